@@ -1,6 +1,6 @@
-//! Writes the corpus: for each target, inputs that are valid, made by the encoders of the
-//! program itself. Run it after a format has changed (`tools/fuzz seeds`); inputs that once
-//! crashed are added by hand, as `found-*`, and stay.
+//! Writes the corpus: for each target, valid inputs, made by the program's own encoders. Run it after a
+//! format has changed (`tools/fuzz seeds`); inputs that once crashed are added by hand, as `found-*`,
+//! and stay.
 
 use std::fs;
 use std::path::Path;
@@ -21,11 +21,11 @@ use weir_launch::message::{send_up, Down, Failed, Up};
 use weir_launch::seat::{Own, ServerPosition};
 
 const ROOT: Ino = Ino(1);
-/// The first file that server 0 makes.
+/// The first file that server 0 creates.
 const FILE: Ino = Ino::new(Rank(0), 0, 2);
 /// A file of another server.
 const FOREIGN: Ino = Ino::new(Rank(1), 0, 2);
-/// What one of four ranks writes of a strided file.
+/// The claim of one of four ranks in a strided file.
 const STRIDED: Claim = Claim {
     offset: 4096,
     length: 512,
@@ -506,7 +506,7 @@ fn peer() {
     let runs = post(&Ok::<_, proto::FsError>(vec![run(0, 5)]));
     write("peer_message", "runs", &with_kind(8, &runs));
     write("peer_message", "refused", &with_kind(7, &refused));
-    // What others answer to a client's create and look-up here.
+    // The answers of other servers to a client's create and lookup here.
     let tool = Parts::default()
         .with(3, &nothing)
         .with(3, &runs)
@@ -541,7 +541,7 @@ fn memory() {
             .flat_map(|w| w.to_le_bytes())
             .collect::<Vec<u8>>()
     };
-    // The cell of the second client is 1; its segment begins behind the first one's.
+    // The cell of the second client is 1; its segment begins after the first one's.
     let record = words(&[1, 100, 10, 0, 1, 512, 1]);
     let cell = words(&[0, 0, 10, 20, 3, 512, 2, 100, 0, 0, 150]);
     let (note, request) = (words(&[0, 1]), asked(create(b"x")));
@@ -616,7 +616,7 @@ fn fabric() {
     );
 }
 
-/// Packets of the libfabric transport, whole and without their MAC, which the target makes.
+/// Packets of the libfabric transport, whole but without their MAC, which the target adds.
 fn packets() {
     let key = Key::derive(&Secret::new([1; 32]));
     let head = packet::Head {

@@ -1,4 +1,4 @@
-//! What a client and its server say: requests, replies, the greeting of a connection.
+//! The messages between a client and its server: requests, replies, the greeting of a connection.
 #![no_main]
 
 use weir_core::proto::{self, Hello, Request, Welcome};

@@ -1,4 +1,4 @@
-//! A client's requests, done by the only server of an instance: any bytes, in any order.
+//! A client's requests to the only server of an instance: any bytes, in any order.
 #![no_main]
 
 use weir_core::proto::{self, Caller, Statfs};

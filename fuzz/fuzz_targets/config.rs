@@ -1,4 +1,4 @@
-//! weir.toml: refused with a reason, or in force, and then printed so that it says the same.
+//! weir.toml: refused with a reason, or accepted, and then printed with the same meaning.
 #![no_main]
 
 use weir_config::{Environment, Loaded};

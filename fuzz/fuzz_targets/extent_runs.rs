@@ -1,15 +1,15 @@
-//! Runs as they come from other processes and servers: refused, or right byte for byte.
+//! Runs as other processes and servers send them: refused, or right byte for byte.
 #![no_main]
 
 use weir_core::extent::{ExtentIndex, PieceSource, Run, Source};
 use weir_fuzz::parts;
 
-/// Runs of files and logs so short are compared with a table of all bytes.
+/// The length of files and logs that are compared with a table of all bytes.
 const BYTES: usize = 4096;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let mut index = ExtentIndex::new();
-    // Of every byte of the file: whose stamp holds, and where the byte is.
+    // For every byte of the file: the stamp in force, and the position of the byte.
     let mut model: Vec<Option<(u64, PieceSource)>> = vec![None; BYTES];
     for (stamp, (kind, part)) in (1..).zip(parts(data)) {
         let run = match kind % 2 {
@@ -23,7 +23,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         };
         let near = run.end() <= BYTES as u64 && run.count <= BYTES as u64;
         if !near {
-            // Beyond the table only its own arithmetic is tried.
+            // Beyond the table only the arithmetic is tested.
             let mut other = ExtentIndex::new();
             let _ = other.insert(run, &mut |_| ());
             let mut out = Vec::new();
@@ -48,14 +48,14 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             found[at] = Some((piece.stamp, piece.source.advanced(k)));
         }
     });
-    // What nobody wrote is told as a hole of stamp 0, or not at all.
+    // A byte never written is reported as a hole of stamp 0, or not at all.
     let written = |b: &Option<(u64, PieceSource)>| b.filter(|b| b.1 != PieceSource::Hole);
     for (at, (found, right)) in found.iter().zip(&model).enumerate() {
         assert_eq!(written(found), written(right), "byte {at}");
     }
 });
 
-/// A run within the table, more often than any bytes would be one.
+/// A run within the table, which is valid more often than arbitrary bytes.
 fn small_run(part: &[u8]) -> Run {
     let byte = |i: usize| u64::from(part.get(i).copied().unwrap_or(0));
     let length = byte(1) % 64 + 1;

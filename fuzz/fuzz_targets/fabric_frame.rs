@@ -1,4 +1,4 @@
-//! The fabric's frames, however they are cut into pieces on the way.
+//! The fabric's frames, cut into pieces of any size.
 #![no_main]
 
 use std::io::{ErrorKind, Read};
@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read};
 use weir_fabric::conn::Incoming;
 use weir_fabric::frame::{Greeting, Head, GREETING_BYTES, HEAD_BYTES};
 
-/// Gives the bytes in pieces of `step`, and says "not now" between them.
+/// Yields the bytes in pieces of `step`, with "would block" between them.
 struct Pieces<'a> {
     bytes: &'a [u8],
     step: usize,

@@ -1,5 +1,5 @@
-//! Packets of the libfabric transport: as they come from anybody, and, so that what is behind the
-//! MAC is reached, from somebody who knows the secret and says anything.
+//! Packets of the libfabric transport: arbitrary ones from strangers, and, to reach the code behind the
+//! MAC, arbitrary ones from a peer that knows the secret.
 #![no_main]
 
 use weir_core::roster::{InstanceId, Secret};

@@ -1,5 +1,5 @@
-//! A live end of the fabric, and whoever dials it: strangers with any bytes, and a peer that
-//! proves that it knows the secret and then talks nonsense, on either plane.
+//! A live end of the fabric, and its dialers: strangers with arbitrary bytes, and a peer that proves
+//! that it knows the secret and then sends nonsense, on either plane.
 #![no_main]
 
 use std::io::{Read, Write};
@@ -80,7 +80,7 @@ fn start() -> SocketAddr {
     };
     let shelf = Arc::new(Zeros);
     let tcp = Tcp::with_log_source(listener, membership, timing, shelf, || ()).expect("threads");
-    // Requests that came are let go unanswered: what is tried here is what reads them.
+    // Requests are dropped unanswered: the code under test is the one that reads them.
     std::thread::spawn(move || loop {
         while tcp.poll().is_some() {}
         std::thread::park_timeout(Duration::from_millis(1));
@@ -88,7 +88,7 @@ fn start() -> SocketAddr {
     address
 }
 
-/// Proves, as rank 1 of a new life for each input, that it belongs.
+/// Authenticates as rank 1, with a new incarnation for each input.
 fn prove(stream: &mut TcpStream, incarnation: u64, plane: Plane) -> std::io::Result<()> {
     let hello = Greeting {
         version: VERSION,

@@ -1,4 +1,4 @@
-//! A server's journal as it is found after a crash: any bytes, and whole frames of any items.
+//! A server's journal as found after a crash: arbitrary bytes, and whole frames of arbitrary items.
 #![no_main]
 
 use weir_core::journal::frame::{end_word, frame_bytes, frame_words, END_AT, FRAME_HEAD_BYTES};
@@ -33,7 +33,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         journal.extend(words.iter().flat_map(|word| word.to_le_bytes()));
         journal.extend(payload);
         journal.resize(begin + frame_bytes(payload.len()), 0);
-        // Whole without the zeros behind it, too.
+        // It is whole also without the zeros behind it.
         ends.push(begin + FRAME_HEAD_BYTES + payload.len());
     }
     tell_end(&mut journal, ends.len());
@@ -41,10 +41,10 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         return;
     };
     assert_eq!(replayed.frames, ends.len() as u64);
-    // A writer that is killed anywhere leaves what was there after some frame.
+    // A writer that is killed anywhere leaves the state after some frame.
     let cut = HEAD_BYTES + usize::from(*kind) % (journal.len() - HEAD_BYTES + 1);
     let frames = ends.iter().filter(|end| **end <= cut).count();
-    // What is lost afterwards is missed.
+    // A loss of frames after that is detected.
     assert_eq!(replay(&journal[..cut]).is_ok(), frames == ends.len());
     if cut >= ends[0] {
         journal.truncate(cut);
@@ -59,9 +59,9 @@ fn tell_end(journal: &mut [u8], frames: usize) {
     journal[END_AT..HEAD_BYTES].copy_from_slice(&told);
 }
 
-/// Whether a frame has runs of very many pieces. Two of them with different strides fall into as
-/// many fragments, which takes the server that writes them down as long as the one that reads
-/// them: known, and not what is looked for here.
+/// Returns true if a frame has runs of very many pieces. Two of them with different strides break into
+/// as many fragments, which takes the server that writes them as long as the one that reads them: a
+/// known cost, and not the subject of this target.
 fn falls_apart(mut frame: &[u8]) -> bool {
     while let Ok((item, rest)) = postcard::take_from_bytes::<Item<'_>>(frame) {
         if let Item::Laid(_, runs) = &item {

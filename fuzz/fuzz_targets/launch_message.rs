@@ -1,11 +1,11 @@
-//! What agents say to each other, and the noise of shells and launchers around it.
+//! The messages between agents, and the noise of shells and launchers around them.
 #![no_main]
 
 use weir_launch::message::{read_down, Ear};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let [kind, bytes @ ..] = data else { return };
-    // Each line is a part of a message, noise or an error; then comes the next one.
+    // Each line is a part of a message, noise or an error; the next one follows.
     let lines = bytes.split(|b| *b == b'\n').count();
     let mut ear = Ear::new(bytes);
     for _ in 0..lines {

@@ -1,4 +1,4 @@
-//! Paths as programs give them: which are ours, and where they lead.
+//! Paths as programs give them: the test for paths of weir, and their resolution.
 #![no_main]
 
 use rustix::io::Errno;
@@ -6,8 +6,8 @@ use weir_client::path::{Credentials, Name, Names, Place, Prefix, Walk};
 use weir_core::names::{Attr, FileType, Lamination, Policy, SYMLINK_MAX};
 use weir_core::types::{Ino, Rank};
 
-/// A namespace in which `d*` is a directory, `l*` a link to what is behind the l, and all
-/// else a file.
+/// A namespace in which `d*` is a directory, `l*` a link to the text after the l, and every other name a
+/// file.
 struct Table<'a>(&'a [u8]);
 
 const ROOT: Ino = Ino(1);

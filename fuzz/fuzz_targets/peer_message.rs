@@ -1,4 +1,4 @@
-//! What servers say to each other: requests and replies.
+//! The messages between servers: requests and replies.
 #![no_main]
 
 use weir_core::proto::peer::{self, Request};

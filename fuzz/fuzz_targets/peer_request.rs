@@ -1,4 +1,4 @@
-//! What other servers ask and answer, however mad, against the logic of several servers.
+//! Arbitrary requests and answers of other servers, against the logic of several servers.
 #![no_main]
 
 use futures_util::task::LocalSpawnExt;
@@ -13,7 +13,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     with_several(|several| {
         let spawner = several.pool.spawner();
         let mut now_ns = 100;
-        // A server is not asked by itself: the fabric refuses one of its own rank.
+        // A server does not send requests to itself: the fabric refuses a peer of its own rank.
         let others = SERVERS - 1;
         for (kind, bytes) in parts(data) {
             now_ns += 1;
@@ -42,8 +42,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             }
             several.pool.run_until_stalled();
         }
-        // Whatever still waits for a name that somebody locked, this is answered; in a session that
-        // begins with it, for who was not reached meanwhile was given up.
+        // Even if requests wait for a locked name, this one is answered. It begins a new session,
+        // because a peer that was not reached meanwhile was given up.
         several.replies.borrow_mut().clear();
         let begins = 1 << 63 | 1;
         let server = several.server.clone();

@@ -1,4 +1,4 @@
-//! Who is in an instance: rosters and secrets, lists of hosts and hostfiles.
+//! The members of an instance: rosters and secrets, lists of hosts and hostfiles.
 #![no_main]
 
 use weir_core::roster::{is_host, InstanceId, Roster, MEMBERS_MOST};

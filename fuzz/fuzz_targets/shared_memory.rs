@@ -1,5 +1,5 @@
-//! Whatever a client writes into its cells, rings and channel: the server stays up, and what
-//! an honest client wrote stays what it is.
+//! Arbitrary writes of a client into its cells, rings and channel: the server stays up, and the bytes of
+//! an honest client stay unchanged.
 #![no_main]
 
 use std::sync::atomic::Ordering;
@@ -87,7 +87,7 @@ fn deed(world: &mut World, hostile: &Client, bad: Ino, (kind, part): (u8, &[u8])
             let _ = hostile.memory.notes().push(note);
         }
         _ => {
-            // What it asks of the honest client's file it may have: no harm is meant here.
+            // Requests about the honest client's file are allowed: they are legitimate here.
             let harmless = match postcard::from_bytes(part) {
                 Ok(Request::Attach(op)) => op.ino == bad,
                 Ok(

@@ -1,8 +1,8 @@
-//! What the fuzz targets share.
+//! Code shared by the fuzz targets.
 //!
-//! An input of several steps is a list of *parts*: a byte that says what the part is, a byte
-//! for its length, the bytes. Any input is such a list ([`parts`]), and seeds are made with
-//! [`Parts`], so that what is mutated stays near what is valid.
+//! An input of several steps is a list of *parts*: a byte for the kind of the part, a byte for its
+//! length, the bytes. Any input is such a list ([`parts`]). Seeds are made with [`Parts`], so that
+//! mutations of them stay nearly valid.
 
 #![forbid(unsafe_code)]
 
@@ -38,7 +38,7 @@ impl Parts {
     }
 }
 
-/// The numbers of a part, 8 bytes each; 0 behind its end.
+/// The numbers of a part, 8 bytes each; 0 after its end.
 pub fn words<const N: usize>(part: &[u8]) -> [u64; N] {
     let mut words = [0; N];
     for (word, bytes) in words.iter_mut().zip(part.chunks(8)) {
@@ -49,8 +49,7 @@ pub fn words<const N: usize>(part: &[u8]) -> [u64; N] {
     words
 }
 
-/// Decodes a postcard message. What was understood must be said again in a way that is
-/// understood as the same.
+/// Decodes a postcard message. A decoded message must encode to bytes that decode to the same message.
 pub fn round_trip<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
     let Ok(message) = postcard::from_bytes::<T>(bytes) else {
         return;

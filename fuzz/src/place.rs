@@ -1,5 +1,5 @@
-//! Servers without threads, storage out of a vector: those of the server's own tests, in
-//! shared regions that are mapped once and cleared for each input.
+//! Servers without threads and with storage in a vector, taken from the server's own tests, in shared
+//! regions that are mapped once and cleared for each input.
 
 #[path = "../../crates/weir-server/tests/server/world.rs"]
 pub mod world;
@@ -15,29 +15,29 @@ use weir_core::types::Rank;
 use weir_server::cluster::{Answer, Cluster, Lost, Net};
 use world::{Fake, Regions, ServerTables, StoreLog, World};
 
-/// Servers that the server at hand believes there are.
+/// The number of servers in the roster of the server under test.
 pub const SERVERS: u16 = 3;
 
 thread_local! {
     static REGIONS: Regions = Regions::new(100, (32, 32));
 }
 
-/// Has `body` use the only server of an instance.
+/// Runs `body` with the only server of an instance.
 pub fn with_one(body: impl FnOnce(&mut World)) {
     REGIONS.with(|regions| body(&mut World::within(regions, 24)));
 }
 
-/// A server of several, whose others say what the input has them say.
+/// One of several servers; the input determines the answers of the others.
 pub struct Several {
     pub pool: LocalPool,
     pub server: Cluster<Fake>,
     pub replies: Replies,
 }
 
-/// What the others will say next; when there is no more they are lost.
+/// The next answers of the others; when there are none left, the others are lost.
 pub type Replies = Rc<RefCell<VecDeque<Vec<u8>>>>;
 
-/// Has `body` use server 0 of [`SERVERS`].
+/// Runs `body` with server 0 of [`SERVERS`].
 pub fn with_several(body: impl FnOnce(&mut Several)) {
     REGIONS.with(|regions| {
         let tables = ServerTables::within(regions, (Rank(0), SERVERS), 24);

@@ -1,4 +1,4 @@
-//! What C gives, looked at before it is believed: null pointers, long paths, lists.
+//! Checks of the arguments from C: null pointers, long paths, lists.
 
 use core::ffi::c_char;
 
@@ -13,7 +13,7 @@ const PATH_MAX: usize = 4096;
 /// The most pieces of a list.
 const MAX_PIECES: usize = 1 << 20;
 
-/// A path's bytes. No more than [`PATH_MAX`] are looked at.
+/// A path's bytes. No more than [`PATH_MAX`] are read.
 ///
 /// # Safety
 ///
@@ -31,7 +31,7 @@ pub unsafe fn path<'a>(path: *const c_char) -> Result<&'a [u8], Errno> {
     Ok(unsafe { core::slice::from_raw_parts(path.cast(), length) })
 }
 
-/// A path as far as it can be shown.
+/// As much of a path as can be shown.
 ///
 /// # Safety
 ///
@@ -57,8 +57,8 @@ pub unsafe fn list<'a>(list: *mut Io, count: usize) -> Result<&'a mut [Io], Errn
     }
 }
 
-/// Checks the buffers of a list: they are there, not absurd, and, where they are to be filled,
-/// share no byte with each other or with the list.
+/// Checks the buffers of a list: they are there, not absurd, and, if they are to be filled, share
+/// no byte with each other or with the list.
 pub fn check_buffers(list: &[Io], filled: bool) -> Result<(), Errno> {
     let mut ranges = vec![(list.as_ptr() as usize, size_of_val(list))];
     for io in list.iter().filter(|io| io.length > 0) {
@@ -118,7 +118,7 @@ pub unsafe fn pieces<'a, B>(
         .collect()
 }
 
-/// What a piece's outcome is in C.
+/// A piece's outcome in C.
 pub fn result(done: Result<usize, Errno>) -> isize {
     match done {
         Ok(moved) => moved.cast_signed(),
@@ -145,8 +145,7 @@ mod tests {
 
     #[test]
     fn paths_are_measured_no_further_than_they_may_be() {
-        // SAFETY: null, or C strings, but for the last, of which no more is looked at than
-        // is there.
+        // SAFETY: null, or C strings, except the last, of which no more is read than is there.
         unsafe {
             assert_eq!(path(ptr::null()), Err(Errno::FAULT));
             assert_eq!(path(c"/weir/x".as_ptr()), Ok(&b"/weir/x"[..]));
@@ -181,7 +180,7 @@ mod tests {
     #[test]
     fn lists_that_cannot_be_are_refused() {
         let mut one = io(0, 0);
-        // SAFETY: null, or one element; of the longer one nothing is looked at.
+        // SAFETY: null, or one element; nothing of the longer one is read.
         unsafe {
             assert!(list(ptr::null_mut(), 0).unwrap().is_empty());
             assert_eq!(list(ptr::null_mut(), 1).err(), Some(Errno::FAULT));

@@ -1,10 +1,10 @@
 //! The functions, each declared once: a table of them, and the symbols that go through it.
 //!
-//! A process has one table. The interposer has this crate too and comes first where symbols are
-//! looked for, so its table is found by `dlsym` also from a `libweir.so` that was opened by
-//! `dlopen`: then both are one client of the server. Two clients would be wrong, not only wasteful:
-//! a server takes a process that connects again, after it hung up, for a new program, and
-//! reuses what the old one could write into.
+//! A process has one table. The interposer contains this crate too and comes first in the search
+//! for symbols, so `dlsym` finds its table even from a `libweir.so` that was opened by `dlopen`:
+//! then both are one client of the server. Two clients would be wrong, not only wasteful: if a
+//! process connects again after it hung up, a server takes it for a new program, and reuses memory
+//! that the old one could write into.
 
 use core::ffi::{c_char, c_int, CStr};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -38,7 +38,7 @@ fn functions() -> &'static Functions {
     let table = unsafe {
         let symbol = libc::dlsym(libc::RTLD_DEFAULT, c"weir_functions".as_ptr());
         if symbol.is_null() {
-            // Opened by dlopen, for its opener alone.
+            // Opened by dlopen, visible only to the opener.
             &raw const OWN
         } else {
             let ask: extern "C" fn(c_int) -> *const Functions = core::mem::transmute(symbol);
@@ -59,7 +59,7 @@ fn functions() -> &'static Functions {
     unsafe { &*table }
 }
 
-/// The table of the library that this symbol is found in; null if the caller's is of another form.
+/// The table of the library that contains this symbol; null if the caller's is of another form.
 #[no_mangle]
 pub extern "C" fn weir_functions(abi: c_int) -> *const Functions {
     if abi == ABI {
@@ -97,10 +97,10 @@ macro_rules! functions {
 
         static OWN: Functions = Functions { $( $name: own::$name, )* };
 
-        /// The names of all.
+        /// The names of all functions.
         pub const NAMES: &[&str] = &[$( stringify!($name) ),*];
 
-        /// What this library does itself.
+        /// This library's own implementation of the functions.
         mod own {
             #[allow(clippy::wildcard_imports, reason = "the other half of this file")]
             use super::*;
@@ -288,10 +288,10 @@ functions! {
     }
 }
 
-/// What came of a list: the error, and the file that it is of.
+/// The result of a list: the error, and the file that it is of.
 type ListDone = Result<Result<(), (Errno, Vec<u8>)>, Errno>;
 
-/// Writes down how the pieces went.
+/// Records the results of the pieces.
 fn settle<'a>(
     ios: &mut [Io],
     done: impl Iterator<Item = (Whence<'a>, Result<usize, Errno>)>,

@@ -1,12 +1,12 @@
-//! The C API: `libweir.so`, declared in `include/weir.h`, which says what each function does.
+//! The C API: `libweir.so`, declared in `include/weir.h`, which documents each function.
 //!
-//! Thin: pointers become slices, results 0 or -errno. What is done is in `weir_client::library`.
+//! Thin: pointers become slices, results 0 or -errno. `weir_client::library` does the work.
 //!
 //! | module | subject |
 //! | --- | --- |
 //! | [`functions`] | one table of functions a process: the interposer's, if it is there |
-//! | [`arguments`] | what C gives, looked at before it is believed |
-//! | [`message`] | what went wrong, in words |
+//! | [`arguments`] | checks of the arguments from C |
+//! | [`message`] | error messages |
 //! | [`types`] | the structures of weir.h |
 //!
 //! Invariants: no panic crosses to the caller (one is a bug, and -EIO to the caller, see

@@ -1,26 +1,26 @@
-//! What went wrong, in words: of an error, and of a thread's last call that failed.
+//! Error messages: for an errno value, and for a thread's last call that failed.
 //!
-//! The message of a thread is in a place of its own, always the same: C may look for its address
-//! before the call that fails, in the arguments of one function.
+//! The message of a thread is always at the same address: C may look for the address before the
+//! call that fails, in the arguments of one function.
 
 use core::cell::RefCell;
 use core::ffi::{c_char, c_int, CStr};
 
 use rustix::io::Errno;
 
-/// What is shown of a long path.
+/// The number of bytes shown of a long path.
 const SHOWN_BYTES: usize = 300;
 /// The longest message, with its NUL.
 const MESSAGE_BYTES: usize = 512;
 
-/// The kernel gives smaller numbers only.
+/// The kernel gives only smaller numbers.
 const MAX_ERRNO: c_int = 4096;
 
 thread_local! {
     static LAST: RefCell<[u8; MESSAGE_BYTES]> = const { RefCell::new([0; MESSAGE_BYTES]) };
 }
 
-/// Turns a result into what C is given; what failed is kept for [`last`].
+/// Turns a result into the return value for C; keeps a failure for [`last`].
 pub fn answer(call: &str, about: &[u8], result: Result<c_int, Errno>) -> c_int {
     match result {
         Ok(value) => value,
@@ -51,7 +51,7 @@ fn keep(call: &str, about: &[u8], errno: Errno) {
     });
 }
 
-/// What an errno value of either sign means here.
+/// The meaning of an errno value of either sign.
 pub fn meaning(number: c_int) -> &'static CStr {
     let number = number.saturating_abs();
     if number == 0 {

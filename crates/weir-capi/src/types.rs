@@ -86,7 +86,7 @@ const VISIBILITIES: [Visibility; 3] = [
     Visibility::ReadAfterLaminate,
 ];
 
-/// The number that weir.h gives it.
+/// Its number in weir.h.
 pub fn number_of(visibility: Visibility) -> c_int {
     match visibility {
         Visibility::ReadAfterSync => 0,

@@ -1,6 +1,6 @@
 //! The kernel mount beneath the interposer, as an interposed program uses it.
 //!
-//! Where programs have mapped a file, the kernel keeps pages of it. Reads and writes of the file then
+//! If programs have mapped a file, the kernel keeps pages of it. Reads and writes of the file then
 //! go through the mount too, so that they and the pages are the same: the kernel writes a page back
 //! before it reads its bytes, and drops a page whose bytes are written. The server's
 //! `cluster/files/mapped.rs` says which files these are.
@@ -20,10 +20,10 @@ use crate::internal::{Internal, InternalSlot};
 use crate::kernel::{self, Fd};
 use crate::session::Session;
 
-/// How often to look again at a record that the server is changing.
+/// The number of further looks at a record that the server is changing.
 const MOST_YIELDS: u32 = 1000;
 
-/// Bytes to be moved between a program and a file, at an offset.
+/// Bytes that are to move between a program and a file, at an offset.
 #[derive(Debug)]
 pub enum Transfer<'b> {
     /// Into memory.
@@ -51,7 +51,8 @@ pub fn share_offset(fd: Fd, description: u64) -> Result<(), Errno> {
 }
 
 impl Session {
-    /// True if the kernel keeps pages of a file. Never for the mount itself, which is asked for them.
+    /// True if the kernel keeps pages of a file. Always false in the mount itself: the kernel asks
+    /// it for them.
     pub(crate) fn is_mapped(&self, ino: Ino) -> bool {
         let is_mount = || self.header().mount.load(Ordering::Relaxed) != 0;
         for _ in 0..MOST_YIELDS {
@@ -61,7 +62,7 @@ impl Session {
                 Err(_) => rustix::thread::sched_yield(),
             }
         }
-        // By way of the mount nothing is lost; past it, bytes could be.
+        // Through the mount no bytes are lost; past it, some could be.
         !is_mount()
     }
 
@@ -101,7 +102,7 @@ impl Session {
         bytes: Transfer<'_>,
     ) -> Option<Result<usize, Errno>> {
         let opened = match bytes {
-            // By a descriptor that does not write: the kernel lets it ask the server, which knows what
+            // Through a read-only descriptor: the kernel lets it ask the server, which knows what
             // other nodes have synced.
             Transfer::Read(..) => self.open_beneath(ino, slot, OFlags::RDONLY),
             Transfer::Write(..) => self.open_mapped(ino, slot),
@@ -120,14 +121,14 @@ impl Session {
         there(moved)
     }
 
-    /// The descriptor of a file in the mount, and whether `slot` keeps it: else the caller closes it.
-    /// It is one for reading alone where the file's mode allows no more.
+    /// The descriptor of a file in the mount, and true if `slot` keeps it; if false, the caller
+    /// closes it. It is read-only where the file's mode allows no more.
     pub(crate) fn open_mapped(&self, ino: Ino, slot: &InternalSlot) -> Result<(Fd, bool), Errno> {
         let shared = OFlags::from_bits_retain(SHARED.cast_unsigned());
         self.open_beneath(ino, slot, OFlags::RDWR | shared)
     }
 
-    /// The same, of a descriptor for private mappings alone.
+    /// A descriptor for private mappings alone; otherwise as [`Session::open_mapped`].
     pub(crate) fn open_private(&self, ino: Ino, slot: &InternalSlot) -> Result<(Fd, bool), Errno> {
         let private = OFlags::from_bits_retain(PRIVATE.cast_unsigned());
         self.open_beneath(ino, slot, OFlags::RDONLY | private)
@@ -163,7 +164,7 @@ impl Session {
                 }
                 Ok((kept.number(), true))
             }
-            // As many as there may be are kept.
+            // The table has no room to keep one more.
             Err(opened) => Ok((opened, false)),
         }
     }
@@ -171,9 +172,9 @@ impl Session {
 
 /// Lets a range of a file that is mapped read as zeros, with the `flags` of fallocate(2) for it.
 ///
-/// The kernel asks for that beside its pages, and a page that is being written back then brings the
-/// bytes of before. That may not happen to a page of which the range is a part only, for others store in
-/// the rest of it: there zeros are written.
+/// The kernel passes that by its pages, and a page that is being written back then restores the old
+/// bytes. That must not happen to a page that the range covers only in part, because other programs
+/// store into the rest of it: there zeros are written.
 pub fn zero_mapped(
     file: BorrowedFd<'_>,
     flags: FallocateFlags,
@@ -210,7 +211,7 @@ pub fn zero_mapped(
     Ok(())
 }
 
-/// Writes all bytes; fewer only if an error came behind the first.
+/// Writes all bytes; fewer only if an error followed the first ones.
 fn write_all(file: BorrowedFd<'_>, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
     let mut done = 0;
     while done < bytes.len() {
@@ -224,8 +225,8 @@ fn write_all(file: BorrowedFd<'_>, offset: u64, bytes: &[u8]) -> Result<usize, E
     Ok(done)
 }
 
-/// `None` where the mount is gone; what it would have agreed with is gone too. The directory that it
-/// was mounted at may be left, where the name of an inode is too long for a file system of the kernel's.
+/// `None` if the mount is gone, and the kernel's pages with it. The directory of the mount may be
+/// left, if the name of an inode is too long for one of the kernel's file systems.
 fn there<T>(done: Result<T, Errno>) -> Option<Result<T, Errno>> {
     match done {
         Err(

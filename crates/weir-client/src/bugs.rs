@@ -15,7 +15,7 @@ use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 
 use rustix::fd::BorrowedFd;
 
-/// Does a call's work; if a panic ends it, what `failed` says.
+/// Does a call's work; returns the result of `failed` if a panic ends it.
 ///
 /// Costs nothing where there is no panic. The work must leave no state behind that later calls
 /// believe although it is in the middle of a change: locks are given back by their guards, tables
@@ -33,8 +33,8 @@ pub fn contain<T>(work: impl FnOnce() -> T, failed: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Has panics reported by a line of ours, from now on. Of a program that is in Rust too nothing
-/// changes: it has a standard library, and a hook, of its own.
+/// Has panics reported in a line of ours from now on. A program that is itself in Rust does not
+/// notice: it has a standard library and a hook of its own.
 pub fn report_panics() {
     panic::set_hook(Box::new(report));
 }
@@ -51,7 +51,7 @@ fn report(info: &PanicHookInfo<'_>) {
     };
     let _ = write!(line, "{}", message.unwrap_or("a failed assertion"));
     line.put_end(b"; the call fails with EIO\n");
-    // SAFETY: whether the program has a descriptor of this number is its own business; the kernel says so.
+    // SAFETY: the program may have closed this descriptor; then the kernel returns EBADF.
     let to = unsafe { BorrowedFd::borrow_raw(2) };
     let _ = rustix::io::write(to, line.bytes());
 }
@@ -64,7 +64,7 @@ struct LogLine {
 
 impl LogLine {
     const MOST: usize = 512;
-    /// Room for the end.
+    /// Room for the end of the line.
     const LEFT: usize = 40;
 
     fn new() -> LogLine {
@@ -91,7 +91,7 @@ impl LogLine {
 
 impl fmt::Write for LogLine {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // One line, whatever the message is.
+        // One line, even if the message has several.
         for byte in text.bytes() {
             let byte = if byte == b'\n' { b' ' } else { byte };
             self.put(&[byte], LogLine::MOST - LogLine::LEFT);
@@ -100,19 +100,19 @@ impl fmt::Write for LogLine {
     }
 }
 
-/// Failed assertions on purpose, for tests; nothing of it is in a release.
+/// Failed assertions on purpose, for tests; a release does not contain them.
 #[cfg(debug_assertions)]
 pub mod planted {
     use core::sync::atomic::{AtomicBool, Ordering};
 
-    /// Sets one off at the beginning of bytes that are written, or of a name, if [`plant`] was called.
+    /// An assertion fails if written bytes, or a name, begin with this and [`plant`] was called.
     pub const MARK: &[u8] = b"WEIR-TEST-BUG";
-    /// The variable of the environment for which the interposer calls it.
+    /// The environment variable that makes the interposer call [`plant`].
     pub const VARIABLE: &core::ffi::CStr = c"WEIR_TEST_BUG";
 
     static PLANTED: AtomicBool = AtomicBool::new(false);
 
-    /// From now on what begins with [`MARK`] sets one off.
+    /// From now on bytes and names that begin with [`MARK`] make an assertion fail.
     pub fn plant() {
         PLANTED.store(true, Ordering::Relaxed);
     }
@@ -121,7 +121,7 @@ pub mod planted {
     ///
     /// # Panics
     ///
-    /// That is what it is for.
+    /// If `bytes` begin with the mark: that is its purpose.
     #[track_caller]
     pub fn set_off(bytes: &[u8]) {
         let is_it = PLANTED.load(Ordering::Relaxed) && bytes.starts_with(MARK);

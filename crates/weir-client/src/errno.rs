@@ -3,10 +3,10 @@
 use rustix::io::Errno;
 use weir_core::proto::{FsError, OperationObject};
 
-/// The errno that POSIX programs expect where an operation ends with an error of the server.
+/// The errno that POSIX programs expect if an operation fails with an error of the server.
 ///
-/// That an inode is gone is never ESTALE. What was named is then as if it had been named later
-/// (ENOENT); what is open lives, unless its server was started anew without it (EIO).
+/// An inode that is gone is never ESTALE. A named one counts as not found, as if it had been named
+/// later (ENOENT); an open one lives, unless its server was started anew without it (EIO).
 pub fn errno_of(object: OperationObject, error: FsError) -> Errno {
     match error {
         FsError::NotFound => Errno::NOENT,
@@ -38,7 +38,7 @@ pub fn errno_of(object: OperationObject, error: FsError) -> Errno {
     }
 }
 
-/// What came of a look at something that is open: it cannot be gone, see [`errno_of`].
+/// The result of a look at an open file, which cannot be gone; see [`errno_of`].
 pub fn of_open<T>(result: Result<T, Errno>) -> Result<T, Errno> {
     result.map_err(|error| match error {
         Errno::NOENT => Errno::IO,

@@ -1,4 +1,4 @@
-//! Bytes of other nodes: asked of the node's server, copied out of its pool as they arrive.
+//! Bytes of other nodes: requested from the node's server, copied from its pool as they arrive.
 
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -13,8 +13,8 @@ use crate::operation;
 use crate::session::{now_ns, sleep_on, Session};
 
 impl Session {
-    /// Asks for bytes of other servers' logs; see [`crate::data::Host`]. What is asked for `ahead`,
-    /// and so by a caller that may have room which others wait for, waits for no other thread.
+    /// Requests bytes of other servers' logs; see [`crate::data::Host`]. A request `ahead` waits
+    /// for no other thread, because its caller may have room that others wait for.
     pub fn ask(
         &self,
         ino: Ino,
@@ -32,7 +32,7 @@ impl Session {
         fit.then_some(landings).ok_or(Errno::IO)
     }
 
-    /// Shows what has come of a part of one read; see [`crate::data::Host`].
+    /// Shows the bytes that have arrived of a part of one read; see [`crate::data::Host`].
     pub fn arrive(
         &self,
         landing: Landing,
@@ -57,14 +57,14 @@ impl Session {
                 return Ok(part.start);
             }
             slot.client_sleeps.store(1, Ordering::SeqCst);
-            // It may have come since; who says so looks whether somebody sleeps.
+            // More may have arrived since; a thread that announces it checks for sleepers.
             if slot.arrived() == Ok(arrived)
                 && sleep_on(slot.word(), arrived) == Err(Errno::TIMEDOUT)
             {
                 if self.server_gone() {
                     return Err(Errno::SHUTDOWN);
                 }
-                // Its server would find that out too, but counts from when it was asked.
+                // Its server would notice that too, but counts from the time of the request.
                 let waited_ns = now_ns().saturating_sub(begin_ns);
                 if self.is_over(operation::spent_ns().saturating_add(waited_ns)) {
                     return Err(Errno::IO);
@@ -75,14 +75,14 @@ impl Session {
 }
 
 impl Session {
-    /// Whether a call that has waited so long for servers is to end.
+    /// True if a call that has waited so long for servers is to end.
     fn is_over(&self, waited_ns: u64) -> bool {
         let most_ms = self.hub().deadline_ms.load(Ordering::Relaxed);
         most_ms != 0 && waited_ns / 1_000_000 > u64::from(most_ms)
     }
 }
 
-/// How many of the reads, at least one, have no more pieces than one request may.
+/// The number of reads, at least one, that together have no more pieces than one request may.
 fn as_many_as_fit(reads: &[Vec<LogRange>]) -> usize {
     let mut pieces = 0;
     let fit = reads.iter().take_while(|ranges| {

@@ -1,12 +1,12 @@
 //! A heap of weir's own, beside the program's.
 //!
 //! An interposer runs below the program's allocator: jemalloc opens files while it holds its locks,
-//! and a profiler's hooks write from within malloc. Whoever asked that allocator for memory on the
-//! way to the kernel would wait for himself. So what weir needs comes from pages of its own.
+//! and a profiler's hooks write from within malloc. If weir asked that allocator for memory on the
+//! way to the kernel, it would deadlock. So weir's memory comes from pages of its own.
 //!
-//! Signals are blocked meanwhile, if it is known that the program handles any. A handler that is not
-//! known of, and interrupts this heap, finds memory, too: there are several arenas, each with a
-//! lock, and a thread that is in the middle of one uses the next.
+//! Signals are blocked meanwhile, if it is known that the program handles any. A handler that weir
+//! does not know of, and that interrupts this heap, finds memory too: there are several arenas,
+//! each with a lock, and a thread that is in the middle of one uses the next.
 //!
 //! A handler cannot free a block of the arena that it interrupted: it puts the block on a list, and the
 //! next thread that enters the arena frees it. A [`Header`] is in front of each block.
@@ -25,7 +25,7 @@ use rustix::mm::{mmap_anonymous, mremap, munmap, MapFlags, MremapFlags, ProtFlag
 use crate::kernel::block_signals;
 use crate::siglock::SigLock;
 
-/// How many handlers may each interrupt the one before within the heap.
+/// The number of handlers that may each interrupt the one before within the heap.
 const ARENAS: usize = 4;
 /// The alignment of blocks, bytes.
 const ALIGN: usize = 16;
@@ -81,7 +81,7 @@ unsafe impl Allocator for Pages {
 /// Before each block.
 #[repr(C, align(16))]
 struct Header {
-    /// The number of the arena that it is of.
+    /// The number of its arena.
     arena: usize,
     /// The memory that the arena gave for the block.
     begin: *mut u8,
@@ -93,11 +93,11 @@ struct Freed {
 }
 
 struct Arena {
-    /// Which thread uses the arena, or keeps it over a fork.
+    /// Held by the thread that uses the arena, or that keeps it over a fork.
     lock: SigLock<()>,
-    /// That thread is in the middle of it.
+    /// True if that thread is in the middle of it.
     inside: AtomicBool,
-    /// The lock is kept over a fork.
+    /// True if the lock is kept over a fork.
     kept: AtomicBool,
     heap: UnsafeCell<Dlmalloc<Pages>>,
     freed: AtomicPtr<Freed>,
@@ -154,7 +154,7 @@ impl Arena {
         Some(done)
     }
 
-    /// Frees a block some time.
+    /// Hands over a block that the next thread in the arena frees.
     fn free_later(&self, block: *mut u8) {
         #[allow(clippy::cast_ptr_alignment)] // it is aligned to `ALIGN` at least
         let freed = block.cast::<Freed>();

@@ -1,10 +1,10 @@
-//! Descriptors that are weir's own, in the midst of the application's.
+//! Weir's own descriptors, among the application's.
 //!
-//! They sit at high numbers, where programs that count on the lowest free number, or
-//! close "everything up to 256", do not meet them. A program that closes one is told
-//! that it is not open; a program that claims the number (dup2) gets it, and ours moves. One that is
-//! closed behind weir's back is found out before it is used ([`Internal::sure`]): whatever has its
-//! number by then is not written to.
+//! They have high numbers, so that programs that count on the lowest free number, or close
+//! "everything up to 256", do not meet them. A program that closes one is told that it is not open;
+//! a program that claims the number (dup2) gets it, and ours moves. If one was closed behind weir's
+//! back, that is found out before its use ([`Internal::sure`]): weir does not write to another file
+//! that has its number.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -15,24 +15,24 @@ use rustix::process::{getrlimit, Resource};
 use crate::kernel::{self, Fd};
 use crate::neighbour::Identity;
 
-/// How many there can be: a socket, a bell and the placeholder directory, a placeholder for each
-/// description of another server, a few files of the kernel mount that are mapped
-/// ([`crate::beneath`]), and as many as tests need that have several sessions in a process.
+/// The greatest number of them: a socket, a bell and the placeholder directory, a placeholder for
+/// each description of another server, a few files of the kernel mount that are mapped
+/// ([`crate::beneath`]), and as many as tests with several sessions in a process need.
 const SLOTS: usize = 64;
 /// Numbers from here on are not tracked in descriptor tables.
 pub const MAX_FDS: usize = 65_536;
 /// Ours lie around this number where the limit allows more: at each fork the kernel copies its table of
 /// descriptors up to the highest one.
 const HIGHEST: u64 = 1024;
-/// How far below the limit to begin looking for a free number.
+/// The distance below the limit at which the search for a free number begins.
 const BELOW_LIMIT: i32 = 64;
-/// The number of one that was closed behind our back. Its place is taken until it is closed here.
+/// The number of one that was closed behind our back. Its slot is taken until it is closed here.
 const LOST: Fd = -2;
 /// F_DUPFD_CLOEXEC.
 const DUPFD_CLOEXEC: i32 = 1030;
 
 static NUMBERS: [AtomicI32; SLOTS] = [const { AtomicI32::new(-1) }; SLOTS];
-/// What they are: device and inode.
+/// Their files: device and inode.
 static FILES: [[AtomicU64; 2]; SLOTS] = [const { [const { AtomicU64::new(0) }; 2] }; SLOTS];
 
 /// A descriptor of ours; closed by [`Internal::close`], not by dropping.
@@ -44,7 +44,7 @@ pub struct Internal(usize);
 pub struct InternalSlot(AtomicU32);
 
 impl InternalSlot {
-    /// That holds `held`.
+    /// A slot that holds `held`.
     pub fn holding(held: Internal) -> InternalSlot {
         let slot = InternalSlot::default();
         slot.set(held);
@@ -57,18 +57,18 @@ impl InternalSlot {
         self.0.store(slot.saturating_add(1), Ordering::Release);
     }
 
-    /// Lets it hold `held`; what it held before.
+    /// Makes it hold `held`; returns the descriptor that it held before.
     pub fn replace(&self, held: Internal) -> Option<Internal> {
         let slot = u32::try_from(held.0).unwrap_or(u32::MAX);
         as_internal(self.0.swap(slot.saturating_add(1), Ordering::AcqRel))
     }
 
-    /// What it holds.
+    /// The descriptor that it holds.
     pub fn get(&self) -> Option<Internal> {
         as_internal(self.0.load(Ordering::Acquire))
     }
 
-    /// Takes out what it holds.
+    /// Takes out the descriptor that it holds.
     pub fn take(&self) -> Option<Internal> {
         as_internal(self.0.swap(0, Ordering::AcqRel))
     }
@@ -89,8 +89,8 @@ impl Internal {
         })
     }
 
-    /// The same, of a descriptor that can be done without. While less than half of the places are free,
-    /// it is not taken over: `Err` gives it back, open, maybe by another number.
+    /// Like [`Internal::adopt`], for a descriptor that weir can do without. While less than half of
+    /// the slots are free, `Err` gives it back, open, maybe with another number.
     pub fn adopt_spare(fd: Fd) -> Result<Internal, Fd> {
         let is_free = |number: &&AtomicI32| number.load(Ordering::Relaxed) == -1;
         if NUMBERS.iter().filter(is_free).count() < SLOTS / 2 {
@@ -100,7 +100,7 @@ impl Internal {
         Self::remember(moved).ok_or(moved)
     }
 
-    /// `None`: no place is free.
+    /// `None`: no slot is free.
     fn remember(moved: Fd) -> Option<Internal> {
         let identity = identity_of(moved);
         let slot = NUMBERS.iter().position(|number| {
@@ -114,13 +114,13 @@ impl Internal {
         Some(Internal(slot))
     }
 
-    /// What the kernel told it by when it was taken over.
+    /// The identity that the kernel gave when it was taken over.
     pub fn identity(self) -> Identity {
         let parts = FILES[self.0].each_ref();
         Identity::from_parts(parts.map(|part| part.load(Ordering::Relaxed)))
     }
 
-    /// Its number, if it still is what was taken over.
+    /// Its number, if that still refers to the same file.
     pub fn sure(self) -> Option<Fd> {
         let number = self.number();
         if number >= 0 && identity_of(number) == Some(self.identity()) {
@@ -145,20 +145,21 @@ impl Internal {
     }
 }
 
-/// Whether `fd` is one of ours.
+/// True if `fd` is one of ours.
 #[inline]
 pub fn is_internal(fd: Fd) -> bool {
     fd >= 0 && NUMBERS.iter().any(|n| n.load(Ordering::Relaxed) == fd)
 }
 
-/// A number is not ours any more: it was closed behind our back.
+/// Notes that a number is not ours any more: it was closed behind our back.
 pub fn disown(fd: Fd) {
     for number in NUMBERS.iter().filter(|_| fd >= 0) {
         let _ = number.compare_exchange(fd, LOST, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
-/// What the kernel knows by itself: of a file of a kernel mount it would ask the mount's process for more.
+/// Only attributes that the kernel knows itself: for others it would ask the process of a kernel
+/// mount.
 fn identity_of(fd: Fd) -> Option<Identity> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let borrowed = kernel::borrow(fd).ok()?;
@@ -190,8 +191,8 @@ pub fn numbers() -> Vec<Fd> {
     all
 }
 
-/// Moves `fd` to a number near the process's limit, but not beyond [`HIGHEST`]; where there is none free, it
-/// stays.
+/// Moves `fd` to a number near the process's limit, but not beyond [`HIGHEST`]; if none is free
+/// there, it stays.
 fn move_high(fd: Fd) -> Fd {
     let most = HIGHEST;
     let limit = getrlimit(Resource::Nofile)

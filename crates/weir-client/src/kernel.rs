@@ -56,7 +56,7 @@ const F_UNLCK: i16 = 2;
 
 /// # Safety
 ///
-/// As the system call says: pointers among the arguments must be good for it.
+/// Pointers among the arguments must be valid for the system call.
 unsafe fn syscall4(number: usize, args: [usize; 4]) -> Result<usize, Errno> {
     let result: isize;
     #[cfg(target_arch = "x86_64")]
@@ -172,7 +172,7 @@ pub fn lock_byte_shared(fd: Fd, byte: u64) -> Result<(), Errno> {
     unsafe { syscall4(nr::FCNTL, args) }.map(|_| ())
 }
 
-/// Whether another open file description than `fd`'s has a lock of one byte (F_OFD_GETLK).
+/// True if an open file description other than `fd`'s has a lock of one byte (F_OFD_GETLK).
 pub fn is_byte_locked(fd: Fd, byte: u64) -> Result<bool, Errno> {
     let mut lock = Flock {
         kind: F_WRLCK, // anybody's lock is in its way
@@ -187,19 +187,19 @@ pub fn is_byte_locked(fd: Fd, byte: u64) -> Result<bool, Errno> {
     Ok(lock.kind != F_UNLCK)
 }
 
-/// The path that the kernel says for a descriptor: proc_pid_fd(5).
+/// The kernel's path of a descriptor: proc_pid_fd(5).
 pub fn path_of(fd: Fd) -> Result<CString, Errno> {
     rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new())
 }
 
-/// A descriptor to hand to rustix. The number may be closed meanwhile: then the call
-/// fails, or acts on what has the number then, as it would for the application.
+/// A descriptor to pass to rustix. If the number is closed meanwhile, the call fails, or acts on
+/// the file that has the number then, as it would for the application.
 pub fn borrow(fd: Fd) -> Result<BorrowedFd<'static>, Errno> {
     if fd < 0 && fd != AT_FDCWD {
         return Err(Errno::BADF);
     }
-    // SAFETY: not -1 (checked), the one value that has no borrowed form; no code
-    // relies for memory safety on what the number refers to.
+    // SAFETY: not -1 (checked), the one value that has no borrowed form; no code relies for memory
+    // safety on the file behind the number.
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
@@ -211,19 +211,18 @@ pub fn into_number(fd: OwnedFd) -> Fd {
     fd.into_raw_fd()
 }
 
-/// Whether this process has handlers of signals: 0, nobody watches (it may); 1, none so
-/// far; 2, some.
+/// Tells if this process has signal handlers: 0, nobody watches (it may have some); 1, none so far;
+/// 2, some.
 static HANDLERS: AtomicU8 = AtomicU8::new(0);
 
-/// Whoever calls this sees every handler being installed, and will tell
-/// ([`a_handler_is_installed`]). Until then no signal needs to be blocked, which saves
-/// two system calls each time: without handlers a signal either ends the process or
-/// does nothing.
+/// Declares that the caller sees each installation of a handler, and will call
+/// [`a_handler_is_installed`]. Until then no signal needs to be blocked, which saves two system
+/// calls each time: without handlers a signal either ends the process or does nothing.
 pub fn handlers_are_watched() {
     let _ = HANDLERS.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// From now on signals may run code of the program.
+/// Notes that signals may run code of the program from now on.
 pub fn a_handler_is_installed() {
     HANDLERS.store(2, Ordering::Relaxed);
 }
@@ -239,13 +238,12 @@ pub struct SignalsBlocked {
 const SIG_SETMASK: usize = 2;
 
 std::thread_local! {
-    /// How many [`SignalsBlocked`] of this thread block, and the mask from before the first of them.
+    /// The number of [`SignalsBlocked`] of this thread, and the mask from before the first of them.
     static BLOCKED: (Cell<u32>, Cell<u64>) = const { (Cell::new(0), Cell::new(0)) };
 }
 
-/// Blocks every signal of the calling thread, also those that libc keeps to itself,
-/// until the value is dropped; if there are handlers that could run. Within another one it costs
-/// nothing.
+/// Blocks every signal of the calling thread, also those that libc keeps to itself, until the value
+/// is dropped; only if there are handlers that could run. Nested blocks cost nothing.
 pub fn block_signals() -> SignalsBlocked {
     let blocks = HANDLERS.load(Ordering::Relaxed) != 1;
     if blocks {
@@ -262,7 +260,7 @@ pub fn block_signals() -> SignalsBlocked {
     }
 }
 
-/// Blocks every signal; which ones were blocked before.
+/// Blocks every signal; returns the set that was blocked before.
 fn block_all() -> u64 {
     let all = u64::MAX;
     let mut before = 0u64;
@@ -312,7 +310,7 @@ impl<T> Slot<T> {
         Slot(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// What it holds.
+    /// The reference that it holds.
     #[inline]
     pub fn get(&self) -> Option<&'static T> {
         let held = self.0.load(Ordering::Acquire);
@@ -320,12 +318,12 @@ impl<T> Slot<T> {
         unsafe { held.as_ref() }
     }
 
-    /// Lets it hold `value`.
+    /// Makes it hold `value`.
     pub fn set(&self, value: Option<&'static T>) {
         self.0.store(as_pointer(value), Ordering::Release);
     }
 
-    /// Lets it hold `value` if it holds nothing; says what it holds then.
+    /// Makes it hold `value` if it is empty; returns the reference that it holds then.
     pub fn get_or_set(&self, value: &'static T) -> &'static T {
         let empty = ptr::null_mut();
         let new = as_pointer(Some(value));
@@ -339,7 +337,7 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Lets it hold `value` and says what it held.
+    /// Makes it hold `value`; returns the reference that it held before.
     pub fn swap(&self, value: Option<&'static T>) -> Option<&'static T> {
         let held = self.0.swap(as_pointer(value), Ordering::AcqRel);
         // SAFETY: as in `get`.
@@ -433,7 +431,7 @@ mod tests {
 
     #[test]
     fn signals_are_blocked_and_come_back() {
-        // That they are blocked is seen in the thread's status.
+        // The thread's status shows the blocked signals.
         let blocked = || {
             let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
             let line = status.lines().find(|l| l.starts_with("SigBlk:")).unwrap();

@@ -1,4 +1,4 @@
-//! A file system client: what each call of a program means for files of weir.
+//! A file system client: the meaning of each call of a program for weir's files.
 //!
 //! Linked into foreign programs by the interposer, and into the tools. So: system calls
 //! go to the kernel directly, no thread is started, nothing panics on purpose, hot
@@ -7,17 +7,17 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`process`] | the calls, [`types`]: their values |
-//! | [`library`] | what middleware asks, with the interposer in the process or without |
+//! | [`library`] | the calls of middleware, with the interposer in the process or without |
 //! | [`session`] | the connection to the server; [`node`]: the memory shared with it |
-//! | [`view`] | names, attributes, opening, locks: when the shared tables say enough, and when not |
+//! | [`view`] | names, attributes, opening, locks: answered from the shared tables, or by the server |
 //! | `neighbour` | the memory of another server of this machine |
-//! | `beneath` | the kernel mount beneath the interposer, and files of it that are mapped |
+//! | `beneath` | the kernel mount beneath the interposer, and mapped files in it |
 //! | [`data`] | writing and reading the bytes of files |
-//! | [`limits`] | what bounds a write, and what it clears |
+//! | [`limits`] | the limits of a write, and the set-id bits that it clears |
 //! | [`errno`] | the server's errors as errno values |
-//! | [`siglock`], [`sys`] | a lock that signal handlers may meet, and what neither rustix nor std gives |
-//! | [`bugs`] | failed assertions of weir's own: the call fails, the program goes on |
-//! | [`heap`] | memory that is not the program's allocator's, for the interposer |
+//! | [`siglock`], [`sys`] | a lock for use with signal handlers, and calls that neither rustix nor std has |
+//! | [`bugs`] | failed assertions of weir's own: the call fails, the program continues |
+//! | [`heap`] | the interposer's memory, apart from the program's allocator |
 //! | [`kernel`], [`lock`], [`internal`], [`socket`] | descriptors by number, locks with signals blocked, weir's own descriptors, frames |
 
 mod beneath;

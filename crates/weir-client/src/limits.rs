@@ -1,8 +1,8 @@
-//! What the kernel looks at when a program writes, and weir has to look at in its place: the limit of
-//! a file's size (RLIMIT_FSIZE), and whether a write clears the set-id bits of a file.
+//! The checks that the kernel makes when a program writes, and that weir makes in its place: the
+//! limit of a file's size (RLIMIT_FSIZE), and if a write clears the set-id bits of a file.
 //!
-//! Both are looked up when they may have changed, and kept here, where the slow part of a write reads
-//! them. A write that needs no decision ([`crate::data`]) looks at neither: what it may write ends at
+//! Both are looked up when they may have changed, and kept here, where the slow path of a write
+//! reads them. A write that needs no decision ([`crate::data`]) checks neither: its room ends at
 //! the limit, and the server ends all claims of a file that gets a set-id bit.
 //!
 //! Left out: a limit that another process sets by prlimit(2); it holds from the next program on.
@@ -36,12 +36,12 @@ pub(crate) fn look() {
     FILE_BYTES.store(limit.unwrap_or(UNLIMITED), Ordering::Relaxed);
 }
 
-/// This process writes as `who` from now on.
+/// Makes this process write as `who` from now on.
 pub(crate) fn set_writer(who: &'static Credentials) {
     WRITER.set(Some(who));
 }
 
-/// The mode that a file has once this process has changed its contents; `None`: the one it has.
+/// The mode of a file after this process has changed its contents; `None`: unchanged.
 ///
 /// As `setattr_should_drop_suidgid` of Linux: root's writes (CAP_FSETID) leave the bits. Set-group-id
 /// without the group's execute bit is no set-id bit, and stays where the writer is in the group.
@@ -54,7 +54,7 @@ pub fn mode_after_write(attr: &Attr) -> Option<u32> {
     (who.uid != 0 && attr.mode & bits != 0).then_some(attr.mode & 0o7777 & !bits)
 }
 
-/// The mode that a file has once its owner or group was set, by whomever; `None`: the one it has.
+/// The mode of a file after its owner or group was set, by any user; `None`: unchanged.
 pub fn mode_after_chown(attr: &Attr, who: &Credentials) -> Option<u32> {
     let bits = S_ISUID | group_bit(attr, who);
     let changes = attr.file_type() != FileType::Dir && attr.mode & bits != 0;
@@ -79,7 +79,7 @@ fn group_bit(attr: &Attr, who: &Credentials) -> u32 {
     }
 }
 
-/// Also root, who may act for every group.
+/// True for members of the group, and for root, which may act for every group.
 fn is_in_group(attr: &Attr, who: &Credentials) -> bool {
     who.uid == 0 || who.gid == attr.gid || who.groups.contains(&attr.gid)
 }

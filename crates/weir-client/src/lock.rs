@@ -1,11 +1,11 @@
 //! A lock around slow paths of this process, safe against signal handlers and forks.
 //!
-//! While it is held, every signal of its thread is blocked, so no handler runs that
-//! could want it. The thread that holds it may take it again (within a fork, whose
-//! handlers may use files, it is held on purpose); what it guards is therefore made of
-//! atomics and is consistent whenever somebody else's code can run.
+//! While it is held, every signal of its thread is blocked, so that no handler runs that could want
+//! it. The thread that holds it may take it again: it is held on purpose within a fork, whose
+//! handlers may use files. So the state that it guards is made of atomics and is consistent
+//! whenever other code can run.
 //!
-//! Robustness against killed holders is not needed: who dies takes the process along.
+//! Robustness against killed holders is not needed: a thread that dies takes the process along.
 
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -13,12 +13,12 @@ use rustix::thread::futex;
 
 use crate::kernel::{block_signals, SignalsBlocked};
 
-/// The lock. Guards nothing by type: what it protects says so.
+/// The lock. It guards nothing by type: the documentation of the guarded state names it.
 #[derive(Debug)]
 pub struct SlowLock {
     /// The thread that has it; 0: nobody.
     owner: AtomicUsize,
-    /// How often the owner has taken it.
+    /// The number of times that the owner has taken it.
     depth: AtomicU32,
     /// 0: free; 1: taken; 2: taken and waited for.
     word: AtomicU32,
@@ -36,8 +36,8 @@ std::thread_local! {
     static HERE: u8 = const { 0 };
 }
 
-/// A number that no two living threads share, never 0. (A child of vfork has its
-/// parent's, which does not run meanwhile.)
+/// A number that no two living threads share, never 0. (A child of vfork has its parent's; the
+/// parent does not run meanwhile.)
 pub fn thread_token() -> usize {
     HERE.with(|here| core::ptr::from_ref(here) as usize)
 }
@@ -62,13 +62,13 @@ impl SlowLock {
         }
     }
 
-    /// Whether the calling thread has it.
+    /// True if the calling thread has it.
     pub fn is_mine(&self) -> bool {
         self.owner.load(Ordering::Relaxed) == thread_token()
     }
 
-    /// Takes it over a call of somebody else's code (fork); [`SlowLock::give`] ends it.
-    /// Signals are the caller's business.
+    /// Takes it over a call of foreign code (fork); [`SlowLock::give`] ends it. The caller blocks
+    /// signals, if need be.
     pub fn take(&self) {
         if !self.is_mine() {
             self.wait();
@@ -88,8 +88,8 @@ impl SlowLock {
         }
     }
 
-    /// In a forked child: the calling thread has the lock, as often as its parent's
-    /// thread had it, and nobody else waits for it.
+    /// In a forked child: gives the calling thread the lock, as often as the parent's thread had
+    /// it, without waiters.
     pub fn inherit(&self) {
         if self.is_mine() {
             self.word.store(1, Ordering::Release);

@@ -6,14 +6,14 @@
 //! MEMORY/NAME.2/open, names     a neighbour: same user, same instance
 //! ```
 //!
-//! Its open file descriptions are used in place, so that offset and flags stay those of all who
-//! share the description; what an inode's number there means everywhere is read in its tables.
-//! Nothing else of it is touched, and its server is asked nothing.
+//! Its open file descriptions are used in place, so that offset and flags stay shared by all
+//! processes that have the description. The instance-wide number of an inode is read in its tables.
+//! Nothing else of it is touched, and its server gets no requests.
 //!
-//! Where it lies is known by a descriptor or a directory that came from outside of the process, so
-//! nothing is believed before [`Neighbour::map`] has seen that the directory is the instance's
-//! user's alone and that its memory has the instance's identity. It stays mapped until the process
-//! ends, across fork.
+//! The memory is found by a descriptor or a directory that came from outside of the process, so
+//! nothing is believed before [`Neighbour::map`] has seen that only the instance's user has access
+//! to the directory and that the memory has the instance's identity. It stays mapped until the
+//! process ends, across fork.
 
 use core::sync::atomic::Ordering;
 
@@ -30,7 +30,7 @@ use weir_store::map::{open_shared, Access, Mapping};
 use crate::kernel::Slot;
 use crate::node::{broken, names_of, Node};
 
-/// What of the magic number is the same in all versions.
+/// The part of the magic number that is the same in all versions.
 const ANY_VERSION: u64 = !0xFFFF_FFFF;
 /// Bits of a mode that let others than the owner in.
 const FOR_OTHERS: u32 = 0o067;
@@ -51,18 +51,18 @@ pub struct Neighbour {
 pub struct Description {
     /// Its offset and flags.
     pub ofd: &'static Ofd,
-    /// The inode's number everywhere.
+    /// The inode's instance-wide number.
     pub ino: Ino,
-    /// The inode's type; `None`: it is another server's, which knows.
+    /// The inode's type; `None`: the inode is another server's, which knows its type.
     pub kind: Option<FileType>,
 }
 
-/// By which the kernel tells a file from others: device and inode.
+/// Identifies a file to the kernel: device and inode.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Identity(u64, u64);
 
 impl Identity {
-    /// What a file is by its attributes.
+    /// The identity of a file, from its attributes.
     #[allow(clippy::unnecessary_cast)] // other widths on other architectures
     pub fn of(stat: &Stat) -> Identity {
         Identity(stat.st_dev as u64, stat.st_ino as u64)
@@ -79,7 +79,7 @@ impl Identity {
     }
 }
 
-/// All that this process has met.
+/// All neighbours that this process has met.
 #[derive(Debug)]
 pub struct Neighbours(Slot<Neighbour>);
 
@@ -91,17 +91,18 @@ impl core::fmt::Debug for Neighbour {
 }
 
 impl Neighbours {
-    /// None.
+    /// An empty list.
     pub const fn new() -> Neighbours {
         Neighbours(Slot::empty())
     }
 
-    /// The neighbour whose memory is in `dir`, mapped if need be. EPROTO: `dir` is not of a server
-    /// of the same instance as `node`; ESHUTDOWN: that server has stopped. One caller at a time.
+    /// Returns the neighbour whose memory is in `dir`; maps it if need be. EPROTO: `dir` is not of
+    /// a server of the same instance as `node`; ESHUTDOWN: that server has stopped. One caller at a
+    /// time.
     pub fn at(&self, dir: BorrowedFd<'_>, node: &Node) -> Result<&'static Neighbour, Errno> {
         let place = Identity::of(&rustix::fs::fstat(dir)?);
         let known = core::iter::successors(self.0.get(), |known| known.next.get())
-            // One that was started again has new memory, in the same directory.
+            // A server that was started again has new memory, in the same directory.
             .find(|known| known.place == place && !is_stopped(known.hub));
         if let Some(known) = known {
             return Ok(known);
@@ -121,7 +122,7 @@ impl Neighbour {
         let head = Mapping::new(&open, size_of::<Hub>()).map_err(broken)?;
         let hub: &Hub = &head.slice(0, 1).map_err(broken)?[0];
         check_kinship(hub, node.hub())?;
-        // Only now it is kept mapped.
+        // Only the memory of a server that passed the checks is mapped for good.
         let ofds = hub.ofds.load(Ordering::Relaxed) as usize;
         let layout = open_layout(ofds, 0, 0);
         let open = Mapping::new(&open, layout.bytes).map_err(broken)?;
@@ -143,7 +144,7 @@ impl Neighbour {
     }
 
     /// Its open file description `index`, which must be one that several processes may have: then
-    /// it lives as long as the descriptor by which it became known. EIO: there is none.
+    /// it lives as long as the descriptor that led to it. EIO: there is none.
     pub fn description(&self, index: u32) -> Result<Description, Errno> {
         const BOTH: u32 = Ofd::SHARED | Ofd::LOCKED;
         let ofd = self.ofds.get(index as usize).ok_or(Errno::IO)?;
@@ -155,7 +156,7 @@ impl Neighbour {
             let kind = None;
             return Ok(Description { ofd, ino, kind });
         }
-        // Where its server is changing it just now, that is soon over.
+        // If its server is just changing it, that is soon over.
         let attr = (0..TRIES).find_map(|_| self.names.attr(ino).ok());
         let attr = attr.flatten().ok_or(Errno::IO)?;
         Ok(Description {
@@ -166,10 +167,10 @@ impl Neighbour {
     }
 }
 
-/// How often tables that are being changed are looked at: each look waits for a while by itself.
+/// The number of looks at a table that is being changed: each look itself waits for a while.
 const TRIES: u32 = 1000;
 
-/// Whether `dir` is the own server's user's alone.
+/// Fails unless only the user of this process's own server has access to `dir`.
 fn check_owner(dir: BorrowedFd<'_>, node: &Node) -> Result<(), Errno> {
     let (own, other) = (rustix::fs::stat(node.shm_dir())?, rustix::fs::fstat(dir)?);
     #[allow(clippy::unnecessary_cast)] // other widths on other architectures
@@ -180,7 +181,7 @@ fn check_owner(dir: BorrowedFd<'_>, node: &Node) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether `hub` is of a server that lives, of the same instance as the own one.
+/// Fails unless `hub` is of a living server of the same instance as this process's own.
 fn check_kinship(hub: &Hub, own: &Hub) -> Result<(), Errno> {
     if hub.magic.load(Ordering::Acquire) != MAGIC || !hub.is_of_instance(own) {
         return Err(Errno::PROTO);
@@ -195,17 +196,17 @@ fn is_stopped(hub: &Hub) -> bool {
     hub.stopped.load(Ordering::Acquire) != 0
 }
 
-/// The directory of the memory of a server, which lies `up` from the directory `from`. ENOENT: there is
-/// no memory of a server.
+/// Opens the directory of a server's memory, which lies `up` from the directory `from`. ENOENT:
+/// there is no memory of a server.
 pub fn memory_of(from: impl AsFd, up: impl Arg) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::openat(&from, up, flags, Mode::empty())?;
     is_memory(&dir).then_some(dir).ok_or(Errno::NOENT)
 }
 
-/// Whether there is memory of a server in `dir`, of whatever instance and version.
+/// True if `dir` has the memory of a server, of any instance and version.
 fn is_memory(dir: impl AsFd) -> bool {
-    // Something else of that name, a pipe, must not be waited for.
+    // Opening must not wait for something else of that name, such as a pipe.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut magic = [0; 8];
     let read = rustix::fs::openat(dir, c"open", flags, Mode::empty())

@@ -1,7 +1,7 @@
 //! The memory that all processes of the node share, as this process maps it.
 //!
-//! Mapping it needs no connection to the server: a process that only looks (stat,
-//! access, readlink) asks nobody. It stays mapped until the process ends, across fork.
+//! Mapping it needs no connection to the server: a process that only looks (stat, access, readlink)
+//! makes no request. It stays mapped until the process ends, across fork.
 
 use core::sync::atomic::Ordering;
 use std::ffi::OsStr;
@@ -39,7 +39,7 @@ pub struct Node {
     pool: OnceLock<ReadWindow>,
 }
 
-/// Slabs that a place may have, as far as a client reaches: 1 TiB.
+/// The most slabs of a place that a client reaches: 1 TiB.
 const MAX_SLABS: u32 = 16 << 10;
 
 impl core::fmt::Debug for Node {
@@ -87,7 +87,7 @@ impl Node {
         self.hub
     }
 
-    /// The server of this node among how many, if there are several.
+    /// The rank of this node's server and the number of servers, if there are several.
     #[inline]
     pub fn several(&self) -> Option<(Rank, u16)> {
         let servers = self.hub.servers.load(Ordering::Relaxed);
@@ -116,8 +116,8 @@ impl Node {
         self.cells
     }
 
-    /// The slabs, as this process and its forked children map them; the first session
-    /// tells where the file tier is.
+    /// The slabs, as this process and its forked children map them; the first session names the
+    /// directory of the file tier.
     pub fn slabs(&self, storage_dirs: &[String]) -> &SlabMap {
         self.slabs.get_or_init(|| {
             let storage: Vec<_> = storage_dirs
@@ -136,7 +136,8 @@ impl Node {
         }
         let file = open_file(&self.shm_dir, POOL, Access::ReadOnly)?;
         let mapping = ReadOnlyMapping::new(&file, whole(file.as_fd())?).map_err(|e| e.errno())?;
-        // Of two threads that are first at once one has mapped it in vain: address space only.
+        // If two threads come first at once, one has mapped it in vain: that costs address space
+        // only.
         Ok(*self.pool.get_or_init(|| mapping.leak_window()))
     }
 
@@ -145,7 +146,7 @@ impl Node {
         self.slabs.get()
     }
 
-    /// The descriptors kept there.
+    /// The descriptors that the slabs keep.
     pub fn kept_fds(&self) -> impl Iterator<Item = Fd> + '_ {
         self.slabs.get().into_iter().flat_map(SlabMap::kept_fds)
     }
@@ -169,7 +170,7 @@ fn open_file(shm_dir: &[u8], name: &str, access: Access) -> Result<OwnedFd, Errn
     open_shared(CWD, path, access).map_err(|e| e.errno())
 }
 
-/// How many bytes the whole of a file has.
+/// The length of a file in bytes.
 fn whole(file: BorrowedFd<'_>) -> Result<usize, Errno> {
     let bytes = file_bytes(file).map_err(|e| e.errno())?;
     usize::try_from(bytes).map_err(|_| Errno::FBIG)

@@ -1,20 +1,20 @@
 //! One deadline for one call of a program, however many requests it makes of its server.
 //!
-//! A call that makes several requests is an [`Operation`] as long as it runs. What its thread
-//! waits for servers meanwhile is added up, and each request says how much that is, so that the
-//! server gives it what is left of `fabric.deadline_s`. Waiting for bytes that do come is not
-//! counted: a long read from a slow node is no failure.
+//! A call that makes several requests is an [`Operation`] while it runs. The time that its thread
+//! waits for servers is added up, and each request carries the sum, so that the server allows only
+//! the rest of `fabric.deadline_s`. Waiting for bytes that do arrive is not counted: a long read
+//! from a slow node is no failure.
 //!
 //! ```text
 //!  begin ---- request, 0 ms spent ---- request, 4200 ms spent ---- drop
 //! ```
 //!
-//! An operation within another is part of it. A handler of signals may leave one for good by
-//! siglongjmp(3): so it is known by where it lies on the stack, and one that begins further up than
-//! the last has it replaced. Where that is not noticed, requests have less time than they should,
-//! but never less than the server gives all.
+//! An operation within another is part of it. A signal handler may leave one for good by
+//! siglongjmp(3). So an operation is identified by its position on the stack, and one that begins
+//! further up than the last replaces it. If a left one goes unnoticed, requests have less time than
+//! they should, but the server always leaves a small part.
 //!
-//! Left out: calls that are one request; they are no operation, and have the deadline each.
+//! Left out: calls that are one request; they are no operation, and each has the whole deadline.
 
 use core::cell::Cell;
 use core::marker::PhantomData;
@@ -22,7 +22,7 @@ use core::marker::PhantomData;
 /// The operation that a thread is in.
 #[derive(Clone, Copy, Debug)]
 struct Running {
-    /// Where on the stack it began; 0: there is none.
+    /// The stack address at which it began; 0: there is none.
     at: usize,
     spent_ns: u64,
 }
@@ -41,7 +41,7 @@ pub struct Operation {
     _of_this_thread: PhantomData<*const ()>,
 }
 
-/// A call of a program begins on this thread.
+/// Begins a call of a program on this thread.
 #[inline(never)] // its frame says how deep the caller is
 pub fn begin() -> Operation {
     let here = 0_u8;
@@ -67,17 +67,17 @@ impl Drop for Operation {
     }
 }
 
-/// How long the call that this thread is in has waited for servers, ns; 0 outside of any.
+/// The time that the current call of this thread has waited for servers, ns; 0 outside of any.
 pub fn spent_ns() -> u64 {
     RUNNING.with(|running| running.get().spent_ns)
 }
 
-/// The same, as requests say it.
+/// The same in ms, as requests carry it.
 pub fn spent_ms() -> u32 {
     u32::try_from(spent_ns() / 1_000_000).unwrap_or(u32::MAX)
 }
 
-/// The call that this thread is in, if any, has waited for its server.
+/// Adds to the time that the current call of this thread, if any, has waited for servers.
 pub fn waited(ns: u64) {
     RUNNING.with(|running| {
         let now = running.get();
@@ -101,7 +101,7 @@ mod tests {
         let call = begin();
         waited(3 * MS);
         {
-            // Called by it.
+            // A call within it.
             let _part = within();
             waited(4 * MS);
         }

@@ -1,14 +1,14 @@
 //! A process's connection to its node's server.
 //!
-//! A session is the client's own region (channel, rings, counters), the socket that
-//! shows both sides that the other lives, and the node's shared memory. It belongs to
-//! one process: a forked child makes its own.
+//! A session is the client's own region (channel, rings, counters), the socket that shows each side
+//! that the other lives, and the node's shared memory. It belongs to one process: a forked child
+//! makes its own.
 //!
 //! A call is a message in one of the channels, so that threads of a process need not wait for each
-//! other's replies: there are [`CHANNELS`], of which the process asks for all but the first
-//! when a thread first finds that one taken. The caller spins a little if the server runs on
-//! another CPU, then sleeps; it looks from time to time whether the server still
-//! lives, so a dead server gives ESHUTDOWN within [`LOOK_MS`], never a hang.
+//! other's replies: there are [`CHANNELS`]. The process asks for all but the first when a thread
+//! first finds that one taken. The caller spins briefly if the server runs on another CPU, then
+//! sleeps; from time to time it checks that the server lives, so a dead server gives ESHUTDOWN
+//! within [`LOOK_MS`], never a hang.
 //!
 //! Locks are taken in this order: `push_lock`, `note_lock`, one of `calls`.
 
@@ -49,7 +49,7 @@ use crate::operation;
 use crate::slots::{Slot, Slots};
 use crate::socket;
 
-/// How often a sleeping caller looks whether the server lives, in ms.
+/// The interval at which a sleeping caller checks that the server lives, in ms.
 pub const LOOK_MS: u64 = 100;
 
 /// One process's connection.
@@ -58,18 +58,18 @@ pub struct Session {
     node: &'static Node,
     welcome: Welcome,
     socket: Internal,
-    /// The directory that all virtual descriptors are, opened with O_PATH.
+    /// The directory that all placeholders are descriptions of, opened with O_PATH.
     placeholder: InternalSlot,
     placeholder_identity: Identity,
     /// The run directory of the instance.
     run_dir: Vec<u8>,
-    /// What wakes a server that waits for other servers too.
+    /// Wakes a server that also waits for other servers.
     bell: Option<Internal>,
     header: &'static ClientHeader,
     records: RecordRing<'static>,
     notes: NoteRing<'static>,
     channels: &'static [Channel],
-    /// What is on its way from other nodes.
+    /// The reads on their way from other nodes.
     landings: &'static [LandingSlot],
     /// The threads that use channels.
     calls: Slots<CHANNELS>,
@@ -78,7 +78,7 @@ pub struct Session {
     slabs: &'static SlabMap,
     log: Log,
     fences: bool,
-    /// The server was found dead or the channel broken: nothing is asked any more.
+    /// True if the server was found dead or the channel broken: then no more requests are sent.
     dead: AtomicBool,
 }
 
@@ -91,7 +91,7 @@ impl Session {
         })
     }
 
-    /// As [`Session::connect`], where the node's memory is mapped already.
+    /// As [`Session::connect`], if the node's memory is mapped already.
     pub fn connect_to(
         run_dir: &[u8],
         node: &'static Node,
@@ -114,7 +114,7 @@ impl Session {
         let socket = Internal::adopt(kernel::into_number(connected.socket))?;
         let placeholder = Internal::adopt(kernel::into_number(connected.placeholder))
             .inspect_err(|_| socket.close())?;
-        // What the server's barriers need to reach this process, once for its memory.
+        // Registers this process for the server's barriers, once for its memory.
         let fences = welcome.servers > 1
             && (welcome.fences || membarrier(MembarrierCommand::RegisterGlobalExpedited).is_err());
         let bell = if welcome.servers > 1 {
@@ -248,27 +248,27 @@ impl Session {
         self.welcome.client
     }
 
-    /// What the server said at the beginning.
+    /// The server's greeting.
     pub fn welcome(&self) -> &Welcome {
         &self.welcome
     }
 
-    /// What the kernel tells the directory by that all virtual descriptors are.
+    /// The kernel's identity of the placeholder directory.
     pub fn placeholder_identity(&self) -> Identity {
         self.placeholder_identity
     }
 
-    /// The directory that all virtual descriptors are, opened with O_PATH.
+    /// The placeholder directory, opened with O_PATH.
     pub fn placeholder(&self) -> Fd {
         self.placeholder.get().map_or(-1, Internal::number)
     }
 
-    /// The same, if it still is what the server gave.
+    /// The same, if the descriptor still refers to the directory that the server gave.
     pub fn sure_placeholder(&self) -> Option<Fd> {
         self.placeholder.get().and_then(Internal::sure)
     }
 
-    /// Has the server give it again: it was closed behind our back. One caller at a time.
+    /// Asks the server for it again: it was closed behind our back. One caller at a time.
     pub fn renew_placeholder(&self, run_dir: &[u8]) -> Result<(), Errno> {
         let _signals = kernel::block_signals();
         let connected = socket::connect(run_dir, Role::Control)?;
@@ -280,30 +280,30 @@ impl Session {
         Ok(())
     }
 
-    /// The word that changes when a lock somebody of this process waits for may be
-    /// free; a futex shared with the server.
+    /// The word that changes when a lock that a thread of this process waits for may be free; a
+    /// futex shared with the server.
     pub fn event(&self) -> &'static AtomicU32 {
         &self.header.event
     }
 
-    /// The slots of what is on its way from other nodes.
+    /// The slots of the reads on their way from other nodes.
     pub fn landings(&self) -> &'static [LandingSlot] {
         self.landings
     }
 
-    /// Whether a writer of a raw file needs a barrier of its own behind each write: the server
-    /// cannot have this process pass one.
+    /// True if a writer of a raw file must execute a barrier after each write, because the server
+    /// cannot make this process execute one.
     pub fn fences(&self) -> bool {
         self.fences
     }
 
-    /// Whether there is one server, and nothing that anybody wrote can be in the file tier: then a sync
-    /// has nothing to do.
+    /// True if there is one server, and no written bytes can be in the file tier: then a sync has
+    /// nothing to do.
     pub fn is_all_in_memory(&self) -> bool {
         self.welcome.servers <= 1 && self.hub().uses_files.load(Ordering::Acquire) == 0
     }
 
-    /// Whether the server is gone.
+    /// True if the server is gone.
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
     }
@@ -322,18 +322,18 @@ impl Session {
         self.header.refused[at].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Has the server do `op`. ESHUTDOWN: the server is gone; EDEADLK: called from
-    /// within other calls of the same thread, which have all channels.
+    /// Asks the server to do `op`. ESHUTDOWN: the server is gone; EDEADLK: called from within other
+    /// calls of the same thread, which have all channels.
     pub fn call<O: Operation>(&self, op: O) -> Result<O::Reply, Errno> {
-        // Once for all that is locked below.
+        // Once for all locks below.
         let _signals = kernel::block_signals();
         let slot = self.free_channel();
         let slot = slot.or_else(|| self.calls.hold(self.usable()));
         self.call_in(slot.ok_or(Errno::DEADLK)?.place(), op)
     }
 
-    /// As [`Session::call`], but not if that would have to wait for other threads' calls; `None`
-    /// then. For those who have what others wait for.
+    /// As [`Session::call`], or `None` if that would have to wait for other threads' calls. For
+    /// callers that hold resources that others wait for.
     pub fn call_at_once<O: Operation>(&self, op: O) -> Option<Result<O::Reply, Errno>> {
         let slot = self.free_channel()?;
         Some(self.call_in(slot.place(), op))
@@ -347,7 +347,7 @@ impl Session {
         })
     }
 
-    /// By a channel that the caller holds.
+    /// Calls through a channel that the caller holds.
     fn call_in<O: Operation>(&self, place: usize, op: O) -> Result<O::Reply, Errno> {
         let mut bytes = Vec::with_capacity(512);
         proto::request(op, &mut bytes);
@@ -365,11 +365,11 @@ impl Session {
         self.records.push(record).map_err(|_| Errno::IO)
     }
 
-    /// Tells the server something without waiting for it (unless the ring is full).
+    /// Sends the server a note without waiting for it (unless the ring is full).
     pub fn note(&self, note: Note) {
         let _held = self.note_lock.hold();
         if self.notes.push(note).is_err() {
-            // Where even that fails the server is gone, and with it what it should know.
+            // If even that fails, the server is gone, and the note is pointless.
             if self.call(Publish {}).is_ok() {
                 let _ = self.notes.push(note);
             }
@@ -389,14 +389,14 @@ impl Session {
         self.bell.into_iter().for_each(Internal::close);
     }
 
-    /// Forgets who held its locks; see [`SlowLock::reset`].
+    /// Forgets the holders of its locks; see [`SlowLock::reset`].
     pub fn reset_locks(&self) {
         self.calls.reset();
         self.note_lock.reset();
         self.push_lock.reset();
     }
 
-    /// How many channels may be used.
+    /// The number of channels that may be used.
     fn usable(&self) -> usize {
         match self.header.channels.load(Ordering::Acquire) {
             ALL_CHANNELS => CHANNELS,
@@ -404,7 +404,7 @@ impl Session {
         }
     }
 
-    /// Asks for the use of all channels, if that was not done yet, and waits for the answer.
+    /// Asks for the use of all channels, unless that was done already, and waits for the answer.
     fn widen(&self) {
         let channels = &self.header.channels;
         if self.is_dead() || channels.load(Ordering::Acquire) != FIRST_CHANNEL {
@@ -420,7 +420,7 @@ impl Session {
         }
     }
 
-    /// Sends `bytes` by a channel that the caller holds and fills them with the reply.
+    /// Sends `bytes` through a channel that the caller holds and fills them with the reply.
     fn exchange(&self, place: usize, bytes: &mut Vec<u8>) -> Result<(), Errno> {
         let channel = &self.channels[place];
         if self.is_dead() || channel.state.load(Ordering::Acquire) != IDLE {
@@ -457,18 +457,18 @@ impl Session {
         }
     }
 
-    /// Wakes a server that waits for other servers too.
+    /// Wakes a server that also waits for other servers.
     #[cold]
     fn ring_bell(&self) {
         let bell = self.bell.and_then(Internal::sure).map(kernel::borrow);
         if let Some(Ok(bell)) = bell {
             match rustix::io::write(bell, &[1]) {
-                // A pipe that is full was rung by others.
+                // If the pipe is full, others have rung.
                 Ok(_) | Err(Errno::AGAIN) => return,
                 Err(_) => {}
             }
         }
-        // Somebody took it away from us: another one, for this once.
+        // The program closed ours: open another one, for this once.
         if let Ok(number) = open_bell(self.node.shm_dir()) {
             if let Ok(bell) = kernel::borrow(number) {
                 let _ = rustix::io::write(bell, &[1]);
@@ -519,13 +519,13 @@ impl Session {
         }
     }
 
-    /// Whether nobody holds the lock that a server holds while it lives. For programs that closed the
-    /// socket unseen: the server keeps them for as long as they live.
+    /// True if nobody holds the lock that a server holds while it lives. For programs that closed
+    /// the socket unseen: the server keeps them for as long as they live.
     fn is_unguarded(&self) -> bool {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = match rustix::fs::open(self.node.shm_dir(), flags, Mode::empty()) {
             Ok(dir) => kernel::into_number(dir),
-            // What cannot be opened now (no descriptor is left) says nothing.
+            // A failure to open it now (no descriptor is left) proves nothing.
             Err(error) => return matches!(error, Errno::NOENT | Errno::NOTDIR),
         };
         let locked = kernel::borrow(dir)
@@ -545,7 +545,7 @@ impl Session {
         }
     }
 
-    /// Whether the server has stopped or died.
+    /// True if the server has stopped or died.
     pub fn server_gone(&self) -> bool {
         if self.is_dead() || self.hub().stopped.load(Ordering::Acquire) != 0 {
             return true;
@@ -564,7 +564,7 @@ fn replied(channel: &Channel) -> bool {
     channel.state.load(Ordering::Acquire) == REPLY
 }
 
-/// Opens the server's bell: for reading too, so that a server that died is no SIGPIPE.
+/// Opens the server's bell: for reading too, so that a dead server causes no SIGPIPE.
 fn open_bell(shm_dir: &[u8]) -> Result<Fd, Errno> {
     let path = [shm_dir, b"/", BELL.as_bytes()].concat();
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;

@@ -1,14 +1,13 @@
 //! A lock of one process whose holder may be interrupted by a signal handler.
 //!
-//! A handler that runs on the holder's own thread and wants the lock can never get it
-//! by waiting, so asking says so ([`TryLock::Own`]) and the caller takes another way.
-//! Threads of a process that has only one are told from glibc's
-//! `__libc_single_threaded`: then taking and leaving the lock are plain stores, for
-//! an atomic read-modify-write costs as much as the whole of a small write.
+//! A handler that runs on the holder's own thread and wants the lock can never get it by waiting,
+//! so the attempt reports that ([`TryLock::Own`]) and the caller takes another way. glibc's
+//! `__libc_single_threaded` tells if the process has only one thread: then taking and leaving the
+//! lock are plain stores, because an atomic read-modify-write costs as much as a whole small write.
 //!
-//! The holder is named by its thread pointer, the cheapest thing that no two living
-//! threads share. Waiters sleep on a futex with a timeout, so that leaving needs no
-//! fence: a wake that is missed costs a fraction of a millisecond, and rarely.
+//! The holder is identified by its thread pointer, the cheapest value that no two living threads
+//! share. Waiters sleep on a futex with a timeout, so that leaving needs no fence: a missed wake
+//! costs a fraction of a millisecond, and is rare.
 
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
@@ -29,28 +28,28 @@ pub struct SigLock<T> {
 // pointer is in `owner` holds, once.
 unsafe impl<T: Send> Sync for SigLock<T> {}
 
-/// Leave to use the value; given back when dropped. Not `Send`: the lock identifies its holder by
-/// thread. Not `Sync`: the value need only be `Send`.
+/// The right to use the value; given back when dropped. Not `Send`: the lock identifies its holder
+/// by thread. Not `Sync`: the value need only be `Send`.
 #[derive(Debug)]
 pub struct Guard<'a, T> {
     lock: &'a SigLock<T>,
     of_this_thread: PhantomData<*mut T>,
 }
 
-/// What came of asking for a lock.
+/// The result of trying to take a lock.
 #[derive(Debug)]
 pub enum TryLock<'a, T> {
-    /// It is ours.
+    /// This thread has it now.
     Held(Guard<'a, T>),
     /// Another thread has it.
     Taken,
-    /// This very thread has it: we are in a signal handler that interrupted it.
+    /// This thread had it already: we are in a signal handler that interrupted it.
     Own,
 }
 
-/// How often to look before sleeping.
+/// The number of looks before sleeping.
 const SPINS: u32 = 200;
-/// How long a waiter sleeps at most before it looks again, in ns.
+/// The longest sleep of a waiter before it looks again, in ns.
 const NAP_NS: i64 = 200_000;
 
 impl<T> SigLock<T> {
@@ -63,7 +62,7 @@ impl<T> SigLock<T> {
         }
     }
 
-    /// Asks without waiting.
+    /// Tries to take the lock without waiting.
     #[inline]
     pub fn try_lock(&self) -> TryLock<'_, T> {
         let me = sys::thread_pointer();
@@ -89,7 +88,7 @@ impl<T> SigLock<T> {
         }
     }
 
-    /// Waits for the lock; `None` if this very thread has it.
+    /// Waits for the lock; `None` if this thread has it already.
     pub fn lock(&self) -> Option<Guard<'_, T>> {
         let mut tries = 0;
         loop {
@@ -110,7 +109,7 @@ impl<T> SigLock<T> {
         }
     }
 
-    /// Ends what [`Guard::keep`] began.
+    /// Releases a lock that [`Guard::keep`] kept.
     ///
     /// # Safety
     ///
@@ -119,7 +118,7 @@ impl<T> SigLock<T> {
         drop(Guard::new(self));
     }
 
-    /// Forgets who held it: in a child after fork, whose other threads are gone.
+    /// Forgets its holder: in a child after fork, whose other threads are gone.
     ///
     /// The value may be in the middle of a change; the caller replaces it.
     ///

@@ -1,4 +1,4 @@
-//! Which threads of this process have which of a few things of a kind.
+//! A few things of a kind, each lent to one thread of this process.
 //!
 //! As with [`crate::lock`], every signal of a thread is blocked while it has one, and a killed
 //! holder takes the process along. Unlike a lock, a thread that has one may take another.
@@ -13,7 +13,7 @@ use crate::lock::thread_token;
 /// Some thread sleeps until one is given back.
 const AWAITED: u32 = 1 << 31;
 
-/// `N` things, 31 at most.
+/// `N` slots, 31 at most.
 #[derive(Debug)]
 pub struct Slots<const N: usize> {
     /// A bit for each that is taken, and [`AWAITED`]; a futex.
@@ -22,12 +22,12 @@ pub struct Slots<const N: usize> {
     owners: [AtomicUsize; N],
 }
 
-/// One of them, until dropped.
+/// A slot that is held until dropped.
 #[derive(Debug)]
 pub struct Slot<'a, const N: usize> {
     slots: &'a Slots<N>,
     place: usize,
-    /// Dropped last, so that it is given back before a signal comes.
+    /// Dropped last, so that the slot is given back before a signal comes.
     _signals: SignalsBlocked,
 }
 
@@ -60,7 +60,7 @@ impl<const N: usize> Slots<N> {
         }
     }
 
-    /// One of the first `usable`, if any is free.
+    /// Takes one of the first `usable`, if any is free.
     pub fn try_hold(&self, usable: usize) -> Option<Slot<'_, N>> {
         let signals = block_signals();
         let place = self.take_free(usable)?;
@@ -112,7 +112,7 @@ fn free_of(taken: u32, usable: usize) -> u32 {
 }
 
 impl<const N: usize> Slot<'_, N> {
-    /// Which one it is.
+    /// The index of the slot.
     pub fn place(&self) -> usize {
         self.place
     }
@@ -123,7 +123,7 @@ impl<const N: usize> Drop for Slot<'_, N> {
         self.slots.owners[self.place].store(0, Ordering::Relaxed);
         let back = !(AWAITED | 1 << self.place);
         if self.slots.taken.fetch_and(back, Ordering::Release) & AWAITED != 0 {
-            // All: those that find none say again that they wait.
+            // All of them: those that find none set the bit again.
             let _ = futex::wake(&self.slots.taken, futex::Flags::PRIVATE, i32::MAX as u32);
         }
     }

@@ -6,9 +6,9 @@
 //! +-----------------+---------------------+
 //! ```
 //!
-//! The client says Hello, the server Welcome, and then a client's socket is silent: it
-//! is the sign that both live. With Welcome comes a descriptor of the placeholder
-//! directory, which has no name. Raw system calls only; every wait has a limit.
+//! The client sends Hello, the server Welcome; then the socket is silent, and shows each side that
+//! the other lives. With Welcome comes a descriptor of the placeholder directory, which has no
+//! name. Raw system calls only; every wait has a limit.
 
 use core::mem::MaybeUninit;
 use core::time::Duration;
@@ -24,19 +24,19 @@ use serde::de::DeserializeOwned;
 use serde::Serialize;
 use weir_core::proto::{self, Hello, Role, Welcome};
 
-/// How long a server may take to answer on the socket.
+/// The time that a server may take to answer on the socket.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The longest frame that is believed.
+/// The longest frame that is accepted.
 const MAX_FRAME: usize = 16 << 20;
 
-/// What a server gives who connects.
+/// The result of connecting to a server.
 #[derive(Debug)]
 pub struct Connected {
     /// The socket.
     pub socket: OwnedFd,
-    /// What the server said.
+    /// The server's greeting.
     pub welcome: Welcome,
-    /// The directory that all virtual descriptors are, opened with O_PATH.
+    /// The placeholder directory, opened with O_PATH.
     pub placeholder: OwnedFd,
 }
 
@@ -79,7 +79,7 @@ fn connect_to(socket: &OwnedFd, run_dir: &[u8]) -> Result<(), Errno> {
     let path = [run_dir, b"/server.sock"].concat();
     match SocketAddrUnix::new(path) {
         Ok(address) => io::retry_on_intr(|| net::connect(socket, &address)),
-        // Longer than a socket address may be: go by way of a descriptor.
+        // Longer than a socket address may be: use a descriptor of the directory.
         Err(Errno::NAMETOOLONG) => {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let dir = crate::kernel::into_number(rustix::fs::open(run_dir, flags, Mode::empty())?);
@@ -106,7 +106,7 @@ pub fn send<T: Serialize>(socket: impl AsFd, message: &T) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Receives one message, and the descriptor that came with it; ECONNRESET where the other side has
+/// Receives one message, and the descriptor that came with it; ECONNRESET if the other side has
 /// gone.
 pub fn receive_with<T: DeserializeOwned>(socket: impl AsFd) -> Result<(T, Option<OwnedFd>), Errno> {
     let mut length = [0; 4];

@@ -1,4 +1,4 @@
-//! The few things that neither rustix nor std gives to code that lives below libc.
+//! The few primitives below libc that neither rustix nor std has.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -8,7 +8,7 @@ use rustix::time::{clock_gettime, ClockId, Timespec};
 /// glibc's `__libc_single_threaded` (2.32 and later); null where there is none.
 static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Tells where glibc says whether this process has one thread.
+/// Sets the address of glibc's flag that tells if this process has one thread.
 ///
 /// # Safety
 ///
@@ -27,7 +27,7 @@ pub fn has_environment() -> bool {
     unsafe { !(&raw const environ).read_volatile().is_null() }
 }
 
-/// Whether this process surely has one thread only.
+/// True if this process surely has one thread only.
 #[inline]
 pub fn single_threaded() -> bool {
     let flag = SINGLE_THREADED.load(Ordering::Relaxed);
@@ -53,9 +53,9 @@ pub fn thread_pointer() -> usize {
     pointer
 }
 
-/// True if something of the program's can be at an address: not in the first page, which Linux lets
-/// nobody map (`vm.mmap_min_addr`), nor in the kernel's half. What is not mapped in between is not found
-/// out: the program gets SIGSEGV where the kernel would say EFAULT.
+/// True if an object of the program's can be at an address: not in the first page, which Linux does
+/// not let be mapped (`vm.mmap_min_addr`), nor in the kernel's half. Unmapped addresses in between
+/// are not detected: the program gets SIGSEGV where the kernel would return EFAULT.
 #[inline]
 pub fn is_address<T>(pointer: *const T) -> bool {
     const FIRST: usize = 4096;
@@ -68,11 +68,11 @@ pub fn futex_wait(word: &AtomicU32, seen: u32, timeout_ns: i64) {
         tv_sec: timeout_ns / 1_000_000_000,
         tv_nsec: timeout_ns % 1_000_000_000,
     };
-    // Whatever it says (changed, timed out, interrupted), the caller looks again.
+    // Whatever the result (changed, timed out, interrupted), the caller looks again.
     let _ = futex::wait(word, futex::Flags::empty(), seen, Some(&timeout));
 }
 
-/// Wakes up to `count` who sleep on `word`.
+/// Wakes up to `count` threads that sleep on `word`.
 pub fn futex_wake(word: &AtomicU32, count: i32) {
     let _ = futex::wake(
         word,
@@ -81,8 +81,8 @@ pub fn futex_wake(word: &AtomicU32, count: i32) {
     );
 }
 
-/// The time, in ns since 1970, at the kernel's tick: what the kernel itself stamps
-/// files with. No system call.
+/// The time, in ns since 1970, at the kernel's tick, as the kernel itself stamps files. No system
+/// call.
 #[inline]
 pub fn coarse_now_ns() -> u64 {
     let now = clock_gettime(ClockId::RealtimeCoarse);

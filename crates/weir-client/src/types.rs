@@ -1,8 +1,8 @@
-//! Plain values that calls take and give, independent of any libc's layout.
+//! Plain arguments and results of calls, independent of any libc's layout.
 
 use rustix::io::Errno;
 
-/// What became of a call: `None`: it concerns nothing of weir, the kernel shall do it.
+/// The result of a call; `None`: it does not concern weir, and the kernel shall do it.
 pub type Outcome<T> = Option<Result<T, Errno>>;
 
 /// A point in time, as `struct timespec`.
@@ -10,7 +10,7 @@ pub type Outcome<T> = Option<Result<T, Errno>>;
 pub struct Time {
     /// Seconds since 1970.
     pub sec: i64,
-    /// And nanoseconds, or [`UTIME_NOW`] or [`UTIME_OMIT`] where a time is set.
+    /// And nanoseconds, or, for setting a time, [`UTIME_NOW`] or [`UTIME_OMIT`].
     pub nsec: i64,
 }
 
@@ -19,7 +19,7 @@ pub const UTIME_NOW: i64 = 0x3fff_ffff;
 /// "Leave as it is", in [`Time::nsec`].
 pub const UTIME_OMIT: i64 = 0x3fff_fffe;
 
-/// What stat(2) says.
+/// The result of stat(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stat {
     /// Device; the same for all files of an instance.
@@ -30,17 +30,17 @@ pub struct Stat {
     pub ino: u64,
     /// Type and permissions.
     pub mode: u32,
-    /// Names.
+    /// The number of names.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Bytes.
+    /// Size, bytes.
     pub size: u64,
-    /// The unit that suits I/O, bytes.
+    /// The preferred unit of I/O, bytes.
     pub blksize: u32,
-    /// Units of 512 bytes that are stored.
+    /// Stored units of 512 bytes.
     pub blocks: u64,
     /// Last access (as far as it is kept: reading does not change it).
     pub atime: Time,
@@ -48,24 +48,24 @@ pub struct Stat {
     pub mtime: Time,
     /// Last change of the attributes.
     pub ctime: Time,
-    /// When it was made; `None`: not known.
+    /// Time of creation; `None`: not known.
     pub btime: Option<Time>,
 }
 
-/// What statfs(2) says.
+/// The result of statfs(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StatFs {
     /// The type's magic number.
     pub kind: u32,
     /// The unit of `blocks` and its like, bytes.
     pub bsize: u32,
-    /// In all.
+    /// Blocks in all.
     pub blocks: u64,
-    /// Free, also for this user.
+    /// Free blocks, also for this user.
     pub bfree: u64,
     /// Inodes in all.
     pub files: u64,
-    /// Inodes that are free.
+    /// Free inodes.
     pub ffree: u64,
     /// Identifies the instance.
     pub fsid: u64,
@@ -84,6 +84,6 @@ pub struct LockRange {
     pub start: i64,
     /// Bytes; 0: to the end; negative: the bytes before `start`.
     pub len: i64,
-    /// Who holds it, for F_GETLK.
+    /// The process that holds it, for F_GETLK.
     pub pid: i32,
 }

@@ -9,14 +9,14 @@
 //! Invariants:
 //! - nothing of a cluster is in the machine's own network namespace, so that two clusters
 //!   cannot meet although their addresses are the same;
-//! - a node's processes are a PID namespace, whose first process the kernel kills them all with:
-//!   to kill that one is to lose the node; to kill them all removes all devices;
-//! - the first process of a node ends with its standard input, which ends with the program that
-//!   made the cluster, however that ends. Only [`Cluster::leave`] changes that;
-//! - the directory of a cluster is locked for as long as a first process lives; one that is
-//!   not locked is a leftover, which the next cluster clears away.
+//! - a node's processes form a PID namespace. Killing its first process loses the node, because the
+//!   kernel then kills them all; killing every first process removes all devices;
+//! - the first process of a node ends when its standard input ends, which happens when the program
+//!   that made the cluster ends in any way. Only [`Cluster::leave`] changes that;
+//! - the directory of a cluster is locked as long as a first process lives; a directory that is not
+//!   locked is a leftover, which the next cluster removes.
 //!
-//! Left out: user namespaces. All this needs root; [`missing`] says what a machine lacks.
+//! Left out: user namespaces. All this needs root; [`missing`] lists the things that a machine lacks.
 
 #![forbid(unsafe_code)]
 
@@ -36,36 +36,36 @@ use node::{start_init, Init};
 use place::Place;
 pub use skip::{skip, skip_for_kernel};
 
-/// What a cluster is to be like.
+/// The parameters of a cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Spec {
-    /// How many nodes, 1 to [`NODES_MOST`].
+    /// The number of nodes, 1 to [`NODES_MOST`].
     pub nodes: usize,
-    /// What to call it; the default is made of this process's id.
+    /// The name; the default is made of this process's id.
     pub name: Option<String>,
-    /// The rate of each node's link, both ways, in the words of tc(8): `10gbit`.
+    /// The rate of each node's link, both ways, in tc(8)'s notation: `10gbit`.
     pub rate: Option<String>,
-    /// Whether a real sshd serves each node, with a key that every node has.
+    /// True if a real sshd serves each node, with a key that every node has.
     pub ssh: bool,
 }
 
-/// The most nodes of one cluster.
+/// The maximum number of nodes of a cluster.
 pub const NODES_MOST: usize = 250;
 
-/// A cluster; dropped, it is gone.
+/// A cluster; dropping it removes it.
 #[derive(Debug)]
 pub struct Cluster {
     place: Place,
     nodes: Vec<Node>,
-    /// Those of the switch and of the nodes; none for a cluster that another process made.
+    /// The first processes of the switch and of the nodes; none for a cluster that another process made.
     inits: Vec<Init>,
-    /// Into how many groups the network is cut.
+    /// The number of groups into which the network is cut.
     cuts: usize,
-    /// Whether dropping this leaves the cluster alone.
+    /// True if dropping this leaves the cluster running.
     left: bool,
 }
 
-/// What this machine lacks to have a cluster, a line each; empty when it can.
+/// The things that this machine lacks for a cluster, a line each; empty if it lacks none.
 pub fn missing(ssh: bool) -> Vec<String> {
     let mut lacks = Vec::new();
     if !nix::unistd::geteuid().is_root() {
@@ -102,7 +102,7 @@ pub fn can_test(what: &str, ssh: bool) -> bool {
     can_test_with(what, &missing(ssh))
 }
 
-/// The same, of a test that lacks this: what it needs besides may be among it.
+/// The same for a test that lacks `lacks`, which may include needs of its own.
 pub fn can_test_with(what: &str, lacks: &[String]) -> bool {
     match lacks {
         [] => return true,
@@ -187,7 +187,7 @@ impl Cluster {
         place::names(true)
     }
 
-    /// Clears what dead clusters left; their names.
+    /// Removes the leftovers of dead clusters; returns their names.
     pub fn sweep() -> Vec<String> {
         place::sweep()
     }
@@ -218,8 +218,8 @@ impl Cluster {
         names.join(",")
     }
 
-    /// Kills every process of node `index`, and with them its address, at once: a node that
-    /// lost its power. What it had on disk stays.
+    /// Kills every process of node `index` at once, and with them its address, like a loss of power. Its
+    /// files on disk stay.
     pub fn lose(&mut self, index: usize) -> Result<()> {
         self.nodes[index].kill()?;
         if let Some(init) = self.inits.get_mut(index + 1) {
@@ -228,9 +228,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// Cuts the network between groups of nodes, as a broken link between switches does: what is
-    /// sent from one to another goes nowhere, and nobody is told. Nodes that are in no group
-    /// stay together. [`Cluster::heal`] undoes it.
+    /// Cuts the network between groups of nodes, like a broken link between switches: packets from one
+    /// group to another are dropped silently. Nodes in no group stay together. [`Cluster::heal`] undoes
+    /// it.
     pub fn cut(&mut self, groups: &[&[usize]]) -> Result<()> {
         self.heal()?;
         self.cuts = groups.len();
@@ -252,7 +252,7 @@ impl Cluster {
         switch.number()
     }
 
-    /// Lets the cluster live on after this process, until somebody takes it [`down`](Self::down).
+    /// Leaves the cluster running after this process, until a program calls [`down`](Self::down).
     pub fn leave(mut self) -> Result<()> {
         for init in &mut self.inits {
             init.leave()?;
@@ -286,8 +286,8 @@ impl Drop for Cluster {
     }
 }
 
-/// Where clusters keep their directories: `WEIR_CLUSTER_DIR`, else `/var/tmp/weir-clusters`. Not
-/// below `/tmp` and `/run`, which a node has of its own.
+/// The directory of all clusters' directories: `WEIR_CLUSTER_DIR`, else `/var/tmp/weir-clusters`. Not
+/// below `/tmp` or `/run`, which each node has of its own.
 pub fn base() -> PathBuf {
     std::env::var_os("WEIR_CLUSTER_DIR")
         .map_or_else(|| PathBuf::from("/var/tmp/weir-clusters"), PathBuf::from)

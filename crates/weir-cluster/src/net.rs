@@ -1,7 +1,7 @@
-//! Wires: the bridge in the switch, and a veth pair to each node.
+//! The network: the bridge in the switch, and a veth pair to each node.
 //!
-//! All is done by ip(8) and tc(8) in batches inside the namespaces, one process each, so that a
-//! cluster of many nodes is up at once.
+//! ip(8) and tc(8) do all of it in batches inside the namespaces, one process each, so that a cluster of
+//! many nodes is up at once.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use anyhow::{ensure, Context, Result};
 
 use crate::node::Init;
 
-/// Joins the nodes, whose addresses are 10.77.0.1 and on, at `rate` (tc(8)).
+/// Connects the nodes, with addresses from 10.77.0.1 on, at `rate` (tc(8)).
 pub fn connect(switch: &Init, nodes: &[Init], rate: Option<&str>) -> Result<()> {
     let mut lines = String::from("link set lo up\nlink add br0 type bridge\nlink set br0 up\n");
     for (i, node) in nodes.iter().enumerate() {
@@ -37,7 +37,7 @@ pub fn connect(switch: &Init, nodes: &[Init], rate: Option<&str>) -> Result<()> 
     Ok(())
 }
 
-/// Lines for tc(8) that hold what leaves `device` to `rate`.
+/// Lines for tc(8) that limit the traffic that leaves `device` to `rate`.
 fn limit(device: &str, rate: &str) -> String {
     format!(
         "qdisc add dev {device} root handle 1: htb default 1\n\
@@ -45,8 +45,8 @@ fn limit(device: &str, rate: &str) -> String {
     )
 }
 
-/// Puts each group of nodes on a bridge of its own, which is made; `switch` is the number of the
-/// switch's first process. Nobody is told: packets for other groups go nowhere.
+/// Moves each group of nodes to a new bridge of its own; `switch` is the number of the switch's first
+/// process. Packets for other groups are dropped silently.
 pub fn cut(switch: &str, groups: &[&[usize]]) -> Result<()> {
     let mut lines = String::new();
     for (group, nodes) in groups.iter().enumerate() {
@@ -59,7 +59,7 @@ pub fn cut(switch: &str, groups: &[&[usize]]) -> Result<()> {
     batch("ip", switch, &lines)
 }
 
-/// Joins `nodes` nodes again, of which `groups` groups were made by [`cut`].
+/// Joins `nodes` nodes again after [`cut`] made `groups` groups.
 pub fn heal(switch: &str, nodes: usize, groups: usize) -> Result<()> {
     let mut lines = String::new();
     for node in 0..nodes {
@@ -86,7 +86,8 @@ fn batch(program: &str, pid: &str, lines: &str) -> Result<()> {
     written.context(program.to_owned())
 }
 
-/// What the kernel refuses, by trying it: root in a container may lack the capabilities.
+/// The operation that the kernel refuses, found by trying: root in a container may lack the
+/// capabilities.
 pub fn refused() -> Option<String> {
     let script = "ip link add br0 type bridge && ip link add veth0 type veth peer name veth1";
     let tried = Command::new("unshare")

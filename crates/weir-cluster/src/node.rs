@@ -39,28 +39,26 @@ impl Node {
         self.address
     }
 
-    /// What the machine calls the directory of which the node has `tmp` as `/tmp`.
+    /// The machine's path of the node's directory, in which `tmp` is the node's `/tmp`.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// A directory on disk for the node's own storage; every node sees it, for its path is
-    /// unique.
+    /// A directory on disk for the node's own storage; every node sees it, because its path is unique.
     pub fn storage(&self) -> PathBuf {
         self.dir.join("storage")
     }
 
-    /// Its first process, as the machine numbers it, if it lives.
+    /// The machine's number of its first process, if that lives.
     pub fn pid(&self) -> Option<u32> {
         let pid = recorded(&self.dir.join("pid"))?;
         u32::try_from(pid.as_raw()).ok()
     }
 
-    /// A command in the node. It is killed if who waits for it is (nsenter, which stands for it
-    /// outside); what it leaves behind is not. Variables that name directories of the machine's
-    /// own are removed, and `HOME` is left.
+    /// A command in the node. It is killed together with the nsenter that stands for it outside; its
+    /// descendants are not. Variables that name directories of the machine are removed, except `HOME`.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        // Without a first process nsenter says so; 0 is nobody's number.
+        // Without a first process nsenter reports that; no process has the number 0.
         let pid = self.pid().unwrap_or(0).to_string();
         let mut command = Command::new("nsenter");
         command
@@ -102,7 +100,7 @@ pub fn start_init(cluster: &Path, node: Option<&Node>) -> Result<Init> {
         .arg(cluster.join("init.sh"))
         .arg(cluster);
     if let Some(node) = node {
-        // The programs to be run, if they are below /tmp, of which nodes have one each.
+        // The directory of the programs to run may lie below /tmp, which each node has of its own.
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let source = source.canonicalize().unwrap_or(source);
         command.arg(&node.dir).arg(&node.host).arg(source);
@@ -128,7 +126,7 @@ pub fn start_init(cluster: &Path, node: Option<&Node>) -> Result<Init> {
 }
 
 impl Init {
-    /// Waits for the word that the node is in order, and writes down its first process.
+    /// Waits for the node's report that it is ready, and records its first process.
     pub fn wait_until_ready(&mut self) -> Result<()> {
         let mut line = String::new();
         self.says.read_line(&mut line)?;
@@ -155,7 +153,7 @@ impl Init {
         Ok(pid.to_string())
     }
 
-    /// Has it live on without us.
+    /// Lets it live on after this process.
     pub fn leave(&mut self) -> Result<()> {
         if let Some(mut lifeline) = self.lifeline.take() {
             writeln!(lifeline, "stay").context("leaving a node")?;
@@ -163,7 +161,7 @@ impl Init {
         Ok(())
     }
 
-    /// Waits for the end of one that was killed.
+    /// Waits for the end of a process that was killed.
     pub fn reap(&mut self) -> Result<()> {
         self.lifeline = None;
         self.unshare.wait().context("waiting for a node's end")?;
@@ -184,7 +182,7 @@ mod tests {
         };
         assert_eq!(node.pid(), None);
         let output = node.command("true").output();
-        // Where nsenter is missing it cannot be started, which is as good.
+        // If nsenter is missing it cannot be started, which passes as well.
         assert!(output.map_or(true, |output| !output.status.success()));
     }
 }

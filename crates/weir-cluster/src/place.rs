@@ -1,4 +1,4 @@
-//! The directory of a cluster, and whether a cluster lives in it.
+//! The directory of a cluster; its lock tells if the cluster lives.
 //!
 //! ```text
 //! BASE/guard.lock  held while directories are made and cleared
@@ -11,8 +11,8 @@
 //!           node-0/  the node's `pid`, init.log, tmp/ and storage/
 //! ```
 //!
-//! A `pid` file holds the number of the first process, as the machine sees it, and the time of
-//! its start (proc(5), stat field 22), so that a number that was given again is not taken for it.
+//! A `pid` file holds the number of the first process, as the machine sees it, and the time of its start
+//! (proc(5), stat field 22), so that a later process with the same number is not confused with it.
 
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
@@ -25,7 +25,7 @@ use nix::unistd::Pid;
 
 use crate::{base, Node, NODES_MOST};
 
-/// How long the kernel may take to end the processes of a cluster.
+/// The time limit for the kernel to end the processes of a cluster.
 const END: Duration = Duration::from_secs(20);
 
 /// A cluster's directory.
@@ -33,13 +33,13 @@ const END: Duration = Duration::from_secs(20);
 pub struct Place {
     name: String,
     dir: PathBuf,
-    /// Held until the first processes have theirs, and until the directory is removed: so
-    /// nobody takes it for a leftover meanwhile, and its name for free.
+    /// Held until the first processes hold theirs, and until the directory is removed. So no other
+    /// process takes it for a leftover, or its name for a free one.
     _lock: File,
 }
 
 impl Place {
-    /// A directory of a free name; clears leftovers first.
+    /// Creates a directory with a free name; removes leftovers first.
     pub fn claim(name: Option<&str>) -> Result<Self> {
         std::fs::create_dir_all(base())?;
         let guard = guard()?;
@@ -73,7 +73,7 @@ impl Place {
         })
     }
 
-    /// That of a cluster that lives.
+    /// The directory of a cluster that lives.
     pub fn existing(name: &str) -> Result<Self> {
         check_name(name)?;
         let dir = base().join(name);
@@ -127,18 +127,18 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a first process holds the lock.
+/// Returns true if a first process holds the lock.
 fn lives(dir: &Path) -> bool {
     let Ok(lock) = File::open(dir.join("lock")) else {
         return false;
     };
     let held = matches!(lock.try_lock(), Err(std::fs::TryLockError::WouldBlock));
-    // Not by closing it: a process that is just being started may have it open, too.
+    // Not by closing it: a process that is being started may have it open, too.
     let _ = lock.unlock();
     held
 }
 
-/// The names of clusters that live, or of those that left their directory.
+/// The names of clusters that live, or of dead ones with a directory.
 pub fn names(living: bool) -> Vec<String> {
     let entries = std::fs::read_dir(base()).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
@@ -149,15 +149,15 @@ pub fn names(living: bool) -> Vec<String> {
     names
 }
 
-/// Held while directories are made and judged dead, so that one without a lock yet is not
-/// taken for a leftover.
+/// Held while directories are made and checked for leftovers, so that a new directory without a lock yet
+/// is not taken for one.
 fn guard() -> Result<File> {
     let file = File::create(base().join("guard.lock"))?;
     file.lock().context("locking the clusters' directory")?;
     Ok(file)
 }
 
-/// Removes the directories of clusters of which no process is left.
+/// Removes the directories of clusters that have no process left; returns their names.
 pub fn sweep() -> Vec<String> {
     guard().map_or_else(|_| Vec::new(), |guard| sweep_guarded(&guard))
 }
@@ -183,7 +183,7 @@ pub fn kill_all(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Kills the process that the file tells of, if it lives.
+/// Kills the process that the file names, if it lives.
 pub fn kill_recorded(file: &Path) -> Result<()> {
     if let Some(pid) = recorded(file) {
         match kill(pid, Signal::SIGKILL) {
@@ -194,13 +194,13 @@ pub fn kill_recorded(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes the file that tells of a process.
+/// Writes the file that names a process.
 pub fn record(file: &Path, pid: Pid) -> Result<()> {
     let start = start_time(pid).context("a first process died at once")?;
     std::fs::write(file, format!("{pid} {start}\n")).with_context(|| file.display().to_string())
 }
 
-/// The process that the file tells of, if it is still that one.
+/// The process that the file names, if it still is that one.
 pub fn recorded(file: &Path) -> Option<Pid> {
     let text = std::fs::read_to_string(file).ok()?;
     let (pid, start) = text.trim().split_once(' ')?;
@@ -208,10 +208,11 @@ pub fn recorded(file: &Path) -> Option<Pid> {
     (start_time(pid)? == start.parse().ok()?).then_some(pid)
 }
 
-/// When a process began, in ticks since the machine's start; `None` for a zombie or none.
+/// The start time of a process, in ticks since the machine's start; `None` if it is a zombie or does not
+/// exist.
 fn start_time(pid: Pid) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything: what counts is after the last one.
+    // The name, in parentheses, may contain anything: the fields follow the last parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     (state != "Z" && state != "X").then(|| fields.nth(18)?.parse().ok())?

@@ -1,23 +1,23 @@
 //! Tests that this machine cannot run.
 //!
-//! A test that only returns counts as one that passed, and libtest shows nothing of the words of such a
-//! test. So it says here that it is skipped, in a line that libtest does not keep back. Where all tests are to
-//! run, it fails instead: in CI (`CI` is set, as .ci/run does), which is root and has the packages of
-//! `make setup`; and everywhere with `WEIR_TEST_NEED_CLUSTER=1`. CI forgives only what nobody can install:
-//! a kernel or a container that refuses namespaces, mounts or FUSE.
+//! libtest counts a test that only returns as passed, and hides its output. So such a test reports here
+//! that it is skipped, in a line that libtest does not capture. Where all tests must run, it fails
+//! instead: in CI (`CI` is set, as .ci/run does), which is root and has the packages of `make setup`;
+//! and everywhere with `WEIR_TEST_NEED_CLUSTER=1`. CI tolerates only missing features that cannot be
+//! installed: a kernel or a container that refuses namespaces, mounts or FUSE.
 
 use std::io::Write;
 
-/// Set where no test may be skipped, for whatever reason.
+/// Set where no test may be skipped, for any reason.
 const NEED: &str = "WEIR_TEST_NEED_CLUSTER";
 
-/// Says that the test `what` is skipped, because of rights or packages that are missing; fails it in CI.
+/// Reports that the test `what` is skipped, because rights or packages are missing; fails it in CI.
 pub fn skip(what: &str, lacks: &str) {
     let is_ci = std::env::var_os("CI").is_some();
     say_or_fail(what, lacks, is_ci || is_needed());
 }
 
-/// The same for what the kernel or the container refuses, which CI forgives.
+/// The same for features that the kernel or the container refuses, which CI tolerates.
 pub fn skip_for_kernel(what: &str, refused: &str) {
     say_or_fail(what, refused, is_needed());
 }
@@ -28,7 +28,7 @@ fn is_needed() -> bool {
 
 fn say_or_fail(what: &str, lacks: &str, is_needed: bool) {
     assert!(!is_needed, "{what}: this machine lacks {lacks}");
-    // Not by eprintln!, whose words a test that passes is kept from saying.
+    // Not by eprintln!, whose output libtest captures for tests that pass.
     let _ = writeln!(std::io::stderr(), "SKIP {what}: this machine lacks {lacks}");
 }
 

@@ -1,4 +1,4 @@
-//! Slurm on a cluster: slurmctld on the first node, slurmd and munged on each, as own processes in
+//! Slurm on a cluster: slurmctld on the first node, slurmd and munged on each, as separate processes in
 //! the cluster's directory. They end with their nodes.
 
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use anyhow::{ensure, Context, Result};
 use crate::place::find_program;
 use crate::{Cluster, Node};
 
-/// How long the nodes may take to be idle.
+/// The time limit for the nodes to become idle.
 const START: Duration = Duration::from_secs(60);
 
 /// A Slurm that serves a cluster.
@@ -21,7 +21,7 @@ pub struct Slurm<'c> {
     config: PathBuf,
 }
 
-/// What the machine lacks to run one, a line each.
+/// The things that the machine lacks to run Slurm, a line each.
 pub fn missing() -> Vec<String> {
     let programs = [
         ("slurmctld", "slurmctld"),
@@ -59,7 +59,7 @@ impl<'c> Slurm<'c> {
         Ok(slurm)
     }
 
-    /// What SLURM_CONF is to say.
+    /// The value of SLURM_CONF.
     pub fn config(&self) -> &Path {
         &self.config
     }
@@ -85,7 +85,7 @@ impl<'c> Slurm<'c> {
     fn start_munge(&self, node: &Node) -> Result<()> {
         let dir = self.cluster.dir().join("slurm");
         let (dir, host) = (dir.display(), node.host());
-        // As root, in a directory that is root's: munged wants to be told that this is meant.
+        // munged runs as root, in a directory of root's, and must be told that this is intended.
         let script = format!(
             "mkdir -p /run/munge && chmod 755 /run/munge && munged --force \
              --key-file {dir}/munge.key --log-file {dir}/munge-{host}.log \

@@ -1,9 +1,9 @@
 //! A real sshd for each node, with keys and configuration of the cluster's own.
 //!
-//! It listens on port 22 of its node's namespace, so that every program that starts ssh (MPI
-//! launchers too) needs no options. The machine's `/etc/ssh/ssh_config` is covered by the
-//! cluster's in each node; so is `/etc/shadow`, where root may be locked, which sshd without PAM
-//! would refuse.
+//! It listens on port 22 of its node's namespace, so that programs that start ssh (also MPI launchers)
+//! need no options. In each node the cluster's configuration is mounted over the machine's
+//! `/etc/ssh/ssh_config`, and a shadow file over `/etc/shadow`: root may be locked there, which sshd
+//! without PAM would refuse.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
@@ -16,11 +16,11 @@ use anyhow::{ensure, Context, Result};
 use crate::place::find_program;
 use crate::Node;
 
-/// Without the exchange against quantum computers, which takes most of the time of a connection:
-/// many nodes share the cores of one machine here.
+/// Without the post-quantum key exchange, which takes most of the time of a connection: here many nodes
+/// share the cores of one machine.
 const KEX: &str = "KexAlgorithms curve25519-sha256\n";
 
-/// How long an sshd may take until it listens.
+/// The time limit for an sshd to listen.
 const START: Duration = Duration::from_secs(20);
 
 /// Makes keys and configuration, before the nodes' first processes start.
@@ -52,7 +52,7 @@ pub fn prepare(cluster: &Path, nodes: &[Node]) -> Result<()> {
     Ok(std::fs::set_permissions(dir.join("shadow"), secret)?)
 }
 
-/// A line of shadow(5): root may come in by key, and has no password.
+/// A line of shadow(5): root may log in by key, and has no password.
 fn unlocked(line: &str) -> String {
     match line
         .strip_prefix("root:")
@@ -98,7 +98,7 @@ pub fn serve(cluster: &Path, nodes: &[Node]) -> Result<()> {
     }
     let start = Instant::now();
     for node in nodes {
-        // sshd goes to the background first, and writes its number once it listens.
+        // sshd forks to the background first, and writes its number once it listens.
         let file = format!("/proc/{}/root/run/sshd.pid", node.pid().unwrap_or(0));
         while !Path::new(&file).exists() {
             ensure!(start.elapsed() < START, "sshd of {} is silent", node.host());

@@ -1,19 +1,18 @@
-//! The pure heart of weir: what paths, extents, shared records and messages mean.
+//! The pure heart of weir: the logic of paths, extents, shared records and messages.
 //!
-//! No I/O, no clock, no threads and no `unsafe`: time and messages come in as
-//! arguments, and what is to be done comes back as values. Shared memory is seen
-//! here as slices of records made only of atomics; `weir-store` makes such slices
-//! out of mappings, tests make them out of vectors.
+//! No I/O, no clock, no threads and no `unsafe`: time and messages are arguments, and actions to
+//! take are return values. Shared memory appears here as slices of records made only of atomics;
+//! `weir-store` makes such slices out of mappings, tests make them out of vectors.
 //!
 //! | module | subject |
 //! | --- | --- |
 //! | [`types`] | numbers that must not be mixed up |
-//! | [`extent`] | where the bytes of files lie |
+//! | [`extent`] | the location of files' bytes |
 //! | [`names`] | the namespace: inodes and directory entries |
-//! | [`placement`] | which server holds what |
+//! | [`placement`] | the placement of names and extents on servers |
 //! | [`node`] | records of the memory that a node's processes share |
-//! | [`journal`] | what a server writes down, so that it can be started again |
-//! | [`roster`] | who is in an instance, and where |
+//! | [`journal`] | the server's record of its changes, so that it can be started again |
+//! | [`roster`] | the servers of an instance, and their addresses |
 //! | [`xattr`] | extended attributes |
 //! | [`proto`] | the operations a client may ask of its server |
 #![forbid(unsafe_code)]

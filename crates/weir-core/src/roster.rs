@@ -1,7 +1,8 @@
-//! Who is in an instance: its id, its secret, and which server is where.
+//! The servers of an instance: its id, its secret, and the address of each server.
 //!
-//! Made once, by who starts the instance, when every server has bound its address; the same on
-//! every node from then on. A server that is started again keeps its rank.
+//! The program that starts the instance makes the roster once, when every server has bound its
+//! address; it is the same on every node from then on. A server that is started again keeps its
+//! rank.
 //!
 //! Invariants of a [`Roster`], also of one that was read from a file or the network:
 //! - ranks are 0 to n - 1 in order, and n is 1 to [`MEMBERS_MOST`];
@@ -9,8 +10,8 @@
 //! - every address can be connected to, and no two are the same;
 //! - a libfabric endpoint has a provider and a name of 1 to [`ENDPOINT_BYTES_MOST`] bytes each.
 //!
-//! Left out: how it travels, and files (the command's business; JSON there, any serde format
-//! here). A [`Secret`] is not part of it.
+//! Left out: its transport, and files (the command's business; JSON there, any serde format here).
+//! A [`Secret`] is not part of it.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -31,32 +32,32 @@ pub const ENDPOINT_BYTES_MOST: usize = 512;
 /// The longest name of a host: RFC 1035.
 pub const HOST_BYTES_MOST: usize = 253;
 
-/// Why a roster is refused.
+/// The reasons for refusing a roster.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RosterError {
     /// None, or too many.
     #[error("{0} servers: an instance has 1 to {MEMBERS_MOST}")]
     Count(usize),
-    /// A member stands at another's place.
+    /// A member is at another's position.
     #[error("rank {found} where {expected} belongs")]
     Order {
-        /// The place.
+        /// The position.
         expected: usize,
-        /// What was there.
+        /// The rank that was there.
         found: u16,
     },
-    /// Something that is no name of a host.
+    /// A name that is no name of a host.
     #[error("server {0} has no valid host name")]
     Host(u16),
-    /// An address nobody can connect to: port 0, or no address in particular.
+    /// An address that cannot be connected to: port 0, or no address in particular.
     #[error("server {rank} cannot be reached at {address}")]
     Address {
-        /// Whose.
+        /// The server that has it.
         rank: u16,
-        /// Which.
+        /// The address.
         address: SocketAddr,
     },
-    /// Two servers of one address.
+    /// Two servers have one address.
     #[error("two servers have the address {0}")]
     Doubled(SocketAddr),
     /// A libfabric endpoint without a provider, or with a name that is too long.
@@ -72,14 +73,14 @@ pub enum RosterError {
 #[serde(into = "String", try_from = "String")]
 pub struct InstanceId(pub [u8; 16]);
 
-/// What the servers of an instance prove to know, and nobody else may: 256 random bits. Never on
-/// a command line, in an environment or a log: it is shown as `Secret(..)`.
+/// The secret that the servers of an instance prove to know, and no other program may know: 256
+/// random bits. Never on a command line, in an environment or a log: it is shown as `Secret(..)`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// Of random bytes.
+    /// Makes a secret of random bytes.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
@@ -153,12 +154,12 @@ fn unhex_all(text: &str) -> Option<Vec<u8>> {
     HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()
 }
 
-/// By what a server is reached over libfabric.
+/// The address of a server over libfabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
-    /// Of which provider.
+    /// Its provider.
     pub provider: String,
-    /// What it is called there.
+    /// Its name there.
     pub name: EndpointName,
 }
 
@@ -185,13 +186,13 @@ impl TryFrom<String> for EndpointName {
 /// One server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Its number.
+    /// Its rank.
     pub rank: Rank,
     /// The name by which the batch system or the user knows its node.
     pub host: String,
-    /// Where other servers reach it.
+    /// Its address for other servers.
     pub address: SocketAddr,
-    /// And over libfabric, if it has an endpoint there.
+    /// Its libfabric endpoint, if it has one.
     #[serde(default)]
     pub endpoint: Option<Endpoint>,
 }
@@ -204,7 +205,7 @@ pub struct Roster {
     members: Vec<Member>,
 }
 
-/// As it arrives.
+/// A roster that is not checked yet.
 #[derive(Deserialize)]
 struct Unchecked {
     instance: InstanceId,
@@ -220,7 +221,7 @@ impl TryFrom<Unchecked> for Roster {
 }
 
 impl Roster {
-    /// Of members in the order of their ranks.
+    /// Makes a roster of members in the order of their ranks.
     pub fn new(instance: InstanceId, members: Vec<Member>) -> Result<Self, RosterError> {
         if members.is_empty() || members.len() > MEMBERS_MOST {
             return Err(RosterError::Count(members.len()));
@@ -235,23 +236,23 @@ impl Roster {
         Ok(Self { instance, members })
     }
 
-    /// Which life of which instance.
+    /// Returns the id of this life of the instance.
     pub fn instance(&self) -> InstanceId {
         self.instance
     }
 
-    /// All, by rank.
+    /// Returns all members, by rank.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// One, if there is one of that rank.
+    /// Returns the member of that rank, if there is one.
     pub fn member(&self, rank: Rank) -> Option<&Member> {
         self.members.get(usize::from(rank.0))
     }
 
-    /// The endpoints' names by rank, if all have one of the same provider; else the first that
-    /// has not.
+    /// Returns the endpoints' names by rank, if all have one of the same provider; else the first
+    /// server that has none.
     pub fn endpoints(&self) -> Result<Vec<Vec<u8>>, Rank> {
         let provider = |member: &Member| member.endpoint.as_ref().map(|e| e.provider.clone());
         let common = self.members.first().and_then(provider);
@@ -263,7 +264,7 @@ impl Roster {
         self.members.iter().map(name).collect()
     }
 
-    /// How many servers.
+    /// Returns the number of servers.
     pub fn servers(&self) -> u16 {
         u16::try_from(self.members.len()).expect("at most MEMBERS_MOST")
     }
@@ -296,8 +297,8 @@ impl Member {
     }
 }
 
-/// Whether `text` can be the name or address of a host. What begins with `-` would be an option
-/// of the program that is to reach it.
+/// Returns true if `text` can be the name or address of a host. A text that begins with `-` would
+/// be an option of the program that connects to it.
 pub fn is_host(text: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || ".-_:".contains(c);
     (1..=HOST_BYTES_MOST).contains(&text.len())

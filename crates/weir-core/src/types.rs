@@ -17,7 +17,7 @@ pub struct ClientId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct SegmentId(pub u32);
 
-/// An inode number: where it lives, and which life of its slot it is.
+/// An inode number: its server, its slot, and the life of its slot.
 ///
 /// ```text
 ///  63       48 47        32 31             0
@@ -39,12 +39,12 @@ impl Ino {
         Ino(((rank.0 as u64) << 48) | ((generation as u64) << 32) | index as u64)
     }
 
-    /// The server it lives at.
+    /// Returns the server that it lives at.
     pub const fn rank(self) -> Rank {
         Rank((self.0 >> 48) as u16)
     }
 
-    /// Which life of the slot; a number from an earlier life is stale.
+    /// Returns the life of the slot; a number from an earlier life is stale.
     #[allow(clippy::cast_possible_truncation)] // the bits above are another field's
     pub const fn generation(self) -> u16 {
         (self.0 >> 32) as u16

@@ -1,4 +1,4 @@
-//! Extended attributes of the user namespace, as a server keeps those of its inodes.
+//! The extended attributes of the user namespace of a server's inodes.
 //!
 //! They lie in a table of their own, which only requests look at: inodes without attributes cost
 //! nothing, and no record of the shared tables grows.
@@ -18,18 +18,18 @@ use crate::journal::Item;
 use crate::proto::FsError;
 use crate::types::Ino;
 
-/// Bytes that a name may have (XATTR_NAME_MAX).
+/// The longest name, bytes (XATTR_NAME_MAX).
 pub const NAME_MAX: usize = 255;
-/// Bytes that a value may have (XATTR_SIZE_MAX).
+/// The longest value, bytes (XATTR_SIZE_MAX).
 pub const VALUE_MAX: usize = 64 << 10;
-/// Bytes that the names, each with its NUL, and the values of one inode may have together.
+/// The most bytes that the names, each with its NUL, and the values of one inode have together.
 pub const INODE_BYTES: usize = 60 << 10;
-/// Bytes that the attributes of all inodes of a server may have together, with what keeps them.
+/// The most bytes that the attributes of all inodes of a server have together, with their overhead.
 pub const TABLE_BYTES: usize = 256 << 20;
-/// About what the table needs for an attribute beside its name and value, bytes.
+/// The approximate overhead of an attribute beside its name and value, bytes.
 const OVERHEAD_BYTES: usize = 96;
 
-/// What setxattr(2) does if the attribute is there, or is not.
+/// The conditions of setxattr(2) on the attribute's existence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SetFlags {
     /// XATTR_CREATE: EEXIST if it is there.
@@ -49,14 +49,14 @@ pub struct Xattrs {
 }
 
 impl Xattrs {
-    /// The value of an attribute; `NoAttribute`: there is none of the name.
+    /// Returns the value of an attribute; `NoAttribute`: there is none of the name.
     pub fn get(&self, ino: Ino, name: &[u8]) -> Result<&[u8], FsError> {
         let attributes = self.inodes.get(&ino);
         let value = attributes.and_then(|attributes| attributes.get(name));
         value.map(|value| &**value).ok_or(FsError::NoAttribute)
     }
 
-    /// The names of an inode's attributes, a NUL behind each, as listxattr(2) gives them.
+    /// Returns the names of an inode's attributes, a NUL behind each, as listxattr(2) does.
     pub fn list(&self, ino: Ino) -> Vec<u8> {
         let mut names = Vec::new();
         for name in self.inodes.get(&ino).into_iter().flat_map(Attributes::keys) {
@@ -66,7 +66,7 @@ impl Xattrs {
         names
     }
 
-    /// Whether [`Xattrs::set`] would do it.
+    /// Checks if [`Xattrs::set`] would succeed.
     pub fn check(
         &self,
         ino: Ino,
@@ -136,7 +136,7 @@ impl Xattrs {
     }
 
     /// Shows the attributes of inodes behind `after`, of at least `most` attributes if there are as
-    /// many; the last inode that was shown, if there are more.
+    /// many; returns the last inode that was shown, if there are more.
     pub fn show_some(
         &self,
         after: Option<Ino>,
@@ -159,7 +159,7 @@ impl Xattrs {
     }
 }
 
-/// What an attribute adds to its inode, bytes.
+/// Returns the size of an attribute, bytes.
 fn size(name: &[u8], value_bytes: usize) -> usize {
     name.len() + 1 + value_bytes
 }

@@ -1,10 +1,9 @@
 //! POSIX asynchronous I/O on our files: `aio_read(3)` and its family.
 //!
-//! libc does these calls in threads of its own, from inside libc. On our files a read or
-//! write is a copy in memory, so it is done at once, and the control block says that it
-//! is complete: `aio_error`, `aio_return` and `aio_suspend` of libc then give the right
-//! answers by themselves. A list keeps its order; reads of one file that follow each other in
-//! it are done as one.
+//! libc does these calls in threads of its own, from inside libc. On a file of weir, a read or write is
+//! a copy in memory, so the wrapper does it at once and marks the control block as complete: libc's
+//! `aio_error`, `aio_return` and `aio_suspend` then give the right answers by themselves. The requests
+//! of a list are done in order; consecutive reads of one file are done as one.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicI32, AtomicIsize, Ordering};
@@ -46,7 +45,7 @@ const _: () = assert!(size_of::<Event>() == 64);
 const _: () = assert!(core::mem::offset_of!(ControlBlock, error) == 112);
 const _: () = assert!(core::mem::offset_of!(ControlBlock, offset) == 128);
 
-/// What a control block asks for.
+/// The operation that a control block asks for.
 #[derive(Clone, Copy)]
 enum Action {
     Read,
@@ -54,11 +53,11 @@ enum Action {
     Sync,
 }
 
-/// Does what the block asks for, and writes down how it went.
+/// Performs the operation of a control block, and stores its result there.
 ///
 /// # Safety
 ///
-/// `block` is a control block whose buffer is as the action needs it.
+/// `block` is a control block with a buffer as the action requires it.
 unsafe fn perform(block: *mut ControlBlock, action: Action) -> bool {
     let saved = raw::errno();
     // SAFETY: as the caller vouches.
@@ -77,7 +76,7 @@ unsafe fn perform(block: *mut ControlBlock, action: Action) -> bool {
     }
 }
 
-/// What a thread that tells of a completion needs.
+/// The argument of the thread that runs a notification function.
 struct Call {
     function: unsafe extern "C-unwind" fn(usize),
     value: usize,
@@ -92,7 +91,7 @@ extern "C-unwind" fn run(call: *mut c_void) -> *mut c_void {
     core::ptr::null_mut()
 }
 
-/// Tells the application as it asked to be told.
+/// Notifies the application of a completion in the way that it asked for.
 ///
 /// # Safety
 ///
@@ -159,7 +158,7 @@ unsafe fn notify(event: &Event) {
     }
 }
 
-/// Whether a block is about one of our files.
+/// Returns true if a control block is about a file of weir.
 ///
 /// # Safety
 ///
@@ -192,7 +191,7 @@ macro_rules! single {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(block: *mut ControlBlock) -> c_int {
             let _ends = crate::EndsByPanic;
@@ -221,7 +220,7 @@ macro_rules! with_number {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name($number: c_int, $block: *mut ControlBlock) -> c_int {
             let _ends = crate::EndsByPanic;
@@ -238,14 +237,14 @@ macro_rules! with_number {
 with_number! {
     aio_fsync(number, block) sync_ours(number, block);
     aio_fsync64(number, block) sync_ours(number, block);
-    // Nothing of ours is ever under way: all is done.
+    // No request of ours is ever in progress: all are done.
     aio_cancel(fd, _block) is_ours(fd).then_some(libc::AIO_ALLDONE);
     aio_cancel64(fd, _block) is_ours(fd).then_some(libc::AIO_ALLDONE);
 }
 
 /// # Safety
 ///
-/// As aio_fsync(3) demands.
+/// The caller meets the requirements of aio_fsync(3).
 unsafe fn sync_ours(_operation: c_int, block: *mut ControlBlock) -> Option<c_int> {
     // SAFETY: as the caller vouches.
     unsafe {
@@ -262,7 +261,7 @@ type ListFn =
 
 /// # Safety
 ///
-/// As lio_listio(3) demands.
+/// The caller meets the requirements of lio_listio(3).
 unsafe fn list(
     mode: c_int,
     blocks: *const *mut ControlBlock,
@@ -336,7 +335,7 @@ macro_rules! lists {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(
             mode: c_int,

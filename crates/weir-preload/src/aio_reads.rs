@@ -1,5 +1,5 @@
-//! The reads of a list that follow each other on one file, done as one: what lies on other
-//! nodes is asked of each of them at once, not piece by piece.
+//! Consecutive reads of one file in a list, done as one read: the client asks each remote node for all
+//! of its bytes at once, not piece by piece.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -10,8 +10,7 @@ use crate::aio::ControlBlock;
 use crate::calls::room;
 use crate::process;
 
-/// How many of the blocks, from the first on, are reads of the same file; 0 if the first is
-/// none.
+/// Returns the number of blocks at the front that are reads of the same file; 0 if the first is no read.
 ///
 /// # Safety
 ///
@@ -30,8 +29,8 @@ pub unsafe fn as_one(blocks: &[*mut ControlBlock]) -> usize {
     blocks.iter().take_while(same).count()
 }
 
-/// Does the reads of `blocks`, all of `fd`, and writes down how they went; false if nothing was
-/// done: one that goes wrong is to be found by doing them one by one.
+/// Does the reads of `blocks`, all of `fd`, and stores their results. Returns false if nothing was done:
+/// after an error the caller does them one by one to find the read that fails.
 ///
 /// # Safety
 ///

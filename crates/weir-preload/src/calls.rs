@@ -42,11 +42,11 @@ pub unsafe fn room<'a>(buffer: *mut c_void, n: usize) -> &'a mut [u8] {
     unsafe { core::slice::from_raw_parts_mut(buffer.cast(), n.min(MAX_TRANSFER)) }
 }
 
-/// What a call does with a caller's buffer to fill. EFAULT: there can be none at its address.
+/// Calls `act` on a caller's buffer to fill. EFAULT: no buffer can be at its address.
 ///
 /// # Safety
 ///
-/// As for `room`.
+/// See `room`.
 #[inline]
 unsafe fn into<'a, T>(
     fd: c_int,
@@ -61,11 +61,11 @@ unsafe fn into<'a, T>(
     act(unsafe { room(buffer, n) })
 }
 
-/// The same of a buffer to read from.
+/// Calls `act` on a caller's buffer to read from. EFAULT as above.
 ///
 /// # Safety
 ///
-/// As for `bytes`.
+/// See `bytes`.
 #[inline]
 unsafe fn out_of<'a, T>(
     fd: c_int,
@@ -80,11 +80,11 @@ unsafe fn out_of<'a, T>(
     act(unsafe { bytes(buffer, n) })
 }
 
-/// A number that the caller may give by its address. EFAULT: there can be none there.
+/// A number that the caller may pass by its address. EFAULT: none can be at that address.
 ///
 /// # Safety
 ///
-/// `pointer` is null, no address of the program's, or one of a number that nobody else uses.
+/// `pointer` is null, not an address of the program, or that of a number that only this call uses.
 unsafe fn number_at<'a>(pointer: *mut i64) -> Result<Option<&'a mut i64>, Errno> {
     match crate::is_address(pointer) || pointer.is_null() {
         // SAFETY: as the caller vouches.
@@ -96,10 +96,10 @@ unsafe fn number_at<'a>(pointer: *mut i64) -> Result<Option<&'a mut i64>, Errno>
 /// The most that one call transfers, as on Linux.
 const MAX_TRANSFER: usize = 0x7fff_f000;
 
-/// The most pieces that a call may have (IOV_MAX).
+/// The maximum number of pieces in a call (IOV_MAX).
 const MAX_PIECES: usize = 1024;
 
-/// A caller's vector; EINVAL: too many pieces, EFAULT: there can be none at an address.
+/// A caller's vector to read from; EINVAL: too many pieces, EFAULT: no buffer can be at an address.
 ///
 /// # Safety
 ///
@@ -113,11 +113,11 @@ unsafe fn gather<'a>(vector: *const iovec, count: c_int) -> Result<Vec<IoSlice<'
     }
 }
 
-/// As `gather`, to fill.
+/// A caller's vector to fill; errors as of `gather`.
 ///
 /// # Safety
 ///
-/// As for `gather`.
+/// See `gather`.
 unsafe fn scatter<'a>(vector: *const iovec, count: c_int) -> Result<Vec<IoSliceMut<'a>>, Errno> {
     // SAFETY: as the caller vouches.
     unsafe {
@@ -131,7 +131,7 @@ unsafe fn scatter<'a>(vector: *const iovec, count: c_int) -> Result<Vec<IoSliceM
 ///
 /// # Safety
 ///
-/// As for `gather`.
+/// See `gather`.
 unsafe fn pieces<'a>(vector: *const iovec, count: c_int) -> Result<&'a [iovec], Errno> {
     let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
     if count > MAX_PIECES {
@@ -157,7 +157,7 @@ unsafe fn pieces<'a>(vector: *const iovec, count: c_int) -> Result<&'a [iovec], 
         .ok_or(Errno::FAULT)
 }
 
-/// Whether it is worth building a vector.
+/// Returns `Some` if the descriptor is ours, so that it is worth building a vector.
 fn is_ours(fd: c_int) -> Option<()> {
     crate::is_ours(fd).then_some(())
 }
@@ -240,8 +240,8 @@ interpose! {
     [fallocate fallocate64] (fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int: libc::SYS_fallocate, [fd, mode, offset, length]
         => |p| p.fallocate(fd, mode, offset, length);
     [dup] (fd: c_int) -> Descriptor: libc::SYS_dup, [fd] => |p| p.dup(fd);
-    // aarch64 has no dup2: what stands in for it before libc's is known differs only
-    // where both numbers are the same.
+    // aarch64 has no dup2. dup3 replaces it until libc's dup2 is known; they differ only if both numbers
+    // are the same.
     [dup2 __dup2] (old: c_int, new: c_int) -> c_int: libc::SYS_dup3, [old, new, 0] => |p| p.dup2(old, new);
     [dup3] (old: c_int, new: c_int, flags: c_int) -> c_int: libc::SYS_dup3, [old, new, flags] => |p| p.dup3(old, new, flags);
     [flock] (fd: c_int, operation: c_int) -> c_int: libc::SYS_flock, [fd, operation] => |p| p.flock(fd, operation);
@@ -280,11 +280,11 @@ interpose! {
         => |p| p.fchown(fd, uid, gid);
 }
 
-/// `ioctl(2)`: of those that ask something of a file, FIONREAD is one that programs use.
+/// `ioctl(2)`: FIONREAD is the only request about a file that programs use.
 ///
 /// # Safety
 ///
-/// As ioctl(2) demands.
+/// The caller meets the requirements of ioctl(2).
 unsafe fn io_control(
     p: &'static weir_client::process::Process,
     fd: c_int,
@@ -312,11 +312,11 @@ unsafe fn io_control(
 const F_GET_RW_HINT: c_int = 1035;
 const F_SET_RW_HINT: c_int = 1036;
 
-/// `fcntl(2)`: locks have a structure, hints a number by its address, all else a number.
+/// `fcntl(2)`: locks pass a structure, write hints the address of a number, all other commands a number.
 ///
 /// # Safety
 ///
-/// As fcntl(2) demands.
+/// The caller meets the requirements of fcntl(2).
 unsafe fn control(
     p: &'static weir_client::process::Process,
     fd: c_int,
@@ -390,11 +390,11 @@ unsafe fn control(
     }
 }
 
-/// A write of an aio control block: at the end of the file if it was opened so.
+/// A write of an aio control block: it appends if the file was opened with O_APPEND.
 ///
 /// # Safety
 ///
-/// As pwrite(2) demands.
+/// The caller meets the requirements of pwrite(2).
 pub unsafe fn aio_write_at(fd: c_int, buffer: *const c_void, n: usize, offset: i64) -> isize {
     // SAFETY: as the caller vouches.
     unsafe {
@@ -410,7 +410,7 @@ pub unsafe fn aio_write_at(fd: c_int, buffer: *const c_void, n: usize, offset: i
 ///
 /// # Safety
 ///
-/// None beyond closing descriptors that somebody may use.
+/// None beyond that of closing descriptors that other code may use.
 #[no_mangle]
 pub unsafe extern "C" fn closefrom(first: c_int) {
     crate::guarded(|| {
@@ -427,7 +427,7 @@ macro_rules! numbers {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C" fn $name($fd: c_int, $($p: $t),*) -> c_int {
             if let Some($process) = process() {
@@ -464,7 +464,7 @@ macro_rules! lockfs {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C" fn $name(fd: c_int, command: c_int, length: off_t) -> c_int {
             crate::guarded(|| {
@@ -497,7 +497,7 @@ macro_rules! lockfs {
 }
 lockfs! { lockf lockf64 }
 
-/// `isatty(3)`: our files never are.
+/// `isatty(3)`: false for every file of weir.
 ///
 /// # Safety
 ///

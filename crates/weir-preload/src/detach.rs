@@ -1,6 +1,6 @@
-//! `daemon(3)`, `login_tty(3)`, `forkpty(3)`: in libc they fork, change the current directory and replace
-//! descriptors without a symbol that could be interposed; so they are written here, as their manual pages
-//! say, in terms of functions that are ours.
+//! `daemon(3)`, `login_tty(3)`, `forkpty(3)`: in libc they fork, change the current directory and
+//! replace descriptors without a symbol that could be interposed. So this file implements them after
+//! their manual pages, on top of the interposed functions.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -27,7 +27,7 @@ unsafe fn fork() -> libc::pid_t {
     unsafe { next::fork().map_or(-1, |f| f()) }
 }
 
-/// Lets standard input, output and error be what `fd` is.
+/// Makes standard input, output and error duplicates of `fd`.
 unsafe fn onto_standard(fd: c_int) -> c_int {
     for standard in 0..3 {
         // SAFETY: numbers.
@@ -46,7 +46,7 @@ unsafe fn onto_standard(fd: c_int) -> c_int {
 ///
 /// # Safety
 ///
-/// As fork(2).
+/// The caller meets the requirements of fork(2).
 #[no_mangle]
 pub unsafe extern "C" fn daemon(keep_directory: c_int, keep_standard: c_int) -> c_int {
     crate::guarded(|| {
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn login_tty(fd: c_int) -> c_int {
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn openpty(
     master: *mut c_int,
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn openpty(
 ///
 /// # Safety
 ///
-/// As the C function of this name demands, and as fork(2).
+/// The caller meets the requirements of the C function of this name and of fork(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn forkpty(
     master: *mut c_int,

@@ -1,8 +1,7 @@
 //! Directory streams: `opendir(3)` and its family for our directories.
 //!
-//! libc's own streams call the kernel from inside libc. Ours are objects of our own,
-//! told from libc's by their first eight bytes, which in libc's hold a descriptor (never
-//! negative) and a lock.
+//! libc's own streams call the kernel from inside libc. Ours are objects of our own. Their first eight
+//! bytes differ from those of libc's streams, which hold a descriptor (never negative) and a lock.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 
@@ -11,9 +10,9 @@ use rustix::io::Errno;
 
 use crate::{calls, is_ours, raw};
 
-/// Its lower half, as a descriptor, would be -2.
+/// Its lower half would be the descriptor -2.
 const MAGIC: u64 = 0x5745_4952_FFFF_FFFE;
-/// How much is asked for at a time, in bytes.
+/// The size of the buffer for entries, in bytes.
 const BUFFER: usize = 32 << 10;
 
 /// One of our streams. The buffer is aligned as the kernel's entries are.
@@ -21,15 +20,15 @@ const BUFFER: usize = 32 << 10;
 struct Stream {
     magic: u64,
     fd: c_int,
-    /// Where in the buffer the next entry begins, and how much is filled.
+    /// The offset of the next entry in the buffer, and the number of bytes that are filled.
     at: usize,
     filled: usize,
-    /// What telldir(3) says.
+    /// The position that telldir(3) returns.
     cookie: i64,
     buffer: [u64; BUFFER / 8],
 }
 
-/// Ours, if the stream is one of ours.
+/// The stream if it is one of ours.
 ///
 /// # Safety
 ///
@@ -100,7 +99,7 @@ mod next {
     pub type Comparing =
         unsafe extern "C-unwind" fn(*mut *const dirent64, *mut *const dirent64) -> c_int;
     pub type Compare = Option<Comparing>;
-    /// As qsort(3) takes it.
+    /// The type of the comparison function of qsort(3).
     pub type Plain = unsafe extern "C" fn(*const c_void, *const c_void) -> c_int;
 
     crate::next::next_fn! {
@@ -131,7 +130,7 @@ const DIRECTORY: c_int = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
     crate::guarded(|| {
@@ -158,7 +157,7 @@ pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn fdopendir(fd: c_int) -> *mut DIR {
     crate::guarded(|| {
@@ -184,7 +183,7 @@ pub unsafe extern "C" fn fdopendir(fd: c_int) -> *mut DIR {
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn closedir(dir: *mut DIR) -> c_int {
     crate::guarded(|| {
@@ -206,7 +205,7 @@ macro_rules! readdirs {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C" fn $name(dir: *mut DIR) -> *mut dirent64 {
             crate::guarded(|| {
@@ -229,7 +228,7 @@ macro_rules! readdir_rs {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C" fn $name(
             dir: *mut DIR,
@@ -262,7 +261,7 @@ readdir_rs! { readdir_r readdir64_r }
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn rewinddir(dir: *mut DIR) {
     crate::guarded(|| {
@@ -281,7 +280,7 @@ pub unsafe extern "C" fn rewinddir(dir: *mut DIR) {
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn telldir(dir: *mut DIR) -> c_long {
     crate::guarded(|| {
@@ -299,7 +298,7 @@ pub unsafe extern "C" fn telldir(dir: *mut DIR) -> c_long {
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn seekdir(dir: *mut DIR, cookie: c_long) {
     crate::guarded(|| {
@@ -318,7 +317,7 @@ pub unsafe extern "C" fn seekdir(dir: *mut DIR, cookie: c_long) {
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn dirfd(dir: *mut DIR) -> c_int {
     crate::guarded(|| {
@@ -338,7 +337,7 @@ macro_rules! scandirs {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(
             path: *const c_char,
@@ -360,7 +359,7 @@ macro_rules! scandirs {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $at(
             fd: c_int,
@@ -387,7 +386,7 @@ scandirs! { scandir = scandirat, scandir64 = scandirat64 }
 ///
 /// # Safety
 ///
-/// As scandirat(3) demands.
+/// The caller meets the requirements of scandirat(3).
 unsafe fn scan(
     at: c_int,
     path: *const c_char,
@@ -425,7 +424,8 @@ unsafe fn scan(
         }
         closedir(dir);
         if let Some(compare) = compare {
-            // qsort(3), for the caller's function need not be an order, and may be one that qsort has met.
+            // By qsort(3): the caller's function need not be an order, and may rely on how qsort calls
+            // it.
             let compare = core::mem::transmute::<next::Comparing, next::Plain>(compare);
             let size = size_of::<*mut dirent64>();
             libc::qsort(found.as_mut_ptr().cast(), found.len(), size, Some(compare));

@@ -1,4 +1,5 @@
-//! What a shared library of this machine needs: DT_NEEDED, DT_RPATH and DT_RUNPATH, as elf(5) has them.
+//! The libraries that a program or library of this machine needs: DT_NEEDED, DT_RPATH and DT_RUNPATH of
+//! elf(5).
 
 use std::ffi::CString;
 
@@ -12,16 +13,16 @@ const DT_STRTAB: u64 = 5;
 const DT_RPATH: u64 = 15;
 const DT_RUNPATH: u64 = 29;
 
-/// The libraries that one needs, and where it says that they are looked for.
+/// The libraries that a file needs, and the directories in which it says that they are.
 #[derive(Debug)]
 pub struct Needs {
-    /// Their names, without those that are paths.
+    /// The names of the libraries, without those that are paths.
     pub libraries: Vec<CString>,
     rpath: Vec<u8>,
     runpath: Vec<u8>,
 }
 
-/// Reads a part of an open file; shorter at its end.
+/// Reads a part of an open file; the result is shorter at the end of the file.
 fn read_at(fd: i32, at: u64, length: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; length];
     // SAFETY: so many bytes of room.
@@ -33,10 +34,10 @@ fn read_at(fd: i32, at: u64, length: usize) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The program headers, and the size of each, of what `read` reads; `None`: it is no program.
+/// The program headers, and the size of each, of the file that `read` reads; `None`: it is no program.
 fn headers(read: impl Fn(u64, usize) -> Option<Vec<u8>>) -> Option<(Vec<u8>, usize)> {
     let head = read(0, 64)?;
-    // 64 bits, little-endian: what weir runs on.
+    // 64 bits, little-endian: the machines that weir supports.
     if !head.starts_with(b"\x7fELF\x02\x01") {
         return None;
     }
@@ -46,7 +47,7 @@ fn headers(read: impl Fn(u64, usize) -> Option<Vec<u8>>) -> Option<(Vec<u8>, usi
     Some((table, usize::try_from(size).ok()?.max(56)))
 }
 
-/// True if no loader brings libraries into the program that is open: it is a static one.
+/// True if the open program is static: no loader adds libraries to it.
 pub fn is_static(fd: i32) -> bool {
     let headers = headers(|at, length| read_at(fd, at, length));
     headers.is_some_and(|(table, size)| {
@@ -56,7 +57,7 @@ pub fn is_static(fd: i32) -> bool {
 }
 
 impl Needs {
-    /// Of the library that is open; `None`: it is none.
+    /// The needs of the library that is open; `None`: the file is no library.
     pub fn of(fd: i32) -> Option<Needs> {
         Needs::read(|at, length| read_at(fd, at, length))
     }
@@ -99,7 +100,8 @@ impl Needs {
         })
     }
 
-    /// The directories in which the loader looks for the libraries, in order. `own`: where this one lies.
+    /// The directories in which the loader looks for the libraries, in order. `own`: the directory of
+    /// this file.
     pub fn directories(&self, own: &[u8], library_path: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let of = |path: &[u8]| {
             let dirs = path

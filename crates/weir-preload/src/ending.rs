@@ -1,16 +1,16 @@
-//! How processes end: what a program wrote and did not close is closed by its end, so that programs
-//! of other nodes see it once the process is gone.
+//! The end of a process: every file that the program wrote and did not close is closed, so that programs
+//! on other nodes see its bytes once the process is gone.
 //!
 //! ```text
 //! exit(3): handlers of the program, destructors of libraries, ours, streams are flushed, _exit
 //! _exit(2), exec
 //! ```
 //!
-//! Ours runs behind all others: libc calls first what was registered last, and this is registered by
-//! a constructor, before libc's own. Streams are flushed by libc behind that, without a symbol that
-//! could be interposed; so each stream that still had something is published by itself.
+//! Our handler runs after all others: libc calls handlers in reverse order of registration, and a
+//! constructor registers ours before libc's own. libc flushes its streams after that, without a symbol
+//! that could be interposed; so each stream that still had bytes is published by itself.
 //!
-//! Left out: a process that a signal kills. Its server publishes what it wrote, within a second.
+//! Not handled here: a process that a signal kills. Its server publishes its writes within a second.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use weir_client::process::process;
 
 use crate::raw;
 
-/// Streams are being flushed: nothing comes behind that.
+/// True while streams are flushed: nothing runs after that.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
 extern "C" {
@@ -37,14 +37,15 @@ extern "C" fn end(_: *mut c_void) {
     });
 }
 
-/// Has libc tell of exit(3). Called by the constructor.
+/// Registers our handler of exit(3). Called by the constructor.
 pub fn watch_exit() {
-    // SAFETY: a function that lives as long as this library, which is never unloaded. Of no
-    // library: it would be called with that one's destructors, before those of others.
+    // SAFETY: a function that lives as long as this library, which is never unloaded. It is registered
+    // without a library: else it would be called with that library's destructors, before those of
+    // others.
     unsafe { __cxa_atexit(end, core::ptr::null_mut(), core::ptr::null_mut()) };
 }
 
-/// A stream of a file of ours was written.
+/// Notes that a stream of a file of ours was written.
 pub fn stream_written() {
     if ENDING.load(Ordering::Relaxed) {
         process().publish_written();
@@ -58,7 +59,7 @@ macro_rules! ends {
         pub extern "C" fn $name(status: c_int) -> ! {
             crate::guarded(|| process().publish_written());
             loop {
-                // SAFETY: a number; it does not come back.
+                // SAFETY: a number; the call does not return.
                 unsafe { raw::syscall(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
             }
         }

@@ -1,9 +1,9 @@
 //! `execve(2)` and its kin, for programs that lie in weir.
 //!
-//! The kernel cannot read them: a compiled program is run from a copy in memory, and of a script the
-//! interpreter is run, as the kernel would do it. Where programs are looked for in `$PATH`, that is done
-//! here, for libc looks from inside. A copy's name in memory says where the program lies, for
-//! `/proc/self/exe` is asked for that.
+//! The kernel cannot read such programs. The wrappers run a compiled program from a copy in memory, and
+//! run the interpreter of a script as the kernel would. They also look programs up in `$PATH`, because
+//! libc does so from inside. The name of a copy in memory holds the path of the program:
+//! `/proc/self/exe` is read to find it.
 
 use core::ffi::{c_char, c_int, CStr};
 use std::ffi::CString;
@@ -28,12 +28,12 @@ mod next {
 
 pub use next::resolve_all as resolve;
 
-/// How many interpreters may be scripts themselves.
+/// The maximum depth of interpreters that are scripts themselves.
 const DEEPEST: u32 = 4;
-/// As much of a file as the kernel looks at to see what it is.
+/// The number of bytes that the kernel reads to recognize a file's format.
 const HEAD: usize = 256;
 
-/// Gives a program that is run from a copy the name of its file, as exec does it.
+/// Gives a program that runs from a copy the name of its file, as exec does.
 pub(crate) fn rename_program() {
     // SAFETY: what the kernel gives is 0 or a C string on the stack of this program.
     let run_as = unsafe { bytes_of(libc::getauxval(libc::AT_EXECFN) as *const c_char) };
@@ -47,11 +47,11 @@ fn fails(errno: Errno) -> c_int {
     -1
 }
 
-/// Runs a program of the kernel's or of weir's. Comes back only if that failed.
+/// Runs a program of the kernel's or of weir's. Returns only if that failed.
 ///
 /// # Safety
 ///
-/// As execve(2) demands; the environment is complete.
+/// The caller meets the requirements of execve(2); the environment is complete.
 unsafe fn run(path: *const c_char, argv: Strings, envp: Strings, depth: u32) -> c_int {
     // SAFETY: as the caller vouches.
     unsafe {
@@ -60,7 +60,7 @@ unsafe fn run(path: *const c_char, argv: Strings, envp: Strings, depth: u32) -> 
         }
         let failed = run_kernels(path, argv, envp);
         if raw::errno() == libc::ENOENT && process().is_active() {
-            // A script of the kernel's whose interpreter lies in weir?
+            // Is it a script on a kernel file system with an interpreter in weir?
             let script = names::open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0);
             let line = interpreter_of(script);
             if script >= 0 {
@@ -100,8 +100,8 @@ unsafe fn run_kernels(path: *const c_char, argv: Strings, envp: Strings) -> c_in
     }
 }
 
-/// True if the interposer will not be in a program: it is a static one, or gets rights that its caller has
-/// not, for which the loader takes no libraries from the environment; or it is a script for such a one.
+/// True if a program starts without the interposer: it is static, or it gets rights that its caller does
+/// not have (then the loader ignores LD_PRELOAD), or it is a script for such a program.
 ///
 /// # Safety
 ///
@@ -140,7 +140,7 @@ fn gives_rights(program: c_int) -> bool {
     }
 }
 
-/// Whether the kernel does not find the interpreter of a script because it lies in weir.
+/// Returns true if the kernel cannot find the interpreter of a script because it lies in weir.
 pub(crate) unsafe fn has_our_interpreter(path: *const c_char) -> bool {
     // SAFETY: as the caller vouches: a C string.
     unsafe {
@@ -154,11 +154,11 @@ pub(crate) unsafe fn has_our_interpreter(path: *const c_char) -> bool {
     }
 }
 
-/// Runs a program that lies in weir, or where a link of weir leads.
+/// Runs a program that lies in weir, or to which a link in weir leads.
 ///
 /// # Safety
 ///
-/// As execveat(2) demands.
+/// The caller meets the requirements of execveat(2).
 unsafe fn run_ours(
     at: c_int,
     path: *const c_char,
@@ -184,7 +184,7 @@ unsafe fn run_ours(
     }
 }
 
-/// Runs a program of the kernel's that a link of weir leads to.
+/// Runs a program of the kernel's to which a link in weir leads.
 unsafe fn run_outside(fd: c_int, argv: Strings, envp: Strings) -> c_int {
     // SAFETY: as the caller vouches.
     unsafe {
@@ -195,11 +195,11 @@ unsafe fn run_outside(fd: c_int, argv: Strings, envp: Strings) -> c_int {
     }
 }
 
-/// Runs what is open as `fd`, and was named by `path`.
+/// Runs the file that is open as `fd` and was named by `path`.
 ///
 /// # Safety
 ///
-/// As execve(2) demands.
+/// The caller meets the requirements of execve(2).
 unsafe fn run_open(
     fd: c_int,
     path: *const c_char,
@@ -226,7 +226,7 @@ unsafe fn run_open(
             process().hand_down_real();
         }
         if let Some(path) = bytes_of(path).and_then(|path| process().path_beneath(path)) {
-            // It comes back only if the kernel mount is gone, or the kernel does not take the program.
+            // It returns only if the kernel mount is gone, or if the kernel refuses the program.
             needed::with_libraries(fd, &path, envp, |envp| {
                 next::execve().map_or(-1, |f| f(path.as_ptr(), argv, envp))
             });
@@ -256,7 +256,7 @@ struct FirstLine {
     argument: Option<CString>,
 }
 
-/// What the first line of an open file says, if it is one of a script. ENOEXEC: it says nothing.
+/// The first line of an open file, if it is that of a script. ENOEXEC: the line names no interpreter.
 fn interpreter_of(fd: c_int) -> Result<Option<FirstLine>, Errno> {
     let mut head = [0u8; HEAD];
     // SAFETY: so many bytes of room.
@@ -275,7 +275,7 @@ fn interpreter_of(fd: c_int) -> Result<Option<FirstLine>, Errno> {
     let line = line.trim_ascii();
     let end = line.iter().position(is_blank).unwrap_or(line.len());
     let (interpreter, argument) = (&line[..end], line[end..].trim_ascii());
-    // Of a name that is cut off nobody knows how it ends.
+    // The line was cut off within the name: its end is unknown.
     if interpreter.is_empty() || (!whole && end == line.len()) {
         return Err(Errno::NOEXEC);
     }
@@ -291,7 +291,7 @@ fn interpreter_of(fd: c_int) -> Result<Option<FirstLine>, Errno> {
 
 /// # Safety
 ///
-/// As execve(2) demands.
+/// The caller meets the requirements of execve(2).
 unsafe fn run_script(
     line: &FirstLine,
     path: *const c_char,
@@ -318,12 +318,12 @@ unsafe fn arguments(argv: Strings) -> impl Iterator<Item = *const c_char> {
     unsafe { crate::launch::entries(argv).skip(1) }
 }
 
-/// Runs a program that is looked for in `$PATH` unless its name has a slash. `as_script`: what is no
-/// program is a script of the shell.
+/// Runs a program, looked up in `$PATH` unless its name has a slash. `as_script`: a file that is no
+/// program is run as a script of the shell.
 ///
 /// # Safety
 ///
-/// As execvpe(3) demands; the environment is complete.
+/// The caller meets the requirements of execvpe(3); the environment is complete.
 pub(crate) unsafe fn search(
     file: *const c_char,
     argv: Strings,
@@ -357,7 +357,7 @@ pub(crate) unsafe fn search(
     }
 }
 
-/// The paths at which a program of this name is looked for.
+/// The paths at which a program of this name is looked up.
 pub(crate) fn candidates(name: &[u8]) -> impl Iterator<Item = CString> + '_ {
     // SAFETY: C strings.
     let path = unsafe { bytes_of(libc::getenv(c"PATH".as_ptr())) };
@@ -392,7 +392,7 @@ unsafe fn run_or_shell(
     }
 }
 
-/// As execve(2), for a child that has a complete environment.
+/// `execve(2)` for a child that has a complete environment.
 pub(crate) unsafe fn run_plainly(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
     // SAFETY: as the caller vouches.
     unsafe { run(path, argv, envp, 0) }
@@ -402,7 +402,7 @@ pub(crate) unsafe fn run_plainly(path: *const c_char, argv: Strings, envp: Strin
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
     let _ends = crate::EndsByPanic;
@@ -414,7 +414,7 @@ pub unsafe extern "C-unwind" fn execve(path: *const c_char, argv: Strings, envp:
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn execv(path: *const c_char, argv: Strings) -> c_int {
     let _ends = crate::EndsByPanic;
@@ -426,7 +426,7 @@ pub unsafe extern "C-unwind" fn execv(path: *const c_char, argv: Strings) -> c_i
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn execvpe(
     file: *const c_char,
@@ -447,7 +447,7 @@ pub unsafe extern "C-unwind" fn execvpe(
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn execvp(file: *const c_char, argv: Strings) -> c_int {
     let _ends = crate::EndsByPanic;
@@ -459,7 +459,7 @@ pub unsafe extern "C-unwind" fn execvp(file: *const c_char, argv: Strings) -> c_
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
     let _ends = crate::EndsByPanic;
@@ -472,7 +472,8 @@ pub unsafe extern "C-unwind" fn fexecve(fd: c_int, argv: Strings, envp: Strings)
     }
 }
 
-/// Runs a program of weir's that is open. A script is told its path, or where it has none the descriptor.
+/// Runs a program of weir's that is open. A script gets its path as argument, or the descriptor if it
+/// has no path.
 unsafe fn run_descriptor(fd: c_int, argv: Strings, envp: Strings) -> c_int {
     let by_number = CString::new(format!("/dev/fd/{fd}")).unwrap_or_default();
     let mut path = [0u8; libc::PATH_MAX as usize];
@@ -494,7 +495,7 @@ unsafe fn run_descriptor(fd: c_int, argv: Strings, envp: Strings) -> c_int {
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn execveat(
     at: c_int,
@@ -526,15 +527,15 @@ pub unsafe extern "C-unwind" fn execveat(
     }
 }
 
-// execl and its kin take their arguments one by one, which Rust cannot declare: those of registers are
-// put in front of those on the stack, and that is the list which execv takes.
+// execl and its kin take a variable number of arguments, which Rust cannot declare. The front puts the
+// arguments of registers before those on the stack: the result is the list that execv takes.
 macro_rules! with_list {
     ($($name:ident: $list:ident;)*) => {$(
         #[doc = concat!("`", stringify!($name), "(3)`.")]
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[unsafe(naked)]
         #[no_mangle]
         pub unsafe extern "C" fn $name(path: *const c_char, first: *const c_char) -> c_int {
@@ -574,7 +575,7 @@ with_list! { execl: execv; execlp: execvp; execle: exec_list_with_environment; }
 
 /// # Safety
 ///
-/// As execle(3) demands: behind the null that ends the list is the environment.
+/// The caller meets the requirements of execle(3): the environment follows the null that ends the list.
 unsafe extern "C-unwind" fn exec_list_with_environment(
     path: *const c_char,
     argv: Strings,

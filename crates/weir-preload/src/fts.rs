@@ -1,9 +1,9 @@
-//! `fts(3)`: libc walks from inside, so it is written here as its manual page says, in terms of
-//! functions that are ours.
+//! `fts(3)`: libc walks from inside, so this file implements it after its manual page, on top of the
+//! interposed functions.
 //!
-//! The current directory never changes, as if FTS_NOCHDIR was always given: the manual page lets no
-//! program rely on where it is. So a file is reached by its path, `fts_accpath`, which is never longer
-//! than the kernel allows.
+//! The current directory never changes, as with FTS_NOCHDIR: the manual page allows it, and lets no
+//! program rely on the current directory. A file is reached by its path, `fts_accpath`, which is never
+//! longer than the kernel allows.
 
 use core::alloc::Layout;
 use core::ffi::{c_char, c_int, c_long, c_ushort, c_void, CStr};
@@ -16,7 +16,7 @@ use weir_client::process::process;
 
 use crate::{bytes_of, dir, raw, status};
 
-/// `FTSENT`. The name goes on behind the structure, and behind it is the path.
+/// `FTSENT`. The name extends past the end of the structure; the path follows it.
 #[repr(C)]
 pub struct Entry {
     cycle: *mut Entry,
@@ -41,7 +41,7 @@ pub struct Entry {
     name: [c_char; 1],
 }
 
-/// `FTS`, of which programs know nothing, and what is here.
+/// `FTS`, whose fields programs do not know, and the state of this walk.
 pub struct Fts {
     options: c_int,
     compare: Compare,
@@ -111,7 +111,7 @@ macro_rules! functions {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $open(paths: Paths, options: c_int, compare: Compare) -> *mut Fts {
             let _ends = crate::EndsByPanic;
@@ -131,7 +131,7 @@ macro_rules! functions {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $read(fts: *mut Fts) -> *mut Entry {
             let _ends = crate::EndsByPanic;
@@ -148,7 +148,7 @@ macro_rules! functions {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $children(fts: *mut Fts, options: c_int) -> *mut Entry {
             let _ends = crate::EndsByPanic;
@@ -165,7 +165,7 @@ macro_rules! functions {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $set(fts: *mut Fts, entry: *mut Entry, instruction: c_int) -> c_int {
             let _ends = crate::EndsByPanic;
@@ -182,7 +182,7 @@ macro_rules! functions {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $close(fts: *mut Fts) -> c_int {
             let _ends = crate::EndsByPanic;
@@ -207,7 +207,7 @@ functions! {
 
 /// # Safety
 ///
-/// As fts_set(3) demands.
+/// The caller meets the requirements of fts_set(3).
 unsafe fn instruct(entry: *mut Entry, instruction: c_int) -> c_int {
     const ALL: [c_ushort; 5] = [0, FTS_AGAIN, FTS_FOLLOW, FTS_NOINSTR, FTS_SKIP];
     let known = c_ushort::try_from(instruction).ok();
@@ -222,11 +222,11 @@ unsafe fn instruct(entry: *mut Entry, instruction: c_int) -> c_int {
 
 fn layout_with_stat_at(stat: usize) -> Layout {
     let layout = Layout::from_size_align(stat + size_of::<libc::stat>(), align_of::<Entry>());
-    // A path's length is far from what a layout cannot have.
+    // A path's length is far below the size that a layout cannot have.
     layout.unwrap_or(Layout::new::<Entry>())
 }
 
-/// A new entry, of which the path leads to the file.
+/// A new entry with a path that leads to the file.
 fn new_entry(name: &[u8], path: &[u8]) -> Result<*mut Entry, Errno> {
     let lengths =
         c_ushort::try_from(name.len()).and_then(|n| Ok((n, c_ushort::try_from(path.len())?)));
@@ -275,7 +275,7 @@ unsafe fn free_list(mut entry: *mut Entry) {
     }
 }
 
-/// Links entries in order, by the caller's function if there is one.
+/// Links entries in order: sorted by the caller's function, if there is one.
 fn in_order(entries: &mut [*mut Entry], compare: Compare) -> *mut Entry {
     if let Some(compare) = compare {
         type Plain = unsafe extern "C" fn(*const c_void, *const c_void) -> c_int;
@@ -306,7 +306,7 @@ fn in_order(entries: &mut [*mut Entry], compare: Compare) -> *mut Entry {
 impl Fts {
     /// # Safety
     ///
-    /// As fts_open(3) demands.
+    /// The caller meets the requirements of fts_open(3).
     unsafe fn open(paths: Paths, options: c_int, compare: Compare) -> Result<*mut Fts, Errno> {
         if options & !ALL_OPTIONS != 0 {
             return Err(Errno::INVAL);
@@ -339,7 +339,7 @@ impl Fts {
 
     /// # Safety
     ///
-    /// As fts_open(3) demands.
+    /// The caller meets the requirements of fts_open(3).
     unsafe fn roots(&self, paths: Paths, above: *mut Entry) -> Result<*mut Entry, Errno> {
         let mut roots = Vec::new();
         // SAFETY: as the caller vouches.
@@ -379,7 +379,7 @@ impl Fts {
         self.options & option != 0
     }
 
-    /// Frees the entry that is current, those that are still to come, and those above.
+    /// Frees the current entry, those that are still to come, and those above.
     unsafe fn free_all(&mut self) {
         // SAFETY: as the caller vouches: nobody uses them any more.
         unsafe {
@@ -394,7 +394,7 @@ impl Fts {
         (self.current, self.children) = (null_mut(), null_mut());
     }
 
-    /// What kind of file an entry is, with what stat says in the entry.
+    /// Returns the kind of an entry's file, and stores its stat in the entry.
     unsafe fn look(&self, entry: *mut Entry, follow: bool) -> c_ushort {
         // SAFETY: as the caller vouches: an entry of this walk.
         unsafe {
@@ -491,7 +491,7 @@ impl Fts {
         entry
     }
 
-    /// Goes from an entry that is done to the one beside it, or to the directory of both.
+    /// Goes from an entry that is done to its next sibling, or to their directory.
     unsafe fn go_on(&mut self, entry: *mut Entry) -> *mut Entry {
         // SAFETY: as the caller vouches.
         unsafe {
@@ -516,7 +516,7 @@ impl Fts {
         }
     }
 
-    /// Does to the current entry what it was told before its turn came.
+    /// Does the instruction that the program set on the entry before its turn came.
     unsafe fn arrive(&mut self) -> *mut Entry {
         // SAFETY: as the caller vouches.
         unsafe {
@@ -538,8 +538,8 @@ impl Fts {
         }
     }
 
-    /// The entries of a directory, in order; null, if there are none. `reading`: the walk goes on there,
-    /// so an error is the directory's.
+    /// The entries of a directory, in order; null if there are none. `reading`: the walk enters the
+    /// directory, so an error is stored in the directory's entry.
     unsafe fn build(&self, of: *mut Entry, names_only: bool, reading: bool) -> *mut Entry {
         // SAFETY: as the caller vouches; the stream is used here alone.
         unsafe {
@@ -584,7 +584,7 @@ impl Fts {
         }
     }
 
-    /// The entries that the walk comes to next.
+    /// The entries to which the walk comes next.
     unsafe fn children(&mut self, options: c_int) -> *mut Entry {
         // SAFETY: as the caller vouches.
         unsafe {
@@ -610,7 +610,7 @@ impl Fts {
     }
 }
 
-/// A new entry of a name in a directory.
+/// A new entry for a name in a directory.
 unsafe fn inside(of: *mut Entry, name: &[u8]) -> Result<*mut Entry, Errno> {
     // SAFETY: as the caller vouches.
     unsafe {
@@ -626,7 +626,7 @@ unsafe fn inside(of: *mut Entry, name: &[u8]) -> Result<*mut Entry, Errno> {
     }
 }
 
-/// Leaves of a root's name what is behind its last slash.
+/// Shortens a root's name to the part after its last slash.
 unsafe fn only_last_name(entry: *mut Entry) {
     // SAFETY: as the caller vouches; the name is moved within itself.
     unsafe {

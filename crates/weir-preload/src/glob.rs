@@ -1,8 +1,8 @@
 //! `glob(3)` and `wordexp(3)`: libc looks at directories from inside.
 //!
-//! glob takes functions to look with (GLOB_ALTDIRFUNC): it is given ours, which are libc's for all that
-//! is not weir's. wordexp does not; where a word that it gives still has a pattern, a shell expands it,
-//! as POSIX describes wordexp.
+//! glob accepts functions for looking at directories (GLOB_ALTDIRFUNC). The wrapper passes the
+//! interposed functions, which call libc's outside weir. wordexp accepts none: if a word of its result
+//! still has a pattern, a shell expands it, as POSIX describes wordexp.
 
 use core::ffi::{c_char, c_int, c_void, CStr};
 use std::ffi::OsStr;
@@ -37,7 +37,7 @@ mod next {
 
 pub use next::resolve_all as resolve;
 
-/// The head of `glob_t`: libc crates keep the functions private.
+/// The first fields of `glob_t`: the libc crate keeps the functions private.
 #[repr(C)]
 struct Looking {
     count: usize,
@@ -59,7 +59,7 @@ macro_rules! globs {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(
             pattern: *const c_char,
@@ -105,7 +105,7 @@ const WRDE_SYNTAX: c_int = 5;
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn wordexp(
     text: *const c_char,
@@ -122,7 +122,8 @@ pub unsafe extern "C-unwind" fn wordexp(
         if !process().is_active() || !has_pattern(given) {
             return next(text, into, flags);
         }
-        // What libc says of the words without looking at files, and without running a command twice.
+        // The result of libc for the words, without looking at files and without running a command
+        // twice.
         let mut tried = Words {
             count: 0,
             array: core::ptr::null_mut(),
@@ -161,16 +162,16 @@ unsafe fn free(words: *mut Words) {
     }
 }
 
-/// The words in what wordexp filled.
+/// The words in the structure that wordexp filled.
 unsafe fn words_of<'a>(words: &Words) -> impl Iterator<Item = &'a CStr> {
     let (first, count) = (words.array, words.count);
     // SAFETY: as the caller vouches.
     (0..count).map(move |i| unsafe { CStr::from_ptr(*first.add(i)) })
 }
 
-/// What a shell makes of the words: WRDE_SYNTAX, if it cannot.
+/// Expands the words in a shell; WRDE_SYNTAX if the shell cannot.
 fn expand_in_shell(text: &[u8], flags: c_int) -> Result<Vec<Vec<u8>>, c_int> {
-    // The first word says that there was no error.
+    // The first word marks success.
     const SCRIPT: &str = "eval \"printf '%s\\0' x $1\"";
     let mut shell = Command::new("/bin/sh");
     if flags & WRDE_UNDEF != 0 {
@@ -193,13 +194,13 @@ fn expand_in_shell(text: &[u8], flags: c_int) -> Result<Vec<Vec<u8>>, c_int> {
     Ok(words)
 }
 
-/// Gives the words to the caller of wordexp, in memory of malloc.
+/// Returns the words to the caller of wordexp, in memory of malloc.
 ///
 /// # Safety
 ///
-/// As wordexp(3) demands.
+/// The caller meets the requirements of wordexp(3).
 unsafe fn hand_over(words: &[Vec<u8>], into: *mut Words, flags: c_int) -> c_int {
-    // SAFETY: as the caller vouches; all that is written to was allocated for so much.
+    // SAFETY: as the caller vouches; each write is within memory allocated for it.
     unsafe {
         if flags & WRDE_REUSE != 0 {
             free(into);

@@ -1,11 +1,10 @@
-//! How processes begin: fork, system, popen, and the environment of a new program. [`crate::exec`] and
-//! [`crate::spawn`] use it.
+//! The start of processes: fork, system, popen, and the environment of a new program. [`crate::exec`]
+//! and [`crate::spawn`] use it.
 //!
-//! Descriptors are made ready before they are shared (an exec'ed program finds them by
-//! what the kernel keeps, see `weir_core::node::ofd`), and the environment of a new
-//! program keeps the variables that bring us into it, also where the caller wrote
-//! an environment of its own. `vfork` becomes `fork`: a child on its parent's memory
-//! would run our wrappers on the parent's tables.
+//! The client prepares descriptors before they are shared: a new program finds them by the state that
+//! the kernel keeps, see `weir_core::node::ofd`. The environment of a new program keeps the variables
+//! that load the interposer, also if the caller wrote an environment of its own. `vfork` becomes `fork`:
+//! a child in its parent's memory would run our wrappers on the parent's tables.
 
 use core::ffi::{c_char, c_int, c_void, CStr};
 use std::ffi::CString;
@@ -29,15 +28,15 @@ mod next {
     }
 }
 
-/// Looks up what stands behind the wrappers of this file.
+/// Looks up the next functions behind the wrappers of this file.
 pub fn resolve() {
     next::resolve_all();
 }
 
-/// A panic in one of these three ends the process: what it has locked would stay so.
+/// A panic in one of these three ends the process: its locks would stay locked.
 extern "C" fn prepare() {
     process().before_fork();
-    // Nobody has this who could fork: signals are blocked meanwhile.
+    // The holder of this lock cannot be the forking thread: its signals are blocked.
     if let Some(changed) = CHANGED.lock() {
         changed.keep();
     }
@@ -65,48 +64,48 @@ extern "C" fn child() {
     process().after_fork_child();
 }
 
-/// Has libc tell us of every fork.
+/// Registers our handlers of fork with libc.
 pub fn watch_forks() {
     // SAFETY: three functions that live as long as this library, which is never
     // unloaded.
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
 }
 
-/// `fork(2)`, as the next library has it.
+/// `fork(2)` of the next library.
 ///
 /// # Safety
 ///
-/// As fork(2).
+/// The caller meets the requirements of fork(2).
 pub(crate) unsafe fn fork() -> libc::pid_t {
     // SAFETY: as the caller vouches.
     unsafe { next::fork().map_or(-1, |f| f()) }
 }
 
-/// `vfork(2)`, as fork.
+/// `vfork(2)`, implemented as fork.
 ///
 /// # Safety
 ///
-/// As fork(2).
+/// The caller meets the requirements of fork(2).
 #[no_mangle]
 pub unsafe extern "C" fn vfork() -> libc::pid_t {
     // SAFETY: as the caller vouches.
     unsafe { fork() }
 }
 
-/// An environment for a new program: the caller's, with what brings us into it.
+/// An environment for a new program: the caller's, with the variables that load the interposer.
 struct Environment {
-    /// Ours, kept alive.
+    /// The strings that we added, kept alive.
     _owned: Vec<CString>,
     pointers: Vec<*const c_char>,
 }
 
-/// How the loader calls this library, and where the instance was when this program began: what a
-/// program does to its environment does not take what it starts out of the instance. Who wants that
-/// sets the variable to nothing.
+/// The path by which the loader knows this library, and the instance at the start of this program. A
+/// program that changes its environment does not take the programs that it starts out of the instance;
+/// to do that it sets the variable to nothing.
 struct Origin {
     library: Vec<u8>,
     instance: Vec<u8>,
-    /// Where programs see it, if that was said.
+    /// The path at which programs see the instance, if one was given.
     at: Option<Vec<u8>>,
 }
 
@@ -121,11 +120,12 @@ const NOTHING: &CStr = c"WEIR_NOTHING_INHERITED";
 const ASAN: &CStr = c"ASAN_OPTIONS";
 const ASAN_ORDER: &[u8] = b"verify_asan_link_order=0";
 
-/// Takes out of the environment what was said to this program alone. Called by the constructor. By hand: a
-/// program may have a function `unsetenv` of its own, which is not ready yet (bash).
+/// Removes the variables that were meant for this program alone from the environment. Called by the
+/// constructor. Not by `unsetenv`: a program may have a function of that name, which is not ready yet
+/// (bash).
 pub fn forget_heritage() {
-    // SAFETY: the environment, which nobody else looks at yet: pointers to C strings, null behind the last;
-    // what stays is moved forward within it.
+    // SAFETY: the environment, which no other thread uses yet: pointers to C strings, null after the
+    // last; the remaining pointers are moved forward within it.
     unsafe {
         let mut to = environ.cast_mut();
         for entry in entries(environ) {
@@ -140,7 +140,7 @@ pub fn forget_heritage() {
     }
 }
 
-/// Remembers what brought us into this program.
+/// Remembers the variables that loaded the interposer into this program.
 pub fn remember_origin() {
     // SAFETY: all zero is a value of it; the address is of this library.
     let (found, here) = unsafe {
@@ -163,8 +163,8 @@ pub fn remember_origin() {
     }
 }
 
-/// The variables that an environment lacks to bring us into a new program, with their values; `inherits`:
-/// the program may inherit descriptors of weir's.
+/// The variables, with their values, that an environment lacks to load the interposer into a new
+/// program; `inherits`: the program may inherit descriptors of weir's.
 ///
 /// # Safety
 ///
@@ -173,7 +173,7 @@ unsafe fn lacking(envp: Strings, inherits: bool) -> Vec<(&'static CStr, CString)
     let Some(origin) = ORIGIN.get().filter(|_| process().is_active()) else {
         return Vec::new();
     };
-    // Of two entries of a name the loader takes the last, libc the first.
+    // The loader uses the last of two entries of a name, libc the first.
     // SAFETY: as the caller vouches.
     let value = |name: &'static CStr| unsafe {
         let mut values = values_of(envp, name);
@@ -197,7 +197,7 @@ unsafe fn lacking(envp: Strings, inherits: bool) -> Vec<(&'static CStr, CString)
     };
     let named = value(INSTANCE);
     let instance = named.is_none().then(|| origin.instance.clone());
-    // Of another instance it would not be right.
+    // The value of another instance would be wrong.
     let same = named.is_none_or(|named| named == origin.instance);
     let at = origin.at.clone().filter(|_| same && value(AT).is_none());
     let asan = match value(ASAN) {
@@ -216,7 +216,7 @@ unsafe fn lacking(envp: Strings, inherits: bool) -> Vec<(&'static CStr, CString)
         (NOTHING, (!inherits).then(|| own_pid().to_string().into())),
     ];
     for (name, value) in all {
-        // There is no 0 in what came out of C strings.
+        // Parts of C strings have no 0.
         lacking.extend(value.and_then(|value| Some((name, CString::new(value).ok()?))));
     }
     lacking
@@ -253,7 +253,7 @@ pub(crate) unsafe fn entries(envp: Strings) -> impl Iterator<Item = *const c_cha
 
 /// # Safety
 ///
-/// As for `entries`; the strings live as long as the values are used.
+/// See `entries`; the strings live as long as the values are used.
 unsafe fn values_of<'a>(envp: Strings, name: &'static CStr) -> impl Iterator<Item = &'a [u8]> {
     // SAFETY: as the caller vouches.
     unsafe { entries(envp).filter_map(move |entry| value_in(entry, name)) }
@@ -270,7 +270,7 @@ pub(crate) unsafe fn value_in<'a>(entry: *const c_char, name: &CStr) -> Option<&
     rest.strip_prefix(b"=")
 }
 
-/// The environment to use instead of `envp`; `None`: it is fine as it is.
+/// The environment to use instead of `envp`; `None`: `envp` is complete.
 ///
 /// # Safety
 ///
@@ -290,7 +290,7 @@ unsafe fn completed(envp: Strings, inherits: bool) -> Option<Environment> {
     unsafe {
         let mut at = envp;
         while !at.is_null() && !(*at).is_null() {
-            // Of two entries of a name the loader takes the last, libc the first.
+            // The loader uses the last of two entries of a name, libc the first.
             if lacking
                 .iter()
                 .all(|(name, _)| value_in(*at, name).is_none())
@@ -320,8 +320,8 @@ static CHANGED: SigLock<Changed> = SigLock::new(Changed {
     before: Vec::new(),
 });
 
-/// Calls what starts a program with this one's environment from within libc, which has what brings
-/// us into that one meanwhile.
+/// Runs `call`, in which libc starts a program with this process's environment. Meanwhile the
+/// environment has the variables that load the interposer.
 fn in_own_environment<T>(call: impl FnOnce() -> T) -> T {
     change_environment();
     let done = call();
@@ -331,7 +331,7 @@ fn in_own_environment<T>(call: impl FnOnce() -> T) -> T {
 
 fn change_environment() {
     let _signals = block_signals();
-    // No handler runs meanwhile that could have the lock already.
+    // `None` only for a handler that interrupts the lock's holder: signals are blocked.
     let Some(mut changed) = CHANGED.lock() else {
         return;
     };
@@ -368,23 +368,22 @@ fn change_environment_back() {
     }
 }
 
-/// Runs `exec` with a complete environment and descriptors made ready. Comes back only
-/// if the exec failed.
+/// Runs `exec` with a complete environment and prepared descriptors. Returns only if the exec failed.
 ///
 /// # Safety
 ///
-/// As for `completed`.
+/// See `completed`.
 pub(crate) unsafe fn with_environment<T>(envp: Strings, exec: impl FnOnce(Strings) -> T) -> T {
     let inherits = process().before_exec();
     // SAFETY: as the caller vouches.
     unsafe { with_variables(envp, inherits, exec) }
 }
 
-/// Calls what starts a program with this environment, completed; `inherits`: see `lacking`.
+/// Calls `exec` with this environment, completed; `inherits`: see `lacking`.
 ///
 /// # Safety
 ///
-/// As for `completed`.
+/// See `completed`.
 pub(crate) unsafe fn with_variables<T>(
     envp: Strings,
     inherits: bool,
@@ -399,7 +398,7 @@ extern "C" {
     pub(crate) static environ: Strings;
 }
 
-/// Keeps the descriptors ready and our locks ours while libc makes a child.
+/// Prepares the descriptors and holds our locks while libc makes a child.
 pub(crate) fn around_fork<T>(call: impl FnOnce() -> T) -> T {
     process().before_fork();
     let result = call();
@@ -411,7 +410,7 @@ pub(crate) fn around_fork<T>(call: impl FnOnce() -> T) -> T {
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     let _ends = crate::EndsByPanic;
@@ -425,7 +424,7 @@ pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn popen(
     command: *const c_char,

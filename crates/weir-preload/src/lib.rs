@@ -1,26 +1,26 @@
 //! The interposer: `libweir_preload.so`, put before libc by LD_PRELOAD.
 //!
-//! Thin fronts that turn libc's symbols into calls of `weir-client`, where behaviour
-//! lives: here are only C types, errno, and what libc does behind its own symbols.
-//! docs/ARCHITECTURE.md tells how the pieces meet; docs/SEMANTICS.md what each call does.
+//! Thin wrappers that turn libc's symbols into calls of `weir-client`, which implements the behaviour:
+//! this crate has only C types, errno, and the work that libc does behind its own symbols.
+//! docs/ARCHITECTURE.md describes how the parts fit; docs/SEMANTICS.md describes each call.
 //!
 //! | module | subject |
 //! | --- | --- |
-//! | [`next`], [`raw`] | what stands behind a wrapper; system calls |
-//! | [`calls`], [`names`], [`status`] | descriptors; names; what stat and its like fill |
-//! | [`stdio`], [`dir`], [`aio`] | what libc does from inside itself: streams of files, of directories, aio |
+//! | [`next`], [`raw`] | the next function behind a wrapper; system calls |
+//! | [`calls`], [`names`], [`status`] | descriptors; names; structures of stat and its like |
+//! | [`stdio`], [`dir`], [`aio`] | work inside libc: streams of files, of directories, aio |
 //! | [`launch`], [`exec`], [`spawn`], [`load`] | fork and the environment; exec; posix_spawn; dlopen |
 //! | [`detach`], [`ending`] | daemons, terminals; exit |
 //! | [`made`], [`syscall`] | descriptors that the kernel makes; system calls by number |
 //! | [`memory`], [`sockets`], [`rings`] | mappings; descriptors sent over sockets; io_uring |
-//! | [`signals`] | whether the program has handlers of signals |
+//! | [`signals`] | the signal handlers that the program installs |
 //! | [`temp`] | realpath, mkstemp and their like |
-//! | [`glob`], [`walk`], [`fts`] | what libc walks from inside itself |
-//! | [`users`], [`limits`] | who the program is; how large its files may be |
+//! | [`glob`], [`walk`], [`fts`] | walks inside libc |
+//! | [`users`], [`limits`] | the program's user; its limit of file sizes |
 //!
-//! Invariants: errno is changed only by a call that failed; no panic crosses to the
-//! caller (the call fails with EIO, see `weir_client::bugs`); a wrapper works before this library's
-//! constructor has run, for other libraries' constructors may run first.
+//! Invariants: errno is changed only by a call that failed; no panic reaches the caller (the call fails
+//! with EIO, see `weir_client::bugs`); a wrapper works before this library's constructor has run,
+//! because other libraries' constructors may run first.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -67,14 +67,14 @@ use weir_client::bugs;
 use weir_client::heap::Heap;
 use weir_client::process::{self, Process};
 
-// The unwinder of Rust's standard library, as part of this one: as a library of its own, libgcc_s.so, it is
-// mapped into every program that starts, and asks the processor what it can, which takes a tenth of the time of
-// fork and exec.
+// The unwinder of Rust's standard library, linked statically. As a library of its own, libgcc_s.so, it
+// would be mapped into every program that starts, and would query the processor's features, which takes
+// a tenth of the time of fork and exec.
 #[cfg(target_env = "gnu")]
 #[link(name = "gcc_eh", kind = "static", modifiers = "-bundle")]
 extern "C" {}
 
-/// All memory that this library takes is not the program's allocator's, which may be what calls us.
+/// The allocator of this library. It is not the program's, which may itself be calling us.
 #[global_allocator]
 static HEAP: Heap = Heap::new();
 
@@ -85,18 +85,18 @@ pub(crate) fn process() -> Option<&'static Process> {
     Some(process::process())
 }
 
-/// Whether a descriptor is a file of weir's.
+/// Returns true if a descriptor is a file of weir's.
 #[inline]
 pub(crate) fn is_ours(fd: c_int) -> bool {
     bugs::contain(|| process::process().is_ours(fd), || false)
 }
 
-/// Whether a path (absolute or relative to the current directory) is weir's.
+/// Returns true if a path (absolute or relative to the current directory) is weir's.
 pub(crate) fn is_our_path(path: &CStr) -> bool {
     process::process().is_our_path(libc::AT_FDCWD, path.to_bytes())
 }
 
-/// Whether a path, relative to a directory, is weir's; null is not.
+/// Returns true if a path, relative to a directory, is weir's; false for null.
 ///
 /// # Safety
 ///
@@ -106,7 +106,8 @@ pub(crate) unsafe fn is_our_c_path(dirfd: c_int, path: *const c_char) -> bool {
     unsafe { bytes_of(path) }.is_some_and(|path| process::process().is_our_path(dirfd, path))
 }
 
-/// The kernel has just made this descriptor, or none: it is not weir's, whatever had its number before.
+/// Notes a descriptor that the kernel has just made (or an error): it is not weir's, whatever had its
+/// number before.
 #[inline]
 pub(crate) fn made(fd: c_int) -> c_int {
     if fd >= 0 {
@@ -115,20 +116,20 @@ pub(crate) fn made(fd: c_int) -> c_int {
     fd
 }
 
-/// A function that the C library of this machine does not have.
+/// The result of a function that this machine's C library lacks.
 pub(crate) fn missing() -> c_int {
     raw::set_errno(Errno::NOSYS);
     -1
 }
 
-/// libc replaced a descriptor of ours behind our back.
+/// Forgets a descriptor of ours that libc replaced without a call of ours.
 pub(crate) fn forget_descriptor(fd: c_int) {
     process::process().forget(fd);
 }
 
 pub(crate) use weir_client::sys::is_address;
 
-/// A C string's bytes; `None` for what is none (null), which the kernel shall complain about.
+/// A C string's bytes; `None` for null and for addresses about which the kernel shall complain.
 ///
 /// # Safety
 ///
@@ -142,7 +143,7 @@ pub(crate) unsafe fn bytes_of<'a>(text: *const c_char) -> Option<&'a [u8]> {
     Some(unsafe { CStr::from_ptr(text) }.to_bytes())
 }
 
-/// Turns what the client says into what the C function returns, and sets errno.
+/// Turns a result of the client into that of the C function, and sets errno.
 #[inline]
 pub(crate) fn finish<C, R: Finish<C>>(result: R) -> C {
     result.finish()
@@ -179,7 +180,7 @@ finishes! {
     i64 => i64: |v| v;
 }
 
-/// Does what a function of C's does. If an assertion of ours fails in it, it has failed with EIO. Not
+/// Runs the body of a C function. If one of our assertions fails in it, the function fails with EIO. Not
 /// for functions that a program may leave by unwinding: see [`EndsByPanic`].
 #[inline]
 pub(crate) fn guarded<C: FailedResult>(work: impl FnOnce() -> C) -> C {
@@ -189,7 +190,7 @@ pub(crate) fn guarded<C: FailedResult>(work: impl FnOnce() -> C) -> C {
     })
 }
 
-/// What C functions return that failed.
+/// The value that a C function returns on failure.
 pub(crate) trait FailedResult {
     /// The value.
     const FAILED: Self;
@@ -215,9 +216,9 @@ impl<T> FailedResult for *mut T {
     const FAILED: *mut T = core::ptr::null_mut();
 }
 
-/// On the stack of a function that calls back into the program, or that waits as a thread may be
-/// cancelled in: both leave it by unwinding, which a handler of panics would stop. A panic of ours,
-/// which must not unwind through C, ends the process there, once the hook has said where it was.
+/// A guard on the stack of a function that calls back into the program, or that waits in a cancellation
+/// point. Either may be left by unwinding, which a panic handler would stop. A panic of ours must not
+/// unwind through C: it ends the process here, after the hook has reported it.
 pub(crate) struct EndsByPanic;
 
 impl Drop for EndsByPanic {

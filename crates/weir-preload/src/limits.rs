@@ -1,4 +1,4 @@
-//! Programs that set their limits: the client looks at the new ones.
+//! Programs that set their limits: the client reads the new ones.
 
 use core::ffi::{c_int, c_long, c_void};
 
@@ -15,12 +15,12 @@ mod next {
     }
 }
 
-/// Looks up what stands behind each wrapper.
+/// Looks up the next function behind each wrapper.
 pub fn resolve() {
     next::resolve_all();
 }
 
-/// A limit of this process may have been set.
+/// Tells the client that a limit of this process may have changed.
 fn changed(resource: c_int) {
     if resource == libc::RLIMIT_FSIZE as c_int {
         weir_client::process::process().limits_changed();
@@ -33,7 +33,7 @@ macro_rules! watched {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name($($p: $t),*) -> c_int {
             let _ends = crate::EndsByPanic;
@@ -56,7 +56,7 @@ watched! {
 ///
 /// # Safety
 ///
-/// As the system call demands.
+/// The arguments must be valid for the system call.
 pub unsafe fn set(resource: c_int, new: usize) -> c_long {
     let arguments = crate::next::six([resource as usize, new]);
     // SAFETY: as the caller vouches.
@@ -69,7 +69,7 @@ pub unsafe fn set(resource: c_int, new: usize) -> c_long {
 ///
 /// # Safety
 ///
-/// As the system call demands.
+/// The arguments must be valid for the system call.
 pub unsafe fn get_and_set(process: usize, resource: c_int, new: usize, old: usize) -> c_long {
     let arguments = crate::next::six([process, resource as usize, new, old]);
     // SAFETY: as the caller vouches.

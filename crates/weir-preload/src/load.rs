@@ -1,15 +1,15 @@
 //! `dlopen(3)` and `dlmopen(3)`, for libraries that lie in weir: the loader maps a copy.
 //!
 //! The loader knows a library by the name under which it was opened, so each copy keeps a descriptor of
-//! its own, and its name (`/proc/self/fd/N`) is not given to another one as long as the process lives. A
-//! file that was loaded before, and has not changed, is loaded by the same name. What it needs itself,
-//! and the loader would look for in weir (RUNPATH, `$LD_LIBRARY_PATH`), is loaded first: the loader then
-//! finds it by its soname.
+//! its own. Its name (`/proc/self/fd/N`) is not reused as long as the process lives. A file that was
+//! loaded before, and has not changed, is loaded by the same name. If the library itself needs libraries
+//! that the loader would look up in weir (RUNPATH, `$LD_LIBRARY_PATH`), the wrapper loads those first:
+//! the loader then finds them by their sonames.
 //!
-//! All else the loader does itself, and as if the program had called it: by a jump, for it looks at the
-//! return address to see whose RUNPATH counts.
+//! The loader does the rest as if the program had called it. The wrapper jumps to it, because the loader
+//! uses the return address to decide whose RUNPATH applies.
 //!
-//! What a program needs as it begins is the subject of [`crate::needed`].
+//! [`crate::needed`] handles the libraries that a program needs at its start.
 
 use core::ffi::{c_char, c_int, c_void, CStr};
 use std::ffi::CString;
@@ -32,8 +32,8 @@ mod next {
     }
 }
 
-/// Looks up what stands behind the wrappers of this file, and keeps what the loader keeps: the
-/// directories of `$LD_LIBRARY_PATH` as the program began.
+/// Looks up the next functions behind the wrappers of this file, and stores the directories of
+/// `$LD_LIBRARY_PATH` at the start of the program, as the loader does.
 pub fn resolve() {
     next::resolve_all();
     // SAFETY: a C string, or null; the environment is not changed here.
@@ -45,7 +45,7 @@ pub fn resolve() {
 
 static LIBRARY_PATH: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
 
-/// What no file is.
+/// A value that is no file's.
 const NO_FILE: [i64; 5] = [-1; 5];
 
 /// A library of weir's that was loaded.
@@ -54,34 +54,34 @@ struct Loaded {
     file: [i64; 5],
     /// The descriptor of its copy, which also is its name.
     copy: c_int,
-    /// What the copy is, by device and inode.
+    /// The device and inode of the copy.
     identity: [u64; 2],
 }
 
 static LOADED: SigLock<Vec<Loaded>> = SigLock::new(Vec::new());
 
-/// Keeps the lock of these over a fork.
+/// Takes the lock of the loaded libraries before a fork, and keeps it.
 pub(crate) fn before_fork() {
-    // Nobody has this who could fork: signals are blocked meanwhile.
+    // The holder of this lock cannot be the forking thread: its signals are blocked.
     if let Some(loaded) = LOADED.lock() {
         loaded.keep();
     }
 }
 
-/// Gives it back, in both processes.
+/// Releases the lock, in both processes.
 pub(crate) fn after_fork() {
     // SAFETY: `before_fork` kept it, by this thread.
     unsafe { LOADED.give_back() };
 }
 
-/// What a wrapper is to do: jump to the loader's function, or return the value.
+/// A decision for a wrapper: jump to the loader's function, or return the value.
 #[repr(C)]
 struct Decision {
     jump: *const c_void,
     value: *mut c_void,
 }
 
-/// What becomes of `dlopen`.
+/// Decides a call of `dlopen`.
 unsafe extern "C" fn decide(path: *const c_char, flags: c_int) -> Decision {
     // SAFETY: as the caller of dlopen vouches.
     unsafe {
@@ -95,7 +95,7 @@ unsafe extern "C" fn decide(path: *const c_char, flags: c_int) -> Decision {
     }
 }
 
-/// What becomes of `dlmopen`.
+/// Decides a call of `dlmopen`.
 unsafe extern "C" fn decide_in(space: libc::c_long, path: *const c_char, flags: c_int) -> Decision {
     // SAFETY: as the caller of dlmopen vouches.
     unsafe {
@@ -144,7 +144,8 @@ unsafe fn decide_on(
     }
 }
 
-/// The path of a library of weir's that the loader is asked for, also by a name that is looked for.
+/// The path of a library of weir's that the loader is asked for, given as a path or as a name to look
+/// up.
 unsafe fn in_weir(
     path: *const c_char,
     open: impl Fn(*const c_char, c_int) -> *mut c_void,
@@ -167,7 +168,7 @@ pub(crate) fn is_our_directory(dir: &[u8]) -> bool {
     process().is_our_path(libc::AT_FDCWD, dir)
 }
 
-/// Whether a library of this name is there already.
+/// Returns true if a library of this name is loaded already.
 unsafe fn is_loaded(
     name: *const c_char,
     open: impl Fn(*const c_char, c_int) -> *mut c_void,
@@ -198,10 +199,11 @@ pub(crate) fn first_in(dirs: &[Vec<u8>], name: &[u8]) -> Option<CString> {
     is_our_directory(first.to_bytes()).then_some(first)
 }
 
-/// How many libraries may need each other in a row.
+/// The maximum depth of libraries that need each other.
 const DEEPEST: u32 = 32;
 
-/// The name by which the loader finds a copy of a library of weir's, after what it needs was loaded.
+/// The name by which the loader finds a copy of a library of weir's. Loads the libraries that it needs
+/// first.
 unsafe fn name_of_copy(
     path: &CString,
     flags: c_int,
@@ -216,7 +218,7 @@ unsafe fn name_of_copy(
     let copy = process().materialize_at(libc::AT_FDCWD, path.to_bytes(), 0);
     let copy = copy?.ok()?;
     if !crate::is_ours(copy) && !is_copy(copy) {
-        // A link led out of weir: the loader follows it, as its path.
+        // A link led out of weir: the loader follows the link's path itself.
         let outside = path_of(copy);
         // SAFETY: it was made here.
         unsafe { calls::close(copy) };
@@ -229,7 +231,7 @@ unsafe fn name_of_copy(
     keep(file, copy).and_then(name_of)
 }
 
-/// What a file is now.
+/// The current identity of a file.
 fn file_at(path: &CStr) -> Option<[i64; 5]> {
     // SAFETY: a C string; all zero is a value of the structure.
     unsafe {
@@ -242,7 +244,7 @@ fn file_at(path: &CStr) -> Option<[i64; 5]> {
     }
 }
 
-/// Notes a copy that was loaded as the program began.
+/// Notes a copy that was loaded at the start of the program.
 pub(crate) fn adopt(copy: c_int) {
     let path = process()
         .path_of_copy(copy)
@@ -291,7 +293,8 @@ unsafe fn name_of_loaded(
         (found.copy, found.identity)
     };
     let name = name_of(copy)?;
-    // The program may have closed it. That one has its number still, which no other library gets.
+    // The program may have closed it. The loader may still have the library under that number, which no
+    // other library gets.
     // SAFETY: a C string.
     if identity_of(copy) == Some(identity) || unsafe { is_loaded(name.as_ptr(), open) } {
         return Some(name);
@@ -304,9 +307,9 @@ unsafe fn name_of_loaded(
     None
 }
 
-/// Lets a copy have a number that no library has had.
+/// Moves a copy to a descriptor number that no library has had.
 fn keep(file: [i64; 5], copy: c_int) -> Option<c_int> {
-    /// Where programs seldom look for a free number.
+    /// Above the numbers that programs usually get.
     const FIRST: c_int = 200;
     let identity = identity_of(copy)?;
     let _signals = block_signals();
@@ -341,7 +344,7 @@ fn keep(file: [i64; 5], copy: c_int) -> Option<c_int> {
     Some(kept)
 }
 
-/// Loads the libraries that the loader would look for in weir.
+/// Loads the libraries that the loader would look up in weir.
 unsafe fn load_what_it_needs(
     copy: c_int,
     path: &CString,
@@ -363,14 +366,14 @@ unsafe fn load_what_it_needs(
             let found = first_in(&dirs, name.to_bytes());
             let copy = found.and_then(|found| name_of_copy(&found, flags, open, depth + 1));
             if let Some(copy) = copy {
-                // It stays loaded, as one that another library needs does while that is there.
+                // It stays loaded, as does a library that another loaded one needs.
                 open(copy.as_ptr(), flags & !libc::RTLD_NOLOAD);
             }
         }
     }
 }
 
-/// What `$ORIGIN` stands for in a library.
+/// The value of `$ORIGIN` in a library.
 pub(crate) fn canonical_directory(path: &CStr) -> Vec<u8> {
     let mut buffer = vec![0; libc::PATH_MAX as usize];
     let named = match process().realpath(path.to_bytes(), &mut buffer) {
@@ -381,14 +384,14 @@ pub(crate) fn canonical_directory(path: &CStr) -> Vec<u8> {
     named[..slash].to_vec()
 }
 
-// `dlopen(3)` and `dlmopen(3)`: what is not weir's is jumped to, so that the loader sees who called.
+// `dlopen(3)` and `dlmopen(3)`: calls not about weir jump to libc's, so that the loader sees the caller.
 macro_rules! jumps {
     ($($name:ident: $decide:ident;)*) => {$(
         #[doc = concat!("`", stringify!($name), "(3)`.")]
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[unsafe(naked)]
         #[no_mangle]
         pub unsafe extern "C" fn $name() -> *mut c_void {

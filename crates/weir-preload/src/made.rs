@@ -1,9 +1,8 @@
-//! Functions of libc that give a descriptor of the kernel.
+//! Functions of libc that return a descriptor of the kernel.
 //!
-//! What they give is not weir's. Where weir knows the number it was closed behind weir's back, and what
-//! is written to it from now on must not go to the file that had it: see `weir_client`'s
-//! `process/lost.rs`. Those that open a path are in [`crate::names`], [`crate::stdio`] and
-//! [`crate::dir`].
+//! These descriptors are not weir's. If weir knows such a number, it was closed without a call of ours,
+//! and later writes to it must not go to the file that had it: see `weir_client`'s `process/lost.rs`.
+//! Functions that open a path are in [`crate::names`], [`crate::stdio`] and [`crate::dir`].
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -13,7 +12,7 @@ use rustix::io::Errno;
 use crate::made;
 use crate::next::interpose;
 
-/// What an interposed function gives that makes a descriptor.
+/// The result of an interposed function that makes a descriptor.
 pub type Descriptor = c_int;
 
 type Kernels = Option<Result<c_int, Errno>>;
@@ -43,17 +42,17 @@ interpose! {
         => |_p| Kernels::None;
 }
 
-/// Bytes of the kernel's sigset_t.
+/// Size of the kernel's sigset_t, in bytes.
 const KERNEL_SIGSET: usize = 8;
 
-/// Functions that give two descriptors, in an array.
+/// Functions that return two descriptors, in an array.
 macro_rules! pairs {
     ($($name:ident ($($p:ident: $t:ty),*), $both:ident: $number:expr, [$($a:expr),*];)*) => {$(
         #[doc = concat!("`", stringify!($name), "(2)`.")]
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name($($p: $t),*) -> c_int {
             let _ends = crate::EndsByPanic;
@@ -80,7 +79,7 @@ macro_rules! pairs {
         mod pairs {
             $( $crate::next::interpose!(@static $name); )*
 
-            /// Looks up what stands behind these.
+            /// Looks up the next functions behind these.
             pub fn resolve() {
                 $( $name.resolve(); )*
             }
@@ -112,7 +111,7 @@ pub use others::resolve_all as resolve_others;
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn shm_open(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     let _ends = crate::EndsByPanic;
@@ -125,8 +124,8 @@ pub unsafe extern "C-unwind" fn shm_open(name: *const c_char, flags: c_int, mode
     }
 }
 
-/// As `shm_open(3)` says, where glibc before 2.34 has it in a library that this program did not load into
-/// the scope of all.
+/// `shm_open(3)` for glibc before 2.34, which has it in a library that this program did not load into
+/// the global scope.
 unsafe fn shm_open_here(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: as the caller vouches.
     let name = unsafe { crate::bytes_of(name) }.unwrap_or_default();
@@ -145,7 +144,7 @@ unsafe fn shm_open_here(name: *const c_char, flags: c_int, mode: mode_t) -> c_in
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn mq_open(
     name: *const c_char,

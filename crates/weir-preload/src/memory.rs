@@ -1,9 +1,8 @@
 //! Mappings: `mmap(2)` of our files.
 //!
-//! Where the kernel has mounted the instance, it maps the file there. Else a private mapping is of a
-//! copy of the file's bytes (POSIX leaves open whether it shows later writes), and
-//! shared ones are refused (ENODEV, as for a file system that cannot map) and counted; see
-//! docs/SEMANTICS.md.
+//! If the kernel has mounted the instance, it maps the file there. Else a private mapping maps a copy of
+//! the file's bytes (POSIX leaves open whether it shows later writes); a shared one is refused (ENODEV,
+//! as by a file system that cannot map) and counted; see docs/SEMANTICS.md.
 
 use core::ffi::{c_int, c_void};
 
@@ -18,12 +17,12 @@ fn failed(errno: Errno) -> *mut c_void {
     libc::MAP_FAILED
 }
 
-/// `mmap(2)`. Not the symbol of that name: who watches it (UCX) has its first instructions jump to code that
-/// makes the system call by `syscall`, which comes here.
+/// `mmap(2)`. Not the symbol of that name: a library that watches the symbol (UCX) patches its first
+/// instructions to jump to code that makes the system call by `syscall`, which calls this function.
 ///
 /// # Safety
 ///
-/// As mmap(2) demands.
+/// The caller meets the requirements of mmap(2).
 #[inline(never)]
 pub unsafe fn map(
     address: *mut c_void,
@@ -57,7 +56,7 @@ pub unsafe fn map(
             private(address, length, protection, flags, fd, offset)
         },
         Some(Err(errno)) => failed(errno),
-        // Also one that was closed unseen.
+        // Not weir's, or closed without a call of ours.
         // SAFETY: as the caller vouches.
         None => unsafe { from_kernel(address, length, protection, flags, fd, offset) },
     }
@@ -65,7 +64,7 @@ pub unsafe fn map(
 
 /// # Safety
 ///
-/// As mmap(2) demands.
+/// The caller meets the requirements of mmap(2).
 unsafe fn from_kernel(
     address: *mut c_void,
     length: size_t,
@@ -74,7 +73,7 @@ unsafe fn from_kernel(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    // Allocators map before any constructor has run: no look-up then.
+    // Allocators map before any constructor has run: no lookup then.
     // SAFETY: as the caller vouches.
     unsafe {
         raw::outcome(raw::syscall(
@@ -93,7 +92,7 @@ unsafe fn from_kernel(
 
 /// # Safety
 ///
-/// As mmap(2) demands.
+/// The caller meets the requirements of mmap(2).
 unsafe fn private(
     address: *mut c_void,
     length: size_t,
@@ -124,11 +123,11 @@ unsafe fn private(
     }
 }
 
-/// A private mapping of a process that may not make a file for it: anonymous memory with the bytes.
+/// A private mapping for a process that may not create a file for it: anonymous memory with the bytes.
 ///
 /// # Safety
 ///
-/// As mmap(2) demands.
+/// The caller meets the requirements of mmap(2).
 unsafe fn anonymous(
     address: *mut c_void,
     length: size_t,
@@ -137,7 +136,8 @@ unsafe fn anonymous(
     fd: c_int,
     offset: u64,
 ) -> *mut c_void {
-    // SAFETY: anonymous memory where the caller wanted it, which is filled before the caller sees it.
+    // SAFETY: anonymous memory at the address that the caller gave; it is filled before the caller sees
+    // it.
     unsafe {
         let writable = protection | libc::PROT_READ | libc::PROT_WRITE;
         let flags = flags | libc::MAP_ANONYMOUS;
@@ -162,7 +162,7 @@ macro_rules! mmaps {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C" fn $name(
             address: *mut c_void,

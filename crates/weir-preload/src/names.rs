@@ -25,7 +25,7 @@ unsafe fn room<'a>(buffer: *mut c_char, n: usize) -> &'a mut [u8] {
     unsafe { core::slice::from_raw_parts_mut(buffer.cast(), n.min(isize::MAX.cast_unsigned())) }
 }
 
-/// A value that the caller gives.
+/// A value that the caller passes.
 ///
 /// # Safety
 ///
@@ -38,7 +38,7 @@ unsafe fn given<'a>(value: *const c_void, n: size_t) -> &'a [u8] {
     unsafe { core::slice::from_raw_parts(value.cast(), n.min(isize::MAX.cast_unsigned())) }
 }
 
-/// Whether there may be `n` elements at an address.
+/// Checks that `n` elements can be at an address; EFAULT if not.
 fn may_be<T>(address: *const T, n: size_t) -> Result<(), Errno> {
     match n == 0 || crate::is_address(address) {
         true => Ok(()),
@@ -46,11 +46,12 @@ fn may_be<T>(address: *const T, n: size_t) -> Result<(), Errno> {
     }
 }
 
-/// A call with a path and `n` elements at an address. EFAULT: there can be none, and the path is weir's.
+/// A call with a path and `n` elements at an address. EFAULT: the path is weir's and no elements can be
+/// there.
 ///
 /// # Safety
 ///
-/// `path` is no address of the program's, or a C string.
+/// `path` is not an address of the program, or a C string.
 unsafe fn by_path<T, U>(
     at: c_int,
     path: *const c_char,
@@ -66,12 +67,12 @@ unsafe fn by_path<T, U>(
     }
 }
 
-/// A call with two paths, each relative to a directory. EFAULT: one is at no address of the program's, and
-/// the other is weir's.
+/// A call with two paths, each relative to a directory. EFAULT: one path is weir's, and the other is not
+/// at an address of the program.
 ///
 /// # Safety
 ///
-/// Each path is no address of the program's, or a C string.
+/// Each path is not an address of the program, or a C string.
 unsafe fn by_two<T>(
     (old_at, old): (c_int, *const c_char),
     (new_at, new): (c_int, *const c_char),
@@ -87,10 +88,10 @@ unsafe fn by_two<T>(
     }
 }
 
-/// What the target of a symbolic link is relative to here: to nothing.
+/// The directory of a symbolic link's target: none, for the target is not resolved here.
 const NO_DIRECTORY: c_int = -1;
 
-/// The same of a descriptor.
+/// A call with a descriptor and `n` elements at an address. EFAULT as above.
 fn by_descriptor<T, U>(
     fd: c_int,
     (address, n): (*const U, size_t),
@@ -102,12 +103,12 @@ fn by_descriptor<T, U>(
     }
 }
 
-/// An address that may be null, and how many elements are there.
+/// An address that may be null, and the number of elements there.
 fn if_any<T>(address: *const T) -> (*const T, size_t) {
     (address, usize::from(!address.is_null()))
 }
 
-/// Two times of a call that sets them; null: now.
+/// The two times of a call that sets times; null: now.
 ///
 /// # Safety
 ///
@@ -124,7 +125,7 @@ unsafe fn times_of(times: *const libc::timespec) -> Option<[Time; 2]> {
     }))
 }
 
-/// As `times_of`, in microseconds.
+/// The two times of a call that takes microseconds; null: now.
 ///
 /// # Safety
 ///
@@ -145,11 +146,11 @@ const HERE: c_int = libc::AT_FDCWD;
 const NOFOLLOW: c_int = libc::AT_SYMLINK_NOFOLLOW;
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 
-/// A bind mount of a directory of weir somewhere else: of that of the kernel mount.
+/// Bind-mounts a directory of weir: that of the kernel mount.
 ///
 /// # Safety
 ///
-/// As mount(2) demands.
+/// The caller meets the requirements of mount(2).
 unsafe fn bind(
     source: *const c_char,
     target: *const c_char,
@@ -174,7 +175,7 @@ unsafe fn bind(
     Some(raw::result(done).map(drop))
 }
 
-/// A path's bytes, in a closure that may leave early where it is null.
+/// A path's bytes, in a closure that returns early if the path is null.
 macro_rules! path {
     ($p:expr) => {
         // SAFETY: the caller of the C function vouches for its string.
@@ -357,7 +358,7 @@ macro_rules! micro {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C" fn $name($($p: $t),*) -> c_int {
             crate::guarded(|| {
@@ -392,7 +393,7 @@ micro! {
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn remove(path: *const c_char) -> c_int {
     crate::guarded(|| {

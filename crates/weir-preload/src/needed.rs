@@ -1,9 +1,9 @@
-//! Libraries of weir's that a program needs as it begins, by RUNPATH or `$LD_LIBRARY_PATH`.
+//! Libraries in weir that a program needs at its start, by RUNPATH or `$LD_LIBRARY_PATH`.
 //!
-//! The loader of the program looks for them with system calls of its own, before any code of ours runs.
-//! So whoever executes the program opens copies of them, which the loader is told to load first
-//! (LD_PRELOAD, `/proc/self/fd/N`); by their sonames it finds that what the program needs is there. As the
-//! program begins, the variable is made what it was, and the descriptors are kept for dlopen.
+//! The program's loader looks for them with system calls of its own, before any code of ours runs. So
+//! the process that executes the program opens copies of them and tells the loader to load these first
+//! (LD_PRELOAD, `/proc/self/fd/N`). The loader then finds by their sonames that the needed libraries are
+//! loaded. At its start the program restores the variable, and keeps the descriptors for dlopen.
 
 use core::ffi::{c_char, c_int, CStr};
 use std::ffi::CString;
@@ -32,18 +32,18 @@ unsafe fn library_path(envp: Strings) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Whether a program with this environment is to look for libraries in weir.
+/// Returns true if a program with this environment looks for libraries in weir.
 ///
 /// # Safety
 ///
-/// As for `library_path`.
+/// See `library_path`.
 pub(crate) unsafe fn looks_in_weir(envp: Strings) -> bool {
     // SAFETY: as the caller vouches.
     let dirs = unsafe { library_path(envp) };
     dirs.iter().any(|dir| load::is_our_directory(dir))
 }
 
-/// Copies of the libraries of weir's that a program needs, in the order in which it names them.
+/// Copies of the libraries in weir that a program needs, in the order in which it names them.
 struct Copies {
     library_path: Vec<Vec<u8>>,
     found: Vec<(CString, c_int)>,
@@ -78,12 +78,12 @@ impl Copies {
     }
 }
 
-/// Runs `exec` with an environment that lets the loader find the libraries of weir's that a program needs,
-/// which is open as `program` and lies at `path`. Comes back only if that failed.
+/// Runs `exec` with an environment that lets the loader find the libraries in weir that a program needs.
+/// The program is open as `program` and lies at `path`. Returns only if that failed.
 ///
 /// # Safety
 ///
-/// As execve(2) demands of `envp`.
+/// `envp` meets the requirements of execve(2).
 pub(crate) unsafe fn with_libraries(
     program: c_int,
     path: &CStr,
@@ -128,7 +128,8 @@ pub(crate) unsafe fn with_libraries(
     done
 }
 
-/// As the program begins: takes what was added out of the variable, and keeps the copies.
+/// Removes the added entries from the variable, and keeps the copies. Called at the start of the
+/// program.
 pub(crate) fn take_over() {
     // SAFETY: C strings, or null; no other thread runs yet.
     unsafe {

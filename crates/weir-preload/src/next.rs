@@ -1,16 +1,15 @@
-//! The functions that ours stand in front of, and the macro that puts ours there.
+//! The functions that our wrappers shadow, and the macro that declares the wrappers.
 //!
-//! A wrapper asks the client first; what is not weir's goes on to the next library's
-//! function of the same name, so that other interposers behind us (a profiler) still
-//! see it. Their addresses are looked up once, when this library is initialised:
-//! `dlsym` inside a wrapper could deadlock under allocators that open files. Other
-//! libraries' constructors may run before ours; until then wrappers make the system
-//! call themselves.
+//! A wrapper asks the client first. A call that is not about weir goes on to the next library's function
+//! of the same name, so that other interposers behind us (a profiler) still see it. The addresses are
+//! looked up once, when this library is initialised: `dlsym` inside a wrapper could deadlock under
+//! allocators that open files. Other libraries' constructors may run before ours; until then wrappers
+//! make the system call themselves.
 //!
-//! A program may leave the next library's function by unwinding: a thread that is cancelled in
-//! read(2) does. So neither that call nor the wrapper stops it (`C-unwind`), and nothing of ours is
-//! on the stack then that has to be given back. A panic of ours never gets as far: it is caught
-//! around what the client does (`weir_client::bugs`).
+//! A program may leave the next library's function by unwinding: for example, a thread that is cancelled
+//! in read(2). So neither that call nor the wrapper stops the unwinding (`C-unwind`), and no wrapper
+//! holds a resource on its stack then. A panic of ours does not get that far: it is caught around the
+//! client's code (`weir_client::bugs`).
 
 use core::ffi::{c_void, CStr};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -49,8 +48,7 @@ impl Next {
         self.address.load(Ordering::Relaxed)
     }
 
-    /// Its address, looked up now if need be: for functions that no system call can
-    /// stand in for.
+    /// Its address, looked up now if need be: for functions that no system call can replace.
     pub fn get_or_resolve(&self) -> *mut c_void {
         if self.get().is_null() {
             self.resolve();
@@ -62,7 +60,7 @@ impl Next {
 /// Declares wrappers of functions that are system calls.
 ///
 /// `[names] (arguments) -> result: system call, [its arguments] => |process| ours;`
-/// where `ours` is an `Option<Result<_, Errno>>`: `None` sends the call on. Where the result is a
+/// where `ours` is an `Option<Result<_, Errno>>`: `None` passes the call on. If the result is a
 /// [`Descriptor`](crate::made::Descriptor), the kernel has just made it.
 macro_rules! interpose {
     ($(
@@ -73,7 +71,7 @@ macro_rules! interpose {
             $crate::next::interpose!(@one $name $parameters -> $r: $number, $arguments => |$process| $ours);
         )+)*
 
-        /// Looks up what stands behind each wrapper of this file.
+        /// Looks up the next function behind each wrapper of this file.
         pub fn resolve() {
             $($( next::$name.resolve(); )+)*
         }
@@ -102,7 +100,7 @@ macro_rules! interpose {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name($($p: $t),*) -> $r {
             if let Some($process) = $crate::process() {
@@ -131,7 +129,7 @@ macro_rules! interpose {
 }
 pub(crate) use interpose;
 
-/// The arguments of a system call, filled up to six.
+/// The arguments of a system call, padded to six.
 #[inline]
 pub fn six<const N: usize>(arguments: [usize; N]) -> [usize; 6] {
     let mut all = [0; 6];
@@ -139,8 +137,7 @@ pub fn six<const N: usize>(arguments: [usize; N]) -> [usize; 6] {
     all
 }
 
-/// Declares a [`Next`] and a typed accessor for a function that no system call can
-/// stand in for.
+/// Declares a [`Next`] and a typed accessor for a function that no system call can replace.
 macro_rules! next_fn {
     ($( $name:ident: fn($($t:ty),*) -> $r:ty; )*) => {
         $(

@@ -1,10 +1,10 @@
-//! System calls past libc, for the time before the next library's symbols are known.
+//! System calls without libc, for the time before the next library's symbols are known.
 
 use core::ffi::{c_int, c_long};
 
 use rustix::io::Errno;
 
-/// What a C function returns for a system call's result: the value, or -1 with errno.
+/// The return value of a C function for a system call's result: the value, or -1 with errno.
 #[inline]
 pub fn outcome(result: isize) -> isize {
     match self::result(result) {
@@ -16,7 +16,7 @@ pub fn outcome(result: isize) -> isize {
     }
 }
 
-/// What a system call's result says.
+/// A system call's result as a `Result`.
 #[inline]
 pub fn result(result: isize) -> Result<isize, Errno> {
     if (-4095..0).contains(&result) {
@@ -33,7 +33,7 @@ pub fn set_errno(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.raw_os_error() }
 }
 
-/// Gives the calling thread's errno back what [`errno`] said earlier: also 0, which is no [`Errno`].
+/// Restores the calling thread's errno to an earlier value of [`errno`]: also 0, which is no [`Errno`].
 pub fn restore_errno(saved: c_int) {
     // SAFETY: as in `set_errno`.
     unsafe { *libc::__errno_location() = saved }
@@ -49,7 +49,7 @@ pub fn errno() -> c_int {
 ///
 /// # Safety
 ///
-/// As the call itself demands of its arguments.
+/// The arguments must be valid for the system call.
 #[inline]
 pub unsafe fn syscall(number: c_long, a: [usize; 6]) -> isize {
     #[cfg(target_arch = "x86_64")]

@@ -1,10 +1,10 @@
 //! Interfaces that hand requests for files to the kernel: its aio (libaio), and io_uring.
 //!
-//! Of io_uring the kernel does what a ring asks without a call that could be seen here, so that a program
-//! gets no ring, unless the settings allow it (docs/SEMANTICS.md).
+//! The kernel does the requests of an io_uring without a call that the interposer could see. So a
+//! program gets no ring, unless the settings allow it (docs/SEMANTICS.md).
 //!
-//! liburing makes its system calls itself: so its functions are here that make a ring. They return
-//! negative error numbers.
+//! liburing makes its system calls itself, so this file also interposes its functions that make a ring.
+//! They return negative error numbers.
 
 use core::ffi::{c_int, c_long, c_uint, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -45,26 +45,26 @@ const IOCB_CMD_FDSYNC: u16 = 3;
 const IOCB_CMD_PREADV: u16 = 7;
 const IOCB_CMD_PWRITEV: u16 = 8;
 const IOCB_FLAG_RESFD: u32 = 1;
-/// Any address that the kernel allows and does not look at.
+/// Any address that the kernel accepts and does not read.
 const UNREAD: u64 = 4096;
-/// For how long [`events`] waits at most for requests to be given back: nobody is left who would where a
-/// process forked meanwhile.
+/// The maximum time, in yields, for which [`events`] waits until requests are given back: if the process
+/// forked meanwhile, no thread is left to give them back.
 const MOST_YIELDS: u32 = 10_000;
 
-/// Requests in which the program finds others at this moment.
+/// The number of requests that are replaced by others at this moment.
 static REPLACED: AtomicU32 = AtomicU32::new(0);
 
-/// `io_submit(2)`, which libaio makes by `syscall`. A request for a file of weir is done at once. So that
-/// its end is told as that of any other, the kernel gets a request in its place: to write as many bytes as
-/// were moved to /dev/null, which looks at none of them. It has to lie where the program's request lies,
-/// for by that address the program knows it.
+/// `io_submit(2)`, which libaio makes by `syscall`. The wrapper does a request for a file of weir at
+/// once. To report its completion like that of any other, it hands the kernel a request in its place: to
+/// write as many bytes as were moved to /dev/null, which reads none of them. That request must lie at
+/// the address of the program's request, by which the program knows it.
 ///
-/// Errors: as of io_submit(2), and those of the first request itself, which the kernel would tell later. EINVAL,
-/// counted: a request of another kind for a file of weir.
+/// Errors: those of io_submit(2), and those of the first request itself, which the kernel would report
+/// later. EINVAL, counted: a request of another kind for a file of weir.
 ///
 /// # Safety
 ///
-/// As the system call demands.
+/// The arguments must be valid for the system call.
 pub unsafe fn submit(context: usize, count: c_long, requests: *const *mut Request) -> c_long {
     // SAFETY: as the caller vouches.
     let kernel = |count: usize, from: *const *mut Request| unsafe {
@@ -83,7 +83,7 @@ pub unsafe fn submit(context: usize, count: c_long, requests: *const *mut Reques
     if !is_looked_at || (0..given).all(|nth| ours(nth).is_none()) {
         return kernel(count as usize, requests);
     }
-    // Before anything is done that could not be told of.
+    // Before any work whose completion could not be reported.
     let null = rustix::fs::open(
         c"/dev/null",
         OFlags::WRONLY | OFlags::CLOEXEC,
@@ -105,8 +105,8 @@ pub unsafe fn submit(context: usize, count: c_long, requests: *const *mut Reques
             Some(request) => match unsafe { done_at_once(&*request) } {
                 Ok(moved) => {
                     REPLACED.fetch_add(1, Ordering::SeqCst);
-                    // SAFETY: nobody else uses a request that is being handed in, and who learns that it
-                    // has come to its end waits until it is given back ([`events`]).
+                    // SAFETY: no other code uses a request while it is handed in, and a thread that
+                    // learns of its completion waits until the request is given back ([`events`]).
                     let original = unsafe { request.replace((*request).stand_in(null, moved)) };
                     let handed_in = kernel(1, one);
                     // SAFETY: as above.
@@ -126,18 +126,19 @@ pub unsafe fn submit(context: usize, count: c_long, requests: *const *mut Reques
     let saved = raw::errno();
     let _ = weir_client::kernel::close(null);
     raw::restore_errno(saved);
-    // The program asks again for requests that were not handed in, or gives them up.
+    // The program submits the remaining requests again, or gives them up.
     match handed_in {
         0 => last,
         some => some as c_long,
     }
 }
 
-/// `io_getevents(2)`, as `syscall` makes it: the requests of which it tells are the program's own again.
+/// `io_getevents(2)`, made by `syscall`. Returns after the requests that it reports are the program's
+/// own again.
 ///
 /// # Safety
 ///
-/// As the system call demands.
+/// The arguments must be valid for the system call.
 pub unsafe fn events(
     context: usize,
     least: c_long,
@@ -167,7 +168,7 @@ fn await_originals() {
 }
 
 impl Request {
-    /// The request by which the kernel tells that as many bytes were moved as were.
+    /// A request by which the kernel reports that `moved` bytes were moved.
     fn stand_in(&self, null: c_int, moved: u64) -> Request {
         Request {
             rw_flags: 0,
@@ -183,11 +184,11 @@ impl Request {
     }
 }
 
-/// Does what a request for a file of weir asks; how many bytes were moved.
+/// Does a request for a file of weir; returns the number of bytes that were moved.
 ///
 /// # Safety
 ///
-/// The request's addresses are as io_submit(2) demands.
+/// The request's addresses meet the requirements of io_submit(2).
 unsafe fn done_at_once(asked: &Request) -> Result<u64, Errno> {
     let one = libc::iovec {
         iov_base: asked.buffer as *mut c_void,
@@ -221,11 +222,11 @@ unsafe fn done_at_once(asked: &Request) -> Result<u64, Errno> {
     u64::try_from(moved).map_err(|_| Errno::from_raw_os_error(raw::errno()))
 }
 
-/// `io_uring_setup(2)`, as `syscall` makes it.
+/// `io_uring_setup(2)`, made by `syscall`.
 ///
 /// # Safety
 ///
-/// As the system call demands.
+/// The arguments must be valid for the system call.
 pub unsafe fn setup(entries: c_uint, parameters: *mut c_void) -> Descriptor {
     if let Some(refused) = process().io_uring() {
         return crate::finish(refused);
@@ -246,8 +247,8 @@ fn of_liburing(next: &next::Next, name: &core::ffi::CStr) -> *mut c_void {
     if !address.is_null() {
         return address;
     }
-    // A library may have brought it, with names that are not everybody's.
-    // SAFETY: C strings; what is loaded already stays so.
+    // A library may have loaded it without putting its names into the global scope.
+    // SAFETY: C strings; a library that is loaded already stays loaded.
     unsafe {
         let library = crate::load::loaded(c"liburing.so.2");
         match library.is_null() {
@@ -263,7 +264,7 @@ macro_rules! rings {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name($($p: $t),*) -> c_int {
             let _ends = crate::EndsByPanic;

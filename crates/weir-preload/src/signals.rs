@@ -1,10 +1,10 @@
-//! Watching whether the program installs handlers of signals.
+//! Tracks whether the program installs signal handlers.
 //!
-//! Locks of the client block all signals while they are held, for a handler could want
-//! them too. A program without handlers is spared that: two system calls of each open and
-//! close. Whoever installs one does so by these functions (libc's own, for cancelling
-//! threads and for setuid, run no code that could call us); one that makes the system call
-//! itself and then opens our files in the handler may see EAGAIN there.
+//! The client's locks block all signals while they are held, because a handler could need them too. A
+//! program without handlers is spared the two system calls of each open and close. Handlers are
+//! installed by these functions; libc's own, for cancelling threads and for setuid, run no code that
+//! could call us. A program that makes the system call itself and then opens our files in the handler
+//! may see EAGAIN there.
 
 use core::ffi::c_int;
 
@@ -24,13 +24,13 @@ mod next {
     }
 }
 
-/// Looks up what stands behind each wrapper.
+/// Looks up the next function behind each wrapper.
 pub fn resolve_all() {
     next::resolve_all();
 }
 
-/// Signals of faults come where the program faults, blocked or not, and not within our
-/// locks; many runtimes have handlers of them (Rust's, for a stack that overflows).
+/// Signals of faults come when the program faults, blocked or not, and not within our locks; many
+/// runtimes handle them (Rust's, for stack overflows).
 const FAULTS: [c_int; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
 
 fn watch(number: c_int, handler: sighandler_t) {
@@ -40,14 +40,14 @@ fn watch(number: c_int, handler: sighandler_t) {
     }
 }
 
-/// As the C functions of these names; the handler is noted first.
+/// Wrappers of the C functions of these names; they note the handler first.
 macro_rules! watched {
     ($($name:ident, by $next:ident;)+) => {$(
         #[doc = concat!("`", stringify!($name), "`: noted, and done by the next library's.")]
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(number: c_int, handler: sighandler_t) -> sighandler_t {
             let _ends = crate::EndsByPanic;
@@ -70,11 +70,11 @@ watched! {
     __sysv_signal, by __sysv_signal;
 }
 
-/// `sigaction`: noted, and done by the next library's.
+/// `sigaction`: noted, then done by the next library's function.
 ///
 /// # Safety
 ///
-/// As sigaction(2) demands.
+/// The caller meets the requirements of sigaction(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn sigaction(
     number: c_int,
@@ -94,11 +94,11 @@ pub unsafe extern "C-unwind" fn sigaction(
     -1
 }
 
-/// `__sigaction`, by which parts of libc are called.
+/// `__sigaction`, the name by which parts of libc call it.
 ///
 /// # Safety
 ///
-/// As [`sigaction`].
+/// See [`sigaction`].
 #[no_mangle]
 pub unsafe extern "C-unwind" fn __sigaction(
     number: c_int,

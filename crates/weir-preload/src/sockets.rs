@@ -1,10 +1,10 @@
 //! Unix sockets at paths of weir's, and descriptors of ours that travel over sockets (SCM_RIGHTS).
 //!
-//! The kernel binds and connects sockets at paths of its own, which weir puts in place of the program's
-//! (`process/special.rs` of the client); what it says of them is put back.
+//! The kernel binds and connects sockets at paths of its own, which weir substitutes for the program's
+//! (`process/special.rs` of the client); in the kernel's answers weir puts the program's paths back.
 //!
-//! What is sent is made ready to be shared first, as before a fork; what is received is
-//! looked at, and taken over if it stands for a file of ours.
+//! Descriptors to be sent are first prepared for sharing, as before a fork. Each received descriptor is
+//! examined, and taken over if it stands for a file of ours.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -40,7 +40,7 @@ unsafe fn carried(message: *const msghdr) -> Vec<c_int> {
     found
 }
 
-/// The path of a Unix socket's address; `None`: it is another kind, or has none.
+/// The path of a Unix socket's address; `None`: the address is of another kind, or has no path.
 ///
 /// # Safety
 ///
@@ -63,10 +63,10 @@ unsafe fn path_of<'a>(address: *const sockaddr, length: socklen_t) -> Option<&'a
     }
 }
 
-/// Where the path begins in an address.
+/// The offset of the path in an address.
 const PATH_AT: usize = core::mem::offset_of!(libc::sockaddr_un, sun_path);
 
-/// The address of a path, and how long it is.
+/// The address of a path, and its length.
 fn address_of(path: &[u8]) -> (libc::sockaddr_un, socklen_t) {
     // SAFETY: a structure of numbers.
     let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
@@ -79,7 +79,7 @@ fn address_of(path: &[u8]) -> (libc::sockaddr_un, socklen_t) {
     (address, length as socklen_t)
 }
 
-/// Makes a system call with the kernel's address of a socket of weir's.
+/// Makes a system call with the kernel's address of a socket in weir.
 fn with_kernels(
     path: &[u8],
     call: impl FnOnce(*const sockaddr, socklen_t) -> isize,
@@ -93,7 +93,7 @@ fn with_kernels(
 ///
 /// # Safety
 ///
-/// `address` is one of `length` bytes.
+/// `length` bytes at `address` are readable.
 unsafe fn by_address(
     number: core::ffi::c_long,
     socket: c_int,
@@ -105,11 +105,11 @@ unsafe fn by_address(
     unsafe { raw::syscall(number, crate::next::six(arguments)) }
 }
 
-/// `bind(2)` to a path of weir's.
+/// `bind(2)` to a path in weir.
 ///
 /// # Safety
 ///
-/// As bind(2) demands.
+/// The caller meets the requirements of bind(2).
 unsafe fn bind_ours(
     p: &'static Process,
     socket: c_int,
@@ -128,7 +128,7 @@ unsafe fn bind_ours(
     Some(bound)
 }
 
-/// Does a call with the kernel's address for a path of weir's.
+/// Makes a call with the kernel's address for a path in weir.
 ///
 /// # Safety
 ///
@@ -145,11 +145,11 @@ unsafe fn reach_ours(
     Some(kernels.and_then(|kernels| with_kernels(&kernels, call)))
 }
 
-/// `sendmsg(2)` with a path of weir's for an address.
+/// `sendmsg(2)` to an address that is a path in weir.
 ///
 /// # Safety
 ///
-/// As sendmsg(2) demands.
+/// The caller meets the requirements of sendmsg(2).
 unsafe fn send_ours(
     p: &'static Process,
     socket: c_int,
@@ -172,11 +172,11 @@ unsafe fn send_ours(
     }
 }
 
-/// Puts the path that a program gave in place of the kernel's.
+/// Replaces the kernel's path by the path that a program gave.
 ///
 /// # Safety
 ///
-/// As getsockname(2) left them: an address in `room` bytes, and its length.
+/// `address` and `length` are as getsockname(2) left them: an address in `room` bytes, and its length.
 unsafe fn show_given(address: *mut sockaddr, length: *mut socklen_t, room: socklen_t) {
     // SAFETY: as the caller vouches.
     unsafe {
@@ -193,14 +193,14 @@ unsafe fn show_given(address: *mut sockaddr, length: *mut socklen_t, room: sockl
     }
 }
 
-/// Functions that give an address.
+/// Functions that return an address.
 macro_rules! addresses {
     ($($name:ident)*) => {$(
         #[doc = concat!("`", stringify!($name), "(2)`: the path that the program gave, where it is weir's.")]
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(socket: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
             let _ends = crate::EndsByPanic;
@@ -247,7 +247,7 @@ interpose! {
         };
 }
 
-/// The kernel takes no more at a time (UIO_MAXIOV).
+/// The kernel's maximum for one call (UIO_MAXIOV).
 const MOST_MESSAGES: c_uint = 1024;
 
 mod others {
@@ -267,7 +267,7 @@ pub use others::resolve_all as resolve_others;
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn recvmsg(
     socket: c_int,
@@ -291,7 +291,7 @@ pub unsafe extern "C-unwind" fn recvmsg(
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn recvmmsg(
     socket: c_int,
@@ -301,7 +301,7 @@ pub unsafe extern "C-unwind" fn recvmmsg(
     timeout: *mut libc::timespec,
 ) -> c_int {
     let p = weir_client::process::process();
-    // SAFETY: as the caller vouches; of the messages so many were filled.
+    // SAFETY: as the caller vouches; this number of messages was filled.
     unsafe {
         let got = others::recvmmsg().map_or(-1, |f| f(socket, messages, count, flags, timeout));
         crate::guarded(|| {

@@ -1,9 +1,9 @@
 //! `posix_spawn(3)`: libc starts a child that opens files, changes directories and runs the program from
-//! inside. Where any of that concerns weir, the child is made here, by fork, and does the same by
-//! functions that are ours.
+//! inside. If any of that concerns weir, this file forks the child, which does the same by interposed
+//! functions.
 //!
-//! libc alone knows what is in its list of actions, so what is added to one is noted here too. The note
-//! goes with posix_spawn_file_actions_destroy, or with the next list at its address.
+//! Only libc knows the contents of its list of actions, so each added action is noted here too. The note
+//! is dropped by posix_spawn_file_actions_destroy, or with the next list at its address.
 
 use core::ffi::{c_char, c_int, c_short, c_void};
 use std::ffi::CString;
@@ -37,7 +37,7 @@ mod next {
 
 pub use next::resolve_all as resolve;
 
-/// What a child is to do before its program runs.
+/// An action of a child before its program runs.
 #[derive(Clone, Debug)]
 enum Action {
     Open {
@@ -65,15 +65,15 @@ struct Noted {
 
 static NOTED: SigLock<Vec<Noted>> = SigLock::new(Vec::new());
 
-/// Keeps the lock of the notes over a fork.
+/// Takes the lock of the notes before a fork, and keeps it.
 pub(crate) fn before_fork() {
-    // Nobody has this who could fork: signals are blocked meanwhile.
+    // The holder of this lock cannot be the forking thread: its signals are blocked.
     if let Some(noted) = NOTED.lock() {
         noted.keep();
     }
 }
 
-/// Gives it back, in both processes.
+/// Releases the lock, in both processes.
 pub(crate) fn after_fork() {
     // SAFETY: `before_fork` kept it, by this thread.
     unsafe { NOTED.give_back() };
@@ -125,7 +125,7 @@ macro_rules! actions {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name($list: *mut c_void $(, $p: $t)*) -> c_int {
             let _ends = crate::EndsByPanic;
@@ -152,7 +152,7 @@ actions! {
     posix_spawn_file_actions_addtcsetpgrp_np(list, terminal: c_int) => note(list, Action::TakeTerminal(terminal));
 }
 
-/// A program to start, as the caller says it.
+/// A program to start, as the caller specifies it.
 #[derive(Clone, Copy)]
 struct Program {
     file: *const c_char,
@@ -161,7 +161,7 @@ struct Program {
 }
 
 impl Program {
-    /// True if the interposer will not be in it.
+    /// True if the program starts without the interposer.
     unsafe fn starts_without_us(&self) -> bool {
         // SAFETY: as the caller of posix_spawn vouches.
         unsafe {
@@ -175,7 +175,7 @@ impl Program {
         }
     }
 
-    /// Whether it lies in weir, or may be found there.
+    /// True if the program lies in weir, or may be found there.
     unsafe fn is_ours(&self) -> bool {
         // SAFETY: as the caller of posix_spawn vouches.
         unsafe {
@@ -190,8 +190,8 @@ impl Program {
     }
 }
 
-/// Whether an action concerns weir, as far as the caller's directory and descriptors say. Behind a change of
-/// the directory every path may.
+/// Returns true if an action concerns weir, judged by the caller's directory and descriptors. After a
+/// change of directory any path may.
 fn concerns_us(actions: &[Action]) -> bool {
     actions.iter().any(|action| match action {
         // SAFETY: a C string.
@@ -207,7 +207,7 @@ macro_rules! spawns {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(
             pid: *mut libc::pid_t,
@@ -273,7 +273,7 @@ const KNOWN: c_int = RESET_IDS
     | USE_VFORK
     | SET_SESSION;
 
-/// What posix_spawnattr_t says.
+/// The contents of posix_spawnattr_t.
 struct Attributes {
     flags: c_int,
     group: libc::pid_t,
@@ -286,7 +286,7 @@ struct Attributes {
 impl Attributes {
     /// # Safety
     ///
-    /// `attributes` is null or what posix_spawnattr_init(3) filled.
+    /// `attributes` is null or was filled by posix_spawnattr_init(3).
     unsafe fn of(attributes: *const c_void) -> Result<Attributes, Errno> {
         // SAFETY: as the caller vouches; all zero is a value of each of these.
         unsafe {
@@ -314,7 +314,7 @@ impl Attributes {
         self.flags & flag != 0
     }
 
-    /// Does what they say, in the child, but for the mask of signals.
+    /// Applies the attributes in the child, except the signal mask.
     unsafe fn apply(&self) -> Result<(), Errno> {
         // SAFETY: numbers, and structures of this one.
         unsafe {
@@ -382,11 +382,12 @@ impl Drop for Blocked {
     }
 }
 
-/// Starts the program in a child. An error of the child before its program runs is the caller's.
+/// Starts the program in a child. An error of the child before its program runs is returned to the
+/// caller.
 ///
 /// # Safety
 ///
-/// As posix_spawn(3) demands.
+/// The caller meets the requirements of posix_spawn(3).
 unsafe fn spawn(
     program: &Program,
     actions: &[Action],
@@ -426,7 +427,7 @@ unsafe fn spawn(
     }
 }
 
-/// A pipe, of numbers that no action means.
+/// A pipe with descriptor numbers that no action uses.
 unsafe fn pipe_above(actions: &[Action]) -> Result<[c_int; 2], Errno> {
     let used = actions.iter().map(|action| match action {
         Action::Open { fd, .. }
@@ -457,7 +458,7 @@ unsafe fn pipe_above(actions: &[Action]) -> Result<[c_int; 2], Errno> {
     }
 }
 
-/// What the child does. Comes back only with what failed.
+/// Runs in the child. Returns only an error.
 unsafe fn begin(
     program: &Program,
     actions: &[Action],

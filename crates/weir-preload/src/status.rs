@@ -1,5 +1,5 @@
-//! Calls that fill a structure with what a file or the file system is: stat, statx,
-//! statfs, statvfs, pathconf.
+//! Calls that fill a structure with the status of a file or file system: stat, statx, statfs, statvfs,
+//! pathconf.
 
 use core::ffi::{c_char, c_int, c_long, c_uint};
 
@@ -30,7 +30,7 @@ unsafe fn give<T, F>(outcome: Outcome<F>, into: *mut T, convert: fn(&F) -> T) ->
     })
 }
 
-/// As `struct stat`.
+/// The status as a `struct stat`.
 #[allow(clippy::cast_lossless)] // other widths on aarch64
 fn stat_of(s: &Stat) -> libc::stat {
     // SAFETY: a structure of numbers.
@@ -50,7 +50,7 @@ fn stat_of(s: &Stat) -> libc::stat {
     c
 }
 
-/// As `struct statx`.
+/// The status as a `struct statx`.
 #[allow(clippy::cast_possible_truncation)] // nanoseconds below 10^9; the mode's upper bits are 0
 fn statx_of(s: &Stat) -> libc::statx {
     // SAFETY: a structure of numbers.
@@ -142,11 +142,11 @@ unsafe fn at(
     path.and_then(|path| p.fstatat(fd, path, flags))
 }
 
-/// `statx(2)`: the same, with its own flags and a mask, all of which is given in any case.
+/// `statx(2)`: `at` with statx's flags and a mask; all fields are filled in any case.
 ///
 /// # Safety
 ///
-/// As for `at`.
+/// See `at`.
 unsafe fn statx_at(
     p: &'static weir_client::process::Process,
     fd: c_int,
@@ -162,7 +162,7 @@ unsafe fn statx_at(
     Some(found)
 }
 
-/// AT_STATX_SYNC_TYPE: how fresh; what weir says is as of now in any case.
+/// AT_STATX_SYNC_TYPE: how fresh the status is to be; weir's is always current.
 const SYNC_TYPE: c_int = 0x6000;
 /// STATX__RESERVED.
 const STATX_RESERVED: c_uint = 0x8000_0000;
@@ -226,7 +226,7 @@ macro_rules! by_path_or_descriptor {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C" fn $path_fn(path: *const c_char, into: *mut libc::statvfs) -> c_int {
             crate::guarded(|| {
@@ -245,7 +245,7 @@ macro_rules! by_path_or_descriptor {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C" fn $fd_fn(fd: c_int, into: *mut libc::statvfs) -> c_int {
             crate::guarded(|| {
@@ -266,7 +266,7 @@ by_path_or_descriptor! { statvfs fstatvfs statvfs64 fstatvfs64 }
 /// The greatest number of a limit (_PC_2_SYMLINKS).
 const LAST_LIMIT: c_int = libc::_PC_2_SYMLINKS;
 
-/// Limits of our file system, as pathconf(3) names them; -1: no limit or no such one.
+/// A limit of our file system, as pathconf(3) names it; -1: there is no limit, or no such name.
 fn limit(name: c_int) -> c_long {
     match name {
         libc::_PC_NAME_MAX => 255,
@@ -279,7 +279,7 @@ fn limit(name: c_int) -> c_long {
         | libc::_PC_REC_INCR_XFER_SIZE
         | libc::_PC_ALLOC_SIZE_MIN => 4096,
         libc::_PC_SYMLINK_MAX => 4095,
-        // No limit, or nothing that would be there: errno stays as it is.
+        // No limit, or a feature that we do not have: errno stays unchanged.
         other if (0..=LAST_LIMIT).contains(&other) => -1,
         _ => {
             crate::raw::set_errno(Errno::INVAL);
@@ -292,14 +292,14 @@ fn limit(name: c_int) -> c_long {
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn pathconf(path: *const c_char, name: c_int) -> c_long {
     crate::guarded(|| {
         // SAFETY: as the caller vouches.
         unsafe {
             if crate::is_our_c_path(HERE, path) {
-                // Of what is not there nothing is said.
+                // A file that does not exist has no limits.
                 match at(weir_client::process::process(), HERE, path, 0) {
                     Some(Err(errno)) => {
                         crate::raw::set_errno(errno);

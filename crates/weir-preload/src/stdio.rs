@@ -1,16 +1,15 @@
 //! glibc's stdio: five slots of its tables, patched.
 //!
-//! A `FILE` calls the kernel through the slots read, write, seek, close and stat of a
-//! table of functions, from inside libc, where no interposed symbol is looked up. All
-//! of stdio (formatted, wide, unlocked, `getline`...) works on our files once these
-//! slots look whether the stream's descriptor is ours. The tables lie in a section of
-//! libc that it checks on use, so they are changed in place, once, at start.
+//! A `FILE` calls the kernel through the slots read, write, seek, close and stat of a table of
+//! functions, from inside libc, where no interposed symbol is looked up. All of stdio (formatted, wide,
+//! unlocked, `getline`...) works on our files once these slots check whether the stream's descriptor is
+//! ours. The tables lie in a section of libc that it checks on use, so they are changed in place, once,
+//! at start.
 //!
-//! The layout that is relied on (`_IO_jump_t`, and three fields of `FILE`) has not
-//! changed since glibc 2.1 and is part of its ABI; [`patch`] still proves it first: the
-//! slots must hold the functions that libc exports under the names `_IO_file_read`,
-//! `_IO_file_seek`, `_IO_file_close` and `_IO_file_stat`. Where they do not, stdio on
-//! our files is not supported and `fopen` says so (ENOTSUP).
+//! The layout that this file relies on (`_IO_jump_t`, and three fields of `FILE`) has not changed since
+//! glibc 2.1 and is part of its ABI; [`patch`] still verifies it first: the slots must hold the
+//! functions that libc exports under the names `_IO_file_read`, `_IO_file_seek`, `_IO_file_close` and
+//! `_IO_file_stat`. If they do not, stdio on our files is not supported and `fopen` fails with ENOTSUP.
 //!
 //! Opening: a stream is made by the real `fopen` on /dev/null with the wanted mode, and
 //! then given our descriptor, because `fdopen` would look at the placeholder's flags.
@@ -41,11 +40,11 @@ type SeekFn = unsafe extern "C-unwind" fn(*mut FILE, i64, c_int) -> i64;
 type CloseFn = unsafe extern "C-unwind" fn(*mut FILE) -> c_int;
 type StatFn = unsafe extern "C-unwind" fn(*mut FILE, *mut libc::stat) -> c_int;
 
-/// What the slots held before.
+/// The functions that the slots held before.
 static ORIGINAL: [AtomicUsize; 5] = [const { AtomicUsize::new(0) }; 5];
 static PATCHED: AtomicBool = AtomicBool::new(false);
 
-/// Whether streams of our files work.
+/// Returns true if streams of our files work.
 pub fn works() -> bool {
     PATCHED.load(Ordering::Acquire)
 }
@@ -82,7 +81,7 @@ fn slot_of(table: usize, slot: usize) -> *mut usize {
     (table + (FIRST_SLOT + slot) * size_of::<usize>()) as *mut usize
 }
 
-/// Whether the slots hold what libc exports by name.
+/// Returns true if the slots hold the functions that libc exports by name.
 fn is_as_expected(table: usize) -> bool {
     let names = [
         (0, c"_IO_file_read"),
@@ -130,7 +129,7 @@ fn replace(table: usize) -> bool {
     true
 }
 
-/// A stream that libc has just opened: its descriptor is not weir's.
+/// Notes a stream that libc has just opened: its descriptor is not weir's.
 ///
 /// # Safety
 ///
@@ -157,7 +156,7 @@ unsafe fn fileno(file: *mut FILE) -> c_int {
 ///
 /// # Safety
 ///
-/// `F` is the type of the slot's functions, and one of ours was reached by way of the table.
+/// `F` is the type of the slot's functions, and one of ours was called through the table.
 unsafe fn original<F: Copy>(slot: usize) -> F {
     const { assert!(size_of::<F>() == size_of::<usize>()) };
     let address = ORIGINAL[slot].load(Ordering::Relaxed);
@@ -177,7 +176,8 @@ unsafe extern "C-unwind" fn file_read(file: *mut FILE, buffer: *mut c_void, n: i
     }
 }
 
-/// As `_IO_new_file_write`: all of it, or an error flag and what was written.
+/// The contract of `_IO_new_file_write`: writes all, or sets an error flag and returns the number of
+/// bytes written.
 unsafe extern "C-unwind" fn file_write(file: *mut FILE, buffer: *const c_void, n: isize) -> isize {
     // SAFETY: libc calls this with its own FILE, and n bytes.
     unsafe {
@@ -253,7 +253,7 @@ crate::next::next_fn! {
 /// A mode string of fopen(3), taken apart.
 struct Mode {
     flags: c_int,
-    /// The mode without what only concerns the opening: `e`, `m` and `x`.
+    /// The mode without the letters that concern only the opening: `e`, `m` and `x`.
     rest: [u8; 64],
 }
 
@@ -297,9 +297,8 @@ unsafe fn stream_of(fd: c_int, mode: &Mode) -> *mut FILE {
         raw::set_errno(Errno::NOTSUP);
         return core::ptr::null_mut();
     };
-    // SAFETY: two C strings; the FILE that comes back is glibc's, so its descriptor is
-    // where every FILE has it. What it had is closed and ours put in its place, before
-    // anybody else knows the stream.
+    // SAFETY: two C strings; the FILE that libc returns is glibc's, so its descriptor is where every
+    // FILE has it. Its descriptor is closed and replaced by ours before other code knows the stream.
     unsafe {
         let file = open(c"/dev/null".as_ptr(), mode.rest.as_ptr().cast());
         if !file.is_null() {
@@ -311,7 +310,7 @@ unsafe fn stream_of(fd: c_int, mode: &Mode) -> *mut FILE {
     }
 }
 
-/// Opens our file as a stream, or says that the path is not ours.
+/// Opens our file as a stream; `None` if the path is not ours.
 ///
 /// # Safety
 ///
@@ -358,7 +357,7 @@ macro_rules! fopens {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
             let _ends = crate::EndsByPanic;
@@ -379,7 +378,7 @@ macro_rules! freopens {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE {
             let _ends = crate::EndsByPanic;
@@ -405,8 +404,8 @@ macro_rules! tmpfiles {
     )*};
 }
 
-/// The exported symbols, in a module of their own, since the next library's functions
-/// have the same names.
+/// The exported symbols, in a module of their own, because the next library's functions have the same
+/// names.
 mod exported {
     use super::{c_char, c_int, open_stream, stream_of, CStr, Errno, Mode, FILE};
     use crate::{is_ours, raw};
@@ -419,7 +418,7 @@ mod exported {
     ///
     /// # Safety
     ///
-    /// As the C function of this name demands.
+    /// The caller meets the requirements of the C function of this name.
     #[no_mangle]
     pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         let _ends = crate::EndsByPanic;
@@ -439,8 +438,7 @@ mod exported {
     }
 }
 
-/// Whether a descriptor's access mode allows that of a stream; sets O_APPEND as
-/// fdopen(3) does.
+/// Returns true if a descriptor's access mode allows that of a stream; sets O_APPEND as fdopen(3) does.
 fn allows(fd: c_int, wanted: c_int) -> bool {
     // SAFETY: two fcntl calls without pointers.
     let flags = unsafe { calls::fcntl(fd, libc::F_GETFL, 0) };
@@ -455,13 +453,13 @@ fn allows(fd: c_int, wanted: c_int) -> bool {
 
 type Reopen = unsafe extern "C-unwind" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
 
-/// `freopen(3)`, where the old file, the new one, both or neither may be ours. libc
-/// replaces the descriptor behind our back, so it is told to open /dev/null under the
-/// old number, which is then made ours.
+/// `freopen(3)`, where the old file, the new one, both or neither may be ours. libc replaces the
+/// descriptor without a call of ours. So libc opens /dev/null under the old number, which is then made
+/// ours.
 ///
 /// # Safety
 ///
-/// As freopen(3) demands.
+/// The caller meets the requirements of freopen(3).
 unsafe fn reopen(
     path: *const c_char,
     mode: *const c_char,
@@ -475,7 +473,7 @@ unsafe fn reopen(
     unsafe {
         let old = fileno(file);
         let was_ours = is_ours(old);
-        // Without a path it is the same file, opened anew: libc would do that by this link.
+        // Without a path the same file is opened anew: libc would do that by this link.
         let own_link = CString::new(format!("/proc/self/fd/{old}")).unwrap_or_default();
         let path = match path.is_null() && was_ours {
             true => own_link.as_ptr(),

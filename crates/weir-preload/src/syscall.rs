@@ -1,7 +1,7 @@
 //! `syscall(2)`: system calls by number, as Node, libuv and others make them.
 //!
-//! Those that take a descriptor or a path, or give a descriptor, are what libc's functions of their names
-//! are, ours; all others go to the kernel from here. A frame of a compiled function must not stand
+//! System calls that take a descriptor or a path, or return a descriptor, go to the interposed functions
+//! of the same names; all others go directly to the kernel. No frame of a compiled function may stand
 //! between the program and the kernel: `syscall(SYS_vfork)` returns twice. So the front is a few
 //! instructions, which look the number up and jump.
 
@@ -15,25 +15,25 @@ use crate::{
     calls, ending, exec, limits, made, memory, names, rings, sockets, status, temp, users,
 };
 
-/// Numbers are less than this; a bit each.
+/// All interposed numbers are below this; the table has a bit for each.
 const NUMBERS: usize = 512;
 
-/// Declares which functions are system calls, by number.
+/// Declares which functions implement system calls, by number.
 macro_rules! by_number {
     ([$a:ident, $b:ident, $c:ident, $d:ident, $e:ident, $f:ident]
     $($(#[$only:meta])* $number:ident: $function:path, ($($argument:ident $t:ty),*);)*) => {
-        /// The numbers of these.
+        /// The numbers of these, one bit each.
         static OURS: [u64; NUMBERS / 64] = {
             let mut ours = [0; NUMBERS / 64];
             $($(#[$only])* { ours[libc::$number as usize / 64] |= 1 << (libc::$number % 64); })*
             ours
         };
 
-        /// A call of one of these.
+        /// Calls the function of one of these numbers.
         ///
         /// # Safety
         ///
-        /// As the system call demands of its arguments.
+        /// The arguments must be valid for the system call.
         #[allow(
             clippy::too_many_arguments, unused_variables, clippy::cast_lossless,
             reason = "as many as a system call has, words all of them"
@@ -60,7 +60,7 @@ by_number! {
     SYS_pwrite64: calls::pwrite, (a c_int, b *const c_void, c usize, d i64);
     SYS_readv: calls::readv, (a c_int, b *const libc::iovec, c c_int);
     SYS_writev: calls::writev, (a c_int, b *const libc::iovec, c c_int);
-    // The offset's upper half is in an argument of its own, which a 64-bit kernel does not look at.
+    // The upper half of the offset is a separate argument, which a 64-bit kernel ignores.
     SYS_preadv: calls::preadv, (a c_int, b *const libc::iovec, c c_int, d i64);
     SYS_pwritev: calls::pwritev, (a c_int, b *const libc::iovec, c c_int, d i64);
     SYS_preadv2: calls::preadv2, (a c_int, b *const libc::iovec, c c_int, d i64, f c_int);
@@ -205,14 +205,14 @@ by_number! {
     SYS_exit_group: exit_group, (a c_int);
 }
 
-/// What stands for the flags of calls that have none.
+/// The flags of calls that have none.
 const NO_FLAGS: c_int = 0;
 
 unsafe fn exit_group(status: c_int) -> c_long {
     ending::_exit(status)
 }
 
-/// `fadvise64(2)`, which says by errno what the function of libc returns.
+/// `fadvise64(2)`, which reports by errno the error that libc's function returns.
 unsafe fn advise(fd: c_int, offset: i64, length: i64, advice: c_int) -> c_int {
     // SAFETY: numbers.
     match unsafe { calls::posix_fadvise(fd, offset, length, advice) } {
@@ -224,7 +224,7 @@ unsafe fn advise(fd: c_int, offset: i64, length: i64, advice: c_int) -> c_int {
     }
 }
 
-/// `getcwd(2)`, which returns how many bytes the path has with its NUL.
+/// `getcwd(2)`, which returns the length of the path with its NUL.
 unsafe fn getcwd(into: *mut c_char, room: usize) -> c_long {
     // SAFETY: as the caller vouches.
     unsafe {
@@ -245,7 +245,7 @@ struct OpenHow {
     resolve: u64,
 }
 
-/// `openat2(2)`. ENOSYS for our paths with rules for how they are resolved: callers then do without.
+/// `openat2(2)`. ENOSYS for our paths with rules for their resolution: callers then do without openat2.
 unsafe fn openat2(at: c_int, path: *const c_char, how: *const OpenHow, size: usize) -> c_int {
     // SAFETY: as the caller vouches.
     unsafe {
@@ -263,7 +263,7 @@ unsafe fn openat2(at: c_int, path: *const c_char, how: *const OpenHow, size: usi
     }
 }
 
-/// The kernel said that a call failed.
+/// The return value for a call that the kernel failed; sets errno.
 extern "C" fn failed(result: isize) -> isize {
     raw::outcome(result)
 }
@@ -272,7 +272,7 @@ extern "C" fn failed(result: isize) -> isize {
 ///
 /// # Safety
 ///
-/// As the system call demands of its arguments.
+/// The arguments must be valid for the system call.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[no_mangle]
@@ -309,7 +309,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
 ///
 /// # Safety
 ///
-/// As the system call demands of its arguments.
+/// The arguments must be valid for the system call.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 #[no_mangle]

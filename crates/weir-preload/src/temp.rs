@@ -35,7 +35,7 @@ mod next {
 
 pub use next::resolve_all as resolve;
 
-/// Gives `text` to the caller: in `into`, of `room` bytes, or malloc'ed if that is null.
+/// Returns `text` to the caller: in `into`, of `room` bytes, or malloc'ed if that is null.
 ///
 /// # Safety
 ///
@@ -70,7 +70,7 @@ fn fails(errno: Errno) -> *mut c_char {
 
 /// # Safety
 ///
-/// As realpath(3) demands.
+/// The caller meets the requirements of realpath(3).
 unsafe fn real(path: *const c_char, into: *mut c_char) -> Option<*mut c_char> {
     let mut buffer = [0; PATH_MAX];
     // SAFETY: as the caller vouches: a C string, and PATH_MAX bytes of room.
@@ -88,7 +88,7 @@ unsafe fn real(path: *const c_char, into: *mut c_char) -> Option<*mut c_char> {
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn realpath(path: *const c_char, into: *mut c_char) -> *mut c_char {
     crate::guarded(|| {
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn realpath(path: *const c_char, into: *mut c_char) -> *mu
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn __realpath_chk(
     path: *const c_char,
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn __realpath_chk(
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
     crate::guarded(|| {
@@ -131,11 +131,11 @@ pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_c
     })
 }
 
-/// `getcwd(3)`. Without a buffer one of `room` bytes is malloc'ed, or of as many as it takes.
+/// `getcwd(3)`. Without a buffer it mallocs one of `room` bytes, or if that is 0 of the size needed.
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn getcwd(into: *mut c_char, room: usize) -> *mut c_char {
     crate::guarded(|| {
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn getcwd(into: *mut c_char, room: usize) -> *mut c_char {
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn __getcwd_chk(into: *mut c_char, room: usize, _have: usize) -> *mut c_char {
     crate::guarded(|| {
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn __getcwd_chk(into: *mut c_char, room: usize, _have: usi
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn getwd(into: *mut c_char) -> *mut c_char {
     crate::guarded(|| {
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn getwd(into: *mut c_char) -> *mut c_char {
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn __getwd_chk(into: *mut c_char, _have: usize) -> *mut c_char {
     crate::guarded(|| {
@@ -199,11 +199,11 @@ pub unsafe extern "C" fn __getwd_chk(into: *mut c_char, _have: usize) -> *mut c_
     })
 }
 
-/// `get_current_dir_name(3)`: as a shell came here, if `$PWD` says so and is right.
+/// `get_current_dir_name(3)`: the value of `$PWD`, if it is set and right.
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
     crate::guarded(|| {
@@ -237,11 +237,11 @@ unsafe fn file_of(path: *const c_char) -> Option<(libc::dev_t, libc::ino_t)> {
     }
 }
 
-/// `ftok(3)`: of the inode's and the file system's numbers, as libc has it.
+/// `ftok(3)`: made of the inode's and the file system's numbers, as in libc.
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn ftok(path: *const c_char, project: c_int) -> libc::key_t {
     crate::guarded(|| {
@@ -258,11 +258,11 @@ pub unsafe extern "C" fn ftok(path: *const c_char, project: c_int) -> libc::key_
     })
 }
 
-/// `tempnam(3)`: in `$TMPDIR`, else in the directory that is given, else where libc has it.
+/// `tempnam(3)`: in `$TMPDIR`, else in the directory that is given, else in libc's default.
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn tempnam(given: *const c_char, prefix: *const c_char) -> *mut c_char {
     crate::guarded(|| {
@@ -302,7 +302,7 @@ pub unsafe extern "C" fn tempnam(given: *const c_char, prefix: *const c_char) ->
     })
 }
 
-/// Whether there is a directory.
+/// Returns true if a path names a directory.
 ///
 /// # Safety
 ///
@@ -317,7 +317,7 @@ unsafe fn is_directory(path: *const c_char) -> bool {
     }
 }
 
-/// As [`file_of`], of a link itself.
+/// The inode of a link itself.
 ///
 /// # Safety
 ///
@@ -330,7 +330,7 @@ unsafe fn file_of_link(path: *const c_char) -> Option<libc::ino_t> {
     }
 }
 
-/// How often a taken name is replaced by another one.
+/// The maximum number of names to try.
 const ATTEMPTS: u32 = 1 << 14;
 const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
 
@@ -389,7 +389,7 @@ unsafe fn with_random_name(
 
 /// # Safety
 ///
-/// As mkostemps(3) demands.
+/// The caller meets the requirements of mkostemps(3).
 unsafe fn make_file(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
     let flags = (flags & !libc::O_ACCMODE) | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
     // SAFETY: as the caller vouches.
@@ -402,7 +402,7 @@ macro_rules! templates {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C" fn $name(template: *mut c_char, $($p: c_int),*) -> c_int {
             crate::guarded(|| {
@@ -432,7 +432,7 @@ templates! {
 ///
 /// # Safety
 ///
-/// As the C function of this name demands.
+/// The caller meets the requirements of the C function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn mkdtemp(template: *mut c_char) -> *mut c_char {
     crate::guarded(|| {

@@ -1,7 +1,7 @@
 //! Programs that change their user or groups: the client checks permissions for the new ones.
 //!
 //! libc makes these calls on all threads of the process, as POSIX demands. A program that makes the
-//! system call itself changes one thread only; weir then takes its user for that of the process.
+//! system call itself changes one thread only; weir then treats its user as that of the process.
 
 use core::ffi::{c_char, c_int, c_long};
 
@@ -23,7 +23,7 @@ macro_rules! watched {
             ///
             /// # Safety
             ///
-            /// As the C function of this name demands.
+            /// The caller meets the requirements of the C function of this name.
             #[no_mangle]
             pub unsafe extern "C-unwind" fn $name($($p: $t),*) -> c_int {
                 let _ends = crate::EndsByPanic;
@@ -37,7 +37,7 @@ macro_rules! watched {
     };
 }
 
-/// The program is about to act as this user; `uid_t::MAX`: as the one that it is.
+/// Tells the client that the program is about to act as this user; `uid_t::MAX`: no change.
 fn becomes(uid: uid_t) {
     if uid != uid_t::MAX {
         weir_client::process::process().before_user_change(uid);
@@ -57,19 +57,19 @@ watched! {
     initgroups(user: *const c_char, group: gid_t);
 }
 
-/// Looks up what stands behind each wrapper.
+/// Looks up the next function behind each wrapper.
 pub fn resolve() {
     next::resolve_all();
 }
 
-/// Declares what stands for system calls by number: they concern the calling thread alone.
+/// Declares the functions for system calls by number: these concern the calling thread alone.
 macro_rules! by_number {
     ($($name:ident($a:ident, $b:ident, $c:ident) $number:ident $(as $effective:ident)?;)*) => {$(
         #[doc = concat!("`", stringify!($number), "`, of the calling thread.")]
         ///
         /// # Safety
         ///
-        /// As the system call demands of its arguments.
+        /// The arguments must be valid for the system call.
         pub unsafe fn $name($a: usize, $b: usize, $c: usize) -> c_long {
             $( becomes($effective as uid_t); )?
             // SAFETY: as the caller vouches.

@@ -1,8 +1,8 @@
-//! `ftw(3)` and `nftw(3)`: libc walks from inside, so they are written here as its manual page says,
-//! in terms of functions that are ours.
+//! `ftw(3)` and `nftw(3)`: libc walks from inside, so this file implements them after their manual page,
+//! on top of the interposed functions.
 //!
-//! A directory is read whole before what is in it is visited, so that a tree can be removed while it is
-//! walked. Its descriptor stays open below it as long as the caller's number allows.
+//! A directory is read whole before its entries are visited, so that a tree can be removed while it is
+//! walked. Its descriptor stays open below it as long as the caller's limit allows.
 
 use core::ffi::{c_char, c_int, CStr};
 use std::ffi::CString;
@@ -59,7 +59,7 @@ macro_rules! walks {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $plain(path: *const c_char, visit: Visit, open: c_int) -> c_int {
             let _ends = crate::EndsByPanic;
@@ -76,7 +76,7 @@ macro_rules! walks {
         ///
         /// # Safety
         ///
-        /// As the C function of this name demands.
+        /// The caller meets the requirements of the C function of this name.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $full(path: *const c_char, visit: Visit, open: c_int, flags: c_int) -> c_int {
             let _ends = crate::EndsByPanic;
@@ -92,20 +92,20 @@ macro_rules! walks {
 }
 walks! { ftw nftw ftw64 nftw64 }
 
-/// What ends a walk, but for its end: what the caller's function returned, or -1 with errno set.
+/// An early end of a walk: the return value of the caller's function, or -1 with errno set.
 struct Ended(c_int);
 
 struct Walk {
     visit: Visit,
     flags: c_int,
-    /// ftw(3) knows fewer kinds of files.
+    /// True for ftw(3), which knows fewer kinds of files.
     plain: bool,
-    /// How many directories may be open at a time.
+    /// The number of directories that may be open at a time.
     open: usize,
     device: libc::dev_t,
     /// The directories that were walked, unless links are not followed.
     seen: Vec<(libc::dev_t, libc::ino_t)>,
-    /// The path that is visited, and where in it the last name begins.
+    /// The path that is visited, and the offset of its last name.
     path: Vec<u8>,
     at: Where,
 }
@@ -127,7 +127,7 @@ const DIRECTORY: c_int = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
 impl Walk {
     /// # Safety
     ///
-    /// As nftw(3) demands.
+    /// The caller meets the requirements of nftw(3).
     unsafe fn begin(
         path: *const c_char,
         visit: Visit,
@@ -182,7 +182,7 @@ impl Walk {
         self.flags & flag != 0
     }
 
-    /// Goes back to the current directory after a walk that changes it.
+    /// Restores the current directory after a walk that changes it.
     fn with_directory_kept(
         &mut self,
         walk: impl FnOnce(&mut Walk) -> Result<(), Ended>,
@@ -201,7 +201,7 @@ impl Walk {
         walked
     }
 
-    /// The path as it is to be looked at from the current directory.
+    /// The path by which the file is reached from the current directory.
     fn reachable(&self) -> CString {
         match &self.path[self.at.base as usize..] {
             _ if !self.does(FTW_CHDIR) => c_string(&self.path),
@@ -224,7 +224,7 @@ impl Walk {
         }
     }
 
-    /// What kind of file it is, and what stat says.
+    /// The kind of a file, and its stat.
     fn look(&self, at: c_int, name: &CStr) -> (c_int, libc::stat) {
         // SAFETY: all zero is a value of it; C strings, and room for one.
         unsafe {
@@ -267,7 +267,8 @@ impl Walk {
         }
     }
 
-    /// Visits a directory and what is in it. `name` leads there from `parent`, or from the current one.
+    /// Visits a directory and its entries. `name` leads there from `parent`, or from the current
+    /// directory.
     fn directory(
         &mut self,
         parent: Option<&Open>,
@@ -304,7 +305,7 @@ impl Walk {
             Err(Ended(FTW_SKIP_SIBLINGS)) if self.does(FTW_ACTIONRETVAL) => Ok(()),
             walked => walked,
         };
-        // The caller's function finds the directory by its name, from where that is.
+        // The caller's function finds the directory by its name, relative to its parent.
         if self.does(FTW_CHDIR) {
             if let Some(parent) = parent {
                 // SAFETY: a number.
@@ -360,7 +361,7 @@ impl Walk {
 }
 
 fn c_string(bytes: &[u8]) -> CString {
-    // There is no 0 in what came out of C strings.
+    // Parts of C strings have no 0.
     CString::new(bytes).unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! Asking a running server, for `weir status` and its like.
+//! Connections to a running server, for `weir status` and other tools.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,22 +9,22 @@ use weir_core::proto::{self, FsError, Hello, Operation, Role, Welcome};
 
 use crate::frame;
 
-/// How long a server may take to answer.
+/// The time in which a server must answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Why a server could not be asked.
+/// The reason why a request to a server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The server's socket is not there, or closed.
+    /// The server's socket does not exist, or was closed.
     #[error("the server does not answer")]
     Unreachable(#[from] std::io::Error),
     /// It speaks another version of the protocol.
     #[error("the server speaks version {0} of the protocol, this program version {ours}", ours = proto::VERSION)]
     Version(u32),
-    /// What it said could not be understood.
+    /// Its answer could not be decoded.
     #[error("the server's answer cannot be understood")]
     Garbled,
-    /// It refused.
+    /// It refused the request.
     #[error("the server refused")]
     Refused(#[from] FsError),
 }
@@ -56,12 +56,12 @@ impl Control {
         Ok(Control { socket, welcome })
     }
 
-    /// What the server said of itself.
+    /// The server's welcome.
     pub fn welcome(&self) -> &Welcome {
         &self.welcome
     }
 
-    /// Has the server do `op`.
+    /// Makes the server do `op`.
     pub fn call<O: Operation>(&mut self, op: O) -> Result<O::Reply, ControlError> {
         let mut bytes = Vec::new();
         proto::request(op, &mut bytes);

@@ -6,25 +6,25 @@
 //! +-----------------+---------------------+
 //! ```
 
-/// The longest frame a server takes: requests are short, and the sender may be mad.
+/// The longest frame that a server takes: requests are short, and the sender may be faulty.
 pub const MAX_REQUEST: usize = 64 << 10;
-/// The longest frame a tool takes from a server.
+/// The longest frame that a tool takes from a server.
 pub const MAX_REPLY: usize = 16 << 20;
 /// The name of the socket in the run directory.
 pub const SOCKET: &str = "server.sock";
 
-/// A frame is longer than it may be.
+/// The error that a frame is too long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a frame of {0} bytes")]
 pub struct TooLong(pub usize);
 
-/// Frames a message.
+/// Makes a frame of a message.
 pub fn frame(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     [&length.to_le_bytes(), message].concat()
 }
 
-/// Takes the first whole frame out of what was received.
+/// Takes the first whole frame out of the received bytes.
 pub fn take(received: &mut Vec<u8>, max: usize) -> Result<Option<Vec<u8>>, TooLong> {
     let Some(head) = received.first_chunk::<4>() else {
         return Ok(None);

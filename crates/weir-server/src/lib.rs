@@ -3,12 +3,12 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`cluster`] | the logic, without sockets, threads and clocks: a room for each subject |
-//! | [`node`] | this server's own tables, and what the logic asks of the kernel |
-//! | [`arrival`] | where bytes of other nodes arrive for a client |
-//! | [`options`] | what a server is started with |
-//! | [`rules`] | how files are shared, by path |
+//! | [`node`] | this server's own tables, and the logic's interface to the kernel |
+//! | [`arrival`] | the memory in which bytes of other nodes arrive for a client |
+//! | [`options`] | the settings of a server |
+//! | [`rules`] | rules for how files are shared, by path |
 //! | [`runtime`] | one server's threads, socket and shared memory |
-//! | [`control`] | asking a running server, for tools |
+//! | [`control`] | requests to a running server, for tools |
 #![forbid(unsafe_code)]
 
 pub mod cluster;

@@ -1,5 +1,5 @@
-//! This server's own tables, and what the logic asks of the kernel: the parts of `cluster` that the
-//! runtime, tests and the simulator use.
+//! This server's own tables, and the logic's interface to the kernel: the parts of `cluster` that
+//! the runtime, tests and the simulator use.
 
 pub(crate) use crate::cluster::{
     few_or_wanted, Family, LockHolder as Owner, Wish, FEW_RUNS, MAX_RUNS, UNLOCK,

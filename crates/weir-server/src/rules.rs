@@ -1,7 +1,7 @@
 //! Rules by path: how files are shared between nodes.
 //!
-//! A rule counts for files that are made; of those that match, the longest pattern wins. What
-//! no rule names keeps the policy of its directory.
+//! A rule applies to a file when it is made. Of the rules that match, the one with the longest
+//! pattern wins. A file that no rule matches keeps the policy of its directory.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,34 +10,34 @@ use std::path::Path;
 use globset::{GlobBuilder, GlobMatcher};
 use weir_core::names::{LaminateOn, Policy, Visibility};
 
-/// What holds for files whose path matches a pattern.
+/// The settings for files whose path matches a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// A glob over paths below the mount, which begin with a slash; `*` stops at slashes,
     /// `**` does not.
     pub pattern: String,
-    /// When other nodes see what is written.
+    /// The visibility: when other nodes see a write.
     pub visibility: Option<Visibility>,
-    /// What laminates.
+    /// The event that laminates a file.
     pub laminate_on: Option<LaminateOn>,
 }
 
-/// How files are shared: what the root directory begins with, and the rules.
+/// The sharing of files: the policy of the root directory, and the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sharing {
-    /// Where no rule and no directory says otherwise.
+    /// The policy where no rule and no directory says otherwise.
     pub policy: Policy,
-    /// In any order.
+    /// The rules, in any order.
     pub rules: Vec<Rule>,
 }
 
-/// A pattern that is none.
+/// An invalid pattern.
 #[derive(Debug, thiserror::Error)]
 #[error("the pattern {pattern}: {error}")]
 pub struct BadPattern {
-    /// Which.
+    /// The pattern.
     pub pattern: String,
-    /// Why.
+    /// The error.
     pub error: globset::Error,
 }
 
@@ -59,17 +59,17 @@ impl Rules {
                 })?;
             ready.push((glob.compile_matcher(), rule.clone()));
         }
-        // The longest first.
+        // The longest pattern comes first.
         ready.sort_by_key(|(_, rule)| std::cmp::Reverse(rule.pattern.len()));
         Ok(Rules(ready))
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no rules.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What the rules make of the policy that a new file took over from its directory.
+    /// Applies the rules to the policy that a new file inherits from its directory.
     pub fn apply(&self, path: &[u8], inherited: Policy) -> Policy {
         let path = Path::new(OsStr::from_bytes(path));
         let matching = || self.0.iter().filter(|(glob, _)| glob.is_match(path));

@@ -8,23 +8,23 @@
 //!   file: had returned before the read began, on whatever node, unless the node was lost for good
 //!   and nobody had published it.
 //!
-//! A `ral` file is not published by fsync or close, and until somebody asks that it be laminated, no
-//! other node sees what a write wrote. Once a file was laminated, nobody changes it, all nodes see
-//! what was written to it, and all reads of a block show the same.
+//! A `ral` file is not published by fsync or close. Until a program asks for its lamination, no other
+//! node sees its new bytes. After the lamination no program changes it, all nodes see the bytes that
+//! were written to it, and all reads of a block return the same.
 //!
 //! No two appends that were published (fsync or close returned 0) have the same blocks, unless
 //! the file was cut.
 //!
-//! A file is raw from its first lock on. What was written before counts as raw then, too, but not in
-//! a run whose calls may fail: the node that wrote it may not have been able to publish it.
+//! A file is raw from its first lock on. Earlier writes count as raw then, too, except in a run whose
+//! calls may fail: the writer's node may have failed to publish them.
 //!
-//! The size is checked by the same reads: what lies inside it must be reached by something that
-//! no cut has certainly undone, and what lies behind it by no write that the reader must see,
-//! unless something may have cut it off.
+//! The same reads check the size: each block inside the file must have been reached by a write that no
+//! cut has certainly undone. A block behind its end must not have been reached by a write that the
+//! reader must see, unless a cut may have removed it.
 //!
-//! The order of two writes is known only if one had ended before the other began; if they are of
-//! two nodes and the file is not raw, it must also have been published. The check assumes nothing
-//! about unknown orders, so whatever it finds is a fault.
+//! The order of two writes is known only if one had ended before the other began; if two nodes made them
+//! and the file is not raw, the first must also have been published. The check assumes nothing about
+//! unknown orders, so whatever it reports is a fault.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -88,9 +88,9 @@ struct Change {
     /// The blocks `[first, end)`.
     first: u64,
     end: u64,
-    /// `Empty`: a truncation, which all nodes know of when it returns.
+    /// `Empty`: a truncation, which all nodes know when it returns.
     what: Block,
-    /// It was appended: no other append has these blocks.
+    /// True for an append: no other append has these blocks.
     appended: bool,
 }
 
@@ -98,17 +98,17 @@ struct Change {
 #[derive(Clone, Debug, Default)]
 struct File {
     changes: Vec<Change>,
-    /// Publishing of everything that a node wrote before it began.
+    /// The publishes; each covers everything that the node wrote before it began.
     published: Vec<(Rank, Span)>,
-    /// True once a program asked for a lock of it.
+    /// True once a program asked for a lock on it.
     locking: bool,
-    /// When a program was granted the first lock of it.
+    /// The event at which a program was granted its first lock.
     locked: Option<u64>,
     /// The event at which a program first requested its lamination.
     laminating: Option<u64>,
     /// The event at which a program first learned of its lamination.
     laminated: Option<u64>,
-    /// It has a name when all is over. Of a file that has none, everything is published.
+    /// True if it has a name at the end. The other files count as published entirely.
     named: bool,
 }
 
@@ -139,7 +139,7 @@ impl Check<'_> {
         raw || self.file.locked.is_some_and(by_lock)
     }
 
-    /// True if publishing that began at `began` shows nothing to other nodes.
+    /// True if a publish that began at `began` shows nothing to other nodes.
     fn is_held_back(&self, began: u64) -> bool {
         let ral = self.guarantees.visibility == Visibility::ReadAfterLaminate;
         ral && self.file.locked.is_none_or(|locked| began < locked)
@@ -191,8 +191,7 @@ impl Check<'_> {
         }
     }
 
-    /// Returns true if `block` may lie inside the file: a change reached beyond it, and was not cut
-    /// off before the read.
+    /// Returns true if `block` may lie inside the file: a change reached beyond it, and was not cut off
     /// before the read.
     fn may_be_inside(&self, read: &Read, block: u64) -> bool {
         let cuts = |at: &Change| at.what == Block::Empty && at.first <= block;
@@ -233,8 +232,8 @@ impl Check<'_> {
         self.file.changes.iter().find(is_later)
     }
 
-    /// True if a reader saw what a write of another node wrote to a `ral` file, and nobody had
-    /// asked that it be laminated, or for a lock of it.
+    /// True if a reader saw another node's write to a `ral` file before any program asked for its
+    /// lamination, or for a lock on it.
     fn is_early(&self, read: &Read, block: u64, seen: Block) -> bool {
         let held_back = self.guarantees.visibility == Visibility::ReadAfterLaminate
             && self.file.named
@@ -565,10 +564,10 @@ mod tests {
         };
         assert_eq!((faults(&[], 6, two), faults(&[], 6, one)), (0, 1));
         assert_eq!(faults(&[], 5, one), 0, "meanwhile");
-        // What only a lost node had, nobody has.
+        // Bytes that only a lost node had are gone.
         assert_eq!(faults(&[Rank(0)], 6, one), 0);
         assert_eq!(faults(&[Rank(0)], 6, Block::Empty), 1);
-        // The older of two writes of two nodes, which nobody published between them.
+        // The older of two writes of two nodes, without a publish between them.
         let mut bytes = Bytes::new(raw(&[]));
         wrote(&mut bytes, span(0, 1), (0, 1), 1);
         let begun = bytes.begin(FILE, (Rank(2), 2), (0, 1), two);
@@ -636,7 +635,7 @@ mod tests {
         assert_eq!(bytes.faults().len(), 0);
         bytes.read(FILE, read(3, 31, 31), 0, vec![two]);
         assert_eq!(bytes.faults().len(), 1);
-        // Nobody writes any more.
+        // No program writes any more.
         let mut bytes = story();
         wrote(&mut bytes, span(31, 32), (0, 1), 3);
         assert_eq!(bytes.faults().len(), 1);
@@ -654,7 +653,7 @@ mod tests {
         assert_eq!(bytes.faults(), [""; 0]);
         bytes.read(FILE, read(2, 8, 9), 3, vec![Block::Tag(1)]);
         assert_eq!(bytes.faults().len(), 1);
-        // A cut whose end nobody knows may come at any time.
+        // A cut with an unknown end may come at any time.
         let mut bytes = story();
         cut(&mut bytes, span(6, u64::MAX), 0);
         bytes.read(FILE, read(0, 0, 60), 0, vec![Block::Empty, Block::Tag(2)]);
@@ -670,20 +669,20 @@ mod tests {
             let faults = bytes.faults().into_iter();
             faults.filter(|fault| fault.contains(" lies ")).count()
         };
-        // Cut to nothing, its end is there.
+        // After a cut to nothing, the end is at 0.
         let mut bytes = story();
         bytes.published(FILE, Rank(0), span(6, 6));
         cut(&mut bytes, span(7, 8), 0);
         assert_eq!(ends(&bytes, short(read(2, 9, 9), 0), 2), 0);
         assert_eq!(ends(&bytes, short(read(2, 9, 9), 1), 2), 1);
         assert_eq!(ends(&bytes, short(read(2, 0, 7), 1), 1), 0, "meanwhile");
-        // Made longer, or written behind: there are zeros before.
+        // Extended, or written behind the end: zeros come before.
         let mut longer = bytes.clone();
         cut(&mut longer, span(10, 11), 5);
         assert_eq!(ends(&longer, short(read(2, 12, 13), 5), 5), 0);
         wrote(&mut bytes, span(10, 11), (4, 5), 3);
         assert_eq!(ends(&bytes, short(read(2, 12, 13), 4), 4), 0);
-        // What was published before the reader opened the file is not behind its end.
+        // Bytes published before the reader opened the file are not behind its end.
         let mut sparse = Bytes::default();
         wrote(&mut sparse, span(0, 1), (4, 5), 1);
         sparse.published(FILE, Rank(0), span(2, 3));
@@ -705,7 +704,7 @@ mod tests {
         let mut twice = bytes.clone();
         append(&mut twice, span(20, 21), (7, 9));
         assert_eq!(twice.faults().len(), 1);
-        // What only a lost node appended is nobody's, also once the file is laminated.
+        // An append that only a lost node had is lost, also once the file is laminated.
         let mut lost = story();
         lost.guarantees.lost.insert(Rank(0));
         append(&mut lost, span(10, 11), (4, 6));

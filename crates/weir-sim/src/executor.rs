@@ -1,7 +1,7 @@
-//! Tasks of one thread, run in an order that a seed draws, and timers of a virtual clock.
+//! Tasks of one thread, run in an order drawn from a seed, and timers of a virtual clock.
 //!
-//! A task belongs to a group (a server's life, a client process), which can be killed as a
-//! whole: its tasks are dropped where they wait, as a process's threads are.
+//! A task belongs to a group (one incarnation of a server, a client process), which can be killed as a
+//! whole: its tasks are dropped where they wait, like the threads of a process.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,11 +17,11 @@ use weir_fabric::sim::rng::SeededRng;
 
 use crate::journal::unless_killed;
 
-/// What is killed together.
+/// A set of tasks that are killed together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Group(pub u32);
 
-/// Tasks that can go on. Behind a mutex only because wakers must be `Send`.
+/// Tasks that can continue. Behind a mutex only because wakers must be `Send`.
 type Ready = Arc<Mutex<BTreeSet<u64>>>;
 
 struct Task {
@@ -30,7 +30,7 @@ struct Task {
     future: Option<LocalBoxFuture<'static, ()>>,
 }
 
-/// The tasks and the time. Clones are the same.
+/// The tasks and the time. Clones share them.
 #[derive(Clone)]
 pub struct Executor(Rc<Inner>);
 
@@ -58,7 +58,7 @@ impl Wake for TaskWaker {
 }
 
 impl Executor {
-    /// Nothing to do, at time 0.
+    /// An executor without tasks, at time 0.
     pub fn new(rng: SeededRng) -> Executor {
         Executor(Rc::new(Inner {
             rng,
@@ -72,7 +72,7 @@ impl Executor {
         }))
     }
 
-    /// A group that no task is of.
+    /// A new group, without tasks.
     pub fn group(&self) -> Group {
         let next = self.0.next_group.get();
         self.0.next_group.set(next + 1);
@@ -104,14 +104,14 @@ impl Executor {
             of_group.map(|(id, _)| *id).collect()
         };
         for id in doomed {
-            // Dropped outside the borrow: what it held may wake or spawn others.
+            // Dropped outside the borrow: its contents may wake or spawn other tasks when dropped.
             let task = self.0.tasks.borrow_mut().remove(&id);
             drop(task);
         }
     }
 
-    /// Runs one task that can go on; false if there is none. Its server may be killed over it
-    /// ([`crate::journal::Killed`]): whoever kills is to look before the next step.
+    /// Runs one task that can continue; false if there is none. The task may kill its server
+    /// ([`crate::journal::Killed`]): code that arms a kill checks for that before the next step.
     pub fn step(&self) -> bool {
         let id = {
             let mut ready = self.0.ready.lock().unwrap_or_else(PoisonError::into_inner);
@@ -152,13 +152,13 @@ impl Executor {
         self.0.now.get()
     }
 
-    /// When the next timer is due.
+    /// The time of the next timer.
     pub fn due(&self) -> Option<Duration> {
         let timers = self.0.timers.borrow();
         timers.keys().next().map(|(at, _)| *at)
     }
 
-    /// Lets it be a later time, and wakes who waits for it.
+    /// Advances the time, and wakes the tasks whose timers are due.
     pub fn set_now(&self, now: Duration) {
         self.0.now.set(now);
         loop {
@@ -180,7 +180,7 @@ impl Executor {
         }
     }
 
-    /// How many times a task was run.
+    /// The number of times that a task was run.
     pub fn steps(&self) -> u64 {
         self.0.steps.get()
     }

@@ -1,7 +1,7 @@
-//! A program in plain code as a task: where it waits for a future, others run.
+//! A program in plain code as a task: while it waits for a future, other tasks run.
 //!
-//! The client library is written for processes that block. A fiber has a stack of its own, so
-//! that its code runs here unchanged, one of many in one thread.
+//! The client library is written for processes that block. A fiber has a stack of its own, so that this
+//! code runs here unchanged, as one of many fibers in one thread.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -14,7 +14,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 /// Enough for the data path, whose arrays of pieces lie on the stack.
 const STACK_BYTES: usize = 256 << 10;
 
-/// What a program waits with.
+/// The handle with which a program waits.
 pub struct Waiter<'f> {
     yielder: &'f Yielder<Waker, ()>,
     waker: RefCell<Waker>,
@@ -35,11 +35,11 @@ impl Waiter<'_> {
     }
 }
 
-/// A program that runs, as a future. Dropped while it waits, it is unwound.
+/// A running program as a future. If it is dropped while it waits, it is unwound.
 pub struct Fiber(Coroutine<Waker, (), (), DefaultStack>);
 
 impl Fiber {
-    /// A program, which begins when it is polled first.
+    /// A program, which starts at its first poll.
     pub fn new(program: impl FnOnce(&Waiter<'_>) + 'static) -> Fiber {
         let stack = DefaultStack::new(STACK_BYTES).expect("memory for a stack");
         Fiber(Coroutine::with_stack(stack, move |yielder, waker| {

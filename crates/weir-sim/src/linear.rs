@@ -100,8 +100,8 @@ pub fn check(first: &Model, calls: &[Call]) -> CheckResult {
     CheckResult::Undecided
 }
 
-/// Of calls without an order, those that conflict: without calls that changed nothing and are not
-/// needed for the conflict.
+/// A minimal conflict among calls that have no order: without the calls that changed nothing and are not
+/// needed for it.
 pub fn conflict(first: &Model, calls: &[Call]) -> Vec<Call> {
     let changes_nothing =
         |call: &Call| call.outcome == Outcome::Refused || matches!(call.op, NameOp::Find(_));
@@ -230,7 +230,7 @@ mod tests {
             let calls = [made.clone(), moved.clone(), broken];
             assert!(matches!(check(&calls), CheckResult::Broken { call: 2, .. }));
         }
-        // An operation whose effect was seen was done.
+        // An operation with a visible effect was done.
         let back = [
             made,
             moved,

@@ -1,9 +1,9 @@
-//! A node's machine: what outlives the process of its server. Shared memory and its mappings, the
-//! slab, the journal's file, and which processes live.
+//! A node's machine, which outlives the process of its server: shared memory and its mappings, the slab,
+//! the journal's file, and the living processes.
 //!
-//! Regions are files on tmpfs as ever; a server that is killed leaves them as they are in the
-//! middle of something, and with them all that was written: only a node that loses power loses
-//! more, and then nothing comes back.
+//! Regions are files on tmpfs, as in production. A killed server leaves them in the state of that
+//! moment, with all that was written. Only a node that loses power loses more, and it does not come
+//! back.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +43,7 @@ const _: () = assert!(OFDS.is_multiple_of(BATCH as usize));
 pub struct Memory(Region);
 
 impl Memory {
-    /// What is on its way from other nodes, for as long as the program likes.
+    /// The slots for bytes that arrive from other nodes; they live as long as the region is mapped.
     pub fn arriving(&self) -> &'static [LandingSlot] {
         let landings = self.0.slice(client_layout().landings, LANDINGS);
         landings.expect("a part of the region")
@@ -59,10 +59,10 @@ impl ClientMemory for Memory {
 /// Processes that live, by number.
 type Living = Rc<RefCell<BTreeSet<u32>>>;
 
-/// Nobody sleeps on a word, and no description outlives its process.
+/// The kernel of a node: no thread sleeps on a word, and no description outlives its process.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// Where bytes of other nodes arrive.
+    /// The pool into which bytes of other nodes arrive.
     pool: Window,
     living: Living,
 }
@@ -100,21 +100,21 @@ impl Platform for Kernel {
 /// The machine of one node.
 #[derive(Debug)]
 pub struct Machine {
-    /// The bytes that are lent, as all processes map them.
+    /// The slabs, as all processes map them.
     pub slabs: Rc<SlabMap>,
-    /// Kills the server over a commit.
+    /// Kills the server at a commit.
     pub kill_switch: KillSwitch,
     kernel: Kernel,
-    /// Regions of clients, by the number that each was given last.
+    /// Regions of clients, by the number that each client got last.
     regions: RefCell<BTreeMap<ClientId, Arc<Memory>>>,
-    /// Regions and processes that there were.
+    /// The number of regions and processes made so far.
     made: Cell<u32>,
-    /// Gone with the machine.
+    /// Removed with the machine.
     dir: tempfile::TempDir,
 }
 
 impl Machine {
-    /// One with nothing in it.
+    /// An empty machine.
     pub fn new() -> Machine {
         let dir = tempfile::tempdir_in("/dev/shm").expect("a directory on tmpfs");
         let slabs = Rc::new(storage::slab_in(dir.path()));
@@ -130,7 +130,7 @@ impl Machine {
         }
     }
 
-    /// Where its files are.
+    /// The directory of its files.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -140,7 +140,7 @@ impl Machine {
         self.kernel.clone()
     }
 
-    /// Where bytes of other nodes arrive.
+    /// The pool into which bytes of other nodes arrive.
     pub fn pool(&self) -> Window {
         self.kernel.pool
     }
@@ -175,7 +175,7 @@ impl Machine {
         NamesRegion(self.region("names", bytes))
     }
 
-    /// A process begins, and is given a region as client `id`; its number.
+    /// Starts a process with a region as client `id`; returns its number.
     pub fn begin(&self, id: ClientId) -> (u32, Arc<Memory>) {
         let memory = Arc::new(Memory(self.region("client", client_layout().bytes)));
         let pid = 100 + self.made.get();
@@ -184,12 +184,12 @@ impl Machine {
         (pid, memory)
     }
 
-    /// A process is over.
+    /// Ends a process.
     pub fn end(&self, pid: u32) {
         self.kernel.living.borrow_mut().remove(&pid);
     }
 
-    /// The region that client `id` was given last.
+    /// The region of the last client with number `id`.
     pub fn region_of(&self, id: ClientId) -> Option<Arc<Memory>> {
         self.regions.borrow().get(&id).cloned()
     }

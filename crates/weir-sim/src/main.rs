@@ -1,5 +1,5 @@
-//! `weir-sim`: runs seeds one after the other, in one thread. `cargo xtask simulate` starts one
-//! of it a core, and again after some seeds: what clients map stays mapped for a process's life.
+//! `weir-sim`: runs seeds one after the other, in one thread. `cargo xtask simulate` starts one per
+//! core, and restarts it after some seeds: the mappings of clients last for a process's life.
 //!
 //! ```text
 //! weir-sim FIRST COUNT [--mild|--moves|--cuts]  a line a seed: what came of it; --mild: none of
@@ -25,7 +25,7 @@ const USAGE: &str =
     "usage: weir-sim FIRST COUNT | --replay SEED [--without-clients N,..] [--without-faults N,..] \
      [--operations N] | --shrink SEED, and [--mild | --moves | --cuts]";
 
-/// Which faults there are.
+/// The set of faults in a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Faults {
     Mild,
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// What a seed draws, or a part of it.
+/// The plan of a seed, or a part of it.
 fn plan_of(seed: u64, faults: Faults) -> Plan {
     let plan = Plan::from_seed(seed);
     match faults {
@@ -79,7 +79,7 @@ fn many(words: &[String], faults: Faults) -> Option<ExitCode> {
     let first: u64 = words.first()?.parse().ok()?;
     let count: u64 = words.get(1)?.parse().ok()?;
     for seed in first..first.saturating_add(count) {
-        // If it does not come back, this is the seed that did it.
+        // If the run hangs or crashes, this line names its seed.
         println!("begin {seed}");
         let outcome = run(&plan_of(seed, faults), false);
         println!("{}", line(seed, &outcome));

@@ -150,7 +150,7 @@ impl Model {
         after
     }
 
-    /// As [`Model::after`], without disappearing names.
+    /// The same as [`Model::after`], without disappearing names.
     fn after_at_once(&self, number: usize, op: &NameOp, outcome: Outcome) -> Vec<Model> {
         let mut after = Vec::new();
         let mut next = self.clone();

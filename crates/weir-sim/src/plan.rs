@@ -31,7 +31,7 @@ pub enum FaultKind {
     KillClient(usize),
     /// A server and its clients are killed and do not come back.
     KillServer(Rank),
-    /// As [`FaultKind::KillServer`], and the node is gone: it does not refuse connections.
+    /// The same as [`FaultKind::KillServer`], and the node is gone: it does not refuse connections.
     KillNode(Rank),
     /// A server is killed, and restarted on its node when the fault ends; its clients live.
     Restart(Rank, Kill),
@@ -376,7 +376,7 @@ impl Plan {
         self
     }
 
-    /// As [`Plan::moving`], but the programs write and truncate a few files.
+    /// The same as [`Plan::moving`], but the programs write and truncate a few files.
     #[must_use]
     pub fn cutting(self) -> Plan {
         let workload = Workload::Cuts;
@@ -386,7 +386,7 @@ impl Plan {
         }
     }
 
-    /// The plan with at most servers that are killed for good.
+    /// The plan without servers that restart.
     #[must_use]
     pub fn without_restarts(mut self) -> Plan {
         self.faults.retain(|fault| !fault.what.restarts());

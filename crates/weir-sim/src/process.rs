@@ -1,5 +1,5 @@
-//! A client process: the view and the data path of `weir-client` over the simulated node. Of its
-//! own are descriptors, which in a real process are the kernel's, and waiting.
+//! A client process: the view and the data path of `weir-client` over the simulated node. This file adds
+//! descriptors, which in a real process are the kernel's, and waiting.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -36,14 +36,14 @@ use crate::locks::{Lock, LockOwnerKind};
 use crate::machine::Memory;
 use crate::site::Site;
 
-/// How often a file is looked for that others make and remove.
+/// The maximum number of lookups of a file that other programs create and remove.
 const PATIENCE: u32 = 1000;
 
-/// How often a program that waits for bytes of other nodes looks for them.
+/// The interval at which a program looks for bytes that it awaits from other nodes.
 const ARRIVING: Duration = Duration::from_micros(100);
 
-/// How often a program that waits for a lock asks for it, and how many times: here no signal tells
-/// it that it may be free.
+/// The interval and number of requests of a program that waits for a lock: here no signal tells it that
+/// the lock may be free.
 const LOCKING: (Duration, u32) = (Duration::from_millis(20), 50);
 
 /// `F_RDLCK`, `F_WRLCK` and `F_UNLCK` of fcntl(2).
@@ -55,18 +55,18 @@ const UNLOCK: u32 = F_UNLCK;
 const O_RDONLY: u32 = 0;
 const O_RDWR: u32 = 2;
 
-/// A look at a file is repeated less often than this until it is of one moment: here nothing else
+/// The maximum number of repeated reads of a file's state until it is consistent: here no other task
 /// runs meanwhile.
 const LOOKS: u32 = 10_000;
 
 /// A file that the process has open.
 struct Open {
     vnode: Vnode,
-    /// The places of its descriptions in the table, each with true if it may write.
+    /// The indices of its descriptions in the table, each with true if it may write.
     ofds: RefCell<Vec<(u32, bool)>>,
-    /// True once a lock of the description was asked for.
+    /// True once the program asked for a lock of the description.
     locked: Cell<bool>,
-    /// True once a record lock of the process was asked for.
+    /// True once the program asked for a record lock.
     record_locks: Cell<bool>,
 }
 
@@ -82,18 +82,18 @@ impl Open {
         }
     }
 
-    /// The description by which locks are taken.
+    /// The description that owns the locks.
     fn first_ofd(&self) -> u32 {
         self.ofds.borrow()[0].0
     }
 }
 
-/// For what a file is opened.
+/// The purpose for which a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access {
-    /// For writing, too.
+    /// True if also for writing.
     pub writes: bool,
-    /// To be cut.
+    /// True if to be truncated.
     pub truncates: bool,
 }
 
@@ -120,22 +120,22 @@ pub struct Process<'f> {
     ofds: Cell<(u32, u32)>,
     free_ofds: RefCell<Vec<u32>>,
     files: RefCell<BTreeMap<Ino, Rc<Open>>>,
-    /// Whether the last close published what the node wrote.
+    /// True if the last close published the node's writes.
     published: Cell<bool>,
-    /// Looks at files since it waited last.
+    /// The number of reads of a file's state since the process last waited.
     looks: Cell<u32>,
 }
 
-/// An open file: its number in the node's table, and everywhere.
+/// An open file: its number in the node's table, and its global inode number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct File {
     local: Ino,
-    /// Its number everywhere.
+    /// Its global inode number.
     pub home: Ino,
 }
 
 impl<'f> Process<'f> {
-    /// A process that the server took in.
+    /// A process that the server admitted.
     pub fn new(
         site: Rc<Site>,
         (id, memory): (ClientId, Arc<Memory>),
@@ -161,17 +161,17 @@ impl<'f> Process<'f> {
         self.waiter.wait(future)
     }
 
-    /// Whether the server that took it in was killed.
+    /// True if the server that admitted the process was killed.
     pub fn is_orphaned(&self) -> bool {
         !self.site.lives()
     }
 
-    /// Whether another server has come after that one.
+    /// True if a new server has taken over from that one.
     pub fn is_left_behind(&self) -> bool {
         self.site.open.hub.stopped.load(SeqCst) != 0
     }
 
-    /// Has the server do `op`.
+    /// Lets the server execute `op`.
     pub fn call<O: Operation>(&self, op: O) -> Result<O::Reply, Errno> {
         let mut request = Vec::new();
         proto::request(op, &mut request);
@@ -185,7 +185,7 @@ impl<'f> Process<'f> {
         View::new(self)
     }
 
-    /// The inode that has a name.
+    /// The inode that a name refers to.
     pub fn find(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
         self.view().lookup(dir, name)
     }
@@ -198,8 +198,8 @@ impl<'f> Process<'f> {
         })
     }
 
-    /// open(2) with O_CREAT. A directory that has the name is found, and not opened; a file that
-    /// was laminated is opened for reading. `ECANCELED`: a file was made, and could not be opened.
+    /// open(2) with O_CREAT. If the name is a directory's, it is returned but not opened; a laminated
+    /// file is opened for reading. `ECANCELED`: a file was created, but could not be opened.
     pub fn create(
         &self,
         dir: Ino,
@@ -303,7 +303,7 @@ impl<'f> Process<'f> {
         self.opened(file)?.vnode.write_at(self, offset, bytes)
     }
 
-    /// write(2) with O_APPEND; where, and how much.
+    /// write(2) with O_APPEND; returns the offset and the number of bytes written.
     pub fn append(&self, file: File, bytes: &[u8]) -> Result<(u64, usize), Errno> {
         self.opened(file)?.vnode.append(self, bytes)
     }
@@ -324,8 +324,7 @@ impl<'f> Process<'f> {
         self.call(proto::Truncate { ino, size })
     }
 
-    /// flock(2) and fcntl(2): takes a lock. Waits for one that others have, but not for ever:
-    /// `EAGAIN`.
+    /// flock(2) and fcntl(2): takes a lock. Waits while other programs hold it, up to a limit: `EAGAIN`.
     pub fn lock(&self, file: File, lock: &Lock) -> Result<(), Errno> {
         let open = self.opened(file)?;
         let ofd = open.first_ofd();
@@ -343,7 +342,7 @@ impl<'f> Process<'f> {
         Err(Errno::AGAIN)
     }
 
-    /// Gives a lock back.
+    /// Releases a lock.
     pub fn unlock(&self, file: File, lock: &Lock) -> Result<(), Errno> {
         let open = self.opened(file)?;
         self.set_lock(file, open.first_ofd(), lock, UNLOCK)
@@ -371,14 +370,15 @@ impl<'f> Process<'f> {
         })
     }
 
-    /// close(2) of all descriptors of a file; whether what the node wrote is published by it.
+    /// close(2) of all descriptors of a file; returns true if it published the node's writes.
     pub fn close(&self, file: File) -> Result<bool, Errno> {
         let open = self.opened(file)?;
         if open.record_locks.get() {
-            // The server frees what it does not hear of.
+            // The server frees the locks of a release that it does not receive.
             let _ = end_process_locks(self, file.local);
         }
-        // A process that wrote nothing publishes nothing, neither what others of its node wrote.
+        // A process that wrote nothing publishes nothing, not even the writes of other processes of its
+        // node.
         self.published.set(false);
         let detached = open.vnode.publish_written(self);
         open.vnode.detach(self);
@@ -393,7 +393,7 @@ impl<'f> Process<'f> {
         detached.map(|()| self.published.get())
     }
 
-    /// close(2) of the descriptor that was opened last, of a file that may be open otherwise.
+    /// close(2) of the last descriptor, of a file that may have others.
     fn close_last(&self, file: File) -> Result<(), Errno> {
         let open = self.opened(file)?;
         if open.ofds.borrow().len() == 1 {
@@ -406,12 +406,12 @@ impl<'f> Process<'f> {
         Ok(())
     }
 
-    /// The path of a directory, as getcwd(2) has it.
+    /// The path of a directory, as from getcwd(2).
     pub fn path(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
         self.call(proto::PathOf { ino })
     }
 
-    /// Entries of a directory, as getdents(2) is asked for them until there are no more.
+    /// The entries of a directory, read as with repeated getdents(2).
     pub fn readdir(&self, dir: Ino) -> Result<Vec<proto::Entry>, Errno> {
         let (mut all, mut cookie) = (Vec::new(), 0);
         loop {
@@ -466,7 +466,7 @@ impl NodeClient for Process<'_> {
     }
 }
 
-/// How a process opens a file.
+/// The context in which a process opens a file.
 struct Descriptor<'p, 'f> {
     process: &'p Process<'f>,
     access: Access,

@@ -1,5 +1,5 @@
-//! What a run notes: the order of events, what operations saw, what was wrong, and a trace
-//! whose hash tells whether two runs were the same.
+//! The records of a run: the order of events, the results of operations, the faults found, and a trace
+//! with a hash that tells if two runs were the same.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::{Arguments, Write};
@@ -19,7 +19,7 @@ pub struct Record {
     keep: bool,
     /// Operations on names.
     pub calls: RefCell<Vec<Call>>,
-    /// What happened to bytes.
+    /// The history of bytes.
     pub bytes: RefCell<Bytes>,
     /// Locks of files.
     pub locks: RefCell<Locks>,
@@ -37,7 +37,7 @@ fn hash_on(mut hash: u64, bytes: &[u8]) -> u64 {
 }
 
 impl Record {
-    /// An empty one of a plan; with `keep`, the lines of the trace are kept.
+    /// An empty record for a plan; with `keep`, it keeps the lines of the trace.
     pub fn new(keep: bool, plan: &Plan) -> Record {
         let lost = plan.faults.iter().filter_map(|fault| match fault.what {
             FaultKind::KillServer(rank) | FaultKind::KillNode(rank) => Some(rank),
@@ -56,7 +56,7 @@ impl Record {
         }
     }
 
-    /// The place of an event in the order of all.
+    /// Adds an event; returns its position in the order of all events.
     pub fn event(&self) -> u64 {
         let next = self.next.get() + 1;
         self.next.set(next);
@@ -74,23 +74,23 @@ impl Record {
         }
     }
 
-    /// Something was wrong.
+    /// Records a fault.
     pub fn fault(&self, what: String) {
         self.faults.borrow_mut().push(what);
     }
 
-    /// An operation ended.
+    /// Records the end of an operation.
     pub fn count(&self, failed: bool) {
         self.operations.set(self.operations.get() + 1);
         self.failed.set(self.failed.get() + u64::from(failed));
     }
 
-    /// Operations, and those of them that failed for want of a server.
+    /// The number of operations, and of those that failed because a server was lost.
     pub fn counts(&self) -> (u64, u64) {
         (self.operations.get(), self.failed.get())
     }
 
-    /// What was wrong.
+    /// The faults found.
     pub fn faults(&self) -> Vec<String> {
         self.faults.borrow().clone()
     }

@@ -1,5 +1,5 @@
-//! One run: the cluster and the programs of a plan, its faults at their times, and, when all is
-//! over, a look at everything from everywhere.
+//! One run: the cluster and the programs of a plan, its faults at their times, and at the end a check of
+//! all files from all nodes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,49 +25,49 @@ use crate::program::{Actor, Program, ToleratedErrors};
 use crate::record::Record;
 use crate::site::{self, ServerParams, Site};
 
-/// A run that lasts longer hangs.
+/// A run that takes longer counts as hung.
 const MOST: Duration = Duration::from_secs(3600);
-/// Steps of tasks without time passing, at most.
+/// The maximum number of steps of tasks without time passing.
 const STEPS_MAX: u64 = 2_000_000;
-/// After the faults, before the look: servers that lost each other find out and come back.
+/// The time between the faults and the check: servers that lost each other find out and reconnect.
 const CALM_DOWN: Duration = Duration::from_secs(8);
-/// The same, of messages that are very late.
+/// The same for messages that are very late.
 const SLOWEST: Duration = Duration::from_secs(35);
-/// A process goes on for fewer operations than this after its server was killed.
+/// The maximum number of operations of a process after its server was killed.
 const STAYS: u64 = 4;
-/// Whoever waits for a server looks so often whether it runs.
+/// The interval at which a program that waits for a server checks if it runs.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// After all was removed: what lingers is let go of.
+/// The time for resources to be released after all files were removed.
 const LET_GO: Duration = Duration::from_secs(15);
-/// Directories that there are from the beginning.
+/// The number of directories at the start.
 const DIRS: u8 = 3;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Outcome {
-    /// What was wrong.
+    /// The faults found.
     pub faults: Vec<String>,
     /// The trace's hash.
     pub hash: u64,
     /// The trace, if it was asked for.
     pub trace: Vec<String>,
-    /// Operations.
+    /// The number of operations.
     pub operations: u64,
-    /// Those that failed for want of a server.
+    /// The number of those that failed because a server was lost.
     pub failed: u64,
-    /// What happened to messages.
+    /// The counts of messages, by their fate.
     pub messages: NetworkCounts,
-    /// How often there was no room.
+    /// The number of refusals for lack of space.
     pub full: u64,
     /// Faults that the plan drew, by name.
     pub drawn: Vec<&'static str>,
-    /// Whether names were checked to the end.
+    /// True if the check of names was completed.
     pub decided: bool,
-    /// Servers whose account of space was wrong at the end, where calls were lost.
+    /// The number of servers whose account of space was wrong at the end, where calls were lost.
     pub space: u32,
-    /// Files with fewer names than links at the end, where a server was started again.
+    /// The number of files with fewer names than links at the end, where a server was restarted.
     pub links: u32,
-    /// How long it was, by its own clock.
+    /// The duration, by the virtual clock.
     pub lasted: Duration,
 }
 
@@ -89,7 +89,7 @@ struct World {
     running: RefCell<BTreeMap<usize, Running>>,
     dirs: RefCell<Vec<Ino>>,
     next: Cell<usize>,
-    /// Programs that wait for their server to begin anew.
+    /// The number of programs that wait for their server to restart.
     waiting: Cell<usize>,
     space: Cell<u32>,
     links: Cell<u32>,
@@ -146,7 +146,7 @@ impl World {
         }
     }
 
-    /// From the beginning to the end.
+    /// Executes the run from beginning to end.
     fn story(self: &Rc<World>) {
         self.alone(Rank(0), |actor, world| {
             let mut dirs = vec![ROOT];
@@ -188,7 +188,7 @@ impl World {
         self.look();
     }
 
-    /// Lets the cluster go on until something is so; false if that never comes.
+    /// Lets the cluster run until a condition holds; false if it never does.
     fn go_on(&self, so: impl Fn(&World) -> bool) -> bool {
         let mut steps = 0;
         loop {
@@ -243,8 +243,8 @@ impl World {
         self.go_on_as(client, SeededRng::new(client.seed), dirs);
     }
 
-    /// Starts the process of a program, or another one with what is left of it to do. It ends when
-    /// all is done, and some time after its server was killed.
+    /// Starts the process of a program, or its next process with the remaining operations. The process
+    /// ends when all are done, or some time after its server was killed.
     fn go_on_as(self: &Rc<World>, mut client: Client, rng: SeededRng, dirs: Vec<Ino>) {
         let pause = self.plan.pause;
         self.process(client.rank, client.number, move |actor, world| {
@@ -281,7 +281,7 @@ impl World {
         });
     }
 
-    /// Runs something as a process of a node, with nothing else to wait for.
+    /// Runs a closure as a process of a node, with no other task to wait for.
     fn alone(
         self: &Rc<World>,
         rank: Rank,
@@ -331,7 +331,7 @@ impl World {
         self.executor.spawn(group, Fiber::new(program));
     }
 
-    /// A client's process has ended, one way or the other.
+    /// Notes the end of a client's process.
     fn gone(&self, number: usize) {
         let Some(running) = self.running.borrow_mut().remove(&number) else {
             return;
@@ -367,7 +367,7 @@ impl World {
         site.kill();
     }
 
-    /// A server is killed, at once or soon, and not its node's programs.
+    /// Kills a server, at once or soon, but not its node's programs.
     fn kill_for_now(&self, rank: Rank, kill: Kill) {
         let Some(site) = self.site(rank) else { return };
         match kill.kill_after {
@@ -376,8 +376,8 @@ impl World {
         }
     }
 
-    /// A server that was killed is started again on its node. One that was to be killed, and has
-    /// committed too little for that, is killed first.
+    /// Restarts a killed server on its node. A server that was to be killed, but has committed too
+    /// little for that, is killed first.
     fn restart(&self, rank: Rank, kill: Kill) {
         let Some(before) = self.site(rank) else {
             return;
@@ -433,7 +433,7 @@ impl World {
         }
     }
 
-    /// Looks at everything from everywhere; then removes it all, and looks what is left.
+    /// Checks all files from all nodes; then removes them all, and checks the leftovers.
     fn look(self: &Rc<World>) {
         let ranks: Vec<Rank> = self.sites.borrow().keys().copied().collect();
         let trees = Rc::new(RefCell::new(Vec::new()));
@@ -457,7 +457,7 @@ impl World {
                 ));
             }
         }
-        // After the trees were compared: a lock makes a file raw, and other nodes see more of it.
+        // After the trees were compared: a lock makes a file raw, so that other nodes see more of it.
         let files = trees.first().into_iter().flat_map(|tree| tree.files.keys());
         let locked = |ino: &&Ino| self.record.locks.borrow().was_asked(**ino);
         let locked: Vec<Ino> = files.filter(locked).copied().collect();
@@ -480,7 +480,7 @@ impl World {
             let fault = format!(
                 "{rank:?}: bytes and segments in use at the end: {used:?}; freed twice: {twice}"
             );
-            // Not met yet where calls were lost (docs/SPECIFICATION.md): counted, and shown.
+            // Not yet guaranteed where calls were lost (docs/SPECIFICATION.md): counted, and shown.
             if self.plan.fails_calls() {
                 self.record
                     .line(self.executor.now(), format_args!("SPACE {fault}"));
@@ -502,7 +502,7 @@ impl World {
                 continue;
             }
             let fault = format!("{ino:?} has {names} names and counts {links}, at {rank:?}");
-            // Not met yet where a server is killed that had counted a link, or owed its end
+            // Not yet guaranteed if the killed server had counted a link or owed its removal
             // (docs/SPECIFICATION.md): counted, and shown.
             let restarts = self.plan.faults.iter().any(|fault| fault.what.restarts());
             if restarts && names < *links {
@@ -553,14 +553,14 @@ impl World {
     }
 }
 
-/// What one node shows.
+/// The state as seen from one node.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 struct Tree {
-    /// What each name of each directory names.
+    /// The inode of each name in each directory.
     names: BTreeMap<(Ino, Vec<u8>), Ino>,
-    /// Links, by file, as its home counts them.
+    /// The number of links of each file, as its home counts them.
     links: BTreeMap<Ino, u32>,
-    /// The size, and the blocks at the beginning.
+    /// The size, and the first blocks.
     files: BTreeMap<Ino, (u64, Vec<Block>)>,
     dirs: BTreeSet<Ino>,
     troubles: Vec<String>,
@@ -620,7 +620,7 @@ impl Tree {
         }
     }
 
-    /// A directory says where it is.
+    /// Checks the path that a directory reports.
     fn place(&mut self, actor: &Actor<'_>, dir: Ino, path: &[u8]) {
         let says = actor.process.path(dir);
         let is = if path.is_empty() { b"/" } else { path };
@@ -640,7 +640,7 @@ impl Tree {
                 self.links.insert(ino, attr.nlink);
                 is_shown |= attr.lamination == Lamination::Done;
                 let is_laminated = bytes.borrow().is_laminated(ino);
-                // Nobody has it open for writing.
+                // No process has it open for writing.
                 let is_late = matches!(attr.lamination, Lamination::Sealing | Lamination::Due);
                 if is_late || (is_laminated && attr.lamination != Lamination::Done) {
                     let is = attr.lamination;
@@ -668,7 +668,7 @@ fn text(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
 
-/// Nobody has a lock of these files any more.
+/// Checks that no program holds a lock on these files.
 fn none_is_locked(actor: &Actor<'_>, files: &[Ino]) {
     for ino in files {
         let Ok((file, _)) = actor.open(*ino, Access::READ) else {
@@ -693,7 +693,7 @@ fn none_is_locked(actor: &Actor<'_>, files: &[Ino]) {
     }
 }
 
-/// Removes what is below the root.
+/// Removes everything below the root.
 fn remove_all(actor: &Actor<'_>) {
     let mut dirs = vec![ROOT];
     let mut inside = Vec::new();

@@ -4,7 +4,7 @@
 use crate::plan::{Exclusions, Plan};
 use crate::run::run;
 
-/// What can be left out of a failing plan so that it still fails.
+/// The parts of a failing plan that can be left out so that it still fails.
 pub fn shrink(plan: &Plan) -> Exclusions {
     let mut without = Exclusions::default();
     let fails = |without: &Exclusions| {

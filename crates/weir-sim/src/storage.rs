@@ -1,11 +1,11 @@
-//! A node's storage: one slab on tmpfs, which clients map as the real ones, and an account of
-//! which of its units are lent and how much of each lives.
+//! A node's storage: one slab on tmpfs, which clients map like the real ones, and an account of the lent
+//! units and the live bytes of each.
 //!
-//! What is lent is filled with [`FILL`] first: whoever still reads what was there sees that.
+//! Storage is filled with [`FILL`] before it is lent: a stale reader sees that.
 //!
-//! A server that comes after one that was killed is told of some bytes only how many live in each
-//! MiB ([`Accounts::amounts`]). Nothing of such a MiB is lent until all of those are freed; so that
-//! there is still room to lend, there are as many units more then.
+//! A server that takes over from a killed one learns of some bytes only how many are live in each MiB
+//! ([`Accounts::amounts`]). Nothing of such a MiB is lent until all of those bytes are freed; therefore
+//! the storage then has that many more units.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,14 +20,14 @@ use weir_store::map::create_sparse;
 use weir_store::slab::{SlabId, SLAB_BYTES};
 use weir_store::slabmap::SlabMap;
 
-/// Bytes of the least segment.
+/// The size of the smallest segment, in bytes.
 pub const UNIT: u64 = 4096;
-/// Units that are lent at a time, at most.
+/// The maximum number of units lent at a time.
 const MOST_UNITS: u64 = 8;
-/// Units of what is counted together by who comes after another.
+/// The number of units in a MiB, for which a server that takes over counts together.
 const UNITS_A_MIB: usize = 256;
 const _: () = assert!(UNITS_A_MIB as u64 * UNIT == 1 << 20);
-/// What unused bytes are.
+/// The value of unused bytes.
 pub const FILL: u8 = 0xDD;
 
 /// The account of one node.
@@ -35,19 +35,19 @@ pub const FILL: u8 = 0xDD;
 struct Units {
     held: Vec<bool>,
     live: Vec<u64>,
-    /// Bytes that live in a MiB, and nobody knows where.
+    /// Live bytes in a MiB at unknown positions.
     amounts: BTreeMap<usize, u64>,
-    /// False until it is known what was there before.
+    /// False until the former live bytes are known.
     counts: bool,
     segments: BTreeMap<u32, u64>,
     warm: bool,
-    /// Refusals for want of room.
+    /// The number of refusals for lack of space.
     refused: u64,
-    /// Bytes that were freed and did not live.
+    /// The number of bytes that were freed but not live.
     twice: u64,
 }
 
-/// One node's storage. Clones are the same.
+/// One node's storage. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Storage {
     units: Rc<RefCell<Units>>,
@@ -55,7 +55,7 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// `units` units of a slab in which nothing is lent.
+    /// Storage of `units` units, none of them lent.
     pub fn new(slabs: Rc<SlabMap>, units: usize, warm: bool) -> Storage {
         assert!(units as u64 * UNIT <= SLAB_BYTES);
         Storage {
@@ -73,7 +73,8 @@ impl Storage {
         }
     }
 
-    /// The account of who comes after `before`, which is made by [`Space::resume`].
+    /// The storage of a server that takes over from the one with `before`; [`Space::resume`] sets its
+    /// account.
     pub fn after(before: &Storage) -> Storage {
         let units = before.units.borrow();
         let after = Storage::new(Rc::clone(&before.slabs), units.held.len(), units.warm);
@@ -90,7 +91,7 @@ impl Storage {
         &self.slabs
     }
 
-    /// Bytes that live, and units that are lent.
+    /// The number of live bytes, and of lent units.
     pub fn used(&self) -> (u64, usize) {
         let units = self.units.borrow();
         let held = units.held.iter().filter(|held| **held).count();
@@ -98,12 +99,12 @@ impl Storage {
         (live, held)
     }
 
-    /// Bytes that were freed though they did not live.
+    /// The number of bytes that were freed but not live.
     pub fn freed_twice(&self) -> u64 {
         self.units.borrow().twice
     }
 
-    /// How often there was no room.
+    /// The number of refusals for lack of space.
     pub fn refused(&self) -> u64 {
         self.units.borrow().refused
     }
@@ -146,7 +147,7 @@ impl Units {
         }
     }
 
-    /// Bytes are freed that live somewhere in a MiB; how many of them did not.
+    /// Frees bytes that are live somewhere in a MiB; returns how many of them were not.
     fn take_amount(&mut self, mib: usize, bytes: u64) -> u64 {
         let Some(amount) = self.amounts.get_mut(&mib) else {
             return bytes;

@@ -1,12 +1,12 @@
-//! Users other than its own that a server lets use its files: a line for each in the files' POSIX
-//! access control lists (acl(5)).
+//! Other users that a server lets use its files: a line for each in the files' POSIX access control
+//! lists (acl(5)).
 //!
 //! ```text
 //! version 2 (u32) | tag (u16), permissions (u16), user or group (u32) | ...   in the order of the tags
 //! ```
 //!
-//! A server is one process of one user; whom it admits holds for the process, and for all files that it
-//! makes from then on by [`create_sparse`](crate::map::create_sparse).
+//! A server is one process of one user. The admitted users hold for the process, and for all files
+//! that it makes from then on by [`create_sparse`](crate::map::create_sparse).
 
 use std::sync::{Mutex, PoisonError};
 
@@ -22,7 +22,7 @@ const GROUP_OBJ: u16 = 0x04;
 const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
-/// Of a line that names nobody.
+/// The user of a line that names none.
 const NOBODY: u32 = u32::MAX;
 /// Longer lists are not ours.
 const MOST_BYTES: usize = 4096;
@@ -31,7 +31,7 @@ const MOST_BYTES: usize = 4096;
 pub const READ_WRITE: u16 = 6;
 /// Going through a directory.
 pub const SEARCH: u16 = 1;
-/// All that there is.
+/// All permissions.
 pub const ALL: u16 = 7;
 
 static ADMITTED: Mutex<Vec<u32>> = Mutex::new(Vec::new());
@@ -44,12 +44,12 @@ struct Line {
     permissions: u16,
 }
 
-/// Whether this process has admitted a user.
+/// True if this process has admitted a user.
 pub fn is_admitted(uid: u32) -> bool {
     admitted().contains(&uid)
 }
 
-/// Admits a user: files that are made from now on are his, too.
+/// Admits a user to files that are made from now on.
 pub fn admit(uid: u32) {
     let mut admitted = ADMITTED.lock().unwrap_or_else(PoisonError::into_inner);
     if !admitted.contains(&uid) {
@@ -62,22 +62,22 @@ fn admitted() -> Vec<u32> {
     admitted.clone()
 }
 
-/// Lets all who are admitted read and write a new file.
+/// Lets all admitted users read and write a new file.
 pub(crate) fn share_with_admitted(file: impl AsFd) -> Result<(), Errno> {
     admitted()
         .into_iter()
         .try_for_each(|uid| grant(&file, uid, READ_WRITE))
 }
 
-/// The same of what is at a path.
+/// The same for the file at a path.
 pub fn share_path_with_admitted(path: &[u8]) -> Result<(), Errno> {
     admitted()
         .into_iter()
         .try_for_each(|uid| grant_at(path, uid, READ_WRITE))
 }
 
-/// Gives a user permissions on a file or directory, in addition to those that he has. EOPNOTSUPP: its
-/// file system keeps no lists.
+/// Gives a user permissions on a file or directory, in addition to those that the user has.
+/// EOPNOTSUPP: its file system keeps no lists.
 pub fn grant(file: impl AsFd, uid: u32, permissions: u16) -> Result<(), Errno> {
     let mut bytes = [0; MOST_BYTES];
     let known = fgetxattr(&file, NAME, &mut bytes).map(|length| &bytes[..length]);
@@ -85,7 +85,7 @@ pub fn grant(file: impl AsFd, uid: u32, permissions: u16) -> Result<(), Errno> {
     fsetxattr(&file, NAME, &list, XattrFlags::empty())
 }
 
-/// The same of what is at a path; no link is followed.
+/// The same for the file at a path; no link is followed.
 pub fn grant_at(path: &[u8], uid: u32, permissions: u16) -> Result<(), Errno> {
     let mut bytes = [0; MOST_BYTES];
     let known = lgetxattr(path, NAME, &mut bytes).map(|length| &bytes[..length]);
@@ -93,7 +93,7 @@ pub fn grant_at(path: &[u8], uid: u32, permissions: u16) -> Result<(), Errno> {
     lsetxattr(path, NAME, &list, XattrFlags::empty())
 }
 
-/// The list that is known, or what the mode says, with a user's permissions.
+/// The existing list, or that of the mode, with a user's permissions added.
 fn extended(
     known: Result<&[u8], Errno>,
     mode: impl FnOnce() -> Result<u32, Errno>,
@@ -109,7 +109,7 @@ fn extended(
     Ok(encode(&lines))
 }
 
-/// The list that says what a mode says.
+/// The list that is equivalent to a mode.
 fn of_mode(mode: u32) -> Vec<Line> {
     let line = |tag, shift: u32| Line {
         tag,
@@ -129,7 +129,7 @@ fn add(lines: &mut Vec<Line>, uid: u32, permissions: u16) {
             permissions,
         }),
     }
-    // The mask bounds what all but owner and others may do.
+    // The mask bounds the permissions of all but owner and others.
     let bounded = lines
         .iter()
         .filter(|line| line.tag & (USER | GROUP_OBJ | GROUP) != 0);
@@ -153,7 +153,7 @@ fn encode(lines: &[Line]) -> Vec<u8> {
     bytes
 }
 
-/// `None`: it is none that is known.
+/// `None`: not a known format.
 fn parse(bytes: &[u8]) -> Option<Vec<Line>> {
     let (version, lines) = bytes.split_at_checked(4)?;
     if version != VERSION.to_le_bytes() || lines.len() % 8 != 0 {

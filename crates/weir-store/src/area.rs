@@ -1,7 +1,7 @@
-//! Address ranges that files are mapped to: what [`crate::map`] and [`crate::readonly`] share.
+//! Address ranges that files are mapped to, shared by [`crate::map`] and [`crate::readonly`].
 //!
 //! Nothing here makes a reference: an [`AddressRange`] gives checked pointers, and the two modules
-//! know whether what is there may be stored to.
+//! know if they may be used for stores.
 
 use core::ffi::c_void;
 use core::mem::{align_of, size_of};
@@ -14,11 +14,11 @@ use rustix::mm::{mmap, mmap_anonymous, munmap, MapFlags, ProtFlags};
 
 use crate::shm::ShmRecord;
 
-/// The size of a huge page, in bytes: what a mapping must be aligned to for the kernel to
-/// map its file's huge pages as such.
+/// The size of a huge page, in bytes: the alignment that a mapping needs for the kernel to map its
+/// file's huge pages as such.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Why memory could not be mapped or looked at.
+/// An error of mapping memory or looking at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// The kernel refused a call.
@@ -26,31 +26,31 @@ pub enum MapError {
     System {
         /// The system call.
         call: &'static str,
-        /// What it returned.
+        /// The returned errno.
         errno: Errno,
     },
-    /// The file is shorter than what was to be mapped.
+    /// The file is shorter than the requested mapping.
     #[error("file holds {file_bytes} bytes, {wanted_bytes} were to be mapped")]
     FileTooShort {
         /// The file's size.
         file_bytes: u64,
-        /// The size asked for.
+        /// The requested size.
         wanted_bytes: u64,
     },
     /// A slice reaches beyond the mapping.
     #[error("{count} records at {offset} reach beyond {map_bytes} mapped bytes")]
     OutOfBounds {
-        /// Where the slice begins, in bytes.
+        /// The beginning of the slice, in bytes.
         offset: usize,
-        /// How many records it has.
+        /// The number of its records.
         count: usize,
         /// The size of the mapping.
         map_bytes: usize,
     },
-    /// A slice begins at an address its records cannot have.
+    /// A slice begins at an address that is not aligned for its records.
     #[error("records at {offset} need an alignment of {align}")]
     Misaligned {
-        /// Where the slice begins, in bytes.
+        /// The beginning of the slice, in bytes.
         offset: usize,
         /// The alignment needed.
         align: usize,
@@ -62,7 +62,7 @@ impl MapError {
         move |errno| MapError::System { call, errno }
     }
 
-    /// The errno nearest to this error, for handing on to a caller of POSIX calls.
+    /// The errno nearest to this error, for callers of POSIX calls.
     pub fn errno(&self) -> Errno {
         match self {
             MapError::System { errno, .. } => *errno,
@@ -72,12 +72,12 @@ impl MapError {
     }
 }
 
-/// The uses that a file is opened for.
+/// The use for which a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// To be mapped for loads alone.
+    /// Mapped for loads alone.
     ReadOnly,
-    /// To be mapped for loads and stores.
+    /// Mapped for loads and stores.
     ReadWrite,
 }
 
@@ -88,8 +88,7 @@ pub(crate) struct AddressRange {
     len: usize,
 }
 
-// SAFETY: an area is an address range; what it gives are pointers, whose users say by what
-// right they follow them.
+// SAFETY: an area is an address range; it gives only pointers, whose users justify following them.
 unsafe impl Send for AddressRange {}
 // SAFETY: as above.
 unsafe impl Sync for AddressRange {}
@@ -103,10 +102,9 @@ impl AddressRange {
         self.base
     }
 
-    /// The `count` records from byte `offset` on, which lie within and are aligned. As long as
-    /// the area is mapped they may be looked at as `&[T]`: any bytes are a valid [`ShmRecord`],
-    /// and they may change under a shared reference. They may be stored to where the area is
-    /// mapped for writing.
+    /// The `count` records from byte `offset` on, which lie within and are aligned. As long as the
+    /// area is mapped they may be read as `&[T]`: any bytes are a valid [`ShmRecord`], and they may
+    /// change under a shared reference. They may be stored to if the area is mapped for writing.
     pub fn records<T: ShmRecord>(
         self,
         offset: usize,
@@ -163,7 +161,7 @@ impl Mapped {
         Ok(mapped)
     }
 
-    /// Its addresses, which are mapped while it lives.
+    /// Its addresses, which stay mapped while it lives.
     pub fn area(&self) -> AddressRange {
         self.0
     }
@@ -191,8 +189,8 @@ pub fn file_bytes(file: impl AsFd) -> Result<u64, MapError> {
     Ok(u64::try_from(stat.st_size).unwrap_or(0))
 }
 
-/// Mapping beyond a file's end succeeds and raises SIGBUS at the first touch, so it is
-/// refused here.
+/// Mapping beyond a file's end succeeds and raises SIGBUS at the first touch, so it is refused
+/// here.
 fn check_file_size(file: &impl AsFd, len: usize) -> Result<(), MapError> {
     let (file_bytes, wanted_bytes) = (file_bytes(file)?, len as u64);
     if file_bytes < wanted_bytes {
@@ -239,7 +237,7 @@ fn not_null(base: *mut c_void) -> Result<NonNull<u8>, MapError> {
     })
 }
 
-/// Address space without memory, in which to place an aligned mapping.
+/// Address space without memory, for an aligned mapping.
 struct Reservation(AddressRange);
 
 impl Reservation {
@@ -260,7 +258,7 @@ impl Reservation {
         }))
     }
 
-    /// Gives back what lies before and after `mapped`, which was placed inside.
+    /// Gives back the address space before and after `mapped`, which was placed inside.
     fn keep_only(self, mapped: AddressRange) {
         let all = self.0;
         let start = all.base.as_ptr() as usize;

@@ -1,6 +1,6 @@
 //! The files of slabs: made when a tier grows, removed with their instance.
 //!
-//! Behind a small trait, so that tests put a full or failing file system in its place.
+//! Behind a small trait, so that tests can substitute a full or failing file system.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -14,11 +14,11 @@ use crate::slab::{Place, SlabId, Tier, SLAB_BYTES};
 
 /// Makes the files of slabs.
 pub trait Backing {
-    /// Creates the file of a slab, of which `bytes` will be used. `ENOSPC` where there is
-    /// no room for them.
+    /// Creates the file of a slab, of which `bytes` will be used. `ENOSPC` if there is no room for
+    /// them.
     fn create(&mut self, slab: SlabId, bytes: u64) -> Result<(), Errno>;
 
-    /// How many bytes the file system of a place has left (`u64::MAX`: no limit).
+    /// The bytes that the file system of a place has left (`u64::MAX`: no limit).
     fn room_bytes(&mut self, place: Place) -> Result<u64, Errno>;
 }
 
@@ -34,9 +34,8 @@ pub struct DirBacking {
 }
 
 impl DirBacking {
-    /// Opens the directories, which must exist: the memory tier's, then the storage
-    /// directories in the order of their places. `Err` carries the position of the one
-    /// that could not be opened.
+    /// Opens the directories, which must exist: the memory tier's, then the storage directories in
+    /// order. `Err` carries the position of the one that could not be opened.
     pub fn open(memory: &Path, storage: &[&Path]) -> Result<DirBacking, (usize, Errno)> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dirs = std::iter::once(memory).chain(storage.iter().copied());
@@ -78,8 +77,8 @@ impl Backing for DirBacking {
     }
 }
 
-/// How many slabs there are in a directory. They are numbered from 0 without a gap, for none
-/// is removed before the instance ends; `Err` has the first that is missing, or is not whole.
+/// The number of slabs in a directory. They are numbered from 0 without a gap, because none is
+/// removed before the instance ends; `Err` has the first that is missing, or is not whole.
 pub fn count_slabs(dir: &Path) -> Result<u32, String> {
     let mut found = std::collections::BTreeSet::new();
     let entries = std::fs::read_dir(dir).map_err(|error| error.to_string())?;
@@ -101,18 +100,18 @@ pub fn count_slabs(dir: &Path) -> Result<u32, String> {
     }
 }
 
-/// What the file system says that it has left.
+/// The bytes that the file system reports as free.
 fn room_bytes(dir: &OwnedFd) -> Result<u64, Errno> {
     let stat = fstatvfs(dir)?;
-    // A tmpfs mounted without a limit says 0 blocks in all.
+    // A tmpfs mounted without a limit reports 0 blocks in all.
     if stat.f_blocks == 0 {
         return Ok(u64::MAX);
     }
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Reserves a file's blocks, so that no later write of a client runs out of them. File
-/// systems that cannot (some NFS) are used without.
+/// Reserves a file's blocks, so that no later write of a client runs out of them. A file system
+/// that cannot (some NFS) is used without that.
 fn reserve(file: impl AsFd, bytes: u64) -> Result<(), Errno> {
     let reserved =
         rustix::io::retry_on_intr(|| fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes));

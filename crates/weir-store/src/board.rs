@@ -1,10 +1,10 @@
-//! What the service thread and the warmers tell each other about the memory tier's slabs.
+//! The state of the memory tier's slabs that the service thread and the warmers share.
 //!
-//! The service thread decides which slabs there are and queues them; warmers take queued
-//! ones, newest first (the newest is the one still to be written), and note each piece as
-//! it becomes warm, so that a slab can be lent before all of it is. All of it is atomics:
-//! warmers run at the lowest priority and may be stopped anywhere for long, so that the
-//! service thread must never wait for one (a mutex would make it).
+//! The service thread creates slabs and queues them. Warmers take queued ones, newest first (the
+//! newest is the one still to be written), and note each piece as it becomes warm, so that a slab
+//! can be lent before all of it is. All of it is atomics: warmers run at the lowest priority and
+//! may be stopped anywhere for long, so the service thread must never wait for one (a mutex would
+//! make it).
 //!
 //! Invariant: only the service thread queues slabs and marks units as busy; only the
 //! warmer that took a slab sets its warm bits, and none is ever cleared.
@@ -20,7 +20,7 @@ use rustix::thread::futex;
 const IDLE: u8 = 0;
 /// Waits for a warmer.
 const QUEUED: u8 = 1;
-/// A warmer is at it.
+/// A warmer works on it.
 const TAKEN: u8 = 2;
 
 #[derive(Debug, Default)]
@@ -30,8 +30,8 @@ struct Entry {
     usable: AtomicU64,
     /// The units that are warm.
     warm: AtomicU64,
-    /// The units that a client is writing by pwrite: left alone meanwhile, since it would
-    /// wait for the locks of pages that a warmer is moving.
+    /// The units that a client is writing by pwrite. Warmers skip them meanwhile, because the
+    /// client would wait for the locks of pages that a warmer is moving.
     busy: AtomicU64,
 }
 
@@ -39,10 +39,10 @@ struct Entry {
 #[derive(Debug)]
 pub struct WarmBoard {
     slabs: Box<[Entry]>,
-    /// Counts what warmers wait for: queued slabs and the order to stop. A futex word.
+    /// Counts the events that warmers wait for: queued slabs and the order to stop. A futex word.
     signal: AtomicU32,
     stop: AtomicU8,
-    /// The last errno that kept a warmer from its work; 0 for none.
+    /// The last errno that stopped a warmer's work; 0 for none.
     trouble: AtomicI32,
     /// The errno that kept pages from becoming huge; 0 for none.
     small_pages: AtomicI32,
@@ -78,24 +78,24 @@ impl WarmBoard {
         self.slabs[index as usize].warm.load(Ordering::Acquire)
     }
 
-    /// Whether a slab is warm or will be without further ado.
+    /// True if a slab is warm or will become so without further action.
     pub fn is_under_way(&self, index: u32) -> bool {
         let entry = &self.slabs[index as usize];
         entry.state.load(Ordering::Relaxed) != IDLE
     }
 
-    /// Says which units of a slab are lent cold. Returns what was said before.
+    /// Sets the units of a slab that are lent cold. Returns the earlier ones.
     pub fn set_busy(&self, index: u32, units: u64) -> u64 {
         let busy = &self.slabs[index as usize].busy;
         busy.swap(units, Ordering::AcqRel)
     }
 
-    /// What kept warmers from their work last (`ENOSPC`: tmpfs is full).
+    /// The last error that stopped warmers' work (`ENOSPC`: tmpfs is full).
     pub fn trouble(&self) -> Option<Errno> {
         errno(&self.trouble)
     }
 
-    /// Why pages are small, where they are: what `MADV_COLLAPSE` returned.
+    /// The reason for small pages, if there are any: the error of `MADV_COLLAPSE`.
     pub fn small_pages(&self) -> Option<Errno> {
         errno(&self.small_pages)
     }
@@ -106,13 +106,13 @@ impl WarmBoard {
         self.wake();
     }
 
-    /// Whether warmers are to end.
+    /// True if warmers are to end.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire) != 0
     }
 
-    /// The number to give to [`WarmBoard::wait`]; read before looking for work, so that
-    /// work queued in between is not slept through.
+    /// The number to give to [`WarmBoard::wait`]; read before looking for work, so that a thread
+    /// does not sleep through work that is queued in between.
     pub(crate) fn signal(&self) -> u32 {
         self.signal.load(Ordering::Acquire)
     }
@@ -122,7 +122,7 @@ impl WarmBoard {
         let _ = futex::wait(&self.signal, futex::Flags::PRIVATE, signal, None);
     }
 
-    /// Blocks for so long, or until warmers are to end.
+    /// Blocks for `pause`, or until warmers are to end.
     pub(crate) fn rest(&self, pause: Duration) {
         let over = Instant::now() + pause;
         loop {
@@ -151,12 +151,12 @@ impl WarmBoard {
         None
     }
 
-    /// The units of a slab that are best left alone now.
+    /// The units of a slab that warmers had better skip now.
     pub(crate) fn busy(&self, index: u32) -> u64 {
         self.slabs[index as usize].busy.load(Ordering::Acquire)
     }
 
-    /// Notes `units` of a taken slab as warm. `Err` tells why their pages are small.
+    /// Notes `units` of a taken slab as warm. `Err` gives the reason for small pages.
     pub(crate) fn warmed(&self, index: u32, units: u64, huge: Result<(), Errno>) {
         if let Err(errno) = huge {
             self.small_pages

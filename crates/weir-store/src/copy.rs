@@ -14,22 +14,22 @@
 //! | 64 KiB | the same | 13.7 | 10.2 | 48 | 31 |
 //! | 1 MiB | the same | 14.4 | 10.1 | 50 | 31 |
 //!
-//! A plain store to a line that is not cached waits for that line to be read first;
-//! asking for ownership of the lines to come hides it. Non-temporal stores do not read at
-//! all, but must be fenced before the bytes may be published, which takes 0.2 us: they
-//! win from 8 KiB on.
+//! A plain store to a line that is not cached waits for that line to be read first; requesting
+//! ownership of the next lines in advance hides that. Non-temporal stores do not read at all, but
+//! must be fenced before the bytes may be published, which takes 0.2 us: they are faster from 8 KiB
+//! on.
 //!
-//! Reads out of a slab go to a buffer that is used at once, so that plain stores are
-//! right; from 8 KiB on two pages are read in turns, which keeps two of the hardware's
-//! prefetch streams busy: 64 KiB at 12 to 16 GiB/s (by the buffer's alignment) against
-//! 11.7 on one core, 41 against 36 on four. Explicit prefetching lost on four cores (27).
+//! Reads from a slab go to a buffer that is used at once, so plain stores are right. From 8 KiB on
+//! two pages are read in turns, which keeps two of the hardware's prefetch streams busy: 64 KiB at
+//! 12 to 16 GiB/s (by the buffer's alignment) against 11.7 on one core, 41 against 36 on four.
+//! Explicit prefetching was slower on four cores (27).
 //!
 //! Invariants: memory that processes share is accessed through [`shared`] alone, and no reference to
 //! it is ever made; every alignment and length is right; all bytes are visible to other
 //! processors before a later store of the calling thread is; nothing here allocates,
 //! locks, or calls the kernel.
 //!
-//! Left out: whether the destination may be written (`slabmap` checks bounds).
+//! Left out: a check that the destination may be written (`slabmap` checks bounds).
 
 mod shared;
 #[cfg(target_arch = "x86_64")]
@@ -42,8 +42,7 @@ use shared::{store_1, store_16, store_2, store_4, store_8};
 /// From here on non-temporal stores beat cached ones with prefetching (see above).
 pub const STREAM_MIN_BYTES: usize = 8 << 10;
 
-/// How far ahead of a cached write its lines are asked for. 1 to 4 KiB are alike; 512 B
-/// is too short.
+/// The distance at which a cached write prefetches lines. 1 to 4 KiB are alike; 512 B is too short.
 const WRITE_AHEAD_BYTES: usize = 2 << 10;
 
 /// A cache line.
@@ -74,8 +73,8 @@ pub unsafe fn copy_in(dst: *mut u8, src: *const u8, len: usize) {
 ///
 /// # Safety
 ///
-/// As for [`copy_in`]. Where another process writes `src` at the same time the bytes
-/// copied are any mixture of old and new.
+/// As for [`copy_in`]. If another process writes `src` at the same time, the copied bytes are any
+/// mixture of old and new.
 #[inline]
 pub unsafe fn copy_out(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: handed on to the caller.
@@ -153,7 +152,7 @@ unsafe fn short_out(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Stores through the cache, with the destination's lines asked for ahead of time.
+/// Stores through the cache, and requests the destination's lines in advance.
 ///
 /// The next write of a log follows right after this one, so the lines ahead are not
 /// wasted. Prefetching past the end of a mapping is harmless: it cannot fault.
@@ -232,7 +231,7 @@ unsafe fn stream_in(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Asks for a line in order to write to it. Never faults, whatever the address.
+/// Prefetches a line in order to write to it. Never faults, whatever the address.
 #[inline]
 fn prefetch_for_write(line: *const u8) {
     // SAFETY: a prefetch has no effect on memory or registers and does not fault. On
@@ -256,7 +255,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes without a period that a misplaced block could hide in.
+    /// Bytes without a period in which a misplaced block could hide.
     fn pattern(len: usize, seed: u64) -> Vec<u8> {
         let mut state = seed | 1;
         (0..len)
@@ -269,8 +268,8 @@ mod tests {
             .collect()
     }
 
-    /// Runs `copy` between buffers at the given alignments and compares with a plain
-    /// copy, the bytes around included.
+    /// Runs `copy` between buffers at the given alignments and compares with a plain copy,
+    /// including the bytes around.
     fn check(copy: unsafe fn(*mut u8, *const u8, usize), to: usize, from: usize, len: usize) {
         let src = pattern(from + len + 128, len as u64);
         let mut dst = pattern(to + len + 128, 99);

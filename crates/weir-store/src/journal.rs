@@ -1,13 +1,13 @@
 //! The file of a server's journal, on tmpfs: it outlives the server's process, not its node.
 //!
-//! Appending is a copy into mapped memory, which is made present a step ahead: a store into a
-//! page that the file system has no room for would kill the process. A frame's first word is
-//! stored last, so that whoever is killed meanwhile leaves a frame or none. Then the head is told how many
-//! frames there are, so that the loss of the last ones shows.
+//! Appending is a copy into mapped memory, which is made present a step ahead: a store into a page
+//! that the file system has no room for would kill the process. A frame's first word is stored
+//! last, so that a server killed meanwhile leaves a whole frame or none. Then the head gets the
+//! number of frames, so that the loss of the last ones is noticed.
 //!
-//! When the journal has grown to several times the size of its snapshot, it is *renewed*: a
-//! new file gets a snapshot of the state, and takes the old one's name. The snapshot comes in steps,
-//! so that nobody waits for all of it; what is appended meanwhile goes to both files:
+//! When the journal has grown to several times the size of its snapshot, it is *renewed*: a new
+//! file gets a snapshot of the state, and takes the old one's name. The snapshot comes in steps, so
+//! that no request waits for all of it; changes that are appended meanwhile go to both files:
 //!
 //! ```text
 //! journal      ... | change | change | change |            removed when the other has its name
@@ -15,14 +15,14 @@
 //! ```
 //!
 //! Invariants:
-//! - Until the new file has the old one's name the old one is the journal, whole as ever: who is
+//! - Until the new file has the old one's name the old one is the journal, and whole: a server
 //!   killed in between leaves a `journal.new` that is never read.
 //! - The new one has every change that was appended since its first step, in the same order.
-//! - Once an append failed the journal is no longer whole, so its file is removed, and nothing is
-//!   appended to it any more. A server that is then killed does not come back with half of what it
-//!   knew. One that is being made goes on, and is the journal when it is whole.
+//! - After a failed append the journal is no longer whole. So its file is removed, and nothing more is
+//!   appended to it. A server that is then killed does not come back with half of its state.
+//!   A new file in the making continues, and becomes the journal when it is whole.
 //!
-//! Left out: what is in frames (`weir_core::journal`).
+//! Left out: the contents of frames (`weir_core::journal`).
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -39,38 +39,38 @@ use crate::map::{create_private, file_bytes, open_shared, Access, MapError, Mapp
 
 /// The journal's name in its directory.
 pub const JOURNAL: &str = "journal";
-/// That of one that is being made.
+/// The name of a new journal in the making.
 pub const JOURNAL_NEW: &str = "journal.new";
-/// Memory is made present by so much at a time.
+/// The step in which memory is made present.
 const STEP_BYTES: usize = 1 << 20;
-/// The file's size, which is sparse, doubles from here.
+/// The first size of the file, which is sparse and grows by doubling.
 const FIRST_BYTES: usize = 4 << 20;
-/// A journal is not renewed before it has grown by so much.
+/// The least growth after which a journal is renewed.
 const LEAST_GROWTH_BYTES: usize = 8 << 20;
-/// And not before what was appended is so many times its snapshot.
+/// The least ratio of appended bytes to the snapshot at which it is renewed.
 const GROWTH: usize = 2;
-/// Items of a snapshot are put in frames of about so much.
+/// The approximate size of a frame of a snapshot.
 const SNAPSHOT_FRAME_BYTES: usize = 256 << 10;
-/// Of a journal that is done with so much is freed at a time.
+/// The step in which the memory of an old journal is freed.
 const FREE_BYTES: u64 = 4 << 20;
 
-/// Why a journal cannot be written.
+/// The reasons that a journal cannot be written.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum JournalFileError {
     /// The file cannot be made, mapped or enlarged.
     #[error("{path}: {error}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: MapError,
     },
     /// Its file system is full, or the file cannot be renamed.
     #[error("{path}: {errno}")]
     System {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         errno: Errno,
     },
     /// A change is too large for a frame.
@@ -89,32 +89,32 @@ pub enum JournalFileError {
 pub struct JournalFile {
     dir: PathBuf,
     head: Head,
-    /// `None` once it was given up.
+    /// `None` after it was given up.
     file: Option<Open>,
-    /// The one that is being made, and will take its place.
+    /// The new file in the making, which will take its place.
     next: Option<Open>,
-    /// The one before, which is freed by and by, and its length.
+    /// The journal before, which is freed by and by, and its length.
     before: Option<(OwnedFd, u64)>,
 }
 
-/// A file that is written.
+/// A file that is being written.
 #[derive(Debug)]
 struct Open {
     path: PathBuf,
     file: OwnedFd,
     mapping: Mapping,
-    /// Up to here memory is present.
+    /// The end of the memory that is present.
     present: usize,
-    /// Where the next frame begins.
+    /// The offset of the next frame.
     end: usize,
     sequence: u64,
-    /// Where the snapshot ends.
+    /// The end of the snapshot.
     snapshot_end: usize,
 }
 
 impl JournalFile {
-    /// Makes the journal of the server `head` in `dir`, in place of any that is there, with
-    /// what `snapshot` gives out as items.
+    /// Makes the journal of the server `head` in `dir`, in place of any existing one, with the
+    /// items that `snapshot` adds.
     pub fn create(
         dir: &Path,
         head: Head,
@@ -140,7 +140,7 @@ impl JournalFile {
         Ok(journal)
     }
 
-    /// Appends a frame. An error is the last: see the head of this file.
+    /// Appends a frame. No append succeeds after an error: see the head of this file.
     pub fn append(&mut self, payload: &[u8]) -> Result<(), JournalFileError> {
         let done = match &mut self.file {
             Some(file) => file.append(payload),
@@ -159,7 +159,7 @@ impl JournalFile {
         done
     }
 
-    /// Whether it has grown so much that it should be renewed.
+    /// True if it has grown so much that it should be renewed.
     pub fn is_long(&self) -> bool {
         self.file.as_ref().is_some_and(|file| {
             let grown = file.end - file.snapshot_end;
@@ -167,7 +167,7 @@ impl JournalFile {
         })
     }
 
-    /// Begins a new file for a snapshot in steps. If that fails, the journal goes on as it was.
+    /// Begins a new file for a snapshot in steps. If that fails, the journal continues as before.
     pub fn begin_anew(&mut self) -> Result<(), JournalFileError> {
         self.drop_next();
         let path = self.dir.join(JOURNAL_NEW);
@@ -177,19 +177,19 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Whether a new file is being made.
+    /// True if a new file is being made.
     pub fn is_renewed(&self) -> bool {
         self.next.is_some()
     }
 
-    /// Adds items of the snapshot to the new file. After an error there is none any more.
+    /// Adds items of the snapshot to the new file. An error ends the new file.
     pub fn add(&mut self, items: &[u8]) -> Result<(), JournalFileError> {
         let next = self.next.as_mut().ok_or(JournalFileError::GivenUp)?;
         let added = next.append(items);
         self.tried(added)
     }
 
-    /// The new file, whose snapshot is whole, takes the journal's name.
+    /// Gives the journal's name to the new file, whose snapshot is whole.
     pub fn take_over(&mut self) -> Result<(), JournalFileError> {
         let to = self.dir.join(JOURNAL);
         let next = self.next.as_mut().ok_or(JournalFileError::GivenUp)?;
@@ -220,7 +220,7 @@ impl JournalFile {
         true
     }
 
-    /// If that failed there is no new file, and the next try is when there is as much more.
+    /// After a failure there is no new file, and the next try comes after the same growth again.
     fn tried<T>(&mut self, done: Result<T, JournalFileError>) -> Result<T, JournalFileError> {
         if done.is_err() {
             self.drop_next();
@@ -237,19 +237,19 @@ impl JournalFile {
         }
     }
 
-    /// Whether it was not given up.
+    /// True if it was not given up.
     pub fn is_whole(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Bytes of it.
+    /// Its length in bytes.
     pub fn len_bytes(&self) -> usize {
         self.file.as_ref().map_or(0, |file| file.end)
     }
 
     fn give_up(&mut self) {
         if let Some(file) = self.file.take() {
-            // If it cannot be removed it is at least not whole: a good frame follows no bad one.
+            // If it cannot be removed, it is at least not whole: no good frame follows a bad one.
             let _ = rustix::fs::unlink(file.path.as_os_str().as_bytes());
         }
     }
@@ -267,7 +267,7 @@ pub struct Snapshot<'a> {
 }
 
 impl Snapshot<'_> {
-    /// Adds an item. Errors are told at the end.
+    /// Adds an item. Errors are returned at the end.
     pub fn add(&mut self, item: &weir_core::journal::Item<'_>) {
         weir_core::journal::encode(item, &mut self.items);
         if self.items.len() >= SNAPSHOT_FRAME_BYTES {
@@ -327,7 +327,8 @@ impl Open {
         head[0].store(first.to_le(), Ordering::Release);
         self.end = end;
         self.sequence += 1;
-        // Behind the frame: whoever is killed in between leaves one more than is told, not one less.
+        // After the frame: a server killed in between leaves one frame more than the head says, not
+        // one less.
         let told = end_word(self.sequence).to_le();
         self.words(END_AT, 1)?[0].store(told, Ordering::Release);
         Ok(())
@@ -358,7 +359,7 @@ impl Open {
         Ok(())
     }
 
-    /// Sees to it that there is memory up to `end`, and some more.
+    /// Makes memory present up to `end`, and some more.
     fn make_present(&mut self, end: usize) -> Result<(), JournalFileError> {
         let end = end.next_multiple_of(STEP_BYTES);
         let system = |errno| JournalFileError::System {
@@ -377,7 +378,7 @@ impl Open {
         let (from, len) = (self.present as u64, (end - self.present) as u64);
         rustix::io::retry_on_intr(|| fallocate(&self.file, FallocateFlags::empty(), from, len))
             .map_err(system)?;
-        // Where pages cannot be mapped ahead, each is when it is first written.
+        // If pages cannot be mapped ahead, each is mapped when it is first written.
         let _ = crate::warm::populate(&self.mapping, &self.file, &(self.present..end));
         self.present = end;
         Ok(())
@@ -488,7 +489,7 @@ mod tests {
     fn one_that_cannot_grow_is_given_up_and_removed() {
         let dir = TestDir::new("journal-full");
         let mut journal = JournalFile::create(dir.path(), HEAD, &mut |_| ()).unwrap();
-        // What cannot be enlarged: the file was opened for reading.
+        // It cannot be enlarged: the file was opened for reading.
         let path = dir.path().join(JOURNAL);
         let reading = open_shared(CWD, path.as_os_str().as_bytes(), Access::ReadOnly).unwrap();
         journal.file.as_mut().unwrap().file = reading;
@@ -504,7 +505,7 @@ mod tests {
         );
         assert_eq!(journal.append(&big), Err(JournalFileError::GivenUp));
         assert_eq!(read(dir.path()).unwrap(), None);
-        // Once there is room, a new one may be made.
+        // When there is room, a new one may be made.
         journal.begin_anew().unwrap();
         let mut whole = Vec::new();
         encode(&Item::Whole, &mut whole);

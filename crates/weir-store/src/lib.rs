@@ -1,20 +1,20 @@
 //! Node-local storage: everything of weir that maps memory or holds bulk data.
 //!
-//! The server owns the storage ([`tier`], [`pool`]); clients are lent it and reach it
-//! through [`slabmap`]. Together with the interposer's entry points this crate holds all
-//! unsafe code of weir, in the few files named below.
+//! The server owns the storage ([`tier`], [`pool`]); it lends parts to clients, which reach them
+//! through [`slabmap`]. Together with the interposer's entry points this crate holds all unsafe
+//! code of weir, in the few files named below.
 //!
 //! | module | subject | unsafe |
 //! | --- | --- | --- |
 //! | [`map`], [`readonly`] | mapped files, and slices of atomics in them | yes (with `area`) |
-//! | [`shm`] | which types may lie in shared memory | yes |
+//! | [`shm`] | the types that may lie in shared memory | yes |
 //! | [`copy`] | copies into and out of slabs | yes |
 //! | [`warm`] | making memory present, in huge pages | yes |
 //! | [`slab`], [`tier`], [`backing`] | the server's accounts of space, and the files | no |
-//! | [`acl`] | other users whom a server admits | no |
+//! | [`acl`] | other users that a server admits | no |
 //! | [`present`] | memory behind sparse regions, before they are touched | no |
 //! | [`board`], [`pool`] | the threads that keep memory warm | no |
-//! | [`journal`] | the file that a server is started again from | no |
+//! | [`journal`] | the file from which a server is started again | no |
 //! | [`socket`] | mapped memory to and from sockets | yes |
 //! | [`slabmap`] | slabs as a process reads and writes them | yes (with `window`, `syscall`) |
 //!

@@ -1,17 +1,17 @@
-//! Which bytes of a unit are alive, to the byte.
+//! The living bytes of a unit, to the byte.
 //!
-//! Where no unit is wholly free any more, what is dead between living bytes is lent again: so
-//! a log needs no bytes moved, and no extent anywhere changes. Bytes that were written one
-//! behind the other are one range, so that a unit filled by one stream costs 8 bytes.
+//! When no unit is wholly free any more, the dead bytes between living ones are lent again: so a
+//! log needs no bytes moved, and no extent anywhere changes. Bytes that were written one behind the
+//! other are one range, so that a unit filled by one stream costs 8 bytes.
 //!
-//! Not every unit is known so well: after a restart, of what was published only its amount is
+//! Some units are not known so exactly: after a restart only the amount of the published bytes is
 //! known, and a client may claim bytes twice. Such a unit is counted as a whole, by its
 //! [`crate::slab::Slab`], until nothing in it is alive. Pure: no I/O.
 
-/// Gaps begin at cache lines, as all that is reserved does.
+/// Gaps begin at cache lines, like all reservations.
 const ALIGN: u32 = 64;
 
-/// A piece of a unit that holds nothing alive: where it begins, and its bytes.
+/// A piece of a unit without living bytes: its offset and length.
 pub type Gap = (u32, u32);
 
 /// The living ranges of a unit.
@@ -23,7 +23,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// Nothing is alive.
+    /// Ranges without a living byte.
     pub fn new() -> Live {
         Live {
             ranges: Vec::new(),
@@ -31,24 +31,24 @@ impl Live {
         }
     }
 
-    /// Whether the ranges are all that is alive.
+    /// True if the ranges are exactly the living bytes.
     pub fn is_exact(&self) -> bool {
         self.is_exact
     }
 
-    /// From now on only the amount is known, until [`Live::clear`].
+    /// Keeps only the amount from now on, until [`Live::clear`].
     pub fn blur(&mut self) {
         self.ranges = Vec::new();
         self.is_exact = false;
     }
 
-    /// Nothing is alive any more.
+    /// Marks all bytes as dead.
     pub fn clear(&mut self) {
         self.ranges = Vec::new();
         self.is_exact = true;
     }
 
-    /// `[from, to)` is alive. If part of it was so before, only the amount is known.
+    /// Marks `[from, to)` as alive. If part of it was alive already, only the amount is kept.
     pub fn add(&mut self, from: u32, to: u32) {
         if !self.is_exact {
             return;
@@ -68,7 +68,7 @@ impl Live {
         }
     }
 
-    /// `[from, to)` is dead. If part of it was so before, only the amount is known.
+    /// Marks `[from, to)` as dead. If part of it was dead already, only the amount is kept.
     pub fn remove(&mut self, from: u32, to: u32) {
         if !self.is_exact {
             return;
@@ -88,7 +88,7 @@ impl Live {
         }
     }
 
-    /// What can be lent of a unit of `unit` bytes beside what is alive.
+    /// The gaps between the living bytes of a unit of `unit` bytes that can be lent.
     pub fn gaps(&self, unit: u32) -> impl Iterator<Item = Gap> + '_ {
         let starts = std::iter::once(0).chain(self.ranges.iter().map(|range| range.1));
         let ends = self.ranges.iter().map(|range| range.0);
@@ -100,7 +100,7 @@ impl Live {
             .map(|(from, to)| (from, to - from))
     }
 
-    /// Whether nothing of a gap is alive.
+    /// True if no byte of a gap is alive.
     pub fn is_dead(&self, (from, len): Gap) -> bool {
         let at = self.ranges.partition_point(|range| range.1 <= from);
         let next = self.ranges.get(at);
@@ -117,7 +117,7 @@ mod tests {
     const UNIT: u32 = 1024;
 
     proptest! {
-        /// Against a byte each.
+        /// Compares with a model that has a byte for each.
         #[test]
         fn like_a_map_of_bytes(steps in prop::collection::vec((any::<bool>(), 0u32..UNIT, 1u32..200), 1..80)) {
             let mut live = Live::new();

@@ -7,14 +7,14 @@
 //!   for writing is allocated first, see `pool`);
 //! - a [`Region`] stays mapped until the process ends, hence its `'static` slices;
 //! - references into a mapping exist only for [`ShmRecord`] types;
-//! - what these types give out may be stored to: memory mapped for reading has types of
+//! - these types may be stored to: memory mapped for reading has types of
 //!   its own, [`crate::readonly`].
 //!
 //! All calls go to the kernel directly (rustix's `linux_raw`), since this runs inside
 //! processes whose libc calls weir intercepts. Nothing here locks or allocates, so it may
 //! run in a child between fork and exec.
 //!
-//! Left out: what the files hold (weir-core), and copying bulk data (`copy`).
+//! Left out: the contents of the files (weir-core), and copying bulk data (`copy`).
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{ftruncate, openat, Mode, OFlags};
@@ -54,7 +54,7 @@ impl Mapping {
         self.0.area().len()
     }
 
-    /// Where it begins.
+    /// The address at which it begins.
     pub fn base(&self) -> NonNull<u8> {
         self.0.area().base()
     }
@@ -92,7 +92,7 @@ impl Region {
         self.0.len()
     }
 
-    /// Where it begins.
+    /// The address at which it begins.
     pub fn base(&self) -> NonNull<u8> {
         self.0.base()
     }
@@ -118,14 +118,14 @@ impl Region {
 /// Creates the file `path` (below the directory `dir`; `rustix::fs::CWD` for a path by
 /// itself), for this user alone, of `len` bytes without any storage behind them yet.
 ///
-/// Fails with `EEXIST` where something of that name exists.
+/// Fails with `EEXIST` if something of that name exists.
 pub fn create_sparse(dir: impl AsFd, path: impl Arg, len: u64) -> Result<OwnedFd, MapError> {
     let file = create_private(dir, path, len)?;
     acl::share_with_admitted(&file).map_err(MapError::system("set an access control list"))?;
     Ok(file)
 }
 
-/// As [`create_sparse`], for this process's user alone, whomever it has admitted.
+/// As [`create_sparse`], for this process's user alone, even if it has admitted others.
 pub fn create_private(dir: impl AsFd, path: impl Arg, len: u64) -> Result<OwnedFd, MapError> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = openat(dir, path, flags, Mode::RUSR | Mode::WUSR)

@@ -1,22 +1,21 @@
 //! The warm pool: threads of the server that make slabs warm ahead of their use.
 //!
-//! They take what the service thread queued on the [`WarmBoard`], piece by piece of one
-//! huge page, note each on the board, and block on a futex when there is nothing left.
-//! They run at nice 19, not SCHED_IDLE: a job that computes on all cores would starve an
-//! idle-class thread, and the pool must refill just then. Where the scheduler weighs sessions and
-//! not threads (`sched_autogroup`, cgroups) nice says little, so a warmer that had to wait for its
-//! core lets others have it for a multiple of that time ([`pause_after`]). Pieces that a client is
-//! writing are passed over.
+//! They take the slabs that the service thread queued on the [`WarmBoard`], warm them in pieces of
+//! one huge page, note each piece on the board, and block on a futex when there is nothing left.
+//! They run at nice 19, not SCHED_IDLE: a job that computes on all cores would starve an idle-class
+//! thread, and the pool must refill just then. If the scheduler weighs sessions and not threads
+//! (`sched_autogroup`, cgroups), nice has little effect, so a warmer that had to wait for its core
+//! lets others have it for a multiple of that time ([`pause_after`]). Pieces that a client is
+//! writing are skipped.
 //!
 //! Measured on 2 cores of a Sapphire Rapids virtual machine (`cargo bench -p weir-store
 //! --bench pool`): one warmer makes 1.7 to 2.8 GiB/s warm, two 4.3 to 8.5; 0.4 a warmer where the
 //! host had to find the memory first. Another process then writes 1 MiB pieces at 13 GiB/s,
 //! against 2.5 into cold segments; 1 KiB pieces at 7.3 and 1.3.
 //!
-//! Invariants: slabs are never made here, so the budget cannot be exceeded; contents are
-//! never changed, so that slabs in use may be warmed; a stop is obeyed within the time
-//! that one huge page takes (under 1 ms; 8 where the host of a virtual machine must find the memory
-//! first).
+//! Invariants: slabs are never made here, so the budget cannot be exceeded; contents are never
+//! changed, so that slabs in use may be warmed; a stop is obeyed within the time for one huge page
+//! (under 1 ms; 8 if the host of a virtual machine must find the memory first).
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -42,12 +41,12 @@ const _: () = assert!(PIECE_UNITS as u64 * UNIT_BYTES == HUGE_PAGE_BYTES as u64)
 /// The priority warmers run at.
 const NICE: i32 = 19;
 
-/// How long a warmer goes without a core for each second that it waited for one: it takes at most
-/// a fifth of what it could have.
+/// The time that a warmer goes without a core for each second that it waited for one: it takes at
+/// most a fifth of the time that it could have.
 const PAUSE_PER_WAIT: u32 = 3;
 /// The longest pause: a machine that was halted is no sign of others' work.
 const PAUSE_MOST: Duration = Duration::from_millis(100);
-/// A wait below this is the clocks' granularity, an interrupt, or the host's.
+/// A shorter wait is the clocks' granularity, an interrupt, or the host's.
 const WAIT_LEAST: Duration = Duration::from_micros(500);
 
 /// The warmers of one instance; stopped and joined when dropped.
@@ -95,7 +94,7 @@ impl Drop for WarmPool {
     }
 }
 
-/// A warmer's life.
+/// The main function of a warmer.
 fn serve(board: &WarmBoard, dir: &Path) {
     // On Linux a priority belongs to a thread. Without it warming is just less polite.
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
@@ -109,7 +108,7 @@ fn serve(board: &WarmBoard, dir: &Path) {
     }
 }
 
-/// Warms what is not warm yet of a slab.
+/// Warms the units of a slab that are not warm yet.
 fn warm_slab(board: &WarmBoard, dir: &Path, index: u32, usable: u64) -> Result<(), Errno> {
     let (file, mapping) = map_slab(dir, index)?;
     for first in (0..SLAB_UNITS).step_by(PIECE_UNITS as usize) {
@@ -145,7 +144,7 @@ fn on_core() -> Duration {
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// How long a warmer pauses that waited for its core so long while it did a piece.
+/// The pause of a warmer that `waited` for its core during a piece.
 fn pause_after(waited: Duration) -> Option<Duration> {
     (waited >= WAIT_LEAST).then(|| (waited * PAUSE_PER_WAIT).min(PAUSE_MOST))
 }
@@ -172,7 +171,7 @@ mod tests {
     use crate::tier::{TierConfig, Tiers};
     use weir_core::types::ClientId;
 
-    /// Waits for what warmers do, which they signal only in the board's bits.
+    /// Waits for a result of the warmers, which they show only in the board's bits.
     fn until(what: &str, condition: impl Fn() -> bool) {
         let start = std::time::Instant::now();
         while !condition() {

@@ -1,12 +1,12 @@
 //! Memory behind a sparse shared file, made present before it is touched.
 //!
-//! Regions that servers and clients share are sparse files on tmpfs, far longer than what is used
-//! of them. A first touch of a page for which the file system has no room raises SIGBUS, in
-//! whoever touches it, and others fill a tmpfs too. So who lends a part of a region asks here
+//! Regions that servers and clients share are sparse files on tmpfs, of which only a small part is
+//! used. A first touch of a page for which the file system has no room raises SIGBUS in the process
+//! that touches it, and others fill a tmpfs too. So code that lends a part of a region asks here
 //! first, and lends it only if there is memory behind it; a full tmpfs is an error then.
 //!
-//! Memory is taken in steps of [`STEP_BYTES`], so that asking costs a look at a bit; where there
-//! is no room for a step, just what is asked for is tried.
+//! Memory is taken in steps of [`STEP_BYTES`], so that asking costs a look at a bit; if there is no
+//! room for a step, just the range asked for is tried.
 //!
 //! Left out: slabs, which are warmed or written (`warm`, `window`), and the journal, which grows
 //! by itself.
@@ -18,11 +18,11 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{fallocate, FallocateFlags};
 use rustix::io::Errno;
 
-/// Memory is taken in pieces of so much.
+/// The size of the pieces in which memory is taken.
 pub const STEP_BYTES: u64 = 256 << 10;
 const PAGE_BYTES: u64 = 4096;
 
-/// A sparse file and where memory is behind it. Memory once there stays.
+/// A sparse file and the record of its memory. Memory that is there stays.
 #[derive(Debug)]
 pub struct Present {
     file: OwnedFd,
@@ -32,7 +32,7 @@ pub struct Present {
 }
 
 impl Present {
-    /// A file of `len` bytes, of which nothing is known to be present.
+    /// A file of `len` bytes, none of which is known to be present.
     pub fn new(file: OwnedFd, len: u64) -> Present {
         let words = len.div_ceil(STEP_BYTES).div_ceil(64);
         Present {
@@ -42,7 +42,7 @@ impl Present {
         }
     }
 
-    /// Sees to it that there is memory behind a range. `ENOSPC`: the file system is full, and
+    /// Makes sure that there is memory behind a range. `ENOSPC`: the file system is full, and
     /// nothing of the range may be touched.
     pub fn ensure(&self, range: Range<u64>) -> Result<(), Errno> {
         if range.start > range.end || range.end > self.len {
@@ -66,7 +66,7 @@ impl Present {
         Ok(())
     }
 
-    /// Up to where there is memory, if there is up to `end`.
+    /// The offset, at most `end`, up to which there is memory.
     pub fn reach(&self, end: u64) -> u64 {
         match end.checked_sub(1) {
             Some(last) if self.has(last / STEP_BYTES) => {

@@ -1,8 +1,8 @@
 //! Files mapped into memory for loads alone.
 //!
-//! A store to such memory kills the process, and atomics of it are undefined behaviour to store
-//! to; so no safe function here gives out a reference by which that could be done. Bytes are
-//! read through a [`ReadWindow`], the namespace through a [`NamesView`], which has loads only.
+//! A store to such memory kills the process, and storing to atomics in it is undefined behaviour.
+//! So no safe function here gives out a reference that permits it. Bytes are read through a
+//! [`ReadWindow`], the namespace through a [`NamesView`], which has loads only.
 
 use rustix::fd::AsFd;
 use weir_core::names::{self, InodeRecord, NamesHeader, NamesView, Section, Tables};
@@ -44,8 +44,8 @@ impl ReadOnlyRegion {
     ///
     /// # Safety
     ///
-    /// Nothing is ever stored through the references: neither by the caller, nor by methods of
-    /// `T` that it calls, nor by whatever it hands them to.
+    /// Nothing is ever stored through the references: neither by the caller, nor by methods of `T`
+    /// that it calls, nor by code to which it hands them.
     pub unsafe fn slice<T: ShmRecord>(
         &self,
         offset: usize,
@@ -57,7 +57,7 @@ impl ReadOnlyRegion {
         Ok(unsafe { &*records })
     }
 
-    /// The namespace of a server, whose file this is. `None`: it is none, or of another version.
+    /// The namespace of a server, from its file. `None`: it is no namespace, or of another version.
     pub fn names(&self) -> Result<Option<NamesView<'static>>, MapError> {
         let at = |section: Section| usize::try_from(section.offset_bytes).unwrap_or(usize::MAX);
         // SAFETY: the header is asked for a number, and checking the tables and looking things

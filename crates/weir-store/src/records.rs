@@ -1,4 +1,4 @@
-//! Which of weir-core's records lie in shared memory.
+//! The records of weir-core that lie in shared memory.
 //!
 //! Each type named here is `repr(C)` and made only of atomics, all the way down: that
 //! is the promise behind the `unsafe` of [`crate::shm_record`]; the files of weir-core

@@ -1,11 +1,11 @@
-//! Which types may be looked at directly in memory that other processes write.
+//! The types that code may refer to directly in memory that other processes write.
 //!
 //! Invariant: a `&T` into shared memory is only ever made for a [`ShmRecord`], a type
 //! made of nothing but atomics. Other processes change its bytes at any time and to any
 //! value, so every bit pattern must be valid and every access must be atomic; then the
 //! rest of weir handles shared memory in safe code, as `&[T]`.
 //!
-//! Left out: what the records mean (weir-core), and any check of what they hold.
+//! Left out: the meaning of the records (weir-core), and any check of their contents.
 
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU16, AtomicU32, AtomicU64, AtomicU8};
 
@@ -22,9 +22,8 @@ pub unsafe trait ShmRecord: Sync + Sized + 'static {}
 /// Implements [`ShmRecord`] for record types of weir-core (the trait lives here, so the
 /// implementations do).
 ///
-/// The macro refuses, when it is compiled, types that need dropping, that have no size,
-/// or whose alignment exceeds a page. That their fields are all atomics is the promise
-/// of whoever lists a type.
+/// At compile time the macro refuses types that need dropping, that have no size, or whose
+/// alignment exceeds a page. The caller who lists a type promises that its fields are all atomics.
 #[macro_export]
 macro_rules! shm_record {
     ($($record:ty),+ $(,)?) => {$(
@@ -33,8 +32,8 @@ macro_rules! shm_record {
             assert!(core::mem::size_of::<$record>() > 0);
             assert!(core::mem::align_of::<$record>() <= 4096);
         };
-        // SAFETY: the type is listed here because it is `repr(C)` and made only of
-        // atomics; what of that can be checked is checked above.
+        // SAFETY: the type is listed here because it is `repr(C)` and made only of atomics; the
+        // code above checks the part of that which can be checked.
         unsafe impl $crate::shm::ShmRecord for $record {}
     )+};
 }

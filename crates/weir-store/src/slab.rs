@@ -1,10 +1,10 @@
-//! One slab's space: which of its units are lent, which hold living bytes, which are free.
+//! One slab's space: its lent units, its units with living bytes, and its free units.
 //!
-//! A slab is a file of 64 MiB; its space is kept in units of 1 MiB, one bit each. A
-//! *segment* is an aligned run of 1, 2, 4 .. 64 units lent to one client. A unit is free
-//! when nobody holds it and no byte in it is alive; so a deletion makes room unit by unit
-//! even where other files' bytes survive beside it. Where no unit is free, a segment is a
-//! *gap*: what is dead of one unit that nobody holds (`live`).
+//! A slab is a file of 64 MiB; its space is kept in units of 1 MiB, one bit each. A *segment* is an
+//! aligned run of 1, 2, 4 .. 64 units lent to one client. A unit is free when no client holds it
+//! and no byte in it is alive; so a deletion makes room unit by unit even if other files' bytes
+//! survive beside it. If no unit is free, a segment is a *gap*: dead bytes of one unit that no
+//! client holds (`live`).
 //!
 //! ```text
 //! place 0 is the memory tier, 1..=15 the storage directories, in their configured order
@@ -29,17 +29,17 @@ pub const UNIT_BYTES: u64 = 1 << 20;
 pub const SLAB_UNITS: u32 = 64;
 /// The size of a slab in bytes: the largest segment.
 pub const SLAB_BYTES: u64 = SLAB_UNITS as u64 * UNIT_BYTES;
-/// How many places an instance can have: the memory tier and 15 storage directories.
+/// The greatest number of places of an instance: the memory tier and 15 storage directories.
 pub const MAX_PLACES: usize = 16;
-/// How many slabs a place can have (256 TiB).
+/// The greatest number of slabs of a place (256 TiB).
 pub const MAX_SLABS: u32 = 1 << INDEX_BITS;
 
 const INDEX_BITS: u32 = 22;
-/// [`UNIT_BYTES`] as the accounts count.
+/// [`UNIT_BYTES`], in the integer type of the accounts.
 const UNIT_LEN: u32 = 1 << 20;
 const _: () = assert!(UNIT_LEN as u64 == UNIT_BYTES);
 
-/// What kind of storage a slab is on.
+/// The kind of storage of a slab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tier {
     /// tmpfs, mapped by clients.
@@ -48,7 +48,7 @@ pub enum Tier {
     File,
 }
 
-/// Where slabs are: the memory tier or one of the storage directories.
+/// A place of slabs: the memory tier or one of the storage directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place(u8);
 
@@ -77,7 +77,7 @@ impl Place {
     }
 }
 
-/// A slab of this instance. The number tells its place, so it alone finds the file.
+/// A slab of this instance. The number includes its place, so it alone finds the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SlabId(u32);
 
@@ -88,7 +88,7 @@ impl SlabId {
         SlabId(u32::from(place.0) << INDEX_BITS | index)
     }
 
-    /// The slab of a number found in a record; `None` where no slab can have it.
+    /// The slab of a number found in a record; `None` if no slab can have it.
     pub fn from_raw(raw: u32) -> Option<SlabId> {
         (raw >> INDEX_BITS < 16).then_some(SlabId(raw))
     }
@@ -98,7 +98,7 @@ impl SlabId {
         self.0
     }
 
-    /// The slab that a segment lies in.
+    /// The slab of a segment.
     pub fn of(segment: SegmentId) -> SlabId {
         SlabId(segment.0 / SLAB_UNITS)
     }
@@ -109,7 +109,7 @@ impl SlabId {
         SegmentId(self.0 * SLAB_UNITS + unit)
     }
 
-    /// Where it is.
+    /// Its place.
     #[allow(clippy::cast_possible_truncation)] // four bits
     pub fn place(self) -> Place {
         Place((self.0 >> INDEX_BITS) as u8)
@@ -126,19 +126,19 @@ impl SlabId {
     }
 }
 
-/// Where a segment begins in its slab, in bytes.
+/// The offset of a segment in its slab, in bytes.
 pub fn segment_pos(segment: SegmentId) -> u64 {
     u64::from(segment.0 % SLAB_UNITS) * UNIT_BYTES
 }
 
-/// A range that cannot be accounted: a mistake of the caller's, or of a client's whose
-/// records it passes on.
+/// A range that cannot be accounted: a mistake of the caller's, or of a client's whose records the
+/// caller passes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AccountError {
     /// The range reaches beyond the slab.
     #[error("bytes {pos}+{len} lie outside the slab")]
     Outside {
-        /// Where the range begins in the slab.
+        /// The offset of the range in the slab.
         pos: u64,
         /// Its length in bytes.
         len: u64,
@@ -146,7 +146,7 @@ pub enum AccountError {
     /// Part of the range belongs to no segment.
     #[error("bytes {pos}+{len} are not in any segment")]
     NotLent {
-        /// Where the range begins in the slab.
+        /// The offset of the range in the slab.
         pos: u64,
         /// Its length in bytes.
         len: u64,
@@ -154,14 +154,14 @@ pub enum AccountError {
     /// More bytes would be alive than fit, or fewer than none.
     #[error("bytes {pos}+{len} do not agree with {live} bytes alive in their unit")]
     Disagrees {
-        /// Where the range begins in the slab.
+        /// The offset of the range in the slab.
         pos: u64,
         /// Its length in bytes.
         len: u64,
-        /// What is alive in the first unit that disagrees.
+        /// The living bytes of the first unit that disagrees.
         live: u64,
     },
-    /// The segment is not held by anyone.
+    /// No client holds the segment.
     #[error("segment {0:?} is not held")]
     NotHeld(SegmentId),
 }
@@ -177,13 +177,13 @@ pub struct Slab {
     cold: u64,
     /// Units with a living byte.
     alive: u64,
-    /// How many units the segment that begins at a unit has, while it is held.
+    /// By unit: the number of units of the segment that begins there, while it is held.
     held_units: [u8; SLAB_UNITS as usize],
     /// Living bytes by unit; at most [`UNIT_BYTES`].
     live_bytes: [u32; SLAB_UNITS as usize],
-    /// Which bytes those are, as far as that is known.
+    /// The ranges of those bytes, as far as they are known.
     live: Vec<Live>,
-    /// Who was lent a unit; meaningful until it is free.
+    /// The client to which a unit was lent; meaningful until it is free.
     owner: [ClientId; SLAB_UNITS as usize],
 }
 
@@ -234,8 +234,8 @@ impl Slab {
         (starts != 0).then(|| starts.trailing_zeros())
     }
 
-    /// The last such run. Cold segments are taken from the end, since warming begins at
-    /// the front.
+    /// The last such run. Cold segments are taken from the end, because warming begins at the
+    /// front.
     pub fn find_last(&self, units: u32, among: u64) -> Option<u32> {
         let starts = aligned_runs(self.free() & among, units);
         starts.checked_ilog2()
@@ -253,7 +253,7 @@ impl Slab {
         self.owner[unit as usize..(unit + units) as usize].fill(client);
     }
 
-    /// The units that nobody holds and that have dead bytes beside living ones.
+    /// The units that no client holds and that have dead bytes beside living ones.
     fn mixed(&self) -> u64 {
         let partly = |unit: &u32| {
             let (live, bytes) = (&self.live[*unit as usize], self.live_bytes[*unit as usize]);
@@ -271,7 +271,7 @@ impl Slab {
         bits_of(self.mixed()).map(dead).sum()
     }
 
-    /// The gaps that may be lent: of which unit, and where in it.
+    /// The gaps that may be lent: the unit, and the gap in it.
     pub fn gaps(&self) -> impl Iterator<Item = (u32, Gap)> + '_ {
         bits_of(self.mixed()).flat_map(|unit| {
             let gaps = self.live[unit as usize].gaps(UNIT_LEN);
@@ -279,13 +279,13 @@ impl Slab {
         })
     }
 
-    /// Whether a gap that was there may be lent still.
+    /// True if an earlier gap may still be lent.
     pub fn is_gap(&self, unit: u32, gap: Gap) -> bool {
         (self.usable & self.alive & !self.held) >> unit & 1 == 1
             && self.live[unit as usize].is_dead(gap)
     }
 
-    /// Lends a gap of `unit`: until that is released, nothing else of the unit is lent.
+    /// Lends a gap of `unit`: until its release, nothing else of the unit is lent.
     pub fn lend_gap(&mut self, unit: u32, client: ClientId, warm: bool) {
         let bit = run(unit, 1);
         assert_eq!(self.held & bit, 0, "lending what is held");
@@ -297,7 +297,7 @@ impl Slab {
         self.owner[unit as usize] = client;
     }
 
-    /// Lends what was lent before this account began; `None` if that cannot be.
+    /// Lends a segment that was lent before this account began; `None` if that is impossible.
     pub fn lend_again(&mut self, unit: u32, units: u64, client: ClientId) -> Option<()> {
         let units = u32::try_from(units).ok().filter(|n| *n > 0)?;
         let fits = unit + units.min(SLAB_UNITS) <= SLAB_UNITS && units <= SLAB_UNITS;
@@ -310,8 +310,8 @@ impl Slab {
         })
     }
 
-    /// Ends the lending of the segment that begins at `unit`: its client writes no more.
-    /// What of it holds no living bytes is free from now on.
+    /// Ends the lending of the segment that begins at `unit`: its client writes no more. Its units
+    /// without living bytes are free from now on.
     pub fn release(&mut self, unit: u32) -> Option<u32> {
         let units = u32::from(core::mem::take(self.held_units.get_mut(unit as usize)?));
         if units == 0 {
@@ -322,8 +322,8 @@ impl Slab {
         Some(units)
     }
 
-    /// Ends the lending of all but the first `keep` units of the segment that begins at
-    /// `unit`; whether it had more.
+    /// Ends the lending of all but the first `keep` units of the segment that begins at `unit`;
+    /// true if it had more.
     pub fn trim(&mut self, unit: u32, keep: u32) -> bool {
         let Some(units) = self.held_units.get_mut(unit as usize) else {
             return false;
@@ -345,7 +345,7 @@ impl Slab {
         })
     }
 
-    /// Whether all of a range was lent to `client` (and is not free again).
+    /// True if all of a range was lent to `client` (and is not free again).
     pub fn is_lent_to(&self, client: ClientId, pos: u64, len: u64) -> bool {
         pieces(pos, len).is_ok_and(|mut pieces| {
             pieces.all(|(unit, _)| {
@@ -375,7 +375,7 @@ impl Slab {
         Ok(())
     }
 
-    /// Counts bytes as alive that were so before this account began: nobody holds them.
+    /// Counts bytes as alive that were alive before this account began: no client holds them.
     pub fn revive(&mut self, pos: u64, len: u64) -> Result<(), AccountError> {
         for (unit, _) in pieces(pos, len)? {
             if self.usable >> unit & 1 == 0 {
@@ -383,7 +383,7 @@ impl Slab {
             }
         }
         for (unit, bytes) in pieces(pos, len)? {
-            // Records of a hostile client may claim bytes twice: they are its own.
+            // Records of a hostile client may claim bytes twice: the bytes are its own.
             let from = within(pos, unit);
             self.live[unit as usize].add(from, from + bytes);
             let live = &mut self.live_bytes[unit as usize];
@@ -393,8 +393,8 @@ impl Slab {
         Ok(())
     }
 
-    /// As [`Slab::revive`], of bytes of which only the amount is known: `len` from where the
-    /// unit of `pos` begins.
+    /// As [`Slab::revive`], for bytes of which only the amount is known: `len` from the beginning
+    /// of the unit of `pos`.
     pub fn revive_amount(&mut self, pos: u64, len: u64) -> Result<(), AccountError> {
         self.revive(pos, len)?;
         for (unit, _) in pieces(pos, len)? {
@@ -441,7 +441,7 @@ fn bits_of(mut bits: u64) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Where a range that begins at `pos` begins in `unit`, of which it has a piece.
+/// The offset in `unit` of the piece of a range that begins at `pos`.
 fn within(pos: u64, unit: u32) -> u32 {
     let from = pos.saturating_sub(u64::from(unit) * UNIT_BYTES);
     u32::try_from(from).expect("less than a unit")

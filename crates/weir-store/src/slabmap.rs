@@ -1,20 +1,21 @@
-//! Slabs as a process reaches them: mapped memory, or descriptors of storage files.
+//! Slabs in a process: mapped memory, or descriptors of storage files.
 //!
-//! A process finds a slab by its number alone. The first use maps it (memory) or opens it
-//! (files) and notes that in a table of atomics; later uses cost one load. Two threads
-//! that are first at once do it twice, and the loser undoes it: there is no lock, so a
-//! fork may come at any time and the child goes on with what it inherits. Slabs stay
-//! mapped until the process ends, which is why a [`Window`] is `'static` and `Copy`.
+//! A process finds a slab by its number alone. The first use maps it (memory) or opens it (files)
+//! and notes that in a table of atomics; later uses cost one load. If two threads come first at
+//! once, both do it, and the loser undoes it: there is no lock, so a fork may come at any time and
+//! the child continues with the state it inherited. Slabs stay mapped until the process ends, which
+//! is why a [`Window`] is `'static` and `Copy`.
 //!
 //! Memory slabs keep no descriptor. Storage files do, moved to high numbers where
 //! programs that count descriptors do not meet them; [`SlabMap::owns_fd`] lets the
 //! interposer guard them.
 //!
-//! Invariants: all ranges are checked against the slab; slabs are never truncated while
-//! the instance lives, and what is stored through a mapping is present before it is
-//! touched ([`SegmentWriter`]), so that a full tmpfs is ENOSPC and not SIGBUS.
+//! Invariants: all ranges are checked against the slab; slabs are never truncated while the
+//! instance lives, and pages are made present before a store through a mapping touches them
+//! ([`SegmentWriter`]), so that a full tmpfs is ENOSPC and not SIGBUS.
 //!
-//! Left out: what lies where (extents), and whether a range is still this client's.
+//! Left out: the positions of files' bytes (extents), and a check that a range is still this
+//! client's.
 
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
@@ -34,15 +35,14 @@ pub use crate::window::{ReadWindow, SegmentWriter, Window};
 const SLAB_LEN: usize = 64 << 20;
 const _: () = assert!(SLAB_LEN as u64 == SLAB_BYTES);
 
-/// Where descriptors of storage files are moved to, if the limit allows.
+/// The least number to which descriptors of storage files are moved, if the limit allows.
 const FIRST_FD: RawFd = 900;
 
-/// After how many bytes of a storage file the kernel is told to start writing them out.
-/// Measured on ext4 on a virtual disk, 1 GiB in writes of 1 MiB and then fdatasync: 1.6 to
-/// 2.9 GiB/s so, 1.1 to 1.4 when all is left to fdatasync, 2.0 to 2.5 with pieces of 4 or
-/// 8 MiB, and 1.4 to 1.9 with `O_DIRECT`, which besides needs aligned buffers. On the idle
-/// machine 2.9 to 3.6 against 2.5 to 2.6 with `O_DIRECT` (`cargo bench -p weir-store --bench
-/// file`).
+/// The number of bytes of a storage file after which the kernel is told to start writing them out.
+/// Measured on ext4 on a virtual disk, 1 GiB in writes of 1 MiB and then fdatasync: 1.6 to 2.9
+/// GiB/s with this, 1.1 to 1.4 if all is left to fdatasync, 2.0 to 2.5 with pieces of 4 or 8 MiB,
+/// and 1.4 to 1.9 with `O_DIRECT`, which also needs aligned buffers. On the idle machine 2.9 to 3.6
+/// against 2.5 to 2.6 with `O_DIRECT` (`cargo bench -p weir-store --bench file`).
 const WRITE_OUT_BYTES: u64 = 1 << 20;
 
 /// The slabs of one instance, as this process sees them.
@@ -58,12 +58,12 @@ pub struct SlabMap {
 struct StorageDir {
     dir: CString,
     files: Box<[KeptFile]>,
-    /// Behind the last one that was ever kept.
+    /// One more than the last one that was ever kept.
     high: AtomicUsize,
 }
 
-/// A descriptor that is kept, and what it is: a program may close it unseen, and get the number for
-/// something else.
+/// A descriptor that is kept, and the identity of its file: a program may close it unseen, and get
+/// the number for something else.
 #[derive(Debug)]
 struct KeptFile {
     /// -1: not open.
@@ -80,13 +80,13 @@ impl KeptFile {
         }
     }
 
-    /// The descriptor, if it still is what was opened.
+    /// The descriptor, if it still refers to the file that was opened.
     fn sure(&self) -> Option<RawFd> {
         let fd = self.fd.load(Ordering::Acquire);
         if fd < 0 {
             return None;
         }
-        // SAFETY: only its attributes are asked, whatever it is by now.
+        // SAFETY: only its attributes are read, whatever it refers to by now.
         let stat = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) });
         let inode = self.inode.load(Ordering::Relaxed);
         let is_slab =
@@ -105,11 +105,11 @@ impl KeptFile {
 }
 
 impl SlabMap {
-    /// Slabs below `memory_dir` (the instance's directory on tmpfs) and the storage
-    /// directories, in the order of their places, with the number of slabs each can have
+    /// Slabs below `memory_dir` (the instance's directory on tmpfs) and the storage directories, in
+    /// the order of their places, with the greatest number of slabs of each
     /// ([`crate::tier::Tiers::max_slabs`]). Nothing is mapped or opened yet.
     ///
-    /// This is the one call here that allocates.
+    /// No other function here allocates.
     pub fn new(memory_dir: &Path, memory_slabs: u32, storage: &[(&Path, u32)]) -> SlabMap {
         let storage_dir = |&(dir, slabs): &(&Path, u32)| StorageDir {
             dir: c_path(dir),
@@ -125,8 +125,8 @@ impl SlabMap {
 
     /// The `len` bytes at `pos` of a slab of the memory tier, mapped.
     ///
-    /// `EIO`: there is no such slab or range (a record that makes no sense); other errors
-    /// are those of opening and mapping its file.
+    /// `EIO`: there is no such slab or range (a malformed record); other errors are those of
+    /// opening and mapping its file.
     #[inline]
     pub fn window(&self, slab: SlabId, pos: u64, len: u64) -> Result<Window, Errno> {
         let (pos, len) = checked(pos, len)?;
@@ -143,8 +143,8 @@ impl SlabMap {
         Ok(unsafe { Window::new(base.add(pos), len) })
     }
 
-    /// A writer for a segment of the memory tier that was just granted: `len` bytes at
-    /// `pos`, `warm` as the grant said.
+    /// A writer for a segment of the memory tier that was just granted: `len` bytes at `pos`,
+    /// `warm` as in the grant.
     pub fn writer(
         &self,
         slab: SlabId,
@@ -214,7 +214,7 @@ impl SlabMap {
         open_shared(CWD, path.as_c_str()?, Access::ReadWrite).map_err(|error| error.errno())
     }
 
-    /// Makes what was written to a slab durable. Nothing to do for the memory tier.
+    /// Makes the bytes written to a slab durable. Nothing to do for the memory tier.
     pub fn sync(&self, slab: SlabId) -> Result<(), Errno> {
         match slab.tier() {
             Tier::Memory => Ok(()),
@@ -225,7 +225,7 @@ impl SlabMap {
         }
     }
 
-    /// Whether `fd` is one of the descriptors kept here, which a program must not close.
+    /// True if `fd` is one of the descriptors kept here, which a program must not close.
     pub fn owns_fd(&self, fd: RawFd) -> bool {
         fd >= 0 && self.kept_fds().any(|kept| kept == fd)
     }
@@ -236,7 +236,7 @@ impl SlabMap {
         numbers.filter(|&fd| fd >= 0)
     }
 
-    /// A number is not one of those any more: it was closed behind our back.
+    /// Forgets a descriptor: it was closed behind our back.
     pub fn disown(&self, fd: RawFd) {
         if fd >= 0 {
             self.files().for_each(|file| file.disown(fd));
@@ -249,7 +249,7 @@ impl SlabMap {
         dirs.flat_map(move |dir| dir.files.iter().take(kept(dir)))
     }
 
-    /// Maps a memory slab for good and notes where.
+    /// Maps a memory slab for good and notes the address.
     #[cold]
     fn map(&self, slab: SlabId, entry: &AtomicPtr<u8>) -> Result<*mut u8, Errno> {
         let file = self.open(slab)?;
@@ -271,7 +271,7 @@ impl SlabMap {
         }
     }
 
-    /// The descriptor of a storage file, opened if it was not.
+    /// The descriptor of a storage file; opens it if need be.
     fn storage_file(&self, slab: SlabId) -> Result<BorrowedFd<'_>, Errno> {
         let dir = slab.place().number().checked_sub(1).ok_or(Errno::IO)?;
         let dir = self.storage.get(dir).ok_or(Errno::IO)?;
@@ -293,7 +293,7 @@ impl SlabMap {
     fn keep_open(&self, slab: SlabId, entry: &KeptFile) -> Result<RawFd, Errno> {
         let file = move_high(self.open(slab)?);
         let fd = file.as_raw_fd();
-        // The same, whoever opens it.
+        // Every thread that opens it stores the same inode.
         let inode = rustix::fs::fstat(&file)?.st_ino;
         entry.inode.store(inode, Ordering::Relaxed);
         match entry
@@ -307,7 +307,7 @@ impl SlabMap {
     }
 }
 
-/// Moves a descriptor to a high number, as far as the limit allows; else keeps it.
+/// Moves a descriptor to a high number, if the limit allows; else returns it unchanged.
 fn move_high(file: OwnedFd) -> OwnedFd {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let limit = RawFd::try_from(limit).unwrap_or(RawFd::MAX);
@@ -357,9 +357,9 @@ fn pread_all(file: BorrowedFd<'_>, mut bytes: &mut [u8], mut pos: u64) -> Result
     Ok(())
 }
 
-/// Starts writing out each full piece of a file that a write has just completed. What is
-/// left is written by `fdatasync`, or by the kernel in its own time; so a failure here is
-/// no failure of the write, and `fdatasync` will report it.
+/// Starts writing out each full piece of a file that a write has just completed. `fdatasync` writes
+/// the rest, or the kernel in its own time; so a failure here is no failure of the write, and
+/// `fdatasync` will report it.
 fn write_out(file: BorrowedFd<'_>, pos: u64, len: u64) {
     let from = pos / WRITE_OUT_BYTES * WRITE_OUT_BYTES;
     let to = (pos + len) / WRITE_OUT_BYTES * WRITE_OUT_BYTES;
@@ -368,8 +368,8 @@ fn write_out(file: BorrowedFd<'_>, pos: u64, len: u64) {
     }
 }
 
-/// A path put together on the stack, since opening a slab must not allocate. It ends in
-/// NUL, for rustix copies other strings, long ones to the heap.
+/// A path that is put together on the stack, because opening a slab must not allocate. It ends in
+/// NUL, because rustix copies other strings, long ones to the heap.
 struct PathBuffer {
     bytes: [u8; PathBuffer::MAX],
     len: usize,
@@ -399,7 +399,7 @@ impl PathBuffer {
         Ok(())
     }
 
-    /// Appends what `backing::slab_name` makes.
+    /// Appends the result of `backing::slab_name`.
     fn push_slab(&mut self, slab: SlabId) -> Result<(), Errno> {
         let mut digits = [0; 10];
         let mut first = digits.len();

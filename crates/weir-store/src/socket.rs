@@ -1,7 +1,7 @@
 //! Bytes between mapped memory and sockets, without a copy in between.
 //!
-//! The memory is what processes share and may change at any time, so no slice of it is ever
-//! made: the kernel gets its addresses. Both calls do not wait, and raise no signal.
+//! Processes share the memory and it may change at any time, so no slice of it is ever made: the
+//! kernel gets its addresses. Both calls do not wait, and raise no signal.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -11,8 +11,8 @@ use crate::window::Window;
 /// Buffers of one call; the kernel takes 1024 (`UIO_MAXIOV`).
 pub const MOST_PIECES: usize = 512;
 
-/// Sends `head`, then what the windows hold, as far as the socket takes it; of the windows as
-/// many as [`MOST_PIECES`].
+/// Sends `head`, then the bytes of at most [`MOST_PIECES`] windows, as far as the socket takes
+/// them.
 pub fn send(
     to: BorrowedFd<'_>,
     head: &[u8],

@@ -1,7 +1,7 @@
 //! The system calls that rustix does not have, made without libc.
 //!
-//! Inside an application weir's own calls must not pass through symbols that weir itself
-//! replaces, so that they are made here by instruction.
+//! Inside an application weir's own calls must not pass through symbols that weir itself replaces,
+//! so they are made here by instruction.
 
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
@@ -32,7 +32,7 @@ pub(crate) fn start_writing(file: BorrowedFd<'_>, offset: u64, len: u64) -> Resu
 ///
 /// # Safety
 ///
-/// As the call demands; it must not change memory that Rust knows of.
+/// The arguments must be valid for the call, which must not change memory that Rust knows of.
 #[cfg(target_arch = "x86_64")]
 unsafe fn four(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
     let result: isize;
@@ -53,7 +53,7 @@ unsafe fn four(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
 ///
 /// # Safety
 ///
-/// As the call demands; it must not change memory that Rust knows of.
+/// The arguments must be valid for the call, which must not change memory that Rust knows of.
 #[cfg(target_arch = "aarch64")]
 unsafe fn four(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
     let result: isize;

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fd::OwnedFd;
 use rustix::fs::{open, Mode, OFlags};
 
-/// A fresh directory, gone when dropped.
+/// A new directory, removed when dropped.
 pub(crate) struct TestDir {
     path: PathBuf,
     fd: OwnedFd,

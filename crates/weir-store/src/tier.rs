@@ -1,19 +1,18 @@
-//! The node's storage as its server sees it: which segment to lend, what is free.
+//! The server's view of the node's storage: the choice of segments to lend, and the free space.
 //!
-//! The order of preference is that of speed: warm memory, cold memory, the storage
-//! directories, and then [`StoreError::NoSpace`]. Within each, the size wanted is tried
-//! first and halved down to the least that helps. A tier grows by a slab at a time until
-//! its budget is used up; slabs stay until the instance ends, so that their memory stays
-//! warm, and whatever is freed is at once there to be lent again. When no unit is wholly free,
-//! [`Tiers::grant_gap`] lends what is dead between living bytes (`gaps`): nothing is moved, so
-//! no extent changes, and only bytes that are alive can use a budget up.
+//! The order of preference is that of speed: warm memory, cold memory, the storage directories, and
+//! then [`StoreError::NoSpace`]. Within each, the size wanted is tried first and halved down to the
+//! least that helps. A tier grows by a slab at a time until its budget is used up; slabs stay until
+//! the instance ends, so that their memory stays warm, and freed space can be lent again at once.
+//! When no unit is wholly free, [`Tiers::grant_gap`] lends the dead bytes between living ones
+//! (`gaps`): nothing is moved, so no extent changes, and only living bytes can use up a budget.
 //!
-//! Invariants: the usable units of a place's slabs never exceed its budget; a place whose
-//! device fails is retired, and what is already in it stays readable.
+//! Invariants: the usable units of a place's slabs never exceed its budget; a place whose device
+//! fails is retired, and its contents stay readable.
 //!
-//! Left out: making slabs warm (`pool`), the files themselves (`backing`), which bytes are
-//! alive (the extent index calls [`Tiers::add_live`] and [`Tiers::freed`]). One thread
-//! owns a `Tiers`; nothing here waits for anything but the creation of a file.
+//! Left out: making slabs warm (`pool`), the files themselves (`backing`), the choice of living
+//! bytes (the extent index calls [`Tiers::add_live`] and [`Tiers::freed`]). One thread owns a
+//! `Tiers`; it waits for nothing but the creation of a file.
 
 mod gaps;
 mod place;
@@ -34,12 +33,12 @@ use crate::slab::{
     run, AccountError, Place, Slab, SlabId, Tier, MAX_PLACES, SLAB_BYTES, SLAB_UNITS, UNIT_BYTES,
 };
 
-/// How much of what a node's storage may use.
+/// The budgets of a node's storage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TierConfig {
     /// The memory tier's budget in bytes; rounded down to whole MiB.
     pub memory_budget_bytes: u64,
-    /// How much free memory to keep warm, within that budget.
+    /// The amount of free memory to keep warm, within that budget.
     pub warm_bytes: u64,
     /// The budgets of the storage directories (at most 15), in bytes.
     pub storage_budgets_bytes: Vec<u64>,
@@ -50,14 +49,14 @@ pub struct TierConfig {
 pub struct Grant {
     /// Its number, for [`Tiers::release`].
     pub segment: SegmentId,
-    /// The slab it lies in.
+    /// Its slab.
     pub slab: SlabId,
-    /// Where it begins in the slab, in bytes; a multiple of `len`, or for a gap of 64.
+    /// Its offset in the slab, in bytes; a multiple of `len`, or for a gap of 64.
     pub pos: u64,
     /// Its length in bytes, a power of two unless it is a gap.
     pub len: u64,
-    /// Whether its pages are present: then store into the mapping, else use pwrite (which
-    /// makes pages at 1.7 GiB/s where faulting a mapping makes 0.6).
+    /// True if its pages are present: then store into the mapping, else use pwrite (which makes
+    /// pages at 1.7 GiB/s, while faulting a mapping makes 0.6).
     pub warm: bool,
 }
 
@@ -68,7 +67,7 @@ impl Grant {
     }
 }
 
-/// Why storage could not be lent or accounted.
+/// The reasons that storage could not be lent or accounted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// No tier has a segment of the least length asked for.
@@ -76,20 +75,20 @@ pub enum StoreError {
     NoSpace {
         /// The least length asked for.
         min_bytes: u64,
-        /// What is free in all places that are in use.
+        /// The free bytes of all places that are in use.
         free_bytes: u64,
-        /// What keeps a place from being used, if something does.
+        /// The failure that keeps a place from being used, if there is one.
         trouble: Option<Trouble>,
     },
     /// A slab that does not exist.
     #[error("no slab {0:?}")]
     NoSlab(SlabId),
-    /// The accounts of a slab do not agree with what was said.
+    /// The accounts of a slab disagree with a request.
     #[error("slab {slab:?}: {error}")]
     Account {
         /// The slab.
         slab: SlabId,
-        /// What does not agree.
+        /// The disagreement.
         error: AccountError,
     },
 }
@@ -103,10 +102,11 @@ fn because(trouble: Option<&Trouble>) -> String {
 pub struct Tiers<B> {
     places: Vec<PlaceState>,
     warm_target_units: u64,
-    /// The stock sank below half of the target, and is not full again. Before that the
-    /// warmers leave the processors and the memory's bandwidth to the job.
+    /// True from the time when the stock sank below half of the target until it is full again.
+    /// Until it sinks so far, the warmers leave the processors and the memory's bandwidth to the
+    /// job.
     is_refilling: bool,
-    /// A client met a full tmpfs: pages that are not there yet cannot be had.
+    /// True if a client met a full tmpfs: then pages that are not there yet cannot be had.
     is_memory_full: bool,
     gaps: Gaps,
     backing: B,
@@ -120,9 +120,8 @@ impl<B: Backing> Tiers<B> {
         Tiers::over(config, backing, &[])
     }
 
-    /// As [`Tiers::new`], with slabs that are there already: so many of each place. Nothing
-    /// of them is lent or alive before [`Tiers::hold`] and [`Tiers::revive`] say so; then
-    /// [`Tiers::resume`] is called.
+    /// As [`Tiers::new`], with existing slabs: their number by place. Nothing of them is lent or
+    /// alive before [`Tiers::hold`] and [`Tiers::revive`] say so; then [`Tiers::resume`] is called.
     pub fn over(config: &TierConfig, backing: B, slabs: &[u32]) -> Tiers<B> {
         assert!(config.storage_budgets_bytes.len() < MAX_PLACES);
         let budgets = std::iter::once(&config.memory_budget_bytes);
@@ -151,7 +150,7 @@ impl<B: Backing> Tiers<B> {
         tiers
     }
 
-    /// Says that `client` may be writing into a segment of before, of `len` bytes.
+    /// Notes that `client` may be writing into an earlier segment of `len` bytes.
     pub fn hold(
         &mut self,
         segment: SegmentId,
@@ -167,19 +166,19 @@ impl<B: Backing> Tiers<B> {
         })
     }
 
-    /// Counts bytes as alive that files of before refer to.
+    /// Counts bytes as alive to which earlier files refer.
     pub fn revive(&mut self, slab: SlabId, pos: u64, len: u64) -> Result<(), StoreError> {
         let account = |error| StoreError::Account { slab, error };
         self.slab(slab)?.revive(pos, len).map_err(account)
     }
 
-    /// As [`Tiers::revive`], where of a unit, the one at `pos`, only the amount is known.
+    /// As [`Tiers::revive`], if only the amount of living bytes of the unit at `pos` is known.
     pub fn revive_amount(&mut self, slab: SlabId, pos: u64, len: u64) -> Result<(), StoreError> {
         let account = |error| StoreError::Account { slab, error };
         self.slab(slab)?.revive_amount(pos, len).map_err(account)
     }
 
-    /// The accounts of what was there before are complete.
+    /// Ends the taking over of earlier slabs: their accounts are complete.
     pub fn resume(&mut self) {
         for id in self.slabs().map(|(id, _)| id).collect::<Vec<_>>() {
             if id.tier() == Tier::Memory {
@@ -191,19 +190,19 @@ impl<B: Backing> Tiers<B> {
         while self.replenish() {}
     }
 
-    /// What the warmers work from.
+    /// The board from which the warmers work.
     pub fn board(&self) -> &Arc<WarmBoard> {
         &self.board
     }
 
-    /// How many slabs each place can come to have (memory, then the storage directories);
-    /// clients size their tables by it.
+    /// The greatest number of slabs of each place (memory, then the storage directories); clients
+    /// size their tables by it.
     pub fn max_slabs(&self) -> Vec<u32> {
         self.places.iter().map(PlaceState::max_slabs).collect()
     }
 
-    /// Lends a segment of `want_bytes`, or what comes nearest and has at least
-    /// `min_bytes` (both rounded up to a power of two of MiB, at most a slab).
+    /// Lends a segment of `want_bytes`, or the nearest size of at least `min_bytes` (both rounded
+    /// up to a power of two of MiB, at most a slab).
     pub fn grant(
         &mut self,
         min_bytes: u64,
@@ -264,16 +263,15 @@ impl<B: Backing> Tiers<B> {
         Ok(())
     }
 
-    /// Whether all of a range was lent to `client`: what a client's record says is not
-    /// believed without this.
+    /// True if all of a range was lent to `client`: a client's record is not believed without this.
     pub fn is_lent_to(&self, slab: SlabId, pos: u64, len: u64, client: ClientId) -> bool {
         let place = self.places.get(slab.place().number());
         let slab = place.and_then(|place| place.slabs.get(slab.index() as usize));
         slab.is_some_and(|slab| slab.is_lent_to(client, pos, len))
     }
 
-    /// Takes a segment back: its client writes into it no more. What of it holds nothing
-    /// alive can be lent again at once.
+    /// Takes a segment back: its client writes into it no more. Its units without living bytes can
+    /// be lent again at once.
     pub fn release(&mut self, segment: SegmentId) -> Result<(), StoreError> {
         let slab = SlabId::of(segment);
         let released = self.slab(slab)?.release(segment.0 % SLAB_UNITS);
@@ -284,7 +282,7 @@ impl<B: Backing> Tiers<B> {
         })
     }
 
-    /// Takes back all that `client` holds (it is gone); how many segments that were.
+    /// Takes back all segments of `client`, which is gone; returns their number.
     pub fn release_client(&mut self, client: ClientId) -> usize {
         let held: Vec<SegmentId> = self
             .slabs()
@@ -297,8 +295,8 @@ impl<B: Backing> Tiers<B> {
         held.len()
     }
 
-    /// Takes back all of a segment behind its first `keep_bytes`, in whole units: its client
-    /// writes there no more. Whether there was anything.
+    /// Takes back all of a segment behind its first `keep_bytes`, in whole units: its client writes
+    /// there no more. True if there was anything to take.
     pub fn trim(&mut self, segment: SegmentId, keep_bytes: u64) -> bool {
         let id = SlabId::of(segment);
         let keep = u32::try_from(keep_bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
@@ -312,8 +310,8 @@ impl<B: Backing> Tiers<B> {
         trimmed
     }
 
-    /// A client could not write into a cold segment for lack of room: others have filled the
-    /// tmpfs. No cold memory is lent until there is room again. (The segment itself is given
+    /// Notes that a client could not write into a cold segment for lack of room: others have filled
+    /// the tmpfs. No cold memory is lent until there is room again. (The segment itself is given
     /// back when nothing is written into it any more.)
     pub fn refused(&mut self, segment: SegmentId) {
         let place = SlabId::of(segment).place();
@@ -323,15 +321,15 @@ impl<B: Backing> Tiers<B> {
         self.is_memory_full |= place == Place::MEMORY;
     }
 
-    /// Gives a place up: its device failed (also called when a client reports that). What
-    /// it holds stays readable; nothing more is lent from it.
+    /// Gives a place up: its device failed (also called when a client reports that). Its contents
+    /// stay readable; nothing more is lent from it.
     pub fn retire(&mut self, place: Place, errno: Errno) {
         if let Some(state) = self.places.get_mut(place.number()) {
             state.retire(errno);
         }
     }
 
-    /// How the bytes of every place are used.
+    /// The use of the bytes of every place.
     pub fn usage(&self) -> Vec<Usage> {
         self.places
             .iter()
@@ -339,8 +337,7 @@ impl<B: Backing> Tiers<B> {
             .collect()
     }
 
-    /// Adds a slab to the warm stock if it has sunk and the budget allows; whether one
-    /// was added.
+    /// Adds a slab to the warm stock if it has sunk and the budget allows; true if one was added.
     fn replenish(&mut self) -> bool {
         let stock: u64 = self.places[0]
             .room()
@@ -389,7 +386,7 @@ impl<B: Backing> Tiers<B> {
         self.find_cold(0, sizes)
     }
 
-    /// Whether pages that are not there cannot be had.
+    /// True if pages that are not there cannot be had.
     fn has_no_memory(&mut self) -> bool {
         if self.is_memory_full {
             let room_bytes = self.backing.room_bytes(Place::MEMORY).unwrap_or(0);
@@ -398,7 +395,7 @@ impl<B: Backing> Tiers<B> {
         self.is_memory_full
     }
 
-    /// Segments that are not (known to be) warm: of slabs there are, else of a new one.
+    /// Finds a segment that is not (known to be) warm: of an existing slab, else of a new one.
     fn find_cold(&mut self, place: usize, sizes: Halving) -> Option<Found> {
         for units in sizes {
             let state = self.places[place].usable()?;
@@ -419,7 +416,7 @@ impl<B: Backing> Tiers<B> {
         None
     }
 
-    /// Brings what is kept about a slab elsewhere up to date with it.
+    /// Updates the data that is kept elsewhere about a slab.
     fn refresh(&mut self, id: SlabId) {
         let state = &mut self.places[id.place().number()];
         state.note_room(id.index());
@@ -427,8 +424,8 @@ impl<B: Backing> Tiers<B> {
         if id.tier() == Tier::Memory {
             let was_busy = self.board.set_busy(id.index(), slab.cold());
             if was_busy & !slab.cold() != 0 {
-                // Warmers have passed these units over. What was filled cold is read twice
-                // as fast once it lies in huge pages.
+                // Warmers have passed these units over. Units that were filled cold are read twice
+                // as fast once they lie in huge pages.
                 self.board.queue(id.index(), slab.usable());
             }
         }
@@ -454,11 +451,11 @@ impl<B: Backing> Tiers<B> {
     }
 }
 
-/// A free piece: slab, first unit, units, whether warm.
+/// A free piece: slab, first unit, units, and true if it is warm.
 type Found = (SlabId, u32, u32, bool);
 
-/// Of a memory slab the end is taken, since a warmer begins at its front; of a file the
-/// front, since devices and file systems like their files written in order.
+/// Chooses the end of a memory slab, because a warmer begins at its front, and the front of a file,
+/// because devices and file systems prefer files written in order.
 fn find_cold_unit(place: Place, slab: &Slab, units: u32) -> Option<u32> {
     match place.tier() {
         Tier::Memory => slab.find_last(units, u64::MAX),

@@ -2,7 +2,7 @@
 //!
 //! A first touch costs a fault: 0.6 GiB/s into fresh pages against 14 into present ones
 //! and 20 into huge ones (DESIGN section 2). So the server's warmers touch slabs ahead of
-//! time. All steps leave contents alone, hence may run on memory in use:
+//! time. No step changes contents, so all may run on memory in use:
 //! - `MADV_COLLAPSE` (Linux 6.1) gathers pages into huge ones, even where huge pages of shared
 //!   memory are configured off. It copies the small pages that are there and clears the rest, but
 //!   gives up where there is none: so one is made in each huge page, and no more. With all of them
@@ -12,7 +12,7 @@
 //!   full tmpfs as an error where a touch would raise SIGBUS. Before it, `fallocate` does the
 //!   first half.
 //!
-//! Left out: who warms what and when (`pool`).
+//! Left out: the choice of slabs to warm, and of the time (`pool`).
 
 use core::ffi::c_void;
 use core::ops::Range;
@@ -24,13 +24,13 @@ use rustix::mm::{madvise, Advice};
 
 use crate::map::{Mapping, HUGE_PAGE_BYTES};
 
-/// What size of pages [`warm`] ended up with.
+/// The size of the pages that [`warm`] got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pages {
     /// Huge pages throughout.
     Huge,
-    /// Present, but in small pages: the kernel does not collapse shared memory or found
-    /// no huge page free. Holds what it answered.
+    /// Present, but in small pages: the kernel does not collapse shared memory or found no huge
+    /// page free. Holds the error.
     Small(Errno),
 }
 
@@ -42,7 +42,7 @@ const SMALL_PAGE_BYTES: usize = 4096;
 
 /// Makes `range` of `slab` (a mapping of `file`, aligned for huge pages) present.
 ///
-/// Fails with `ENOSPC` where the file system is full, `ENOMEM` where memory is.
+/// Fails with `ENOSPC` if the file system is full, `ENOMEM` if memory is.
 pub fn warm(slab: &Mapping, file: impl AsFd, range: Range<usize>) -> Result<Pages, Errno> {
     assert!(range.start <= range.end && range.end <= slab.len());
     for start in range.clone().step_by(HUGE_PAGE_BYTES) {
@@ -60,7 +60,7 @@ pub fn warm(slab: &Mapping, file: impl AsFd, range: Range<usize>) -> Result<Page
     })
 }
 
-/// Makes `range` of a mapping of `file` present. Errors as of [`warm`].
+/// Makes `range` of a mapping of `file` present. Errors as for [`warm`].
 pub(crate) fn populate(slab: &Mapping, file: impl AsFd, range: &Range<usize>) -> Result<(), Errno> {
     let first = slab.base().as_ptr().wrapping_add(range.start);
     loop {
@@ -76,7 +76,7 @@ pub(crate) fn populate(slab: &Mapping, file: impl AsFd, range: &Range<usize>) ->
         return match done {
             Ok(()) => Ok(()),
             Err(Errno::INTR | Errno::AGAIN) => continue,
-            // What a touch would have turned into SIGBUS: no room on the file system.
+            // A touch would have raised SIGBUS: no room on the file system.
             Err(Errno::FAULT) => Err(Errno::NOSPC),
             // A kernel before 5.14.
             Err(Errno::INVAL) => allocate(&file, range),

@@ -1,8 +1,8 @@
 //! Handles to mapped pieces of slabs, and the writing of segments through them.
 //!
-//! A [`Window`] is made with its bounds checked once; its reads and writes then check
-//! theirs against it, and copy. A [`SegmentWriter`] is a window on a segment lent to this
-//! process, with the knowledge how far its pages are mapped: stores go only there.
+//! A [`Window`] is made with its bounds checked once; its reads and writes then check theirs
+//! against it, and copy. A [`SegmentWriter`] is a window on a segment lent to this process that
+//! knows how far its pages are mapped: stores go only there.
 //!
 //! Even the pages of a warm segment must be mapped by each process. A huge page takes one
 //! fault; where the kernel gives small pages only (before Linux 6.1), a store to each
@@ -10,7 +10,7 @@
 //! pages are mapped writable even so: loads ahead make that 6.5 GiB/s, against 5.0 for
 //! pwrite, and cost nothing measurable where pages are huge.
 //!
-//! Where a segment is cold, the fastest ways to fill it are (measured here, one process
+//! The fastest ways to fill a cold segment are (measured here, one process
 //! and four, into fresh tmpfs pages): pwrite 2.5 to 3.5 and 2.8 to 3.7 GiB/s, populating
 //! and then storing 1.6 and 1.3 to 2.3, faulting page by page 1.1 and 0.9. So larger
 //! writes go by pwrite, and small ones, for which a system call each would be dear,
@@ -26,16 +26,16 @@ use crate::copy::{copy_in, copy_out};
 use crate::slab::SlabId;
 use crate::slabmap::SlabMap;
 
-/// From here on a write to pages that are not there is a pwrite.
+/// The least length of a write to absent pages that is done by pwrite.
 const PWRITE_MIN_BYTES: usize = 16 << 10;
 
-/// How many bytes are populated at a time for smaller writes.
+/// The number of bytes populated at a time for smaller writes.
 const POPULATE_BYTES: usize = 64 << 10;
 
-/// How many bytes of a warm segment are mapped at a time.
+/// The number of bytes of a warm segment that are mapped at a time.
 const MAP_AHEAD_BYTES: usize = 1 << 20;
 
-/// How far the kernel maps around a load that faults: its default, 64 KiB, aligned.
+/// The range that the kernel maps around a load that faults: its default, 64 KiB, aligned.
 const FAULT_AROUND_BYTES: usize = 64 << 10;
 
 /// A piece of a mapped slab; valid until the process ends.
@@ -45,8 +45,8 @@ pub struct Window {
     len: usize,
 }
 
-// SAFETY: a window is an address range mapped for the life of the process; what other
-// threads and processes do to its bytes at the same time is allowed for by the copies.
+// SAFETY: a window is an address range mapped for the life of the process; the copies allow for
+// other threads and processes that change its bytes at the same time.
 unsafe impl Send for Window {}
 // SAFETY: as above.
 unsafe impl Sync for Window {}
@@ -66,7 +66,7 @@ impl Window {
         self.len
     }
 
-    /// Where it begins, for calls of the kernel.
+    /// The address at which it begins, for calls of the kernel.
     pub(crate) fn base(&self) -> *mut u8 {
         self.base
     }
@@ -78,13 +78,13 @@ impl Window {
         within.then(|| unsafe { Window::new(self.base.add(at), len) })
     }
 
-    /// Whether it has no bytes.
+    /// True if it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Copies `bytes` to `at`, which must lie within. They are visible to all processors
-    /// before whatever the caller stores next.
+    /// Copies `bytes` to `at`, which must lie within. They are visible to all processors before any
+    /// later store of the caller.
     #[inline]
     pub fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at <= self.len && bytes.len() <= self.len - at);
@@ -100,15 +100,15 @@ impl Window {
         unsafe { ReadWindow::new(self.base, self.len) }
     }
 
-    /// Copies what is at `at`, which must lie within, to `bytes`; see [`ReadWindow::read`].
+    /// Copies the bytes at `at`, which must lie within, to `bytes`; see [`ReadWindow::read`].
     #[inline]
     pub fn read(&self, at: usize, bytes: &mut [u8]) {
         self.for_reading().read(at, bytes);
     }
 
-    /// Maps its pages into this process ahead of stores, by loads; for warm memory, whose
-    /// pages are all present (of what is not, loads would make pages too, or raise SIGBUS
-    /// where tmpfs is full). Worth its while wherever pages are small, see above.
+    /// Maps its pages into this process ahead of stores, by loads; for warm memory, whose pages are
+    /// all present (loads of absent pages would make pages too, or raise SIGBUS if tmpfs is full).
+    /// Useful wherever pages are small, see above.
     pub fn prepare(&self) {
         self.map_ahead(0, self.len);
     }
@@ -139,7 +139,7 @@ impl Window {
             };
             match done {
                 Err(Errno::INTR | Errno::AGAIN) => {}
-                // The pages cannot be had: what a store would have turned into SIGBUS.
+                // The pages cannot be had: a store would have raised SIGBUS.
                 Err(Errno::FAULT) => return Err(Errno::NOSPC),
                 other => return other,
             }
@@ -174,7 +174,7 @@ impl ReadWindow {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// True if it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -186,8 +186,8 @@ impl ReadWindow {
         within.then(|| unsafe { ReadWindow::new(self.base.add(at), len) })
     }
 
-    /// Copies what is at `at`, which must lie within, to `bytes`. What is written there
-    /// at the same time may be seen in part.
+    /// Copies the bytes at `at`, which must lie within, to `bytes`. A store to them at the same
+    /// time may be seen in part.
     #[inline]
     pub fn read(&self, at: usize, bytes: &mut [u8]) {
         assert!(at <= self.len && bytes.len() <= self.len - at);
@@ -199,14 +199,14 @@ impl ReadWindow {
 
 /// Writes into a segment of the memory tier that this process was lent.
 ///
-/// Threads may write at once, to different ranges. A forked child has a copy of its own.
+/// Threads may write at once, to different ranges. A forked child has its own copy.
 #[derive(Debug)]
 pub struct SegmentWriter {
     window: Window,
     slab: SlabId,
-    /// Where the segment begins in its slab.
+    /// The offset of the segment in its slab.
     pos: u64,
-    /// Whether all pages are present.
+    /// True if all pages are present.
     warm: bool,
     /// All pages before this are present and mapped.
     ready: AtomicUsize,
@@ -233,7 +233,7 @@ impl SegmentWriter {
         self.slab
     }
 
-    /// Where it begins in its slab, in bytes.
+    /// Its offset in its slab, in bytes.
     pub fn pos(&self) -> u64 {
         self.pos
     }
@@ -245,11 +245,11 @@ impl SegmentWriter {
         self.window.len()
     }
 
-    /// Writes `bytes` at `at` of the segment, which must lie within. They are visible to
-    /// all processes before whatever the caller stores next.
+    /// Writes `bytes` at `at` of the segment, which must lie within. They are visible to all
+    /// processes before any later store of the caller.
     ///
-    /// Only a cold segment can fail: `ENOSPC` where tmpfs is full (ask for another
-    /// segment, and let the server know that this one is of no use).
+    /// Only a cold segment can fail: `ENOSPC` if tmpfs is full (ask for another segment, and tell
+    /// the server that this one is of no use).
     #[inline]
     pub fn write(&self, map: &SlabMap, at: usize, bytes: &[u8]) -> Result<(), Errno> {
         let end = at.checked_add(bytes.len()).ok_or(Errno::IO)?;
@@ -266,7 +266,7 @@ impl SegmentWriter {
         if end > self.len() {
             return Err(Errno::IO);
         }
-        // Mapping goes on from what is known to be mapped, not from `at`: another thread
+        // Mapping continues from the known end of the mapped part, not from `at`: another thread
         // may have been given the range before ours and not have written it yet.
         let ready = self.ready.load(Ordering::Acquire);
         if self.warm {

@@ -1,6 +1,6 @@
 //! Compiles the check programs, each once, into `target/.../real`.
 //!
-//! A program is compiled again when its source or the shared header is newer. Tests that need the same
+//! A program is compiled again if its source or the shared header is newer. Tests that need the same
 //! program at the same time wait for one compilation.
 
 use std::collections::HashMap;
@@ -14,8 +14,8 @@ use anyhow::{bail, ensure, Context, Result};
 
 use crate::{checks_dir, profile_dir, source_root};
 
-/// How a program is compiled. The names of MPI programs end in the name of the MPI, for one source
-/// makes one program for each.
+/// The compiler of a program. The names of MPI programs end in the name of the MPI, because one source
+/// makes a program for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Compiler {
     /// gcc, as a distribution builds: optimised and fortified.
@@ -50,7 +50,7 @@ impl Compiler {
             Self::C | Self::Capi => &["gcc", "-O2", "-D_FORTIFY_SOURCE=2", "-pthread"],
             Self::Cxx | Self::CapiCxx => &["g++", "-O2", "-std=c++17"],
             Self::Fortran => &["gfortran", "-O2"],
-            // MPI_STATUSES_IGNORE is an array of no elements there, which gcc takes for a mistake.
+            // MPI_STATUSES_IGNORE is an array of no elements there, which gcc reports as a mistake.
             Self::Mpich => &["mpicc.mpich", "-O2", "-Wno-stringop-overflow"],
             Self::OpenMpi | Self::Pnetcdf => &["mpicc.openmpi", "-O2"],
             Self::Hdf5Mpich => &["h5pcc.mpich", "-O2"],
@@ -74,7 +74,7 @@ impl Compiler {
         }
     }
 
-    /// Where the C API is, for those that use it: as an installation has it.
+    /// The options that point to the C API, laid out as in an installation.
     fn places(self) -> Result<Vec<OsString>> {
         if !matches!(self, Self::Capi | Self::CapiCxx) {
             return Ok(Vec::new());
@@ -101,12 +101,12 @@ impl Compiler {
     }
 }
 
-/// Where compiled programs lie.
+/// The directory of compiled programs.
 pub fn build_dir() -> PathBuf {
     profile_dir().join("real")
 }
 
-/// Where the program of a source lies: programs of one name come from several directories.
+/// The directory of a source's program: programs of the same name come from several directories.
 fn output_dir(source: &Path) -> Result<PathBuf> {
     if source.starts_with(checks_dir()) {
         return Ok(build_dir());
@@ -119,7 +119,7 @@ fn include_dir() -> PathBuf {
     source_root().join("crates/weir-capi/include")
 }
 
-/// A directory with libweir.so under the names that linkers and programs ask for.
+/// A directory with libweir.so under the names that linkers and programs use.
 fn library_dir() -> Result<PathBuf> {
     static MADE: Mutex<()> = Mutex::new(());
     let _one = lock(&MADE);
@@ -159,7 +159,7 @@ pub fn program_in(dir: &Path, source: &str, compiler: Compiler) -> Result<PathBu
     Ok(path)
 }
 
-/// A test that panicked while compiling must not fail the others for another reason.
+/// Locks; a test that panicked while it compiled must not make the others fail.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex
         .lock()
@@ -180,14 +180,15 @@ fn compile(source: &Path, compiler: Compiler) -> Result<PathBuf> {
     let [command, options @ ..] = compiler.command() else {
         bail!("no compiler for {compiler:?}");
     };
-    // A temporary name: who runs the old program is not disturbed, and none sees half of the new.
+    // A temporary name: a process that runs the old program is not disturbed, and none sees a part of
+    // the new one.
     let temporary = dir.join(format!(
         ".{stem}{}.{}",
         compiler.suffix(),
         std::process::id()
     ));
-    // Compilers leave files named after the source where they run (gfortran its .mod
-    // files, h5pcc the object), so each build runs in a directory of its own.
+    // Compilers leave files named after the source in the current directory (gfortran its .mod files,
+    // h5pcc the object), so each build runs in a directory of its own.
     let own = tempfile::tempdir_in(&dir).context("a directory to build in")?;
     let result = Command::new(command)
         .args(options)

@@ -1,4 +1,4 @@
-//! Runs one check on the target, under a time limit, and judges what it said.
+//! Runs one check on the target, with a time limit, and judges its output.
 //!
 //! A check passes only if it exits with 0 and its last line counts at least one check passed and none
 //! failed: a program that dies early or checks nothing does not pass.
@@ -18,7 +18,7 @@ use rustix::process::{kill_process_group, Pid, Signal};
 
 use crate::{build::build_dir, checks_dir, mount::KernelMount, profile_dir, source_root};
 
-/// Where the checks run.
+/// The file system on which the checks run.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// `weir run -- program /weir`.
@@ -33,34 +33,34 @@ pub enum Target {
 /// One program to run.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The test's name; its directory is called like it.
+    /// The test's name, which is also that of its directory.
     pub name: String,
-    /// The program and what comes before the directory in its arguments.
+    /// The program and the arguments before the directory.
     pub command: Vec<OsString>,
-    /// What comes after the directory.
+    /// The arguments after the directory.
     pub arguments: Vec<String>,
     /// Options of `weir run`.
     pub weir_options: Options,
-    /// What it wants of the kernel mount.
+    /// The kernel mount that it requires.
     pub mount: KernelMount,
-    /// The most it may take.
+    /// The time limit.
     pub limit: Duration,
 }
 
-/// What `weir run` is told.
+/// The options for `weir run`.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The memory tier of each server, in MiB.
     pub memory_mib: u64,
     /// The file tier of each server, in MiB.
     pub file_mib: Option<u64>,
-    /// As they are.
+    /// Further options, passed on verbatim.
     pub more: &'static [&'static str],
 }
 
 impl Options {
-    /// The words of a command line. Without a number of servers among them, that is
-    /// `WEIR_TEST_SERVERS`, else 1: servers on one machine share its budgets.
+    /// The words of a command line. If they set no number of servers, `WEIR_TEST_SERVERS` does, else it
+    /// is 1: servers on one machine share its budgets.
     fn words(self) -> Result<Vec<OsString>> {
         let mut words: Vec<OsString> = self.more.iter().map(OsString::from).collect();
         let said = self
@@ -90,7 +90,7 @@ fn mib(count: u64) -> OsString {
     format!("{count}M").into()
 }
 
-/// On how many servers the tests of one node are to run: `WEIR_TEST_SERVERS`, else 1.
+/// The number of servers for the tests of one node: `WEIR_TEST_SERVERS`, else 1.
 pub fn servers_wanted() -> Result<u64> {
     match std::env::var("WEIR_TEST_SERVERS") {
         Ok(text) => text
@@ -150,7 +150,7 @@ impl Target {
     }
 }
 
-/// `WEIR_TEST_BINARY`, else the `weir` of this profile, built now so that it is not an old one.
+/// `WEIR_TEST_BINARY`, else the `weir` of this profile, built now so that it is up to date.
 pub fn weir_binary() -> Result<PathBuf> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     if let Some(named) = std::env::var_os("WEIR_TEST_BINARY") {
@@ -170,8 +170,8 @@ pub fn weir_binary() -> Result<PathBuf> {
 
 fn build_weir() -> Result<PathBuf> {
     let profile = profile_dir();
-    // One at a time: cargo merges the features of a crate over all packages of one build, and
-    // the library's rustix must do without std.
+    // One at a time: cargo merges the features of a crate over all packages of one build, and the
+    // library's rustix must be built without std.
     for package in ["weir-cli", "weir-capi", "weir-preload"] {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(source_root());
@@ -187,14 +187,14 @@ fn build_weir() -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// Runs the job; the error carries what the program said.
+/// Runs the job; the error has the program's output.
 pub fn run(target: &Target, job: &Job) -> Result<()> {
     let (mut command, cleanup) = target.command(job)?;
     environment(&mut command, target);
     let shown = format!("{command:?}");
     let outcome = run_limited(command, job.limit);
     if let Some(dir) = cleanup {
-        // What a check left behind is removed like a user would.
+        // The leftovers of a check are removed as a user would do it.
         std::fs::remove_dir_all(&dir).with_context(|| format!("clear {}", dir.display()))?;
     }
     let (status, output) = outcome.with_context(|| shown.clone())?;
@@ -216,8 +216,8 @@ fn environment(command: &mut Command, target: &Target) {
     }
 }
 
-/// Starts the command as a process group of its own, which is killed when the time is over. `None`
-/// for the status says so.
+/// Starts the command as a process group of its own, and kills the group when the time is over. The
+/// status is `None` then.
 fn run_limited(mut command: Command, limit: Duration) -> Result<(Option<ExitStatus>, String)> {
     let (reader, writer) = std::io::pipe().context("pipe")?;
     command
@@ -247,7 +247,8 @@ fn run_limited(mut command: Command, limit: Duration) -> Result<(Option<ExitStat
     let mut killed = false;
     let start = std::time::Instant::now();
     while status.is_none() || output.is_none() {
-        // After a kill, what has left the group may hold the pipe open: not waited for long.
+        // After a kill, processes that left the group may hold the pipe open: the wait for them is
+        // short.
         let left = if killed {
             Duration::from_secs(5)
         } else {
@@ -295,7 +296,7 @@ fn count(output: &str) -> Option<(u64, u64)> {
     })
 }
 
-/// The lines that tell what went wrong: each FAIL with what follows it, and the end.
+/// The lines of the failures: each FAIL with the lines after it, and the end.
 fn excerpt(shown: &str, output: &str) -> String {
     let mut text = format!("{shown}\n");
     let lines: Vec<&str> = output

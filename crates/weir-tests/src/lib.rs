@@ -1,13 +1,12 @@
 //! The driver of `tests/real`: compiles its check programs once and runs each on weir, or on any
 //! directory, under a launcher prefix, with a time limit.
 //!
-//! `WEIR_TEST_TARGET` says where: `weir` (the default) runs `weir run -- program /weir`, an
-//! instance a test; a directory runs the program on a directory of its own below it, which proves
-//! the checks themselves on tmpfs or a disk. A program that is missing on the machine makes
-//! its tests fail with the name of the package to install; `WEIR_TEST_ALLOW_MISSING=1` skips
-//! them instead, and says so.
+//! `WEIR_TEST_TARGET` is the target: `weir` (the default) runs `weir run -- program /weir`, with an
+//! instance for each test; a directory runs the program in a directory of its own below it, which tests
+//! the checks themselves on tmpfs or a disk. If a program is missing on the machine, its tests fail with
+//! the name of the package to install; `WEIR_TEST_ALLOW_MISSING=1` skips them instead, with a message.
 //!
-//! Left out: what the checks are. They are in `tests/real`, one program a subject; the list of
+//! Left out: the checks themselves. They are in `tests/real`, one program for each subject; the list of
 //! tests is in `tests/real.rs` of this crate.
 
 #![forbid(unsafe_code)]
@@ -29,13 +28,13 @@ pub fn source_root() -> PathBuf {
         .to_owned()
 }
 
-/// Where the check programs' sources are.
+/// The directory of the check programs' sources.
 pub fn checks_dir() -> PathBuf {
     source_root().join("tests/real")
 }
 
-/// The directory of the profile that this very program was built in, such as `target/debug`:
-/// `weir` and its client library lie there.
+/// The directory of this program's build profile, such as `target/debug`: `weir` and its client library
+/// are there.
 pub fn profile_dir() -> PathBuf {
     let exe = std::env::current_exe().expect("a program knows its own path");
     let dir = exe.parent().expect("a program lies in a directory");

@@ -1,22 +1,23 @@
-//! Whether this machine lets a kernel mount be made, and what a test wants of it.
+//! The kernel mount: the requirements of a test, and the check whether this machine allows one.
 
 use std::fs::File;
 
 use crate::needs::Need;
 
-/// What a test wants of the kernel mount beneath the interposer.
+/// A test's requirement for the kernel mount beneath the interposer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelMount {
-    /// Nothing: it holds with one and without.
+    /// None: the test passes with a mount and without.
     Either,
-    /// There must be one: the test is skipped where the machine allows none.
+    /// A mount is required: the test is skipped if the machine allows none.
     Needed,
-    /// There must be none.
+    /// No mount is allowed.
     Never,
 }
 
 impl KernelMount {
-    /// Options of `weir run`. Where one is needed, the server need not succeed in it: the test fails then.
+    /// Options of `weir run`. If a mount is required, the server may still fail to make it: the test
+    /// fails then.
     pub fn options(self) -> &'static [&'static str] {
         match self {
             Self::Either | Self::Needed => &[],
@@ -24,7 +25,7 @@ impl KernelMount {
         }
     }
 
-    /// True if the test cannot run without one.
+    /// True if the test cannot run without a mount.
     pub fn is_needed(self) -> bool {
         self == Self::Needed
     }
@@ -35,7 +36,7 @@ const HELPER: Need = Need {
     package: "fuse3",
 };
 
-/// Why this machine allows no kernel mount; `None`: it does.
+/// The reason why this machine allows no kernel mount; `None`: it allows one.
 pub fn why_none() -> Option<String> {
     if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
         return Some(format!("/dev/fuse: {error}"));

@@ -1,13 +1,13 @@
-//! What a test needs of the machine, and the Debian package that brings it.
+//! Programs and files of the machine that tests need, and the Debian packages that contain them.
 //!
-//! `tools/packages.txt` lists the same packages; a test of this module holds the two together.
+//! `tools/packages.txt` lists the same packages; a test of this module compares the two.
 
 use std::path::{Path, PathBuf};
 
-/// A program or file of the machine, and the Debian package it comes in.
+/// A program or file of the machine, and the Debian package that contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// A command looked for in PATH, or an absolute path.
+    /// A command in PATH, or an absolute path.
     pub what: &'static str,
     /// The package to install.
     pub package: &'static str,
@@ -16,7 +16,7 @@ pub struct Need {
 macro_rules! needs {
     ($($(#[$doc:meta])* $name:ident: $what:literal from $package:literal;)+) => {
         $($(#[$doc])* pub const $name: Need = Need { what: $what, package: $package };)+
-        /// Every need that is known.
+        /// Every known need.
         pub const ALL: &[Need] = &[$($name),+];
     };
 }
@@ -26,7 +26,7 @@ needs! {
     CC: "gcc" from "gcc";
     /// Builds a project.
     CMAKE: "cmake" from "cmake";
-    /// Builds what cmake and configure say.
+    /// Runs the makefiles of cmake and configure.
     MAKE: "make" from "make";
     /// Makes configure.
     AUTOCONF: "autoconf" from "autoconf";
@@ -76,7 +76,7 @@ needs! {
     HDF5_OPENMPI: "h5pcc.openmpi" from "libhdf5-openmpi-dev";
     /// h5dump and its like.
     HDF5_TOOLS: "h5dump" from "hdf5-tools";
-    /// libfabric, which its headers need.
+    /// libfabric's headers.
     LIBFABRIC: "/usr/include/rdma/fabric.h" from "libfabric-dev";
     /// `PnetCDF` (Open MPI's).
     PNETCDF: "/usr/include/pnetcdf.h" from "libpnetcdf-dev";
@@ -100,18 +100,18 @@ needs! {
     SETFATTR: "setfattr" from "attr";
     /// patch.
     PATCH: "patch" from "patch";
-    /// Allocators, to be preloaded and linked.
+    /// An allocator, to be preloaded and linked.
     JEMALLOC: "/usr/share/doc/libjemalloc2" from "libjemalloc2";
-    /// Likewise.
+    /// An allocator.
     MIMALLOC: "/usr/share/doc/libmimalloc2.0" from "libmimalloc2.0";
-    /// Likewise.
+    /// An allocator.
     TCMALLOC: "/usr/share/doc/libtcmalloc-minimal4" from "libtcmalloc-minimal4";
     /// unshare and mount, for a small tmpfs when the target is a directory.
     UNSHARE: "unshare" from "util-linux";
 }
 
 impl Need {
-    /// Where it is, or `None`.
+    /// Its path; `None` if it is missing.
     pub fn find(&self) -> Option<PathBuf> {
         let direct = Path::new(self.what);
         if direct.is_absolute() {
@@ -124,7 +124,7 @@ impl Need {
     }
 }
 
-/// The packages that are missing for these needs.
+/// The missing packages of these needs.
 pub fn missing(needs: &[Need]) -> Vec<&'static str> {
     let mut packages: Vec<_> = needs
         .iter()

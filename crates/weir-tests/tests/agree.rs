@@ -1,5 +1,5 @@
-//! Several nodes agree on a file's bytes: the checks that `tests/agree/checks` lists, each on four
-//! servers of this machine, or on a directory.
+//! Checks that several nodes agree on a file's bytes: the checks in the list `tests/agree/checks`, each
+//! on four servers of this machine, or on a directory.
 //!
 //! `WEIR_TEST_ROUNDS=10` makes each check ten times as long. `tests/agree/run.sh` runs the same list
 //! without cargo, with any weir binary.
@@ -16,11 +16,11 @@ use weir_tests::mount::KernelMount;
 use weir_tests::needs::{self, missing, Need};
 use weir_tests::source_root;
 
-/// What one check may take, unless `WEIR_TEST_LIMIT_S` says otherwise.
+/// The time limit of one check, unless `WEIR_TEST_LIMIT_S` sets another one, in seconds.
 const LIMIT_S: u64 = 120;
 /// The servers' transport; without it, TCP.
 const LIBFABRIC: &str = "libfabric";
-/// What a check is run with, and what says so to its program.
+/// The variations of a check, each with the environment variable that selects it in the program.
 const WITH: [(&str, &str); 5] = [
     (LIBFABRIC, "WEIR_TEST_TRANSPORT=libfabric"),
     ("delay", "WEIR_TEST_DELAY_US=2000"),
@@ -29,7 +29,7 @@ const WITH: [(&str, &str); 5] = [
     ("turns", "WEIR_TEST_TURNS=1"),
 ];
 
-/// Held by the job of an MPI. Its ranks poll while they wait: two such jobs on few cores take longer side by
+/// Held by an MPI job. Its ranks poll while they wait: on few cores two such jobs take longer side by
 /// side than one after the other.
 static POLLS: Mutex<()> = Mutex::new(());
 
@@ -37,7 +37,7 @@ static POLLS: Mutex<()> = Mutex::new(());
 #[derive(Clone)]
 struct Check {
     raw: bool,
-    /// Of [`WITH`].
+    /// Names from [`WITH`].
     with: Vec<String>,
     program: String,
     argument: Option<String>,
@@ -125,7 +125,7 @@ impl Check {
     }
 }
 
-/// What `weir run` is told for each mode and transport.
+/// The options of `weir run` for each mode and transport.
 const RAW: [&str; 4] = ["--servers", "4", "--set", "visibility.default=raw"];
 const RAS: [&str; 4] = ["--servers", "4", "--set", "visibility.default=ras"];
 const RAW_LIBFABRIC: [&str; 8] = [
@@ -153,7 +153,7 @@ fn dir() -> PathBuf {
     source_root().join("tests/agree")
 }
 
-/// The number that a variable of the environment holds.
+/// The numeric value of an environment variable.
 fn number<T: std::str::FromStr>(variable: &str) -> Result<Option<T>> {
     let Ok(text) = std::env::var(variable) else {
         return Ok(None);
@@ -242,7 +242,7 @@ fn trial(check: Check, target: &Result<Target, String>, scale: f64) -> Result<Tr
 
 fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
-    // Much of each is waiting: for locks, and for one process after the other.
+    // Each mostly waits: for locks, and for one process after the other.
     arguments.test_threads.get_or_insert(3);
     let target = if arguments.list {
         Err(String::new())

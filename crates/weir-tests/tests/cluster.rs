@@ -1,6 +1,6 @@
-//! Instances of several nodes under what starts programs on real clusters: Slurm, MPICH's and Open
-//! MPI's own launchers, and stand-ins for Flux, PBS and LSF that are given their commands. Nodes
-//! are namespaces; skipped, loudly, without root.
+//! Instances of several nodes under the launchers of real clusters: Slurm, MPICH's and Open MPI's own,
+//! and stand-ins for Flux, PBS and LSF with the same commands. Nodes are namespaces; skipped, with a
+//! message, without root.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -44,7 +44,7 @@ fn said(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// What an instance left on a node; empty if nothing.
+/// The leftovers of an instance on a node; empty if there are none.
 fn left_behind(node: &Node) -> String {
     let script = "ls -d /tmp/weir-*/* /dev/shm/weir-*/* 2>/dev/null | grep -v guard.lock; \
                   ps ax | grep -E '[w]eir (agent|server)'";
@@ -67,7 +67,7 @@ fn assert_gone(cluster: &Cluster) {
     }
 }
 
-/// Runs `where.c` on three nodes, two processes each, and looks where they were.
+/// Runs `where.c` on three nodes, two processes each, and checks where they ran.
 fn mpi(cluster: &Cluster, compiler: Compiler, start: &[&str]) {
     let program = program_in(&source_root().join("tests/cluster"), "where.c", compiler).unwrap();
     let hosts = cluster.host_list();
@@ -94,7 +94,7 @@ fn mpi(cluster: &Cluster, compiler: Compiler, start: &[&str]) {
     assert_eq!(hosts, expected, "{text}");
     assert_eq!(instances.len(), 1, "{text}");
     assert!(text.contains("/tmp/weir-0/run-"), "{text}");
-    // Files of all six, with the nodes' reports added up.
+    // The files of all six, with the nodes' reports added up.
     let report = String::from_utf8_lossy(&output.stderr);
     assert!(report.contains("6 files"), "{report}");
     assert_gone(cluster);
@@ -122,13 +122,13 @@ fn openmpi_starts_programs_on_all_nodes() {
         let slots = slots.join(",");
         let start = ["mpiexec.openmpi", "--host", &slots, "-n", "6"];
         mpi(&cluster, Compiler::OpenMpi, &start);
-        // Beside what the user passes on.
+        // In addition to the options that the user passes on.
         let start = ["mpiexec.openmpi", "-x", "HOME", "--host", &slots, "-n", "6"];
         mpi(&cluster, Compiler::OpenMpi, &start);
     }
 }
 
-/// Runs a job of `nodes` nodes to its end; what it printed.
+/// Runs a job of `nodes` nodes to its end; returns its output.
 fn job(slurm: &Slurm<'_>, cluster: &Cluster, nodes: usize, script: &str) -> String {
     let weir = weir_binary().unwrap();
     let dir = cluster.dir().join("shared");
@@ -184,7 +184,7 @@ fn slurm_jobs_have_an_instance_over_their_nodes() {
     assert!(text.lines().any(|line| line == "0 1 2"), "{text}");
     assert!(text.contains("3 files"), "{text}");
 
-    // What servers say of themselves is longer than the lines that srun keeps whole.
+    // The output of the servers is longer than the lines that srun keeps whole.
     let text = job(
         &slurm,
         &cluster,
@@ -200,7 +200,7 @@ fn slurm_jobs_have_an_instance_over_their_nodes() {
         .partition(|line| line.contains(": process "));
     assert_eq!((told.len(), silent), (4 * 10 * 4, vec![]), "{text}");
 
-    // Without weir start: the job's nodes are found by weir run.
+    // Without weir start: weir run finds the job's nodes.
     let text = job(
         &slurm,
         &cluster,
@@ -221,8 +221,8 @@ fn slurm_jobs_have_an_instance_over_their_nodes() {
     assert_gone(&cluster);
 }
 
-/// A stand-in for a batch system's commands, put before PATH: it writes its words to a file, and
-/// starts the program over ssh as the real one would in its way.
+/// A stand-in for a batch system's commands, put first in PATH: it writes its arguments to a file, and
+/// starts the program over ssh like the real one.
 struct StandIn {
     bin: PathBuf,
     log: PathBuf,
@@ -247,7 +247,7 @@ impl StandIn {
         format!("{}:{}", self.bin.display(), std::env::var("PATH").unwrap())
     }
 
-    /// Starts and stops an instance with these variables of the batch system; the words that
+    /// Starts and stops an instance with these variables of the batch system; returns the arguments that
     /// its commands were given.
     fn start_and_stop(&self, cluster: &Cluster, variables: &[(&str, &str)]) -> Vec<String> {
         for words in [&["start", "job"], &["stop", "job"]] {
@@ -300,7 +300,7 @@ fn lsf_is_given_a_blaunch_a_node() {
     assert_eq!(words, BTreeSet::from([expected(1), expected(2)]));
 }
 
-/// Gives its standard input to a program on each host of `hosts`, and merges what they say.
+/// Passes its standard input to a program on each host of `hosts`, and merges their output.
 const BROADCAST: &str = "
 dir=$(mktemp -d); n=0
 for host in $hosts; do
@@ -424,13 +424,13 @@ fn the_bench_of_nodes_measures_every_row() {
         let what = row["what"].as_str().unwrap();
         let samples = row["samples"].as_array().unwrap().len();
         match &few {
-            // Here the bench must say the reason, and measure all the rest.
+            // Here the bench must report the reason, and measure all the rest.
             Some(few) if what.contains("a core for each server") => {
                 assert_eq!(samples, 0, "{what}\n{table}");
                 assert_eq!(row["why_not"], few.as_str(), "{table}");
                 let _ = writeln!(std::io::stderr(), "SKIP the row {what:?}: {few}");
             }
-            // libfabric need not be there.
+            // libfabric may be missing.
             _ => assert!(
                 samples == 1 || what.contains("libfabric"),
                 "{what}\n{table}"
@@ -447,7 +447,7 @@ fn the_bench_of_nodes_measures_every_row() {
     assert_eq!(met("messages a write"), true, "{table}");
     assert_eq!(met("pieces by 32 processes: moved"), true, "{table}");
     assert_gone(&cluster);
-    // Where there is nothing to compare.
+    // A case without anything to compare.
     let mut command = cluster.node(0).command(weir_binary().unwrap());
     let output = command.args(["bench", "--servers", "1"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");

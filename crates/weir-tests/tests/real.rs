@@ -1,4 +1,4 @@
-//! Real programs, unmodified, on weir: one test for each line of what must work and what must hold.
+//! Real programs, unmodified, on weir: one test for each line of the lists of programs and guarantees.
 //!
 //! `WEIR_TEST_TARGET=/dev/shm/x cargo test -p weir-tests --test real` runs the same on a
 //! directory; see the crate's documentation.
@@ -12,7 +12,7 @@ use weir_tests::launch::{check_file, run, Job, Options, Target};
 use weir_tests::mount::{why_none, KernelMount};
 use weir_tests::needs::{self, missing, Need};
 
-/// What is run.
+/// The subject of a check.
 #[derive(Clone, Copy)]
 enum What {
     /// A compiled program.
@@ -32,12 +32,12 @@ enum What {
 struct Check {
     name: &'static str,
     what: What,
-    /// After the directory.
+    /// The arguments after the directory.
     arguments: &'static [&'static str],
     needs: &'static [Need],
-    /// Of `weir run`, instead of [`USUAL`].
+    /// The options of `weir run`, instead of [`USUAL`].
     weir_options: Option<Options>,
-    /// On a directory it does not matter.
+    /// The kernel mount that it requires; ignored on a directory.
     mount: KernelMount,
 }
 
@@ -47,7 +47,7 @@ const USUAL: Options = Options {
     file_mib: None,
     more: &["--set", "memory.warm=256M"],
 };
-/// Data goes on to the file tier after 64 MiB.
+/// Data spills to the file tier after 64 MiB.
 const SPILLING: Options = Options {
     memory_mib: 64,
     file_mib: Some(4096),
@@ -59,7 +59,7 @@ const TINY: Options = Options {
     file_mib: Some(128),
     more: &[],
 };
-/// The same, of each of four servers.
+/// The same, for each of four servers.
 const TINY_FOUR: Options = Options {
     memory_mib: 64,
     file_mib: Some(64),
@@ -87,7 +87,7 @@ const FOUR_LIBFABRIC_MORE: &[&str] = &[
     "--set",
     "fabric.provider=tcp;ofi_rxm",
 ];
-/// What a test may take, unless `WEIR_TEST_LIMIT_S` says otherwise.
+/// The time limit of a test, unless `WEIR_TEST_LIMIT_S` sets another one, in seconds.
 const LIMIT_S: u64 = 300;
 
 const fn check(name: &'static str, what: What, needs: &'static [Need]) -> Check {
@@ -132,7 +132,7 @@ const fn python(name: &'static str, script: &'static str, needs: &'static [Need]
     check(name, What::Python(script), needs)
 }
 
-/// As `check`, of the kernel mount.
+/// The same as `check`, for a check that uses the kernel mount.
 const fn mounted(name: &'static str, what: What, needs: &'static [Need]) -> Check {
     Check {
         mount: KernelMount::Needed,
@@ -140,7 +140,7 @@ const fn mounted(name: &'static str, what: What, needs: &'static [Need]) -> Chec
     }
 }
 
-/// What must work, unmodified, and what must hold.
+/// The programs that must work unmodified, and the guarantees that must hold.
 const CHECKS: &[Check] = &[
     // bash, coreutils, tar
     check(
@@ -673,7 +673,7 @@ fn trial(check: &'static Check, target: &Result<Target, String>, allow_missing: 
     test
 }
 
-/// Why a check that needs a kernel mount cannot run here.
+/// The reason why a check that needs a kernel mount cannot run here.
 fn no_mount(check: &Check, is_directory: bool) -> Option<String> {
     match check.mount.is_needed() && !is_directory {
         true => why_none(),

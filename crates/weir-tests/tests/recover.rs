@@ -1,5 +1,5 @@
-//! Servers that are killed under programs that write, and started again: all that had returned
-//! to the programs is there.
+//! Servers that are killed under programs that write, and restarted: all completed writes of the
+//! programs are kept.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,9 +9,9 @@ use weir_tests::build::{program_in, Compiler};
 use weir_tests::launch::weir_binary;
 use weir_tests::source_root;
 
-/// What `survive` exits with when its file system was lost under it.
+/// The exit status of `survive` when its file system was lost under it.
 const LOST: i32 = 3;
-/// Lines that each writer has in its log before a server is killed.
+/// The number of lines in each writer's log before a server is killed.
 const ENOUGH: usize = 60;
 
 struct Room {
@@ -72,7 +72,7 @@ impl Room {
         command.stdout(Stdio::null()).spawn().unwrap()
     }
 
-    /// Checks from `rank` what the writer of `seed` had done.
+    /// Checks from `rank` the completed operations of the writer of `seed`.
     fn check(&self, rank: u16, seed: usize) {
         let output = self.survive(rank, seed, &["check"]).output().unwrap();
         let out = String::from_utf8_lossy(&output.stdout);
@@ -92,10 +92,10 @@ impl Room {
         self.pids_of(name)[0]
     }
 
-    /// The processes of the servers that answer, by rank.
+    /// The processes of the servers that respond, by rank.
     fn pids_of(&self, name: &str) -> Vec<i32> {
         let out = self.said(&["status", name, "--json"]);
-        // Of several servers, each has its object in a list; one that sums them up is behind it.
+        // With several servers, each has its object in a list; the object that sums them up follows it.
         let list = out.split_once("\"each\"");
         let pids = list.map_or(&out[..], |(_, each)| each).split("\"pid\":");
         let digits = |text: &str| -> String {
@@ -131,7 +131,7 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Writers of a server that was killed end by themselves: their calls fail.
+/// The writers of a killed server end by themselves: their calls fail.
 fn end(mut writer: Child) {
     let begin = Instant::now();
     loop {
@@ -144,7 +144,7 @@ fn end(mut writer: Child) {
     }
 }
 
-/// Ends the instance also when the test fails.
+/// Ends the instance, also when the test fails.
 struct Instance<'r>(&'r Room);
 
 impl Drop for Instance<'_> {
@@ -184,7 +184,7 @@ fn one_server_killed_again_and_again() {
     assert!(has_nothing_left(room.memory.path()));
 }
 
-/// Extended attributes, of files and directories, before and behind what a snapshot holds.
+/// Extended attributes, of files and directories, from before and after a snapshot.
 #[test]
 fn extended_attributes_are_kept_by_every_server() {
     for (servers, ranks) in [("1", 1), ("4", 4)] {
@@ -234,7 +234,7 @@ fn extended_attributes_are_kept_by_every_server() {
     }
 }
 
-/// A batch script whose server is killed between two steps, and what else the script may call.
+/// A batch script with a server that is killed between two steps, and other commands of the script.
 #[test]
 fn the_next_step_of_a_script_finds_what_the_one_before_had_written() {
     let room = Room::new();
@@ -307,8 +307,8 @@ fn after_a_stop_calls_below_the_mount_say_that_it_is_gone() {
     }
 }
 
-/// Cuts a journal behind half of its records, as a file system that lost its end would: by its
-/// length, or with zeros.
+/// Cuts a journal after half of its records, like a file system that lost its end: by its length, or
+/// with zeros.
 fn cut_journal(path: &Path, with_zeros: bool) {
     let mut bytes = std::fs::read(path).unwrap();
     let mut edges = vec![72];
@@ -354,7 +354,7 @@ fn a_journal_that_lost_its_end_is_not_taken_for_a_short_one() {
             assert!(err.contains(" were written: the last "), "{err}");
             assert!(err.contains("weir stop x clears it"), "{err}");
         }
-        // Nothing was touched: whole again, it is all there.
+        // The refusal changed nothing: with the whole journal everything is there again.
         std::fs::write(&journal, whole).unwrap();
         let listed = room.said(&["run", "-i", "x", "--", "sh", "-c", "ls /weir | wc -l"]);
         assert_eq!(listed.trim(), "32");
@@ -380,7 +380,8 @@ fn one_of_four_servers_killed_again_and_again() {
         }
         let killed = room.server_pid(victim);
         kill(killed);
-        // Those of its own node are left behind; others may have asked it at that moment.
+        // Those of its own node are left behind; others may have been sending it a request at that
+        // moment.
         let at = writers.iter().position(|(rank, _)| *rank == victim);
         end(writers.remove(at.unwrap()).1);
         until("it is back", || {
@@ -403,7 +404,7 @@ fn one_of_four_servers_killed_again_and_again() {
     assert!(has_nothing_left(room.memory.path()));
 }
 
-/// Every file of this name below a directory.
+/// All files of this name below a directory.
 fn find(dir: &Path, name: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -422,10 +423,10 @@ fn signal(pid: i32, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-/// Makes and removes names until its server is gone: so its journal grows. When this
-/// returns that is about to be begun anew.
+/// Creates and removes names until its server is killed, so that its journal grows. When this returns,
+/// the server is about to start a new journal.
 fn fill_journal(room: &Room, rank: usize) -> Child {
-    // Four processes, since one mostly waits for replies, for long on a busy machine.
+    // Four processes, because one mostly waits for replies, and for long on a busy machine.
     let words = "import os
 os.fork(), os.fork()
 n = 0
@@ -443,7 +444,7 @@ while True:
     filler
 }
 
-/// A server's journal, and the one that may come after it.
+/// A server's journal, and the one that may replace it.
 fn journals(room: &Room, rank: usize) -> (PathBuf, PathBuf) {
     let name = match rank {
         0 => "x".to_owned(),
@@ -457,7 +458,7 @@ fn journals(room: &Room, rank: usize) -> (PathBuf, PathBuf) {
     (old.clone(), old.with_file_name("journal.new"))
 }
 
-/// Stops a server when it is in the middle of beginning its journal anew.
+/// Stops a server in the middle of starting a new journal.
 fn stop_in_renewal(room: &Room, rank: usize, pid: i32) {
     let (old, new) = journals(room, rank);
     until("the journal is begun anew", || {
@@ -479,7 +480,7 @@ fn one_of_two_servers_killed_while_it_begins_its_journal_anew() {
     let room = Room::new();
     let _instance = Instance(&room);
     room.said(&["start", "x", "--servers", "2"]);
-    // So that a snapshot takes many steps.
+    // So many files that a snapshot takes many steps.
     let many = "mkdir /weir/many && cd /weir/many && touch $(seq 20000)";
     room.said(&["run", "-i", "x", "--", "bash", "-c", many]);
     for (round, victim) in [1, 0].into_iter().enumerate() {
@@ -489,7 +490,7 @@ fn one_of_two_servers_killed_while_it_begins_its_journal_anew() {
             seeds.map(|(rank, seed)| (rank, room.writer(u16::try_from(rank).unwrap(), seed)));
         for ((_, seed), (_, mut writer)) in seeds.into_iter().zip(writers) {
             until("writers write", || room.lines(seed) >= ENOUGH);
-            // What it has said is enough to look for.
+            // Its output so far is enough to look for.
             writer.kill().unwrap();
             writer.wait().unwrap();
         }

@@ -1,8 +1,7 @@
-//! The examples of docs/SEMANTICS.md, each run as it stands there: what is in a fence of `sh`,
-//! `python` or `c` runs in an empty directory of weir, and must say what the fence of `text`
-//! behind it says. It has one server, or as
-//! many as `WEIR_TEST_SERVERS` says. Words behind the
-//! language say what an example needs:
+//! The examples of docs/SEMANTICS.md, each run as it stands there: the code in a fence of `sh`, `python`
+//! or `c` runs in an empty directory of weir, and must print the contents of the `text` fence that
+//! follows it. The instance has one server, or the number in `WEIR_TEST_SERVERS`. Words after the
+//! language state the needs of an example:
 //!
 //! | word | meaning |
 //! | --- | --- |
@@ -20,17 +19,17 @@ use weir_tests::mount::{why_none, KernelMount};
 use weir_tests::source_root;
 
 struct Example {
-    /// The heading above it, and its number there.
+    /// The heading above it, and its number under that heading.
     name: String,
     language: String,
-    /// Four servers.
+    /// True if it runs on four servers.
     nodes: bool,
     mount: KernelMount,
     code: String,
     output: String,
 }
 
-/// What stands behind the opening of a fence.
+/// The words after the language of a fence.
 struct Words {
     language: String,
     nodes: bool,
@@ -127,7 +126,7 @@ fn words(example: &Example) -> Result<Vec<String>> {
     })
 }
 
-/// Outside of weir, whose paths the examples write out.
+/// Outside of weir: the examples write out weir's paths.
 const ON: &str = "cd /
 on() {
     local rank=$1
@@ -170,7 +169,7 @@ fn run(example: &Example, binary: &PathBuf) -> Result<()> {
     Ok(())
 }
 
-/// The table of refusals has a row for each name that the client counts by, and no other.
+/// Checks that the table of refusals has a row for each name by which the client counts, and no other.
 fn refusals(document: &str) -> Result<()> {
     let names = document.lines().filter_map(|line| {
         let cell = line.strip_prefix("| `")?;

@@ -1,21 +1,19 @@
 //! Read-ahead: bytes of other nodes that a sequential reader will want next.
 //!
 //! A file's reads are followed as [`SEQUENCES`] sequences: a read that begins where one of them
-//! ended goes on with it, any other begins one in the place of the one that was idle longest.
-//! So several descriptors, and several readers of one, are each followed, and random reads
-//! fetch nothing ahead. The second read of a sequence fetches two reads ahead; whenever half of
-//! that is used up more is asked for, twice as much, up to what the reader used up in
-//! [`HORIZON_US`] and to [`WINDOW_MOST`]: what lies farther ahead would hide no more of the way,
-//! and takes the link from others if the reader stops.
+//! ended continues it; any other read begins a new one in place of the one that was idle longest.
+//! So several descriptors, and several readers of one, are each followed, and random reads fetch
+//! nothing ahead. The second read of a sequence fetches two reads ahead. When half of that is used
+//! up, twice as much is requested, up to the bytes that the reader uses in [`HORIZON_US`] and to
+//! [`WINDOW_MOST`]: more would hide no more latency, and would waste the link if the reader stops.
 //!
-//! What was fetched lies in the node's pool until it is read, dropped because its sequence is
-//! forgotten, or taken back by the server ([`weir_core::node::landing`]), and is known by where
-//! in which log it was read from.
+//! The bytes lie in the node's pool until they are read, dropped with their sequence, or taken back
+//! by the server ([`weir_core::node::landing`]). They are identified by log and position in it.
 //!
-//! Invariant: bytes fetched ahead are shown only if the file's generation is still the one by
-//! which they were looked up; who reads looks at it once more after copying ([`super::read`]).
-//! Published bytes are never written in place (see [`super::stream`]), so whatever makes them
-//! old changes the generation first.
+//! Invariant: bytes fetched ahead are returned only if the file's generation is still that of their
+//! look-up; the reader checks it once more after copying ([`super::read`]). Published bytes are
+//! never written in place (see [`super::stream`]), so each change that makes them stale first
+//! changes the generation.
 //!
 //! Left out: strided readers, whose lists are one transfer anyway.
 
@@ -34,26 +32,27 @@ const SEQUENCES: usize = 4;
 const WINDOW_LEAST: u64 = 256 << 10;
 /// The most that is fetched ahead of one sequence, in bytes.
 const WINDOW_MOST: u64 = 8 << 20;
-/// The most while it is not known how fast the reader is.
+/// The most while the reader's pace is unknown.
 const WINDOW_UNKNOWN: u64 = 2 << 20;
-/// What is fetched ahead lasts the reader so long, in us: far longer than a request's way.
+/// The time for which the bytes fetched ahead last the reader, in us: far longer than a request
+/// takes.
 const HORIZON_US: u64 = 8_000;
 
-/// A read that was asked for ahead.
+/// A read that was requested ahead.
 #[derive(Debug)]
 pub struct Kept {
     landing: Landing,
     ranges: Vec<LogRange>,
-    /// Where the last of its bytes is in the file: behind that it is of no use.
+    /// The end of its bytes in the file; a reader behind it has no use for them.
     end: u64,
-    /// The range that was wanted last: the next one wanted is this or a later one.
+    /// The index of the range that was wanted last; the next one wanted is this or a later one.
     range: usize,
-    /// Where that range begins in the read.
+    /// The offset of that range in the read.
     from: usize,
 }
 
 impl Kept {
-    /// Where in the read a piece begins and how much of it there is.
+    /// Returns the offset of a piece in the read, and how much of the piece the read holds.
     fn find(&mut self, wanted: &LogRange) -> Option<(usize, u64)> {
         if self.ranges.first()?.rank != wanted.rank {
             return None;
@@ -72,28 +71,28 @@ impl Kept {
     }
 }
 
-/// Reads that go on where the one before ended.
+/// Reads that each begin where the one before ended.
 #[derive(Debug, Default)]
 struct Sequence {
-    /// Where the next one is expected; 0: none was.
+    /// The offset at which the next one is expected; 0: there was none.
     next: u64,
-    /// How far bytes were asked for.
+    /// The end of the bytes that were requested.
     upto: u64,
-    /// How much is to be asked for ahead.
+    /// The number of bytes to request ahead.
     window: u64,
-    /// By which generation it was.
+    /// The generation of their look-up.
     generation: u64,
     kept: VecDeque<Kept>,
     used: u64,
     pace: Pace,
 }
 
-/// How fast a sequence is read.
+/// The pace at which a sequence is read.
 #[derive(Debug, Default)]
 struct Pace {
-    /// When its last read ended.
+    /// The time at which its last read ended.
     ended_us: u64,
-    /// What was read lately, and how long that took.
+    /// The bytes read lately, and the time that took.
     bytes: u64,
     took_us: u64,
 }
@@ -145,12 +144,12 @@ pub struct Ahead {
     clock: u64,
 }
 
-/// Bytes of a file that are to be asked for ahead.
+/// Bytes of a file that are to be requested ahead.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// From here.
+    /// The first offset.
     pub from: u64,
-    /// To here.
+    /// The offset behind the last.
     pub to: u64,
 }
 
@@ -159,13 +158,13 @@ pub struct Plan {
 pub struct Reading {
     sequence: usize,
     kept: VecDeque<Kept>,
-    /// What is to be asked for ahead.
+    /// The bytes to request ahead.
     pub plan: Option<Plan>,
 }
 
 impl Ahead {
-    /// A read of `[from, to)` of a file of `size` bytes begins, by what was looked up at
-    /// `generation`: takes out what was fetched ahead for it. `None`: it goes on with nothing.
+    /// Begins a read of `[from, to)` of a file of `size` bytes, looked up at `generation`: takes
+    /// out the bytes that were fetched ahead for it. `None`: it continues no sequence.
     pub fn begin<H: Host>(
         &mut self,
         host: &H,
@@ -199,8 +198,8 @@ impl Ahead {
         })
     }
 
-    /// Puts back what the reads up to `to` did not use up, with what was asked for by the plan
-    /// and up to where that is all: `None` if the server had no room for it.
+    /// Puts back the bytes that the reads up to `to` left, with the reads that the plan requested
+    /// and the offset up to which they reach: `None` if the server had no room for them.
     pub fn put_back<H: Host>(
         &mut self,
         host: &H,
@@ -215,7 +214,7 @@ impl Ahead {
                 sequence.upto = upto;
                 reading.kept.extend(more);
             }
-            // It is left alone for a while, and begins small again.
+            // It is not asked for a while, and begins small again.
             (Some(plan), None) => (sequence.upto, sequence.window) = (plan.to, 0),
             (None, _) => {}
         }
@@ -253,7 +252,7 @@ impl Ahead {
         (sequence.next, sequence.used) = (to, self.clock);
     }
 
-    /// Nobody reads the file any more.
+    /// Drops everything: nobody reads the file any more.
     pub fn drop_all<H: Host>(&mut self, host: &H) {
         for sequence in &mut self.sequences {
             sequence.drop_all(host);
@@ -261,13 +260,13 @@ impl Ahead {
         *self = Ahead::default();
     }
 
-    /// Forgets what is another process's.
+    /// Forgets the reads of another process.
     pub fn forget(&mut self) {
         *self = Ahead::default();
     }
 }
 
-/// A read that was fetched ahead and is now in use: its places, and what they are of.
+/// A read that was fetched ahead and is now in use: its places, and the pieces that they belong to.
 pub struct InUse {
     pub landing: Landing,
     pub places: Vec<Place>,
@@ -275,7 +274,7 @@ pub struct InUse {
 }
 
 impl Reading {
-    /// Splits pieces in those that were fetched ahead, which are now in use, and the others.
+    /// Splits pieces into those that were fetched ahead, which are now in use, and the others.
     pub fn cover<H: Host>(&mut self, host: &H, pieces: Vec<Wanted>) -> (Vec<InUse>, Vec<Wanted>) {
         let mut found: Vec<(usize, Place, Wanted)> = Vec::new();
         let mut missing = Vec::new();
@@ -319,7 +318,8 @@ impl Reading {
         (used, missing)
     }
 
-    /// Which read has the beginning of a piece, from where in it, and how much.
+    /// Finds the read that has the beginning of a piece: its index, the offset in it, and the
+    /// length.
     fn find<H: Host>(
         &mut self,
         host: &H,
@@ -353,8 +353,8 @@ impl Reading {
         }
     }
 
-    /// Asks for reads ahead; what was granted, and up to where in the file that is all. `None`
-    /// if nothing was.
+    /// Requests reads ahead. Returns those that were granted, and the offset in the file up to
+    /// which they reach; `None` if none was.
     pub fn ask<H: Host>(
         host: &H,
         ino: Ino,

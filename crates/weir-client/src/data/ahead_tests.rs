@@ -1,5 +1,5 @@
-//! Read-ahead against a server that is a few vectors: all bytes are of other nodes, and what a
-//! read brings is what there was when it was asked for, however late it is copied.
+//! Read-ahead against a server that is a few vectors: all bytes are of other nodes, and a read
+//! brings the bytes as they were when it was requested, however late it is copied.
 
 use core::ops::Range;
 use std::cell::RefCell;
@@ -24,28 +24,28 @@ use super::{FileState, Host, Log, SegmentSource, Target, Vnode};
 const INO: Ino = Ino(7);
 const PLACE: usize = 1 << 20;
 const SIZE: u64 = 24 << 20;
-/// The file's runs are as long as this, and of two other nodes by turns.
+/// Each of the file's runs is this long; they belong to two other nodes by turns.
 const RUN: u64 = 5 << 20;
 
 #[derive(Default)]
 struct Server {
     generation: u64,
-    /// Which bytes the file has: all change at once.
+    /// The version of the file's bytes: all change at once.
     version: u64,
     refuses: bool,
     serial: u32,
     lent: Vec<Option<(u32, bool)>>,
-    /// Bytes asked for while somebody waits, and ahead; requests.
+    /// Bytes requested while a reader waits, and ahead; requests.
     bytes: [u64; 2],
     requests: u64,
-    /// Of which servers, in their order.
+    /// The servers that were asked, in order.
     asked: Vec<u16>,
-    /// Of each read so many bytes come at first, and with each wait.
+    /// The bytes of each read that arrive at first, and with each wait.
     comes: Option<usize>,
     /// The clock, and how far a read of a MiB turns it.
     now_us: u64,
     mib_takes_us: u64,
-    /// After so many reads one fails.
+    /// The number of reads after which one fails.
     fails: Option<usize>,
 }
 
@@ -63,7 +63,7 @@ fn byte(version: u64, rank: u16, pos: u64) -> u8 {
     (mixed % 251).to_le_bytes()[0]
 }
 
-/// Where a byte of the file is.
+/// The position of a byte of the file.
 fn place(offset: u64) -> (u16, u64) {
     let rank = 1 + u16::try_from(offset / RUN % 2).unwrap();
     (rank, (offset / RUN / 2) * RUN + offset % RUN)
@@ -246,7 +246,7 @@ impl Host for Far {
         let slot = self.slot(landing).unwrap();
         let came = slot.arrived().map_err(|_| Errno::IO)? as usize;
         if wait && came <= part.start {
-            // The next bytes of this read come, and of no other.
+            // The next bytes of this read arrive, and of no other.
             let step = self.server.borrow().comes.unwrap_or(PLACE);
             slot.arrive(u32::try_from(part.end.min(came + step)).unwrap());
             return self.arrive(landing, part, wait, show);
@@ -306,7 +306,7 @@ fn a_sequential_reader_waits_for_its_first_reads_only() {
         }
         let server = far.server.borrow();
         assert_eq!(server.bytes[0] + server.bytes[1], SIZE, "each byte once");
-        // While the pace is not known no more than 2 MiB are fetched ahead.
+        // While the pace is unknown, no more than 2 MiB are fetched ahead.
         let waited = 2 * step + step.saturating_sub(2 << 20);
         assert_eq!(server.bytes[0], waited as u64, "steps of {step}");
         assert!(server.requests < 14, "{} requests", server.requests);
@@ -405,7 +405,7 @@ fn a_list_that_fails_gives_all_back() {
 enum Step {
     List(u64, usize, usize),
     Comes(Option<usize>),
-    /// Goes on with one of the readers.
+    /// One of the readers continues.
     On(usize, usize),
     Seek(usize, u64),
     Overwrite,
@@ -429,7 +429,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Whatever is fetched ahead, refused, taken back or made old: reads are as of now.
+    /// Reads return current bytes, whatever is fetched ahead, refused, taken back or made stale.
     #[test]
     fn reads_are_never_of_before(steps in proptest::collection::vec(step(), 1..80)) {
         let (far, vnode) = (Far::new(), vnode());

@@ -1,15 +1,15 @@
 //! Bytes of other nodes on their way to one call.
 //!
-//! What a call wants is asked for by a window that moves: at first [`WINDOW`] reads, then more as
-//! soon as [`STEP`] of them are copied, always of the servers of which the fewest are under way.
-//! So no server idles while another one's bytes are awaited, and a slow one holds up only its own.
-//! Servers that are equal are asked in turn, each node beginning with the one after itself, so
-//! that nodes that read the same file do not all begin at the same server.
+//! The bytes that a call wants are requested in a sliding window: at first [`WINDOW`] reads, then
+//! more as soon as [`STEP`] of them are copied, always of the servers with the fewest reads under
+//! way. So no server idles while another one's bytes are awaited, and a slow one delays only its
+//! own. Among equal servers each node begins with the one after itself, so that nodes that read the
+//! same file do not all begin at the same server.
 //!
 //! Invariants:
-//! - Who has reads under way never waits for room in the node's pool, for others may wait for
-//!   theirs: what is asked for meanwhile gets room as read-ahead does, or none.
-//! - Each landing is given back, whatever became of the call.
+//! - A call with reads under way never waits for room in the node's pool, because others may wait for
+//!   its room: further reads get room as read-ahead does, or none.
+//! - Each landing is given back, whatever the result of the call.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,10 +21,10 @@ use weir_core::types::Ino;
 use super::host::{release, Host};
 use super::pieces::{Batch, Place, Target};
 
-/// Reads that are under way at a time: half of the node's pool, which others want, too.
+/// The number of reads under way at a time: half of the node's pool, which others want too.
 const WINDOW: usize = 32;
-/// Reads that are asked for at a time once the first have come: few requests, and the servers
-/// that are asked still have some.
+/// The number of reads requested at a time once the first have arrived: few requests, and the
+/// servers still have some to do.
 const STEP: usize = 8;
 
 /// A read that is under way.
@@ -32,23 +32,23 @@ const STEP: usize = 8;
 struct OnItsWay {
     landing: Landing,
     batch: Batch,
-    /// How much of it is copied.
+    /// The bytes of it that are copied.
     done: usize,
 }
 
-/// The reads of a call: those under way, and those that are not asked for yet.
+/// The reads of a call: those under way, and those not requested yet.
 pub struct Coming<'a, H: Host> {
     host: &'a H,
     ino: Ino,
-    /// By how far the server is behind this node's own.
+    /// The reads not requested yet, by the server's distance in rank behind this node's own.
     missing: BTreeMap<u16, VecDeque<Batch>>,
     way: Vec<OnItsWay>,
-    /// More is asked for when no more than this are under way.
+    /// More reads are requested when no more than this are under way.
     ask_at: usize,
 }
 
 impl<'a, H: Host> Coming<'a, H> {
-    /// Nothing is asked for yet.
+    /// All reads of a call; none is requested yet.
     pub fn new(host: &'a H, ino: Ino, batches: Vec<Batch>) -> Coming<'a, H> {
         let mut coming = Coming {
             host,
@@ -61,7 +61,7 @@ impl<'a, H: Host> Coming<'a, H> {
         coming
     }
 
-    /// More is wanted.
+    /// Adds reads.
     pub fn add(&mut self, batches: Vec<Batch>) {
         for batch in batches {
             let behind = self.behind(&batch);
@@ -73,7 +73,7 @@ impl<'a, H: Host> Coming<'a, H> {
         batch.rank().wrapping_sub(self.host.rank())
     }
 
-    /// Asks for the first reads, of which one at least gets room.
+    /// Requests the first reads; at least one of them gets room.
     pub fn begin(&mut self) -> Result<(), Errno> {
         match self.missing.is_empty() {
             true => Ok(()),
@@ -81,7 +81,7 @@ impl<'a, H: Host> Coming<'a, H> {
         }
     }
 
-    /// Copies all to where it belongs, as it comes.
+    /// Copies all bytes to their targets as they arrive.
     pub fn finish(mut self, targets: &mut [Target<'_>]) -> Result<(), Errno> {
         loop {
             if self.way.is_empty() {
@@ -91,7 +91,7 @@ impl<'a, H: Host> Coming<'a, H> {
                 self.ask(true)?;
             }
             if !self.copy(targets)? {
-                // The oldest is what its server sends just now.
+                // The oldest is the one that its server is sending now.
                 self.copy_of(0, true, targets)?;
             }
             if self.way.len() <= self.ask_at && !self.missing.is_empty() {
@@ -100,8 +100,8 @@ impl<'a, H: Host> Coming<'a, H> {
         }
     }
 
-    /// Asks for as many as the window has room for. If it may `wait`, one at least is under way
-    /// then.
+    /// Requests as many reads as the window has room for. With `wait`, at least one is under way
+    /// afterwards.
     fn ask(&mut self, wait: bool) -> Result<(), Errno> {
         let batches = self.choose();
         let reads: Vec<Vec<LogRange>> = batches.iter().map(|b| b.ranges.clone()).collect();
@@ -132,13 +132,13 @@ impl<'a, H: Host> Coming<'a, H> {
         Ok(())
     }
 
-    /// Takes what was asked for as read-ahead is; false: the server has taken it back.
+    /// Claims a read that was requested as read-ahead; false if the server has taken it back.
     fn claims(&self, landing: Landing) -> bool {
         let slot = self.host.slot(landing);
         slot.is_some_and(|slot| slot.claim(landing.serial))
     }
 
-    /// Takes out what is asked for next.
+    /// Takes out the reads to request next.
     fn choose(&mut self) -> Vec<Batch> {
         let mut under_way: BTreeMap<u16, usize> = BTreeMap::new();
         for read in &self.way {
@@ -162,7 +162,7 @@ impl<'a, H: Host> Coming<'a, H> {
         chosen
     }
 
-    /// Copies what has come; false if nothing has.
+    /// Copies the bytes that have arrived; false if none have.
     fn copy(&mut self, targets: &mut [Target<'_>]) -> Result<bool, Errno> {
         let mut any = false;
         let mut number = 0;
@@ -174,7 +174,7 @@ impl<'a, H: Host> Coming<'a, H> {
         Ok(any)
     }
 
-    /// Copies what has come of one, which is given back if that is all.
+    /// Copies the bytes of one read that have arrived, and gives it back if it is complete.
     fn copy_of(
         &mut self,
         number: usize,
@@ -209,7 +209,7 @@ impl<H: Host> Drop for Coming<'_, H> {
     }
 }
 
-/// Copies the places of a read, which are in its order, to their targets, until all has come.
+/// Copies the places of a read, in its order, to their targets, until all bytes have arrived.
 pub fn show<H: Host>(
     host: &H,
     landing: Landing,
@@ -226,8 +226,8 @@ pub fn show<H: Host>(
     Ok(())
 }
 
-/// Copies what has come of the bytes from `done` to `end`, and if it may `wait`, some; how far
-/// that is.
+/// Copies the bytes from `done` to `end` that have arrived, and with `wait` at least some; returns
+/// the end of the bytes copied.
 fn show_some<H: Host>(
     host: &H,
     landing: Landing,

@@ -1,9 +1,8 @@
-//! Bytes of other nodes: gathered from all that a call reads, then brought at once.
+//! Bytes of other nodes: a call gathers all that it needs, then fetches them at once.
 //!
-//! What a call needs of one server goes into few reads of up to 1 MiB, whatever the order in
-//! which the pieces lie in the file; all servers are asked at once ([`super::coming`]). As bytes
-//! arrive they are copied to where they belong, while the rest is still on its way; what the node
-//! has itself is copied meanwhile.
+//! The pieces that a call needs of one server go into few reads of up to 1 MiB, in whatever order
+//! they lie in the file; all servers are asked at once ([`super::coming`]). Bytes are copied as
+//! they arrive. Meanwhile the node's own bytes are copied.
 
 use std::ops::Range;
 
@@ -17,10 +16,10 @@ use super::coming::{show, Coming};
 use super::host::{release, Host};
 use super::pieces::{batches, Batch, Target, Wanted};
 
-/// Pieces that are gathered before they are brought: many, for a list of reads may begin with all
-/// that one server has, and the others' links are to be used as well.
+/// The number of pieces gathered before a fetch. It is large because a list of reads may begin with
+/// all pieces of one server, and the links of the others are to be used as well.
 const MOST_PIECES: usize = 64 << 10;
-/// Bytes that are gathered before they are brought.
+/// The number of bytes gathered before a fetch.
 const MOST_BYTES: u64 = 1 << 30;
 
 /// A piece that this node has.
@@ -28,13 +27,13 @@ const MOST_BYTES: u64 = 1 << 30;
 pub struct Own {
     pub slab: SlabId,
     pub pos: u64,
-    /// Which target.
+    /// The index of the target.
     pub target: usize,
-    /// Of the target's bytes.
+    /// The range in the target's bytes.
     pub bytes: Range<usize>,
 }
 
-/// Pieces to be brought, and those to be copied while they come.
+/// Pieces to fetch, and pieces to copy meanwhile.
 #[derive(Debug, Default)]
 pub struct Far {
     pieces: Vec<Wanted>,
@@ -43,7 +42,7 @@ pub struct Far {
 }
 
 impl Far {
-    /// Adds a piece, which goes to `at` of the bytes of a target.
+    /// Adds a piece, which goes to offset `at` of a target's bytes.
     pub fn add(&mut self, range: LogRange, target: usize, at: usize) {
         self.bytes += range.len;
         self.pieces.push(Wanted { range, target, at });
@@ -54,23 +53,23 @@ impl Far {
         self.own.push(own);
     }
 
-    /// Whether there is nothing to be brought.
+    /// True if there is nothing to fetch.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty() && self.own.is_empty()
     }
 
-    /// Whether it is time to bring it.
+    /// True if it is time to fetch.
     pub fn is_full(&self) -> bool {
         self.bytes >= MOST_BYTES || self.pieces.len() + self.own.len() >= MOST_PIECES
     }
 
-    /// The reads that bring all of it.
+    /// The reads that fetch all of it.
     pub fn batches(self) -> Vec<Batch> {
         batches(&self.pieces)
     }
 
-    /// Brings all of it: what was fetched ahead from the pool, the rest from the servers.
-    /// `then` is done when that was asked for, while it comes.
+    /// Fetches all of it: from the pool if it was fetched ahead, the rest from the servers. Calls
+    /// `then` once the rest is requested, while it is under way.
     pub fn bring<H: Host>(
         &mut self,
         host: &H,
@@ -91,7 +90,7 @@ impl Far {
             let to = &mut targets[piece.target].bytes[piece.bytes];
             host.slabs().read_at(piece.slab, piece.pos, to)
         });
-        // What did not come ahead is asked for once more.
+        // A piece that did not arrive ahead is requested once more.
         let mut failed = Vec::new();
         for read in ahead {
             let InUse {

@@ -1,4 +1,4 @@
-//! What the data path needs of its process: shared tables, slabs and requests.
+//! The interface of the data path to its process: shared tables, slabs and requests.
 
 use core::ops::Range;
 use core::sync::atomic::{fence, Ordering};
@@ -22,14 +22,14 @@ use crate::errno::of_open;
 use crate::internal::InternalSlot;
 use crate::view::{NodeClient, PATIENCE};
 
-/// What the namespace says of a file.
+/// The namespace's record of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileState {
-    /// Its size, if nobody has it open for writing on this node.
+    /// Its size, if no process of this node has it open for writing.
     pub size: u64,
     /// Bumped whenever its extents change.
     pub generation: u64,
-    /// Its block, if somebody has.
+    /// Its block, if a process has.
     pub block: Option<u32>,
     /// The kernel keeps pages of it: it is read and written through the kernel mount.
     pub mapped: bool,
@@ -41,7 +41,7 @@ pub trait Host: SegmentSource {
     fn cells(&self) -> &'static [Cell];
     /// The node's file blocks.
     fn blocks(&self) -> &'static [FileBlock];
-    /// What the namespace says of a file; `EIO`: it is gone.
+    /// The namespace's record of a file; `EIO`: it is gone.
     fn file(&self, ino: Ino) -> Result<FileState, Errno>;
     /// The process's log.
     fn log(&self) -> &Log;
@@ -51,8 +51,9 @@ pub trait Host: SegmentSource {
     fn is_mapped(&self, _ino: Ino) -> bool {
         false
     }
-    /// Moves bytes of such a file through the kernel mount, by the descriptor that `slot` keeps, which
-    /// is opened if need be; how many. `None`: there is no mount any more, and nothing to agree with.
+    /// Moves bytes of such a file through the kernel mount, by the descriptor that `slot` keeps;
+    /// opens that if need be. Returns how many. `None`: the mount is gone, and there are no pages
+    /// to agree with.
     fn move_mapped(
         &self,
         _ino: Ino,
@@ -65,29 +66,29 @@ pub trait Host: SegmentSource {
     fn size_limit(&self) -> u64 {
         u64::MAX
     }
-    /// A write, of which nothing was written, went beyond that.
+    /// Signals that a write, of which nothing was written, went beyond that.
     fn exceed_size_limit(&self) {}
-    /// The process is about to change the contents of a file: clears the set-id bits that a write
-    /// clears.
+    /// Clears the set-id bits that a write clears: the process is about to change the contents of a
+    /// file.
     fn before_write(&self, _: Ino) -> Result<(), Errno> {
         Ok(())
     }
-    /// Asks where bytes are.
+    /// Asks the server where bytes are.
     fn locate(&self, ino: Ino, offset: u64, length: u64) -> Result<Located, Errno>;
-    /// This node's server.
+    /// The rank of this node's server.
     fn rank(&self) -> u16;
-    /// Whether there are others, for which a call may wait.
+    /// True if the instance has other servers, for which a call may wait.
     fn is_one_of_several(&self) -> bool {
         false
     }
-    /// Asks for bytes of other servers' logs by reads, each of one server and of at most
-    /// [`weir_core::proto::FETCH_BYTES`] in [`weir_core::proto::FETCH_PIECES`]: as many of them
-    /// as there is room for, from the first one on. Nobody waits yet for those `ahead`, of
-    /// which there may be room for none.
+    /// Requests bytes of other servers' logs by reads, each of one server and of at most
+    /// [`weir_core::proto::FETCH_BYTES`] in [`weir_core::proto::FETCH_PIECES`]: as many reads as
+    /// there is room for, from the first one on. With `ahead` no caller waits for them yet, and
+    /// there may be room for none.
     fn ask(&self, ino: Ino, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno>;
-    /// Shows what has come of a part of the bytes of such a read: from which of its bytes on,
-    /// and what. If nothing has and it may `wait`, it waits until something has. Returns how far
-    /// they have come, the part's end at most.
+    /// Shows the bytes that have arrived of a part of such a read: the offset of the first in the
+    /// read, and the bytes. If none have, `wait` makes it wait for some. Returns the offset up to
+    /// which they have arrived, at most the part's end.
     fn arrive(
         &self,
         landing: Landing,
@@ -99,27 +100,26 @@ pub trait Host: SegmentSource {
     fn slot(&self, landing: Landing) -> Option<&LandingSlot>;
     /// A clock that does not go back, in us.
     fn now_us(&self) -> u64;
-    /// Whether the node's server was killed and another one has come after it, which takes
-    /// nothing of this process any more. What was shown in a cell before this said no is
-    /// taken.
+    /// True if the node's server was killed and a new one has taken over, which takes nothing of
+    /// this process any more. It takes everything that a cell showed before this returned false.
     fn is_left_behind(&self) -> bool;
-    /// Makes what was written to a file visible to other nodes.
+    /// Makes the bytes written to a file visible to other nodes.
     fn publish(&self, ino: Ino) -> Result<(), Errno>;
-    /// Where the next `length` bytes of an append go, in a file that several nodes write;
-    /// `reserved` is the place that was taken on this node, if one was.
+    /// Returns the offset of the next `length` bytes of an append, in a file that several nodes
+    /// write; `reserved` is the offset that was reserved on this node, if one was.
     fn append(&self, ino: Ino, length: u64, reserved: Option<u64>) -> Result<u64, Errno>;
-    /// Asks whether bytes of a raw file may be written; the claim that this node holds, which
-    /// contains what is needed. See [`weir_core::proto::Token`].
+    /// Asks for the token to write bytes of a raw file. Returns the claim that this node holds,
+    /// which contains `needed`. See [`weir_core::proto::Token`].
     fn token(&self, ino: Ino, needed: &Claim, wished: &Claim) -> Result<Claim, Errno>;
     /// True if a writer of a raw file must execute a memory barrier after each write, because the
     /// server cannot have this process execute one.
     fn fences(&self) -> bool {
         false
     }
-    /// Whether each read is to be audited ([`Host::audit`]).
+    /// True if each read is to be audited ([`Host::audit`]).
     fn audits(&self) -> bool;
-    /// Lets the server look whether bytes that are about to be read were written by other
-    /// nodes and not made known.
+    /// Lets the server check if other nodes wrote bytes that are about to be read, and did not
+    /// publish them.
     fn audit(&self, ino: Ino, offset: u64, length: u64) -> Result<(), Errno>;
     /// Hands a closed record to the server; if the ring is full, waits for the server
     /// to empty it.
@@ -128,14 +128,15 @@ pub trait Host: SegmentSource {
     fn count(&self, counter: Counter, n: u64);
 }
 
-/// The state of a file that is open, as of a moment after the call began; [`Host::file`].
+/// The state of an open file, as of a moment after the call began; see [`Host::file`].
 pub fn file_state<C: NodeClient>(client: &C, ino: Ino) -> Result<FileState, Errno> {
     let (names, hub) = (client.names(), client.hub());
     let doubts = |attr: &Attr| hub.doubts(attr, || client.now_ns());
     let mut asked = false;
     for _ in 0..PATIENCE {
         match names.attr(ino) {
-            // Once is enough of what holds only for the moment: that is within this call.
+            // An answer that holds only for the moment need not be asked for twice: the moment is
+            // within this call.
             Ok(Some(attr)) if !attr.fresh || (!asked && (attr.ask || doubts(&attr))) => {
                 of_open(client.call(Lease { ino }))?;
                 asked = true;
@@ -148,7 +149,7 @@ pub fn file_state<C: NodeClient>(client: &C, ino: Ino) -> Result<FileState, Errn
                     mapped: attr.mapped,
                 })
             }
-            // Open, and gone.
+            // The file is open, yet gone.
             Ok(None) | Err(ViewError::BufferTooSmall) => return Err(Errno::IO),
             Err(ViewError::Unsettled) => client.call(Ping {})?,
         }
@@ -156,16 +157,16 @@ pub fn file_state<C: NodeClient>(client: &C, ino: Ino) -> Result<FileState, Errn
     Err(Errno::IO)
 }
 
-/// The greatest file size: what `off_t` can say.
+/// The greatest file size: the largest `off_t`.
 pub const MAX_FILE_BYTES: u64 = i64::MAX as u64;
 
-/// What holds of a file at one moment: `ask` gets what the namespace says and the block,
-/// if somebody has the file open for writing.
+/// The state of a file at one moment: `ask` gets the namespace's record, and the block if a process
+/// has the file open for writing.
 ///
-/// The server can take the block back, and lend it to another file, between the look at
-/// the namespace and the look at the block: when the last writer leaves or is killed.
-/// Then what the namespace said is older than that (its size may be 0 still), and both are
-/// asked again. The namespace changes before the block does, so this ends.
+/// Between the look at the namespace and the look at the block, the server can take the block back
+/// and lend it to another file: when the last writer leaves or is killed. Then the namespace's
+/// record is older than that (its size may still be 0), and both are read again. The namespace
+/// changes before the block does, so this ends.
 pub fn at_once<H: Host, T>(
     host: &H,
     ino: Ino,

@@ -1,11 +1,10 @@
-//! A process's log: the segments it was lent, and who of its files writes where.
+//! A process's log: the segments lent to it, and the reservations of its files in them.
 //!
-//! Files get *reservations*, pieces of the current segment, so that each file's bytes
-//! lie one behind the other although several files are written by turns. The first
-//! reservation of a file is what its first write needs; later ones grow with the
-//! file, so little files waste little. A segment goes back to the server when no
-//! reservation in it is in use and it is not the current one. What is left of the current one
-//! is a word that the server sees, and can make shorter when others need room
+//! Files get *reservations*, pieces of the current segment, so that each file's bytes are
+//! contiguous although several files are written by turns. The first reservation of a file is as
+//! long as its first write; later ones grow with the file, so small files waste little. A segment
+//! goes back to the server when no reservation in it is in use and it is not the current one. The
+//! tail of the current one is a word that the server sees, and can shorten when others need room
 //! ([`weir_core::node::tail`]).
 
 use std::sync::Arc;
@@ -27,15 +26,16 @@ const MAX_SEGMENT: u64 = 64 << 20;
 /// Reservations begin at cache lines, so that whole lines are stored.
 const ALIGN: u64 = 64;
 
-/// The segments' way from the server and back. The process around the data path is one.
+/// Lends segments and takes them back. The process around the data path is one.
 pub trait SegmentSource {
-    /// Where the server sees what is left of the current segment; `None`: it does not look.
+    /// The word that shows the tail of the current segment to the server; `None`: the server does
+    /// not look.
     fn tail(&self) -> Option<&TailWords> {
         None
     }
     /// Asks for a segment.
     fn segment(&self, min_bytes: u64, want_bytes: u64) -> Result<Lent, Errno>;
-    /// Tells the server something without waiting.
+    /// Sends the server a note, without waiting.
     fn note(&self, note: Note);
     /// The node's slabs.
     fn slabs(&self) -> &SlabMap;
@@ -49,21 +49,21 @@ pub struct Log(SigLock<State>);
 #[derive(Debug, Default)]
 struct State {
     segments: Vec<Lease>,
-    /// What to ask for next.
+    /// The size of the next segment to request.
     want: u64,
-    /// The tail where no server looks at it.
+    /// The tail, if no server looks at it.
     own_tail: TailWords,
 }
 
-/// A segment we hold. The last one is the current one.
+/// A segment lent to this process. The last one is the current one.
 #[derive(Debug)]
 struct Lease {
     segment: u32,
     slab: SlabId,
     tier: Tier,
-    /// How to write where pages may be missing; `None` for warm memory and for files.
+    /// The writer to use where pages may be missing; `None` for warm memory and for files.
     cold: Option<Arc<SegmentWriter>>,
-    /// Reservations in use.
+    /// The number of reservations in use.
     active: u32,
 }
 
@@ -74,12 +74,11 @@ pub struct Reservation {
     pub segment: u32,
     /// The slab.
     pub slab: SlabId,
-    /// Whether it is memory whose pages are all there: stores into a mapping of it are
-    /// right.
+    /// True if it is memory whose pages all exist, so that stores into a mapping of it are correct.
     pub warm: bool,
-    /// How to write where pages may be missing.
+    /// The writer to use where pages may be missing.
     pub cold: Option<Arc<SegmentWriter>>,
-    /// Where it begins in the slab.
+    /// Its offset in the slab.
     pub pos: u64,
     /// Its length, bytes.
     pub len: u64,
@@ -95,8 +94,8 @@ impl Log {
         }))
     }
 
-    /// Reserves at least `min` bytes, if it is cheap `want`; `ENOSPC` if the server
-    /// has no segment of `min` bytes.
+    /// Reserves at least `min` bytes, and `want` if that is cheap; `ENOSPC` if the server has no
+    /// segment of `min` bytes.
     pub fn reserve<H: SegmentSource>(
         &self,
         host: &H,
@@ -110,7 +109,7 @@ impl Log {
             taken
         } else {
             state.renew(host, min)?;
-            // Where there is little room left, less than `min` was lent.
+            // If little room is left, the server lent less than `min`.
             state.take(host, 1, wish).ok_or(Errno::NOSPC)?
         };
         let lease = state.segments.last_mut().ok_or(Errno::NOSPC)?;
@@ -125,8 +124,8 @@ impl Log {
         })
     }
 
-    /// Makes a reservation longer by up to `want` bytes, if what is behind it is free.
-    /// Returns its length, which may be what it was.
+    /// Lengthens a reservation by up to `want` bytes, if the bytes behind it are free. Returns its
+    /// length, changed or not.
     pub fn lengthen<H: SegmentSource>(
         &self,
         host: &H,
@@ -151,8 +150,8 @@ impl Log {
         longer.map_or(reservation.len, |tail| tail.pos - reservation.pos)
     }
 
-    /// Gives a reservation back, of which the first `used` bytes hold data. What is
-    /// behind them is used again if nobody reserved since.
+    /// Gives a reservation back, of which the first `used` bytes hold data. The rest is used again
+    /// if nothing behind it was reserved since.
     pub fn give_back<H: SegmentSource>(&self, host: &H, reservation: &Reservation, used: u64) {
         let _quiet = block_signals();
         let Some(mut state) = self.0.lock() else {
@@ -191,8 +190,7 @@ impl Log {
         }
     }
 
-    /// Nothing more can be written into a segment, for there is no room for its pages: tells
-    /// the server, and reserves nothing more of it.
+    /// Tells the server that a segment has no room for its pages, and reserves nothing more of it.
     pub fn refuse<H: SegmentSource>(&self, host: &H, segment: u32) {
         let _quiet = block_signals();
         let Some(state) = self.0.lock() else {
@@ -209,7 +207,7 @@ impl Log {
         }
     }
 
-    /// Forgets all segments: in a child after fork, to which nothing was lent.
+    /// Forgets all segments: in a child after fork, which was lent none.
     pub fn forget(&self) {
         // SAFETY: the parent's other threads do not exist here; no guard of theirs is used again.
         unsafe { self.0.break_after_fork() };
@@ -225,12 +223,12 @@ impl State {
         self.segments.last().map(|lease| lease.segment)
     }
 
-    /// What is left of it.
+    /// The tail of it.
     fn tail<'a, H: SegmentSource>(&'a self, host: &'a H) -> &'a TailWords {
         host.tail().unwrap_or(&self.own_tail)
     }
 
-    /// Takes at least `min` bytes of it, at most `wish`: where they begin, and how many.
+    /// Takes at least `min` and at most `wish` bytes of it; returns their offset and number.
     fn take<H: SegmentSource>(&self, host: &H, min: u64, wish: u64) -> Option<(u64, u64)> {
         self.current()?;
         let mut taken = None;

@@ -9,21 +9,21 @@ use weir_core::proto::Located;
 
 use super::host::FileState;
 
-/// A map holds about so many runs.
+/// The approximate number of runs that a map holds at most.
 const MOST_RUNS: usize = 1 << 15;
 
 /// Keeps the server's answers to where a file's bytes are. All are of one
 /// state of the file. A program that reads a fragmented file here and there soon knows all of it.
 #[derive(Debug, Default)]
 pub struct Map {
-    /// The answers by where they begin; they do not overlap.
+    /// The answers by their first offset; they do not overlap.
     parts: BTreeMap<u64, Part>,
-    /// How many runs the parts hold.
+    /// The number of runs in all parts.
     runs: usize,
     pub(super) generation: u64,
     pub(super) activity: u64,
-    /// How much the last look-up asked for. Each asks for twice as much, while the state holds: an
-    /// answer takes as long as its runs are many, and the next write makes it void.
+    /// The length of the last look-up. Each one asks for twice as much while the state holds: an
+    /// answer takes time for each of its runs, and the next write voids it.
     pub(super) asked: u64,
 }
 
@@ -35,17 +35,17 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Behind the last byte of which something is known.
+    /// The end of the bytes that it tells of.
     pub(super) fn known_to(&self) -> u64 {
         self.to
     }
 
-    /// The first offset at or behind `from` that holds data, of what is known.
+    /// The first offset at or behind `from` that is known to hold data.
     pub(super) fn next_data(&self, from: u64) -> Option<u64> {
         self.index.next_data(from)
     }
 
-    /// The first offset at or behind `from` that holds none; of what is not known it says nothing.
+    /// The first offset at or behind `from` that holds no data; it may be one that is unknown.
     pub(super) fn next_hole(&self, from: u64) -> u64 {
         self.index.next_hole(from)
     }
@@ -62,8 +62,8 @@ impl Map {
         (at < part.to).then_some(part)
     }
 
-    /// The parts of a range, with where each begins and ends in it, up to the first byte of which
-    /// nothing is known.
+    /// The parts of a range, each with its begin and end in the range, up to the first unknown
+    /// byte.
     pub(super) fn parts_of(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64, &Part)> {
         let mut at = from;
         core::iter::from_fn(move || {
@@ -82,7 +82,7 @@ impl Map {
         self.generation == now.state.generation && self.activity == now.activity
     }
 
-    /// Takes in an answer, in the place of what was known of its range. EIO: it makes no sense.
+    /// Takes in an answer, in place of what was known of its range. EIO: the answer is malformed.
     pub(super) fn learn(&mut self, located: &Located) -> Result<(), Errno> {
         let (from, to) = (located.known_from, located.known_to);
         let mut index = ExtentIndex::new();

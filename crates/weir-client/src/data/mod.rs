@@ -1,10 +1,10 @@
 //! The data path: how a process writes and reads the bytes of its files.
 //!
-//! A [`Vnode`] is one file as one process sees it. Writing ([`write`]) grows an extent
-//! record in the process's cell of the file; reading ([`read`]) copies out of the
-//! slabs where the index says the bytes are. The bytes of all files of a process go
-//! into its [`log`]. What the data path needs of the rest of the client is the trait
-//! [`Host`], so that it is tested against a server that is a few vectors.
+//! A [`Vnode`] is one file in one process. Writing ([`write`]) grows an extent record in the
+//! process's cell of the file; reading ([`read`]) copies from the slabs in which the index finds
+//! the bytes. The bytes of all files of a process go into its [`log`]. The data path uses the rest
+//! of the client through the trait [`Host`], so that it is tested against a server that is a few
+//! vectors.
 
 mod ahead;
 mod coming;

@@ -1,4 +1,4 @@
-//! The pieces that a call reads: which bytes of which log, and where they go.
+//! The pieces that a call reads: each is a range of a log, and goes to a target.
 //!
 //! A [`Target`] is a part of the file that a call reads; a [`Wanted`] is a piece of it that another
 //! server has; a [`Batch`] is a read of one server, made of such pieces. Nothing here asks for bytes.
@@ -12,13 +12,13 @@ use weir_core::proto::{FETCH_BYTES, FETCH_PIECES};
 /// One of the reads of a batch.
 #[derive(Debug)]
 pub struct Target<'a> {
-    /// Where in the file.
+    /// The offset in the file.
     pub offset: u64,
-    /// What is to be filled; cut to what the file has.
+    /// The bytes to fill; cut to the end of the file.
     pub bytes: &'a mut [u8],
 }
 
-/// A piece that a call wants: which bytes, and where in which target they go.
+/// A piece that a call wants: a range of a log, and its position in a target.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     pub range: LogRange,
@@ -27,7 +27,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Its first `len` bytes, and the others.
+    /// Splits it into its first `len` bytes and the others.
     pub fn split(self, len: u64) -> (Wanted, Wanted) {
         let (mut first, mut rest) = (self, self);
         first.range.len = len;
@@ -38,19 +38,19 @@ impl Wanted {
     }
 }
 
-/// A piece of a read: where its bytes come in it, and to which target they go.
+/// A piece of a read: the position of its bytes in the read, and in its target.
 #[derive(Debug)]
 pub struct Place {
-    /// Of the read.
+    /// The offset in the read.
     pub from: usize,
-    /// Which target.
+    /// The index of the target.
     pub target: usize,
-    /// Of the target's bytes.
+    /// The range in the target's bytes.
     pub bytes: Range<usize>,
 }
 
 impl Place {
-    /// Of a piece whose bytes begin at `from` of a read.
+    /// The place of a piece whose bytes begin at `from` of a read.
     pub fn of(from: usize, wanted: &Wanted) -> Place {
         Place {
             from,
@@ -59,7 +59,7 @@ impl Place {
         }
     }
 
-    /// Where its bytes end in the read.
+    /// The end of its bytes in the read.
     pub fn end(&self) -> usize {
         self.from + self.bytes.len()
     }
@@ -79,17 +79,17 @@ impl Batch {
         self.ranges.first().map_or(0, |range| range.rank)
     }
 
-    /// Where the first place begins in the read.
+    /// The offset of the first place in the read.
     pub fn first(&self) -> usize {
         self.places.first().map_or(0, |place| place.from)
     }
 
-    /// Where the last place ends in the read.
+    /// The end of the last place in the read.
     pub fn last(&self) -> usize {
         self.places.last().map_or(0, Place::end)
     }
 
-    /// Asks for more bytes: where they lie behind the last ones in the log, they are one piece.
+    /// Adds bytes to the read; ranges that are contiguous in the log become one.
     fn want(&mut self, range: LogRange) {
         if let Some(last) = self.ranges.last_mut() {
             let touches = (last.rank, last.slab) == (range.rank, range.slab)
@@ -102,7 +102,7 @@ impl Batch {
         self.ranges.push(range);
     }
 
-    /// The beginning of all places in their target.
+    /// The least offset of all places in their target.
     pub fn begin(&self) -> usize {
         self.places.first().map_or(0, |place| place.bytes.start)
     }
@@ -159,7 +159,7 @@ mod tests {
             pieces in proptest::collection::vec((0..4_u16, 1..2_500_000_u64, 0..1_u64 << 40), 0..40),
             little in proptest::collection::vec((0..4_u16, 1..40_u64, any::<bool>()), 0..1500),
         ) {
-            // Little ones follow one another in the log, or lie all in one place.
+            // Small ones follow one another in the log, or all have the same position.
             let mut next = [0; 4];
             let little = little.into_iter().map(|(rank, len, follows)| {
                 let next = &mut next[usize::from(rank)];
@@ -178,12 +178,12 @@ mod tests {
                 })
                 .collect();
             let made = batches(&all);
-            // Back again: the parts of each piece in their order.
+            // And back: the parts of each piece in order.
             let mut parts: Vec<(usize, usize, u64, u16, u64)> = Vec::new();
             for batch in &made {
                 prop_assert!((1..=FETCH_BYTES).contains(&batch.bytes));
                 prop_assert!(batch.ranges.len() <= FETCH_PIECES);
-                // Where each byte of the read is, by its places and by its ranges.
+                // The position of each byte of the read, by its places and by its ranges.
                 let mut ranges = batch.ranges.iter();
                 let (mut from, mut range) = (0, *ranges.next().unwrap());
                 for place in &batch.places {

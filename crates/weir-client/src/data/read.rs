@@ -1,11 +1,10 @@
-//! Reading: copying out of slabs what the index says is there.
+//! Reading: copying bytes from the slabs in which the index finds them.
 //!
-//! A process keeps what the server told it of a file, a [`Map`], and needs to ask
-//! again only when the file's extents changed (the inode's generation) or somebody
-//! wrote since (the activity of the file's cells). Nothing is locked while bytes are
-//! copied. What protects them is the generation: a segment is used for other data
-//! only after its extents were freed, which bumps it; so if it is the same after the
-//! copy, the bytes were the file's, and if not, they are read again.
+//! A process keeps the server's answers about a file, a [`Map`]. It asks again only if the file's
+//! extents changed (the inode's generation) or a process wrote since (the activity of the file's
+//! cells). Nothing is locked while bytes are copied; the generation protects them. A segment is
+//! used for other data only after its extents were freed, which changes the generation. If it is
+//! the same after the copy, the bytes were the file's; if not, they are read again.
 
 use core::sync::atomic::Ordering;
 
@@ -26,9 +25,9 @@ use crate::operation;
 
 /// Pieces that are looked up at a time.
 const PIECES: usize = 32;
-/// How much of a file is looked up at a time, since a visit of pieces cannot be ended.
+/// The number of bytes looked up at a time, because a visit of pieces cannot be stopped.
 const STEP: u64 = 2 << 20;
-/// The first look-up of a state of the file asks for at least so much.
+/// The least number of bytes in the first look-up of a state of the file.
 const LOOK_AHEAD: u64 = 256 << 10;
 
 impl Vnode {
@@ -44,7 +43,7 @@ impl Vnode {
         let _call = host.is_one_of_several().then(operation::begin);
         self.audit(host, &target)?;
         if host.is_one_of_several() {
-            // The look at the file's state may cost a lease. The bytes of this process's live piece
+            // The look at the file's state may need a lease. The bytes of this process's live piece
             // need none, and lie before the end of the file.
             let [Target { bytes, .. }] = &mut target;
             if let Some(done) = self.read_own(host, offset, bytes) {
@@ -63,8 +62,8 @@ impl Vnode {
         Ok(target[0].bytes.len())
     }
 
-    /// Reads several ranges: one look-up of the file's state for all, and what lies on other
-    /// nodes is asked of each of them at once. Each target's bytes are cut to what was read.
+    /// Reads several ranges, with one look-up of the file's state for all; each other node is asked
+    /// once for all its bytes. Each target's bytes are cut to the part that was read.
     pub fn read_all<H: Host>(&self, host: &H, targets: &mut [Target<'_>]) -> Result<(), Errno> {
         self.check()?;
         let _call = host.is_one_of_several().then(operation::begin);
@@ -101,7 +100,7 @@ impl Vnode {
         )
     }
 
-    /// Lets the server look whether others wrote what is about to be read, if it wants to.
+    /// Lets the server check if others wrote the bytes that are about to be read, if it audits.
     fn audit<H: Host>(&self, host: &H, targets: &[Target<'_>]) -> Result<(), Errno> {
         if host.audits() {
             for target in targets {
@@ -150,7 +149,7 @@ impl Vnode {
 
     pub(super) fn moment<H: Host>(&self, host: &H) -> Result<Moment, Errno> {
         at_once(host, self.ino(), |state, block| match block {
-            // Activity first: what is written after this look makes it differ.
+            // Activity first: a write after this look makes it differ.
             Some(block) => Moment {
                 activity: block.activity(host.cells(), None),
                 size: block.size(host.cells()),
@@ -173,7 +172,7 @@ impl Vnode {
     ) -> Result<bool, Errno> {
         let alone = targets.len() == 1;
         let mut far = Far::default();
-        // What the pieces in `far` were looked up in.
+        // The state in which the pieces in `far` were looked up.
         let mut looked = None;
         for number in 0..targets.len() {
             let offset = targets[number].offset;
@@ -181,8 +180,8 @@ impl Vnode {
             let mut at = offset;
             while at < end {
                 let mut found = FoundPieces::new(at);
-                // All that is wanted is looked up at once, as far as one answer of the server reaches: so a
-                // read does not see half of a write.
+                // All that is wanted is looked up at once, as far as one answer of the server
+                // reaches, so that a read does not see half of a write.
                 let needed = if at == offset { end } else { at + 1 };
                 let generation = self.find(host, now, &mut found, (needed, end))?;
                 if far.is_full() || looked.is_some_and(|looked| looked != generation) {
@@ -246,8 +245,8 @@ impl Vnode {
         Ok(!self.is_past(host, looked))
     }
 
-    /// Brings bytes of other nodes that were looked up at a generation, and has those come
-    /// that a sequential reader will want next.
+    /// Fetches bytes of other nodes that were looked up at a generation, and requests those that a
+    /// sequential reader will want next.
     fn bring<H: Host>(
         &self,
         host: &H,
@@ -281,7 +280,7 @@ impl Vnode {
         brought
     }
 
-    /// Asks for bytes of other nodes that somebody will want; `None`: not now.
+    /// Requests bytes of other nodes ahead of a reader; `None`: not now.
     fn fetch_ahead<H: Host>(
         &self,
         host: &H,
@@ -314,7 +313,7 @@ impl Vnode {
         Reading::ask(host, self.ino(), plan, far.batches())
     }
 
-    /// Reads were done, of a file that has bytes of other nodes.
+    /// Notes for the read-ahead that a read of a file with bytes of other nodes has ended.
     fn followed<H: Host>(&self, host: &H, targets: &[Target<'_>]) {
         if let ([one], Some(mut ahead)) = (targets, self.ahead.lock()) {
             if !one.bytes.is_empty() {
@@ -324,7 +323,7 @@ impl Vnode {
         }
     }
 
-    /// Whether what was looked up no longer holds.
+    /// True if a look-up at `generation` no longer holds.
     fn is_past<H: Host>(&self, host: &H, generation: u64) -> bool {
         host.file(self.ino())
             .map_or(true, |state| state.generation != generation)
@@ -383,11 +382,11 @@ impl Vnode {
 /// Pieces that a look-up found, without allocating.
 struct FoundPieces {
     from: u64,
-    /// Up to here the look-up speaks.
+    /// The offset up to which the look-up is complete.
     limit: u64,
     pieces: [Option<Piece>; PIECES],
     count: usize,
-    /// Where the first piece begins that had no place.
+    /// The offset of the first piece that had no room here.
     cut: Option<u64>,
 }
 

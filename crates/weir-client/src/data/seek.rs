@@ -1,7 +1,7 @@
 //! Looking for data and holes, as lseek(2) does with SEEK_DATA and SEEK_HOLE.
 //!
-//! The answer is in the [`Map`](super::map::Map) that reads keep: whoever walks over a fragmented file
-//! asks the server once for hundreds of its extents.
+//! The answer is in the [`Map`](super::map::Map) that reads keep: a program that walks over a
+//! fragmented file asks the server once for hundreds of its extents.
 
 use rustix::io::Errno;
 

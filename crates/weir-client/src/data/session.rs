@@ -147,7 +147,7 @@ impl Host for Session {
     }
 
     fn is_left_behind(&self) -> bool {
-        // Behind what was written to cells: see the server's `runtime/recovery.rs`.
+        // After the stores to cells: see the server's `runtime/recovery.rs`.
         fence(Ordering::SeqCst);
         self.hub().stopped.load(Ordering::SeqCst) != 0
     }

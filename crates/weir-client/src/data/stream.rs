@@ -1,28 +1,28 @@
 //! A stream: one process's writing to one file.
 //!
-//! It holds the process's copy of its cell's record. The hot path ([`Stream::grow`])
-//! is a compare with the file's epoch, a copy and a store. All else
-//! ([`Stream::write`]) decides how the record goes on, in this order:
+//! It holds the process's copy of its cell's record. The hot path ([`Stream::grow`]) is a compare
+//! with the file's epoch, a copy and a store. The slow path ([`Stream::write`]) decides how the
+//! record continues, in this order:
 //!
-//! 1. *In place*: the live piece covers the write already.
-//! 2. *Grow*: the write goes on where the live piece ends; the claim or the
+//! 1. *In place*: the live piece already covers the write.
+//! 2. *Grow*: the write begins where the live piece ends; the claim or the
 //!    reservation may have to be extended.
 //! 3. *Next piece*: the write begins where the arithmetic progression of the record
 //!    has its next piece (N-1 strided).
 //! 4. *Begin*: the record is pushed to the server's ring, and another one begins.
 //!
 //! *Raw files* of several servers. A node writes bytes of such a file only while it has a write
-//! token for them (the server's `cluster/files/tokens.rs`). The file's block says whether this node
-//! holds all of it; if not, the server is asked before a record begins or its claim grows. When
-//! the token is taken away, the epoch ends every claim, as a conflict does. A write that was
-//! under way then looks once more when its bytes are in place: on the hot path it is done again
-//! by the slow one, and that one asks for the token once more ([`Stream::confirm`]). So whoever
-//! gets the token next either finds the bytes published, or the write has not returned yet.
+//! token for them (the server's `cluster/files/tokens.rs`). The file's block says if this node
+//! holds all of it; if not, the server is asked before a record begins or its claim grows. When the
+//! token is revoked, the epoch ends every claim, as a conflict does. A write that was under way
+//! then checks once more when its bytes are in place: the hot path hands it to the slow path, which
+//! asks for the token again ([`Stream::confirm`]). So when another node gets the token, either the
+//! bytes are published or the write has not returned yet.
 //!
-//! Bytes that are published are not written in place: a publish ends all claims first, so that
-//! what other nodes hold of it stays what it was until they are told.
+//! Published bytes are not written in place: a publish first ends all claims, so that the bytes
+//! that other nodes hold stay valid until those nodes are told.
 //!
-//! A progression is guessed when two pieces in a row lay equally far apart.
+//! A progression is guessed from two consecutive pieces at equal distances.
 
 use core::sync::atomic::{compiler_fence, fence, Ordering};
 
@@ -39,20 +39,20 @@ use super::host::{Host, MAX_FILE_BYTES};
 use super::log::Reservation;
 use crate::sys;
 
-/// A claim that is extended takes at least so much more.
+/// The least by which a claim is extended, in bytes.
 const MIN_CLAIM: u64 = 64 << 10;
-/// And at most so much.
+/// The most.
 const MAX_CLAIM: u64 = 1 << 30;
-/// A reservation beyond what a write needs takes at most so much.
+/// The most that a reservation takes beyond what a write needs, in bytes.
 const MAX_RESERVE: u64 = 16 << 20;
-/// What is left of a segment is used up before another one is asked for, if it can
-/// take this much of a write.
+/// The tail of a segment is used up before another segment is requested, if it can take this much
+/// of a write.
 const MIN_RESERVE: u64 = 1 << 20;
 /// A write of `n` bytes counts as `n` plus this towards the next look at the clock.
 const CLOCK_STEP: u64 = 256;
-/// How far writes may get without a look at the clock.
+/// The number of bytes that writes may advance without a look at the clock.
 const CLOCK_BYTES: u64 = 4096;
-/// How many segments may turn out to have no pages before a write gives up.
+/// The number of segments that may turn out to have no pages before a write gives up.
 const REFUSALS: u32 = 8;
 /// An epoch that no file has: the record must not grow.
 const NEVER: u64 = u64::MAX;
@@ -60,23 +60,24 @@ const NEVER: u64 = u64::MAX;
 /// The state of a process's writing to a file.
 #[derive(Debug, Default)]
 pub struct Stream {
-    /// Where the live piece goes on, in the file.
+    /// The offset in the file at which the live piece continues.
     next: u64,
-    /// How much it may still take without a decision.
+    /// The number of bytes that it may still take without a decision.
     room: u64,
     /// The epoch of the claim.
     epoch: u64,
-    /// The epoch in which it was last looked whether a write clears set-id bits of the file.
+    /// The epoch of the last check if a write clears set-id bits of the file.
     cleared: u64,
-    /// How often this node had given up its token of the file when the stream last asked.
+    /// The number of times that this node had given up its token of the file when the stream last
+    /// asked.
     revocations: u64,
     /// Bytes of a raw file for which this node has held a token since then.
     token: Claim,
-    /// The server cannot make this process pass a barrier: see [`Host::fences`].
+    /// True if the server cannot make this process execute a barrier: see [`Host::fences`].
     fences: bool,
-    /// Another node's append comes behind the bytes being written: they are all that is claimed.
+    /// True if another node's append follows the bytes being written: then only they are claimed.
     ends_here: bool,
-    /// Where the next byte goes, in the reservation.
+    /// The offset in the reservation of the next byte.
     used: u64,
     /// The cell's counter of bytes.
     committed: u64,
@@ -87,15 +88,15 @@ pub struct Stream {
     state: State,
     claim: Claim,
     reservation: Option<Reservation>,
-    /// From the piece before the live one to the live one.
+    /// The distance from the piece before the live one to the live one.
     jump: u64,
     /// `committed` when the stream was attached.
     counted: u64,
-    /// `committed` when what was written was published last, or when the stream was attached.
+    /// `committed` at the last publish, or when the stream was attached.
     published: u64,
 }
 
-/// What attaching gave us.
+/// The file's block and cell, from attaching.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     ino: Ino,
@@ -105,9 +106,9 @@ struct Place {
 }
 
 impl Stream {
-    /// The hot path: appends to the live piece if nothing needs to be decided. No
-    /// allocation, no system call, no lock that processes share. False: it was not done, or
-    /// claims ended meanwhile; then it is done again by [`Stream::write`].
+    /// The hot path: appends to the live piece if there is nothing to decide. No allocation, no
+    /// system call, no lock that processes share. False if nothing was written, or claims ended
+    /// meanwhile; then [`Stream::write`] does it again.
     #[inline(always)]
     #[allow(clippy::inline_always)] // measured: see process/io.rs
     pub fn grow(&mut self, offset: u64, bytes: &[u8]) -> bool {
@@ -132,9 +133,9 @@ impl Stream {
         block.epoch.load(Ordering::Acquire) == self.epoch
     }
 
-    /// Orders what was shown in the cell before the look at the block that follows. The server
-    /// has every processor pass a barrier before it relies on that, so the compiler alone has to
-    /// be held back here.
+    /// Orders the store to the cell before the look at the block that follows. The server makes
+    /// every processor execute a barrier before it relies on that order, so here only the compiler
+    /// must be held back.
     #[inline(always)]
     #[allow(clippy::inline_always)] // as for `grow`
     fn settle_order(&self) {
@@ -173,8 +174,7 @@ impl Stream {
         }
     }
 
-    /// Writes `bytes` at `offset`; returns how many, fewer only if there was no room
-    /// for the rest.
+    /// Writes `bytes` at `offset`; returns how many, fewer only if there was no room for the rest.
     pub fn write<H: Host>(
         &mut self,
         host: &H,
@@ -199,8 +199,9 @@ impl Stream {
         self.clear_set_ids(host, &place)?;
         if self.is_growing(&place) && self.covers(offset, length) {
             self.overwrite(host, offset, bytes)?;
-            // If the record was published meanwhile, other nodes may have fetched the bytes of
-            // before, and nothing would tell them: then it is written as a new record too.
+            // If the record was published meanwhile, other nodes may have fetched the old bytes,
+            // and nothing would tell them of the change: then the bytes are written as a new record
+            // too.
             fence(Ordering::SeqCst);
             if self.is_growing(&place) {
                 host.count(Counter::BytesWritten, length);
@@ -215,7 +216,7 @@ impl Stream {
             match self.put(host, &place, offset + done as u64, &bytes[done..]) {
                 Ok(n) => done += n,
                 Err(errno) => {
-                    // Nobody has confirmed that the record may grow.
+                    // No look at the epoch has confirmed that the record may grow.
                     self.epoch = NEVER;
                     if done == 0 {
                         return Err(errno);
@@ -229,8 +230,8 @@ impl Stream {
         Ok(done)
     }
 
-    /// Clears set-id bits of the file. The server ends all claims when the file gets one, so that they are
-    /// looked for once an epoch.
+    /// Clears set-id bits of the file. The server ends all claims when the file gets one, so one
+    /// check an epoch is enough.
     fn clear_set_ids<H: Host>(&mut self, host: &H, place: &Place) -> Result<(), Errno> {
         let epoch = place.block.epoch.load(Ordering::Acquire);
         if epoch != self.cleared {
@@ -240,7 +241,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The part of `wished` that may be written of a raw file, `needed` at least. Asks the server
+    /// The part of `wished` that may be written of a raw file, at least `needed`. Asks the server
     /// if this node is not known to hold a token for it.
     fn permit<H: Host>(
         &mut self,
@@ -263,8 +264,8 @@ impl Stream {
         Ok(wished.clip(needed, held).unwrap_or(*needed))
     }
 
-    /// Asks again for what was just written, if the token that it was written under was taken
-    /// away meanwhile: whoever has it now may not have seen the bytes.
+    /// Asks again for the token of a finished write, if it was revoked meanwhile: its next holder
+    /// may not have seen the bytes.
     fn confirm<H: Host>(&mut self, host: &H, place: &Place, written: &Claim) -> Result<(), Errno> {
         self.settle_order();
         if place.block.revocations.load(Ordering::SeqCst) == self.revocations {
@@ -274,7 +275,7 @@ impl Stream {
         self.permit(host, place, written, written).map(drop)
     }
 
-    /// Where `length` bytes go that are appended by another way than this stream.
+    /// The offset of `length` bytes that are appended by another way than this stream.
     pub fn place_append<H: Host>(
         &mut self,
         host: &H,
@@ -285,7 +286,7 @@ impl Stream {
         Self::place_of_append(host, &place, ino, length as u64)
     }
 
-    /// Writes `bytes` at the end of the file; returns where that was and how many.
+    /// Writes `bytes` at the end of the file; returns the offset and how many.
     pub fn append<H: Host>(
         &mut self,
         host: &H,
@@ -306,7 +307,7 @@ impl Stream {
         }
         let offset = Self::place_of_append(host, &place, ino, length)?;
         if offset.saturating_add(length) > host.size_limit() {
-            // Others have appended meanwhile. The place stays, and reads as zeros.
+            // Others have appended meanwhile. The reserved bytes stay, and read as zeros.
             return Err(Errno::FBIG);
         }
         if self.grow(offset, bytes) {
@@ -318,7 +319,7 @@ impl Stream {
         Ok((offset, done?))
     }
 
-    /// Where `length` bytes are appended: nobody else's append gets them.
+    /// Reserves the offset of `length` bytes to append: no other append gets them.
     fn place_of_append<H: Host>(
         host: &H,
         place: &Place,
@@ -358,7 +359,7 @@ impl Stream {
         Err(Errno::NOSPC)
     }
 
-    /// Others have filled the tmpfs: the server is told, and lends something else.
+    /// Tells the server that others have filled the tmpfs; it then lends something else.
     #[cold]
     fn refuse<H: Host>(&mut self, host: &H) {
         let segment = self.reservation.as_ref().map(|held| held.segment);
@@ -368,8 +369,8 @@ impl Stream {
         }
     }
 
-    /// Ends the reservation, and with it the record, which can neither grow nor be changed in
-    /// place without.
+    /// Ends the reservation, and with it the record, which without it can neither grow nor be
+    /// changed in place.
     fn give_back<H: Host>(&mut self, host: &H) {
         if let Some(held) = self.reservation.take() {
             host.log().give_back(host, &held, self.used);
@@ -379,7 +380,7 @@ impl Stream {
         self.room = 0;
     }
 
-    /// Lets the live piece go on at `offset`; returns how much it may take, at least 1.
+    /// Makes the live piece continue at `offset`; returns how much it may take, at least 1.
     fn aim<H: Host>(
         &mut self,
         host: &H,
@@ -400,7 +401,7 @@ impl Stream {
         Ok(self.room)
     }
 
-    /// Attaches to the file if that was not done yet.
+    /// Attaches to the file unless that was done already.
     fn attach<H: Host>(&mut self, host: &H, ino: Ino) -> Result<Place, Errno> {
         if let Some(place) = self.place {
             return Ok(place);
@@ -453,7 +454,7 @@ impl Stream {
         }
     }
 
-    /// Whether the record may grow: nobody ended its claim.
+    /// True if the record may grow: its claim has not ended.
     fn is_growing(&self, place: &Place) -> bool {
         self.state.stamp != 0 && place.block.epoch.load(Ordering::Acquire) == self.epoch
     }
@@ -467,8 +468,8 @@ impl Stream {
         offset >= self.state.live_offset() && offset + length <= self.next
     }
 
-    /// Whether the live piece holds all of `[offset, offset + length)` and nobody
-    /// wrote there since; then its bytes can be read with [`Stream::read_live`].
+    /// True if the live piece holds all of `[offset, offset + length)` and nobody wrote there
+    /// since; then [`Stream::read_live`] can read it.
     pub fn holds(&self, offset: u64, length: u64) -> bool {
         self.place.is_some_and(|p| self.is_growing(&p)) && self.covers(offset, length)
     }
@@ -502,8 +503,8 @@ impl Stream {
         }
     }
 
-    /// Extends the claim and the reservation of a record that goes on growing at its
-    /// end. False: another record must begin.
+    /// Extends the claim and the reservation of a record that grows at its end. False: another
+    /// record must begin.
     fn extend<H: Host>(&mut self, host: &H, place: &Place, left: u64) -> bool {
         if self.claim.count != 1 {
             return false;
@@ -524,8 +525,8 @@ impl Stream {
         self.room > 0
     }
 
-    /// Makes sure that the reservation has room for `least` bytes more, by lengthening it
-    /// if that is possible; `left` bytes are about to be written.
+    /// Makes sure that the reservation has room for `least` bytes more, by lengthening it if
+    /// possible; `left` bytes are about to be written.
     fn stretch<H: Host>(&mut self, host: &H, left: u64, least: u64) -> bool {
         let want = self.appetite(left.max(least));
         let Some(held) = &mut self.reservation else {
@@ -544,8 +545,8 @@ impl Stream {
         held.len - self.used >= least
     }
 
-    /// Claims more behind the end of the live piece, for the same record: right only
-    /// if no other record of the file began since it did, for its stamp stays.
+    /// Claims more bytes behind the live piece for the same record. That is correct only if no
+    /// other record of the file began since this one, because its stamp stays.
     fn widen_claim<H: Host>(&mut self, host: &H, place: &Place, needed: u64) -> bool {
         let begin = self.state.offset;
         let more = match self.ends_here {
@@ -587,8 +588,7 @@ impl Stream {
         }
     }
 
-    /// Goes on to the next piece of the record's progression, if `offset` is where it
-    /// begins.
+    /// Continues with the next piece of the record's progression, if `offset` is its beginning.
     fn next_piece<H: Host>(&mut self, host: &H, place: &Place, offset: u64) -> bool {
         let is_next = self.claim.count > 1
             && self.live() == self.claim.length
@@ -672,12 +672,12 @@ impl Stream {
         Ok(())
     }
 
-    /// What is written without a decision keeps within the limit of the file's size.
+    /// Makes writes without a decision keep within the limit of the file's size.
     fn keep_within_limit<H: Host>(&mut self, host: &H) {
         self.room = self.room.min(host.size_limit().saturating_sub(self.next));
     }
 
-    /// The next write needs a decision.
+    /// Makes the next write need a decision.
     pub fn decide_anew(&mut self) {
         self.room = 0;
     }
@@ -717,20 +717,20 @@ impl Stream {
         Ok(())
     }
 
-    /// How much to reserve for a stream that is about to write `left` bytes.
+    /// The number of bytes to reserve for a stream that is about to write `left` bytes.
     fn appetite(&self, left: u64) -> u64 {
         let so_far = self.committed.wrapping_sub(self.counted);
         left.max((so_far * 2).min(MAX_RESERVE))
     }
 
-    /// Makes sure that the reservation has room for a record that will take `left`
-    /// bytes, or begins another one.
+    /// Makes sure that the reservation has room for a record that will take `left` bytes; if not,
+    /// makes another one.
     fn reserve<H: Host>(&mut self, host: &H, left: u64) -> Result<(), Errno> {
         if let Some(held) = &self.reservation {
             if held.len - self.used >= left {
                 return Ok(());
             }
-            // Also if no other room is found.
+            // Even if no other room is found.
             self.give_back(host);
         }
         let want = self.appetite(left);
@@ -747,8 +747,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Leaves the file: the last descriptor of this process is closed. The server
-    /// takes the record from the cell.
+    /// Leaves the file: the process has closed its last descriptor. The server takes the record
+    /// from the cell.
     pub fn detach<H: Host>(&mut self, host: &H) {
         if let Some(held) = self.reservation.take() {
             host.log().give_back(host, &held, self.used);
@@ -773,7 +773,7 @@ impl Stream {
         wrote.then_some(self.committed)
     }
 
-    /// The process has published all bytes that it had committed by then.
+    /// Notes that the process has published all bytes up to `committed`.
     pub fn set_published(&mut self, committed: u64) {
         self.published = committed;
     }
@@ -784,7 +784,7 @@ impl Stream {
     }
 }
 
-/// A place within a reservation, which is less than a slab.
+/// An offset in a reservation, which is less than a slab.
 #[inline]
 #[allow(clippy::cast_possible_truncation)] // at most 64 MiB
 fn index(at: u64) -> usize {

@@ -25,7 +25,7 @@ use super::{FileState, Host, Log, SegmentSource, Vnode};
 const SLAB: u64 = 64 << 20;
 const INO: Ino = Ino(7);
 
-/// What the processes of a node share, and the server's side of it.
+/// The memory that the processes of a node share, and the server's side of it.
 struct Node {
     _dir: tempfile::TempDir,
     blocks: &'static [FileBlock],
@@ -38,7 +38,7 @@ struct Node {
 
 #[derive(Default)]
 struct Server {
-    /// Every record seen, by stamp and offset, as long as it has got.
+    /// Every record seen, by stamp and offset, at its greatest length.
     seen: BTreeMap<(u64, u64), Run>,
     generation: u64,
     next_cell: u32,
@@ -46,12 +46,12 @@ struct Server {
     segment_bytes: u64,
     size_at_rest: u64,
     warm: bool,
-    /// How often a write token was asked for, and how many bytes each is for.
+    /// The number of requests for a write token, and the bytes that each token is for.
     tokens: u32,
     token_bytes: u64,
-    /// How often it was asked where bytes are.
+    /// The number of requests for the position of bytes.
     looks: u32,
-    /// Take the block back just after the next look at the namespace.
+    /// Takes the block back just after the next look at the namespace.
     take_back: bool,
     taken_back: bool,
 }
@@ -475,7 +475,7 @@ proptest! {
     }
 }
 
-/// A writes, B writes over it, A goes on behind: B's bytes stay (the design's example).
+/// A writes, B overwrites it, A continues behind: B's bytes stay (the design's example).
 #[test]
 fn coalescing_carries_no_older_write_past_a_newer_one() {
     let steps = [
@@ -620,7 +620,7 @@ fn data_and_holes_are_found_as_in_an_array_of_bytes() {
             );
         }
     };
-    // Many more pieces than one look-up tells of, at unequal distances.
+    // Many more pieces than one look-up reports, at unequal distances.
     let mut last = Vec::new();
     for piece in 0..40 {
         last = write(
@@ -678,7 +678,7 @@ fn a_write_token_is_asked_for_once_until_it_is_taken_away() {
     assert_eq!(asked_after(0..50), 1);
     block.revoke();
     assert_eq!(asked_after(50..51), 2);
-    // It is for the bytes from there on.
+    // The token is for the bytes from there on.
     assert_eq!((asked_after(51..150), asked_after(150..151)), (2, 3));
     assert_eq!(asked_after(10..11), 4);
 }

@@ -1,13 +1,13 @@
 //! One file as one process sees it.
 //!
-//! Two streams: a signal handler that interrupts a write of its own thread writes
-//! through the second one, with a cell of its own, as if it were another process;
-//! claims keep the order of the two. A handler that interrupts even that gets EAGAIN.
+//! Two streams: a signal handler that interrupts a write of its own thread writes through the
+//! second one, with its own cell, like another process; claims keep the order of the two. A handler
+//! that interrupts even that gets EAGAIN.
 //!
 //! If an assertion of ours fails while the state of a vnode is being changed, the vnode is *broken*
-//! ([`crate::bugs`]): that state is replaced by none before its lock is free, and whatever moves or
-//! syncs bytes is EIO until the process has closed the file. What finished writes wrote stays: it is
-//! in the cell and the ring, which the server keeps until the process ends.
+//! ([`crate::bugs`]): an empty state replaces it before its lock is free, and every call that moves
+//! or syncs bytes fails with EIO until the process has closed the file. The bytes of finished
+//! writes stay: they are in the cell and the ring, which the server keeps until the process ends.
 
 use core::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
 
@@ -28,19 +28,19 @@ pub struct Vnode {
     ino: AtomicU64,
     streams: [SigLock<Stream>; 2],
     pub(super) map: SigLock<Map>,
-    /// What is fetched ahead of its readers, and whether there is or may be anything.
+    /// The bytes fetched ahead of its readers, and a flag that is set if there are or may be any.
     pub(super) ahead: SigLock<Ahead>,
     pub(super) reads_far: AtomicBool,
-    /// The file in the kernel mount, while it is mapped, the same for reading alone, and for private
+    /// The file in the kernel mount, while it is mapped; the same read-only; and for private
     /// mappings alone.
     pub(crate) beneath: InternalSlot,
     pub(crate) beneath_reads: InternalSlot,
     pub(crate) beneath_private: InternalSlot,
-    /// An assertion failed while something of this was being changed.
+    /// True if an assertion failed during a change of this.
     broken: AtomicBool,
 }
 
-/// Dropped only by a panic: what was being changed is not believed any more.
+/// Dropped only by a panic, after which the state in the middle of a change is not trusted.
 struct Breaks<'a, T: Default> {
     vnode: &'a Vnode,
     changed: &'a mut T,
@@ -70,7 +70,7 @@ impl Vnode {
         Ino(self.ino.load(Ordering::Acquire))
     }
 
-    /// EIO: an assertion failed in the middle of a change of this vnode.
+    /// Fails with EIO if an assertion failed in the middle of a change of this vnode.
     #[inline]
     pub fn check(&self) -> Result<(), Errno> {
         match self.broken.load(Ordering::Acquire) {
@@ -89,8 +89,8 @@ impl Vnode {
         }
     }
 
-    /// Changes what is behind one of the locks. A panic breaks the vnode while the lock is held, so
-    /// that nobody sees what is half changed.
+    /// Changes the state behind one of the locks. A panic breaks the vnode while the lock is held,
+    /// so that nobody sees a half-changed state.
     #[inline(always)]
     #[allow(clippy::inline_always)] // as for `write_at`
     pub(super) fn change<T: Default, R>(
@@ -116,8 +116,8 @@ impl Vnode {
         }
     }
 
-    /// Writes at an offset; returns how many bytes, fewer only if there was no room
-    /// for the rest. Errors: `ENOSPC`, `EFBIG`, `EIO`.
+    /// Writes at an offset; returns how many bytes, fewer only if there was no room for the rest.
+    /// Errors: `ENOSPC`, `EFBIG`, `EIO`.
     #[inline(always)]
     #[allow(clippy::inline_always)] // measured: see process/io.rs
     pub fn write_at<H: Host>(&self, host: &H, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
@@ -142,7 +142,7 @@ impl Vnode {
             return done;
         }
         let written = self.with_stream(|stream| stream.write(host, ino, offset, bytes))?;
-        // The kernel may have read a page of it meanwhile, which would stay as it was.
+        // The kernel may have read a page of it meanwhile, which would stay stale.
         fence(Ordering::SeqCst);
         match self.write_mapped(host, offset, &bytes[..written]) {
             Some(done) => done,
@@ -163,8 +163,8 @@ impl Vnode {
         host.move_mapped(self.ino(), &self.beneath, Transfer::Write(offset, bytes))
     }
 
-    /// Writes at the end of the file, wherever that is at this moment; returns the
-    /// offset and how many bytes. No two appends on this node share bytes.
+    /// Writes at the current end of the file; returns the offset and how many bytes. No two appends
+    /// on this node share bytes.
     pub fn append<H: Host>(&self, host: &H, bytes: &[u8]) -> Result<(u64, usize), Errno> {
         self.check()?;
         let ino = self.ino();
@@ -186,7 +186,7 @@ impl Vnode {
         }
     }
 
-    /// Does something to a stream that nobody of this thread is in.
+    /// Does something to a stream that this thread is not already in.
     fn with_stream<T>(
         &self,
         act: impl FnOnce(&mut Stream) -> Result<T, Errno>,
@@ -199,7 +199,7 @@ impl Vnode {
         Err(Errno::AGAIN)
     }
 
-    /// What may be written has changed: nothing more is written without a decision.
+    /// Makes the next write need a decision: the limits of writing have changed.
     pub fn decide_anew(&self) {
         for stream in &self.streams {
             if let Some(mut stream) = stream.lock() {
@@ -208,14 +208,14 @@ impl Vnode {
         }
     }
 
-    /// The size as of now, in bytes.
+    /// The current size, in bytes.
     pub fn size<H: Host>(&self, host: &H) -> Result<u64, Errno> {
         at_once(host, self.ino(), |state, block| {
             block.map_or(state.size, |block| block.size(host.cells()))
         })
     }
 
-    /// Reads what this process's live piece holds, without asking anybody.
+    /// Reads the bytes that this process's live piece holds, without a request.
     pub(super) fn read_own<H: Host>(
         &self,
         host: &H,
@@ -228,8 +228,8 @@ impl Vnode {
             .then(|| self.change(&mut *stream, |stream| stream.read_live(host, offset, bytes)))
     }
 
-    /// The process closed its last descriptor of the file, and has tried to publish what it wrote:
-    /// if that failed, it stays to be published by the server.
+    /// The process closed its last descriptor of the file, and has tried to publish its writes; if
+    /// that failed, the server publishes them later.
     pub fn detach<H: Host>(&self, host: &H) {
         for stream in &self.streams {
             if let Some(mut stream) = stream.lock() {
@@ -250,8 +250,8 @@ impl Vnode {
         }
     }
 
-    /// Publishes what the process wrote, if it wrote anything since it did so last. EIO: nobody
-    /// takes what was written last.
+    /// Publishes the process's writes, if there were any since the last time. EIO: no server takes
+    /// the last writes.
     pub fn publish_written<H: Host>(&self, host: &H) -> Result<(), Errno> {
         self.check()?;
         let wrote = |stream: &SigLock<Stream>| stream.lock()?.unpublished();
@@ -271,8 +271,7 @@ impl Vnode {
         Ok(())
     }
 
-    /// Forgets what the parent did: in a child after fork, which has no cell and no
-    /// other threads.
+    /// Forgets the parent's writing: in a child after fork, which has no cell and no other threads.
     pub fn forget_after_fork(&self) {
         for stream in &self.streams {
             // SAFETY: the parent's other threads do not exist here; no guard of theirs is used again.
@@ -295,7 +294,7 @@ impl Vnode {
     }
 }
 
-/// The part of a write that keeps within a limit of the file's size; `None`: not a byte does.
+/// The part of a write that keeps within a limit of the file's size; `None`: no byte does.
 fn within(limit: u64, offset: u64, bytes: &[u8]) -> Option<&[u8]> {
     let room = usize::try_from(limit.saturating_sub(offset)).unwrap_or(usize::MAX);
     match room {

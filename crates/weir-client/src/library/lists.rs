@@ -1,8 +1,7 @@
-//! Lists: many places of many files, read or written by one call.
+//! Lists: one call reads or writes many ranges of many files.
 //!
-//! The reads of one file are handed to the data path together: one look-up, and what lies on other
-//! nodes is asked of each of them at once (design 4: batches stay batches). Files named by path
-//! are opened once a list.
+//! The data path gets the reads of one file together: one look-up, and one request to each other
+//! node (design 4: batches stay batches). Files named by path are opened once a list.
 
 use rustix::io::Errno;
 
@@ -14,7 +13,7 @@ use crate::process::Process;
 const O_RDONLY: i32 = 0;
 const O_WRONLY: i32 = 1;
 
-/// Which file a piece is of.
+/// The file of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Whence<'a> {
     /// A descriptor of weir's.
@@ -26,14 +25,14 @@ pub enum Whence<'a> {
 /// A piece of a file, to be read into `bytes` or written from them.
 #[derive(Debug)]
 pub struct Piece<'a, B> {
-    /// Of which file.
+    /// The file.
     pub whence: Whence<'a>,
-    /// Where in the file.
+    /// The offset in the file.
     pub offset: u64,
     /// The memory.
     pub bytes: B,
-    /// How many bytes were moved: fewer than there are at the end of the file (a read) or where
-    /// room ended (a write); or why none was.
+    /// The number of bytes moved, fewer at the end of the file (a read) or if room ended (a write);
+    /// or the error, if none was.
     pub done: Result<usize, Errno>,
 }
 
@@ -43,8 +42,8 @@ pub fn read_list(pieces: &mut [Piece<'_, &mut [u8]>]) -> Result<(), Errno> {
     by_file(pieces, O_RDONLY, |piece| piece.bytes.len(), read_one)
 }
 
-/// Writes all pieces, in the list's order where they are of one file; as [`read_list`] else.
-/// Through a descriptor with O_APPEND they are appended.
+/// Writes all pieces, those of one file in the list's order; otherwise as [`read_list`]. Through a
+/// descriptor with O_APPEND they are appended.
 pub fn write_list(pieces: &mut [Piece<'_, &[u8]>]) -> Result<(), Errno> {
     let length = |piece: &Piece<'_, &[u8]>| piece.bytes.len();
     by_file(pieces, O_WRONLY, length, |process, fd, group| {
@@ -56,7 +55,7 @@ pub fn write_list(pieces: &mut [Piece<'_, &[u8]>]) -> Result<(), Errno> {
     })
 }
 
-/// Does `work` on the pieces of each file; one named by path is opened for it with `flags`.
+/// Does `work` on the pieces of each file; opens a file named by path with `flags` for it.
 fn by_file<B>(
     pieces: &mut [Piece<'_, B>],
     flags: i32,
@@ -88,7 +87,7 @@ fn by_file<B>(
     pieces.iter().try_for_each(|piece| piece.done.map(|_| ()))
 }
 
-/// Reads pieces of one file: all at once, and one by one if that goes wrong.
+/// Reads the pieces of one file at once; if that fails, one by one.
 fn read_one(process: &'static Process, fd: Fd, group: &mut [&mut Piece<'_, &mut [u8]>]) {
     if let Ok(()) = read_together(process, fd, group) {
         return;

@@ -1,23 +1,23 @@
-//! weir as a library of a program: what middleware asks of it (design 1, `libweir`).
+//! weir as a library of a program: the calls of middleware (design 1, `libweir`).
 //!
-//! A process attaches to one instance at a time, as often as it likes; the last detach lets go.
-//! In a program that the interposer is in, its state is used, so that a process is one client of
-//! the server however many ask. Else the state is of [`Process::attached`].
+//! A process attaches to one instance at a time, as often as it likes; the last detach releases it.
+//! If the interposer is in the program, the library uses its state, so that a process is one client
+//! of the server for all its users. Otherwise the state is of [`Process::attached`].
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `turn` | what a fork wipes: the count of users, and whose turn it is |
+//! | `turn` | the words that a fork wipes: the count of users, and the turn to attach or detach |
 //! | `lists` | reads and writes of many places at once |
 //!
-//! *Forks.* How often the process is attached is in memory that a forked child finds zeroed. So a
-//! child is not attached whatever its parent was doing, attaches anew if it wants to, and then
-//! finds nothing of its parent's locks. Descriptors of the parent are void in it.
+//! *Forks.* The count of attachments is in memory that a forked child finds zeroed. So a child is
+//! never attached, whatever its parent was doing; it can attach anew, and then meets none of its
+//! parent's locks. Descriptors of the parent are void in it.
 //!
 //! *Detaching.* The connection stays until the process ends, for the next attach: a thread may
 //! be in the middle of a copy, and the server reuses no memory that a living connection may
 //! write into. Descriptors are closed.
 //!
-//! All is safe from all threads; nothing from a signal handler.
+//! All functions are safe from all threads; none is from a signal handler.
 
 mod lists;
 mod turn;
@@ -35,7 +35,7 @@ pub use weir_core::names::{Lamination, Visibility};
 pub use lists::{read_list, write_list, Piece, Whence};
 use turn::{users, Turn};
 
-/// A state that this process has, linked to the one made before.
+/// A state of this process, linked to the one made before.
 #[derive(Debug)]
 struct Attachment {
     process: &'static Process,
@@ -43,16 +43,16 @@ struct Attachment {
     next: Slot<Attachment>,
 }
 
-/// The state in use; counts while there are users.
+/// The state in use; valid while there are users.
 static CURRENT: Slot<Process> = Slot::empty();
-/// All that were made.
+/// All states that were made.
 static MADE: Slot<Attachment> = Slot::empty();
 
-/// Attaches to the instance with this run directory, or else to that which the environment names.
+/// Attaches to the instance with this run directory, or to the one that the environment names.
 ///
-/// ENOENT: neither says one. EBUSY: the process is attached to another, or runs in another.
-/// ENOSYS: the kernel cannot wipe memory on fork (before Linux 4.14). Others: as connecting
-/// fails, ECONNREFUSED or ENOENT without a server.
+/// ENOENT: neither names one. EBUSY: the process is attached to another, or runs in another.
+/// ENOSYS: the kernel cannot wipe memory on fork (before Linux 4.14). Others: the errors of
+/// connecting, ECONNREFUSED or ENOENT without a server.
 pub fn attach(run_dir: Option<&[u8]>) -> Result<(), Errno> {
     let users = users()?;
     let turn = Turn::take()?;
@@ -84,8 +84,8 @@ pub fn attach(run_dir: Option<&[u8]>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Undoes one [`attach`]; the last one closes all descriptors, and says what that met. ENOTCONN:
-/// there is none.
+/// Undoes one [`attach`]; the last one closes all descriptors, and returns the error of that.
+/// ENOTCONN: there is none to undo.
 pub fn detach() -> Result<(), Errno> {
     let users = users()?;
     let _turn = Turn::take()?;
@@ -105,7 +105,7 @@ pub fn detach() -> Result<(), Errno> {
     }
 }
 
-/// The state to ask; ENOTCONN: the process is not attached.
+/// The state to use; ENOTCONN: the process is not attached.
 pub fn current() -> Result<&'static Process, Errno> {
     if users()?.load(Ordering::Acquire) == 0 {
         return Err(Errno::NOTCONN);
@@ -117,7 +117,7 @@ fn is_interposed(state: &Process) -> bool {
     core::ptr::eq(state, process())
 }
 
-/// The interposer's state, one that this process has, or a new one.
+/// The interposer's state, an existing one of this process, or a new one.
 fn state_for(run_dir: &[u8]) -> Result<&'static Process, Errno> {
     if let Some(other) = process().run_dir() {
         if !is_same_dir(other, run_dir) {
@@ -147,8 +147,8 @@ fn made() -> impl Iterator<Item = &'static Attachment> + Clone {
     core::iter::successors(MADE.get(), |made| made.next.get())
 }
 
-/// In a child of a process that had attached. Nothing of it is used again, not even what is
-/// mapped: a thread that the child does not have may hold its locks.
+/// Called in a child of a process that had attached. It uses nothing of its parent's state again,
+/// not even the mappings: a thread that the child does not have may hold the locks.
 fn abandon_parents() {
     for parents in made() {
         parents.process.abandon();
@@ -157,7 +157,7 @@ fn abandon_parents() {
     CURRENT.set(None);
 }
 
-/// Whether two paths name one directory; if it is gone, by their bytes.
+/// True if two paths name one directory; if it is gone, their bytes are compared.
 fn is_same_dir(one: &[u8], other: &[u8]) -> bool {
     let key = |path: &[u8]| rustix::fs::stat(path).map(|stat| (stat.st_dev, stat.st_ino));
     match (key(one), key(other)) {

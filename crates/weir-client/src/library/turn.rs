@@ -1,7 +1,7 @@
-//! What a fork wipes: a child of a process that was attached is not.
+//! The words that a fork wipes: a child of an attached process is not attached.
 //!
-//! Two words, each on a page that a forked child finds zeroed. They are all that is waited for
-//! here, so a child never waits for a thread that it does not have.
+//! Each of the two words is on a page that a forked child finds zeroed. The library waits on
+//! nothing else, so a child never waits for a thread that it does not have.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -12,17 +12,17 @@ use rustix::time::Timespec;
 
 use crate::kernel::{page_wiped_on_fork, Slot};
 
-/// How many have attached and not detached.
+/// The number of attaches without a detach.
 static USERS: Slot<AtomicU64> = Slot::empty();
 /// [`HELD`] and [`LIVED`].
 static TURN: Slot<AtomicU64> = Slot::empty();
 
-/// Somebody attaches or detaches.
+/// A thread attaches or detaches.
 const HELD: u64 = 1;
 /// This process has attached before.
 const LIVED: u64 = 2;
 
-/// How long to sleep before looking again; attaching takes a few hundred us.
+/// The time to sleep before the next look; attaching takes a few hundred us.
 const AGAIN: Duration = Duration::from_micros(50);
 
 /// The count of users. ENOSYS: the kernel cannot wipe memory on fork.
@@ -33,12 +33,12 @@ pub fn users() -> Result<&'static AtomicU64, Errno> {
 fn wiped(slot: &Slot<AtomicU64>) -> Result<&'static AtomicU64, Errno> {
     match slot.get() {
         Some(word) => Ok(word),
-        // Of two threads that are first at once one has mapped a page in vain.
+        // If two threads come first at once, one has mapped a page in vain.
         None => Ok(slot.get_or_set(page_wiped_on_fork().ok_or(Errno::NOSYS)?)),
     }
 }
 
-/// Leave to attach or detach; given back when dropped.
+/// The turn to attach or detach; given back when dropped.
 #[derive(Debug)]
 pub struct Turn {
     word: &'static AtomicU64,
@@ -59,12 +59,12 @@ impl Turn {
                 tv_sec: 0,
                 tv_nsec: AGAIN.subsec_nanos().into(),
             };
-            // A signal only makes it look sooner.
+            // A signal only makes the next look earlier.
             let _ = nanosleep(&nap);
         }
     }
 
-    /// Whether it is the first turn in this process.
+    /// True if it is the first turn in this process.
     pub fn is_first(&self) -> bool {
         self.first
     }

@@ -1,8 +1,8 @@
 //! Permission by mode bits.
 //!
-//! An instance belongs to one user, so this is not a wall but what programs expect of
-//! mode bits: a file that was made read-only is not opened for writing by accident.
-//! Root passes, but for executing a file that nobody may execute.
+//! An instance belongs to one user, so this is no barrier; it is the behaviour that programs expect
+//! of mode bits: a file that was made read-only is not opened for writing by accident. Root passes,
+//! except for executing a file that nobody may execute.
 
 use rustix::io::Errno;
 pub use weir_core::node::known::Guard;
@@ -14,7 +14,7 @@ pub const WRITE: u32 = 2;
 /// X_OK.
 pub const EXECUTE: u32 = 1;
 
-/// Who asks.
+/// The user and groups of a caller.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Credentials {
     /// User.
@@ -26,7 +26,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// EACCES if they may not do all of `want`.
+    /// EACCES if the caller may not do all of `want`.
     pub fn check(&self, of: impl Into<Guard>, want: u32) -> Result<(), Errno> {
         if self.may(of, want) {
             Ok(())
@@ -35,7 +35,7 @@ impl Credentials {
         }
     }
 
-    /// Whether they may do all of `want` ([`READ`], [`WRITE`], [`EXECUTE`]).
+    /// True if the caller may do all of `want` ([`READ`], [`WRITE`], [`EXECUTE`]).
     pub fn may(&self, of: impl Into<Guard>, want: u32) -> bool {
         let guard = of.into();
         if self.uid == 0 {

@@ -1,7 +1,7 @@
-//! From the bytes of a path to a place in the namespace.
+//! From the bytes of a path to an entry of the namespace.
 //!
-//! [`prefix`] tells the paths of weir from the kernel's, at a few ns for the latter;
-//! [`walk`] follows the components of ours by POSIX's rules.
+//! [`prefix`] separates weir's paths from the kernel's, which cost a few ns; [`walk`] follows the
+//! components of ours by POSIX's rules.
 
 pub mod access;
 pub mod prefix;

@@ -1,13 +1,13 @@
-//! Which absolute paths are weir's.
+//! Separates weir's absolute paths from the kernel's.
 //!
-//! A path is ours if, taken literally, it leads to the mount prefix or below:
-//! `/weir`, `//weir/x`, `/./weir`, `/tmp/../weir/x`, but not `/weirdo`. (Taken
-//! literally: that the `/tmp` of `/tmp/../weir` may be a symbolic link elsewhere is not
-//! looked at. Links outside weir that lead into it are the kernel's, which finds nothing.)
+//! A path is ours if, taken literally, it leads to the mount prefix or below: `/weir`, `//weir/x`,
+//! `/./weir`, `/tmp/../weir/x`, but not `/weirdo`. (Literally: the `/tmp` of `/tmp/../weir` is not
+//! checked for being a symbolic link elsewhere. Links outside weir that lead into it are the
+//! kernel's, which finds nothing.)
 //!
-//! Every path of the program comes by here, so paths that have nothing to do with weir
-//! must be told at once: unless a path begins with the prefix, it can be ours only if
-//! it has `//`, `/./` or `/../` in it, for which it is scanned many bytes at a time.
+//! Every path of the program passes here, so paths that have nothing to do with weir must be
+//! recognised at once: unless a path begins with the prefix, it can be ours only if it contains
+//! `//`, `/./` or `/../`; it is scanned for them many bytes at a time.
 
 /// The mount prefix: absolute, without empty components and without a slash at its end. A kernel mount
 /// of the same tree elsewhere may be a second one.
@@ -50,19 +50,19 @@ impl Prefix {
         &self.path
     }
 
-    /// The directory of the kernel mount, if a path says it.
+    /// The directory of the kernel mount, if a path contains it.
     pub fn mount_in(&self, path: &[u8]) -> Option<&[u8]> {
         let mount = self.mount.as_deref()?;
         behind(mount, path).map(|_| mount)
     }
 
-    /// The directory it is in: `/` for `/weir`.
+    /// Its parent directory: `/` for `/weir`.
     pub fn parent(&self) -> &[u8] {
         let slash = self.path.iter().rposition(|b| *b == b'/').unwrap_or(0);
         &self.path[..slash.max(1)]
     }
 
-    /// What is behind the prefix in an absolute path that is ours.
+    /// The rest behind the prefix of an absolute path that is ours.
     #[inline]
     pub fn strip<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
         if let Some(rest) = behind(&self.path, path) {
@@ -78,7 +78,7 @@ impl Prefix {
         self.strip_literally(path)
     }
 
-    /// As `strip`, looking at each component.
+    /// As `strip`, component by component.
     #[cold]
     fn strip_literally<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
         let wanted = components(&self.path).count();
@@ -110,7 +110,7 @@ fn behind<'p>(dir: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
     rest.first().is_none_or(|b| *b == b'/').then_some(rest)
 }
 
-/// The first component and what is behind it; `None` if there are only slashes.
+/// The first component and the rest behind it; `None` if there are only slashes.
 pub fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let begin = path.iter().position(|b| *b != b'/')?;
     let path = &path[begin..];
@@ -124,8 +124,8 @@ fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|c| !c.is_empty() && *c != b".")
 }
 
-/// Whether the path surely has no `//`, `/./` and `/../` (but perhaps at its end,
-/// where they do not matter).
+/// True if the path surely has no `//`, `/./` and `/../` (except perhaps at its end, where they do
+/// not matter).
 #[inline]
 fn is_plain(path: &[u8]) -> bool {
     let Some(last) = path.len().checked_sub(BLOCK + 1) else {
@@ -147,8 +147,8 @@ fn is_plain(path: &[u8]) -> bool {
 /// Bytes that are looked at together.
 const BLOCK: usize = 16;
 
-/// Whether a slash is followed by a slash or a dot. No branch within, so that it becomes
-/// a few instructions on whole registers.
+/// True if a slash is followed by a slash or a dot. Branch-free, so that it compiles to a few
+/// instructions on whole registers.
 #[allow(clippy::needless_bitwise_bool)] // see above
 #[inline]
 fn is_odd_block(here: &[u8], next: &[u8]) -> bool {
@@ -158,7 +158,7 @@ fn is_odd_block(here: &[u8], next: &[u8]) -> bool {
     })
 }
 
-/// As [`is_plain`] says, looking at each byte: names that begin with a dot are plain.
+/// As [`is_plain`] specifies it, byte by byte: names that begin with a dot are plain.
 fn has_odd_step(path: &[u8]) -> bool {
     let step = |three: &[u8]| {
         three[0] == b'/'

@@ -1,9 +1,9 @@
 //! Following a path, component by component.
 //!
-//! POSIX's rules: `.` and `..` are steps, not names; a trailing slash asks for a
-//! directory and follows a link before it; each directory on the way must be searchable;
-//! at most 40 links. What is particular: a path may leave weir (`..` of its root, a link
-//! to elsewhere), and then what remains is a path for the kernel ([`Place::Outside`]).
+//! POSIX's rules: `.` and `..` are steps, not names; a trailing slash asks for a directory and
+//! follows a link before it; each directory on the way must be searchable; at most 40 links.
+//! Particular to weir: a path may leave weir (`..` of its root, a link to elsewhere), and then the
+//! rest is a path for the kernel ([`Place::Outside`]).
 
 use std::borrow::Cow;
 
@@ -16,14 +16,14 @@ use super::prefix::{split, Prefix};
 
 /// The longest path with its NUL, bytes.
 pub const PATH_MAX: usize = 4096;
-/// How many links a path may lead through.
+/// The greatest number of links on a path.
 const MAX_LINKS: u32 = 40;
 
 /// The namespace as far as walking needs it.
 pub trait Names {
     /// The root directory.
     fn root(&self) -> Ino;
-    /// What a name of a directory names.
+    /// The inode of a name in a directory.
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno>;
     /// The attributes; `None`: it is gone.
     fn attr(&self, ino: Ino) -> Result<Option<Attr>, Errno>;
@@ -68,33 +68,33 @@ impl core::fmt::Debug for Name {
     }
 }
 
-/// Where a path leads.
+/// The end of a path.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // the name lies on the stack, so that looking allocates nothing
 pub enum Place {
-    /// To a directory that is not told by a name: the root, `x/.`, `x/..`, an empty rest.
+    /// A directory that the path does not name: the root, `x/.`, `x/..`, an empty rest.
     Dir(Ino),
-    /// To a name in a directory, taken or free.
+    /// A name in a directory, taken or free.
     Name {
         /// The directory.
         parent: Ino,
         /// The name.
         name: Name,
-        /// What has it; a link itself, if it was not to be followed.
+        /// The inode that has the name; a link itself, if it was not to be followed.
         found: Option<(Ino, FileType)>,
-        /// Whether a slash was behind it: only a directory will do.
+        /// True if a slash follows: then only a directory will do.
         slash: bool,
     },
-    /// Out of weir, to this absolute path of the kernel's.
+    /// Outside of weir, at this absolute path of the kernel's.
     Outside(Vec<u8>),
 }
 
-/// How often [`again`] does something at most.
+/// The most times that [`again`] does something.
 const TRIES: u32 = 100;
 
-/// Does something to what a path names. If that says ENOENT, and with `gone` that what was named is
-/// gone, another may have the name now, as after a rename over it, or a server let go of it and holds
-/// it again if it is asked: then it is done again, until it has said so of the same three times.
+/// Does something to the inode that a path names, and repeats it on ENOENT if `gone` then holds the
+/// inode that is gone: another inode may have the name now, as after a rename over it, or a server
+/// that let go of it holds it again when asked. Ends when the same inode was gone three times.
 pub fn again<K: PartialEq, T>(
     mut act: impl FnMut(&mut Option<K>) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
@@ -114,22 +114,22 @@ pub fn again<K: PartialEq, T>(
     Err(Errno::NOENT)
 }
 
-/// All that a walk looks at.
+/// The parameters of a walk.
 #[derive(Debug)]
 pub struct Walk<'a, N> {
     /// The namespace.
     pub names: &'a N,
-    /// Where it is mounted.
+    /// The prefix at which it is mounted.
     pub prefix: &'a Prefix,
-    /// Who walks.
+    /// The credentials of the caller.
     pub who: &'a Credentials,
-    /// Whether the last component is looked up; else it is told as a name that is free.
+    /// True if the last component is looked up; else the result is a free name.
     pub to_the_end: bool,
 }
 
 impl<N: Names> Walk<'_, N> {
-    /// Walks `path` from the directory `start` (a leading slash means nothing here).
-    /// `follow`: also a link at the end is followed.
+    /// Walks `path` from the directory `start` (a leading slash has no meaning here). With `follow`
+    /// a link at the end is followed too.
     pub fn walk(&self, start: Ino, path: &[u8], follow: bool) -> Result<Place, Errno> {
         if path.len() >= PATH_MAX {
             return Err(Errno::NAMETOOLONG);
@@ -239,7 +239,7 @@ impl<N: Names> Walk<'_, N> {
         }
     }
 
-    /// Goes on along the target of a link.
+    /// Continues along the target of a link.
     fn step_over(
         &self,
         state: &mut State<'_, '_>,
@@ -266,7 +266,7 @@ impl<N: Names> Walk<'_, N> {
         Ok(None)
     }
 
-    /// Goes on along an absolute path: ours again, or the kernel's.
+    /// Continues along an absolute path: ours again, or the kernel's.
     fn absolute(&self, state: &mut State<'_, '_>, path: Vec<u8>) -> Option<Place> {
         let Some(rest) = self.prefix.strip(&path) else {
             return Some(Place::Outside(path));
@@ -295,7 +295,7 @@ impl<N: Names> Walk<'_, N> {
 struct State<'p, 'g> {
     dir: Ino,
     path: Cow<'p, [u8]>,
-    /// Where the next component is looked for.
+    /// The offset in the path of the next component.
     at: usize,
     links: u32,
     /// See [`again`].
@@ -303,7 +303,7 @@ struct State<'p, 'g> {
 }
 
 impl State<'_, '_> {
-    /// Gives what the walk found of an inode. ENOENT: the inode is gone, which `gone` says then.
+    /// Returns `found` of an inode. ENOENT: the inode is gone; `gone` is set to it.
     fn there<T>(&mut self, ino: Ino, found: Option<T>) -> Result<T, Errno> {
         if found.is_none() {
             *self.gone = Some(ino);

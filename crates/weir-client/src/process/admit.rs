@@ -1,5 +1,5 @@
-//! A program of root's that becomes another user: before it does, its server is told to let that user's
-//! programs be clients. So the program goes on, and what it starts can begin.
+//! A root process that becomes another user first tells its server to let that user's programs be
+//! clients. So the program goes on, and programs that it starts can begin.
 
 use core::sync::atomic::Ordering;
 
@@ -10,8 +10,8 @@ use super::Process;
 use crate::socket;
 
 impl Process {
-    /// This process is about to act as `uid`. What comes of it shows when a call of that user needs
-    /// the server: nothing is said here.
+    /// Called before this process acts as `uid`. It reports no error: a failure shows when a call
+    /// of that user needs the server.
     pub fn before_user_change(&'static self, uid: u32) {
         let is_roots = rustix::process::geteuid().is_root();
         if uid == 0 || !is_roots || self.admitted.load(Ordering::Relaxed) == uid {

@@ -1,9 +1,9 @@
 //! The state of a library in a program that the interposer is not in: beside
 //! [`process`](super::process), and made for one instance.
 //!
-//! Nothing is adopted: descriptors of weir that the program inherited belong to whoever
-//! opened them. Credentials and umask are those of the moment of attaching, since nobody
-//! tells of changes; the current directory is looked at when a path needs it.
+//! Nothing is adopted: inherited descriptors of weir belong to the process that opened them.
+//! Credentials and umask are those at the time of attaching, since nothing reports changes; the
+//! current directory is looked at when a path needs it.
 
 use core::sync::atomic::Ordering;
 
@@ -18,7 +18,7 @@ use crate::node::Node;
 use crate::path::Prefix;
 use crate::session::Session;
 
-/// If the kernel does not say: only the user.
+/// The umask if the kernel does not tell it: only the user has access.
 const NARROW_UMASK: u32 = 0o077;
 
 impl Process {
@@ -60,7 +60,7 @@ impl Process {
         (node.hub().stopped.load(Ordering::Acquire) == 0).then_some(node)
     }
 
-    /// Whether the server can still be asked.
+    /// True if the server can still be asked.
     pub fn is_served(&'static self) -> bool {
         self.session().is_ok_and(|session| !session.server_gone())
     }
@@ -80,8 +80,8 @@ impl Process {
         outcome
     }
 
-    /// In a forked child: what the parent had is not this process's. Only its copies of
-    /// descriptors are closed; the parent does not notice.
+    /// In a forked child: the parent's state is not this process's. Closes only its copies of
+    /// descriptors; the parent does not notice.
     pub fn abandon(&self) {
         for (fd, _) in table::all() {
             table::set(fd, None);
@@ -93,7 +93,8 @@ impl Process {
     }
 }
 
-/// The process's umask, without changing it for a moment as umask(2) does: other threads run.
+/// The process's umask, without changing it for a moment, because other threads run: umask(2)
+/// would.
 fn umask() -> u32 {
     let status = read_start("/proc/self/status").unwrap_or_default();
     let status = String::from_utf8_lossy(&status);

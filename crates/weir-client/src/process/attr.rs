@@ -17,7 +17,7 @@ use crate::types::{Time, UTIME_NOW, UTIME_OMIT};
 const S_ISGID: u32 = 0o2000;
 
 impl Process {
-    /// The inode of a descriptor that is more than a place (not O_PATH).
+    /// The inode of a descriptor that is not O_PATH.
     fn changeable(&'static self, fd: Fd) -> Outcome<Ino> {
         let handle = self.sure_handle(fd)?;
         Some(if handle.has(PATH) {
@@ -190,7 +190,7 @@ impl Process {
     }
 }
 
-/// An owner or group that is to be set.
+/// An owner or group to set; `None`: leave it.
 fn given(id: u32) -> Option<u32> {
     (id != u32::MAX).then_some(id)
 }

@@ -11,12 +11,11 @@ use super::{Outcome, Process};
 use crate::kernel::{self, Fd};
 use crate::operation;
 
-/// How much is copied at a time: what stays in a processor's own cache, and is no mapping of its own that
-/// the kernel would have to fill with zeros for each call.
+/// The number of bytes copied at a time: it fits a processor's own cache, and needs no mapping of
+/// its own that the kernel would have to zero for each call.
 const BUFFER: usize = 64 << 10;
 
-/// One side of a copy: a descriptor, and where it reads or writes if not at its own
-/// offset.
+/// One side of a copy: a descriptor, and the offset at which it reads or writes, if not its own.
 struct Side<'a> {
     fd: Fd,
     at: Option<&'a mut i64>,
@@ -48,8 +47,8 @@ impl Process {
             fd: to,
             at: to_offset,
         };
-        // Both within weir is one file system; else say so, as the kernel did before it
-        // could copy across: callers then copy by themselves.
+        // Two files of weir's are one file system. Otherwise the error is the kernel's from before
+        // it could copy across file systems: callers then copy by themselves.
         let (Some(source), Some(target)) = (self.handle(from.fd), self.handle(to.fd)) else {
             return Some(Err(across(&from, &to)));
         };
@@ -60,7 +59,8 @@ impl Process {
         Some(self.copy(from, to, length))
     }
 
-    /// How many bytes copy_file_range(2) copies, of `length`; what Linux refuses, it refuses before.
+    /// The number of bytes that copy_file_range(2) copies, of `length`; fails first where Linux
+    /// refuses.
     fn length_of_copy(
         &'static self,
         (source, from): (&'static Handle, &Side<'_>),
@@ -153,7 +153,7 @@ impl Process {
             };
             copied += put;
             if put < got {
-                // What was read and has no place is read again by the next call.
+                // Bytes that were read but not written are read again by the next call.
                 self.step_back(&mut from, got - put);
                 break;
             }
@@ -199,7 +199,8 @@ impl Process {
                     side.advance(n);
                     done += n;
                     if short {
-                        // There is no room for more, or it may not grow: the next call says so.
+                        // There is no more room, or the file may not grow: the next call reports
+                        // it.
                         break;
                     }
                 }
@@ -224,7 +225,7 @@ impl Process {
     }
 }
 
-/// Why there is no copy where one side is not weir's.
+/// The error of a copy with one side that is not weir's.
 fn across(from: &Side<'_>, to: &Side<'_>) -> Errno {
     use rustix::fs::FileType;
     for side in [from, to] {
@@ -232,7 +233,7 @@ fn across(from: &Side<'_>, to: &Side<'_>) -> Errno {
             .and_then(rustix::fs::fstat)
             .map(|stat| FileType::from_raw_mode(stat.st_mode));
         match kind {
-            // What is weir's is a directory for the kernel.
+            // Weir's side is a directory for the kernel.
             Ok(FileType::RegularFile | FileType::Directory) => {}
             Ok(_) => return Errno::INVAL,
             Err(error) => return error,
@@ -242,7 +243,7 @@ fn across(from: &Side<'_>, to: &Side<'_>) -> Errno {
 }
 
 impl Side<'_> {
-    /// Where it begins: an offset that is negative is far out.
+    /// The offset at which it begins: a negative one is far out.
     fn place(&self, handle: &Handle) -> u64 {
         if let Some(at) = &self.at {
             return at.cast_unsigned();

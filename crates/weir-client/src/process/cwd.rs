@@ -1,14 +1,14 @@
-//! The current directory, where it is one of weir's.
+//! The current directory, if it is one of weir's.
 //!
-//! The kernel's current directory is then a directory in the server's memory that has been removed:
-//! whatever is not weir's and uses a relative path (a static program, a raw system call) gets ENOENT,
-//! root too, and leaves no file there that nobody sees. Before another program can begin, it is one
-//! that was named by the inode and by who entered it (`show_cwd`), so that the program finds out where
-//! it is; until then it is the placeholder, which costs one system call. The number means the same at
-//! all servers of the instance, so that a program at another one of this machine goes on there. One
-//! of another instance, or of none, must not take the real directory for its current one, where it
-//! would find nothing and leave files that nobody sees: it has none then, as one whose current
-//! directory was removed.
+//! The kernel's current directory is then a removed directory in the server's memory. So code that
+//! is not interposed (a static program, a raw system call) gets ENOENT for a relative path, even as
+//! root, and leaves no file there that nobody sees. Until another program can begin, that directory
+//! is the placeholder, which costs one system call. Before a program begins, it is a directory
+//! named by the inode and by the process that entered it (`show_cwd`), so that the program can find
+//! out its current directory. The number is instance-wide, so that a program at another server of
+//! this machine continues there. A program of another instance, or of none, must not take the real
+//! directory for its current one: it would find nothing, and leave files that nobody sees. It has
+//! no current directory then, as if that was removed.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,7 +32,7 @@ use crate::operation;
 use crate::path::access;
 use crate::session::Session;
 
-/// Says of [`Process::cwd`] that it is a directory of weir's that this process cannot use.
+/// The value of [`Process::cwd`] for a directory of weir's that this process cannot use.
 const FOREIGN: u64 = u64::MAX;
 
 impl Process {
@@ -63,7 +63,7 @@ impl Process {
     }
 
     fn leave_for(&'static self, go: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-        // Another thread may be about to begin a program, and show where it is to be.
+        // Another thread may be about to begin a program, and name its current directory.
         let _held = self.lock.hold();
         let gone = go();
         if gone.is_ok() {
@@ -88,18 +88,18 @@ impl Process {
         Ok(())
     }
 
-    /// Before another program can begin in this process's current directory.
+    /// Called before another program can begin in this process's current directory.
     pub(super) fn show_cwd(&'static self) {
         if let Some(Ok(cwd)) = self.own_cwd() {
             if !self.cwd_shown.load(Ordering::Relaxed) {
-                // Else the program finds itself in a directory that was removed.
+                // If this fails, the program finds itself in a directory that was removed.
                 let _ = self.show(cwd);
             }
         }
     }
 
-    /// Lets the kernel's current directory say which one of weir's it stands for: it is the directory
-    /// itself where the kernel has mounted the instance.
+    /// Makes the kernel's current directory name the one of weir's for which it stands. If the
+    /// kernel has mounted the instance, it is the directory itself.
     fn show(&'static self, ino: Ino) -> Result<(), Errno> {
         let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
         if self.enter_mounted(instance, ino).is_ok() {
@@ -127,7 +127,7 @@ impl Process {
         rustix::process::chdir([&mount[..], &below].concat())
     }
 
-    /// getcwd(2): the path's bytes without a NUL, however many.
+    /// getcwd(2): the path's bytes without a NUL, of any length.
     pub fn getcwd(&'static self) -> Outcome<Vec<u8>> {
         self.concerned()?;
         let cwd = done!(self.own_cwd()?);
@@ -143,16 +143,16 @@ impl Process {
         }
     }
 
-    /// Nothing, if there is neither an instance nor anything that was inherited from one.
+    /// `None` if there is neither an instance nor anything that was inherited from one.
     fn concerned(&'static self) -> Option<()> {
         let inherited = || self.cwd.load(Ordering::Relaxed) != 0 || table::all().next().is_some();
         (self.instance().is_some() || inherited()).then_some(())
     }
 
-    /// Finds out whether the directory that was inherited is one of weir's.
+    /// Finds out if the inherited current directory is one of weir's.
     pub(super) fn adopt_cwd(&'static self, instance: Option<&Instance>) {
         if let Some(path) = kernel_cwd() {
-            // One that has a path is none of weir's, but for those of a kernel mount.
+            // A directory that has a path is none of weir's, except those of a kernel mount.
             if let Some(dir) = instance.and_then(|instance| self.mounted_dir(instance, &path)) {
                 self.cwd_shown.store(true, Ordering::Relaxed);
                 self.cwd
@@ -188,9 +188,9 @@ impl Process {
 }
 
 impl Process {
-    /// The directory of weir's that is the current one, whose path is one of the kernel's: it lies in the
-    /// kernel mount of the own server, or of another one of the instance on this machine. An error: it was
-    /// removed, which the kernel has not noticed.
+    /// The directory of weir's that is the current one, by a path of the kernel's: it lies in the
+    /// kernel mount of the own server, or of another one of the instance on this machine. An error:
+    /// it was removed, and the kernel has not noticed.
     fn mounted_dir(&'static self, instance: &Instance, path: &[u8]) -> Outcome<Ino> {
         if instance.prefix.strip(path).is_none() && !self.is_mount_of_neighbour(path) {
             return None;
@@ -199,7 +199,7 @@ impl Process {
         is_fuse.then(|| Ok(Ino(rustix::fs::stat(".")?.st_ino)))
     }
 
-    /// Whether a path lies in the kernel mount of another server of the instance on this machine.
+    /// True if a path lies in the kernel mount of another server of the instance on this machine.
     fn is_mount_of_neighbour(&'static self, path: &[u8]) -> bool {
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         let mut parents = ends.map(|(at, _)| path.split_at(at));
@@ -220,22 +220,23 @@ impl Process {
     }
 }
 
-/// What statfs(2) says of a FUSE file system.
+/// The type that statfs(2) reports for a FUSE file system.
 const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 
-/// Whether a path is a directory or something below it.
+/// True if a path is a directory or something below it.
 fn is_at_or_below(path: &[u8], dir: &[u8]) -> bool {
     let rest = path.strip_prefix(dir);
     rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte == b'/'))
 }
 
-/// How the kernel ends the path of a directory that was removed.
+/// The end of the kernel's path of a directory that was removed.
 pub(super) const REMOVED: &[u8] = b" (deleted)";
 
-/// The directory that is entered, in the one that has the name: what is made by way of `..` is refused too.
+/// The directory that is entered, inside of the named one: creating files by way of `..` is refused
+/// too.
 const INNER: &[u8] = b"/d";
 
-/// What the path of a real directory says, if it stands for one of weir's: the directory of the
+/// The directory of weir's for which a real directory stands, by its path: the directory of the
 /// server's memory, and the inode.
 pub(super) fn named_by(path: &[u8]) -> Option<(&[u8], Ino)> {
     let path = path.strip_suffix(REMOVED)?.strip_suffix(INNER)?;
@@ -247,8 +248,8 @@ pub(super) fn named_by(path: &[u8]) -> Option<(&[u8], Ino)> {
     (number.len() == 16 && ino != 0 && ino != FOREIGN).then_some((memory, Ino(ino)))
 }
 
-/// A name for a real directory that stands for a directory of weir's. Nobody else has it: threads
-/// enter directories at the same time, and a process may have the number of one that was killed.
+/// A name for a real directory that stands for a directory of weir's. It is unique: threads enter
+/// directories at the same time, and a process may have the number of one that was killed.
 fn marker(instance: &Instance, ino: Ino) -> Vec<u8> {
     static ENTERED: AtomicU64 = AtomicU64::new(0);
     let time = clock_gettime(ClockId::Monotonic);

@@ -1,8 +1,8 @@
 //! Listing a directory.
 //!
-//! The description's offset is the place in the listing: 0 is ".", 1 is "..", and from
-//! there on 2 more than the cookie of the entry before. Cookies stay good while others
-//! create and remove names.
+//! The description's offset is the position in the listing: 0 is ".", 1 is "..", and each later one
+//! is 2 more than the cookie of the entry before. Cookies stay valid while others create and remove
+//! names.
 
 use core::sync::atomic::Ordering;
 
@@ -20,7 +20,7 @@ use crate::path::walk::Names;
 const HEAD: usize = 19;
 /// The offset of the first name's predecessor.
 const DOTS: u64 = 2;
-/// The most that one request asks for: what fits the channel.
+/// The most that one request asks for: it fits the channel.
 const MOST: usize = 48 << 10;
 const DT_DIR: u8 = 4;
 
@@ -69,7 +69,7 @@ impl Process {
         }
         loop {
             let room = list.out.len() - list.filled;
-            // In a small buffer the first name is tried all the same.
+            // In a small buffer the first name is tried nevertheless.
             if room < HEAD + 256 + 8 && list.filled > 0 {
                 return Ok(());
             }

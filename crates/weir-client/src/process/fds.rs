@@ -1,9 +1,8 @@
 //! Descriptors: close, dup, fcntl.
 //!
-//! The kernel's descriptor table stays the one that counts: each call does the kernel's
-//! part on the placeholder and then lets our table follow, under a lock. A child of
-//! vfork, which runs on its parent's memory but has descriptors of its own, does the
-//! kernel's part only.
+//! The kernel's descriptor table stays authoritative: each call does the kernel's part on the
+//! placeholder and then updates our table, under a lock. A child of vfork, which runs on its
+//! parent's memory but has its own descriptors, does the kernel's part only.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -40,10 +39,10 @@ const F_GETPIPE_SZ: i32 = 1032;
 const F_RDLCK: i32 = 0;
 const F_WRLCK: i32 = 1;
 const F_UNLCK: i32 = 2;
-/// What F_SETFL may change, of what means anything here (O_NONBLOCK, O_NOATIME and
-/// O_DIRECT are kept and told, no more).
+/// The flags that F_SETFL may change, of those that have a meaning here (O_NONBLOCK, O_NOATIME and
+/// O_DIRECT are only stored and reported).
 const SETTABLE: i32 = O_APPEND | 0o4000 | 0o1_000_000 | 0o40_000;
-/// O_LARGEFILE, which a 64-bit kernel tells of every file.
+/// O_LARGEFILE, which a 64-bit kernel reports for every file.
 const O_LARGEFILE: i32 = 0o100_000;
 const CLOSE_RANGE_CLOEXEC: u32 = 4;
 
@@ -64,9 +63,9 @@ impl Process {
         Some(closed.and(forgotten))
     }
 
-    /// Does, without the lock, for which other threads would have to wait, what closing a
-    /// descriptor of `handle` asks of other servers: it ends the locks of the process and
-    /// publishes. An error says that what was written cannot be seen by all.
+    /// Does the part of closing a descriptor of `handle` that asks other servers, without the lock,
+    /// for which other threads would have to wait: ends the locks of the process and publishes. An
+    /// error says that not all nodes can see the written bytes.
     fn before_close(&'static self, handle: &'static Handle) -> Result<(), Errno> {
         if let Whose::VforkChild = self.whose() {
             return Ok(());
@@ -77,8 +76,8 @@ impl Process {
         self.publish_before_close(handle)
     }
 
-    /// Publishes what was written to a file, without the lock, if one descriptor less leaves none
-    /// of it in this process.
+    /// Publishes the bytes written to a file, without the lock, if this descriptor is its last one
+    /// in this process.
     fn publish_before_close(&'static self, handle: &'static Handle) -> Result<(), Errno> {
         let Some((file, session)) = handle.file.get().zip(self.session.get()) else {
             return Ok(());
@@ -90,7 +89,7 @@ impl Process {
         }
     }
 
-    /// close_range(2). Also when nothing in the range is weir's files but its own
+    /// close_range(2). Concerns weir even if the range has none of its files, because its own
     /// descriptors must survive.
     pub fn close_range(&'static self, first: u32, last: u32, flags: u32) -> Outcome<()> {
         self.instance()?;
@@ -103,7 +102,8 @@ impl Process {
             return None;
         }
         if flags & CLOSE_RANGE_CLOEXEC != 0 {
-            // Ours are close-on-exec already, and marking follows the flag.
+            // Ours are close-on-exec already, and before an exec descriptors are marked by this
+            // flag.
             return None;
         }
         for fd in table::all().map(|(fd, _)| fd).filter(inside) {
@@ -171,7 +171,7 @@ impl Process {
             return Some(Err(Errno::BADF));
         }
         if self.is_slab_fd(new) {
-            // Its bytes may be on their way there: it cannot give way.
+            // Bytes may be on their way there: it cannot give way.
             return Some(Err(Errno::BUSY));
         }
         let source = self.sure_handle(old);
@@ -181,7 +181,7 @@ impl Process {
         }
         let replaced = self.handle(new);
         if let Some(replaced) = replaced.filter(|_| !matches!(self.whose(), Whose::VforkChild)) {
-            // Its locks stay until it is closed, which may fail; an error of a close by dup2 is lost,
+            // Its locks stay until the close, which may fail; an error of a close by dup2 is lost,
             // as dup2(2) says.
             let _ = self.publish_before_close(replaced);
         }
@@ -218,8 +218,8 @@ impl Process {
             #[allow(clippy::cast_possible_truncation)] // flags; the kernel takes an int
             F_SETFL => set_status_flags(handle, argument as i32),
             _ if handle.has(table::PATH) => Err(Errno::BADF),
-            // Whom the kernel tells of what happens to a descriptor: kept with its description. Of a
-            // file nothing is ever told.
+            // The process that the kernel signals about a descriptor: the kernel keeps it with its
+            // description, and never signals about a file.
             F_SETOWN | F_GETOWN | F_SETSIG | F_GETSIG | F_SETOWN_EX | F_GETOWN_EX => return None,
             F_GETLEASE => Ok(F_UNLCK),
             #[allow(clippy::cast_possible_truncation)] // the kernel takes an int
@@ -236,7 +236,7 @@ impl Process {
 
     fn refuse_lease(&'static self, handle: &Handle, kind: i32) -> Result<i32, Errno> {
         match kind {
-            // There is none.
+            // There is no lease.
             F_UNLCK if !handle.has(table::DIR) => Err(Errno::AGAIN),
             F_RDLCK | F_WRLCK => {
                 self.count_refusal("fcntl-lease");
@@ -246,7 +246,7 @@ impl Process {
         }
     }
 
-    /// fcntl(2), F_GET_RW_HINT: how long what is written will live, as this process has set it.
+    /// fcntl(2), F_GET_RW_HINT: the expected lifetime of written data, as this process has set it.
     pub fn write_life(&'static self, fd: Fd) -> Outcome<u64> {
         let handle = self.sure_handle(fd)?;
         if handle.has(table::PATH) {
@@ -257,7 +257,7 @@ impl Process {
         Some(Ok(life.into()))
     }
 
-    /// fcntl(2), F_SET_RW_HINT: a hint, of which nothing follows here either.
+    /// fcntl(2), F_SET_RW_HINT: a hint without effect here.
     pub fn set_write_life(&'static self, fd: Fd, life: u64) -> Outcome<i32> {
         /// RWH_WRITE_LIFE_EXTREME.
         const LONGEST: u32 = 5;
@@ -273,7 +273,7 @@ impl Process {
         })
     }
 
-    /// Lets a descriptor, which the kernel has just made, refer to `handle`.
+    /// Makes a descriptor, which the kernel has just made, refer to `handle`.
     pub(super) fn install(&'static self, fd: Fd, handle: Option<&'static Handle>) {
         if let Some(handle) = handle {
             handle.fds.fetch_add(1, Ordering::Relaxed);
@@ -284,8 +284,8 @@ impl Process {
         }
     }
 
-    /// One descriptor less refers to `handle`, which is already closed in the kernel. An
-    /// error says that what was written cannot be seen by all, as [`Process::before_close`] may
+    /// Notes that one descriptor less refers to `handle`; the kernel has already closed it. An
+    /// error says that not all nodes can see the written bytes, as [`Process::before_close`] may
     /// have found.
     pub(super) fn forget_fd(
         &'static self,
@@ -301,10 +301,10 @@ impl Process {
         published
     }
 
-    /// The process is about to end, or to become another program: what it wrote is published as if
-    /// it had closed all files. An error cannot be told; the server goes on trying.
+    /// Publishes the process's writes as if it had closed all files: it is about to end, or to
+    /// become another program. An error cannot be reported; the server goes on trying.
     pub fn publish_written(&'static self) {
-        // A child that nobody told of is found out before the lock is taken, which may be its
+        // A child that nothing announced is detected before the lock is taken, which may be its
         // parent's.
         if self.session.get().is_none() || matches!(self.whose(), Whose::VforkChild) {
             return;
@@ -318,7 +318,7 @@ impl Process {
         }
     }
 
-    /// No descriptor of this process refers to `handle` any more.
+    /// Closes a handle to which no descriptor of this process refers any more.
     pub(super) fn close_handle(
         &'static self,
         handle: &'static Handle,
@@ -329,7 +329,7 @@ impl Process {
         let mut done = published;
         if let Some(file) = handle.file.get().filter(|file| self.files.close(file)) {
             if let Some(session) = session {
-                // Most of the time that has been done, and once is enough where it failed.
+                // Usually that has been done already; if it failed, it is not tried again.
                 done = done.and_then(|()| file.vnode.publish_written(session));
                 file.vnode.detach(session);
             }
@@ -337,7 +337,7 @@ impl Process {
         }
         handle.file.set(None);
         if let Some(placeholder) = handle.anchor_fd.take() {
-            // The description is another server's, which sees for itself that nobody has it.
+            // The description is another server's, which detects by itself that no process has it.
             placeholder.close();
             handle.ofd.set(handle.anchor.swap(None));
         }
@@ -346,14 +346,14 @@ impl Process {
             return done;
         };
         if ofd.is_shared() {
-            // Others may have it: the server finds out and frees it.
+            // Other processes may have it: the server finds out and frees it.
             if let Some(session) = session {
                 session.note(Note::Closed(index));
                 View::new(session).laminate_if_due(ino, handle.has(table::WRITE));
             }
         } else {
             if let Some(session) = session.filter(|_| handle.locked.load(Ordering::Relaxed)) {
-                // The server frees what it does not hear of.
+                // The server frees locks that it is not told of.
                 let _ = end_description_locks(session, ino, index);
             }
             ofd.close();
@@ -370,7 +370,7 @@ impl Process {
         done
     }
 
-    /// Puts a handle back whose description is not ours to use again.
+    /// Puts back a handle whose description must not be reused by this process.
     pub(super) fn give_up(&self, handle: &'static Handle) {
         handle.ofd.set(None);
         handle.index.store(u32::MAX, Ordering::Relaxed);
@@ -412,20 +412,19 @@ fn set_status_flags(handle: &Handle, flags: i32) -> Result<i32, Errno> {
     Ok(0)
 }
 
-/// Whether a write through the description is more than that: it goes to the end of the
-/// file, or is synced before it returns.
+/// True if a write through the description appends, or is synced before it returns.
 #[inline]
 pub fn is_special(ofd: &Ofd) -> bool {
     ofd.flags.load(Ordering::Relaxed).cast_signed() & (O_APPEND | O_DSYNC) != 0
 }
 
-/// Whether a write through the description is synced before it returns (O_DSYNC, O_SYNC).
+/// True if a write through the description is synced before it returns (O_DSYNC, O_SYNC).
 #[inline]
 pub fn syncs(ofd: &Ofd) -> bool {
     ofd.flags.load(Ordering::Relaxed).cast_signed() & O_DSYNC != 0
 }
 
-/// Whether a write through the description goes to the end of the file.
+/// True if a write through the description goes to the end of the file.
 #[inline]
 pub fn appends(ofd: &Ofd) -> bool {
     ofd.flags.load(Ordering::Relaxed).cast_signed() & O_APPEND != 0

@@ -1,19 +1,18 @@
-//! What a process got from others: descriptors that it inherited over exec, or that came over a
-//! socket.
+//! Descriptors that a process did not open itself: inherited over exec, or received over a socket.
 //!
 //! A descriptor is a file of weir's if it is a placeholder that carries a description's index (see
-//! [`super::share`]). Which server's table that index is of, the placeholder's directory says:
+//! [`super::share`]). The placeholder's directory tells the server whose table the index refers to:
 //!
-//! | directory | what becomes of the descriptor |
+//! | directory | use of the descriptor |
 //! | --- | --- |
 //! | of the own server | the description is used |
 //! | of another server of the instance, on this machine | it is used, by way of an anchor |
 //! | of another instance, of a server that is gone | every use of the file gives EIO; counted |
-//! | none that is a placeholder, or nobody marked it | the kernel's |
+//! | not a placeholder, or without a mark | the kernel's |
 //!
-//! Whether a directory is a placeholder at all is told by its lock, which no other directory has.
-//! The same is done where `WEIR_INSTANCE` names no instance: then no descriptor of weir's can be
-//! used, and none must be taken for a directory of the kernel's.
+//! A placeholder is recognised by its lock, which no other directory has. The same is done if
+//! `WEIR_INSTANCE` names no instance: then no descriptor of weir's can be used, and none must be
+//! taken for a directory of the kernel's.
 
 use core::cell::OnceCell;
 use core::sync::atomic::Ordering;
@@ -35,8 +34,8 @@ use crate::neighbour::{memory_of, Description, Identity};
 use crate::view::open::Target;
 
 impl Process {
-    /// Takes over the descriptors of weir and the current directory that the program
-    /// before this one, in the same process, left.
+    /// Takes over the descriptors of weir and the current directory that the program before this
+    /// one left in the same process.
     pub(super) fn adopt(&'static self, instance: Option<&Instance>) {
         if !inherits_nothing() {
             self.adopt_among(instance, open_descriptors().into_iter());
@@ -50,7 +49,7 @@ impl Process {
         instance: Option<&Instance>,
         fds: impl Iterator<Item = Fd>,
     ) {
-        // Known once somebody asks: most programs inherit nothing.
+        // Looked up when it is needed: most programs inherit nothing.
         let own = OnceCell::new();
         for fd in fds.filter(|fd| table::get(*fd).is_none()) {
             let Ok(stat) = kernel::borrow(fd).and_then(rustix::fs::fstat) else {
@@ -75,7 +74,7 @@ impl Process {
         }
     }
 
-    /// What the kernel tells the own server's placeholder by.
+    /// The kernel's identity of the own server's placeholder.
     fn placeholder_identity(&self) -> Option<Identity> {
         Some(self.session().ok()?.placeholder_identity())
     }
@@ -127,8 +126,8 @@ impl Process {
         neighbour.description(index)
     }
 
-    /// Opens the file of a description of another server at the own one, so that both know that it
-    /// is open here.
+    /// Opens the file of another server's description at the own server, so that both servers know
+    /// that it is open here.
     fn anchor(&'static self, found: Description) -> Result<&'static Handle, Errno> {
         let kind = match found.kind {
             Some(kind) => kind,
@@ -166,9 +165,9 @@ impl Process {
     }
 }
 
-/// Whether who began this program says that it inherits no descriptor of weir's: by execve(2), which leaves
-/// the process's number as it was, or as its child. To look at all descriptors takes longer than all else
-/// that a program does here as it begins.
+/// True if the process that began this program says that the program inherits no descriptor of
+/// weir's. That process is this one, before execve(2), or its parent. A look at all descriptors
+/// would take longer than the rest of weir's work at the start of a program.
 fn inherits_nothing() -> bool {
     let named = variable(NOTHING_VARIABLE);
     let teller = named.and_then(|named| core::str::from_utf8(&named).ok()?.parse::<u32>().ok());
@@ -180,19 +179,20 @@ fn parent_pid() -> u32 {
     parent.map_or(0, |parent| parent.as_raw_nonzero().get().unsigned_abs())
 }
 
-/// Which description a descriptor of a directory carries, if it is a placeholder.
+/// The index of the description that a directory's descriptor carries, if it is a placeholder.
 fn index_of(fd: Fd) -> Option<u32> {
     let at = kernel::lseek(fd, 0, 1).ok()?.checked_sub(1)?;
     u32::try_from(at).ok()
 }
 
-/// Whether a directory's descriptor is a placeholder that was marked as description `index`.
+/// True if a directory's descriptor is a placeholder that was marked as description `index`.
 fn is_placeholder(fd: Fd, index: u32) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let again = kernel::borrow(fd)
         .and_then(|fd| rustix::fs::openat(fd, c".", flags, Mode::empty()))
         .map(kernel::into_number);
-    // Another description of the same directory: its own lock would not be in its way.
+    // Another description of the same directory, because a lock does not conflict with its own
+    // description.
     again.is_ok_and(|again| {
         let locked = kernel::is_byte_locked(again, lock_byte(index));
         let _ = kernel::close(again);

@@ -1,16 +1,16 @@
 //! Reading and writing, at an offset and at the description's own.
 //!
-//! What the hot way is made of is always inlined: a result that goes through memory, in
+//! The parts of the hot path are always inlined: a result that goes through memory, written in
 //! pieces of other sizes than it is read in, costs more than a small write itself.
 //!
-//! The way of a write: descriptor, handle, vnode; a handful of loads, nothing shared
-//! with another process but what the write itself changes.
+//! The path of a write: descriptor, handle, vnode; a handful of loads, nothing shared with another
+//! process except the data that the write itself changes.
 //!
-//! The description's offset is shared with whoever has it. A write reserves its bytes
-//! there before it writes them, so no two writes through one description, in whatever
-//! process, overlap; a read takes its bytes afterwards and reads again if another was
-//! faster. (Linux orders the calls by a lock instead; what a program can see is the
-//! same, but for a write that fails in the middle while another follows it.)
+//! The description's offset is shared by all processes that have it. A write reserves its bytes
+//! there before it writes them, so no two writes through one description, in any process, overlap;
+//! a read takes its bytes afterwards and reads again if another was faster. (Linux orders the calls
+//! by a lock instead; a program sees the same, except if a write fails in the middle while another
+//! follows it.)
 
 #![allow(clippy::inline_always)] // see above: measured
 
@@ -30,10 +30,10 @@ const SEEK_CUR: i32 = 1;
 const SEEK_END: i32 = 2;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
-/// The greatest offset: what `off_t` can say.
+/// The greatest offset: the largest `off_t`.
 const MAX_OFFSET: u64 = i64::MAX as u64;
 
-/// A file, open for what the caller wants to do.
+/// A file that is open in the mode that the caller needs.
 #[derive(Clone, Copy)]
 pub(super) struct Open {
     pub(super) file: &'static File,
@@ -73,7 +73,7 @@ impl Process {
     #[inline(always)]
     pub fn pread(&'static self, fd: Fd, bytes: &mut [u8], offset: i64) -> Outcome<usize> {
         let handle = self.handle_for(fd, bytes.len())?;
-        // Also an end that no offset can say.
+        // Also an end that `off_t` cannot hold.
         if offset < 0 || offset.wrapping_add_unsigned(bytes.len() as u64) < 0 {
             return Some(Err(Errno::INVAL));
         }
@@ -113,7 +113,7 @@ impl Process {
         }
     }
 
-    /// lseek(2). SEEK_SET of a directory takes what its listing told, or 0.
+    /// lseek(2). SEEK_SET of a directory takes an offset from its listing, or 0.
     pub fn lseek(&'static self, fd: Fd, offset: i64, whence: i32) -> Outcome<i64> {
         let handle = self.handle(fd)?;
         Some(self.seek(handle, offset, whence))
@@ -162,7 +162,7 @@ impl Process {
         signed(found.ok_or(Errno::NXIO)?)
     }
 
-    /// The size of what is behind `handle`, bytes.
+    /// The size of the file behind `handle`, bytes.
     pub(super) fn size(&'static self, handle: &Handle) -> Result<u64, Errno> {
         Ok(self.stat_of_open(handle)?.size)
     }
@@ -193,7 +193,7 @@ impl Open {
         self.synced(written)
     }
 
-    /// What was written, once it is synced if the description asks for that.
+    /// Returns `written`, after a sync if the description asks for that.
     pub(super) fn synced(self, written: usize) -> Result<usize, Errno> {
         if written > 0 && syncs(self.ofd) {
             Process::sync_file(self.session, self.file.vnode.ino())?;
@@ -211,7 +211,7 @@ impl Open {
             if end > MAX_OFFSET && length > 0 {
                 return Err(Errno::INVAL);
             }
-            // Atomic also where one thread has it alone: a signal handler may write too.
+            // Atomic even if one thread has it alone: a signal handler may write too.
             match offset.compare_exchange_weak(at, end, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Ok(at),
                 Err(now) => at = now,
@@ -219,7 +219,7 @@ impl Open {
         }
     }
 
-    /// Gives back what was reserved and not written, if nobody reserved behind it.
+    /// Gives back the reserved bytes that were not written, if no reservation is behind them.
     #[inline(always)]
     pub(super) fn settle(
         self,
@@ -264,7 +264,7 @@ impl Open {
     fn write_specially_at(self, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
         let vnode = &self.file.vnode;
         let written = if appends(self.ofd) {
-            // The description's offset stays where it is.
+            // The description's offset does not move.
             vnode.append(self.session, bytes)?.1
         } else {
             vnode.write_at(self.session, offset, bytes)?
@@ -320,7 +320,7 @@ fn seek_from_here(ofd: &Ofd, by: i64) -> Result<i64, Errno> {
 
 fn target(base: i64, by: i64) -> Result<i64, Errno> {
     match base.checked_add(by) {
-        // As Linux says it, where POSIX has EOVERFLOW.
+        // Linux's error; POSIX has EOVERFLOW.
         None => Err(Errno::INVAL),
         Some(to) if to < 0 => Err(Errno::INVAL),
         Some(to) => Ok(to),

@@ -1,5 +1,5 @@
-//! Locks: flock(2), and the record locks of fcntl(2). The server keeps them; who waits
-//! sleeps on a word of its region, and looks again when the server has changed it.
+//! Locks: flock(2), and the record locks of fcntl(2). The server keeps them. A waiting thread
+//! sleeps on a word of the server's region, and looks again when the server has changed it.
 
 use core::sync::atomic::Ordering;
 
@@ -53,8 +53,8 @@ impl Process {
         Some(self.until_granted(&op, wait))
     }
 
-    /// The lock of a description that is another server's, which would have to keep it: taken for
-    /// the anchor, it would neither be the description's nor outlive this process.
+    /// Refuses the lock of another server's description. That server would have to keep it: taken
+    /// for the anchor, it would neither be the description's nor outlive this process.
     fn refuse_lock(&'static self) -> Result<(), Errno> {
         self.count_refusal("lock-inherited");
         Err(Errno::NOLCK)
@@ -72,10 +72,10 @@ impl Process {
                 Err(Errno::AGAIN) if wait => {}
                 done => return done,
             }
-            // The nap may end early or find the word changed already: all the same, ask
-            // again. Only a signal ends the waiting (also one whose handler was installed
-            // with SA_RESTART: the nap has a limit, to notice a dead server, and the
-            // kernel does not restart such naps).
+            // The nap may end early or find the word changed already; then the server is asked
+            // again. Only a signal ends the waiting, even if its handler was installed with
+            // SA_RESTART: the nap has a limit, to notice a dead server, and the kernel does not
+            // restart such naps.
             if sleep_on(session.event(), seen) == Err(Errno::INTR) {
                 return Err(Errno::INTR);
             }
@@ -188,7 +188,8 @@ impl Process {
         Ok((from, to.map_or(u64::MAX, i64::unsigned_abs)))
     }
 
-    /// A descriptor of the file was closed: this process's record locks of it, if it took any, end.
+    /// Ends this process's record locks of a file, if it took any: a descriptor of the file was
+    /// closed.
     pub(super) fn drop_record_locks(&'static self, file: &File) {
         if !file.record_locks.swap(false, Ordering::Relaxed) {
             return;

@@ -1,14 +1,14 @@
 //! Descriptors that were closed behind weir's back.
 //!
-//! The kernel's table of descriptors is the one that counts, and a program may change it by system
-//! calls that nobody sees: its own (a runtime in assembler), or those that libc makes from inside. The
-//! number that became free so is given to something else, and what is then written to it must not go
-//! to the file of weir that had it. Three things see to that:
+//! The kernel's table of descriptors is authoritative, and a program may change it by system calls
+//! that weir does not see: its own (a runtime in assembler), or libc's internal ones. A number that
+//! becomes free in this way is given to another file, and bytes written to that must not go to the
+//! file of weir that had the number. Three checks prevent it:
 //!
-//! | what | when it is found out |
+//! | check | when |
 //! | --- | --- |
-//! | libc's functions that give a descriptor, and `syscall` | as they return ([`Process::kernel_gave`]) |
-//! | calls that take long anyway, [`SURE_BYTES`] and more read or written | before they begin: the kernel's descriptor is looked at |
+//! | libc's functions that return a descriptor, and `syscall` | as they return ([`Process::kernel_gave`]) |
+//! | calls that take long anyway, [`SURE_BYTES`] and more read or written | before they begin, by a look at the kernel's descriptor |
 //! | weir's own descriptors ([`crate::internal`], slabs of the file tier) | before they are used |
 //!
 //! Left out: small reads and writes, lseek, fstat and fsync, after a number was closed *and* given anew by
@@ -25,18 +25,19 @@ use crate::internal;
 use crate::kernel::{self, Fd};
 use crate::neighbour::Identity;
 
-/// From so many bytes on a read or a write makes sure of its descriptor, which costs it two per cent at most.
+/// The length from which a read or a write checks its descriptor, at a cost of two per cent at
+/// most.
 pub(super) const SURE_BYTES: usize = 1 << 20;
 
 impl Process {
-    /// A descriptor was closed or replaced behind our back (by libc, from inside).
+    /// Forgets a descriptor that was closed or replaced behind our back (by libc, from inside).
     pub fn forget(&'static self, fd: Fd) {
         let _held = self.lock.hold();
         self.install(fd, None);
     }
 
-    /// The kernel has given `fd` to something that is not weir's: what had this number before was
-    /// closed without a word.
+    /// Called when the kernel has given `fd` to a file that is not weir's: an earlier file with
+    /// this number was closed unnoticed.
     #[inline]
     pub fn kernel_gave(&'static self, fd: Fd) {
         if table::get(fd).is_some() || self.is_internal_fd(fd) {
@@ -58,8 +59,8 @@ impl Process {
         self.install(fd, None);
     }
 
-    /// As [`Process::handle`], for calls that take long enough to make sure that the descriptor still
-    /// is what it was.
+    /// As [`Process::handle`], for calls long enough to check that the descriptor still refers to
+    /// the same file.
     pub(super) fn sure_handle(&'static self, fd: Fd) -> Option<&'static Handle> {
         let handle = self.handle(fd)?;
         if self.is_still(fd, handle) {
@@ -69,7 +70,7 @@ impl Process {
         None
     }
 
-    /// The handle for a transfer of so many bytes.
+    /// The handle for a transfer of this many bytes.
     #[inline(always)]
     #[allow(clippy::inline_always)] // on the way of every read and write
     pub(super) fn handle_for(&'static self, fd: Fd, bytes: usize) -> Option<&'static Handle> {
@@ -79,8 +80,8 @@ impl Process {
         }
     }
 
-    /// Whether the kernel's descriptor is a placeholder: a directory that was removed, and the own
-    /// server's, unless the description is another one's.
+    /// True if the kernel's descriptor is a placeholder: a removed directory, and the own server's,
+    /// unless the description is another server's.
     fn is_still(&self, fd: Fd, handle: &Handle) -> bool {
         let Ok(stat) = kernel::borrow(fd).and_then(rustix::fs::fstat) else {
             return false;

@@ -1,12 +1,13 @@
-//! Links of /proc to what this process has: `/proc/self/fd/N`, `/proc/self/cwd`, `/proc/self/exe`, and
-//! their like in /dev.
+//! Links of /proc to this process's files: `/proc/self/fd/N`, `/proc/self/cwd`, `/proc/self/exe`,
+//! and their like in /dev.
 //!
-//! For the kernel they lead to placeholders and copies. A path through one of them, and the link itself where a
-//! call follows it, is a path from the file of weir. The link as such (lstat) is the kernel's.
+//! For the kernel they lead to placeholders and copies. A path through one of them, and the link
+//! itself if a call follows it, is a path from the file of weir. The link as such (lstat) is the
+//! kernel's.
 //!
-//! Of another process it is only known what its current directory is, once it has started a program there;
-//! of its descriptors, that they are placeholders. Such a link gives EIO, where the kernel would show an
-//! empty directory. Left out: `root`.
+//! Of another process weir knows only its current directory, once it has started a program there,
+//! and that its descriptors are placeholders. Such a link gives EIO; the kernel would show an empty
+//! directory. Left out: `root`.
 
 use core::sync::atomic::Ordering;
 use std::borrow::Cow;
@@ -21,7 +22,7 @@ use crate::path::prefix::split;
 use crate::path::Place;
 use weir_core::types::Ino;
 
-/// What a link leads to.
+/// The target of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Link {
     Cwd,
@@ -96,7 +97,7 @@ impl Process {
         }
     }
 
-    /// What a link of another process to a placeholder leads to: to what cannot be used.
+    /// The target of another process's link to a placeholder: an inode that cannot be used.
     fn unknown_of_other(&'static self, path: &str) -> Option<Ino> {
         self.instance()?;
         let stat = rustix::fs::stat(path)
@@ -109,7 +110,7 @@ impl Process {
         })
     }
 
-    /// The first of these links in an absolute path, and what is behind it.
+    /// The first of these links in an absolute path, and the rest behind it.
     fn link_in<'p>(&'static self, path: &'p [u8]) -> Option<(Link, &'p [u8])> {
         let mut steps: [&[u8]; DEEPEST] = [b""; DEEPEST];
         let (mut depth, mut rest) = (0, path);
@@ -176,7 +177,8 @@ fn as_number(text: &[u8]) -> Option<Fd> {
     number.parse().ok()
 }
 
-/// Whether a relative path may go on below a directory of /proc: most do not, and cost nothing more.
+/// True if a relative path may continue below a directory of /proc: most do not, and cost nothing
+/// more.
 fn may_be_of_proc(path: &[u8]) -> bool {
     const NAMES: [&[u8]; 9] = [
         b"cwd",

@@ -1,6 +1,6 @@
-//! Mapping a file. The kernel maps it by way of the kernel mount, where there is one; else a private
-//! mapping is of a memfd with a copy, and a shared one is refused. A program or library to run becomes
-//! a memfd, too.
+//! Mapping a file. The kernel maps it through the kernel mount, if there is one; otherwise a
+//! private mapping is of a memfd with a copy, and a shared one is refused. A program or library to
+//! run becomes a memfd too.
 
 use std::ffi::CString;
 
@@ -16,14 +16,14 @@ use crate::beneath::mount_of;
 use crate::kernel::{self, Fd};
 use crate::limits;
 
-/// How much is copied at a time.
+/// The number of bytes copied at a time.
 const BUFFER: usize = 1 << 20;
 /// The same on the stack.
 const PIECE: usize = 4 << 10;
-/// A private mapping of less is a copy: that costs less than the kernel's look at the mount.
+/// A shorter private mapping is a copy: that costs less than the kernel's look at the mount.
 const LEAST_MAPPED: usize = 64 << 10;
 
-/// How a file is mapped.
+/// The way in which a file is mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mapping {
     /// By the kernel, of this descriptor of the kernel mount.
@@ -36,13 +36,13 @@ pub enum Mapping {
     /// By a copy of the bytes ([`Process::copy_to_map`]).
     Copy,
 }
-/// How the name of a copy begins; behind it is the path.
+/// The beginning of a copy's name; the path follows.
 const COPY_OF: &[u8] = b"weir:";
-/// The kernel allows so many bytes.
+/// The longest name that the kernel allows, in bytes.
 const LONGEST_NAME: usize = 249;
 
 impl Process {
-    /// How a file is mapped. ENODEV, counted: shared mappings need the kernel mount.
+    /// Chooses how a file is mapped. ENODEV, counted: shared mappings need the kernel mount.
     pub fn mmap(
         &'static self,
         fd: Fd,
@@ -89,16 +89,17 @@ impl Process {
         }
     }
 
-    /// A memfd with a copy of what a private mapping of `length` bytes from `offset` on shows; the
-    /// caller maps it, and closes it. Where the file ends, it ends too: behind that is SIGBUS, as it is
-    /// for the file, and pages that are given up (MADV_DONTNEED) show again what it had.
-    /// EFBIG: the process may not make files of that length ([`Process::fill_mapping`] anonymous memory).
+    /// A memfd with a copy of the bytes that a private mapping of `length` bytes from `offset` on
+    /// shows; the caller maps it, and closes it. It ends where the file ends: behind that is
+    /// SIGBUS, as for the file. Pages that are given up (MADV_DONTNEED) show the copied bytes
+    /// again. EFBIG: the process may not make files of that length ([`Process::fill_mapping`]
+    /// anonymous memory).
     pub fn copy_to_map(&'static self, fd: Fd, offset: u64, length: usize) -> Outcome<Fd> {
         let handle = self.sure_handle(fd)?;
         Some(self.copy_part(handle, offset, length))
     }
 
-    /// Fills memory with the bytes of a file from `offset` on; how many it had.
+    /// Fills memory with the bytes of a file from `offset` on; returns how many there were.
     pub fn fill_mapping(&'static self, fd: Fd, offset: u64, bytes: &mut [u8]) -> Outcome<usize> {
         let handle = self.sure_handle(fd)?;
         let open = self.for_reading(handle);
@@ -112,13 +113,13 @@ impl Process {
         length: usize,
     ) -> Result<Fd, Errno> {
         let open = self.for_reading(handle)?;
-        // The last page shows what the file has there, also behind the mapping.
+        // The last page shows the file's bytes, even those behind the mapping.
         let length = length.next_multiple_of(rustix::param::page_size());
         if length as u64 > limits::file_bytes() {
             return Err(Errno::FBIG);
         }
         let memory = rustix::fs::memfd_create(c"weir-private", MemfdFlags::CLOEXEC)?;
-        // Not of the allocator, which maps memory itself.
+        // Not from the allocator, which maps memory itself.
         let mut buffer = [0; PIECE];
         let mut copied = 0;
         while copied < length {
@@ -133,8 +134,8 @@ impl Process {
         Ok(kernel::into_number(memory))
     }
 
-    /// The path of an existing file of weir's in the kernel mount, where there is one. Links are
-    /// followed here: the kernel may not know the tree by the prefix that they say.
+    /// The path of an existing file of weir's in the kernel mount, if there is one. Links are
+    /// followed here: the kernel may not know the tree by the prefix in their targets.
     pub fn path_beneath(&'static self, path: &[u8]) -> Option<CString> {
         let instance = self.instance()?;
         let mount = mount_of(&instance.run_dir)?;
@@ -164,7 +165,7 @@ impl Process {
         copy
     }
 
-    /// A memfd of which the name says the path of the file.
+    /// A memfd whose name contains the path of the file.
     fn memory_named_by(&'static self, handle: &'static Handle) -> Result<OwnedFd, Errno> {
         let path = self.path_of(handle.ino()).unwrap_or_default();
         let name = [COPY_OF, &path].concat();
@@ -176,8 +177,8 @@ impl Process {
         rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)
     }
 
-    /// The path of the file of weir's from which this program was run: from a copy, or by way of the
-    /// kernel mount.
+    /// The path of weir's file from which this program was run: from a copy, or through the kernel
+    /// mount.
     pub(super) fn program_path(&'static self) -> Option<Vec<u8>> {
         if let Some(path) = Self::path_of_copy_at("/proc/self/exe") {
             return Some(path);
@@ -200,7 +201,8 @@ impl Process {
         (!path.is_empty()).then(|| path.to_vec())
     }
 
-    /// After exec: the kernel calls a program by the number of the descriptor that it was run from.
+    /// After exec: renames the program, which the kernel calls by the number of the descriptor that
+    /// it was run from.
     pub fn rename_program(&'static self) {
         if let Some(path) = self.instance().and_then(|_| self.program_path()) {
             let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();

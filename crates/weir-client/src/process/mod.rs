@@ -1,8 +1,8 @@
-//! What a process's calls mean: its descriptors, its current directory, its files.
+//! The meaning of a process's calls: its descriptors, its current directory, its files.
 //!
-//! Every method is one call of POSIX or Linux and returns [`Outcome`]: `None` where the
-//! call concerns nothing of weir and the kernel shall do it as if weir were not there.
-//! Without an instance (no `WEIR_INSTANCE`) that is the answer to everything.
+//! Every method is one call of POSIX or Linux and returns [`Outcome`]: `None` if the call does not
+//! concern weir and the kernel shall do it as if weir were not there. Without an instance (no
+//! `WEIR_INSTANCE`) every call returns `None`.
 //!
 //! Paths are bytes without a NUL; flags and modes are Linux's numbers. A path of weir
 //! that leads out of it again (`/weir/../etc`, a link to elsewhere) is a path for the
@@ -10,21 +10,21 @@
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `start`, `share`, `inherit` | the instance and the session; fork and exec; what others left |
+//! | `start`, `share`, `inherit` | the instance and the session; fork and exec; inherited state |
 //! | `admit` | another user's programs |
-//! | `attached`, `told` | of a library ([`crate::library`]): its own state; what is asked of a path |
-//! | `table`, `fds`, `lost` | descriptors; close, dup, fcntl; what was closed unseen |
+//! | `attached`, `told` | of a library ([`crate::library`]): its own state; its questions about a path |
+//! | `table`, `fds`, `lost` | descriptors; close, dup, fcntl; descriptors closed unseen |
 //! | `open` | open and creation; `io`: reading and writing; `vector`: of several pieces |
-//! | `place` | from a path to a place; `outside`: what leads out of weir; `magic`: links of /proc |
+//! | `place` | from a path to its entry; `outside`: paths that lead out of weir; `magic`: links of /proc |
 //! | `stat`, `attr` | looking at attributes, setting them |
 //! | `xattr`, `own_xattr` | extended attributes; those that are weir's own |
 //! | `names`, `dir`, `cwd` | names, listing, the current directory |
 //! | `special` | fifos and Unix sockets |
 //! | `size` | truncate, fallocate, sync; `locks`: flock and fcntl locks |
-//! | `copy`, `map` | copies between descriptors, mapping; `refuse`: what there is not |
+//! | `copy`, `map` | copies between descriptors, mapping; `refuse`: calls that are not supported |
 //! | [`mounted`] | the calls of a kernel mount: by inode, for other processes |
 //!
-//! Deviations from POSIX are said where they are made. The most visible: reading does
+//! Deviations from POSIX are documented in the code that makes them. The most visible: reading does
 //! not change access times (as with the mount option noatime).
 
 mod admit;
@@ -78,11 +78,11 @@ pub use told::About;
 /// interposer is not in has its own, [`Process::attached`].
 #[derive(Debug)]
 pub struct Process {
-    /// How far `start` has come.
+    /// The progress of `start`.
     state: AtomicU32,
-    /// The process's number when the state was made for it.
+    /// The number of the process for which the state was made.
     pid: AtomicU32,
-    /// How many forks are under way: only within one can a child run on this memory.
+    /// The number of forks under way: only within one can a child run on this memory.
     forking: AtomicU32,
     /// 1, until a fork wipes it.
     unforked: Slot<AtomicU64>,
@@ -98,9 +98,9 @@ pub struct Process {
     umask: AtomicU32,
     /// The current directory, if it is weir's; else 0, or [`cwd::FOREIGN`].
     cwd: AtomicU64,
-    /// Whether an executed program can tell which one.
+    /// True if an executed program can find it out.
     cwd_shown: AtomicBool,
-    /// Whether the kernel's current directory may be one above the mount.
+    /// True if the kernel's current directory may be one above the mount.
     cwd_unknown: AtomicBool,
     cwd_above: AtomicBool,
     /// The rest of the batch of descriptions that the server lent last.
@@ -108,7 +108,7 @@ pub struct Process {
     ofd_end: AtomicU32,
     handles: Queue<Handle>,
     files: Files,
-    /// Servers of this machine of which something was inherited.
+    /// Servers of this machine from which something was inherited.
     neighbours: Neighbours,
 }
 
@@ -125,7 +125,7 @@ pub fn process() -> &'static Process {
 }
 
 impl Process {
-    /// Of which nothing was looked at yet.
+    /// A state in which nothing was looked at yet.
     const fn new() -> Process {
         Process {
             state: AtomicU32::new(start::UNKNOWN),
@@ -152,7 +152,7 @@ impl Process {
         }
     }
 
-    /// What the descriptor refers to, if it is weir's.
+    /// The handle of the descriptor, if it is weir's.
     #[inline]
     fn handle(&'static self, fd: Fd) -> Option<&'static Handle> {
         match table::get(fd) {
@@ -178,14 +178,15 @@ impl Process {
         }
     }
 
-    /// Whether the descriptor is a file of weir's.
+    /// True if the descriptor is a file of weir's.
     #[inline]
     pub fn is_ours(&'static self, fd: Fd) -> bool {
         self.handle(fd).is_some()
     }
 
-    /// An assertion of ours failed in a call on the descriptor: its file, if it is one, is given up
-    /// in this process, and later calls that move or sync its bytes are EIO.
+    /// Gives up the file of a descriptor in this process, if it is one of weir's, because an
+    /// assertion of ours failed in a call on it: later calls that move or sync its bytes fail with
+    /// EIO.
     #[cold]
     pub fn break_file(&'static self, fd: Fd) {
         if let Some(file) = table::get(fd).and_then(|handle| handle.file.get()) {
@@ -193,14 +194,14 @@ impl Process {
         }
     }
 
-    /// Whether the descriptor is one that weir uses itself.
+    /// True if the descriptor is one that weir uses itself.
     #[inline]
     pub fn is_internal_fd(&self, fd: Fd) -> bool {
         crate::internal::is_internal(fd) || self.is_slab_fd(fd)
     }
 
-    /// Whether the descriptor is that of a slab of the file tier. They are few and at
-    /// high numbers, and the table of all slabs is long.
+    /// True if the descriptor is that of a slab of the file tier. They are few and at high numbers,
+    /// and the table of all slabs is long.
     #[inline]
     fn is_slab_fd(&self, fd: Fd) -> bool {
         fd >= LOWEST_SLAB_FD

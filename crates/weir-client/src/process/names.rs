@@ -156,8 +156,8 @@ impl Process {
         }
     }
 
-    /// Of several servers, asks the one that has the name, once, to remove it: that server sees
-    /// what it names. `None`: that matters here too, and is to be looked at first.
+    /// If there are several servers, asks the name's home, once, to remove it: that server sees the
+    /// inode. `None`: the inode matters here too, and must be looked at first.
     fn remove_at_once(
         &'static self,
         dirfd: Fd,
@@ -331,7 +331,7 @@ impl Process {
         Some(done!(self.session()).call(op).map(|_| ()))
     }
 
-    /// readlinkat(2): how many bytes were put.
+    /// readlinkat(2): the number of bytes put.
     pub fn readlinkat(&'static self, dirfd: Fd, path: &[u8], out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
         if out.is_empty() {
@@ -349,14 +349,14 @@ impl Process {
                 let length = self.view()?.target(ino, &mut target)?;
                 Ok(target[..length].to_vec())
             }
-            // Of a link that is open only.
+            // An empty path is valid only for an open link.
             Found::Inode(..) if path.is_empty() => Err(Errno::NOENT),
             Found::Inode(..) => Err(Errno::INVAL),
         });
         Some(Ok(put(&ours!(target), out)))
     }
 
-    /// One of the paths of an inode; like the kernel's links, also of what has none.
+    /// One of the paths of an inode; like the kernel's links, also for an inode without a name.
     fn path_or_deleted(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
         match self.path_of(ino) {
             Err(Errno::NOENT) => {
@@ -367,7 +367,7 @@ impl Process {
         }
     }
 
-    /// realpath(3): the canonical path of something that exists, how many bytes.
+    /// realpath(3): the canonical path of an existing file; returns its length in bytes.
     pub fn realpath(&'static self, path: &[u8], out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
         if let Some(ino) = self.magic(AT_FDCWD, path) {
@@ -415,7 +415,7 @@ fn put(text: &[u8], out: &mut [u8]) -> usize {
     n
 }
 
-/// Copies a path for which there has to be room, with a NUL.
+/// Copies a path with a NUL; fails if there is no room for it.
 fn put_whole(path: &[u8], out: &mut [u8]) -> Result<usize, Errno> {
     match path.len() < out.len() {
         true => Ok(put(path, out)),
@@ -423,7 +423,7 @@ fn put_whole(path: &[u8], out: &mut [u8]) -> Result<usize, Errno> {
     }
 }
 
-/// Which error the removal of a directory without a name gives.
+/// The error of removing a directory without a name.
 fn last_dot(path: &[u8], dir: bool) -> Errno {
     let path = path.strip_suffix(b"/").unwrap_or(path);
     match dir {

@@ -1,9 +1,9 @@
 //! Opening and creating.
 //!
-//! Opening what exists sends no message: the path is walked in the shared tables, the
-//! description comes from the batch that the server lent. Only then it is looked once
-//! more whether the inode lives: the server frees an unnamed inode only after it looked
-//! for descriptions that name it, so one of the two sees the other.
+//! Opening an existing file sends no message: the path is walked in the shared tables, the
+//! description comes from the batch that the server lent. After that, one more look checks that the
+//! inode lives: the server frees an unnamed inode only after it looked for descriptions of it, so
+//! one of the two sees the other.
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
@@ -46,12 +46,12 @@ pub(super) const O_PATH: i32 = bits(OFlags::PATH);
 const O_TMPFILE: i32 = bits(OFlags::TMPFILE);
 pub(super) const O_ACCMODE: i32 = 3;
 
-/// How often a create starts over because the name came and went.
+/// The number of times that a create starts over because the name came and went.
 const TRIES: u32 = 100;
-/// By how much longer each waits before the next try, ns.
+/// The time by which each wait before the next try is longer, ns.
 const STEP_NS: i64 = 10_000;
 
-/// Where opening goes on.
+/// The next step of opening.
 enum Way {
     Ours(Target),
     /// In the kernel, at this path.
@@ -59,7 +59,7 @@ enum Way {
 }
 
 impl Process {
-    /// openat(2); `mode` counts where a file is created.
+    /// openat(2); `mode` is used if a file is created.
     pub fn openat(&'static self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
         let _call = operation::begin();
         if flags & O_TMPFILE == O_TMPFILE {
@@ -67,7 +67,7 @@ impl Process {
         }
         if flags & O_CREAT != 0 && flags & O_PATH == 0 {
             if flags & O_DIRECTORY != 0 {
-                // Since Linux 6.4; before it was as if the one or the other were not there.
+                // EINVAL since Linux 6.4; older kernels ignored one of the two flags.
                 return self.is_our_path(dirfd, path).then_some(Err(Errno::INVAL));
             }
             return self.open_or_create(dirfd, path, flags, mode);
@@ -84,7 +84,7 @@ impl Process {
         })
     }
 
-    /// Opens a new file without a name (`O_TMPFILE`), as in the directory of this path.
+    /// Opens a new file without a name (`O_TMPFILE`), as if in the directory of this path.
     fn open_unnamed(&'static self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
         let spare = Spare::default();
         self.with_existing(dirfd, path, flags & O_NOFOLLOW == 0, false, |found| {
@@ -110,7 +110,7 @@ impl Process {
         })
     }
 
-    /// Opens the file, or makes it, also where one goes between being found and being opened.
+    /// Opens the file, or makes it, even if it disappears between being found and being opened.
     fn open_or_create(&'static self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
         let spare = Spare::default();
         for tries in 0..TRIES {
@@ -125,11 +125,11 @@ impl Process {
                 _ => self.open_target(&target, flags, &spare),
             };
             match opened {
-                // Also one that was made by this, and has lost its name.
+                // Also a file that this call made, and that has lost its name.
                 Err(Errno::NOENT) => {}
                 opened => return Some(opened),
             }
-            // Another may remove each one in step with this.
+            // Another process may remove each one in step with this.
             let _ = nanosleep(&Timespec {
                 tv_sec: 0,
                 tv_nsec: i64::from(tries) * STEP_NS,
@@ -179,15 +179,15 @@ impl Process {
                     if let Some(target) = made.filter(|target| target.new) {
                         return Some(Ok(Way::Ours(target)));
                     }
-                    // Another was faster: look what it made, it may be a link.
+                    // Another process was faster: its file may be a link, so look again.
                 }
             }
         }
         Some(Err(Errno::IO))
     }
 
-    /// Of several servers, asks the one that has the name, once, to make the file or to hold the
-    /// one that is there. `None`: it is more than that, and is to be looked at step by step.
+    /// If there are several servers, asks the name's home, once, to make the file or to hold the
+    /// existing one. `None`: there is more to do, step by step.
     fn create_at_once(
         &'static self,
         dirfd: Fd,
@@ -195,7 +195,7 @@ impl Process {
         (flags, mode): (i32, u32),
         spare: &Spare,
     ) -> Outcome<Option<Target>> {
-        // What is only cut is not held as what is written is.
+        // A file that is only truncated is not held like one that is written.
         let only_cut = flags & O_ACCMODE == 0 && flags & O_TRUNC != 0;
         if only_cut {
             return Some(Ok(None));
@@ -211,8 +211,8 @@ impl Process {
         Some(done!(self.view()).create(op))
     }
 
-    /// Takes what opening needs of this process before a file is made, which would be left behind
-    /// without it: a descriptor (the kernel takes that first, too), and a description that is lent.
+    /// Reserves the resources that opening needs before a file is made, which would be left behind
+    /// without them: a descriptor (the kernel takes that first, too), and a lent description.
     fn reserve(&'static self, spare: &Spare, flags: i32) -> Result<(), Errno> {
         if spare.0.get().is_some() {
             return Ok(());
@@ -239,7 +239,7 @@ impl Process {
         }
     }
 
-    /// Whether names may be made and removed in a directory.
+    /// Fails unless names may be made and removed in a directory.
     pub(super) fn check_parent(&'static self, parent: Ino) -> Result<(), Errno> {
         let guard = self.view()?.passage(parent)?.ok_or(Errno::NOENT)?;
         self.who().check(guard, access::WRITE | access::EXECUTE)
@@ -256,10 +256,10 @@ impl Process {
         let session = self.session()?;
         session.count(Counter::Opens, 1);
         if descriptor.truncates() && !target.new {
-            // The file is cut, and open.
+            // The file is already truncated and open.
             let _ = self.clear_set_ids(target.ino);
             if session.is_mapped(target.ino) {
-                // Those who have it mapped are to find it cut too.
+                // Processes that have it mapped are to find it truncated too.
                 if let Err(error) = self.cut(target.ino, 0) {
                     descriptor.close(fd);
                     return Err(error);
@@ -294,14 +294,14 @@ impl Process {
     ) -> Result<Fd, Errno> {
         let _held = self.lock.hold();
         let whose = self.whose();
-        // A program opens a file without a name by /proc/self/fd, and has it open already.
+        // A program opens a file without a name by /proc/self/fd, and already has it open.
         let is_open = || table::all().any(|(_, handle)| handle.ino() == attr.ino);
         let by_name = by_name && (attr.nlink > 0 || !is_open());
         let (handle, fd) = self.open_entry_on(attr, by_name, flags, spare)?;
         handle.fds.store(1, Ordering::Relaxed);
         if let Whose::VforkChild = whose {
-            // The table is the parent's. The descriptor is this child's alone; it is
-            // good for what such children do with it, namely to hand it to a program.
+            // The table is the parent's. The descriptor is this child's alone; it serves the
+            // purpose of such children, which is to pass it to a program.
             Self::mark(fd, handle);
             self.give_up(handle);
             return Ok(fd);
@@ -313,7 +313,7 @@ impl Process {
         Ok(fd)
     }
 
-    /// A handle whose description, with its placeholder, says that an inode is open here. Under
+    /// A handle whose description, with its placeholder, shows that an inode is open here. Under
     /// the lock.
     pub(super) fn open_entry(
         &'static self,
@@ -324,7 +324,7 @@ impl Process {
         self.open_entry_on(attr, by_name, flags, &Spare::default())
     }
 
-    /// The same, on a placeholder that is open already, if there is one.
+    /// The same, on a placeholder that is already open, if there is one.
     fn open_entry_on(
         &'static self,
         attr: &Attr,
@@ -345,7 +345,7 @@ impl Process {
         }
     }
 
-    /// A handle whose description says that an inode is open here. Under the lock.
+    /// A handle whose description shows that an inode is open here. Under the lock.
     pub(super) fn show_handle(
         &'static self,
         attr: &Attr,
@@ -409,7 +409,7 @@ impl Process {
 
     /// A handle with a description that is free. Under the lock.
     pub(super) fn take_handle(&self) -> Result<&'static Handle, Errno> {
-        // A few may wait for the server to see that no other process has theirs.
+        // A few may wait for the server to see that no other process has their description.
         for _ in 0..8 {
             let Some(handle) = self.handles.take() else {
                 break;
@@ -456,8 +456,8 @@ impl Process {
     }
 }
 
-/// A placeholder that was opened before it was known what for; closed if it was for nothing. A program
-/// that is forked meanwhile has it too, as one of a directory that it does not know of.
+/// A placeholder that was opened before its use was known; closed if it is not used. A program that
+/// is forked meanwhile has it too, as a descriptor of an unknown directory.
 #[derive(Default)]
 struct Spare(Cell<Option<Fd>>);
 
@@ -512,7 +512,7 @@ impl Opening for Descriptor<'_> {
     }
 }
 
-/// Whether a description with these flags may change the file.
+/// True if a description with these flags may change the file.
 pub(super) fn writes(flags: i32) -> bool {
     flags & O_PATH == 0 && (flags & O_ACCMODE != 0 || flags & O_TRUNC != 0)
 }
@@ -525,7 +525,7 @@ fn exists_or(exclusive: bool, error: Errno) -> Errno {
     }
 }
 
-/// Whether a file of this kind can be opened with `flags`.
+/// Fails unless a file of this kind can be opened with `flags`.
 pub(super) fn check_kind(kind: FileType, flags: i32) -> Result<(), Errno> {
     let writes = flags & O_ACCMODE != 0 || flags & (O_TRUNC | O_CREAT) != 0;
     match kind {

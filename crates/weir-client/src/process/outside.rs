@@ -1,5 +1,5 @@
-//! Paths that begin in weir and lead out of it, by `..` or by a link: the kernel does
-//! what was asked, at the path they lead to.
+//! Paths that begin in weir and lead out of it, by `..` or by a link: the kernel does the call, at
+//! the path they lead to.
 
 use rustix::fs::{Access, AtFlags, Mode, OFlags, CWD};
 use rustix::io::Errno;

@@ -7,8 +7,8 @@
 //! | `user.weir.laminate` | file, directory | `chmod`, `close`, `request` |
 //! | `user.weir.laminated` | file | `0`, `due`, `1`; setting `1` asks for it |
 //!
-//! As those of other parallel file systems, they are not listed: a copy to another file
-//! system need not fail by them.
+//! Like those of other parallel file systems, they are not listed, so that a copy to another file
+//! system does not fail because of them.
 
 use rustix::io::Errno;
 use weir_core::names::{Attr, FileType, LaminateOn, Lamination, Policy, Visibility};
@@ -17,7 +17,7 @@ use weir_core::types::Ino;
 
 use super::Process;
 
-/// What begins the names of ours.
+/// The prefix of our names.
 const OURS: &[u8] = b"user.weir.";
 
 /// An attribute of ours.
@@ -29,7 +29,7 @@ pub(super) enum OwnName {
 }
 
 impl OwnName {
-    /// Of the name that a call gives; `None`: it is not one of ours.
+    /// The attribute of a name that a call gives; `None`: it is not one of ours.
     pub(super) fn of(name: &[u8]) -> Option<Result<OwnName, Errno>> {
         let name = name.strip_prefix(OURS)?;
         Some(match name {
@@ -97,8 +97,7 @@ impl Process {
         })
     }
 
-    /// Asks for the lamination of a file; EBUSY: it is due, but somebody has it open for
-    /// writing.
+    /// Asks for the lamination of a file; EBUSY: it is due, but a process has it open for writing.
     pub(super) fn laminate(&'static self, ino: Ino) -> Result<(), Errno> {
         let cause = Cause::Request;
         let done = self.session()?.call(Laminate { ino, cause })?;

@@ -1,4 +1,4 @@
-//! From the arguments of a call to a place: descriptor, current directory and path.
+//! From the arguments of a call (descriptor, current directory and path) to an entry.
 
 use core::sync::atomic::Ordering;
 use std::borrow::Cow;
@@ -23,16 +23,16 @@ use crate::path::{Credentials, Name, Place, Walk};
 use crate::sys::coarse_now_ns;
 use crate::view::{NodeClient, View};
 
-/// Something that exists.
+/// A file that exists.
 #[derive(Debug)]
 pub enum Found {
     /// An inode of weir's.
     Inode(Ino, FileType),
-    /// Something of the kernel's, at this absolute path.
+    /// A file of the kernel's, at this absolute path.
     Outside(Vec<u8>),
 }
 
-/// A name in a directory, of which something shall be made or taken.
+/// A name in a directory, to be made or removed.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // the name lies on the stack, so that looking allocates nothing
 pub enum Spot {
@@ -42,18 +42,18 @@ pub enum Spot {
         parent: Ino,
         /// The name.
         name: Name,
-        /// What has it.
+        /// The inode that has the name.
         found: Option<(Ino, FileType)>,
-        /// Whether a slash was behind it.
+        /// True if a slash follows it.
         slash: bool,
     },
-    /// A directory that no name of the path tells: the root, `x/.`, `x/..`.
+    /// A directory that the path does not name: the root, `x/.`, `x/..`.
     Dir,
-    /// Something of the kernel's.
+    /// A file of the kernel's.
     Outside(Vec<u8>),
 }
 
-/// Gives the value, or ends the function with what is not a value.
+/// Gives the value, or returns from the function with the result that has none.
 macro_rules! ours {
     ($outcome:expr) => {
         match $outcome {
@@ -77,7 +77,7 @@ macro_rules! done {
 pub(super) use done;
 
 /// A process that connects to its server with its first request: one that only looks at the shared
-/// tables asks nobody.
+/// tables makes none.
 #[derive(Clone, Copy)]
 pub struct LazyClient {
     process: &'static Process,
@@ -128,7 +128,7 @@ impl NodeClient for LazyClient {
 
 /// The longest path, with its NUL, bytes.
 const PATH_MAX: usize = 4096;
-/// How many links of /proc a path may lead through.
+/// The greatest number of links of /proc on a path.
 const MAX_LINKS: u32 = 40;
 
 static NOBODY: Credentials = Credentials {
@@ -144,7 +144,7 @@ impl Process {
         Ok(View::new(LazyClient { process, node }))
     }
 
-    /// Who this process acts as.
+    /// The credentials with which this process acts.
     pub(super) fn who(&self) -> &'static Credentials {
         self.who.get().unwrap_or(&NOBODY)
     }
@@ -155,7 +155,7 @@ impl Process {
         self.view()?.attr(ino)?.ok_or(Errno::NOENT)
     }
 
-    /// Where a path of weir's begins, and what of it is to be walked from there.
+    /// The directory at which a path of weir's begins, and the part of the path to walk from there.
     fn begin<'p>(&'static self, dirfd: Fd, path: &'p [u8]) -> Outcome<(Ino, Cow<'p, [u8]>)> {
         let instance = self.instance();
         if path.first() == Some(&b'/') {
@@ -192,7 +192,7 @@ impl Process {
         Some(Ok((start, Cow::Borrowed(path))))
     }
 
-    /// A path through a link of /proc to something of weir's.
+    /// A path through a link of /proc to a file of weir's.
     fn begin_behind_magic<'p>(
         &'static self,
         dirfd: Fd,
@@ -208,8 +208,8 @@ impl Process {
         })
     }
 
-    /// A relative path from a directory of the kernel's: it is ours only if the
-    /// directory is one above the mount, or by way of `..`.
+    /// A relative path from a directory of the kernel's: it is ours only if the directory is one
+    /// above the mount, or through `..`.
     fn begin_in_kernel_cwd<'p>(
         &'static self,
         instance: &Instance,
@@ -227,9 +227,9 @@ impl Process {
         Some(Ok((done!(self.view()).root(), Cow::Owned(rest))))
     }
 
-    /// A path relative to a descriptor of the kernel's, as programs use them that walk from
-    /// `/` component by component. It can only lead to the mount if the mount's own name is in
-    /// it, which is all that is looked at for others.
+    /// A path relative to a descriptor of the kernel's: some programs walk from `/` component by
+    /// component. It can lead to the mount only if it contains the mount's own name, which is the
+    /// only check for others.
     fn begin_in_kernel_dir<'p>(
         &'static self,
         instance: &Instance,
@@ -247,19 +247,19 @@ impl Process {
         Some(Ok((done!(self.view()).root(), Cow::Owned(rest))))
     }
 
-    /// Where a path leads, if it is weir's.
+    /// The end of a path, if it is weir's.
     pub(super) fn place(&'static self, dirfd: Fd, path: &[u8], follow: bool) -> Outcome<Place> {
         self.walk(dirfd, path, follow, true)
     }
 
-    /// The directory and the last name of a path, of several servers: the one that has the name can be
-    /// asked for all that is to be done with it. `None`: the path is to be looked at step by step.
+    /// If there are several servers: the directory and the last name of a path, so that the name's
+    /// home can be asked to do all the work. `None`: the path must be walked step by step.
     pub(super) fn name_to_ask_for(
         &'static self,
         dirfd: Fd,
         path: &[u8],
     ) -> Outcome<Option<(Ino, Name)>> {
-        // Without the tables it is not known yet whose the path is.
+        // Without the tables it is not known yet if the path is weir's.
         let node = self.instance().and_then(|_| self.node().ok());
         if node.is_none_or(|node| node.several().is_none()) {
             return Some(Ok(None));
@@ -275,7 +275,7 @@ impl Process {
         }))
     }
 
-    /// The name that a path ends in, without looking whether something has it.
+    /// The last name of a path, without a check if it is taken.
     fn last_name(&'static self, dirfd: Fd, path: &[u8]) -> Outcome<Place> {
         self.walk(dirfd, path, false, false)
     }
@@ -301,7 +301,7 @@ impl Process {
             let Place::Outside(path) = &place else {
                 return Some(Ok(place));
             };
-            // A link of weir's that leads to one of /proc, and by that back to weir.
+            // A link of weir's that leads to one of /proc, and through that back to weir.
             let Some((start, rest)) = self.through_magic(AT_FDCWD, path) else {
                 return Some(Ok(place));
             };
@@ -314,8 +314,8 @@ impl Process {
         Some(Err(Errno::LOOP))
     }
 
-    /// What a path names, which must exist. With `empty`, an empty path means the
-    /// descriptor itself (AT_EMPTY_PATH).
+    /// The existing file that a path names. With `empty`, an empty path means the descriptor itself
+    /// (AT_EMPTY_PATH).
     pub(super) fn existing(
         &'static self,
         dirfd: Fd,
@@ -342,8 +342,8 @@ impl Process {
         Some(found)
     }
 
-    /// As [`Process::existing`], and does something to it, which says ENOENT if it is gone; see
-    /// [`again`].
+    /// As [`Process::existing`], and does something to the file, which returns ENOENT if it is
+    /// gone; see [`again`].
     pub(super) fn with_existing<T>(
         &'static self,
         dirfd: Fd,
@@ -374,9 +374,9 @@ impl Process {
         Ok(Found::Inode(ino, self.attr(ino)?.file_type()))
     }
 
-    /// The name that a path ends in, for making or removing it.
+    /// The last name of a path, for making or removing it.
     pub(super) fn spot(&'static self, dirfd: Fd, path: &[u8], follow: bool) -> Outcome<Spot> {
-        // A slash behind the last name does not lead through a link that has the name.
+        // A slash behind the last name does not follow a link of that name.
         let bare = match path.iter().rposition(|byte| *byte != b'/') {
             Some(last) if !follow => &path[..=last],
             _ => path,
@@ -412,7 +412,8 @@ impl Process {
         let path = if view.is_of_several() {
             self.session()?.call(PathOf { ino })?
         } else {
-            // Nearly every path fits; to clear a buffer for the longest one takes longer than to find it.
+            // Nearly every path fits; clearing a buffer for the longest one takes longer than
+            // finding the path.
             match self.path_within(ino, &mut [0; PATH_MAX]) {
                 Err(Errno::NAMETOOLONG) => self.path_within(ino, &mut vec![0; LONGEST_PATH])?,
                 path => path?,
@@ -432,7 +433,7 @@ impl Process {
 /// The longest path that getcwd(2) and its kin give, in bytes.
 const LONGEST_PATH: usize = 64 << 10;
 
-/// As [`again`], of what may not be weir's.
+/// As [`again`], for a path that may not be weir's.
 pub(super) fn ours_again<K: PartialEq, T>(
     mut act: impl FnMut(&mut Option<K>) -> Outcome<T>,
 ) -> Outcome<T> {
@@ -452,7 +453,7 @@ pub fn kernel_cwd() -> Option<Vec<u8>> {
     Some(rustix::process::getcwd(Vec::new()).ok()?.into_bytes())
 }
 
-/// Whether `path` lies below the directory `dir`.
+/// True if `path` lies below the directory `dir`.
 fn is_above(dir: &[u8], path: &[u8]) -> bool {
     let dir = dir.strip_suffix(b"/").unwrap_or(dir);
     path.strip_prefix(dir)

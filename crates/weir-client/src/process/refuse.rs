@@ -1,5 +1,5 @@
-//! What there is not: each call gets the errno that a careful program expects, and is
-//! counted by name for the report.
+//! Unsupported calls: each gets the errno that a careful program expects, and is counted by name
+//! for the report.
 
 use core::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use super::place::ours;
 use super::{Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
 
-/// Requests of ioctl(2) that concern the descriptor, which the kernel does.
+/// Requests of ioctl(2) that concern the descriptor; the kernel handles them.
 const FIONCLEX: u64 = 0x5450;
 const FIOCLEX: u64 = 0x5451;
 const FIONBIO: u64 = 0x5421;
@@ -23,7 +23,7 @@ impl Process {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Counts a call that the interposer refuses by itself.
+    /// Counts a call that the interposer itself refuses.
     pub fn note_refusal(&'static self, name: &'static str) {
         self.count_refusal(name);
     }
@@ -43,12 +43,12 @@ impl Process {
         Some(Err(Errno::INVAL))
     }
 
-    /// ioctl(2): ENOTTY, but for those that concern the descriptor, which the kernel does.
+    /// ioctl(2): ENOTTY, except for requests that concern the descriptor, which the kernel handles.
     pub fn ioctl(&'static self, fd: Fd, request: u64) -> Outcome<i32> {
         self.handle(fd)?;
         match request {
             FIONCLEX | FIOCLEX | FIONBIO => None,
-            // Whether it is a terminal, which no file is, on whatever file system.
+            // Asks for a terminal, which no file is, on any file system.
             _ if request >> 8 & 0xff == OF_TERMINALS => Some(Err(Errno::NOTTY)),
             _ => {
                 self.count_refusal("ioctl");
@@ -64,8 +64,8 @@ impl Process {
         Some(self.refuse(name))
     }
 
-    /// io_uring_setup(2), unless the settings allow it: ENOSYS. A ring's requests go past weir; where there
-    /// is none, programs take calls that do not.
+    /// io_uring_setup(2), unless the settings allow it: ENOSYS. A ring's requests bypass weir;
+    /// without a ring, programs use calls that do not.
     pub fn io_uring(&'static self) -> Outcome<()> {
         self.instance()?;
         let allowed = self
@@ -78,13 +78,13 @@ impl Process {
         Some(Err(Errno::NOSYS))
     }
 
-    /// umount2(2): EINVAL, for nothing is mounted within weir.
+    /// umount2(2): EINVAL, because nothing is mounted within weir.
     pub fn not_mounted(&'static self, path: &[u8]) -> Outcome<()> {
         let _ = ours!(self.existing(AT_FDCWD, path, true, false));
         Some(Err(Errno::INVAL))
     }
 
-    /// Whether a path is weir's: what a wrapper asks that has more to do than one call.
+    /// True if a path is weir's: for wrappers that do more than one call.
     pub fn is_our_path(&'static self, dirfd: Fd, path: &[u8]) -> bool {
         if self.magic(dirfd, path).is_some() {
             return true;
@@ -92,7 +92,7 @@ impl Process {
         self.place(dirfd, path, true).is_some()
     }
 
-    /// Whether there is an instance at all.
+    /// True if there is an instance.
     pub fn is_active(&'static self) -> bool {
         self.instance().is_some()
     }

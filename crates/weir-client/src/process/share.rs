@@ -1,10 +1,10 @@
-//! Fork and exec: descriptors that become several processes'.
+//! Fork and exec: descriptors that several processes come to share.
 //!
-//! Before a process may come to share a description with another, the description is
-//! *marked*: the placeholder carries its index in the kernel's file offset, and a lock
-//! of the kernel on one byte lasts exactly as long as somebody has it. From then on the
-//! server alone frees it. A forked child has the parent's tables, marked throughout, and
-//! makes a session of its own when it needs one.
+//! Before a process may come to share a description with another, the description is *marked*: the
+//! placeholder carries its index in the kernel's file offset, and a lock of the kernel's on one
+//! byte lasts exactly as long as some process has the description. From then on the server alone
+//! frees it. A forked child has the parent's tables, with every description marked, and makes its
+//! own session when it needs one.
 
 use core::sync::atomic::Ordering;
 
@@ -26,21 +26,21 @@ const SEEK_SET: i32 = 0;
 
 const BOTH: u32 = Ofd::SHARED | Ofd::LOCKED;
 
-/// Which process runs on this memory.
+/// The process that runs on this memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whose {
-    /// The one that the state is of.
+    /// The process that the state is of.
     Own,
-    /// A child of vfork: descriptors of its own, memory of its parent's.
+    /// A child of vfork: its own descriptors on its parent's memory.
     VforkChild,
 }
 
 impl Process {
-    /// Which process is calling. A forked child that nobody told of (a raw clone) is
-    /// found out here, and becomes the owner of its copy of the state.
+    /// The process that is calling. A forked child that nothing announced (a raw clone) is detected
+    /// here, and becomes the owner of its copy of the state.
     pub(super) fn whose(&'static self) -> Whose {
-        // Between forks that were announced, nobody else runs on this memory; asking the
-        // kernel costs as much as all else that opening does here.
+        // Between announced forks, no other process runs on this memory; asking the kernel costs as
+        // much as the rest of an open.
         let wiped = self
             .unforked
             .get()
@@ -62,9 +62,9 @@ impl Process {
         Whose::Own
     }
 
-    /// Makes a description one that other processes may have.
+    /// Marks a description as one that other processes may have.
     pub(super) fn mark(fd: Fd, handle: &Handle) {
-        // One of another server is marked already, but its anchor is not.
+        // Another server's description is marked already, but its anchor is not.
         let fd = handle.anchor_fd.get().map_or(fd, Internal::number);
         let Some(ofd) = handle.entry() else { return };
         if ofd.state.load(Ordering::Acquire) & BOTH == BOTH {
@@ -74,8 +74,8 @@ impl Process {
         let at = placeholder_offset(index).cast_signed();
         let marked = kernel::lseek(fd, at, SEEK_SET)
             .and_then(|_| kernel::lock_byte_shared(fd, lock_byte(index)));
-        // Without its lock the server would free it with this client; it is still
-        // shared, so that this client does not.
+        // Without its lock the server would free it with this client; it is shared all the same, so
+        // that this client does not free it.
         let state = if marked.is_ok() { BOTH } else { Ofd::SHARED };
         ofd.state.fetch_or(state, Ordering::AcqRel);
     }
@@ -97,7 +97,7 @@ impl Process {
         }
     }
 
-    /// After that, in the parent, also when it failed.
+    /// After fork, in the parent, even if it failed.
     pub fn after_fork_parent(&'static self) {
         // Not if there was no instance yet when the fork began.
         if self.lock.is_mine() {
@@ -106,7 +106,7 @@ impl Process {
         }
     }
 
-    /// After that, in a child that has memory of its own (not of vfork).
+    /// After fork, in a child that has its own memory (not of vfork).
     pub fn after_fork_child(&'static self) {
         if self.instance.get().is_some() {
             self.forking.store(0, Ordering::Relaxed);
@@ -115,7 +115,7 @@ impl Process {
         }
     }
 
-    /// The tables are this process's from now on; what was lent to the parent is not.
+    /// Makes the tables this process's; it does not get the loans of the parent.
     fn become_owner(&'static self) {
         self.lock.inherit();
         self.remember_process();
@@ -133,9 +133,9 @@ impl Process {
         self.ofd_end.store(0, Ordering::Relaxed);
     }
 
-    /// Before execve(2): makes the descriptors that will survive it ready, and what was written
-    /// visible to other nodes: the streams through which it was written end. Whether the program may
-    /// inherit descriptors of weir's.
+    /// Before execve(2): makes the descriptors that will survive it ready, and publishes the
+    /// written bytes, which ends the streams that wrote them. True if the program may inherit
+    /// descriptors of weir's.
     pub fn before_exec(&'static self) -> bool {
         if self.instance.get().is_none() {
             return true;
@@ -154,9 +154,10 @@ impl Process {
         any
     }
 
-    /// Before a program begins that no interposer is in: lets the descriptors that it inherits be files of
-    /// the kernel mount, where there is one. The tables stay as they are: this process is about to
-    /// become that program, and if it does not, it finds the descriptors to be the kernel's.
+    /// Before a program begins without an interposer: replaces the descriptors that it inherits by
+    /// files of the kernel mount, if there is one. The tables stay as they are: this process is
+    /// about to become that program, and if it does not, it finds the descriptors to be the
+    /// kernel's.
     pub fn hand_down_real(&'static self) {
         let Some(mount) = self.instance.get().and_then(|i| mount_of(&i.run_dir)) else {
             return;
@@ -165,7 +166,7 @@ impl Process {
         for (fd, handle) in table::all() {
             let survives = kernel::fcntl(fd, F_GETFD, 0).is_ok_and(|flags| flags & FD_CLOEXEC == 0);
             if survives && !handle.is_elsewhere() {
-                // What cannot be opened anew stays a placeholder, which refuses everything.
+                // A file that cannot be opened anew stays a placeholder, which refuses everything.
                 let _ = self.make_real(&mount, fd, handle);
             }
         }
@@ -192,7 +193,7 @@ impl Process {
         let offset = ofd.offset.load(Ordering::Acquire).cast_signed();
         let put = kernel::lseek(opened, offset, SEEK_SET).and_then(|_| {
             if !handle.has(table::DIR) {
-                // Else whoever goes on with the description does so where this one left off.
+                // So that the next user of the description continues where this process stopped.
                 share_offset(opened, life << 32 | index)?;
             }
             kernel::dup3(opened, fd, 0)
@@ -207,13 +208,12 @@ impl Process {
         self.instance.get().is_some() && table::all().any(|(fd, _)| is_inherited(fd))
     }
 
-    /// Whether a program that posix_spawn(3) begins may inherit descriptors of weir's.
+    /// True if a program that posix_spawn(3) begins may inherit descriptors of weir's.
     pub fn may_hand_down(&'static self) -> bool {
         self.instance.get().is_none() || table::all().next().is_some()
     }
 
-    /// Before some descriptors are sent to another process: makes those that are ours
-    /// ready.
+    /// Before descriptors are sent to another process: makes those that are ours ready.
     pub fn share(&'static self, fds: &[Fd]) {
         let _held = self.lock.hold();
         for fd in fds {

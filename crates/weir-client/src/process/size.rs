@@ -72,7 +72,7 @@ impl Process {
         cut.unwrap_or_else(|| session.call(Truncate { ino, size }))
     }
 
-    /// EFBIG, with the signal: a file is to become larger than this process may let it grow.
+    /// Fails with EFBIG, and the signal, if this process may not let a file grow to `size`.
     fn check_growth(&'static self, ino: Ino, size: u64) -> Result<(), Errno> {
         if size > limits::file_bytes() && size > self.stat_of(ino)?.size {
             kernel::raise_file_size_signal();
@@ -93,7 +93,7 @@ impl Process {
         self.fsync(fd)
     }
 
-    /// Makes a file as durable as its tiers are: memory as it is, files by fdatasync.
+    /// Makes a file as durable as its tiers: memory as it is, files by fdatasync.
     fn sync(&'static self, handle: &Handle) -> Result<(), Errno> {
         if handle.has(PATH) {
             return Err(Errno::BADF);
@@ -105,7 +105,7 @@ impl Process {
         Self::sync_file(self.session()?, handle.ino())
     }
 
-    /// As [`Process::fsync`], of a file; of several servers, the others see it then.
+    /// As [`Process::fsync`], of a file; other servers see its bytes afterwards.
     pub(super) fn sync_file(session: &Session, ino: Ino) -> Result<(), Errno> {
         if let Some(written_back) = session.write_back(ino) {
             return written_back;
@@ -144,7 +144,7 @@ impl Process {
         })
     }
 
-    /// readahead(2): taken note of, no more.
+    /// readahead(2): accepted, without effect.
     pub fn readahead(&'static self, fd: Fd) -> Outcome<usize> {
         let handle = self.sure_handle(fd)?;
         Some(if !handle.has(READ) {
@@ -156,8 +156,8 @@ impl Process {
         })
     }
 
-    /// fallocate(2); posix_fallocate(3) is mode 0. Space is not set aside: a later write
-    /// may still meet ENOSPC.
+    /// fallocate(2); posix_fallocate(3) is mode 0. Does not reserve space: a later write may still
+    /// fail with ENOSPC.
     pub fn fallocate(&'static self, fd: Fd, mode: i32, offset: i64, length: i64) -> Outcome<()> {
         let _call = operation::begin();
         let handle = self.sure_handle(fd)?;
@@ -171,7 +171,7 @@ impl Process {
         offset: i64,
         length: i64,
     ) -> Result<(), Errno> {
-        // Also a directory, which nobody has open for writing.
+        // Also a directory, which cannot be open for writing.
         if handle.file.get().is_none() || !handle.has(WRITE) {
             return Err(Errno::BADF);
         }
@@ -194,7 +194,7 @@ impl Process {
         }
         let (session, ino) = (self.session()?, handle.ino());
         if !zero || !keep_size {
-            // Linux looks at the end of the range also where the size stays, but for a hole.
+            // Linux checks the end of the range even if the size stays, except for a hole.
             self.check_growth(ino, first + bytes)?;
         }
         self.clear_set_ids(ino)?;
@@ -215,7 +215,7 @@ impl Process {
         })
     }
 
-    /// posix_fadvise(2): taken note of, no more.
+    /// posix_fadvise(2): accepted, without effect.
     pub fn fadvise(&'static self, fd: Fd, _offset: i64, length: i64, advice: i32) -> Outcome<()> {
         let handle = self.sure_handle(fd)?;
         Some(if handle.has(PATH) {

@@ -1,13 +1,14 @@
-//! Fifos and Unix sockets: names and attributes are weir's, what is behind them is the kernel's.
+//! Fifos and Unix sockets: names and attributes are weir's, the objects behind them the kernel's.
 //!
-//! The kernel's fifo or socket lies in a directory of the node's server, under the number of the inode.
-//! A fifo is made there by whoever opens it first, a socket by bind(2). The server removes it with the
-//! inode. Where there is a kernel mount, a fifo is the kernel's own in it, for programs without the
-//! interposer too; sockets join interposed programs only. So they join the programs of one server; those of another have another fifo behind the same
-//! name, and find nobody listening at the same socket.
+//! The kernel's fifo or socket lies in a directory of the node's server, under the number of the
+//! inode. The first process that opens a fifo makes it there; bind(2) makes a socket. The server
+//! removes it with the inode. If there is a kernel mount, a fifo is the kernel's own in it, for
+//! programs without the interposer too; sockets connect interposed programs only. So they connect
+//! the programs of one server: programs of another have another fifo behind the same name, and no
+//! listener at the same socket.
 //!
-//! What opens a fifo has a descriptor of the kernel's, with which weir has no more to do: fstat shows the
-//! kernel's inode.
+//! A process that opens a fifo has a descriptor of the kernel's, with which weir has no more to do:
+//! fstat shows the kernel's inode.
 
 use core::sync::atomic::Ordering;
 
@@ -31,7 +32,7 @@ use crate::path::{access, Name};
 const ADDRESS_BYTES: usize = 108;
 /// Permissions are checked by weir; the directory is closed to others.
 const FOR_ALL: u32 = 0o666;
-/// Behind the number of a socket's inode: a link to the path by which it was bound.
+/// The suffix behind the number of a socket's inode: a link to the path by which it was bound.
 const NAME_SUFFIX: &[u8] = b".name";
 
 impl Process {
@@ -82,8 +83,8 @@ impl Process {
         }
     }
 
-    /// Opens a fifo of the kernel mount, where there is one: so it is the same for programs that the
-    /// interposer is not in.
+    /// Opens a fifo of the kernel mount, if there is one, so that it is the same for programs
+    /// without the interposer.
     fn open_beneath(
         &'static self,
         ino: Ino,
@@ -100,17 +101,17 @@ impl Process {
         }
     }
 
-    /// Where the kernel's part of a fifo or socket is.
+    /// The path of the kernel's part of a fifo or socket.
     fn special_path(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
         let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
-        // Its number everywhere, not that of this node's table.
+        // Its instance-wide number, not that of this node's table.
         let home = self.attr(ino)?.home;
         let number = format!("/{SPECIAL}/{:016x}", home.0);
         Ok([&instance.shm_dir, number.as_bytes()].concat())
     }
 
-    /// bind(2) of a Unix socket: makes the name. The path that the kernel shall bind; if it does not, the
-    /// caller says so by [`Process::unbind`].
+    /// bind(2) of a Unix socket: makes the name. Returns the path for the kernel to bind; if that
+    /// fails, the caller must call [`Process::unbind`].
     pub fn bind(&'static self, path: &[u8]) -> Outcome<Vec<u8>> {
         let _call = operation::begin();
         let (parent, name) = match ours!(self.spot(AT_FDCWD, path, false)) {
@@ -136,7 +137,7 @@ impl Process {
         Some(bound)
     }
 
-    /// The kernel did not bind a socket for which [`Process::bind`] has made a name.
+    /// Removes the name that [`Process::bind`] made for a socket that the kernel did not bind.
     pub fn unbind(&'static self, path: &[u8]) {
         let _ = self.unlinkat(AT_FDCWD, path, 0);
     }
@@ -149,7 +150,7 @@ impl Process {
             Found::Inode(ino, FileType::Socket) => {
                 self.who().check(&self.attr(ino)?, access::WRITE)?;
                 let kernels = self.special_path(ino)?;
-                // Of one that a program at another server has bound there is nothing here.
+                // A socket that a program at another server has bound does not exist here.
                 rustix::fs::lstat(&kernels[..]).map_err(|_| Errno::CONNREFUSED)?;
                 as_address(kernels)
             }
@@ -172,7 +173,7 @@ impl Process {
 fn make_fifo(path: &[u8]) -> Result<(), Errno> {
     let mode = Mode::from_raw_mode(FOR_ALL);
     match rustix::fs::mknodat(CWD, path, KernelType::Fifo, mode, 0) {
-        // The umask is the program's.
+        // The program's umask applies.
         Ok(()) => rustix::fs::chmod(path, mode),
         Err(Errno::EXIST) => Ok(()),
         Err(error) => Err(error),

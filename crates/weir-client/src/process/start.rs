@@ -1,8 +1,8 @@
 //! Finding the instance, mapping its memory, connecting.
 //!
-//! Each is done when it is first needed: a process that uses nothing of weir reads two
-//! links and its list of descriptors; one that only looks at files maps the tables; one
-//! that opens, connects.
+//! Each step is done when it is first needed: a process that uses nothing of weir reads two links
+//! and its list of descriptors; one that only looks at files maps the tables; one that opens files
+//! connects.
 
 use core::sync::atomic::Ordering;
 use std::os::unix::ffi::OsStringExt;
@@ -31,15 +31,15 @@ pub(super) const READY: u32 = 2;
 
 /// The environment variable that names the instance by its run directory.
 pub const INSTANCE_VARIABLE: &str = "WEIR_INSTANCE";
-/// The one that says where programs see it, also once the run directory is gone.
+/// The environment variable that holds the mount prefix, even after the run directory is gone.
 pub const PREFIX_VARIABLE: &str = "WEIR_AT";
-/// The one by which a process that begins a program tells it that it inherits no descriptor of weir's: the
-/// process's number.
+/// The environment variable by which a process that begins a program tells it that it inherits no
+/// descriptor of weir's: the process's number.
 pub const NOTHING_VARIABLE: &str = "WEIR_NOTHING_INHERITED";
-/// Where instances are seen if nobody says so.
+/// The default mount prefix of instances.
 const USUAL_PREFIX: &[u8] = b"/weir";
 
-/// Whom this process has been: for good, as threads may still look at one.
+/// The users that this process has been: kept for good, as threads may still look at one.
 #[derive(Debug)]
 pub(super) struct Seen(Slot<SeenUser>);
 
@@ -50,13 +50,13 @@ struct SeenUser {
 }
 
 impl Seen {
-    /// Nobody.
+    /// None yet.
     pub(super) const fn new() -> Seen {
         Seen(Slot::empty())
     }
 
-    /// The one that is equal to `who`. A server that goes to and fro between users needs no more
-    /// memory for it. Under the lock of the process.
+    /// The user that is equal to `who`. A server that switches between users needs no more memory
+    /// for it. Under the lock of the process.
     fn keep(&self, who: Credentials) -> &'static Credentials {
         let mut all = core::iter::successors(self.0.get(), |seen| seen.next.get());
         if let Some(seen) = all.find(|seen| seen.who == who) {
@@ -70,25 +70,25 @@ impl Seen {
     }
 }
 
-/// Where the instance is.
+/// The directories and the prefix of the instance.
 #[derive(Debug)]
 pub struct Instance {
     /// Its run directory.
     pub run_dir: Vec<u8>,
     /// Its directory of shared memory.
     pub shm_dir: Vec<u8>,
-    /// Where it is mounted.
+    /// Its mount prefix.
     pub prefix: Prefix,
 }
 
 impl Instance {
-    /// One that is named and not there any more. What is below its mount is not the kernel's:
-    /// a program would write into a directory that has the mount's name by chance, and go on.
+    /// An instance that is named but gone. The paths below its mount are not the kernel's: a
+    /// program would write into a directory that has the mount's name by chance, and go on.
     fn ended(run_dir: Vec<u8>) -> Instance {
         let named = variable(PREFIX_VARIABLE);
         let prefix = named.and_then(|named| Prefix::new(&named));
         Instance {
-            // Nothing there is a region: whoever needs one learns that the server is gone.
+            // Nothing there is a region: a process that needs one learns that the server is gone.
             shm_dir: run_dir.clone(),
             run_dir,
             prefix: prefix.unwrap_or_else(|| Prefix::new(USUAL_PREFIX).expect("a good prefix")),
@@ -96,7 +96,7 @@ impl Instance {
     }
 }
 
-/// What a process gets of an instance whose directories are gone, or whose server is.
+/// The error for a process whose instance has lost its directories or its server.
 fn ended(error: Errno) -> Errno {
     match error {
         Errno::NOENT | Errno::NOTDIR | Errno::CONNREFUSED | Errno::CONNRESET => Errno::SHUTDOWN,
@@ -105,13 +105,13 @@ fn ended(error: Errno) -> Errno {
 }
 
 impl Process {
-    /// Whether [`Process::start`] has nothing more to do.
+    /// True if [`Process::start`] has nothing more to do.
     #[inline]
     pub(super) fn is_started(&self) -> bool {
         self.state.load(Ordering::Acquire) != UNKNOWN
     }
 
-    /// Initialises, if that has not happened yet: adopts what was inherited over exec.
+    /// Initialises, unless that has happened already: adopts the descriptors inherited over exec.
     pub fn init(&'static self) {
         if !self.is_started() {
             self.start();
@@ -154,7 +154,8 @@ impl Process {
         self.state.store(READY, Ordering::Release);
     }
 
-    /// Reads where the instance is; asks the server if the run directory does not say.
+    /// Reads the directories of the instance; asks the server if the run directory does not name
+    /// them.
     fn find(&self, run_dir: Vec<u8>) -> Option<Instance> {
         let link = |name: &str| {
             let path = [&run_dir, &b"/"[..], name.as_bytes()].concat();
@@ -226,7 +227,7 @@ impl Process {
         }
     }
 
-    /// Has a fork that nobody tells of found out: from the first session on, and the first fork. Most
+    /// Starts to detect unannounced forks: from the first session on, and the first fork. Most
     /// programs have neither.
     pub(super) fn watch_forks(&self) {
         if self.unforked.get().is_none() {
@@ -235,7 +236,7 @@ impl Process {
         }
     }
 
-    /// setuid(2) or one of its kin was called.
+    /// Called after setuid(2) or one of its kin.
     pub fn credentials_changed(&self) {
         if self.instance.get().is_some() {
             self.look_at_credentials();
@@ -256,7 +257,7 @@ impl Process {
         limits::look();
     }
 
-    /// setrlimit(2) or prlimit(2) was called: what may be written without a decision ends.
+    /// Called after setrlimit(2) or prlimit(2): makes the next writes need a decision.
     pub fn limits_changed(&self) {
         limits::look();
         if self.session.get().is_none() {
@@ -266,7 +267,7 @@ impl Process {
         self.files.iter().for_each(|file| file.vnode.decide_anew());
     }
 
-    /// umask(2) was called with `mask`.
+    /// Called after umask(2) with `mask`.
     pub fn umask_changed(&self, mask: u32) {
         self.umask.store(mask & 0o777, Ordering::Relaxed);
     }
@@ -303,8 +304,8 @@ fn named_instance() -> Option<Vec<u8>> {
     variable(INSTANCE_VARIABLE)
 }
 
-/// A variable of the environment, if it is not empty. Before libc has set the environment up, it is
-/// the kernel's.
+/// An environment variable, if it is not empty. Before libc has set up the environment, it is read
+/// from the kernel's.
 pub(super) fn variable(name: &str) -> Option<Vec<u8>> {
     let value = match sys::has_environment() {
         true => std::env::var_os(name)?.into_vec(),
@@ -337,7 +338,7 @@ fn first_environment() -> Option<Vec<u8>> {
     read
 }
 
-/// The number of the calling process, asked of the kernel.
+/// The number of the calling process, from the kernel.
 pub fn own_pid() -> u32 {
     rustix::process::getpid()
         .as_raw_nonzero()

@@ -1,8 +1,8 @@
 //! Looking at attributes: stat, access, statfs.
 //!
-//! All of it is read from shared memory; only the state of the file system as a whole
-//! is asked of the server. The size and the modification time of a file that somebody
-//! writes are those of the writers' cells.
+//! Everything is read from shared memory, except the state of the whole file system, which the
+//! server tells. The size and the modification time of a file that is being written are those of
+//! the writers' cells.
 
 use core::sync::atomic::Ordering;
 
@@ -23,14 +23,13 @@ use crate::operation;
 use crate::path::Credentials;
 use crate::types::{Stat, StatFs, Time};
 
-/// The unit that suits I/O. Python and cp take it for the size of their buffers: at
-/// 64 KiB a call costs little beside its bytes, and the buffer of each open file stays
-/// below what malloc maps (and unmaps) anew each time. C's stdio takes no more than 8 KiB
-/// whatever is said here.
+/// The preferred unit of I/O. Python and cp use it as the size of their buffers: at 64 KiB a call
+/// costs little beside its bytes, and the buffer of each open file stays below the size that malloc
+/// maps (and unmaps) anew each time. C's stdio never uses more than 8 KiB.
 const BLKSIZE: u32 = 64 << 10;
-/// "WEIR". A number of its own: MPI-IO (ROMIO, OMPIO) takes what it does not know for a
-/// plain Unix file system, which is right; so would it take tmpfs's number, but coreutils
-/// then believes that inotify works (tail -f), and polls where it does not know.
+/// "WEIR". A number of its own: MPI-IO (ROMIO, OMPIO) treats an unknown number as a plain Unix file
+/// system, which is right. It would treat tmpfs's number likewise, but coreutils then believes that
+/// inotify works (tail -f); for an unknown number it polls.
 const KIND: u32 = 0x5745_4952;
 /// AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH, AT_EACCESS.
 pub(super) const NOFOLLOW: i32 = 0x100;
@@ -59,7 +58,8 @@ impl Process {
         })
     }
 
-    /// EINVAL: a call has flags that it does not know; nothing, if its path is not weir's.
+    /// Fails with EINVAL if a call has flags that it does not know; `None` if its path is not
+    /// weir's.
     pub(super) fn check_flags(
         &'static self,
         dirfd: Fd,
@@ -74,7 +74,7 @@ impl Process {
         (is_ours || self.is_our_path(dirfd, path)).then_some(Err(Errno::INVAL))
     }
 
-    /// The attributes of what is open, as of now.
+    /// The current attributes of an open file.
     pub(super) fn stat_of_open(&'static self, handle: &Handle) -> Result<Stat, Errno> {
         of_open(self.stat_of(handle.ino()))
     }
@@ -146,7 +146,7 @@ impl Process {
     }
 }
 
-/// Who access(2) asks for: the real user, not the effective one.
+/// The credentials for access(2): the real user, not the effective one.
 fn real_credentials(effective: &Credentials) -> Credentials {
     let mut who = effective.clone();
     who.uid = rustix::process::getuid().as_raw();
@@ -176,8 +176,8 @@ fn stat_from(attr: &Attr, hub: &Hub) -> Stat {
     }
 }
 
-/// A device number that no device has (major 0x57e), and another for each instance that
-/// a process could meet.
+/// A device number that no device has (major 0x57e), different for each instance that a process
+/// could meet.
 fn device(hub: &Hub) -> u64 {
     let incarnation = hub.incarnation.load(Ordering::Relaxed);
     let minor = (incarnation ^ (incarnation >> 20) ^ (incarnation >> 40)) & 0xf_ffff;
@@ -185,26 +185,26 @@ fn device(hub: &Hub) -> u64 {
     ((minor & 0xfff00) << 12) | (0x57e << 8) | (minor & 0xff)
 }
 
-/// A number of a mount that no mount of the kernel's has, for each instance another one.
+/// A mount number that no mount of the kernel's has, different for each instance.
 fn mount(hub: &Hub) -> u64 {
     (1 << 63) | device(hub)
 }
 
-/// Adds what the writers of the file did since the server last heard of them.
+/// Adds the writes to the file that the server has not heard of yet.
 fn add_writers(stat: &mut Stat, attr: &Attr, block: &FileBlock, node: &Node) {
     let size = block.size(node.cells());
     let (mtime, unpublished) = writers(block, node);
     stat.size = size;
-    // The server may have heard of some of it: at least so much is stored.
+    // The server may have heard of some of it: at least this much is stored.
     stat.blocks = attr.allocated.max(unpublished.min(size)).div_ceil(512);
-    // 0: not written since the writers came.
+    // 0: not written since the writers attached.
     if mtime != 0 && mtime > attr.mtime_ns {
         stat.mtime = time(mtime);
         stat.ctime = stat.ctime.max(stat.mtime);
     }
 }
 
-/// When the cells were last written through, and how many bytes their records hold.
+/// The time of the last write through the cells, and the number of bytes that their records hold.
 fn writers(block: &FileBlock, node: &Node) -> (i64, u64) {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     let now = now.tv_sec.saturating_mul(1_000_000_000) + now.tv_nsec;

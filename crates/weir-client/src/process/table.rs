@@ -1,4 +1,4 @@
-//! The descriptor table, and what descriptors refer to.
+//! The descriptor table, and the handles and files behind it.
 //!
 //! ```text
 //! descriptor --> Handle (per open file description) --> Ofd (shared memory: offset, flags)
@@ -6,14 +6,14 @@
 //! ```
 //!
 //! A description that was inherited from a program at another server of this machine is in that
-//! server's memory. The own server does not look there, so that the handle has an *anchor* too: an
+//! server's memory. The own server does not look there, so the handle also has an *anchor*: an
 //! entry of the own table and a placeholder of it, as if this process had opened the file itself.
 //!
-//! Handles and files are never given back to the allocator: a reader that holds one a
-//! moment too long (its descriptor was closed by another thread, which is a race of the
-//! program) meets an unused or another file, never freed memory. They are used again in
-//! the order in which they became free, so that this takes as long as possible. A free
-//! handle keeps its entry of the shared table, so that opening asks nobody for one.
+//! Handles and files are never given back to the allocator: a reader that holds one a moment too
+//! long (its descriptor was closed by another thread, which is a race of the program) meets an
+//! unused or another file, never freed memory. They are reused in the order in which they became
+//! free, so that this takes as long as possible. A free handle keeps its entry of the shared table,
+//! so that opening needs no request for one.
 //!
 //! Lists are changed under [`super::Process::lock`]; the table is read without it.
 
@@ -42,9 +42,9 @@ pub const GONE: u32 = 16;
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Handle {
-    /// The shared part; perhaps of another server.
+    /// The shared part; it may be of another server.
     pub ofd: Slot<Ofd>,
-    /// If so, the entry of the own table.
+    /// The entry of the own table, if it is of another server.
     pub anchor: Slot<Ofd>,
     /// The file, if it is a regular one.
     pub file: Slot<File>,
@@ -58,7 +58,7 @@ pub struct Handle {
     pub anchor_fd: InternalSlot,
     /// Descriptors of this process that refer to it.
     pub fds: AtomicU32,
-    /// Whether a lock was taken by this description.
+    /// True if a lock was taken through this description.
     pub locked: AtomicBool,
     next: Slot<Handle>,
 }
@@ -70,8 +70,7 @@ pub struct File {
     pub vnode: Vnode,
     /// Handles that refer to it.
     pub handles: AtomicU32,
-    /// Whether this process took record locks of it, which end when it closes any
-    /// descriptor of it.
+    /// True if this process took record locks of it, which end when it closes any descriptor of it.
     pub record_locks: AtomicBool,
     /// See [`super::Process::write_life`].
     pub write_life: AtomicU32,
@@ -90,18 +89,18 @@ impl Handle {
         self.anchor.get().or_else(|| self.ofd.get())
     }
 
-    /// Whether the description is another server's.
+    /// True if the description is another server's.
     #[inline]
     pub fn is_elsewhere(&self) -> bool {
         self.anchor.get().is_some()
     }
 
-    /// EIO: an assertion of ours failed in a call on the file, see [`crate::bugs`].
+    /// Fails with EIO if an assertion of ours failed in a call on the file, see [`crate::bugs`].
     pub fn intact(&self) -> Result<(), Errno> {
         self.file.get().map_or(Ok(()), |file| file.vnode.check())
     }
 
-    /// Whether all of `bits` are set.
+    /// True if all of `bits` are set.
     #[inline]
     pub fn has(&self, bits: u32) -> bool {
         self.access.load(Ordering::Relaxed) & bits == bits
@@ -110,17 +109,17 @@ impl Handle {
 
 static TABLE: [Slot<Handle>; MAX_FDS] = [const { Slot::empty() }; MAX_FDS];
 
-/// Behind the greatest descriptor that was ever weir's.
+/// One more than the greatest descriptor that was ever weir's.
 static HIGH: AtomicUsize = AtomicUsize::new(0);
 
-/// What the descriptor refers to, if it is weir's.
+/// The handle of the descriptor, if it is weir's.
 #[inline]
 pub fn get(fd: Fd) -> Option<&'static Handle> {
     #[allow(clippy::cast_sign_loss)] // a negative number is beyond the table
     TABLE.get(fd as usize)?.get()
 }
 
-/// Lets a descriptor refer to `handle`; what it referred to comes back.
+/// Makes a descriptor refer to `handle`; returns its earlier handle.
 pub fn set(fd: Fd, handle: Option<&'static Handle>) -> Option<&'static Handle> {
     #[allow(clippy::cast_sign_loss)] // a negative number is beyond every table
     let slot = TABLE.get(fd as usize)?;
@@ -131,21 +130,21 @@ pub fn set(fd: Fd, handle: Option<&'static Handle>) -> Option<&'static Handle> {
     slot.swap(handle)
 }
 
-/// All descriptors of weir's with what they refer to.
+/// All descriptors of weir's with their handles.
 pub fn all() -> impl Iterator<Item = (Fd, &'static Handle)> {
     (0..)
         .zip(&TABLE[..HIGH.load(Ordering::Relaxed)])
         .filter_map(|(fd, slot)| Some((fd, slot.get()?)))
 }
 
-/// A queue of unused things, linked through themselves.
+/// A queue of unused items, linked through themselves.
 #[derive(Debug)]
 pub struct Queue<T: Linked + 'static> {
     first: Slot<T>,
     last: Slot<T>,
 }
 
-/// What can stand in a [`Queue`].
+/// An item of a [`Queue`].
 pub trait Linked: Default {
     /// The link.
     fn next(&self) -> &Slot<Self>;
@@ -163,7 +162,7 @@ impl Linked for File {
     }
 }
 
-/// How many are allocated at a time.
+/// The number of items allocated at a time.
 const CHUNK: usize = 32;
 
 impl<T: Linked> Queue<T> {
@@ -184,7 +183,7 @@ impl<T: Linked> Queue<T> {
         }
     }
 
-    /// Takes the one that has been here longest.
+    /// Takes the oldest.
     pub fn take(&self) -> Option<&'static T> {
         let item = self.first.get()?;
         let next = item.next().swap(None);
@@ -195,7 +194,7 @@ impl<T: Linked> Queue<T> {
         Some(item)
     }
 
-    /// Takes one; makes new ones if there are none.
+    /// Takes one; makes new ones if it is empty.
     pub fn take_or_make(&self) -> &'static T {
         self.take().unwrap_or_else(|| {
             let chunk: Vec<T> = (0..CHUNK).map(|_| T::default()).collect();
@@ -207,7 +206,7 @@ impl<T: Linked> Queue<T> {
         })
     }
 
-    /// All that are here.
+    /// All items of the queue.
     pub fn iter(&self) -> impl Iterator<Item = &'static T> {
         core::iter::successors(self.first.get(), |item| item.next().get())
     }
@@ -235,7 +234,7 @@ impl Files {
         &self.buckets[ino.index() as usize % BUCKETS]
     }
 
-    /// One reference more to the file `ino`, which is made if it is not here.
+    /// Adds a reference to the file `ino`, which is made if it is not here.
     pub fn open(&self, ino: Ino) -> &'static File {
         let found = self.find(ino);
         let file = found.unwrap_or_else(|| {
@@ -257,8 +256,8 @@ impl Files {
             .find(|file| file.vnode.ino() == ino)
     }
 
-    /// One reference less; true if it was the last. Then the caller detaches the vnode
-    /// and calls [`Files::retire`].
+    /// Removes a reference; true if it was the last. Then the caller detaches the vnode and calls
+    /// [`Files::retire`].
     pub fn close(&self, file: &'static File) -> bool {
         if file.handles.fetch_sub(1, Ordering::Relaxed) > 1 {
             return false;
@@ -277,7 +276,7 @@ impl Files {
         true
     }
 
-    /// The file may be used for another inode.
+    /// Lets the file be used for another inode.
     pub fn retire(&self, file: &'static File) {
         self.unused.put(file);
     }

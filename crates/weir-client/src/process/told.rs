@@ -1,7 +1,7 @@
-//! What a library asks of a path, beside what POSIX has calls for.
+//! A library's questions about a path that POSIX has no calls for.
 //!
-//! Paths are taken as libc takes them, links are followed. What is not below the mount is
-//! refused (EXDEV) and never done by the kernel instead.
+//! Paths are interpreted as in libc, and links are followed. A path that is not below the mount is
+//! refused (EXDEV); the kernel never does the call instead.
 
 use core::sync::atomic::Ordering;
 
@@ -20,18 +20,18 @@ use crate::path::{access, Place};
 use crate::types::Stat;
 use crate::view::View;
 
-/// What is known of a file.
+/// A file's attributes and the servers that keep it.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
-    /// As stat(2) says it.
+    /// The attributes of stat(2).
     pub stat: Stat,
-    /// All that its server says.
+    /// The attributes that its server knows.
     pub attr: Attr,
     /// The server that keeps the inode.
     pub home: Rank,
     /// The caller's server.
     pub here: Rank,
-    /// How many servers there are.
+    /// The number of servers.
     pub servers: u16,
 }
 
@@ -51,7 +51,7 @@ fn ours_only<T>(outcome: Outcome<T>) -> Result<T, Errno> {
 }
 
 impl Process {
-    /// Does something to what a path names.
+    /// Does something to the file that a path names.
     fn with_named<T>(
         &'static self,
         path: &[u8],
@@ -79,7 +79,7 @@ impl Process {
         })
     }
 
-    /// Nobody may have told that the current directory changed.
+    /// Forgets the current directory: nothing reports its changes.
     fn forget_cwd(&self) {
         self.cwd_unknown.store(true, Ordering::Relaxed);
     }
@@ -90,8 +90,8 @@ impl Process {
         Ok((view, attr))
     }
 
-    /// Makes a file read-only for good; EBUSY: it is due, and comes when the last who has it open
-    /// for writing closes it.
+    /// Makes a file read-only for good; EBUSY: it is due, and happens when the last process that
+    /// has it open for writing closes it.
     pub fn laminate_at(&'static self, path: &[u8]) -> Result<(), Errno> {
         let _call = operation::begin();
         self.with_file(path, |ino| {
@@ -100,8 +100,8 @@ impl Process {
         })
     }
 
-    /// Makes what programs of this node wrote to a file visible to other nodes, and as durable
-    /// as its tier is.
+    /// Makes the bytes that programs of this node wrote to a file visible to other nodes, and as
+    /// durable as its tier.
     pub fn sync_at(&'static self, path: &[u8]) -> Result<(), Errno> {
         let _call = operation::begin();
         self.with_file(path, |ino| {
@@ -113,7 +113,8 @@ impl Process {
         })
     }
 
-    /// Sets when other nodes see what is written to a file, or to files made in a directory.
+    /// Sets the time at which other nodes see the bytes written to a file, or to files made in a
+    /// directory.
     pub fn set_visibility_at(
         &'static self,
         path: &[u8],
@@ -126,7 +127,7 @@ impl Process {
         })
     }
 
-    /// What is known of a file or directory.
+    /// The attributes of a file or directory, and its servers.
     pub fn about(&'static self, path: &[u8]) -> Result<About, Errno> {
         let _call = operation::begin();
         self.with_named(path, |ino, _| {
@@ -143,8 +144,8 @@ impl Process {
         })
     }
 
-    /// How many of a file's bytes each server has: of all that is published, and of what programs
-    /// of this node wrote.
+    /// The number of a file's bytes at each server: of all published bytes, and of those that
+    /// programs of this node wrote.
     pub fn layout_at(&'static self, path: &[u8]) -> Result<Layout, Errno> {
         let _call = operation::begin();
         let session = self.session()?;
@@ -170,8 +171,8 @@ impl Process {
         Ok(layout)
     }
 
-    /// open(2) of a file of weir's; EINVAL: a flag that is not among those of [`OPEN_FLAGS`].
-    /// Always close-on-exec.
+    /// open(2) of a file of weir's; EINVAL: a flag that is not in [`OPEN_FLAGS`]. Always
+    /// close-on-exec.
     pub fn open_at(&'static self, path: &[u8], flags: i32, mode: u32) -> Result<Fd, Errno> {
         let flags = OFlags::from_bits_retain(flags.cast_unsigned());
         if !OPEN_FLAGS.contains(flags) {

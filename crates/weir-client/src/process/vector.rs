@@ -1,8 +1,8 @@
 //! Reading and writing of several pieces of memory with one call.
 //!
-//! A vectored write takes its place in the file once, for all its pieces; appended, the
-//! pieces go through one buffer, so that they stay together. The pieces of a read are handed to
-//! the data path together: one look-up, and what lies on other nodes is asked for at once.
+//! A vectored write reserves its range of the file once, for all its pieces; if it appends, the
+//! pieces go through one buffer, so that they stay together. The data path gets the pieces of a
+//! read together: one look-up, and one request to other nodes.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -16,7 +16,7 @@ use crate::data::Target;
 use crate::kernel::Fd;
 use crate::limits;
 
-/// More pieces are refused (IOV_MAX).
+/// The most pieces (IOV_MAX).
 const MAX_PIECES: usize = 1024;
 
 /// Flags of preadv2 and pwritev2.
@@ -99,7 +99,7 @@ impl Process {
         Some(done)
     }
 
-    /// Reads several ranges of a file, wherever in it they are; see [`Vnode::read_all`].
+    /// Reads several ranges of a file, at any offsets; see [`Vnode::read_all`].
     ///
     /// [`Vnode::read_all`]: crate::data::Vnode::read_all
     pub fn read_all(&'static self, fd: Fd, targets: &mut [Target<'_>]) -> Outcome<()> {

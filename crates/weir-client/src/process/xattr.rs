@@ -1,13 +1,13 @@
 //! Extended attributes.
 //!
-//! | names | what is done |
+//! | names | treatment |
 //! | --- | --- |
 //! | `user.weir.*` | weir's own, see [`super::own_xattr`] |
 //! | `user.*` | kept with the inode, by the server of its home |
 //! | all others | refused, and counted |
 //!
-//! As on Linux, `user.*` belongs to regular files and directories only, and who may read or write the
-//! file may read or write them.
+//! As on Linux, `user.*` belongs to regular files and directories only; a process that may read or
+//! write the file may read or write them.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,7 +34,7 @@ const S_ISVTX: u32 = 0o1000;
 /// Numbers of calls that set a value in parts.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
-/// What a name is, of the attribute that a call is about.
+/// The kind of an attribute's name.
 enum Name {
     Own(Result<OwnName, Errno>),
     User,
@@ -231,7 +231,7 @@ impl Process {
         give(&self.session()?.call(ListXattrs { ino })?, out)
     }
 
-    /// The inode of a descriptor that is more than a place (not O_PATH).
+    /// The inode of a descriptor that is not O_PATH.
     fn xattrs_of_descriptor(&'static self, fd: Fd) -> Outcome<Ino> {
         let handle = self.sure_handle(fd)?;
         Some(match handle.has(PATH) {
@@ -240,7 +240,7 @@ impl Process {
         })
     }
 
-    /// ERANGE: no name has so many bytes. EINVAL: it has a namespace only.
+    /// ERANGE: the name is too long. EINVAL: it has a namespace only.
     fn kind_of_name(&'static self, name: &[u8]) -> Result<Name, Errno> {
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(Errno::RANGE);
@@ -256,8 +256,8 @@ impl Process {
     }
 }
 
-/// Whether a process may change the attributes of an inode. In a sticky directory, which many may
-/// write, those of the directory itself are its owner's.
+/// Fails unless a process may change the attributes of an inode. In a sticky directory, which many
+/// may write, only the owner may change those of the directory itself.
 fn check_change(who: &Credentials, attr: &Attr) -> Result<(), Errno> {
     let others = who.uid != 0 && who.uid != attr.uid;
     match attr.file_type() {
@@ -267,7 +267,7 @@ fn check_change(who: &Credentials, attr: &Attr) -> Result<(), Errno> {
     }
 }
 
-/// Gives a program a value of variable length: how long it is, and the value if there is any room.
+/// Copies a value of variable length to `out`, unless that is empty; returns its length.
 fn give(value: &[u8], out: &mut [u8]) -> Result<usize, Errno> {
     if !out.is_empty() {
         let room = out.get_mut(..value.len()).ok_or(Errno::RANGE)?;

@@ -11,12 +11,13 @@ pub const LOCK_UN: u32 = 8;
 /// `F_UNLCK` of fcntl(2).
 pub const F_UNLCK: u32 = 2;
 
-/// Gives back the record locks that a process has of a file, on whose close POSIX ends them.
+/// Gives back the record locks that a process has of a file: POSIX ends them when it closes the
+/// file.
 pub fn end_process_locks<C: NodeClient>(client: &C, ino: Ino) -> Result<(), Errno> {
     client.call(all_records(ino, None))
 }
 
-/// Gives back the locks of a description that comes to its end.
+/// Gives back the locks of a description that ends.
 pub fn end_description_locks<C: NodeClient>(client: &C, ino: Ino, ofd: u32) -> Result<(), Errno> {
     let whole = client.call(Flock {
         ino,

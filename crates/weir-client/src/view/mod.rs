@@ -9,7 +9,7 @@
 //! | file | subject |
 //! | --- | --- |
 //! | this one | names and attributes |
-//! | [`open`] | how a file is opened, and how an open file description ends |
+//! | [`open`] | opening a file, and the end of an open file description |
 //! | [`locks`] | the requests of flock(2) and fcntl(2) |
 
 pub mod locks;
@@ -43,11 +43,11 @@ pub trait NodeClient {
     fn blocks(&self) -> &'static [FileBlock];
     /// The rank of the node's server and the number of servers, if there are several.
     fn several(&self) -> Option<(Rank, u16)>;
-    /// The clock in which the server says how long the tables hold, in ns.
+    /// The clock in which the server says how long the tables are valid, in ns.
     fn now_ns(&self) -> u64;
     /// Sends a request to the server and waits for its reply.
     fn call<O: Operation>(&self, op: O) -> Result<O::Reply, Errno>;
-    /// Tells the server something without waiting.
+    /// Sends the server a note, without waiting.
     fn note(&self, note: Note);
 }
 
@@ -85,7 +85,7 @@ impl<C: NodeClient> NodeClient for &C {
     }
 }
 
-/// How often the server is asked to get done with a change of the tables.
+/// The number of times that the server is asked to finish a change of the tables.
 pub const PATIENCE: u32 = 1000;
 
 /// The file system as a process sees it.
@@ -147,13 +147,13 @@ impl<C: NodeClient> View<C> {
         self.hub.doubts(attr, || self.client.now_ns())
     }
 
-    /// The table of known names, unless the server has not said for long that it holds.
+    /// The table of known names; `None` if the server has not confirmed it for too long.
     fn known(&self) -> Option<&KnownNames<'static>> {
         let is_in_doubt = self.hub.is_in_doubt(|| self.client.now_ns());
         (!is_in_doubt).then_some(&self.known)
     }
 
-    /// As [`Names::lookup`], of a name that this node does not have.
+    /// As [`Names::lookup`], for a name that this node does not have.
     fn lookup_elsewhere(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
         let known = self.known().and_then(|known| known.entry(dir, name));
         if known.is_some() {
@@ -175,7 +175,7 @@ impl<C: NodeClient> View<C> {
         Ok(attr.filter(|attr| attr.is_believed_of(ino) && !self.doubts(attr)))
     }
 
-    /// The attributes, of an inode of another server or a directory; `None`: it is gone.
+    /// The attributes of another server's inode or of a directory; `None`: it is gone.
     fn ask_attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
         if let Some(attr) = self.stand_in_attr(ino)? {
             return Ok(Some(attr));
@@ -183,8 +183,8 @@ impl<C: NodeClient> View<C> {
         if_there(self.client.call(GetAttr { ino }))
     }
 
-    /// As [`Names::attr`], with all that several servers know of a directory, and with
-    /// what writers of any node have published.
+    /// As [`Names::attr`], with the knowledge of all servers of a directory, and with the published
+    /// writes of all nodes.
     pub fn whole_attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
         if !self.is_of_several() {
             return self.attr(ino);
@@ -194,7 +194,7 @@ impl<C: NodeClient> View<C> {
         }
         let attr = self.settled(|names| names.attr(ino))?;
         if attr.is_some_and(|attr| !attr.fresh || attr.ask || self.doubts(&attr)) {
-            // A file that is open here: what is said of it holds until it changes.
+            // The file is open here: the answer is valid until it changes.
             return match if_there(self.client.call(Lease { ino }))? {
                 Some(()) => self.settled(|names| names.attr(ino)),
                 None => Ok(None),
@@ -206,8 +206,8 @@ impl<C: NodeClient> View<C> {
         }
     }
 
-    /// Looks at an inode at one moment: `ask` gets its attributes and, if a program has the
-    /// file open for writing, the block in which the size is. ENOENT: it is gone.
+    /// Looks at an inode at one moment: `ask` gets its attributes and, if a program has the file
+    /// open for writing, the block with its size. ENOENT: it is gone.
     pub fn at_once<T>(
         &self,
         ino: Ino,
@@ -218,8 +218,8 @@ impl<C: NodeClient> View<C> {
             let block = attr.block.checked_sub(1);
             let block = block.and_then(|index| self.client.blocks().get(index as usize));
             let answer = ask(&attr, block);
-            // The last writer may have gone since the attributes were read (it may have been
-            // killed), and they are too old then.
+            // The last writer may have left, or may have been killed, since the attributes were
+            // read; then they are stale.
             if block.is_none_or(|block| block.ino.load(Ordering::Acquire) == attr.ino.0) {
                 return Ok(answer);
             }

@@ -1,8 +1,8 @@
-//! How a file is opened, and how an open file description ends.
+//! Opening a file, and the end of an open file description.
 //!
-//! A description names its inode in shared memory *before* the process looks whether the inode is
-//! still there: a server that lets go of an inode, or laminates it, first says so in the tables,
-//! and then looks for descriptions that name it. So one of the two sees the other.
+//! A description names its inode in shared memory *before* the process checks that the inode still
+//! exists. A server that lets go of an inode, or laminates it, first says so in the tables, and
+//! then looks for descriptions that name it. So one of the two sees the other.
 
 use core::sync::atomic::{fence, Ordering};
 
@@ -19,20 +19,20 @@ use crate::path::walk::Names;
 /// An inode that a program opens.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its number: of a file that is held, in this node's table.
+    /// Its number; of a file that is held, the number in this node's table.
     pub ino: Ino,
     /// Its kind.
     pub kind: FileType,
-    /// The file was made by this very call: its mode does not bar its maker.
+    /// True if this call made the file: its mode does not bar its maker.
     pub new: bool,
-    /// The file's server knows that it is open here.
+    /// True if the file's server knows that it is open here.
     pub held: bool,
-    /// Where its maker may write already.
+    /// The attachment, if its maker may write already.
     pub attached: Option<Attached>,
 }
 
 impl Target {
-    /// Something that was found.
+    /// A file that was found.
     pub fn existing(ino: Ino, kind: FileType) -> Target {
         Target {
             ino,
@@ -43,7 +43,7 @@ impl Target {
         }
     }
 
-    /// A file that a server made, or held if there was one.
+    /// A file that a server made, or held if it existed.
     fn created(made: &Created) -> Target {
         Target {
             ino: made.ino,
@@ -55,22 +55,22 @@ impl Target {
     }
 }
 
-/// How a process opens a file: its descriptors, its credentials.
+/// The parameters with which a process opens a file: its descriptors, its credentials.
 pub trait Opening {
     /// An open file.
     type Opened;
-    /// True if the file is opened for writing, or to be cut.
+    /// True if the file is opened for writing, or to be truncated.
     fn writes(&self) -> bool;
-    /// True if the file is to be cut (`O_TRUNC`).
+    /// True if the file is to be truncated (`O_TRUNC`).
     fn truncates(&self) -> bool;
     /// EACCES: the process may not open a file with these attributes.
     fn check(&self, attr: &Attr) -> Result<(), Errno>;
-    /// Makes a description of the file, by [`View::show_open`]. `by_name`: nothing else keeps the
-    /// file from being let go of.
+    /// Makes a description of the file, by [`View::show_open`]. `by_name`: nothing else prevents
+    /// the server from letting go of the file.
     fn open(&self, attr: &Attr, by_name: bool) -> Result<Self::Opened, Errno>;
-    /// The process may write the file that it made; false if it cannot be written by this.
+    /// Lets the process write the file that it made; false if `opened` cannot be written.
     fn attach(&self, opened: &Self::Opened, at: Attached) -> bool;
-    /// Closes what was opened.
+    /// Closes an opened file.
     fn close(&self, opened: Self::Opened);
 }
 
@@ -81,8 +81,8 @@ impl<C: NodeClient> View<C> {
         self.several.is_some() && (write || self.is_elsewhere(ino))
     }
 
-    /// Makes a file, or holds the file that has the name, by one request. `None`: the name is that
-    /// of something else, or must be looked at step by step.
+    /// Makes a file, or holds the file that has the name, by one request. `None`: something else
+    /// has the name, or the path must be walked step by step.
     pub fn create(&self, op: Create) -> Result<Option<Target>, Errno> {
         let made = self.client.call(op)?;
         Ok((made.new || made.held).then(|| Target::created(&made)))
@@ -103,7 +103,7 @@ impl<C: NodeClient> View<C> {
             if !target.new {
                 how.check(&attr)?;
             }
-            // The server lets go of no file that its maker may write already.
+            // The server does not let go of a file that its maker may write already.
             how.open(&attr, target.attached.is_none())
         });
         if let Some(at) = target.attached {
@@ -123,8 +123,8 @@ impl<C: NodeClient> View<C> {
         Ok(opened)
     }
 
-    /// Opens a file of another server for reading without a request, if this node believes what its
-    /// stand-in says.
+    /// Opens a file of another server for reading without a request, if this node believes the
+    /// file's stand-in.
     fn open_stand_in<O: Opening>(
         &self,
         target: &Target,
@@ -148,9 +148,9 @@ impl<C: NodeClient> View<C> {
         }
     }
 
-    /// The attributes of what is to be opened, by its number in this node's table: of
-    /// several servers, another one may have to be told that the file is open here, and this node's
-    /// who writes it.
+    /// The attributes of an inode that is to be opened, by its number in this node's table. If
+    /// there are several servers, the inode's home may have to be told that the file is open here,
+    /// and this node's server which process writes it.
     pub fn attr_to_open(&self, target: &Target, write: bool) -> Result<Attr, Errno> {
         let ino = target.ino;
         let is_file = target.kind == FileType::File;
@@ -160,10 +160,10 @@ impl<C: NodeClient> View<C> {
         self.attr(ino)?.ok_or(Errno::NOENT)
     }
 
-    /// Says in a description that an inode is open, with `flags` of open(2). ENOENT: it is gone, or
-    /// has no name any more, by which alone it was found: the server may have looked for
-    /// descriptions before this one; EROFS: it was laminated meanwhile, and `writes`. The
-    /// description is free again then.
+    /// Records in a description that an inode is open, with `flags` of open(2). ENOENT: the inode
+    /// is gone, or has lost the name that was the only way to it: the server may have looked for
+    /// descriptions before this one. EROFS: it was laminated meanwhile, and `writes`. On an error
+    /// the description is free again.
     pub fn show_open(
         &self,
         ofd: &Ofd,
@@ -186,28 +186,28 @@ impl<C: NodeClient> View<C> {
         shown
     }
 
-    /// True if no name leads to an inode any more. Of several servers, a directory that another one is
-    /// put over has none before its name has changed.
+    /// True if no name leads to an inode any more. With several servers, a directory that another
+    /// one replaces has none before its name has changed.
     fn has_no_name(&self, attr: &Attr) -> bool {
         let is_dir = attr.file_type() == FileType::Dir;
         attr.nlink == 0 && !(is_dir && self.is_of_several())
     }
 
-    /// Tells the server that a description came to its end, if that means anything: the
-    /// file has no name any more, or is to be laminated now.
+    /// Tells the server that a description has ended, if that matters: the file has no name any
+    /// more, or is to be laminated now.
     pub fn tell_end(&self, ino: Ino, writes: bool) {
         if !self.laminate_if_due(ino, writes) {
             self.client.note(Note::Orphan(ino.0));
         }
     }
 
-    /// Laminates a file whose description came to its end, if that was to do it; false if the
-    /// file has no name any more.
+    /// Laminates a file whose description has ended, if that is due now; false if the file has no
+    /// name any more.
     pub fn laminate_if_due(&self, ino: Ino, writes: bool) -> bool {
         let Some(attr) = self.attr(ino).ok().flatten() else {
             return false;
         };
-        // A server that lets go of a stand-in says for a moment that it has no name.
+        // A server that lets go of a stand-in shows it without a name for a moment.
         let may_have_name = attr.nlink > 0 || attr.home != attr.ino && !attr.fresh;
         let due = match attr.lamination {
             Lamination::Due => true,
@@ -216,7 +216,7 @@ impl<C: NodeClient> View<C> {
         };
         if due && writes && may_have_name {
             let cause = Cause::Close;
-            // If it cannot be done now, the server goes on trying.
+            // If that fails now, the server goes on trying.
             let _ = self.client.call(Laminate { ino, cause });
         }
         attr.nlink > 0

@@ -1,9 +1,9 @@
-//! How a fragment is put in where nothing is, and joined to the rest of its record.
+//! Inserting a fragment into free space, and joining it to the rest of its record.
 //!
-//! A record that is harvested while it grows arrives in fragments, and what newer writes left of it is fragments, too.
-//! Those of one stamp that are neighbours in file and log are joined as extents; those that are one stride of their
-//! record apart are joined as progressions. Fragments of different stamps never are: a late arrival may have to come
-//! between them.
+//! A record that is harvested while it grows arrives in fragments; the parts of it that newer
+//! writes left are fragments, too. Those of one stamp that are neighbours in file and log are
+//! joined as extents; those that are one stride of their record apart are joined as progressions.
+//! Fragments of different stamps never are: a late arrival may have to come between them.
 
 use super::index::Runs;
 use super::overlay::{strides_of, Strides};
@@ -12,7 +12,7 @@ use super::run::{Run, Source};
 use super::strided::FEW;
 
 impl Runs {
-    /// Puts in a run where nothing is.
+    /// Inserts a run into free space.
     pub(super) fn place(&mut self, run: Run) {
         if run.count >= FEW {
             self.strided.insert(run);
@@ -21,7 +21,7 @@ impl Runs {
         }
     }
 
-    /// Puts in a run where nothing is, and joins it to the other fragments of its record.
+    /// Inserts a run into free space, and joins it to the other fragments of its record.
     pub(super) fn adopt(&mut self, mut run: Run, strides: Option<Strides>) {
         let fits = |strides: Strides| run.count == 1 || strides_of(&run) == Some(strides);
         let Some((stride, pos_stride)) = strides.filter(|strides| fits(*strides)) else {
@@ -39,7 +39,7 @@ impl Runs {
         self.join(run);
     }
 
-    /// Puts in a run where nothing is, and joins it to its neighbours.
+    /// Inserts a run into free space, and joins it to its neighbours.
     fn join(&mut self, run: Run) {
         if run.count == 1 {
             self.plain.join(Extent::of(&run));
@@ -48,7 +48,7 @@ impl Runs {
         }
     }
 
-    /// The run of the same record whose last piece is one stride before the first of `run`.
+    /// Returns the run of the same record whose last piece is one stride before the first of `run`.
     fn piece_run_before(&self, run: &Run, stride: u64, pos_stride: u64) -> Option<Run> {
         let at = run.offset.checked_sub(stride)?;
         let plain = self.plain.find(at).map(Extent::run);
@@ -56,7 +56,7 @@ impl Runs {
         chains(&found, run, stride, pos_stride).then_some(found)
     }
 
-    /// The run of the same record whose first piece is one stride behind the last of `run`.
+    /// Returns the run of the same record whose first piece is one stride behind the last of `run`.
     fn piece_run_after(&self, run: &Run, stride: u64, pos_stride: u64) -> Option<Run> {
         let at = run.start_of(run.count - 1) + stride;
         let plain = self.plain.find(at).map(Extent::run);
@@ -64,7 +64,7 @@ impl Runs {
         chains(run, &found, stride, pos_stride).then_some(found)
     }
 
-    /// Takes out a run that is in here.
+    /// Removes a run that is in the index.
     fn take(&mut self, run: &Run) {
         if run.count == 1 {
             let at = self.plain.seek(run.offset);
@@ -75,7 +75,8 @@ impl Runs {
     }
 }
 
-/// Whether `next` goes on where `run` ends, as a progression of the given strides, as the same write.
+/// Returns true if `next` continues `run`, as a progression of the given strides, by the same
+/// write.
 pub(super) fn chains(run: &Run, next: &Run, stride: u64, pos_stride: u64) -> bool {
     let fits =
         |run: &Run| run.count == 1 || (run.stride, run.source.pos_stride()) == (stride, pos_stride);
@@ -87,7 +88,7 @@ pub(super) fn chains(run: &Run, next: &Run, stride: u64, pos_stride: u64) -> boo
         && last.source.advanced(pos_stride) == next.piece(0).source
 }
 
-/// Two runs that [`chains`] as one.
+/// Joins two runs that [`chains`] accepts.
 pub(super) fn chained(run: &Run, next: &Run, stride: u64, pos_stride: u64) -> Run {
     let mut joined = *run;
     joined.count += next.count;

@@ -1,6 +1,7 @@
-//! Parts of runs: which piece is where, and sub-progressions with their sources.
+//! Parts of runs: positions of pieces, and sub-progressions with their sources.
 //!
-//! All runs here are as [`Run::checked`] leaves them, so that nothing overflows; parts asked for must exist (bugs assert).
+//! All runs here are as [`Run::checked`] leaves them, so that nothing overflows; parts asked for
+//! must exist (bugs assert).
 
 use super::run::{FreedRange, PieceSource, Run, Source};
 
@@ -10,8 +11,8 @@ impl Run {
         self.offset + index * self.stride
     }
 
-    /// Appends what of the run lies in `[from, to)`: one run, and at most one more at each
-    /// end, where a piece is cut.
+    /// Appends the part of the run in `[from, to)`: one run, and at most one more at each end,
+    /// where a piece is cut.
     pub fn clip_to(&self, from: u64, to: u64, out: &mut Vec<Run>) {
         if from >= to {
             return;
@@ -109,7 +110,8 @@ impl Run {
         }
     }
 
-    /// Of a run of one piece: `count` pieces of `length`, `stride` apart, the first one at file offset `at`.
+    /// Makes of a run of one piece `count` pieces of `length`, `stride` apart, the first one at
+    /// file offset `at`.
     pub(super) fn comb(&self, at: u64, length: u64, stride: u64, count: u64) -> Run {
         debug_assert!(self.count == 1, "only a contiguous run is combed");
         let stride = if count == 1 { 0 } else { stride };

@@ -1,8 +1,9 @@
 //! [`ExtentIndex`]: the runs of one file.
 //!
-//! Invariant: the runs of an index share no byte of the file. Who wins a byte is decided when the second of two runs
-//! arrives ([`super::overlay`]), never when reading. Runs of one piece stand in a sorted map, progressions in [`Strided`]. Most files
-//! have one run: those cost one small box, files without data nothing.
+//! Invariant: the runs of an index share no byte of the file. The winner of a byte is decided when
+//! the second of two runs arrives ([`super::overlay`]), never when reading. Runs of one piece are
+//! in a sorted map, progressions in [`Strided`]. Most files have one run: those cost one small box,
+//! files without data nothing.
 
 use super::map::OffsetMap;
 use super::overlay::{precedence, strides_of, InsertCounts, Precedence, Strides};
@@ -34,7 +35,7 @@ pub(super) struct Runs {
     pub(super) allocated: u64,
 }
 
-/// What became of the log bytes of a run that was inserted.
+/// The fate of the log bytes of a run that was inserted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Inserted {
     /// Bytes that the file now refers to and did not before.
@@ -49,14 +50,16 @@ impl ExtentIndex {
         ExtentIndex::default()
     }
 
-    /// Lays a run over what is there: where they overlap, the greater stamp wins, byte by byte.
+    /// Lays a run over the existing ones: where they overlap, the greater stamp wins, byte by byte.
     ///
-    /// With equal stamps, bytes that are there already with the same source stay as they are (a growing record that is
-    /// harvested again), and otherwise the newcomer wins. `freed` is told every log range that the file no longer
-    /// refers to: bytes replaced, and bytes of the newcomer that lost.
+    /// With equal stamps, bytes that are there already with the same source stay unchanged (a
+    /// growing record that is harvested again), and otherwise the newcomer wins. `freed` gets every
+    /// log range that the file no longer refers to: bytes replaced, and bytes of the newcomer that
+    /// lost.
     ///
-    /// So that no byte is freed twice, a record that may have been inserted before, in part or whole, comes through
-    /// [`ExtentIndex::grow`]: of its bytes that are *not* here this function cannot know whether they lost earlier.
+    /// So that no byte is freed twice, a record that may have been inserted before, in part or
+    /// whole, comes through [`ExtentIndex::grow`]: this function cannot know if bytes of it that
+    /// are *not* here lost earlier.
     pub fn insert(
         &mut self,
         run: Run,
@@ -66,7 +69,8 @@ impl ExtentIndex {
         Ok(self.overlay(run, strides_of(&run), freed))
     }
 
-    /// Inserts what a growing record gained since it was inserted as `before`: longer, or with more pieces.
+    /// Inserts the part that a growing record gained since it was inserted as `before`: longer, or
+    /// with more pieces.
     ///
     /// The pieces join those that are here, so that a record harvested a thousand times is still one run.
     pub fn grow(
@@ -130,7 +134,7 @@ impl ExtentIndex {
         tally.outcome(run.log_bytes())
     }
 
-    /// The general form, into which smaller ones are turned.
+    /// Returns the general form; a smaller one is converted to it.
     pub(super) fn many(&mut self) -> &mut Runs {
         if !matches!(self.repr, Repr::Many(_)) {
             let mut runs = Box::<Runs>::default();

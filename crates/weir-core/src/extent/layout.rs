@@ -1,10 +1,10 @@
-//! How many bytes of a file each server's tiers have.
+//! The bytes of a file in each server's tiers.
 
 use std::collections::BTreeMap;
 
 use super::{Run, Source};
 
-/// The bit of a slab's number that says that it is a file of a storage directory.
+/// The bit of a slab's number that marks a file of a storage directory.
 const FILE_TIER: u32 = 1 << 31;
 
 /// Bytes of a file in each server's tiers, by rank. Holes count nothing.
@@ -21,7 +21,7 @@ pub struct Tiers {
 }
 
 impl Layout {
-    /// Counts the bytes that runs have of `[from, to)`.
+    /// Counts the bytes of runs in `[from, to)`.
     pub fn add(&mut self, runs: &[Run], from: u64, to: u64) {
         let mut inside = Vec::new();
         for run in runs {
@@ -39,7 +39,7 @@ impl Layout {
         }
     }
 
-    /// The servers that have some of it, by rank.
+    /// Returns the servers that have bytes of it, by rank.
     pub fn servers(&self) -> impl Iterator<Item = (u16, Tiers)> + '_ {
         self.0.iter().map(|(rank, tiers)| (*rank, *tiers))
     }

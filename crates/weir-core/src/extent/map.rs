@@ -1,34 +1,37 @@
 //! A sorted map of things with a file offset, in chunks.
 //!
-//! Intuition: a B-tree of two levels. Things lie sorted in chunks of at most [`CHUNK`]; the offset that each chunk begins
-//! with stands in one flat array, so that a look-up is a binary search in that array (a few cache lines, mostly
-//! hot) and one in a chunk, which begins where the thing would be if offsets were spread evenly: mostly it is there or
-//! next to it, so that a look-up in a big map misses the cache once or twice. An insertion moves half a chunk, a split
-//! moves the array of chunks once in `CHUNK / 2` insertions. Things that arrive in ascending order fill their chunks wholly.
+//! Intuition: a B-tree of two levels. Things lie sorted in chunks of at most [`CHUNK`]; the first
+//! offsets of all chunks are in one flat array, so that a look-up is a binary search in that array
+//! (a few cache lines, mostly hot) and one in a chunk. That one begins where the thing would be if
+//! offsets were spread evenly: mostly it is there or next to it, so that a look-up in a big map
+//! misses the cache once or twice. An insertion moves half a chunk, a split moves the array of
+//! chunks once in `CHUNK / 2` insertions. Things that arrive in ascending order fill their chunks
+//! wholly.
 //!
-//! Invariants: no chunk is empty; offsets ascend strictly over all chunks; `firsts[i]` is the offset of `chunks[i][0]`.
-//! Keys must not be changed in place but by [`OffsetMap::get_mut`] users that leave the offset as it is.
+//! Invariants: no chunk is empty; offsets ascend strictly over all chunks; `firsts[i]` is the
+//! offset of `chunks[i][0]`. Keys must not be changed in place but by [`OffsetMap::get_mut`] users
+//! that leave the offset as it is.
 
 /// Most things in a chunk; few in tests, so that small cases have several.
 pub(super) const CHUNK: usize = if cfg!(test) { 16 } else { 128 };
 
-/// What the map is sorted by.
+/// The key by which the map is sorted.
 pub(super) trait Keyed: Copy {
     fn offset(&self) -> u64;
 }
 
-/// A place in the map: valid until the next change.
+/// A position in the map: valid until the next change.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct At {
     chunk: usize,
     index: usize,
 }
 
-/// The last of `things` at `offset` or before it, where `first`, the offset of the first of them, is not behind
-/// `offset`. `upto` is where the next chunk begins.
+/// Returns the last of `things` at `offset` or before it, where `first`, the offset of the first of
+/// them, is not behind `offset`. `upto` is the offset at which the next chunk begins.
 ///
-/// Interpolation search: guess, widen the guess in doubling steps until it holds the answer, halve. However the offsets
-/// are spread, it costs at most twice the steps of a binary search.
+/// Interpolation search: guess, widen the guess in doubling steps until it holds the answer, halve.
+/// For any distribution of the offsets it costs at most twice the steps of a binary search.
 fn floor_in<T: Keyed>(things: &[T], offset: u64, first: u64, upto: Option<u64>) -> usize {
     let count = things.len();
     let before = |index: usize| things[index].offset() <= offset;
@@ -114,7 +117,7 @@ impl<T: Keyed> OffsetMap<T> {
         self.chunks.get(at.chunk)?.get(at.index)
     }
 
-    /// The thing at `at`, whose offset must stay what it is.
+    /// Returns the thing at `at`, whose offset must not change.
     pub(super) fn get_mut(&mut self, at: At) -> Option<&mut T> {
         self.chunks.get_mut(at.chunk)?.get_mut(at.index)
     }
@@ -178,12 +181,12 @@ impl<T: Keyed> OffsetMap<T> {
         self.chunks.iter().flatten()
     }
 
-    /// Puts in a thing whose offset is not there yet.
+    /// Inserts a thing whose offset is not there yet.
     pub(super) fn insert(&mut self, thing: T) {
         self.insert_at(self.lower_bound(thing.offset()), thing);
     }
 
-    /// Puts in a thing before the one at `at`, which is its place in the order.
+    /// Inserts a thing before the one at `at`, which is its position in the order.
     pub(super) fn insert_at(&mut self, at: At, thing: T) {
         self.len += 1;
         let key = thing.offset();
@@ -220,7 +223,7 @@ impl<T: Keyed> OffsetMap<T> {
         self.chunks[chunk].insert(index, thing);
     }
 
-    /// Puts `thing` in the place of the one at `at`; it lies between the same neighbours.
+    /// Replaces the thing at `at` by `thing`; it lies between the same neighbours.
     pub(super) fn advance(&mut self, at: At, thing: T) {
         if at.index == 0 {
             self.firsts[at.chunk] = thing.offset();
@@ -228,7 +231,7 @@ impl<T: Keyed> OffsetMap<T> {
         self.chunks[at.chunk][at.index] = thing;
     }
 
-    /// Takes out what is at `at`.
+    /// Removes the thing at `at`.
     pub(super) fn remove(&mut self, at: At) -> T {
         self.len -= 1;
         let thing = self.chunks[at.chunk].remove(at.index);
@@ -236,7 +239,7 @@ impl<T: Keyed> OffsetMap<T> {
         thing
     }
 
-    /// Takes out all things with offsets in `[start, end)`, in order.
+    /// Removes all things with offsets in `[start, end)`, and returns them in order.
     pub(super) fn drain(&mut self, start: u64, end: u64, taken: &mut dyn FnMut(T)) {
         let (low, high) = (self.lower_bound(start), self.lower_bound(end));
         let before = self.len;
@@ -303,7 +306,7 @@ impl<T: Keyed> OffsetMap<T> {
             + self.firsts.capacity() * 8
     }
 
-    /// Gives back what growth left unused.
+    /// Gives back the unused memory that growth left.
     pub(super) fn shrink(&mut self) {
         self.firsts.shrink_to_fit();
         self.chunks.shrink_to_fit();

@@ -15,8 +15,8 @@ use super::plain::Extent;
 use super::progression::{cut, cut_by_range, same_bytes, Place};
 use super::run::{FreedRange, Run};
 
-/// The strides of a fragment's record in the file and the log, by which the rest of the record is
-/// found.
+/// The strides of a fragment's record in the file and the log. The rest of the record is found by
+/// them.
 pub(super) type Strides = (u64, u64);
 
 /// Counts the log bytes that an insertion replaces, loses or finds present.
@@ -153,8 +153,8 @@ impl Runs {
         });
     }
 
-    /// Lays an extent that meets no progression over the other extents, from left to right. What survives goes to
-    /// `live`, or without that straight in.
+    /// Lays an extent that meets no progression over the other extents, from left to right. The
+    /// surviving parts go to `live`, or without that straight into the index.
     fn overlay_extent(
         &mut self,
         extent: Extent,
@@ -191,7 +191,8 @@ impl Runs {
         }
     }
 
-    /// From `at` on, the first extent in the way of `new` that does not give way, and whether any before it does.
+    /// Returns the first extent from `at` on that overlaps `new` and does not give way, and whether
+    /// any before it does.
     fn first_standing(&self, mut at: At, new: &Extent) -> (Option<(Extent, Precedence)>, bool) {
         let mut replaces = false;
         while let Some(old) = self.plain.get(at).filter(|old| old.offset < new.end()) {
@@ -204,7 +205,7 @@ impl Runs {
         (None, replaces)
     }
 
-    /// Puts in an extent in place of those in its range, of which `first` is the first.
+    /// Inserts an extent in place of those in its range, of which `first` is the first.
     fn replace_extents(&mut self, first: At, extent: Extent, tally: &mut InsertCounts<'_>) {
         let range = |extent: &Extent| (extent.offset, extent.length);
         let old = self
@@ -225,7 +226,8 @@ impl Runs {
         self.plain.join(extent);
     }
 
-    /// Lays a progression that meets no other progression over the extents. What survives goes to `live`.
+    /// Lays a progression that meets no other progression over the extents. The surviving parts go
+    /// to `live`.
     fn overlay_progression(&mut self, run: Run, live: &mut Vec<Run>, tally: &mut InsertCounts<'_>) {
         // In order of the file: `rest` (its next part last) lies behind the extents that were looked at.
         let mut rest = vec![run];

@@ -1,8 +1,8 @@
-//! Contiguous extents of a file that share no byte, sorted: what most of an index is.
+//! Contiguous extents of a file that share no byte, sorted: most of an index.
 //!
-//! An extent is a run of one piece in 40 bytes. Two of them are joined when they are neighbours in the file and in the
-//! log and carry the same stamp; with different stamps they are not, since a late arrival with a stamp between the
-//! two would have to tell them apart.
+//! An extent is a run of one piece in 40 bytes. Two of them are joined when they are neighbours in
+//! the file and in the log and carry the same stamp. With different stamps they are not, because a
+//! late arrival with a stamp between the two would have to tell them apart.
 
 use super::map::{At, Keyed, OffsetMap};
 use super::run::{Piece, PieceSource, Run, Source};
@@ -104,7 +104,7 @@ impl Extent {
         }
     }
 
-    /// Whether both put a shared byte at the same place.
+    /// Returns true if both map their shared bytes to the same source.
     pub(super) fn same_bytes(&self, other: &Extent) -> bool {
         let place = |extent: &Extent| {
             (
@@ -116,7 +116,7 @@ impl Extent {
         self.hole == other.hole && (self.hole || place(self) == place(other))
     }
 
-    /// Whether `next` goes on where this ends, in the file and in the log, as the same write.
+    /// Returns true if `next` continues this extent, in the file and in the log, by the same write.
     pub(super) fn continued_by(&self, next: &Extent) -> bool {
         self.end() == next.offset && self.stamp == next.stamp && self.same_bytes(next)
     }
@@ -132,7 +132,7 @@ impl OffsetMap<Extent> {
         }
     }
 
-    /// Takes `[start, end)` out of the file; reports what was there.
+    /// Removes `[start, end)` from the file; reports the extents that were there.
     pub(super) fn clear_range(&mut self, start: u64, end: u64, taken: &mut dyn FnMut(Extent)) {
         let at = self.seek(start);
         let Some(first) = self.get_mut(at).filter(|extent| extent.offset < end) else {
@@ -161,7 +161,7 @@ impl OffsetMap<Extent> {
         }
     }
 
-    /// Puts in an extent where nothing is, and joins it to what it continues and what continues it.
+    /// Inserts an extent into free space, and joins it to its neighbours.
     pub(super) fn join(&mut self, extent: Extent) {
         self.join_at(self.lower_bound(extent.offset), extent);
     }
@@ -198,7 +198,8 @@ impl OffsetMap<Extent> {
         }
     }
 
-    /// Puts `extent` in the place of one of the same range; says whether it could, neighbours to join not being there.
+    /// Replaces an extent of the same range by `extent`; returns false if it could not, because
+    /// there are neighbours to join.
     pub(super) fn exchange(&mut self, at: At, extent: Extent) -> bool {
         let before = self.previous(at).and_then(|at| self.get(at));
         let after = self.get(self.next(at));

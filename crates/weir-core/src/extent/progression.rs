@@ -1,8 +1,9 @@
-//! The algebra of runs: what remains of one where another is taken away.
+//! The algebra of runs: the rest of a run when another is taken away.
 //!
-//! Intuition: take a comb away from a ruler and what remains is a comb, the gaps between the teeth; take a ruler away
-//! from a comb and two shorter combs remain; two combs of one stride meet in the same way at every tooth. So the usual
-//! cases give a handful of runs, however many pieces there are:
+//! Intuition: take a comb away from a ruler, and the gaps between the teeth remain, which are a
+//! comb; take a ruler away from a comb, and two shorter combs remain; two combs of one stride meet
+//! in the same way at every tooth. So the usual cases give a handful of runs, for any number of
+//! pieces:
 //!
 //! | from | is taken | remain at most |
 //! | --- | --- | --- |
@@ -12,11 +13,12 @@
 //! | a progression | one whose stride is in a small ratio to its own | as above, once a residue class |
 //! | a progression | one of another stride | the untouched stretches, and the pieces it really meets |
 //!
-//! All functions take runs as [`Run::checked`] leaves them and report parts of the first argument, with their sources.
+//! All functions take runs as [`Run::checked`] leaves them and report parts of the first argument,
+//! with their sources.
 
 use super::run::{Run, Source};
 
-/// Where a part lies with respect to a range.
+/// The position of a part with respect to a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     Before,
@@ -134,8 +136,9 @@ fn cut_contiguous(a: &Run, b: &Run, out: &mut dyn FnMut(bool, Run)) {
     upto(false, a.end());
 }
 
-/// Two progressions of one stride. In every slot of `stride` bytes that begins with a piece of `a`, `b` covers the same
-/// bytes, while both last: those behind `shift`, and, of the piece before, those that reach over into the slot.
+/// Two progressions of one stride. In every slot of `stride` bytes that begins with a piece of `a`,
+/// `b` covers the same bytes, while both last: those behind `shift`, and, of the piece before,
+/// those that reach over into the slot.
 fn cut_aligned(a: &Run, b: &Run, out: &mut dyn FnMut(bool, Run)) {
     let stride = a.stride;
     // Piece j of b starts in slot j + ahead - behind of a, `shift` bytes into it.
@@ -209,7 +212,7 @@ fn cut_unaligned(a: &Run, b: &Run, out: &mut dyn FnMut(bool, Run)) {
     if !few || high - low < 4 * classes_a {
         cut_piecewise(a, b, out);
     } else if a.count - (high - low) > 2 * classes_a {
-        // What lies before and behind `b` stays in one, instead of one a class.
+        // The parts before and behind `b` stay in one, instead of one a class.
         if low > 0 {
             out(false, a.sub(0, low));
         }
@@ -252,7 +255,7 @@ fn cut_by_classes(
     }
 }
 
-/// Takes apart only the pieces that are met; the cost is theirs.
+/// Takes apart only the pieces that `b` meets; the cost is proportional to their number.
 fn cut_piecewise(a: &Run, b: &Run, out: &mut dyn FnMut(bool, Run)) {
     let mut clean = 0;
     while let Some(index) = first_meeting(a, b, clean) {
@@ -267,19 +270,20 @@ fn cut_piecewise(a: &Run, b: &Run, out: &mut dyn FnMut(bool, Run)) {
     }
 }
 
-/// The first file offset that lies in both.
+/// Returns the first file offset that lies in both.
 pub(super) fn first_common(a: &Run, b: &Run) -> Option<u64> {
     let at = a.start_of(first_meeting(a, b, 0)?);
     Some(at.max(b.start_of(b.ending_after(at))))
 }
 
-/// The first piece of `a`, from piece `from` on, that shares a byte with `b`; in logarithmic time.
+/// Returns the first piece of `a`, from piece `from` on, that shares a byte with `b`; in
+/// logarithmic time.
 fn first_meeting(a: &Run, b: &Run, from: u64) -> Option<u64> {
     let from = from.max(a.ending_after(b.offset));
     let mut index = from;
     if a.count > 1 && b.count > 1 && from < a.count {
-        // Piece i and a piece of `b` (were it without end) meet where the last byte of piece i is less than `reach`
-        // behind the start of a piece of `b`.
+        // Piece i and a piece of `b` (were it without end) meet where the last byte of piece i is
+        // less than `reach` behind the start of a piece of `b`.
         let last = a.start_of(from) + a.length - 1 - b.offset;
         let (reach, behind) = (a.length + b.length - 1, last % b.stride);
         if behind >= reach {
@@ -295,8 +299,8 @@ fn first_meeting(a: &Run, b: &Run, from: u64) -> Option<u64> {
 
 /// The smallest `k` with `low <= step * k mod modulus <= high`, for `0 < low <= high < modulus`.
 ///
-/// Either a multiple of `step` lies in the range before the first wrap, or the question is how many wraps it takes, which is
-/// the same question modulo `step`: Euclid's algorithm with a range.
+/// Either a multiple of `step` lies in the range before the first wrap, or the number of wraps is
+/// asked for, which is the same question modulo `step`: Euclid's algorithm with a range.
 fn first_in_range(step: u64, modulus: u64, low: u64, high: u64) -> Option<u64> {
     let step = step % modulus;
     if step == 0 {
@@ -312,7 +316,8 @@ fn first_in_range(step: u64, modulus: u64, low: u64, high: u64) -> Option<u64> {
     u64::try_from(reached.div_ceil(u128::from(step))).ok()
 }
 
-/// Whether two runs put every byte that they share at the same place of the log, as states of one growing record do.
+/// Returns true if two runs put every byte that they share at the same position of the log, as
+/// states of one growing record do.
 ///
 /// Both are linear, so that agreeing at one byte and in the slope is agreeing everywhere.
 pub(super) fn same_bytes(a: &Run, b: &Run) -> bool {

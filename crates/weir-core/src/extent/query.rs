@@ -1,7 +1,8 @@
-//! What an index is asked: pieces for a read, runs for a client's cache, data and holes for lseek and st_blocks.
+//! The queries of an index: pieces for a read, runs for a client's cache, data and holes for lseek
+//! and st_blocks.
 //!
-//! Gaps between pieces read as zeros, as holes do; holes are reported all the same, with their stamps, since who copies
-//! an index must copy them too.
+//! Gaps between pieces read as zeros, as holes do; holes are reported all the same, with their
+//! stamps, because a copy of an index needs them too.
 
 use super::index::{ExtentIndex, Repr, Runs};
 use super::plain::Extent;
@@ -20,7 +21,8 @@ pub struct Known {
 const CURSORS: usize = 32;
 
 impl ExtentIndex {
-    /// Appends to `out` the pieces that meet `[start, end)`, clipped to it, in order. What lies between them is holes.
+    /// Appends to `out` the pieces that meet `[start, end)`, clipped to it, in order. The gaps
+    /// between them are holes.
     pub fn query(&self, start: u64, end: u64, out: &mut Vec<Piece>) {
         let from = out.len();
         let mut strided = false;
@@ -46,7 +48,8 @@ impl ExtentIndex {
 
     /// Visits the pieces that meet `[start, end)`, clipped to it, in order, without allocating.
     ///
-    /// Where more than 32 progressions interleave in the range, a piece costs a look at each of them.
+    /// If more than 32 progressions interleave in the range, each piece costs a check of each of
+    /// them.
     pub fn for_each_piece_in(&self, start: u64, end: u64, visit: &mut dyn FnMut(Piece)) {
         match &self.repr {
             _ if start >= end => {}
@@ -61,10 +64,11 @@ impl ExtentIndex {
         }
     }
 
-    /// Appends to `out` the runs that meet `[start, end)`, whole, at most `max` (at least one) of them, and returns the
-    /// part of the range for which they are all there is.
+    /// Appends to `out` the runs that meet `[start, end)`, whole, at most `max` (at least one) of
+    /// them. Returns the part of the range for which they are complete.
     ///
-    /// A progression of a million pieces is one run. Runs come in the order in which they first meet the range.
+    /// A progression of a million pieces is one run. Runs come in the order in which they first
+    /// meet the range.
     pub fn runs_in(&self, start: u64, end: u64, max: usize, out: &mut Vec<Run>) -> Known {
         let all = Known {
             lo: start,
@@ -96,7 +100,7 @@ impl ExtentIndex {
             .map_or(all, |(at, _)| Known { lo: start, hi: *at })
     }
 
-    /// The first offset at or behind `from` that holds data, as SEEK_DATA wants it.
+    /// Returns the first offset at or behind `from` that holds data, as SEEK_DATA does.
     pub fn next_data(&self, from: u64) -> Option<u64> {
         let extent_from = |extent: &Extent| {
             (extent.end() > from && !extent.is_hole()).then(|| extent.offset.max(from))
@@ -115,8 +119,8 @@ impl ExtentIndex {
         }
     }
 
-    /// The first offset at or behind `from` that holds no data, as SEEK_HOLE wants it (the end of the file is the
-    /// caller's affair: behind the last data all is hole).
+    /// Returns the first offset at or behind `from` that holds no data, as SEEK_HOLE does (the
+    /// caller handles the end of the file: behind the last data all is hole).
     pub fn next_hole(&self, from: u64) -> u64 {
         match &self.repr {
             Repr::Empty => from,
@@ -157,7 +161,7 @@ impl ExtentIndex {
         }
     }
 
-    /// Log bytes that the file refers to: what st_blocks tells.
+    /// Returns the log bytes that the file refers to, for st_blocks.
     pub fn allocated_bytes(&self) -> u64 {
         match &self.repr {
             Repr::Empty => 0,
@@ -175,7 +179,7 @@ impl ExtentIndex {
         }
     }
 
-    /// Whether nothing is held, not even a hole.
+    /// Returns true if nothing is held, not even a hole.
     pub fn is_empty(&self) -> bool {
         self.run_count() == 0
     }
@@ -283,11 +287,13 @@ impl Runs {
         }
     }
 
-    /// Walks over data from `from` on. Where progressions of one stride cover a whole stride between them, they
-    /// go on doing so as long as all of them last: so a file of a million interleaved pieces is a few steps.
+    /// Walks over data from `from` on. Where progressions of one stride cover a whole stride
+    /// between them, they go on doing so as long as all of them last: so a file of a million
+    /// interleaved pieces is a few steps.
     fn next_hole(&self, from: u64) -> u64 {
         let mut at = from;
-        // The stretch over which all data came from progressions of one stride, and the periods that all of them last.
+        // The stretch over which all data came from progressions of one stride, and the periods
+        // that all of them last.
         let mut stretch = from;
         let mut stride = 0;
         let mut periods = u64::MAX;

@@ -1,7 +1,7 @@
-//! Runs: where the bytes of a file lie, as arithmetic progressions.
+//! Runs: the location of a file's bytes, as arithmetic progressions.
 //!
-//! A run is `count` pieces of `length` bytes, `stride` bytes apart in the file. Piece `i` lies `i * pos_stride` bytes
-//! behind the first one in the log:
+//! A run is `count` pieces of `length` bytes, `stride` bytes apart in the file. Piece `i` lies
+//! `i * pos_stride` bytes behind the first one in the log:
 //!
 //! ```text
 //!           |<---- stride ---->|
@@ -11,23 +11,25 @@
 //!           ^ pos
 //! ```
 //!
-//! Invariants of a run that [`Run::validate`] passed (every run inside the index is one): `length > 0`, `count > 0`,
-//! `stride >= length` and `pos_stride >= length` when there is more than one piece, and neither the file range nor the
-//! log range passes `i64::MAX`. So no arithmetic below can overflow, and no two pieces of a run share a byte of the file
-//! or of the log.
+//! Invariants of a run that [`Run::validate`] passed (every run inside the index is one):
+//! `length > 0`, `count > 0`, `stride >= length` and `pos_stride >= length` when there is more than
+//! one piece, and neither the file range nor the log range passes `i64::MAX`. So no arithmetic
+//! below can overflow, and no two pieces of a run share a byte of the file or of the log.
 //!
-//! Runs cross the wire (serde), so those that come from a client are hostile until validated. That a run lies inside
-//! a slab that its sender was lent is not known here; the server checks it, with [`Run::log_end`].
+//! Runs cross the wire (serde), so those that come from a client are hostile until validated. That
+//! a run lies inside a slab that its sender was lent is not known here; the server checks it, with
+//! [`Run::log_end`].
 
 use serde::{Deserialize, Serialize};
 
-/// The largest file offset, and the largest position in a slab: what `off_t` can say.
+/// The largest file offset, and the largest position in a slab: the maximum of `off_t`.
 pub const MAX_OFFSET: u64 = i64::MAX as u64;
 
-/// Where the bytes of a run lie.
+/// The location of a run's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Source {
-    /// Bytes in a slab: byte `k` of piece `i` is at `pos + i * pos_stride + k` of slab `slab` of server `rank`.
+    /// Bytes in a slab: byte `k` of piece `i` is at `pos + i * pos_stride + k` of slab `slab` of
+    /// server `rank`.
     Log {
         /// The server that owns the slab.
         rank: u16,
@@ -42,7 +44,8 @@ pub enum Source {
     Hole,
 }
 
-/// An arithmetic progression of pieces of a file: piece `i` covers `[offset + i * stride, + length)`, for `i < count`.
+/// An arithmetic progression of pieces of a file: piece `i` covers
+/// `[offset + i * stride, + length)`, for `i < count`.
 ///
 /// With one piece, `stride` is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -57,11 +60,11 @@ pub struct Run {
     pub count: u64,
     /// Order of the write among the writes of its file: where runs overlap, the greater stamp wins.
     pub stamp: u64,
-    /// Where the bytes are.
+    /// The location of the bytes.
     pub source: Source,
 }
 
-/// Where the bytes of one contiguous piece lie.
+/// The location of the bytes of one contiguous piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PieceSource {
     /// Bytes `[pos, pos + length)` of slab `slab` of server `rank`.
@@ -84,7 +87,7 @@ pub struct Piece {
     pub offset: u64,
     /// Bytes.
     pub length: u64,
-    /// Where the bytes are.
+    /// The location of the bytes.
     pub source: PieceSource,
     /// The stamp of the run that the piece belongs to.
     pub stamp: u64,
@@ -103,7 +106,7 @@ pub struct FreedRange {
     pub len: u64,
 }
 
-/// Why a run is refused.
+/// The reasons for refusing a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RunError {
     /// A run of no bytes.
@@ -130,7 +133,7 @@ pub enum RunError {
         /// File offset of the run.
         offset: u64,
     },
-    /// What was given as an earlier state of a record is not one.
+    /// The given earlier state of a record is not one.
     #[error("the run at {offset} with stamp {stamp} did not grow out of the one given")]
     NotGrown {
         /// File offset of the run.
@@ -324,8 +327,8 @@ impl Run {
         Ok(())
     }
 
-    /// Validates, and gives the run its simplest form: one piece where the pieces are contiguous in file and log, no
-    /// strides where there is one piece.
+    /// Validates, and gives the run its simplest form: one piece where the pieces are contiguous in
+    /// file and log, no strides where there is one piece.
     pub fn checked(mut self) -> Result<Run, RunError> {
         self.validate()?;
         let dense = match self.source {

@@ -1,4 +1,5 @@
-//! What is done with an index at rest: stamps are forgotten, holes go, neighbours join, progressions are found again.
+//! Settling an index at rest: stamps are forgotten, holes go, neighbours join, progressions are
+//! found again.
 
 use super::adopt::{chained, chains};
 use super::index::{ExtentIndex, Repr, Runs};
@@ -8,23 +9,25 @@ use super::run::{FreedRange, PieceSource, Run};
 use super::strided::{Strided, FEW};
 
 impl ExtentIndex {
-    /// Forgets all holes: for when no run with a stamp below theirs can arrive any more.
+    /// Forgets all holes: allowed once no run with a stamp below theirs can arrive any more.
     pub fn drop_holes(&mut self) {
         self.drop_holes_before(u64::MAX);
     }
 
-    /// Forgets all stamps: for when no run can arrive any more whose stamp is not greater than all that are here.
+    /// Forgets all stamps: allowed once no run can arrive any more whose stamp is not greater than
+    /// all that are here.
     ///
-    /// Also drops holes. What is left is the smallest form that the index knows of the file.
+    /// Also drops holes. The result is the smallest form that the index has for the file.
     pub fn settle(&mut self) {
         self.coalesce_before(u64::MAX);
     }
 
-    /// Forgets the order of all runs with stamps below `stamp` (their stamps become 0), joins what is contiguous or in
-    /// progression then, and drops their holes.
+    /// Forgets the order of all runs with stamps below `stamp` (their stamps become 0), joins those
+    /// that are then contiguous or in progression, and drops their holes.
     ///
-    /// No run with a stamp below `stamp` may arrive afterwards, not even a record that is here already: `stamp` is at
-    /// most that of the oldest record that is not yet finished or not yet harvested. Costs a sort of all extents.
+    /// No run with a stamp below `stamp` may arrive afterwards, not even a record that is here
+    /// already: `stamp` is at most that of the oldest record that is not yet finished or not yet
+    /// harvested. Costs a sort of all extents.
     pub fn coalesce_before(&mut self, stamp: u64) {
         self.drop_holes_before(stamp);
         if let Repr::One(only) = &mut self.repr {
@@ -43,7 +46,7 @@ impl ExtentIndex {
         self.simplify();
     }
 
-    /// Forgets all runs: the file is gone. `freed` is told of all its log bytes.
+    /// Forgets all runs: the file is gone. `freed` gets all its log bytes.
     pub fn clear(&mut self, freed: &mut dyn FnMut(FreedRange)) {
         self.for_each_run(&mut |run| run.for_each_log_range(freed));
         self.repr = Repr::Empty;
@@ -84,7 +87,7 @@ impl Runs {
             .chain(self.strided.iter().copied())
     }
 
-    /// The runs with stamps below `stamp`, now 0, in the order of the file, and the others.
+    /// Returns the runs with stamps below `stamp`, now 0, in the order of the file, and the others.
     fn split_off_before(&self, stamp: u64) -> (Vec<Run>, Vec<Run>) {
         let (mut old, young): (Vec<Run>, Vec<Run>) = self.all().partition(|run| run.stamp < stamp);
         for run in &mut old {
@@ -125,7 +128,7 @@ fn join_contiguous(runs: Vec<Run>) -> Vec<Run> {
     joined
 }
 
-/// Finds progressions: the pieces of one follow one another in the log, whatever lies between them in the file.
+/// Finds progressions: the pieces of one follow one another in the log, with any gaps in the file.
 fn join_progressions(mut runs: Vec<Run>) -> Vec<Run> {
     runs.sort_unstable_by_key(|run| match run.piece(0).source {
         PieceSource::Log { rank, slab, pos } => (rank, slab, pos),
@@ -158,7 +161,7 @@ fn join_progressions(mut runs: Vec<Run>) -> Vec<Run> {
     joined
 }
 
-/// The strides that two runs would have as one.
+/// Returns the strides that two runs would have as one.
 fn strides(run: &Run, next: &Run) -> Option<(u64, u64)> {
     if run.count > 1 {
         return Some((run.stride, run.source.pos_stride()));

@@ -1,17 +1,20 @@
 //! The progressions of an index, found by file range.
 //!
-//! Intuition: progressions interleave, so they cannot be sorted into disjoint ranges as extents can. They are
-//! sorted by offset in levels by their span: level `l` holds those whose span (first byte to last) is below `2^l`
-//! bytes. What meets `[start, end)` then begins in `(start - 2^l, end)`, and at least every second run found there has
-//! a chance to meet it: N-1 strided by `P` processes looks at `O(P)` runs, however many pieces they have.
+//! Intuition: progressions interleave, so they cannot be sorted into disjoint ranges as extents
+//! can. They are sorted by offset in levels by their span: level `l` holds those whose span (first
+//! byte to last) is below `2^l` bytes. So a run that meets `[start, end)` begins in
+//! `(start - 2^l, end)`, and at least every second run found there has a chance to meet it: N-1
+//! strided by `P` processes looks at `O(P)` runs, for any number of pieces.
 //!
-//! Runs of one stride can be found better, and N-1 strided is nothing else: run `r` covers a byte `x` with piece `i` just
-//! if its first piece covers `x - i * stride`, and first pieces, being disjoint, *are* sorted. So where all runs of a
-//! level have one stride, a look-up is a binary search for each stride's width in which runs begin: one, mostly.
+//! Runs of one stride can be found better, and N-1 strided is nothing else: run `r` covers a byte
+//! `x` with piece `i` just if its first piece covers `x - i * stride`, and first pieces, being
+//! disjoint, *are* sorted. So where all runs of a level have one stride, a look-up is a binary
+//! search for each stride's width in which runs begin: one, mostly.
 //!
-//! The offset of a run is unique among all runs of an index, for its first byte belongs to it alone. Runs of few
-//! pieces are not kept here (see [`FEW`]): two random writes of one length are a progression too, whose span is the
-//! whole file, and many of those would be looked at by every query.
+//! The offset of a run is unique among all runs of an index, for its first byte belongs to it
+//! alone. Runs of few pieces are not kept here (see [`FEW`]): two random writes of one length are a
+//! progression too, whose span is the whole file, and many of those would be looked at by every
+//! query.
 
 use super::map::{At, Keyed, OffsetMap};
 use super::progression::first_common;
@@ -26,7 +29,7 @@ impl Keyed for Run {
     }
 }
 
-/// So many runs are looked at one by one.
+/// The number of runs that are examined one by one.
 const SCANNED: usize = if cfg!(test) { 1 } else { 8 };
 
 #[derive(Clone, Debug)]
@@ -49,7 +52,7 @@ fn level_of(run: &Run) -> u32 {
 }
 
 impl Level {
-    /// Where the runs begin that may reach `start`.
+    /// Returns the position of the first run that may reach `start`.
     fn first(&self, start: u64) -> At {
         self.runs.lower_bound(start.saturating_sub(self.reach()))
     }
@@ -97,10 +100,11 @@ struct Near<'a> {
     level: &'a Level,
     start: u64,
     end: u64,
-    /// In a level of one stride, the number of the piece with which the runs at hand would meet the range: their first
-    /// pieces meet the range moved down by so many strides. `None` where runs are looked at one by one.
+    /// In a level of one stride, the number of the piece with which the runs at hand would meet the
+    /// range: their first pieces meet the range moved down by so many strides. `None` where runs
+    /// are examined one by one.
     turn: Option<u64>,
-    /// Where the runs of this turn begin.
+    /// The position of the first run of this turn.
     low: At,
     at: At,
 }
@@ -134,7 +138,7 @@ impl<'a> Near<'a> {
             let moved_end = self.end.checked_sub(turn.checked_mul(stride)?)?;
             while let Some(run) = runs.get(self.at).filter(|run| run.offset < moved_end) {
                 self.at = runs.next(self.at);
-                // With the turn before, it met the range already.
+                // It met the range in the turn before already.
                 let seen = turn > 0 && run.offset + run.length + (turn - 1) * stride > self.start;
                 if turn < run.count && !seen {
                     return Some(run);
@@ -183,7 +187,7 @@ impl Strided {
         level.runs.insert(run);
     }
 
-    /// Takes out a run that is in here.
+    /// Removes a run that is in the index.
     pub(super) fn remove(&mut self, run: &Run) {
         let bits = level_of(run);
         let slot = self.levels.partition_point(|level| level.bits < bits);
@@ -196,7 +200,7 @@ impl Strided {
         }
     }
 
-    /// The runs that may meet `[start, end)`: their spans do.
+    /// Returns the runs that may meet `[start, end)`: their spans do.
     pub(super) fn near(&self, start: u64, end: u64) -> impl Iterator<Item = &Run> + '_ {
         self.levels
             .iter()
@@ -236,7 +240,7 @@ impl Strided {
         runs + self.levels.capacity() * size_of::<Level>()
     }
 
-    /// Gives back what growth left unused.
+    /// Gives back the unused memory that growth left.
     pub(super) fn shrink(&mut self) {
         self.levels.iter_mut().for_each(|level| level.runs.shrink());
     }

@@ -11,11 +11,11 @@
 //!             of 8..16+length
 //! ```
 //!
-//! All numbers are little-endian. The writer stores a frame's first eight bytes last, so that
-//! a frame is there or not, and behind that the end. Behind the last frame are zeros, or the rest of a
-//! frame that was being written: *torn*, and dropped. If there is a good frame behind what is bad,
-//! then it is not the end, and the journal is corrupt; if the end says that there were more frames, then
-//! the last ones are missing, however clean the cut.
+//! All numbers are little-endian. The writer stores a frame's first eight bytes last, so that a
+//! frame is there or not; then it updates the end. Behind the last frame are zeros, or the rest of
+//! a frame that was being written: *torn*, and dropped. If a good frame follows bad bytes, these
+//! are not the end, and the journal is corrupt. If the end counts more frames than there are, the
+//! last ones are missing, however clean the cut.
 
 use super::JournalError;
 use crate::types::Rank;
@@ -24,7 +24,7 @@ use crate::types::Rank;
 pub const MAGIC: [u8; 8] = *b"weirjrnl";
 /// The format's version; another one is refused.
 pub const VERSION: u32 = 4;
-/// Where the end is said.
+/// The position of the end.
 pub const END_AT: usize = 64;
 /// Bytes of the head, with the end.
 pub const HEAD_BYTES: usize = 72;
@@ -32,24 +32,24 @@ pub const HEAD_BYTES: usize = 72;
 const COUNT_BITS: u32 = 40;
 /// Bytes of a frame before its payload.
 pub const FRAME_HEAD_BYTES: usize = 16;
-/// The longest payload, bytes. Writers cut what is longer between items.
+/// The longest payload, bytes. Writers cut longer ones between items.
 pub const MAX_PAYLOAD_BYTES: usize = 1 << 30;
 
-/// What a journal says of itself.
+/// The contents of a journal's head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// Whose it is.
+    /// The server that the journal belongs to.
     pub rank: Rank,
-    /// Among how many.
+    /// The number of servers in its instance.
     pub servers: u16,
     /// The instance; zeros where there is one server.
     pub instance: [u8; 16],
-    /// When it was made, ns since 1970.
+    /// The time of its creation, ns since 1970.
     pub made_ns: i64,
 }
 
 impl Head {
-    /// As bytes.
+    /// Returns its bytes.
     pub fn encode(&self) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -64,7 +64,7 @@ impl Head {
         bytes
     }
 
-    /// The head of a journal.
+    /// Reads the head of a journal.
     pub fn decode(bytes: &[u8]) -> Result<Head, JournalError> {
         let bad = JournalError::NotAJournal {
             found_bytes: bytes.len(),
@@ -88,13 +88,13 @@ impl Head {
     }
 }
 
-/// What stands at [`END_AT`] when there are so many frames.
+/// Returns the word at [`END_AT`] for this number of frames.
 pub fn end_word(frames: u64) -> u64 {
     let count = frames & ((1 << COUNT_BITS) - 1);
     count | u64::from(crc32c::crc32c(&count.to_le_bytes())) << COUNT_BITS
 }
 
-/// How many frames a journal, which has a head, says that it has.
+/// Returns the number of frames that a journal, which has a head, claims to have.
 pub fn frames_told(bytes: &[u8]) -> Result<u64, JournalError> {
     let told = bytes.get(END_AT..HEAD_BYTES).map(|word| long(word, 0));
     let count = told.map_or(0, |word| word & ((1 << COUNT_BITS) - 1));
@@ -104,14 +104,14 @@ pub fn frames_told(bytes: &[u8]) -> Result<u64, JournalError> {
     }
 }
 
-/// The frame of `payload`: its first word, which is to be stored last, and the second.
+/// Returns the frame of `payload`: its first word, which must be stored last, and the second.
 pub fn frame_words(sequence: u64, payload: &[u8]) -> Option<[u64; 2]> {
     let length = u32::try_from(payload.len()).ok()?;
     let crc = checksum(sequence, payload);
     Some([u64::from(length) | u64::from(crc) << 32, sequence])
 }
 
-/// Bytes that a frame of such a payload takes.
+/// Returns the bytes that a frame of such a payload takes.
 pub fn frame_bytes(payload_bytes: usize) -> usize {
     (FRAME_HEAD_BYTES + payload_bytes).next_multiple_of(8)
 }
@@ -131,18 +131,18 @@ fn long(bytes: &[u8], at: usize) -> u64 {
 /// One whole frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame<'a> {
-    /// Where it begins.
+    /// The position of its first byte.
     pub at: usize,
     /// Its number; the first has 0.
     pub sequence: u64,
-    /// What it holds.
+    /// Its contents.
     pub payload: &'a [u8],
 }
 
 /// The beginning of a frame that was being written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Torn {
-    /// Where it begins.
+    /// The position of its first byte.
     pub at: usize,
     /// Bytes that are not zero from there to the last such one.
     pub bytes: usize,
@@ -168,7 +168,7 @@ pub struct Frames<'a> {
 }
 
 impl<'a> Frames<'a> {
-    /// The next whole frame; `None` behind the last.
+    /// Returns the next whole frame; `None` behind the last.
     #[allow(clippy::should_implement_trait)] // an error ends it, which an iterator cannot say
     pub fn next(&mut self) -> Result<Option<Frame<'a>>, JournalError> {
         if let Some(frame) = self
@@ -196,17 +196,17 @@ impl<'a> Frames<'a> {
         Ok(None)
     }
 
-    /// Where the last whole frame ended.
+    /// Returns the end of the last whole frame.
     pub fn end(&self) -> usize {
         self.at.min(self.bytes.len())
     }
 
-    /// The number that the next frame gets.
+    /// Returns the number that the next frame gets.
     pub fn next_sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// What was being written when the journal ended.
+    /// Returns the frame that was being written when the journal ended.
     pub fn torn(&self) -> Option<Torn> {
         self.torn
     }
@@ -222,8 +222,8 @@ impl<'a> Frames<'a> {
             return None;
         }
         let sequence = long(rest, 8);
-        // A sequence that cannot be is not worth a checksum: this is asked at every place
-        // behind bad bytes.
+        // An impossible sequence is not worth a checksum: this runs at every position behind bad
+        // bytes.
         let frames_left = (self.bytes.len() / FRAME_HEAD_BYTES) as u64;
         if sequence.checked_sub(self.sequence)? > frames_left {
             return None;

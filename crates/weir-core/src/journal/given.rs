@@ -1,5 +1,5 @@
-//! How many bytes of a server's log are published, by MiB of a slab: where they are is known to
-//! the servers of their slices, that they live must be known here.
+//! The number of published bytes of a server's log, by MiB of a slab. The servers of their slices
+//! know where these bytes are in files; this server must know that they are live.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ const UNIT_BYTES: u64 = 1 << 20;
 pub struct Given(BTreeMap<(u32, u32), u64>);
 
 impl Given {
-    /// Bytes are published.
+    /// Adds bytes that are published.
     pub fn add(&mut self, slab: u32, pos: u64, len: u64) {
         each_unit(pos, len, |unit, bytes| {
             let count = self.0.entry((slab, unit)).or_default();
@@ -20,7 +20,7 @@ impl Given {
         });
     }
 
-    /// Bytes are nobody's any more.
+    /// Removes bytes that no file refers to any more.
     pub fn freed(&mut self, slab: u32, pos: u64, len: u64) {
         each_unit(pos, len, |unit, bytes| {
             if let Some(count) = self.0.get_mut(&(slab, unit)) {
@@ -45,7 +45,7 @@ impl Given {
     }
 }
 
-/// Cuts a range of a slab. What is beyond any slab is left out.
+/// Cuts a range of a slab. Bytes beyond any slab are left out.
 fn each_unit(pos: u64, len: u64, mut visit: impl FnMut(u32, u64)) {
     const SLAB_BYTES: u64 = 64 * UNIT_BYTES;
     let end = pos.saturating_add(len).min(SLAB_BYTES);

@@ -1,4 +1,4 @@
-//! What is written down: one [`Item`] for each thing that changed.
+//! The records of the journal: one [`Item`] for each thing that changed.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,15 +8,15 @@ use crate::proto::peer::{Destination, LogRange, Origin, Placement};
 use crate::proto::Child;
 use crate::types::{ClientId, Ino, Rank, SegmentId};
 
-/// An inode as the table has it, but for what the clients of this node write.
+/// An inode as the table has it, without the changes by clients of this node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct InodeImage {
     /// Its number in this server's table.
     pub ino: Ino,
     /// The inode that it stands in for; its own number, if it stands in for none.
     pub home: Ino,
-    /// The record's `mode` word: `st_mode` in the low half, how the file is shared in the
-    /// high one.
+    /// The record's `mode` word: `st_mode` in the low half, the sharing between nodes in the high
+    /// one.
     pub mode: u32,
     /// Links.
     pub nlink: u32,
@@ -32,19 +32,18 @@ pub struct InodeImage {
     pub mtime_ns: i64,
     /// Last change of the attributes, ns since 1970.
     pub ctime_ns: i64,
-    /// When it was made, ns since 1970.
+    /// The time of its creation, ns since 1970.
     pub btime_ns: i64,
     /// The directory of the entry that names it.
     pub parent: Ino,
 }
 
-/// Something that is so from now on. The variants' order is the format: new ones go to the
-/// end.
+/// A fact that holds from now on. The variants' order is the format: new ones go to the end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Item<'a> {
     /// The snapshot ends here.
     Whole,
-    /// An inode is so.
+    /// An inode has this state.
     Inode(InodeImage),
     /// An inode's life is over; its slot's next one has the next generation.
     InodeGone(Ino),
@@ -56,11 +55,11 @@ pub enum Item<'a> {
         dir: Ino,
         /// The name.
         name: &'a [u8],
-        /// What it names.
+        /// The inode that it names.
         child: Ino,
-        /// The type of that.
+        /// The type of that inode.
         kind: FileType,
-        /// Its place in the directory's order.
+        /// Its position in the directory's order.
         sequence: u64,
     },
     /// A directory has no such entry any more.
@@ -70,9 +69,9 @@ pub enum Item<'a> {
         /// The name.
         name: &'a [u8],
     },
-    /// A file's index here has these runs laid over what it had.
+    /// A file's index here has these runs laid over the earlier ones.
     Laid(Ino, Vec<Run>),
-    /// Nobody writes the file any more: what is in its index has no order.
+    /// No client writes the file any more: the runs in its index have no order.
     Settled(Ino),
     /// A file's index here is empty.
     Cleared(Ino),
@@ -83,7 +82,7 @@ pub enum Item<'a> {
         /// Its process.
         pid: u32,
     },
-    /// A client is gone, with all that it was lent.
+    /// A client is gone, with everything that it was lent.
     ClientGone(ClientId),
     /// A client may write into a segment.
     Lent {
@@ -93,7 +92,7 @@ pub enum Item<'a> {
         segment: SegmentId,
         /// Its slab.
         slab: u32,
-        /// Where it begins there.
+        /// Its first byte there.
         pos: u64,
         /// Its length, bytes.
         len: u64,
@@ -111,19 +110,19 @@ pub enum Item<'a> {
         /// Its block.
         block: u32,
     },
-    /// A cell is nobody's any more.
+    /// A cell is free.
     Detached(u32),
-    /// What a cell's record had was taken to be published: it is in the file's index no more.
+    /// The bytes of a cell's record were taken to be published: the file's index has them no more.
     Noted(u32, CellMark),
-    /// All that a file's index here had is being published, by its number here and everywhere.
+    /// All bytes that a file's index here had are being published: its number here, and everywhere.
     Taken(Ino, Ino),
-    /// What was being published of a file is where it belongs.
+    /// The publish of a file has ended: its bytes are at their homes.
     Flushed(Ino),
-    /// The slices of a file that are kept here have these runs laid over what they had.
+    /// The slices of a file that are kept here have these runs laid over the earlier ones.
     Kept(Ino, Vec<Run>),
-    /// Bytes of this server's log, which had been published, are nobody's any more.
+    /// Bytes of this server's log, which had been published, are free.
     Freed(LogRange),
-    /// So many bytes of this server's log are published, in the MiB of a slab.
+    /// The number of published bytes of this server's log in a MiB of a slab.
     Given {
         /// The slab.
         slab: u32,
@@ -132,59 +131,59 @@ pub enum Item<'a> {
         /// Bytes.
         bytes: u64,
     },
-    /// What was published of a file of this server: its size, and bytes stored.
+    /// The published state of a file of this server: its size, and bytes stored.
     Published(Ino, u64, u64),
-    /// Nothing is known any more of what was published of a file.
+    /// The published state of a file is known no more.
     PublishedGone(Ino),
     /// A server may hold entries of a directory of this one.
     Enrolled(Ino, Rank),
-    /// It does not any more.
+    /// A server holds entries of a directory of this one no more.
     Retired(Ino, Rank),
     /// The name of a directory whose entry is at another server.
     Moved(Ino, &'a [u8]),
-    /// A directory is gone: nobody is enrolled, it has no name, and no entries anywhere.
+    /// A directory is gone: no server is enrolled, it has no name, and no entries anywhere.
     Buried(Ino),
     /// These runs of a file are being published, under this number.
     InFlight(Ino, u64, Vec<Run>),
     /// The number of the publish that was last taken from a file's index.
     Numbered(Ino, u64),
-    /// What a server was answered to a part of a publish.
+    /// The answer to a server for a part of a publish.
     Answered {
         /// The file.
         ino: Ino,
-        /// Who publishes.
+        /// The server that publishes.
         from: Rank,
-        /// Which publish of its.
+        /// The number of the publish at that server.
         publish: u64,
-        /// Which part of that.
+        /// The part of the publish.
         part: u32,
-        /// What was free by it.
+        /// The bytes of logs that it freed.
         freed: Vec<LogRange>,
     },
     /// Publishes of a server to a file are remembered no more.
     Forgotten(Ino, Rank),
-    /// The publishes of a server to a file of this one up to this number are in what is stored;
-    /// 0: none of its will be said again.
+    /// The stored bytes count the publishes of a server to a file of this one up to this number; 0:
+    /// the server repeats none of them.
     Counted(Ino, Rank, u64),
-    /// Within a snapshot: what was said so far of clients, segments and cells, of what is being
-    /// published and of how much is, is void, for all of that follows.
+    /// Within a snapshot: all earlier items of clients, segments and cells, of bytes being
+    /// published and of their number, are void, because all of these follow.
     Anew,
     /// A name is locked, by a rename that has two steps.
     Locked(Ino, &'a [u8], LockedName),
-    /// It is not any more.
+    /// A name is locked no more.
     Unlocked(Ino, &'a [u8]),
     /// A name is being changed, by this server's operation of that number; or the change is made,
-    /// and something is left to be done elsewhere.
+    /// and a part of it is left to be done elsewhere.
     Changing(Rank, u64, NameChange),
-    /// Nothing of it is left to be done.
+    /// All parts of that change are done.
     ChangeOver(Rank, u64),
-    /// That server's rename of that number gives no name any more.
+    /// A server's rename of that number gives no name any more.
     CalledOff(Rank, u64),
-    /// It began its life anew: none of its renames of before gives a name.
+    /// The server began its life anew: none of its earlier renames gives a name.
     CalledOffGone(Rank),
-    /// Where the entries of a directory of this server are.
+    /// The placement of the entries of a directory of this server.
     Placed(Ino, Placement),
-    /// All entries of a directory are at this server; or no longer.
+    /// Sets whether all entries of a directory are at this server.
     HasAll(Ino, bool),
     /// An extended attribute of an inode of this server: name and value.
     Xattr(Ino, &'a [u8], &'a [u8]),
@@ -197,47 +196,47 @@ pub enum Item<'a> {
 /// A name that a rename of two steps has locked.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LockedName {
-    /// Who leads the rename.
+    /// The server that leads the rename.
     pub leader: Rank,
     /// Its number there.
     pub token: u64,
-    /// What the name names until the rename changes it.
+    /// The inode that the name names until the rename changes it.
     pub child: Child,
-    /// Of the old name: the new one.
+    /// If it is the old name: the new one.
     pub to: Option<Destination>,
 }
 
-/// How a name is changed, with more to do than that.
+/// A change of a name that other steps follow.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NameChange {
     /// The directory.
     pub dir: Ino,
     /// The name.
     pub name: Vec<u8>,
-    /// What it names before. A directory that no name names afterwards is buried first.
+    /// The inode that it names before. A directory that has no name afterwards is buried first.
     pub was: Option<Child>,
-    /// What it names afterwards.
+    /// The inode that it names afterwards.
     pub child: Option<Child>,
-    /// Of a rename: the old name, which is changed after that.
+    /// In a rename: the old name, which is changed after that.
     pub from: Option<Origin>,
-    /// It names that.
+    /// The inode that the old name names then.
     pub done: bool,
 }
 
-/// How far a cell's record was taken; see the server's `cluster/extents/applied.rs`.
+/// The part of a cell's record that was taken; see the server's `cluster/extents/applied.rs`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CellMark {
     /// The record's stamp.
     pub stamp: u64,
     /// Its slab.
     pub slab: u32,
-    /// Where it begins there.
+    /// Its first byte there.
     pub pos: u64,
-    /// And in the file.
+    /// Its first byte in the file.
     pub offset: u64,
     /// Bytes of a whole piece.
     pub length: u64,
-    /// From piece to piece.
+    /// The distance from piece to piece.
     pub stride: u64,
     /// Whole pieces.
     pub count: u64,

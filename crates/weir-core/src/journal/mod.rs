@@ -1,21 +1,21 @@
-//! The journal: what a server writes down of all that it changes, so that it can be killed
-//! at any instruction and started again.
+//! The journal: a server's record of all its changes, so that it can be killed at any instruction
+//! and started again.
 //!
-//! A server's tables, some of which lie in memory that outlives it, may be half changed when
-//! it is killed; so they are not believed, and made anew from the journal. What is in memory
-//! that clients write (cells, rings) is right at every instant, and is believed: it holds
-//! what was written and not yet taken in. docs/design/0003-recovery.md says why.
+//! A server's tables, some of which lie in memory that outlives it, may be half changed when it is
+//! killed; so they are not believed, but made anew from the journal. Memory that clients write
+//! (cells, rings) is right at every instant, and is believed: it holds the writes that the server
+//! has not harvested yet. docs/design/0003-recovery.md gives the reasons.
 //!
 //! A journal is a head and frames ([`frame`]); a frame holds the [`Item`]s of one change, all
 //! or nothing. It begins with a *snapshot*, the state as items, which ends with [`Item::Whole`].
 //! [`replay`] puts the items together again into a [`State`].
 //!
 //! A snapshot may be taken in steps, with the changes made meanwhile between them, in their order.
-//! Each step shows some things as they are at that time. Of a thing that was not shown yet a change
-//! may come first, which then has little to change; the step that shows it says it whole. So at
-//! the end each thing is as its last step said, with all changes since. What items change relative
-//! to what was there (lending, publishing) is shown in the last step, which begins with
-//! [`Item::Anew`].
+//! Each step records some things in their state at that time. A change may come before the step
+//! that records its thing; it then has little to change, and the step records the thing whole. So
+//! at the end each thing is as its last step recorded it, with all changes since. Items that change
+//! things relative to an earlier state (lending, publishing) are recorded in the last step, which
+//! begins with [`Item::Anew`].
 //!
 //! Invariants:
 //! - replaying a journal whose writer was killed at any byte gives the state after all changes
@@ -23,18 +23,18 @@
 //! - a journal that has lost records at its end, of which its head tells, gives an error;
 //! - bytes that are no journal give an error, never a panic, and no more memory than a small
 //!   multiple of their own;
-//! - items say what is, not what to do (an inode's attributes, an entry), so that an item may
+//! - items record states, not actions (an inode's attributes, an entry), so that an item may
 //!   be applied twice.
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `item` | what is written down |
+//! | `item` | the items |
 //! | `frame` | bytes: head, frames, checksums |
 //! | `state` | items put together |
-//! | `given` | how much of a log is published |
+//! | `given` | the published bytes of a log |
 //!
-//! Formats are drawn in docs/FORMAT.md. Left out: the file (weir-store), when what is noted
-//! (weir-server).
+//! Formats are drawn in docs/FORMAT.md. Left out: the file (weir-store), and the moment at which an
+//! item is noted (weir-server).
 
 pub mod frame;
 mod given;
@@ -50,30 +50,30 @@ pub use state::{Answered, Attached, Cluster, Entry, State};
 
 use crate::types::Ino;
 
-/// Why a journal cannot be used.
+/// The reasons for which a journal cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum JournalError {
     /// It is too short for its head, or its head is no journal's.
     #[error("not a journal: its head ({found_bytes} bytes) is not one of ours")]
     NotAJournal {
-        /// How long it is.
+        /// Its length.
         found_bytes: usize,
     },
     /// Another release wrote it.
     #[error("a journal of version {found}, this program reads {VERSION}")]
     Version {
-        /// What its head says.
+        /// The version in its head.
         found: u32,
     },
     /// There is a good frame behind a bad one.
     #[error("bad bytes at {at}, and a good record behind them at {good_at}")]
     Corrupt {
-        /// Where the bad bytes begin.
+        /// The position of the first bad byte.
         at: usize,
-        /// Where the next good frame is.
+        /// The position of the next good frame.
         good_at: usize,
     },
-    /// It does not say how many records it has.
+    /// Its count of records cannot be read.
     #[error("its end is not known: what says how many records there are is damaged")]
     NoEnd,
     /// The last records are missing.
@@ -83,31 +83,31 @@ pub enum JournalError {
         written - found
     )]
     Cut {
-        /// Where it ends.
+        /// The position of its end.
         at: usize,
-        /// Records that are there.
+        /// The records that are there.
         found: u64,
-        /// Records that there were.
+        /// The records that there were.
         written: u64,
     },
     /// It ends before its snapshot does.
     #[error("its snapshot is not whole: it ends at byte {at}")]
     NoSnapshot {
-        /// Where it ends.
+        /// The position of its end.
         at: usize,
     },
-    /// A frame with a right checksum holds what is no item.
+    /// A frame with a right checksum holds something that is no item.
     #[error("the record at {at} cannot be understood")]
     Malformed {
-        /// Where the frame begins.
+        /// The position of the frame.
         at: usize,
     },
     /// An item does not fit those before it.
     #[error("the record at {at} does not fit those before it: {why}")]
     Inconsistent {
-        /// Where the frame begins.
+        /// The position of the frame.
         at: usize,
-        /// What does not fit.
+        /// The reason.
         why: Misfit,
     },
 }
@@ -115,7 +115,7 @@ pub enum JournalError {
 /// An item that does not fit those before it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Misfit {
-    /// An entry that is not there is taken away.
+    /// An item removes an entry that is not there.
     #[error("no entry {name:?} in {dir:?}")]
     NoEntry {
         /// The directory.
@@ -123,23 +123,23 @@ pub enum Misfit {
         /// The name.
         name: Vec<u8>,
     },
-    /// A cell that is not attached is detached or spoken of.
+    /// An item detaches or names a cell that is not attached.
     #[error("cell {0} is not attached")]
     NotAttached(u32),
-    /// A client that is not there has something.
+    /// An item gives something to a client that is not there.
     #[error("no client {0}")]
     NoClient(u32),
-    /// A run that cannot be.
+    /// An invalid run.
     #[error("a run of {ino:?}: {error}")]
     Run {
         /// The file.
         ino: Ino,
-        /// What is wrong with it.
+        /// The error.
         error: crate::extent::RunError,
     },
 }
 
-/// What a journal says.
+/// The contents of a journal.
 #[derive(Debug)]
 pub struct Replayed {
     /// Its head.
@@ -171,7 +171,7 @@ pub fn replay(bytes: &[u8]) -> Result<Replayed, JournalError> {
         }
     }
     let written = frame::frames_told(bytes)?;
-    // One more than told: the writer was killed before it told that.
+    // One more than recorded: the writer was killed before it recorded that.
     if count < written {
         return Err(JournalError::Cut {
             at: reader.end(),

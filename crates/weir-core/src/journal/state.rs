@@ -14,24 +14,24 @@ use crate::xattr::Xattrs;
 /// A directory's entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// What it names.
+    /// The inode that it names.
     pub child: Ino,
-    /// The type of that.
+    /// The type of that inode.
     pub kind: FileType,
-    /// Its place in the directory's order.
+    /// Its position in the directory's order.
     pub sequence: u64,
 }
 
-/// A cell that somebody writes through.
+/// A cell that a client writes through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attached {
-    /// Who.
+    /// The client.
     pub client: ClientId,
     /// The file, by its number in the server's table.
     pub ino: Ino,
     /// Its block.
     pub block: u32,
-    /// What of its record was taken to be published.
+    /// The part of its record that was taken to be published.
     pub noted: Option<CellMark>,
 }
 
@@ -42,7 +42,7 @@ pub struct Lent {
     pub client: ClientId,
     /// The slab.
     pub slab: u32,
-    /// Where it begins there.
+    /// Its first byte there.
     pub pos: u64,
     /// Its length, bytes.
     pub len: u64,
@@ -51,10 +51,10 @@ pub struct Lent {
 /// The answers to publishes: by the number of the publish, and by its part.
 pub type Answered = BTreeMap<u64, BTreeMap<u32, Vec<LogRange>>>;
 
-/// What a server knew as one of several.
+/// The state of a server as one of several.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
-    /// What it was publishing.
+    /// The files that it was publishing.
     pub in_flight: BTreeMap<Ino, Vec<(u64, Vec<Run>)>>,
     /// Publishes of each server to each file that may come again.
     pub answered: BTreeMap<(Ino, Rank), Answered>,
@@ -64,25 +64,25 @@ pub struct Cluster {
     pub kept_stamp: u64,
     /// Size and stored bytes of its own files, as published.
     pub published: HashMap<Ino, (u64, u64)>,
-    /// Up to which publish of each server what is stored of them is counted.
+    /// For each of its files and each server, the last publish that the stored bytes count.
     pub counted: BTreeMap<(Ino, Rank), u64>,
-    /// Who may hold entries of its directories.
+    /// The servers that may hold entries of its directories.
     pub enrolled: HashMap<Ino, BTreeSet<Rank>>,
     /// Names of its directories whose entries are elsewhere.
     pub moved: HashMap<Ino, Vec<u8>>,
     /// Names that renames of two steps have locked.
     pub locked: BTreeMap<(Ino, Vec<u8>), LockedName>,
-    /// Changes of names of which something is left to do, by whose they are.
+    /// Changes of names that have a part left to do, by their server and number.
     pub changes: BTreeMap<(Rank, u64), NameChange>,
     /// Renames that give no name any more.
     pub called_off: BTreeSet<(Rank, u64)>,
-    /// Where the entries of its directories are; those that are missing have none.
+    /// The placement of its directories' entries; a directory that is missing has no entries.
     pub placed: BTreeMap<Ino, Placement>,
     /// Directories of which it has all entries.
     pub has_all: BTreeSet<Ino>,
 }
 
-/// What a server knew.
+/// The state of a server.
 #[derive(Clone, Debug)]
 pub struct State {
     /// The server.
@@ -97,26 +97,27 @@ pub struct State {
     pub xattrs: Xattrs,
     /// Entries, by directory and name.
     pub entries: HashMap<(Ino, Vec<u8>), Entry>,
-    /// What is known of the files' bytes, by their numbers in the server's table.
+    /// The bytes of the files, by the files' numbers in the server's table.
     pub extents: HashMap<Ino, ExtentIndex>,
     /// Client processes and their pids.
     pub clients: BTreeMap<ClientId, u32>,
-    /// What they may write into.
+    /// The segments that they may write into.
     pub segments: BTreeMap<SegmentId, Lent>,
     /// Users beside the server's own whose programs may be clients.
     pub admitted: BTreeSet<u32>,
     /// The cells that they write through.
     pub cells: BTreeMap<u32, Attached>,
-    /// How much of its log is published.
+    /// The published bytes of its log.
     pub given: Given,
-    /// What it knew as one of several.
+    /// The state of the server as one of several.
     pub cluster: Cluster,
-    /// The snapshot has come to its end. Before that changes may be of what it has not shown yet.
+    /// The snapshot is complete. Before that, changes may concern things that it has not recorded
+    /// yet.
     pub whole: bool,
 }
 
 impl State {
-    /// Nothing.
+    /// The empty state.
     pub fn new(rank: Rank) -> State {
         State {
             rank,
@@ -136,7 +137,7 @@ impl State {
         }
     }
 
-    /// Takes an item in. Each has an arm: one that was forgotten would be written, and then lost.
+    /// Applies an item. Each has an arm: an item without one would be written, and then lost.
     #[allow(clippy::too_many_lines)] // an arm for each item, without a wildcard
     pub fn apply(&mut self, item: &Item<'_>) -> Result<(), Misfit> {
         match item {
@@ -157,7 +158,7 @@ impl State {
             }
             Item::Admitted(uid) => drop(self.admitted.insert(*uid)),
             Item::Xattr(ino, name, value) => self.xattrs.set(*ino, name, value),
-            // Of a snapshot's part that is still to come it may be missing.
+            // It may be missing if it is in a part of the snapshot that is still to come.
             Item::XattrGone(ino, name) => drop(self.xattrs.remove(*ino, name)),
             Item::Entry {
                 dir,
@@ -346,7 +347,7 @@ impl State {
         Ok(())
     }
 
-    /// What a file's index has is being published, and lives as such.
+    /// Marks the bytes of a file's index as being published, and as live as such.
     fn take(&mut self, local: Ino, home: Ino) {
         let rank = self.rank.0;
         let Some(index) = self.extents.remove(&local) else {
@@ -368,7 +369,7 @@ impl State {
         batches.push((0, flying));
     }
 
-    /// Whether a client is known, as it must be once the snapshot is whole.
+    /// Returns true if a client is known, as it must be once the snapshot is whole.
     fn known(&self, client: ClientId) -> Result<bool, Misfit> {
         let known = self.clients.contains_key(&client);
         match known || !self.whole {
@@ -393,7 +394,7 @@ impl State {
     fn lay(&mut self, ino: Ino, runs: &[Run]) -> Result<(), Misfit> {
         let index = self.extents.entry(ino).or_default();
         for run in runs {
-            // What is free is found at the end, from all that is left.
+            // Free space is computed at the end, from all that is left.
             index
                 .insert(*run, &mut |_| ())
                 .map_err(|error| Misfit::Run { ino, error })?;

@@ -19,10 +19,10 @@ const MAX_INODES: u32 = 24;
 /// A journal as a file would hold it.
 struct Written {
     bytes: Vec<u8>,
-    /// Where the last frame's payload ends; zeros up to 8 bytes follow.
+    /// The end of the last frame's payload; zeros up to 8 bytes follow.
     whole: usize,
     frames: u64,
-    /// Where the payload of each frame ends.
+    /// The end of each frame's payload.
     ends: Vec<usize>,
 }
 
@@ -56,7 +56,8 @@ impl Written {
         tell_end(&mut self.bytes, self.frames);
     }
 
-    /// As a kill leaves it before the byte `cut` is written: the end is that of the frames before.
+    /// The bytes that a kill leaves before the byte `cut` is written: the end is that of the frames
+    /// before.
     fn killed_at(&self, cut: usize) -> Vec<u8> {
         let mut bytes = self.bytes[..cut].to_vec();
         let frames = self.ends.iter().filter(|end| **end <= cut).count();
@@ -77,7 +78,7 @@ fn tell_end(bytes: &mut [u8], frames: u64) {
     bytes[END_AT..HEAD_BYTES].copy_from_slice(&end_word(frames).to_le_bytes());
 }
 
-/// All that there is in a namespace, in no order.
+/// Everything in a namespace, in no order.
 fn dump(shard: &Shard<'_>) -> BTreeSet<Vec<u8>> {
     let mut all = BTreeSet::new();
     shard.for_each_item(&mut |item| {
@@ -88,7 +89,7 @@ fn dump(shard: &Shard<'_>) -> BTreeSet<Vec<u8>> {
     all
 }
 
-/// What a state comes to in tables of its own.
+/// The namespace that is made of a state, in tables of its own.
 fn restored(state: &State) -> BTreeSet<Vec<u8>> {
     let memory = Memory::new(MAX_INODES);
     let shard = Shard::restore(memory.format(RANK), state).unwrap();
@@ -145,7 +146,7 @@ fn act(shard: &mut Shard<'_>, known: &mut Vec<Ino>, (what, a, b): (u8, u8, u8), 
     known.extend(made.filter(|ino| !known.contains(ino)).as_slice());
 }
 
-/// The parts of operations of several servers.
+/// The parts of the operations of several servers.
 fn foreign(shard: &mut Shard<'_>, (a, b): (u8, u8), now: i64) -> Option<Ino> {
     let theirs = Ino::new(Rank(7), 1, u32::from(a % 3) + 5);
     let name = vec![b'f'; 1 + usize::from(b % 4)];
@@ -229,8 +230,8 @@ proptest! {
             }
             let want = after.iter().rev().find(|(whole, _)| *whole <= cut);
             prop_assert_eq!(&restored(&replayed.unwrap().state), &want.unwrap().1);
-            // The file is longer than what was written, and zero there; so what was to be zero
-            // need not have been written.
+            // The file is longer than the written bytes, and zero there; so zeros at the end need
+            // not have been written.
             let zeros = |end: usize| journal.bytes[cut.min(end)..end].iter().all(|b| *b == 0);
             let want = after.iter().rev().find(|(whole, _)| zeros(*whole));
             let mut file = journal.killed_at(cut);
@@ -260,7 +261,7 @@ proptest! {
         let last_begins = ends[ends.len() - 2];
         let good = replay(&journal.bytes).unwrap().state;
         match replay(&bytes) {
-            // In the padding, which nobody reads.
+            // In the padding, which is not read.
             Ok(replayed) => {
                 prop_assert_eq!(replayed.torn, None);
                 prop_assert_eq!(replayed.state.clients, good.clients);

@@ -42,7 +42,7 @@ struct Page {
 /// The allocator. Blocks are named by their first granule.
 pub(super) struct Arena<'a> {
     words: &'a [AtomicU64],
-    /// How many of them there is memory for.
+    /// The number of pages that there is memory for.
     present: usize,
     pages: Vec<Page>,
     /// First page with room, of each class.
@@ -69,7 +69,7 @@ impl<'a> Arena<'a> {
         arena
     }
 
-    /// A block of at least `granules`; none when the arena is full.
+    /// Returns a block of at least `granules`; `None` when the arena is full.
     pub(super) fn alloc(&mut self, granules: usize) -> Option<u32> {
         let class = class_of(granules)?;
         if self.roomy[class] == NONE {
@@ -121,7 +121,7 @@ impl<'a> Arena<'a> {
         ((CLASSES.len() + 1) * PAGE_WORDS) as u64
     }
 
-    /// How many words there is memory for.
+    /// Returns the number of words that there is memory for.
     pub(super) fn set_present(&mut self, words: u64) {
         self.present = usize::try_from(words).unwrap_or(usize::MAX);
     }
@@ -191,7 +191,7 @@ impl Page {
     }
 }
 
-/// The words from granule `at` on, for reading what a block holds.
+/// The words from granule `at` on, for reading the contents of a block.
 pub(super) fn block(words: &[AtomicU64], at: u32) -> Option<&[AtomicU64]> {
     words.get(at as usize * GRANULE_WORDS..)
 }

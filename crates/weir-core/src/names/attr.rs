@@ -1,4 +1,4 @@
-//! What is known of an inode: types, attributes, and requests to set them.
+//! The attributes of an inode: types, values, and requests to set them.
 
 use super::layout::InodeRecord;
 use super::policy::{Bits, Lamination, Policy};
@@ -13,8 +13,8 @@ const TYPE_MASK: u32 = 0o170_000;
 /// The bits of a mode that hold permissions, set-id and sticky.
 const PERMISSIONS: u32 = 0o7777;
 
-/// `aux` of a regular file's record: 0 for an inode at home; of a stand-in, whether its
-/// numbers may be believed.
+/// `aux` of a regular file's record: 0 for an inode at home; of a stand-in, `STALE`, or `LEASED` if
+/// its attributes may be believed.
 pub(super) const STALE: u32 = 1;
 /// See [`STALE`].
 pub(super) const LEASED: u32 = 2;
@@ -28,9 +28,9 @@ pub enum FileType {
     Dir,
     /// A symbolic link.
     Symlink,
-    /// A fifo, of which the kernel keeps the bytes.
+    /// A fifo. The kernel keeps its bytes.
     Fifo,
-    /// A Unix socket, likewise.
+    /// A Unix socket. The kernel keeps its bytes.
     Socket,
 }
 
@@ -46,7 +46,7 @@ impl FileType {
         }
     }
 
-    /// The type in a `st_mode`; none for 0 and for types weir does not have.
+    /// Returns the type in a `st_mode`; `None` for 0 and for types that weir does not have.
     pub const fn of_mode(mode: u32) -> Option<FileType> {
         match mode & TYPE_MASK {
             0o100_000 => Some(FileType::File),
@@ -64,10 +64,10 @@ impl FileType {
     }
 }
 
-/// An inode's attributes, as they were together at one moment.
+/// An inode's attributes, all of one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Attr {
-    /// Whose they are.
+    /// The inode that has them.
     pub ino: Ino,
     /// `st_mode`: type and permissions.
     pub mode: u32,
@@ -87,9 +87,9 @@ pub struct Attr {
     pub mtime_ns: i64,
     /// Last change of the attributes, in ns since the epoch.
     pub ctime_ns: i64,
-    /// When it was made, in ns since the epoch.
+    /// Creation time, in ns since the epoch.
     pub btime_ns: i64,
-    /// Changes whenever the extents of the file do; what was cached under another is void.
+    /// Changes whenever the extents of the file do; data cached under another value is void.
     pub index_generation: u64,
     /// The node's `FileBlock` while the file is open for writing here; 0 is none.
     pub block: u32,
@@ -99,16 +99,16 @@ pub struct Attr {
     /// The inode's number everywhere: `ino`, unless this is a stand-in for an inode of
     /// another server.
     pub home: Ino,
-    /// Whether the numbers are the home's own as of now; a stand-in may be behind.
+    /// True if the numbers are the home's own as of now; a stand-in may be behind.
     pub fresh: bool,
-    /// Whether who reads has to ask first, as other nodes write what is to be seen at once.
+    /// True if a reader must ask first, because other nodes' writes must be visible at once.
     pub ask: bool,
-    /// Whether the kernel of this node keeps pages of the file, which programs have mapped: it is
-    /// read and written through the kernel mount then, so that all see the same.
+    /// True if the kernel of this node keeps pages of the file, which programs have mapped.
+    /// Programs then read and write it through the kernel mount, so that all see the same.
     pub mapped: bool,
-    /// How it is shared between nodes; of a directory, what is made in it.
+    /// The file's sharing between nodes; of a directory, the policy of the files made in it.
     pub policy: Policy,
-    /// How far its lamination is.
+    /// The progress of its lamination.
     pub lamination: Lamination,
 }
 
@@ -125,7 +125,7 @@ impl Attr {
     }
 }
 
-/// What to set; `None` leaves as is.
+/// The attributes to set; `None` leaves one as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct SetAttr {
     /// Permission bits (the type is kept).
@@ -146,15 +146,15 @@ pub struct SetAttr {
     pub ctime_ns: Option<i64>,
     /// The `FileBlock`; 0 for none.
     pub block: Option<u32>,
-    /// How it is shared between nodes.
+    /// The sharing between nodes.
     pub policy: Option<Policy>,
-    /// How far its lamination is.
+    /// The progress of its lamination.
     pub lamination: Option<Lamination>,
 }
 
 impl SetAttr {
-    /// Whether it sets anything that a journal keeps: not what follows from extents and
-    /// writers.
+    /// Returns true if it sets anything that a journal keeps. Values that follow from extents and
+    /// writers do not count.
     pub(super) fn lasts(&self) -> bool {
         let followed = SetAttr {
             allocated: self.allocated,
@@ -170,19 +170,19 @@ impl InodeRecord {
         FileType::of_mode(self.mode.load(Relaxed))
     }
 
-    /// Whether the slot is in the life that `ino` names.
+    /// Returns true if the slot is in the life that `ino` names.
     pub(super) fn is(&self, ino: Ino) -> bool {
         self.generation.load(Relaxed) & 0xFFFF == u32::from(ino.generation())
             && self.file_type().is_some()
     }
 
-    /// The attributes, if the slot is in the life that `ino` names.
+    /// Returns the attributes, if the slot is in the life that `ino` names.
     #[inline]
     pub(super) fn attr(&self, ino: Ino) -> Result<Option<Attr>, ViewError> {
         seq::read(&self.seq, || self.is(ino).then(|| self.words(ino)))
     }
 
-    /// The words one by one: torn, unless under `seq` or in the writer.
+    /// Reads the words one by one: torn, unless under `seq` or in the writer.
     #[inline]
     pub(super) fn words(&self, ino: Ino) -> Attr {
         let parent = Ino(self.parent.load(Relaxed));
@@ -216,7 +216,7 @@ impl InodeRecord {
         }
     }
 
-    /// Writes what `set` has. Under a change of the writer.
+    /// Writes the values that `set` has. Under a change of the writer.
     pub(super) fn apply(&self, set: &SetAttr) {
         self.apply_mode(set);
         for (word, value) in [
@@ -256,7 +256,7 @@ impl InodeRecord {
             .store(bits.with((old & TYPE_MASK) | permissions), Relaxed);
     }
 
-    /// Says whether readers have to ask first. Under a change of the writer.
+    /// Sets whether readers have to ask first. Under a change of the writer.
     pub(super) fn set_ask(&self, ask: bool) {
         let mode = self.mode.load(Relaxed);
         let bits = Bits {
@@ -266,7 +266,7 @@ impl InodeRecord {
         self.mode.store(bits.with(mode), Relaxed);
     }
 
-    /// Says whether the kernel keeps pages of the file. Under a change of the writer.
+    /// Sets whether the kernel keeps pages of the file. Under a change of the writer.
     pub(super) fn set_mapped(&self, mapped: bool) {
         let mode = self.mode.load(Relaxed);
         let bits = Bits {

@@ -1,8 +1,8 @@
-//! What changed, for the journal: entries as they come and go, inodes that were touched.
+//! The changes for the journal: entries that come and go, inodes that were touched.
 //!
-//! Entries are noted at once, for their memory may be used again within the same operation;
-//! an inode once, as it is when the changes are taken. Whoever takes them does so between
-//! operations, so that each operation is noted whole.
+//! Entries are noted at once, because their memory may be used again within the same operation. An
+//! inode is noted once, with its state at the time when the changes are taken. Changes are taken
+//! between operations, so that each operation is noted whole.
 
 use super::dentry::Dentry;
 use super::layout::InodeRecord;
@@ -12,19 +12,20 @@ use crate::journal::{encode, InodeImage, Item};
 use crate::types::Ino;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Changes that nobody has taken yet.
+/// Changes that were not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     items: Vec<u8>,
     touched: Vec<Ino>,
 }
 
-/// How far a table was shown.
+/// The progress of showing a table in steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Place {
-    /// Slots that were.
+    /// Slots that were shown.
     slot: u32,
-    /// Of the directory in the next one, the place of the last entry that was; 0: not even itself.
+    /// The position of the last shown entry of the directory in the next slot; 0: not even the
+    /// directory.
     entry: u64,
 }
 
@@ -34,20 +35,20 @@ impl Shard<'_> {
         self.changes = Some(Box::default());
     }
 
-    /// Whether anything changed since the last [`Shard::take_changes`].
+    /// Returns true if anything changed since the last [`Shard::take_changes`].
     pub fn has_changes(&self) -> bool {
         let changes = self.changes.as_ref();
         changes.is_some_and(|c| !c.items.is_empty() || !c.touched.is_empty())
     }
 
-    /// Appends what changed to `out`, as items.
+    /// Appends the changes to `out`, as items.
     pub fn take_changes(&mut self, out: &mut Vec<u8>) {
         let Some(mut changes) = self.changes.take() else {
             return;
         };
         out.append(&mut changes.items);
         for ino in changes.touched.drain(..) {
-            // One that is gone again was noted as such.
+            // An entry that is gone again was noted as such.
             if let Ok(record) = self.live(ino) {
                 encode(&Item::Inode(self.image(ino, record)), out);
             }
@@ -63,8 +64,8 @@ impl Shard<'_> {
         }
     }
 
-    /// Shows about `most` inodes and entries from a place on; where to go on, if there is more.
-    /// What changes between two such calls need not be shown, but must be told.
+    /// Shows about `most` inodes and entries from a position on; returns the position to go on
+    /// from, if there is more. A change between two such calls need not be shown, but must be told.
     pub fn show_some(
         &self,
         from: Place,
@@ -160,7 +161,7 @@ impl Shard<'_> {
         }
     }
 
-    /// The inode that is known as `ino`, by its record.
+    /// Returns the inode that is known as `ino`, by its record.
     fn image(&self, ino: Ino, record: &InodeRecord) -> InodeImage {
         let own = if self.is_own(ino) {
             ino

@@ -1,4 +1,4 @@
-//! Readers on threads of their own while the writer churns: what they are told must have
+//! Readers on threads of their own while the writer churns: each answer that they get must have
 //! been true.
 //!
 //! A reader may be told [`ViewError::Unsettled`] (the writer lost its CPU in the middle of a change);
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 const OWNER: Owner = Owner { uid: 0, gid: 0 };
-/// Names `f0` .. `f63` come and go; the group of what is called `f<n>` is always `n % 8`.
+/// Names `f0` .. `f63` come and go; the group of the file called `f<n>` is always `n % 8`.
 const NAMES: u64 = 64;
 const CLASSES: u64 = 8;
 const ROUNDS: u64 = 60_000;
@@ -47,7 +47,7 @@ fn name(n: u64) -> Vec<u8> {
 #[derive(Clone, Copy)]
 struct Tree {
     root: Ino,
-    /// Moves between `/a` and `/b`, and `leaf` with it.
+    /// A directory that moves between `/a` and `/b`, with `leaf` in it.
     moving: Ino,
     leaf: Ino,
     swapped: [Ino; 2],
@@ -79,7 +79,7 @@ pub(super) fn unlink(shard: &mut Shard<'_>, dir: Ino, name: &[u8]) {
     }
 }
 
-/// One round of everything; `kept` counts the names `keep<n>` that are there for good.
+/// One round of everything; `kept` counts the permanent names `keep<n>`.
 fn churn(shard: &mut Shard<'_>, tree: &Tree, random: &mut Random, kept: &AtomicU64, round: u64) {
     let root = tree.root;
     let n = random.below(NAMES);
@@ -151,7 +151,7 @@ fn set_all(shard: &mut Shard<'_>, ino: Ino, value: u64) {
     shard.setattr(ino, &set).unwrap();
 }
 
-/// Looks at everything once; whether the file was there.
+/// Looks at everything once; returns true if the file was there.
 fn look(view: NamesView<'_>, tree: &Tree, random: &mut Random, kept: &AtomicU64) -> bool {
     let root = tree.root;
     let known = kept.load(Ordering::Acquire);

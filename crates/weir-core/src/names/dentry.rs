@@ -10,9 +10,9 @@
 //!  word 4.. name, little-endian, padded with zeros
 //! ```
 //!
-//! Granules are 16 bytes, so a name of up to 16 bytes takes 48 bytes, 12 of them the name
-//! in the usual case. Functions here take whatever the words hold: a reader may be walking
-//! memory that is just being reused (its stripe will tell it so), or nonsense.
+//! Granules are 16 bytes, so a name of up to 16 bytes takes 48 bytes, 12 of them the name in the
+//! usual case. Functions here accept any words: a reader may be walking memory that is just being
+//! reused (its stripe will tell it so), or nonsense.
 
 use super::hash::{words, Key};
 use super::layout::{Tables, STRIPES};
@@ -28,7 +28,7 @@ const HEAD: usize = 4;
 /// Longest walk. At a load of one entry a bucket, real ones stay below 20.
 const MAX_WALK: usize = 4096;
 
-/// An entry as found: where, and what it said.
+/// An entry that was found: its position and its words.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoundEntry {
     /// Its granule.
@@ -37,7 +37,7 @@ pub(super) struct FoundEntry {
     pub(super) kind: FileType,
 }
 
-/// The bucket of `hash` among `count`, by linear hashing (Litwin, VLDB 1980): the first
+/// Returns the bucket of `hash` among `count`, by linear hashing (Litwin, VLDB 1980): the first
 /// `count` of a power of two buckets exist, the others are still part of their lower half's.
 #[inline]
 pub(super) fn bucket_of(hash: u32, count: u32) -> u32 {
@@ -64,7 +64,7 @@ pub(super) struct Dentry<'a> {
 }
 
 impl<'a> Dentry<'a> {
-    /// The entry at granule `at`; none where the arena has no room for one.
+    /// Returns the entry at granule `at`; `None` where the arena has no room for one.
     #[inline]
     pub(super) fn at(arena: &'a [AtomicU64], at: u32) -> Option<Self> {
         let words = arena.get(at as usize * GRANULE_WORDS..)?;
@@ -120,7 +120,7 @@ impl<'a> Dentry<'a> {
         }
     }
 
-    /// Copies the name; its length, or none if the words hold no name.
+    /// Copies the name; returns its length, or `None` if the words hold no name.
     pub(super) fn name(self, out: &mut [u8; NAME_MAX]) -> Option<usize> {
         let len = usize::from((self.words[3].load(Relaxed) & 0xFF) as u8);
         copy_bytes(self.words.get(HEAD..)?, out.get_mut(..len)?)?;
@@ -142,7 +142,7 @@ impl<'a> Dentry<'a> {
     }
 }
 
-/// Copies bytes kept as words; none if there are fewer words.
+/// Copies bytes kept as words; returns `None` if there are fewer words.
 pub(super) fn copy_bytes(from: &[AtomicU64], out: &mut [u8]) -> Option<()> {
     if from.len() * 8 < out.len() {
         return None;
@@ -184,8 +184,8 @@ const fn kind_of(code: u8) -> Option<FileType> {
 pub(super) fn find(tables: &Tables<'_>, key: &Key<'_>) -> Option<FoundEntry> {
     let count = tables.header.bucket_count.0.load(Relaxed);
     let bucket = bucket_of(key.hash, count);
-    // Acquire: pairs with the release that linked the newest entry, and so with what
-    // was written before it: the older entries and their inodes.
+    // Acquire: pairs with the release that linked the newest entry, and so with everything written
+    // before it: the older entries and their inodes.
     let mut at = tables.buckets.get(bucket as usize)?.load(Acquire);
     for _ in 0..MAX_WALK {
         let entry = Dentry::at(tables.arena, at)?;

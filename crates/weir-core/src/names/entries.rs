@@ -18,8 +18,8 @@ use crate::types::Ino;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 impl Shard<'_> {
-    /// Makes an entry that is not found yet: memory, place in the directory's order, words.
-    /// Its granule.
+    /// Makes an entry that cannot be found yet: memory, position in the directory's order, words.
+    /// Returns its granule.
     pub(super) fn prepare_entry(
         &mut self,
         dir: &InodeRecord,
@@ -36,13 +36,13 @@ impl Shard<'_> {
         Ok(at)
     }
 
-    /// Links a prepared entry into its bucket: from here on it is found.
+    /// Links a prepared entry into its bucket: from here on readers find it.
     pub(super) fn publish_entry(&mut self, at: u32) {
         let entry = self.dentry(at);
         let count = self.tables.header.bucket_count.0.load(Relaxed);
         let bucket = &self.tables.buckets[bucket_of(entry.hash(), count) as usize];
         entry.set_next(bucket.load(Relaxed));
-        // Release: whoever finds the entry finds its words and its inode.
+        // Release: a reader that finds the entry finds its words and its inode.
         bucket.store(at, Release);
         self.note_entry(at);
         self.entries += 1;
@@ -92,7 +92,7 @@ impl Shard<'_> {
         }
     }
 
-    /// Moves the entries that belong there from the next bucket in turn to a new one.
+    /// Moves entries from the next bucket in turn to a new one, where they belong.
     fn split_one(&mut self) {
         let Tables {
             header, buckets, ..
@@ -128,7 +128,7 @@ impl Shard<'_> {
 
 #[allow(clippy::needless_lifetimes)] // 'a is the tables', not the shard's borrow
 impl<'a> Shard<'a> {
-    /// An entry the writer knows to be there.
+    /// Returns an entry that the writer knows to be there.
     pub(super) fn dentry(&self, at: u32) -> Dentry<'a> {
         Dentry::at(self.tables.arena, at).expect("the writer's own references hold")
     }

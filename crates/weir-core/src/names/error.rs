@@ -1,4 +1,4 @@
-//! Why an operation on the namespace was refused.
+//! The reasons for refusing an operation on the namespace.
 //!
 //! Each variant says which `errno` it is meant for; the mapping itself is the client's.
 

@@ -1,13 +1,13 @@
 //! Parts of the operations, for a namespace that several servers hold.
 //!
-//! An entry lives at one server ([`crate::placement::home_of_entry`]) and the inode that it
-//! names perhaps at another. A directory of another server whose entries are here has a
-//! *stand-in*: a record of this table that no entry names, found by the directory's own
-//! number, with the order of the entries here, the time of their last change and how many
-//! of them are directories. A file of another server that somebody of this node has open
-//! has one as well; it has a number of this table, which clients use as that of any file.
+//! An entry lives at one server ([`crate::placement::home_of_entry`]), and the inode that it names
+//! may live at another. A directory of another server whose entries are here has a *stand-in*: a
+//! record of this table that no entry names, found by the directory's own number. It has the order
+//! of the entries here, the time of their last change and the number of directories among them. A
+//! file of another server that a program of this node has open has a stand-in as well; its number
+//! is of this table, and clients use it like that of any file.
 //!
-//! Left out: who may have stand-ins and what they show; that is the server's
+//! Left out: the rules for which files have stand-ins and what these show; that is the server's
 //! (`weir-server`, `cluster/`).
 
 use super::attr::{LEASED, STALE};
@@ -20,14 +20,14 @@ use super::{Attr, FileType, NamesError, SetAttr, Visibility, LINK_MAX, ROOT_INDE
 use crate::types::Ino;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What a directory's stand-in knows of it: its part of what the directory is.
+/// The part of a directory that its stand-in knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirPart {
     /// Entries here that are directories.
     pub dirs: u32,
     /// Entries here.
     pub entries: u64,
-    /// When an entry here came or went, ns since 1970; 0: never.
+    /// The time at which an entry here last came or went, ns since 1970; 0: never.
     pub changed_ns: i64,
 }
 
@@ -38,12 +38,12 @@ impl<'a> Shard<'a> {
         self.tables.inodes.get(index as usize)
     }
 
-    /// Whether `ino` is a number of this table.
+    /// Returns true if `ino` is a number of this table.
     pub fn is_own(&self, ino: Ino) -> bool {
         ino.rank() == self.tables.rank()
     }
 
-    /// The number of the inode in a slot, in its life as of now.
+    /// Returns the number of the inode in a slot, in its life as of now.
     pub fn ino_at(&self, index: u32) -> Ino {
         let record = self.tables.inodes.get(index as usize);
         let life = record.map_or(0, |record| record.generation.load(Relaxed));
@@ -51,20 +51,20 @@ impl<'a> Shard<'a> {
         Ino::new(self.tables.rank(), life, index)
     }
 
-    /// Whether entries of `dir`, which lives elsewhere, may be here.
+    /// Returns true if entries of `dir`, which lives elsewhere, may be here.
     pub fn stands_in(&self, dir: Ino) -> bool {
         self.foreign.contains_key(&dir)
     }
 
-    /// What a directory's stand-in here says of its kind, mode and owner.
+    /// Returns the kind, mode and owner that a directory's stand-in here has.
     pub fn passage(&self, dir: Ino) -> Option<Attr> {
         let index = *self.foreign.get(&dir)?;
         let attr = self.attr(self.ino_at(index)).ok()?;
         Some(Attr { ino: dir, ..attr })
     }
 
-    /// Lets this table's own root, which is nobody's at a rank other than 0, stand in for
-    /// the root of all.
+    /// Lets this table's own root stand in for the root of all. At a rank other than 0 the table's
+    /// root is otherwise unused.
     pub fn stand_in_for_root(&mut self, root: Ino) {
         if root != self.root() {
             self.set_stand_in(root, ROOT_INDEX);
@@ -77,8 +77,8 @@ impl<'a> Shard<'a> {
         self.foreign_at.insert(slot, dir);
     }
 
-    /// Makes the stand-in of a directory of another server. What is made in it takes
-    /// over its policy, and its group if its mode says so. Nothing happens if there is one.
+    /// Makes the stand-in of a directory of another server. Files made in it inherit its policy,
+    /// and its group if its mode says so. Nothing happens if there is one.
     pub fn adopt_dir(&mut self, dir: &Attr) -> Result<(), NamesError> {
         if dir.ino.rank() == self.tables.rank() || self.stands_in(dir.ino) {
             return Ok(());
@@ -103,7 +103,7 @@ impl<'a> Shard<'a> {
         }
     }
 
-    /// Ends a directory's stand-in. NOT EMPTY: there are entries here.
+    /// Ends a directory's stand-in. `NotEmpty`: there are entries here.
     pub fn disown_dir(&mut self, dir: Ino) -> Result<(), NamesError> {
         let Some(record) = self.stand_in(dir) else {
             return Ok(());
@@ -131,8 +131,8 @@ impl<'a> Shard<'a> {
         })
     }
 
-    /// Makes the stand-in of a file of another server; its number in this table. Its
-    /// numbers are not to be believed until [`Shard::refresh`].
+    /// Makes the stand-in of a file of another server; returns its number in this table. Its
+    /// attributes are stale until [`Shard::refresh`].
     pub fn adopt_file(&mut self, attr: &Attr) -> Result<Ino, NamesError> {
         let new = NewInode {
             aux: STALE,
@@ -155,7 +155,7 @@ impl<'a> Shard<'a> {
         Ok(())
     }
 
-    /// Tells a stand-in what its home says. With `leased` the numbers hold until
+    /// Writes the home's attributes into a stand-in. With `leased` they hold until
     /// [`Shard::recall`], and readers believe them.
     pub fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), NamesError> {
         let record = self.file_stand_in(local)?;
@@ -182,8 +182,7 @@ impl<'a> Shard<'a> {
         Ok(())
     }
 
-    /// Takes back the belief in a stand-in's numbers; what readers have cached of the
-    /// file is void.
+    /// Makes a stand-in's attributes stale; readers' caches of the file are void.
     pub fn recall(&mut self, local: Ino) -> Result<(), NamesError> {
         let record = self.file_stand_in(local)?;
         let _change = Change::begin(&record.seq);
@@ -192,8 +191,8 @@ impl<'a> Shard<'a> {
         Ok(())
     }
 
-    /// As [`Shard::recall`], and says whether the file has a name. Programs open no stand-in without
-    /// one. How many names there are, only the home says.
+    /// As [`Shard::recall`], and records whether the file has a name. Programs open no stand-in
+    /// without one. Only the home knows the number of names.
     pub fn recall_named(&mut self, local: Ino, named: bool) -> Result<(), NamesError> {
         self.recall(local)?;
         let record = self.file_stand_in(local)?;
@@ -202,7 +201,8 @@ impl<'a> Shard<'a> {
         Ok(())
     }
 
-    /// All stand-ins of files: what each stands in for, and its number in this table.
+    /// Returns all stand-ins of files: the inode that each stands in for, and its number in this
+    /// table.
     pub fn file_stand_ins(&self) -> Vec<(Ino, Ino)> {
         let numbers = (ROOT_INDEX..=self.inodes.high()).map(|index| self.ino_at(index));
         numbers
@@ -219,7 +219,7 @@ impl<'a> Shard<'a> {
             .filter(|attr| attr.home == attr.ino && attr.file_type() == FileType::File)
     }
 
-    /// Readers of this server's raw files ask first, from now on.
+    /// Makes readers of this server's raw files ask first, from now on.
     pub fn ask_of_raw_files(&mut self) {
         let is_raw = |attr: &Attr| attr.policy.visibility == Visibility::ReadAfterWrite;
         let raw = self.own_files().filter(is_raw).map(|attr| attr.ino);
@@ -254,7 +254,8 @@ impl<'a> Shard<'a> {
         Ok(())
     }
 
-    /// Takes an entry, and leaves the inode's links to the caller; what it named.
+    /// Removes an entry, and leaves the inode's links to the caller; returns the inode that it
+    /// named.
     pub fn withdraw(
         &mut self,
         parent: Ino,
@@ -271,8 +272,8 @@ impl<'a> Shard<'a> {
         Ok((found.child, found.kind))
     }
 
-    /// Lets an entry name another inode; what it named before. To a reader the name is
-    /// never missing.
+    /// Makes an entry name another inode; returns the inode that it named before. To a reader the
+    /// name is never missing.
     pub fn substitute(
         &mut self,
         parent: Ino,
@@ -295,8 +296,8 @@ impl<'a> Shard<'a> {
         Ok((found.child, found.kind))
     }
 
-    /// Adds a link to an inode of this server, or takes one; links left. A directory's
-    /// last name going ends all its links.
+    /// Adds a link to an inode of this server, or removes one; returns the links left. When a
+    /// directory loses its last name, all its links end.
     pub fn relink(&mut self, ino: Ino, add: bool, now_ns: i64) -> Result<u32, NamesError> {
         let record = self.live(ino)?;
         let nlink = record.nlink.load(Relaxed);
@@ -317,7 +318,7 @@ impl<'a> Shard<'a> {
         Ok(left)
     }
 
-    /// Says that an inode of this server, whose entry is elsewhere now, is in `parent`.
+    /// Records that an inode of this server, whose entry is elsewhere now, is in `parent`.
     pub fn set_parent(&mut self, ino: Ino, parent: Ino, now_ns: i64) -> Result<(), NamesError> {
         let record = self.live(ino)?;
         let _moves = Change::begin(&self.tables.header.moves.0);
@@ -328,7 +329,7 @@ impl<'a> Shard<'a> {
         Ok(())
     }
 
-    /// An inode of this server has this entry for a name, if it had none here.
+    /// Records this entry as the name of an inode of this server, if it had none here.
     fn name_inode(&mut self, child: Ino, at: u32, parent: Ino) {
         if child.rank() != self.tables.rank() {
             return;

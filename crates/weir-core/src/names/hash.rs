@@ -47,7 +47,7 @@ pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
         .chain((rest > 0).then(|| tail(bytes, rest)))
 }
 
-/// What finds an entry: its directory and name.
+/// The key of an entry: its directory and name.
 #[derive(Clone, Copy)]
 pub(super) struct Key<'n> {
     pub(super) parent: Ino,
@@ -58,8 +58,8 @@ pub(super) struct Key<'n> {
 }
 
 impl<'n> Key<'n> {
-    /// For looking up: what cannot be a name is not found. No other check, since what
-    /// was never let in is not there.
+    /// Makes a key for a look-up: bytes that cannot be a name are not found. There is no other
+    /// check, because no invalid name was ever entered.
     #[inline]
     pub(super) fn probe(parent: Ino, name: &'n [u8]) -> Option<Self> {
         if name.is_empty() || name.len() > NAME_MAX {
@@ -73,7 +73,7 @@ impl<'n> Key<'n> {
         Some(Key { parent, name, hash })
     }
 
-    /// For making an entry: the name is checked.
+    /// Makes a key for a new entry: the name is checked.
     pub(super) fn checked(parent: Ino, name: &'n [u8]) -> Result<Self, NamesError> {
         if name.len() > NAME_MAX {
             return Err(NamesError::NameTooLong);
@@ -100,8 +100,8 @@ mod tests {
         }
     }
 
-    /// What applications make: numbered files in few directories. Buckets must fill
-    /// as if by chance (Poisson): at load 1, 26.4 % of buckets hold two or more.
+    /// The names that applications make: numbered files in few directories. Buckets must fill as if
+    /// by chance (Poisson): at load 1, 26.4 % of buckets hold two or more.
     #[test]
     fn numbered_names_spread() {
         let count = 1 << 16;

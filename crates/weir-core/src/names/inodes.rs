@@ -1,10 +1,10 @@
 //! Inode slots: the writer's allocator, and the first of the two steps of making a file.
 //!
-//! Slots are taken from the low end; freed ones are used again, the longest free
-//! first, and only once [`QUARANTINE`] of them wait (or no fresh ones are left): the 16 bits of
-//! generation in an [`Ino`] would otherwise come round within 65,536 creates and
-//! deletes of one file. So a stale number is taken for a live one at the earliest after
-//! 67 million. The queue runs through the free slots' own `parent` words.
+//! Slots are taken from the low end; freed ones are used again, the longest free first, and only
+//! once [`QUARANTINE`] of them wait (or no fresh ones are left): the 16 bits of generation in an
+//! [`Ino`] would otherwise come round within 65,536 creates and deletes of one file. So a stale
+//! number can be mistaken for a live one after 67 million at the earliest. The queue runs through
+//! the free slots' own `parent` words.
 
 use super::layout::{InodeRecord, Tables};
 use super::policy::{Bits, Policy};
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Free slots that are kept waiting while there are fresh ones: 96 KiB of records.
 const QUARANTINE: u32 = 1024;
 
-/// What a new inode starts with.
+/// The initial attributes of a new inode.
 pub(super) struct NewInode {
     pub(super) kind: FileType,
     /// Permission bits.
@@ -38,7 +38,7 @@ pub(super) struct Inodes {
     present: u32,
     /// First slot never used.
     fresh: u32,
-    /// First and last of the free slots' queue, and how many there are.
+    /// First and last of the free slots' queue, and its length.
     first: u32,
     last: u32,
     free: u32,
@@ -74,8 +74,8 @@ impl Inodes {
         self.fresh = ino.index() + 1;
     }
 
-    /// Queues the slots that are free, below the highest that is or was used; `lives` says
-    /// which lives ended there.
+    /// Queues the slots that are free, below the highest that is or was used; `lives` gives the
+    /// lives that ended there.
     pub(super) fn restore(&mut self, tables: &Tables<'_>, lives: impl Fn(u32) -> Option<u16>) {
         let slots = u32::try_from(tables.inodes.len()).unwrap_or(u32::MAX);
         let mut index = ROOT_INDEX;
@@ -112,7 +112,7 @@ impl Inodes {
         self.free += 1;
     }
 
-    /// How many slots there is memory for.
+    /// Returns the number of slots that there is memory for.
     pub(super) fn set_present(&mut self, slots: u32) {
         self.present = slots;
     }

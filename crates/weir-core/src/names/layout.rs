@@ -1,5 +1,5 @@
-//! The records of the shared tables, their places in the file, and the check that a
-//! mapped file is one of ours.
+//! The records of the shared tables, their positions in the file, and the check that a mapped file
+//! holds tables of weir's.
 //!
 //! ```text
 //!  file, each section aligned to 4096 bytes; sparse, sized for the maximum
@@ -27,7 +27,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"weirname");
 /// The format's version; another one is refused.
 pub const VERSION: u32 = 3;
 
-/// How many sequence counters the hash buckets share, bucket `b` using `b % STRIPES`.
+/// The number of sequence counters that the hash buckets share; bucket `b` uses `b % STRIPES`.
 pub const STRIPES: usize = 1024;
 
 /// The hash table starts at one bucket a stripe, so that an entry's stripe never changes.
@@ -47,7 +47,7 @@ const ALIGN: u64 = 4096;
 #[derive(Default)]
 pub(super) struct Line<T>(pub(super) T);
 
-/// What never changes once the magic is there.
+/// The words that never change once the magic is there.
 #[repr(C)]
 #[derive(Default)]
 pub(super) struct Fixed {
@@ -57,7 +57,7 @@ pub(super) struct Fixed {
     pub(super) max_inodes: AtomicU32,
 }
 
-/// Numbers the writer keeps for whoever looks (`weir status`, `statfs`).
+/// Numbers that the writer keeps for other programs (`weir status`, `statfs`).
 #[repr(C)]
 #[derive(Default)]
 pub(super) struct NamesCounters {
@@ -94,8 +94,8 @@ impl Default for NamesHeader {
 }
 
 impl NamesHeader {
-    /// The maximum of inodes the tables were made for, not yet checked; with [`layout`]
-    /// it tells how much of the file to map.
+    /// Returns the maximum of inodes that the tables were made for, not yet checked; with
+    /// [`layout`] it gives the part of the file to map.
     pub fn max_inodes(&self) -> u32 {
         self.fixed.0.max_inodes.load(Ordering::Relaxed)
     }
@@ -108,7 +108,7 @@ impl NamesHeader {
 pub struct InodeRecord {
     /// Odd while the record is changed; never goes back, not even at reuse.
     pub(super) seq: AtomicU64,
-    /// Which life of the slot this is; [`Ino`] carries its low 16 bits.
+    /// The life of the slot; [`Ino`] carries its low 16 bits.
     pub(super) generation: AtomicU32,
     /// `st_mode` in the low half; 0 while the slot is free. The high half is described in
     /// `policy`.
@@ -124,7 +124,7 @@ pub struct InodeRecord {
     pub(super) mtime: AtomicI64,
     pub(super) ctime: AtomicI64,
     pub(super) btime: AtomicI64,
-    /// Never goes back, not even at reuse: what was cached of an earlier life is void.
+    /// Never goes back, not even at reuse: caches of an earlier life are void.
     pub(super) index_generation: AtomicU64,
     /// The directory of `entry`. In a free slot: the next free one. In a file's
     /// stand-in: the inode it stands in for.
@@ -139,19 +139,19 @@ pub struct InodeRecord {
 const _: () = assert!(size_of::<InodeRecord>() == 104);
 const _: () = assert!(size_of::<NamesHeader>() as u64 <= 3 * ALIGN);
 
-/// Where one table lies in the file.
+/// The position of one table in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Section {
-    /// Where it begins, a multiple of 4096.
+    /// Its first byte, a multiple of 4096.
     pub offset_bytes: u64,
-    /// How many elements it has.
+    /// Its number of elements.
     pub len: usize,
 }
 
-/// Where everything lies in a file made for some maximum of inodes.
+/// The positions of all tables in a file made for some maximum of inodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
-    /// The maximum it was asked for.
+    /// The maximum that it was computed for.
     pub max_inodes: u32,
     /// One [`NamesHeader`].
     pub header: Section,
@@ -165,8 +165,8 @@ pub struct Layout {
     pub file_bytes: u64,
 }
 
-/// The layout for `max_inodes` (at least 1) inodes. The file is sparse: what is not used
-/// costs nothing.
+/// Returns the layout for `max_inodes` (at least 1) inodes. The file is sparse: unused parts cost
+/// nothing.
 pub fn layout(max_inodes: u32) -> Layout {
     let max_inodes = max_inodes.max(1);
     let mut end = 0;
@@ -195,7 +195,7 @@ pub fn layout(max_inodes: u32) -> Layout {
     }
 }
 
-/// Why memory is not taken for tables of names.
+/// The reasons for refusing memory as tables of names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TablesError {
     /// Something else, or not yet formatted.
@@ -204,13 +204,13 @@ pub enum TablesError {
     /// Written by another release.
     #[error("tables of names of version {found}, this program reads {VERSION}")]
     Version {
-        /// What the header says.
+        /// The version in the header.
         found: u32,
     },
     /// The slices are not those of the header's maximum.
     #[error("tables for {max_inodes} inodes, but mapped with other sizes")]
     Sizes {
-        /// What the header says.
+        /// The maximum in the header.
         max_inodes: u32,
     },
 }
@@ -284,7 +284,7 @@ impl<'a> Tables<'a> {
         fits.then_some(()).ok_or(TablesError::Sizes { max_inodes })
     }
 
-    /// The rank of the server whose tables these are.
+    /// Returns the rank of the server that the tables belong to.
     pub fn rank(&self) -> Rank {
         let low = self.header.fixed.0.rank.load(Ordering::Relaxed) & 0xFFFF;
         Rank(u16::try_from(low).unwrap_or(0))
@@ -295,7 +295,7 @@ impl<'a> Tables<'a> {
         Ino::new(self.rank(), 0, ROOT_INDEX)
     }
 
-    /// The record in `ino`'s slot, whatever life it is in; none for other ranks' inodes.
+    /// Returns the record in `ino`'s slot, in any life; `None` for other ranks' inodes.
     pub(super) fn record(&self, ino: Ino) -> Option<&'a InodeRecord> {
         if ino.index() == 0 || ino.rank() != self.rank() {
             return None;

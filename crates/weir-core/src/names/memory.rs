@@ -4,7 +4,7 @@ use super::{layout, InodeRecord, NamesHeader, Tables};
 use crate::types::Rank;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// What `weir-store` maps from a file, out of vectors.
+/// The tables that `weir-store` maps from a file, made of vectors.
 pub(crate) struct Memory {
     pub(crate) header: Box<NamesHeader>,
     pub(crate) inodes: Vec<InodeRecord>,

@@ -2,13 +2,13 @@
 //! memory that a node's server writes and its clients only read.
 //!
 //! One [`Shard`] (the server, one thread) is the only writer. Any number of
-//! [`NamesView`]s read at the same time, without a lock and without a message:
-//! `stat` and `open` of what exists ask nobody.
+//! [`NamesView`]s read at the same time, without a lock and without a message: `stat` and `open` of
+//! an existing file need no request.
 //!
-//! How a reader can trust what it saw:
+//! Why a reader can trust its answers:
 //! - A new entry is written whole before it is linked into its bucket with a release
-//!   store, and its inode before that. So whoever finds a name finds its inode.
-//! - Whatever takes away or moves (unlink, rename, growing of the hash table) happens
+//!   store, and its inode before that. So a reader that finds a name finds its inode.
+//! - A change that removes or moves something (unlink, rename, growing of the hash table) happens
 //!   while a counter is odd: one of [`STRIPES`] counters for the entries of a bucket,
 //!   one counter in each inode record for its attributes. A reader whose counter was
 //!   odd, or changed under it, tries again (a sequence lock, as Boehm describes it in
@@ -21,7 +21,7 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `layout` | the records, the file's layout, checking it |
-//! | `attr` | what is known of an inode |
+//! | `attr` | the attributes of an inode |
 //! | `policy` | how a file is shared between nodes |
 //! | `hash`, `dentry` | names as words; the entry's format and the bucket walk |
 //! | `seq` | the sequence lock |
@@ -29,11 +29,11 @@
 //! | `arena`, `inodes`, `order`, `entries` | the writer's parts: memory for entries, inode slots, directory order, the hash table |
 //! | `shard`, `rename`, `error` | the operations |
 //! | `foreign` | the same in parts, for a namespace of several servers |
-//! | `changes`, `restore` | what the journal gets, and is made of again |
+//! | `changes`, `restore` | the changes for the journal, and the namespace made of it again |
 //!
-//! Left out: permission checks (an instance has one user), special files. Entries and inodes may live on different servers (see
-//! [`crate::placement`]): what is then done in several places is put together by the
-//! server out of the parts in `foreign`.
+//! Left out: permission checks (an instance has one user), special files. Entries and inodes may
+//! live on different servers (see [`crate::placement`]): the server then combines the parts in
+//! `foreign`.
 
 mod arena;
 mod attr;

@@ -1,13 +1,13 @@
-//! The reference: a namespace as a plain tree of maps, written for being read. The
-//! property tests hold the shard to it.
+//! The reference: a namespace as a plain tree of maps, written to be easy to read. The property
+//! tests compare the shard with it.
 //!
-//! Inode numbers are the shard's: the model is told those of what was just made.
+//! Inode numbers are the shard's: the model is told the number of each new inode.
 
 use super::{FileType, NamesError, Owner, RenameMode, SetAttr, NAME_MAX};
 use crate::types::Ino;
 use std::collections::{BTreeMap, HashMap};
 
-/// Everything an inode has.
+/// The state of an inode.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
     pub(crate) kind: FileType,
@@ -107,7 +107,7 @@ impl Model {
         (node.mtime_ns, node.ctime_ns) = (now_ns, now_ns);
     }
 
-    /// Makes `node`, which the shard called `ino` if it made it.
+    /// Makes `node`; the shard called it `ino` if it made it.
     pub(crate) fn make(&mut self, dir: Ino, name: &[u8], mut node: Node, ino: Ino) -> Done<()> {
         self.free(dir, name)?;
         let now_ns = node.mtime_ns;
@@ -148,7 +148,7 @@ impl Model {
         Ok(())
     }
 
-    /// Takes an entry away; the inode and its links left.
+    /// Removes an entry; returns the inode and its links left.
     fn take(&mut self, dir: Ino, name: &[u8], now_ns: i64) -> (Ino, u32) {
         let ino = self.node_mut(dir).entries.remove(name).expect("is there");
         self.touch(dir, now_ns);

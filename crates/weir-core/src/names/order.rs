@@ -1,8 +1,8 @@
 //! The order of each directory's entries: the writer's private index for `readdir`.
 //!
-//! An entry gets the next sequence number of its directory when it is made; that number is the cookie
-//! of a scan standing at it. So a scan meets every entry that is there throughout
-//! exactly once, whatever else comes and goes, and an entry's removal loses no one's place.
+//! An entry gets the next sequence number of its directory when it is made; that number is the
+//! cookie of a scan that has reached it. So a scan meets every entry that stays throughout exactly
+//! once, in spite of other changes, and the removal of an entry disturbs no scan.
 //!
 //! A directory is a queue of chunks of up to 128 (sequence, granule) pairs, sorted: new
 //! pairs only come at the end, so a chunk fills up whole, and neighbours that became
@@ -16,7 +16,7 @@ const CHUNK: usize = 128;
 /// Two neighbours with no more than this together become one.
 const MERGE: usize = CHUNK * 3 / 4;
 
-/// What an entry has room for.
+/// The greatest sequence number that an entry has room for.
 const MAX_SEQUENCE: u64 = (1 << 48) - 1;
 
 /// Pairs of sequences from `base` on.
@@ -48,7 +48,7 @@ impl Order {
         self.len
     }
 
-    /// Adds the entry at granule `at`; its sequence number.
+    /// Adds the entry at granule `at`; returns its sequence number.
     pub(super) fn push(&mut self, at: u32) -> u64 {
         let sequence = self.next;
         self.next += 1;
@@ -69,7 +69,7 @@ impl Order {
         sequence
     }
 
-    /// Lets the next entry get this sequence number, which is beyond all that there are.
+    /// Lets the next entry get this sequence number, which is beyond all existing ones.
     pub(super) fn skip_to(&mut self, sequence: u64) -> Result<(), NamesError> {
         if sequence < self.next || sequence > MAX_SEQUENCE {
             return Err(NamesError::InvalidName);

@@ -1,8 +1,8 @@
-//! When other nodes see what a node wrote to a file, and when a file is laminated.
+//! The time at which other nodes see a node's writes to a file, and lamination.
 //!
-//! The three kinds of visibility are UnifyFS's (IPDPS'23, section III); lamination, too. A
-//! directory's policy is taken over by what is made in it. All of it is kept in the high half
-//! of an inode record's `mode` word, so that one load tells a client whether it may write:
+//! The three kinds of visibility are UnifyFS's (IPDPS'23, section III); lamination, too. A new file
+//! inherits its directory's policy. All of it is kept in the high half of an inode record's `mode`
+//! word, so that one load tells a client if it may write:
 //!
 //! ```text
 //! 31   24 23      22    21      20 19         18 17       16 15        0
@@ -13,7 +13,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// When programs of other nodes see what was written. Those of the writer's node always see
+/// The time at which programs of other nodes see a write. Programs of the writer's node always see
 /// it at once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug, Serialize, Deserialize)]
 pub enum Visibility {
@@ -36,7 +36,7 @@ impl Visibility {
         }
     }
 
-    /// Of a short name.
+    /// Returns the visibility with a short name.
     pub fn of_name(name: &[u8]) -> Option<Visibility> {
         let all = [
             Visibility::ReadAfterSync,
@@ -47,14 +47,13 @@ impl Visibility {
     }
 }
 
-/// What laminates a file by itself, beside an explicit request.
+/// The event that laminates a file by itself, beside an explicit request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug, Serialize, Deserialize)]
 pub enum LaminateOn {
-    /// A chmod that takes away the last write permission, once nobody has it open for
-    /// writing.
+    /// A chmod that removes the last write permission, once no program has it open for writing.
     #[default]
     Chmod,
-    /// As well, the end of the last description that is open for writing.
+    /// As well, the close of the last description that is open for writing.
     Close,
     /// Nothing.
     Request,
@@ -70,14 +69,14 @@ impl LaminateOn {
         }
     }
 
-    /// Of a name.
+    /// Returns the event with a name.
     pub fn of_name(name: &[u8]) -> Option<LaminateOn> {
         let all = [LaminateOn::Chmod, LaminateOn::Close, LaminateOn::Request];
         all.into_iter().find(|on| on.name().as_bytes() == name)
     }
 }
 
-/// How a file, or what is made in a directory, is shared between nodes.
+/// The sharing between nodes of a file, or of the files made in a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug, Serialize, Deserialize)]
 pub struct Policy {
     /// See [`Visibility`].
@@ -86,16 +85,16 @@ pub struct Policy {
     pub laminate_on: LaminateOn,
 }
 
-/// How far the lamination of a file is.
+/// The progress of a file's lamination.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug, Serialize, Deserialize)]
 pub enum Lamination {
     /// It may be written.
     #[default]
     No,
-    /// It will be laminated once nobody has it open for writing.
+    /// It will be laminated once no program has it open for writing.
     Due,
-    /// It is being laminated, unless somebody turns out to have it open for writing: nobody
-    /// may open it so meanwhile.
+    /// It is being laminated, unless a program turns out to have it open for writing: none may open
+    /// it so meanwhile.
     Sealing,
     /// It is read-only for good.
     Done,
@@ -106,14 +105,14 @@ pub enum Lamination {
 pub(super) struct Bits {
     pub(super) policy: Policy,
     pub(super) lamination: Lamination,
-    /// Who reads has to ask first: other nodes may write, and what they wrote is to be seen.
+    /// A reader must ask first: other nodes may write, and their writes must be visible.
     pub(super) ask: bool,
     /// The kernel of this node keeps pages of the file.
     pub(super) mapped: bool,
 }
 
 impl Bits {
-    /// Those of a `mode` word, whatever it holds.
+    /// Reads them from any `mode` word.
     pub(super) const fn of(mode: u32) -> Bits {
         let visibility = match (mode >> 16) & 3 {
             1 => Visibility::ReadAfterWrite,
@@ -142,7 +141,7 @@ impl Bits {
         }
     }
 
-    /// A `mode` word of them and a `st_mode`.
+    /// Makes a `mode` word of them and a `st_mode`.
     pub(super) const fn with(self, st_mode: u32) -> u32 {
         let visibility = match self.policy.visibility {
             Visibility::ReadAfterSync => 0,

@@ -1,5 +1,5 @@
-//! Random sequences of operations: after each, the shard and what a reader sees of its
-//! tables are the model's tree; and readers of garbage come to an end.
+//! Random sequences of operations: after each, the shard and a reader's view of its tables are the
+//! model's tree; readers of garbage terminate.
 
 use super::memory::Memory;
 use super::model::{Model, Node};
@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 const MAX_INODES: u32 = 14;
 const OWNER: Owner = Owner { uid: 10, gid: 20 };
 
-/// An operation; inodes are given by their place in the list of all that ever were.
+/// An operation; it gives inodes by their position in the list of all that ever were.
 #[derive(Clone, Debug)]
 enum Op {
     Create(usize, Vec<u8>),
@@ -230,7 +230,7 @@ impl<'a> Pair<'a> {
                 prop_assert_eq!(attr.parent, node.parent);
                 prop_assert_eq!(place.is_some(), node.nlink > 0 && ino != self.model.root);
             }
-            // Of a file with one name and no other before, that name is known.
+            // The only name of a file that never had another is known.
             FileType::File | FileType::Fifo | FileType::Socket => {
                 prop_assert!(place.is_none() || node.nlink > 0);
             }
@@ -303,8 +303,8 @@ proptest! {
         }
     }
 
-    /// Words of the tables are overwritten with anything: readers neither panic nor stay, and give no
-    /// more bytes than there is room for.
+    /// Overwrites words of the tables with anything: readers neither panic nor loop for ever, and
+    /// give no more bytes than there is room for.
     #[test]
     fn readers_survive_garbage(
         ops in prop::collection::vec(op(), 10..40),

@@ -15,7 +15,7 @@ use crate::types::Ino;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What happens to a name that is there already.
+/// The treatment of a name that exists already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RenameMode {
     /// It is replaced.
@@ -26,12 +26,12 @@ pub enum RenameMode {
     Exchange,
 }
 
-/// What a rename did.
+/// The outcome of a rename.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Renamed {
     /// The inode that has the new name.
     pub moved: Ino,
-    /// What lost its name to it.
+    /// The inode that lost its name to it.
     pub replaced: Option<Unlinked>,
 }
 
@@ -50,8 +50,8 @@ struct NamedEntry<'p, 'a, 'n> {
 }
 
 impl<'a> Shard<'a> {
-    /// Gives what is called `name` in `parent` the name `new_name` in `new_parent`. Two
-    /// names of one inode are both left (POSIX).
+    /// Gives the entry `name` in `parent` the name `new_name` in `new_parent`. Two names of one
+    /// inode are both left (POSIX).
     pub fn rename(
         &mut self,
         (parent, name): (Ino, &[u8]),
@@ -124,7 +124,7 @@ impl<'a> Shard<'a> {
         }))
     }
 
-    /// Whether `ino` is `ancestor` or below it.
+    /// Returns true if `ino` is `ancestor` or below it.
     fn is_within(&self, mut ino: Ino, ancestor: Ino) -> bool {
         while ino != ancestor {
             if ino == self.root() {
@@ -239,7 +239,7 @@ impl<'a> Shard<'a> {
         }
     }
 
-    /// Makes the renamed inode say by which entry it is named, if that was the old one.
+    /// Records in the renamed inode the entry that names it, if that was the old one.
     fn name_by(entry: &NamedEntry<'_, '_, '_>, at: u32, parent: Ino, now_ns: i64) {
         let record = entry.record;
         if [0, entry.found.at].contains(&record.entry.load(Relaxed)) {
@@ -249,7 +249,7 @@ impl<'a> Shard<'a> {
         record.ctime.store(now_ns, Relaxed);
     }
 
-    /// Updates both directories: times, and links from `..` of what moved, less the
+    /// Updates both directories: times, and links from `..` of the moved inodes, less the
     /// `lost_dirs` that were replaced.
     fn touch_both(
         source: &NamedEntry<'_, '_, '_>,

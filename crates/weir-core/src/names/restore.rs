@@ -1,7 +1,7 @@
-//! Making a namespace anew from what a journal says of it.
+//! Making a namespace anew from a journal.
 //!
-//! The numbers of inodes, their order in directories and the lives of free slots are as they
-//! were, so that what others remember of them (peers, scans of directories) still holds.
+//! The numbers of inodes, their order in directories and the lives of free slots stay the same, so
+//! that the knowledge that others have of them (peers, scans of directories) still holds.
 
 use super::arena::Arena;
 use super::hash::Key;
@@ -13,7 +13,7 @@ use crate::journal::{Entry, InodeImage, State};
 use crate::types::Ino;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Why a namespace cannot be made anew.
+/// The reasons for which a namespace cannot be made anew.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RestoreError {
     /// It has an inode in a slot that these tables do not have.
@@ -21,23 +21,23 @@ pub enum RestoreError {
     TooMany {
         /// The inode.
         ino: Ino,
-        /// What the tables were made for.
+        /// The maximum that the tables were made for.
         max_inodes: u32,
     },
-    /// An inode that cannot be: of another server, of no type, or a second one in its slot.
+    /// An impossible inode: of another server, of no type, or a second one in its slot.
     #[error("inode {0:?} cannot be")]
     Inode(Ino),
     /// There is no root directory.
     #[error("there is no root directory")]
     NoRoot,
-    /// An entry that cannot be.
+    /// An impossible entry.
     #[error("entry {name:?} of {dir:?}: {error}")]
     Entry {
         /// Its directory.
         dir: Ino,
         /// Its name.
         name: Vec<u8>,
-        /// What is wrong.
+        /// The error.
         error: NamesError,
     },
     /// There is no room for a symbolic link's target.
@@ -46,7 +46,7 @@ pub enum RestoreError {
 }
 
 impl<'a> Shard<'a> {
-    /// How much of tables is touched at most by [`Shard::restore`].
+    /// Returns the part of the tables that [`Shard::restore`] touches at most.
     pub fn reach_of(state: &State) -> Reach {
         let slots = state.inodes.keys().map(|ino| ino.index());
         let slots = slots.chain(state.ended.keys().copied()).max().unwrap_or(0);
@@ -67,7 +67,7 @@ impl<'a> Shard<'a> {
         }
     }
 
-    /// Takes freshly formatted tables and makes in them what `state` says.
+    /// Makes the namespace of `state` in freshly formatted tables.
     pub fn restore(tables: Tables<'a>, state: &State) -> Result<Self, RestoreError> {
         let mut shard = Shard::empty(tables);
         let mut images: Vec<&InodeImage> = state.inodes.values().collect();
@@ -154,7 +154,7 @@ impl<'a> Shard<'a> {
 
     fn restore_entry(&mut self, dir: Ino, name: &[u8], entry: &Entry) -> Result<(), NamesError> {
         if self.is_own(entry.child) && self.live(entry.child).is_err() {
-            // It was being removed: of a directory that several servers hold, the inode goes
+            // The directory was being removed: if several servers hold a directory, its inode goes
             // first.
             return Ok(());
         }
@@ -172,7 +172,7 @@ impl<'a> Shard<'a> {
     }
 }
 
-/// A `mode` word as it was written down; a lamination that was being tried is due.
+/// Returns a `mode` word as it was recorded; a lamination that was being tried is due.
 fn restored(mode: u32) -> u32 {
     let mut bits = Bits::of(mode);
     bits.ask = false;
@@ -184,15 +184,15 @@ fn restored(mode: u32) -> u32 {
 }
 
 impl Shard<'_> {
-    /// The server ends: as [`Tables::condemn`].
+    /// Ends the server's tables: as [`Tables::condemn`].
     pub fn condemn(&mut self) {
         self.tables.condemn();
     }
 }
 
 impl Tables<'_> {
-    /// Lets readers of these tables, which are no longer kept up to date, find nothing that
-    /// they could believe, of names or of where bytes are: they ask their server then, which is
+    /// Makes readers of these tables, which are no longer kept up to date, find nothing that they
+    /// could believe, of names or of the locations of bytes. They ask their server then, which is
     /// another one, or has ended.
     pub fn condemn(&self) {
         let make_odd = |seq: &std::sync::atomic::AtomicU64| {
@@ -202,7 +202,7 @@ impl Tables<'_> {
         make_odd(&self.header.moves.0);
         let high = self.header.tally.0.inode_high.load(Relaxed);
         let high = usize::try_from(high).unwrap_or(usize::MAX);
-        // One more than was told: the writer may have been killed before it told that.
+        // One more than was published: the writer may have been killed before it published that.
         for record in self.inodes.iter().take(high.saturating_add(2)) {
             make_odd(&record.seq);
             record.index_generation.fetch_add(1, Relaxed);

@@ -1,5 +1,5 @@
-//! Many entries: long scans of a directory that changes meanwhile, and what memory is
-//! taken and given back.
+//! Many entries: long scans of a directory that changes meanwhile, and memory that is allocated and
+//! given back.
 
 use super::concurrency_tests::{unlink, Random};
 use super::memory::Memory;

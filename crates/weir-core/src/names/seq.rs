@@ -5,16 +5,16 @@
 //! The fences follow Boehm, "Can seqlocks get along with programming language memory
 //! models?" (MSPC 2012), figure 6.
 //!
-//! What protects reused memory: between taking something out of the shared structure (under an odd
-//! counter) and writing it anew lies the release fence of [`Change::begin`]. A reader
-//! that picked up such a new word therefore also sees the counter changed.
+//! Protection of reused memory: between taking something out of the shared structure (under an odd
+//! counter) and writing it anew lies the release fence of [`Change::begin`]. A reader that picked
+//! up such a new word therefore also sees the counter changed.
 
 use super::ViewError;
 use std::sync::atomic::{fence, AtomicU64, Ordering};
 
-/// Tries before a reader gives up: about 10 us of a writer in the middle of a change.
-/// A writer needs well below 1 us; if it takes longer it is not running, and whoever
-/// spins on only keeps it from the CPU.
+/// Tries before a reader gives up: about 10 us of a writer in the middle of a change. A writer
+/// needs well below 1 us; if it takes longer it is not running, and a reader that spins on only
+/// keeps it from the CPU.
 const TRIES: u32 = 200;
 
 /// Runs `read` until it was not disturbed by a change under `seq`.
@@ -40,7 +40,7 @@ pub(super) fn read<T>(seq: &AtomicU64, mut read: impl FnMut() -> T) -> Result<T,
 #[must_use = "the change ends when this is dropped"]
 pub(super) struct Change<'a> {
     seq: &'a AtomicU64,
-    /// What the counter becomes, unless an outer change goes on.
+    /// The value that the counter gets, unless an outer change goes on.
     end: Option<u64>,
 }
 

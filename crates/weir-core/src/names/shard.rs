@@ -1,7 +1,7 @@
-//! The operations on the namespace, as the one writer of the tables does them.
+//! The operations on the namespace, by the one writer of the tables.
 //!
-//! Each either does all of its work or, with an error, nothing. An inode whose last name
-//! is gone stays, for those who have it open, until [`Shard::release`].
+//! Each either does all of its work or, with an error, nothing. An inode whose last name is gone
+//! stays until [`Shard::release`], for the programs that have it open.
 //!
 //! Left out: `.` and `..` (paths are the client's), permission checks.
 
@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// `.` and `..` the cookies 1 and 2.
 pub const FIRST_COOKIE: u64 = 3;
 
-/// Whose a new inode is.
+/// The owner of a new inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Owner {
     /// User.
@@ -37,7 +37,7 @@ pub struct Owner {
     pub gid: u32,
 }
 
-/// A name was taken from an inode.
+/// The result of removing a name from an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Unlinked {
     /// The inode.
@@ -46,20 +46,20 @@ pub struct Unlinked {
     pub nlink: u32,
 }
 
-/// An entry, as a scan of its directory meets it.
+/// An entry in a scan of its directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirEntry<'n> {
     /// Its name.
     pub name: &'n [u8],
-    /// What it names.
+    /// The inode that it names.
     pub ino: Ino,
-    /// The type of that.
+    /// The type of that inode.
     pub file_type: FileType,
-    /// Where a scan goes on after it.
+    /// The cookie after which a scan goes on.
     pub cookie: u64,
 }
 
-/// How much there is.
+/// The contents of the tables, in numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Counts {
     /// Regular files, including those without a name that are still open.
@@ -70,7 +70,7 @@ pub struct Counts {
     pub symlinks: u64,
     /// Directory entries.
     pub entries: u64,
-    /// Inodes the tables were made for.
+    /// Inodes that the tables were made for.
     pub max_inodes: u64,
     /// Bytes of shared tables ever touched.
     pub table_bytes: u64,
@@ -89,8 +89,8 @@ pub struct Reach {
     pub buckets: u32,
 }
 
-/// The one writer of a rank's tables. (That there is only one is the caller's promise;
-/// readers are only as right as it is kept.)
+/// The one writer of a rank's tables. The caller guarantees that there is only one; readers'
+/// answers depend on it.
 pub struct Shard<'a> {
     pub(super) tables: Tables<'a>,
     pub(super) arena: Arena<'a>,
@@ -99,7 +99,7 @@ pub struct Shard<'a> {
     pub(super) entries: u64,
     /// Inodes of each type: files, directories, symbolic links.
     pub(super) live: [u64; 3],
-    /// The slots of directories of other servers that entries here are in.
+    /// The slots of directories of other servers that have entries here.
     pub(super) foreign: HashMap<Ino, u32>,
     /// The same, by slot.
     pub(super) foreign_at: HashMap<u32, Ino>,
@@ -107,12 +107,12 @@ pub struct Shard<'a> {
     pub(super) buckets_present: u32,
     /// Files that were made without a name, and may be given one.
     pub(super) linkable: BTreeSet<Ino>,
-    /// What the journal is to be told, if there is one.
+    /// The changes that the journal still needs, if there is one.
     pub(super) changes: Option<Box<Changes>>,
 }
 
 impl<'a> Shard<'a> {
-    /// Takes freshly formatted tables and makes the root directory in them.
+    /// Makes the root directory in freshly formatted tables.
     pub fn new(
         tables: Tables<'a>,
         mode: u32,
@@ -129,7 +129,7 @@ impl<'a> Shard<'a> {
         Ok(shard)
     }
 
-    /// Of tables in which there is nothing at all.
+    /// Makes a shard of tables that contain nothing.
     pub(super) fn empty(tables: Tables<'a>) -> Self {
         Shard {
             tables,
@@ -146,15 +146,16 @@ impl<'a> Shard<'a> {
         }
     }
 
-    /// How much of the tables there is memory for: nothing is touched beyond. What does not fit
-    /// is [`NamesError::NoSpace`]. At first all of them are taken to be there.
+    /// Sets the part of the tables that there is memory for: nothing beyond it is touched. An
+    /// operation that does not fit is refused with [`NamesError::NoSpace`]. At first all of the
+    /// tables count as present.
     pub fn set_present(&mut self, present: Reach) {
         self.inodes.set_present(present.inodes);
         self.arena.set_present(present.arena_words);
         self.buckets_present = present.buckets;
     }
 
-    /// How much of the tables was used at most.
+    /// Returns the part of the tables that was used at most.
     pub fn high(&self) -> Reach {
         Reach {
             inodes: self.inodes.high() + 1,
@@ -173,7 +174,7 @@ impl<'a> Shard<'a> {
         self.tables.root()
     }
 
-    /// What `name` names in the directory `parent`.
+    /// Returns the inode that `name` names in the directory `parent`.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<(Ino, FileType), NamesError> {
         self.dir(parent)?;
         let key = Key::probe(parent, name).ok_or(NamesError::NotFound)?;
@@ -199,8 +200,8 @@ impl<'a> Shard<'a> {
         self.make(parent, name, new)
     }
 
-    /// Makes a regular file without a name, as one that is made in a directory with these attributes.
-    /// If it is `linkable`, [`Shard::link`] or [`Shard::relink`] may give it a name, once.
+    /// Makes a regular file without a name, in a directory with these attributes. If it is
+    /// `linkable`, [`Shard::link`] or [`Shard::relink`] may give it a name, once.
     pub fn create_unnamed(
         &mut self,
         dir: &Attr,
@@ -281,7 +282,7 @@ impl<'a> Shard<'a> {
         made
     }
 
-    /// Puts a symbolic link's target into the arena; its granule.
+    /// Puts a symbolic link's target into the arena; returns its granule.
     pub(super) fn store_target(&mut self, target: &[u8]) -> Result<u32, NamesError> {
         let size_granules = target.len().div_ceil(8 * GRANULE_WORDS);
         let aux = self.arena.alloc(size_granules).ok_or(NamesError::NoSpace)?;
@@ -330,7 +331,7 @@ impl<'a> Shard<'a> {
         Ok(())
     }
 
-    /// Takes a name from a file or symbolic link.
+    /// Removes a name from a file or symbolic link.
     pub fn unlink(
         &mut self,
         parent: Ino,
@@ -371,7 +372,7 @@ impl<'a> Shard<'a> {
         Ok(gone)
     }
 
-    /// Frees an inode that has no name left and that nobody has open any more.
+    /// Frees an inode that has no name left and that no program has open any more.
     pub fn release(&mut self, ino: Ino) -> Result<(), NamesError> {
         let record = self.live(ino)?;
         if ino.index() == ROOT_INDEX || record.nlink.load(Relaxed) > 0 {
@@ -382,7 +383,7 @@ impl<'a> Shard<'a> {
         Ok(())
     }
 
-    /// Sets attributes; those that resulted.
+    /// Sets attributes; returns the resulting ones.
     pub fn setattr(&mut self, ino: Ino, set: &SetAttr) -> Result<Attr, NamesError> {
         let record = self.live(ino)?;
         if set.size.is_some() {
@@ -402,7 +403,7 @@ impl<'a> Shard<'a> {
         Ok(record.words(ino))
     }
 
-    /// Says whether readers of `ino` have to ask first, as its numbers may be behind.
+    /// Sets whether readers of `ino` have to ask first, because its numbers may be behind.
     pub fn set_ask(&mut self, ino: Ino, ask: bool) -> Result<(), NamesError> {
         let record = self.live(ino)?;
         let _change = Change::begin(&record.seq);
@@ -410,7 +411,7 @@ impl<'a> Shard<'a> {
         Ok(())
     }
 
-    /// Says whether the kernel of this node keeps pages of `ino`, which programs have mapped.
+    /// Sets whether the kernel of this node keeps pages of `ino`, which programs have mapped.
     pub fn set_mapped(&mut self, ino: Ino, mapped: bool) -> Result<(), NamesError> {
         let record = self.live(ino)?;
         let _change = Change::begin(&record.seq);
@@ -418,15 +419,16 @@ impl<'a> Shard<'a> {
         Ok(())
     }
 
-    /// Says that the extents of `ino` changed; its new index generation.
+    /// Records that the extents of `ino` changed; returns its new index generation.
     pub fn bump_index_generation(&mut self, ino: Ino) -> Result<u64, NamesError> {
         let record = self.live(ino)?;
         let _change = Change::begin(&record.seq);
         Ok(record.index_generation.fetch_add(1, Relaxed) + 1)
     }
 
-    /// Goes through the entries of `dir` after `cookie` (below [`FIRST_COOKIE`]: from the
-    /// start), at most `budget` of them, until `visit` breaks; entries it was shown. `.` and `..` are not entries.
+    /// Visits the entries of `dir` after `cookie` (below [`FIRST_COOKIE`]: from the start), at most
+    /// `budget` of them, until `visit` breaks; returns the number of entries visited. `.` and `..`
+    /// are not entries.
     pub fn readdir(
         &self,
         dir: Ino,
@@ -476,7 +478,7 @@ impl<'a> Shard<'a> {
         Ok(target)
     }
 
-    /// How much there is now.
+    /// Returns the contents of the tables, in numbers.
     pub fn counts(&self) -> Counts {
         let [files, dirs, symlinks] = self.live;
         let records = u64::from(self.inodes.high()) * size_of::<InodeRecord>() as u64;

@@ -1,9 +1,9 @@
-//! The steps that operations on the namespace are made of.
+//! The steps of the operations on the namespace.
 //!
-//! Each leaves the tables such that a reader makes sense of them: an inode is there before the
+//! Each leaves the tables such that a reader can make sense of them: an inode exists before the
 //! entry that names it, and after.
 //!
-//! Left out: what an operation is ([`super::shard`]).
+//! Left out: the operations themselves ([`super::shard`]).
 
 use super::dentry::{find, FoundEntry};
 use super::hash::Key;
@@ -17,7 +17,7 @@ use super::{Attr, FileType, NamesError, LINK_MAX};
 use crate::types::Ino;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Set-group-id: what is made in such a directory takes its group.
+/// Set-group-id: a file made in such a directory inherits its group.
 const SETGID: u32 = 0o2000;
 
 impl<'a> Shard<'a> {
@@ -47,7 +47,7 @@ impl<'a> Shard<'a> {
         let at = match self.prepare_entry(dir, &key, ino, kind) {
             Ok(at) => at,
             Err(error) => {
-                // What the new inode owns (link target, order) is the caller's to take back.
+                // The caller takes back the new inode's possessions (link target, order).
                 self.inodes.drop(&self.tables, record, ino.index());
                 self.live[kind_index(kind)] -= 1;
                 return Err(error);
@@ -66,7 +66,7 @@ impl<'a> Shard<'a> {
         Ok(ino)
     }
 
-    /// Takes the link that `found` is from its inode; the entry itself stays.
+    /// Removes the link of `found` from its inode; the entry itself stays.
     pub(super) fn drop_link(
         &mut self,
         found: &FoundEntry,
@@ -87,7 +87,7 @@ impl<'a> Shard<'a> {
         })
     }
 
-    /// Ends an inode's life, with what it owns.
+    /// Ends an inode's life, with everything that it owns.
     pub(super) fn drop_inode(&mut self, ino: Ino, record: &InodeRecord) {
         let kind = record.file_type().expect("a live inode has a type");
         let aux = record.aux.load(Relaxed);
@@ -108,7 +108,7 @@ impl<'a> Shard<'a> {
         self.live[kind_index(kind)] += 1;
     }
 
-    /// The record of a live inode of this rank, or of a directory that stands in for
+    /// Returns the record of a live inode of this rank, or of a directory that stands in for
     /// another rank's.
     pub(super) fn live(&self, ino: Ino) -> Result<&'a InodeRecord, NamesError> {
         let record = match self.tables.record(ino) {
@@ -118,7 +118,7 @@ impl<'a> Shard<'a> {
         record.ok_or(NamesError::Stale(ino))
     }
 
-    /// The record of a directory, removed or not.
+    /// Returns the record of a directory, removed or not.
     pub(super) fn dir(&self, ino: Ino) -> Result<&'a InodeRecord, NamesError> {
         let record = self.live(ino)?;
         match record.file_type() {
@@ -127,7 +127,7 @@ impl<'a> Shard<'a> {
         }
     }
 
-    /// The directory and key of a name, which may be there or not.
+    /// Returns the directory and key of a name, which may be there or not.
     pub(super) fn place<'n>(
         &self,
         parent: Ino,
@@ -137,7 +137,7 @@ impl<'a> Shard<'a> {
         Ok((dir, Key::checked(parent, name)?))
     }
 
-    /// The same, of a name that can be made.
+    /// Returns the directory and key of a name that can be made.
     pub(super) fn free_place<'n>(
         &self,
         parent: Ino,
@@ -205,8 +205,7 @@ impl NewInode {
         }
     }
 
-    /// Takes over the directory's policy, and the group of a set-group-id directory, as
-    /// Linux does.
+    /// Inherits the directory's policy, and the group of a set-group-id directory, as Linux does.
     pub(super) fn inherit(&mut self, dir: &InodeRecord) {
         self.policy = Bits::of(dir.mode.load(Relaxed)).policy;
         if dir.mode.load(Relaxed) & SETGID != 0 {
@@ -222,7 +221,7 @@ fn kind_index(kind: FileType) -> usize {
     match kind {
         FileType::File => 0,
         FileType::Dir => 1,
-        // Counted as names that are no files of weir's.
+        // They count as names that are no files of weir's.
         FileType::Symlink | FileType::Fifo | FileType::Socket => 2,
     }
 }

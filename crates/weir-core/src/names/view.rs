@@ -17,7 +17,7 @@ use super::{Attr, FileType, NAME_MAX, SYMLINK_MAX};
 use crate::types::Ino;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-/// Why there is no answer, not even "no".
+/// The reasons for giving no answer, not even "no".
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ViewError {
     /// The writer was in the middle of a change for too long: ask the server.
@@ -45,7 +45,7 @@ impl<'a> NamesView<'a> {
         self.tables.root()
     }
 
-    /// What `name` names in the directory `parent`. Also `None` if `parent` is no
+    /// Returns the inode that `name` names in the directory `parent`. Also `None` if `parent` is no
     /// directory, is gone, or if `name` is `.` or `..`, which are not entries.
     #[inline]
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, ViewError> {
@@ -56,7 +56,7 @@ impl<'a> NamesView<'a> {
         Ok(found.map(|found| (found.child, found.kind)))
     }
 
-    /// The attributes of `ino`, all of one moment; `None` if it is gone.
+    /// Returns the attributes of `ino`, all of one moment; `None` if it is gone.
     #[inline]
     pub fn attr(&self, ino: Ino) -> Result<Option<Attr>, ViewError> {
         match self.tables.record(ino) {
@@ -65,8 +65,9 @@ impl<'a> NamesView<'a> {
         }
     }
 
-    /// [`Attr::index_generation`] alone, by one load: it differs from what it was if the
-    /// extents of the file changed or the file is gone. 0 for what never was an inode.
+    /// Returns [`Attr::index_generation`] alone, by one load: the value differs from an earlier one
+    /// if the extents of the file changed or the file is gone. 0 for a number that never was an
+    /// inode.
     #[inline]
     pub fn index_generation(&self, ino: Ino) -> u64 {
         match self.tables.record(ino) {
@@ -75,7 +76,7 @@ impl<'a> NamesView<'a> {
         }
     }
 
-    /// Copies the target of the symbolic link `ino`; its length. `None` if it is gone, is
+    /// Copies the target of the symbolic link `ino`; returns its length. `None` if it is gone, is
     /// no link, or `out` is too small ([`SYMLINK_MAX`] always suffices).
     pub fn symlink_target(&self, ino: Ino, out: &mut [u8]) -> Result<Option<usize>, ViewError> {
         let Some(record) = self.tables.record(ino) else {
@@ -96,8 +97,8 @@ impl<'a> NamesView<'a> {
         })
     }
 
-    /// The directory that `ino` is in and its name there, as of one moment. For a file of
-    /// several names, one of them. `None` for the root, for what is gone or was removed,
+    /// Returns the directory that `ino` is in and its name there, both of one moment. For a file of
+    /// several names, one of them. `None` for the root, for an inode that is gone or was removed,
     /// and for a file whose known name was removed while others remain.
     pub fn parent_and_name(
         &self,
@@ -119,7 +120,7 @@ impl<'a> NamesView<'a> {
         })
     }
 
-    /// The path of `ino` from the root, `/` for the root itself, written at the end of `out`. Safe
+    /// Writes the path of `ino` from the root, `/` for the root itself, at the end of `out`. Safe
     /// against renames above: the path was one of `ino` at one moment. `None` as in
     /// [`NamesView::parent_and_name`].
     pub fn path_of<'b>(&self, ino: Ino, out: &'b mut [u8]) -> Result<Option<&'b [u8]>, ViewError> {
@@ -128,7 +129,7 @@ impl<'a> NamesView<'a> {
         Ok(start.map(|start| &out[start..]))
     }
 
-    /// Where in `out` the path begins.
+    /// Returns the position in `out` at which the path begins.
     fn write_path(&self, ino: Ino, out: &mut [u8]) -> Result<Option<usize>, ViewError> {
         let (mut here, mut start) = (ino, out.len());
         let mut name = [0; NAME_MAX];

@@ -4,15 +4,15 @@
 //! back when the last one has detached. Line 0 is read at every write and written
 //! seldom; line 1 is written when a record begins or an append reserves its place.
 //!
-//! The size of such a file is nobody's single word, for N writers that extend it
-//! would fight for its cache line: it is the greatest of `base_size` and the ends
-//! that the writers' cells show ([`FileBlock::size`]).
+//! No single word holds the size of such a file, because N writers that extend it would fight for
+//! its cache line: it is the greatest of `base_size` and the ends that the writers' cells show
+//! ([`FileBlock::size`]).
 
 use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 
 use super::cell::Cell;
 
-/// What the writers of one file share. Two cache lines.
+/// The state that the writers of one file share. Two cache lines.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub struct FileBlock {
@@ -23,36 +23,37 @@ pub struct FileBlock {
     /// The stamp of the newest truncation: cells whose stamp is older no longer
     /// count for the size.
     pub trunc_stamp: AtomicU64,
-    /// The size without what attached cells have written since.
+    /// The size without the bytes that attached cells have written since.
     pub base_size: AtomicU64,
     /// Odd while the server changes `trunc_stamp` and `base_size` together.
     pub size_version: AtomicU64,
     /// The first cell of the file's list: index + 1, 0 for none.
     pub head: AtomicU32,
-    /// 1: other nodes write the file too, and who appends asks its home where.
+    /// 1: other nodes write the file too, and a program that appends asks its home for the offset.
     pub appends_elsewhere: AtomicU32,
-    /// What a writer asks before a record begins or grows: [`FREE`], [`HELD`] or [`ASK`].
+    /// The word that a writer checks before a record begins or grows: [`FREE`], [`HELD`] or
+    /// [`ASK`].
     pub tokens: AtomicU64,
     /// Bumped when this node gives up its write token of the file.
     pub revocations: AtomicU64,
     /// The stamp that the next record takes.
     pub next_stamp: AtomicU64,
-    /// Appends have places below this: reserved here, or handed out by the file's home.
+    /// The end of all appends: reserved here, or handed out by the file's home.
     pub append: AtomicU64,
-    /// `append` when appends began to go elsewhere: what was reserved below stays reserved.
+    /// The value of `append` when appends began to go elsewhere: reservations below stay valid.
     pub counted: AtomicU64,
     spare_shared: [AtomicU64; 5],
 }
 
-/// [`FileBlock::tokens`]: the file is not raw, and nobody asks.
+/// [`FileBlock::tokens`]: the file is not raw, and writers do not ask.
 pub const FREE: u64 = 0;
 /// The file is raw, and this node may write all of it.
 pub const HELD: u64 = 1;
-/// The file is raw, and who begins a record asks the server for a write token.
+/// The file is raw, and a writer that begins a record asks the server for a write token.
 pub const ASK: u64 = 2;
 
-/// How often a reader looks again while the server changes the size, before it
-/// takes what is there: a server killed in between must not hang its clients.
+/// The number of times that a reader looks again while the server changes the size, before it takes
+/// the words that are there: a server killed in between must not hang its clients.
 const SIZE_RETRIES: u32 = 10_000;
 
 impl FileBlock {
@@ -72,30 +73,29 @@ impl FileBlock {
         self.ino.store(ino, Ordering::Release);
     }
 
-    /// A stamp for a record that begins now. Stamps of one file follow real time:
-    /// a write that began after another returned has the greater one.
+    /// Returns a stamp for a record that begins now. Stamps of one file follow real time: a write
+    /// that began after another returned has the greater one.
     pub fn stamp(&self) -> u64 {
         self.next_stamp.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// Ends every claim of the file; what is written after this call is in records
-    /// with new stamps.
+    /// Ends every claim of the file; writes after this call are in records with new stamps.
     pub fn end_claims(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Ends what this node may write of a raw file without asking (server only). A writer that
+    /// Ends this node's right to write a raw file without asking (server only). A writer that
     /// looked before sees that `revocations` changed once its bytes are in place: either the
-    /// server's next look at the cells finds the bytes, or the writer finds that it must ask.
-    /// (The server makes that so by a barrier on all processors before it looks.)
+    /// server's next look at the cells finds the bytes, or the writer finds that it must ask. (The
+    /// server ensures this by a barrier on all processors before it looks.)
     pub fn revoke(&self) {
         self.tokens.store(ASK, Ordering::SeqCst);
         self.revocations.fetch_add(1, Ordering::SeqCst);
         self.end_claims();
     }
 
-    /// Sets the size (server only): all that was written before is cut or kept by
-    /// the returned stamp, which the caller gives to the hole beyond `size`.
+    /// Sets the size (server only). All earlier writes are cut or kept by the returned stamp, which
+    /// the caller gives to the hole beyond `size`.
     pub fn truncate(&self, size: u64) -> u64 {
         self.size_version.fetch_add(1, Ordering::AcqRel);
         self.end_claims();
@@ -108,13 +108,13 @@ impl FileBlock {
         stamp
     }
 
-    /// Lets the size be at least `size` (server only: a cell that goes, a file that
-    /// is extended without writing).
+    /// Raises the size to at least `size` (server only: a cell that goes, a file that is extended
+    /// without writing).
     pub fn raise(&self, size: u64) {
         self.base_size.fetch_max(size, Ordering::AcqRel);
     }
 
-    /// The file's size as of now: every write that returned before this call counts.
+    /// Returns the file's size as of now: every write that returned before this call counts.
     pub fn size(&self, cells: &[Cell]) -> u64 {
         let mut tries = 0;
         loop {
@@ -134,8 +134,8 @@ impl FileBlock {
         }
     }
 
-    /// Lets who appends ask the file's home where, from now on (server only). The end of the
-    /// places that appends of this node have.
+    /// Makes programs that append ask the file's home for the offset, from now on (server only).
+    /// Returns the end of this node's appends.
     pub fn share_appends(&self) -> u64 {
         let shared = self.appends_elsewhere.swap(1, Ordering::SeqCst) != 0;
         fence(Ordering::SeqCst);
@@ -153,21 +153,22 @@ impl FileBlock {
         at.checked_add(length).is_some_and(|end| end <= counted)
     }
 
-    /// The file's home handed out the bytes below `end` (server only). Until they are written,
-    /// nothing else on this node shows that somebody has them.
+    /// Records that the file's home handed out the bytes below `end` (server only). Until they are
+    /// written, nothing else on this node shows this.
     pub fn placed_below(&self, end: u64) {
         self.append.fetch_max(end, Ordering::SeqCst);
     }
 
-    /// Whether appends go where the file's home says. Asked after a reservation, too: the
-    /// server says so before it looks at what is reserved, so one of the two sees the other.
+    /// Returns true if the file's home chooses the offsets of appends. Also checked after a
+    /// reservation: the server sets this before it looks at the reservations, so one of the two
+    /// sees the other.
     pub fn shares_appends(&self) -> bool {
         fence(Ordering::SeqCst);
         self.appends_elsewhere.load(Ordering::SeqCst) != 0
     }
 
-    /// Reserves `length` bytes at the end of the file for an append: returns their
-    /// offset. No two appends get overlapping bytes.
+    /// Reserves `length` bytes at the end of the file for an append; returns their offset. No two
+    /// appends get overlapping bytes.
     pub fn reserve_append(&self, cells: &[Cell], length: u64) -> u64 {
         loop {
             let reserved = self.append.load(Ordering::Acquire);
@@ -183,8 +184,8 @@ impl FileBlock {
         }
     }
 
-    /// The cells of the file, with their indexes. Links are checked and the walk is
-    /// bounded, since any client could have written over them.
+    /// Returns the cells of the file, with their indexes. Links are checked and the walk is
+    /// bounded, because any client could have written over them.
     pub fn cells<'a>(&self, cells: &'a [Cell]) -> impl Iterator<Item = (u32, &'a Cell)> {
         let mut next = self.head.load(Ordering::Acquire);
         let mut left = cells.len();
@@ -197,9 +198,8 @@ impl FileBlock {
         })
     }
 
-    /// How much has been written to the file in all by cells other than `except`: a
-    /// number that only grows while the same cells are attached. Two equal readings
-    /// mean that nothing was written between them.
+    /// Returns a number that grows with each write to the file by cells other than `except`, while
+    /// the same cells are attached. Two equal readings mean that nothing was written between them.
     pub fn activity(&self, cells: &[Cell], except: Option<u32>) -> u64 {
         let mut sum = self.epoch.load(Ordering::Acquire);
         for (index, cell) in self.cells(cells) {

@@ -7,11 +7,10 @@
 //! line 4   state copy 1
 //! ```
 //!
-//! A record is `count` whole pieces of `length` bytes, `stride` apart, and then one
-//! *live* piece that grows. Growing is one store to `committed`; everything else
-//! changes by writing the copy that is not in force and then bumping `version`, whose
-//! lowest bit names the copy in force. So at every instant, also one at which the
-//! writer is killed, the cell says exactly what its finished writes wrote.
+//! A record is `count` whole pieces of `length` bytes, `stride` apart, and then one *live* piece
+//! that grows. Growing is one store to `committed`; every other change writes the copy that is not
+//! in force and then bumps `version`, whose lowest bit names the copy in force. So at every
+//! instant, also one at which the writer is killed, the cell describes exactly its finished writes.
 //!
 //! `committed` counts all bytes that went through the cell and never falls: the live
 //! piece has `committed - mark` of them. That makes it the activity counter too.
@@ -31,7 +30,7 @@ pub struct Cell {
     pub client: AtomicU32,
     /// The next cell of the file: index + 1; 0 ends the list (server).
     pub next: AtomicU32,
-    /// Which lending of the cell this is; 0: never lent (server).
+    /// The number of the cell's lending; 0: never lent (server).
     pub generation: AtomicU32,
     claim_version: AtomicU64,
     claim: [AtomicU64; 5],
@@ -39,12 +38,11 @@ pub struct Cell {
     pub version: AtomicU64,
     /// Bytes written through the cell, in all.
     pub committed: AtomicU64,
-    /// When `committed` was `mtime_mark`, the time of the last write was this, in ns
-    /// since 1970.
+    /// The time of the last write when `committed` was `mtime_mark`, in ns since 1970.
     pub mtime_ns: AtomicU64,
     /// See `mtime_ns`. Small writes do not look at the clock, so it may be behind.
     pub mtime_mark: AtomicU64,
-    /// As `mtime_ns`, but set by whoever first looked at the file after a write.
+    /// As `mtime_ns`, but set by the first process that looked at the file after a write.
     pub seen_ns: AtomicU64,
     /// As `mtime_mark`, for `seen_ns`.
     pub seen_mark: AtomicU64,
@@ -64,17 +62,17 @@ pub struct State {
     pub offset: u64,
     /// The length of a whole piece, in bytes; meaningless while `count` is 0.
     pub length: u64,
-    /// From one piece's offset to the next one's; meaningless while `count` is 0.
+    /// The distance from one piece's offset to the next one's; meaningless while `count` is 0.
     pub stride: u64,
     /// Whole pieces before the live one.
     pub count: u64,
     /// The slab in which all pieces lie, one behind the other.
     pub slab: u32,
-    /// Where in the slab the first piece begins.
+    /// The position in the slab of the first piece.
     pub pos: u64,
     /// The order of this record among those of the file; 0: no record.
     pub stamp: u64,
-    /// What `committed` was when the live piece began.
+    /// The value of `committed` when the live piece began.
     pub mark: u64,
     /// The greatest end of the cell's earlier records and whole pieces...
     pub end: u64,
@@ -106,19 +104,19 @@ impl State {
         }
     }
 
-    /// Where the live piece begins in the file.
+    /// Returns the file offset of the live piece.
     pub fn live_offset(&self) -> u64 {
         self.offset
             .wrapping_add(self.count.wrapping_mul(self.stride))
     }
 
-    /// Where the live piece begins in the slab.
+    /// Returns the position in the slab of the live piece.
     pub fn live_pos(&self) -> u64 {
         self.pos.wrapping_add(self.count.wrapping_mul(self.length))
     }
 
-    /// The greatest end that counts after a truncation with stamp `trunc`, and the
-    /// oldest stamp that it rests on; `live` is the length of the live piece.
+    /// Returns the greatest end that counts after a truncation with stamp `trunc`, and the oldest
+    /// stamp that it rests on; `live` is the length of the live piece.
     pub fn end_after(&self, live: u64, trunc: u64) -> (u64, u64) {
         let mut end = 0;
         let mut stamp = self.stamp;
@@ -190,7 +188,7 @@ impl Cell {
         self.next.store(next, Ordering::Release);
     }
 
-    /// The record in force and the length of its live piece.
+    /// Returns the record in force and the length of its live piece.
     ///
     /// Consistent although the writer goes on: while it changes the record twice
     /// within this call, the call looks again.
@@ -228,7 +226,7 @@ impl Cell {
         self.committed.store(committed, Ordering::Release);
     }
 
-    /// The greatest end of the writes through this cell that a truncation with stamp
+    /// Returns the greatest end of the writes through this cell that a truncation with stamp
     /// `trunc` has left.
     pub fn end_after(&self, trunc: u64) -> u64 {
         let (state, live) = self.state();
@@ -250,7 +248,7 @@ impl Cell {
         self.publish_claim(&Claim::default(), 0);
     }
 
-    /// The claim and its epoch; `None` while its owner is changing it.
+    /// Returns the claim and its epoch; `None` while its owner is changing it.
     pub fn claimed(&self) -> Option<(Claim, u64)> {
         let version = self.claim_version.load(Ordering::Acquire);
         let words: [u64; 5] = core::array::from_fn(|i| self.claim[i].load(Ordering::Relaxed));
@@ -273,9 +271,9 @@ impl Cell {
         &self.claim_version
     }
 
-    /// When the file was last written through this cell, in ns since 1970 (0: not
-    /// since it was lent). Writes that were too small to look at the clock count as
-    /// of `now_ns`, which is remembered so that the answer stays.
+    /// Returns the time of the last write to the file through this cell, in ns since 1970 (0: none
+    /// since it was lent). Writes that were too small to look at the clock count as of `now_ns`,
+    /// which is remembered so that the answer stays.
     pub fn mtime(&self, now_ns: u64) -> u64 {
         let committed = self.committed.load(Ordering::Acquire);
         let own = self.mtime_ns.load(Ordering::Acquire);

@@ -4,16 +4,16 @@
 //! IDLE -> (client writes the request) -> REQUEST -> (server) -> REPLY -> (client) -> IDLE
 //! ```
 //!
-//! Who waits for a state sleeps on the futex of `state`. This module holds the words
-//! and moves the bytes; sleeping and waking are the callers'. One thread of a client
-//! uses a channel at a time (a lock of its process).
+//! A process that waits for a state sleeps on the futex of `state`. This module holds the words and
+//! moves the bytes; sleeping and waking are the callers'. One thread of a client uses a channel at
+//! a time (a lock of its process).
 //!
 //! A client begins with one channel, which is enough for one thread. When a thread finds it taken,
 //! the client asks for the others ([`WIDEN`]), which have no memory before.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Channels of a client: requests that it can have under way.
+/// The channels of a client: the number of requests that it can have under way.
 pub const CHANNELS: usize = ALL_CHANNELS as usize;
 /// A bit of [`ClientHeader::asked`]: the client asks for the use of all its channels.
 ///
@@ -27,12 +27,12 @@ pub const FIRST_CHANNEL: u32 = 1;
 pub const ALL_CHANNELS: u32 = 16;
 /// There is no memory for more than the first channel.
 pub const NO_MORE_CHANNELS: u32 = 0;
-/// Bytes that a request may take.
+/// The longest request, bytes.
 pub const REQUEST_BYTES: usize = 8 << 10;
-/// Bytes that a reply may take.
+/// The longest reply, bytes.
 pub const REPLY_BYTES: usize = 64 << 10;
 
-/// Nobody asks.
+/// There is no request.
 pub const IDLE: u32 = 0;
 /// A request waits for the server.
 pub const REQUEST: u32 = 1;
@@ -49,7 +49,7 @@ pub struct Channel {
     pub client_sleeps: AtomicU32,
     request_len: AtomicU32,
     reply_len: AtomicU32,
-    /// How long the call of a program that asks has waited for servers before, ms (client).
+    /// The time for which the asking program's call has waited for servers before, ms (client).
     pub spent_ms: AtomicU32,
     spare: [AtomicU32; 11],
     request: [AtomicU64; REQUEST_BYTES / 8],

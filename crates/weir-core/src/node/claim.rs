@@ -1,10 +1,10 @@
 //! Claims: how writers of one node keep real-time order without a lock or a clock.
 //!
-//! **Intuition.** A record that grows takes the stamp of its beginning with it. That
-//! is right as long as nobody else writes where it grows. So a writer says beforehand
-//! where it may grow, its *claim*, and whoever wants to write there ends all claims
-//! of the file by bumping the file's epoch. A growing writer looks at the epoch, a
-//! line of memory that almost never changes, and that is all the hot path pays.
+//! **Intuition.** A record that grows keeps the stamp of its beginning. That is right as long as no
+//! other writer writes where it grows. So a writer publishes beforehand the bytes into which it may
+//! grow, its *claim*, and a writer that wants to write there ends all claims of the file by bumping
+//! the file's epoch. A growing writer looks at the epoch, a line of memory that almost never
+//! changes, and that is all the hot path pays.
 //!
 //! **Why it is right.** Let A grow a record within its claim, and B write bytes of
 //! that claim. Both publish their claim, then a full fence, then read the other's
@@ -17,9 +17,9 @@
 //! **Killed and stopped writers** hold nothing up: a claim being changed (or left
 //! half changed by a kill) is treated as a conflict, which costs a new epoch.
 //!
-//! Claims are ranges or arithmetic progressions, so that the ranks of an N-1 strided
-//! checkpoint do not conflict. The overlap test may say yes where there is none
-//! (that costs an epoch), never no where there is one.
+//! Claims are ranges or arithmetic progressions, so that the ranks of an N-1 strided checkpoint do
+//! not conflict. The overlap test may report an overlap where there is none (that costs an epoch),
+//! but never misses one.
 
 use core::sync::atomic::{fence, Ordering};
 
@@ -32,22 +32,22 @@ use super::cell::Cell;
 /// An empty claim has count 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Claim {
-    /// Where the first piece begins.
+    /// The offset of the first piece.
     pub offset: u64,
     /// The length of a piece, in bytes.
     pub length: u64,
-    /// From one piece to the next; ignored if `count` is 1.
+    /// The distance from one piece to the next; ignored if `count` is 1.
     pub stride: u64,
-    /// How many pieces.
+    /// The number of pieces.
     pub count: u64,
 }
 
-/// What came of asking for a claim.
+/// The outcome of asking for a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The record may grow within the claim while the file's epoch is `epoch`.
     Granted {
-        /// What was granted: what was wished for, or what was needed.
+        /// The granted claim: `wished`, a part of it, or `needed`.
         claim: Claim,
         /// The epoch it belongs to.
         epoch: u64,
@@ -58,7 +58,7 @@ pub enum Outcome {
 }
 
 impl Claim {
-    /// The bytes `[offset, offset + length)`.
+    /// The claim of the bytes `[offset, offset + length)`.
     pub fn range(offset: u64, length: u64) -> Claim {
         Claim {
             offset,
@@ -68,8 +68,8 @@ impl Claim {
         }
     }
 
-    /// The first byte behind the claim, saturating: a claim may reach to the end of
-    /// all files.
+    /// Returns the first byte behind the claim, saturating: a claim may reach to the end of all
+    /// files.
     pub fn end(&self) -> u64 {
         match self.count {
             0 => self.offset,
@@ -82,7 +82,7 @@ impl Claim {
         }
     }
 
-    /// Whether the two may have a byte in common.
+    /// Returns true if the two may have a byte in common.
     pub fn overlaps(&self, other: &Claim) -> bool {
         if self.count == 0 || other.count == 0 || self.length == 0 || other.length == 0 {
             return false;
@@ -98,8 +98,9 @@ impl Claim {
         }
     }
 
-    /// Whether every byte of `other` is a byte of this claim. The test may say no for two
-    /// progressions whose strides do not divide each other, never yes where a byte is missing.
+    /// Returns true if every byte of `other` is a byte of this claim. The test may return false for
+    /// two progressions whose strides do not divide each other, but never true where a byte is
+    /// missing.
     pub fn contains(&self, other: &Claim) -> bool {
         if other.count == 0 || other.length == 0 {
             return true;
@@ -118,8 +119,8 @@ impl Claim {
                 .is_some_and(|end| end <= self.length)
     }
 
-    /// The longest beginning of this claim that contains `needed` and passes `test`, if there is one.
-    /// `test` must accept every beginning of a claim that it accepts.
+    /// Returns the longest beginning of this claim that contains `needed` and passes `test`, if
+    /// there is one. `test` must accept every beginning of a claim that it accepts.
     pub fn clip(&self, needed: &Claim, test: impl Fn(&Claim) -> bool) -> Option<Claim> {
         let beginning = |size| match self.count {
             1 => Claim::range(self.offset, size),
@@ -155,8 +156,9 @@ impl Claim {
         Some(beginning(good))
     }
 
-    /// Whether it has bytes at all, and none behind the greatest file size `limit`, so that it may
-    /// be believed though another process made it. An endless progression is cut off by `limit`.
+    /// Returns true if it has bytes at all, and none behind the greatest file size `limit`, so that
+    /// it may be believed although another process made it. An endless progression is cut off by
+    /// `limit`.
     pub fn is_sound(&self, limit: u64) -> bool {
         self.count > 0
             && self.length > 0
@@ -167,8 +169,8 @@ impl Claim {
             && (self.count == 1 || self.stride > 0)
     }
 
-    /// Whether a piece of this progression meets the range `range` (count 1), which
-    /// lies at least partly between the progression's beginning and end.
+    /// Returns true if a piece of this progression meets the range `range` (count 1), which lies at
+    /// least partly between the progression's beginning and end.
     fn meets_range(&self, range: &Claim) -> bool {
         if self.stride == 0 || self.length >= self.stride {
             return true;
@@ -203,10 +205,10 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-/// Asks for leave to grow a record of cell `mine` in the file of `block`.
+/// Asks for permission to grow a record of cell `mine` in the file of `block`.
 ///
-/// `needed` are the bytes of the write at hand; `wished` the bytes, among them the
-/// needed ones, into which it is likely to go on. Never waits.
+/// `needed` are the bytes of the write at hand; `wished` the bytes, among them the needed ones,
+/// into which the writer is likely to go on. Never waits.
 pub fn acquire(
     block: &FileBlock,
     cells: &[Cell],
@@ -237,7 +239,7 @@ pub fn acquire(
         }
     }
     if granted != *wished {
-        // A part of what was published: whoever looked meanwhile saw more, not less.
+        // A part of the published claim: writers that looked meanwhile saw more, not less.
         cell.publish_claim(&granted, epoch);
     }
     Outcome::Granted {
@@ -424,7 +426,7 @@ mod tests {
     fn a_claim_left_half_changed_is_a_conflict() {
         let (block, cells) = writers(2);
         cells[0].publish_claim(&Claim::range(0, 1), 0);
-        // As a kill in the middle of publish_claim leaves it.
+        // The state that a kill in the middle of publish_claim leaves.
         cells[0]
             .claim_version_for_test()
             .fetch_add(1, Ordering::Relaxed);

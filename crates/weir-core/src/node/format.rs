@@ -1,4 +1,4 @@
-//! A check that docs/FORMAT.md says where the fields are: its tables against the records.
+//! A check of the field offsets in docs/FORMAT.md: its tables against the records.
 
 /// Asserts that the table of `record` in docs/FORMAT.md has these fields and no other, at
 /// these offsets, and its heading this size.

@@ -1,16 +1,17 @@
-//! The table in which a node's server shows its processes what it believes of other servers' names:
-//! the inode that an entry names, the permissions of a directory, that this node has all entries of a
-//! directory, and the inode here that stands in for a file elsewhere. So a process walks a path, and
-//! looks at a file, without a request.
+//! The table in which a node's server shows its processes its knowledge of other servers' names:
+//! the inode that an entry names, the permissions of a directory, that this node has all entries of
+//! a directory, and the inode here that stands in for a file elsewhere. So a process walks a path,
+//! and looks at a file, without a request.
 //!
-//! The server writes what its home lets it believe, and takes it out when it is recalled, before
-//! the home changes it. It voids all at once, when a session or a term ends, by changing one word
-//! ([`Hub::recalls`]): what was written under another value of that word does not count.
+//! The server writes an entry when its home lets it keep it, and removes it when it is recalled,
+//! before the home changes it. When a session or a term ends, the server voids all entries at once
+//! by changing one word ([`Hub::recalls`]): an entry that was written under another value of that
+//! word does not count.
 //!
-//! A slot is a sequence lock with one writer, the server: its version is odd while it is written.
-//! A reader that finds it so does without it. A key is in one of the [`WAYS`] slots of its set, the
-//! first free one behind that which its hash says: mostly one slot is looked at, two lines of cache.
-//! If all are taken, one of them is given up, for what is not here is asked for.
+//! A slot is a sequence lock with one writer, the server: its version is odd while it is written. A
+//! reader that finds it odd does without it. A key is in one of the [`WAYS`] slots of its set, the
+//! first free one behind the slot of its hash: mostly one slot is looked at, two lines of cache. If
+//! all are taken, one of them is given up, because the server is asked for missing entries.
 //!
 //! ```text
 //! word 0   version
@@ -23,8 +24,8 @@
 //!          directory; `.`: a stand-in
 //! ```
 //!
-//! Left out: longer names, which are asked for each time; and that names are free in directories
-//! with entries at other nodes.
+//! Left out: longer names, which are asked for each time; and the knowledge that a name is free in
+//! a directory with entries at other nodes.
 
 use core::sync::atomic::{fence, AtomicU64, Ordering};
 
@@ -33,9 +34,9 @@ use crate::names::{Attr, FileType};
 use crate::placement::{hash_of_name, words_of};
 use crate::types::Ino;
 
-/// How many slots there are: 8 MiB, which have memory once something is kept.
+/// The number of slots: 8 MiB, which have memory once something is kept.
 pub const KNOWN_SLOTS: usize = 1 << 16;
-/// Slots of a set: so many that hardly one is full before half of all are.
+/// Slots of a set: enough that hardly one is full before half of all slots are.
 const WAYS: usize = 8;
 /// Words of a name.
 const NAME_WORDS: usize = 11;
@@ -50,7 +51,7 @@ const STAND_IN: &[u8] = b".";
 /// The words of a slot: see the head of the file.
 type Words = [u64; 4 + NAME_WORDS];
 
-/// Something that is known.
+/// A known fact.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct KnownSlot {
@@ -80,7 +81,8 @@ impl KnownSlot {
             .store(before.wrapping_add(2), Ordering::Release);
     }
 
-    /// If the slot has this key, the version of the slot and the two words that the key stands for.
+    /// Returns the version of the slot and the two words of the key's value, if the slot has this
+    /// key.
     fn look_up(&self, recalls: u64, dir: Ino, name: &[u64]) -> Option<(u64, [u64; 2])> {
         let before = self.version.load(Ordering::Acquire);
         let has_name = || {
@@ -130,7 +132,7 @@ impl From<&Attr> for Guard {
     }
 }
 
-/// That a node had all entries of a directory in one moment.
+/// The knowledge that a node had all entries of a directory at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct AllHere {
     slot: usize,
@@ -151,7 +153,7 @@ impl core::fmt::Debug for KnownNames<'_> {
     }
 }
 
-/// The words of a name; `None`: it is too long.
+/// Returns the words of a name; `None`: it is too long.
 fn words_of_name(name: &[u8]) -> Option<[u64; NAME_WORDS]> {
     let mut words = [0; NAME_WORDS];
     if name.len() > NAME_MOST {
@@ -163,7 +165,7 @@ fn words_of_name(name: &[u8]) -> Option<[u64; NAME_WORDS]> {
     Some(words)
 }
 
-/// The words of a key, with what it stands for.
+/// The words of a key and its value.
 fn words(recalls: u64, dir: Ino, name: &[u8], what: [u64; 2]) -> Option<Words> {
     let mut words = [0; 4 + NAME_WORDS];
     words[..4].copy_from_slice(&[recalls, dir.0, what[0], what[1]]);
@@ -175,7 +177,7 @@ fn words(recalls: u64, dir: Ino, name: &[u8], what: [u64; 2]) -> Option<Words> {
 #[derive(Clone, Copy)]
 struct Set {
     start: usize,
-    /// That of them which is tried first.
+    /// The first of them to try.
     first: usize,
 }
 
@@ -191,12 +193,12 @@ fn is_same_key(words: &Words, other: &Words) -> bool {
 }
 
 impl<'m> KnownNames<'m> {
-    /// The table in the `open` region that `hub` is the head of.
+    /// Returns the table in the `open` region whose head is `hub`.
     pub fn new(hub: &'m Hub, slots: &'m [KnownSlot]) -> KnownNames<'m> {
         KnownNames { hub, slots }
     }
 
-    /// The inode that a name of another server names.
+    /// Returns the inode that a name of another server names.
     pub fn entry(&self, dir: Ino, name: &[u8]) -> Option<(Ino, FileType)> {
         let [ino, kind] = self.find(dir, name)?;
         let kinds = [
@@ -210,7 +212,7 @@ impl<'m> KnownNames<'m> {
         Some((Ino(ino), kind))
     }
 
-    /// The permissions of a directory of another server.
+    /// Returns the permissions of a directory of another server.
     pub fn guard(&self, dir: Ino) -> Option<Guard> {
         let [mode, owner] = self.find(dir, ITSELF)?;
         Some(Guard {
@@ -220,14 +222,14 @@ impl<'m> KnownNames<'m> {
         })
     }
 
-    /// The number in this node's table of a file of another server, if it has one. It may come to
-    /// its end any moment: what it names then is another's, or nothing.
+    /// Returns the number in this node's table of a file of another server, if it has one. The
+    /// number may end at any moment; it then names another inode, or nothing.
     pub fn stand_in(&self, file: Ino) -> Option<Ino> {
         Some(Ino(self.find(file, STAND_IN)?[0]))
     }
 
-    /// That this node has all entries of a directory: an entry that was not among them since is
-    /// nowhere, if that [still holds](KnownNames::still_holds).
+    /// Returns the knowledge that this node has all entries of a directory: an entry that was not
+    /// among them since does not exist, if that [still holds](KnownNames::still_holds).
     pub fn all_here(&self, dir: Ino) -> Option<AllHere> {
         let recalls = self.hub.recalls.load(Ordering::SeqCst);
         let (slot, version, _) = self.find_slot(recalls, dir, ALL)?;
@@ -262,14 +264,14 @@ impl<'m> KnownNames<'m> {
         })
     }
 
-    /// The slots in which a key may be; `None`: the table has no memory yet.
+    /// Returns the slots in which a key may be; `None`: the table has no memory yet.
     fn set(&self, dir: Ino, name: &[u8]) -> Option<Set> {
         let count = self.hub.known.load(Ordering::Acquire) as usize;
         let sets = (count.min(self.slots.len()) / WAYS) as u64;
         if sets == 0 {
             return None;
         }
-        // Not the bits by which homes are told apart.
+        // Without the bits that tell homes apart.
         let hash = hash_of_name(dir, name).rotate_left(32);
         let (start, first) = (hash % sets, hash / sets % WAYS as u64);
         Some(Set {
@@ -294,27 +296,27 @@ impl<'m> KnownNames<'m> {
         self.keep(file, STAND_IN, [local.0, 0]);
     }
 
-    /// Keeps that this node has all entries of a directory.
+    /// Records that this node has all entries of a directory.
     pub fn keep_all_here(&self, dir: Ino) {
         self.keep(dir, ALL, [0, 0]);
     }
 
-    /// Takes a name out.
+    /// Removes a name.
     pub fn drop_entry(&self, dir: Ino, name: &[u8]) {
         self.drop_key(dir, name);
     }
 
-    /// Takes a stand-in out.
+    /// Removes a stand-in.
     pub fn drop_stand_in(&self, file: Ino) {
         self.drop_key(file, STAND_IN);
     }
 
-    /// Takes the permissions of a directory out.
+    /// Removes the permissions of a directory.
     pub fn drop_guard(&self, dir: Ino) {
         self.drop_key(dir, ITSELF);
     }
 
-    /// Takes out that this node has all entries of a directory.
+    /// Removes the record that this node has all entries of a directory.
     pub fn drop_all_here(&self, dir: Ino) {
         self.drop_key(dir, ALL);
     }
@@ -331,8 +333,8 @@ impl<'m> KnownNames<'m> {
             let mut void = set.slots();
             void.find(|at| now(at).is_none_or(|words| words[0] != recalls || words[1] == 0))
         });
-        // Another one each time, so that two keys do not drive each other out for ever: every write
-        // adds to the versions.
+        // A different one each time, so that two keys do not drive each other out for ever: every
+        // write adds to the versions.
         let next = || {
             let versions = self.slots[set.start..][..WAYS]
                 .iter()
@@ -493,7 +495,7 @@ mod tests {
             known.keep_entry(DIR, b"f", FILE);
             hub.known.store(64, Ordering::Relaxed);
             assert_eq!(known.entry(DIR, b"f"), None);
-            // Whatever is written there by others.
+            // The words may be anything that others wrote.
             hub.known.store(u32::MAX, Ordering::Relaxed);
             known.keep_entry(DIR, b"f", FILE);
             assert_eq!(known.entry(DIR, b"f"), Some(FILE));

@@ -1,17 +1,18 @@
-//! Where bytes of other nodes arrive: slots of a client's region, places of the node's pool.
+//! The destination of other nodes' bytes: slots of a client's region, and ranges of the node's
+//! pool.
 //!
-//! The server receives into the pool, a file that clients map for reading only, and says in
-//! the slot how far it is; the client copies what is there, as it comes, and gives slot and
-//! place back. So no byte passes the service thread, and copying overlaps with receiving.
+//! The server receives into the pool, a file that clients map for reading only, and shows its
+//! progress in the slot; the client copies the bytes as they come, and gives back slot and range.
+//! So no byte passes the service thread, and copying overlaps with receiving.
 //!
 //! ```text
 //! free -> (server: lend) -> arriving: `arrived` grows -> (client: release) -> free
 //!                           or FAILED, for good
 //! ```
 //!
-//! Bytes that are fetched ahead of a reader lie in slots that nobody uses yet. The client claims
+//! Bytes that are fetched ahead of a reader lie in slots that are not used yet. The client claims
 //! such a slot before it copies from it, and puts it back if it will need the rest later; the
-//! server may take it back meanwhile, for reads that somebody waits for:
+//! server may take it back meanwhile, for reads that a program waits for:
 //!
 //! ```text
 //! owner:  31               2   0
@@ -20,34 +21,35 @@
 //!        +-----------------+-----+      `--release--> FREE <--release--'
 //! ```
 //!
-//! The serial is the lending's own, so that a claim of what was taken back and lent anew fails.
+//! Each lending has its own serial, so that a claim of a slot that was taken back and lent anew
+//! fails.
 //!
-//! The server never reads `arrived`, and looks at `owner` only of slots that it lent: what a
-//! client writes here can cost it its own reads, no more.
+//! The server never reads `arrived`, and looks at `owner` only of slots that it lent: a client that
+//! writes here can only spoil its own reads.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Slots of a client.
 pub const LANDINGS: usize = 64;
-/// Of these at most so many have bytes that were fetched ahead.
+/// The most of these that have bytes that were fetched ahead.
 pub const LANDINGS_AHEAD: usize = LANDINGS / 2;
 /// Bytes of the node's pool, at least; it is as long as its file.
 pub const POOL_BYTES: usize = 64 << 20;
 /// The pool's file.
 pub const POOL: &str = "pool";
-/// What `arrived` is when the bytes will not come.
+/// The value of `arrived` when the bytes will not come.
 const FAILED: u32 = u32::MAX;
 
 /// The client uses it.
 const HELD: u32 = 0;
-/// Nobody uses it: fetched ahead.
+/// Fetched ahead, and not used yet.
 const AHEAD: u32 = 1;
 /// The client needs it no more.
 const FREE: u32 = 2;
 /// The server has taken it back.
 const TAKEN: u32 = 3;
 
-/// Which lending, in which state.
+/// Packs the serial of a lending and its state.
 fn owner(serial: u32, state: u32) -> u32 {
     serial << 2 | state
 }
@@ -60,7 +62,7 @@ pub struct LandingSlot {
     arrived: AtomicU32,
     /// 1 while the client sleeps on `arrived` (or is about to): it wants a wake.
     pub client_sleeps: AtomicU32,
-    /// Which lending this is, and who uses it: see above.
+    /// The serial of the lending, and the state: see above.
     owner: AtomicU32,
     spare: [AtomicU32; 13],
 }
@@ -70,31 +72,31 @@ pub struct LandingSlot {
 pub struct Failed;
 
 impl LandingSlot {
-    /// Makes it ready for another read (server): one that the client waits for, or one ahead.
+    /// Prepares the slot for another read (server): one that the client waits for, or one ahead.
     pub fn lend(&self, serial: u32, ahead: bool) {
         self.arrived.store(0, Ordering::Release);
         let state = if ahead { AHEAD } else { HELD };
         self.owner.store(owner(serial, state), Ordering::Release);
     }
 
-    /// So many bytes are there (server); true if the client must be woken.
+    /// Sets the number of bytes that are there (server); returns true if the client must be woken.
     pub fn arrive(&self, bytes: u32) -> bool {
         self.say(bytes.min(FAILED - 1))
     }
 
-    /// They will not come (server); true if the client must be woken.
+    /// Marks the bytes as failed (server); returns true if the client must be woken.
     pub fn fail(&self) -> bool {
         self.say(FAILED)
     }
 
     fn say(&self, arrived: u32) -> bool {
-        // The client says that it sleeps and then looks; this is the other half.
+        // The client sets its flag before it sleeps and then looks; this is the other half.
         self.arrived.store(arrived, Ordering::SeqCst);
         self.client_sleeps.load(Ordering::SeqCst) != 0
             && self.client_sleeps.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// How many bytes are there (client).
+    /// Returns the number of bytes that are there (client).
     pub fn arrived(&self) -> Result<u32, Failed> {
         match self.arrived.load(Ordering::SeqCst) {
             FAILED => Err(Failed),
@@ -102,32 +104,32 @@ impl LandingSlot {
         }
     }
 
-    /// The word to sleep on (client).
+    /// Returns the word to sleep on (client).
     pub fn word(&self) -> &AtomicU32 {
         &self.arrived
     }
 
-    /// Takes what was fetched ahead into use (client); false: it was taken back.
+    /// Claims bytes that were fetched ahead (client); returns false if the slot was taken back.
     pub fn claim(&self, serial: u32) -> bool {
         self.turn(serial, AHEAD, HELD)
     }
 
-    /// Has what was claimed lie for later (client).
+    /// Puts a claimed slot back, for later use (client).
     pub fn put_back(&self, serial: u32) {
         let _ = self.turn(serial, HELD, AHEAD);
     }
 
-    /// Gives it back (client).
+    /// Gives the slot back (client).
     pub fn release(&self, serial: u32) {
         let _ = self.turn(serial, HELD, FREE) || self.turn(serial, AHEAD, FREE);
     }
 
-    /// Takes back what nobody uses (server); whether that is so now.
+    /// Takes back a slot that is not used (server); returns true if it is taken back now.
     pub fn take_back(&self, serial: u32) -> bool {
         self.turn(serial, AHEAD, TAKEN)
     }
 
-    /// Whether the client does not need it any more (server).
+    /// Returns true if the client does not need it any more (server).
     pub fn is_over(&self, serial: u32) -> bool {
         let now = self.owner.load(Ordering::Acquire);
         now == owner(serial, FREE) || now == owner(serial, TAKEN)
@@ -180,7 +182,7 @@ mod tests {
         assert!(slot.take_back(7) && slot.is_over(7));
         assert!(!slot.claim(7), "it is the server's");
         slot.lend(8, false);
-        // Who had it before can do nothing to who has it now.
+        // The client of the earlier lending cannot affect the client of this one.
         slot.release(7);
         slot.put_back(7);
         assert!(!slot.claim(7) && !slot.is_over(8));

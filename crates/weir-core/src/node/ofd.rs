@@ -7,16 +7,15 @@
 //! writes) carries its index in its file offset, where it survives fork, exec and
 //! passing over sockets.
 //!
-//! The server lends entries in batches ([`BATCH`]); a client opens and closes them
-//! with no message. Before a description is shared with another process (fork, exec,
-//! spawn) the client sets [`Ofd::SHARED`] and takes a lock of the kernel, F_OFD_SETLK
-//! on byte [`lock_byte`] of the placeholder, which lasts exactly as long as the
-//! kernel's description: so the server can ask the kernel whether any process still
-//! has it, whoever was killed in whatever order.
+//! The server lends entries in batches ([`BATCH`]); a client opens and closes them with no message.
+//! Before a description is shared with another process (fork, exec, spawn) the client sets
+//! [`Ofd::SHARED`] and takes a lock of the kernel, F_OFD_SETLK on byte [`lock_byte`] of the
+//! placeholder, which lasts exactly as long as the kernel's description: so the server can ask the
+//! kernel if any process still has it, in whatever order processes were killed.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// How many entries the server lends at a time.
+/// The number of entries that the server lends at a time.
 pub const BATCH: u32 = 64;
 
 /// One open file description. One cache line.
@@ -33,7 +32,7 @@ pub struct Ofd {
     pub state: AtomicU32,
     /// The client that holds the entry (server).
     pub owner: AtomicU32,
-    /// Which life of the entry: bumped when it is freed.
+    /// The life of the entry: bumped when it is freed.
     pub generation: AtomicU32,
     spare: [AtomicU64; 4],
 }
@@ -41,7 +40,7 @@ pub struct Ofd {
 impl Ofd {
     /// Bit of `state`: more than one process may hold it.
     pub const SHARED: u32 = 1;
-    /// Bit of `state`: the kernel holds the lock that shows whether anybody does.
+    /// Bit of `state`: the kernel holds the lock that shows if any process holds the description.
     pub const LOCKED: u32 = 2;
 
     /// Takes the entry for an open of `ino`.
@@ -59,20 +58,20 @@ impl Ofd {
         self.ino.store(0, Ordering::Release);
     }
 
-    /// Whether more than one process may hold it.
+    /// Returns true if more than one process may hold it.
     pub fn is_shared(&self) -> bool {
         self.state.load(Ordering::Acquire) & Self::SHARED != 0
     }
 }
 
-/// The byte of the placeholder whose lock says that description `index` is alive.
-/// Far from any byte that an application would lock.
+/// Returns the byte of the placeholder whose lock shows that description `index` is alive. Far from
+/// any byte that an application would lock.
 pub const fn lock_byte(index: u32) -> u64 {
     (1 << 60) + index as u64
 }
 
-/// The file offset that a placeholder carries for description `index`: never 0, so
-/// that a placeholder nobody marked is told apart.
+/// Returns the file offset that a placeholder carries for description `index`: never 0, so that it
+/// differs from that of an unmarked placeholder.
 pub const fn placeholder_offset(index: u32) -> u64 {
     index as u64 + 1
 }

@@ -1,12 +1,11 @@
-//! Where the records lie in the two regions that clients write.
+//! The layout of the two regions that clients write.
 //!
 //! ```text
 //! open:         Hub | Ofd x ofds | FileBlock x blocks | Cell x cells | KnownSlot x KNOWN_SLOTS
 //! client-<id>:  ClientHeader | RecordSlot x RECORD_SLOTS | NoteSlot x NOTE_SLOTS | LandingSlot x LANDINGS | Channel x CHANNELS
 //! ```
 //!
-//! Every part begins at a multiple of 4096. The files are sparse: what is not used
-//! costs nothing.
+//! Every part begins at a multiple of 4096. The files are sparse: unused parts cost nothing.
 
 use core::mem::size_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -21,7 +20,7 @@ use super::ring::{NoteSlot, RecordSlot, RingEnds};
 use super::tail::TailWords;
 use crate::names::Attr;
 
-/// Marks a region of ours, and this version of its layout.
+/// Marks a region of weir's, and this version of its layout.
 pub const MAGIC: u64 = 0x5745_4952_0000_0008;
 /// Slots of a client's ring of records.
 pub const RECORD_SLOTS: usize = 2048;
@@ -29,7 +28,7 @@ pub const RECORD_SLOTS: usize = 2048;
 pub const NOTE_SLOTS: usize = 1024;
 /// Clients that a server can have at a time.
 pub const MAX_CLIENTS: usize = 4096;
-/// How many kernel mounts of one instance a node can have, besides the programs.
+/// The number of kernel mounts of one instance that a node can have, besides the programs.
 pub const MAX_MOUNTS: usize = 64;
 
 /// The head of the `open` region.
@@ -38,7 +37,7 @@ pub const MAX_MOUNTS: usize = 64;
 pub struct Hub {
     /// [`MAGIC`].
     pub magic: AtomicU64,
-    /// Which start of the server this is.
+    /// The number of this start of the server.
     pub incarnation: AtomicU64,
     /// Entries of each table.
     pub ofds: AtomicU32,
@@ -48,25 +47,25 @@ pub struct Hub {
     pub cells: AtomicU32,
     /// 1 once the server has stopped: requests fail, nothing waits.
     pub stopped: AtomicU32,
-    /// The server's rank, and how many servers there are.
+    /// The server's rank, and the number of servers.
     pub rank: AtomicU32,
-    /// See `rank`; 0 before the server has said so, when clients may not come yet.
+    /// See `rank`; 0 before the server has set it. Clients may not come before that.
     pub servers: AtomicU32,
     /// 1: reads are audited.
     pub audit: AtomicU32,
-    /// What one call of a program asks of servers ends within so many ms; 0: there is no other
-    /// server.
+    /// The time within which one call of a program ends its requests to servers, in ms; 0: there is
+    /// no other server.
     pub deadline_ms: AtomicU32,
-    /// Changes whenever all that is known of other servers' names may no longer hold: see
+    /// Changes whenever the knowledge of other servers' names may no longer hold: see
     /// [`super::known`].
     pub recalls: AtomicU64,
-    /// Until then, ns since 1970, what these tables and what clients keep say of other servers'
-    /// files and directories is believed without asking the server, which may have been killed or
-    /// stopped since; 0: nothing is believed that could end.
+    /// The time, ns since 1970, until which the knowledge of other servers' files and directories,
+    /// in these tables and at clients, is believed without asking the server, which may have been
+    /// killed or stopped since; 0: no knowledge that can end is believed.
     pub believed_until_ns: AtomicU64,
     /// [`SLEEPS_HERE`] or [`SLEEPS_AT_BELL`] while the server sleeps (or is about to); a futex.
     pub server_sleeps: AtomicU32,
-    /// The CPU the server ran on last.
+    /// The CPU that the server ran on last.
     pub server_cpu: AtomicU32,
     /// The instance's identity, by which servers of one instance know each other's memory; zeros
     /// if there is one server. Valid once `servers` is.
@@ -76,7 +75,7 @@ pub struct Hub {
     /// 1 once bytes may lie in the file tier. Until then a sync of an instance of one server has nothing
     /// to do, and clients do not ask for it.
     pub uses_files: AtomicU32,
-    /// 1: programs may use io_uring, which sees nothing of weir.
+    /// 1: programs may use io_uring, which bypasses weir.
     pub io_uring: AtomicU32,
     spare_line: [AtomicU64; 3],
     /// Bit c % 64 of word c / 64: client c has asked for something.
@@ -101,7 +100,7 @@ impl Hub {
         }
     }
 
-    /// Whether this memory and `other` are of servers of one instance that has several.
+    /// Returns true if this memory and `other` are of servers of one instance that has several.
     pub fn is_of_instance(&self, other: &Hub) -> bool {
         let identity = |hub: &Hub| {
             let servers = hub.servers.load(Ordering::Acquire);
@@ -112,20 +111,20 @@ impl Hub {
         servers > 1 && words != [0, 0] && identity(other) == (servers, words)
     }
 
-    /// Whether what is believed of other servers is to be asked of this one first.
+    /// Returns true if this server must be asked before knowledge of other servers is believed.
     #[inline]
     pub fn is_in_doubt(&self, now_ns: impl FnOnce() -> u64) -> bool {
         let until_ns = self.believed_until_ns.load(Ordering::SeqCst);
         until_ns != 0 && now_ns() > until_ns
     }
 
-    /// The same of an inode: this server's own are never in doubt.
+    /// The same for an inode: this server's own are never in doubt.
     #[inline]
     pub fn doubts(&self, attr: &Attr, now_ns: impl FnOnce() -> u64) -> bool {
         attr.home != attr.ino && self.is_in_doubt(now_ns)
     }
 
-    /// Rings for client `id`; true if the server sleeps and must be woken.
+    /// Rings for client `id`; returns true if the server sleeps and must be woken.
     pub fn ring(&self, id: u32) -> bool {
         if let Some(word) = self.doorbells.get(id as usize / 64) {
             word.fetch_or(1 << (id % 64), Ordering::SeqCst);
@@ -144,13 +143,13 @@ pub struct ClientHeader {
     pub id: AtomicU32,
     /// The client's process, as the server saw it.
     pub pid: AtomicU32,
-    /// What is left of the segment that the client takes from.
+    /// The rest of the segment that the client takes from.
     pub tail: TailWords,
     /// Bit c: there is a request in channel c, of [`CHANNELS`]; and [`super::channel::WIDEN`].
     pub asked: AtomicU64,
     /// Bumped by the server when a lock that this client waits for may be free; a futex.
     pub event: AtomicU32,
-    /// How many channels may be used, as the server says: `FIRST_CHANNEL`, `ALL_CHANNELS` or
+    /// The channels that may be used, as set by the server: `FIRST_CHANNEL`, `ALL_CHANNELS` or
     /// `NO_MORE_CHANNELS` of [`super::channel`]; a futex.
     pub channels: AtomicU32,
     /// 1: the client is a kernel mount. Written by the server, which reads it again when it is
@@ -161,22 +160,22 @@ pub struct ClientHeader {
     pub records: RingEnds,
     /// The counters of the ring of notes.
     pub notes: RingEnds,
-    /// What the client did, for the report; see [`Counter`].
+    /// The client's counters, for the report; see [`Counter`].
     pub counters: [AtomicU64; COUNTERS],
     /// Calls refused, one counter for each name of [`REFUSALS`](super::region::REFUSAL_NAMES).
     pub refused: [AtomicU64; 64],
 }
 
-/// How many [`Counter`]s there are room for.
+/// The number of [`Counter`]s that there is room for.
 pub const COUNTERS: usize = 32;
 
-/// What a client counts.
+/// The counters of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Counter {
-    /// Bytes that write calls took.
+    /// Bytes that write calls accepted.
     BytesWritten,
-    /// Bytes that read calls gave.
+    /// Bytes that read calls returned.
     BytesRead,
     /// Opens of files and directories.
     Opens,
@@ -184,12 +183,12 @@ pub enum Counter {
     Requests,
     /// Extent records begun.
     Records,
-    /// Claims that met another writer's.
+    /// Claims that conflicted with another writer's.
     Conflicts,
 }
 
-/// Calls that weir does not support (yet) and so refuses, by name. A call's place in
-/// this list is its counter in [`ClientHeader::refused`].
+/// Calls that weir does not support (yet) and so refuses, by name. A call's position in this list
+/// is its counter in [`ClientHeader::refused`].
 pub const REFUSAL_NAMES: &[&str] = &[
     "mmap-shared-write",
     "mmap-shared-read",
@@ -213,11 +212,11 @@ pub const REFUSAL_NAMES: &[&str] = &[
     "other",
 ];
 
-/// The directory, beside the regions, of what the kernel keeps of fifos and sockets of the instance: each
-/// under its inode's number, 16 hexadecimal digits.
+/// The directory, beside the regions, of the kernel's files for fifos and sockets of the instance:
+/// each named by its inode's number, 16 hexadecimal digits.
 pub const SPECIAL: &str = "special";
 
-/// The numbers of the bits that are set in a word of [`Hub::doorbells`] or
+/// Returns the numbers of the bits that are set in a word of [`Hub::doorbells`] or
 /// [`ClientHeader::asked`].
 pub fn set_bits(mut word: u64) -> impl Iterator<Item = u32> {
     core::iter::from_fn(move || {
@@ -230,13 +229,13 @@ pub fn set_bits(mut word: u64) -> impl Iterator<Item = u32> {
 /// Byte offsets of the parts of a region, and its size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenLayout {
-    /// Of the OFD table.
+    /// Offset of the OFD table.
     pub ofds: usize,
-    /// Of the file blocks.
+    /// Offset of the file blocks.
     pub blocks: usize,
-    /// Of the cells.
+    /// Offset of the cells.
     pub cells: usize,
-    /// Of the table of known names.
+    /// Offset of the table of known names.
     pub known: usize,
     /// Bytes in all.
     pub bytes: usize,
@@ -245,21 +244,21 @@ pub struct OpenLayout {
 /// Byte offsets of the parts of a client's region, and its size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientLayout {
-    /// Of the ring of records.
+    /// Offset of the ring of records.
     pub records: usize,
-    /// Of the ring of notes.
+    /// Offset of the ring of notes.
     pub notes: usize,
-    /// Of the slots of arriving bytes.
+    /// Offset of the slots of arriving bytes.
     pub landings: usize,
-    /// Of the channels.
+    /// Offset of the channels.
     pub channels: usize,
-    /// Bytes up to the end of the first channel: what a client needs that has one thread.
+    /// Bytes up to the end of the first channel: enough for a client with one thread.
     pub first_bytes: usize,
     /// Bytes in all.
     pub bytes: usize,
 }
 
-/// The layout of an `open` region with tables of these many entries.
+/// Returns the layout of an `open` region with tables of these numbers of entries.
 pub const fn open_layout(ofds: usize, blocks: usize, cells: usize) -> OpenLayout {
     let at_ofds = page(size_of::<Hub>());
     let at_blocks = page(at_ofds + ofds * size_of::<Ofd>());
@@ -274,7 +273,7 @@ pub const fn open_layout(ofds: usize, blocks: usize, cells: usize) -> OpenLayout
     }
 }
 
-/// The layout of a client's region.
+/// Returns the layout of a client's region.
 pub const fn client_layout() -> ClientLayout {
     let records = page(size_of::<ClientHeader>());
     let notes = page(records + RECORD_SLOTS * size_of::<RecordSlot>());

@@ -3,7 +3,7 @@
 //! Single producer (a client, under a lock of its own process), single consumer (the
 //! server's service thread). `head` and `tail` count entries and never wrap in
 //! practice (2^64); a slot is `count % slots`. The producer writes a slot, then bumps
-//! `head` with release: a kill in between loses only what was not yet promised.
+//! `head` with release: a kill in between loses only a record that was not promised yet.
 //!
 //! A record is pushed before the cell's next record begins, so a record may be seen
 //! twice (in the ring and in the cell) and never not at all. The index takes the same
@@ -31,7 +31,7 @@ pub struct RingEnds {
 #[derive(Debug, Default)]
 pub struct RecordSlot([AtomicU64; 8]);
 
-/// A slot of the ring of notes: what and about what.
+/// A slot of the ring of notes: a note and its subject.
 #[repr(C, align(16))]
 #[derive(Debug, Default)]
 pub struct NoteSlot([AtomicU64; 2]);
@@ -48,17 +48,17 @@ pub struct Record {
     pub offset: u64,
     /// Bytes a piece.
     pub length: u64,
-    /// From one piece to the next; 0 if there is one.
+    /// The distance from one piece to the next; 0 if there is one.
     pub stride: u64,
-    /// How many pieces.
+    /// The number of pieces.
     pub count: u64,
-    /// Where in the slab the first one begins.
+    /// The position in the slab of the first one.
     pub pos: u64,
     /// Its order among the records of the file.
     pub stamp: u64,
 }
 
-/// What a client tells its server without waiting for an answer.
+/// A message from a client to its server that needs no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Note {
     /// The client no longer writes through this cell.
@@ -104,14 +104,14 @@ impl RingEnds {
         self.tail.store(0, Ordering::Release);
     }
 
-    /// How many entries wait. Hostile counters give at most `slots`.
+    /// Returns the number of entries that wait. Hostile counters give at most `slots`.
     pub fn waiting(&self, slots: usize) -> usize {
         let head = self.head.load(Ordering::Acquire);
         let tail = self.tail.load(Ordering::Acquire);
         usize::try_from(head.wrapping_sub(tail)).map_or(slots, |n| n.min(slots))
     }
 
-    /// The slot to fill next; `None`: the ring is full (producer).
+    /// Returns the slot to fill next; `None`: the ring is full (producer).
     fn vacant(&self, slots: usize) -> Option<usize> {
         (self.waiting(slots) < slots).then(|| slot(self.head.load(Ordering::Relaxed), slots))
     }
@@ -171,9 +171,9 @@ impl RecordRing<'_> {
         Ok(())
     }
 
-    /// The record in this place, counted from the oldest (consumer). Its contents are not
-    /// checked. It stays until [`RingEnds::consumed`]: who takes records must first have put
-    /// them where they are found again if it is killed.
+    /// Returns the record in this slot, counted from the oldest (consumer). Its contents are not
+    /// checked. It stays until [`RingEnds::consumed`]: the consumer must first have stored the
+    /// records such that they are found again if it is killed.
     #[allow(clippy::cast_possible_truncation)] // word 0 holds two u32
     pub fn peek(&self, place: usize) -> Option<Record> {
         let at = self.ends.waiting_at(place, self.slots.len())?;
@@ -211,7 +211,7 @@ impl NoteRing<'_> {
         Ok(())
     }
 
-    /// Takes the oldest note (consumer): `Some(None)` for one that means nothing.
+    /// Takes the oldest note (consumer): `Some(None)` for an invalid one.
     #[allow(clippy::option_option)] // empty ring, bad note and note are three things
     pub fn pop(&self) -> Option<Option<Note>> {
         let at = self.ends.oldest(self.slots.len())?;
@@ -220,7 +220,7 @@ impl NoteRing<'_> {
         Some(Note::from_words(words))
     }
 
-    /// How many notes wait.
+    /// Returns the number of notes that wait.
     pub fn waiting(&self) -> usize {
         self.ends.waiting(self.slots.len())
     }

@@ -1,10 +1,9 @@
-//! The tail of a client's current segment: what none of its files has reserved yet.
+//! The tail of a client's current segment: the part that none of its files has reserved yet.
 //!
-//! A client takes from it without asking, and the server takes back what is left of it when
-//! others need room, whether the client runs, sleeps or was stopped: both change one word by
-//! compare-and-swap, so that no byte is ever both's. What lies before the tail stays the
-//! client's as long as any of its files has something reserved there; when none has, the server
-//! may take all of the segment.
+//! A client takes from it without asking. The server takes back the rest when others need room,
+//! even if the client sleeps or was stopped. Both change one word by compare-and-swap, so that no
+//! byte ever belongs to both. The part before the tail stays the client's as long as any of its
+//! files has a reservation there; when none has, the server may take all of the segment.
 //!
 //! ```text
 //! bit   63     62      61..54  53..27                 26..0
@@ -24,16 +23,16 @@ const COUNT: u64 = 0xff;
 const IN_USE: u64 = 1 << 62;
 const GONE: u64 = 1 << 63;
 
-/// What the words say at one moment.
+/// The meaning of the words at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tail {
-    /// Where the rest begins in the slab, bytes.
+    /// The position of the rest in the slab, bytes.
     pub pos: u64,
-    /// Where the segment ends in the slab, bytes.
+    /// The end of the segment in the slab, bytes.
     pub end: u64,
-    /// Whether files have reservations in the segment.
+    /// True if files have reservations in the segment.
     pub in_use: bool,
-    /// Whether the server took the segment back.
+    /// True if the server took the segment back.
     pub gone: bool,
     /// Tells it from the tail of the segment before.
     pub count: u64,
@@ -63,7 +62,7 @@ impl Tail {
     }
 }
 
-/// The two words: the tail, and the segment that it is of.
+/// The two words: the tail, and its segment.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct TailWords {
@@ -87,7 +86,7 @@ impl TailWords {
         self.word.store(0, Ordering::Release);
     }
 
-    /// As it is now.
+    /// Returns its current state.
     pub fn load(&self) -> Tail {
         Tail::of(self.word.load(Ordering::Acquire))
     }
@@ -99,7 +98,7 @@ impl TailWords {
             count,
             ..Tail::default()
         };
-        // Whoever sees the new tail sees the new number.
+        // Release: a reader that sees the new tail sees the new number.
         self.word.store(none.word(), Ordering::Release);
         self.segment
             .store(u64::from(segment) + 1, Ordering::Release);
@@ -107,8 +106,8 @@ impl TailWords {
         self.word.store(tail.word(), Ordering::Release);
     }
 
-    /// Changes the tail as `change` says, which is asked again if the server was faster;
-    /// `None` as soon as it says so.
+    /// Changes the tail by `change`, which is called again if the server was faster; returns `None`
+    /// as soon as `change` does.
     pub fn update(&self, mut change: impl FnMut(Tail) -> Option<Tail>) -> Option<Tail> {
         loop {
             let now = self.load();
@@ -129,8 +128,8 @@ impl TailWords {
         }
     }
 
-    /// Which segment the tail is of, and how it is (server). What a client wrote there is
-    /// nothing to rely on.
+    /// Returns the tail's segment and its state (server). The client may have written anything
+    /// there.
     pub fn current(&self) -> Option<(u32, Tail)> {
         let segment = self.segment.load(Ordering::Acquire);
         let tail = self.load();
@@ -139,8 +138,8 @@ impl TailWords {
         same.then_some((number, tail))
     }
 
-    /// Takes what lies behind `end` away from the client, and with `gone` the segment, if the
-    /// tail is as it was `seen`.
+    /// Takes the part behind `end` away from the client, and with `gone` the segment, if the tail
+    /// is still as it was `seen`.
     pub fn take(&self, seen: &Tail, end: u64, gone: bool) -> bool {
         let new = Tail { end, gone, ..*seen };
         self.word

@@ -1,15 +1,15 @@
-//! Which server holds what: every client and server computes it alone, from the number
-//! of servers.
+//! The placement of names and extents on servers: every client and server computes it alone, from
+//! the number of servers.
 //!
 //! Jump consistent hashing (Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash
 //! Algorithm", 2014): no table, even to within chance, and when an instance is started with one
 //! server more, only the share of that server moves.
 //!
-//! Here are homes of entries and slices; [`slices`] has what follows for ranges and runs, and
-//! [`tree`] the order in which something is passed on to all.
+//! Here are homes of entries and slices; [`slices`] derives those of ranges and runs, and [`tree`]
+//! the order in which a message is passed on to all.
 //!
-//! Left out: where a server is reached, and what happens when one is lost; ranks are
-//! 0 to `servers - 1`, for the life of the instance.
+//! Left out: the addresses of servers, and the loss of one; ranks are 0 to `servers - 1`, for the
+//! life of the instance.
 
 pub mod slices;
 pub mod tree;
@@ -19,18 +19,18 @@ use crate::types::{Ino, Rank};
 /// Bytes of a file's offsets whose extents are kept at one server.
 pub const SLICE_BYTES: u64 = 64 << 20;
 
-/// The slice of a file that `offset` is in.
+/// Returns the slice of a file that `offset` is in.
 pub fn slice_of(offset: u64) -> u64 {
     offset / SLICE_BYTES
 }
 
-/// The server that holds the entry `name` of the directory `parent`: a directory's
-/// entries spread over all servers. `servers` is at least 1.
+/// Returns the server that holds the entry `name` of the directory `parent`: a directory's entries
+/// spread over all servers. `servers` is at least 1.
 pub fn home_of_entry(parent: Ino, name: &[u8], servers: u16) -> Rank {
     jump(hash_of_name(parent, name), servers)
 }
 
-/// The hash of a name in a directory.
+/// Returns the hash of a name in a directory.
 pub fn hash_of_name(parent: Ino, name: &[u8]) -> u64 {
     let mut key = mix(parent.0 ^ ENTRY);
     for word in words_of(name) {
@@ -51,8 +51,8 @@ pub fn words_of(name: &[u8]) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-/// The server that holds the extents of one slice of a file. The first slice lives with
-/// the inode, so that small files have all in one place; the others spread.
+/// Returns the server that holds the extents of one slice of a file. The first slice lives with the
+/// inode, so that a small file has all of them in one place; the others spread.
 pub fn home_of_extents(ino: Ino, slice: u64, servers: u16) -> Rank {
     if slice == 0 {
         return ino.rank();
@@ -60,7 +60,7 @@ pub fn home_of_extents(ino: Ino, slice: u64, servers: u16) -> Rank {
     jump(mix(mix(ino.0 ^ EXTENTS) ^ slice), servers)
 }
 
-/// Tells the two uses apart, so that a file's slices do not follow its entries.
+/// Separates the two uses, so that a file's slices do not follow its entries.
 const ENTRY: u64 = 0x656E_7472_7900_0000;
 const EXTENTS: u64 = 0x6578_7465_6E74_7300;
 
@@ -88,7 +88,7 @@ fn jump(mut key: u64, servers: u16) -> Rank {
 mod tests {
     use super::*;
 
-    /// Counts where `items` go and asserts that each server has its share within 10 %.
+    /// Counts the destinations of `items` and asserts that each server has its share within 10 %.
     fn assert_even(servers: u16, items: impl Iterator<Item = Rank>) {
         let mut load = vec![0_u32; usize::from(servers)];
         let mut all = 0;

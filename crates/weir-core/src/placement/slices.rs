@@ -1,8 +1,8 @@
-//! Which servers a range or a run of a file concerns, and what of it each of them keeps.
+//! The servers that a range or a run of a file concerns, and the part that each of them keeps.
 //!
-//! A run goes whole to every server that has a slice it touches, and each keeps what lies in its
-//! own slices. So a strided run costs one record a server, however many pieces it has; runs whose
-//! pieces are slices apart are looked at piece by piece, and go to no server that gets nothing.
+//! A run goes whole to every server that has a slice it touches, and each keeps the parts in its
+//! own slices. So a strided run costs one record a server, for any number of pieces; runs whose
+//! pieces are slices apart are examined piece by piece, and go to no server that gets nothing.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use super::{home_of_extents, slice_of, SLICE_BYTES};
 use crate::extent::Run;
 use crate::types::{Ino, Rank};
 
-/// The ranges of a file that a run may have bytes in: all of it, or its pieces if they
-/// are slices apart.
+/// Returns the ranges of a file that a run may have bytes in: all of it, or its pieces if they are
+/// slices apart.
 pub fn spans(run: &Run) -> impl Iterator<Item = (u64, u64)> + '_ {
     let sparse = run.stride > SLICE_BYTES;
     let count = if sparse { run.count } else { 1 };
@@ -25,14 +25,14 @@ pub fn spans(run: &Run) -> impl Iterator<Item = (u64, u64)> + '_ {
     })
 }
 
-/// The servers whose slices `[from, to)` touches.
+/// Returns the servers whose slices `[from, to)` touches.
 pub fn homes_of(ino: Ino, from: u64, to: u64, servers: u16) -> BTreeSet<Rank> {
     let mut homes = BTreeSet::new();
     add_homes(ino, (from, to), servers, &mut homes);
     homes
 }
 
-/// The servers that keep something of a run.
+/// Returns the servers that keep a part of a run.
 pub fn homes_of_run(ino: Ino, run: &Run, servers: u16) -> BTreeSet<Rank> {
     let mut homes = BTreeSet::new();
     for span in spans(run) {
@@ -51,7 +51,7 @@ fn add_homes(ino: Ino, (from, to): (u64, u64), servers: u16, homes: &mut BTreeSe
     }
 }
 
-/// The parts of `[from, to)` in slices of server `rank`; neighbours are joined.
+/// Returns the parts of `[from, to)` in slices of server `rank`; neighbours are joined.
 pub fn own_parts(ino: Ino, (from, to): (u64, u64), rank: Rank, servers: u16) -> Vec<(u64, u64)> {
     let mut parts: Vec<(u64, u64)> = Vec::new();
     let mut at = from;
@@ -69,7 +69,7 @@ pub fn own_parts(ino: Ino, (from, to): (u64, u64), rank: Rank, servers: u16) -> 
     parts
 }
 
-/// The parts of a run that server `rank` keeps, appended to `out`.
+/// Appends the parts of a run that server `rank` keeps to `out`.
 pub fn clip_to_own(ino: Ino, run: &Run, rank: Rank, servers: u16, out: &mut Vec<Run>) {
     let whole: Vec<_> = spans(run).collect();
     let parts: Vec<_> = whole

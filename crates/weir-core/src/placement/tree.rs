@@ -1,12 +1,13 @@
-//! Trees over servers: who passes on what concerns all of them.
+//! Trees over servers: the order in which a message for all of them is passed on.
 
-/// How many servers one tells the same, before it has them tell others. A level costs a message
-/// there and back, and each message a few microseconds at its sender: by `weir-scale`, 4,000
-/// servers are told fastest with four to sixteen.
+/// The number of servers that one server sends a message to, before these pass it on. A level costs
+/// a message there and back, and each message a few microseconds at its sender: by `weir-scale`,
+/// 4,000 servers are reached fastest with four to sixteen.
 pub const FAN_OUT: u32 = 8;
 
 /// Cuts `items` into at most `fanout` shares that differ by one at most. The first of each share
-/// goes on with the rest of it in the same way, so that the tree is as low as it can be.
+/// passes the message on to the rest of it in the same way, so that the tree is as low as it can
+/// be.
 pub fn shares<T>(items: &[T], fanout: u32) -> impl Iterator<Item = &[T]> {
     let shares = items.len().min(fanout.max(1) as usize);
     let (each, more) = match shares {

@@ -1,12 +1,12 @@
-//! What the audit finds: reads that came too early.
+//! The findings of the audit: reads that came too early.
 //!
-//! With files that are seen after a sync or a lamination, a program that reads what another
-//! node has written and not yet made known gets what was there before. Often such a program
+//! If a file's writes are seen after a sync or a lamination, a program that reads bytes that
+//! another node has written and not yet made known gets the earlier ones. Often such a program
 //! works by luck. The audit names it.
 
 use serde::{Deserialize, Serialize};
 
-/// Ranges that a finding names one by one; beyond, those nearest to each other are joined.
+/// Ranges that a finding lists separately; beyond, those nearest to each other are joined.
 const RANGES: usize = 16;
 
 /// A program at a node.
@@ -20,7 +20,7 @@ pub struct Party {
     pub program: String,
 }
 
-/// What was to come before the read.
+/// The event that was missing before the read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Missing {
     /// The writer's fsync or close.
@@ -34,31 +34,31 @@ pub enum Missing {
 pub struct Unseen {
     /// Ranges, first byte and the one behind the last.
     pub ranges: Vec<(u64, u64)>,
-    /// Who has the file open for writing there.
+    /// The program that has the file open for writing there.
     pub writers: Vec<Party>,
-    /// What would make them seen.
+    /// The event that would make them visible.
     pub missing: Missing,
 }
 
-/// A program read bytes of a file before another that wrote them made them known.
+/// A program read bytes of a file before the program that wrote them made them known.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Finding {
     /// The file.
     pub path: String,
-    /// Which bytes: ascending, apart from each other.
+    /// The bytes: ascending ranges, apart from each other.
     pub ranges: Vec<(u64, u64)>,
-    /// Who read.
+    /// The program that read.
     pub reader: Party,
-    /// Who may have written.
+    /// The programs that may have written.
     pub writers: Vec<Party>,
-    /// What was missing.
+    /// The event that was missing.
     pub missing: Missing,
-    /// How often.
+    /// The number of times.
     pub reads: u64,
 }
 
 impl Finding {
-    /// Whether another is of the same file and programs.
+    /// Returns true if another finding is of the same file and programs.
     pub fn is_like(&self, other: &Finding) -> bool {
         let programs = |finding: &Finding| -> Vec<(u16, String)> {
             let all = finding.writers.iter();
@@ -72,7 +72,7 @@ impl Finding {
             && programs(self) == programs(other)
     }
 
-    /// Takes another like it in.
+    /// Merges another finding like it.
     pub fn add(&mut self, other: &Finding) {
         self.reads = self.reads.saturating_add(other.reads);
         self.ranges.extend_from_slice(&other.ranges);

@@ -1,8 +1,8 @@
-//! What the interposer and the kernel mount beneath it agree on.
+//! The protocol between the interposer and the kernel mount beneath it.
 //!
-//! An interposed program opens a file of the mount by its inode: in the mount's root directory is
-//! looked up, not listed, a name that says the inode's number. It is longer than any name can be
-//! that programs give, so that it is in nobody's way.
+//! An interposed program opens a file of the mount by its inode: it looks up, in the mount's root
+//! directory, a name that contains the inode's number. No directory listing shows that name. It is
+//! longer than any name that programs can give, so it conflicts with none.
 
 use crate::names::NAME_MAX;
 use crate::types::Ino;
@@ -13,9 +13,9 @@ pub const MOUNT_LINK: &str = "mounted-at";
 /// The directory in a run directory at which the kernel mounts the instance, where no other suits.
 pub const OWN_DIR: &str = "mount";
 
-/// The ioctl(2) by which a program says that an open file of the mount stands for one of its open file
-/// descriptions: `_IOW('W', 1, u64)`, the argument of which is the description's index, and in the
-/// upper half which life of its entry it is. The mount lets the description's offset follow.
+/// The ioctl(2) by which a program declares that an open file of the mount stands for one of its
+/// open file descriptions: `_IOW('W', 1, u64)`. Its argument is the description's index, and in the
+/// upper half the life of its entry. The mount lets the description's offset follow.
 pub const SHARE_OFFSET: u32 = (1 << 30) | (8 << 16) | ((b'W' as u32) << 8) | 1;
 
 /// A flag of open(2), O_NONBLOCK: a writable descriptor that has it serves shared mappings and writes to
@@ -23,7 +23,7 @@ pub const SHARE_OFFSET: u32 = (1 << 30) | (8 << 16) | ((b'W' as u32) << 8) | 1;
 /// lost where another program stores in the same page meanwhile.
 pub const SHARED: i32 = 0o4000;
 /// Flags of open(2), O_DIRECT and O_NONBLOCK of x86-64 and aarch64 together: the descriptor is for
-/// private mappings alone, whose pages need not follow what others write.
+/// private mappings alone, whose pages need not follow writes of others.
 pub const PRIVATE: i32 = DIRECT | 0o4000;
 /// The same with O_DSYNC, which the mount itself uses: the kernel drops its pages of the file.
 pub const DROP: i32 = PRIVATE | 0o10_000;
@@ -33,16 +33,16 @@ const DIRECT: i32 = 0o200_000;
 const DIRECT: i32 = 0o40_000;
 
 const BEGIN: &str = ".weir-inode-";
-/// The length of a name that says an inode's number.
+/// The length of a name that contains an inode's number.
 const LENGTH: usize = NAME_MAX + 17;
 
-/// The name by which the root directory of the mount has an inode.
+/// Returns the name by which the root directory of the mount has an inode.
 pub fn name_of(ino: Ino) -> String {
     let digits = LENGTH - BEGIN.len();
     format!("{BEGIN}{:0digits$x}", ino.0)
 }
 
-/// The inode that a name says the number of, if it is such a name.
+/// Returns the inode whose number a name contains, if it is such a name.
 pub fn inode_of(name: &[u8]) -> Option<Ino> {
     if name.len() != LENGTH {
         return None;

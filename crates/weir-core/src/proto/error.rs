@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Why an operation was refused. Mapped to errno in `weir-client`, one by one.
+/// The reasons for refusing an operation. Mapped to errno in `weir-client`, one by one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum FsError {
     /// ENOENT.
@@ -35,7 +35,7 @@ pub enum FsError {
     /// EBUSY: the root.
     #[error("device or resource busy")]
     Busy,
-    /// ENOENT for what was named, EIO for what is open: the inode is gone.
+    /// ENOENT for a file that was named, EIO for an open one: the inode is gone.
     #[error("stale inode")]
     Stale,
     /// EROFS: the file is laminated.
@@ -62,7 +62,7 @@ pub enum FsError {
     /// EIO: storage failed.
     #[error("input/output error")]
     Io,
-    /// EOPNOTSUPP: this weir does not do it.
+    /// EOPNOTSUPP: weir does not support it.
     #[error("operation not supported")]
     NotSupported,
     /// EPROTO: the request could not be understood.

@@ -1,4 +1,5 @@
-//! How a connection to a server's socket begins, and what its run directory says without one.
+//! The beginning of a connection to a server's socket, and the links in its run directory that need
+//! no connection.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,15 +10,15 @@ use crate::types::ClientId;
 pub struct Hello {
     /// [`VERSION`](super::VERSION).
     pub version: u32,
-    /// What the connection is for.
+    /// The purpose of the connection.
     pub role: Role,
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Role {
-    /// A process that will use the file system: gets a client region, and is taken
-    /// for dead when the connection ends and its process is gone.
+    /// A process that will use the file system: it gets a client region, and counts as dead when
+    /// the connection ends and its process is gone.
     Client(ClientKind),
     /// Requests in frames, for tools.
     Control,
@@ -28,14 +29,15 @@ pub enum Role {
 pub enum ClientKind {
     /// A program that uses the instance.
     Program,
-    /// A kernel mount, which by itself is no use of the instance.
+    /// A kernel mount, which by itself does not count as a use of the instance.
     Mount,
 }
 
-/// The client's number of one that is not taken in: there are as many as there may be.
+/// The client's number in the answer to a client that is refused: the maximum number is reached.
 pub const NO_CLIENT: ClientId = ClientId(u32::MAX);
 
-/// The same of one for which there is no memory: the file system of the shared regions is full.
+/// The same for a client that there is no memory for: the file system of the shared regions is
+/// full.
 pub const NO_ROOM: ClientId = ClientId(u32::MAX - 1);
 
 /// The server's answer to [`Hello`].
@@ -45,7 +47,7 @@ pub struct Welcome {
     pub version: u32,
     /// The client's number; its region is the file `client-<id>`.
     pub client: ClientId,
-    /// This server's rank, and how many there are.
+    /// This server's rank, and the number of servers.
     pub rank: u16,
     /// See `rank`.
     pub servers: u16,
@@ -56,16 +58,16 @@ pub struct Welcome {
     pub storage_dirs: Vec<String>,
     /// The mount prefix, without a slash at its end.
     pub prefix: String,
-    /// How long a client spins for a reply before it sleeps, in us.
+    /// The time for which a client spins for a reply before it sleeps, in us.
     pub spin_us: u32,
-    /// The server cannot have all processors pass a barrier (membarrier(2)): a writer of a raw
-    /// file needs one of its own behind each write.
+    /// The server cannot have all processors pass a barrier (membarrier(2)): a writer of a raw file
+    /// needs a barrier of its own behind each write.
     pub fences: bool,
 }
 
-/// A symbolic link in the run directory, to the directory of the shared regions: a
-/// process that uses nothing of the instance learns by it, and by [`PREFIX_LINK`], what
-/// is not the instance's, without connecting.
+/// A symbolic link in the run directory, to the directory of the shared regions. By it and by
+/// [`PREFIX_LINK`] a process that does not use the instance learns, without connecting, which paths
+/// are not the instance's.
 pub const SHM_LINK: &str = "shm";
 /// As [`SHM_LINK`], "to" the mount prefix.
 pub const PREFIX_LINK: &str = "prefix";

@@ -7,7 +7,7 @@
 //! operations between servers are in [`peer`], the parts of messages in `parts`, the beginning of a
 //! connection in `greeting`. Names and targets are bytes, as in POSIX.
 //!
-//! A reply is `Result<Reply, FsError>`: an operation either did all that it says, or
+//! A reply is `Result<Reply, FsError>`: an operation either did everything that it describes, or
 //! changed nothing.
 
 pub mod audit;
@@ -38,25 +38,26 @@ pub const VERSION: u32 = 12;
 
 operations! {
     local {
-        /// Asks whether the server lives.
+        /// Checks that the server is alive.
         ping(Caller, Open): Ping {} -> ();
 
-        /// Takes the caller's closed records out of its ring.
+        /// Harvests the closed records of the caller's ring.
         publish(ClientId, Open): Publish {} -> ();
 
         /// Lends the caller entries of the table of open file descriptions: the first of
         /// [`crate::node::ofd::BATCH`].
         ofd_batch(ClientId, Open): OfdBatch {} -> u32;
 
-        /// Room and tables, for statvfs(3).
+        /// Space and tables, for statvfs(3).
         statfs(Caller, Open): Statfs {} -> FsStat;
 
-        /// Of a kernel mount: says whether the kernel keeps pages of a file, which programs of this
-        /// node have mapped. Programs read and write the file through the mount as long as it does.
+        /// From a kernel mount: tells whether the kernel keeps pages of a file, which programs of
+        /// this node have mapped. Programs read and write the file through the mount as long as it
+        /// does.
         set_mapped(ClientId, Open): SetMapped {
             /// The file, by its number in this node's table.
             ino: Ino,
-            /// Whether it does.
+            /// True if it does.
             mapped: bool,
         } -> ();
 
@@ -89,8 +90,8 @@ operations! {
             attach: bool,
         } -> Created;
 
-        /// Creates a regular file without a name (`O_TMPFILE`), attached for writing. It is there as long
-        /// as somebody has it open.
+        /// Creates a regular file without a name (`O_TMPFILE`), attached for writing. It exists as
+        /// long as a program has it open.
         create_unnamed(ClientId, Named): CreateUnnamed {
             /// The directory whose policy and, if it is set-group-id, group the file takes over.
             dir: Ino,
@@ -100,7 +101,7 @@ operations! {
             uid: u32,
             /// Group.
             gid: u32,
-            /// It may be given a name by [`Link`], once.
+            /// [`Link`] may give it a name, once.
             linkable: bool,
         } -> Created;
 
@@ -124,7 +125,7 @@ operations! {
             parent: Ino,
             /// The new name.
             name: Vec<u8>,
-            /// What it points to, 1 to 4095 bytes.
+            /// Its target, 1 to 4095 bytes.
             target: Vec<u8>,
             /// Owner.
             uid: u32,
@@ -132,13 +133,14 @@ operations! {
             gid: u32,
         } -> Ino;
 
-        /// Makes a fifo or a socket: its name and attributes. What is behind it the kernel of each node keeps.
+        /// Makes a fifo or a socket: its name and attributes. The kernel of each node keeps the
+        /// data.
         make_special(Caller, Named): MakeSpecial {
             /// The directory to make it in.
             parent: Ino,
             /// The new name.
             name: Vec<u8>,
-            /// Which.
+            /// The type: fifo or socket.
             kind: FileType,
             /// Permission bits.
             mode: u32,
@@ -188,7 +190,7 @@ operations! {
             flags: u32,
         } -> ();
 
-        /// Sets attributes; what is `None` stays.
+        /// Sets attributes; those that are `None` stay.
         set_attr(Caller, Named): SetAttr {
             /// The file.
             ino: Ino,
@@ -202,11 +204,11 @@ operations! {
             atime_ns: Option<i64>,
             /// Modification time, ns since 1970.
             mtime_ns: Option<i64>,
-            /// How it, or what is made in it, is shared between nodes.
+            /// The sharing between nodes, of the file or of the files made in it.
             policy: Option<Policy>,
         } -> ();
 
-        /// The value of an extended attribute.
+        /// Returns the value of an extended attribute.
         get_xattr(Caller, Named): GetXattr {
             /// The inode.
             ino: Ino,
@@ -214,14 +216,14 @@ operations! {
             name: Vec<u8>,
         } -> Vec<u8>;
 
-        /// The names of all extended attributes, a NUL behind each.
+        /// Returns the names of all extended attributes, a NUL behind each.
         list_xattrs(Caller, Named): ListXattrs {
             /// The inode.
             ino: Ino,
         } -> Vec<u8>;
 
-        /// Sets an extended attribute. A value that is longer than a request comes in parts of at most
-        /// [`XATTR_PART_BYTES`], one behind the other; with the last one it is set.
+        /// Sets an extended attribute. A value that is longer than a request comes in parts of at
+        /// most [`XATTR_PART_BYTES`], one behind the other; the last one sets it.
         set_xattr(Caller, Named): SetXattr {
             /// The inode.
             ino: Ino,
@@ -233,9 +235,9 @@ operations! {
             before: u32,
             /// Bytes of the value behind it.
             after: u32,
-            /// Which call of the caller's it is of: no other one under way has this number.
+            /// The number of the caller's call: no other one under way has it.
             call: u64,
-            /// Whether it must be there, or must not.
+            /// The conditions on its existence.
             flags: SetFlags,
         } -> ();
 
@@ -247,12 +249,12 @@ operations! {
             name: Vec<u8>,
         } -> ();
 
-        /// Makes a file read-only for good, everywhere, once nobody has it open for writing;
-        /// whether it is so now.
+        /// Makes a file read-only for good, everywhere, once no program has it open for writing;
+        /// returns whether it is so now.
         laminate(Caller, Named): Laminate {
             /// The file.
             ino: Ino,
-            /// What asks for it.
+            /// The cause of the lamination.
             cause: Cause,
         } -> bool;
 
@@ -273,20 +275,20 @@ operations! {
             offset: u64,
             /// Bytes.
             length: u64,
-            /// Whether the range becomes zeros.
+            /// True if the range becomes zeros.
             zero: bool,
-            /// Whether the size stays.
+            /// True if the size stays.
             keep_size: bool,
         } -> ();
 
-        /// Entries of a directory after `cookie` (0: from the beginning), without "." and
+        /// Returns entries of a directory after `cookie` (0: from the beginning), without "." and
         /// "..", as many as fit `budget_bytes` of names and 24 bytes an entry.
         readdir(Caller, Named): Readdir {
             /// The directory.
             ino: Ino,
             /// The cookie of the last entry seen.
             cookie: u64,
-            /// About how long the reply may be.
+            /// The approximate length limit of the reply.
             budget_bytes: u32,
         } -> Vec<Entry>;
 
@@ -296,13 +298,14 @@ operations! {
             ino: Ino,
         } -> Attached;
 
-        /// Where in a file that several nodes write the next `length` bytes of an append go.
+        /// Returns the offset for the next `length` bytes of an append to a file that several nodes
+        /// write.
         append(ClientId, Open): Append {
             /// The file, by its number in this node's table.
             ino: Ino,
             /// Bytes.
             length: u64,
-            /// What the caller has reserved on this node, if it has.
+            /// The range that the caller has reserved on this node, if it has.
             reserved: Option<u64>,
         } -> u64;
 
@@ -314,8 +317,8 @@ operations! {
             want_bytes: u64,
         } -> Lent;
 
-        /// Where the bytes of `[offset, offset + length)` are, and of as much of the file
-        /// around them as is cheap to say.
+        /// Returns the location of the bytes of `[offset, offset + length)`, and of as much of the
+        /// file around them as is cheap.
         locate(Caller, Open): Locate {
             /// The file.
             ino: Ino,
@@ -325,8 +328,8 @@ operations! {
             length: u64,
         } -> Located;
 
-        /// Makes what was written to a file durable as far as its tier can be: file-tier
-        /// slabs are synced by the caller, to which they are named.
+        /// Makes a file's written bytes as durable as their tier allows: the reply names the
+        /// file-tier slabs, which the caller syncs.
         sync(Caller, Open): Sync {
             /// The file.
             ino: Ino,
@@ -339,9 +342,9 @@ operations! {
         token(ClientId, Open): Token {
             /// The file, by its number in this node's table.
             ino: Ino,
-            /// What is written now.
+            /// The bytes that are written now.
             needed: Claim,
-            /// What will be written, as far as can be guessed.
+            /// The bytes that will be written, as far as can be guessed.
             wished: Claim,
         } -> Claim;
 
@@ -353,9 +356,9 @@ operations! {
             ino: Ino,
             /// The open file description that owns the lock.
             ofd: u32,
-            /// See above.
+            /// The operation: see above.
             operation: u32,
-            /// Whether the caller will wait.
+            /// True if the caller will wait.
             wait: bool,
         } -> ();
 
@@ -371,11 +374,11 @@ operations! {
             start: u64,
             /// Byte behind the last; `u64::MAX`: to the end of the file.
             end: u64,
-            /// Whether the caller will wait.
+            /// True if the caller will wait.
             wait: bool,
         } -> ();
 
-        /// Which lock would prevent the given one (F_GETLK).
+        /// Returns the lock that would prevent the given one (F_GETLK).
         test_lock(ClientId, Open): TestLock {
             /// The file.
             ino: Ino,
@@ -389,8 +392,9 @@ operations! {
             end: u64,
         } -> Option<HeldLock>;
 
-        /// What a name of a directory names. (Of several servers only: a client of one server
-        /// looks into the shared tables. So are the following.)
+        /// Returns the inode that a name of a directory names. (With several servers only: a client
+        /// of one server looks into the shared tables. The same holds for the following
+        /// operations.)
         find(Caller, Named): Find {
             /// The directory.
             dir: Ino,
@@ -398,14 +402,14 @@ operations! {
             name: Vec<u8>,
         } -> Option<Child>;
 
-        /// The attributes of an inode, with what this node's writers wrote.
+        /// Returns the attributes of an inode, with the changes by this node's writers.
         get_attr(Caller, Named): GetAttr {
             /// The inode, by its number in this node's table or its own.
             ino: Ino,
         } -> Attr;
 
-        /// What walking needs to know of a directory: its kind, mode and owner. Its times, size and
-        /// number of links are not to be believed, nor its parent.
+        /// Returns the attributes of a directory that a path walk needs: its kind, mode and owner.
+        /// Its times, size, number of links and parent are not valid.
         passage(Caller, Named): Passage {
             /// The directory, by its number in this node's table or its own.
             ino: Ino,
@@ -428,7 +432,7 @@ operations! {
         hold(Caller, Named): Hold {
             /// The file.
             ino: Ino,
-            /// Whether it may be written.
+            /// True if it may be written.
             write: bool,
         } -> Attr;
 
@@ -438,28 +442,29 @@ operations! {
             ino: Ino,
         } -> ();
 
-        /// Has bytes of other servers' logs come: into the pool of the node, each read to a
-        /// place of its own, and said in a slot of the caller
-        /// ([`crate::node::landing::LandingSlot`]). As many of the reads as there is room for,
-        /// from the first one on, and at least that; or none, of those that are ahead of a reader.
+        /// Requests bytes of other servers' logs; they arrive asynchronously. Each read goes to its
+        /// own position in the node's pool, and a slot of the caller
+        /// ([`crate::node::landing::LandingSlot`]) shows its progress. The server starts as many of
+        /// the reads as there is room for, from the first one on, and at least that; of reads ahead
+        /// of a reader it may start none.
         fetch(ClientId, Open): Fetch {
-            /// The file they are of. If it is laminated, they are kept for others of the node.
+            /// The file that they belong to. If it is laminated, they are kept for others of the
+            /// node.
             ino: Ino,
-            /// Each of one server, of at most [`FETCH_BYTES`].
+            /// The reads, each of one server, of at most [`FETCH_BYTES`].
             reads: Vec<Vec<peer::LogRange>>,
-            /// Nobody waits for them yet: they have room only while there is plenty.
+            /// No reader waits for them yet: they get room only while there is plenty.
             ahead: bool,
         } -> Vec<Landing>;
 
-        /// Makes what this node wrote to a file visible to the others, and durable as
-        /// [`Sync`] does.
+        /// Makes this node's writes to a file visible to the others, and durable as [`Sync`] does.
         flush(Caller, Open): Flush {
             /// The file.
             ino: Ino,
         } -> ();
 
-        /// Looks, before a read, whether other nodes wrote these bytes and did not make them
-        /// known: what is found is in the report.
+        /// Checks, before a read, if other nodes wrote these bytes and did not make them known. The
+        /// report shows the findings.
         audit(ClientId, Open): Audit {
             /// The file, by its number in this node's table.
             ino: Ino,
@@ -507,12 +512,12 @@ pub fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) {
     let begin = out.len();
     match postcard::to_extend(message, core::mem::take(out)) {
         Ok(done) => *out = done,
-        // Nothing here has a length that is not known: it cannot fail.
+        // No length here is unknown, so it cannot fail.
         Err(error) => unreachable!("message at {begin} cannot be encoded: {error}"),
     }
 }
 
-/// The reply to a request that is refused, of whatever kind.
+/// Returns the reply to a refused request of any kind.
 pub fn refusal(error: FsError) -> Vec<u8> {
     encoded(&Err::<(), _>(error))
 }

@@ -1,5 +1,5 @@
-//! What messages of clients and tools, and replies to them, are made of. In postcard the order of the fields is the
-//! format: see the head of [`super`].
+//! The parts of messages of clients and tools, and of the replies to them. In postcard the order of
+//! the fields is the format: see the head of [`super`].
 
 use serde::{Deserialize, Serialize};
 
@@ -8,28 +8,28 @@ use crate::extent::Run;
 use crate::names::FileType;
 use crate::types::{Ino, SegmentId};
 
-/// Where a read's bytes arrive.
+/// The destination of a read's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Landing {
-    /// The caller's slot that says how many are there.
+    /// The caller's slot that shows the number of bytes there.
     pub slot: u16,
-    /// Where in the pool they begin.
+    /// Their position in the pool.
     pub at: u32,
-    /// Which lending of the slot this is.
+    /// The serial of the slot's lending.
     pub serial: u32,
 }
 
-/// What asks for a lamination.
+/// The cause of a lamination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Cause {
-    /// Somebody.
+    /// A program asks for it.
     Request,
-    /// The end of a description that was open for writing: counts if the file's policy says
+    /// The close of a description that was open for writing: it counts if the file's policy says
     /// so, or a lamination is due.
     Close,
 }
 
-/// What a name names.
+/// The inode and type that a name names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Child {
     /// The inode.
@@ -38,30 +38,30 @@ pub struct Child {
     pub kind: FileType,
 }
 
-/// What may be kept by whoever is told it, until that is recalled.
+/// An answer that its receiver may keep until it is recalled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Kept<T> {
-    /// What is told.
+    /// The answer.
     pub what: T,
-    /// Whether it may be kept. Who is not told so asks again.
+    /// True if it may be kept. Otherwise the receiver must ask again.
     pub may_keep: bool,
 }
 
-/// What [`Create`](super::Create) did.
+/// The outcome of [`Create`](super::Create).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Created {
     /// The file, new or found.
     pub ino: Ino,
-    /// Whether it is new.
+    /// True if it is new.
     pub new: bool,
-    /// Whether it is held for the asker as [`Hold`](super::Hold) does: a file, new or found, which needs no
-    /// other look. Else the caller looks what it is.
+    /// True if it is held for the asker as [`Hold`](super::Hold) does: a file, new or found, that
+    /// needs no other look-up. Otherwise the caller must look at its type.
     pub held: bool,
-    /// Where to write, if it is new and `attach` was set.
+    /// The place for writing, if it is new and `attach` was set.
     pub attached: Option<Attached>,
 }
 
-/// Where an attached client writes.
+/// The block and cell of an attached client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Attached {
     /// The file's block.
@@ -70,7 +70,7 @@ pub struct Attached {
     pub cell: u32,
 }
 
-/// Which kind of storage a slab is.
+/// The kind of storage of a slab.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Tier {
     /// Memory (tmpfs): mapped.
@@ -79,24 +79,24 @@ pub enum Tier {
     File,
 }
 
-/// A segment, lent.
+/// A segment that is lent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Lent {
     /// Its number, for giving it back.
     pub segment: SegmentId,
     /// The slab it is a piece of.
     pub slab: u32,
-    /// Where that slab is.
+    /// The storage of that slab.
     pub tier: Tier,
-    /// Where it begins in the slab.
+    /// Its first byte in the slab.
     pub pos: u64,
     /// Its length, bytes.
     pub len: u64,
-    /// Whether its memory is there already: a store into it does not fault.
+    /// True if its memory is allocated already: a store into it does not fault.
     pub warm: bool,
 }
 
-/// What a server says of a range of a file.
+/// A server's answer about a range of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Located {
     /// The inode's index generation that this belongs to.
@@ -114,7 +114,7 @@ pub struct Located {
 pub struct Entry {
     /// The file.
     pub ino: Ino,
-    /// Where a later [`Readdir`](super::Readdir) goes on.
+    /// The cookie after which a later [`Readdir`](super::Readdir) goes on.
     pub cookie: u64,
     /// The kind and permission bits, as `st_mode`.
     pub mode: u32,
@@ -139,14 +139,14 @@ pub struct HeldLock {
     pub pid: u32,
 }
 
-/// Room, in bytes, and inodes.
+/// Space, in bytes, and inodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FsStat {
     /// Bytes of all tiers.
     pub capacity_bytes: u64,
-    /// Bytes that can be lent still.
+    /// Bytes that can still be lent.
     pub free_bytes: u64,
-    /// Inodes there can be.
+    /// Inodes that there can be.
     pub inodes: u64,
     /// Inodes that are free.
     pub free_inodes: u64,
@@ -157,7 +157,7 @@ pub struct FsStat {
 pub struct TierStatus {
     /// "memory", or the storage directory.
     pub name: String,
-    /// What it may take.
+    /// Its maximum size.
     pub budget_bytes: u64,
     /// Lent to clients or holding data.
     pub lent_bytes: u64,
@@ -167,7 +167,7 @@ pub struct TierStatus {
     pub warm_bytes: u64,
 }
 
-/// What `weir status` and the report show.
+/// The contents of `weir status` and the report.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ServerStatus {
     /// The server's process.
@@ -176,7 +176,7 @@ pub struct ServerStatus {
     pub rank: u16,
     /// See `rank`.
     pub servers: u16,
-    /// Since when it runs, ns since 1970.
+    /// The time of its start, ns since 1970.
     pub started_ns: i64,
     /// Client processes now.
     pub clients: u32,
@@ -190,7 +190,7 @@ pub struct ServerStatus {
     pub runs: u64,
     /// Space by tier.
     pub tiers: Vec<TierStatus>,
-    /// What clients counted, by name.
+    /// The clients' counters, by name.
     pub counters: Vec<(String, u64)>,
     /// Calls refused, by name; only those that were.
     pub refused: Vec<(String, u64)>,
@@ -198,9 +198,9 @@ pub struct ServerStatus {
     pub requests: Vec<(String, u64)>,
     /// Input that was refused: name and count.
     pub rejected: Vec<(String, u64)>,
-    /// What the audit found.
+    /// The findings of the audit.
     pub findings: Vec<audit::Finding>,
-    /// Whether a server that is killed now can be started again: its journal is whole.
+    /// True if the server can be started again after a kill: its journal is whole.
     pub recoverable: bool,
     /// The programs that are clients now.
     pub attached: Vec<audit::Party>,

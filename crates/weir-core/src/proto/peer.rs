@@ -1,13 +1,13 @@
-//! What servers ask of each other.
+//! The operations between servers.
 //!
-//! Declared once, as the operations of clients are; a handler is asynchronous, for it
-//! may have to ask others before it answers. Every call has an id of the fabric's, which
-//! repeats it if need be and lets it act once.
+//! Each is declared once, like the operations of clients. A handler is asynchronous, because it may
+//! have to ask other servers before it answers. Every call has an id of the fabric's, which repeats
+//! it if need be and lets it act once.
 //!
-//! Who is asked: the *entry's home* ([`crate::placement::home_of_entry`]) for a name, the
-//! inode's *home* ([`Ino::rank`]) for attributes, sizes, leases and locks, the *slice's
-//! home* ([`crate::placement::home_of_extents`]) for extents, and the server whose log has
-//! them for bytes. The asking server is known to the handler as `from`.
+//! The asked server is the *entry's home* ([`crate::placement::home_of_entry`]) for a name; the
+//! inode's *home* ([`Ino::rank`]) for attributes, sizes, leases and locks; the *slice's home*
+//! ([`crate::placement::home_of_extents`]) for extents; and the server whose log has them for
+//! bytes. The handler knows the asking server as `from`.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -23,18 +23,18 @@ use crate::xattr::SetFlags;
 
 /// An operation between servers: a message with its kind of reply.
 pub trait PeerOperation: Into<Request> {
-    /// What comes back when it was done.
+    /// The reply when it was done.
     type Reply: Serialize + DeserializeOwned;
     /// Its name, for counters and logs.
     const NAME: &'static str;
 
-    /// Has it done where it is asked for.
+    /// Does it at the asked server.
     #[allow(async_fn_in_trait)] // one thread: futures need not be Send
     async fn perform<H: Handler>(self, handler: &H, from: Rank) -> Result<Self::Reply, FsError>;
 }
 
 peer_operations! {
-    /// What a name names. At the entry's home.
+    /// Returns the inode that a name names. At the entry's home.
     find: Find {
         /// The directory.
         dir: Ino,
@@ -42,7 +42,7 @@ peer_operations! {
         name: Vec<u8>,
     } -> Option<Child>;
 
-    /// The same, and the asker may believe what there is until [`DropEntry`].
+    /// The same, and the asker may keep the answer until [`DropEntry`].
     find_to_keep: FindToKeep {
         /// The directory.
         dir: Ino,
@@ -50,7 +50,7 @@ peer_operations! {
         name: Vec<u8>,
     } -> Kept<Option<Child>>;
 
-    /// An entry is to change that the asked server may have kept.
+    /// An entry that the asked server may have kept will change.
     drop_entry: DropEntry {
         /// The directory.
         dir: Ino,
@@ -58,7 +58,7 @@ peer_operations! {
         name: Vec<u8>,
     } -> ();
 
-    /// Where the entries of a directory are. At the directory's home.
+    /// Returns the placement of a directory's entries. At the directory's home.
     place_entries at home of dir: PlaceEntries {
         /// The directory.
         dir: Ino,
@@ -66,29 +66,30 @@ peer_operations! {
         query: PlacementQuery,
     } -> Placement;
 
-    /// The asked server, which has all entries of a directory, is no longer to be the home of new
-    /// ones. Hashes of the names that it keeps, in order ([`crate::placement::hash_of_name`]);
-    /// `None`: they stay together, and others' new ones come to them.
+    /// Tells the server that has all entries of a directory that it is no longer the home of new
+    /// ones. Returns the hashes of the names that it keeps, in order
+    /// ([`crate::placement::hash_of_name`]); `None`: the entries stay together, and others' new
+    /// ones come to that server.
     split_dir: SplitDir {
         /// The directory.
         dir: Ino,
     } -> Option<Vec<u64>>;
 
-    /// Kind, mode and owner of a directory. At its home.
+    /// Returns the kind, mode and owner of a directory. At its home.
     passage at home of dir: Passage {
         /// The directory.
         dir: Ino,
     } -> Attr;
 
-    /// Makes a file, directory or link and its name. At the entry's home, which becomes
-    /// the inode's. If the name is taken and `exclusive` is not set: what has it, which, if it
-    /// is a file of that server, is held for the asker.
+    /// Makes a file, directory or link and its name. At the entry's home, which becomes the
+    /// inode's. If the name is taken and `exclusive` is not set, returns the inode that has it. If
+    /// that is a file of the asked server, it is held for the asker.
     make: Make {
         /// The directory.
         dir: Ino,
         /// The new name.
         name: Vec<u8>,
-        /// What to make.
+        /// The type of inode to make.
         what: What,
         /// Permission bits.
         mode: u32,
@@ -104,7 +105,7 @@ peer_operations! {
         path: Option<Vec<u8>>,
     } -> Made;
 
-    /// Lets the asker hold entries of a directory; its attributes. At its home.
+    /// Lets the asker hold entries of a directory; returns its attributes. At its home.
     /// `WouldBlock`: it is being removed; ask [`Settled`], then again.
     enrol at home of dir: Enrol {
         /// The directory.
@@ -117,43 +118,42 @@ peer_operations! {
         dir: Ino,
     } -> ();
 
-    /// Ends the asked server's holding of entries of a directory, which it refuses
-    /// (`NotEmpty`) while there are any.
+    /// Ends the asked server's holding of entries of a directory. It refuses (`NotEmpty`) while
+    /// there are any.
     retire: Retire {
         /// The directory.
         dir: Ino,
     } -> ();
 
-    /// Removes a directory that has no entries anywhere; its name is the asker's to take.
-    /// At its home.
+    /// Removes a directory that has no entries anywhere; the asker removes its name. At its home.
     bury at home of dir: Bury {
         /// The directory.
         dir: Ino,
     } -> ();
 
-    /// Which servers may hold entries of a directory. At its home.
+    /// Returns the servers that may hold entries of a directory. At its home.
     enrolled at home of dir: Enrolled {
         /// The directory.
         dir: Ino,
     } -> Vec<u16>;
 
-    /// The asked server's part of a directory.
+    /// Returns the asked server's part of a directory.
     part: Part {
         /// The directory.
         dir: Ino,
     } -> PartOfDir;
 
-    /// Entries of a directory at the asked server, as [`super::Readdir`].
+    /// Returns entries of a directory at the asked server, as [`super::Readdir`].
     list: List {
         /// The directory.
         dir: Ino,
         /// The cookie of the last entry seen, without its rank.
         cookie: u64,
-        /// About how long the reply may be.
+        /// The approximate length limit of the reply.
         budget_bytes: u32,
     } -> Vec<Entry>;
 
-    /// Takes a name from a file or link. At the entry's home.
+    /// Removes a name of a file or link. At the entry's home.
     unlink: Unlink {
         /// The directory.
         dir: Ino,
@@ -179,26 +179,26 @@ peer_operations! {
         name: Vec<u8>,
     } -> ();
 
-    /// Adds a link to an inode, or takes one. At its home.
+    /// Adds a link to an inode, or removes one. At its home.
     relink at home of ino: Relink {
         /// The inode.
         ino: Ino,
-        /// Add, or take.
+        /// True to add, false to remove.
         add: bool,
     } -> FileType;
 
-    /// Locks a name against all but the asker's operation `token`; what it names. Waits
-    /// for others' locks. At the entry's home.
+    /// Locks a name against all but the asker's operation `token`; returns the inode that it names.
+    /// Waits for others' locks. At the entry's home.
     lock_name: LockName {
         /// The directory.
         dir: Ino,
         /// The name.
         name: Vec<u8>,
-        /// Who locks: unique at the asker.
+        /// The operation that locks: unique at the asker.
         token: u64,
-        /// Of the name that a rename takes away: the one that it gives.
+        /// If a rename removes the name: the name that it gives.
         to: Option<Destination>,
-        /// Two names are exchanged, of which this is one.
+        /// True if two names are exchanged, and this is one of them.
         swaps: bool,
     } -> Option<Child>;
 
@@ -210,14 +210,14 @@ peer_operations! {
         name: Vec<u8>,
         /// See [`LockName`].
         token: u64,
-        /// What the home has to find out before the name is free.
+        /// The steps of the rename that are left; the home settles them before the name is free.
         left: Left,
     } -> ();
 
-    /// Lets a locked name name something, or nothing. Links of inodes are the asker's to
-    /// count. If the lock is gone because its holder seemed lost, the name must be as it was, and
-    /// of a file's rename the old one not locked by others since, and the new one as it was
-    /// given; `Unreachable`: it is not.
+    /// Makes a locked name name an inode, or nothing. The asker counts the links of inodes. If the
+    /// lock is gone because its holder seemed lost, the name must be unchanged. For a file's
+    /// rename, the old name must not have been locked by others since, and the new one must be as
+    /// it was given. `Unreachable`: this is not so.
     assign: Assign {
         /// The directory.
         dir: Ino,
@@ -225,19 +225,19 @@ peer_operations! {
         name: Vec<u8>,
         /// See [`LockName`].
         token: u64,
-        /// What it named under the lock.
+        /// The inode that it named under the lock.
         was: Option<Child>,
-        /// Of a rename with two steps, of which this is the first: the asked server has the other
-        /// one done ([`Leave`]), should the asker be lost before it has. If the old name goes by
-        /// it, a directory that this one names is buried first.
+        /// In the first step of a rename with two: the other step. The asked server has it done
+        /// ([`Leave`]) if the asker is lost before that. If the rename removes the old name, a
+        /// directory that this name names is buried first.
         from: Option<Origin>,
-        /// Of the second step of a file's rename: the new name.
+        /// In the second step of a file's rename: the new name.
         to: Option<Destination>,
-        /// What it is to name.
+        /// The inode that it will name.
         child: Option<Child>,
     } -> ();
 
-    /// The second step of a rename: the old name names what it is to. Not done again if it was
+    /// The second step of a rename: sets the inode that the old name names. Not repeated if it was
     /// done. At the old name's home.
     leave: Leave {
         /// The directory.
@@ -248,25 +248,25 @@ peer_operations! {
         leader: u16,
         /// See [`LockName`].
         token: u64,
-        /// What the name named under the lock.
+        /// The inode that the name named under the lock.
         was: Child,
-        /// What it is to name.
+        /// The inode that it will name.
         then: Option<Child>,
     } -> ();
 
-    /// What a rename has done of which its leader does not say so: what its new name was let name,
-    /// and what the old one is to name. `None`: nothing, and nothing comes of it any more. At the
-    /// new name's home.
+    /// Settles a rename whose leader does not report its outcome: returns the inode that the new
+    /// name was given, and the inode that the old one will name. `None`: nothing was done, and
+    /// nothing will be. At the new name's home.
     end_move: EndMove {
         /// The leader.
         leader: u16,
         /// See [`LockName`].
         token: u64,
-        /// Nothing that the leader has asked for is under way any more.
+        /// None of the leader's requests is under way any more.
         over: bool,
     } -> Option<(Child, Option<Child>)>;
 
-    /// Says where an inode's name will be by a rename. At its home.
+    /// Records the name that an inode will have after a rename. At its home.
     moved at home of ino: Moved {
         /// The inode.
         ino: Ino,
@@ -278,7 +278,7 @@ peer_operations! {
         token: u64,
     } -> ();
 
-    /// Says where an inode's name still is, for that rename has come to nothing. At its home.
+    /// Restores an inode's name, because that rename has come to nothing. At its home.
     stayed at home of ino: Stayed {
         /// The inode.
         ino: Ino,
@@ -294,7 +294,7 @@ peer_operations! {
         over: bool,
     } -> ();
 
-    /// The one permit for moving directories to other parents; waits for it. At rank 0.
+    /// Takes the one permit for moving directories to other parents; waits for it. At rank 0.
     lock_moves: LockMoves {
         /// As in [`LockName`].
         token: u64,
@@ -306,15 +306,15 @@ peer_operations! {
         token: u64,
     } -> ();
 
-    /// Where an inode is: its directory, and its name there. `None`: the root, or it has
-    /// no name. At its home.
+    /// Returns an inode's directory, and its name there. `None`: the root, or it has no name. At
+    /// its home.
     whereabouts at home of ino: Whereabouts {
         /// The inode.
         ino: Ino,
     } -> Option<(Ino, Vec<u8>)>;
 
-    /// The attributes of an inode. At its home. A file that nobody writes the asker may hold and
-    /// keep, as if it had asked for [`Hold`] and [`Lease`]; then `may_keep` is set.
+    /// Returns the attributes of an inode. At its home. If no node writes the file, the asker may
+    /// hold and keep it, as if it had asked for [`Hold`] and [`Lease`]; then `may_keep` is set.
     get_attr at home of ino: GetAttr {
         /// The inode.
         ino: Ino,
@@ -324,11 +324,11 @@ peer_operations! {
 
     /// Sets attributes, as [`super::SetAttr`]. At the inode's home.
     set_attr: SetAttr {
-        /// What to set, of which inode.
+        /// The inode and the attributes to set.
         set: super::SetAttr,
     } -> ();
 
-    /// The value of an extended attribute. At the inode's home.
+    /// Returns the value of an extended attribute. At the inode's home.
     get_xattr at home of ino: GetXattr {
         /// The inode.
         ino: Ino,
@@ -336,7 +336,7 @@ peer_operations! {
         name: Vec<u8>,
     } -> Vec<u8>;
 
-    /// The names of all extended attributes, a NUL behind each. At the inode's home.
+    /// Returns the names of all extended attributes, a NUL behind each. At the inode's home.
     list_xattrs at home of ino: ListXattrs {
         /// The inode.
         ino: Ino,
@@ -350,7 +350,7 @@ peer_operations! {
         name: Vec<u8>,
         /// All of the value.
         value: Vec<u8>,
-        /// Whether it must be there, or must not.
+        /// The conditions on its existence.
         flags: SetFlags,
     } -> ();
 
@@ -362,17 +362,17 @@ peer_operations! {
         name: Vec<u8>,
     } -> ();
 
-    /// The target of a symbolic link. At its home.
+    /// Returns the target of a symbolic link. At its home.
     readlink at home of ino: Readlink {
         /// The link.
         ino: Ino,
     } -> Vec<u8>;
 
-    /// Keeps a file alive while the asker's node has it open; its attributes. At its home.
+    /// Keeps a file alive while the asker's node has it open; returns its attributes. At its home.
     hold at home of ino: Hold {
         /// The file.
         ino: Ino,
-        /// Whether the node may write it.
+        /// True if the node may write it.
         write: bool,
     } -> Attr;
 
@@ -382,15 +382,16 @@ peer_operations! {
         inos: Vec<Ino>,
     } -> ();
 
-    /// The attributes of a file, which hold until the asker is sent [`Recall`]. Of a raw file,
-    /// all other nodes have published what they wrote, and write no more until then. At its home.
+    /// Returns the attributes of a file, which hold until the asker is sent [`Recall`]. Of a raw
+    /// file, all other nodes have published their writes, and write no more until then. At its
+    /// home.
     lease at home of ino: Lease {
         /// The file.
         ino: Ino,
     } -> Attr;
 
-    /// What nodes other than the asker's wrote to `[from, to)` of a file and did not make
-    /// known. At its home.
+    /// Returns the ranges of `[from, to)` of a file that nodes other than the asker's wrote and did
+    /// not make known. At its home.
     audit at home of ino: Audit {
         /// The file.
         ino: Ino,
@@ -400,7 +401,8 @@ peer_operations! {
         to: u64,
     } -> Vec<Unseen>;
 
-    /// What the asked server's node wrote to `[from, to)` of a file and did not make known.
+    /// Returns the ranges of `[from, to)` of a file that the asked server's node wrote and did not
+    /// make known.
     unseen: UnseenHere {
         /// The file.
         ino: Ino,
@@ -410,14 +412,15 @@ peer_operations! {
         to: u64,
     } -> Option<Unseen>;
 
-    /// Lets programs of the asked server's node, and of others, append to a file where its home
-    /// says; the end of the file as the node sees it, with what is reserved for appends.
+    /// Makes programs of the asked server's node ask the file's home for the offset of each append,
+    /// as other nodes do. Returns the end of the file as the node sees it, with the bytes that are
+    /// reserved for appends.
     share_appends: ShareAppends {
         /// The file.
         ino: Ino,
     } -> u64;
 
-    /// Where the next `length` bytes of an append go. At the file's home.
+    /// Returns the offset for the next `length` bytes of an append. At the file's home.
     append at home of ino: Append {
         /// The file.
         ino: Ino,
@@ -425,59 +428,59 @@ peer_operations! {
         length: u64,
         /// The end of the file as the asker's node sees it.
         at_least: u64,
-        /// What a program of the asker's node reserved there, before it was told to ask.
+        /// The range that a program of the asker's node reserved there, before it was told to ask.
         reserved: Option<u64>,
     } -> u64;
 
-    /// Lets the asker's node write bytes of a raw file until it is told [`Revoke`]. What other
-    /// nodes wrote there is published before, and nobody else reads the file by what he knew.
-    /// What may be written; `None`: all of the file. At its home.
+    /// Lets the asker's node write bytes of a raw file until it is told [`Revoke`]. Before that,
+    /// other nodes' writes there are published, and no other node reads the file by its old
+    /// knowledge. Returns the bytes that may be written; `None`: all of the file. At its home.
     grant at home of ino: Grant {
         /// The file.
         ino: Ino,
-        /// What is written now.
+        /// The bytes that are written now.
         needed: Claim,
-        /// What will be written, as far as can be guessed.
+        /// The bytes that will be written, as far as can be guessed.
         wished: Claim,
-        /// The node has given up what it was granted before.
+        /// The node has given up its earlier grants.
         anew: bool,
     } -> Option<Claim>;
 
-    /// Ends what the asked server's node may write of a raw file, and publishes what it wrote.
+    /// Ends the asked server's write token of a raw file, and publishes its node's writes.
     revoke: Revoke {
         /// The file.
         ino: Ino,
     } -> ();
 
-    /// Ends the asked server's lease; it no longer believes what it knows of the file.
+    /// Ends the asked server's lease; it no longer believes its knowledge of the file.
     recall: Recall {
         /// The file.
         ino: Ino,
     } -> ();
 
-    /// Laminates a file once nobody has it open for writing; whether it is so now. At its
-    /// home.
+    /// Laminates a file once no program has it open for writing; returns whether it is laminated
+    /// now. At its home.
     laminate at home of ino: Laminate {
         /// The file.
         ino: Ino,
-        /// What asks for it.
+        /// The cause of the lamination.
         cause: Cause,
     } -> bool;
 
-    /// If nobody at the asked server's node has a file open for writing, lets nobody open
-    /// it so. How many have it open.
+    /// If no program of the asked server's node has a file open for writing, lets none open it so.
+    /// Returns the number that have it open.
     seal: Seal {
         /// The file.
         ino: Ino,
     } -> u32;
 
-    /// What the nodes that have a file open are to know of it.
+    /// Tells the state of a file to the nodes that have it open.
     mark: Mark {
         /// The file.
         ino: Ino,
-        /// How it is shared.
+        /// The sharing between nodes.
         policy: Policy,
-        /// How far its lamination is.
+        /// The progress of its lamination.
         lamination: Lamination,
         /// It has no name any more.
         unnamed: bool,
@@ -491,49 +494,49 @@ peer_operations! {
         runs: Vec<Run>,
     } -> ();
 
-    /// A laminated file is no more.
+    /// A laminated file was removed.
     forget: Forget {
         /// The file.
         ino: Ino,
     } -> ();
 
-    /// Lays runs over what is known of a file, with one new stamp. At a slice's home,
-    /// which takes of them what its slices hold. The bytes of logs that no slice of it
-    /// refers to any more.
+    /// Lays runs over the known ones of a file, with one new stamp. At a slice's home, which takes
+    /// the parts that its slices hold. Returns the bytes of logs that no slice of it refers to any
+    /// more.
     put: Put {
         /// The file.
         ino: Ino,
         /// The runs, of which no two overlap.
         runs: Vec<Run>,
-        /// Which publish of the asker's this is: one after the other, each until all servers
-        /// have it. What comes again of the same is not laid again.
+        /// The number of the asker's publish: one after the other, each until all servers have it.
+        /// A repeated part is not laid again.
         publish: u64,
-        /// Which part of it.
+        /// The part of the publish.
         part: u32,
-        /// The file was cut to this since: what lies behind is free at once.
+        /// The size to which the file was cut since: bytes behind it are free at once.
         cut: u64,
-        /// All of the asker's publishes below this one have come to their end.
+        /// All of the asker's publishes below this one have ended.
         ended_below: u64,
     } -> Vec<LogRange>;
 
-    /// Says that all that was [`Put`] is to be seen: raises the size, sets the time,
-    /// recalls all leases but the asker's. At the file's home.
+    /// Makes everything that was [`Put`] visible: raises the size, sets the time, recalls all
+    /// leases but the asker's. At the file's home.
     published at home of ino: Published {
         /// The file.
         ino: Ino,
-        /// Its size is at least so many bytes.
+        /// The least size of the file.
         size: u64,
-        /// Its bytes changed then, ns since 1970.
+        /// The time at which its bytes changed, ns since 1970.
         mtime_ns: i64,
-        /// So many bytes more of it are stored, or less.
+        /// The change of its stored bytes.
         stored: i64,
-        /// The same of publishes, by their numbers: each counts once, however often it is said.
+        /// The same of publishes, by their numbers: each counts once, however often it is repeated.
         publishes: Vec<(u64, i64)>,
         /// The asker has given up its write token of the file, if it had one.
         ended: bool,
     } -> ();
 
-    /// The runs of `[from, to)` in the asked server's slices.
+    /// Returns the runs of `[from, to)` in the asked server's slices.
     runs: Runs {
         /// The file.
         ino: Ino,
@@ -543,8 +546,8 @@ peer_operations! {
         to: u64,
     } -> Vec<Run>;
 
-    /// Makes `[from, to)` of the asked server's slices a hole; the bytes of logs that are
-    /// free by it.
+    /// Makes `[from, to)` of the asked server's slices a hole; returns the bytes of logs that this
+    /// frees.
     erase: Erase {
         /// The file.
         ino: Ino,
@@ -562,19 +565,19 @@ peer_operations! {
         size: u64,
     } -> ();
 
-    /// A file was cut: what the asked server's node wrote and did not publish beyond
-    /// `size` is void. Up to where the file may reach by what could not be published.
+    /// A file was cut: unpublished writes of the asked server's node beyond `size` are void.
+    /// Returns the end up to which the file may reach by bytes that could not be published.
     cut: Cut {
         /// The file.
         ino: Ino,
         /// The new size, bytes.
         size: u64,
-        /// Greater than that of each truncation of the file before: one that comes a second
-        /// time must not cut what was written since.
+        /// Greater than the number of each earlier truncation of the file: a repeated truncation
+        /// must not cut later writes.
         number: u64,
     } -> u64;
 
-    /// Publishes what the asked server's node wrote to a file.
+    /// Publishes the asked server's node's writes to a file.
     flush: Flush {
         /// The file.
         ino: Ino,
@@ -582,74 +585,74 @@ peer_operations! {
 
     /// No file refers to these bytes of the asked server's log any more.
     freed: Freed {
-        /// Which.
+        /// The bytes.
         ranges: Vec<LogRange>,
     } -> ();
 
-    /// Bytes of the asked server's log; they come as the reply's bulk, one range behind
-    /// the other.
+    /// Returns bytes of the asked server's log; they come as the reply's bulk, one range behind the
+    /// other.
     fetch: Fetch {
-        /// Which.
+        /// The ranges.
         ranges: Vec<LogRange>,
     } -> ();
 
     /// Takes, changes or drops a lock for a process or description of the asker's node;
     /// `WouldBlock` if it is held by others. At the file's home.
     lock at home of ino: Lock {
-        /// Of which file, by its own number.
+        /// The file, by its own number.
         ino: Ino,
-        /// What.
+        /// The lock.
         wish: LockWish,
-        /// Of a lock: its number at the asker, greater than 0. Of an unlock: the number of the lock
-        /// that it takes back, for nobody knows whether that was granted; the asked server grants
-        /// it no more. Otherwise 0.
+        /// For a lock: its number at the asker, greater than 0. For an unlock: the number of the
+        /// lock that it takes back, because the asker does not know if that was granted; the asked
+        /// server grants it no more. Otherwise 0.
         number: u64,
     } -> ();
 
-    /// Which lock would prevent the given one. At the file's home.
+    /// Returns the lock that would prevent the given one. At the file's home.
     test_lock at home of ino: TestLock {
-        /// Of which file.
+        /// The file.
         ino: Ino,
-        /// What.
+        /// The lock.
         wish: LockWish,
     } -> Option<HeldLock>;
 
-    /// Which owners of the asked server's node that took locks of a file are no more: asked
-    /// by its home when a lock of theirs is in somebody's way.
+    /// Returns the owners, of the asked server's node, that took locks of a file and are no more.
+    /// The home asks when a lock of theirs is in another owner's way.
     dead_owners: DeadOwners {
-        /// Of which file.
+        /// The file.
         ino: Ino,
     } -> Vec<LockOwner>;
 
     /// Drops all locks of owners of the asker's node that are no more. At a file's home.
     drop_locks: DropLocks {
-        /// Of which file.
+        /// The file.
         ino: Ino,
-        /// Whose.
+        /// The owners.
         owners: Vec<LockOwner>,
     } -> ();
 
-    /// The state of the asked server.
+    /// Returns the state of the asked server.
     status: Status {} -> ServerStatus;
 
     /// Ends the asked server.
     stop: Stop {} -> ServerStatus;
 
-    /// The asker was killed and is back: what it had given or was given before is void.
+    /// The asker was killed and started again: its earlier grants and holdings are void.
     back: Back {} -> ();
 
-    /// Something for the asked server, which it is to tell those `below` it too, each as if the
-    /// asker had: what they answered together.
+    /// A message for the asked server, which passes it on to those `below` it, each as if the asker
+    /// had sent it. Returns their combined answers.
     relay: Relay {
-        /// What.
+        /// The message.
         news: News,
-        /// Whom else.
+        /// The other servers.
         below: Vec<Rank>,
     } -> Told;
 
-    /// Begins a session anew: what of the asked server's files the asker holds, and whether it may
-    /// write each. All else that it held, and its locks of names, are void. Which of the files
-    /// were cut meanwhile, and to what size at least.
+    /// Begins a session anew: tells the asked server's files that the asker holds, and for each if
+    /// it may write it. Everything else that it held, and its locks of names, are void. Returns the
+    /// files that were cut meanwhile, and for each the least size to which it was cut.
     begin: Begin {
         /// The files.
         held: Vec<(Ino, bool)>,
@@ -661,46 +664,48 @@ peer_operations! {
     renew: Renew {} -> ();
 }
 
-/// What is left of a rename whose leader has done what it can.
+/// The rest of a rename whose leader has done all that it can.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Left {
     /// Nothing: all steps were done, or none was begun.
     Nothing,
-    /// Something, of which nothing is under way.
+    /// Some steps are left, and none of them is under way.
     Some,
-    /// Something, and what the leader asked for last may still be under way.
+    /// Some steps are left, and the leader's last request may still be under way.
     Unknown,
-    /// The old name of a file is still to be taken, if nobody has had it until then.
+    /// The old name of a file must still be removed, unless another operation has locked it by
+    /// then.
     Later,
 }
 
 /// The purpose for which a server asks the placement of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PlacementQuery {
-    /// To look for a name, or to know whether it is the home of one that it has locked. Is
-    /// answered at once.
+    /// To look for a name, or to know if the server is the home of a name that it has locked. The
+    /// answer comes at once.
     Look,
-    /// The server that the asker took for the home is not: is answered once no split is under way.
+    /// A server refused because it is not the home. The answer comes once no split is under way.
     Refused,
     /// To make an entry: if there is none, the asker gets all.
     Make,
-    /// The same, and the server that has all entries refused the new one: they are split.
+    /// The same, and the server that has all entries refused the new one: the directory is split.
     Split,
 }
 
-/// Where the entries of a directory are; see docs/design/0006-directories.md.
+/// The placement of a directory's entries; see docs/design/0006-directories.md.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Placement {
-    /// There are none.
+    /// There are no entries.
     Unused,
-    /// All at one server.
+    /// All entries are at one server.
     At {
         /// The server.
         rank: Rank,
-        /// That may change any moment.
+        /// This may change at any moment.
         splitting: bool,
     },
-    /// Each at the server that the hash of its name says, but for those that the first server keeps.
+    /// Each entry is at the server for the hash of its name, except those that the first server
+    /// keeps.
     Spread(FirstServer),
 }
 
@@ -724,7 +729,7 @@ pub struct Destination {
     pub name: Vec<u8>,
 }
 
-/// The name that a rename takes away, or exchanges.
+/// The name that a rename removes, or exchanges.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Origin {
     /// Its home.
@@ -733,11 +738,11 @@ pub struct Origin {
     pub dir: Ino,
     /// The name.
     pub name: Vec<u8>,
-    /// What it names afterwards.
+    /// The inode that it names afterwards.
     pub then: Option<Child>,
 }
 
-/// What many servers may be told at a time.
+/// A message that many servers may be told at a time.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum News {
     /// See [`Recall`].
@@ -760,38 +765,38 @@ pub enum News {
     DropEntry(DropEntry),
 }
 
-/// What servers that were told something answered, together.
+/// The combined answers of the servers that were told a message.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Told {
     /// To [`Seal`]: the sum.
     pub writers: u32,
-    /// To [`Cut`]: up to where the file may reach.
+    /// To [`Cut`]: the end up to which the file may reach.
     pub end: u64,
-    /// The first error of one that was reached.
+    /// The first error of a server that was reached.
     pub failed: Option<FsError>,
-    /// Who was not reached.
+    /// The servers that were not reached.
     pub lost: Vec<Rank>,
 }
 
-/// What [`Make`] makes.
+/// The types of inode that [`Make`] makes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum What {
     /// A regular file.
     File,
     /// A directory.
     Dir,
-    /// A symbolic link to this.
+    /// A symbolic link to this target.
     Symlink(Vec<u8>),
     /// A fifo or a socket.
     Special(FileType),
 }
 
-/// What [`Make`] made or found.
+/// The outcome of [`Make`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Made {
-    /// What has the name.
+    /// The inode that has the name.
     pub child: Child,
-    /// Whether it is new.
+    /// True if it is new.
     pub new: bool,
     /// Its attributes, if it is new or held.
     pub attr: Option<Attr>,
@@ -799,13 +804,14 @@ pub struct Made {
     pub granted: bool,
 }
 
-/// A file that lost its last name by [`Unlink`], and that the asker holds: it is not told by a
-/// [`Mark`].
+/// A file that lost its last name by [`Unlink`], and that the asker holds. No [`Mark`] tells the
+/// asker of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Unnamed {
     /// The file.
     pub ino: Ino,
-    /// Nothing of it is stored, and nobody else holds it: no space is free when the asker lets go.
+    /// Nothing of it is stored, and no other node holds it: it frees no space when the asker
+    /// releases it.
     pub empty: bool,
 }
 
@@ -814,7 +820,7 @@ pub struct Unnamed {
 pub struct PartOfDir {
     /// Entries there that are directories.
     pub dirs: u32,
-    /// When an entry there came or went, ns since 1970.
+    /// The time at which an entry there last came or went, ns since 1970.
     pub changed_ns: i64,
 }
 
@@ -825,13 +831,13 @@ pub struct LogRange {
     pub rank: u16,
     /// The slab.
     pub slab: u32,
-    /// Where in it.
+    /// The first byte in it.
     pub pos: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub len: u64,
 }
 
-/// Who holds a lock, as its node knows it.
+/// The owner of a lock, as its node knows it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum LockOwner {
     /// A process.
@@ -840,23 +846,23 @@ pub enum LockOwner {
     Ofd {
         /// The entry.
         index: u32,
-        /// Which life.
+        /// The life of the entry.
         generation: u32,
     },
 }
 
-/// What lock is asked for.
+/// A request for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LockWish {
     /// flock's locks of whole files, rather than fcntl's.
     pub whole: bool,
-    /// Whose it is to be.
+    /// The owner that it is for.
     pub owner: LockOwner,
     /// F_RDLCK, F_WRLCK or F_UNLCK.
     pub kind: u32,
     /// First byte.
     pub start: u64,
-    /// Behind the last.
+    /// Byte behind the last.
     pub end: u64,
 }
 
@@ -868,7 +874,7 @@ pub fn request<O: PeerOperation>(op: O) -> Vec<u8> {
     out
 }
 
-/// Whether a reply says that the session has ended.
+/// Returns true if a reply reports that the session has ended.
 pub fn is_refused(bytes: &[u8]) -> bool {
     matches!(
         postcard::from_bytes::<Result<(), FsError>>(bytes),

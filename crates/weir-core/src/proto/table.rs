@@ -71,7 +71,7 @@ pub trait Operation: Into<super::Request> {
     const OBJECT: OperationObject;
 }
 
-/// Makes of each line a message, and an enum of all of them.
+/// Makes a message of each line, and an enum of all of them.
 macro_rules! messages {
     ($(
         $(#[$meta:meta])*
@@ -168,7 +168,7 @@ macro_rules! operations {
             /// The server's tables.
             type Local: LocalOperations;
 
-            /// Hands them out.
+            /// Returns the server's tables.
             fn local<R>(&self, act: impl FnOnce(&mut Self::Local) -> R) -> R;
 
             $(
@@ -177,7 +177,7 @@ macro_rules! operations {
             )*
         }
 
-        /// Does an operation, if the caller may ask for it; the encoded reply.
+        /// Does an operation, if the caller may ask for it; returns the encoded reply.
         pub async fn perform<O: Operations>(server: &O, caller: Caller, request: Request) -> Vec<u8> {
             match request {
                 $( Request::$local_name(op) => encoded(&match <$local_asker>::admit(caller) {

@@ -1,4 +1,4 @@
-//! Locks by key, which tasks wait for in the order in which they came.
+//! Locks by key. Tasks wait for a lock in the order in which they came.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -8,16 +8,16 @@ use futures_channel::oneshot;
 use weir_core::proto::FsError;
 use weir_core::types::Rank;
 
-/// Who has a lock: the number is unique at its rank.
+/// The holder of a lock: the number is unique at its rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token {
     /// The server.
     pub rank: Rank,
-    /// Which of its locks.
+    /// The number of the lock at that server.
     pub number: u64,
 }
 
-/// Locks by key. A key that nobody has takes no memory.
+/// Locks by key. A key whose lock is free takes no memory.
 #[derive(Debug)]
 pub struct Keyed<K> {
     held: RefCell<HashMap<K, Held>>,
@@ -26,9 +26,9 @@ pub struct Keyed<K> {
 #[derive(Debug)]
 struct Held {
     by: Token,
-    /// Who gets it back from `by`.
+    /// The holder that gets it back from `by`.
     lent_by: Option<Token>,
-    /// Nobody knows how long it is held: nobody waits.
+    /// The time for which it stays held is unknown: no task waits for it.
     stuck: bool,
     waiting: VecDeque<(Token, oneshot::Sender<()>)>,
 }
@@ -67,7 +67,7 @@ impl<K: Hash + Ord + Clone> Drop for Guard<'_, K> {
 }
 
 impl<K: Hash + Ord + Clone> Keyed<K> {
-    /// Takes the lock, for as long as the guard lives.
+    /// Takes the lock. The guard holds it.
     pub async fn hold(&self, key: K, token: Token) -> Guard<'_, K> {
         self.lock(key.clone(), token).await;
         Guard {
@@ -89,7 +89,7 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
         })
     }
 
-    /// Lets nobody wait for a lock that is held.
+    /// Marks a held lock as stuck: no task waits for it any more.
     pub fn stick(&self, key: &K) {
         if let Some(lock) = self.held.borrow_mut().get_mut(key) {
             lock.stuck = true;
@@ -97,8 +97,8 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
         }
     }
 
-    /// Takes the lock, until [`Keyed::unlock`]. At once if `token` has it. False: it is not taken,
-    /// for nobody knows when it could be, or the server of the token is gone.
+    /// Takes the lock, until [`Keyed::unlock`]; at once if `token` has it. Returns false if the
+    /// lock is stuck, or if the server of the token is gone.
     pub async fn lock(&self, key: K, token: Token) -> bool {
         let turn = {
             let mut held = self.held.borrow_mut();
@@ -119,8 +119,8 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
         turn.await.is_ok()
     }
 
-    /// Takes a lock that nobody has, without waiting, for who asks for it with the same token
-    /// before long. False: somebody has it.
+    /// Takes a free lock without waiting, for a task that soon asks for it with the same token.
+    /// Returns false if the lock is held.
     pub fn take(&self, key: K, token: Token) -> bool {
         let mut held = self.held.borrow_mut();
         let free = !held.contains_key(&key);
@@ -130,32 +130,32 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
         free
     }
 
-    /// Waits until nobody has the lock.
+    /// Waits until the lock is free.
     pub async fn free(&self, key: K, token: Token) {
         if self.held.borrow().contains_key(&key) {
             drop(self.hold(key, token).await);
         }
     }
 
-    /// The first of some keys of which anybody has the lock.
+    /// The first held key of those that `some` selects.
     pub fn first_held(&self, some: impl Fn(&K) -> bool) -> Option<K> {
         let held = self.held.borrow();
         held.keys().filter(|key| some(key)).min().cloned()
     }
 
-    /// Whether anybody has the lock.
+    /// Returns true if the lock is held.
     pub fn is_held(&self, key: &K) -> bool {
         self.held.borrow().contains_key(key)
     }
 
-    /// Whether `token` has the lock.
+    /// Returns true if `token` has the lock.
     pub fn has(&self, key: &K, token: Token) -> bool {
         let held = self.held.borrow();
         held.get(key).is_some_and(|held| held.by == token)
     }
 
-    /// Lets `to` have the lock that `from` has, until [`Keyed::give_back`], whatever becomes of
-    /// `from`. False: it does not have it.
+    /// Gives `to` the lock that `from` has, until [`Keyed::give_back`], whatever becomes of `from`.
+    /// Returns false if `from` does not have it.
     pub fn lend(&self, key: &K, from: Token, to: Token) -> bool {
         let mut held = self.held.borrow_mut();
         let Some(lock) = held.get_mut(key).filter(|lock| lock.by == from) else {
@@ -165,14 +165,15 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
         true
     }
 
-    /// Whether `to` has a lock that who lent it has not unlocked, nor lost.
+    /// Returns true if `to` has a lent lock whose lender has neither unlocked nor lost it.
     pub fn is_lent(&self, key: &K, to: Token) -> bool {
         let held = self.held.borrow();
         held.get(key)
             .is_some_and(|lock| lock.by == to && lock.lent_by.is_some())
     }
 
-    /// Gives a lock that was lent back, or to the next who waits, if it was unlocked meanwhile.
+    /// Gives a lent lock back to its lender, or to the next task that waits if the lender unlocked
+    /// it meanwhile.
     pub fn give_back(&self, key: &K, to: Token) {
         if let Some(lock) = self.held.borrow_mut().get_mut(key) {
             if let Some(from) = lock.lent_by.take().filter(|_| lock.by == to) {
@@ -183,8 +184,8 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
         self.unlock(key, to);
     }
 
-    /// Gives the lock to the next who waits. False: `token` did not have it; it does not wait for
-    /// it any more either.
+    /// Gives the lock to the next task that waits. Returns false if `token` did not have it; then
+    /// `token` does not wait for it any more either.
     pub fn unlock(&self, key: &K, token: Token) -> bool {
         if !self.has(key, token) {
             if let Some(lock) = self.held.borrow_mut().get_mut(key) {
@@ -204,7 +205,7 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
         };
         while let Some((token, sender)) = lock.waiting.pop_front() {
             (lock.by, lock.lent_by, lock.stuck) = (token, None, false);
-            // One who no longer waits is passed over.
+            // Skip a task that no longer waits.
             if sender.send(()).is_ok() {
                 return;
             }
@@ -212,7 +213,7 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
         held.remove(key);
     }
 
-    /// A server is gone: what it has is free.
+    /// A server is gone: frees its locks.
     pub fn drop_rank(&self, rank: Rank) {
         let mut keys: Vec<K> = {
             let mut held = self.held.borrow_mut();
@@ -223,7 +224,7 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
             let its = held.iter().filter(|(_, lock)| lock.by.rank == rank);
             its.map(|(key, _)| key.clone()).collect()
         };
-        // In one order, whatever the table's: a simulated run is always the same.
+        // Sort, because the table's order varies: a simulated run must always be the same.
         keys.sort();
         for key in keys {
             self.pass_on(&key);

@@ -1,8 +1,7 @@
-//! The memory that the server shares with its clients, as the logic sees it: slices of
-//! records made of atomics.
+//! The memory that the server shares with its clients: slices of records made of atomics.
 //!
-//! Nothing read from here is believed before it was checked; who holds which block,
-//! cell or segment is known from the server's private tables alone.
+//! Nothing read from here is believed before it was checked. Only the server's private tables say
+//! which client holds a block, cell or segment.
 
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
@@ -31,15 +30,15 @@ pub struct OpenRegion<'m> {
 
 /// A client's region.
 pub trait ClientMemory {
-    /// `count` records of it from byte `offset` on, which are of [`client_layout`].
+    /// Returns `count` records of the region from byte `offset` on. Both are of [`client_layout`].
     fn part<T: ShmRecord>(&self, offset: usize, count: usize) -> &[T];
 
-    /// Its head.
+    /// The header of the region.
     fn header(&self) -> &ClientHeader {
         &self.part(0, 1)[0]
     }
 
-    /// Its request channels; memory is behind the first one, and the others if that was asked for.
+    /// Its request channels. The first one always has memory, the others if that was asked for.
     fn channels(&self) -> &[Channel] {
         self.part(client_layout().channels, CHANNELS)
     }

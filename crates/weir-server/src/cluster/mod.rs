@@ -1,21 +1,22 @@
 //! The logic of a server, with the other servers of its instance, if there are any.
 //!
-//! Two types aggregate what the rooms keep: [`Node`] the tables of this server, [`Cluster`] what it
-//! knows of the others. Each room has a subject, and its `mod.rs` says what it keeps, its invariants
-//! and which rooms it may call. Requests are `async fn`s on one thread: the runtime passes in what others
-//! ask ([`Cluster::handle`]) and what its own clients ask ([`Cluster::poll_client`],
-//! [`Cluster::serve`]), and gives it a [`Net`] to ask others. There is no I/O and no clock here; time
-//! comes in by [`Cluster::tick`]. See docs/design/0002-many-nodes.md and 0008-one-house.md.
+//! Two types hold the state of the rooms: [`Node`] the tables of this server, [`Cluster`] its
+//! knowledge of the others. Each room has a subject. Its `mod.rs` names the state that it keeps,
+//! its invariants and the rooms that it may call. Requests are `async fn`s on one thread: the
+//! runtime passes in the requests of other servers ([`Cluster::handle`]) and of its own clients
+//! ([`Cluster::poll_client`], [`Cluster::serve`]), and gives it a [`Net`] to ask others. There is
+//! no I/O and no clock here; [`Cluster::tick`] sets the time. See docs/design/0002-many-nodes.md
+//! and 0008-one-house.md.
 //!
 //! Invariants:
 //! - A borrow of the node or of a table never lives across an `await`.
-//! - Locks of names and directories are taken at their home, one at a time, or two in the
-//!   order of their keys.
-//! - What a handler did is done when its reply is made: there is no work left behind that
-//!   the asker relies on.
-//! - What clients wrote (cells, rings, notes, requests) is checked against the private tables here
-//!   before it changes anything; what does not fit is counted, logged and dropped, and disturbs
-//!   nothing else.
+//! - Locks of names and directories are taken at their home, one at a time, or two in the order of
+//!   their keys.
+//! - A handler has done its work when its reply is made: it leaves no work behind on which the
+//!   asker relies.
+//! - Everything that clients write (cells, rings, notes, requests) is checked against the private
+//!   tables here before it changes anything. Invalid input is counted, logged and dropped, and
+//!   disturbs nothing else.
 //!
 //! | room | subject |
 //! | --- | --- |
@@ -27,12 +28,12 @@
 //! | `locks` | flock and fcntl locks |
 //! | `storage` | segments that clients are lent |
 //! | `clients` | the processes of this node |
-//! | `journal` | what is written down, and taken up again |
-//! | `peers` | sessions, deadlines, debts; what other servers ask |
+//! | `journal` | changes written to the journal, and taken up again |
+//! | `peers` | sessions, deadlines, debts; requests of other servers |
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `node`, `parts` | what several rooms do with this server's tables |
+//! | `node`, `parts` | operations of several rooms on this server's tables |
 //! | `platform`, `net`, `memory` | what the runtime implements: kernel and storage, the other servers, shared regions |
 //! | `keyed` | locks that tasks wait for |
 //! | `slots`, `refusal`, `visibility` | small things that several rooms use |
@@ -95,14 +96,14 @@ pub use net::{Answer, LogBytes, Lost, Net};
 pub use peers::session::enclose;
 pub use platform::{Accounts, Identity, Platform, RecoverError, Space, Table};
 
-/// One server's state.
+/// The state of one server.
 pub struct Node<'m, P: Platform> {
     identity: Identity,
     open: OpenRegion<'m>,
     names: Shard<'m>,
     xattrs: Xattrs,
     unfinished_xattrs: files::xattr_tables::Unfinished,
-    /// Users beside the server's own whose programs may be clients.
+    /// Users other than the server's own whose programs may be clients.
     admitted: BTreeSet<u32>,
     space: P::Space,
     platform: P,
@@ -113,41 +114,41 @@ pub struct Node<'m, P: Platform> {
     ofds: OfdTable,
     mapped: files::mapped::MappedFiles,
     locks: LockTable,
-    /// Files and directories without a name, that somebody may still have open.
+    /// Files and directories without a name that some process may still have open.
     orphans: BTreeSet<Ino>,
-    /// Files to be laminated once nobody has them open for writing.
+    /// Files to be laminated once no process has them open for writing.
     watched: BTreeSet<Ino>,
-    /// How files are shared, by path.
+    /// Rules for how files are shared, by path.
     pub(crate) rules: Rules,
-    /// When memory for the table of known names was asked for last, ns since 1970.
+    /// The time of the last try to get memory for the table of known names, ns since 1970.
     known_tried_ns: i64,
     /// Files that other nodes have open.
     pinned: HashSet<Ino>,
-    /// Bytes stored of files, beside what is in their indexes here.
+    /// Stored bytes of files, beside those in their indexes here.
     stored: HashMap<Ino, u64>,
-    /// Files whose last bytes other servers are to be told of.
+    /// Files that have ended; their bytes are still to be erased at the homes of their slices.
     gone: Vec<Ino>,
-    /// Files whose index changed in the call at hand.
+    /// Files whose index changed in the current call.
     changed: Vec<Ino>,
     notes: journal::commit::Notes,
-    /// How much of the log is published.
+    /// The published part of the log.
     given: Given,
-    /// Unnamed files stay: nobody has said yet which of them other nodes have open.
+    /// Unnamed files stay: the other nodes have not said yet which of them they have open.
     keeps_orphans: bool,
-    /// Gaps lent since all was done that may make room.
+    /// The number of gaps lent since the server last did everything that may make room.
     gaps_lent: u32,
     stats: Stats,
-    /// When the call at hand was made, ns since 1970.
+    /// The time of the current call, ns since 1970.
     now_ns: i64,
     stopping: bool,
-    /// How much of the tables of names there is memory for.
+    /// The part of the tables of names that has memory.
     names_present: Reach,
 }
 
 /// The reply to an operation, and the bytes that follow it.
 type Replied<O> = Result<(<O as PeerOperation>::Reply, Vec<u8>), FsError>;
 
-/// One server of several. Cheap to clone: tasks have a clone each.
+/// One server of several. It is cheap to clone: each task has a clone.
 pub struct Cluster<P: Platform + 'static> {
     inner: Rc<Inner<P>>,
 }
@@ -168,38 +169,38 @@ struct Inner<P: Platform + 'static> {
     log: Rc<dyn LogBytes>,
     spawn: Box<dyn Fn(LocalBoxFuture<'static, ()>)>,
     tokens: Cell<u64>,
-    /// How many servers are told something each, before it is passed down a tree.
+    /// The most servers that this one tells something itself; it tells more through a tree.
     fan_out: Cell<u32>,
     /// Entries or runs that a step of a snapshot shows.
     snapshot_step: Cell<usize>,
     /// The number of the last truncation of a file of this server.
     cuts: Cell<u64>,
-    /// Names of this server under change.
+    /// Names of this server that are being changed.
     names: Keyed<(Ino, Vec<u8>)>,
-    /// Directories of this server under removal.
+    /// Directories of this server that are being removed.
     burials: Keyed<Ino>,
     /// Directories whose stand-ins here are being made or ended.
     stands: Keyed<Ino>,
     /// The permit for moving directories (rank 0).
     moves: Keyed<()>,
     sessions: RefCell<peers::session::Sessions>,
-    /// By when the operation is to end whose task runs now, ns since 1970.
+    /// The deadline of the operation whose task runs now, ns since 1970.
     deadline: Cell<Option<i64>>,
-    /// The server that asked for what the task does that runs now, and its session.
+    /// The server that asked for the work of the task that runs now, and its session.
     asker: Cell<Option<(Rank, u64)>>,
-    /// How often what is known of any file was recalled here.
+    /// The number of recalls here, of any file.
     recalled: Cell<u64>,
-    /// How often homes said something of files for which there is no stand-in here: what is being
-    /// made may be one of them, and be laminated or have no name any more.
+    /// The number of messages of homes about files that have no stand-in here. A stand-in that is
+    /// being made may be of such a file, which may be laminated or unnamed by now.
     told_of_unknown: Cell<u64>,
     moves_of_others: names::moves::Moves,
     /// Servers with which a session is being begun.
     beginning: Keyed<Rank>,
     /// Held until all others know that this server is back.
     returning: Keyed<()>,
-    /// Files of this server being cut.
+    /// Files of this server that are being cut.
     publishing: Keyed<Ino>,
-    /// Files being published from here.
+    /// Files that are being published from here.
     publishing_here: Keyed<Ino>,
     /// Raw files of this server for which a token or a lease is being granted.
     granting: Keyed<Ino>,
@@ -219,31 +220,31 @@ struct Inner<P: Platform + 'static> {
     maps: RefCell<BTreeMap<Ino, extents::locate::Map>>,
     fetches: RefCell<reads::fetch::Fetches<P::Memory>>,
     locks: RefCell<locks::homes::LocksElsewhere>,
-    /// Locks of this node's owners that are being given back to other homes.
+    /// Locks of this node's owners that are being returned to other homes.
     locks_given_back: Keyed<(Ino, peer::LockOwner)>,
     paths: RefCell<files::sharing::Paths>,
     becoming_raw: files::sharing::BecomingRaw,
     findings: RefCell<Vec<Finding>>,
     /// Files of this server that several nodes write.
     appends: RefCell<BTreeMap<Ino, files::append::Appends>>,
-    /// Files, of any server, whose home says where programs of this node append.
+    /// Files, of any server, whose home assigns the positions of appends by programs of this node.
     shared_appends: RefCell<BTreeSet<Ino>>,
-    /// Servers that have not said since this one is back what they write of its files; until when
-    /// they are waited for, ns since 1970.
+    /// Servers that have not said, since this one is back, what they write of its files; with the
+    /// time until which this server waits for them, ns since 1970.
     unheard: RefCell<BTreeMap<Rank, i64>>,
-    /// Files of this server whose writers are being told to ask where they append.
+    /// Files of this server whose writers are being told to ask for the positions of appends.
     sharing: Keyed<Ino>,
     missing: RefCell<reads::missing::Missing>,
     asked: RefCell<HashMap<&'static str, u64>>,
     moved: Cell<Moved>,
 }
 
-/// What this server has asked of others.
+/// Counts of this server's requests to others.
 #[derive(Clone, Copy, Debug, Default)]
 struct Moved {
     /// Requests.
     calls: u64,
-    /// Bytes of requests and replies, and of logs, without what a transport adds.
+    /// Bytes of requests and replies, and of logs, without the overhead of a transport.
     bytes: u64,
 }
 
@@ -324,7 +325,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Does what another server asks.
+    /// Serves a request of another server.
     pub async fn handle(&self, from: Rank, request: &[u8]) -> Answer {
         let bulk = Rc::new(RefCell::new(Vec::new()));
         let handler = peers::handler::Asked {
@@ -349,12 +350,13 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Does what a client or a tool of this node asks; the encoded reply.
+    /// Serves a request of a client or a tool of this node. Returns the encoded reply.
     pub async fn serve(&self, from: Caller, request: &[u8]) -> Vec<u8> {
         self.serve_late(from, request, 0).await
     }
 
-    /// The same for a call of a program that has waited for servers before, so many ms.
+    /// As [`Cluster::serve`], for a call of a program that has already waited `spent_ms` for
+    /// servers.
     pub async fn serve_late(&self, from: Caller, request: &[u8], spent_ms: u32) -> Vec<u8> {
         let done = self.serve_client(from, request);
         let reply = self.by(self.next_deadline_of(spent_ms), done).await;
@@ -362,8 +364,9 @@ impl<P: Platform> Cluster<P> {
         reply
     }
 
-    /// Does what a client asks for by its channels and its notes: each request at once as far as it
-    /// gets, which is to its end if it need not wait. True if there was anything.
+    /// Takes a client's notes, and serves the requests in its channels. Each request runs at once
+    /// as far as it can, which is to its end if it need not wait. Returns true if there was
+    /// anything.
     pub fn poll_client(&self, id: ClientId, now_ns: i64) -> bool {
         let (mut any, asked) = self.node(|node| {
             node.set_time(now_ns);
@@ -380,7 +383,7 @@ impl<P: Platform> Cluster<P> {
         any
     }
 
-    /// Begins to do what a client asks for by one of its channels, if it asks for anything.
+    /// Begins to serve the request in a client's channel, if there is one.
     fn begin_request(&self, id: ClientId, channel: u32) -> bool {
         let mut request = Vec::new();
         let asked = self.node(|node| node.take_request(id, channel, &mut request));
@@ -396,19 +399,19 @@ impl<P: Platform> Cluster<P> {
         true
     }
 
-    /// Runs a task as far as it gets, and the rest of it when what it waits for has come.
-    /// The caller has borrowed nothing that the task may need.
+    /// Runs a task as far as it can without waiting, and spawns the rest of it. The caller has
+    /// borrowed nothing that the task may need.
     fn begin(&self, task: impl Future<Output = ()> + 'static) {
         let mut task: LocalBoxFuture<'static, ()> = Box::pin(task);
         let mut context = Context::from_waker(Waker::noop());
-        // It is polled again when it is spawned, so that this waker need not wake it.
+        // The spawned task is polled again, so this waker need not wake it.
         if task.as_mut().poll(&mut context).is_pending() {
             (self.inner.spawn)(task);
         }
     }
 
-    /// Takes in what nobody rang for, and what nobody has open any more: for a server that has
-    /// nothing else to do.
+    /// Takes notes that rang no bell, and sweeps files that no process has open any more. For a
+    /// server that has nothing else to do.
     pub fn idle(&self, now_ns: i64) {
         self.node(|node| node.idle(now_ns));
         self.laminate_unwritten();
@@ -426,12 +429,13 @@ impl<P: Platform> Cluster<P> {
         self.look_at_times(now_ns);
     }
 
-    /// Publishes what this node wrote and did not publish yet, and lets go of files that
-    /// nobody here has open.
+    /// Publishes unpublished extents of this node, and lets go of files that no process here has
+    /// open.
     pub fn catch_up(&self) {
         for ino in self.dirty() {
             if self.inner.publishing_here.is_held(&ino) {
-                // Where a server does not answer, tries must not queue up before a client's.
+                // If a server does not answer, the tries must not queue up before those of a
+                // client.
                 continue;
             }
             let this = self.clone();
@@ -450,7 +454,7 @@ impl<P: Platform> Cluster<P> {
         self.tell_of_missing();
     }
 
-    /// Whether [`Cluster::catch_up`] may come to have something to do by itself.
+    /// Returns true if [`Cluster::catch_up`] may get work without a request.
     pub fn has_work_to_come(&self) -> bool {
         let publishes = !self.has_all_extents();
         self.has_stand_ins()
@@ -460,8 +464,8 @@ impl<P: Platform> Cluster<P> {
             || publishes && self.node(|node| node.has_writers())
     }
 
-    /// A server cannot be reached or has started anew: its locks and holds end, and sessions with
-    /// it. What it was leased it may believe until the term is over.
+    /// Handles a server that cannot be reached or has started anew: its locks and holds end, and
+    /// the sessions with it. It may believe its leases from this server until the term is over.
     pub fn peer_gone(&self, rank: Rank) {
         self.end_sessions(rank);
         self.drop_names_of(rank);
@@ -470,7 +474,7 @@ impl<P: Platform> Cluster<P> {
         self.forget_known(rank);
         self.drop_locks_of(rank);
         self.reserve_no_more(rank);
-        // Its session has ended, and with it what it leased to this one.
+        // Its session has ended, and with it the leases that it granted to this server.
         for ino in self.stand_ins_of(rank) {
             self.recall_here(ino);
             self.give_up_token(ino);
@@ -478,7 +482,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// How often each operation of peers was asked of this server.
+    /// The number of requests of other servers, by operation.
     pub fn asked(&self) -> Vec<(String, u64)> {
         let asked = self.inner.asked.borrow();
         let mut all: Vec<_> = asked
@@ -489,7 +493,8 @@ impl<P: Platform> Cluster<P> {
         all
     }
 
-    /// What this server has asked of others, and owes to those that it cannot reach, by name.
+    /// Counts of this server's requests to others, and of its debts to servers that it cannot
+    /// reach, by name.
     pub fn moved(&self) -> [(String, u64); 4] {
         let moved = self.inner.moved.get();
         let (owed, dropped) = self.debts();
@@ -513,14 +518,15 @@ impl<P: Platform> Cluster<P> {
         self.inner.rank
     }
 
-    /// True if all names and inodes live here: then an operation on names is one change of this
-    /// server's tables, which the processes of this node see whole, and nobody else keeps any.
+    /// True if all names and inodes live here. Then an operation on names is one change of this
+    /// server's tables, the processes of this node see it whole, and no other server keeps any
+    /// names.
     fn has_all_names(&self) -> bool {
         self.inner.servers == 1
     }
 
-    /// True if no other node has, or asks for, bytes of any file: then the index that is made of
-    /// what this node's programs wrote is all there is. Nothing is published, and no file is shared.
+    /// True if no other node has, or asks for, bytes of any file. Then the index of this node's
+    /// writes is complete. Nothing is published, and no file is shared.
     fn has_all_extents(&self) -> bool {
         self.inner.servers == 1
     }
@@ -537,7 +543,7 @@ impl<P: Platform> Cluster<P> {
         (self.inner.spawn)(Box::pin(task));
     }
 
-    /// A token that no other lock of any server has.
+    /// A new token, different from those of all locks of all servers.
     fn token(&self) -> Token {
         let next = self.inner.tokens.get() + 1;
         self.inner.tokens.set(next);
@@ -547,7 +553,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Asks a server, which may be this one.
+    /// Sends a request to a server, which may be this one.
     async fn call<O: PeerOperation + 'static>(&self, to: Rank, op: O) -> Result<O::Reply, FsError> {
         Ok(self.call_for_bytes(to, op).await?.0)
     }
@@ -565,7 +571,7 @@ impl<P: Platform> Cluster<P> {
         Ok((peer::reply::<O>(&answer.body)?, number))
     }
 
-    /// As [`Cluster::call`], with the bytes that came behind the reply.
+    /// As [`Cluster::call`], with the bytes that followed the reply.
     async fn call_for_bytes<O: PeerOperation + 'static>(&self, to: Rank, op: O) -> Replied<O> {
         if to == self.rank() {
             return self.do_here(op).await;
@@ -574,8 +580,8 @@ impl<P: Platform> Cluster<P> {
         Ok((peer::reply::<O>(&answer.body)?, answer.bulk))
     }
 
-    /// Does what a server asks itself; the reply, and the bytes behind it. Boxed: a handler may ask
-    /// in turn.
+    /// Serves a request of this server to itself. Returns the reply and the bytes that follow it.
+    /// Boxed, because a handler may send requests too.
     fn do_here<O: PeerOperation + 'static>(&self, op: O) -> LocalBoxFuture<'_, Replied<O>> {
         Box::pin(async move {
             let bulk = Rc::new(RefCell::new(Vec::new()));
@@ -590,7 +596,7 @@ impl<P: Platform> Cluster<P> {
     }
 }
 
-/// The root directory of every instance lives at rank 0.
+/// The root directory of every instance, which lives at rank 0.
 pub const ROOT: Ino = Ino::new(Rank(0), 0, 1);
 
 fn owner(uid: u32, gid: u32) -> Owner {

@@ -1,4 +1,4 @@
-//! The way to the other servers, and this server's log for them: the runtime implements both.
+//! Access to the other servers, and to this server's log for them. The runtime implements both.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use weir_core::proto::FsError;
 use weir_core::types::Rank;
 use weir_fabric::bulk::Landing;
 
-/// What comes back from another server.
+/// The answer of another server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Answer {
     /// The encoded reply.
@@ -17,18 +17,18 @@ pub struct Answer {
     pub bulk: Vec<u8>,
 }
 
-/// A server did not answer in time, or is not there.
+/// The error that a server did not answer in time, or is not there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("server {0:?} does not answer")]
 pub struct Lost(pub Rank);
 
-/// The way to the other servers. A call acts once, however often it has to be repeated.
+/// Communication with the other servers. A call acts once, however often it has to be repeated.
 pub trait Net {
     /// Asks `to`, and waits for the answer.
     fn call(&self, to: Rank, request: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>>;
 
-    /// As [`Net::call`], for however long the server cannot be reached: lost only if it was
-    /// started anew after it had been asked.
+    /// As [`Net::call`], for as long as the server cannot be reached. The call is lost only if that
+    /// server was started anew after it had been asked.
     fn call_without_deadline(
         &self,
         to: Rank,
@@ -37,8 +37,8 @@ pub trait Net {
         self.call(to, request)
     }
 
-    /// Reads bytes of another server's log past its logic, if this way to it allows that; else
-    /// gives the landing back, and the bytes are asked for by a call.
+    /// Reads bytes of another server's log without its logic, if the transport allows that.
+    /// Otherwise gives the landing back, and the caller asks for the bytes by a call.
     fn read(
         &self,
         _to: Rank,
@@ -48,17 +48,17 @@ pub trait Net {
         Some(landing)
     }
 
-    /// What the node of a server is called.
+    /// The host name of a server's node.
     fn host(&self, rank: Rank) -> String {
         rank.0.to_string()
     }
 
-    /// How long [`Net::call`] waits at most.
+    /// The longest time that [`Net::call`] waits.
     fn deadline(&self) -> Duration {
         Duration::from_secs(30)
     }
 
-    /// What was refused on this way: kind and count, of what there was.
+    /// The refused input of this transport: kinds and counts, of those that occurred.
     fn refused(&self) -> Vec<(String, u64)> {
         Vec::new()
     }

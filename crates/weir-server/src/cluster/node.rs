@@ -1,4 +1,4 @@
-//! This server's own tables: making them, taking clients in, and what several rooms do with them.
+//! This server's own tables: making them, admitting clients, and operations of several rooms.
 //!
 //! One thread owns a [`Node`] and calls it.
 
@@ -24,12 +24,12 @@ use crate::cluster::slots::Slots;
 use crate::node::{ClientMemory, Identity, Node, OpenRegion, Platform, Table};
 use crate::rules::Rules;
 
-/// The least time between two tries to get memory for the table of known names, ns: the file system
+/// The least time between two tries to get memory for the table of known names, ns. The file system
 /// may be full.
 const KNOWN_AGAIN_NS: i64 = 1_000_000_000;
 
 impl<'m, P: Platform> Node<'m, P> {
-    /// A server of the namespace `names` with nothing in it but the root.
+    /// A server of the namespace `names`, which is empty except for the root.
     pub fn new(
         identity: Identity,
         open: OpenRegion<'m>,
@@ -79,8 +79,8 @@ impl<'m, P: Platform> Node<'m, P> {
         node
     }
 
-    /// Says how files are shared from now on: before anybody uses the file system. The root
-    /// of a `fresh` one has this policy; another's has what it had.
+    /// Sets how files are shared, before the file system is used. The root of a `fresh` file system
+    /// gets this policy; the root of another one keeps its own.
     pub fn share(&mut self, policy: Policy, rules: Rules, fresh: bool) -> Result<(), FsError> {
         self.rules = rules;
         if fresh {
@@ -89,7 +89,7 @@ impl<'m, P: Platform> Node<'m, P> {
         Ok(())
     }
 
-    /// Lets programs of another user be clients from now on.
+    /// Admits programs of another user as clients from now on.
     pub(crate) fn admit_user(&mut self, uid: u32) -> Result<(), FsError> {
         if self.admitted.contains(&uid) {
             return Ok(());
@@ -101,12 +101,12 @@ impl<'m, P: Platform> Node<'m, P> {
         Ok(())
     }
 
-    /// The number that the next client gets; `None`: there are too many.
+    /// The number for the next client; `None`: there are too many.
     pub fn vacant_client(&self, kind: ClientKind) -> Option<ClientId> {
         self.clients.vacant(kind)
     }
 
-    /// Takes a client in, with the fresh region of its number.
+    /// Adds a client, with the fresh region of its number.
     pub fn admit(&mut self, id: ClientId, pid: u32, kind: ClientKind, memory: Arc<P::Memory>) {
         let header = memory.header();
         header.id.store(id.0, Ordering::Relaxed);
@@ -126,8 +126,8 @@ impl<'m, P: Platform> Node<'m, P> {
         self.note(&Item::Client { client: id, pid });
     }
 
-    /// In which of its channels a client says that there are requests: a bit each. Lets it use all
-    /// of them, if it asks for that.
+    /// Returns the channels in which a client says that there are requests, one bit each. Lets the
+    /// client use all channels, if it asks for that.
     pub(crate) fn take_asked(&mut self, id: ClientId) -> u64 {
         let Some(client) = self.clients.get_mut(id) else {
             return 0;
@@ -145,13 +145,13 @@ impl<'m, P: Platform> Node<'m, P> {
             header.channels.store(word, Ordering::SeqCst);
             self.platform.wake(&header.channels);
         }
-        // The memory of the others may not be there.
+        // The other channels may have no memory.
         asked & (u64::MAX >> (64 - client.channels))
     }
 
-    /// Takes what a client asks for out of one of its channels; `None` if it asks for nothing, else
-    /// how long the call that asks has waited for servers before, ms. The channel takes no other
-    /// request before the reply is in it.
+    /// Takes the request out of one of a client's channels. Returns `None` if there is none, else
+    /// the time for which the client's call has already waited for servers, ms. The channel takes
+    /// no other request before the reply is in it.
     pub(crate) fn take_request(
         &mut self,
         id: ClientId,
@@ -173,7 +173,7 @@ impl<'m, P: Platform> Node<'m, P> {
         Some(Arc::clone(&self.clients.get(id)?.memory))
     }
 
-    /// Gives a client its reply; nothing happens if it is gone.
+    /// Gives a client its reply. Does nothing if the client is gone.
     pub(crate) fn put_reply(&mut self, id: ClientId, channel: u32, reply: &mut Vec<u8>) {
         self.commit();
         self.clients.end_request(id, channel);
@@ -182,7 +182,7 @@ impl<'m, P: Platform> Node<'m, P> {
         };
         let channel = &client.memory.channels()[channel as usize];
         if channel.put_reply(reply).is_err() {
-            // Every reply is bounded below the channel's size; if one is not, say so.
+            // Every reply is bounded below the channel's size. One that is not is a bug: log it.
             tracing::error!(
                 client = id.0,
                 bytes = reply.len(),
@@ -198,12 +198,12 @@ impl<'m, P: Platform> Node<'m, P> {
         }
     }
 
-    /// The kernel, or what stands for it.
+    /// The kernel, or its substitute.
     pub(crate) fn platform(&self) -> &P {
         &self.platform
     }
 
-    /// Counts what a client or a tool asked the cluster for; `None`: it made no sense.
+    /// Counts a request of a client or a tool to the cluster; `None`: it was malformed.
     pub(crate) fn count_asked(&mut self, from: Caller, name: Option<&'static str>, bytes: usize) {
         self.stats.count_request(name.unwrap_or("malformed"));
         if name.is_none() {
@@ -212,7 +212,7 @@ impl<'m, P: Platform> Node<'m, P> {
         }
     }
 
-    /// Whether somebody of this node writes, or something of it is not published.
+    /// Returns true if a process of this node writes, or if this node has unpublished extents.
     pub(crate) fn has_writers(&self) -> bool {
         self.blocks.iter().next().is_some() || self.files.not_empty().next().is_some()
     }
@@ -221,13 +221,13 @@ impl<'m, P: Platform> Node<'m, P> {
         self.now_ns
     }
 
-    /// A `Stop` was asked for elsewhere.
+    /// Notes that a `Stop` was requested elsewhere.
     pub(crate) fn begin_stop(&mut self) {
         self.stopping = true;
     }
 
-    /// What is done when nobody asks for anything: notes that nobody rang for, and
-    /// files that nobody has open any more.
+    /// Work for an idle server: takes notes that rang no bell, and sweeps files that no process has
+    /// open any more.
     pub fn idle(&mut self, now_ns: i64) {
         self.now_ns = now_ns;
         self.take_all_notes();
@@ -235,12 +235,12 @@ impl<'m, P: Platform> Node<'m, P> {
         self.commit();
     }
 
-    /// The table of known names of other servers, to read and to take out.
+    /// The table of known names of other servers, to look up and to remove names.
     pub(crate) fn known(&self) -> KnownNames<'m> {
         KnownNames::new(self.open.hub, self.open.known)
     }
 
-    /// The same, to keep something: it has memory from the first time on, if there is any.
+    /// The same table, to add a name. The first call gets memory for the table, if there is any.
     pub(crate) fn known_to_keep(&mut self) -> KnownNames<'m> {
         let OpenRegion { hub, known, .. } = self.open;
         let is_due = self.now_ns - self.known_tried_ns >= KNOWN_AGAIN_NS;
@@ -254,12 +254,13 @@ impl<'m, P: Platform> Node<'m, P> {
         self.known()
     }
 
-    /// Nothing of that holds any more.
+    /// Makes all entries of the table of known names void.
     pub(crate) fn forget_known(&self) {
         self.open.hub.recalls.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// What is believed of other servers is believed until then, if nothing is heard of this one.
+    /// Sets the time until which clients may believe what they know of other servers, if this
+    /// server says nothing more.
     pub(crate) fn set_believed_until(&self, until_ns: Option<i64>) {
         let until_ns = until_ns.map_or(0, |until_ns| u64::try_from(until_ns).unwrap_or(1));
         self.open
@@ -268,13 +269,14 @@ impl<'m, P: Platform> Node<'m, P> {
             .store(until_ns, Ordering::SeqCst);
     }
 
-    /// Whether a `Stop` was asked for.
+    /// Returns true if a `Stop` was requested.
     pub fn stopping(&self) -> bool {
         self.stopping
     }
 
-    /// Refuses everything from now on and wakes whoever waits. What clients do without asking ends
-    /// as well: they would write what nobody reads, and find what nobody keeps up to date.
+    /// Refuses everything from now on, and wakes all waiting clients. Operations that clients do
+    /// without asking end as well: their writes would not be read, and their look-ups would be out
+    /// of date.
     pub fn stop(&mut self) {
         self.stopping = true;
         self.open.hub.stopped.store(1, Ordering::SeqCst);
@@ -292,12 +294,12 @@ impl<'m, P: Platform> Node<'m, P> {
         }
     }
 
-    /// Whether a client's connection stands.
+    /// Returns true if a client's connection stands.
     pub fn is_connected(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|client| client.connected)
     }
 
-    /// This server's rank, and how many servers there are.
+    /// This server's rank, and the number of servers.
     pub fn ranks(&self) -> (Rank, u16) {
         (self.identity.rank, self.identity.servers)
     }

@@ -1,5 +1,5 @@
-//! What a node does of operations that several servers share (`crate::cluster`): the
-//! same tables, in smaller steps.
+//! This node's parts of operations that several servers share (`crate::cluster`): the same tables,
+//! in smaller steps.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -19,42 +19,42 @@ use weir_core::names::Owner;
 /// The longest path, bytes.
 const PATH_BYTES: usize = 64 << 10;
 
-/// What a node wrote to a file and did not publish yet.
+/// The unpublished writes of a node to a file.
 #[derive(Clone, Debug, Default)]
 pub struct Pending {
-    /// The runs, of which no two overlap.
+    /// The runs, no two of which overlap.
     pub runs: Vec<Run>,
-    /// The file's size as this node sees it.
+    /// The file's size according to this node.
     pub size: u64,
-    /// When it was written last, ns since 1970.
+    /// The time of the last write, ns since 1970.
     pub mtime_ns: i64,
 }
 
 impl<P: Platform> Node<'_, P> {
-    /// Joins other servers, whose root directory is `root`.
+    /// Joins the other servers, whose root directory is `root`.
     pub(crate) fn join(&mut self, root: Ino) {
         self.names.stand_in_for_root(root);
     }
 
-    /// The files of this server, with the sizes that the table has.
+    /// The files of this server, with their sizes in the table.
     pub(crate) fn own_sizes(&self) -> Vec<(Ino, u64)> {
         let files = self.names.own_files();
         files.map(|attr| (attr.ino, attr.size)).collect()
     }
 
-    /// The files of other servers that this table stands in for: numbers there and here.
+    /// The files of other servers that have stand-ins here: global and local numbers.
     pub(crate) fn file_stand_ins(&self) -> Vec<(Ino, Ino)> {
         self.names.file_stand_ins()
     }
 
-    /// The others have said which files they have open: of the unnamed ones the rest ends. After a
-    /// restart all of them stay until then.
+    /// Sweeps the unnamed files that no other node has open. The others have now said which files
+    /// they have open; after a restart all unnamed files stay until then.
     pub(crate) fn keep_orphans_no_more(&mut self) {
         self.keeps_orphans = false;
         self.sweep();
     }
 
-    /// Sets the time for what is done next, ns since 1970.
+    /// Sets the time of the next operations, ns since 1970.
     pub(crate) fn set_time(&mut self, now_ns: i64) {
         self.now_ns = now_ns;
     }
@@ -75,12 +75,12 @@ impl<P: Platform> Node<'_, P> {
         self.names.disown_dir(dir).map_err(refusal)
     }
 
-    /// The attributes that the table has; the size is not that of this node's writers.
+    /// The attributes in the table. The size does not include the writes of this node's writers.
     pub(crate) fn attr_of(&self, ino: Ino) -> Result<Attr, FsError> {
         self.names.attr(ino).map_err(refusal)
     }
 
-    /// The attributes with what this node's writers wrote.
+    /// The attributes, including the writes of this node's writers.
     pub(crate) fn attr_now(&self, ino: Ino) -> Result<Attr, FsError> {
         let mut attr = self.attr_of(ino)?;
         if attr.file_type() == FileType::File {
@@ -94,10 +94,10 @@ impl<P: Platform> Node<'_, P> {
         self.names.dir_part(dir).map_err(refusal)
     }
 
-    /// The names here of a directory, in the order in which they came.
+    /// The names of a directory that are here, in the order in which they came.
     pub(crate) fn names_of(&self, dir: Ino) -> Vec<Vec<u8>> {
         let mut names = Vec::new();
-        // None is here of a directory that has no stand-in.
+        // A directory without a stand-in has no names here.
         let _ = self.names.readdir(dir, 0, usize::MAX, |found| {
             names.push(found.name.to_vec());
             ControlFlow::Continue(())
@@ -105,7 +105,7 @@ impl<P: Platform> Node<'_, P> {
         names
     }
 
-    /// A directory of this server is gone.
+    /// Ends a directory of this server that was removed.
     pub(crate) fn end_dir(&mut self, dir: Ino) -> Result<(), FsError> {
         let now_ns = self.now_ns;
         self.names.relink(dir, false, now_ns).map_err(refusal)?;
@@ -116,7 +116,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(())
     }
 
-    /// The directory that an inode is in and its name, if that entry is here.
+    /// The directory and the name of an inode, if that entry is here.
     pub(crate) fn parent_and_name(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
         let mut name = [0; NAME_MAX];
         let (parent, len) = self.names.view().parent_and_name(ino, &mut name).ok()??;
@@ -128,7 +128,7 @@ impl<P: Platform> Node<'_, P> {
         self.names.set_parent(ino, parent, now_ns).map_err(refusal)
     }
 
-    /// What a name names; also in a directory of which nothing is here.
+    /// The inode of a name. The directory may have nothing here.
     pub(crate) fn find_child(&self, dir: Ino, name: &[u8]) -> Result<Option<Child>, FsError> {
         match self.names.lookup(dir, name) {
             Ok((ino, kind)) => Ok(Some(Child { ino, kind })),
@@ -178,7 +178,7 @@ impl<P: Platform> Node<'_, P> {
         put.map(drop).map_err(refusal)
     }
 
-    /// Adds or takes a link of an inode of this server.
+    /// Adds or removes a link of an inode of this server.
     pub(crate) fn relink(&mut self, ino: Ino, add: bool) -> Result<FileType, FsError> {
         let now_ns = self.now_ns;
         let left = self.names.relink(ino, add, now_ns).map_err(refusal)?;
@@ -192,7 +192,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(kind)
     }
 
-    /// A file of this server stays while other nodes have it open.
+    /// Keeps a file of this server while other nodes have it open.
     pub(crate) fn pin(&mut self, ino: Ino) {
         self.pinned.insert(ino);
     }
@@ -204,12 +204,12 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Whether [`Node::take_gone`] has something.
+    /// Returns true if [`Node::take_gone`] has something to return.
     pub(crate) fn has_gone(&self) -> bool {
         !self.gone.is_empty()
     }
 
-    /// Files of this server that came to their end since the last call.
+    /// The files of this server that have ended since the last call.
     pub(crate) fn take_gone(&mut self) -> Vec<Ino> {
         std::mem::take(&mut self.gone)
     }
@@ -222,7 +222,7 @@ impl<P: Platform> Node<'_, P> {
         self.names.adopt_file(attr).map_err(refusal)
     }
 
-    /// Ends a stand-in that nobody here has open, unless something of it is not published.
+    /// Ends a stand-in that no process here has open, unless it has unpublished extents.
     pub(crate) fn let_go(&mut self, local: Ino) -> bool {
         let unused = !self.is_written(local);
         if unused {
@@ -231,13 +231,14 @@ impl<P: Platform> Node<'_, P> {
         unused && self.names.disown_file(local).is_ok()
     }
 
-    /// Whether somebody of this node writes a file, or has written what is not published.
+    /// Returns true if a process of this node writes a file, or if the file has unpublished
+    /// extents.
     pub(crate) fn is_written(&self, local: Ino) -> bool {
         let unpublished = self.files.get(local).is_some_and(|index| !index.is_empty());
         unpublished || self.block_of(local).is_some()
     }
 
-    /// Brings a stand-in up to date; this node's writers may be ahead of `attr`.
+    /// Updates a stand-in. This node's writers may be ahead of `attr`.
     pub(crate) fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
         self.names.refresh(local, attr, leased).map_err(refusal)?;
         if attr.allocated == 0 {
@@ -251,7 +252,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(())
     }
 
-    /// What readers of this node know of a file is void.
+    /// Makes void what readers of this node know of a file.
     pub(crate) fn recall(&mut self, local: Ino) {
         if self.names.recall(local).is_err() {
             let _ = self.names.bump_index_generation(local);
@@ -263,7 +264,8 @@ impl<P: Platform> Node<'_, P> {
         let _ = self.names.recall_named(local, named);
     }
 
-    /// Lets who appends to a file ask where; the file's end, with the places that appends have.
+    /// Makes writers ask for the position of each append. Returns the file's end, with the
+    /// positions that appends have reserved.
     pub(crate) fn share_appends(&mut self, local: Ino) -> u64 {
         let block = self.shared_block(local);
         let reserved = block.map_or(0, FileBlock::share_appends);
@@ -271,15 +273,15 @@ impl<P: Platform> Node<'_, P> {
         size.max(reserved)
     }
 
-    /// Says to this node's writers of a file what they ask before a record begins: see
-    /// [`weir_core::node::block`].
+    /// Sets the tokens of a file, which tell this node's writers if they must ask before they begin
+    /// a record: see [`weir_core::node::block`].
     pub(crate) fn set_tokens(&self, local: Ino, tokens: u64) {
         if let Some(block) = self.shared_block(local) {
             block.tokens.store(tokens, Ordering::SeqCst);
         }
     }
 
-    /// Whether no other program of this node has a file open for writing.
+    /// Returns true if no other program of this node has a file open for writing.
     pub(crate) fn writes_alone(&self, local: Ino, client: ClientId) -> bool {
         let file = self
             .block_of(local)
@@ -290,8 +292,9 @@ impl<P: Platform> Node<'_, P> {
         })
     }
 
-    /// This node's writers of a raw file ask from now on. A write that does not ask any more is
-    /// in the cells when this returns, or finds that it must ask before it returns.
+    /// Makes this node's writers of a raw file ask from now on. Consider a write that did not ask:
+    /// when this returns, its record is in the cells, or the write itself will find that it must
+    /// ask.
     pub(crate) fn revoke_writes(&self, local: Ino) {
         if let Some(block) = self.shared_block(local) {
             block.revoke();
@@ -299,7 +302,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// A file's size is at least `size`, and it was written at `mtime_ns`.
+    /// Raises a file's size to at least `size`, and its times to at least `mtime_ns`.
     pub(crate) fn raise_to(&mut self, ino: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError> {
         let attr = self.regular(ino)?;
         self.raise_size(&attr, size);
@@ -311,7 +314,7 @@ impl<P: Platform> Node<'_, P> {
         self.names.setattr(ino, &set).map(drop).map_err(refusal)
     }
 
-    /// So many bytes of a file are stored beside what its index here has.
+    /// Sets the number of a file's bytes that are stored beside those in its index here.
     pub(crate) fn set_stored(&mut self, ino: Ino, bytes: u64) {
         if bytes == 0 {
             self.stored.remove(&ino);
@@ -327,15 +330,15 @@ impl<P: Platform> Node<'_, P> {
         self.set_attributes(set)
     }
 
-    /// Files of which something is not published.
+    /// The files that have unpublished extents.
     pub(crate) fn unpublished(&mut self) -> Vec<Ino> {
         self.harvest_all();
         let (files, names) = (&self.files, &self.names);
         files.not_empty().map(|index| names.ino_at(index)).collect()
     }
 
-    /// Takes what is not published of a file. What is written from now on is in new
-    /// records, and so is not published by accident; the bytes go on living.
+    /// Takes the unpublished extents of a file. Later writes go to new records, and so are not
+    /// published by accident. The taken bytes stay alive.
     pub(crate) fn take_pending(&mut self, local: Ino) -> Result<Pending, FsError> {
         let attr = self.regular(local)?;
         if let Some(block) = self.shared_block(local) {
@@ -351,7 +354,7 @@ impl<P: Platform> Node<'_, P> {
             self.note_taken(local, attr.home);
         }
         let index = std::mem::take(self.files.get_mut(local));
-        // Holes were made where the extents are: see `cluster`.
+        // The holes were made where the extents are: see `cluster`.
         index.for_each_run(&mut |run| {
             if run.source != Source::Hole {
                 pending.runs.push(run);
@@ -363,17 +366,18 @@ impl<P: Platform> Node<'_, P> {
         Ok(pending)
     }
 
-    /// Whether a number of this table is of a regular file.
+    /// Returns true if a number of this table is that of a regular file.
     pub(crate) fn is_file(&self, local: Ino) -> bool {
         self.regular(local).is_ok()
     }
 
-    /// How many runs are not published of a file.
+    /// The number of unpublished runs of a file.
     pub(crate) fn pending_count(&self, local: Ino) -> usize {
         self.files.get(local).map_or(0, ExtentIndex::run_count)
     }
 
-    /// What is not published of `[from, to)`, at most `max` runs; up to where that is all.
+    /// Appends the unpublished runs of `[from, to)`, at most `max`, to `out`. Returns the offset up
+    /// to which `out` has all of them.
     pub(crate) fn pending_runs(
         &mut self,
         local: Ino,
@@ -388,7 +392,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Bytes of this server's log are free.
+    /// Frees bytes of this server's log.
     pub(crate) fn free_bytes(&mut self, range: &LogRange) {
         self.given.freed(range.slab, range.pos, range.len);
         self.note(&Item::Freed(*range));
@@ -403,12 +407,12 @@ impl<P: Platform> Node<'_, P> {
         Ok(path.ok_or(FsError::NotFound)?.to_vec())
     }
 
-    /// Where readers of this node think a file's bytes are is void.
+    /// Makes void the extents of a file that readers of this node know.
     pub(crate) fn touch_generation(&mut self, local: Ino) {
         let _ = self.names.bump_index_generation(local);
     }
 
-    /// Which of these runs are in slabs of storage directories.
+    /// The slabs of storage directories that have bytes of these runs.
     pub(crate) fn file_slabs_of(&self, runs: &[Run]) -> Vec<u32> {
         let slabs = runs.iter().filter_map(|run| match run.source {
             Source::Log { slab, .. } if self.space.is_file(slab) => Some(slab),

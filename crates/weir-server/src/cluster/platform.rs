@@ -1,4 +1,4 @@
-//! What the logic asks of the kernel, and where bytes are stored: the runtime implements it, and tests
+//! The interfaces of the logic to the kernel and to storage. The runtime implements them, and tests
 //! do.
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -32,39 +32,39 @@ pub enum Table {
     Pool,
 }
 
-/// What the logic asks of the kernel.
+/// The services of the kernel for the logic.
 pub trait Platform {
     /// A client's region.
     type Memory: ClientMemory;
-    /// Where bytes are stored.
+    /// The storage of bytes.
     type Space: Space;
-    /// Wakes all that sleep on a word of shared memory.
+    /// Wakes all threads that sleep on a word of shared memory.
     fn wake(&self, word: &AtomicU32);
-    /// Has every processor that runs a client pass a memory barrier (membarrier(2)): what a client
-    /// stored before it looked at a word is seen by this thread, if it saw that word as it was
-    /// before this thread changed it.
+    /// Makes every processor that runs a client pass a memory barrier (membarrier(2)). If a client
+    /// saw a word as it was before this thread changed it, then this thread sees all that the
+    /// client stored before it looked at the word.
     fn barrier(&self) {}
-    /// Whether any process still has open file description `index`, which was marked
-    /// as shared.
+    /// Returns true if any process still has open file description `index`, which was marked as
+    /// shared.
     fn ofd_alive(&self, index: u32) -> bool;
-    /// Whether a process lives. One that cannot be asked after does.
+    /// Returns true if a process lives, or if that cannot be known.
     fn lives(&self, _pid: u32) -> bool {
         true
     }
 
-    /// Sees to it that there is memory behind all channels of a client's region; whether there is.
+    /// Allocates memory for all channels of a client's region. Returns true if they have it.
     fn lay_channels(&self, _client: ClientId) -> bool {
         true
     }
 
-    /// Sees to it that there is memory behind the first `count` entries of a table that is shared
-    /// with clients; for how many there is, which may be fewer: the file system may be full. What
-    /// is beyond must not be touched, by anybody.
+    /// Allocates memory for the first `count` entries of a table that is shared with clients.
+    /// Returns the number of entries that have memory, which may be lower: the file system may be
+    /// full. No process may touch the entries beyond.
     fn present(&self, _table: Table, _count: usize) -> usize {
         usize::MAX
     }
 
-    /// Where `len` bytes of another node arrive for a client, if this one can receive such;
+    /// The landing for `len` bytes of another node for a client, if this platform can receive such.
     /// `over` is set when nothing arrives any more. See [`crate::arrival::Arrival`].
     fn landing(
         &self,
@@ -76,25 +76,26 @@ pub trait Platform {
         None
     }
 
-    /// What was refused before it came to the logic: kind and count, of what there was.
+    /// The input that was refused before it came to the logic: kinds and counts, of those that
+    /// occurred.
     fn refused(&self) -> Vec<(String, u64)> {
         Vec::new()
     }
 
-    /// A fifo or a socket is gone: so is what the kernel keeps of it.
+    /// Removes what the kernel keeps of a fifo or a socket that is gone.
     fn remove_special(&self, _ino: Ino) {}
 
-    /// Lets programs of another user be clients.
+    /// Admits programs of another user as clients.
     fn admit(&self, _uid: u32) -> Result<(), FsError> {
         Err(FsError::NotSupported)
     }
 
-    /// How long the pool is in which they arrive.
+    /// The size of the pool for bytes of other nodes.
     fn pool_bytes(&self) -> usize {
         POOL_BYTES
     }
 
-    /// The name of a process's program, for people; empty if it has ended.
+    /// The name of a process's program, for messages; empty if the process has ended.
     fn program(&self, pid: u32) -> String;
 }
 
@@ -102,71 +103,71 @@ pub trait Platform {
 pub trait Space {
     /// Lends a segment; `None`: no room.
     fn grant(&mut self, client: ClientId, min_bytes: u64, want_bytes: u64) -> Option<Lent>;
-    /// `len` bytes at `pos` of a slab are referred to by a file.
+    /// Counts `len` bytes at `pos` of a slab as living: a file refers to them.
     fn add_live(&mut self, slab: u32, pos: u64, len: u64);
-    /// They no longer are.
+    /// Counts them as dead.
     fn freed(&mut self, slab: u32, pos: u64, len: u64);
-    /// The client no longer writes into the segment: what of it does not live may be
-    /// lent again.
+    /// Ends the lease of a segment: the client no longer writes into it. Its dead bytes may be lent
+    /// again.
     fn release(&mut self, segment: SegmentId);
-    /// Lends what is dead between living bytes, where nothing else is left: a segment within
-    /// one MiB, of any length.
+    /// Lends dead bytes between living ones, when nothing else is left: a segment within one MiB,
+    /// of any length.
     fn grant_gap(&mut self, _: ClientId) -> Option<Lent> {
         None
     }
-    /// All of the segment behind its first `keep_bytes` may be lent again, in whole MiB;
-    /// false if there was nothing to take.
+    /// Allows all of the segment after its first `keep_bytes` to be lent again, in whole MiB.
+    /// Returns false if there was nothing to take.
     fn trim(&mut self, _: SegmentId, _keep_bytes: u64) -> bool {
         false
     }
-    /// A client met a tmpfs that others have filled.
+    /// Notes that a client met a tmpfs that others have filled.
     fn refused(&mut self, _: SegmentId) {}
-    /// Whether a slab is a file of a storage directory.
+    /// Returns true if a slab is a file of a storage directory.
     fn is_file(&self, slab: u32) -> bool;
     /// Space by tier.
     fn usage(&self) -> Vec<TierStatus>;
-    /// What was there before is counted so from now on; until now nothing was counted.
+    /// Starts to count with the accounts of the recovered server. Nothing was counted before.
     fn resume(&mut self, _: &Accounts) -> Result<(), RecoverError> {
         Ok(())
     }
 }
 
-/// What a server is told of itself.
+/// The identity of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
     /// Its rank.
     pub rank: Rank,
-    /// How many servers there are.
+    /// The number of servers.
     pub servers: u16,
     /// Its process.
     pub pid: u32,
-    /// When it started, ns since 1970.
+    /// The time of its start, ns since 1970.
     pub started_ns: i64,
 }
 
 impl Identity {
-    /// True if there are other servers, also before this one has joined them: then what concerns
-    /// them is the cluster's to do.
+    /// True if there are other servers, even before this one has joined them. Then the cluster
+    /// handles everything that concerns them.
     pub(crate) fn is_of_several(&self) -> bool {
         self.servers > 1
     }
 }
 
-/// What a space is told when its server has recovered.
+/// The accounts from which a space starts when its server has recovered.
 #[derive(Clone, Debug, Default)]
 pub struct Accounts {
     /// Ranges of slabs that files refer to: slab, position, bytes.
     pub live: Vec<(u32, u64, u64)>,
-    /// Bytes of which only the amount is known: slab, where the MiB begins, how many.
+    /// Bytes of which only the amount is known: slab, beginning of the MiB, number of bytes.
     pub amounts: Vec<(u32, u64, u64)>,
-    /// Segments that somebody may still write into: whose, which, bytes.
+    /// Segments that a client may still write into: client, segment, bytes.
     pub held: Vec<(ClientId, SegmentId, u64)>,
 }
 
-/// Why a node cannot come after the one of a journal.
+/// The reason why a node cannot recover from a journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RecoverError {
-    /// The tables of shared memory have no such place, or it is taken twice.
+    /// A block or a cell does not exist in the tables of shared memory, or is taken twice.
     #[error("cell {cell} or block {block} cannot be that of {ino:?}")]
     Attached {
         /// The cell.
@@ -176,17 +177,17 @@ pub enum RecoverError {
         /// The file.
         ino: Ino,
     },
-    /// A client's number is beyond what there can be.
+    /// A client's number is too high.
     #[error("client {0:?} is one too many")]
     Client(ClientId),
-    /// The bytes of a file are not of any slab that there is.
+    /// The bytes of a file are in no existing slab.
     #[error("bytes {pos}+{len} of slab {slab} are missing")]
     Missing {
         /// The slab.
         slab: u32,
-        /// Where they would be.
+        /// The position of the bytes in the slab.
         pos: u64,
-        /// How many.
+        /// The number of bytes.
         len: u64,
     },
 }

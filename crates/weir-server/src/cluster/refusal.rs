@@ -1,9 +1,9 @@
-//! Errors of the tables of names, as those of operations.
+//! Converts errors of the tables of names to errors of operations.
 
 use weir_core::names::NamesError;
 use weir_core::proto::FsError;
 
-/// The error of an operation that the tables of names refused.
+/// The error of an operation for an error of the tables of names.
 pub(crate) fn refusal(error: NamesError) -> FsError {
     match error {
         NamesError::NotFound => FsError::NotFound,

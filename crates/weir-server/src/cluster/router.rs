@@ -1,4 +1,4 @@
-//! The router: each operation of the table (`weir_core::proto`), handed to the subject that does it.
+//! The router: hands each operation of the table (`weir_core::proto`) to the room that does it.
 
 use weir_core::names::Attr;
 use weir_core::node::claim::Claim;

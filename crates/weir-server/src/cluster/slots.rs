@@ -1,18 +1,18 @@
 //! Slots of a table in shared memory, of which some are lent.
 
-/// Slots of which some are lent; low ones first, so that little of a sparse region is
-/// touched.
+/// Slots of which some are lent. The lowest free one is lent first, so that little of a sparse
+/// region is touched.
 #[derive(Debug)]
 pub struct Slots<T> {
     used: Vec<Option<T>>,
     free: Vec<u32>,
     limit: usize,
-    /// Slots that there are at all.
+    /// The most slots that there can be.
     most: usize,
 }
 
 impl<T> Slots<T> {
-    /// At most so many slots, none used, and none to be used before [`Slots::allow`].
+    /// At most `most` slots, all free. None of them may be used before [`Slots::allow`].
     pub fn new(most: usize) -> Slots<T> {
         Slots {
             used: Vec::new(),
@@ -22,18 +22,18 @@ impl<T> Slots<T> {
         }
     }
 
-    /// So many slots may be used from now on.
+    /// Allows so many slots to be used from now on.
     pub fn allow(&mut self, slots: usize) {
         self.limit = slots.min(self.most);
     }
 
-    /// How many slots would have to be there to use one more; `None`: there is one, or there
+    /// The number of slots that must be allowed to use one more; `None`: one is free, or there
     /// cannot be more.
     pub fn wants(&self) -> Option<usize> {
         (!self.has_room() && self.limit < self.most).then(|| self.used.len() + 1)
     }
 
-    /// Whether there is a free one.
+    /// Returns true if a slot is free.
     pub fn has_room(&self) -> bool {
         !self.free.is_empty() || self.used.len() < self.limit
     }
@@ -71,12 +71,12 @@ impl<T> Slots<T> {
         Some(value)
     }
 
-    /// What is in a slot.
+    /// The value in a slot.
     pub fn get(&self, index: u32) -> Option<&T> {
         self.used.get(index as usize)?.as_ref()
     }
 
-    /// What is in a slot.
+    /// The value in a slot, mutable.
     pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         self.used.get_mut(index as usize)?.as_mut()
     }

@@ -1,9 +1,10 @@
-//! Users whom the server's user lets use the instance: when root's program becomes another user.
+//! Admission of other users, whose programs may then use the instance: for programs of root's that
+//! become another user.
 //!
-//! The instance stays one user's. That user's programs say whom else it admits, over a control
-//! connection; the server then gives that user permissions on its directories and files by access
-//! control lists ([`weir_store::acl`]), and accepts connections of clients of that user, but no control
-//! connections. The journal stays the server's alone.
+//! The instance belongs to one user. That user's programs name the other users to be admitted, over
+//! a control connection. The server then gives such a user permissions on its directories and files
+//! by access control lists ([`weir_store::acl`]), and accepts connections of clients of that user,
+//! but no control connections. The journal stays the server's alone.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -27,7 +28,7 @@ pub struct Dirs {
 }
 
 impl Dirs {
-    /// Those of an instance.
+    /// The directories of an instance.
     pub fn of(instance: &Instance) -> Dirs {
         Dirs {
             run: instance.run_dir().to_owned(),
@@ -36,9 +37,9 @@ impl Dirs {
         }
     }
 
-    /// Lets a user use what is there, and what will be.
+    /// Gives a user permissions on the present and future files of clients in the instance.
     pub fn admit(&self, uid: u32) -> Result<(), Errno> {
-        // What is made from now on has him in its list; what is there already follows.
+        // New files get the user in their lists from now on; the present ones follow.
         acl::admit(uid);
         for dir in self.storage.iter().chain([&self.shm, &self.run]) {
             let_through(dir, uid)?;
@@ -60,7 +61,7 @@ impl Dirs {
     }
 }
 
-/// Lets a user search a directory, and those of the server's user that lead to it.
+/// Lets a user search a directory and its parents, as far as they belong to the server's user.
 fn let_through(dir: &Path, uid: u32) -> Result<(), Errno> {
     const OTHERS_SEARCH: u32 = 1;
     let own = rustix::process::geteuid().as_raw();
@@ -76,7 +77,7 @@ fn let_through(dir: &Path, uid: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Gives permissions on what is at a path, in directories of the server's user; nothing may be there.
+/// Gives permissions on a path in directories of the server's user. The path need not exist.
 fn give(path: &Path, uid: u32, permissions: u16) -> Result<(), Errno> {
     match acl::grant_at(path.as_os_str().as_bytes(), uid, permissions) {
         Err(Errno::NOENT) => Ok(()),

@@ -15,21 +15,21 @@ use weir_core::proto::{ClientKind, Hello, Role, VERSION};
 use super::regions::Placeholder;
 use crate::frame::{self, MAX_REQUEST};
 
-/// What a connection may have to send at most: a tool that reads nothing is cut off.
+/// The most bytes that a connection may have to send: a tool that does not read is cut off.
 const MAX_PENDING: usize = 4 << 20;
 
-/// What the other side is.
+/// The kind of the other side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Peer {
-    /// It has not said yet.
+    /// It has not said its kind yet.
     Unknown,
-    /// A client process: says nothing more.
+    /// A client process, which says nothing more.
     Client,
     /// A tool.
     Tool,
 }
 
-/// What was received.
+/// A received message.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard {
     /// It is a client.
@@ -38,16 +38,16 @@ pub enum Heard {
     Tool,
     /// A tool's request.
     Request(Vec<u8>),
-    /// It speaks another version; say so and close.
+    /// It speaks another version: the server says so and closes.
     OtherVersion,
 }
 
-/// The other side has gone, or talks nonsense.
+/// The reason why a connection ends: the other side has gone, or sends nonsense.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     /// Closed, or broken.
     Gone,
-    /// A message that is none.
+    /// It sent an invalid message.
     Garbled,
 }
 
@@ -55,25 +55,25 @@ pub enum End {
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,
-    /// What the other side is.
+    /// The kind of the other side.
     pub peer: Peer,
     /// Its process.
     pub pid: u32,
-    /// Whether that is of the server's own user.
+    /// True if that is of the server's own user.
     pub is_own: bool,
     received: Vec<u8>,
     pending: Vec<u8>,
-    /// Goes with the first bytes that are sent.
+    /// A descriptor to be sent with the first bytes.
     gift: Option<Arc<Placeholder>>,
-    /// Since when.
+    /// The time of the connection's beginning.
     pub since: Instant,
-    /// Close once all is sent.
+    /// True if it is to be closed once all is sent.
     pub closing: bool,
 }
 
 impl Connection {
-    /// A connection of process `pid`; the socket does not block.
-    /// `is_own`: of the server's own user.
+    /// A connection of process `pid`, whose socket does not block. `is_own` is true if that process
+    /// is of the server's own user.
     pub fn new(socket: OwnedFd, pid: u32, is_own: bool) -> Connection {
         Connection {
             socket,
@@ -88,7 +88,7 @@ impl Connection {
         }
     }
 
-    /// The socket, and what to wait for.
+    /// The socket, and the events to wait for.
     pub fn interest(&self) -> (&OwnedFd, PollFlags) {
         let write = if self.pending.is_empty() {
             PollFlags::empty()
@@ -98,12 +98,12 @@ impl Connection {
         (&self.socket, PollFlags::IN | write)
     }
 
-    /// Whether something is still to be sent.
+    /// Returns true if bytes are still to be sent.
     pub fn is_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Reads what is there; returns the whole messages among it.
+    /// Reads the available bytes. Returns the whole messages among them.
     pub fn receive(&mut self) -> Result<Vec<Heard>, End> {
         let mut buffer = [0; 4096];
         let mut heard = Vec::new();
@@ -129,7 +129,7 @@ impl Connection {
             Peer::Client => return Err(End::Garbled),
             Peer::Unknown => {}
         }
-        // Of another version only this is known of its first message.
+        // Of another version, only this part of the first message is known.
         let (version, _) = postcard::take_from_bytes::<u32>(&message).map_err(|_| End::Garbled)?;
         if version != VERSION {
             return Ok(Heard::OtherVersion);
@@ -156,12 +156,12 @@ impl Connection {
         self.flush()
     }
 
-    /// The first bytes that are sent have a descriptor with them.
+    /// Sends a descriptor with the first bytes that are sent.
     pub fn give(&mut self, gift: Arc<Placeholder>) {
         self.gift = Some(gift);
     }
 
-    /// Sends what the other side has room for.
+    /// Sends as many bytes as the other side has room for.
     pub fn flush(&mut self) -> Result<(), End> {
         while !self.pending.is_empty() {
             let sent = match &self.gift {

@@ -1,25 +1,25 @@
-//! What is refused at the server's socket, before the service thread hears of it: counted, and
-//! logged at the first, second, fourth... of its kind, so that who knocks all day does not fill
-//! the log. The poller counts, the service thread shows.
+//! Counters of refusals at the server's socket, before the service thread hears of them. The first,
+//! second, fourth... refusal of a kind is logged, so that a program that connects all day does not
+//! fill the log. The poller counts; the service thread shows the counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a connection was refused.
+/// The reason why a connection was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// What came is no message.
+    /// It sent an invalid message.
     Garbled,
     /// Another version of the protocol.
     Version,
-    /// A process of another user.
+    /// It is of another user.
     User,
-    /// As many connections as there may be.
+    /// There are too many connections.
     Crowd,
-    /// As many clients as there may be.
+    /// There are too many clients.
     Clients,
-    /// It connected, said nothing, and was in another's way.
+    /// It connected, said nothing, and had to make room for another.
     Silent,
-    /// No descriptor was left: it had to wait.
+    /// No descriptor was left, so it had to wait.
     Descriptors,
 }
 
@@ -49,7 +49,7 @@ impl Doors {
         }
     }
 
-    /// Kinds and counts, of those that there were.
+    /// Kinds and counts, of those that occurred.
     pub fn counts(&self) -> Vec<(String, u64)> {
         let counts = self.counts.iter().map(|n| n.load(Ordering::Relaxed));
         let named = NAMES.iter().zip(counts).filter(|(_, n)| *n > 0);

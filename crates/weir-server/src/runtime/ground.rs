@@ -1,8 +1,8 @@
 //! Memory behind the regions that this server shares with clients.
 //!
-//! The regions are sparse and others may fill their tmpfs: whoever then touches a page for the
-//! first time is killed by SIGBUS. So their heads get their memory when a region is made, and the
-//! tables as they are used ([`Platform::present`]).
+//! The regions are sparse, and other programs may fill their tmpfs. A process that then touches a
+//! page for the first time is killed by SIGBUS. So the head of a region gets its memory when the
+//! region is made, and the tables get theirs as they are used ([`Platform::present`]).
 //!
 //! [`Platform::present`]: crate::node::Platform::present
 
@@ -21,21 +21,21 @@ use crate::node::Table;
 /// A table in a region.
 #[derive(Clone, Copy, Debug)]
 pub struct Strip {
-    /// Where it begins, bytes.
+    /// Its beginning, bytes.
     pub at: u64,
     /// The size of an entry, bytes.
     pub entry: u64,
-    /// How many entries it has.
+    /// The number of its entries.
     pub count: u64,
 }
 
-/// A region and where its tables are.
+/// A region and the positions of its tables.
 #[derive(Debug)]
 pub struct Ground {
     path: PathBuf,
     memory: Present,
     tables: Vec<(Table, Strip, Cell<usize>)>,
-    /// That there is no room was said, and there was none since.
+    /// True if the lack of room was logged, and there was no room since.
     said: Cell<bool>,
 }
 
@@ -58,7 +58,7 @@ impl Ground {
         })
     }
 
-    /// Sees to it that there is memory behind a part of the region, before anything is in it.
+    /// Allocates memory for a part of the region, before it is used.
     pub fn lay(&self, at: u64, bytes: u64) -> Result<(), ServerError> {
         let laid = self.memory.ensure(at..at + bytes);
         laid.map_err(|errno| ServerError::Room {

@@ -1,4 +1,4 @@
-//! What the logic asks of the kernel: futexes, locks of placeholders, time.
+//! The services of the kernel for the logic: futexes, locks of placeholders, time.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -28,11 +28,11 @@ use crate::node::{Platform, Table};
 /// The kernel of this node.
 #[derive(Debug)]
 pub struct Kernel {
-    /// The directory that all virtual descriptors are.
+    /// The directory that all virtual descriptors refer to.
     placeholder: Arc<Placeholder>,
-    /// Where bytes of other nodes arrive.
+    /// The pool in which bytes of other nodes arrive.
     pool: Window,
-    /// Where the regions of clients are.
+    /// The directory of the clients' regions.
     shm_dir: PathBuf,
     /// Memory behind the tables.
     grounds: Vec<Ground>,
@@ -41,7 +41,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Opens what there is of an instance.
+    /// Opens the parts of an instance that the kernel needs.
     pub fn new(instance: &Instance, doors: Arc<Doors>) -> Result<Kernel, ServerError> {
         let pool = instance.pool()?;
         Ok(Kernel {
@@ -64,7 +64,7 @@ impl Platform for Kernel {
     }
 
     fn barrier(&self) {
-        // Where there is none, clients are told at their beginning to have barriers of their own.
+        // If the kernel has none, clients are told at their beginning to use barriers of their own.
         let _ = membarrier(MembarrierCommand::GlobalExpedited);
     }
 
@@ -100,7 +100,7 @@ impl Platform for Kernel {
     }
 
     fn remove_special(&self, ino: Ino) {
-        // Where nobody has used it, it is not there.
+        // It exists only if a process has used it.
         let path = self.shm_dir.join(SPECIAL).join(format!("{:016x}", ino.0));
         let _ = std::fs::remove_file(path.with_extension("name"));
         let _ = std::fs::remove_file(path);
@@ -118,7 +118,7 @@ impl Platform for Kernel {
     }
 
     fn program(&self, pid: u32) -> String {
-        // It may have ended: then it has no name.
+        // The process may have ended: then it has no name.
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
         name.unwrap_or_default().trim_end().to_owned()
     }
@@ -132,20 +132,21 @@ impl Platform for Kernel {
             l_pid: 0,
         };
         let asked = fcntl(&self.placeholder.watched, FcntlArg::F_OFD_GETLK(&mut lock));
-        // What cannot be asked is taken to live: nothing is taken away then.
+        // On an error the description counts as alive, so that nothing is taken away.
         asked.is_err() || i32::from(lock.l_type) != nix::libc::F_UNLCK
     }
 }
 
-/// Whether [`Platform::barrier`] reaches clients: since Linux 4.16, where no filter forbids it.
+/// Returns true if [`Platform::barrier`] reaches clients: since Linux 4.16, if no filter forbids
+/// it.
 pub fn has_barriers() -> bool {
     membarrier_query().contains(MembarrierQuery::GLOBAL_EXPEDITED)
         && membarrier(MembarrierCommand::GlobalExpedited).is_ok()
 }
 
-/// Wakes all that sleep on a word, in whatever process.
+/// Wakes all threads that sleep on a word, in any process.
 pub fn wake(word: &AtomicU32) {
-    // Fails only for addresses that are none.
+    // This fails only for invalid addresses.
     let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
 }
 
@@ -157,16 +158,16 @@ pub fn now_ns() -> i64 {
         .saturating_add(now.tv_nsec)
 }
 
-/// Descriptors that a server needs besides those of its clients and its connections with other
+/// Descriptors that a server needs besides those of its clients and of its connections with other
 /// servers: slabs of the file tier, tools.
 const OWN_DESCRIPTORS: u64 = 256;
-/// Connections with another server by which they ask each other, old ones that end included.
+/// Connections with another server for requests in both directions, including old ones that end.
 const CONNECTIONS_A_SERVER: u64 = 4;
 /// A connection, a process descriptor, and a region while it is being mapped.
 const DESCRIPTORS_A_CLIENT: u64 = 2;
 
-/// How many clients there can be, of `wanted`: each costs descriptors, of which there are made to
-/// be as many as may be. `servers` is how many there are.
+/// The number of clients that there can be, at most `wanted`. Each client costs descriptors; the
+/// limit of descriptors is raised as far as possible. `servers` is the number of servers.
 pub fn clients_allowed(wanted: usize, servers: u16) -> usize {
     raise_descriptor_limit();
     let limit = getrlimit(Resource::Nofile).current;

@@ -1,7 +1,7 @@
 //! The queues between the service thread and the poller.
 //!
-//! The service thread sleeps on the futex that clients ring, or, with the sockets of other servers,
-//! at a bell; the poller in poll(2). So each is woken in its own way.
+//! The service thread sleeps on the futex that clients ring. If it serves the sockets of other
+//! servers, it sleeps at a bell. The poller sleeps in poll(2). So each is woken in its own way.
 
 use std::sync::atomic::{fence, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
@@ -19,7 +19,7 @@ use super::kernel::wake;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Serial(pub u64);
 
-/// What the poller heard.
+/// An event that the poller reports.
 #[derive(Debug)]
 pub enum Event {
     /// A process wants to be a client.
@@ -28,12 +28,12 @@ pub enum Event {
         serial: Serial,
         /// The process.
         pid: u32,
-        /// Its kind, as its hello says.
+        /// The client's kind according to its hello.
         kind: ClientKind,
     },
     /// A tool connected.
     Tool(Serial),
-    /// A tool asks something.
+    /// A tool's request.
     Request(Serial, Vec<u8>),
     /// A client's connection ended; its process may live.
     HungUp(Serial),
@@ -43,37 +43,37 @@ pub enum Event {
     Stop,
 }
 
-/// What the service thread wants of the poller.
+/// A command of the service thread to the poller.
 #[derive(Debug)]
 pub enum Answer {
     /// Send this message.
     Send(Serial, Vec<u8>),
     /// Close the connection, and no longer watch the process.
     Close(Serial),
-    /// Send what is still to be sent, and end.
+    /// Send the pending bytes, and end.
     End,
 }
 
-/// What wakes the service thread, from any thread.
+/// Wakes the service thread, from any thread.
 #[derive(Clone, Debug)]
 pub struct Rouser {
     hub: &'static Hub,
-    /// The named pipe at which it waits, if it does.
+    /// The named pipe at which the thread waits, if it does.
     bell: Option<Arc<OwnedFd>>,
 }
 
 impl Rouser {
-    /// For a service thread that has a bell, or none.
+    /// Wakes a service thread with this bell, or without one.
     pub fn new(hub: &'static Hub, bell: Option<Arc<OwnedFd>>) -> Rouser {
         Rouser { hub, bell }
     }
 
-    /// Wakes it if it sleeps; what it is to find is there already.
+    /// Wakes the service thread if it sleeps. The caller has queued the thread's work before.
     pub fn rouse(&self) {
         fence(Ordering::SeqCst);
         match (self.hub.server_sleeps.swap(0, Ordering::SeqCst), &self.bell) {
             (0, _) => {}
-            // A pipe that is full was rung.
+            // A full pipe has been rung already.
             (SLEEPS_AT_BELL, Some(bell)) => drop(write(bell, &[1])),
             _ => wake(&self.hub.server_sleeps),
         }
@@ -122,7 +122,7 @@ impl ServiceBox {
         self.events.try_recv().ok()
     }
 
-    /// Tells the poller; it hears nothing more once it has ended.
+    /// Tells the poller. It hears nothing more once it has ended.
     pub fn tell(&self, answer: Answer) {
         if self.answers.send(answer).is_ok() {
             let _ = write(&*self.bell, &1u64.to_ne_bytes());
@@ -143,12 +143,12 @@ impl PollerBox {
         self.answers.try_recv().ok()
     }
 
-    /// Readable when there are answers.
+    /// The bell, which is readable when there are answers.
     pub fn bell(&self) -> &OwnedFd {
         &self.bell
     }
 
-    /// Makes the bell silent; answers told afterwards ring it again.
+    /// Silences the bell. Later answers ring it again.
     pub fn silence(&self) {
         let mut count = [0; 8];
         let _ = read(&*self.bell, &mut count);

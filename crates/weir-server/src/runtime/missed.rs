@@ -1,7 +1,7 @@
-//! Answers and bytes of other servers that did not come: the log names whose, by node, and is not
-//! filled by programs that go on asking.
+//! Answers and bytes of other servers that did not come. The log names those servers by node, and
+//! programs that go on asking do not fill it.
 //!
-//! Invariant: the first failure after one that succeeded is logged, then the second, fourth, ...
+//! Invariant: the first failure after a success is logged, then the second, fourth, ...
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use weir_core::types::Rank;
 use weir_fabric::bulk::{Landing, ReadError};
 
-/// What was missed of one server since it last answered.
+/// The failures of one server since its last answer.
 #[derive(Debug)]
 struct Peer {
     host: String,
@@ -24,7 +24,7 @@ struct Peer {
 pub struct Missed(Vec<Peer>);
 
 impl Missed {
-    /// Nothing was missed yet of these nodes' servers, by rank.
+    /// No failures yet, of the servers of these nodes, by rank.
     pub fn new(hosts: Vec<String>) -> Missed {
         let peer = |host| Peer {
             host,
@@ -40,7 +40,7 @@ impl Missed {
         peer.map_or("unknown", |peer| &peer.host)
     }
 
-    /// A call had no answer.
+    /// Notes that a call had no answer.
     pub fn no_answer(&self, rank: Rank, why: &dyn std::fmt::Display) {
         let Some(peer) = self.0.get(usize::from(rank.0)) else {
             return;
@@ -52,14 +52,14 @@ impl Missed {
         }
     }
 
-    /// A call had an answer.
+    /// Notes that a call had an answer.
     pub fn answered(&self, rank: Rank) {
         if let Some(peer) = self.0.get(usize::from(rank.0)) {
             peer.answers.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Notes what becomes of a read from a server.
+    /// Wraps a read from a server, so that its result is noted.
     pub fn watch(self: &Arc<Self>, rank: Rank, landing: Box<dyn Landing>) -> Box<dyn Landing> {
         Box::new(Watched {
             landing,
@@ -83,7 +83,7 @@ impl Missed {
     }
 }
 
-/// A landing whose end is noted.
+/// A landing that notes its result.
 struct Watched {
     landing: Box<dyn Landing>,
     rank: Rank,

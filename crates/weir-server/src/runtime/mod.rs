@@ -1,22 +1,21 @@
 //! One server's threads, socket and shared memory.
 //!
-//! The calling thread of [`serve`] becomes the *service thread*: it owns the
-//! [`Node`](crate::node::Node), answers clients' channels, and sleeps on one futex
-//! while nobody asks. The *poller* thread waits for connections, hangups and the ends
-//! of processes; it passes what it hears over a queue and wakes the service thread.
-//! Warmers (`weir-store`) make memory warm; they start only once clients may come.
+//! The thread that calls [`serve`] becomes the *service thread*. It owns the
+//! [`Node`](crate::node::Node), answers clients' channels, and sleeps on one futex while there are
+//! no requests. The *poller* thread waits for connections, hangups and the ends of processes. It
+//! passes these events over a queue and wakes the service thread. Warmers (`weir-store`) make
+//! memory warm; they start only once clients may come.
 //!
-//! Signals are the caller's affair: it sends `Stop` over a [`crate::control::Control`]
-//! connection.
+//! The caller handles signals: it sends `Stop` over a [`crate::control::Control`] connection.
 //!
 //! | file | subject |
 //! | --- | --- |
 //! | `regions` | making, mapping and removing shared memory |
-//! | `kernel` | what the logic asks of the kernel |
-//! | `recovery` | the journal, and coming after a server that was killed |
+//! | `kernel` | the services of the kernel for the logic |
+//! | `recovery` | the journal, and taking over from a server that was killed |
 //! | `storage` | `weir-store`'s tiers as the logic's space |
 //! | `mailbox` | the queues between the two threads |
-//! | `poller`, `connection`, `doors` | the socket's thread; what it refuses |
+//! | `poller`, `connection`, `doors` | the socket's thread; refused connections |
 //! | `service` | the service thread |
 //! | `reactor`, `missed` | the logic on it, with the fabric; servers that do not answer |
 
@@ -61,15 +60,15 @@ use recovery::{Remains, Whose};
 use regions::Instance;
 use service::Service;
 
-/// Why a server could not start, or ended badly.
+/// The reason why a server could not start, or ended with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// A directory or file could not be made.
     #[error("{path}: {error}")]
     Path {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: std::io::Error,
     },
     /// A region of shared memory could not be made or mapped.
@@ -77,15 +76,15 @@ pub enum ServerError {
     Map {
         /// Its file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: MapError,
     },
-    /// There is no room for what must be there.
+    /// There is no room for memory that the server needs.
     #[error("shared memory {path}: {errno}; free some of that file system, or choose another one with memory.directory")]
     Room {
         /// The file.
         path: PathBuf,
-        /// What allocating gave.
+        /// The error of the allocation.
         errno: Errno,
     },
     /// The tables of names do not fit their region: a bug.
@@ -96,37 +95,37 @@ pub enum ServerError {
     Socket {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The error.
         errno: Errno,
     },
-    /// The threads cannot be joined to each other.
+    /// The queues between the threads cannot be made.
     #[error("an event descriptor: {0}")]
     Event(Errno),
     /// A thread could not be started.
     #[error("starting a thread: {0}")]
     Thread(std::io::Error),
-    /// The process to watch is not there.
+    /// The process to watch does not exist.
     #[error("process {pid}, with which the server should end: {errno}")]
     Watched {
         /// The process.
         pid: u32,
-        /// Why.
+        /// The error.
         errno: Errno,
     },
-    /// Another server is there.
+    /// Another server uses the directory.
     #[error("{dir}: a server is there already ({errno})")]
     Taken {
-        /// Where.
+        /// The directory.
         dir: PathBuf,
-        /// Why its lock cannot be had.
+        /// The error of taking its lock.
         errno: Errno,
     },
-    /// What a killed server left is not whole.
+    /// The remains of a killed server are incomplete.
     #[error("{dir}: {why}; {}", recovery::advice(.dir))]
     Remains {
-        /// Where.
+        /// The directory.
         dir: PathBuf,
-        /// What is wrong.
+        /// The defect.
         why: String,
     },
     /// The journal of a killed server cannot be used, or none can be written.
@@ -134,10 +133,10 @@ pub enum ServerError {
     Journal {
         /// Its file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A setting that cannot be.
+    /// An invalid setting.
     #[error("{0}")]
     Setting(String),
 }
@@ -153,9 +152,8 @@ impl ServerError {
     }
 }
 
-/// Serves until somebody asks it to stop, or the watched process ends; calls `ready`
-/// once clients may connect. Returns the status at the end. Leaves nothing of its own
-/// behind in its directories, and removes those that it made.
+/// Serves until a client asks it to stop, or the watched process ends. Calls `ready` once clients
+/// may connect. Returns the status at the end. Removes its files and the directories that it made.
 pub fn serve(options: &Options, ready: impl FnOnce()) -> Result<ServerStatus, ServerError> {
     serve_as(options, None, ready)
 }
@@ -177,20 +175,20 @@ pub fn serve_as(
         ..options.clone()
     };
     let mut instance = Instance::create(options)?;
-    // Before anything is touched: what cannot be used stays as it is.
+    // This comes before any change: unusable remains stay as they are.
     let remains = recovery::look(&options.shm_dir, &whose)?;
     let took_up = remains.is_some();
     let settled = instance.settle_in(took_up);
     let served =
         settled.and_then(|()| serve_in(&instance, options, (whose, remains), several, ready));
-    // What was left by a killed server stays for another try.
+    // The remains of a killed server stay for another try.
     if served.is_ok() || !took_up {
         instance.remove();
     }
     served
 }
 
-/// Which server this is, of how many.
+/// This server's rank, and the number of servers.
 fn part(several: Option<&Several>) -> Result<Whose, ServerError> {
     let Some(several) = several else {
         return Ok(Whose {
@@ -209,7 +207,7 @@ fn part(several: Option<&Several>) -> Result<Whose, ServerError> {
     })
 }
 
-/// Tells clients of the settings that they act by.
+/// Tells clients the settings that concern them.
 fn tell_clients(hub: &Hub, options: &Options) {
     hub.audit.store(u32::from(options.audit), Ordering::Relaxed);
     hub.io_uring
@@ -321,7 +319,7 @@ fn serve_in(
         status
     });
     service.shut_down();
-    // A poller that panicked has said so; nothing more depends on it.
+    // A poller that panicked has logged it; nothing more depends on the poller.
     let _ = poller.join();
     status
 }

@@ -1,30 +1,31 @@
-//! How long the service thread watches for the next request before it sleeps.
+//! The time for which the service thread watches for the next request before it sleeps.
 //!
-//! A request to a server that watches on another processor takes less than a microsecond, one to a server that
-//! sleeps takes ten: two threads are woken. But who watches uses a processor that programs could use, all the more if
-//! they share it and cannot ask meanwhile. So the thread watches for long only while requests follow
-//! one another fast: after some in a row that did. Each time that it watched for long in vain it wants to
-//! see twice as many first.
+//! A request to a server that watches on another processor takes less than a microsecond. A request
+//! to a server that sleeps takes ten, because two threads are woken. But a thread that watches uses
+//! a processor that programs could use. This costs most if they share the processor, for then they
+//! cannot send requests meanwhile. So the thread watches for long only after some requests in a row
+//! followed one another fast. Each time it watched for long in vain, it needs twice as many of them
+//! first.
 
 use std::time::Duration;
 
 use weir_core::proto::ClientKind;
 
-/// For how many times the short time it may watch.
+/// The long time, as a multiple of the short one.
 const LONG: u32 = 10;
-/// The same after requests of a kernel mount: the program, the kernel and the mount's process take turns
-/// between two of them.
+/// The same after requests of a kernel mount: the program, the kernel and the mount's process take
+/// turns between two of them.
 const LONG_FOR_MOUNT: u32 = 40;
-/// After how many fast requests in a row it does.
+/// The number of fast requests in a row before it watches for long.
 const NEEDED: u32 = 4;
-/// The most that it wants to see after it watched in vain.
+/// The highest such number after it watched in vain.
 const MOST_NEEDED: u32 = 16;
 
-/// When to watch for long.
+/// Decides when to watch for long.
 #[derive(Debug)]
 pub struct Patience {
     short: Duration,
-    /// Requests that came in a row, each within the long time.
+    /// The number of requests in a row that came within the long time.
     fast: u32,
     needed: u32,
     /// The sender of the last request.
@@ -32,7 +33,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// That watches for so long at least; never, if that is 0.
+    /// A policy with the short time `short`; it never watches if that is 0.
     pub fn new(short: Duration) -> Patience {
         Patience {
             short,
@@ -42,12 +43,13 @@ impl Patience {
         }
     }
 
-    /// A request was served: of a kernel mount, or of a program or another server.
+    /// Notes that a request was served, and the kind of its sender. Another server counts as a
+    /// program.
     pub fn served(&mut self, kind: ClientKind) {
         self.last = kind;
     }
 
-    /// For how long to watch now.
+    /// The time for which to watch now.
     pub fn limit(&self) -> Duration {
         if self.is_long() {
             self.long()
@@ -56,21 +58,21 @@ impl Patience {
         }
     }
 
-    /// Something was asked for, so long after all was done that had been.
+    /// Notes that a request came `waited` after the last work was done.
     pub fn asked_after(&mut self, waited: Duration) {
         if waited > self.long() {
-            // It may have watched, and lost its processor meanwhile.
+            // The thread may have watched, and lost its processor meanwhile.
             self.watched_in_vain();
             self.fast = 0;
         } else if self.is_long() {
-            // It paid.
+            // Watching for long was useful.
             self.needed = NEEDED;
         } else {
             self.fast += 1;
         }
     }
 
-    /// It watched up to the limit, and nothing was asked for.
+    /// Notes that the thread watched up to the limit and no request came.
     pub fn watched_in_vain(&mut self) {
         if self.is_long() {
             self.fast = 0;
@@ -123,7 +125,7 @@ mod tests {
             assert_eq!(patience.limit(), SHORT * LONG);
             patience.watched_in_vain();
             assert_eq!(patience.limit(), SHORT);
-            // Watching for the short time says nothing.
+            // Watching for the short time is not counted.
             patience.watched_in_vain();
             assert_eq!(fast(&mut patience, (NEEDED << times) - 1), SHORT);
             patience.asked_after(SLOW);

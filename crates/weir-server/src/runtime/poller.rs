@@ -1,12 +1,12 @@
 //! The thread that waits for connections, hangups and the ends of processes.
 //!
-//! A client is gone when its process is: a killed process's socket may close a moment
-//! before its other descriptors, and a program may close all descriptors and live on.
-//! So each client has a process descriptor (pidfd) beside its connection; where the
-//! kernel has none (before 5.3), /proc is looked at after the hangup.
+//! A client is gone when its process is. A killed process's socket may close a moment before its
+//! other descriptors, and a program may close all descriptors and live on. So the poller keeps a
+//! process descriptor (pidfd) for each client beside its connection. If the kernel has none (before
+//! 5.3), the poller looks at /proc after the hangup.
 //!
-//! Within one round hangups are told before greetings: a program that became another
-//! one (exec) hung up before it greeted anew.
+//! Within one round hangups are reported before greetings: a program that became another one (exec)
+//! hung up before it greeted anew.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,23 +30,23 @@ use super::regions::Placeholder;
 use super::ServerError;
 use crate::options::Options;
 
-/// How often to look for what cannot be waited for.
+/// The interval of looks for events that cannot be waited for.
 const LOOK_AGAIN: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 50_000_000,
 };
 
-/// Who has said nothing for so long has to make room when there is no other.
+/// A connection that has said nothing for so long makes room when there is no other room.
 const MANNERS: Duration = Duration::from_secs(1);
 
-/// How to learn that a process has ended.
+/// The way to learn that a process has ended.
 #[derive(Debug)]
 enum Life {
-    /// Readable then.
+    /// It becomes readable when the process ends.
     Pidfd(OwnedFd),
-    /// Look at /proc, once it has hung up.
+    /// The process to look up in /proc, once it has hung up.
     Proc(u32),
-    /// It cannot be known (another pid namespace): its hangup must do.
+    /// The end cannot be known (another pid namespace): the hangup counts instead.
     Unknown,
 }
 
@@ -54,12 +54,12 @@ struct Poller {
     listener: OwnedFd,
     mailbox: PollerBox,
     connections: BTreeMap<Serial, Connection>,
-    /// Of clients, also of those that hung up.
+    /// The processes of clients, including those that hung up.
     lives: BTreeMap<Serial, Life>,
     watched: Option<OwnedFd>,
     next: u64,
     most: usize,
-    /// No descriptors left: accept later.
+    /// No descriptors are left: accept later.
     exhausted: bool,
     doors: Arc<Doors>,
     placeholder: Arc<Placeholder>,
@@ -100,7 +100,7 @@ fn open_pidfd(pid: u32) -> Result<OwnedFd, Errno> {
     pidfd_open(pid.ok_or(Errno::SRCH)?, PidfdFlags::empty())
 }
 
-/// What was ready.
+/// The sources that were ready.
 #[derive(Default)]
 struct Ready {
     accept: bool,
@@ -199,7 +199,7 @@ impl Poller {
         Ok(ready)
     }
 
-    /// Of the clients that hung up and have no process descriptor: whether there are
+    /// Looks at the clients that hung up and have no process descriptor. Returns true if there are
     /// none, and those that have ended.
     fn ended_by_proc(&self) -> (bool, Vec<Serial>) {
         let mut none = true;
@@ -258,7 +258,7 @@ impl Poller {
         }
         match heard {
             Heard::Request(bytes) => self.mailbox.tell(Event::Request(serial, bytes)),
-            // Whom the own user admitted is a client, and no more.
+            // Programs of admitted users may only be clients.
             Heard::Tool if !connection.is_own => {
                 self.connections.remove(&serial);
                 self.doors.refuse(Refusal::User, pid);
@@ -298,7 +298,7 @@ impl Poller {
                 self.lives.remove(&serial);
                 if let Some(connection) = self.connections.get_mut(&serial) {
                     connection.closing = true;
-                    // Nothing more is heard from it.
+                    // The server hears nothing more from it.
                     connection.peer = Peer::Unknown;
                     self.close_if_done(serial);
                 }
@@ -360,7 +360,8 @@ impl Poller {
             .insert(serial, Connection::new(socket, pid, is_own));
     }
 
-    /// Hangs up on the oldest connection that has not said what it is for, if it had time to.
+    /// Closes the oldest connection that has not said its kind in time. Returns false if there is
+    /// none.
     fn make_room(&mut self) -> bool {
         let silent = |connection: &Connection| {
             connection.peer == Peer::Unknown && connection.since.elapsed() >= MANNERS
@@ -374,7 +375,7 @@ impl Poller {
         true
     }
 
-    /// Sends what is still to be sent, for as long as a reader makes progress.
+    /// Sends the pending bytes, for as long as a reader makes progress.
     fn farewell(&mut self) {
         while let Some(answer) = self.mailbox.next() {
             self.answer(answer);

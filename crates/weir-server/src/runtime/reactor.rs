@@ -1,5 +1,5 @@
-//! The logic on the service thread, with the fabric to the other servers, if there are any. What
-//! waits for them waits in tasks of one pool, which runs whenever something came.
+//! The logic on the service thread, with the fabric to the other servers, if there are any. Work
+//! that waits for them waits in tasks of one pool, which runs when something came.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -34,35 +34,35 @@ use super::ServerError;
 use crate::cluster::{Answer, Cluster, LogBytes, Lost, Net};
 use crate::node::{Node, SharedPlace, Visit};
 
-/// How often what was written and not published is published, in ns.
+/// The interval of publishes, ns.
 const INTERVAL_NS: i64 = 1_000_000_000;
-/// How often room is looked for in the pool while somebody waits for it, in ns: clients give
-/// back places without a message.
+/// The interval of looks for room in the pool while a task waits for it, ns: clients give back
+/// places without a message.
 const ROOM_NS: i64 = 500_000;
-/// Slabs that a place may have, as far as others can ask for.
+/// The most slabs of a directory, as far as others can ask for them.
 const MAX_SLABS: u32 = 16 << 10;
 
-/// What makes a server one of several.
+/// The settings of a server that is one of several.
 #[derive(Debug)]
 pub struct Several {
-    /// Where it listens for the others.
+    /// The socket on which it listens for the others.
     pub listener: TcpListener,
-    /// Who they are.
+    /// The members of the instance.
     pub membership: Membership,
-    /// What the nodes of all are called, by rank.
+    /// The host names of all nodes, by rank.
     pub hosts: Vec<String>,
-    /// How long things may take.
+    /// The time limits.
     pub timing: Timing,
-    /// Its libfabric endpoint and those of all by rank, if that is what they talk over.
+    /// Its libfabric endpoint and the addresses of all by rank, if the servers talk over libfabric.
     pub endpoint: Option<(Bound, Vec<Vec<u8>>)>,
 }
 
-/// The way to the other servers.
+/// The connection to the other servers.
 struct Carrier {
     fabric: Rc<dyn Fabric>,
-    /// Its shorter way for bytes of logs, if it has one.
+    /// The direct way to bytes of logs, if the fabric has one.
     reads: Option<BulkReader>,
-    /// The same, where this thread serves its sockets, and the bell that wakes it there.
+    /// The fabric, if this thread serves its sockets, and the bell that wakes the thread there.
     driven: Option<(Rc<PolledTcp>, Arc<OwnedFd>)>,
 }
 
@@ -101,7 +101,7 @@ impl Several {
 }
 
 impl Carrier {
-    /// Looks for what has come since.
+    /// Looks for new messages.
     fn look(&self) {
         if let Some((driven, _)) = &self.driven {
             driven.look();
@@ -116,7 +116,7 @@ impl Carrier {
     }
 }
 
-/// The others of a server that is the only one.
+/// The other servers of a server that is the only one.
 struct NoOthers;
 
 impl Net for NoOthers {
@@ -125,7 +125,7 @@ impl Net for NoOthers {
     }
 }
 
-/// Whom each call asked, and who waits for it.
+/// The server that each call asked, and the task that waits for the answer.
 type Waiting = Rc<RefCell<HashMap<CallId, (Rank, oneshot::Sender<Result<Answer, Lost>>)>>>;
 type Outbox = Rc<RefCell<Vec<(Serial, Vec<u8>)>>>;
 
@@ -223,23 +223,23 @@ pub struct Reactor {
     cluster: Cluster<Kernel>,
     pool: LocalPool,
     spawner: LocalSpawner,
-    /// `None`: there are no others.
+    /// `None`: there are no other servers.
     carrier: Option<Carrier>,
     waiting: Waiting,
     missed: Arc<Missed>,
     outbox: Outbox,
-    /// Clients asked something that others may have to be asked for.
+    /// True if a client made a request that may need the other servers.
     asked: bool,
     caught_up_ns: i64,
 }
 
-/// The parts of a running server that its logic is put together with.
+/// The parts from which the logic of a running server is made.
 pub struct ServerParts<'a> {
     /// Its own tables.
     pub node: Rc<RefCell<Node<'static, Kernel>>>,
     /// Its rank.
     pub rank: Rank,
-    /// How many servers there are.
+    /// The number of servers.
     pub servers: u16,
     /// Wakes the service thread.
     pub rouser: Rouser,
@@ -250,7 +250,7 @@ pub struct ServerParts<'a> {
 }
 
 impl Reactor {
-    /// Puts the logic together, and connects it to the other servers.
+    /// Makes the logic, and connects it to the other servers.
     pub fn new(others: Option<Several>, parts: ServerParts<'_>) -> Result<Reactor, ServerError> {
         let ServerParts { node, instance, .. } = parts;
         let storage: Vec<(&Path, u32)> = instance
@@ -285,7 +285,7 @@ impl Reactor {
         let spawn = {
             let spawner = spawner.clone();
             move |task| {
-                // Fails only when the pool is gone, and with it the server.
+                // This fails only when the pool is gone, and with it the server.
                 let _ = spawner.spawn_local(task);
             }
         };
@@ -304,18 +304,18 @@ impl Reactor {
         })
     }
 
-    /// Takes up what a server knew that was killed, and tells the others that it is back.
+    /// Takes up the shared state of a killed server, and tells the others that it is back.
     pub fn take_up(&self, before: journal::Cluster) {
         self.cluster.take_up(before);
         self.spawn(self.cluster.announce());
     }
 
-    /// Shows what is not the node's own.
+    /// Shows all state that is not the node's own.
     pub fn for_each_item(&self, visit: Visit<'_>) {
         self.cluster.for_each_item(visit);
     }
 
-    /// Shows some of that; see [`crate::node::ShowShared`].
+    /// Shows some of that state; see [`crate::node::ShowShared`].
     pub fn show_shared(&self, at: Option<SharedPlace>, visit: Visit<'_>) -> Option<SharedPlace> {
         let Some(at) = at else {
             self.cluster.show_publishing(visit);
@@ -324,8 +324,8 @@ impl Reactor {
         self.cluster.show_some(at, visit)
     }
 
-    /// Takes what came from others and runs what can run; false if there was nothing. A thread that
-    /// is about to sleep need not `look` for what has come since: that ends the sleep.
+    /// Takes messages from other servers and runs the tasks that can run; false if there were none.
+    /// A thread that is about to sleep need not `look` for new messages: they end the sleep.
     pub fn step(&mut self, look: bool) -> bool {
         let Some(carrier) = &self.carrier else {
             return false;
@@ -375,7 +375,7 @@ impl Reactor {
                         bulk: message.bulk,
                     }
                 });
-                // Whoever asked may have been dropped.
+                // The task that asked may have been dropped.
                 let _ = sender.send(answer.map_err(|why| {
                     self.missed.no_answer(to, &why);
                     Lost(to)
@@ -393,7 +393,7 @@ impl Reactor {
         }
     }
 
-    /// Runs what can run, and sends what it has to say to others.
+    /// Runs the tasks that can run, and sends their messages to other servers.
     fn run(&mut self) {
         self.pool.run_until_stalled();
         if let Some((driven, _)) = self.driven() {
@@ -405,8 +405,8 @@ impl Reactor {
         self.carrier.as_ref()?.driven.as_ref()
     }
 
-    /// True if [`Reactor::sleep`] is where this thread is to sleep. What the bell was rung for so
-    /// far is looked at after this, and what it is rung for from then on ends the sleep.
+    /// Returns true if this thread must sleep in [`Reactor::sleep`]. The thread looks for earlier
+    /// rings of the bell after this call; later ones end the sleep.
     pub fn has_bell(&self) -> bool {
         let Some((driven, bell)) = self.driven() else {
             return false;
@@ -418,7 +418,8 @@ impl Reactor {
         true
     }
 
-    /// Sleeps until something comes from other servers, or the bell is rung, or for so many ns.
+    /// Sleeps until a message comes from other servers, the bell is rung, or `due_ns` ns have
+    /// passed.
     pub fn sleep(&self, due_ns: Option<i64>) {
         if let Some((driven, _)) = self.driven() {
             let due = due_ns.and_then(|ns| u64::try_from(ns).ok());
@@ -427,29 +428,29 @@ impl Reactor {
     }
 
     fn spawn(&self, task: impl std::future::Future<Output = ()> + 'static) {
-        // The pool lives as long as this.
+        // The pool lives as long as this reactor.
         let _ = self.spawner.spawn_local(task);
     }
 
-    /// Does what a client asks for; true if there was anything.
+    /// Serves a client's notes and requests; true if there was anything.
     pub fn poll_client(&mut self, id: ClientId, now_ns: i64) -> bool {
         let any = self.cluster.poll_client(id, now_ns);
-        // A server without others has done all of it.
+        // Without other servers the work is already complete.
         self.asked |= any && self.carrier.is_some();
         any
     }
 
-    /// Takes in what nobody rang for.
+    /// Takes notes that rang no bell.
     pub fn idle(&self, now_ns: i64) {
         self.cluster.idle(now_ns);
     }
 
-    /// A client's process is gone.
+    /// Ends a client whose process is gone.
     pub fn client_gone(&self, id: ClientId, now_ns: i64) {
         self.cluster.client_gone(id, now_ns);
     }
 
-    /// Does what a tool asks for; the answer is in [`Reactor::answers`] some time.
+    /// Serves a tool's request. The answer appears in [`Reactor::answers`] later.
     pub fn serve_tool(&mut self, serial: Serial, request: Vec<u8>, now_ns: i64) {
         self.cluster.tick(now_ns);
         let (cluster, outbox) = (self.cluster.clone(), Rc::clone(&self.outbox));
@@ -470,7 +471,7 @@ impl Reactor {
         self.outbox.take()
     }
 
-    /// Publishes what is due; when the next look is due, in ns, if there is anything to
+    /// Publishes when it is time. Returns the time until the next call, ns, if there is anything to
     /// publish or to let go of.
     pub fn catch_up(&mut self, now_ns: i64) -> Option<i64> {
         if now_ns - self.caught_up_ns >= INTERVAL_NS {

@@ -1,16 +1,16 @@
-//! Coming after a server that was killed, in its directories.
+//! Taking over from a killed server, in its directories.
 //!
-//! Nothing that it left is removed or changed before the journal that says the same, and what
-//! clients wrote since, has taken the old one's place: who is killed in here is itself come
-//! after.
+//! The server removes or changes nothing of the remains until a new journal has replaced the old
+//! one. The new journal has the content of the old one and the records that clients wrote since. So
+//! a server that is killed during the recovery can itself be recovered.
 //!
-//! 1. The journal is read.
-//! 2. The region `open` is set aside as `open.old`, unless it is that already. Clients of
-//!    before are stopped: in it that is said, their claims end, and the tables of names that
-//!    they have mapped are made to be believed no more. So a write or close that returns after
-//!    this fails, and what returned before is in the cells.
-//! 3. A node is made of the journal, and takes in what is in cells and rings.
-//! 4. The journal is begun anew; `open.old` goes.
+//! 1. The server reads the journal.
+//! 2. It renames the region `open` to `open.old`, unless that exists already. It stops the clients
+//!    of the killed server: it marks the region as stopped, ends the claims, and makes the tables
+//!    of names that they have mapped void. So a write or close that returns after this fails, and
+//!    the record of one that returned before is in the cells.
+//! 3. It makes a node from the journal, and harvests the cells and rings.
+//! 4. It begins the journal anew, and removes `open.old`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,20 +28,20 @@ use super::storage::Storage;
 use super::{regions, ServerError};
 use crate::node::{stop_clients, Identity, Journal, Node, OpenRegion, Visit};
 
-/// After the journal was given up another one is tried so often.
+/// The least time between two tries to begin another journal after the journal was given up.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The file of the node's journal.
 struct File {
     file: JournalFile,
-    /// When it was last begun anew, and how long it was then.
+    /// The time at which it was last begun anew, and its length then.
     begun: Option<(Instant, usize)>,
 }
 
 impl Journal for File {
     fn append(&mut self, items: &[u8]) {
         if let Err(error) = self.file.append(items) {
-            // Once: afterwards there is no journal.
+            // This is logged once: afterwards there is no journal.
             if error != weir_store::journal::JournalFileError::GivenUp {
                 tracing::error!(%error, "the journal is given up: a server that is killed now cannot be started again");
             }
@@ -92,24 +92,24 @@ impl Journal for File {
     }
 }
 
-/// What a server left that was killed.
+/// The remains of a killed server.
 pub struct Remains {
     replayed: Replayed,
     path: PathBuf,
 }
 
-/// Whose journal it is.
+/// The owner of a journal.
 #[derive(Clone, Copy, Debug)]
 pub struct Whose {
     /// The server.
     pub rank: Rank,
-    /// Among how many.
+    /// The number of servers.
     pub servers: u16,
     /// The instance; zeros with one server.
     pub instance: [u8; 16],
 }
 
-/// Reads what was left in `shm_dir`; `None` if nothing was.
+/// Reads the remains in `shm_dir`; `None` if there are none.
 pub fn look(shm_dir: &Path, whose: &Whose) -> Result<Option<Remains>, ServerError> {
     let path = shm_dir.join(JOURNAL);
     let unusable = |why: String| ServerError::Journal {
@@ -142,7 +142,7 @@ pub fn look(shm_dir: &Path, whose: &Whose) -> Result<Option<Remains>, ServerErro
     Ok(Some(Remains { replayed, path }))
 }
 
-/// Makes the node that comes after the one that was killed.
+/// Makes the node that takes over from the killed one.
 pub fn take_up(
     instance: &Instance,
     remains: Remains,
@@ -181,7 +181,7 @@ pub fn take_up(
     Ok((node, std::mem::take(&mut state.cluster)))
 }
 
-/// Begins a node's journal, with what it knows now.
+/// Begins a node's journal, with its present state.
 pub fn begin_journal(
     instance: &Instance,
     node: &mut Node<'static, Kernel>,
@@ -208,7 +208,7 @@ pub fn begin_journal(
     Ok(())
 }
 
-/// The text that says what can be done about remains that cannot be used.
+/// The text that explains how to proceed with remains that cannot be used.
 pub fn advice(shm_dir: &Path) -> String {
     let path = regions::text(&shm_dir.join(JOURNAL)).unwrap_or_default();
     format!("nothing was changed; to give up what the killed server held, remove {path} and start again")

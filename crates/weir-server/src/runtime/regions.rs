@@ -5,8 +5,8 @@
 //!         client-<id>       one a client         SHM_DIR/cwd/    working directories
 //!         pool              bytes of other nodes         bell  wakes a server that waits for others
 //!         slab-<n>          the memory tier      STORAGE/slab-<n>  the file tier
-//!         journal           all changes          SHM_DIR/open.old  while a killed server is come after
-//! RUN_DIR/server.sock       RUN_DIR/shm, prefix  links that say where that is
+//!         journal           all changes          SHM_DIR/open.old  during a recovery
+//! RUN_DIR/server.sock       RUN_DIR/shm, prefix  links to that directory and to the mount
 //! ```
 
 use std::fs::DirBuilder;
@@ -49,14 +49,15 @@ use crate::frame::SOCKET;
 use crate::node::{ClientMemory, OpenRegion, Table};
 use crate::options::Options;
 
-/// The directory that all virtual descriptors are, while it is made.
+/// The directory that all virtual descriptors refer to, while it is made.
 const PLACEHOLDER: &str = "ph";
 const PLACEHOLDER_MODE: Mode = Mode::RWXU
     .union(Mode::RGRP)
     .union(Mode::XGRP)
     .union(Mode::ROTH)
     .union(Mode::XOTH);
-/// Where clients make the directories that stand for their current ones, and remove them at once.
+/// The directory in which clients make the directories that stand for their current ones, and
+/// remove them at once.
 pub(super) const WORKING_DIRS: &str = "cwd";
 pub(super) const OPEN: &str = "open";
 const OPEN_BEFORE: &str = "open.old";
@@ -68,7 +69,7 @@ const BACKLOG: i32 = 1024;
 const OFDS: usize = 1 << 20;
 const BLOCKS: usize = 1 << 18;
 const CELLS: usize = 1 << 19;
-/// The pool for bytes of other nodes has this share of the machine's memory, and at most so much.
+/// The pool for bytes of other nodes has this share of the machine's memory, with an upper limit.
 const POOL_SHARE: u64 = 128;
 const POOL_MOST: u64 = 512 << 20;
 const _: () = assert!(OFDS.is_multiple_of(BATCH as usize));
@@ -81,29 +82,29 @@ pub struct Instance {
     storage: Vec<PathBuf>,
     max_files: u32,
     prefix: String,
-    /// Directories that were not there before.
+    /// The directories that this server made.
     made: Vec<PathBuf>,
-    /// Held for the server's life, so that nobody comes after one that lives.
+    /// Held for the server's life, so that no server takes over from one that lives.
     lock: Option<OwnedFd>,
     claim: Option<Region>,
     placeholder: Option<Arc<Placeholder>>,
 }
 
-/// The directory that all virtual descriptors of a server's clients are. It has no name any more, so
-/// that nobody, root neither, can make anything in it: what is not weir's own and tries gets an error,
-/// and leaves no file that nobody sees.
+/// The directory that all virtual descriptors of a server's clients refer to. It has no name any
+/// more, so that no process, not even one of root, can make anything in it. A program without weir
+/// that tries gets an error, and leaves no hidden file.
 #[derive(Debug)]
 pub struct Placeholder {
-    /// For the locks of clients, which are looked at.
+    /// For the locks of clients, which the server looks at.
     pub watched: OwnedFd,
-    /// For clients, who open it anew: an O_PATH description, with which they can do no more.
+    /// For clients, which open it anew: an O_PATH description, with which they can do no more.
     pub given: OwnedFd,
 }
 
 impl Placeholder {
     fn make(path: &Path) -> Result<Placeholder, ServerError> {
         let failed = |error: &std::io::Error| ServerError::path(path, error);
-        // In one that is removed with it: what is made by way of `..` is refused too.
+        // The parent is removed with it: then making anything by way of `..` is refused too.
         let inner = path.join(PLACEHOLDER);
         private_dir(path)?;
         private_dir(&inner)?;
@@ -116,20 +117,20 @@ impl Placeholder {
             given: open_as(OFlags::PATH)?,
         };
         std::fs::remove_dir(&inner).map_err(|error| failed(&error))?;
-        // Nobody comes to it by a path, and a client that has changed its user opens it anew, too.
+        // It has no path any more. A client that has changed its user opens it anew, too.
         fchmod(&placeholder.watched, PLACEHOLDER_MODE).map_err(|error| failed(&error.into()))?;
         std::fs::remove_dir(path).map_err(|error| failed(&error))?;
         Ok(placeholder)
     }
 }
 
-/// A client's region as it is mapped here.
+/// A client's region, mapped.
 #[derive(Debug)]
 pub struct ClientRegion(Mapping);
 
 impl ClientMemory for ClientRegion {
     fn part<T: ShmRecord>(&self, offset: usize, count: usize) -> &[T] {
-        // Offsets and counts are of the layout that the region was made with.
+        // Offsets and counts are of the layout with which the region was made.
         self.0
             .slice(offset, count)
             .expect("the layout fits the region")
@@ -178,8 +179,8 @@ impl Instance {
         Ok(())
     }
 
-    /// Makes the `open` region and what else is there once a server. What a killed one left
-    /// is set aside first, if it is to be taken up.
+    /// Makes the `open` region and the other files that a server has once. If the remains of a
+    /// killed server are to be taken up, sets them aside first.
     pub fn settle_in(&mut self, take_up: bool) -> Result<(), ServerError> {
         if take_up {
             self.set_aside()?;
@@ -195,8 +196,8 @@ impl Instance {
         Ok(())
     }
 
-    /// Links that spare clients a connection. Where they cannot be made (a file of that
-    /// name is in the way) clients ask instead.
+    /// Makes links that save clients a connection. If they cannot be made (a file of that name is
+    /// in the way), clients ask instead.
     fn make_links(&self) {
         self.remove_links();
         if self.shm_dir.is_absolute() {
@@ -205,7 +206,7 @@ impl Instance {
         }
     }
 
-    /// Makes room for new regions; what is needed of the old ones stays.
+    /// Makes room for new regions, and keeps the old ones that are needed.
     fn set_aside(&self) -> Result<(), ServerError> {
         let (now, before) = (self.shm_dir.join(OPEN), self.shm_dir.join(OPEN_BEFORE));
         let removed = |path: &Path, done: std::io::Result<()>| match done {
@@ -215,7 +216,7 @@ impl Instance {
             _ => Ok(()),
         };
         if before.exists() {
-            // Of one that was killed while it came after another: nobody came to it.
+            // This region is of a server that was killed during its recovery: it had no clients.
             removed(&now, std::fs::remove_file(&now))?;
         } else {
             std::fs::rename(&now, &before).map_err(|error| ServerError::path(&now, &error))?;
@@ -223,21 +224,22 @@ impl Instance {
         let socket = self.run_dir.join(SOCKET);
         removed(&socket, std::fs::remove_file(&socket))?;
         for name in [PLACEHOLDER, WORKING_DIRS] {
-            // Descriptors of before keep the old ones; locks on them must not meet new ones.
+            // Descriptors of earlier clients keep the old ones; locks on them must not meet new
+            // ones.
             let path = self.shm_dir.join(name);
             removed(&path, std::fs::remove_dir_all(&path))?;
         }
         Ok(())
     }
 
-    /// The directory that all virtual descriptors are, once the server has settled in.
+    /// The directory that all virtual descriptors refer to, once the server has settled in.
     pub fn placeholder(&self) -> Result<Arc<Placeholder>, ServerError> {
         let gone =
             || ServerError::path(&self.shm_dir.join(PLACEHOLDER), &ErrorKind::NotFound.into());
         self.placeholder.clone().ok_or_else(gone)
     }
 
-    /// The `open` region of the server before.
+    /// The `open` region of the killed server.
     pub fn open_of_before(&self) -> Result<OpenRegion<'static>, ServerError> {
         let layout = open_layout(OFDS, BLOCKS, CELLS);
         let parts = self.leak_existing(OPEN_BEFORE, layout.bytes)?;
@@ -269,7 +271,7 @@ impl Instance {
         Mapping::new(&file, len).map_err(failed)
     }
 
-    /// Lets nobody believe the tables of names of the server before, and takes them away.
+    /// Makes the killed server's tables of names void, and removes them.
     pub fn condemn_names(&self) {
         let max_files = self.max_files_of_before();
         let condemned = max_files.and_then(|max_files| {
@@ -296,13 +298,13 @@ impl Instance {
         Some(header.max_inodes())
     }
 
-    /// A client's region of before.
+    /// The region of a client of the killed server.
     pub fn client_region_of_before(&self, id: ClientId) -> Option<ClientRegion> {
         let region = self.map_existing(&client_file(id), client_layout().bytes);
         region.ok().map(ClientRegion)
     }
 
-    /// Removes what only the server before needed; the regions of `keep` stay.
+    /// Removes the files that only the killed server needed, except the regions of `keep`.
     pub fn clear_what_was_before(&self, keep: &[ClientId]) {
         let _ = std::fs::remove_file(self.shm_dir.join(OPEN_BEFORE));
         let Ok(entries) = std::fs::read_dir(&self.shm_dir) else {
@@ -318,17 +320,17 @@ impl Instance {
         }
     }
 
-    /// Where the socket is.
+    /// The directory of the socket.
     pub fn run_dir(&self) -> &Path {
         &self.run_dir
     }
 
-    /// Where shared memory is.
+    /// The directory of shared memory.
     pub fn shm_dir(&self) -> &Path {
         &self.shm_dir
     }
 
-    /// Where file-tier slabs are.
+    /// The directories of file-tier slabs.
     pub fn storage_dirs(&self) -> &[PathBuf] {
         &self.storage
     }
@@ -423,7 +425,7 @@ impl Instance {
         Ground::of(&self.shm_dir.join(NAMES), &tables)
     }
 
-    /// Memory behind all that is shared with clients and grows.
+    /// Memory behind everything that is shared with clients and grows.
     pub fn grounds(&self, pool_bytes: usize) -> Result<Vec<Ground>, ServerError> {
         let pool = Strip {
             at: 0,
@@ -434,7 +436,7 @@ impl Instance {
         Ok(vec![self.open_ground()?, self.names_ground()?, pool])
     }
 
-    /// Makes tables of names, with nothing in them, and with memory for so much.
+    /// Makes empty tables of names, with memory for `used`.
     pub fn new_names(&self, rank: Rank, used: Reach) -> Result<Tables<'static>, ServerError> {
         let layout = layout(self.max_files);
         let parts = self.leak_new(NAMES, layout.file_bytes)?;
@@ -472,8 +474,8 @@ impl Instance {
             .map_err(|error| ServerError::Tables(error.to_string()))
     }
 
-    /// Makes the pool for bytes of other nodes, or takes over the one of the server before,
-    /// which processes have mapped.
+    /// Makes the pool for bytes of other nodes, or takes over that of the killed server, which
+    /// processes have mapped.
     pub fn pool(&self) -> Result<Window, ServerError> {
         let before = std::fs::metadata(self.shm_dir.join(POOL)).ok();
         let before = before.and_then(|file| usize::try_from(file.len()).ok());
@@ -485,7 +487,7 @@ impl Instance {
         Ok(mapping.leak_window())
     }
 
-    /// Makes the bell, or takes over the one of the server before.
+    /// Makes the bell, or takes over that of the killed server.
     pub fn bell(&self) -> Result<OwnedFd, ServerError> {
         let path = self.shm_dir.join(BELL);
         let name = path.as_os_str().as_bytes();
@@ -495,7 +497,8 @@ impl Instance {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(failed(errno)),
         }
-        // For writing too: with a writer it has no end when the clients are gone.
+        // It is opened for writing too: a pipe with a writer has no end of file when the clients
+        // are gone.
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         open(name, flags, Mode::empty()).map_err(failed)
     }
@@ -535,8 +538,7 @@ impl Instance {
         })
     }
 
-    /// Removes what is the instance's: its files, and the directories that it made.
-    /// What is not its own stays.
+    /// Removes the instance's files, and the directories that it made. Other files stay.
     pub fn remove(&self) {
         if self.claim.is_some() {
             self.remove_files();
@@ -601,7 +603,7 @@ impl Parts {
     }
 }
 
-/// Makes a directory for this user alone; false if it was there.
+/// Makes a directory for this user alone; false if it existed.
 fn private_dir(path: &Path) -> Result<bool, ServerError> {
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => Ok(true),
@@ -627,7 +629,7 @@ fn remove_files(dir: &Path, names: &[&str], prefixes: &[&str]) {
     }
 }
 
-/// A pool for this machine: what is not used of it takes no memory.
+/// The size of the pool for this machine. Its unused part takes no memory.
 fn pool_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     let memory = info.totalram.saturating_mul(info.mem_unit.into());
@@ -639,7 +641,7 @@ pub(super) fn client_file(id: ClientId) -> String {
     format!("client-{}", id.0)
 }
 
-/// A path as it can be told in a message.
+/// A path as text for a message to clients.
 pub fn text(path: &Path) -> Result<String, ServerError> {
     path.to_str()
         .map(str::to_owned)

@@ -1,11 +1,11 @@
-//! The service thread: answers clients' channels and what the poller heard, and sleeps.
+//! The service thread: answers clients' channels and the poller's events, and sleeps.
 //!
-//! Going to sleep: say so (`server_sleeps` = 1), fence, look once more at all that may
-//! wake it, and only then sleep on that word. Whoever rings sets its bell first and
-//! then looks whether the server sleeps. So one of the two sees the other.
+//! To sleep, the thread stores its intent (`server_sleeps` = 1), passes a fence, looks once more at
+//! everything that may wake it, and only then sleeps on that word. A client that rings sets its
+//! bell first and then looks if the server sleeps. So one of the two sees the other.
 //!
-//! One of several servers sleeps over the sockets of the others and a named pipe, so that what
-//! they ask and answer comes without another thread; then whoever rings writes to the pipe.
+//! One of several servers sleeps over the sockets of the others and a named pipe, so that their
+//! requests and answers come without another thread. Then a client that rings writes to the pipe.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ use super::reactor::Reactor;
 use super::regions::Instance;
 use crate::node::Node;
 
-/// Looks at the bells between two looks at the clock.
+/// The number of looks at the bells between two looks at the clock.
 const LOOKS: u32 = 32;
 
 /// The service thread's state.
@@ -42,11 +42,11 @@ pub struct Service<'a> {
     instance: &'a Instance,
     welcome: Welcome,
     patience: Patience,
-    /// When all was done that had been asked for.
+    /// The time at which all requested work was done.
     done: Instant,
-    /// Connections of clients.
+    /// The clients by connection.
     clients: HashMap<Serial, ClientId>,
-    /// Bell words in use.
+    /// The number of bell words in use.
     bells: usize,
     stop: bool,
 }
@@ -77,11 +77,11 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Serves until it is to stop; the status at the end.
+    /// Serves until it must stop. Returns the status at the end.
     pub fn run(&mut self) -> ServerStatus {
         while !self.stop {
-            // `work` may find that it is to stop when nothing else is left: what asked for it
-            // came in `sleep`.
+            // `work` may learn of a stop when it has nothing else to do: the request for it came in
+            // `sleep`.
             let worked = self.work() || self.stop;
             let more = self.renew_journal();
             if worked {
@@ -98,7 +98,7 @@ impl<'a> Service<'a> {
         self.reactor.status()
     }
 
-    /// A step of beginning the journal anew; whether the next one is due.
+    /// Does a step of beginning the journal anew. Returns true if the next one is due.
     fn renew_journal(&mut self) -> bool {
         let reactor = &self.reactor;
         self.node
@@ -114,13 +114,13 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Refuses whatever comes, and lets the poller end.
+    /// Refuses all further requests, and lets the poller end.
     pub fn shut_down(&mut self) {
         self.node.borrow_mut().stop();
         self.mailbox.tell(Answer::End);
     }
 
-    /// Does all that was asked for; false if nothing was.
+    /// Does all requested work; false if there was none.
     fn work(&mut self) -> bool {
         let mut worked = false;
         while let Some(event) = self.mailbox.next() {
@@ -151,7 +151,7 @@ impl<'a> Service<'a> {
         self.reactor.poll_client(id, now_ns());
     }
 
-    /// Takes what came from other servers; false if nothing did.
+    /// Takes messages from other servers; false if there were none.
     fn step(&mut self, look: bool) -> bool {
         let stepped = self.reactor.step(look);
         if stepped {
@@ -161,7 +161,7 @@ impl<'a> Service<'a> {
         stepped
     }
 
-    /// Sends tools what they asked for.
+    /// Sends tools the answers to their requests.
     fn send_answers(&self) {
         for (serial, reply) in self.reactor.answers() {
             self.mailbox.tell(Answer::Send(serial, reply));
@@ -173,7 +173,8 @@ impl<'a> Service<'a> {
         bells.iter().any(|word| word.load(Ordering::SeqCst) != 0)
     }
 
-    /// Waits a little without sleeping: who asked once often asks again. See [`Patience`].
+    /// Waits a little without sleeping: a client that asked once often asks again. See
+    /// [`Patience`].
     fn watch(&mut self) {
         self.done = Instant::now();
         let limit = self.patience.limit();
@@ -198,7 +199,7 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Sleeps until rung for, or for so many ns.
+    /// Sleeps until a client rings, or until `due_ns` ns have passed.
     fn sleep(&mut self, due_ns: Option<i64>) {
         let sleeps = &self.hub.server_sleeps;
         let at_bell = self.reactor.has_bell();
@@ -226,7 +227,7 @@ impl<'a> Service<'a> {
             tv_sec: ns / 1_000_000_000,
             tv_nsec: ns % 1_000_000_000,
         });
-        // A client may have set the word to 0 by any store: the bell is what counts.
+        // A client may have set the word to 0 by any store: only the bell counts.
         while !self.is_rung() && sleeps.load(Ordering::SeqCst) == how {
             let woken = futex::wait(sleeps, futex::Flags::empty(), how, due.as_ref());
             if woken == Err(Errno::TIMEDOUT) {
@@ -244,8 +245,8 @@ impl<'a> Service<'a> {
             Event::Request(serial, bytes) => {
                 self.reactor.serve_tool(serial, bytes, now_ns());
                 self.send_answers();
-                // At once: an event that `sleep` took is followed by no look of `work`'s that
-                // would keep the thread from sleeping on.
+                // Look at once: after an event that `sleep` took, no look in `work` would keep the
+                // thread from sleeping again.
                 self.stop |= self.node.borrow().stopping();
             }
             Event::HungUp(serial) => {
@@ -292,7 +293,7 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Says why a client is not taken in.
+    /// Tells a process why it is not accepted as a client.
     fn turn_away(&self, serial: Serial, why: ClientId) {
         let refused = Welcome {
             client: why,
@@ -302,8 +303,8 @@ impl<'a> Service<'a> {
         self.mailbox.tell(Answer::Close(serial));
     }
 
-    /// A process that connects anew after it hung up has become another program: what
-    /// it was before writes no more.
+    /// Ends earlier clients of a process. A process that connects anew after it hung up has become
+    /// another program, and no longer writes as the earlier one.
     fn bury_predecessors(&mut self, pid: u32) {
         let earlier: Vec<Serial> = self
             .clients

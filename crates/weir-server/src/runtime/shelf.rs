@@ -1,4 +1,4 @@
-//! The server's own slabs, for other servers: sent straight from the mappings.
+//! The server's own slabs for other servers, sent straight from the mappings.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -20,12 +20,11 @@ use crate::options::Options;
 pub struct Storage {
     tiers: Tiers<DirBacking>,
     names: Vec<String>,
-    /// False until it is known what was there before.
+    /// False until the accounts of an earlier server are known.
     counts: bool,
 }
 
-/// Opens the storage of an instance: new, or with the slabs that a server left which was
-/// killed.
+/// Opens the storage of an instance: new, or with the slabs of a killed server.
 pub fn open(instance: &Instance, options: &Options, take_up: bool) -> Result<Storage, ServerError> {
     let dirs: Vec<&Path> = instance
         .storage_dirs()
@@ -70,7 +69,7 @@ pub fn open(instance: &Instance, options: &Options, take_up: bool) -> Result<Sto
 }
 
 impl Storage {
-    /// What the warmers work from.
+    /// The board from which the warmers work.
     pub fn board(&self) -> &Arc<WarmBoard> {
         self.tiers.board()
     }
@@ -84,7 +83,7 @@ impl Storage {
             return;
         };
         if let Err(error) = change(&mut self.tiers, id) {
-            // Two records of one client that claim the same bytes: its space alone.
+            // Two records of one client may claim the same bytes: this affects only its own space.
             tracing::warn!(%error, "an account of storage does not agree");
         }
     }

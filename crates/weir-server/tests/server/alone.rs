@@ -1,12 +1,12 @@
-//! A test that looks at the memory or the processor time of its process runs in one of its own.
+//! Runs a test that measures the memory or the processor time of its process in a process of its own.
 
 use std::process::Command;
 
 /// The test that this process was started for.
 const ALONE: &str = "WEIR_TEST_ALONE";
 
-/// True in a process that runs the test `name` (module and function) alone. Elsewhere starts such
-/// a process, shows its output, and fails if the test fails there.
+/// True in a process that runs the test `name` (module and function) alone. In another process it starts
+/// such a process, shows its output, and fails if the test fails there.
 #[must_use]
 pub fn is_alone(name: &str) -> bool {
     if std::env::var_os(ALONE).is_some_and(|alone| alone == name) {
@@ -20,7 +20,7 @@ pub fn is_alone(name: &str) -> bool {
     let said = String::from_utf8_lossy(&child.stdout);
     println!("{said}{}", String::from_utf8_lossy(&child.stderr));
     assert!(child.status.success(), "{name}: {}", child.status);
-    // A name that no test has would select none.
+    // A name of no test would select none.
     assert!(said.contains("test result: ok. 1 passed"), "{name}");
     false
 }

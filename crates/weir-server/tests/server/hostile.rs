@@ -1,5 +1,5 @@
-//! A client that writes anything anywhere it may: the server stays up, and other
-//! clients' files stay what they are.
+//! A client that writes arbitrary bytes anywhere it may: the server stays up, and other clients' files
+//! stay unchanged.
 
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)] // any bits will do
 
@@ -13,7 +13,7 @@ use weir_core::node::ring::{Note, Record};
 use weir_core::proto::{self, Caller};
 use weir_server::node::ClientMemory;
 
-/// Words that are near what is valid as often as they are anything.
+/// Words that are nearly valid as often as arbitrary.
 fn word() -> impl Strategy<Value = u64> {
     prop_oneof![
         0u64..8,
@@ -54,7 +54,7 @@ fn ask(world: &mut World, from: Caller, op: u8, a: u64, b: u64, own: weir_core::
     use weir_core::types::Ino;
     let ino = if a.is_multiple_of(3) { Ino(a) } else { own };
     let (offset, length) = (a, b);
-    // What is refused is refused; what is asked about its own file it may.
+    // Invalid requests are refused; requests about its own file are allowed.
     match op {
         0 => drop(world.call(from, proto::Attach { ino })),
         1 => drop(world.call(from, proto::Truncate { ino, size: b })),
@@ -154,7 +154,7 @@ proptest! {
                 }
                 Deed::Note(kind, about) => {
                     let small = about as u32;
-                    // Its own cell stays attached, so that there is something to spoil.
+                    // Its own cell stays attached, so that there is a cell to corrupt.
                     let own = hostile.cells().contains(&small);
                     let note = match kind {
                         0 if own => continue,
@@ -165,7 +165,7 @@ proptest! {
                     };
                     let _ = hostile.memory.notes().push(note);
                 }
-                // What is asked in good order is obeyed: a client may cut any file. `Ask` asks so.
+                // Valid requests are obeyed: a client may truncate any file. `Ask` sends these.
                 Deed::Request(request) if postcard::from_bytes::<proto::Request>(&request).is_ok() => {}
                 Deed::Request(request) => {
                     hostile.memory.channels()[0].put_request(&request).unwrap();

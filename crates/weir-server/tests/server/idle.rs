@@ -1,4 +1,4 @@
-//! An idle server sleeps. Alone in its process, whose CPU time is looked at.
+//! An idle server sleeps. Alone in its process, because the test measures its CPU time.
 
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use weir_core::proto;
 use weir_server::control::Control;
 use weir_server::{serve, Options};
 
-/// CPU time of all threads of this process but the calling one, in ns.
+/// CPU time of all threads of this process except the calling one, in ns.
 fn cpu_ns() -> u64 {
     let of = |id| {
         let spent = rustix::time::clock_gettime(id);
@@ -55,8 +55,8 @@ fn an_idle_server_uses_no_cpu() {
         );
         std::thread::yield_now();
     }
-    // The first interval may still see the spinning after the last answer. (Sleeping
-    // is what is measured here, not waited for.)
+    // The first interval may still include the spinning after the last answer. (The test measures the
+    // sleep; it does not wait for it.)
     let interval = Duration::from_millis(100);
     let spent = || {
         let before = cpu_ns();
@@ -64,7 +64,7 @@ fn an_idle_server_uses_no_cpu() {
         cpu_ns().saturating_sub(before)
     };
     spent();
-    // The two clocks are not read at the same instant: a few us are theirs.
+    // The two clocks are not read at the same instant: a few us of difference are allowed.
     let spent = spent();
     assert!(spent < 50_000, "{spent} ns of CPU time in {interval:?}");
     control.call(proto::Stop {}).unwrap();

@@ -1,4 +1,4 @@
-//! What lives how long: unnamed files, descriptions, locks, tables that are full.
+//! The lifetimes of resources: unnamed files, descriptions, locks, full tables.
 
 use std::sync::atomic::Ordering;
 
@@ -17,7 +17,7 @@ fn open_ofd(world: &mut World, client: &Client, ino: Ino) -> u32 {
     first
 }
 
-/// A request in one of a client's channels; whether it is answered when the client rings.
+/// Sends a request in one of a client's channels; true if the server answers when the client rings.
 fn asks_in(world: &mut World, client: &Client, channel: usize) -> bool {
     let mut request = Vec::new();
     proto::request(proto::Ping {}, &mut request);
@@ -98,7 +98,7 @@ fn a_shared_description_outlives_its_owner_and_its_batch_comes_back() {
         Ok(())
     );
     let child = Client::new(&mut world);
-    // Four batches in all: one has no owner but lives.
+    // Four batches in all: one has no owner but is live.
     for _ in 0..3 {
         world.call(child.caller(), proto::OfdBatch {}).unwrap();
     }
@@ -263,7 +263,7 @@ fn what_the_killed_wrote_is_counted() {
     assert_eq!(written(&mut world), counted);
     world.node().gone(client.id, 20);
     assert_eq!(written(&mut world), counted);
-    // A cell that is lent again begins anew.
+    // A cell that is lent again starts anew.
     let mut next = Client::new(&mut world);
     next.write(&mut world, ino, 0, b"one", None).1.unwrap();
     assert_eq!(written(&mut world).1, 15);
@@ -291,7 +291,7 @@ fn a_file_that_is_due_is_laminated_once_it_is_closed() {
     assert_eq!(lamination(&world, ino), Lamination::Done);
 }
 
-/// A program that makes a file is attached to it before its description says that it has it open.
+/// A program attaches to a file that it creates before its description says that it has it open.
 #[test]
 fn a_file_is_not_laminated_before_its_maker_has_opened_it() {
     let mut world = World::new(8);

@@ -1,5 +1,5 @@
-//! The tests of servers, in one program: whatever is generic over a server's platform is compiled
-//! once for all of them.
+//! The tests of servers, in one program: code that is generic over a server's platform is compiled once
+//! for all of them.
 //!
 //! | file | subject |
 //! | --- | --- |

@@ -1,5 +1,5 @@
-//! What a million files of one extent run each cost a server: heap and shared
-//! tables together, as the kernel counts them. Alone in its process.
+//! The memory that a million files of one extent run each cost a server: heap and shared tables
+//! together, as the kernel counts them. Alone in its process.
 
 use crate::alone::is_alone;
 use crate::world::{cost, resident, Client, World, MANY};

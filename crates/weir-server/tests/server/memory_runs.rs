@@ -1,4 +1,4 @@
-//! What a million extent runs of one file cost a server. Alone in its process.
+//! The memory that a million extent runs of one file cost a server. Alone in its process.
 
 use crate::alone::is_alone;
 use crate::world::{cost, resident, Client, World, MANY};
@@ -15,7 +15,7 @@ fn a_million_runs_of_one_file() {
     let before = resident();
     let mut offset = 0;
     for i in 0..MANY {
-        // Gaps in no progression, so that no two writes are one run.
+        // Gaps in no progression, so that no two writes form one run.
         offset += 2 + (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60);
         client.write(&mut world, ino, offset, b"x", None).1.unwrap();
         if i.is_multiple_of(500) {

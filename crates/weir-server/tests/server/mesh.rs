@@ -1,4 +1,4 @@
-//! Several servers in one thread, joined by a network whose delays a seed draws.
+//! Several servers in one thread, joined by a network with delays drawn from a seed.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -45,7 +45,7 @@ impl Dice {
     }
 }
 
-/// Lets others run `turns` times.
+/// Lets other tasks run `turns` times.
 pub async fn pause(turns: u64) {
     let mut left = turns;
     poll_fn(|context| {
@@ -61,7 +61,7 @@ pub async fn pause(turns: u64) {
 
 type Server = Cluster<Fake>;
 
-/// The servers, for the network to find them.
+/// The servers, in which the network finds them.
 type Servers = Rc<RefCell<Vec<Server>>>;
 
 struct MeshNet {
@@ -74,12 +74,12 @@ struct MeshNet {
     deaf: Rc<RefCell<Deaf>>,
 }
 
-/// Servers that hear nobody, or but one.
+/// Servers that receive nothing, or only from one server.
 #[derive(Default)]
 struct Deaf {
     ranks: Vec<Rank>,
     but_to: Option<Rank>,
-    /// Servers that hear all, and of which nobody hears.
+    /// Servers that receive everything, but whose answers are lost.
     mute: Vec<Rank>,
 }
 
@@ -143,7 +143,7 @@ impl Mesh {
         Mesh::with_files(count, seed, 2000)
     }
 
-    /// With room for so many inodes at each.
+    /// With room for this number of inodes at each.
     pub fn with_files(count: u16, seed: u64, files: u32) -> Mesh {
         let pool = LocalPool::new();
         let dice = Dice::new(seed);
@@ -208,17 +208,17 @@ impl Mesh {
         self.servers.borrow()[rank].clone()
     }
 
-    /// Messages that one server sent.
+    /// The number of messages that one server sent.
     pub fn sent_by(&self, rank: usize) -> u64 {
         self.sent_by.borrow()[rank]
     }
 
-    /// These servers, and no others, hear nobody from now on.
+    /// From now on these servers, and no others, receive nothing.
     pub fn deafen(&self, ranks: &[Rank]) {
         self.deafen_but_to(ranks, None);
     }
 
-    /// They hear one server only.
+    /// From now on these servers receive only from one server.
     pub fn deafen_but_to(&self, ranks: &[Rank], but_to: Option<Rank>) {
         let ranks = ranks.to_vec();
         *self.deaf.borrow_mut() = Deaf {
@@ -228,7 +228,7 @@ impl Mesh {
         };
     }
 
-    /// These servers, and no others, do what they are asked, and nobody hears so.
+    /// From now on these servers, and no others, execute requests, but their answers are lost.
     pub fn mute(&self, ranks: &[Rank]) {
         *self.deaf.borrow_mut() = Deaf {
             mute: ranks.to_vec(),
@@ -236,7 +236,7 @@ impl Mesh {
         };
     }
 
-    /// An operation asked at one server, as a tool would.
+    /// Requests an operation from one server, like a tool.
     pub fn ask<O: Operation + 'static>(
         &self,
         rank: usize,
@@ -245,7 +245,7 @@ impl Mesh {
         self.ask_as(rank, Caller::Control, op)
     }
 
-    /// An operation asked at one server by a client or a tool.
+    /// Requests an operation from one server, as a client or a tool.
     pub fn ask_as<O: Operation + 'static>(
         &self,
         rank: usize,
@@ -273,7 +273,7 @@ impl Mesh {
         self.run(asked)
     }
 
-    /// As [`Mesh::call`], asked by a client.
+    /// The same as [`Mesh::call`], as a client.
     pub fn call_as_client<O: Operation + 'static>(
         &mut self,
         rank: usize,
@@ -283,19 +283,19 @@ impl Mesh {
         self.run(asked)
     }
 
-    /// Makes a file in the root, at server 0: its number there.
+    /// Creates a file in the root, at server 0; returns its number there.
     pub fn file_here(&mut self, name: &str) -> Ino {
         let op = create(weir_server::cluster::ROOT, name);
         self.call(0, op).unwrap().ino
     }
 
-    /// The same: its number everywhere.
+    /// Creates a file in the root, at server 0; returns its global inode number.
     pub fn file(&mut self, name: &str) -> Ino {
         let ino = self.file_here(name);
         self.call(0, proto::GetAttr { ino }).unwrap().home
     }
 
-    /// One server asks another, as the fabric would bring it.
+    /// Sends a request from one server to another, as the fabric would deliver it.
     pub fn ask_peer<O: PeerOperation>(
         &mut self,
         from: Rank,
@@ -310,14 +310,14 @@ impl Mesh {
         peer::reply::<O>(&answer.body)
     }
 
-    /// How often a server was asked something by others.
+    /// The number of requests of a kind that a server got from others.
     pub fn asked(&self, rank: Rank, what: &str) -> u64 {
         let asked = self.server(usize::from(rank.0)).asked();
         let of_name = asked.iter().find(|(name, _)| name == what);
         of_name.map_or(0, |(_, count)| *count)
     }
 
-    /// Runs something to its end; when all wait, time passes.
+    /// Runs a future to its end; when all tasks wait, time passes.
     pub fn run<T: 'static>(&mut self, act: impl Future<Output = T> + 'static) -> T {
         let done = Rc::new(RefCell::new(None));
         let put = Rc::clone(&done);
@@ -359,7 +359,7 @@ impl Mesh {
         ofd
     }
 
-    /// Time passes, everywhere.
+    /// Advances the time, on all servers.
     pub fn pass(&mut self, ns: i64) {
         self.now_ns.set(self.now_ns.get() + ns);
         for server in self.servers.borrow().iter() {
@@ -368,7 +368,7 @@ impl Mesh {
         self.settle();
     }
 
-    /// Time passes, and sessions that are needed begin.
+    /// Advances the time, and starts the sessions that are needed.
     pub fn go_on(&mut self) {
         for _ in 0..4 {
             self.pass(1_000_000_000);
@@ -379,7 +379,7 @@ impl Mesh {
         }
     }
 
-    /// Runs what is left to run.
+    /// Runs all tasks that can run.
     pub fn settle(&mut self) {
         self.pool.run_until_stalled();
     }

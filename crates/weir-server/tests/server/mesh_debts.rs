@@ -1,5 +1,5 @@
-//! What is owed to a server that cannot be reached: kept by what it is about and not by how often
-//! it was tried, bounded, and paid when the server is there again.
+//! Debts to a server that cannot be reached: kept once for each subject, however often the call was
+//! tried, bounded, and paid when the server is back.
 
 use crate::mesh::{create, Mesh};
 use weir_core::placement::home_of_entry;
@@ -38,7 +38,7 @@ fn counter(mesh: &Mesh, name: &str) -> u64 {
     named.map(|(_, count)| count).sum()
 }
 
-/// A file of the server that goes, with a second name at another server.
+/// A file of the server that goes away, with a second name at another server.
 fn two_names(mesh: &mut Mesh, n: usize) -> (Ino, String) {
     let first = name_at(GONE, "file", n);
     let second = name_at(Rank(0), "link", n);
@@ -61,14 +61,14 @@ fn debts_are_kept_once_and_paid_when_the_server_is_back() {
     let elsewhere = name_at(Rank(2), "other", 0);
     mesh.call(2, create(ROOT, &elsewhere)).unwrap();
     mesh.deafen(&[GONE]);
-    // The first finds out that it is gone; it is not known whether that one acted.
+    // The first call finds out that the server is gone; its effect there is unknown.
     let there = name_at(GONE, "new", 0);
     assert!(mesh.call(0, create(ROOT, &there)).is_err());
     for (_, second) in &files {
         assert_eq!(mesh.call(0, unlink(second)), Ok(()), "its home is there");
     }
     assert_eq!(counter(&mesh, "owed"), 20);
-    // What cannot be done says so, and is owed nothing however often it is tried.
+    // A call that cannot be done fails, and creates no debt however often it is tried.
     for n in 0..200 {
         let to = name_at(GONE, "new", n);
         let failed = mesh.call(0, rename(&elsewhere, &to));
@@ -91,7 +91,7 @@ fn debts_are_kept_once_and_paid_when_the_server_is_back() {
     assert_eq!(mesh.call(2, rename(&elsewhere, &to)), Ok(()));
 }
 
-/// A file that is removed while a server is gone that keeps a part of it.
+/// A file is removed while a server that keeps a part of it is gone.
 #[test]
 fn what_a_server_keeps_of_a_removed_file_is_erased_when_it_is_back() {
     let mut mesh = Mesh::new(SERVERS, 4);

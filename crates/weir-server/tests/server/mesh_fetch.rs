@@ -1,4 +1,4 @@
-//! Bytes of other nodes for clients: what may be asked for, how they arrive, and what happens
+//! Bytes of other nodes for clients: the allowed requests, the arrival of the bytes, and the behaviour
 //! when slots or the pool are all taken.
 
 use std::cell::Cell;
@@ -24,7 +24,7 @@ fn range(rank: u16, pos: u64, len: u64) -> LogRange {
     }
 }
 
-/// Takes a client of server 0 in.
+/// Admits a client of server 0.
 fn admit(mesh: &Mesh, id: u32) -> Arc<Memory> {
     let memory = Arc::new(Memory::fresh());
     let mut node = mesh.nodes[0].borrow_mut();
@@ -39,7 +39,7 @@ fn admit(mesh: &Mesh, id: u32) -> Arc<Memory> {
 
 type Reply = Rc<Cell<Option<Result<Vec<Landing>, FsError>>>>;
 
-/// Asks, and lets run what can; the reply comes when it comes.
+/// Sends a request, and runs all tasks that can run; the reply may come later.
 fn ask(mesh: &mut Mesh, id: u32, reads: Vec<Vec<LogRange>>) -> Reply {
     send(
         mesh,
@@ -52,7 +52,7 @@ fn ask(mesh: &mut Mesh, id: u32, reads: Vec<Vec<LogRange>>) -> Reply {
     )
 }
 
-/// What is granted of reads that nobody waits for yet.
+/// The landings that are granted for reads ahead.
 fn ask_ahead(mesh: &mut Mesh, id: u32, reads: Vec<Vec<LogRange>>) -> Vec<Landing> {
     let reply = send(
         mesh,
@@ -107,7 +107,7 @@ fn pieces_arrive_one_behind_the_other() {
     }
     assert_eq!(came[0], [11, 10, 13, 1, 0]);
     assert_eq!(came[1][..7], [248, 249, 254, 255, 252, 253, 2]);
-    // What the other server does not have does not come, and is said so.
+    // Bytes that the other server does not have do not arrive, and the reply says so.
     let landings = ask(&mut mesh, 1, vec![vec![range(2, 1 << 40, 5)]]);
     let landing = landings.take().unwrap().unwrap()[0];
     let slot = &client.landings()[usize::from(landing.slot)];
@@ -226,7 +226,7 @@ fn what_lies_ahead_is_refused_above_three_quarters_and_gives_way_to_who_waits() 
     slot(used).release(used.serial);
 }
 
-/// What came of a laminated file is there for the next one who reads it, and for no other file.
+/// The bytes of a laminated file that arrived are kept for its next reader, and for no other file.
 #[test]
 fn bytes_of_laminated_files_move_once() {
     let pool = make_pool();
@@ -240,7 +240,7 @@ fn bytes_of_laminated_files_move_once() {
         mesh.call(0, set).unwrap();
         ino
     };
-    // Of names with their homes here and there.
+    // Names with different homes.
     for name in ["a", "b", "c", "d"] {
         let laminated = make(&mut mesh, name, 0o444);
         let clients = [1, 2, 3].map(|id| (id, admit(&mesh, id)));
@@ -273,7 +273,7 @@ fn bytes_of_laminated_files_move_once() {
             (0, vec![byte; 50])
         );
         assert_eq!(mesh.server(0).kept().1 - before, 2);
-        // The log is used for something else, of another file, which may change.
+        // The log is reused for another file, which may change.
         mesh.stores[1].0.borrow_mut().bytes[..300].fill(1);
         let other = make(&mut mesh, &format!("{name}2"), 0o644);
         assert_eq!(

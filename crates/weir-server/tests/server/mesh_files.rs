@@ -1,4 +1,4 @@
-//! Files of several servers: who may believe what, and locks.
+//! Files of several servers: leases, and locks.
 
 use crate::mesh::{create, pause, Mesh};
 use futures_util::future::{join, LocalBoxFuture, TryFutureExt};
@@ -8,7 +8,7 @@ use weir_core::proto::{self, Caller, FsError};
 use weir_core::types::{Ino, Rank};
 use weir_server::cluster::ROOT;
 
-/// How often a server was asked to forget.
+/// The number of recalls that a server got.
 fn recalls(mesh: &Mesh, rank: Rank) -> u64 {
     mesh.asked(rank, "recall")
 }
@@ -35,8 +35,8 @@ fn published(ino: Ino, size: u64) -> peer::Published {
     }
 }
 
-/// A writer that also reads keeps its lease over its own writing, and so must be told when
-/// somebody else writes. (It was forgotten once, and read a stale size for ever.)
+/// A writer that also reads keeps its lease over its own writes, and so must be told when another node
+/// writes. (A defect once omitted that, and the writer read a stale size for ever.)
 #[test]
 fn each_publish_recalls_all_leases_but_the_writers_own() {
     let mut mesh = Mesh::new(4, 7);
@@ -54,7 +54,7 @@ fn each_publish_recalls_all_leases_but_the_writers_own() {
     assert_eq!((recalls(&mesh, a), recalls(&mesh, b)), (1, 1));
     let attr = mesh.ask_peer(a, home, peer::Lease { ino }).unwrap();
     assert_eq!(attr.size, 20);
-    // Nobody is told twice of what it does not believe.
+    // A node is not told again about a lease that it does not hold.
     mesh.ask_peer(home, home, published(ino, 5)).unwrap();
     mesh.ask_peer(home, home, published(ino, 5)).unwrap();
     assert_eq!((recalls(&mesh, a), recalls(&mesh, b)), (2, 1));
@@ -67,8 +67,8 @@ fn each_publish_recalls_all_leases_but_the_writers_own() {
     );
 }
 
-/// Who does not know whether it was heard says it again: a server that was started anew, or one
-/// whose call was lost.
+/// A server sends a call again if it does not know that it arrived: after a restart, or if the call was
+/// lost.
 #[test]
 fn what_is_stored_of_a_publish_counts_once() {
     let mut mesh = Mesh::new(3, 9);
@@ -125,8 +125,8 @@ fn locks_of_nodes_exclude_each_other_and_end_with_their_server() {
     mesh.ask_peer(others[1], home, lock(write, 0, 300)).unwrap();
 }
 
-/// A lock that a program was refused, since its home did not answer, does not stay there; what it held
-/// before does.
+/// A lock that a program was refused, because its home did not answer, does not stay there; the
+/// program's earlier locks do.
 #[test]
 fn a_lock_of_which_nobody_knows_is_taken_back() {
     let mut mesh = Mesh::new(3, 11);
@@ -174,7 +174,7 @@ fn a_lock_of_which_nobody_knows_is_taken_back() {
         let number = if kind == unlock { 0 } else { number.get() };
         mesh.ask_peer(b, home, peer::Lock { ino, wish, number })
     };
-    // Granted, as only its home knows.
+    // Granted, but only the home knows.
     unheard(&mut mesh, record(write, 0, 100));
     by_another(&mut mesh, write, 0, 100).unwrap();
     by_another(&mut mesh, unlock, 0, 100).unwrap();
@@ -185,7 +185,7 @@ fn a_lock_of_which_nobody_knows_is_taken_back() {
     ask(&mut mesh, record(unlock, 0, 100)).unwrap();
     by_another(&mut mesh, write, 0, 100).unwrap();
     by_another(&mut mesh, unlock, 0, 100).unwrap();
-    // Of bytes of which it has some.
+    // A lock of bytes of which the program holds some.
     ask(&mut mesh, record(write, 0, 100)).unwrap();
     unheard(&mut mesh, record(write, 50, 150));
     assert_eq!(
@@ -196,11 +196,11 @@ fn a_lock_of_which_nobody_knows_is_taken_back() {
     by_another(&mut mesh, write, 0, 200).unwrap();
 }
 
-/// Found by fuzzing: every home counted the slices between, and was busy for minutes.
+/// Found by fuzzing: every home counted the slices between the two sizes, and was busy for minutes.
 #[test]
 fn a_file_of_exabytes_is_cut_at_once() {
     let mut mesh = Mesh::new(3, 9);
-    // Nobody wrote the bytes that are published here.
+    // No program wrote the bytes that are published here.
     for store in &mesh.stores {
         store.0.borrow_mut().lenient = true;
     }
@@ -242,7 +242,7 @@ fn a_file_of_exabytes_is_cut_at_once() {
     }
 }
 
-/// Found by fuzzing: a home that was enrolled at itself told itself of every change, for ever.
+/// Found by fuzzing: a home that was enrolled at itself notified itself of every change, for ever.
 #[test]
 fn a_home_does_not_enrol_at_itself() {
     let mut mesh = Mesh::new(2, 10);
@@ -258,9 +258,9 @@ fn a_home_does_not_enrol_at_itself() {
     assert_eq!(attr.mode & 0o7777, 0o700);
 }
 
-/// When one of several servers did not answer, all were sent a publish again. Runs laid over
-/// themselves freed their own bytes; and what another node had written over them in between came
-/// back, in bytes that were somebody else's by then. (Simulation: "freed twice".)
+/// When one of several servers did not answer, all got the publish again. Runs laid over themselves
+/// freed their own bytes. And the bytes that another node had written over them in between came back, in
+/// storage that belonged to another file by then. (Simulation: "freed twice".)
 #[test]
 fn a_publish_that_comes_again_is_not_laid_again() {
     let mut mesh = Mesh::new(3, 10);
@@ -298,16 +298,16 @@ fn a_publish_that_comes_again_is_not_laid_again() {
         .unwrap();
     assert_eq!(runs.len(), 1);
     assert_eq!(runs[0].source, run(b, 640).source);
-    // The next one is.
+    // The next publish is.
     let next = || put(ino, 8, vec![run(a, 64)]);
     let freed = mesh.ask_peer(a, home, next()).unwrap();
     assert_eq!(freed.len(), 1);
-    // A server that was started again sends all that it had not done with.
+    // A restarted server sends all that it had not finished.
     assert_eq!(mesh.ask_peer(a, home, first()), Ok(vec![]));
     assert_eq!(mesh.ask_peer(a, home, next()), Ok(freed));
 }
 
-/// A node lets go of a file that nobody there has open while it is asked something about it.
+/// A node releases a file that no program there has open, while it gets a request about the file.
 #[test]
 fn what_is_asked_of_a_file_that_is_let_go_of_is_answered() {
     let ask = |mesh: &Mesh,
@@ -351,7 +351,8 @@ fn what_is_asked_of_a_file_that_is_let_go_of_is_answered() {
     }
 }
 
-/// A node whose table is full lets go of what it asked to hold, and what it made elsewhere.
+/// A node with a full table releases the files that it asked to hold, and those that it created
+/// elsewhere.
 #[test]
 fn a_file_that_there_is_no_room_for_is_not_held() {
     let mut mesh = Mesh::with_files(2, 1, 60);
@@ -376,7 +377,7 @@ fn a_file_that_there_is_no_room_for_is_not_held() {
     }
 }
 
-/// A client may name any inode: also one of a server that there is not, which nobody must wait for.
+/// A client may name any inode: also one of a server that does not exist, for which no call may wait.
 #[test]
 fn an_inode_of_no_server_is_stale_at_once() {
     let mut mesh = Mesh::new(3, 1);

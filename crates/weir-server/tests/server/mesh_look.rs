@@ -1,5 +1,4 @@
-//! Looking at files of other nodes: once by a request, then in shared memory, until something about
-//! them changes.
+//! Lookups of files of other nodes: once by a request, then in shared memory, until the file changes.
 
 use crate::mesh::{create, Mesh};
 use weir_core::names::{Attr, Policy, Visibility};
@@ -16,7 +15,7 @@ const LATER_NS: i64 = 70_000_000_000;
 
 const HOME: Rank = Rank(0);
 const WRITER: usize = 2;
-/// Whose programs look.
+/// The server of the programs that look.
 const OTHER: usize = 1;
 
 /// A raw file, and its name in the root.
@@ -35,7 +34,7 @@ fn raw_file() -> (Mesh, Ino, Vec<u8>) {
     (mesh, ino, name.into_bytes())
 }
 
-/// Looks as a client does; whether it had to ask.
+/// Looks like a client; also returns true if it had to send a request.
 fn look(mesh: &mut Mesh, rank: usize, ino: Ino) -> (Result<Attr, FsError>, bool) {
     if let Some(local) = mesh.known(rank).stand_in(ino) {
         let attr = mesh.attr(rank, local);
@@ -52,7 +51,7 @@ fn a_file_is_looked_at_again_without_a_request_until_it_changes() {
     let (first, asked) = look(&mut mesh, OTHER, ino);
     assert_eq!((first.unwrap().home, asked), (ino, true));
     assert!(!look(&mut mesh, OTHER, ino).1);
-    // A client that finds its slot taken asks its own server, which asks nobody.
+    // A client that finds its slot taken sends a request to its own server, which sends none.
     let sent = mesh.sent.get();
     mesh.call(OTHER, proto::GetAttr { ino }).unwrap();
     mesh.call(OTHER, proto::Hold { ino, write: false }).unwrap();
@@ -104,8 +103,8 @@ fn a_file_that_another_node_writes_is_looked_at_by_a_request() {
     assert!(look(&mut mesh, OTHER, ino).1 && !look(&mut mesh, OTHER, ino).1);
 }
 
-/// One that opens it without a request in the moment in which it is let go of finds that it is not
-/// believed any more, or is found.
+/// A program that opens a file without a request at the moment when the node releases it either finds
+/// that the lease is gone, or is noticed.
 #[test]
 fn who_opens_a_file_without_a_request_keeps_it() {
     let (mut mesh, ino, _) = raw_file();

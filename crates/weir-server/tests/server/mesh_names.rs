@@ -23,7 +23,7 @@ pub fn mkdir(parent: Ino, name: &str) -> proto::Mkdir {
     }
 }
 
-/// All names below the root, with the type and the number of links of what they name.
+/// All names below the root, with the type and the number of links of each inode.
 fn tree(mesh: &mut Mesh, rank: usize) -> BTreeMap<String, (FileType, u32)> {
     let mut found = BTreeMap::new();
     let mut dirs = vec![(String::new(), ROOT)];
@@ -115,7 +115,7 @@ fn a_name_is_looked_for_once_a_server() {
         let asked = mesh.sent.get() - before;
         assert_eq!(asked, if round == 0 { 3 } else { 0 });
     }
-    // So is a file; free names are asked for each time.
+    // So is a file; free names are requested each time.
     mesh.call(0, create(ROOT, "f")).unwrap();
     for (name, asked) in [("f", [3, 0]), ("none", [3, 3])] {
         for asked in asked {
@@ -126,7 +126,7 @@ fn a_name_is_looked_for_once_a_server() {
             assert_eq!(mesh.sent.get() - before, asked, "{name}");
         }
     }
-    // One that is gone is asked again, and tells nothing that is not so any more.
+    // After the loss of a server names are requested from it again: earlier answers do not count.
     let home = (0..4).find(|rank| {
         let before = mesh.sent.get();
         mesh.call(*rank, find(ROOT, "none")).unwrap();
@@ -142,11 +142,12 @@ fn a_name_is_looked_for_once_a_server() {
     for rank in 0..4 {
         assert!(mesh.call(rank, find(ROOT, "d")).unwrap().is_some());
     }
-    // A session is begun by each that asks, too.
+    // Each server that sends requests also starts a session.
     assert_eq!(mesh.sent.get() - before, 6);
 }
 
-/// Looks as a client does, which asks only for what is not known at its node; whether it was.
+/// Looks like a client, which sends a request only for names unknown at its node; also returns true if
+/// the name was known.
 fn look(
     mesh: &mut Mesh,
     (rank, dir, name): (usize, Ino, &'static str),
@@ -173,7 +174,7 @@ fn what_became_of_a_name_all_see_at_once() {
         let mut truth: BTreeMap<(Ino, &str), (Ino, FileType)> = BTreeMap::new();
         let pick = |most: usize| usize::try_from(dice.roll(most as u64)).unwrap() % most;
         for _ in 0..60 {
-            // Somebody always looks; it meets the change before, in the middle or after.
+            // A lookup always runs; it sees the state before, during or after the change.
             for rank in 0..4 {
                 let (dir, name) = (parents[pick(3)], NAMES[pick(4)]);
                 let asked = mesh.ask(rank, find(dir, name));
@@ -332,7 +333,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Directories by the order in which they were made, in both worlds; numbers differ.
+/// Directories by the order of their creation, in both worlds; their numbers differ.
 struct Both {
     mesh: Mesh,
     one: OneServer,
@@ -340,7 +341,7 @@ struct Both {
 }
 
 impl Both {
-    /// Asks both the same, of directories that are the same in both.
+    /// Sends both worlds the same request, about directories that are the same in both.
     fn ask<O: proto::Operation + 'static>(
         &mut self,
         rank: usize,
@@ -350,7 +351,7 @@ impl Both {
         (several, self.one.call(Caller::Control, op(false)))
     }
 
-    /// Asks both the same and compares what they say.
+    /// Does a step in both worlds and compares the results.
     fn step(&mut self, rank: usize, step: &Step) {
         let dirs = self.dirs.clone();
         let dir = |at: &usize, several: bool| {
@@ -417,7 +418,7 @@ impl Both {
             }),
         };
         let (ours, theirs) = done;
-        // Of two reasons to refuse, one server and several may see another one first.
+        // If there are two reasons to refuse, one server and several may find a different one first.
         assert_eq!(
             ours.is_ok(),
             theirs.is_ok(),
@@ -426,7 +427,7 @@ impl Both {
         self.forget_dead();
     }
 
-    /// Removed directories may be told apart by how their errors are called.
+    /// Forgets removed directories: the two worlds may report different errors for them.
     fn forget_dead(&mut self) {
         let (mesh, one) = (&mut self.mesh, &mut self.one);
         self.dirs.retain(|(dir, dir_of_one)| {
@@ -485,7 +486,7 @@ proptest! {
     }
 }
 
-/// Many at once: in the end every name names something, once, and links are right.
+/// Many renames at once: in the end every name refers to an inode, once, and the links are right.
 #[test]
 fn many_renames_at_once_lose_and_double_nothing() {
     for seed in 0..40 {

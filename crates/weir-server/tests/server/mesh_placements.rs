@@ -1,4 +1,4 @@
-//! Where the entries of directories are: with their maker, until another one comes.
+//! The placement of directories' entries: at their creator, until another server creates some.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ fn names(mesh: &mut Mesh, rank: usize, dir: Ino) -> BTreeSet<String> {
     names
 }
 
-/// How often all servers were asked something.
+/// The number of requests of a kind that all servers got.
 fn asked(mesh: &Mesh, what: &str) -> u64 {
     (0..4).map(|rank| mesh.asked(Rank(rank), what)).sum()
 }
@@ -102,7 +102,7 @@ fn a_directory_is_spread_for_the_second_maker_and_no_entry_moves() {
                 assert_eq!(again.unwrap_err(), FsError::Exists, "{name} at {rank}");
             }
         }
-        // A name that the first server had goes; made again, it goes to the home by its hash.
+        // A name at the first server is removed; created again, it goes to its home by hash.
         for i in 0..12 {
             let name = format!("first{i}");
             mesh.call(i % 4, unlink(dir, &name)).unwrap();
@@ -153,8 +153,8 @@ fn name_at(rank: u16) -> String {
     names.find(is_there).unwrap()
 }
 
-/// Nobody knows what came of a rename, and its name stays locked: a directory cannot be split
-/// meanwhile, and nobody waits for that for ever.
+/// The result of a rename is unknown, and its name stays locked: meanwhile the directory cannot be
+/// split, and no call waits for that for ever.
 #[test]
 fn a_locked_name_of_which_nobody_knows_keeps_its_directory_together() {
     let mut mesh = Mesh::new(4, 1);
@@ -208,7 +208,7 @@ fn whoever_removes_what_its_node_made_is_told_in_the_reply() {
     let mut mesh = Mesh::with_files(4, 5, 1024);
     let dir = mesh.call(0, mkdir(ROOT, "d")).unwrap();
     mesh.call(1, create(dir, "first")).unwrap();
-    // More than the tables have room for at a time.
+    // More than the tables can hold at a time.
     for round in 0..10 {
         for i in 0..200 {
             let name = format!("f{round}.{i}");

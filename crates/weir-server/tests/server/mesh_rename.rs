@@ -1,5 +1,5 @@
-//! A file's rename whose leader told its caller that nobody knows how it ends, between its two
-//! steps: the old name is free for others, and goes later only if that takes nothing from them.
+//! A file's rename, between its two steps, after its leader told the caller that the result is unknown:
+//! the old name is free for others, and is removed later only if that takes nothing from them.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ const NEW: Rank = Rank(1);
 const LEADER: Rank = Rank(2);
 const TOKEN: u64 = 1 << 40;
 
-/// A rename whose first step is done.
+/// A rename with its first step done.
 struct Late {
     mesh: Mesh,
     file: Child,
@@ -99,13 +99,13 @@ impl Late {
         }
     }
 
-    /// The first step once more.
+    /// Repeats the first step.
     fn give_new(&mut self) -> Result<(), FsError> {
         let step = self.step(&self.new, None, Some(self.file));
         self.mesh.ask_peer(LEADER, NEW, step)
     }
 
-    /// How many steps the new name's home has written down.
+    /// The number of steps that the new name's home has recorded.
     fn steps(&self) -> usize {
         let mut steps = 0;
         let home = self.mesh.server(usize::from(NEW.0));
@@ -141,8 +141,8 @@ impl Late {
     }
 }
 
-/// The leader asks again if a home is started anew while it is asked. Others may have had the name
-/// since: given again it would be one for which no link is counted.
+/// The leader repeats a call if the home restarts during it. Others may have had the name since: given
+/// again it would be a name for which no link is counted.
 #[test]
 fn a_step_that_was_done_is_not_done_again() {
     let mut late = Late::new();
@@ -174,7 +174,7 @@ fn steps_are_kept_until_the_rename_has_ended() {
     late.unlock(Left::Nothing);
     assert_eq!(late.steps(), 0);
 
-    // The unlock may be lost; the leader then says how far its renames have ended.
+    // The unlock may be lost; the leader later reports how far its renames have ended.
     let mut late = Late::new();
     for (renames_since, steps) in [(TOKEN, 1), (TOKEN + 1, 0)] {
         let begin = peer::Begin {

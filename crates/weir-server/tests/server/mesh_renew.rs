@@ -1,6 +1,6 @@
-//! The journal of one server of several, begun anew in steps while its tables change: who is killed
-//! in any step has it all, and what comes of it counts once. And servers that were killed: what is
-//! published of their files after that.
+//! The journal of one server of several, renewed in steps while its tables change: a server that is
+//! killed at any step keeps everything, and each effect counts once. Also the later publishes of a
+//! killed server's files.
 
 use crate::mesh::{create, Dice, Mesh};
 use crate::twins::{Bytes, Shared};
@@ -15,13 +15,13 @@ use weir_core::types::{Ino, Rank};
 use weir_server::cluster::{enclose, ROOT};
 
 const SERVERS: u16 = 3;
-/// Whose journal is looked at: rank 0 has the root, so files and directories of its own.
+/// The server whose journal is checked: rank 0 has the root, so files and directories of its own.
 const OURS: usize = 0;
 const WHOSE: (Rank, u16) = (Rank(0), SERVERS);
-/// More entries of each table than a step shows.
+/// More entries of each table than a step covers.
 const MANY: u32 = 5000;
 
-/// A journal that a server begins with all its items.
+/// A journal that starts with all items of a server.
 fn snapshot(mesh: &Mesh, rank: Rank) -> Bytes {
     let mut bytes = Bytes::new((rank, SERVERS));
     let mut items = Vec::new();
@@ -34,7 +34,7 @@ fn snapshot(mesh: &Mesh, rank: Rank) -> Bytes {
     bytes
 }
 
-/// What a journal says of what several servers have to do with, in one order.
+/// The items in a journal that concern several servers, in one order.
 fn said(journal: &Bytes) -> Vec<String> {
     let state = journal.state();
     let cluster = &state.cluster;
@@ -85,7 +85,7 @@ fn run(offset: u64, length: u64) -> Run {
     }
 }
 
-/// Files and directories of the server, and files of others of which it keeps slices.
+/// Files and directories of the server, and files of others whose slices it keeps.
 struct Known {
     files: Vec<Ino>,
     dirs: Vec<Ino>,
@@ -163,7 +163,7 @@ fn fill(mesh: &mut Mesh) -> Known {
         put(mesh, &mut known, foreign, (at as u64 * 100, 100));
         publish(mesh, &mut known, file, 10);
     }
-    // And one that has more runs than a step shows.
+    // And a file that has more runs than a step covers.
     for at in 0..u64::from(MANY) {
         let large = known.foreign[0];
         put(mesh, &mut known, large, (at * 200, 100));
@@ -237,7 +237,7 @@ fn tables_of_several_servers_change_between_the_steps() {
             for _ in 0..dice.roll(8) {
                 change(&mut mesh, &mut known, &dice);
             }
-            // Who is killed now finds all of it in the journal that has the name.
+            // A server that is killed now finds all of it in the journal that has the name.
             if steps % 4 == 0 || twins.0.borrow().renewals > compared {
                 compared = twins.0.borrow().renewals;
                 let now = twins.0.borrow().now.clone();
@@ -252,12 +252,12 @@ fn tables_of_several_servers_change_between_the_steps() {
     }
 }
 
-/// The session of all that is asked of a server after its restart.
+/// The session of all requests to a server after its restart.
 const SESSION: u64 = 7;
-/// Of its number: it begins.
+/// The flag in a session's number: it starts.
 const BEGINS: u64 = 1 << 63;
 
-/// One server asks another within a session.
+/// Sends a request from one server to another within a session.
 fn ask_in<O: PeerOperation>(
     mesh: &mut Mesh,
     number: u64,
@@ -271,7 +271,7 @@ fn ask_in<O: PeerOperation>(
     peer::reply::<O>(&answer.body)
 }
 
-/// Says that so many bytes are stored by these publishes; how many the file's home then counts.
+/// Reports the bytes that these publishes stored; returns the number that the file's home then counts.
 fn say(mesh: &mut Mesh, number: u64, (ino, from): (Ino, Rank), publishes: &[(u64, i64)]) -> u64 {
     let way = (from, ino.rank());
     let said = peer::Published {
@@ -287,7 +287,7 @@ fn say(mesh: &mut Mesh, number: u64, (ino, from): (Ino, Rank), publishes: &[(u64
     attr.unwrap().what.allocated
 }
 
-/// Another life of the servers: the same tables of names, in which the file has no bytes yet.
+/// A new incarnation of the servers: the same tables of names, in which the file has no bytes yet.
 fn next_life(ino: Ino) -> Mesh {
     let mut mesh = Mesh::new(SERVERS, 5);
     assert_eq!(mesh.file("file"), ino);
@@ -301,7 +301,7 @@ fn others_than(home: Rank) -> Vec<Rank> {
         .collect()
 }
 
-/// A server takes up what one that was killed left, and the others begin their sessions with it.
+/// A server takes over the state of a killed one, and the others start their sessions with it.
 fn come_after(mesh: &mut Mesh, home: Rank, journal: &Bytes) {
     mesh.server(usize::from(home.0))
         .take_up(journal.state().cluster);
@@ -314,8 +314,8 @@ fn come_after(mesh: &mut Mesh, home: Rank, journal: &Bytes) {
     }
 }
 
-/// The answer to a publish is lost with the server that counted it: what is said again does not
-/// count again, what is new does.
+/// The answer to a publish is lost with the server that counted it: a repeated report does not count
+/// again, a new one does.
 #[test]
 fn what_is_stored_counts_once_over_a_restart() {
     let mut mesh = Mesh::new(SERVERS, 5);
@@ -337,7 +337,8 @@ fn truncate(mesh: &mut Mesh, ino: Ino, size: u64) {
     mesh.ask_peer(ino.rank(), ino.rank(), cut).unwrap();
 }
 
-/// The size of a file, and how much of it is stored: at its home's node, and for another one.
+/// The size of a file, and the number of its bytes that are stored: at its home's node, and at another
+/// one.
 fn seen(mesh: &mut Mesh, ino: Ino) -> [(u64, u64); 2] {
     let home = ino.rank();
     let here = mesh.attr(usize::from(home.0), ino).unwrap();
@@ -413,7 +414,7 @@ fn published_size(mesh: &Mesh, ino: Ino) -> Option<u64> {
     state.cluster.published.get(&ino).map(|(size, _)| *size)
 }
 
-/// Others see the size of what was not published only together with the bytes.
+/// Other nodes see the size of unpublished writes only together with the bytes.
 #[test]
 fn what_was_not_published_before_a_restart_is_not_published_by_it() {
     let mut mesh = Mesh::new(SERVERS, 5);

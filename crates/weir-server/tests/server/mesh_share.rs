@@ -1,4 +1,4 @@
-//! Visibility and lamination over several servers, and what they cost in messages.
+//! Visibility and lamination over several servers, and their cost in messages.
 
 use crate::mesh::{create, Mesh};
 use futures_util::future::join5;
@@ -21,7 +21,7 @@ fn file(mesh: &mut Mesh, visibility: Visibility) -> Ino {
     })
     .unwrap();
     let home = mesh.call(0, proto::GetAttr { ino: made }).unwrap().home;
-    // The maker is done with it.
+    // The creator does not use it any more.
     mesh.ask_peer(Rank(0), home.rank(), peer::Release { inos: vec![home] })
         .unwrap();
     home
@@ -33,7 +33,7 @@ fn set(mesh: &mut Mesh, ino: Ino, change: impl Fn(&mut proto::SetAttr)) -> Resul
     mesh.call(0, op)
 }
 
-/// Opens the file at a node: its number there.
+/// Opens the file at a node; returns its attributes there.
 fn open(mesh: &mut Mesh, rank: usize, ino: Ino, write: bool) -> Attr {
     mesh.call(rank, proto::Hold { ino, write }).unwrap()
 }
@@ -82,8 +82,8 @@ fn others(ino: Ino) -> Vec<Rank> {
         .collect()
 }
 
-/// What is known of a laminated file is asked for once: neither a look-up nor a lease
-/// follows, whoever had it open; and nobody opens it for writing again.
+/// A node requests the state of a laminated file once: no lookup or lease follows, whichever node had it
+/// open; and no program opens it for writing again.
 #[test]
 fn a_laminated_file_is_looked_up_without_a_message() {
     let mut mesh = Mesh::new(4, 3);
@@ -119,7 +119,7 @@ fn a_laminated_file_is_looked_up_without_a_message() {
     assert_eq!(again, Err(FsError::ReadOnly));
 }
 
-/// What a program of server `at` may write of a raw file, of which it needs `needed`.
+/// The bytes that a program of server `at` may write of a raw file, when it needs `needed`.
 fn token(mesh: &mut Mesh, at: Rank, ino: Ino, needed: Claim, wished: Claim) -> Claim {
     let at = usize::from(at.0);
     let local = open(mesh, at, ino, true).ino;
@@ -131,7 +131,7 @@ fn token(mesh: &mut Mesh, at: Rank, ino: Ino, needed: Claim, wished: Claim) -> C
     mesh.call_as_client(at, op).unwrap()
 }
 
-/// Who writes a raw file asks once, until another node reads it; who reads it, until another node
+/// A writer of a raw file sends one request, until another node reads it; a reader, until another node
 /// writes.
 #[test]
 fn a_raw_file_is_leased_or_written() {
@@ -178,8 +178,8 @@ fn a_raw_file_is_leased_or_written() {
     assert_eq!(mesh.asked(b, "revoke"), revoked + 1);
 }
 
-/// Nodes that write bytes of their own do not hinder each other; those of another are handed over
-/// once they are published.
+/// Nodes that write bytes of their own do not hinder each other; a node hands over bytes that another
+/// one wants after it has published them.
 #[test]
 fn tokens_of_neighbours_stay() {
     let mut mesh = Mesh::new(4, 5);
@@ -201,7 +201,7 @@ fn tokens_of_neighbours_stay() {
         assert_eq!(token(&mut mesh, rank, ino, first, of(number)), of(number));
     }
     assert_eq!(mesh.asked(a, "revoke") + mesh.asked(b, "revoke"), 0);
-    // A wish that is another's gives way; a need does not.
+    // A wish gives way to another node's token; a need does not.
     let (own, wide) = (Claim::range(10, 5), Claim::range(0, 1 << 20));
     assert_eq!(token(&mut mesh, a, ino, own, wide), of(0), "what it holds");
     assert_eq!(mesh.asked(b, "revoke"), 0);
@@ -238,8 +238,7 @@ fn a_wish_ends_where_another_node_writes() {
     assert_eq!(mesh.asked(home, "grant"), before + 1);
 }
 
-/// Records that grow are granted all that is behind them, until other nodes turn out to write there,
-/// too.
+/// A growing record is granted all bytes behind it, until other nodes turn out to write there, too.
 #[test]
 fn a_node_wishes_for_less_the_oftener_its_token_is_taken_away() {
     const PIECE: u64 = 4 << 10;
@@ -266,13 +265,13 @@ fn a_node_wishes_for_less_the_oftener_its_token_is_taken_away() {
     assert!(got[..2].iter().all(|length| *length > 1 << 40), "{got:?}");
     let few = [256, 256, 16, 16, 1, 1].map(pieces);
     assert_eq!(got[2..], few);
-    // After a while it is tried again.
+    // After a while the wide wish is tried again.
     mesh.pass(1_100_000_000);
     let (needed, wished) = (Claim::range(0, PIECE), Claim::range(0, 2 * PIECE));
     assert!(token(&mut mesh, a, ino, needed, wished).end() > pieces(16));
 }
 
-/// Whoever takes a lock of a file makes it raw.
+/// A program that locks a file makes it raw.
 #[test]
 fn a_lock_orders_data() {
     let mut mesh = Mesh::new(4, 6);
@@ -305,8 +304,8 @@ fn a_lock_orders_data() {
     assert_eq!(now, Visibility::ReadAfterWrite);
 }
 
-/// A lock of an owner that has ended is free for whoever asks next, also while its node is telling the
-/// file's home so.
+/// A lock whose owner has ended is free for the next request, also while its node is telling the file's
+/// home.
 #[test]
 fn a_lock_ends_with_its_owner() {
     for seed in 0..100 {
@@ -333,7 +332,7 @@ fn a_lock_ends_with_its_owner() {
     }
 }
 
-/// A writer elsewhere keeps a lamination due, and its close brings it.
+/// A writer at another node delays a lamination, and its close completes it.
 #[test]
 fn a_writer_elsewhere_is_waited_for() {
     let mut mesh = Mesh::new(4, 5);
@@ -354,8 +353,8 @@ fn a_writer_elsewhere_is_waited_for() {
     assert_eq!(mesh.call(0, laminate), Ok(true));
 }
 
-/// As long as a program has the file open for writing, it may append, take tokens, cut the file and
-/// attach, also while the file's home asks all nodes whether any has.
+/// While a program has the file open for writing, it may append, take tokens, truncate the file and
+/// attach, also while the file's home asks all nodes if any program has it open.
 #[test]
 fn a_writer_goes_on_while_a_lamination_is_undecided() {
     for seed in 0..40 {
@@ -397,7 +396,7 @@ fn a_writer_goes_on_while_a_lamination_is_undecided() {
     }
 }
 
-/// The names of the policies travel with what is made in a directory.
+/// The names of the policies are inherited by files created in a directory.
 #[test]
 fn files_take_over_the_policy_of_their_directory_at_any_server() {
     let mut mesh = Mesh::new(4, 6);
@@ -426,8 +425,8 @@ fn files_take_over_the_policy_of_their_directory_at_any_server() {
     }
 }
 
-/// What a node made and does not use any more its home keeps for it no longer; it is told of many
-/// files at once.
+/// A home releases a file when the node that created it does not use it any more; one message tells it
+/// about many files.
 #[test]
 fn a_home_is_told_of_many_files_at_once() {
     let mut mesh = Mesh::new(2, 7);
@@ -452,8 +451,8 @@ fn a_home_is_told_of_many_files_at_once() {
     assert_eq!(let_go(&mut mesh, 140_000_000_000), 0, "there is none left");
 }
 
-/// A home that is started again asks each node for the places that its appends have, also for those
-/// that its programs have been told and have not written yet.
+/// A restarted home asks each node for the places of its appends, also for those that its programs know
+/// and have not written yet.
 #[test]
 fn the_place_of_an_append_is_shown_before_it_is_written() {
     let mut mesh = Mesh::new(3, 1);

@@ -1,5 +1,5 @@
-//! Telling many servers the same: each is told, nobody sends many messages, and who does not
-//! answer keeps nobody else from hearing.
+//! Telling many servers the same: each is told, no server sends many messages, and a server that does
+//! not answer keeps no other from being told.
 
 use crate::mesh::Mesh;
 use weir_core::journal::Item;
@@ -10,7 +10,7 @@ use weir_server::cluster::enclose;
 
 const SERVERS: u16 = 40;
 
-/// A file that all nodes have open and lease; its number everywhere.
+/// A file that all nodes have open and lease; its global inode number.
 fn shared(mesh: &mut Mesh) -> Ino {
     let ino = mesh.file("shared");
     for rank in 0..usize::from(SERVERS) {
@@ -20,7 +20,7 @@ fn shared(mesh: &mut Mesh) -> Ino {
     ino
 }
 
-/// Which nodes believe what they know of the file.
+/// The nodes that hold a lease of the file.
 fn believers(mesh: &mut Mesh, ino: Ino) -> Vec<Rank> {
     let ranks = (0..SERVERS).map(Rank).filter(|rank| *rank != ino.rank());
     let believes = |mesh: &mut Mesh, rank: Rank| {
@@ -73,13 +73,12 @@ fn who_does_not_answer_keeps_nobody_from_hearing() {
         let size = 0;
         mesh.call(home, proto::Truncate { ino, size }).unwrap();
         mesh.deafen(&[]);
-        // Who did not hear had stopped believing by itself before it was gone on without.
+        // A server that was not told had dropped its lease by itself before the others went on.
         assert_eq!(believers(&mut mesh, ino), [], "fan-out {fan_out}");
     }
 }
 
-/// One that its parent does not reach may have what it believes from the root, which tries
-/// itself.
+/// A server that its parent does not reach may hold a lease from the root, which then tries it directly.
 #[test]
 fn who_is_reached_by_the_root_alone_is_told() {
     let mut mesh = Mesh::new(SERVERS, 5);
@@ -96,7 +95,7 @@ fn who_is_reached_by_the_root_alone_is_told() {
     assert_eq!(believers(&mut mesh, ino), []);
 }
 
-/// A truncation that comes again, by another way, cuts nothing that came after it.
+/// A truncation that arrives again, by another way, cuts nothing written after it.
 #[test]
 fn a_truncation_acts_once() {
     let mut mesh = Mesh::new(3, 1);

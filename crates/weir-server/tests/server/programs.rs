@@ -1,7 +1,7 @@
 //! Random programs of several clients against files that are plain byte vectors.
 //!
-//! After every step each file must read as the model says, whoever wrote, was killed
-//! or detached in whatever order; and at the end nothing may be left of the space.
+//! After every step each file must read as the model predicts, whichever client wrote, was killed or
+//! detached in any order; and at the end all space must be free.
 
 use crate::world::{Client, Kill, World};
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ enum Step {
         offset: u64,
         len: usize,
     },
-    /// Writes that go on where the last one of the client ended, or a stride further.
+    /// Writes that continue at the end of the client's last one, or a stride further.
     Stream {
         client: usize,
         file: usize,
@@ -236,7 +236,7 @@ proptest! {
         run.end();
     }
 
-    /// As above, but nothing looks (and so nothing is harvested) until the end.
+    /// The same as above, but no reader looks (and so nothing is harvested) until the end.
     #[test]
     fn late_harvests_see_the_same(steps in proptest::collection::vec(step(), 1..60)) {
         let mut run = Run::new();

@@ -1,4 +1,4 @@
-//! A server that is killed and started again in its directories: what it held is there.
+//! A server that is killed and restarted in its directories: its state is kept.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -13,7 +13,7 @@ use weir_server::serve;
 
 const MIB: u64 = 1 << 20;
 
-/// The server of the tests below: runs only where a parent asks for it.
+/// The server of the tests below: runs only when a parent asks for it.
 #[test]
 fn server_process() {
     let Ok(dir) = std::env::var("WEIR_TEST_SERVER") else {
@@ -156,7 +156,7 @@ fn names_and_bytes_survive_a_kill() {
     server.kill();
 
     for _ in 0..2 {
-        // Killed right after it came back, it comes back again.
+        // Killed right after its restart, it restarts again.
         Server::start(room.path()).kill();
     }
     let server = Server::start(room.path());
@@ -174,10 +174,10 @@ fn names_and_bytes_survive_a_kill() {
     let link = find(&mut other, &["moved", "link"]).unwrap();
     assert_eq!(link.ino, ino);
     assert_eq!(other.call(proto::Readlink { ino }).unwrap(), b"../file");
-    // Numbers go on where they were: nobody takes a new file for one that is gone.
+    // Numbers continue where they were: a new file is not mistaken for a removed one.
     let new = other.create(b"new");
     assert!(![file.ino, ino, dir].contains(&new.ino));
-    // The client of before lives: what it was lent is lent to nobody else.
+    // The earlier client lives: its segments are lent to no other client.
     let segment = other.segment(MIB);
     assert_ne!((segment.slab, segment.pos), (lent.slab, lent.pos));
     assert_eq!(server.status().clients, 2);
@@ -235,7 +235,7 @@ fn a_journal_that_is_corrupt_is_refused_and_nothing_is_touched() {
         why.contains("remove") && why.contains("start again"),
         "{why}"
     );
-    // A torn end is no corruption.
+    // A torn end is not corruption.
     let mut torn = good.clone();
     torn[used..used + 40].fill(0xA5);
     std::fs::write(&path, &torn).unwrap();

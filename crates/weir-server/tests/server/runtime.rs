@@ -1,5 +1,5 @@
-//! A whole server with its threads: clients that come, work and are killed, and what
-//! is left when it stops.
+//! A whole server with its threads: clients that connect, work and are killed, and the leftovers when it
+//! stops.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ impl Server {
     }
 }
 
-/// Waits for what another process or thread brings about.
+/// Waits for a condition that another process or thread brings about.
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !condition() {
@@ -108,9 +108,9 @@ fn a_tool_is_answered_and_the_stop_leaves_nothing() {
 
 #[test]
 fn a_stop_is_never_slept_over() {
-    // A request that came between the service thread's last look and its sleep was answered,
-    // and the thread slept on. It is hit when another tool has asked a moment before, and asks
-    // no more.
+    // A request that came between the service thread's last look and its sleep was answered, and the
+    // thread slept on. The case occurs if another tool has sent a request a moment before, and sends no
+    // more.
     for round in 0..400_u32 {
         let mut server = Server::start_with(|options| options.spin_us = 0);
         let (mut asking, mut control) = (server.control(), server.control());
@@ -168,7 +168,7 @@ fn what_one_client_writes_another_finds() {
     assert_eq!(server.stop().clients_ever, 2);
 }
 
-/// The other process of the tests below: runs only where a parent asks for it.
+/// The other process of the tests below: runs only when a parent asks for it.
 #[test]
 fn child_process() {
     let Ok(run_dir) = std::env::var("WEIR_TEST_CHILD") else {
@@ -281,7 +281,8 @@ fn nonsense_on_the_socket_disturbs_nobody() {
             assert!(rest.is_empty());
         }
     }
-    // Of another version only its number is understood, whatever is behind it; that one is told so.
+    // The server understands only the number of another version, whatever follows it, and answers with
+    // its own.
     let mut socket = UnixStream::connect(&path).unwrap();
     socket.write_all(&[5, 0, 0, 0, 9, 9, 9, 9, 9]).unwrap();
     let mut told = Vec::new();

@@ -1,4 +1,4 @@
-//! A client made by hand: just enough of the protocol for tests, in safe code.
+//! A client made by hand: the minimal protocol for tests, in safe code.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
@@ -20,7 +20,7 @@ use weir_store::map::{file_bytes, open_shared, Access, Mapping, Region};
 
 const MIB: u64 = 1 << 20;
 
-/// A small server, whose files are in `dir`.
+/// A small server with its files in `dir`.
 pub fn options(dir: &Path) -> Options {
     Options {
         run_dir: dir.join("run"),
@@ -183,7 +183,7 @@ impl Session {
         bytes
     }
 
-    /// Says that `length` bytes at `at` of a segment are the file's from `offset` on.
+    /// Reports that `length` bytes at `at` of a segment are the file's from `offset` on.
     pub fn write(&self, attached: Attached, offset: u64, lent: &Lent, at: u64, length: u64) {
         let block = &self.blocks[attached.block as usize];
         let cell = &self.cells[attached.cell as usize];

@@ -1,5 +1,5 @@
-//! A journal that is begun anew in steps, between operations that go on: whoever is killed after
-//! any step finds all in the old one, and after the last step in the new one.
+//! A journal that is renewed in steps, between operations that go on: a server that is killed after any
+//! step finds everything in the old one, and after the last step in the new one.
 
 use crate::twins::{Bytes, Shared};
 use crate::world::{Client, World};
@@ -11,12 +11,12 @@ use weir_core::xattr::SetFlags;
 
 const ALONE: (Rank, u16) = (Rank(0), 1);
 
-/// What a journal says, in one order.
+/// The items in a journal, in one order.
 fn said(journal: &Bytes, with_extents: bool) -> Vec<String> {
     lines(&journal.state(), with_extents)
 }
 
-/// What the node says of itself at once.
+/// The node's state, taken at once.
 fn snapshot(world: &World) -> Bytes {
     let mut bytes = Bytes::new(ALONE);
     let mut items = Vec::new();
@@ -28,7 +28,7 @@ fn snapshot(world: &World) -> Bytes {
     bytes
 }
 
-/// Without extents, what does not wait for writers to end.
+/// The items of a journal; without extents, only those that do not wait for writers to end.
 fn lines(state: &State, with_extents: bool) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(state.inodes.iter().map(|image| format!("{image:?}")));
@@ -125,7 +125,7 @@ fn remove_xattr(world: &mut World, n: u8, attribute: u8) -> Result<(), FsError> 
 fn act(world: &mut World, client: &mut Client, step: &Step) {
     let parent = world.root();
     let control = Caller::Control;
-    // What cannot be done changes nothing, which is also to be seen.
+    // An operation that cannot be done changes nothing, which is checked, too.
     let _: Result<(), FsError> = match *step {
         Step::Create(n) => world.create(&named(n)).map(drop),
         Step::Unlink(n) => world.call(
@@ -227,7 +227,8 @@ proptest! {
         world.node().keep_journal(Box::new(twins.clone()));
         for step in &steps {
             act(&mut world, &mut client, step);
-            // Who is killed now finds all that was told in the journal that has the name.
+            // A server that is killed now finds all acknowledged changes in the journal that has the
+            // name.
             let now = twins.0.borrow().now.clone();
             prop_assert_eq!(said(&now, false), lines_now(&world));
         }

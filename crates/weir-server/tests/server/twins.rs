@@ -1,4 +1,4 @@
-//! A journal in memory and the one that comes after it, while it is begun anew.
+//! A journal in memory and the one that replaces it, while it is renewed.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use weir_core::journal::{replay, Head, State, HEAD_BYTES};
 use weir_core::types::Rank;
 use weir_server::node::Journal;
 
-/// Bytes of a journal, as its file has them.
+/// The bytes of a journal, as in its file.
 #[derive(Clone)]
 pub struct Bytes {
     bytes: Vec<u8>,
@@ -16,7 +16,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Of a server of so many, with no record yet.
+    /// The journal of server `rank` of `servers`, without records.
     pub fn new((rank, servers): (Rank, u16)) -> Bytes {
         let head = Head {
             rank,
@@ -30,7 +30,7 @@ impl Bytes {
         }
     }
 
-    /// One record more.
+    /// Appends a record.
     pub fn append(&mut self, payload: &[u8]) {
         let [first, second] = frame_words(self.frames, payload).unwrap();
         let at = self.bytes.len();
@@ -43,7 +43,7 @@ impl Bytes {
         self.bytes[END_AT..HEAD_BYTES].copy_from_slice(&end_word(self.frames).to_le_bytes());
     }
 
-    /// What it says.
+    /// The state that it describes.
     pub fn state(&self) -> State {
         let replayed = replay(&self.bytes).unwrap();
         assert_eq!(replayed.torn, None);
@@ -53,20 +53,20 @@ impl Bytes {
 
 /// The old journal and the new one.
 pub struct Twins {
-    /// The one that has the name.
+    /// The journal that has the name.
     pub now: Bytes,
     next: Option<Bytes>,
-    /// How often another one has taken it.
+    /// The number of times that a new journal has taken the name.
     pub renewals: u32,
     whose: (Rank, u16),
 }
 
-/// As a node keeps it, and as the test sees it.
+/// The pair, shared by a node and the test.
 #[derive(Clone)]
 pub struct Shared(pub Rc<RefCell<Twins>>);
 
 impl Shared {
-    /// The journal of this server of so many.
+    /// The journal of this server, with the number of servers.
     pub fn new(whose: (Rank, u16), now: Bytes) -> Shared {
         Shared(Rc::new(RefCell::new(Twins {
             now,

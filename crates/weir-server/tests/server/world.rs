@@ -1,5 +1,5 @@
-//! A server without threads, its storage out of a vector, and clients that follow the
-//! protocol of `weir_core::node` by hand.
+//! A server without threads, with storage in a vector, and clients that follow the protocol of
+//! `weir_core::node` by hand.
 #![allow(clippy::unused_self)] // `root` is the world's
 
 use std::cell::{Cell, RefCell, RefMut};
@@ -31,19 +31,19 @@ use weir_store::map::{create_sparse, Mapping, Region};
 use weir_store::shm::ShmRecord;
 use weir_store::slabmap::Window;
 
-/// Bytes of the least segment here.
+/// The size of the smallest segment here.
 pub const UNIT: u64 = 256;
 /// Units of a slab here.
 const SLAB_UNITS: u64 = 4;
 
-/// Storage: bytes, who holds which unit, and how much of each is alive.
+/// Storage: bytes, the holder of each unit, and the number of its live bytes.
 #[derive(Default)]
 pub struct Units {
     pub bytes: Vec<u8>,
     held: Vec<bool>,
     pub live: Vec<u64>,
     segments: BTreeMap<u32, u64>,
-    /// Whether accounts that do not agree are a failure.
+    /// If true, accounts that do not agree are not a failure.
     pub lenient: bool,
 }
 
@@ -61,7 +61,7 @@ impl Store {
         })))
     }
 
-    /// Units that are neither held nor alive, and all units.
+    /// The number of units that are neither held nor live, and of all units.
     pub fn free(&self) -> (usize, usize) {
         let units = self.0.borrow();
         let free = units
@@ -138,7 +138,7 @@ impl Space for Store {
         }
         let at = Units::at(lent.slab, lent.pos);
         let end = at + usize::try_from(lent.len).unwrap();
-        // Whoever still reads what was here sees it.
+        // A stale reader sees it.
         units.bytes[at..end].fill(0xDD);
         Some(lent)
     }
@@ -174,7 +174,7 @@ impl Space for Store {
 pub struct Memory(pub Mapping);
 
 impl Memory {
-    /// A region of nobody yet.
+    /// A region of no client yet.
     pub fn fresh() -> Memory {
         Memory(map(client_layout().bytes))
     }
@@ -187,18 +187,18 @@ impl ClientMemory for Memory {
 }
 
 thread_local! {
-    /// Where bytes of other nodes arrive, in tests that set it.
+    /// The pool for bytes of other nodes, in tests that set it.
     pub static POOL: Cell<Option<Window>> = const { Cell::new(None) };
 }
 
-/// A pool of its own for this thread.
+/// Makes a pool for this thread.
 pub fn make_pool() -> Window {
     let pool = map(POOL_BYTES).leak_window();
     POOL.set(Some(pool));
     pool
 }
 
-/// A kernel in which shared descriptions live as long as the test says.
+/// A kernel in which shared descriptions live as long as the test decides.
 #[derive(Clone, Default)]
 pub struct Fake {
     pub alive: Rc<RefCell<Vec<u32>>>,
@@ -234,7 +234,7 @@ impl Platform for Fake {
 /// A server's tables, for it and for tests that look at them.
 pub type SharedNode = Rc<RefCell<Node<'static, Fake>>>;
 
-/// A server's log, out of its store.
+/// A server's log, read from its store.
 pub struct StoreLog(pub Store);
 
 impl LogBytes for StoreLog {
@@ -254,7 +254,7 @@ impl LogBytes for StoreLog {
     }
 }
 
-/// The others of a server that is the only one.
+/// The other servers of the only server: none.
 struct NoOthers;
 
 impl Net for NoOthers {
@@ -263,7 +263,7 @@ impl Net for NoOthers {
     }
 }
 
-/// The only server of an instance: what it is asked is done when the call returns.
+/// The only server of an instance: a request is done when the call returns.
 pub struct World {
     pub cluster: Cluster<Fake>,
     node: SharedNode,
@@ -286,7 +286,7 @@ fn map_file(bytes: usize) -> (OwnedFd, Mapping) {
     (file, mapping)
 }
 
-/// A region that stays mapped for good, as a node's references ask for.
+/// A region that stays mapped for good, as a node's references require.
 struct Kept {
     file: OwnedFd,
     bytes: usize,
@@ -304,7 +304,7 @@ impl Kept {
         }
     }
 
-    /// Lets all of it be zero again.
+    /// Zeroes all of it.
     fn clear(&self) {
         for bytes in [0, self.bytes as u64] {
             rustix::fs::ftruncate(&self.file, bytes).unwrap();
@@ -312,7 +312,7 @@ impl Kept {
     }
 }
 
-/// The shared regions of a world. They outlive it, and can be those of another one then.
+/// The shared regions of a world. They outlive it, and can then be those of another one.
 pub struct Regions {
     open: Kept,
     names: Kept,
@@ -321,7 +321,7 @@ pub struct Regions {
     cells: usize,
 }
 
-/// Open file descriptions of a world.
+/// The number of open file descriptions of a world.
 const OFDS: usize = 256;
 
 impl Regions {
@@ -353,7 +353,7 @@ fn shard(rank: Rank, max_files: u32, region: &Region) -> Shard<'static> {
     Shard::new(tables, 0o755, Owner { uid: 0, gid: 0 }, 1).unwrap()
 }
 
-/// A server's own tables, and all that is behind them.
+/// A server's own tables, and everything behind them.
 pub struct ServerTables {
     pub node: SharedNode,
     pub open: OpenRegion<'static>,
@@ -363,7 +363,7 @@ pub struct ServerTables {
 }
 
 impl ServerTables {
-    /// Those of one of several servers, in regions that no other one uses now.
+    /// The tables of one of several servers, in regions that no other one uses now.
     pub fn within(regions: &Regions, (rank, servers): (Rank, u16), units: usize) -> ServerTables {
         regions.open.clear();
         regions.names.clear();
@@ -448,7 +448,7 @@ impl World {
         self.node.borrow_mut()
     }
 
-    /// Does what a client asks for by its channels and notes.
+    /// Handles the requests in a client's channels and notes.
     pub fn poll_client(&self, id: ClientId, now_ns: i64) -> bool {
         self.cluster.poll_client(id, now_ns)
     }
@@ -485,7 +485,7 @@ impl World {
             .size
     }
 
-    /// The bytes of a file, found as a reader finds them.
+    /// The bytes of a file, found like a reader finds them.
     pub fn read(&mut self, ino: Ino, size: u64) -> Vec<u8> {
         let op = proto::Locate {
             ino,
@@ -514,10 +514,10 @@ impl World {
     }
 }
 
-/// Where a client is killed within a write.
+/// The point within a write at which a client is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kill {
-    /// Its bytes are in the slab, nobody knows.
+    /// Its bytes are in the slab, but in no record.
     Stored,
     /// The old record was pushed.
     Pushed,
@@ -580,7 +580,7 @@ impl Client {
         self.writers.contains_key(&ino)
     }
 
-    /// Writes through the log; how much was written, if not all, and why.
+    /// Writes through the log; on a failure returns the number of bytes written, and the error.
     pub fn write(
         &mut self,
         world: &mut World,
@@ -763,7 +763,7 @@ impl Writer {
     }
 }
 
-/// So many things are measured.
+/// The number of items that are measured.
 pub const MANY: u64 = 1_000_000;
 
 /// Resident memory of this process, in bytes: heap and tmpfs.
@@ -779,7 +779,7 @@ pub fn resident() -> u64 {
     of("RssAnon:") + of("RssShmem:")
 }
 
-/// Bytes an item, printed beside its limit.
+/// Checks the bytes per item against their limit, and prints both.
 pub fn cost(what: &str, before: u64, most: u64) {
     let bytes = resident().saturating_sub(before) / MANY;
     println!("{what}: {bytes} bytes (at most {most})");

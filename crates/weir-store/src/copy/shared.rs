@@ -1,14 +1,14 @@
 //! Loads from memory that other processes store to, and stores to memory that they load from.
 //!
-//! To the compiler such memory is as a device's: a plain load may be done twice, a plain store left
-//! out, and a race with one is undefined behaviour. So each access here is one instruction (by
-//! `asm!`, into which the compiler does not look) or a volatile one. What comes of a race is then a
-//! mixture of old and new bytes, in pieces of the width of a move.
+//! The compiler must treat such memory like a device's: a plain load may be done twice, a plain
+//! store left out, and a race with one is undefined behaviour. So each access here is one
+//! instruction (by `asm!`, into which the compiler does not look) or a volatile one. A race then
+//! yields a mixture of old and new bytes, in pieces of the width of a move.
 //!
 //! Left out: order. `copy` fences streamed stores; others are ordered by the word that publishes
 //! them, which is stored with Release.
 
-/// A half of 32 bytes, as it is on its way through a register.
+/// A half of 32 bytes, on its way through a register.
 #[cfg(target_arch = "x86_64")]
 pub(super) use core::arch::x86_64::__m128i as Sixteen;
 /// The same, through two.
@@ -20,7 +20,7 @@ macro_rules! moves {
     ($load:ident, $store:ident, $type:ty, $class:ident: $x86_from:literal, $x86_into:literal, $arm_from:literal, $arm_into:literal) => {
         /// # Safety
         ///
-        /// So many bytes are readable at `from`, of whatever alignment.
+        /// That many bytes are readable at `from`, of any alignment.
         #[inline(always)]
         #[allow(clippy::inline_always)] // one instruction
         pub(super) unsafe fn $load(from: *const u8) -> $type {
@@ -52,7 +52,7 @@ macro_rules! moves {
 
         /// # Safety
         ///
-        /// So many bytes are writable at `to`, of whatever alignment.
+        /// That many bytes are writable at `to`, of any alignment.
         #[inline(always)]
         #[allow(clippy::inline_always)] // one instruction
         pub(super) unsafe fn $store(to: *mut u8, value: $type) {

@@ -42,12 +42,12 @@ const KERNELS: [Kernel; 3] = [
     },
 ];
 
-/// 1 + the index of the widest kernel this processor has; 0 until asked. Several threads
-/// asking at once find the same.
+/// 1 + the index of the widest kernel this processor has; 0 until it is detected. Several threads
+/// that detect it at once find the same.
 static WIDEST: AtomicU8 = AtomicU8::new(0);
 
-/// CPUID is asked once (it traps in virtual machines); std's detection reads it and
-/// whether the kernel saves the registers, without libc.
+/// CPUID is executed once (it traps in virtual machines). std's detection uses it, and checks that
+/// the kernel saves the registers, without libc.
 fn widest() -> usize {
     let known = WIDEST.load(Ordering::Relaxed);
     if known != 0 {
@@ -88,9 +88,9 @@ pub(super) unsafe fn read_out(dst: *mut u8, src: *const u8, len: usize) {
     unsafe { (KERNELS[widest()].read_out)(dst, src, len) }
 }
 
-/// Whether a forward copy would load from where, as far as the processor can tell from
-/// the low 12 bits of an address, it has just stored: then each load waits for that store
-/// (measured: 3 instead of 11 GiB/s). A backward copy moves away from it.
+/// True if the processor would take loads of a forward copy for loads of bytes that it has just
+/// stored, because it compares only the low 12 bits of the addresses. Then each load waits for that
+/// store (measured: 3 instead of 11 GiB/s). A backward copy moves away from it.
 #[inline]
 fn loads_meet_stores(dst: *const u8, src: *const u8) -> bool {
     (src as usize).wrapping_sub(dst as usize) % PAGE > PAGE / 2
@@ -113,7 +113,7 @@ macro_rules! kernel {
                 core::array::from_fn(|i| unsafe { $load(src.cast::<$vector>().add(i)) })
             }
 
-            /// A vector of a slab, which others may be storing to: see `shared`.
+            /// A vector of a slab, to which others may be storing: see `shared`.
             #[target_feature(enable = $feature)]
             #[inline]
             unsafe fn load_shared(src: *const u8) -> $vector {

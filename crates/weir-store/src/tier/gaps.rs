@@ -1,11 +1,11 @@
-//! Lending what is dead between living bytes, the longest gaps first.
+//! Lending the dead bytes between living ones, the longest gaps first.
 //!
-//! To know the longest gap at every moment would cost something at every write. So a heap of
-//! the gaps is made when one is asked for, and made anew when half of it was used: a look at
-//! each gap, once or twice for each that is lent. What is in the heap may be lent or alive
-//! meanwhile, and is looked at again before it is lent.
+//! To know the longest gap at every moment would cost something at every write. So a heap of the
+//! gaps is made when one is asked for, and made anew when half of it was used: a look at each gap,
+//! once or twice for each that is lent. A gap in the heap may be lent or alive meanwhile, and is
+//! checked again before it is lent.
 //!
-//! Of a unit one gap is lent at a time, for a segment is known by its unit.
+//! One gap of a unit is lent at a time, because a segment is identified by its unit.
 
 use std::collections::BinaryHeap;
 
@@ -16,22 +16,22 @@ use crate::backing::Backing;
 use crate::live::Gap;
 use crate::slab::{SlabId, Tier, UNIT_BYTES};
 
-/// Of memory a gap counts as longer than any of a storage directory, from here on: below it,
-/// what each piece costs its writer outweighs where it lies.
+/// A gap of memory from this length on counts as longer than any of a storage directory. Below it,
+/// the writer's cost for each piece outweighs the speed of the place.
 const LONG_BYTES: u32 = 4096;
 
-/// Gaps as they were when the heap was made.
+/// Gaps at the time when the heap was made.
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
     heap: BinaryHeap<Entry>,
     made: usize,
 }
 
-/// Whether it is long and of memory; its length; the slab's number, the unit, where in it.
+/// True if it is long and of memory; its length; the slab's number, the unit, the offset in it.
 type Entry = (bool, u32, u32, u32, u32);
 
 impl<B: Backing> Tiers<B> {
-    /// Lends the longest gap there is, whatever its length; `None` if there is none.
+    /// Lends the longest gap, of any length; `None` if there is none.
     pub fn grant_gap(&mut self, client: ClientId) -> Option<Grant> {
         let no_memory = self.has_no_memory();
         let made_now = self.gaps.heap.len() <= self.gaps.made / 2;
@@ -62,7 +62,7 @@ impl<B: Backing> Tiers<B> {
         self.gaps.heap = heap.into();
     }
 
-    /// The first of the heap that may be lent still; whether its pages are there.
+    /// The first gap of the heap that may still be lent, and true if its pages are present.
     fn next_gap(&mut self, no_memory: bool) -> Option<(SlabId, u32, Gap, bool)> {
         while let Some((_, len, slab, unit, from)) = self.gaps.heap.pop() {
             let id = SlabId::from_raw(slab)?;

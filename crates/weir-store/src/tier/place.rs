@@ -10,14 +10,14 @@ use rustix::io::Errno;
 use crate::board::WarmBoard;
 use crate::slab::{Place, Slab, MAX_SLABS, SLAB_UNITS, UNIT_BYTES};
 
-/// A place that cannot be used, or not more of it.
+/// The failure of a place that cannot be used, or not more of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trouble {
     /// The place: memory, or a storage directory.
     pub place: Place,
-    /// What the last attempt to use it returned.
+    /// The error of the last attempt to use it.
     pub errno: Errno,
-    /// Whether it is given up for good (`EIO` and the like); a full file system is not.
+    /// True if it is given up for good (`EIO` and the like); a full file system is not.
     pub retired: bool,
 }
 
@@ -32,26 +32,26 @@ impl core::fmt::Display for Trouble {
     }
 }
 
-/// How a place's bytes are used.
+/// The use of a place's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
     /// The place.
     pub place: Place,
     /// Its budget.
     pub capacity_bytes: u64,
-    /// What its slabs amount to so far.
+    /// The size of its slabs so far.
     pub created_bytes: u64,
-    /// What clients hold.
+    /// The bytes that clients hold.
     pub held_bytes: u64,
-    /// What is alive.
+    /// The living bytes.
     pub live_bytes: u64,
-    /// What could be lent at once and is warm (memory only).
+    /// The warm bytes that could be lent at once (memory only).
     pub warm_bytes: u64,
-    /// What could be lent: free in its slabs, and what it may still grow by.
+    /// The bytes that could be lent: free in its slabs, and its possible growth.
     pub free_bytes: u64,
-    /// What could be lent beside living bytes: see [`super::Tiers::grant_gap`].
+    /// The bytes that could be lent beside living ones: see [`super::Tiers::grant_gap`].
     pub gap_bytes: u64,
-    /// What keeps it from being used, if something does.
+    /// The failure that keeps it from being used, if there is one.
     pub trouble: Option<Trouble>,
 }
 
@@ -108,7 +108,7 @@ impl PlaceState {
         }
     }
 
-    /// How many slabs the budget is good for.
+    /// The number of slabs that the budget allows.
     pub(super) fn max_slabs(&self) -> u32 {
         u32::try_from(self.budget_units.div_ceil(u64::from(SLAB_UNITS))).expect("bounded in new")
     }
@@ -118,7 +118,7 @@ impl PlaceState {
         u32::try_from(self.slabs.len()).expect("bounded by max_slabs")
     }
 
-    /// How many units another slab may have; `None` when the budget is used up. Only the
+    /// The number of units that another slab may have; `None` if the budget is used up. Only the
     /// last slab is shorter than the others.
     pub(super) fn growth_units(&self) -> Option<u32> {
         let used = self.slabs.len() as u64 * u64::from(SLAB_UNITS);
@@ -127,15 +127,14 @@ impl PlaceState {
         (units > 0 && !self.is_retired()).then_some(units)
     }
 
-    /// Takes up a slab just made; whatever kept the place from growing is over.
+    /// Adds a slab that was just made; an earlier failure to grow is over.
     pub(super) fn add(&mut self, slab: Slab) {
         self.with_room.insert(self.index_of_next());
         self.slabs.push(slab);
         self.trouble = None;
     }
 
-    /// Takes up slabs that are there. They keep their bytes also where the budget has become
-    /// less than that.
+    /// Adds existing slabs. They keep their bytes even if the budget has become smaller.
     pub(super) fn adopt(&mut self, count: u32) {
         for _ in 0..count.min(MAX_SLABS) {
             let units = self.growth_units().unwrap_or(SLAB_UNITS);
@@ -143,8 +142,8 @@ impl PlaceState {
         }
     }
 
-    /// A slab could not be made. Where there is merely no room now, later attempts are
-    /// made; anything else retires the place.
+    /// Notes that a slab could not be made. If there is merely no room now, later attempts are
+    /// made; any other error retires the place.
     pub(super) fn failed(&mut self, errno: Errno) {
         let transient = [
             Errno::NOSPC,
@@ -170,7 +169,7 @@ impl PlaceState {
         });
     }
 
-    /// How its bytes are used.
+    /// The use of its bytes.
     pub(super) fn usage(&self, board: &WarmBoard) -> Usage {
         let units = |bits: fn(&Slab) -> u64| -> u64 {
             let count = |slab| u64::from(bits(slab).count_ones());

@@ -7,11 +7,11 @@ use super::*;
 const MIB: u64 = UNIT_BYTES;
 const ME: ClientId = ClientId(1);
 
-/// Files that are only remembered; creation fails as told.
+/// Files that are only remembered; creation fails on request.
 #[derive(Debug, Default)]
 struct FakeBacking {
     made: Vec<(SlabId, u64)>,
-    /// By place: what the next creations return.
+    /// By place: the results of the next creations.
     failing: [Option<Errno>; 3],
 }
 
@@ -42,7 +42,7 @@ fn tiers(memory_mib: u64, warm_mib: u64, storage_mib: &[u64]) -> Tiers<FakeBacki
     Tiers::new(&config, FakeBacking::default())
 }
 
-/// Does what warmers do.
+/// Does the work of the warmers.
 fn warm_all<B: Backing>(tiers: &Tiers<B>) {
     while let Some((index, units)) = tiers.board().take() {
         tiers
@@ -106,7 +106,7 @@ fn small_warm_pieces_are_preferred_to_large_cold_ones() {
     board.warmed(index, 0b1_1111, Ok(()));
     let piece = tiers.grant(MIB, 4 * MIB, ME).unwrap();
     assert_eq!((piece.warm, piece.pos, piece.len), (true, 4 * MIB, MIB));
-    // Warmers leave alone what is being written by pwrite, and come back afterwards.
+    // Warmers skip units that are being written by pwrite, and come back afterwards.
     assert_eq!(board.busy(index), run(56, 8));
     board.done(index, Ok(()));
     tiers.release(grants[1].segment).unwrap();
@@ -156,7 +156,7 @@ fn a_full_directory_is_tried_again_and_a_failing_one_retired() {
         retired.to_string(),
         format!("place 2 is retired: {}", Errno::IO)
     );
-    // A device that fails later: what it holds is still accounted.
+    // A device that fails later: its contents are still accounted.
     tiers.add_live(grant.slab, grant.pos, 10).unwrap();
     tiers.retire(grant.slab.place(), Errno::IO);
     assert!(tiers.grant(MIB, MIB, ME).is_err());
@@ -260,7 +260,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What should be: plain lists.
+/// The expected state: plain lists.
 #[derive(Default)]
 struct Model {
     held: Vec<(Grant, ClientId)>,
@@ -269,7 +269,7 @@ struct Model {
 }
 
 impl Model {
-    /// The units that somebody holds.
+    /// The units that clients hold.
     fn held_units(&self, of: Place) -> std::collections::BTreeSet<(SlabId, u64)> {
         let held = self.held.iter().map(|(grant, _)| grant);
         let units = held
@@ -281,7 +281,7 @@ impl Model {
         units.collect()
     }
 
-    /// Dead bytes of units that have living ones and that nobody holds.
+    /// Dead bytes of units that have living ones and that no client holds.
     fn gap_bytes(&self, of: Place) -> u64 {
         let held = self.held_units(of);
         let mut live = std::collections::BTreeMap::new();
@@ -295,7 +295,7 @@ impl Model {
         live.values().map(|bytes| MIB - bytes).sum()
     }
 
-    /// How many units of a slab of `units` are neither held nor alive.
+    /// True if a unit of a slab is neither held nor alive.
     fn is_free(&self, slab: SlabId, unit: u64) -> bool {
         let (from, to) = (unit * MIB, (unit + 1) * MIB);
         let held = |(grant, _): &(Grant, ClientId)| {
@@ -336,7 +336,7 @@ impl Model {
         }
     }
 
-    /// Whether some slab has an aligned run of `units` free units, or may come to.
+    /// True if a slab has an aligned run of `units` free units, or may get one.
     fn could_lend(&self, tiers: &Tiers<FakeBacking>, units: u64) -> bool {
         let grows = tiers.usage().iter().any(|usage| {
             let left = (usage.capacity_bytes - usage.created_bytes).min(SLAB_BYTES);
@@ -393,7 +393,7 @@ proptest! {
                         prop_assert!(tiers.is_lent_to(grant.slab, grant.pos, grant.len, client));
                         model.held.push((grant, client));
                     } else if tiers.backing.failing[0].is_none() {
-                        // What is left is shorter than a line between two living bytes each.
+                        // The remaining gaps are shorter than a line between two living bytes each.
                         prop_assert!(longest.unwrap_or(0) < 64 * 2 * (1 + model.live.len() as u64));
                     }
                 }

@@ -1,4 +1,4 @@
-//! Processes that wait in a call when their server, or the one that they wait for, is killed.
+//! Processes that wait in a call when their server, or the server that they wait for, is killed.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -21,7 +21,7 @@ fn blocked(room: &Room, node: usize, what: &str) -> Child {
     child
 }
 
-/// When a waiting call ended, and with what; ms since 1970.
+/// The time in ms since 1970 when a waiting call ended, and its result.
 fn ended(child: Child) -> (i32, u128) {
     let output = finish(child, Duration::from_secs(20));
     let text = String::from_utf8(output.stdout).unwrap();
@@ -42,7 +42,7 @@ fn who_waits_for_a_lock_hears_of_its_servers_end() {
     let Some(room) = Room::up("waiting for a lock", 2, &[]) else {
         return;
     };
-    // The file's home is the first server or the second: who waits is at either.
+    // The file's home is the first server or the second: there is a waiter at each.
     let holder = blocked(&room, 0, "hold");
     let waiters = ["lock", "flock"].map(|what| blocked(&room, 1, what));
     let pid = room.server_pid(1);
@@ -56,7 +56,7 @@ fn who_waits_for_a_lock_hears_of_its_servers_end() {
     until("it is back", Duration::from_secs(10), || {
         room.status(0)["each"][1]["restarts"] == 1
     });
-    // Whoever comes afterwards waits as ever, and gets it when the holder ends.
+    // Later processes wait as usual, and get the lock when the holder ends.
     let waiter = blocked(&room, 1, "lock");
     drop(finish_holder(holder));
     let (errno, _) = ended(waiter);

@@ -1,5 +1,5 @@
-//! A tmpfs that others fill to the last page: a first touch of shared memory that cannot be had
-//! would kill whoever touches it, server or program (`tests/hold/full.py`).
+//! A tmpfs that other programs fill to the last page: a first access to a page of shared memory that
+//! cannot be allocated would kill the server or program that makes it (`tests/hold/full.py`).
 
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use weir_tests::source_root;
 
 use super::room::finish;
 
-/// Of the tmpfs: what two servers and two programs take, and little more.
+/// The size of the tmpfs: the need of two servers and two programs, and little more.
 const SIZE: &str = "144m";
 
 /// Runs the program on two servers, with their memory on a tmpfs of its own.

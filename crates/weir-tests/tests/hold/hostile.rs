@@ -1,5 +1,5 @@
-//! Strangers at the port and at the socket of servers that run: each kind is refused, counted in
-//! `weir status`, logged in few lines, and nobody else's calls are slower or fail for it.
+//! Strangers at the port and at the socket of running servers: each kind is refused, counted in `weir
+//! status`, and logged in few lines; the calls of programs do not become slower or fail.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,9 +17,9 @@ use super::local::Local;
 use super::probes;
 use super::room::until;
 
-/// What a call may take while strangers come.
+/// The time limit of a call while strangers connect.
 const BOUND: Duration = Duration::from_secs(2);
-/// Connections of a flood.
+/// The number of connections in a flood.
 const FLOOD: usize = 1000;
 
 fn roster(local: &Local) -> Roster {
@@ -44,7 +44,7 @@ fn frame(kind: Kind, body: &[u8]) -> Vec<u8> {
     [&head.encode(), body].concat()
 }
 
-/// What server 1 would say to server 0.
+/// The greeting that server 1 would send to server 0.
 fn greeting(roster: &Roster) -> Greeting {
     Greeting {
         version: frame::VERSION,
@@ -57,7 +57,7 @@ fn greeting(roster: &Roster) -> Greeting {
     }
 }
 
-/// Until the other end hangs up; what it said.
+/// Reads until the other end hangs up; returns the bytes.
 fn hung_up(stream: &mut impl Read) -> Vec<u8> {
     let mut said = Vec::new();
     // A reset is an end as well.
@@ -65,14 +65,14 @@ fn hung_up(stream: &mut impl Read) -> Vec<u8> {
     said
 }
 
-/// Says something and is hung up on, without a word.
+/// Sends bytes; the server must hang up without an answer.
 fn refused(address: SocketAddr, bytes: &[u8]) {
     let mut stream = connect(address);
     let _ = stream.write_all(bytes);
     assert_eq!(hung_up(&mut stream), b"");
 }
 
-/// Knows all but the secret: greets, reads the challenge, and proves nothing.
+/// Knows all but the secret: greets, reads the challenge, and sends no valid proof.
 fn guesses_the_secret(address: SocketAddr, hello: &Greeting) {
     let mut stream = connect(address);
     stream
@@ -90,7 +90,7 @@ fn guesses_the_secret(address: SocketAddr, hello: &Greeting) {
     assert_eq!(hung_up(&mut stream), b"");
 }
 
-/// Says a byte now and then: slower than anyone may be.
+/// Sends a byte now and then: slower than allowed.
 fn dawdles(address: SocketAddr, hello: &Greeting) {
     let mut stream = connect(address);
     let begin = Instant::now();
@@ -112,7 +112,7 @@ fn rejected(local: &Local, rank: usize, kind: &str) -> u64 {
     status["each"][rank]["rejected"][kind].as_u64().unwrap_or(0)
 }
 
-/// Lines of the log about what was refused.
+/// The number of lines in the log about refused connections.
 fn complaints(local: &Local) -> usize {
     let log = local.log();
     log.lines().filter(|line| line.contains("refused")).count()
@@ -134,7 +134,7 @@ fn strangers(local: &Local, address: SocketAddr) {
         refused(address, &with(&|hello| hello.to = Rank(2)));
         refused(address, &with(&|hello| hello.from = Rank(77)));
         refused(address, &[0xFF; 4096]);
-        // Of the middle of a conversation, and of no handshake at all.
+        // A frame from the middle of a conversation, and one of no handshake at all.
         refused(address, &frame(Kind::Proof, &[0; PROOF_BYTES]));
         refused(address, &frame(Kind::Request, &[0; 64]));
     }
@@ -275,7 +275,7 @@ fn strangers_at_the_socket_are_refused_and_disturb_nobody() {
     for _ in 0..20 {
         assert_eq!(send(&[0xFF; 64]), b"");
         assert_eq!(send(&[3, 0, 0, 0, 0xFF, 0xFF, 0xFF]), b"");
-        // It is told which version there is.
+        // The server tells it the supported version.
         assert_ne!(
             send(&said_hello(
                 proto::VERSION + 1,
@@ -284,12 +284,12 @@ fn strangers_at_the_socket_are_refused_and_disturb_nobody() {
             b""
         );
     }
-    // A tool that asks what makes no sense is told so.
+    // A tool with a senseless request gets an error.
     let mut tool = socket(&run_dir);
     let hello = said_hello(proto::VERSION, Role::Control);
     tool.write_all(&hello).unwrap();
     tool.write_all(&[2, 0, 0, 0, 0xEE, 0xEE]).unwrap();
-    // Who connects and says nothing has to make room for who does.
+    // A silent connection has to make room for one that sends.
     let silent: Vec<UnixStream> = (0..300)
         .filter_map(|_| UnixStream::connect(run_dir.join("server.sock")).ok())
         .collect();

@@ -13,18 +13,18 @@ use super::room::{finish, program, until, Room};
 const EIO: i32 = Errno::IO.raw_os_error();
 const ESHUTDOWN: i32 = Errno::SHUTDOWN.raw_os_error();
 
-/// By then others say that a server is lost.
+/// The time limit for others to report that a server is lost.
 const REPORTED: Duration = Duration::from_secs(2);
-/// `fabric.deadline_s` of these tests: all that one call asks shares it, also while 44 processes
-/// start on a few cores.
+/// `fabric.deadline_s` of these tests: all requests of one call share it, also while 44 processes start
+/// on a few cores.
 const DEADLINE: Duration = Duration::from_secs(5);
 const SETTINGS: [(&str, &str); 1] = [("WEIR_FABRIC_DEADLINE_S", "5")];
-/// Whose server is hurt.
+/// The node with the server that is hurt.
 const VICTIM: usize = 1;
 const OTHERS: [usize; 3] = [0, 2, 3];
 
-/// The time that the machine may add to a bound. Such a test runs 52 processes: four cores get a
-/// second, fewer cores proportionally more.
+/// The time that the machine may add to a bound. Such a test runs 52 processes: four cores get a second,
+/// fewer cores proportionally more.
 fn slack() -> Duration {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Duration::from_secs(4 / u64::try_from(cores.clamp(1, 4)).unwrap_or(1))
@@ -45,7 +45,7 @@ fn watch(room: &Room) -> Watch {
     }
 }
 
-/// The load: eight MPI ranks on all nodes; `None` where there is no MPICH.
+/// The load: eight MPI ranks on all nodes; `None` if there is no MPICH.
 fn load(room: &Room, seconds: u32) -> Option<Child> {
     if !missing(&[MPICH_RUN, MPICH_CC]).is_empty() {
         weir_cluster::skip("the MPI program", "MPICH (apt-get install mpich)");
@@ -59,7 +59,7 @@ fn load(room: &Room, seconds: u32) -> Option<Child> {
     Some(command.stdout(Stdio::piped()).spawn().unwrap())
 }
 
-/// No rank read another's bytes, none hung, and those of other nodes got through.
+/// Checks that no rank read another's bytes, none hung, and those of other nodes succeeded.
 #[track_caller]
 fn judge_load(load: Option<Child>, bound: Duration) {
     let Some(load) = load else { return };
@@ -87,14 +87,14 @@ fn host(room: &Room) -> String {
     room.cluster.node(VICTIM).host().to_owned()
 }
 
-/// Some other node's log has a line with these words and the victim's name.
+/// True if the log of another node has a line with these words and the victim's name.
 fn logged(room: &Room, words: &str) -> bool {
     let host = host(room);
     let has = |log: String| log.lines().any(|l| l.contains(words) && l.contains(&host));
     OTHERS.iter().any(|node| has(room.log(*node)))
 }
 
-/// What the log says of a file that cannot be read.
+/// The log's message about a file that cannot be read.
 const LOST_FILE: &str = "bytes of a file that only this node has cannot be read";
 
 /// The file that a line of a log names.
@@ -128,7 +128,7 @@ fn a_killed_server_is_started_again_and_the_others_go_on() {
     until("a log elsewhere says so", left, || {
         logged(&room, "a server is lost, or was started again")
     });
-    // What goes on does so for a while.
+    // The calls that still succeed do so for a while.
     std::thread::sleep(Duration::from_secs(2));
     probes::judge(
         &probes::end(watch.own),
@@ -162,7 +162,7 @@ fn a_server_stays_away(visibility: &str) {
     let load = load(&room, 12);
     let watch = watch(&room);
     let (agent, pid) = (room.agent_pid(VICTIM), room.server_pid(VICTIM));
-    // Nobody starts it again.
+    // The agent is stopped, so that it does not restart the server.
     room.signal(VICTIM, "-STOP", agent);
     room.signal(VICTIM, "-KILL", pid);
     until(
@@ -177,7 +177,7 @@ fn a_server_stays_away(visibility: &str) {
         logged(&room, LOST_FILE)
     });
     std::thread::sleep(Duration::from_secs(2));
-    // On its node: at once, and with an errno that says so.
+    // On its node calls fail at once, with the right errno.
     let own = probes::end(watch.own);
     probes::judge(&own, REPORTED + slack(), &[EIO, ESHUTDOWN]);
     let others = probes::end(watch.others);
@@ -191,7 +191,7 @@ fn a_server_stays_away(visibility: &str) {
         assert_eq!(failed("write"), 0, "writing asks nobody");
     }
     assert!(others.iter().all(|outcome| outcome.ok > 0));
-    // Once each, however often they were read.
+    // Once for each file, however often it was read.
     for log in OTHERS.map(|node| room.log(node)) {
         let lines = log.lines().filter(|line| line.contains(LOST_FILE));
         let mut files: Vec<&str> = lines.map(named_file).collect();
@@ -225,11 +225,11 @@ fn a_server_that_stops_answering_costs_the_deadline() {
     room.signal(VICTIM, "-STOP", pid);
     let stopped = Instant::now();
     std::thread::sleep(DEADLINE * 3);
-    // Its own programs wait as long as it lives, as those of a slow server do.
+    // The victim's own programs wait as long as it lives, like those of a slow server.
     let others = probes::end(watch.others);
     room.signal(VICTIM, "-CONT", pid);
     let frozen = stopped.elapsed();
-    // One deadline, however many requests a call makes and servers each asks in a row; then the
+    // One deadline, for any number of requests in a call and servers that each asks in turn; then the
     // term of a lease that could not be recalled.
     probes::judge(&others, DEADLINE + REPORTED + slack() * 2, &[EIO]);
     let own = probes::end(watch.own);

@@ -1,4 +1,4 @@
-//! An instance on this machine: no rights and no namespaces needed.
+//! An instance on this machine, without privileges or namespaces.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use weir_tests::launch::weir_binary;
 use super::probes::Place;
 use super::room::{said, ONE_AT_A_TIME};
 
-/// Directories of an instance on this machine; dropped, it is stopped.
+/// The directories of an instance on this machine; dropping it stops the instance.
 pub struct Local {
     name: &'static str,
     dir: tempfile::TempDir,
@@ -28,7 +28,7 @@ impl Local {
         Self::start_by(&[], name, words, settings)
     }
 
-    /// Started by another program, which changes what the server gets.
+    /// Started by another program, which changes the server's environment.
     pub fn start_by(
         by: &[&str],
         name: &'static str,
@@ -90,7 +90,7 @@ impl Local {
         }
     }
 
-    /// Where what is shared lies.
+    /// The directory of shared memory.
     pub fn memory(&self) -> &Path {
         self.memory.path()
     }

@@ -1,6 +1,5 @@
-//! What must hold when servers, nodes and the network fail, and when there are many of
-//! everything: real servers and programs in namespaces, real faults. Skipped, loudly, without
-//! root.
+//! The guarantees when servers, nodes and the network fail, and when there are many of everything: real
+//! servers and programs in namespaces, real faults. Skipped, with a message, without root.
 //!
 //! | file | subject |
 //! | --- | --- |

@@ -1,5 +1,5 @@
-//! Many of everything: servers of one machine, clients of one server, and few descriptors. Needs
-//! no rights and no namespaces.
+//! Many of everything: servers of one machine, clients of one server, and few descriptors. Needs no
+//! privileges and no namespaces.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use super::local::Local;
 use super::probes::Place;
 use super::room::{program, said};
 
-/// EUSERS: as many clients as there may be.
+/// EUSERS: the maximum number of clients is reached.
 const EUSERS: i32 = 87;
 
 /// The server's resident memory in bytes, and its open descriptors.
@@ -24,14 +24,14 @@ fn weight(pid: u64) -> (u64, usize) {
     (field("RssAnon:") * 1024, descriptors.count())
 }
 
-/// What came of a crowd: processes that were good, and by errno those that were not.
+/// The result of a crowd: the number of processes that succeeded, and of the others by errno.
 #[derive(Debug)]
 struct Crowd {
     good: u64,
     failed: Vec<(i32, u64)>,
 }
 
-/// Runs so many processes at once (`tests/hold/crowd.c`); `meanwhile` when all are there.
+/// Runs this number of processes at once (`tests/hold/crowd.c`); calls `meanwhile` when all are there.
 fn crowd(local: &Local, processes: u32, meanwhile: impl FnOnce()) -> Crowd {
     let program = program("crowd.c", Compiler::C).display().to_string();
     let mut command = local.run(0, &program, &["/weir", &processes.to_string(), "2"]);
@@ -98,7 +98,7 @@ fn beyond_the_most_clients_comes_a_clear_error() {
         status["rejected"]["socket: too many clients"], 20,
         "{status}"
     );
-    // Once they have gone others may come.
+    // After they have gone, others may come.
     assert_eq!(crowd(&local, 30, || {}).good, 30);
 }
 
@@ -108,7 +108,7 @@ fn few_descriptors_mean_few_clients_and_a_clear_error() {
     let local = Local::start_by(&by, "few", &[], &[]);
     let log = local.log();
     assert!(log.contains("the limit of open files"), "{log}");
-    // 400 less what is the server's own, two a client.
+    // 400 minus the server's own, two for each client.
     let most = 70;
     let came = crowd(&local, 100, || {});
     assert_eq!(came.good, most, "{came:?}");

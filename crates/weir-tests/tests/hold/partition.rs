@@ -1,5 +1,5 @@
-//! A network that is cut and heals: nothing that returned is lost, nothing acts twice, and what
-//! failed acted once or not at all (`tests/hold/cut.c`). Both sides see the same afterwards.
+//! A network that is cut and heals: no completed call is lost, none acts twice, and a failed one acted
+//! once or not at all (`tests/hold/cut.c`). Both sides see the same afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
@@ -15,7 +15,7 @@ use super::room::{finish, program, until, Room};
 const NODES: usize = 4;
 const EIO: i32 = 5;
 
-/// One that appends, creates and renames on a node.
+/// A program that appends, creates and renames on a node.
 struct Writer {
     child: Child,
     log: PathBuf,
@@ -38,7 +38,7 @@ impl Writer {
         Writer { child, log, tag }
     }
 
-    /// How many calls returned without an error, and how many ended.
+    /// The number of calls that succeeded, and of all that ended.
     fn lines(&self) -> [usize; 2] {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let good = log.lines().filter(|line| !line.starts_with("FAIL"));
@@ -49,7 +49,7 @@ impl Writer {
         self.lines()[0]
     }
 
-    /// Ends it; of each kind of call what returned, and what failed.
+    /// Ends it; returns for each kind of call those that succeeded, and those that failed.
     fn end(mut self) -> Done {
         let mut stdin = self.child.stdin.take().unwrap();
         stdin.write_all(b"\n").unwrap();
@@ -88,7 +88,7 @@ impl Done {
     }
 }
 
-/// What a node sees: lines, and names.
+/// The lines and names that a node sees.
 #[derive(PartialEq, Eq, Debug)]
 struct Sight {
     lines: Vec<String>,
@@ -98,7 +98,7 @@ struct Sight {
 fn look(room: &Room, node: usize) -> Sight {
     let lines = room.shell(node, "cat /weir/lines");
     let names = room.shell(node, "ls /weir");
-    // Zeros are the place of an append that failed, as that of one that was killed.
+    // Zeros are the place of a failed append, as of one that was killed.
     let words = |text: &str| -> Vec<String> {
         let words = text.split(['\n', '\0']).filter(|word| !word.is_empty());
         words.map(str::to_owned).collect()
@@ -153,7 +153,7 @@ fn over_a_long_cut_nothing_is_lost_or_done_twice() {
     over_a_cut(Duration::from_secs(8));
 }
 
-/// A cut that lasts until both sides have noticed, and at least so long.
+/// Cuts the network until both sides have noticed, and at least for `least`.
 fn over_a_cut(least: Duration) {
     let settings = [("WEIR_FABRIC_DEADLINE_S", "3")];
     let Some(mut room) = Room::up("a cut network", NODES, &settings) else {
@@ -173,7 +173,7 @@ fn over_a_cut(least: Duration) {
         let noticed = |node: usize| room.log(node).contains("a server is lost");
         (0..2).any(noticed) && (2..NODES).any(noticed)
     });
-    // No call hangs on either side, and some go on: where the root directory lives.
+    // No call hangs on either side, and some succeed: on the side of the root directory's home.
     let before: Vec<[usize; 2]> = writers.iter().map(Writer::lines).collect();
     until("calls end on both sides", Duration::from_secs(20), || {
         let now = writers.iter().map(Writer::lines).zip(&before);
@@ -191,9 +191,9 @@ fn over_a_cut(least: Duration) {
         (0..NODES).all(more)
     });
     eprintln!("all write again after {:?}", healed.elapsed());
-    // Each pair of servers finds the other by itself: silence is asked about twice a second.
+    // Each pair of servers reconnects by itself: it retries twice a second.
     until("every node reaches all", Duration::from_secs(4), || {
-        // To where the file ends now: cat would follow the writers.
+        // Up to the present end of the file: cat would follow the writers.
         let lines = "head -c \"$(stat -c %s /weir/lines)\" /weir/lines";
         let script = format!("{lines} && cat /weir/data/* && ls /weir");
         let script = ["-c", &script];
@@ -214,7 +214,7 @@ fn over_a_cut(least: Duration) {
     for node in 0..NODES {
         probes::all_good(&room, node, &format!("after{node}"));
     }
-    // What is silent is given up, once for leases and once for bytes; then nobody waits for it.
+    // A silent server is given up, once for leases and once for bytes; then no call waits for it.
     probes::judge(&outcomes, Duration::from_secs(4), &[EIO]);
     room.stop();
 }

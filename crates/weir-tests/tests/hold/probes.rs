@@ -1,5 +1,5 @@
-//! Processes that each make one kind of call all the time (`tests/hold/calls.c`): none may take
-//! longer than its bound, or fail as it must not.
+//! Processes that each make one kind of call all the time (`tests/hold/calls.c`): none may take longer
+//! than its bound, or fail with an unexpected errno.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -15,13 +15,13 @@ const KINDS: [&str; 11] = [
     "laminate",
 ];
 
-/// Where programs run with an instance.
+/// An environment in which programs run with an instance.
 pub trait Place {
     /// A program on a node, or with the server of that rank.
     fn run(&self, node: usize, program: &str, words: &[&str]) -> Command;
 }
 
-/// What came of one kind.
+/// The result of the calls of one kind.
 #[derive(Debug)]
 pub struct Outcome {
     pub kind: String,
@@ -41,7 +41,7 @@ fn calls() -> String {
     program("calls.c", Compiler::C).display().to_string()
 }
 
-/// Makes the files that the calls are about, from this node.
+/// Creates the files that the calls use, from this node.
 pub fn prepare(room: &impl Place, node: usize) {
     said(
         &room
@@ -76,7 +76,7 @@ pub fn start(room: &impl Place, node: usize, tag: &str) -> Vec<Probe> {
     probes.into_iter().map(ready).collect()
 }
 
-/// Ends them; what came of each.
+/// Ends the probes; returns the outcome of each.
 pub fn end(probes: Vec<Probe>) -> Vec<Outcome> {
     let mut told = probes;
     for probe in &mut told {
@@ -102,7 +102,7 @@ fn outcome(mut probe: Probe) -> Outcome {
     }
 }
 
-/// Each call ended within the bound, and failed, if it did, as it may.
+/// Checks that each call ended within the bound, and that each failure is an allowed one.
 #[track_caller]
 pub fn judge(outcomes: &[Outcome], bound: Duration, may: &[i32]) {
     for outcome in outcomes {

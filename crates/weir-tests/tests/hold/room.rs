@@ -15,13 +15,13 @@ use weir_tests::source_root;
 
 use super::probes::Place;
 
-/// What the instance is called.
+/// The name of the instance.
 const NAME: &str = "hold";
 
-/// Held by who has an instance.
+/// Held by a test with an instance.
 pub static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// An instance that runs on a cluster of its own.
+/// A running instance on a cluster of its own.
 pub struct Room {
     pub cluster: Cluster,
     settings: Vec<(String, String)>,
@@ -92,7 +92,7 @@ impl Room {
         command
     }
 
-    /// A shell's commands on a node, with the instance; what they print.
+    /// Runs a shell's commands on a node, with the instance; returns their output.
     #[track_caller]
     pub fn shell(&self, node: usize, script: &str) -> String {
         said(&self.run(node, "bash", &["-c", script]).output().unwrap())
@@ -108,13 +108,13 @@ impl Room {
         let said = self.shell(node, &script);
         let files = said.lines().map(|line| {
             let (ino, path) = line.split_once(' ').unwrap();
-            // The home of a name makes the file, and its number says which server that is.
+            // The home of a name creates the file, and its inode number tells the home's rank.
             (ino.parse::<u64>().unwrap() >> 48, path.to_owned())
         });
         Made(files.collect())
     }
 
-    /// What a node says of all servers.
+    /// A node's report about all servers.
     pub fn status(&self, node: usize) -> Value {
         let text = said(
             &self
@@ -125,7 +125,7 @@ impl Room {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// The process of a server, as its node numbers it.
+    /// The process of a server, by its number on its node.
     pub fn server_pid(&self, rank: usize) -> u64 {
         self.status(rank)["each"][rank]["pid"].as_u64().unwrap()
     }
@@ -151,7 +151,7 @@ impl Room {
         std::fs::read_to_string(dir.join(NAME).join("server.log")).unwrap_or_default()
     }
 
-    /// Ends the instance in order; what it says.
+    /// Ends the instance in order; returns the output.
     pub fn stop(self) -> String {
         let output = self.weir(0, &["stop", NAME]).output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -172,14 +172,14 @@ impl Place for Room {
 pub struct Made(Vec<(u64, String)>);
 
 impl Made {
-    /// The paths of those with this home.
+    /// The paths of the files with this home.
     pub fn of_home(&self, home: u64) -> Vec<&str> {
         let at_home = self.0.iter().filter(|(rank, _)| *rank == home);
         at_home.map(|(_, path)| path.as_str()).collect()
     }
 }
 
-/// Waits for a child's end, which must come.
+/// Waits for the end of a child, which must come in time.
 #[track_caller]
 pub fn finish(mut child: Child, limit: Duration) -> Output {
     let begin = Instant::now();

@@ -1,18 +1,18 @@
-//! What programs see of files of other nodes while their own server says nothing.
+//! The view of programs on files of other nodes while their own server does not respond.
 
 use std::time::Duration;
 
 use super::room::Room;
 use super::talk::Talk;
 
-/// A write that has returned is seen; a call waits 2 s for a server that says nothing.
+/// A completed write is visible; a call waits 2 s for a server that does not respond.
 const SETTINGS: [(&str, &str); 2] = [
     ("WEIR_VISIBILITY_DEFAULT", "raw"),
     ("WEIR_FABRIC_DEADLINE_S", "2"),
 ];
-/// Of so many files about half have the first node as their home.
+/// The number of files; about half of them have the first node as their home.
 const FILES: usize = 12;
-/// Readers need not ask by then: nobody else writes.
+/// The time after which readers need no requests: no other program writes.
 const SETTLED: Duration = Duration::from_secs(3);
 
 #[test]
@@ -20,9 +20,9 @@ fn nothing_old_is_read_while_the_own_server_is_stopped() {
     let Some(room) = Room::up("a server that is stopped", 2, &SETTINGS) else {
         return;
     };
-    // Their bytes are on the second node, and programs of it read them without a request.
+    // Their bytes are on the second node, and its programs read them without a request.
     let made = room.make_files(1, FILES);
-    // Of the first node: the second believes what it was leased of them.
+    // Files of the first node: the second one relies on its leases of them.
     let files: Vec<&str> = made.of_home(0).into_iter().take(2).collect();
     assert!(!files.is_empty(), "{made:?}");
     let mut watch = Talk::start(&room, 1, "watch.c", &files);

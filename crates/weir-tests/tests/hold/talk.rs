@@ -37,7 +37,7 @@ impl Talk {
         line
     }
 
-    /// Ends its input, and waits for its end; what it said after the last line that was read.
+    /// Closes its input, and waits for its end; returns the output after the last line that was read.
     #[track_caller]
     pub fn wait_for_end(self, limit: Duration) -> String {
         let Talk { child, ask, told } = self;

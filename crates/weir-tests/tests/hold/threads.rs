@@ -7,9 +7,9 @@ use super::talk::Talk;
 
 /// Longer than the test takes.
 const SETTINGS: [(&str, &str); 1] = [("WEIR_FABRIC_DEADLINE_S", "60")];
-/// Of so many files about half have the first node as their home.
+/// The number of files; about half of them have the first node as their home.
 const FILES: usize = 24;
-/// Calls that wait at a time.
+/// The number of calls that wait at a time.
 const WAIT: usize = 8;
 
 #[test]

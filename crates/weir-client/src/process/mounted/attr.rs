@@ -11,7 +11,7 @@ use crate::path::{access, Credentials, Guard};
 use crate::process::attr::nanoseconds;
 use crate::types::{Stat, Time, UTIME_NOW, UTIME_OMIT};
 
-/// What is to be changed of an inode; `None` leaves a thing as it is.
+/// The changes to an inode; `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Changes {
     /// Permission bits.
@@ -29,8 +29,8 @@ pub struct Changes {
 }
 
 impl Tree {
-    /// chmod, chown, utimensat, truncate, whichever `changes` names; `open`: by a descriptor. The
-    /// attributes after it.
+    /// chmod, chown, utimensat, truncate, as far as `changes` names them; `open`: by a descriptor.
+    /// Returns the new attributes.
     pub fn set_attr(
         self,
         who: &Requester<'_>,
@@ -110,7 +110,8 @@ impl Tree {
     }
 }
 
-/// Times may be set by the owner, and to now by all that may write, as truncate(2) does.
+/// Checks that the requester may set times: the owner may, and to now any user that may write, as
+/// by truncate(2).
 fn check_times(
     who: &Requester<'_>,
     attr: &Attr,
@@ -130,7 +131,7 @@ fn check_times(
     }
 }
 
-/// Extended attributes. The kernel checks nothing of them before it asks.
+/// Extended attributes. The kernel does not check them before it asks.
 impl Tree {
     /// getxattr(2): the value's length, and the value unless `out` is empty.
     pub fn xattr(

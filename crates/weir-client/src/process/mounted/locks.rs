@@ -1,12 +1,12 @@
 //! Locks of a mount: the kernel names the owner of each.
 //!
-//! All programs that lock through the mount are served by this one process. So that they are told
-//! apart, a lock belongs to an entry of the table of open file descriptions that no program has: a
-//! [`LockOwner`], one for each owner of the kernel's of each file.
+//! This one process serves all programs that lock through the mount. To tell them apart, a lock
+//! belongs to an entry of the table of open file descriptions that no program has: a [`LockOwner`],
+//! one for each of the kernel's owners of each file.
 //!
-//! The FUSE protocol's crate does not say whether a lock of the whole file is flock(2)'s or
-//! fcntl(2)'s, so one of the whole file is taken as both. Two programs that use the two kinds on
-//! one file at the same time, one of them through the mount, exclude each other, as on NFS.
+//! The FUSE protocol's crate does not tell if a lock of the whole file is flock(2)'s or fcntl(2)'s,
+//! so it is taken as both. Two programs that use the two kinds on one file at the same time, one of
+//! them through the mount, exclude each other, as on NFS.
 
 use core::sync::atomic::Ordering;
 
@@ -31,7 +31,7 @@ pub struct LockOwner {
     handle: &'static Handle,
 }
 
-/// What a program asks of the locks of a file.
+/// A program's request for a lock of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wish {
     /// F_RDLCK (0), F_WRLCK (1) or F_UNLCK (2).
@@ -59,15 +59,15 @@ impl Tree {
         Ok(LockOwner { handle })
     }
 
-    /// Gives back all locks of an owner, which is no more.
+    /// Gives back all locks of an owner that is gone.
     pub fn end_locks(self, owner: LockOwner) {
         let _held = self.process.lock.hold();
-        // The server frees what it does not hear of.
+        // The server frees locks that it is not told of.
         let _ = self.process.close_handle(owner.handle, Ok(()));
     }
 
-    /// Takes, changes or gives back a lock. EAGAIN: another owner has it. `waits`: waits for it as
-    /// long as that is true; EINTR then.
+    /// Takes, changes or gives back a lock. EAGAIN: another owner has it. It waits for the lock
+    /// while `waits` is true; then EINTR.
     pub fn set_lock(
         self,
         owner: LockOwner,
@@ -128,7 +128,7 @@ impl Tree {
         }
     }
 
-    /// The lock that would keep a lock from being taken, if there is one.
+    /// The lock that prevents a lock from being taken, if there is one.
     pub fn test_lock(self, owner: LockOwner, wish: &Wish) -> Result<Option<HeldLock>, Errno> {
         self.process.session()?.call(TestLock {
             ino: owner.handle.ino(),

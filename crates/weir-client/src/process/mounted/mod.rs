@@ -8,7 +8,7 @@
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | this one | looking: names, attributes, links, the state of the whole |
+//! | this one | looking: names, attributes, links, the whole file system |
 //! | `names` | creating, removing, renaming, listing |
 //! | `open` | open files; reading, writing, syncing them |
 //! | `attr` | setting attributes, sizes |
@@ -69,7 +69,7 @@ impl Requester<'_> {
         }
     }
 
-    /// EACCES if the requester may not do all of `want` to what `guard` says.
+    /// EACCES if the requester may not do all of `want` to the object of `guard`.
     fn check(&self, guard: impl Into<Guard>, want: u32) -> Result<(), Errno> {
         let guard = guard.into();
         self.credentials(guard).check(guard, want)
@@ -120,7 +120,7 @@ impl Tree {
         self.process.stat_of(ino)
     }
 
-    /// The attributes of what a directory's name names.
+    /// The attributes of the inode that a directory's name refers to.
     pub fn lookup(self, who: &Requester<'_>, dir: Ino, name: &[u8]) -> Result<Stat, Errno> {
         let _call = operation::begin();
         self.search(who, dir, access::EXECUTE)?;
@@ -145,18 +145,18 @@ impl Tree {
         who.check(&attr, want)
     }
 
-    /// What a name of the root directory names that says an inode's number; see
+    /// The attributes of the inode whose number is a name of the root directory; see
     /// [`weir_core::proto::beneath`].
     pub fn lookup_inode(self, ino: Ino) -> Result<Stat, Errno> {
         self.process.stat_of(ino)
     }
 
-    /// Says whether the kernel keeps pages of a file.
+    /// Tells the server if the kernel keeps pages of a file.
     pub fn set_mapped(self, ino: Ino, mapped: bool) -> Result<(), Errno> {
         self.process.session()?.call(SetMapped { ino, mapped })
     }
 
-    /// True if there are other nodes, which change files unseen by the kernel.
+    /// True if there are other nodes, whose changes the kernel does not see.
     pub fn has_other_nodes(self) -> bool {
         self.process
             .node()
@@ -169,7 +169,7 @@ impl Tree {
         Ok(self.process.session()?.event().load(Ordering::Acquire))
     }
 
-    /// Blocks until [`Tree::news`] may be another than `seen`.
+    /// Blocks until [`Tree::news`] may differ from `seen`.
     pub fn wait_for_news(self, seen: u32) -> Result<(), Errno> {
         let event = self.process.session()?.event();
         match futex::wait(event, futex::Flags::empty(), seen, None) {
@@ -178,13 +178,13 @@ impl Tree {
         }
     }
 
-    /// A number of a file that changes with the places of its bytes. The server tells of the next
-    /// change once it was asked for this one.
+    /// A number of a file that changes with the positions of its bytes. The server reports the next
+    /// change after it was asked for this one.
     pub fn generation(self, ino: Ino) -> Result<u64, Errno> {
         Ok(self.process.attr(ino)?.index_generation)
     }
 
-    /// The number by which the kernel knows an inode.
+    /// The kernel's number of an inode.
     pub fn number(self, ino: Ino) -> Result<u64, Errno> {
         Ok(self.process.attr(ino)?.home.0)
     }
@@ -194,7 +194,7 @@ impl Tree {
         self.process.state_of_all()
     }
 
-    /// What a name of a directory names.
+    /// The inode of a name in a directory.
     fn find(self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
         self.process.view()?.lookup(dir, name)
     }
@@ -209,7 +209,7 @@ impl Tree {
     }
 }
 
-/// ENAMETOOLONG: no name is so long.
+/// ENAMETOOLONG: the name is too long.
 fn check_name(name: &[u8]) -> Result<(), Errno> {
     match name.len() {
         0..=NAME_MAX => Ok(()),

@@ -22,7 +22,7 @@ const S_ISVTX: u32 = 0o1000;
 pub struct DirEntry {
     /// The inode.
     pub ino: Ino,
-    /// Where a listing goes on behind it.
+    /// The position at which a listing continues behind it.
     pub next: u64,
     /// The kind and permission bits, as `st_mode`.
     pub mode: u32,
@@ -30,7 +30,7 @@ pub struct DirEntry {
     pub name: Vec<u8>,
 }
 
-/// The place of the first name in a listing: behind "." and "..".
+/// The position of the first name in a listing: behind "." and "..".
 const DOTS: u64 = 2;
 
 impl Tree {
@@ -169,7 +169,7 @@ impl Tree {
         })
     }
 
-    /// The entries of a directory from the place `at` on (0: the beginning), of about
+    /// The entries of a directory from position `at` on (0: the beginning), of about
     /// `budget_bytes`; none: there are no more. "." is at 0 and ".." at 1. A directory that was
     /// removed has none.
     pub fn readdir(self, dir: Ino, at: u64, budget_bytes: u32) -> Result<Vec<DirEntry>, Errno> {
@@ -224,8 +224,8 @@ impl Tree {
         self.search(who, parent, access::WRITE | access::EXECUTE)
     }
 
-    /// Checks that the requester may take a name from a directory: where the sticky bit is set,
-    /// only the owners of the directory and of what has the name may.
+    /// Checks that the requester may remove a name from a directory: if the sticky bit is set, only
+    /// the owners of the directory and of the named inode may.
     fn check_removal(self, who: &Requester<'_>, parent: Ino, name: &[u8]) -> Result<(), Errno> {
         self.check_parent(who, parent, name)?;
         let view = self.process.view()?;

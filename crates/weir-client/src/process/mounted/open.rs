@@ -82,8 +82,8 @@ impl Tree {
         }
     }
 
-    /// Takes an entry of the table of open file descriptions before a file is made, which would be
-    /// left behind without one.
+    /// Reserves an entry of the table of open file descriptions before a file is made: without one,
+    /// the new file would be left behind.
     fn reserve(self) -> Result<(), Errno> {
         let _held = self.process.lock.hold();
         let handle = self.process.take_handle()?;
@@ -175,8 +175,9 @@ impl Tree {
         self.process.seek_data(open.handle, offset, hole)
     }
 
-    /// Lets the offset of an open file description follow what is read and written through an open file
-    /// that stands for it; see [`weir_core::proto::beneath::SHARE_OFFSET`]. EINVAL: it is of another file.
+    /// Makes the offset of an open file description follow the reads and writes of an open file
+    /// that stands for it; see [`weir_core::proto::beneath::SHARE_OFFSET`]. EINVAL: it is of
+    /// another file.
     pub fn follow(self, open: OpenFile, description: u64) -> Result<Followed, Errno> {
         let index = description & u64::from(u32::MAX);
         let ofds = self.process.session()?.ofds();
@@ -196,17 +197,18 @@ impl Tree {
         Process::sync_file(self.process.session()?, open.ino())
     }
 
-    /// Of close(2): shows other nodes what was written. The description lives on while others have it.
+    /// The part of close(2) that shows other nodes the written bytes. The description lives on
+    /// while others have it.
     pub fn publish(self, open: OpenFile) -> Result<(), Errno> {
         let _call = operation::begin();
-        // A descriptor that only reads publishes nothing: the writers do so when they close.
+        // A read-only descriptor publishes nothing: the writers do so when they close.
         match open.handle.file.get().filter(|_| open.may_write()) {
             Some(file) => file.vnode.publish_written(self.process.session()?),
             None => Ok(()),
         }
     }
 
-    /// The last descriptor was closed.
+    /// Closes the file: its last descriptor was closed.
     pub fn close(self, open: OpenFile) -> Result<(), Errno> {
         let published = self.publish(open);
         let _held = self.process.lock.hold();
@@ -223,14 +225,15 @@ pub struct Followed {
 }
 
 impl Followed {
-    /// False once the description has come to its end.
+    /// False once the description has ended.
     fn is_same(&self) -> bool {
         let life = u64::from(self.ofd.generation.load(Ordering::Acquire));
         self.ofd.ino.load(Ordering::Acquire) == self.ino.0 && life == self.life
     }
 
-    /// Bytes were moved from `offset` on. If the description was there, it goes on behind them: whether
-    /// a program moved them by the description's offset or by one that it named, the kernel does not say.
+    /// Notes that bytes were moved from `offset` on. If the description was there, it continues
+    /// behind them: the kernel does not tell if a program moved them by the description's offset or
+    /// by an explicit one.
     pub fn moved(&self, offset: u64, bytes: usize) {
         if self.is_same() {
             let to = offset + bytes as u64;
@@ -259,7 +262,7 @@ impl Opening for Description<'_> {
     }
 
     fn check(&self, attr: &Attr) -> Result<(), Errno> {
-        /// Linux's mark of an open that is to execute the file, which needs no permission to read.
+        /// Linux's mark of an open to execute the file, which needs no permission to read.
         const FMODE_EXEC: i32 = 0x20;
         let mut want = match self.flags & O_ACCMODE {
             0 if self.flags & FMODE_EXEC != 0 => access::EXECUTE,
@@ -275,7 +278,7 @@ impl Opening for Description<'_> {
 
     fn open(&self, attr: &Attr, by_name: bool) -> Result<&'static Handle, Errno> {
         let _held = self.process.lock.hold();
-        // A file without a name is opened by its inode, or by way of procfs: a program has it open.
+        // A file without a name is opened by its inode, or through procfs: a program has it open.
         let by_name = by_name && attr.nlink > 0;
         let handle = self.process.show_handle(attr, by_name, self.flags)?;
         handle.fds.store(1, Ordering::Relaxed);

@@ -1,8 +1,9 @@
-//! Cases by hand: what an index holds, costs and refuses; and those that the properties found.
+//! Cases by hand: the contents, costs and refusals of an index; and cases that the properties
+//! found.
 
 use super::super::*;
 
-/// An index over which runs were laid with what they freed.
+/// An index over which runs were laid, with the log ranges that this freed.
 fn index_of(runs: &[Run]) -> (ExtentIndex, Vec<FreedRange>) {
     let mut index = ExtentIndex::new();
     let mut freed = Vec::new();
@@ -40,7 +41,8 @@ fn runs_of(index: &ExtentIndex) -> Vec<Run> {
 
 #[test]
 fn regression_late_extent_under_a_newer_progression() {
-    // The gaps that are left of a contiguous newcomer are a progression though the newcomer had no stride.
+    // The gaps that are left of a contiguous newcomer are a progression although the newcomer had
+    // no stride.
     let late = Run::extent(79, 60, 1, 0, 1, 0).unwrap();
     let (index, freed) = index_of(&[strided(0, 1, 18, 8, 2, 0), late]);
     assert_eq!(index.allocated_bytes(), 8 + 60 - 3);
@@ -49,8 +51,9 @@ fn regression_late_extent_under_a_newer_progression() {
 
 #[test]
 fn regression_a_record_offered_again_beside_a_newer_one() {
-    // The newer progression leaves several parts of the record. The first of them, put in at once, turned the pieces
-    // that were there into a progression, which the next part did not look for among the extents.
+    // The newer progression leaves several parts of the record. The first of them, put in at once,
+    // turned the pieces that were there into a progression, which the next part did not look for
+    // among the extents.
     let record = |count| strided(226, 1, 12, count, 1, 5);
     let (mut index, _) = index_of(&[strided(280, 1, 18, 9, 2, 6), record(3)]);
     let inserted = index.insert(record(17), &mut |_| {}).unwrap();

@@ -1,4 +1,4 @@
-//! The index against a model that knows every byte: who owns it, and which log bytes were freed.
+//! The index against a model that knows every byte: its owner, and the log bytes that were freed.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ const FILE: usize = 480;
 /// A byte of the log: (slab, position).
 type LogByte = (u32, u64);
 
-/// What a byte of the file holds: its stamp, and the log byte, or none in a hole.
+/// The content of a byte of the file: its stamp, and the log byte, or none in a hole.
 type Owner = Option<(u64, Option<LogByte>)>;
 
 struct Model {
@@ -30,7 +30,7 @@ impl Model {
         }
     }
 
-    /// Lays `run` over the file, but for the bytes that `before` had already.
+    /// Lays `run` over the file, except the bytes that `before` had already.
     fn lay(&mut self, run: &Run, before: Option<&Run>) {
         let known: Vec<u64> = before
             .map(bytes_of)
@@ -51,7 +51,7 @@ impl Model {
         }
     }
 
-    /// Whether all bytes of `run` are where it put them.
+    /// Returns true if all bytes of `run` are where it put them.
     fn holds(&self, run: &Run) -> bool {
         let owner = |at: u64| self.file[usize::try_from(at).unwrap()];
         bytes_of(run)
@@ -84,7 +84,7 @@ fn bytes_of_piece(piece: &Piece) -> Vec<(u64, Option<LogByte>)> {
         .collect()
 }
 
-/// Both, changed together.
+/// The index and the model, changed together.
 struct Pair {
     index: ExtentIndex,
     model: Model,
@@ -102,7 +102,7 @@ impl Pair {
         self.lay_by(run, before, before.is_none());
     }
 
-    /// Lays a run of which `before` is there already, by inserting it whole.
+    /// Lays a run again by inserting it whole; its state `before` is there already.
     fn lay_again(&mut self, run: Run, before: &Run) {
         self.lay_by(run, Some(before), true);
     }
@@ -276,7 +276,8 @@ fn shape() -> impl Strategy<Value = Shape> {
         })
 }
 
-/// Shapes whose strides are few, so that progressions of one stride and of strides in small ratios meet often.
+/// Shapes whose strides are few, so that progressions of one stride and of strides in small ratios
+/// meet often.
 fn rhythmic() -> impl Strategy<Value = Shape> {
     let stride = prop_oneof![Just(12_u64), Just(24), Just(18), Just(8)];
     (stride, 1_u64..24, shape()).prop_map(|(stride, length, shape)| {
@@ -330,8 +331,8 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
     ]
 }
 
-/// A step of a history: record `which` is harvested when it has grown to `step`; if `again`, what it had before is
-/// offered once more, too.
+/// A step of a history: record `which` is harvested when it has grown to `step`; if `again`, its
+/// earlier state is offered once more, too.
 type Harvest = (usize, u64, bool);
 
 /// Harvests records in the given order.
@@ -359,7 +360,7 @@ fn harvests() -> impl Strategy<Value = Vec<Harvest>> {
     prop::collection::vec((0_usize..12, step, prop::bool::weighted(0.3)), 1..40)
 }
 
-/// `PROPTEST_CASES` asks for more.
+/// `PROPTEST_CASES` sets a higher number.
 fn cases() -> ProptestConfig {
     match std::env::var_os("PROPTEST_CASES") {
         Some(_) => ProptestConfig::default(),

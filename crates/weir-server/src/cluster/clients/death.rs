@@ -1,5 +1,5 @@
-//! The end of a client: whatever killed it, what its finished writes wrote stays, and
-//! what it was lent comes back.
+//! The end of a client. However it died, the bytes of its finished writes stay, and its segments,
+//! cells and descriptions come back.
 
 use std::sync::atomic::Ordering;
 
@@ -9,9 +9,9 @@ use weir_core::types::ClientId;
 use crate::node::{ClientMemory, Node, Platform, Space};
 
 impl<P: Platform> Node<'_, P> {
-    /// A client's connection ended. Its process may still live, with our memory mapped
-    /// (it closed all descriptors; or it became another program, and then not), so
-    /// nothing is lent again that it may write into.
+    /// A client's connection ended. Its process may still live with our memory mapped (it closed
+    /// all descriptors), or it became another program, which has not mapped it. So nothing that it
+    /// may write into is lent again.
     pub fn hung_up(&mut self, id: ClientId, now_ns: i64) {
         self.now_ns = now_ns;
         self.take_notes(id);
@@ -22,17 +22,16 @@ impl<P: Platform> Node<'_, P> {
         self.commit();
     }
 
-    /// A client's process is gone, or has connected anew: nobody writes as this client
-    /// any more. Afterwards its number may be given to another. The caller removes the
-    /// region.
+    /// A client's process is gone, or has connected anew: no process writes as this client any
+    /// more. Afterwards its number may be given to another. The caller removes the region.
     pub fn gone(&mut self, id: ClientId, now_ns: i64) {
         self.now_ns = now_ns;
         self.bury(id);
-        // The region, with the ring, goes after this.
+        // The caller removes the region, with the ring, after this.
         self.commit();
     }
 
-    /// The same, of which nothing is to be written down yet.
+    /// Does the same without committing.
     pub(in crate::cluster) fn bury(&mut self, id: ClientId) {
         self.take_notes(id);
         self.harvest_client(id);
@@ -53,7 +52,7 @@ impl<P: Platform> Node<'_, P> {
         self.drop_dead_locks();
         let is_ghost = self.clients.get(id).is_some_and(|client| client.ghost);
         if self.is_mount(id) && !is_ghost {
-            // It was none of the programs that are counted.
+            // A kernel mount is not one of the programs that are counted.
             self.stats.clients_ever -= 1;
         }
         if let Some(client) = self.clients.remove(id) {
@@ -66,8 +65,8 @@ impl<P: Platform> Node<'_, P> {
         self.sweep();
     }
 
-    /// Bytes that went through cells that are attached still: clients count them when
-    /// they detach.
+    /// The bytes that were written through cells that are still attached. A client counts them only
+    /// when it detaches.
     pub(crate) fn uncounted(&self, cells: impl Iterator<Item = u32>) -> u64 {
         cells
             .filter_map(|cell| {

@@ -2,15 +2,15 @@
 //!
 //! Keeps: each client's region, cells and segments; counts.
 //!
-//! Invariant: what a client writes into shared memory is checked before it is believed.
+//! Invariant: all that a client writes into shared memory is checked before it is believed.
 //!
-//! May call: all rooms, for what a client that ends leaves.
+//! May call: all rooms, to clean up after a client that ends.
 //!
 //! | file | subject |
 //! | --- | --- |
 //! | `table` | the clients |
 //! | `operations` | operations on this server's own tables |
-//! | `notes` | what clients tell without waiting |
+//! | `notes` | messages of clients that do not wait for an answer |
 //! | `death` | the end of a client |
 //! | `stats`, `report` | counts, and the server's state for tools |
 

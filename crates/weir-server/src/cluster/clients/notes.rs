@@ -1,4 +1,4 @@
-//! What clients tell without waiting for an answer.
+//! Notes: messages of clients that do not wait for an answer.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl<P: Platform> Node<'_, P> {
         waiting > 0
     }
 
-    /// Does what a note says; false if it says what cannot be.
+    /// Acts on a note; false if it is invalid.
     fn take_note(&mut self, id: ClientId, note: Note) -> bool {
         match note {
             Note::Detach(cell) => {
@@ -58,18 +58,18 @@ impl<P: Platform> Node<'_, P> {
             Note::Refused(segment) => self.refused(id, SegmentId(segment)),
             Note::Release(segment) => self.end_lease(id, SegmentId(segment)),
             Note::Closed(index) => self.ofd_closed(index),
-            // The sweep looks for itself.
+            // The sweep finds the orphans by itself.
             Note::Orphan(_) => true,
         }
     }
 
-    /// A description may have lost its last descriptor.
+    /// Handles a description that may have lost its last descriptor.
     fn ofd_closed(&mut self, index: u32) -> bool {
         let Some(ofd) = self.open.ofds.get(index as usize) else {
             return false;
         };
         if !self.ofds.is_lent(index) {
-            // Nobody had it any more, and it was taken back before this was read.
+            // No process had it any more, and it was taken back before this note was read.
             return true;
         }
         let ino = Ino(ofd.ino.load(Ordering::SeqCst));

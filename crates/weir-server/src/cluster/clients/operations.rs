@@ -1,4 +1,4 @@
-//! The operations that concern this server's tables alone.
+//! The operations that change this server's tables only.
 
 use weir_core::proto::{
     Admit, Caller, Control, FsError, FsStat, LocalOperations, OfdBatch, Ping, Publish, SetMapped,

@@ -1,4 +1,4 @@
-//! The state of a server, as its own tables have it.
+//! The state of a server according to its own tables.
 
 use weir_core::extent::ExtentIndex;
 use weir_core::proto::ServerStatus;
@@ -6,7 +6,7 @@ use weir_core::proto::ServerStatus;
 use crate::node::{ClientMemory, Node, Platform, Space};
 
 impl<P: Platform> Node<'_, P> {
-    /// The state of the server, with all that was written taken in.
+    /// The state of the server, after a harvest of all clients.
     pub fn report(&mut self) -> ServerStatus {
         self.take_all_notes();
         self.harvest_all();

@@ -1,4 +1,4 @@
-//! What the server counts, for `weir status` and the report.
+//! The server's counters, for `weir status` and the report.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ const COUNTER_NAMES: [&str; 6] = [
 /// Counters.
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// Clients there ever were.
+    /// The number of clients that there ever were.
     pub clients_ever: u64,
     requests: BTreeMap<&'static str, u64>,
     rejected: BTreeMap<&'static str, u64>,
@@ -42,13 +42,13 @@ impl Default for Folded {
 }
 
 impl Stats {
-    /// A request was done.
+    /// Counts a request that was done.
     pub fn count_request(&mut self, name: &'static str) {
         *self.requests.entry(name).or_default() += 1;
     }
 
-    /// Something from outside was refused. Logged at the first, second, fourth... of
-    /// its kind, so that a client gone mad does not fill the log.
+    /// Counts input from outside that was refused. Logs the first, second, fourth... of its kind,
+    /// so that a faulty client does not fill the log.
     pub fn reject(&mut self, what: &'static str, why: impl FnOnce() -> String) {
         let count = self.rejected.entry(what).or_default();
         *count += 1;
@@ -57,17 +57,17 @@ impl Stats {
         }
     }
 
-    /// Adds the counters of a client that is gone.
+    /// Adds the counters of a client that ended.
     pub fn fold(&mut self, header: &ClientHeader) {
         self.folded.add(header);
     }
 
-    /// The sums over clients that are gone.
+    /// The sums over clients that ended.
     pub fn folded(&self) -> Folded {
         self.folded.clone()
     }
 
-    /// Bytes that a client wrote and, having been killed, did not count.
+    /// Adds bytes that a client wrote but, because it was killed, did not count.
     pub fn fold_written(&mut self, bytes: u64) {
         self.folded.add_written(bytes);
     }
@@ -107,7 +107,7 @@ impl Folded {
         *written = written.saturating_add(bytes);
     }
 
-    /// What clients counted, by name.
+    /// The clients' counters, by name.
     pub fn counters(&self) -> Vec<(String, u64)> {
         COUNTER_NAMES
             .iter()
@@ -116,7 +116,7 @@ impl Folded {
             .collect()
     }
 
-    /// Calls that clients refused, by name.
+    /// The calls that clients refused, by name.
     pub fn refused(&self) -> Vec<(String, u64)> {
         REFUSAL_NAMES
             .iter()

@@ -1,4 +1,4 @@
-//! The table of clients, and what each was lent.
+//! The table of clients, with the segments and cells that each was lent.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ pub struct Lease {
     pub segment: SegmentId,
     /// Its slab.
     pub slab: u32,
-    /// Where it begins there.
+    /// The position of its first byte in the slab.
     pub pos: u64,
-    /// Behind its last byte.
+    /// The position after its last byte.
     pub end: u64,
 }
 
 impl Lease {
-    /// As it is written down.
+    /// The lease as a journal item.
     pub fn item(&self, client: ClientId) -> Item<'static> {
         Item::Lent {
             client,
@@ -41,20 +41,20 @@ pub struct Client<M> {
     pub memory: Arc<M>,
     /// Its process.
     pub pid: u32,
-    /// A program, or a kernel mount.
+    /// The kind: a program or a kernel mount.
     pub kind: ClientKind,
-    /// What it may write into, by slab and position.
+    /// The segments that it may write into, by slab and position.
     pub leases: Vec<Lease>,
     /// Its cells.
     pub cells: BTreeSet<u32>,
-    /// Whether its connection stands. Without it the client may live on, but asks for
-    /// nothing any more.
+    /// True while its connection stands. Without it the client may live on, but makes no more
+    /// requests.
     pub connected: bool,
-    /// Channels whose memory is there, of [`weir_core::node::channel::CHANNELS`].
+    /// The number of channels that have memory, of [`weir_core::node::channel::CHANNELS`].
     pub channels: usize,
-    /// It is of a server before this one, and only keeps what it was lent.
+    /// True if it is a client of an earlier server, and only keeps the segments that it was lent.
     pub ghost: bool,
-    /// Records of its ring that were taken and not yet given back.
+    /// The number of records that were taken from its ring and not yet given back.
     pub taken: usize,
 }
 
@@ -62,10 +62,10 @@ pub struct Client<M> {
 #[derive(Debug)]
 pub struct Clients<M> {
     slots: Vec<Option<Client<M>>>,
-    /// By client number, bit c: the server is serving a request of channel c. A client may be gone
+    /// By client number, bit c: the server is serving a request of channel c. A client may end
     /// before its requests are served.
     served: Vec<u64>,
-    /// How many programs there may be.
+    /// The most programs that there may be.
     most_programs: usize,
 }
 
@@ -109,8 +109,8 @@ impl<M> Client<M> {
         at.is_some()
     }
 
-    /// Whether `[pos, end)` of a slab lies in segments lent to this client; it may
-    /// pass from one into the next.
+    /// Returns true if `[pos, end)` of a slab lies in segments lent to this client. The range may
+    /// pass from one segment into the next.
     pub fn holds(&self, slab: u32, pos: u64, end: u64) -> bool {
         let mut at = self
             .leases
@@ -128,7 +128,7 @@ impl<M> Client<M> {
 }
 
 impl<M> Clients<M> {
-    /// At most `most_programs` of them, and [`MAX_MOUNTS`] kernel mounts.
+    /// A table of at most `most_programs` programs and [`MAX_MOUNTS`] kernel mounts.
     pub fn new(most_programs: usize) -> Clients<M> {
         Clients {
             slots: Vec::new(),
@@ -137,7 +137,7 @@ impl<M> Clients<M> {
         }
     }
 
-    /// The number that the next client of a kind gets; `None`: there are as many as may be.
+    /// The number for the next client of a kind; `None`: there is no room for another one.
     pub fn vacant(&self, kind: ClientKind) -> Option<ClientId> {
         let most = match kind {
             ClientKind::Program => self.most_programs,
@@ -147,7 +147,7 @@ impl<M> Clients<M> {
         if of_kind.count() >= most {
             return None;
         }
-        // A request of a client that is gone must not act on the next client of its number.
+        // A request of a client that ended must not act on the next client of its number.
         let is_free = |index: &usize| {
             self.slots.get(*index).is_none_or(Option::is_none)
                 && self
@@ -159,7 +159,7 @@ impl<M> Clients<M> {
         u32::try_from(index).ok().map(ClientId)
     }
 
-    /// The server begins to serve the request of a channel; false if it is serving one.
+    /// Notes that the server begins to serve the request of a channel; false if it is serving one.
     pub fn begin_request(&mut self, id: ClientId, channel: u32) -> bool {
         let (index, bit) = (id.0 as usize, 1 << channel);
         if self.served.len() <= index {
@@ -170,19 +170,19 @@ impl<M> Clients<M> {
         begins
     }
 
-    /// The server has served it.
+    /// Notes that the server has served the request of a channel.
     pub fn end_request(&mut self, id: ClientId, channel: u32) {
         if let Some(channels) = self.served.get_mut(id.0 as usize) {
             *channels &= !(1 << channel);
         }
     }
 
-    /// Whether there can be a client of this number.
+    /// Returns true if there can be a client of this number.
     pub fn has_place(&self, id: ClientId) -> bool {
         (id.0 as usize) < self.most_programs + MAX_MOUNTS
     }
 
-    /// Puts a client in.
+    /// Adds a client.
     pub fn insert(&mut self, id: ClientId, client: Client<M>) {
         let index = id.0 as usize;
         if self.slots.len() <= index {
@@ -191,7 +191,7 @@ impl<M> Clients<M> {
         self.slots[index] = Some(client);
     }
 
-    /// Takes a client out.
+    /// Removes a client.
     pub fn remove(&mut self, id: ClientId) -> Option<Client<M>> {
         self.slots.get_mut(id.0 as usize)?.take()
     }

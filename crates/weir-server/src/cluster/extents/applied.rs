@@ -1,8 +1,8 @@
-//! How far a growing record is in the index.
+//! The part of a growing record that the index already holds.
 //!
-//! A record is harvested again and again while it grows, out of its cell and at last
-//! out of the ring. The index takes every byte once ([`ExtentIndex::grow`]), so the
-//! server remembers of each cell what it took, and here works out what is new.
+//! A record is harvested many times while it grows: from its cell, and at last from the ring. The
+//! index takes each byte once ([`ExtentIndex::grow`]). So the server remembers, for each cell, the
+//! part of the record that the index holds, and computes the new part here.
 //!
 //! A record in the log, its whole pieces and then the live one:
 //!
@@ -16,29 +16,29 @@ use weir_core::journal::CellMark;
 use weir_core::node::cell::State;
 use weir_core::node::ring::Record;
 
-/// A record, or what was taken of it.
+/// A record, or the part of it that the index holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Applied {
-    /// Its order; 0: no record.
+    /// Its stamp; 0: no record.
     pub stamp: u64,
     /// The slab.
     pub slab: u32,
-    /// Where its first byte is in the slab.
+    /// The position of its first byte in the slab.
     pub pos: u64,
     /// The file offset of its first piece.
     pub offset: u64,
     /// Bytes of a whole piece; 0 while there is none.
     pub length: u64,
-    /// From piece to piece; 0 while that is not known.
+    /// The distance from one piece to the next; 0 while that is not known.
     pub stride: u64,
-    /// Whole pieces.
+    /// The number of whole pieces.
     pub count: u64,
-    /// Bytes of the piece behind them.
+    /// The bytes of the live piece, which follows the whole ones.
     pub live: u64,
 }
 
 impl Applied {
-    /// As it is written down.
+    /// Converts the record to its journal form.
     pub fn mark(&self) -> CellMark {
         CellMark {
             stamp: self.stamp,
@@ -52,7 +52,7 @@ impl Applied {
         }
     }
 
-    /// As it was written down.
+    /// Reads the record from its journal form.
     pub fn of_mark(mark: &CellMark) -> Applied {
         Applied {
             stamp: mark.stamp,
@@ -67,16 +67,16 @@ impl Applied {
     }
 }
 
-/// A record that makes no sense: overlapping, beyond the greatest file, or no
-/// continuation of what it was.
+/// An invalid record: its pieces overlap, it passes the greatest offset, or it does not continue
+/// its earlier state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Nonsense;
 
-/// A step of growth: what a part of the record was (`None`: nothing), and what it is.
+/// A step of growth: the earlier state of a part of the record (`None`: nothing), and the new one.
 type Step = (Option<Run>, Run);
 
 impl Applied {
-    /// What a cell shows.
+    /// The record that a cell shows.
     pub fn of_state(state: &State, live: u64) -> Applied {
         let whole = state.count > 0;
         Applied {
@@ -91,8 +91,8 @@ impl Applied {
         }
     }
 
-    /// What a closed record from the ring adds to `self`, of the same cell. A record
-    /// that ends in a shorter piece comes in two parts with one stamp.
+    /// Returns `self` grown by a closed record of the same cell from the ring. A record that ends
+    /// in a shorter piece comes in two parts with one stamp.
     pub fn extended_by(&self, r: &Record) -> Result<Applied, Nonsense> {
         let begun = r.stamp == self.stamp && r.slab == self.slab;
         if begun && r.pos > self.pos {
@@ -137,8 +137,8 @@ impl Applied {
         Ok(new)
     }
 
-    /// Bytes of the log that it takes, if neither they nor its file range passes the
-    /// greatest offset.
+    /// The number of log bytes of the record. An error if the log range or the file range passes
+    /// the greatest offset.
     pub fn bytes(&self) -> Result<u64, Nonsense> {
         let whole = self.length.checked_mul(self.count).ok_or(Nonsense)?;
         let bytes = whole.checked_add(self.live).ok_or(Nonsense)?;
@@ -163,8 +163,8 @@ impl Applied {
             .ok_or(Nonsense)
     }
 
-    /// Puts what `new` has more than `self` into `index`. `self` is a record of the
-    /// same stamp or of an earlier one, of which then all is new.
+    /// Puts the bytes that `new` has and `self` lacks into `index`. `self` is a record of the same
+    /// stamp or of an earlier one; if it is earlier, all of `new` is new.
     pub fn apply(
         &self,
         new: &Applied,
@@ -181,7 +181,7 @@ impl Applied {
         Ok(())
     }
 
-    /// Whether `new`, of the same stamp, is this record, perhaps grown.
+    /// Returns true if `new`, of the same stamp, is this record, perhaps grown.
     pub fn grows_to(&self, new: &Applied) -> bool {
         let origin = |a: &Applied| (a.slab, a.pos, a.offset);
         origin(self) == origin(new)
@@ -194,14 +194,14 @@ impl Applied {
             }
     }
 
-    /// Whether `new`, of the same stamp, is an earlier state of this record.
+    /// Returns true if `new`, of the same stamp, is an earlier state of this record.
     pub fn covers(&self, new: &Applied) -> bool {
         (new.count, new.live) <= (self.count, self.live)
             || (self.count > 0 && new.count == 0 && new.live <= self.length)
     }
 
-    /// What `new` has more than `self`, which is as for [`Applied::apply`], as runs that share
-    /// no byte with it.
+    /// Returns the bytes that `new` has and `self` lacks, as runs that share no byte with `self`.
+    /// `self` is as for [`Applied::apply`].
     pub fn beyond(&self, new: &Applied, rank: u16) -> Vec<Run> {
         let same = self.stamp == new.stamp;
         let old = if same { *self } else { Applied::default() };
@@ -238,7 +238,7 @@ impl Applied {
         let old = if same { *self } else { Applied::default() };
         let mut steps = [None; 3];
         if new.count > old.count {
-            // The piece that was live is whole now...
+            // The live piece is now whole...
             let begun = (old.live > 0).then(|| new.part(old.count, 1, old.live, rank));
             let (first, whole) = match begun {
                 Some(_) => (
@@ -248,7 +248,7 @@ impl Applied {
                 None => (None, old.count),
             };
             steps[0] = first;
-            // ...and others are behind it.
+            // ...and others follow it.
             if new.count > whole {
                 let before = (whole > 0).then(|| new.part(0, whole, new.length, rank));
                 steps[1] = Some((before, new.part(0, new.count, new.length, rank)));

@@ -1,9 +1,9 @@
-//! Harvesting: taking what clients wrote out of their cells and rings into the index.
+//! Harvesting: reading the clients' cells and rings into the index.
 //!
-//! The cell is read *before* its client's ring is emptied: a record is pushed to the
-//! ring before its cell moves on, so what the cell did not show any more is in the
-//! ring. Within one cell stamps rise, so the ring's records are taken first and then
-//! what the cell showed.
+//! The server reads a cell *before* it empties the ring of the cell's client. The client pushes a
+//! record to the ring before its cell moves on, so a record that the cell no longer showed is in
+//! the ring. Stamps rise within one cell, so the server takes the ring's records first and then the
+//! record that the cell showed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::cluster::extents::applied::{Applied, Nonsense};
 use crate::node::{ClientMemory, Node, Platform, Space};
 
 impl<P: Platform> Node<'_, P> {
-    /// Takes in all that was written to `ino` before this call.
+    /// Harvests all that was written to `ino` before this call.
     pub(crate) fn harvest(&mut self, ino: Ino) {
         let Some(file) = self.block_of(ino).and_then(|block| self.blocks.get(block)) else {
             return;
@@ -26,7 +26,7 @@ impl<P: Platform> Node<'_, P> {
         self.take_shown(&shown);
     }
 
-    /// Takes in all that a client wrote before this call.
+    /// Harvests all that a client wrote before this call.
     pub(crate) fn harvest_client(&mut self, id: ClientId) {
         let Some(client) = self.clients.get(id) else {
             return;
@@ -37,7 +37,7 @@ impl<P: Platform> Node<'_, P> {
         self.announce_changes();
     }
 
-    /// Takes in all that anybody wrote before this call.
+    /// Harvests all that any client wrote before this call.
     pub(crate) fn harvest_all(&mut self) {
         for id in self.clients.ids() {
             self.harvest_client(id);
@@ -70,7 +70,7 @@ impl<P: Platform> Node<'_, P> {
         self.announce_changes();
     }
 
-    /// Empties a client's ring of records, whatever files they are of.
+    /// Empties a client's ring of records, for all files.
     pub(crate) fn drain(&mut self, id: ClientId) {
         let Some(client) = self.clients.get(id) else {
             return;
@@ -104,9 +104,9 @@ impl<P: Platform> Node<'_, P> {
         Ok(())
     }
 
-    /// Puts what is new of a cell's record into the index of its file. An earlier
-    /// state is no error where it was read before the ring (`early`) or is one of the
-    /// record at hand.
+    /// Puts the new part of a cell's record into the index of its file. An earlier state is no
+    /// error if the cell was read before the ring (`early`), or if it belongs to the current
+    /// record.
     fn take(&mut self, cell: u32, new: &Applied, early: bool) -> Result<(), Nonsense> {
         let writer = *self.cells.get(cell).ok_or(Nonsense)?;
         let old = writer.applied;
@@ -134,7 +134,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(())
     }
 
-    /// Checks a record that differs from what was taken of it; its bytes.
+    /// Checks a record that differs from the part that the index holds. Returns its bytes.
     fn check(
         &self,
         writer: &crate::cluster::extents::writers::Writer,
@@ -158,7 +158,7 @@ impl<P: Platform> Node<'_, P> {
         held.then_some(bytes).ok_or(Nonsense)
     }
 
-    /// Changes the index of `ino`; what it no longer refers to is free.
+    /// Changes the index of `ino`, and frees the log bytes to which it no longer refers.
     pub(crate) fn change<R>(
         &mut self,
         ino: Ino,
@@ -178,8 +178,8 @@ impl<P: Platform> Node<'_, P> {
         done
     }
 
-    /// Tells whoever cached where the changed files' bytes are. Before it returns,
-    /// nothing that was freed is lent again.
+    /// Tells all readers that cached extents of the changed files. No freed byte is lent again
+    /// before this returns.
     pub(crate) fn announce_changes(&mut self) {
         for ino in std::mem::take(&mut self.changed) {
             let stored = self.stored.get(&ino).copied().unwrap_or(0);
@@ -188,7 +188,7 @@ impl<P: Platform> Node<'_, P> {
                 allocated: Some(allocated),
                 ..SetAttr::default()
             };
-            // An inode that is gone has no readers.
+            // An inode that no longer exists has no readers.
             let _ = self.names.setattr(ino, &set);
             let _ = self.names.bump_index_generation(ino);
         }

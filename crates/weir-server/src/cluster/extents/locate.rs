@@ -1,8 +1,8 @@
-//! Where the bytes of a file are; bytes of this node's log for others, by call.
+//! Finds the extents of a range, and reads bytes of this node's log for other servers.
 //!
-//! What the slices' homes said is kept for as long as the file's lease lasts: asked once a
-//! node, all homes at once. Over it are laid what this node is publishing and what it did
-//! not publish yet.
+//! A server asks all slices' homes of a file at once, and keeps the answers while the file's lease
+//! lasts. It lays over them the extents that this node is publishing, and those that it has not
+//! published yet.
 
 use std::collections::BTreeSet;
 
@@ -18,28 +18,28 @@ use crate::cluster::extents::publish::cut_off;
 use crate::cluster::Cluster;
 use crate::node::{few_or_wanted, Platform, FEW_RUNS, MAX_RUNS};
 
-/// How many slices are asked for at a time, at least.
+/// The most slices in one question.
 const AHEAD: u64 = 1024;
-/// The most bytes that one look-up of bytes may ask for.
+/// The most bytes that one request may read from the log.
 const MAX_FETCH_BYTES: u64 = 16 << 20;
-/// Of so many files at most it is kept where the bytes are before anybody here asked.
+/// The most files whose extents are kept before any program of this node asked for them.
 const MAX_KEPT: usize = 1 << 16;
 
-/// What is known of a file's published extents.
+/// The known published extents of a file.
 #[derive(Debug, Default)]
 pub struct Map {
     index: ExtentIndex,
     slices: BTreeSet<u64>,
-    /// All slices are known.
+    /// True if all slices are known.
     whole: bool,
-    /// The file is laminated: this is never recalled.
+    /// True if the file is laminated: this map is never recalled.
     lasting: bool,
-    /// Which map of the file this is.
+    /// A number that tells this map from other maps of the same file.
     serial: u64,
 }
 
 impl Map {
-    /// All of a laminated file.
+    /// The whole map of a laminated file.
     pub fn of_laminated(runs: &[Run]) -> Result<Map, FsError> {
         let mut map = Map {
             whole: true,
@@ -75,7 +75,7 @@ impl Map {
 }
 
 impl<P: Platform> Cluster<P> {
-    /// Where a client finds the bytes of a range.
+    /// Tells a client where the bytes of a range are.
     pub(in crate::cluster) async fn locate(&self, op: &Locate) -> Result<Located, FsError> {
         let offset = op.offset;
         if offset > MAX_OFFSET {
@@ -97,7 +97,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Asks the slices' homes for what is not known around `offset`.
+    /// Asks the slices' homes for the unknown slices around `offset`.
     async fn learn(&self, ino: Ino, local: Ino, offset: u64, size: u64) -> Result<(), FsError> {
         let end = slice_of(size.saturating_sub(1)) + 1;
         let from = if end <= AHEAD { 0 } else { slice_of(offset) };
@@ -126,7 +126,7 @@ impl<P: Platform> Cluster<P> {
         });
         let answers = join_all(asked).await;
         let mut maps = self.inner.maps.borrow_mut();
-        // Recalled meanwhile: what came is not to be believed.
+        // The map was recalled meanwhile: the answers may be out of date.
         let Some(map) = maps.get_mut(&ino).filter(|map| map.serial == serial) else {
             return Ok(());
         };
@@ -137,7 +137,7 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// The answer, if all that it needs is known; else something was recalled.
+    /// The answer, if everything that it needs is known. `None`: some of it was recalled.
     fn answer(
         &self,
         ino: Ino,
@@ -195,7 +195,8 @@ impl<P: Platform> Cluster<P> {
         flying
             .map(|run| Run { stamp: 1, ..run })
             .try_for_each(&mut lay)?;
-        // A hole is where this node's bytes were cut off: what others published since is not.
+        // A hole marks where this node cut its own bytes off. It must not hide bytes that others
+        // have published since.
         over.into_iter()
             .filter(|run| run.source != Source::Hole)
             .map(|run| Run {
@@ -218,7 +219,7 @@ impl<P: Platform> Cluster<P> {
         Ok(Some(located))
     }
 
-    /// What is known of where a file's bytes are is void, unless it is laminated.
+    /// Drops the known extents of a file, unless it is laminated.
     pub(in crate::cluster) fn forget_map(&self, ino: Ino) {
         let mut maps = self.inner.maps.borrow_mut();
         if maps.get(&ino).is_some_and(|map| !map.lasting) {
@@ -226,7 +227,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Whether it may be known elsewhere where a laminated file's bytes are.
+    /// Removes the map of a file. Returns true if the file was laminated: then other servers may
+    /// have its map too.
     pub(in crate::cluster) fn is_kept(&self, ino: Ino) -> bool {
         self.inner
             .maps
@@ -235,7 +237,7 @@ impl<P: Platform> Cluster<P> {
             .is_some_and(|map| map.lasting)
     }
 
-    /// Keeps what is known of a laminated file, for good if there is room.
+    /// Keeps the map of a laminated file for good, if there is room.
     pub(in crate::cluster) fn keep_map(&self, ino: Ino, map: Map) {
         let mut maps = self.inner.maps.borrow_mut();
         if maps.len() < MAX_KEPT || maps.contains_key(&ino) {
@@ -248,7 +250,7 @@ impl<P: Platform> Cluster<P> {
         shards.runs(op.ino, op.from, op.to.min(MAX_OFFSET))
     }
 
-    /// Bytes of this server's log.
+    /// Reads bytes of this server's log.
     pub(in crate::cluster) fn read_log(
         &self,
         ranges: &[LogRange],

@@ -1,20 +1,21 @@
 //! Extents: where the bytes of files are.
 //!
-//! Keeps: the index of what this node's clients wrote and did not publish, the published extents of the
-//! slices that live here, and what was asked of other slices' homes.
+//! Keeps: the index of what this node's clients wrote and did not publish, the published extents of
+//! the slices that live here, and the answers of other slices' homes.
 //!
-//! Invariants: a byte of a log counts as living exactly while an index refers to it. The newest publish
-//! wins. Whoever keeps where bytes are sees the inode's generation change before they are used again.
+//! Invariants: a byte of a log counts as living exactly while an index refers to it. The newest
+//! publish wins. Every holder of cached extents sees the inode's generation change before the freed
+//! bytes are used again.
 //!
 //! May call: `files` (sizes and leases), `storage`, `peers`, `journal`.
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `harvest`, `applied` | taking what clients wrote into the index |
+//! | `harvest`, `applied` | reading cells and rings into the index |
 //! | `writers` | files that are open for writing, and their writers' cells |
 //! | `table`, `ranges` | the index of each file, and operations on its ranges |
 //! | `publish` | telling the homes of slices |
-//! | `locate` | where bytes are, of whatever server |
+//! | `locate` | finding extents, of any server |
 
 pub(super) mod applied;
 pub(super) mod harvest;

@@ -1,10 +1,10 @@
-//! Publishing: making known to all what a node wrote.
+//! Publishing: telling the homes of slices the extents that a node wrote.
 //!
-//! A file's offsets are cut in slices, each with its home ([`weir_core::placement`]). A
-//! publish sends whole runs, one message a server, however many slices they cross; each
-//! server takes what its slices hold. There the newest publish wins: it is laid with a
-//! stamp of its own, and bytes of logs that nothing refers to any more are told to the
-//! publisher, which gives them back to their servers once no reader believes in them.
+//! A file's offsets are cut into slices, each with its home ([`weir_core::placement`]). A publish
+//! sends whole runs in one message a server, however many slices they cross. Each server keeps the
+//! parts that lie in its own slices. There the newest publish wins, because the home lays it with a
+//! new stamp. The home tells the publisher which log bytes nothing refers to any more. The
+//! publisher gives them back to their servers when no reader uses the old extents any more.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -22,46 +22,48 @@ use crate::cluster::peers::debts::{Debt, RANGES};
 use crate::cluster::Cluster;
 use crate::node::{Node, Platform};
 
-/// Runs in one message.
+/// The most runs in one message.
 const RUNS: usize = 8192;
 
-/// What this server knows of slices, of any server's files.
+/// The published extents of the slices that live here, of any server's files, and the state of
+/// publishes.
 #[derive(Debug, Default)]
 pub struct Shards {
     pub(in crate::cluster) indexes: BTreeMap<Ino, ExtentIndex>,
     pub(in crate::cluster) next_stamp: u64,
-    /// What this node is publishing, by file: taken from the file's index and not yet
-    /// known to be everywhere.
+    /// The batches that this node is publishing, by file. They have left the file's index, and not
+    /// all servers are known to have them.
     pub(in crate::cluster) in_flight: BTreeMap<Ino, Vec<Batch>>,
     pub(in crate::cluster) next_publish: u64,
-    /// Files that are being published from here, with the size to which each was cut meanwhile.
+    /// The files that are being published from here, with the size to which each was cut meanwhile.
     cut_meanwhile: BTreeMap<Ino, u64>,
-    /// Publishes of each server, by file, that may come again: until the server says that they have
-    /// come to their end. A server that was started again sends all of a file's once more. To lay a
-    /// part a second time would lay it over what came in between, and refer to bytes that were freed
-    /// by that.
+    /// The answered publishes of each server that may come again, by file, until that server says
+    /// that they have ended. A restarted server sends all publishes of a file once more. Laying a
+    /// part a second time would hide what was laid in between, and would refer to bytes that were
+    /// freed then.
     pub(in crate::cluster) answered: BTreeMap<(Ino, Rank), Answered>,
     /// The files of those publishes.
     pub(in crate::cluster) by_publish: BTreeMap<(Rank, u64), Ino>,
-    /// Slabs of storage directories that hold published bytes of a file and were not
-    /// synced since.
+    /// The slabs of storage directories that hold published bytes of a file and were not synced
+    /// since.
     unsynced: HashMap<Ino, BTreeSet<u32>>,
 }
 
-/// What was taken from a file's index at one time. It goes out as one, and before the next, so
-/// that a server can tell what it has: if one does not answer, all are asked again.
+/// The extents that were taken from a file's index at one time. A batch is sent as a whole and
+/// before the next one, so that each server can tell which parts it has. If one server does not
+/// answer, all are asked again.
 #[derive(Clone, Debug)]
 pub(in crate::cluster) struct Batch {
     pub(in crate::cluster) publish: u64,
     pub(in crate::cluster) runs: Vec<Run>,
-    /// The file was cut to this since.
+    /// The file was cut to this size since.
     pub(in crate::cluster) cut: u64,
-    /// Bytes that are free by it, once all servers have it.
+    /// The bytes that the batch freed, once all servers have it.
     pub(in crate::cluster) freed: Option<Vec<LogRange>>,
 }
 
 impl Batch {
-    /// What of it is not cut off.
+    /// The runs of the batch that are not cut off.
     fn kept(&self) -> Vec<Run> {
         if self.cut == MAX_OFFSET {
             return self.runs.clone();
@@ -72,11 +74,12 @@ impl Batch {
     }
 }
 
-/// What of runs, no two of which overlap, is before `cut`; the bytes of the rest.
+/// Appends the parts of `runs` before `cut` to `kept`, and returns the bytes of the rest. No two
+/// runs overlap.
 pub(in crate::cluster) fn cut_off(runs: &[Run], cut: u64, kept: &mut Vec<Run>) -> Vec<LogRange> {
     let (mut index, mut freed) = (ExtentIndex::new(), Vec::new());
     for run in runs {
-        // Checked when it came or was made.
+        // The run was checked when it was received or made.
         let _ = index.insert(Run { stamp: 1, ..*run }, &mut |_| ());
     }
     if let Ok(hole) = Run::hole(cut, MAX_OFFSET, 2) {
@@ -88,14 +91,14 @@ pub(in crate::cluster) fn cut_off(runs: &[Run], cut: u64, kept: &mut Vec<Run>) -
 }
 
 impl Shards {
-    /// The first publish that has not come to its end.
+    /// The number of the first publish that has not ended.
     fn first_open(&self) -> u64 {
         let open = self.in_flight.values().flatten();
         let first = open.map(|batch| batch.publish).min();
         first.unwrap_or(self.next_publish + 1)
     }
 
-    /// Forgets publishes that will not come again; of which files.
+    /// Forgets publishes that will not come again. Returns their files.
     fn forget_below(&mut self, from: Rank, ended_below: u64) -> Vec<Ino> {
         let ended = self.by_publish.range((from, 0)..(from, ended_below));
         let ended: Vec<((Rank, u64), Ino)> = ended.map(|(key, ino)| (*key, *ino)).collect();
@@ -124,14 +127,14 @@ impl Shards {
         out
     }
 
-    /// Extent runs held.
+    /// The number of extent runs held.
     pub fn run_count(&self) -> usize {
         self.indexes.values().map(ExtentIndex::run_count).sum()
     }
 }
 
 impl<P: Platform> Cluster<P> {
-    /// Files of which this node has something to publish.
+    /// The files of which this node has something to publish.
     pub(in crate::cluster) fn dirty(&self) -> Vec<Ino> {
         if self.has_all_extents() {
             return Vec::new();
@@ -146,14 +149,14 @@ impl<P: Platform> Cluster<P> {
         self.inner.shards.borrow().in_flight.contains_key(&ino)
     }
 
-    /// What is on its way to the slices' homes, for readers here.
+    /// The runs that are on their way to the slices' homes, for readers of this node.
     pub(in crate::cluster) fn in_flight(&self, ino: Ino) -> Vec<Run> {
         let shards = self.inner.shards.borrow();
         let batches = shards.in_flight.get(&ino).into_iter().flatten();
         batches.flat_map(Batch::kept).collect()
     }
 
-    /// How long a file is by what is on its way to the slices' homes.
+    /// The end of the file according to the runs that are on their way to the slices' homes.
     pub(in crate::cluster) fn end_in_flight(&self, ino: Ino) -> u64 {
         let shards = self.inner.shards.borrow();
         let batches = shards.in_flight.get(&ino).into_iter().flatten();
@@ -161,7 +164,7 @@ impl<P: Platform> Cluster<P> {
         runs.map(Run::end).max().unwrap_or(0)
     }
 
-    /// Cuts the batches that are on their way to the slices' homes, or could not be sent.
+    /// Cuts the batches that are on their way to the slices' homes or could not be sent.
     pub(in crate::cluster) fn cut_in_flight(&self, ino: Ino, size: u64) {
         let mut shards = self.inner.shards.borrow_mut();
         if let Some(cut) = shards.cut_meanwhile.get_mut(&ino) {
@@ -172,7 +175,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// See [`peer::Flush`]. What is held back is not published: a node that was started again has
+    /// See [`peer::Flush`]. The bytes that are held back are not published. A restarted node has
     /// forgotten that the file is being laminated, and does not say that it has published.
     pub(in crate::cluster) async fn flush_for_all(&self, ino: Ino) -> Result<(), FsError> {
         if let Some(local) = self.local(ino) {
@@ -183,12 +186,13 @@ impl<P: Platform> Cluster<P> {
         self.flush(ino).await
     }
 
-    /// Publishes what this node wrote to a file. What could not be sent stays to be sent.
+    /// Publishes the extents that this node wrote to a file. Runs that could not be sent are sent
+    /// later.
     pub(in crate::cluster) async fn flush(&self, ino: Ino) -> Result<(), FsError> {
         self.flush_as(ino, false).await
     }
 
-    /// As [`Cluster::flush`]; with `ended` this node has given up its write token of the file.
+    /// As [`Cluster::flush`]. With `ended` this node has given up its write token for the file.
     pub(in crate::cluster) async fn flush_as(&self, ino: Ino, ended: bool) -> Result<(), FsError> {
         if self.has_all_extents() {
             return Ok(());
@@ -200,7 +204,8 @@ impl<P: Platform> Cluster<P> {
             return Ok(());
         }
         let _alone = self.hold_in_time(&self.inner.publishing_here, ino).await?;
-        // All of it may have been published meanwhile, and this node have let go of it.
+        // Another task may have published all of it meanwhile, and this node may have let go of the
+        // file.
         let Some(local) = self.local(ino) else {
             return Ok(());
         };
@@ -220,7 +225,7 @@ impl<P: Platform> Cluster<P> {
                 shards.unsynced.entry(ino).or_default().extend(slabs);
             }
             if !pending.runs.is_empty() {
-                // A server that was started again does not begin anew.
+                // A restarted server must not reuse the numbers of its earlier publishes.
                 let now = u64::try_from(self.now_ns()).unwrap_or(0);
                 shards.next_publish = now.max(shards.next_publish + 1);
                 let batch = Batch {
@@ -262,20 +267,20 @@ impl<P: Platform> Cluster<P> {
             }
         };
         if !known {
-            // It came to its end while its home did not know that it was open here.
+            // The file ended while its home did not know that it was open here.
             freed.extend(self.erase_range(ino, 0, MAX_OFFSET).await?);
         }
         {
             let mut shards = self.inner.shards.borrow_mut();
             shards.in_flight.remove(&ino);
-            // This server asks itself no more.
+            // This server sends itself no publish again.
             shards.answered.remove(&(ino, self.rank()));
             self.note(&Item::Flushed(ino));
         }
         if ino.rank() == self.rank() {
             self.forget_counted(self.rank(), ino);
         }
-        // Where the bytes are is now what the slices' homes say.
+        // From now on the slices' homes know where the bytes are.
         self.forget_map(ino);
         self.doubt_answers(ino);
         self.node(|node| node.touch_generation(local));
@@ -283,8 +288,9 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// Tells a file's home what this node published of it. A node that was cut off from the home may
-    /// hear only as a session begins that the file was cut: the home gets the size as it is then.
+    /// Tells a file's home what this node published of it. A node that was cut off from the home
+    /// may learn only at the beginning of a session that the file was cut. So the home gets the
+    /// size as it is then.
     async fn say_published(&self, op: peer::Published) -> Result<(), FsError> {
         let (ino, home) = (op.ino, op.ino.rank());
         let as_cut = || {
@@ -306,12 +312,13 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Sees to it that all servers have a batch; what is free by it.
+    /// Sends a batch to all its servers. Returns the bytes that it freed.
     async fn put_batch(&self, ino: Ino, batch: Batch) -> Result<Vec<LogRange>, FsError> {
         if let Some(freed) = batch.freed {
             return Ok(freed);
         }
-        // As a session begins, the file's home says to what size it was cut meanwhile.
+        // At the beginning of a session the file's home tells the size to which it was cut
+        // meanwhile.
         if ino.rank() != self.rank() {
             self.session_in_time(ino.rank()).await?;
         }
@@ -325,7 +332,7 @@ impl<P: Platform> Cluster<P> {
         Ok(freed)
     }
 
-    /// A batch as it is by now: it may have been cut since it was taken.
+    /// The current state of a batch, which may have been cut since it was taken.
     fn as_cut(&self, ino: Ino, batch: Batch) -> Batch {
         let shards = self.inner.shards.borrow();
         let mut now = shards.in_flight.get(&ino).into_iter().flatten();
@@ -376,7 +383,7 @@ impl<P: Platform> Cluster<P> {
         for run in &op.runs {
             let run = run.checked().map_err(|_| FsError::Malformed)?;
             match run.source {
-                // Within a slab, so that it cannot cover more slices than it has bytes.
+                // The run is within a slab, so that it cannot cover more slices than it has bytes.
                 Source::Log { rank, .. }
                     if rank == from.0 && run.log_end().is_some_and(|end| end <= SLAB_BYTES) =>
                 {
@@ -427,8 +434,8 @@ impl<P: Platform> Cluster<P> {
         Ok(freed)
     }
 
-    /// Makes `[from, to)` of this server's slices a hole: all that its index has there, for
-    /// it has nothing of other slices. (A file may be 8 EiB long: slices are not counted.)
+    /// Makes `[from, to)` of this server's slices a hole: all that its index has there, for the
+    /// index has nothing of other slices. (A file may be 8 EiB long: slices are not counted.)
     pub(in crate::cluster) fn erase(&self, op: &peer::Erase) -> Vec<LogRange> {
         let mut shards = self.inner.shards.borrow_mut();
         shards.next_stamp += 1;
@@ -469,7 +476,7 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<Vec<LogRange>, FsError> {
         let to = to.min(MAX_OFFSET);
         let homes = self.homes_of(ino, from, to);
-        // What is free by one that answers too late is given back then.
+        // The bytes that a late answer frees are given back then.
         let late = move |this: &Self, freed: Result<Vec<LogRange>, FsError>| {
             this.give_back_late(ino, freed.unwrap_or_default());
         };
@@ -490,8 +497,8 @@ impl<P: Platform> Cluster<P> {
         done.map(|()| freed)
     }
 
-    /// Erases what is behind `[0, from)`, where it is reached: a node that is away may have sent that
-    /// before it told the file's home how long the file is.
+    /// Erases all bytes from `from` on at the servers that can be reached. A lost node may have
+    /// sent such bytes before it told the file's home how long the file is.
     pub(in crate::cluster) async fn erase_untold(&self, ino: Ino, from: u64) {
         let to = MAX_OFFSET;
         let homes = self.homes_of(ino, from, to).into_iter();
@@ -500,8 +507,8 @@ impl<P: Platform> Cluster<P> {
         self.give_back_late(ino, erased.collect());
     }
 
-    /// Gives bytes back that were erased by something that failed as a whole: when nobody
-    /// believes any more that they are of the file.
+    /// Gives back bytes that were erased by an operation that failed as a whole, once no reader
+    /// believes any more that they belong to the file.
     pub(in crate::cluster) fn give_back_late(&self, ino: Ino, freed: Vec<LogRange>) {
         if freed.is_empty() {
             return;
@@ -516,7 +523,7 @@ impl<P: Platform> Cluster<P> {
                 publishes: Vec::new(),
                 ended: false,
             };
-            // A file that is no more has no readers.
+            // A file that no longer exists has no readers.
             let _ = this.surely(ino.rank(), erased).await;
             this.give_back(freed).await;
         });
@@ -545,7 +552,7 @@ impl<P: Platform> Cluster<P> {
         });
     }
 
-    /// Makes a range a hole, or lets the file reach to its end.
+    /// Makes a range a hole, or extends the file to the end of the range.
     pub(in crate::cluster) async fn allocate(
         &self,
         op: weir_core::proto::Allocate,
@@ -588,7 +595,7 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// Publishes, and names the slabs of storage directories to be synced.
+    /// Publishes, and returns the slabs of storage directories that are to be synced.
     pub(in crate::cluster) async fn sync(&self, ino: Ino) -> Result<Vec<u32>, FsError> {
         if self.has_all_extents() {
             return self.node(|node| node.file_slabs(ino));
@@ -604,7 +611,7 @@ impl<P: Platform> Cluster<P> {
     }
 }
 
-/// How many bytes these are.
+/// The number of bytes in the ranges.
 pub(in crate::cluster) fn bytes_of(ranges: &[LogRange]) -> i64 {
     let sum = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add);
     i64::try_from(sum).unwrap_or(i64::MAX)

@@ -1,4 +1,4 @@
-//! What is asked of a file's bytes: where they are, and which of them are to go.
+//! Operations on ranges of a file: finding extents, cutting, making holes.
 
 use std::collections::BTreeSet;
 
@@ -12,18 +12,17 @@ use weir_core::types::Ino;
 use crate::cluster::refusal::refusal;
 use crate::node::{Node, Platform, Space};
 
-/// The most that a run takes in a reply: five numbers, the source's kind and its four.
+/// The most bytes that a run takes in a reply: five numbers, the source's kind and its four.
 const RUN_BYTES: usize = 5 * 10 + 1 + 3 + 5 + 10 + 10;
-/// Runs in a reply.
+/// The most runs in a reply.
 pub(crate) const MAX_RUNS: usize = (REPLY_BYTES - 64) / RUN_BYTES;
-/// So many runs are said of a file also where less is asked for: they cost little.
+/// A reply names at least this many runs of a file, even if fewer were asked for: they cost little.
 pub(crate) const FEW_RUNS: usize = 32;
-/// The most slabs named in one reply.
+/// The most slabs in one reply.
 const MAX_SLABS: usize = (REPLY_BYTES - 64) / 5;
 
 impl<P: Platform> Node<'_, P> {
-    /// Where the bytes of a range are, of as much as fits the reply, and of what is around it if that is
-    /// little.
+    /// The extents of a range, as far as they fit the reply, with those around it if they are few.
     pub(crate) fn locate_range(
         &mut self,
         ino: Ino,
@@ -62,7 +61,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(located)
     }
 
-    /// EROFS, EFBIG: a file may not be cut, or extended, to this size.
+    /// Checks that a file may be cut or extended to this size (EROFS, EFBIG).
     pub(crate) fn check_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         self.writable(ino)?;
         match size > MAX_OFFSET {
@@ -71,7 +70,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Cuts a file, or extends it with zeros. That it may be written is its home's to know.
+    /// Cuts a file, or extends it with zeros. The file's home decides if it may be written.
     pub fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
         let attr = self.regular(ino)?;
         if size > MAX_OFFSET {
@@ -88,7 +87,7 @@ impl<P: Platform> Node<'_, P> {
         self.touch(ino, true)
     }
 
-    /// Makes a range a hole, or lets the file reach to its end.
+    /// Makes a range a hole, or extends the file to the end of the range.
     pub(crate) fn allocate_range(&mut self, op: &Allocate) -> Result<(), FsError> {
         let Allocate {
             ino,
@@ -118,8 +117,8 @@ impl<P: Platform> Node<'_, P> {
         self.touch(ino, zero || !keep_size)
     }
 
-    /// Lays a hole over `[from, to)`. With a stamp there are writers, and the hole
-    /// stays to order what they wrote before it; without, it need not.
+    /// Lays a hole over `[from, to)`. With a stamp there are writers, and the hole stays, to order
+    /// the records that they wrote before it. Without a stamp the hole need not stay.
     fn make_hole(&mut self, ino: Ino, from: u64, to: u64, stamp: Option<u64>) {
         self.harvest(ino);
         let holds_nothing = self.files.get(ino).is_none_or(ExtentIndex::is_empty);
@@ -127,10 +126,10 @@ impl<P: Platform> Node<'_, P> {
             return;
         }
         let Ok(hole) = Run::hole(from, to, stamp.unwrap_or(1)) else {
-            return; // of no bytes
+            return; // the range is empty
         };
-        // What the cells show is written down before the hole: the index forgets a hole behind
-        // which there is nothing, and a journal that is begun anew then does not know of it.
+        // Write the records of the cells to the journal before the hole. The index forgets a hole
+        // that has nothing behind it, and a journal that is begun anew then does not know the hole.
         let block = self.block_of(ino).and_then(|block| self.blocks.get(block));
         for cell in block.map_or_else(Vec::new, |file| file.cells.clone()) {
             self.note_written(cell);
@@ -167,7 +166,8 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Dates a change of the attributes, and with `contents` of the bytes, as of now.
+    /// Sets the time of the last change of the attributes to now, and with `contents` that of the
+    /// bytes.
     fn touch(&mut self, ino: Ino, contents: bool) -> Result<(), FsError> {
         let set = SetAttr {
             mtime_ns: contents.then_some(self.now_ns),
@@ -199,8 +199,9 @@ impl<P: Platform> Node<'_, P> {
     }
 }
 
-/// Appends to `out` what `runs(to, most, out)` finds up to an offset: [`FEW_RUNS`] up to `end`, or if
-/// those do not reach `wanted`, [`MAX_RUNS`] up to there. Returns up to where they are all.
+/// Appends to `out` the runs that `runs(to, most, out)` finds up to an offset: [`FEW_RUNS`] up to
+/// `end`, or if those do not reach `wanted`, [`MAX_RUNS`] up to there. Returns the offset up to
+/// which `out` has all runs.
 pub(crate) fn few_or_wanted(
     (wanted, end): (u64, u64),
     out: &mut Vec<Run>,

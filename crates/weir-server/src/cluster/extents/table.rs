@@ -1,7 +1,7 @@
 //! The extent indexes of all files, by inode index.
 //!
-//! Dense, in chunks, so that a million files need neither a hash table nor one long
-//! move when the table grows; a chunk all of whose files are empty costs nothing.
+//! The table is dense and divided into chunks: a million files need neither a hash table nor one
+//! long move when the table grows. A chunk whose files are all empty costs nothing.
 
 use weir_core::extent::ExtentIndex;
 use weir_core::types::Ino;
@@ -15,7 +15,7 @@ pub struct FileTable {
 }
 
 impl FileTable {
-    /// The index of `ino`; `None` while it never had data.
+    /// The index of `ino`; `None` if it never had data.
     pub fn get(&self, ino: Ino) -> Option<&ExtentIndex> {
         let at = ino.index() as usize;
         self.chunks.get(at / CHUNK)?.as_ref()?.get(at % CHUNK)
@@ -34,7 +34,7 @@ impl FileTable {
             })
     }
 
-    /// The index of `ino`, to be changed.
+    /// The index of `ino`, mutable.
     pub fn get_mut(&mut self, ino: Ino) -> &mut ExtentIndex {
         let at = ino.index() as usize;
         if self.chunks.len() <= at / CHUNK {
@@ -45,7 +45,7 @@ impl FileTable {
         &mut chunk[at % CHUNK]
     }
 
-    /// All indexes that hold something.
+    /// All indexes that are not empty.
     pub fn iter(&self) -> impl Iterator<Item = &ExtentIndex> {
         self.chunks
             .iter()

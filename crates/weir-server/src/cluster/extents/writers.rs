@@ -1,6 +1,6 @@
-//! Who writes what: the server's own tables of lent blocks and cells.
+//! The server's own tables of lent blocks and cells.
 //!
-//! The links in shared memory are for the clients; the server goes by these.
+//! The links in shared memory are for the clients; the server relies on these tables.
 
 use weir_core::types::{ClientId, Ino};
 
@@ -9,15 +9,15 @@ use crate::cluster::extents::applied::Applied;
 /// A lent cell.
 #[derive(Clone, Copy, Debug)]
 pub struct Writer {
-    /// Whose it is.
+    /// The client that has it.
     pub client: ClientId,
     /// The block of its file.
     pub block: u32,
-    /// What its `committed` was when it was lent.
+    /// The value of its `committed` when it was lent.
     pub lent_at: u64,
-    /// What the index has of its record.
+    /// The part of its record that the index holds.
     pub applied: Applied,
-    /// What of it was written down.
+    /// The part of its record that was noted for the journal.
     pub noted: Applied,
 }
 

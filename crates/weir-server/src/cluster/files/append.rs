@@ -1,18 +1,17 @@
 //! Appends by programs of several nodes to one file.
 //!
-//! While one node writes a file, its programs reserve the places of their appends in shared
-//! memory. When a second one opens it for writing, the home tells both: from then on each append
-//! asks the home, which hands out places one behind the other. Before it does, it learns how
-//! far each node has reserved, so that no two appends share bytes over the change either.
+//! While one node writes a file, its programs reserve the offsets of their appends in shared
+//! memory. When a second node opens the file for writing, the home tells both: from then on each
+//! append asks the home, which hands out offsets one after the other. Before that it learns how far
+//! each node has reserved, so that no two appends share bytes across the change either.
 //!
-//! A node may reserve by itself as long as it believes what the home told it (`session`): one
-//! that the home cannot ask does so no more when that is over. How far such a node had reserved
-//! the home does not know before it is back: so long, but at most [`AWAITED_NS`], appends wait.
-//! A server that was started again does not know who writes its files: until each of the others
-//! has said what it has open ([`Cluster::begun`]), any may have placed appends, and who opens a
-//! file is told to ask.
-//! What the home handed out it remembers until those who have it have said that they publish
-//! nothing more: a server that was cut off finds its places free when it is back.
+//! A node may reserve by itself while it believes the home's word (`session`); a node that the home
+//! cannot ask stops when that term is over. Until such a node is back, the home does not know how
+//! far it had reserved: appends wait that long, but at most [`AWAITED_NS`]. A restarted server does
+//! not know the writers of its files: until each other server has named the files that it has open
+//! ([`Cluster::begun`]), any may have placed appends, and a node that opens a file is told to ask.
+//! The home remembers the offsets that it handed out until the nodes that have them have said that
+//! they publish nothing more: a server that was cut off finds its offsets free when it is back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,19 +25,19 @@ use crate::cluster::visibility::is_raw;
 use crate::cluster::Cluster;
 use crate::node::Platform;
 
-/// Where appends to a file go.
+/// The state of appends to a file.
 #[derive(Debug, Default)]
 pub struct Appends {
-    /// The next place.
+    /// The next offset.
     next: u64,
-    /// What each node had reserved when it was told to ask.
+    /// The offset up to which each node had reserved when it was told to ask.
     reserved: BTreeMap<Rank, u64>,
     /// Nodes that were told to ask, or cannot reserve by themselves.
     told: BTreeSet<Rank>,
-    /// Nodes that were given up, or not reached, and may have reserved by themselves; until when
-    /// they are waited for, ns since 1970.
+    /// Nodes that were given up, or not reached, and may have reserved by themselves, with the time
+    /// until which they are waited for, ns since 1970.
     awaited: BTreeMap<Rank, i64>,
-    /// Places were handed out to a server that was given up, and may come back.
+    /// Offsets were handed out to a server that was given up, and may come back.
     lost: bool,
 }
 
@@ -46,7 +45,7 @@ impl Appends {
     fn place(&mut self, from: Rank, op: &peer::Append, published: u64) -> Result<u64, FsError> {
         if let Some(at) = op.reserved {
             let upto = self.reserved.get(&from).copied().unwrap_or(0);
-            // It was counted when the node was told.
+            // These bytes were counted when the node was told to ask.
             if at.checked_add(op.length).is_some_and(|end| end <= upto) {
                 return Ok(at);
             }
@@ -59,9 +58,9 @@ impl Appends {
 }
 
 impl<P: Platform> Cluster<P> {
-    /// A node began to write a file of this server: if it is not the only one, places of
-    /// appends are handed out here. It is told before it may append; who cannot be told now is
-    /// awaited by the next append.
+    /// Handles a node that begins to write a file of this server: if it is not the only one,
+    /// offsets of appends are handed out here. It is told before it may append; the next append
+    /// waits for a writer that cannot be told now.
     pub(in crate::cluster) async fn share_appends(&self, ino: Ino, new: Rank) {
         let shared = {
             let mut all = self.inner.appends.borrow_mut();
@@ -69,7 +68,7 @@ impl<P: Platform> Cluster<P> {
             appends.map(|appends| appends.told.remove(&new)).is_some()
         };
         if !shared && self.writers_of(ino).len() < 2 {
-            // Its appends wait for those of whom it is not known what they write.
+            // Its appends wait for the servers that have not named the files they write.
             if !self.unheard().is_empty() {
                 self.have_ask(ino, new).await;
             }
@@ -79,7 +78,7 @@ impl<P: Platform> Cluster<P> {
         join_all(untold.into_iter().map(|rank| self.have_ask(ino, rank))).await;
     }
 
-    /// Who may have placed appends to a file of this server that it does not know of.
+    /// The nodes that may have placed appends to a file of this server that it does not know of.
     fn who_places(&self, ino: Ino) -> BTreeSet<Rank> {
         let now_ns = self.now_ns();
         let mut all = self.inner.appends.borrow_mut();
@@ -93,8 +92,8 @@ impl<P: Platform> Cluster<P> {
         untold.chain(awaited).collect()
     }
 
-    /// Whether a node that writes a file beside others may not have heard yet that it asks where
-    /// its appends go.
+    /// Returns true if a node that writes a file beside others may not have heard yet that it must
+    /// ask for the offsets of its appends.
     pub(in crate::cluster) fn places_untold(&self, ino: Ino, writer: Rank) -> bool {
         let all = self.inner.appends.borrow();
         let untold = all
@@ -103,14 +102,15 @@ impl<P: Platform> Cluster<P> {
         untold && self.writers_of(ino).len() > 1
     }
 
-    /// This server is back, and has heard of none of the others what they write.
+    /// Begins to wait for the other servers after a restart: none has named the files that it
+    /// writes.
     pub(in crate::cluster) fn hear_of(&self, others: &[Rank]) {
         let until_ns = self.now_ns() + AWAITED_NS;
         let unheard = others.iter().map(|rank| (*rank, until_ns)).collect();
         self.inner.unheard.replace(unheard);
     }
 
-    /// Another server has said what it writes.
+    /// Notes that another server has named the files that it writes.
     pub(in crate::cluster) fn heard_of(&self, rank: Rank) {
         self.inner.unheard.borrow_mut().remove(&rank);
     }
@@ -122,8 +122,8 @@ impl<P: Platform> Cluster<P> {
         unheard.keys().copied().collect()
     }
 
-    /// Sees to it that no node that writes a file of this server reserves places by itself, and
-    /// that it is known which places it has. One that cannot be reached is waited for.
+    /// Ensures that no node that writes a file of this server reserves offsets by itself, and that
+    /// all their reservations are known. Waits for a node that cannot be reached.
     async fn all_ask(&self, ino: Ino) {
         let _turn = self.inner.sharing.hold(ino, self.token()).await;
         loop {
@@ -140,7 +140,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Lets a node ask; false: it was not reached.
+    /// Makes a node ask for offsets; returns false if it was not reached.
     async fn have_ask(&self, ino: Ino, rank: Rank) -> bool {
         let Ok(end) = self.call(rank, peer::ShareAppends { ino }).await else {
             return false;
@@ -155,7 +155,7 @@ impl<P: Platform> Cluster<P> {
         true
     }
 
-    /// Waits for a server that was not reached; not for ever.
+    /// Waits for a server that was not reached, for a limited time.
     async fn await_writer(&self, ino: Ino, rank: Rank) {
         let over_ns = self.now_ns() + AWAITED_NS;
         let until_ns = {
@@ -170,22 +170,22 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Tells this node's programs to ask, those that write the file and those to come.
+    /// Tells this node's programs to ask: those that write the file, and later ones.
     pub(in crate::cluster) fn share_appends_here(&self, ino: Ino) -> u64 {
         self.inner.shared_appends.borrow_mut().insert(ino);
         let local = self.local(ino);
         local.map_or(0, |local| self.node(|node| node.share_appends(local)))
     }
 
-    /// What a server told is not believed any more: programs of this node that write its files
-    /// ask it where they append.
+    /// Makes programs of this node that write a server's files ask it for the offsets of their
+    /// appends, because its word is not believed any more.
     pub(in crate::cluster) fn reserve_no_more(&self, home: Rank) {
         for ino in self.stand_ins_of(home) {
             self.share_appends_here(ino);
         }
     }
 
-    /// A client of this node was attached to a file.
+    /// Notes that a client of this node was attached to a file.
     pub(in crate::cluster) fn attached_here(&self, ino: Ino, local: Ino) {
         if self.has_all_extents() {
             return;
@@ -199,7 +199,7 @@ impl<P: Platform> Cluster<P> {
         self.renew_token_word(ino, local);
     }
 
-    /// Where a program of this node appends.
+    /// The offset at which a program of this node appends.
     pub(in crate::cluster) async fn append(&self, op: proto::Append) -> Result<u64, FsError> {
         if self.has_all_extents() {
             return Err(FsError::Invalid); // programs of one node place their appends themselves
@@ -220,7 +220,7 @@ impl<P: Platform> Cluster<P> {
             reserved: op.reserved.filter(is_counted),
         };
         let at = self.call(ino.rank(), asked).await?;
-        // A home that is started again asks for it (`have_ask`).
+        // A restarted home asks for this (`have_ask`).
         self.node(|node| {
             if let Some(block) = node.shared_block(local) {
                 block.placed_below(at.saturating_add(op.length));
@@ -234,7 +234,7 @@ impl<P: Platform> Cluster<P> {
         from: Rank,
         op: &peer::Append,
     ) -> Result<u64, FsError> {
-        // Others may have to say yet how far they are.
+        // Other nodes may have to report their reservations first.
         self.inner.returning.free((), self.token()).await;
         let all_ask = async {
             self.all_ask(op.ino).await;
@@ -243,7 +243,7 @@ impl<P: Platform> Cluster<P> {
         self.in_time(all_ask).await?;
         let raw = is_raw(&self.node(|node| node.writable(op.ino))?);
         if raw {
-            // What others wrote behind the end that is known here, without appending.
+            // Other nodes may have written, without appending, behind the end known here.
             let known = self.end_known(op.ino)?.max(op.at_least);
             let next = self
                 .inner
@@ -259,13 +259,13 @@ impl<P: Platform> Cluster<P> {
         all.entry(op.ino).or_default().place(from, op, known)
     }
 
-    /// The end of a file of this server, with what this node wrote and has not published.
+    /// The end of a file of this server, including this node's unpublished bytes.
     fn end_known(&self, ino: Ino) -> Result<u64, FsError> {
         let own = self.node(|node| node.attr_now(ino))?.size;
         Ok(self.published_size(ino).max(own))
     }
 
-    /// A file was cut: appends go on at its end.
+    /// Continues appends at the end of a file that was cut.
     pub(in crate::cluster) fn cut_appends(&self, ino: Ino, size: u64) {
         if let Some(appends) = self.inner.appends.borrow_mut().get_mut(&ino) {
             appends.next = size;
@@ -273,7 +273,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// A node writes a file of this server no more, or was given up.
+    /// Ends the appends of a node that writes a file of this server no more, or was given up.
     pub(in crate::cluster) fn end_appends_of(&self, ino: Ino, writer: Rank, lost: bool) {
         let until_ns = self.now_ns() + AWAITED_NS;
         let writes = self.writers_of(ino).contains(&writer);
@@ -290,7 +290,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// A server begins a session: of what it does not hold it has published all.
+    /// Stops waiting for a server that begins a session: it has published all of the files that it
+    /// does not hold.
     pub(in crate::cluster) fn await_no_more(&self, rank: Rank, held: &BTreeSet<Ino>) {
         let mut all = self.inner.appends.borrow_mut();
         for (_, appends) in all.iter_mut().filter(|(ino, _)| !held.contains(ino)) {
@@ -298,7 +299,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Nobody writes a file of this server any more.
+    /// Ends the appends to a file of this server that no node writes any more.
     pub(in crate::cluster) fn end_appends(&self, ino: Ino) {
         let mut all = self.inner.appends.borrow_mut();
         if all.get(&ino).is_some_and(|appends| appends.lost) {
@@ -308,7 +309,7 @@ impl<P: Platform> Cluster<P> {
         self.inner.shared_appends.borrow_mut().remove(&ino);
     }
 
-    /// A file of this server is gone.
+    /// Forgets a file of this server that is gone.
     pub(in crate::cluster) fn forget_appends(&self, ino: Ino) {
         self.inner.appends.borrow_mut().remove(&ino);
         self.inner.shared_appends.borrow_mut().remove(&ino);

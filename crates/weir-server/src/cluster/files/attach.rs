@@ -35,7 +35,7 @@ impl<P: Platform> Node<'_, P> {
         if self.clients.get(id).is_none() {
             return Err(FsError::NotPermitted);
         }
-        // What a cell or block showed that is lent again now must have been written down.
+        // The journal must have the last content of a cell or block before it is lent again.
         self.commit();
         self.make_room_for_writers();
         if !(self.cells.has_room() && self.blocks.has_room()) {
@@ -80,7 +80,7 @@ impl<P: Platform> Node<'_, P> {
             cells: Vec::new(),
         };
         let block = self.blocks.insert(file).ok_or(FsError::NoSpace)?;
-        // The index was settled when the last writer left: its stamps are all 0.
+        // The index was settled when the last writer left: all its stamps are 0.
         self.open.blocks[block as usize].lend(attr.ino.0, attr.size, 1);
         let set = SetAttr {
             block: Some(block + 1),
@@ -103,8 +103,7 @@ impl<P: Platform> Node<'_, P> {
             .store(cell + 1, Ordering::Release);
     }
 
-    /// Takes a cell back: what was written through it is in the index, the size and
-    /// the times.
+    /// Takes a cell back: everything written through it is in the index, the size and the times.
     pub(crate) fn detach_cell(&mut self, cell: u32) {
         let Some(writer) = self.cells.get(cell).copied() else {
             return;
@@ -124,9 +123,9 @@ impl<P: Platform> Node<'_, P> {
         self.free_block_if_unused(writer.block);
     }
 
-    /// Takes a cell out of its file's list. Readers that walk the list meanwhile look
-    /// again (`size_version`), and writers' claims end: one of them may have looked
-    /// for overlaps along a link that is about to lead elsewhere.
+    /// Takes a cell out of its file's list. Readers that walk the list meanwhile retry
+    /// (`size_version`), and writers' claims end: a writer may have checked for overlaps along a
+    /// link that is about to change.
     fn unlink_cell(&mut self, block: u32, cell: u32) {
         let Some(file) = self.blocks.get_mut(block) else {
             return;
@@ -153,7 +152,7 @@ impl<P: Platform> Node<'_, P> {
         let Ok(attr) = self.names.attr(ino) else {
             return;
         };
-        // Not later than now, whatever the cell says.
+        // Not later than now, even if the cell says so.
         let mtime_ns = i64::try_from(mtime_ns).unwrap_or(i64::MAX).min(self.now_ns);
         if mtime_ns > attr.mtime_ns {
             let set = SetAttr {
@@ -165,8 +164,8 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// The last writer has left: the inode has its size itself again, and the order of
-    /// what was written is settled.
+    /// Handles the end of the last writer: the inode has its size itself again, and the order of
+    /// the writes is settled.
     fn free_block_if_unused(&mut self, block: u32) {
         let Some(file) = self.blocks.get(block).filter(|file| file.cells.is_empty()) else {
             return;
@@ -181,8 +180,8 @@ impl<P: Platform> Node<'_, P> {
         let _ = self.names.setattr(ino, &set);
         shared.ino.store(0, Ordering::Release);
         if self.files.get(ino).is_some_and(|index| !index.is_empty()) {
-            // Stamps begin anew with the next writer: what was cached with the old
-            // ones must not be compared with those.
+            // Stamps begin anew with the next writer: cached old stamps must not be compared with
+            // new ones.
             self.change(ino, |index, _, _| index.settle());
             self.note(&Item::Settled(ino));
             self.announce_changes();
@@ -190,7 +189,7 @@ impl<P: Platform> Node<'_, P> {
         self.blocks.remove(block);
     }
 
-    /// The size of a file as of now.
+    /// The current size of a file.
     pub(crate) fn size_of(&self, attr: &Attr) -> u64 {
         let Some(block) = self.block_of(attr.ino) else {
             return attr.size;
@@ -205,7 +204,7 @@ impl<P: Platform> Node<'_, P> {
             .min(MAX_OFFSET)
     }
 
-    /// The modification time of a file as of now.
+    /// The current modification time of a file.
     pub(crate) fn mtime_of(&self, attr: &Attr) -> i64 {
         let cells = self
             .block_of(attr.ino)
@@ -218,8 +217,7 @@ impl<P: Platform> Node<'_, P> {
             .fold(attr.mtime_ns, i64::max)
     }
 
-    /// Lets a time that was set count for more than what the file's writers wrote
-    /// before.
+    /// Makes a time that was set count for more than earlier writes of the file's writers.
     pub(crate) fn forget_cell_times(&self, ino: Ino) {
         let Some(file) = self.block_of(ino).and_then(|block| self.blocks.get(block)) else {
             return;

@@ -1,8 +1,8 @@
-//! The audit: which programs read what others had written and not made known.
+//! The audit: finds programs that read bytes that others had written and not made known.
 //!
-//! With it, each read asks the file's home before it is done, and the home asks the nodes
-//! that write the file. So it finds what was missing at the moment of the read, rather than
-//! what was published later; and it costs messages, which is why it is off by default.
+//! Each read first asks the file's home, which asks the nodes that write the file. So the audit
+//! finds the bytes that were missing at the moment of the read, rather than those published later.
+//! It costs messages, and is therefore off by default.
 
 use futures_util::future::join_all;
 use weir_core::names::{Lamination, Visibility};
@@ -15,11 +15,11 @@ use crate::cluster::Cluster;
 use crate::node::Platform;
 use crate::rules::join;
 
-/// Findings that are kept apart; what is like none of them is counted with the last.
+/// The most findings that are kept apart; a finding unlike all of them is counted with the last.
 const FINDINGS: usize = 256;
 
 impl<P: Platform> Cluster<P> {
-    /// Looks before a client of this node reads.
+    /// Checks a read of a client of this node.
     pub(in crate::cluster) async fn audit(
         &self,
         from: ClientId,
@@ -54,7 +54,8 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// What other nodes than `from` wrote to a file of this server and did not make known.
+    /// The bytes that nodes other than `from` wrote to a file of this server and did not make
+    /// known.
     pub(in crate::cluster) async fn audit_at_home(
         &self,
         from: Rank,
@@ -80,7 +81,7 @@ impl<P: Platform> Cluster<P> {
         Ok(answers.filter_map(Result::ok).flatten().collect())
     }
 
-    /// What this node wrote to a file and did not make known.
+    /// The bytes that this node wrote to a file and did not make known.
     pub(in crate::cluster) fn unseen_here(
         &self,
         op: &peer::UnseenHere,
@@ -94,7 +95,7 @@ impl<P: Platform> Cluster<P> {
         runs.extend(self.in_flight(op.ino));
         let mut ranges = Vec::new();
         for run in &runs {
-            // The pieces of a strided run are looked at up to a number that is enough to tell.
+            // A limited number of the pieces of a strided run is enough to tell.
             for index in 0..run.count.min(1 << 16) {
                 let piece = run.piece(index);
                 let from = piece.offset.max(op.from);

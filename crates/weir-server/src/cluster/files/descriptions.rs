@@ -1,10 +1,9 @@
-//! Open file descriptions: which batches are lent to whom, and which still live.
+//! Open file descriptions: the batches lent to each client, and the descriptions that still live.
 //!
-//! A client opens and closes entries of its batches by itself. An entry that it shared
-//! with others (fork, exec) may outlive it: then its batch stays without an owner until
-//! the kernel says that nobody has the last such entry any more. The last who has an entry may be a
-//! client of another server of this machine, or be killed; so entries that are waited for are looked
-//! at from time to time.
+//! A client opens and closes entries of its batches by itself. An entry that it shared with others
+//! (fork, exec) may outlive it: then its batch stays without an owner until the kernel says that
+//! the last such entry is closed. The last process with an entry may be a client of another server
+//! of this machine, or be killed; so awaited entries are checked from time to time.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -16,20 +15,20 @@ use weir_core::types::ClientId;
 use crate::cluster::slots::Slots;
 use crate::node::{Node, Platform};
 
-/// What `owner` says of an entry whose client is gone.
+/// The `owner` of an entry whose client is gone.
 const NOBODY: u32 = u32::MAX;
 
 /// Lent batches.
 #[derive(Debug)]
 pub struct OfdTable {
-    /// By batch: the owner, if it lives.
+    /// The owner of each batch, if it lives.
     batches: Slots<Option<ClientId>>,
-    /// Entries that a client closed while others had them.
+    /// Entries that a client closed while other processes had them.
     closing: HashSet<u32>,
 }
 
 impl OfdTable {
-    /// A table of so many batches.
+    /// A table of `batches` batches.
     pub fn new(batches: usize) -> OfdTable {
         OfdTable {
             batches: Slots::new(batches),
@@ -37,12 +36,12 @@ impl OfdTable {
         }
     }
 
-    /// How many batches would have to be there to lend one more; see [`Slots::wants`].
+    /// The number of batches needed to lend one more; see [`Slots::wants`].
     pub fn wants(&self) -> Option<usize> {
         self.batches.wants()
     }
 
-    /// So many batches may be lent.
+    /// Sets the number of batches that may be lent.
     pub fn allow(&mut self, batches: usize) {
         self.batches.allow(batches);
     }
@@ -54,7 +53,7 @@ impl OfdTable {
             .flat_map(|(batch, _)| batch * BATCH..(batch + 1) * BATCH)
     }
 
-    /// Whether entry `index` is in a lent batch.
+    /// Returns true if entry `index` is in a lent batch.
     pub fn is_lent(&self, index: u32) -> bool {
         self.batches.get(index / BATCH).is_some()
     }
@@ -74,7 +73,7 @@ impl OfdTable {
 }
 
 impl<P: Platform> Node<'_, P> {
-    /// True if a client has a file or a directory open.
+    /// Returns true if a client has a file or a directory open.
     pub(crate) fn has_open_descriptions(&self, id: ClientId) -> bool {
         let batches = self.ofds.of(Some(id)).into_iter();
         let mut entries = batches.flat_map(|batch| batch * BATCH..(batch + 1) * BATCH);
@@ -101,7 +100,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(batch * BATCH)
     }
 
-    /// Whether other processes than its owner may have the description.
+    /// Returns true if processes other than its owner may have the description.
     pub(crate) fn is_shared(&self, index: u32) -> bool {
         const BOTH: u32 = Ofd::SHARED | Ofd::LOCKED;
         let state = self.open.ofds[index as usize].state.load(Ordering::Acquire);
@@ -113,7 +112,7 @@ impl<P: Platform> Node<'_, P> {
         self.ofds.closing.remove(&index);
     }
 
-    /// A client closed an entry that it shared with others: frees it once nobody has it.
+    /// Closes an entry that its client shared with other processes: frees it once none has it.
     pub(crate) fn close_shared_ofd(&mut self, index: u32) {
         if self.platform.ofd_alive(index) {
             self.ofds.closing.insert(index);
@@ -122,7 +121,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Whether descriptions end some time without a client saying so.
+    /// Returns true if descriptions may end without a client's message.
     pub(crate) fn awaits_closing(&self) -> bool {
         !self.ofds.closing.is_empty() || self.ofds.batches.iter().any(|(_, owner)| owner.is_none())
     }
@@ -136,17 +135,18 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Frees a gone client's descriptions but those that others still have.
+    /// Frees a gone client's descriptions, except those that other processes still have.
     pub(crate) fn end_ofds(&mut self, id: ClientId) {
         for batch in self.ofds.of(Some(id)) {
             self.end_batch(batch);
         }
     }
 
-    /// Looks again at the batches whose owner is gone, and at what was closed while others had it.
+    /// Checks again the batches whose owner is gone, and the entries closed while other processes
+    /// had them.
     pub(crate) fn check_ownerless(&mut self) {
         for index in std::mem::take(&mut self.ofds.closing) {
-            // It may have been freed meanwhile, with its batch, and lent again.
+            // The entry may have been freed meanwhile, with its batch, and lent again.
             if self.ofds.is_lent(index) && self.is_shared(index) {
                 self.close_shared_ofd(index);
             }

@@ -1,12 +1,13 @@
-//! The end of files: stand-ins that nobody here needs any more, and what is left of a file at its
-//! home once it has no name and nobody has it open.
+//! The end of files: stand-ins that no program here needs any more, and the rest of a file at its
+//! home once it has no name and no program has it open.
 //!
-//! A stand-in lingers for a while, for what was open is often opened again; that of a file
-//! without a name goes at once. So when the last name of a file goes that nobody has open, its
-//! bytes are free on every node before unlink(2) returns: whoever deletes to make room finds it.
+//! A stand-in lingers for a while, because an opened file is often opened again; the stand-in of a
+//! file without a name goes at once. So when a file that no program has open loses its last name,
+//! its bytes are free on every node before unlink(2) returns: a program that deletes files to make
+//! room finds the room.
 //!
-//! A home must not be told that a node lets go while that node asks it to hold: both are kept
-//! apart by [`Leaving`].
+//! A home must not be told that a node lets go of a file while that node asks to hold it:
+//! [`Leaving`] keeps the two apart.
 
 use std::collections::BTreeMap;
 
@@ -23,13 +24,13 @@ use crate::cluster::peers::debts::Debt;
 use crate::cluster::Cluster;
 use crate::node::{Node, Platform};
 
-/// How long a stand-in stays that nobody uses, ns.
+/// The time for which an unused stand-in stays, ns.
 const LINGER_NS: i64 = 60_000_000_000;
-/// The same of one that was written: until then others cannot be lent the file.
+/// The same for a written file: until then other nodes cannot be lent the file.
 const WRITTEN_LINGER_NS: i64 = 5_000_000_000;
-/// Of how many files a home is told at a time.
+/// The most files that one message names to a home.
 const TOLD_MOST: usize = 64;
-/// Files without a name of which nothing is stored are gathered for so long, ns.
+/// The time for which unnamed files without stored bytes are gathered, ns.
 const SOON_NS: i64 = 2_000_000;
 
 impl<P: Platform> Cluster<P> {
@@ -45,8 +46,8 @@ impl<P: Platform> Cluster<P> {
         Asking { leaving, ino }
     }
 
-    /// Lets go of stand-ins that nobody here uses any more. The descriptions are looked through
-    /// once, however many those are.
+    /// Lets go of stand-ins that no program here uses any more. The descriptions are scanned once,
+    /// for all stand-ins together.
     pub(in crate::cluster) fn let_go(&self) {
         let (written, old) = (self.own_written(), self.old_stand_ins());
         if written.is_empty() && old.is_empty() {
@@ -78,7 +79,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Those that were not used for a while, or whose files have no name: numbers there and here.
+    /// The stand-ins that were not used for a while, or whose files have no name: global and local
+    /// numbers.
     fn old_stand_ins(&self) -> Vec<(Ino, Ino)> {
         let now_ns = self.now_ns();
         let files = self.inner.files.borrow();
@@ -92,8 +94,9 @@ impl<P: Platform> Cluster<P> {
             .collect()
     }
 
-    /// Programs of this node do not open the stand-in from now on: they look, once their description
-    /// says that they do, whether it is still fresh, if they have sent no request, and has a name.
+    /// Makes programs of this node open the stand-in no more: once their description shows the
+    /// file, they check that the stand-in is still fresh, if they have sent no request, and has a
+    /// name.
     fn hide(&self, ino: Ino, local: Ino) {
         self.node(|node| {
             node.known().drop_stand_in(ino);
@@ -101,23 +104,23 @@ impl<P: Platform> Cluster<P> {
         });
     }
 
-    /// The stand-in stays after [`Cluster::hide`].
+    /// Undoes [`Cluster::hide`] for a stand-in that stays.
     fn show_again(&self, ino: Ino, local: Ino) {
         if !self.is_unnamed_here(ino) {
             self.node(|node| node.recall_named(local, true));
         }
     }
 
-    /// Lets go of a foreign file that nobody here has open, if all of it is published and nothing
-    /// else is being done with it: then another time. If so, its home is to be told.
+    /// Lets go of a foreign file that no program here has open, if all of it is published and no
+    /// other task uses it; otherwise a later call does. Returns true if its home is to be told.
     fn ends_unopened(&self, ino: Ino) -> bool {
         let leaving = &self.inner.leaving;
         let busy = leaving.told.is_held(&ino) || leaving.asking.borrow().contains_key(&ino);
         !busy && self.end_stand_in(ino)
     }
 
-    /// Tells the home of these files, before whoever asks to hold one of them, that this node has
-    /// let go of them.
+    /// Tells the home of these files that this node has let go of them, before any later request to
+    /// hold one of them.
     fn leave(&self, inos: Vec<Ino>) {
         let token = self.token();
         for ino in &inos {
@@ -126,7 +129,7 @@ impl<P: Platform> Cluster<P> {
         self.spawn_tell(token, inos);
     }
 
-    /// Tells the home of these files, which the token has in `told`.
+    /// Tells the home of these files, which the token holds in `told`.
     fn spawn_tell(&self, token: Token, inos: Vec<Ino>) {
         let this = self.clone();
         self.spawn(async move {
@@ -138,7 +141,7 @@ impl<P: Platform> Cluster<P> {
         });
     }
 
-    /// As [`Cluster::leave`], of one file, together with others of the same home.
+    /// Like [`Cluster::leave`], of one file, together with others of the same home.
     fn leave_soon(&self, ino: Ino) {
         let leaving = &self.inner.leaving;
         let home = ino.rank();
@@ -169,8 +172,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Tells the home of a file that it leased to this node, which has no stand-in for it, that this
-    /// node has let go of it; unless this node asks to hold it.
+    /// Tells the home of a file that it leased to this node, which has no stand-in for it, that
+    /// this node has let go of it; unless this node asks to hold it.
     pub(in crate::cluster) fn leave_unknown(&self, ino: Ino) {
         let leaving = &self.inner.leaving;
         let asked_for = leaving.asking.borrow().contains_key(&ino);
@@ -179,7 +182,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Lets go of a foreign file, if nobody here has it open and all of it is published.
+    /// Lets go of a foreign file, if no program here has it open and all of it is published.
     async fn let_go_of(&self, ino: Ino) {
         let _told = self.inner.leaving.told.hold(ino, self.token()).await;
         let asked_for = self.inner.leaving.asking.borrow().contains_key(&ino);
@@ -200,13 +203,14 @@ impl<P: Platform> Cluster<P> {
             return;
         };
         let count = inos.len() as u64;
-        // If their home is gone, so are the holds.
+        // If the home is gone, so are the holds.
         let _ = self.call(home, peer::Release { inos }).await;
         let times = &self.inner.leaving.times;
         times.set((times.get().0, times.get().1 + count));
     }
 
-    /// Ends the stand-in of a file that nobody here has open. If so, its home is to be told.
+    /// Ends the stand-in of a file that no program here has open. Returns true if its home is to be
+    /// told.
     fn end_stand_in(&self, ino: Ino) -> bool {
         let Some(local) = self.local(ino) else {
             return false;
@@ -223,7 +227,7 @@ impl<P: Platform> Cluster<P> {
         true
     }
 
-    /// This node's request took the last name of a file that it holds.
+    /// Handles the reply that this node's request took the last name of a file that it holds.
     pub(in crate::cluster) async fn lost_its_name(&self, unnamed: Unnamed) {
         let Unnamed { ino, empty } = unnamed;
         self.recall_here(ino);
@@ -233,8 +237,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// A foreign file has no name any more: lets go of it, unless it is open here. `empty`: of one of
-    /// which nothing is stored elsewhere, its home need not hear at once.
+    /// Lets go of a foreign file that has no name any more, unless it is open here. `empty`:
+    /// nothing of it is stored elsewhere, so its home need not hear at once.
     pub(in crate::cluster) async fn leave_unnamed(&self, ino: Ino, empty: bool) {
         let Some(local) = self.local(ino) else {
             return;
@@ -254,18 +258,18 @@ impl<P: Platform> Cluster<P> {
             }
             return;
         }
-        // Others may have it open, and read what was written here.
+        // Other nodes may have it open, and read this node's bytes.
         if let Err(error) = self.flush(ino).await {
             tracing::warn!(?ino, %error, "what was written to a removed file");
         }
         self.let_go_of(ino).await;
     }
 
-    /// A node has these files of this server open no more.
+    /// A node does not have these files of this server open any more.
     pub(in crate::cluster) async fn release(&self, from: Rank, inos: &[Ino]) {
         let mut unheld = false;
         for ino in inos {
-            // Who lets go of a file has published all that it wrote.
+            // A node that lets go of a file has published everything that it wrote.
             self.forget_counted(from, *ino);
             if self.end_hold(from, *ino, false) {
                 self.node(|node| node.unpin(*ino));
@@ -277,7 +281,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// True if no other node has the file open now, and one had.
+    /// Ends a node's hold; returns true if that was the last one of the file.
     fn end_hold(&self, from: Rank, ino: Ino, lost: bool) -> bool {
         if let Some(leases) = self.inner.files.borrow_mut().leases.get_mut(&ino) {
             leases.remove(&from);
@@ -296,8 +300,8 @@ impl<P: Platform> Cluster<P> {
         true
     }
 
-    /// A server was given up: what it holds is held no more, unless it begins a session while it
-    /// may still believe its leases.
+    /// Ends the holds of a server that was given up, unless it begins a session while it may still
+    /// believe its leases.
     pub(in crate::cluster) fn forget_holder(&self, rank: Rank) {
         self.note_held(rank);
         let this = self.clone();
@@ -309,7 +313,7 @@ impl<P: Platform> Cluster<P> {
         });
     }
 
-    /// Some of what a server held it holds no more.
+    /// Ends some of a server's holds.
     pub(in crate::cluster) fn drop_holds(&self, rank: Rank, which: impl Fn(Ino) -> bool) {
         for ino in self.held_by(rank).into_iter().filter(|ino| which(*ino)) {
             if self.end_hold(rank, ino, true) {
@@ -319,14 +323,14 @@ impl<P: Platform> Cluster<P> {
         self.erase_gone_soon();
     }
 
-    /// A file of this server lost its last name: frees it, unless somebody has it open. If `asker`
-    /// holds it, it learns of that by the reply.
+    /// Frees a file of this server that lost its last name, unless a program has it open. If
+    /// `asker` holds it, it learns of that by the reply.
     pub(in crate::cluster) async fn end_unnamed(&self, ino: Ino, asker: Rank) -> Option<Unnamed> {
         let mut holders = self.possible_holders(ino);
         let asker_holds = holders.contains(&asker);
         holders.retain(|rank| *rank != asker);
         if !holders.is_empty() {
-            // Who does not hear it lets go of the file in its time.
+            // A server that does not hear of it lets go of the file later.
             let _ = self.mark(ino, &holders, true).await;
         }
         self.node(|node| node.sweep_one(ino));
@@ -337,7 +341,7 @@ impl<P: Platform> Cluster<P> {
         })
     }
 
-    /// True if this server knows of no bytes of a file of its own.
+    /// Returns true if this server knows of no bytes of a file of its own.
     fn is_empty(&self, ino: Ino) -> bool {
         let files = self.inner.files.borrow();
         let stored = files.published.get(&ino).map_or(0, |file| file.stored);
@@ -352,13 +356,14 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Erases what is left of files of this server that came to their end.
+    /// Erases the rest of files of this server that have ended.
     pub(in crate::cluster) async fn erase_gone(&self) {
         let gone = self.node(Node::take_gone);
         join_all(gone.into_iter().map(|ino| self.erase_file(ino))).await;
     }
 
-    /// Sends nothing more of a file. Up to where something was sent, and what is free by it.
+    /// Stops sending extents of a file. Returns the end of what was sent, and the ranges that
+    /// become free.
     fn end_of_sending(&self, ino: Ino) -> (u64, Vec<LogRange>) {
         let Some(batches) = self.inner.shards.borrow_mut().in_flight.remove(&ino) else {
             return (0, Vec::new());
@@ -371,8 +376,8 @@ impl<P: Platform> Cluster<P> {
     }
 
     async fn erase_file(&self, ino: Ino) {
-        // What this node was publishing has arrived before it is erased, with its size or without:
-        // the home says no more what the size of such a file is.
+        // This node's publish under way arrives before it is erased, with its size or without: the
+        // home reports no size of such a file any more.
         let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
         let (sent, freed) = self.end_of_sending(ino);
         let file = {

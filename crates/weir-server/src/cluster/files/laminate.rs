@@ -1,8 +1,8 @@
-//! Lamination: a file becomes read-only for good, once nobody has it open for writing.
+//! Lamination: a file becomes read-only for good, once no program has it open for writing.
 //!
-//! A client opens a file by writing its inode into a description and then looking whether
-//! it is laminated; the server says that it is and then looks at the descriptions. So one of
-//! the two sees the other, and no write comes after a lamination.
+//! A client opens a file by writing its inode into a description and then checking if it is
+//! laminated; the server marks it laminated and then checks the descriptions. So one of the two
+//! sees the other, and no write comes after a lamination.
 
 use std::collections::HashMap;
 use std::sync::atomic::{fence, Ordering};
@@ -19,9 +19,9 @@ use crate::node::{Node, Platform};
 const WRITES: u32 = 3;
 
 impl<P: Platform> Node<'_, P> {
-    /// The attributes of a file that may be written by whoever has it open for writing. While its
-    /// home asks all nodes whether anybody has, such a program keeps it from being laminated. EROFS:
-    /// it is laminated.
+    /// The attributes of a file that programs with it open for writing may write. While its home
+    /// asks all nodes for such programs, they keep it from being laminated. EROFS if it is
+    /// laminated.
     pub(crate) fn writable(&self, ino: Ino) -> Result<Attr, FsError> {
         let attr = self.regular(ino)?;
         match attr.lamination {
@@ -30,7 +30,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Whether a cause is one for laminating this file.
+    /// Returns true if a cause is one for laminating this file.
     pub(crate) fn is_cause(attr: &Attr, cause: Cause) -> bool {
         match cause {
             Cause::Request => true,
@@ -40,8 +40,8 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Lets nobody open a file for writing, if nobody has it open so; how many have, in
-    /// which case its lamination is due.
+    /// Seals a file against being opened for writing, if no program has it open so. Returns the
+    /// number of descriptions that do; if there are any, its lamination is due.
     pub(crate) fn try_seal(&mut self, ino: Ino) -> Result<u32, FsError> {
         self.take_all_notes();
         self.set_lamination(ino, Lamination::Sealing)?;
@@ -55,7 +55,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(writers)
     }
 
-    /// How many descriptions of this node are open for writing, of each file.
+    /// For each file, the number of descriptions of this node that are open for writing.
     fn writers(&self) -> HashMap<Ino, u32> {
         let mut writers = HashMap::new();
         for index in self.ofds.entries() {
@@ -70,7 +70,7 @@ impl<P: Platform> Node<'_, P> {
         writers
     }
 
-    /// Whether anybody of this node writes a file.
+    /// Returns true if a program of this node writes a file.
     pub(crate) fn has_writers_of(&self, ino: Ino) -> bool {
         self.block_of(ino).is_some()
     }
@@ -88,7 +88,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(())
     }
 
-    /// Who a client is, for people.
+    /// Describes a client, for people.
     pub(crate) fn party(&self, id: ClientId) -> Party {
         let pid = self.client_pid(id).unwrap_or(0);
         Party {
@@ -98,7 +98,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// The programs of this node that are clients, but for those that have just ended.
+    /// The programs of this node that are clients, except those that have just ended.
     pub(crate) fn parties_attached(&self) -> Vec<Party> {
         let clients = self.clients.iter();
         let connected = clients.filter(|(id, client)| {
@@ -132,24 +132,24 @@ impl<P: Platform> Node<'_, P> {
     }
 
     pub(crate) fn set_ask(&mut self, ino: Ino, ask: bool) {
-        // It may be gone: then nobody reads it.
+        // The file may be gone: then no program reads it.
         let _ = self.names.set_ask(ino, ask);
     }
 
-    /// Readers of this server's raw files ask first.
+    /// Makes readers of this server's raw files ask first.
     pub(crate) fn ask_of_raw_files(&mut self) {
         self.names.ask_of_raw_files();
     }
 
-    /// The end of its last description laminates the file: it may come by the end of a
-    /// process, too.
+    /// Watches a file that is laminated at the end of its last description: that may come with the
+    /// end of a process, too.
     pub(crate) fn watch(&mut self, attr: &Attr) {
         if attr.policy.laminate_on == LaminateOn::Close {
             self.watched.insert(attr.ino);
         }
     }
 
-    /// A file that nobody had open for writing could not be laminated.
+    /// Watches a file again that had no writer and could not be laminated.
     pub(crate) fn watch_again(&mut self, ino: Ino) {
         if self.names.attr(ino).is_ok() {
             self.watched.insert(ino);
@@ -160,8 +160,8 @@ impl<P: Platform> Node<'_, P> {
         !self.watched.is_empty()
     }
 
-    /// The watched files that nobody has open for writing any more. A client that has just made a file
-    /// is attached to it before its description says so.
+    /// Takes the watched files that no program has open for writing any more. A client that has
+    /// just made a file is attached to it before its description says so.
     pub(crate) fn take_unwritten(&mut self) -> Vec<Ino> {
         if self.watched.is_empty() {
             return Vec::new();
@@ -175,8 +175,8 @@ impl<P: Platform> Node<'_, P> {
         all
     }
 
-    /// What a change of the permission bits comes to: it takes the last write permission
-    /// from a file, or gives one to a file that was to be laminated.
+    /// Handles a change of the permission bits: it removes a file's last write permission, or adds
+    /// one to a file that was to be laminated.
     pub(crate) fn note_mode(&mut self, attr: &Attr, mode: u32) -> Result<(), FsError> {
         let writable = mode & 0o222 != 0;
         match attr.lamination {

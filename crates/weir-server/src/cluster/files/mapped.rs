@@ -1,10 +1,10 @@
 //! Files of which the kernel keeps pages, because programs have mapped them.
 //!
-//! The kernel mount says so before it hands out the first page. From then on all reads and writes of
-//! the file go through the mount, where the kernel keeps them and the pages the same: the flag in
-//! the inode's record is seen by each call that does not write on within its claim, and the claims
-//! end. A write that was under way looks once more when its bytes are in place, as it does for
-//! every claim that ends (`weir-client`, `data/vnode.rs`).
+//! The kernel mount says so before it hands out the first page. From then on all reads and writes
+//! of the file go through the mount, where the kernel keeps them consistent with the pages. Each
+//! call that does not write on within its claim sees the flag in the inode's record, and the claims
+//! end. A write that was under way checks once more when its bytes are in place, as for every claim
+//! that ends (`weir-client`, `data/vnode.rs`).
 //!
 //! Not in the journal: a mount ends with its server.
 
@@ -20,7 +20,8 @@ use crate::node::{Node, Platform};
 pub type MappedFiles = BTreeSet<(u32, Ino)>;
 
 impl<P: Platform> Node<'_, P> {
-    /// Says whether the kernel keeps pages of a file. EPERM: the client is no kernel mount.
+    /// Notes that the kernel keeps pages of a file, or no more. EPERM: the client is no kernel
+    /// mount.
     pub(crate) fn keep_pages(
         &mut self,
         from: ClientId,
@@ -40,13 +41,13 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// True if a client is a kernel mount.
+    /// Returns true if a client is a kernel mount.
     pub fn is_mount(&self, id: ClientId) -> bool {
         let client = self.clients.get(id);
         client.is_some_and(|client| client.kind == ClientKind::Mount)
     }
 
-    /// Lets programs see whether any mount keeps pages of a file.
+    /// Shows programs if any mount keeps pages of a file.
     fn show_mapped(&mut self, ino: Ino) -> Result<(), FsError> {
         let mapped = self.mapped.iter().any(|(_, file)| *file == ino);
         self.names.set_mapped(ino, mapped).map_err(refusal)?;
@@ -57,19 +58,19 @@ impl<P: Platform> Node<'_, P> {
         Ok(())
     }
 
-    /// Another node changed a file: wakes the mounts that have pages of it, which drop them.
+    /// Wakes the mounts that have pages of a file, which drop them: another node changed it.
     pub(crate) fn wake_mounts(&self, ino: Ino) {
         let mounts = self.mapped.iter().filter(|(_, file)| *file == ino);
         self.wake_waiters(&mounts.map(|(client, _)| ClientId(*client)).collect());
     }
 
-    /// A client is gone, and with it the pages, if it was a mount.
+    /// Forgets the pages of a client that is gone, if it was a mount.
     pub(in crate::cluster) fn forget_pages(&mut self, id: ClientId) {
         let of_client = (id.0, Ino(0))..=(id.0, Ino(u64::MAX));
         let files: Vec<Ino> = self.mapped.range(of_client).map(|(_, ino)| *ino).collect();
         for ino in files {
             self.mapped.remove(&(id.0, ino));
-            // It may have lost its last name, and be gone.
+            // The file may have lost its last name, and be gone.
             let _ = self.show_mapped(ino);
         }
     }

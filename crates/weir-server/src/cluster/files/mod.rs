@@ -1,10 +1,11 @@
-//! Files: inodes that are open, their holders and leases, and how they are shared.
+//! Files: inodes that are open, their holders, leases and sharing.
 //!
-//! Keeps: stand-ins of other servers' files, the holders, leases and writers of this server's, write
-//! tokens, the places of appends, open file descriptions, writers' cells and blocks, attributes.
+//! Keeps: stand-ins of other servers' files; the holders, leases and writers of this server's
+//! files; write tokens, the offsets of appends, open file descriptions, writers' cells and blocks,
+//! attributes.
 //!
-//! Invariants: a file lives while it has a name, a holder or an open description. A lease is recalled
-//! before what it covers changes.
+//! Invariants: a file lives while it has a name, a holder or an open description. A lease is
+//! recalled before anything that it covers changes.
 //!
 //! May call: `extents` (to publish and to cut), `names` (paths for rules), `peers`, `journal`.
 //!
@@ -12,9 +13,9 @@
 //! | --- | --- |
 //! | `stand_ins` | stand-ins, holders, leases, sizes, truncation |
 //! | `sharing`, `laminate` | visibility, and lamination |
-//! | `tokens`, `append` | the order of writes of several nodes; the places of their appends |
+//! | `tokens`, `append` | the order of writes of several nodes; the offsets of their appends |
 //! | `audit` | reads that came too early |
-//! | `end`, `leaving`, `orphans` | files that nobody needs any more |
+//! | `end`, `leaving`, `orphans` | files that no program needs any more |
 //! | `attach` | clients that write a file |
 //! | `descriptions` | open file descriptions |
 //! | `mapped` | files of which the kernel keeps pages |
@@ -35,6 +36,6 @@ pub(super) mod tokens;
 pub(super) mod xattr_tables;
 pub(super) mod xattrs;
 
-/// How long appends wait for a node that may have placed some and cannot be reached, ns: after
-/// that it is taken for lost with what it had not published.
+/// The time for which appends wait for a node that may have placed some and cannot be reached, ns:
+/// after that its unpublished bytes count as lost.
 pub(in crate::cluster) const AWAITED_NS: i64 = 30_000_000_000;

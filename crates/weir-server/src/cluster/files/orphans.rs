@@ -1,10 +1,9 @@
-//! Files without a name, which live as long as somebody has them open.
+//! Files without a name, which live as long as a program has them open.
 //!
-//! A client opens a file by writing its inode into a description and then looking
-//! whether the inode still has a name; the server takes the name and then looks at the
-//! descriptions. So one of the two sees the other. No message says that a file was
-//! closed: the descriptions are looked through when there is time, when there are
-//! many orphans, and when room is needed.
+//! A client opens a file by writing its inode into a description and then checking that the inode
+//! still has a name; the server removes the name and then checks the descriptions. So one of the
+//! two sees the other. No message says that a file was closed: the server scans the descriptions
+//! when there is time, when there are many orphans, and when it needs room.
 
 use std::collections::HashSet;
 use std::sync::atomic::{fence, Ordering};
@@ -14,20 +13,20 @@ use weir_core::types::Ino;
 
 use crate::node::{Node, Platform};
 
-/// With so many orphans a sweep is due.
+/// The number of orphans from which a sweep is due.
 const MANY: usize = 1024;
 
 impl<P: Platform> Node<'_, P> {
-    /// An inode lost its last name.
+    /// Adds an inode that lost its last name.
     pub(crate) fn add_orphan(&mut self, ino: Ino) {
         self.orphans.insert(ino);
-        // Doubling, so that many that are open do not cost a sweep each.
+        // At each doubling, so that many open orphans do not cost a sweep each.
         if self.orphans.len() >= MANY && self.orphans.len().is_power_of_two() {
             self.sweep();
         }
     }
 
-    /// Frees the orphans that nobody has open.
+    /// Frees the orphans that no program has open.
     pub(crate) fn sweep(&mut self) {
         if self.orphans.is_empty() || self.keeps_orphans {
             return;
@@ -48,7 +47,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Frees one orphan, if nobody has it open.
+    /// Frees one orphan, if no program has it open.
     pub(crate) fn sweep_one(&mut self, ino: Ino) {
         self.take_in(ino);
         if self.orphans.contains(&ino)
@@ -60,7 +59,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Takes in what the clients of a file wrote and closed.
+    /// Takes in everything that the clients of a file wrote and closed.
     pub(crate) fn take_in(&mut self, ino: Ino) {
         if self.block_of(ino).is_some() {
             self.take_all_notes();
@@ -68,17 +67,17 @@ impl<P: Platform> Node<'_, P> {
         self.harvest(ino);
     }
 
-    /// The files that somebody of this node has open: for who asks after many.
+    /// The files that programs of this node have open; for callers that check many files.
     pub(crate) fn open_files(&self) -> HashSet<Ino> {
         self.opened().collect()
     }
 
-    /// Whether somebody of this node has a file open: for who asks after one.
+    /// Returns true if a program of this node has a file open; for callers that check one file.
     pub(crate) fn is_open(&self, ino: Ino) -> bool {
         self.opened().any(|opened| opened == ino)
     }
 
-    /// What each description says that is lent.
+    /// The inodes in all lent descriptions.
     fn opened(&self) -> impl Iterator<Item = Ino> + '_ {
         fence(Ordering::SeqCst);
         self.ofds

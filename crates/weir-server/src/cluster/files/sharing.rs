@@ -1,14 +1,14 @@
-//! How a file is shared between nodes: visibility, and lamination.
+//! The sharing of a file between nodes: visibility, and lamination.
 //!
-//! *Read after sync* is what publishing and leases make by themselves. *Read after write* adds
-//! write tokens ([`crate::cluster::files::tokens`]). *Read after laminate*: nothing is published before the
+//! *Read after sync* needs only publishing and leases. *Read after write* adds write tokens
+//! ([`crate::cluster::files::tokens`]). *Read after laminate*: nothing is published before the
 //! lamination.
 //!
-//! A lamination has two steps. First all nodes that have the file open are asked whether
-//! somebody writes it, and let nobody open it so meanwhile; one that says yes undoes it, and
-//! the lamination stays due. Then all publish. What is then known of where the bytes are
-//! holds for good: if the file was shared and is of few runs, it is passed down a tree
-//! to all servers; otherwise each keeps what it asked for.
+//! A lamination has two steps. First the home asks all nodes that have the file open if a program
+//! writes it; meanwhile they let no program open it for writing. If one says yes, the step is
+//! undone, and the lamination stays due. Then all nodes publish. The file's extents are then final:
+//! if the file was shared and has few runs, they are passed down a tree to all servers; otherwise
+//! each server keeps those that it asked for.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -28,7 +28,7 @@ use crate::cluster::Cluster;
 use crate::node::{Node, Platform};
 use crate::rules::join;
 
-/// How long the path of a directory is believed, in ns.
+/// The time for which the path of a directory is believed, ns.
 const PATHS_NS: i64 = 1_000_000_000;
 
 /// Paths of directories, for the rules.
@@ -41,24 +41,24 @@ pub struct Paths {
 /// Files of this server that a lock makes raw.
 #[derive(Debug, Default)]
 pub struct BecomingRaw {
-    /// Whose turn it is to tell the nodes that have the file open. Others that lock it wait.
+    /// The turn to tell the nodes that have the file open. Other requests that lock it wait.
     turns: Keyed<Ino>,
-    /// Files of which a node may not have heard yet that they are raw, with the policy of before.
+    /// Files that a node may not know yet to be raw, with the earlier policy.
     untold: RefCell<BTreeMap<Ino, Policy>>,
 }
 
-/// A file of at most so many runs is passed to all when it is laminated: 64 KiB or less.
+/// A laminated file with at most this many runs is passed to all servers: 64 KiB or less.
 const FEW_RUNS: usize = 1024;
 
 impl<P: Platform> Cluster<P> {
-    /// Laminates a file of this server, if nobody has it open for writing; whether it is so
-    /// now.
+    /// Laminates a file of this server, if no program has it open for writing; returns true if it
+    /// is laminated now.
     pub(in crate::cluster) async fn laminate_at_home(
         &self,
         ino: Ino,
         cause: Cause,
     ) -> Result<bool, FsError> {
-        // Others may have to say yet that their programs have it open.
+        // Other nodes may have to say first that their programs have it open.
         self.inner.returning.free((), self.token()).await;
         let _alone = self.inner.publishing.hold(ino, self.token()).await;
         let attr = self.node(|node| node.regular(ino))?;
@@ -77,7 +77,7 @@ impl<P: Platform> Cluster<P> {
             Lamination::Due
         };
         self.node(|node| node.set_lamination(ino, is))?;
-        // Who does not hear it is told when it asks.
+        // A node that does not hear of it is told when it asks.
         let _ = self.mark_holders(ino).await;
         if done {
             self.recall_leases(ino, None).await;
@@ -86,9 +86,9 @@ impl<P: Platform> Cluster<P> {
         sealed
     }
 
-    /// Lets all nodes publish, if none has a writer.
+    /// Makes all nodes publish, if none has a writer.
     async fn seal_everywhere(&self, ino: Ino, others: &[Rank]) -> Result<bool, FsError> {
-        // A node that cannot be asked may have written what it has not published.
+        // A node that cannot be asked may have unpublished bytes.
         if self.awaits_writer(ino) || !self.unheard().is_empty() {
             return Err(FsError::Unreachable);
         }
@@ -105,10 +105,10 @@ impl<P: Platform> Cluster<P> {
         Ok(true)
     }
 
-    /// Whether anybody of this node has a foreign file open for writing; if not, nobody
-    /// can from now on.
+    /// The number of descriptions of this node that have a foreign file open for writing; if there
+    /// are none, no program can open it so from now on.
     pub(in crate::cluster) fn seal_here(&self, ino: Ino) -> Result<u32, FsError> {
-        // An answer on its way may say that the file may be written.
+        // An answer on its way may say that the file is writable.
         self.recall_here(ino);
         let Some(local) = self.local(ino) else {
             self.note_unknown();
@@ -122,14 +122,14 @@ impl<P: Platform> Cluster<P> {
         told.set(told.get() + 1);
     }
 
-    /// Tells the nodes that have a file of this server open how it is; what went wrong at one that
-    /// was reached.
+    /// Tells the state of a file of this server to the nodes that have it open; returns the error
+    /// of a node that was reached.
     pub(in crate::cluster) async fn mark_holders(&self, ino: Ino) -> Result<(), FsError> {
         self.mark(ino, &self.possible_holders(ino), false).await
     }
 
-    /// The nodes that have a file of this server open, or may have: those that have said nothing
-    /// since this server came back.
+    /// The nodes that have, or may have, a file of this server open: the latter have said nothing
+    /// since this server was restarted.
     pub(in crate::cluster) fn possible_holders(&self, ino: Ino) -> Vec<Rank> {
         let mut holders = self.unheard();
         holders.extend(self.holders_of(ino));
@@ -138,7 +138,7 @@ impl<P: Platform> Cluster<P> {
         holders
     }
 
-    /// As [`Cluster::mark_holders`], of these nodes.
+    /// Like [`Cluster::mark_holders`], for these nodes.
     pub(in crate::cluster) async fn mark(
         &self,
         ino: Ino,
@@ -173,8 +173,8 @@ impl<P: Platform> Cluster<P> {
         })?;
         let attr = self.node(|node| node.attr_of(local))?;
         if is_raw(&attr) && !op.unnamed {
-            // Attributes may have told this node so before. They do not make it publish what it
-            // wrote until then.
+            // Attributes may have told this node so before, without making it publish its earlier
+            // bytes.
             self.revoke_here(op.ino).await?;
         } else {
             self.sharing_changed(op.ino, was).await?;
@@ -185,7 +185,7 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// Whether what this node wrote to a file is to be published before it is laminated.
+    /// Returns true if this node's bytes of a file are to be published before it is laminated.
     pub(in crate::cluster) fn may_publish(&self, ino: Ino, local: Ino) -> Result<bool, FsError> {
         let attr = self.node(|node| node.attr_of(local))?;
         let waits = attr.policy.visibility == Visibility::ReadAfterLaminate
@@ -195,8 +195,8 @@ impl<P: Platform> Cluster<P> {
         Ok(!waits)
     }
 
-    /// The path of an entry, if there are rules that may name it. That of its directory is
-    /// looked up once a second at most.
+    /// The path of an entry, if a rule may name it. The path of its directory is looked up once a
+    /// second at most.
     pub(in crate::cluster) async fn path_for_rules(
         &self,
         dir: Ino,
@@ -223,7 +223,7 @@ impl<P: Platform> Cluster<P> {
         Ok(Some(joined))
     }
 
-    /// A file of this server is shared in another way from now on than it was.
+    /// Handles a change of the policy of a file of this server.
     pub(in crate::cluster) async fn policy_changed(
         &self,
         ino: Ino,
@@ -275,12 +275,13 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// A file of this server is gone.
+    /// Forgets a file of this server that is gone.
     pub(in crate::cluster) fn forget_becoming_raw(&self, ino: Ino) {
         self.inner.becoming_raw.untold.borrow_mut().remove(&ino);
     }
 
-    /// Laminates what this node's programs have closed and what was waiting for that.
+    /// Laminates the files that this node's programs have closed and that were to be laminated
+    /// then.
     pub(in crate::cluster) fn laminate_unwritten(&self) {
         for local in self.node(Node::take_unwritten) {
             let ino = self.global(local);
@@ -305,7 +306,7 @@ impl<P: Platform> Cluster<P> {
         }
         let this = self.clone();
         self.spawn(async move {
-            // A server that does not learn it so asks when it reads.
+            // A server that does not learn of it so asks when it reads.
             if let Err(error) = this.pass_laminated(ino, shared).await {
                 tracing::debug!(?ino, %error, "a laminated file's extents");
             }
@@ -329,22 +330,22 @@ impl<P: Platform> Cluster<P> {
         let op = peer::Laminated { attr, runs };
         self.believe(&op)?;
         if shared {
-            // Who does not learn it so asks when it reads.
+            // A server that does not learn of it so asks when it reads.
             self.tell(&self.others(), &News::Laminated(op)).await;
         }
         Ok(())
     }
 
-    /// Takes in where the bytes of a laminated file are.
+    /// Keeps the extents of a laminated file.
     pub(in crate::cluster) fn believe(&self, op: &peer::Laminated) -> Result<(), FsError> {
         self.keep_map(op.attr.home, Map::of_laminated(&op.runs)?);
         Ok(())
     }
 
-    /// A laminated file of this server is no more.
+    /// Makes all servers forget a laminated file of this server that is gone.
     pub(in crate::cluster) async fn forget_laminated(&self, ino: Ino) {
         self.forget_here(ino);
-        // Who does not answer keeps a little more than it needs.
+        // A server that does not answer keeps a little more than it needs.
         self.tell(&self.others(), &News::Forget(peer::Forget { ino }))
             .await;
     }

@@ -1,8 +1,9 @@
-//! Files of several servers: stand-ins here, and at the home who holds and who believes.
+//! Files of several servers: stand-ins at this node, and the holders and leases of files at their
+//! home.
 //!
-//! A node that has a foreign file open *holds* it: its home keeps the inode while it is
-//! held. A node that reads one has a *lease*: its stand-in shows the home's numbers and
-//! it may keep where the bytes are, until the home recalls that.
+//! A node that has a foreign file open *holds* it: the home keeps the inode while it is held. A
+//! node that reads one has a *lease*: its stand-in shows the home's attributes, and the node may
+//! keep the file's extents until the home recalls the lease.
 
 mod truncate;
 
@@ -24,12 +25,12 @@ use crate::cluster::visibility::is_raw;
 use crate::cluster::Cluster;
 use crate::node::Platform;
 
-/// A lease that cannot be had for so long is not had, in ns.
+/// If a home takes longer than this to grant a lease, the read fails; ns.
 const LONGEST_NS: i64 = 20_000_000_000;
-/// Files for which there are so many stand-ins here are looked at without another one.
+/// With this many stand-ins, attributes of further files are read without one.
 const LOOKED_AT_MOST: usize = 1 << 16;
 
-/// Files that this server stands in for, and those of its own that others have open.
+/// The stand-ins of this server, and the state of its own files that other servers have open.
 #[derive(Debug, Default)]
 pub struct Files {
     pub(in crate::cluster) stand_ins: BTreeMap<Ino, StandIn>,
@@ -39,16 +40,18 @@ pub struct Files {
     cutting: HashMap<Ino, Cutting>,
     /// Recalls of leases that are under way.
     recalling: HashMap<Ino, Vec<Recalling>>,
-    /// The nodes that may write each file of this server, itself too.
+    /// The nodes that may write each file of this server, including this one.
     writers: BTreeMap<Ino, BTreeSet<Rank>>,
-    /// Writers that were given up with what they had not published; until when they are waited for,
-    /// ns since 1970.
+    /// Writers that were given up with unpublished bytes, with the time until which they are waited
+    /// for, ns since 1970.
     lost_writers: BTreeMap<Ino, BTreeMap<Rank, i64>>,
-    /// What servers held that were given up, and to what size it was cut since, if it was.
+    /// The files that given-up servers held, each with the size to which it was cut since, if it
+    /// was.
     missed: BTreeMap<Rank, BTreeMap<Ino, Option<u64>>>,
-    /// What was published of this server's files.
+    /// The published extent of this server's files.
     pub(in crate::cluster) published: BTreeMap<Ino, Extent>,
-    /// Up to which publish of each server that counts, as long as it may be said again.
+    /// For each file and server, the last publish that is counted in `published`, kept as long as
+    /// the server may repeat it.
     pub(in crate::cluster) counted: BTreeMap<(Ino, Rank), u64>,
 }
 
@@ -62,7 +65,7 @@ impl Files {
         }
     }
 
-    /// A file of this server is gone.
+    /// Forgets a file of this server that is gone.
     pub(in crate::cluster) fn forget_lost_writers(&mut self, ino: Ino) {
         self.lost_writers.remove(&ino);
     }
@@ -71,20 +74,21 @@ impl Files {
 /// A truncation under way.
 #[derive(Clone, Copy, Debug)]
 struct Cutting {
-    /// Whoever was cut already must not be shown the size that another publishes which was not.
+    /// The new end. A node that was cut already must not see the size that another node, which was
+    /// not cut yet, publishes.
     to: u64,
-    /// What was published of the file before. The journal has this until all that is beyond the
-    /// end is erased: whoever takes it up must not believe that there is nothing.
+    /// The published size before. The journal has this size until everything beyond the new end is
+    /// erased: after a restart, the server must not believe that nothing is there.
     old: u64,
-    /// This node has given up what it wrote and did not publish: what the slices' homes still say of
-    /// the bytes behind the new end is older.
+    /// This node has given up its unpublished bytes: the bytes behind the new end that the slices'
+    /// homes still have are older.
     cut_here: bool,
 }
 
-/// Ends when all are told.
+/// Completes when all servers are told.
 type Recalling = Shared<oneshot::Receiver<()>>;
 
-/// How much there is of a file.
+/// The amount of data of a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::cluster) struct Extent {
     /// Its size, bytes.
@@ -97,19 +101,19 @@ pub(in crate::cluster) struct Extent {
 pub(in crate::cluster) struct StandIn {
     pub(in crate::cluster) local: Ino,
     pub(in crate::cluster) used_ns: i64,
-    /// How often the lease was recalled.
+    /// The number of recalls of the lease.
     recalls: u64,
     /// The file has no name any more.
     pub(in crate::cluster) unnamed: bool,
     /// Programs of this node have, or had, the file open for writing.
     pub(in crate::cluster) written: bool,
-    /// The last truncation that was done here: one that comes a second time, by another way
-    /// down the tree, must not cut what was written since.
+    /// The last truncation done here: if it arrives again, by another way down the tree, it must
+    /// not cut later writes.
     cut: u64,
 }
 
 impl Files {
-    /// A stand-in of a server that was killed; its numbers are not to be believed.
+    /// Restores the stand-in of a server that was killed; its attributes are not to be believed.
     pub(in crate::cluster) fn take_up_stand_in(&mut self, home: Ino, local: Ino, now_ns: i64) {
         let known = StandIn {
             local,
@@ -122,7 +126,7 @@ impl Files {
         self.stand_ins.insert(home, known);
     }
 
-    /// What the journal has of what was published of a file of this server.
+    /// The journal's record of the published extent of a file of this server.
     pub(in crate::cluster) fn published_item(&self, ino: Ino) -> Option<Item<'static>> {
         let file = self.published.get(&ino)?;
         let old = self.cutting.get(&ino).map_or(0, |cutting| cutting.old);
@@ -131,8 +135,8 @@ impl Files {
 }
 
 impl<P: Platform> Cluster<P> {
-    /// The number by which all servers know an inode that a client named. ESTALE: of a server that
-    /// there is not, so that nobody ever asks it.
+    /// The global number of an inode that a client named. ESTALE if its server does not exist, so
+    /// that no request is ever sent there.
     pub(in crate::cluster) fn resolve(&self, ino: Ino) -> Result<Ino, FsError> {
         match ino.rank().0 < self.inner.servers {
             true => Ok(self.global(ino)),
@@ -140,7 +144,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// The number by which all servers know an inode that this node has a number for.
+    /// The global number of an inode that has a number in this node's table.
     pub(in crate::cluster) fn global(&self, ino: Ino) -> Ino {
         if ino.rank() != self.rank() {
             return ino;
@@ -158,12 +162,12 @@ impl<P: Platform> Cluster<P> {
         files.stand_ins.get(&ino).map(|known| known.local)
     }
 
-    /// Whether files of other servers are known here.
+    /// Returns true if files of other servers are known here.
     pub(in crate::cluster) fn has_stand_ins(&self) -> bool {
         !self.inner.files.borrow().stand_ins.is_empty()
     }
 
-    /// Files of one other server that are known here.
+    /// The files of one other server that are known here.
     pub(in crate::cluster) fn stand_ins_of(&self, home: Rank) -> Vec<Ino> {
         let files = self.inner.files.borrow();
         let known = files.stand_ins.keys();
@@ -175,7 +179,7 @@ impl<P: Platform> Cluster<P> {
         files.stand_ins.get(&ino).map_or(0, |known| known.recalls)
     }
 
-    /// Prepares a file for being open here; its attributes, with its number here.
+    /// Prepares a file for being open here; returns its attributes, with its number here.
     pub(in crate::cluster) async fn hold_here(
         &self,
         ino: Ino,
@@ -203,8 +207,8 @@ impl<P: Platform> Cluster<P> {
             let (news, asked_ns) = (asking.news(), self.now_ns());
             let asked = self.call_in(ino.rank(), peer::Hold { ino, write });
             let (attr, session) = asked.await?;
-            // If that began anew without it while the answer was on its way, it is not held; and
-            // a truncation that overtook the answer is not in it, nor that the file is laminated.
+            // If the home began a new session while the answer was on its way, the file is not
+            // held. An answer that a truncation or a lamination overtook does not contain it.
             if self.is_session(ino.rank(), session) && asking.news() == news {
                 let seen = self.stand_in_for(&attr);
                 drop(asking);
@@ -218,8 +222,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Programs of this node write a foreign file, as was asked for at `asked_ns`: they place
-    /// their appends themselves for as long as this node believes its home.
+    /// Notes that programs of this node write a foreign file, as requested at `asked_ns`: they
+    /// place their appends themselves for as long as this node believes its home.
     pub(in crate::cluster) fn may_reserve(&self, ino: Ino, asked_ns: i64) {
         if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
             known.written = true;
@@ -229,7 +233,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// A file of this server is open at `from`.
+    /// Notes that a file of this server is open at `from`.
     pub(in crate::cluster) async fn hold_for(
         &self,
         from: Rank,
@@ -240,12 +244,12 @@ impl<P: Platform> Cluster<P> {
         if !write {
             return Ok(attr);
         }
-        // A session that ends finds its writers among the holders.
+        // The end of a session finds its writers among the holders.
         self.add_writer(ino, from).await;
         self.hold(from, ino)
     }
 
-    /// A stand-in for the file of `attr`, new or old; the attributes as seen here.
+    /// Makes or refreshes the stand-in for the file of `attr`; returns the attributes as seen here.
     pub(in crate::cluster) fn stand_in_for(&self, attr: &Attr) -> Result<Attr, FsError> {
         let now_ns = self.now_ns();
         let known = {
@@ -279,13 +283,13 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| node.attr_now(local))
     }
 
-    /// Lets a stand-in show what its home says, and what this node wrote and did not publish:
-    /// its last writer may have ended while the home was asked.
+    /// Updates a stand-in to show the home's attributes and this node's unpublished bytes: its last
+    /// writer may have ended while the home was asked.
     fn refresh_here(&self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
         let in_flight = self.is_in_flight(attr.home);
         self.node(|node| {
             let mut attr = *attr;
-            // While someone writes, the size is the writers', and the stand-in's is of old.
+            // While a program writes, the block has the size, and the stand-in's is outdated.
             if node.block_of(local).is_none() && (in_flight || node.pending_count(local) > 0) {
                 attr.size = attr.size.max(node.attr_of(local)?.size);
             }
@@ -293,8 +297,7 @@ impl<P: Platform> Cluster<P> {
         })
     }
 
-    /// What a home answered before this node's publish reached it is not to be believed any
-    /// more.
+    /// Stops believing answers that the home gave before this node's publish reached it.
     pub(in crate::cluster) fn doubt_answers(&self, ino: Ino) {
         self.inner.leaving.add_news(ino);
         if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
@@ -302,7 +305,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// The attributes of an inode as this node sees them. A file of another server that nobody
+    /// The attributes of an inode as this node sees them. A file of another server that no program
     /// writes gets a stand-in with a lease, so that it can be looked at again, and opened, without
     /// a request.
     pub(in crate::cluster) async fn attr_here(&self, ino: Ino) -> Result<Attr, FsError> {
@@ -341,7 +344,7 @@ impl<P: Platform> Cluster<P> {
             return self.node(|node| node.attr_now(seen.ino));
         }
         attr.block = 0;
-        // This node may have let go of it meanwhile.
+        // This node may have let go of the file meanwhile.
         let Some(local) = self.local(ino) else {
             return Ok(attr);
         };
@@ -356,8 +359,8 @@ impl<P: Platform> Cluster<P> {
         Ok(attr)
     }
 
-    /// The attributes of a file of another server, if this node believes those of its stand-in; from
-    /// now on programs of this node see them without a request.
+    /// The attributes of a file of another server, if this node believes those of its stand-in;
+    /// from now on programs of this node see them without a request.
     fn believed_here(&self, ino: Ino, local: Ino) -> Result<Option<Attr>, FsError> {
         if !self.node(|node| node.attr_of(local))?.fresh {
             return Ok(None);
@@ -378,8 +381,8 @@ impl<P: Platform> Cluster<P> {
         stand_ins.len() < LOOKED_AT_MOST || stand_ins.contains_key(&ino)
     }
 
-    /// See [`peer::GetAttr`]. A file that others write is not leased: they would have to ask before
-    /// they write on.
+    /// See [`peer::GetAttr`]. A file that other nodes write is not leased: they would have to ask
+    /// before their next write.
     pub(in crate::cluster) async fn look_at_home(
         &self,
         from: Rank,
@@ -422,7 +425,7 @@ impl<P: Platform> Cluster<P> {
         files.published.get(&ino).map_or(0, |file| file.size)
     }
 
-    /// Lets a file's attributes be those that others see.
+    /// Sets a file's attributes to those that other nodes see.
     fn show_published(&self, attr: &mut Attr) {
         let files = self.inner.files.borrow();
         let file = files.published.get(&attr.home).copied().unwrap_or_default();
@@ -432,7 +435,7 @@ impl<P: Platform> Cluster<P> {
         attr.block = 0;
     }
 
-    /// More, or less, of a file of this server is stored.
+    /// Adds to the stored bytes of a file of this server.
     fn add_stored(&self, ino: Ino, stored: i64) {
         let mut files = self.inner.files.borrow_mut();
         let file = files.published.entry(ino).or_default();
@@ -450,8 +453,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// What is stored by those of a server's publishes that were not counted before. A server
-    /// says them again if it does not know whether it was heard, also after a restart of either.
+    /// The stored bytes of those of a server's publishes that were not counted before. A server
+    /// repeats them if it does not know if it was heard, also after a restart of either server.
     fn count_anew(&self, from: Rank, ino: Ino, publishes: &[(u64, i64)]) -> i64 {
         let mut files = self.inner.files.borrow_mut();
         let known = files.counted.get(&(ino, from)).copied().unwrap_or(0);
@@ -467,7 +470,7 @@ impl<P: Platform> Cluster<P> {
         stored
     }
 
-    /// A server says none of its publishes to a file again.
+    /// A server will not repeat any publish to a file.
     pub(in crate::cluster) fn forget_counted(&self, from: Rank, ino: Ino) {
         let counted = self.inner.files.borrow_mut().counted.remove(&(ino, from));
         if counted.is_some() {
@@ -515,18 +518,20 @@ impl<P: Platform> Cluster<P> {
         Ok(attr)
     }
 
-    /// A node may write a file of this server from now on.
+    /// Adds a node that may write a file of this server.
     pub(in crate::cluster) async fn add_writer(&self, ino: Ino, writer: Rank) {
         if self.has_all_extents() {
             return;
         }
-        // One that asks again, for the answer was lost, waits for what the first time told, too.
+        // A node that repeats the request, because the answer was lost, waits for the first one's
+        // messages, too.
         if self.know_writer(ino, writer) || self.places_untold(ino, writer) {
             self.tell_of_writer(ino, writer).await;
         }
     }
 
-    /// True if it is not known yet that a node may write a file: others are to be told.
+    /// Returns true if it was not known yet that a node may write a file: other nodes are to be
+    /// told.
     pub(in crate::cluster) fn know_writer(&self, ino: Ino, writer: Rank) -> bool {
         let mut files = self.inner.files.borrow_mut();
         files.writers.entry(ino).or_default().insert(writer)
@@ -537,8 +542,8 @@ impl<P: Platform> Cluster<P> {
         self.share_appends(ino, writer).await;
     }
 
-    /// True if a node may have written to a file of this server what it has not published, and cannot
-    /// be asked. It may come back with that, but is not waited for for ever.
+    /// Returns true if a node that cannot be reached may have unpublished bytes of a file of this
+    /// server. It may come back with them, but is waited for only for a time.
     pub(in crate::cluster) fn awaits_writer(&self, ino: Ino) -> bool {
         let now_ns = self.now_ns();
         let files = self.inner.files.borrow();
@@ -546,7 +551,7 @@ impl<P: Platform> Cluster<P> {
         lost.any(|(_, until_ns)| now_ns < *until_ns)
     }
 
-    /// A server has begun a session: what it has not published of a file it has said.
+    /// A server has begun a session: it has named the files with unpublished bytes.
     pub(in crate::cluster) fn await_writer_no_more(&self, writer: Rank) {
         let mut files = self.inner.files.borrow_mut();
         files.lost_writers.retain(|_, lost| {
@@ -606,8 +611,8 @@ impl<P: Platform> Cluster<P> {
             .collect()
     }
 
-    /// This node no longer writes those of these files of this server that nobody here has open,
-    /// once all that was written is published: others' appends go behind it.
+    /// Ends this node's writing of the given files of this server that no program here has open,
+    /// once everything written is published: others' appends go behind it.
     pub(in crate::cluster) fn end_own_writers(&self, written: &[Ino], open: &HashSet<Ino>) {
         for ino in written.iter().filter(|ino| !open.contains(ino)) {
             if !self.is_in_flight(*ino) && !self.node(|node| node.is_written(*ino)) {
@@ -616,7 +621,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Says that a foreign file has no name any more.
+    /// Notes that a foreign file has no name any more.
     pub(in crate::cluster) fn unname_here(&self, ino: Ino) {
         if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
             known.unnamed = true;
@@ -638,7 +643,7 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| node.pin(ino));
     }
 
-    /// Files of this server that another one holds.
+    /// The files of this server that another server holds.
     pub(in crate::cluster) fn held_by(&self, rank: Rank) -> Vec<Ino> {
         let files = self.inner.files.borrow();
         let all = files.holders.iter();
@@ -647,7 +652,8 @@ impl<P: Platform> Cluster<P> {
             .collect()
     }
 
-    /// What a server holds that was given up is noted, for what becomes of it without it.
+    /// Notes the files that a given-up server holds: it must learn of later changes when it is
+    /// back.
     pub(in crate::cluster) fn note_held(&self, rank: Rank) {
         let held = self.held_by(rank);
         let mut files = self.inner.files.borrow_mut();
@@ -657,8 +663,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// A server holds these files and no others, and believes no lease; which of them it did not
-    /// hear were cut.
+    /// Sets the files that a server holds; it holds no others, and believes no lease. Returns the
+    /// truncations that it did not hear of.
     pub(in crate::cluster) fn keep_held(
         &self,
         rank: Rank,
@@ -676,8 +682,8 @@ impl<P: Platform> Cluster<P> {
         cuts.filter_map(|(ino, cut)| Some((ino, cut?))).collect()
     }
 
-    /// A file was cut: those that held it, or may have held it, and cannot be told hear of it when
-    /// they are back.
+    /// Notes that a file was cut: holders, and possible holders, that cannot be told learn of it
+    /// when they are back.
     fn note_missed(&self, ino: Ino, size: u64, holders: &[Rank], lost: &[Rank]) {
         let mut files = self.inner.files.borrow_mut();
         for rank in lost {
@@ -694,7 +700,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// These heard that a file was cut: what they missed before was no more than that.
+    /// Notes the servers that heard of a truncation: it includes any that they missed before and
+    /// that cut no deeper.
     fn note_told(&self, ino: Ino, size: u64, told: impl Iterator<Item = Rank>) {
         let mut files = self.inner.files.borrow_mut();
         for rank in told {
@@ -705,8 +712,9 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// What this server holds of another's files. It writes those that programs here write, and
-    /// those of which something is not published: they may be of before it was started again.
+    /// The files of another server that this one holds. It counts as the writer of those that
+    /// programs here write, and of those with unpublished bytes, which may be from before a
+    /// restart.
     pub(in crate::cluster) fn held_of(&self, home: Rank) -> peer::Begin {
         let dirty: BTreeSet<Ino> = self.dirty().into_iter().collect();
         let held = self.stand_ins_of(home).into_iter().map(|ino| {
@@ -775,8 +783,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Publishes what this node wrote to a file that nobody here writes any more, so that
-    /// its home knows how long it is.
+    /// Publishes this node's bytes of a file that no program here writes any more, so that its home
+    /// knows the file's size.
     async fn settle_size(&self, ino: Ino, local: Ino) -> Result<(), FsError> {
         let written = self.node(|node| node.pending_count(local) > 0);
         let writers = self.node(|node| node.attr_of(local))?.block != 0;
@@ -786,7 +794,8 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// Another node changed a file: voids this node's knowledge of it, and wakes its mounts.
+    /// Another node changed a file: stops believing this node's copy of its state, and wakes its
+    /// mounts.
     pub(in crate::cluster) fn recall_here(&self, ino: Ino) {
         if self.has_all_extents() {
             return;
@@ -797,7 +806,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Voids this node's knowledge of a file; its mounts keep their pages, since the change came from here.
+    /// Stops believing this node's copy of a file's state; its mounts keep their pages, since the
+    /// change came from here.
     fn doubt_file(&self, ino: Ino) {
         self.inner.recalled.set(self.inner.recalled.get() + 1);
         self.inner.leaving.add_news(ino);
@@ -810,13 +820,13 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Recalls all leases of a file of this server, but that of `writer`. A server that
-    /// does not answer stops believing its lease when the term is over. Nobody believes what
-    /// was before this was called when it returns, whoever began to tell them.
+    /// Recalls all leases of a file of this server, except that of `writer`. A server that does not
+    /// answer stops believing its lease when the term is over. When this returns, no server
+    /// believes the state from before the call, even if another task told it.
     pub(in crate::cluster) async fn recall_leases(&self, ino: Ino, writer: Option<Rank>) {
         self.inner.returning.free((), self.token()).await;
         let ranks = self.take_leases(ino, writer);
-        // Whom others are telling may still believe what was before this change, too.
+        // Servers that another task is telling may still believe the state before this change, too.
         let earlier = {
             let files = self.inner.files.borrow();
             files.recalling.get(&ino).cloned().unwrap_or_default()
@@ -837,20 +847,21 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Whether a server but `writer` believes what it knows of a file of this server, or may.
+    /// Returns true if a server other than `writer` believes, or may believe, its lease of a file
+    /// of this server.
     pub(in crate::cluster) fn is_leased_to_others(&self, ino: Ino, writer: Rank) -> bool {
         let files = self.inner.files.borrow();
         let mut leases = files.leases.get(&ino).into_iter().flatten();
         leases.any(|rank| *rank != writer) || files.recalling.contains_key(&ino)
     }
 
-    /// Whose leases of a file end now.
+    /// Ends the leases of a file; returns the servers that had them.
     fn take_leases(&self, ino: Ino, writer: Option<Rank>) -> Vec<Rank> {
         let mut files = self.inner.files.borrow_mut();
         let Some(leases) = files.leases.get_mut(&ino) else {
             return Vec::new();
         };
-        // The writer's stays: it goes on believing, and must be told of the next write.
+        // The writer's lease stays, so the writer must be told of the next write.
         let kept = writer.filter(|writer| leases.contains(writer));
         let recalled = std::mem::take(leases);
         leases.extend(kept);
@@ -873,7 +884,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// A file of this server is at least as long as this, also as others see it.
+    /// Raises the size of a file of this server, also as other nodes see it.
     fn raise_published(&self, ino: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError> {
         self.node(|node| node.raise_to(ino, size, mtime_ns))?;
         let mut files = self.inner.files.borrow_mut();
@@ -882,7 +893,7 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// What a server's publishing changed of a file of this server.
+    /// Applies the changes that a server's publish made to a file of this server.
     pub(in crate::cluster) async fn published(
         &self,
         from: Rank,

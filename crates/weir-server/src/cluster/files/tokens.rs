@@ -1,31 +1,34 @@
-//! Write tokens: in which order programs of several nodes read and write a raw file.
+//! Write tokens: the order in which programs of several nodes read and write a raw file.
 //!
 //! **Intuition.** A node writes bytes of a raw file only while it holds a *token* for them, and
 //! reads only under a lease. The file's home grants both, one request at a time: it grants a token
-//! once no other node holds one for these bytes or a lease, and a lease once no other node holds a
-//! token. Who has to give up a token publishes what it wrote first. So bytes that are not
-//! published are in one node at a time, publishes arrive in the order of the writes, and a lease
-//! is never older than a write that returned. No clock is compared. Byte-range tokens are GPFS's
+//! once no other node holds a token for these bytes or a lease, and a lease once no other node
+//! holds a token. A node that has to give up a token publishes its bytes first. So unpublished
+//! bytes are in one node at a time, publishes arrive in the order of the writes, and a lease is
+//! never older than a write that returned. No clocks are compared. Byte-range tokens are GPFS's
 //! (Schmuck and Haskin, FAST 2002, section 3).
 //!
-//! **What it costs.** A request a record, not a write: a token is a claim ([`Claim`]), a range that
-//! grows as the record does or an arithmetic progression. A node that alone has the file open for
-//! writing is granted all of it. A phase in which all write disjoint bytes, or all read, asks once
-//! a node and claim; between two phases everyone gives up once.
+//! **Cost.** One request for each record, not for each write: a token is a claim ([`Claim`]), a
+//! range that grows as the record does, or an arithmetic progression. A node that alone has the
+//! file open for writing is granted all of it. In a phase in which all nodes write disjoint bytes,
+//! or all read, each node asks once for each claim; between two phases every node gives up its
+//! tokens once.
 //!
-//! **Races.** A program that writes looks at its file's block, which says whether the node holds
-//! the whole file, and asks its server otherwise; it looks again when its bytes are in place
+//! **Races.** A program that writes reads its file's block, which says if the node holds the whole
+//! file, and otherwise asks its server; it checks again when its bytes are in place
 //! (`weir-client/src/data/stream.rs`). So a token that is taken away while its reply is on the way
-//! may still be answered to the program: all that returned before the program began to write was
-//! published when the home granted it, and the program asks once more before its write returns.
+//! may still be passed to the program: every write that returned before the program began was
+//! published when the home granted the token, and the program asks once more before its write
+//! returns.
 //!
-//! **Lost servers.** A node believes a token for the term of a lease ([`crate::cluster::peers::session`]). If a home
-//! cannot tell a holder, requests for the holder's bytes fail until the holder is back or
-//! [`AWAITED_NS`](crate::cluster::files::AWAITED_NS) have passed: then its unpublished bytes count as lost.
-//! A server that begins a session names the files of which it may have bytes to publish; so does
-//! each other server to a home that was started again, which waits for that.
+//! **Lost servers.** A node believes a token for the term of a lease
+//! ([`crate::cluster::peers::session`]). If a home cannot tell a holder, requests for the holder's
+//! bytes fail until the holder is back or [`AWAITED_NS`](crate::cluster::files::AWAITED_NS) have
+//! passed: then its unpublished bytes count as lost. A server that begins a session names the files
+//! of which it may have unpublished bytes; so does each other server to a restarted home, which
+//! waits for that.
 //!
-//! `node` has the part of a node that writes, `home` that of a file's home.
+//! `node` has the part of a node that writes, `home` the part of a file's home.
 //!
 //! Left out: leases for a part of a file; tokens in the journal (they are void after a restart).
 
@@ -49,26 +52,27 @@ use share::Share;
 pub(in crate::cluster) struct Tokens {
     granted: BTreeMap<Ino, BTreeMap<Rank, Grant>>,
     held: BTreeMap<Ino, Share>,
-    /// Of files whose tokens other nodes took away: how often, and when last, ns since 1970.
+    /// For files whose tokens other nodes took away: the number of times, and the last time, ns
+    /// since 1970.
     taken: BTreeMap<Ino, (usize, i64)>,
-    /// Files for which the home is being asked; whether this node gave up its token meanwhile.
+    /// Files for which the home is being asked; true if this node gave up its token meanwhile.
     asking: BTreeMap<Ino, bool>,
-    /// How often this node was told to give up a token, of whatever file.
+    /// The number of times that this node was told to give up a token, of any file.
     revocations: u64,
 }
 
-/// So long after a token was taken away it is as if that never was, ns.
+/// The time after which a lost token does not count any more, ns.
 const TAKEN_NS: i64 = 1_000_000_000;
 
 impl Tokens {
-    /// How often the token of a file that this node held was taken away of late.
+    /// The number of times that this node's token of a file was taken away recently.
     fn times_taken(&self, ino: Ino, now_ns: i64) -> usize {
         let taken = self.taken.get(&ino);
         let of_late = taken.filter(|(_, last_ns)| now_ns - last_ns < TAKEN_NS);
         of_late.map_or(0, |(times, _)| *times)
     }
 
-    /// Another node takes the token of a file away, if this one holds it.
+    /// Counts that another node takes the token of a file away, if this node holds it.
     fn count_taken(&mut self, ino: Ino, now_ns: i64) {
         if !self.held.contains_key(&ino) {
             return;
@@ -77,18 +81,18 @@ impl Tokens {
         self.taken.insert(ino, (times + 1, now_ns));
     }
 
-    /// This node writes a file no more.
+    /// Forgets the token of a file that this node writes no more.
     fn forget_held(&mut self, ino: Ino) {
         self.held.remove(&ino);
         self.taken.remove(&ino);
     }
 }
 
-/// What one node was granted of a file.
+/// The token that one node was granted for a file.
 #[derive(Debug)]
 struct Grant {
     share: Share,
-    /// The node cannot be reached; until when it is waited for, ns since 1970.
+    /// The node cannot be reached; the time until which it is waited for, ns since 1970.
     awaited_until_ns: Option<i64>,
 }
 
@@ -102,8 +106,8 @@ impl Grant {
 }
 
 impl<P: Platform> Cluster<P> {
-    /// A file of this server or of another one is raw from now on, or no more. What this node
-    /// wrote before is published.
+    /// Handles a file, of this server or another one, that becomes raw, or stops being raw. This
+    /// node's earlier bytes are published.
     pub(in crate::cluster) async fn sharing_changed(
         &self,
         ino: Ino,

@@ -1,7 +1,7 @@
 //! Extended attributes of this server's inodes.
 //!
-//! A value that does not fit a request comes in parts, which wait here until the last one is there.
-//! What a client began and did not end goes with the client.
+//! A value that does not fit into one request comes in parts, which wait here until the last one
+//! arrives. An unfinished value is dropped with its client.
 
 use std::collections::HashMap;
 
@@ -14,16 +14,16 @@ use weir_core::xattr::{SetFlags, Xattrs, VALUE_MAX};
 use crate::cluster::refusal::refusal;
 use crate::node::{Node, Platform};
 
-/// Values of which parts are missing: by the client and the number of its call.
+/// Values with missing parts, by the client and the number of its call.
 #[derive(Debug, Default)]
 pub(in crate::cluster) struct Unfinished(HashMap<(ClientId, u64), Vec<u8>>);
 
-/// Values that one client may have begun: as many as it can have calls under way, and a few that
-/// failed.
+/// The most values that one client may have begun: as many as it can have calls under way, and a
+/// few that failed.
 const MOST_UNFINISHED: usize = 64;
 
 impl Unfinished {
-    /// Puts a part to those before it; the value, once it is whole.
+    /// Appends a part to the earlier ones; returns the value once it is complete.
     fn add(&mut self, from: Caller, op: &proto::SetXattr) -> Result<Option<Vec<u8>>, FsError> {
         if op.before == 0 && op.after == 0 {
             return Ok(Some(op.part.clone()));
@@ -51,14 +51,14 @@ impl Unfinished {
         Ok(None)
     }
 
-    /// A client is gone.
+    /// Drops the unfinished values of a client that is gone.
     pub(in crate::cluster) fn forget_client(&mut self, client: ClientId) {
         self.0.retain(|(other, _), _| *other != client);
     }
 }
 
 impl<P: Platform> Node<'_, P> {
-    /// Takes a part of a value; what is to be done, once it is whole.
+    /// Takes a part of a value; returns the operation once the value is complete.
     pub(crate) fn take_xattr_part(
         &mut self,
         from: Caller,
@@ -104,7 +104,7 @@ impl<P: Platform> Node<'_, P> {
         self.set(&proto::SetAttr::nothing(ino))
     }
 
-    /// Takes up the attributes that a server of before left.
+    /// Restores the attributes from before a restart.
     pub(in crate::cluster) fn take_up_xattrs(&mut self, xattrs: &mut Xattrs) {
         self.xattrs = std::mem::take(xattrs);
     }

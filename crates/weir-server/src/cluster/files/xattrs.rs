@@ -1,4 +1,4 @@
-//! Extended attributes: those of an inode are asked of its home.
+//! Extended attributes: requests for those of an inode go to its home.
 
 use weir_core::proto::{self, peer, Caller, FsError};
 
@@ -22,7 +22,7 @@ impl<P: Platform> Cluster<P> {
         self.call(ino.rank(), peer::ListXattrs { ino }).await
     }
 
-    /// The parts of a value are put together here; its home gets it whole.
+    /// Sets an attribute. The parts of a value are put together here; its home gets it whole.
     pub(in crate::cluster) async fn set_xattr(
         &self,
         from: Caller,

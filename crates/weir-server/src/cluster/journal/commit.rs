@@ -1,16 +1,16 @@
-//! What is written down of every change, before anybody is told of it.
+//! Noting and committing changes: a change is in the journal before anybody is told of it.
 //!
-//! Changes are noted where they are made, in the order in which they are made, and *committed*
-//! together: by whoever is about to tell somebody (a client, a tool, another server), and at
-//! the latest when the server has nothing else to do. So what was told is in the journal, and
-//! an operation is there whole or not at all.
+//! A change is noted at the place and in the order in which it is made. Noted changes are
+//! *committed* together: by the task that is about to tell somebody (a client, a tool, another
+//! server), and at the latest when the server has nothing else to do. So all that was told is in
+//! the journal, and an operation is in it as a whole or not at all.
 //!
-//! When the journal is long it is begun anew, with a snapshot in steps: between two requests one
-//! step of it, so that none waits for long ([`Node::renew_journal`]).
+//! When the journal is long the server begins it anew, with a snapshot in steps: one step between
+//! two requests, so that none waits for long ([`Node::renew_journal`]).
 //!
-//! What clients wrote stays where they wrote it until it was committed: their rings' records
-//! are given back then, and a cell is lent again after that. The record that a cell still
-//! shows is not written down each time it grows, only when the cell moves on.
+//! Records of clients stay in their rings until they are committed. Only then does the server give
+//! the entries of the ring back, and lend a cell again. The record that a cell still shows is not
+//! noted each time it grows, only when the cell moves on.
 
 use weir_core::extent::MAX_OFFSET;
 use weir_core::journal::{encode, Item};
@@ -19,36 +19,37 @@ use weir_core::types::{ClientId, Ino};
 
 use crate::node::{ClientMemory, Node, Platform};
 
-/// Is shown items, one by one.
+/// A callback that receives items, one by one.
 pub type Visit<'v> = &'v mut dyn FnMut(&Item<'_>);
 
-/// Where changes are written down.
+/// The journal of a server.
 pub trait Journal {
     /// Appends items, as one record.
     fn append(&mut self, items: &[u8]);
-    /// Whether it is so long that it should be begun anew.
+    /// Returns true if it is so long that it should be begun anew.
     fn is_long(&self) -> bool;
-    /// Whether all that was appended is there: if not, nothing comes after this server.
+    /// Returns true if all appended items are in the journal. If not, no server can take over from
+    /// this one.
     fn is_whole(&self) -> bool;
-    /// Begins another one beside it, to which goes what is appended from now on; false: it cannot
-    /// be, or not now.
+    /// Begins another journal beside this one. Items appended from now on go to both. Returns false
+    /// if that is impossible, or not possible now.
     fn begin_anew(&mut self) -> bool;
-    /// Adds a part of a snapshot to the other one; false: there is no other one any more.
+    /// Adds a part of a snapshot to the other journal; false: there is no other journal any more.
     fn add(&mut self, items: &[u8]) -> bool;
-    /// The other one is whole, and is the journal from now on.
+    /// Makes the other journal, which is whole, the journal from now on.
     fn take_over(&mut self);
-    /// Does some of what is left to do after that; false if nothing was.
+    /// Does some of the work that is left after that; false if there was none.
     fn tidy(&mut self) -> bool;
 }
 
-/// How far what servers share was shown.
+/// The position of a snapshot in the tables that servers share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SharedPlace {
-    /// Which table.
+    /// The number of the table.
     pub table: u8,
-    /// Where in it.
+    /// The inode in the table.
     pub ino: Ino,
-    /// And in that file, bytes.
+    /// The offset in that file, bytes.
     pub offset: u64,
 }
 
@@ -63,48 +64,48 @@ impl SharedPlace {
     }
 }
 
-/// Shows what is not the node's own: some of it from a place on, and where to go on; `None` for
-/// what is to be shown at the end, at once.
+/// Shows some items of the tables that servers share, from a position on, and returns the next
+/// position. `None` shows at once the items that belong at the end of the snapshot.
 pub type ShowShared<'v> = &'v dyn Fn(Option<SharedPlace>, Visit<'_>) -> Option<SharedPlace>;
 
-/// How far a snapshot has come.
+/// The progress of a snapshot.
 #[derive(Clone, Copy, Debug)]
 enum Progress {
     Names(Place),
-    /// Of the file in this slot, up to here.
+    /// The slot of a file, and the offset in it.
     Extents(u32, u64),
-    /// Of extended attributes, up to those of this inode.
+    /// The inode whose extended attributes were shown last.
     Xattrs(Option<Ino>),
     Shared(SharedPlace),
     Last,
 }
 
-/// Inodes and entries of one step.
+/// Inodes and entries that one step shows.
 const NAMES: usize = 512;
-/// Slots of files that are looked at in one step, and runs that are shown.
+/// Slots of files that one step looks at.
 const SLOTS: u32 = 1024;
-/// See [`SLOTS`].
+/// Runs that one step shows.
 pub(crate) const RUNS: usize = 2048;
-/// Extended attributes that are shown in one step.
+/// Extended attributes that one step shows.
 const XATTRS: usize = 256;
-/// A part of a snapshot is about so long, bytes.
+/// The approximate size of a part of a snapshot, bytes.
 const PART_BYTES: usize = 256 << 10;
 
-/// What is noted and not yet committed.
+/// The changes that are noted and not yet committed.
 #[derive(Default)]
 pub(in crate::cluster) struct Notes {
     journal: Option<Box<dyn Journal>>,
     items: Vec<u8>,
-    /// Clients of whose rings something was taken.
+    /// Clients from whose rings records were taken.
     drained: Vec<ClientId>,
     /// The snapshot that is being taken.
     progress: Option<Progress>,
-    /// A step of it shows no more than this, if that is less than what it does anyhow.
+    /// A limit for the entries of one step, if it is lower than the usual one.
     most: Option<usize>,
 }
 
 impl<P: Platform> Node<'_, P> {
-    /// Writes down what changes from now on; what is there already is in `journal`.
+    /// Notes all changes from now on in `journal`, which already has the present state.
     pub fn keep_journal(&mut self, journal: Box<dyn Journal>) {
         self.names.note_changes();
         self.notes.journal = Some(journal);
@@ -117,7 +118,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Writes down what was noted.
+    /// Appends the noted changes to the journal.
     pub(crate) fn commit(&mut self) {
         self.make_room_for_names();
         if let Some(journal) = &mut self.notes.journal {
@@ -135,19 +136,19 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Whether a server that is killed now can be started again.
+    /// Returns true if a server that is killed now can be started again.
     pub(in crate::cluster) fn is_recoverable(&self) -> bool {
         let journal = self.notes.journal.as_ref();
         journal.is_some_and(|journal| journal.is_whole())
     }
 
-    /// Lets steps of beginning the journal anew show no more than so many inodes, entries or runs.
+    /// Limits a step of beginning the journal anew to so many inodes, entries or runs.
     pub fn set_snapshot_step(&mut self, most: usize) {
         self.notes.most = Some(most);
     }
 
-    /// A step of beginning the journal anew, if it is long; whether there is more to do at once.
-    /// `shared` shows what is not the node's own.
+    /// Does a step of beginning the journal anew, if it is long. Returns true if there is more to
+    /// do at once. `shared` shows the tables that servers share.
     pub fn renew_journal(&mut self, shared: ShowShared<'_>) -> bool {
         let Some(journal) = &mut self.notes.journal else {
             return false;
@@ -162,7 +163,7 @@ impl<P: Platform> Node<'_, P> {
             self.notes.progress = Some(Progress::Names(Place::default()));
             return true;
         };
-        // What is shown must not be ahead of the changes that were told.
+        // The snapshot must not be ahead of the changes in the journal.
         self.commit();
         let Some(mut journal) = self.notes.journal.take() else {
             return false;
@@ -187,7 +188,7 @@ impl<P: Platform> Node<'_, P> {
         good
     }
 
-    /// Shows one step's part of all; where the next one begins.
+    /// Shows the items of one step. Returns the beginning of the next step.
     fn show_some(
         &self,
         from: Progress,
@@ -248,7 +249,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// All that the node knows, as items.
+    /// Shows the whole state of the node as items.
     pub fn for_each_item(&self, visit: Visit<'_>) {
         self.names.for_each_item(visit);
         self.xattrs.show_some(None, usize::MAX, visit);
@@ -263,7 +264,7 @@ impl<P: Platform> Node<'_, P> {
         self.show_lending(visit);
     }
 
-    /// Who uses the node, what was lent to whom, and how much of the log is published.
+    /// Shows the clients, everything that they were lent, and the published part of the log.
     fn show_lending(&self, visit: Visit<'_>) {
         for uid in &self.admitted {
             visit(&Item::Admitted(*uid));
@@ -284,7 +285,7 @@ impl<P: Platform> Node<'_, P> {
                     block: writer.block,
                 });
                 if self.identity.is_of_several() && writer.noted.stamp != 0 {
-                    // All that was noted is in the index above, or was taken out of it.
+                    // All noted records are in the index shown above, or were taken out of it.
                     visit(&Item::Noted(cell, writer.noted.mark()));
                 }
             }
@@ -292,14 +293,14 @@ impl<P: Platform> Node<'_, P> {
         self.given.items().for_each(|item| visit(&item));
     }
 
-    /// Records of a client's ring were taken, and stay there until they are committed.
+    /// Notes that records of a client's ring were taken. They stay there until they are committed.
     pub(in crate::cluster) fn hold_ring(&mut self, id: ClientId) {
         if !self.notes.drained.contains(&id) {
             self.notes.drained.push(id);
         }
     }
 
-    /// Notes what a cell's record, which is in the index, has more than was noted of it.
+    /// Notes the part of a cell's record that is in the index and was not noted yet.
     pub(in crate::cluster) fn note_written(&mut self, cell: u32) {
         let rank = self.identity.rank.0;
         let Some(writer) = self.cells.get_mut(cell) else {
@@ -316,8 +317,8 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Notes that all that a file's index has, which is known as `home` everywhere, is taken out
-    /// of it to be published.
+    /// Notes that all extents in a file's index are taken out of it to be published. `home` is the
+    /// file's global number.
     pub(in crate::cluster) fn note_taken(&mut self, local: Ino, home: Ino) {
         let block = self
             .block_of(local)

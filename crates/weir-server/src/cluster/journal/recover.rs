@@ -1,10 +1,9 @@
-//! A node that comes after one that was killed: made of what its journal says, and then of
-//! what its clients wrote into shared memory and nobody took any more.
+//! Recovery of a node from the journal of a killed server, and from the records that its clients
+//! left in shared memory.
 //!
-//! The clients of before are over, whether their processes live or not: what they wrote is
-//! taken in, and their connections, descriptions and locks are not taken up again. But one
-//! that lives may still be copying into a segment, so what it was lent stays lent until its
-//! process ends.
+//! The clients of the killed server are over, even if their processes live. Their records are
+//! harvested; their connections, descriptions and locks are not taken up again. But a live process
+//! may still be copying into a segment, so its segments stay lent until it ends.
 
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
@@ -25,18 +24,18 @@ use crate::cluster::slots::Slots;
 use crate::node::{Accounts, Node, OpenRegion, Platform, RecoverError, Space};
 use weir_core::node::ofd::BATCH;
 
-/// What was found.
+/// The result of a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Found {
     /// Inodes.
     pub inodes: usize,
-    /// Clients of before.
+    /// Clients of the killed server.
     pub clients: usize,
-    /// Of those, the ones whose processes still live.
+    /// The number of those clients whose processes still live.
     pub alive: usize,
 }
 
-/// Tells the clients of before that their server is gone, so that none of them goes on.
+/// Tells the clients of the killed server that it is gone, so that none of them goes on.
 pub fn stop_clients(before: &OpenRegion<'_>, state: &State) {
     before.hub.stopped.store(1, Ordering::SeqCst);
     for attached in state.cells.values() {
@@ -44,14 +43,14 @@ pub fn stop_clients(before: &OpenRegion<'_>, state: &State) {
             block.end_claims();
         }
     }
-    // A client shows what it wrote and then looks whether it is stopped; here it is the other
-    // way round, so that one of the two sees the other.
+    // A client shows its write and then looks if it is stopped. Here the order is the reverse, so
+    // that one of the two sees the other.
     fence(Ordering::SeqCst);
 }
 
 impl<'m, P: Platform> Node<'m, P> {
-    /// Takes up what a server left that was killed. This node's own tables are those of before
-    /// already (names), or empty; its `open` region is that of before.
+    /// Takes up the state of a killed server. The tables of names are already those of that server;
+    /// this node's other tables are empty. Its `open` region is that of the killed server.
     pub fn take_up(
         &mut self,
         state: &mut State,
@@ -76,13 +75,14 @@ impl<'m, P: Platform> Node<'m, P> {
                 alive += 1;
                 self.end_writing(id);
             } else {
-                // Others' rings keep what was taken of them until a journal has it.
+                // Rings of live clients keep the taken records until a journal has them.
                 self.bury(id);
             }
         }
         self.cut_beyond_ends();
         self.given = std::mem::take(&mut state.given);
-        // Other nodes may have an unnamed file open, and this one bytes of theirs to publish.
+        // Other nodes may have an unnamed file open, and this node may have bytes of theirs to
+        // publish.
         self.keeps_orphans = self.identity.is_of_several();
         let own = state
             .inodes
@@ -103,14 +103,14 @@ impl<'m, P: Platform> Node<'m, P> {
         })
     }
 
-    /// Goes on with another `open` region, in which nothing is lent.
+    /// Continues with another `open` region, in which nothing is lent.
     pub fn reopen(&mut self, open: OpenRegion<'m>) -> Result<(), RecoverError> {
         self.open = open;
         self.blocks = Slots::new(open.blocks.len());
         self.cells = Slots::new(open.cells.len());
         self.ofds = OfdTable::new(open.ofds.len() / BATCH as usize);
         self.sweep();
-        // Nobody writes any more: those who did are told that their server is gone.
+        // There are no writers any more: they are told that their server is gone.
         let accounts = self.accounts();
         let slabs = accounts.live.iter().chain(&accounts.amounts);
         if slabs
@@ -122,8 +122,8 @@ impl<'m, P: Platform> Node<'m, P> {
         self.space.resume(&accounts)
     }
 
-    /// Lets go of clients of before whose processes have ended since: their numbers. The caller
-    /// removes their regions.
+    /// Removes the clients of the killed server whose processes have ended since, and returns their
+    /// numbers. The caller removes their regions.
     pub fn drop_dead_ghosts(&mut self, now_ns: i64) -> Vec<ClientId> {
         let dead: Vec<ClientId> = self
             .clients
@@ -227,7 +227,7 @@ impl<'m, P: Platform> Node<'m, P> {
         Ok(())
     }
 
-    /// A client whose process lives writes no more that counts.
+    /// Ends the writing of a client whose process lives: nothing that it writes from now on counts.
     fn end_writing(&mut self, id: ClientId) {
         self.take_notes(id);
         self.harvest_client(id);
@@ -237,7 +237,8 @@ impl<'m, P: Platform> Node<'m, P> {
         }
     }
 
-    /// A truncation may have been cut off between the size and the bytes.
+    /// Cuts bytes beyond the ends of files. A truncation may have been interrupted after the size
+    /// changed and before the bytes were erased.
     fn cut_beyond_ends(&mut self) {
         for slot in self.files.not_empty().collect::<Vec<_>>() {
             let ino = self.names.ino_at(slot);

@@ -1,9 +1,9 @@
-//! What a server knows as one of several, written down and taken up again; and the word to the
-//! others that it is back.
+//! The state that a server keeps as one of several: written to the journal and taken up again; and
+//! the message to the others that the server is back.
 //!
-//! What it had given or was given before is void: leases, holds, locks. The others are told so
-//! before it says of any write that all have been told of it. They answer once they hold again
-//! what they hold; until then files without a name stay.
+//! The leases, holds and locks that it had granted or obtained are void. It tells the others so
+//! before it confirms of any write that all servers were told of it. They answer when it knows
+//! their holds again. Until then files without a name stay.
 
 use std::future::Future;
 
@@ -20,14 +20,14 @@ use crate::cluster::Cluster;
 use crate::node::{Node, Platform, SharedPlace, Visit};
 
 impl<P: Platform> Cluster<P> {
-    /// Takes up what a server knew that was killed; its node has done so already. See
+    /// Takes up the shared state of a killed server, whose node has been taken up already. See
     /// [`Cluster::announce`].
     pub fn take_up(&self, mut state: journal::Cluster) {
         let now_ns = self.now_ns();
         if self.has_all_extents() {
-            return; // all of it is the node's
+            return; // the node has all of this state
         }
-        // The others may know of renames of a life before by their numbers.
+        // The others may know renames of an earlier life by their numbers.
         self.inner.tokens.set(u64::try_from(now_ns).unwrap_or(0));
         self.inner.moves_of_others.take_up(&mut state);
         self.inner.placements.borrow_mut().take_up(&mut state);
@@ -74,7 +74,7 @@ impl<P: Platform> Cluster<P> {
             self.know_writer(*ino, self.rank());
         }
         self.begin_tokens(self.rank(), own.copied());
-        // Others may have written what they did not publish.
+        // Other nodes may have written bytes that they did not publish.
         self.node(Node::ask_of_raw_files);
         self.hear_of(&self.others());
         let mut sessions = self.inner.sessions.borrow_mut();
@@ -102,7 +102,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Shows all that is not the node's own, as items.
+    /// Shows all state that is not the node's own, as items.
     pub fn for_each_item(&self, visit: Visit<'_>) {
         let mut at = Some(SharedPlace::of(0));
         while let Some(from) = at {
@@ -116,7 +116,8 @@ impl<P: Platform> Cluster<P> {
         self.inner.snapshot_step.set(most);
     }
 
-    /// Shows some of what grows with the files, from a place on; where to go on.
+    /// Shows some entries of the tables that grow with the files, from a position on. Returns the
+    /// next position.
     pub fn show_some(&self, from: SharedPlace, visit: Visit<'_>) -> Option<SharedPlace> {
         let most = self.inner.snapshot_step.get();
         let next = match from.table {
@@ -161,7 +162,7 @@ impl<P: Platform> Cluster<P> {
                 return Some(SharedPlace { table, ino, offset });
             }
             let mut runs = Vec::new();
-            // The place is in the file that it names, unless that is gone.
+            // The offset is of the file that the position names. If that file is gone, begin at 0.
             let begin = if ino == from.ino { offset } else { 0 };
             let known = index.runs_in(begin, MAX_OFFSET, left, &mut runs);
             left = left.saturating_sub(runs.len().max(1));
@@ -175,7 +176,8 @@ impl<P: Platform> Cluster<P> {
         None
     }
 
-    /// What is being published, and what was answered to who does; renames that are under way.
+    /// Shows the batches that are being published, the answers to other publishers, and the renames
+    /// in progress.
     pub fn show_publishing(&self, visit: Visit<'_>) {
         let shards = self.inner.shards.borrow();
         for (ino, batches) in &shards.in_flight {
@@ -202,8 +204,8 @@ impl<P: Platform> Cluster<P> {
         self.inner.moves_of_others.show(visit);
     }
 
-    /// Tells all others that this server is back. What is to wait for that, and for the end of
-    /// renames that were under way, does so from now on, also before the future is run.
+    /// Tells all others that this server is back. Operations that must wait for that, and for the
+    /// end of renames in progress, wait from now on, even before the future is run.
     pub fn announce(&self) -> impl Future<Output = ()> + 'static {
         let token = self.token();
         self.inner.returning.take((), token);
@@ -218,12 +220,12 @@ impl<P: Platform> Cluster<P> {
         let told = others.iter().map(|rank| self.call(*rank, peer::Back {}));
         for (rank, told) in others.iter().zip(join_all(told).await) {
             if let Err(error) = told {
-                // It stops believing its leases when their term is over.
+                // That server stops believing its leases when their term is over.
                 tracing::warn!(rank = rank.0, %error, "a server was not told that this one is back");
                 self.outwait(*rank).await;
             }
         }
-        // What is being published may wait for this, and what is to be erased waits for that.
+        // Publishes may wait for this lock, and erasing waits for those publishes.
         drop(telling);
         self.node(|node| {
             node.keep_orphans_no_more();
@@ -231,16 +233,17 @@ impl<P: Platform> Cluster<P> {
         self.erase_gone().await;
     }
 
-    /// A server is back that was killed: this one says what of its files is open here.
+    /// A killed server is back: tells it which of its files are open here.
     pub(in crate::cluster) async fn came_back(&self, rank: Rank) -> Result<(), FsError> {
         self.peer_gone(rank);
         self.forget_called_off(rank);
         self.forget_steps(rank, u64::MAX);
-        // The session says what is held. A file that is gone is found to be so by who has it open.
+        // The session says what this node holds. A node that has a removed file open finds out by
+        // itself.
         self.begin_session(rank).await.map(drop)
     }
 
-    /// Writes down what was noted.
+    /// Appends the noted changes to the journal.
     pub(in crate::cluster) fn commit(&self) {
         self.node(Node::commit);
     }
@@ -250,8 +253,7 @@ impl<P: Platform> Cluster<P> {
     }
 }
 
-/// Shows as many entries of a table as a step takes, of those from its place on; where the next step
-/// begins.
+/// Shows the entries of one step, from the position on. Returns the beginning of the next step.
 pub(in crate::cluster) fn show_from<'t, T>(
     mut all: impl Iterator<Item = (&'t Ino, T)>,
     from: SharedPlace,

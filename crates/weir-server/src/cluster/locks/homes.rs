@@ -1,14 +1,14 @@
-//! Locks of files across nodes: all of a file's are at its home.
+//! Locks of files across nodes: all locks of a file are at its home.
 //!
-//! A node tells the home which of its processes or descriptions takes a lock, remembers that,
-//! and tells it when that one is no more. Whoever waits asks again several times a second: the
-//! home wakes only those of its own node. A wait in a circle over nodes is not found out
+//! A node tells the home which of its processes or descriptions takes a lock, remembers that, and
+//! tells the home when that owner is gone. A waiting client asks again several times a second: the
+//! home wakes only the clients of its own node. A circular wait over several nodes is not detected
 //! (fcntl(2) allows that: EDEADLK is for circles that are detected).
 //!
-//! Invariant: a lock that a program was refused, or has given back, does not stay. What is given back
-//! is asked for until the home has heard it. If the home does not answer a wish in time, nobody knows
-//! whether it was granted, or will be: it is taken back by its number, unless its owner holds some of
-//! these bytes anyway. An owner's next wish waits for that.
+//! Invariant: a lock that a program was refused, or has given back, does not stay. The node repeats
+//! the release until the home has heard it. If the home does not answer a wish in time, it is
+//! unknown if the lock was or will be granted: the node takes the wish back by its number, unless
+//! its owner holds some of these bytes anyway. The owner's next wish waits for that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,25 +24,25 @@ use crate::node::{Family, Node, Owner, Platform, Wish, UNLOCK};
 /// Locks between nodes.
 #[derive(Debug, Default)]
 pub struct LocksElsewhere {
-    /// Owners of this node that have locks at other homes, by file, and which bytes they were
+    /// Owners of this node that have locks at other homes, by file, with the bytes that they were
     /// granted.
     owners: BTreeMap<Ino, BTreeMap<LockOwner, Vec<Bytes>>>,
-    /// Those that are no more, of which the files' homes are being told.
+    /// Owners that are gone, which the files' homes are being told.
     dropping: BTreeMap<Ino, BTreeSet<LockOwner>>,
-    /// Wishes of other nodes that were taken back, by their numbers there; until when they are
-    /// remembered, ns since 1970.
+    /// Wishes of other nodes that were taken back, by their numbers there, with the time until
+    /// which they are remembered, ns since 1970.
     taken_back: BTreeMap<(Rank, u64), i64>,
 }
 
 impl LocksElsewhere {
-    /// The bytes that an owner was granted; from now on it is known to have asked.
+    /// The bytes that an owner was granted; registers the owner if it is new.
     fn held_by(&mut self, ino: Ino, owner: LockOwner) -> &mut Vec<Bytes> {
         let owners = self.owners.entry(ino).or_default();
         owners.entry(owner).or_default()
     }
 }
 
-/// From the first byte to behind the last one, by kind of lock.
+/// A range of bytes (the end is one past the last byte), by kind of lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Bytes {
     whole: bool,
@@ -69,10 +69,10 @@ impl Bytes {
     }
 }
 
-/// How much longer than its asker waits a wish that was taken back may be on its way.
+/// A wish that was taken back may be on its way for this many times its asker's wait.
 const TAKEN_BACK_TIMES: i64 = 3;
 
-/// How the owner is known to other nodes; `None`: it is of another one itself.
+/// An owner as other nodes know it; `None` if it is itself of another node.
 fn told(owner: Owner) -> Option<LockOwner> {
     match owner {
         Owner::Client(id) => Some(LockOwner::Client(id.0)),
@@ -150,7 +150,7 @@ impl<P: Platform> Cluster<P> {
         let done = self.call(home, peer::Lock { ino, wish, number }).await;
         let bytes = Bytes::from(&wish);
         let mut locks = self.inner.locks.borrow_mut();
-        // Again: if the owner died meanwhile, its end may have been told too early.
+        // Once more: if the owner died meanwhile, its end may have been told too early.
         let held = locks.held_by(ino, wish.owner);
         match done {
             Ok(()) if !held.iter().any(|one| one.contains(&bytes)) => held.push(bytes),
@@ -167,7 +167,8 @@ impl<P: Platform> Cluster<P> {
         done
     }
 
-    /// Waits as for any call until the home has dropped a lock; that goes on if it takes longer.
+    /// Waits, as long as for any call, until the home has dropped a lock; the release continues if
+    /// it takes longer.
     async fn unlock_elsewhere(&self, ino: Ino, wish: LockWish) -> Result<(), FsError> {
         let home = ino.rank();
         let has_asked = {
@@ -183,8 +184,8 @@ impl<P: Platform> Cluster<P> {
         self.told_or_lost(home, given_back).await
     }
 
-    /// Has a home drop a lock, however long that takes, and grant the wish of that number no more.
-    /// Not where too many such calls wait.
+    /// Releases a lock at its home, for as long as that takes, and voids the wish of that number.
+    /// Does nothing if too many such calls wait.
     fn give_lock_back(
         &self,
         ino: Ino,
@@ -201,12 +202,12 @@ impl<P: Platform> Cluster<P> {
         let (sender, done) = oneshot::channel();
         if !self.is_asked_enough(ino.rank()) {
             let (this, key, token) = (self.clone(), (ino, wish.owner), self.token());
-            // If nobody has the turn, it is this one's before the owner asks for anything else.
+            // If no task has the turn, this one has it before the owner asks for anything else.
             self.inner.locks_given_back.take(key, token);
             self.spawn(async move {
                 let _turn = this.inner.locks_given_back.hold(key, token).await;
                 let op = peer::Lock { ino, wish, number };
-                // A home that was started anew has no locks.
+                // A home that was restarted has no locks.
                 let told = this.surely_told(ino.rank(), op).await;
                 let _ = sender.send(told.unwrap_or(Ok(())));
             });
@@ -228,8 +229,8 @@ impl<P: Platform> Cluster<P> {
             locks.taken_back.insert(request, until_ns);
         }
         let is_taken_back = || self.inner.locks.borrow().taken_back.contains_key(&request);
-        // This server may lose the asker while it tells others that the file is raw. A server that
-        // comes after the asker knows nothing of the lock and would never give it back.
+        // This server may lose the asker while it tells others that the file is raw. The asker's
+        // successor knows nothing of the lock and would never give it back.
         let is_void = || is_taken_back() || self.check_session_of(from).is_err();
         self.lock_here(op.ino, unlocks, |node| match !unlocks && is_void() {
             true => Err(FsError::Unreachable),
@@ -238,9 +239,9 @@ impl<P: Platform> Cluster<P> {
         .await
     }
 
-    /// Takes a lock of a file of this server; if another is in its way, once more when its
-    /// owner turns out to be no more. From the first lock on the file is raw, so that what was
-    /// written before a lock was given back is seen by whoever takes it next.
+    /// Takes a lock of a file of this server; if another lock conflicts, tries once more when that
+    /// lock's owner turns out to be gone. From the first lock on the file is raw, so that the next
+    /// owner of a lock sees everything written before it was given back.
     async fn lock_here(
         &self,
         ino: Ino,
@@ -256,8 +257,9 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Asks the nodes whose owners hold locks of a file which of them are no more, and drops
-    /// theirs; whether there were any nodes. What was in the way may also have gone meanwhile.
+    /// Asks the nodes whose owners hold locks of a file which of these are gone, and drops their
+    /// locks; returns true if there are such nodes. A conflicting lock may also have been given
+    /// back meanwhile.
     async fn ask_for_dead(&self, ino: Ino) -> bool {
         let ranks = self.node(|node| node.lock_ranks(ino));
         for rank in &ranks {
@@ -296,13 +298,13 @@ impl<P: Platform> Cluster<P> {
         });
     }
 
-    /// A server is lost, and with it whoever had locks there.
+    /// Drops the locks of a lost server's owners.
     pub(in crate::cluster) fn drop_locks_of(&self, rank: Rank) {
         self.node(|node| {
             node.drop_remote_locks(|owner| matches!(owner, Owner::Remote(of, _) if of == rank.0));
         });
         let mut locks = self.inner.locks.borrow_mut();
-        // Nor does it know of any that was granted there.
+        // The lost server does not know of any lock that it granted either.
         for (_, owners) in locks
             .owners
             .iter_mut()
@@ -312,7 +314,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Tells the homes of locks which owners of this node are no more.
+    /// Tells the homes of locks which owners of this node are gone.
     pub(in crate::cluster) fn tell_dead_owners(&self) {
         let mut dead: Vec<(Ino, Vec<LockOwner>)> = Vec::new();
         {
@@ -341,13 +343,13 @@ impl<P: Platform> Cluster<P> {
         for (ino, owners) in dead {
             let this = self.clone();
             self.spawn(async move {
-                // Before another owner of that number asks.
+                // Before another owner with that number asks.
                 let turn = |owner: &LockOwner| {
                     let key = (ino, *owner);
                     this.inner.locks_given_back.hold(key, this.token())
                 };
                 let _turns = join_all(owners.iter().map(turn)).await;
-                // A home that was started anew has no locks.
+                // A home that was restarted has no locks.
                 let drop_locks = peer::DropLocks {
                     ino,
                     owners: owners.clone(),

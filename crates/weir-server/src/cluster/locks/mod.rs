@@ -1,6 +1,7 @@
 //! Locks of files: flock(2) and fcntl(2).
 //!
-//! Keeps: the locks of this server's files, and the owners of this node that have locks elsewhere.
+//! Keeps: the locks of this server's files, and the owners of this node that have locks at other
+//! servers.
 //!
 //! Invariant: a lock that a program was refused, or has given back, does not stay.
 //!

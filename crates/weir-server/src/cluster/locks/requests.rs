@@ -1,4 +1,4 @@
-//! The operations on locks: who asks for whom, and who is woken.
+//! The operations on locks: their owners, and the clients that they wake.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -80,7 +80,7 @@ impl<P: Platform> Node<'_, P> {
         })
     }
 
-    /// Which lock prevents a wish.
+    /// The lock that prevents a wish.
     pub(crate) fn lock_in_the_way(&mut self, ino: Ino, wish: &Wish) -> Option<HeldLock> {
         let mut locks = std::mem::take(&mut self.locks);
         let found = locks.test(ino, wish, |owner| self.owner_lives(owner));
@@ -109,7 +109,7 @@ impl<P: Platform> Node<'_, P> {
         self.locks.ranks_of(ino)
     }
 
-    /// Drops the locks of owners of other nodes that are no more.
+    /// Drops the locks of owners of other nodes that are gone.
     pub(crate) fn drop_remote_locks(&mut self, gone: impl Fn(Owner) -> bool) {
         let mut locks = std::mem::take(&mut self.locks);
         let woken = locks.drop_dead(|owner| !gone(owner));
@@ -139,7 +139,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// The description `index` as an owner, if the caller has it open on `ino`.
     fn ofd_owner(&self, from: ClientId, index: u32, ino: Ino) -> Result<Owner, FsError> {
-        // Nothing is looked at that was never lent: there may be no memory behind it.
+        // Check first that the entry is lent: otherwise there may be no memory behind it.
         let lent = self.ofds.is_lent(index).then_some(index as usize);
         let ofd = lent.and_then(|index| self.open.ofds.get(index));
         let ofd = ofd.ok_or(FsError::Invalid)?;
@@ -174,7 +174,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Drops what dead owners hold, and wakes who waited for it.
+    /// Drops the locks of dead owners, and wakes the clients that waited for them.
     pub(crate) fn drop_dead_locks(&mut self) {
         if self.locks.is_empty() {
             return;
@@ -185,7 +185,7 @@ impl<P: Platform> Node<'_, P> {
         self.wake_waiters(&woken);
     }
 
-    /// Ends the sleep of clients that wait for news of the server.
+    /// Wakes clients that sleep until the server has news.
     pub(in crate::cluster) fn wake_waiters(&self, clients: &BTreeSet<ClientId>) {
         for client in clients.iter().filter_map(|id| self.clients.get(*id)) {
             let event = &client.memory.header().event;

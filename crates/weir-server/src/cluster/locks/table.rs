@@ -1,11 +1,10 @@
 //! Locks on files: BSD locks (flock) and record locks (fcntl), of one node.
 //!
-//! An owner is an open file description (flock, F_OFD_SETLK) or a client process
-//! (F_SETLK). A description that died is found when somebody asks for what it held:
-//! whoever asks passes a test of whether an owner lives. A lock that cannot be had is
-//! refused; a caller who will wait is told by its region's event when anything of the
-//! file was given up, and asks again. So nothing is queued, and a killed waiter leaves
-//! nothing but a word.
+//! An owner is an open file description (flock, F_OFD_SETLK) or a client process (F_SETLK). A dead
+//! description is found when another owner asks for its locks: the caller passes a test that an
+//! owner lives. A lock that is not available is refused; a caller that waits is told by its
+//! region's event when any lock of the file was given up, and asks again. So nothing is queued, and
+//! a killed waiter leaves nothing but a word.
 //!
 //! Deadlocks are looked for among waiting processes only, as Linux does.
 
@@ -25,19 +24,19 @@ pub const UNLOCK: u32 = 2;
 /// The most ranges that one file's locks may have: ENOLCK beyond.
 const MAX_RANGES: usize = 1 << 16;
 
-/// Who holds a lock.
+/// The owner of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Owner {
-    /// An open file description, in one life of its entry.
+    /// An open file description, in one generation of its entry.
     Ofd {
-        /// The entry.
+        /// The number of the entry.
         index: u32,
-        /// Which life.
+        /// The generation of the entry.
         generation: u32,
     },
     /// A process.
     Client(ClientId),
-    /// One of another node, whose server says when it is no more.
+    /// An owner of another node, whose server says when it is gone.
     Remote(u16, LockOwner),
 }
 
@@ -60,18 +59,18 @@ struct Held {
     end: u64,
 }
 
-/// What is asked for: `READ`, `WRITE` or `UNLOCK` of `[start, end)`.
+/// A request: `READ`, `WRITE` or `UNLOCK` of `[start, end)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wish {
-    /// Which locks it is about.
+    /// The kind of locks.
     pub family: Family,
-    /// Whose it is to be.
+    /// The owner that asks.
     pub owner: Owner,
     /// READ, WRITE or UNLOCK.
     pub kind: u32,
     /// First byte.
     pub start: u64,
-    /// Behind the last.
+    /// The end: one past the last byte.
     pub end: u64,
 }
 
@@ -85,7 +84,7 @@ struct FileLocks {
 #[derive(Debug, Default)]
 pub struct LockTable {
     files: BTreeMap<Ino, FileLocks>,
-    /// What a process waits for, since it was last refused.
+    /// The wish that each process waits for, since it was last refused.
     waiting: HashMap<ClientId, (Ino, Wish)>,
 }
 
@@ -100,9 +99,8 @@ impl Wish {
 }
 
 impl LockTable {
-    /// Takes, changes or gives up a lock. The clients returned may find now what they
-    /// waited for. Owners for which `alive` is false are dropped where they are in the
-    /// way.
+    /// Takes, changes or gives up a lock. Returns the clients that may now get the lock they waited
+    /// for. A conflicting lock is dropped if `alive` is false for its owner.
     pub fn set(
         &mut self,
         ino: Ino,
@@ -137,8 +135,8 @@ impl LockTable {
         Ok(woken)
     }
 
-    /// `client` was refused `wish` and will wait for it; `Deadlock` if whoever holds it
-    /// waits for `client`.
+    /// Notes that `client` waits for `wish`, which was refused; `Deadlock` if the holder waits for
+    /// `client`.
     pub fn wait(&mut self, ino: Ino, client: ClientId, wish: &Wish) -> Result<(), FsError> {
         if wish.owner == Owner::Client(client) {
             if self.would_deadlock(ino, client, wish) {
@@ -195,7 +193,8 @@ impl LockTable {
         ))
     }
 
-    /// A client is gone; who waited is in [`LockTable::drop_dead`]'s answer.
+    /// Forgets a client that is gone; [`LockTable::drop_dead`] returns the clients that waited for
+    /// it.
     pub fn drop_client(&mut self, id: ClientId) {
         self.waiting.remove(&id);
         for file in self.files.values_mut() {
@@ -203,7 +202,7 @@ impl LockTable {
         }
     }
 
-    /// Drops the locks of all owners that do not live; returns who waited.
+    /// Drops the locks of all dead owners; returns the clients that waited for them.
     pub fn drop_dead(&mut self, alive: impl Fn(Owner) -> bool) -> BTreeSet<ClientId> {
         let mut woken = BTreeSet::new();
         self.files.retain(|_, file| {
@@ -227,12 +226,12 @@ impl LockTable {
         .collect()
     }
 
-    /// The file is gone.
+    /// Forgets a file that is gone.
     pub fn forget_file(&mut self, ino: Ino) {
         self.files.remove(&ino);
     }
 
-    /// Whether there are any.
+    /// Returns true if there are no locks.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
@@ -246,13 +245,13 @@ impl LockTable {
 }
 
 impl FileLocks {
-    /// Drops the locks of dead owners that stand against `wish`.
+    /// Drops the locks of dead owners that conflict with `wish`.
     fn bury(&mut self, wish: &Wish, alive: impl Fn(Owner) -> bool) {
         self.held
             .retain(|held| !wish.conflicts(held) || alive(held.owner));
     }
 
-    /// Makes the owner's part of the range what is wished. True if less is locked than
+    /// Applies the wish to the owner's part of the range. Returns true if less is locked than
     /// before, or less strictly.
     fn replace(&mut self, wish: &Wish) -> bool {
         let mut less = false;

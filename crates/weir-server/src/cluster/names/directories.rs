@@ -1,8 +1,8 @@
 //! Directories whose entries are at several servers.
 //!
-//! A directory's home knows which servers may hold entries of it. A server *enrols*
-//! before its first entry, and stays enrolled until the home asks it to retire: when the
-//! directory is to go. While the home asks that, it enrols nobody.
+//! A directory's home knows the servers that may hold entries of it. A server *enrols* before its
+//! first entry, and stays enrolled until the home, to remove the directory, asks it to retire.
+//! Meanwhile the home enrols no server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,20 +16,20 @@ use weir_core::types::{Ino, Rank};
 use crate::cluster::{Cluster, ROOT};
 use crate::node::Platform;
 
-/// A readdir cookie holds the rank above so many bits.
+/// In a readdir cookie, the rank is above this many bits.
 const COOKIE_BITS: u32 = 48;
 
-/// What a server knows of its own directories.
+/// The directory state of a server.
 #[derive(Debug)]
 pub struct Dirs {
-    /// The servers that may hold entries of each, beside its home.
+    /// For each directory of this server: the other servers that may hold entries of it.
     pub(in crate::cluster) enrolled: BTreeMap<Ino, BTreeSet<Rank>>,
     /// Names of directories whose entry is at another server, for their paths.
     pub(in crate::cluster) moved: BTreeMap<Ino, Vec<u8>>,
 }
 
 impl Dirs {
-    /// Only the root: everyone stands in for it from the beginning.
+    /// Only the root: every server stands in for it from the beginning.
     pub fn new(rank: Rank, servers: u16) -> Dirs {
         let mut enrolled = BTreeMap::new();
         if rank == ROOT.rank() {
@@ -48,7 +48,7 @@ impl Dirs {
 }
 
 impl<P: Platform> Cluster<P> {
-    /// Sees to it that entries of `dir` can be made here. The caller has `stands` of it.
+    /// Ensures that entries of `dir` can be made here. The caller holds `stands` for it.
     pub(in crate::cluster) async fn stand_in(&self, dir: Ino) -> Result<(), FsError> {
         if dir.rank() == self.rank() {
             let buried = self.inner.burials.is_held(&dir);
@@ -78,7 +78,7 @@ impl<P: Platform> Cluster<P> {
         Ok(attr)
     }
 
-    /// From now on a server may hold entries of a directory of this one.
+    /// Records that a server may hold entries of a directory of this one.
     pub(in crate::cluster) fn expect_entries(&self, at: Rank, dir: Ino) {
         let mut dirs = self.inner.dirs.borrow_mut();
         if at != self.rank() && dirs.enrolled.entry(dir).or_default().insert(at) {
@@ -162,7 +162,7 @@ impl<P: Platform> Cluster<P> {
         })
     }
 
-    /// A directory's attributes, put together from all who hold entries of it.
+    /// A directory's attributes, combined from all servers that hold entries of it.
     pub(in crate::cluster) async fn dir_attr(&self, mut attr: Attr) -> Result<Attr, FsError> {
         let ranks = self.inner.dirs.borrow().of(attr.ino);
         let asked = ranks
@@ -175,8 +175,9 @@ impl<P: Platform> Cluster<P> {
                     attr.mtime_ns = attr.mtime_ns.max(part.changed_ns);
                     attr.ctime_ns = attr.ctime_ns.max(part.changed_ns);
                 }
-                // It retired meanwhile, or is lost: its part of times and links is not known then,
-                // but the directory is there, and what is made in it at other servers needs it.
+                // The server retired meanwhile, or is lost. Its part of times and links is then
+                // unknown, but the directory is there, and entries made in it at other servers need
+                // it.
                 Err(FsError::Stale | FsError::NotFound | FsError::Unreachable) => {}
                 Err(error) => return Err(error),
             }
@@ -184,9 +185,8 @@ impl<P: Platform> Cluster<P> {
         Ok(attr)
     }
 
-    /// Tells those who hold entries of a directory its mode and group, which what is
-    /// made in it may take over; and a time that was set, before which none of their changes
-    /// counts.
+    /// Tells the servers that hold entries of a directory its mode and group, which new files in it
+    /// may inherit; and the time set on it, before which none of their changes counts.
     pub(in crate::cluster) async fn tell_dir(&self, attr: &Attr, mtime_ns: Option<i64>) {
         let ranks = self.inner.dirs.borrow().of(attr.ino);
         let asked = ranks.into_iter().map(|rank| {
@@ -204,7 +204,7 @@ impl<P: Platform> Cluster<P> {
         join_all(asked).await;
     }
 
-    /// Entries for a client: of one server after the other, in the order of ranks.
+    /// Entries for a client: those of one server after the other, in the order of ranks.
     pub(in crate::cluster) async fn readdir(
         &self,
         op: &proto::Readdir,
@@ -284,8 +284,8 @@ impl<P: Platform> Cluster<P> {
         Ok(parts.collect::<Vec<_>>().concat())
     }
 
-    /// Whether `ino` is `ancestor` or below it. Nothing moves meanwhile: the caller has
-    /// the permit.
+    /// Returns true if `ino` is `ancestor` or below it. No directory moves meanwhile: the caller
+    /// has the permit.
     pub(in crate::cluster) async fn is_within(
         &self,
         mut ino: Ino,

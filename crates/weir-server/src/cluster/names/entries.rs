@@ -1,19 +1,19 @@
-//! Names of other servers, kept by servers that asked for them: a path is walked without asking
-//! others for what was looked up before.
+//! Names of other servers, kept by servers that asked for them, so that a path is walked without
+//! asking again for names that were looked up before.
 //!
-//! The home of an entry notes who keeps it, and recalls it while it has the name locked, before
-//! the entry changes ([`Cluster::recall_entry`]). Until then the name cannot be asked for again.
+//! The home of an entry notes the servers that keep it. It recalls the entry under the name's lock
+//! before the entry changes ([`Cluster::recall_entry`]). Until then the name cannot be asked for
+//! again.
 //!
 //! Invariants:
-//! - What a server believes of another's entry is what its home says: a reply that a recall
-//!   overtook is not kept, as the count of recalls shows.
-//! - An entry is believed for a term, as a lease is (`session`): a home that cannot recall it
-//!   waits until that is over, and one that is back tells all before it changes any.
+//! - A server believes of another's entry only what the home says: it does not keep a reply that a
+//!   recall overtook, as the count of recalls shows.
+//! - An entry is believed for a term, like a lease (`session`): a home that cannot recall it waits
+//!   until the term is over, and a restarted home tells all servers before it changes any.
+//! - The processes of this node see the kept entries in shared memory ([`weir_core::node::known`]).
+//!   An entry is removed there before this server stops believing it.
 //!
-//! - The processes of this node see in shared memory what is kept ([`weir_core::node::known`]). It is
-//!   taken out there before it stops being believed here.
-//!
-//! Left out: that names are free.
+//! Left out: negative entries.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -28,26 +28,26 @@ use crate::cluster::names::placements::NameUse;
 use crate::cluster::Cluster;
 use crate::node::Platform;
 
-/// How many entries are kept; then all are asked for again.
+/// The most entries kept; beyond that all are dropped.
 const KNOWN_MOST: usize = 1 << 16;
-/// For how many entries it is noted who keeps them; no others are.
+/// The most entries whose keepers are noted; beyond that no entry is given to keep.
 const NOTED_MOST: usize = 1 << 18;
 
 /// A directory and a name in it.
 pub(in crate::cluster) type Key = (Ino, Vec<u8>);
 
-/// What is kept here, and of this server's entries elsewhere.
+/// Entries kept here, and the keepers of this server's entries.
 #[derive(Debug, Default)]
 pub struct Entries {
     /// The inode that each name names, and the home of the entry.
     known: HashMap<Key, (Child, Rank)>,
-    /// How often something was to be dropped.
+    /// The number of recalls.
     recalls: u64,
     kept: HashMap<Key, BTreeSet<Rank>>,
 }
 
 impl<P: Platform> Cluster<P> {
-    /// What a name names, of whatever server.
+    /// Finds a name at any server.
     pub(in crate::cluster) async fn find_anywhere(
         &self,
         op: proto::Find,
@@ -92,13 +92,13 @@ impl<P: Platform> Cluster<P> {
         Ok(found.what)
     }
 
-    /// Shows the processes of this node what is believed of a name.
+    /// Shows a believed entry to the processes of this node.
     fn show_entry(&self, (dir, name): &Key, child: Child) {
         let what = (child.ino, child.kind);
         self.node(|node| node.known_to_keep().keep_entry(*dir, name, what));
     }
 
-    /// In a directory that has all its entries here.
+    /// Finds a name in a directory that has all its entries here.
     async fn find_among_all(&self, dir: Ino, name: Vec<u8>) -> Result<Option<Child>, FsError> {
         let find = peer::Find {
             dir,
@@ -112,7 +112,7 @@ impl<P: Platform> Cluster<P> {
         Ok(found)
     }
 
-    /// At the entry's home.
+    /// Finds a name at its home, for a server that may keep the entry.
     pub(in crate::cluster) async fn find_to_keep(
         &self,
         from: Rank,
@@ -131,7 +131,8 @@ impl<P: Platform> Cluster<P> {
         Ok(Kept { what, may_keep })
     }
 
-    /// Makes others drop an entry of this server, which the caller has locked, before it changes.
+    /// Makes other servers drop an entry of this server before it changes. The caller has it
+    /// locked.
     pub(in crate::cluster) async fn recall_entry(&self, key: &Key) {
         self.inner.returning.free((), self.token()).await;
         let Some(ranks) = self.inner.entries.borrow_mut().kept.remove(key) else {
@@ -151,7 +152,7 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| node.known().drop_entry(key.0, &key.1));
     }
 
-    /// What a server told is not believed any more: its session has ended, or its term.
+    /// Drops all entries of a server whose session or term has ended.
     pub(in crate::cluster) fn forget_known(&self, of: Rank) {
         let mut entries = self.inner.entries.borrow_mut();
         entries.recalls += 1;
@@ -159,7 +160,7 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| node.forget_known());
     }
 
-    /// A server that begins a session keeps nothing.
+    /// Forgets the entries that a server keeps: it begins a session, so it keeps none.
     pub(in crate::cluster) fn forget_kept(&self, by: Rank) {
         let mut entries = self.inner.entries.borrow_mut();
         entries.kept.retain(|_, ranks| {
@@ -168,8 +169,8 @@ impl<P: Platform> Cluster<P> {
         });
     }
 
-    /// Kind, mode and owner of a directory of whatever server: of one that has entries here it
-    /// is known, since its home tells when they change.
+    /// Type, mode and owner of a directory of any server. If it has entries here, they are known,
+    /// since its home tells when they change.
     pub(in crate::cluster) async fn passage_here(&self, ino: Ino) -> Result<Attr, FsError> {
         let dir = self.resolve(ino)?;
         if dir.rank() == self.rank() {

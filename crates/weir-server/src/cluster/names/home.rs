@@ -1,8 +1,8 @@
-//! Names: finding, making, taking and linking them, at the home of the entry.
+//! Names: finding, making, removing and linking them, at the home of the entry.
 //!
-//! The home of an entry makes the inode too, so that a file takes one request. Where
-//! an entry names an inode of another server (after a rename or a link), its links are
-//! counted there, by a second request.
+//! The home of an entry makes the inode too, so that creating a file takes one request. If an entry
+//! names an inode of another server (after a rename or a link), that server counts its links, by a
+//! second request.
 
 use weir_core::journal::NameChange;
 use weir_core::names::FileType;
@@ -16,11 +16,11 @@ use crate::cluster::peers::session::Outcome;
 use crate::cluster::{owner, Cluster};
 use crate::node::Platform;
 
-/// A name of a directory.
+/// A directory and a name in it.
 type Name = (Ino, Vec<u8>);
 
 impl<P: Platform> Cluster<P> {
-    /// What a name names, once nobody is changing it.
+    /// Finds a name, once no request is changing it.
     pub(in crate::cluster) async fn find(&self, op: peer::Find) -> Result<Option<Child>, FsError> {
         let key = (op.dir, op.name);
         if self.inner.names.is_held(&key) {
@@ -30,8 +30,8 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| node.find_child(key.0, &key.1))
     }
 
-    /// Locks a name of this server to change it, or to rely on it; not for ever, whoever has it.
-    /// `Elsewhere`: it is not this server's.
+    /// Locks a name of this server, to change it or to rely on it; fails if that takes too long.
+    /// `Elsewhere` if the name is another server's.
     pub(in crate::cluster) async fn name_lock(
         &self,
         key: &Name,
@@ -42,7 +42,7 @@ impl<P: Platform> Cluster<P> {
         Ok(lock)
     }
 
-    /// As [`Cluster::name_lock`], for who leaves the name to those who had it before.
+    /// Like [`Cluster::name_lock`], without the check that this server is the name's home.
     pub(in crate::cluster) async fn hold_name(
         &self,
         key: &Name,
@@ -94,7 +94,8 @@ impl<P: Platform> Cluster<P> {
                 node.set_policy(ino, policy).map(|()| policy)
             })?;
         }
-        // It is made: to one whose session has ended meanwhile it is not held, and not refused.
+        // The inode is made. If the asker's session has ended meanwhile, the asker does not hold
+        // it, and is not refused either.
         let asks_still = self.check_session_of(from).is_ok();
         if matches!(op.what, What::File) && asks_still {
             self.add_holder(ino, from);
@@ -137,8 +138,8 @@ impl<P: Platform> Cluster<P> {
             self.node(|node| node.remove_name(op.dir, &op.name))?;
             return Ok(self.link_gone(child.ino, from).await);
         }
-        // Links are counted before there is a name and until there is none, so that what has a
-        // name is there. So the name goes first, and the link some time.
+        // Links are counted before there is a name and until there is none, so that a named inode
+        // always exists. So the name goes first, and the link later.
         self.node(|node| node.withdraw(op.dir, &op.name))?;
         let ino = child.ino;
         self.owe(ino.rank(), Debt::Link(ino)).await;
@@ -150,7 +151,8 @@ impl<P: Platform> Cluster<P> {
         self.to_the_end(act).await
     }
 
-    /// Whether the directory was buried has to be known before its name may be used again.
+    /// Removes a directory completely: its name may be used again only when it is known if the
+    /// directory was buried.
     async fn rmdir_to_the_end(&self, op: peer::Rmdir, outcome: Outcome) -> Result<(), FsError> {
         let key = (op.dir, op.name.clone());
         let _name = self.name_lock(&key).await?;
@@ -212,7 +214,7 @@ impl<P: Platform> Cluster<P> {
         entered
     }
 
-    /// Counts a link that is about to be; not if that cannot be known in time.
+    /// Counts a link that is about to be made; takes it back if the answer comes too late.
     pub(in crate::cluster) async fn add_link(
         &self,
         ino: Ino,
@@ -228,7 +230,7 @@ impl<P: Platform> Cluster<P> {
         self.surely_or(ino.rank(), added, late).await
     }
 
-    /// Puts an entry of this server, in a directory of any.
+    /// Adds an entry of this server to a directory of any server.
     pub(in crate::cluster) async fn enter(
         &self,
         dir: Ino,
@@ -252,7 +254,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Adds or takes a link of an inode of this server.
+    /// Adds or removes a link of an inode of this server.
     pub(in crate::cluster) async fn relink(
         &self,
         ino: Ino,
@@ -267,9 +269,9 @@ impl<P: Platform> Cluster<P> {
         Ok(kind)
     }
 
-    /// An inode of this server has one name less; see [`Cluster::end_unnamed`].
+    /// Handles the loss of one name of an inode of this server; see [`Cluster::end_unnamed`].
     async fn link_gone(&self, ino: Ino, asker: Rank) -> Option<Unnamed> {
-        // Who has a lease believes the number of links, too.
+        // Lease holders rely on the number of links, too.
         self.recall_leases(ino, None).await;
         let attr = self.node(|node| node.attr_of(ino)).ok()?;
         match attr.nlink {

@@ -1,11 +1,11 @@
 //! Names: entries, directories, links and renames.
 //!
-//! Keeps: the directories of this server and which servers hold entries of them, the placement of
-//! directories, names of other servers that were asked for, renames under way.
+//! Keeps: the directories of this server, and the servers that hold entries of them; the placements
+//! of directories; names of other servers, kept from earlier requests; renames under way.
 //!
 //! Invariant: an entry has one home at a time. A name is changed at its home, under its lock.
 //!
-//! May call: `files` (the inodes that names lose), `peers`, `journal`. Nobody else's tables.
+//! May call: `files` (the inodes that names lose), `peers`, `journal`. No other room's tables.
 //!
 //! | file | subject |
 //! | --- | --- |

@@ -1,8 +1,8 @@
-//! Renames at the homes of their names: what these keep of a rename that has two steps, so that it
-//! is done whole or not at all, whoever of its leader and its two homes is lost or killed.
+//! Renames at the homes of their names: the state that the homes keep of a rename with two steps,
+//! so that it is done completely or not at all, even if its leader or a home is lost or killed.
 //!
-//! A directory has one name, and two names that are exchanged name one thing each. So of their
-//! renames both homes keep something, in their journals too:
+//! A directory has only one name, and each of two exchanged names names only one thing. So both
+//! homes record the renames of these, in their journals too:
 //!
 //! ```text
 //!                            old name's home              new name's home
@@ -12,22 +12,23 @@
 //!  UnlockName                                             ChangeOver
 //! ```
 //!
-//! If the leader is lost, or a home comes back, each home finds out for itself: the old name's asks
-//! the new one's whether the first step was done ([`peer::EndMove`]), which then is so or never
-//! will be, and does the second one or says where the directory is; the new name's has the second
-//! step done ([`peer::Leave`]), which is done once, for the old name is locked until then. A name
-//! stays locked until its home knows; who waits for it fails when that takes too long.
+//! If the leader is lost, or a home comes back, each home finds out the outcome for itself. The old
+//! name's home asks the new name's home if the first step was done ([`peer::EndMove`]); after that
+//! answer, a step that was not done is never done. The old name's home then does the second step,
+//! or tells where the directory is. The new name's home requests the second step ([`peer::Leave`]);
+//! it is done only once, because the old name is locked until then. A name stays locked until its
+//! home knows the outcome; requests that wait for it fail when that takes too long.
 //!
-//! A directory says where it will be before it is there, so what takes its old name away leaves
-//! alone where it says it is.
+//! A directory's new location is recorded before its name is there. So the step that takes the old
+//! name away does not change the recorded location.
 //!
-//! Of a file only the leader does both steps, and asks anew a home that was started again while it
-//! was asked. So each home keeps that it has done a step, in its journal too, until the leader says
-//! that the rename has ended: what the name is by then may be others' doing, to whom a name that is
-//! given, or taken, once more would be a link too few.
+//! The leader alone does both steps for a file, and repeats a request if the home was restarted
+//! meanwhile. So each home records that it has done a step, in its journal too, until the leader
+//! says that the rename has ended. By then others may have changed the name; a second assignment or
+//! removal would cost them a link.
 //!
-//! Removing a directory is a change like those, with nothing behind it: its home buries it, which
-//! cannot be undone, before the name goes.
+//! Removing a directory is such a change without a second step: its home buries it, which cannot be
+//! undone, before the name goes.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,26 +49,26 @@ use crate::node::{Platform, Visit};
 /// A directory and a name in it.
 type Name = (Ino, Vec<u8>);
 
-/// What others rename here.
+/// The renames of other servers that concern names of this one.
 #[derive(Debug, Default)]
 pub struct Moves {
     /// Names that renames of two steps have locked and not changed yet.
     locked: RefCell<BTreeMap<Name, LockedName>>,
-    /// Old names of files, the renames that are to take them, whose locks may be dropped, and the
-    /// new names.
+    /// Old names of files, each with the rename that is to take it and the new name. Their locks
+    /// may be dropped.
     going: RefCell<BTreeMap<Name, (Token, Name)>>,
-    /// Of those, the ones whose old name others have had since.
+    /// Renames among those whose old name another request has locked since.
     overtaken: RefCell<BTreeSet<Token>>,
     /// Numbers of the renames that this server leads.
     led: RefCell<BTreeSet<u64>>,
-    /// Changes of names before which or after which something is to be done, and steps of renames
-    /// of files that were done, by leaders that may ask for them again.
+    /// Changes of names that have an action before or after them, and finished steps of renames of
+    /// files, which their leaders may request again.
     changes: RefCell<BTreeMap<Token, NameChange>>,
-    /// Those of which what comes after is being done here.
+    /// Changes whose second step is being done here.
     ending: RefCell<BTreeSet<Token>>,
-    /// Renames that give no name any more.
+    /// Renames that must not assign a name any more.
     called_off: RefCell<BTreeSet<Token>>,
-    /// Those of which a name is being changed.
+    /// Renames of which a name is being changed.
     changing: Keyed<Token>,
 }
 
@@ -93,13 +94,13 @@ fn change_of(op: peer::Assign, done: bool) -> NameChange {
     }
 }
 
-/// A step of a rename of a file, which was done.
+/// Returns true for a finished step of a rename of a file.
 fn is_step(change: &NameChange) -> bool {
     change.done && change.from.is_none()
 }
 
 impl Moves {
-    /// Takes up what was written down.
+    /// Restores the state from the journal.
     pub(in crate::cluster) fn take_up(&self, state: &mut journal::Cluster) {
         let token = |(rank, number)| Token { rank, number };
         self.locked.replace(std::mem::take(&mut state.locked));
@@ -110,7 +111,7 @@ impl Moves {
         self.called_off.replace(called_off.map(token).collect());
     }
 
-    /// Shows what is written down.
+    /// Visits the state that the journal keeps.
     pub(in crate::cluster) fn show(&self, visit: Visit<'_>) {
         for ((dir, name), locked) in &*self.locked.borrow() {
             visit(&Item::Locked(*dir, name, locked.clone()));
@@ -146,7 +147,7 @@ impl<P: Platform> Cluster<P> {
         let going_to = moves.going.borrow().get(&key).map(|(_, to)| to.clone());
         let asked = op.to.as_ref().filter(|_| !op.swaps);
         let asked = asked.map(|to| (to.dir, to.name.clone()));
-        // Who asks for the same as before wants the name gone, too.
+        // A request with the same new name wants the old name gone, too.
         if asked.is_none() || asked != going_to {
             self.have_name(&key);
         }
@@ -172,8 +173,8 @@ impl<P: Platform> Cluster<P> {
         found
     }
 
-    /// Somebody has locked a name and may rely on it: a rename whose lock of it was dropped does
-    /// not take it any more.
+    /// Notes that a request has locked a name and may rely on it: a rename whose lock of the name
+    /// was dropped does not take it any more.
     pub(in crate::cluster) fn have_name(&self, key: &Name) {
         let moves = &self.inner.moves_of_others;
         if let Some((token, _)) = moves.going.borrow_mut().remove(key) {
@@ -181,7 +182,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// A rename does not take an old name, or has.
+    /// Forgets that a rename is to take an old name: it has, or never will.
     fn end_going(&self, key: &Name, token: Token) {
         let mut going = self.inner.moves_of_others.going.borrow_mut();
         if going.get(key).is_some_and(|(by, _)| *by == token) {
@@ -189,7 +190,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// True if a rename has something left to do with an unlocked name of a directory.
+    /// Returns true if a rename has something left to do with an unlocked name of a directory.
     pub(in crate::cluster) fn has_loose_moves(&self, dir: Ino) -> bool {
         let moves = &self.inner.moves_of_others;
         let loose = |name: &Name| name.0 == dir && !self.inner.names.is_held(name);
@@ -200,14 +201,14 @@ impl<P: Platform> Cluster<P> {
             || changes.any(|change| loose(&(change.dir, change.name.clone())))
     }
 
-    /// What a rename has locked of a name, if that is still to be changed.
+    /// The lock record of a rename for a name that it has not changed yet.
     fn locked_by(&self, key: &Name, token: Token) -> Option<LockedName> {
         let locked = self.inner.moves_of_others.locked.borrow();
         let its = locked.get(key).filter(|locked| token_of(locked) == token);
         its.cloned()
     }
 
-    /// The name is not to be changed any more by that rename.
+    /// Forgets that the rename is to change the name.
     fn forget_locked(&self, key: &Name, token: Token) {
         if self.locked_by(key, token).is_some() {
             let mut locked = self.inner.moves_of_others.locked.borrow_mut();
@@ -216,7 +217,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Drops the lock of a name that a rename had. What its leader does not say is found out first.
+    /// Drops a rename's lock of a name. If the leader does not say how the rename ended, that is
+    /// found out first.
     pub(in crate::cluster) fn unlock_name_of(&self, key: &Name, token: Token, left: Left) {
         match left {
             Left::Nothing => {
@@ -233,8 +235,8 @@ impl<P: Platform> Cluster<P> {
         self.inner.names.unlock(key, token);
     }
 
-    /// A server is lost, or has begun a session: what it had locked is free, once it is known what
-    /// came of the renames that it led.
+    /// Frees the names that a server had locked, because it is lost or has begun a session. The
+    /// outcome of the renames that it led is found out first.
     pub(in crate::cluster) fn drop_names_of(&self, rank: Rank) {
         let moves = &self.inner.moves_of_others;
         let locked: Vec<(Name, Token)> = {
@@ -256,7 +258,8 @@ impl<P: Platform> Cluster<P> {
         self.inner.names.drop_rank(rank);
     }
 
-    /// Goes on with what a server of before had under way, the names locked from now on.
+    /// Continues the renames that were under way before a restart. Their names are locked from now
+    /// on.
     pub(in crate::cluster) fn go_on_with_moves(&self) {
         let moves = &self.inner.moves_of_others;
         let locked = moves.locked.borrow().clone();
@@ -273,7 +276,7 @@ impl<P: Platform> Cluster<P> {
                 self.finish_soon(token);
                 continue;
             }
-            // One of two that are exchanged is locked already.
+            // One of two exchanged names is locked already.
             self.inner.names.take(key.clone(), own);
             let this = self.clone();
             self.spawn(async move {
@@ -288,19 +291,19 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Finds out what comes of a locked name, which stays locked until then.
+    /// Finds out the outcome for a locked name, which stays locked until then.
     fn end_locked(&self, key: &Name, token: Token, over: bool) {
         let own = self.token();
         let Some(locked) = self.locked_by(key, token) else {
             return;
         };
-        // If its lock is lent, that is being found out, or will be by whom it is lent to.
+        // If the lock is lent, the task that it is lent to finds out the outcome.
         if self.inner.names.lend(key, token, own) {
             self.find_out(key.clone(), locked, own, over);
         }
     }
 
-    /// The same of a name that `own` has locked.
+    /// Like [`Cluster::end_locked`], for a name that `own` has locked.
     fn find_out(&self, key: Name, locked: LockedName, own: Token, over: bool) {
         let this = self.clone();
         self.spawn(async move {
@@ -312,7 +315,7 @@ impl<P: Platform> Cluster<P> {
         });
     }
 
-    /// Nobody waits for a locked name for ever, however long something takes.
+    /// Runs `act`. If it takes too long, requests stop waiting for the locked name.
     async fn sticking<T>(&self, key: &Name, act: impl Future<Output = T>) -> T {
         let late = Box::pin(self.until(self.next_deadline()));
         match select(Box::pin(act), late).await {
@@ -337,7 +340,7 @@ impl<P: Platform> Cluster<P> {
             over,
         };
         if let Some((child, then)) = self.at_last(home, end).await? {
-            // The new one of two names is what it is to be.
+            // The new one of two exchanged names is final already.
             return match locked.to {
                 Some(_) => self.leave_name(key, token, (child, then)).await,
                 None => Ok(()),
@@ -355,7 +358,7 @@ impl<P: Platform> Cluster<P> {
             };
             let told = self.at_last(stayed.ino.rank(), stayed).await;
             self.forget_locked(key, token);
-            // One that is gone is nowhere.
+            // A directory that is gone has no location.
             return told.or_else(|error| match error {
                 FsError::Stale => Ok(()),
                 error => Err(error),
@@ -364,7 +367,8 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// Asks for what may be done twice, as often as the server is started anew meanwhile.
+    /// Asks for an operation that may be done twice, and repeats it each time the server is
+    /// restarted.
     pub(in crate::cluster) async fn at_last<O>(&self, to: Rank, op: O) -> Result<O::Reply, FsError>
     where
         O: PeerOperation + Clone + 'static,
@@ -402,7 +406,7 @@ impl<P: Platform> Cluster<P> {
         Ok(None)
     }
 
-    /// What that rename asks from now on is refused.
+    /// Refuses every later request of that rename.
     fn call_off(&self, token: Token) {
         let mut called_off = self.inner.moves_of_others.called_off.borrow_mut();
         if called_off.insert(token) {
@@ -442,7 +446,7 @@ impl<P: Platform> Cluster<P> {
         self.note_moved(op.ino, op.parent, op.name)
     }
 
-    /// A server was started anew: it leads none of the renames of before.
+    /// A server was restarted: it leads none of its earlier renames any more.
     pub(in crate::cluster) fn forget_called_off(&self, rank: Rank) {
         let moves = &self.inner.moves_of_others;
         moves.overtaken.borrow_mut().retain(|t| t.rank != rank);
@@ -455,7 +459,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Leads a rename.
+    /// Runs `act`, a rename that this server leads.
     pub(in crate::cluster) async fn lead<T>(
         &self,
         token: Token,
@@ -468,20 +472,21 @@ impl<P: Platform> Cluster<P> {
         done
     }
 
-    /// No rename with a lower number is led by this server.
+    /// The number below which this server leads no rename.
     pub(in crate::cluster) fn oldest_rename(&self) -> u64 {
         let led = self.inner.moves_of_others.led.borrow();
         led.first().copied().unwrap_or(u64::MAX)
     }
 
-    /// Keeps that a step of a rename of a file was done. One that this server leads ends with it.
+    /// Records that a step of a file's rename was done. If this server leads the rename, that ends
+    /// with it.
     fn keep_step(&self, token: Token, op: peer::Assign) {
         if token.rank != self.rank() {
             self.begin_change(token, change_of(op, true));
         }
     }
 
-    /// True if that step of a rename of a file was done.
+    /// Returns true if that step of a file's rename was done.
     fn has_step(&self, token: Token, op: &peer::Assign) -> bool {
         let changes = self.inner.moves_of_others.changes.borrow();
         changes.get(&token).is_some_and(|step| {
@@ -489,7 +494,7 @@ impl<P: Platform> Cluster<P> {
         })
     }
 
-    /// A server says that it leads no rename of before `number` any more.
+    /// Forgets steps of renames below `number`: their leader says that they have ended.
     pub(in crate::cluster) fn forget_steps(&self, leader: Rank, number: u64) {
         let over: Vec<Token> = {
             let changes = self.inner.moves_of_others.changes.borrow();
@@ -523,8 +528,8 @@ impl<P: Platform> Cluster<P> {
         }
         let own = self.token();
         if !self.inner.names.lend(&key, token, own) {
-            // The leader seemed lost, and its lock was dropped. The old name's home may be told
-            // any moment that nothing comes of it.
+            // The leader seemed lost, and its lock was dropped. The old name's home may be told at
+            // any moment that the rename does not happen.
             if op.from.is_some() {
                 return Err(FsError::Unreachable);
             }
@@ -534,7 +539,7 @@ impl<P: Platform> Cluster<P> {
             let _name = self.name_lock(&key).await?;
             return self.assign_locked(&key, op, token).await;
         }
-        // Whatever becomes of the leader.
+        // This is done even if the leader is lost.
         let done = self.assign_locked(&key, op, token).await;
         let locked = self.locked_by(&key, token);
         if self.inner.names.is_lent(&key, own) {
@@ -549,8 +554,8 @@ impl<P: Platform> Cluster<P> {
         done
     }
 
-    /// Takes the old name of a file whose lock was dropped. The new one is locked meanwhile, as
-    /// renames lock names.
+    /// Takes the old name of a file whose lock was dropped. The new name is locked meanwhile, as in
+    /// any rename.
     async fn take_late(
         &self,
         key: &Name,
@@ -584,7 +589,7 @@ impl<P: Platform> Cluster<P> {
             if named != Err(FsError::Unreachable) {
                 break (name, named);
             }
-            // After a cut, this server may be reached before that one; the leader waits.
+            // After a cut, this server may be reached before the new name's home; the leader waits.
             drop(name);
             self.reached(to.home).await;
         };
@@ -626,14 +631,14 @@ impl<P: Platform> Cluster<P> {
         made
     }
 
-    /// From now on a change is made, whoever is killed.
+    /// Begins a change: from now on it is made, even if a server is killed.
     pub(in crate::cluster) fn begin_change(&self, token: Token, change: NameChange) {
         self.note(&Item::Changing(token.rank, token.number, change.clone()));
         let mut changes = self.inner.moves_of_others.changes.borrow_mut();
         changes.insert(token, change);
     }
 
-    /// Nothing is left to be done of a change.
+    /// Ends a change that has nothing left to do.
     pub(in crate::cluster) fn end_change(&self, token: Token) {
         let mut changes = self.inner.moves_of_others.changes.borrow_mut();
         if changes.remove(&token).is_some() {
@@ -647,8 +652,8 @@ impl<P: Platform> Cluster<P> {
         self.make_change_held(token).await
     }
 
-    /// Makes a change that was begun and is not made; the caller, or somebody else for it, has the
-    /// name locked.
+    /// Makes a change that has begun and is not made yet. The name is locked, by the caller or on
+    /// its behalf.
     async fn make_change_held(&self, token: Token) -> Result<(), FsError> {
         let moves = &self.inner.moves_of_others;
         let change = moves.changes.borrow().get(&token).cloned();
@@ -659,7 +664,8 @@ impl<P: Platform> Cluster<P> {
         let then = change.from.as_ref().and_then(|from| from.then);
         if let Some(was) = change.was.filter(|was| is_dir(*was) && then.is_none()) {
             if self.node(|node| node.find_child(key.0, &key.1))? == change.was {
-                // Here, so that whoever leads: if the directory is buried, its name goes.
+                // Done here, so that the name of a buried directory goes, even if the leader is
+                // lost.
                 match self
                     .at_last(was.ino.rank(), peer::Bury { dir: was.ino })
                     .await
@@ -670,7 +676,7 @@ impl<P: Platform> Cluster<P> {
             }
         }
         self.change_name(&key, change.was, change.child).await?;
-        // With the change in one record.
+        // In one record with the change.
         self.forget_locked(&key, token);
         if change.from.is_none() {
             self.end_change(token);
@@ -681,7 +687,7 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// Has the second step of a rename done, of which the leader does not say that it was.
+    /// Requests the second step of a rename whose leader does not say that it was done.
     fn finish_soon(&self, token: Token) {
         let moves = &self.inner.moves_of_others;
         let is_open = |change: &NameChange| !is_step(change);
@@ -692,7 +698,7 @@ impl<P: Platform> Cluster<P> {
         let this = self.clone();
         self.spawn(async move {
             let moves = &this.inner.moves_of_others;
-            // Whoever makes the first step is at its end.
+            // Wait until the first step is done.
             drop(moves.changing.hold(token, this.token()).await);
             let change = moves.changes.borrow().get(&token).cloned();
             let change = change.filter(|change| change.done);
@@ -725,7 +731,7 @@ impl<P: Platform> Cluster<P> {
         self.leave_name(&key, token, (op.was, op.then)).await
     }
 
-    /// The old name names what it is to, unless that was done.
+    /// Makes the old name name `then`, unless that was done.
     async fn leave_name(
         &self,
         key: &Name,
@@ -736,7 +742,7 @@ impl<P: Platform> Cluster<P> {
             return Ok(());
         }
         self.recall_entry(key).await;
-        // Both homes may see to it.
+        // Both homes may do this step.
         if self.locked_by(key, token).is_none() {
             return Ok(());
         }
@@ -747,12 +753,12 @@ impl<P: Platform> Cluster<P> {
         self.forget_locked(key, token);
         match found == Some(was) {
             true => Ok(()),
-            // It was locked all the time.
+            // The name was locked all the time.
             false => Err(FsError::Io),
         }
     }
 
-    /// Lets a name of this server that the caller has locked, and that names `was`, name `child`.
+    /// Changes a name of this server from `was` to `child`. The caller has it locked.
     async fn change_name(
         &self,
         key: &Name,
@@ -763,12 +769,12 @@ impl<P: Platform> Cluster<P> {
         self.recall_entry(key).await;
         let found = self.node(|node| node.find_child(*dir, name))?;
         if found == child && (found.is_some() || was.is_some_and(is_dir)) {
-            return Ok(()); // another who saw it through
+            return Ok(()); // another task completed it
         }
-        // One that was buried before this server was killed has taken its name along.
+        // A directory that was buried before this server was killed has taken its name along.
         let was = was.filter(|was| found.is_some() || !is_dir(*was));
         if found != was {
-            // It was changed when the lock had been dropped; nobody knows what that comes to.
+            // The name was changed while its lock was dropped; the outcome of that is unknown.
             return Err(FsError::Unreachable);
         }
         match (found, child) {
@@ -778,7 +784,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Lets a name name something else than `was`, which says by now where it is.
+    /// Makes a name name something other than `was`, whose new location is recorded already.
     fn set_name(
         &self,
         (dir, name): &Name,
@@ -794,7 +800,7 @@ impl<P: Platform> Cluster<P> {
             }
             match says {
                 Ok(Some(attr)) => node.set_parent(was.ino, attr.parent),
-                // One that is buried is nowhere.
+                // A buried directory has no location.
                 _ => Ok(()),
             }
         })

@@ -1,21 +1,21 @@
-//! Where the entries of a directory are: at the server of the node that makes them, as long as
-//! only one node does; see docs/design/0006-directories.md.
+//! The placements of directories. All entries of a directory are at the server of the node that
+//! makes them, as long as only one node does; see docs/design/0006-directories.md.
 //!
 //! ```text
 //!  Unused --first maker--> At(node of the maker) --another maker--> Spread(FirstServer)
 //! ```
 //!
-//! The directory's home decides ([`Cluster::place_entries`]), and tells whoever asks. A server
-//! that is asked for a name of which it is not the home refuses ([`FsError::Elsewhere`]), so what
-//! others remember need not be right. No entry ever moves.
+//! The directory's home decides ([`Cluster::place_entries`]), and tells each server that asks. A
+//! server that is asked for a name of which it is not the home refuses ([`FsError::Elsewhere`]), so
+//! the placements that other servers remember need not be right. No entry ever moves.
 //!
 //! Invariants:
-//! - A server that has all entries of a directory knows so from the directory's home, and nobody
-//!   else is the home of a name in it before this server has agreed ([`Cluster::split_dir`]). It
+//! - A server that has all entries of a directory knows so from the directory's home, and no other
+//!   server is the home of a name in it before this server has agreed ([`Cluster::split_dir`]). It
 //!   agrees when no name of the directory is locked or about to be changed.
-//! - What the first server does not have any more when a directory was spread, it never has again.
-//! - Whether a server is the home of a name is looked at under the name's lock, or where nothing is
-//!   awaited between that and the use.
+//! - A name that the first server does not have when a directory is spread, it never has again.
+//! - A server checks that it is the home of a name under the name's lock, or awaits nothing between
+//!   the check and the use.
 //!
 //! The root is spread from the beginning, and has no first server.
 
@@ -31,29 +31,30 @@ use crate::cluster::journal::shared::show_from;
 use crate::cluster::{Cluster, ROOT};
 use crate::node::{Platform, SharedPlace, Visit};
 
-/// A directory of more entries at one server is not split: what its home tells others of it is
-/// bounded.
+/// A directory with more entries at one server is not split, because its home must tell other
+/// servers their names, and that message is bounded.
 const SPLIT_MOST: u64 = 4096;
-/// Of how many directories of others it is remembered where their entries are, and how many names
-/// of their first servers; then all are asked for again.
+/// The most placements of other servers' directories that are remembered, and the most names of
+/// their first servers; beyond that all are dropped.
 const KNOWN_MOST: usize = 1 << 16;
 const NAMES_MOST: usize = 1 << 20;
 
-/// Before a server is asked again that refused, ns.
+/// The pause before a server that refused is asked again, ns.
 const PAUSE_NS: i64 = 5_000_000;
 
 /// The placements that a server knows.
 #[derive(Debug, Default)]
 pub struct Placements {
-    /// Of its own directories; those that are missing have no entries.
+    /// Placements of its own directories; a missing one has no entries.
     own: BTreeMap<Ino, Placement>,
-    /// Of directories of other servers, as these have said. A spread directory stays spread.
+    /// Placements of other servers' directories, as their homes have said. A spread directory stays
+    /// spread.
     known: HashMap<Ino, Placement>,
-    /// How many names of first servers that are, at most.
+    /// The number of names of first servers in `known`, at most.
     known_names: usize,
-    /// Directories of which all entries are here.
+    /// Directories that have all their entries here.
     has_all: BTreeSet<Ino>,
-    /// How often this server was asked to split a directory.
+    /// The number of requests to this server to split a directory.
     splits: u64,
 }
 
@@ -62,7 +63,7 @@ impl Placements {
         self.own.get(&dir).or_else(|| self.known.get(&dir))
     }
 
-    /// Remembers what another server says of its directory.
+    /// Remembers another server's answer about its directory.
     fn learn(&mut self, dir: Ino, placed: &Placement) {
         let names = match placed {
             Placement::Spread(first) => first.names.len(),
@@ -76,19 +77,20 @@ impl Placements {
         self.known.insert(dir, placed.clone());
     }
 
-    /// A directory is gone.
+    /// Forgets a directory that is gone.
     pub(in crate::cluster) fn forget(&mut self, dir: Ino) {
         self.own.remove(&dir);
         self.known.remove(&dir);
     }
 
-    /// Takes up what was written down.
+    /// Restores the state from the journal.
     pub(in crate::cluster) fn take_up(&mut self, state: &mut journal::Cluster) {
         self.own = std::mem::take(&mut state.placed);
         self.has_all = std::mem::take(&mut state.has_all);
     }
 
-    /// Shows some of what is written down of its own directories; where to go on.
+    /// Visits some of the journalled placements of its own directories; returns the position to go
+    /// on from.
     pub(in crate::cluster) fn show_own(
         &self,
         from: SharedPlace,
@@ -100,7 +102,7 @@ impl Placements {
         })
     }
 
-    /// The same, of those of which it has all entries.
+    /// Like [`Placements::show_own`], for the directories that have all their entries here.
     pub(in crate::cluster) fn show_all_here(
         &self,
         from: SharedPlace,
@@ -118,23 +120,23 @@ impl Placements {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cluster) struct Home {
     pub(in crate::cluster) rank: Rank,
-    /// It is the first server of a directory that is spread, and kept the name then. If it refuses
-    /// it, it does not have it any more.
+    /// True for the first server of a spread directory that kept the name when it was spread. If it
+    /// refuses the name, it has it no more.
     kept: bool,
 }
 
 /// The use that the asker is about to make of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cluster) enum NameUse {
-    /// To find, change or take what there is.
+    /// To find, change or take an existing name.
     Existing,
-    /// To let the name name something.
+    /// To make the name name something.
     New,
 }
 
 impl<P: Platform> Cluster<P> {
-    /// Asks the home of a name, whichever server that turns out to be; with that one, and the number
-    /// of the session. `NotFound`: the directory has no entry.
+    /// Asks the home of a name, and follows refusals to the right one; returns the reply, the home,
+    /// and the number of the session. `NotFound` if the directory has no entry.
     pub(in crate::cluster) async fn ask_home<O: PeerOperation + Clone + 'static>(
         &self,
         (dir, name): (Ino, &[u8]),
@@ -158,7 +160,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// As [`Cluster::ask_home`], with the reply alone.
+    /// Like [`Cluster::ask_home`], but returns only the reply.
     pub(in crate::cluster) async fn call_home<O: PeerOperation + Clone + 'static>(
         &self,
         name: (Ino, &[u8]),
@@ -168,8 +170,8 @@ impl<P: Platform> Cluster<P> {
         Ok(self.ask_home(name, name_use, op).await?.0)
     }
 
-    /// The home of a name, as far as this server knows; of a name to be used `None`, if the
-    /// directory has no entry. `refused`: what was taken for it.
+    /// The home of a name, as far as this server knows; `None` if an existing name is asked for and
+    /// the directory has no entry. `refused` is a server that was wrongly taken for the home.
     pub(in crate::cluster) async fn find_home(
         &self,
         (dir, name): (Ino, &[u8]),
@@ -217,8 +219,9 @@ impl<P: Platform> Cluster<P> {
         })
     }
 
-    /// A server refuses names of which it is said to be the home: what it waits for does not
-    /// concern the directory's home any more, which was started anew meanwhile.
+    /// Waits before a server is asked again that refused a name of which it is said to be the home;
+    /// fails if no time is left. It may wait for something that the directory's home, restarted
+    /// meanwhile, knows nothing of.
     pub(in crate::cluster) async fn pause_before_retry(&self) -> Result<(), FsError> {
         self.until(self.now_ns() + PAUSE_NS).await;
         (self.time_left() > 0)
@@ -230,7 +233,7 @@ impl<P: Platform> Cluster<P> {
         home_of_entry(dir, name, self.inner.servers)
     }
 
-    /// Asks a directory's home where its entries are, and remembers what it says.
+    /// Asks a directory's home for its placement, and remembers the answer.
     async fn ask_placement(&self, dir: Ino, query: PlacementQuery) -> Result<Placement, FsError> {
         let splits = self.inner.placements.borrow().splits;
         let placed = self
@@ -244,7 +247,7 @@ impl<P: Platform> Cluster<P> {
                 return Err(FsError::Malformed);
             }
             Placement::At { rank, splitting } if *rank == self.rank() => {
-                // A split that was asked for since may be of after this answer.
+                // A split requested meanwhile may be later than this answer.
                 let is_so = !splitting && placements.splits == splits;
                 if is_so && placements.has_all.insert(dir) {
                     self.note(&Item::HasAll(dir, true));
@@ -268,7 +271,8 @@ impl<P: Platform> Cluster<P> {
         (home == Some(true)).then_some(()).ok_or(FsError::Elsewhere)
     }
 
-    /// `None`: the directory's home has to be asked.
+    /// Returns true if this server is the home of a name; `None` if the directory's home has to be
+    /// asked.
     fn is_home(&self, (dir, name): &(Ino, Vec<u8>)) -> Option<bool> {
         let hashed = || self.hashed_home(*dir, name) == self.rank();
         if *dir == ROOT {
@@ -290,23 +294,24 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// True if this server has all entries of a directory: a name without an entry here has none.
+    /// Returns true if this server has all entries of a directory: a name without an entry here has
+    /// none.
     pub(in crate::cluster) fn has_all_entries(&self, dir: Ino) -> bool {
         let placements = self.inner.placements.borrow();
         placements.has_all.contains(&dir) && !self.inner.splitting.is_held(&dir)
     }
 
-    /// Refuses another server's new name in a directory that has all its entries here, and is to be
-    /// split for it.
+    /// Refuses another server's new name if the directory has all its entries here and is to be
+    /// split for that name.
     pub(in crate::cluster) fn refuse_to_split(&self, from: Rank, dir: Ino) -> Result<(), FsError> {
         let splits = from != self.rank() && self.has_all_entries(dir) && self.can_split(dir);
         (!splits).then_some(()).ok_or(FsError::Elsewhere)
     }
 
-    /// True if this server may split a directory as soon as nobody locks a name of it.
+    /// Returns true if this server may split a directory once no request locks a name of it.
     fn can_split(&self, dir: Ino) -> bool {
         let entries = self.node(|node| node.part_of(dir)).map(|part| part.entries);
-        // It may have none yet.
+        // It may have no entry yet.
         entries.unwrap_or(0) <= SPLIT_MOST && !self.has_loose_moves(dir)
     }
 
@@ -374,7 +379,7 @@ impl<P: Platform> Cluster<P> {
         let quiet = async {
             let names = &self.inner.names;
             while let Some(key) = names.first_held(|(of, _)| *of == dir) {
-                // A stuck lock has no queue: it is looked at again.
+                // A stuck lock has no queue, so it is polled.
                 if names.try_hold(key, self.token()).await.is_err() {
                     self.pause_before_retry().await?;
                 }
@@ -396,7 +401,8 @@ impl<P: Platform> Cluster<P> {
         Ok(Some(hashes.collect()))
     }
 
-    /// A directory is gone, or this server holds no entry of it any more.
+    /// Forgets the placement of a directory that is gone, or of which this server holds no entry
+    /// any more.
     pub(in crate::cluster) fn forget_placement(&self, dir: Ino) {
         let mut placements = self.inner.placements.borrow_mut();
         placements.forget(dir);

@@ -1,23 +1,23 @@
 //! Renaming between servers.
 //!
-//! The asking server leads. It locks both names at their homes, in the order of their
-//! keys, and directories that change their parent also need the one permit (rank 0), so
-//! that no two moves make a loop together. Then the new name is assigned, and the old one
-//! taken; both stay locked until that is done, so nobody sees the two states mixed.
+//! The asking server leads. It locks both names at their homes, in the order of their keys. To move
+//! a directory to another parent, it also needs the one permit of rank 0, so that no two moves make
+//! a loop together. Then it assigns the new name and takes the old one. Both stay locked until that
+//! is done, so no server sees a mixed state.
 //!
-//! Once the new name may be there the leader sees it through, whoever waits for it: a server
-//! that cannot be reached is asked when it can be. If its lock was dropped meanwhile, it changes
-//! the name only if that is still as it was; and it takes a file's old name only if nobody has
-//! locked that since, for who did may rely on it, and if the new one is still the file's, for else
-//! the file could lose its last.
+//! Once the new name may be there, the leader completes the rename, even if no client waits for it
+//! any more: it asks an unreachable server again when that can be reached. If the leader's lock was
+//! dropped meanwhile, a name is changed only if it is still as it was. The old name of a file is
+//! taken only if no request has locked it since, because that request may rely on it, and only if
+//! the new name is still the file's, because otherwise the file could lose its last name.
 //!
-//! A file may have two names: if the leader dies in between it has both, and is lost under none,
-//! for links are counted before there is a name and until there is none. A home that was started
-//! anew after it had been asked is asked once more: it knows whether it acted (`moves`).
+//! A file may have two names. If the leader dies between the steps, the file has both, and both are
+//! valid: links are counted before there is a name and until there is none. A home that was
+//! restarted after it had been asked is asked once more: it knows if it acted (`moves`).
 //!
-//! Of a directory, and of names that are exchanged, the first step is done under the lock only, and
-//! both homes see to it that the second one follows (`moves`). So a leader that does not know how a
-//! step ended leaves it to them.
+//! For a directory, and for exchanged names, the first step is done under the lock only, and both
+//! homes ensure that the second one follows (`moves`). So a leader that does not know how a step
+//! ended leaves it to them.
 
 use std::cell::Cell;
 
@@ -40,14 +40,14 @@ fn unlock_moves(token: u64) -> Debt {
     Debt::UnlockMoves(peer::UnlockMoves { token })
 }
 
-/// One of the two names, and its home: what is resolved before the names are locked stays so until
-/// they are unlocked (`placements`).
+/// One of the two names, and its home. The home is resolved before the names are locked, and stays
+/// valid until they are unlocked (`placements`).
 #[derive(Clone)]
 struct Seat {
     home: Home,
     dir: Ino,
     name: Vec<u8>,
-    /// That server refused to lock it.
+    /// The home refused to lock the name.
     refused: Cell<bool>,
 }
 
@@ -107,8 +107,9 @@ impl<P: Platform> Cluster<P> {
         token: Token,
         outcome: &Outcome,
     ) -> Result<(), FsError> {
-        // Whether directories move to another parent is known only under the locks; the
-        // permit comes first, so it is taken on a look without them, and looked again.
+        // Only under the locks is it known if directories move to another parent. The permit comes
+        // before the locks, so a first look decides without them, and a second look under them
+        // confirms it.
         let (mut asked, mut permit) = (false, None);
         loop {
             let number = token.number;
@@ -148,8 +149,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Takes the permit for moving directories, or has it still; the number of the session in
-    /// which that is so.
+    /// Takes the permit for moving directories, or confirms it; returns the number of the session
+    /// in which it is held.
     async fn lock_moves(&self, token: Token) -> Result<u64, FsError> {
         let lock = peer::LockMoves {
             token: token.number,
@@ -208,7 +209,7 @@ impl<P: Platform> Cluster<P> {
             .any(|child| child.kind == FileType::Dir))
     }
 
-    /// Locks both names, renames, and unlocks. `WouldBlock`: the permit is needed.
+    /// Locks both names, renames, and unlocks. `WouldBlock` if the permit is needed.
     async fn rename_locked(
         &self,
         from: &Seat,
@@ -234,7 +235,7 @@ impl<P: Platform> Cluster<P> {
         let first = match lock(order[0]).await {
             Ok(found) => found,
             Err(error) => {
-                // It may be locked when it is not waited for any more.
+                // The home may grant the lock after this server has stopped waiting.
                 self.unlock_seat(order[0], token, Left::Nothing).await;
                 return Err(error);
             }
@@ -276,9 +277,9 @@ impl<P: Platform> Cluster<P> {
         done
     }
 
-    /// When it cannot be known in time how a rename ends, names of a file are free for others,
-    /// for its links are counted; those of a directory, or two that are exchanged, nobody waits
-    /// for.
+    /// Sets the action for a rename whose end is not known in time. The names of a file become free
+    /// for others, because its links are counted. For the names of a directory, and for exchanged
+    /// names, requests stop waiting.
     fn when_late(
         &self,
         names: [&Seat; 2],
@@ -304,7 +305,7 @@ impl<P: Platform> Cluster<P> {
         outcome.late(move || {
             let (this, from, to) = (this.clone(), from.clone(), to.clone());
             this.clone().spawn(async move {
-                // In this order: who finds the new name free may take it away again.
+                // In this order: a request that finds the new name free may take it away again.
                 this.unlock_seat(&from, token, Left::Later).await;
                 this.unlock_seat(&to, token, Left::Later).await;
             });
@@ -384,15 +385,15 @@ impl<P: Platform> Cluster<P> {
             let ino = target.ino;
             self.owe(ino.rank(), Debt::Link(ino)).await;
         }
-        // If that name is another's by now, the file keeps both that it has got.
+        // If the old name is another's by now, the file keeps both names that it has got.
         let taken = (Some(what.source), None);
         self.assign(what, what.from, taken).await?;
         self.owe(ino.rank(), Debt::Link(ino)).await;
         Ok(())
     }
 
-    /// A directory says where it will be before it is there: so no two moves make a loop, though
-    /// the permit is given back before the end of a move is known.
+    /// Replaces the target by a directory. The new location is recorded before the move, so no two
+    /// moves make a loop, though the permit is given back before the end of the move is known.
     async fn replace_by_dir(&self, what: &Renaming<'_>) -> Result<(), FsError> {
         let is_file = |target: Child| target.kind != FileType::Dir;
         if what.target.is_some_and(is_file) {
@@ -411,10 +412,10 @@ impl<P: Platform> Cluster<P> {
         self.do_two_steps(what, Some(target)).await
     }
 
-    /// Lets the new name name the source, and then the old one `then`.
+    /// Makes the new name name the source, and then the old one `then`.
     async fn do_two_steps(&self, what: &Renaming<'_>, then: Option<Child>) -> Result<(), FsError> {
-        // Rank 0 may have been started anew, and another have the permit. Who gets it from now on
-        // sees what was told.
+        // Rank 0 may have been restarted and have granted the permit to another server. The next
+        // holder of the permit sees the locations told before.
         if let Some(session) = what.permit {
             if self.lock_moves(what.token).await? != session {
                 return Err(FsError::Unreachable);
@@ -459,7 +460,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// The inode's home dates the change, and remembers where a directory is.
+    /// Tells the inode's home, which sets its ctime and records the location of a directory.
     async fn tell_moved(
         &self,
         what: &Renaming<'_>,
@@ -488,7 +489,7 @@ impl<P: Platform> Cluster<P> {
         self.owe(seat.home.rank, Debt::Unlock(unlock)).await;
     }
 
-    /// Lets a locked name of a file, that named `was`, name `child`.
+    /// Changes a locked name of a file from `was` to `child`.
     async fn assign(
         &self,
         what: &Renaming<'_>,
@@ -521,10 +522,10 @@ struct Renaming<'a> {
     target: Option<Child>,
     exchange: bool,
     token: Token,
-    /// The session in which the permit was got, if it was needed.
+    /// The session in which the permit was granted, if it was needed.
     permit: Option<u64>,
-    /// What the names' homes have to find out.
+    /// The outcome that the names' homes have to find out.
     left: &'a Cell<Left>,
-    /// Who waits for it.
+    /// The channel that tells the waiting request the outcome.
     outcome: &'a Outcome,
 }

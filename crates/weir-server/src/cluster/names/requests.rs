@@ -1,5 +1,5 @@
-//! Requests of this node's clients and tools: what of each is done here, and which home is asked
-//! for the rest.
+//! Requests of this node's clients and tools: the part of each that is done here, and the home that
+//! is asked for the rest.
 
 use weir_core::names::{FileType, Owner};
 use weir_core::proto::peer::{self, What};
@@ -11,7 +11,7 @@ use crate::cluster::names::placements::NameUse;
 use crate::cluster::{Cluster, ROOT};
 use crate::node::{Node, Platform};
 
-/// A directory, link or special file that is to be made.
+/// A directory, link or special file to make.
 pub(in crate::cluster) struct NewEntry {
     pub(in crate::cluster) parent: Ino,
     pub(in crate::cluster) name: Vec<u8>,
@@ -21,7 +21,7 @@ pub(in crate::cluster) struct NewEntry {
 }
 
 impl<P: Platform> Cluster<P> {
-    /// Does one encoded request; the encoded reply.
+    /// Performs one encoded request; returns the encoded reply.
     pub(in crate::cluster) async fn serve_client(&self, from: Caller, bytes: &[u8]) -> Vec<u8> {
         let request = postcard::from_bytes::<Request>(bytes);
         let name = request.as_ref().ok().map(Request::name);
@@ -32,7 +32,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Makes a directory, link or special file; its inode.
+    /// Makes a directory, link or special file; returns its inode.
     pub(in crate::cluster) async fn make_entry(&self, new: NewEntry) -> Result<Ino, FsError> {
         let NewEntry { mode, owner, .. } = new;
         let make = peer::Make {
@@ -140,9 +140,9 @@ impl<P: Platform> Cluster<P> {
                 }
                 ino
             }
-            // The home may have been told after that that this node lets go of the file, or have
-            // forgotten who holds it; or a truncation, a lamination or the end of its name overtook
-            // the answer.
+            // After its answer, the home may have been told that this node lets go of the file, or
+            // may have forgotten its holders; or a truncation, a lamination or the loss of the last
+            // name overtook the answer.
             Some(attr) => match self.hold_here(attr.home, op.attach).await {
                 Ok(attr) => attr.ino,
                 Err(FsError::Stale) => return Ok(not_held),
@@ -159,7 +159,8 @@ impl<P: Platform> Cluster<P> {
                     Err(FsError::NoSpace) => None,
                     attached => {
                         let attached = attached?;
-                        // The home may have told this node before it told it of the file.
+                        // The home may have told this node of the writer before it told it of the
+                        // file.
                         self.attached_here(made.child.ino, ino);
                         Some(attached)
                     }
@@ -175,7 +176,7 @@ impl<P: Platform> Cluster<P> {
         })
     }
 
-    /// A file without a name lives at the server of the node that makes it.
+    /// Makes a file without a name. It lives at the server of the node that makes it.
     pub(in crate::cluster) async fn create_unnamed_file(
         &self,
         from: ClientId,
@@ -208,8 +209,8 @@ impl<P: Platform> Cluster<P> {
         Ok(found)
     }
 
-    /// Lends a segment. What is overwritten by bytes that are not published makes room when
-    /// they are.
+    /// Lends a segment. If there is no room, publishes first: that frees the bytes that unpublished
+    /// bytes overwrite.
     pub(in crate::cluster) async fn lend_segment(
         &self,
         to: ClientId,
@@ -248,7 +249,7 @@ impl<P: Platform> Cluster<P> {
         let ino = self.resolve(op.ino)?;
         let local = self.local(ino).filter(|_| op.mtime_ns.is_some());
         if let Some(local) = local.filter(|local| self.node(|node| node.is_file(*local))) {
-            // What was written before must not date it later.
+            // A later publish of earlier writes must not set its time.
             self.flush(ino).await?;
             self.node(|node| node.forget_cell_times(local));
         }

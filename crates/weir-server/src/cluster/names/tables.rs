@@ -11,7 +11,7 @@ use crate::cluster::refusal::refusal;
 use crate::node::{Node, Platform};
 use crate::rules::join;
 
-/// Bytes that an entry takes beside its name, at most.
+/// Bytes that an entry takes besides its name, at most.
 const ENTRY_BYTES: usize = 10 + 10 + 5 + 10 + 10 + 3;
 
 /// The set-user-id and the set-group-id bit.
@@ -56,8 +56,8 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Makes a file without a name, as in a directory with these attributes, for a client that may write
-    /// it at once: so it has somebody for whom it stays.
+    /// Makes a file without a name, as in a directory with these attributes. The client may write
+    /// it at once, so the file has an opener that keeps it.
     pub(crate) fn create_unnamed_file(
         &mut self,
         id: ClientId,
@@ -89,7 +89,7 @@ impl<P: Platform> Node<'_, P> {
         })
     }
 
-    /// Lets the rules say how a new file is shared.
+    /// Applies the rules for sharing to a new file.
     fn apply_rules(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<(), FsError> {
         if self.rules.is_empty() {
             return Ok(());
@@ -100,7 +100,7 @@ impl<P: Platform> Node<'_, P> {
         self.set_policy(ino, policy)
     }
 
-    /// Attaches the creator if it wants; if that fails nothing was created.
+    /// Attaches the creator if it requests that; if that fails, nothing was created.
     fn attach_new(
         &mut self,
         from: Caller,
@@ -124,13 +124,13 @@ impl<P: Platform> Node<'_, P> {
 
     pub(crate) fn make_link(&mut self, op: &proto::Link) -> Result<(), FsError> {
         self.with_room(|node| node.names.link(op.ino, op.parent, &op.name, node.now_ns))?;
-        // It may be the first name of a file that was made without one.
+        // The name may be the first of a file that was made without one.
         self.orphans.remove(&op.ino);
         Ok(())
     }
 
-    /// Tries again after what nobody has open any more was swept away, if the tables
-    /// are full.
+    /// Runs `act`; if the tables are full, frees the orphans that no program has open, and tries
+    /// again.
     pub(crate) fn with_room<R>(
         &mut self,
         mut act: impl FnMut(&mut Self) -> Result<R, NamesError>,
@@ -180,7 +180,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(())
     }
 
-    /// A name was taken from an inode.
+    /// Notes that an inode has one name less.
     fn unnamed(&mut self, gone: Unlinked) {
         if gone.nlink == 0 {
             self.add_orphan(gone.ino);
@@ -208,7 +208,7 @@ impl<P: Platform> Node<'_, P> {
         }
         self.names.setattr(op.ino, &set).map_err(refusal)?;
         if op.mode.is_some_and(|mode| mode & SET_ID != 0) {
-            // Who writes next looks for the bits, and clears them.
+            // The next writer checks the bits, and clears them.
             if let Some(block) = self.shared_block(op.ino) {
                 block.end_claims();
             }
@@ -240,7 +240,7 @@ impl<P: Platform> Node<'_, P> {
                 if self.names.is_own(ino) {
                     return self.entry(ino, cookie, name);
                 }
-                // It lives at another server: its type is all that is known here.
+                // The inode is another server's: only its type is known here.
                 Ok(Entry {
                     ino,
                     cookie,

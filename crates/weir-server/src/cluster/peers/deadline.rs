@@ -1,29 +1,30 @@
 //! One deadline for one operation, however many calls between servers it takes.
 //!
-//! What a client asks is to end within the deadline of the fabric (`fabric.deadline_s`). Calls
-//! that one operation makes in a row, at whatever server, share that time: a call takes what is
-//! left of it along, and what its handler asks in turn ends by then as well.
+//! A client's request must end within the deadline of the fabric (`fabric.deadline_s`). The calls
+//! that one operation makes in a row, at any servers, share that time: a call carries the time
+//! left, and the calls of its handler end by then as well.
 //!
 //! ```text
 //!  client --> serve, by 30 s --> call, 30 s left --> handle --> call, 30 s left --> ...
 //!                            \-> call, 18 s left --> handle --> tell, 18 s left --> ...
 //! ```
 //!
-//! The deadline is the task's: [`Cluster::by`] sets it for as long as what it runs is being
-//! polled, and all of a server runs on one thread, so who makes a call need not be handed it.
+//! The deadline is the task's: [`Cluster::by`] sets it while the future that it runs is being
+//! polled. All of a server runs on one thread, so a caller need not be handed the deadline.
 //!
-//! A call of a program may be several requests of its client (a path of which each name is asked
-//! for, then what is done there): each says how long the ones before have waited.
+//! One call of a program may be several requests of its client (one for each name of a path, then
+//! the operation itself): each carries the time that the earlier ones took.
 //!
 //! Invariants:
-//! - A task that [`Cluster::spawn`] starts has no deadline: its calls have the fabric's each.
-//! - What is owed, and what is seen through, is done to its end; only who waits for it goes.
-//! - Whoever cannot be told in time is believed no more (`Cluster::outwait`): an operation that
-//!   is late may make no other's read old. So telling may take [`TELLING_NS`] longer, and waiting
-//!   until a lease is over is not cut short.
+//! - A task that [`Cluster::spawn`] starts has no deadline: each of its calls has the fabric's.
+//! - A debt, and an operation that is seen through, is done to its end; only the waiting request
+//!   gives up.
+//! - A server that cannot be told in time is believed no more (`Cluster::outwait`): a late
+//!   operation must not make another's read stale. So telling may take [`TELLING_NS`] longer, and
+//!   waiting for the end of a lease is not cut short.
 //!
-//! Left out: bytes of logs (`Net::read`), which have deadlines of their own, and clocks: servers
-//! say to each other how much is left, not until when. What a message is on its way is not counted.
+//! Left out: bytes of logs (`Net::read`), which have deadlines of their own; clocks: servers tell
+//! each other the time left, not a point in time; the time that a message is on its way.
 
 use std::future::{poll_fn, Future};
 use std::hash::Hash;
@@ -37,13 +38,13 @@ use crate::cluster::keyed::{Guard, Keyed};
 use crate::cluster::{Answer, Cluster, Lost};
 use crate::node::Platform;
 
-/// A call of no operation waits for locks so long, ns.
+/// A call outside an operation waits this long for locks, ns.
 const PATIENCE_NS: i64 = 30_000_000_000;
-/// Who must be told something is waited for so long, though the time is over, ns.
+/// The time to wait for a server that must be told something, though the deadline is over, ns.
 const TELLING_NS: i64 = 500_000_000;
 
 impl<P: Platform> Cluster<P> {
-    /// Runs something that is to end by a time.
+    /// Runs `act` with a deadline.
     pub(in crate::cluster) fn by<'a, T: 'a>(
         &'a self,
         deadline_ns: i64,
@@ -52,7 +53,7 @@ impl<P: Platform> Cluster<P> {
         self.run_for(None, deadline_ns, act)
     }
 
-    /// The same, of what another server asked within a session.
+    /// Like [`Cluster::by`], for a request of another server within a session.
     pub(in crate::cluster) async fn run_for<T>(
         &self,
         asker: Option<(Rank, u64)>,
@@ -72,32 +73,32 @@ impl<P: Platform> Cluster<P> {
         .await
     }
 
-    /// By when an operation that begins now is to end.
+    /// The deadline of an operation that begins now.
     pub(in crate::cluster) fn next_deadline(&self) -> i64 {
         self.now_ns().saturating_add(self.longest())
     }
 
-    /// The same, of one that has spent so many ms before. What a client says of itself costs it its
-    /// time at most: a little is left in any case, of which a server that is well needs a part.
+    /// The deadline of an operation that has spent `spent_ms` before. A client that claims too much
+    /// loses only its own time: a small part is always left, enough for a healthy server.
     pub(in crate::cluster) fn next_deadline_of(&self, spent_ms: u32) -> i64 {
         let longest = self.longest();
         let left = longest - i64::from(spent_ms).saturating_mul(1_000_000).min(longest);
         self.now_ns().saturating_add(left.max(longest / 20))
     }
 
-    /// The same, of one that has so many ms left.
+    /// The deadline of an operation that has `left_ms` left.
     pub(in crate::cluster) fn deadline_in(&self, left_ms: u32) -> i64 {
         let left = i64::from(left_ms).saturating_mul(1_000_000);
         self.now_ns().saturating_add(left.min(self.longest()))
     }
 
-    /// By when what runs now is to end; without an operation, a while from now.
+    /// The deadline of the current operation; outside an operation, a while from now.
     pub(in crate::cluster) fn deadline(&self) -> i64 {
         let deadline = self.inner.deadline.get();
         deadline.unwrap_or_else(|| self.now_ns().saturating_add(PATIENCE_NS))
     }
 
-    /// The time for one call of what runs now, ns; not more than the fabric waits.
+    /// The time for one call of the current operation, ns; at most the time that the fabric waits.
     pub(in crate::cluster) fn time_left(&self) -> i64 {
         let longest = self.longest();
         let deadline = self.inner.deadline.get();
@@ -109,8 +110,8 @@ impl<P: Platform> Cluster<P> {
         i64::try_from(self.inner.net.deadline().as_nanos()).unwrap_or(i64::MAX)
     }
 
-    /// What a call brings that was sent with so much time left. The fabric has the deadline of a
-    /// call that begins as its operation does, or nearly so.
+    /// Awaits a call that was sent with `left_ns` left. If the call begins when its operation does,
+    /// or nearly so, the fabric's own deadline is enough.
     pub(in crate::cluster) async fn brought(
         &self,
         to: Rank,
@@ -128,7 +129,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// What comes of it, unless the time for it is over before.
+    /// The result of `act`, unless the deadline passes before.
     pub(in crate::cluster) async fn in_time<T>(
         &self,
         act: impl Future<Output = Result<T, FsError>>,
@@ -140,7 +141,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Takes a lock, if it can be had in time.
+    /// Takes a lock, if that succeeds in time.
     pub(in crate::cluster) async fn hold_in_time<'k, K: Hash + Ord + Clone>(
         &self,
         locks: &'k Keyed<K>,
@@ -150,7 +151,8 @@ impl<P: Platform> Cluster<P> {
         self.in_time(async { Ok(held.await) }).await
     }
 
-    /// Runs what tells others something that they must hear: with a little time, however late.
+    /// Runs `act`, which tells other servers something that they must hear: it has a little time
+    /// even after the deadline.
     pub(in crate::cluster) async fn in_time_to_tell<T>(&self, act: impl Future<Output = T>) -> T {
         match self.inner.deadline.get() {
             None => act.await,

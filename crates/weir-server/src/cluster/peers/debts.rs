@@ -1,20 +1,21 @@
-//! What is owed to servers: a link taken, bytes given back, what was removed erased, a lock let go
-//! of.
+//! Debts to other servers: links to remove, bytes to give back, removed files to erase, locks to
+//! release.
 //!
-//! A debt is asked by a call that is seen through. To a server with which no session can be begun
-//! it is kept, not as a message of a task that waits, but as what is to be true: the links to be
-//! taken of an inode, up to where a file is to be erased, bytes that are free. So a server that is
-//! lost for an hour costs what concerns its files, however often programs try, and one that is lost
-//! for good [`MOST`] of them. All are paid when a session begins.
+//! A debt is paid by a call that is seen through. If no session with the server can be begun, the
+//! debt is kept, not as a message with a waiting task, but as the state to reach: the number of
+//! links to remove from an inode, the size to which a file is to be erased, bytes that are free. So
+//! a server that is lost for an hour costs memory for its files, however often programs try, and
+//! one that is lost for good at most [`MOST`] entries. All debts are paid when a session begins.
 //!
 //! Invariants:
-//! - A debt is asked or kept, never both: kept is only what no call has left for.
-//! - An unlock is not kept: a session that begins drops all locks of the one before. That it is
-//!   to be begun is (one bit).
-//! - What is beyond [`MOST`] is dropped, counted and logged: then a link or bytes of that server
-//!   are counted too many until the instance ends, never too few.
-//! - No more than [`MOST_ASKED`] calls to one server wait however long that takes, but for those
-//!   that hold a name locked. Who may still fail does (`Cluster::surely_or`); a debt is kept.
+//! - A debt is asked or kept, never both: a kept debt is one that no call has left for.
+//! - An unlock is not kept, because a new session drops all locks of the one before. One bit keeps
+//!   that a session is to be begun.
+//! - Debts beyond [`MOST`] are dropped, counted and logged: then that server counts links or bytes
+//!   too many until the instance ends, never too few.
+//! - At most [`MOST_ASKED`] calls to one server wait without a limit, apart from those that hold a
+//!   name locked. Beyond that, a call that may fail does (`Cluster::surely_or`), and a debt is
+//!   kept.
 //!
 //! Left out: a journal of debts. A server that is killed forgets what it owed.
 
@@ -29,48 +30,48 @@ use weir_core::types::{Ino, Rank};
 use crate::cluster::Cluster;
 use crate::node::Platform;
 
-/// What is kept for one server: at most so many inodes and ranges of bytes, some MB.
+/// The most inodes and ranges of bytes kept for one server, some MB.
 const MOST: usize = 1 << 17;
-/// Calls to one server that wait for as long as it cannot be reached.
+/// The most calls to one server that wait for as long as it cannot be reached.
 pub(in crate::cluster) const MOST_ASKED: usize = 1024;
-/// Debts that are paid at a time.
+/// Debts paid at the same time.
 const AT_A_TIME: usize = 64;
-/// Ranges that one message gives back.
+/// The most ranges that one message gives back.
 pub(in crate::cluster) const RANGES: usize = 16_384;
 
-/// Something owed to a server.
+/// An operation owed to a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cluster) enum Debt {
-    /// A link is to be taken.
+    /// A link to remove.
     Link(Ino),
-    /// Bytes of its log that nothing refers to any more.
+    /// Bytes of the server's log that nothing refers to any more.
     Freed(Vec<LogRange>),
-    /// What it knows of a file that is no more, below a size.
+    /// The server's extents of a file that is gone, below a size.
     Erased(Ino, u64),
-    /// A name is not locked any more.
+    /// A name to unlock.
     Unlock(peer::UnlockName),
-    /// The permit for moving directories is given back.
+    /// The permit for moving directories, to be given back.
     UnlockMoves(peer::UnlockMoves),
 }
 
-/// What is owed to one server with which there is no session.
+/// The debts to one server with which there is no session.
 #[derive(Debug, Default)]
 pub(in crate::cluster) struct Account {
     links: BTreeMap<Ino, u32>,
-    /// By slab and position; neighbours are one.
+    /// By slab and position; adjacent ranges are joined.
     freed: BTreeMap<(u32, u64), u64>,
     erased: BTreeMap<Ino, u64>,
-    /// A session is to begin for its own sake.
+    /// A session is to begin, even without debts.
     pub(in crate::cluster) begin: bool,
-    /// What was beyond the bound.
+    /// The number of debts dropped because of the bound.
     dropped: u64,
-    /// Calls that wait.
+    /// The number of calls that wait.
     asked: usize,
     paying: bool,
 }
 
 impl Account {
-    /// Whether a session is needed to pay.
+    /// Returns true if a session is needed to pay.
     pub(in crate::cluster) fn is_open(&self) -> bool {
         self.begin || self.len() > 0
     }
@@ -79,7 +80,7 @@ impl Account {
         self.links.len() + self.freed.len() + self.erased.len()
     }
 
-    /// Keeps a debt; how many parts of it were not, for want of room.
+    /// Keeps a debt; returns the number of its parts that did not fit.
     fn keep(&mut self, debt: Debt, most: usize) -> u64 {
         let full = self.len() >= most;
         match debt {
@@ -121,7 +122,7 @@ impl Account {
         0
     }
 
-    /// Takes some debts out, links first, since an end of a file comes after that of its names.
+    /// Takes some debts out, links first, because a file ends after its names.
     fn take(&mut self, rank: Rank, most: usize) -> Vec<Debt> {
         let mut debts = Vec::new();
         while debts.len() < most {
@@ -156,7 +157,7 @@ impl Account {
     }
 }
 
-/// Counts a call that waits for as long as a server cannot be reached, until this is dropped.
+/// Counts a call that waits for an unreachable server, until this is dropped.
 pub(in crate::cluster) struct Asking<P: Platform + 'static> {
     cluster: Cluster<P>,
     to: Rank,
@@ -177,12 +178,13 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Whether no more calls are to wait for a server.
+    /// Returns true if no more calls may wait for a server.
     pub(in crate::cluster) fn is_asked_enough(&self, to: Rank) -> bool {
         self.account(to, |account| account.asked >= MOST_ASKED)
     }
 
-    /// Inodes and ranges that servers without a session are owed, and what was dropped.
+    /// The number of inodes and ranges owed to servers without a session, and the number of debts
+    /// dropped.
     pub(in crate::cluster) fn debts(&self) -> (u64, u64) {
         let mut sum = (0, 0);
         for rank in self.ranks().filter(|rank| *rank != self.rank()) {
@@ -192,7 +194,8 @@ impl<P: Platform> Cluster<P> {
         sum
     }
 
-    /// Has it done, now or when the server can be reached; waits for that as for any call.
+    /// Pays a debt, now or when the server can be reached; waits for that only as long as for any
+    /// call.
     pub(in crate::cluster) async fn owe(&self, to: Rank, debt: Debt) {
         if to == self.rank() {
             let paid = self.pay_here(debt).await;
@@ -224,10 +227,11 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Asks another server for it, or keeps it.
+    /// Pays a debt to another server, or keeps it.
     async fn pay(&self, to: Rank, debt: Debt) {
         let is_unlock = matches!(debt, Debt::Unlock(_) | Debt::UnlockMoves(_));
-        // A session that goes on is what an unlock is of; who locks is bounded by who is asked.
+        // An unlock belongs to a session that continues, and the limit on requests bounds the
+        // number of locks.
         if self.is_asked_enough(to) && !is_unlock {
             return self.keep(to, debt);
         }
@@ -257,7 +261,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// An error: no session can be begun, and nothing was asked.
+    /// Pays in a session. An error if no session can be begun, and nothing was asked.
     async fn pay_by<O>(&self, to: Rank, op: O) -> Result<Result<O::Reply, FsError>, FsError>
     where
         O: PeerOperation + 'static,
@@ -268,7 +272,7 @@ impl<P: Platform> Cluster<P> {
             let done = match self.ask_within((to, number), &request, true).await {
                 Ok(None) => continue,
                 Ok(Some(answer)) => peer::reply::<O>(&answer.body),
-                // Started anew after it had been asked: it may have acted.
+                // The server was restarted after it had been asked: it may have acted.
                 Err(error) => Err(error),
             };
             if let Err(error) = &done {
@@ -296,7 +300,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Pays what was kept, in a session.
+    /// Pays the kept debts, in a session.
     pub(in crate::cluster) async fn pay_debts(&self, to: Rank) {
         if self.account(to, |account| std::mem::replace(&mut account.paying, true)) {
             return;
@@ -364,7 +368,7 @@ mod tests {
         let mut account = Account::default();
         let ranges = vec![range(1, 0, 10), range(1, 20, 10), range(2, 30, 5)];
         assert_eq!(account.keep(Debt::Freed(ranges), 3), 0);
-        // No more fit, but one that joins two does.
+        // No more ranges fit, but one that joins two others does.
         assert_eq!(account.keep(Debt::Freed(vec![range(1, 50, 1)]), 3), 1);
         assert_eq!(account.keep(Debt::Freed(vec![range(1, 10, 10)]), 3), 0);
         let freed = vec![range(1, 0, 30), range(2, 30, 5)];

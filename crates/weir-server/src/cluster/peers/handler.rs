@@ -1,4 +1,4 @@
-//! What peers ask, each handed to where it is done.
+//! Requests of other servers, each passed to the part that performs it.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,7 +24,7 @@ use crate::cluster::keyed::Token;
 use crate::cluster::Cluster;
 use crate::node::Platform;
 
-/// One call of a peer, with room for bytes that go behind the reply.
+/// One call of another server, with room for bytes that follow the reply.
 pub struct Asked<'a, P: Platform + 'static> {
     /// The server that is asked.
     pub cluster: &'a Cluster<P>,

@@ -4,13 +4,13 @@
 //!
 //! Invariant: a call acts once, or not at all if its session has ended.
 //!
-//! May call: all rooms, for what other servers ask (`handler`) and when a session ends.
+//! May call: all rooms, for requests of other servers (`handler`) and when a session ends.
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `session` | what one server may believe of another, and for how long |
+//! | `session` | the time for which one server may believe another's answers |
 //! | `deadline` | one deadline for one operation |
-//! | `debts` | what has to be done at a server that cannot be reached |
+//! | `debts` | operations owed to a server that cannot be reached |
 //! | `tell` | telling many servers the same, down a tree |
 //! | `handler` | the operations that other servers ask for |
 

@@ -1,25 +1,26 @@
-//! Sessions with the other servers: what one knows of another ends when either gives the other
-//! up, and both find that out before they rely on it again.
+//! Sessions with the other servers. One server's knowledge of another ends when either gives the
+//! other up, and both learn of that before they rely on it again.
 //!
-//! A server that asks another numbers its session with it and says the number with each call, and
-//! how much time its operation has left (`deadline`):
+//! A server that asks another numbers its session with it. Each call carries that number and the
+//! time that its operation has left (`deadline`):
 //!
 //! ```text
 //! | session number, u64 little-endian; its top bit: this begins it | ms left, u32 | the request |
 //! ```
 //!
-//! A session ends for who asks when a call is lost or the fabric gives the other up, and for who
-//! is asked when the fabric gives the asker up: that one drops the asker's locks and holds, and
-//! refuses every call of the session ([`FsError::NewSession`]) without acting. So what was under
-//! way when a session ended has acted before the next one began, or never does. The next begins
-//! with a list of the files that the asker holds ([`peer::Begin`]).
+//! A session ends for the asker when a call is lost or the fabric gives the other server up. It
+//! ends for the asked server when the fabric gives the asker up: that server drops the asker's
+//! locks and holds, and refuses every call of the session ([`FsError::NewSession`]) without acting.
+//! So a call that was under way when a session ended has acted before the next session began, or
+//! never does. The next session begins with a list of the files that the asker holds
+//! ([`peer::Begin`]).
 //!
-//! *Leases have a term.* A server believes what it was leased for [`TERM_NS`] from the moment it
-//! asked something that was answered, and asks ([`peer::Renew`]) before that is over; a home that
-//! cannot recall a lease waits until the holder has stopped believing it. So no read is older than
-//! what visibility allows, whoever is cut off from whom. The end of the term is in shared memory
-//! ([`Hub::believed_until_ns`]): programs of a node whose server was killed, or is stopped, believe
-//! no longer than it may.
+//! *Leases have a term.* A server believes a lease for [`TERM_NS`] after it sent a request that was
+//! answered, and renews it ([`peer::Renew`]) before that is over. A home that cannot recall a lease
+//! waits until the holder has stopped believing it. So no read is older than visibility allows,
+//! whichever servers are cut off from each other. The end of the term is in shared memory
+//! ([`Hub::believed_until_ns`]): if a node's server was killed or is stopped, its programs believe
+//! the lease no longer than the server may.
 //!
 //! [`Hub::believed_until_ns`]: weir_core::node::region::Hub::believed_until_ns
 
@@ -38,58 +39,60 @@ use crate::cluster::visibility::is_raw;
 use crate::cluster::{Answer, Cluster};
 use crate::node::Platform;
 
-/// How long a lease is believed after the last sign of its home, ns.
+/// The time for which a lease is believed after the last sign of its home, ns.
 pub(in crate::cluster) const TERM_NS: i64 = 2_000_000_000;
-/// The server looks at its leases at least so often while it believes any, ns.
+/// The longest time between two looks at the leases, while the server believes any, ns.
 const LOOK_NS: i64 = 500_000_000;
-/// It looks no oftener, ns: whoever has thousands of others does so between messages.
+/// The shortest time between two looks, ns: a server with thousands of others looks between
+/// messages.
 const LOOK_LEAST_NS: i64 = LOOK_NS / 4;
-/// Until the next look passes so long at most, ns.
+/// The longest time until the next look, ns.
 const LOOK_MOST_NS: i64 = LOOK_NS + LOOK_LEAST_NS;
-/// The clock of programs that look may be late by a tick of the kernel, ns.
+/// The clock of programs that check the term may be late by a tick of the kernel, ns.
 const TICK_NS: i64 = 10_000_000;
-/// Of a session number: it begins here.
+/// The bit of a session number in the call that begins the session.
 const BEGINS: u64 = 1 << 63;
 
-/// What a server knows of its sessions with the others.
+/// The state of a server's sessions with the others.
 #[derive(Debug, Default)]
 pub struct Sessions {
     with: BTreeMap<Rank, Session>,
-    /// Wakes who waits for a time.
+    /// Wakes tasks that wait for a time.
     timers: BTreeMap<(i64, u64), oneshot::Sender<()>>,
     next_timer: u64,
     looked_ns: i64,
-    /// When it was looked which leases are over.
+    /// The time of the last check for leases that are over.
     doubted_ns: i64,
 }
 
 #[allow(clippy::struct_excessive_bools)] // each is of another matter
 #[derive(Debug, Default)]
 struct Session {
-    /// The number of what this server asks.
+    /// The number of the session in which this server asks.
     number: u64,
-    /// It has ended, and must be begun anew.
+    /// That session has ended, and must be begun anew.
     ended: bool,
-    /// Which session of the other is served.
+    /// The number of the other server's session that is served here.
     served: u64,
-    /// That one has ended.
+    /// The served session has ended.
     refused: bool,
-    /// The last call that was answered was sent then.
+    /// The time at which the last answered call was sent.
     heard_ns: i64,
-    /// It asked something then, and sent that before: until then, and a term, it may believe.
+    /// An upper bound on the time at which the other server sent its last request; it may believe
+    /// its leases for a term after that.
     asked_ns: i64,
-    /// Leases of its files are believed here.
+    /// Leases of the other server's files are believed here.
     believes: bool,
-    /// What it told was used since the last look.
+    /// Something that the other server told was used since the last look.
     used: bool,
-    /// Tries to begin that failed.
+    /// The number of failed tries to begin a session.
     failures: u64,
-    /// To be told when it is given up, and when a session begins.
+    /// Told when the server is given up, and when a session begins.
     on_end: Vec<oneshot::Sender<()>>,
     on_begin: Vec<oneshot::Sender<()>>,
-    /// To be told when a session of its is served.
+    /// Told when a new session of the other server is served.
     on_served: Vec<oneshot::Sender<()>>,
-    /// What it is owed.
+    /// The debts to the other server.
     account: debts::Account,
 }
 
@@ -102,7 +105,7 @@ impl Session {
         }
     }
 
-    /// Whether somebody waits for a session to begin.
+    /// Returns true if a task waits for a session to begin.
     fn is_awaited(&self) -> bool {
         self.ended && !self.on_begin.is_empty()
     }
@@ -113,7 +116,7 @@ impl Sessions {
         self.with.entry(rank).or_default()
     }
 
-    /// Until when all that is believed may be, if nothing more is heard of anybody.
+    /// The time until which all leases are believed, if no other server answers any more.
     fn believed_until(&self) -> Option<i64> {
         let believed = self.with.values().filter(|session| session.believes);
         believed
@@ -121,7 +124,7 @@ impl Sessions {
             .min()
     }
 
-    /// As after a restart: nothing of before holds, with any of the others.
+    /// Starts as after a restart: no earlier session with another server holds.
     pub(in crate::cluster) fn begin_anew(
         &mut self,
         others: impl Iterator<Item = Rank>,
@@ -130,25 +133,26 @@ impl Sessions {
         for rank in others {
             let session = self.of(rank);
             (session.ended, session.refused) = (true, true);
-            // The life before may have been asked until just now.
+            // The server's previous life may have been asked until just now.
             session.asked_ns = now_ns;
         }
     }
 }
 
-/// Who waits for an outcome, until told.
+/// The channel to the task that waits for an outcome, until it is told.
 type Waiting = Rc<RefCell<Option<oneshot::Sender<Result<(), FsError>>>>>;
 
-/// Where the outcome of something goes that is seen through whoever waits for it.
+/// The receiver of the outcome of an operation that is completed even if no task waits for it any
+/// more.
 #[derive(Clone)]
 pub(in crate::cluster) struct Outcome {
     waiting: Waiting,
-    /// What else is to be done when it cannot be known in time.
+    /// Action taken when the outcome is not known in time.
     late: Rc<dyn Fn()>,
 }
 
 impl Outcome {
-    /// Tells how it ended, unless that was told before.
+    /// Tells the outcome, unless it was told before.
     fn tell(&self, how: Result<(), FsError>) {
         if let Some(waiting) = self.waiting.borrow_mut().take() {
             let _ = waiting.send(how);
@@ -160,7 +164,8 @@ impl Outcome {
         self.tell(Err(FsError::Unreachable));
     }
 
-    /// While it is not known, whoever waits for this locked name need not.
+    /// Adds an action: while the outcome is not known in time, requests stop waiting for this
+    /// locked name.
     pub(in crate::cluster) fn sticking<P: Platform>(
         &self,
         cluster: &Cluster<P>,
@@ -170,7 +175,7 @@ impl Outcome {
         self.late(move || cluster.inner.names.stick(&key))
     }
 
-    /// With something that is to be done when it cannot be known in time.
+    /// Adds an action for the case that the outcome is not known in time.
     pub(in crate::cluster) fn late(&self, late: impl Fn() + 'static) -> Outcome {
         Outcome {
             waiting: Rc::clone(&self.waiting),
@@ -179,8 +184,7 @@ impl Outcome {
     }
 }
 
-/// A request with the number of its session, that of the first one being 0, and the time that is
-/// left for it.
+/// Encloses a request with the number of its session (0 for the first) and the time left for it.
 pub fn enclose(number: u64, left_ms: u32, request: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(12 + request.len());
     out.extend_from_slice(&number.to_le_bytes());
@@ -195,12 +199,12 @@ pub(in crate::cluster) struct Admitted<'a> {
     pub request: &'a [u8],
     /// The session within which it is asked.
     pub number: u64,
-    /// By when it is to be done, ns since 1970.
+    /// The time by which it is to be done, ns since 1970.
     pub deadline_ns: i64,
 }
 
 impl<P: Platform> Cluster<P> {
-    /// The request in what came from another server, unless its session is not served.
+    /// Extracts the request from another server's message, unless its session is not served.
     pub(in crate::cluster) fn admitted<'a>(
         &self,
         from: Rank,
@@ -215,13 +219,13 @@ impl<P: Platform> Cluster<P> {
         let session = sessions.of(from);
         if number & BEGINS != 0 {
             let number = number & !BEGINS;
-            // One that was sent again late: a newer one has begun.
+            // A late repetition: a newer session has begun.
             if number <= session.served {
                 return Err(FsError::NewSession);
             }
             session.served = number;
             session.refused = false;
-            // It believes nothing of before.
+            // The other server believes nothing from earlier sessions.
             for waiting in session.on_served.drain(..) {
                 let _ = waiting.send(());
             }
@@ -238,10 +242,10 @@ impl<P: Platform> Cluster<P> {
         })
     }
 
-    /// `NewSession`: the task does what `from` asked within a session that has ended meanwhile.
-    /// Whatever is noted of `from` now that belongs to its session (a hold, a lease, a token), the
-    /// end of that session has not taken back, and nobody will.
-    /// As a reply it says that nothing was done.
+    /// Fails with `NewSession` if the task performs a request of `from` whose session has ended
+    /// meanwhile. If the task recorded a hold, a lease or a token of `from` now, it would stay for
+    /// ever, because the end of that session is past. As a reply, the error says that nothing was
+    /// done.
     pub(in crate::cluster) fn check_session_of(&self, from: Rank) -> Result<(), FsError> {
         let Some((asker, number)) = self.inner.asker.get().filter(|(asker, _)| *asker == from)
         else {
@@ -255,18 +259,18 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Whether a server was given up and has begun no session since.
+    /// Returns true if a server was given up and has begun no session since.
     pub(in crate::cluster) fn is_given_up(&self, rank: Rank) -> bool {
         self.inner.sessions.borrow_mut().of(rank).refused
     }
 
-    /// Until when a server may believe what it was leased here.
+    /// The time until which a server may believe its leases of this server's files.
     fn believed_until(&self, rank: Rank) -> i64 {
         self.inner.sessions.borrow_mut().of(rank).asked_ns + TERM_NS
     }
 
-    /// A server was not told what it must hear: nothing that it asks is done before it begins
-    /// anew, and so believes nothing of before.
+    /// Refuses the requests of a server that could not be told something, until it begins a new
+    /// session and so believes nothing from before.
     pub(in crate::cluster) fn refuse(&self, rank: Rank) {
         self.inner.sessions.borrow_mut().of(rank).refused = true;
     }
@@ -277,20 +281,20 @@ impl<P: Platform> Cluster<P> {
         self.served_or(rank, self.believed_until(rank)).await;
     }
 
-    /// Waits until a server begins a session, or a time.
+    /// Waits until a server begins a session, or until a time.
     pub(in crate::cluster) async fn served_or(&self, rank: Rank, at_ns: i64) {
         let served = self.told(rank, |session| &mut session.on_served);
         select(served, Box::pin(self.until(at_ns))).await;
     }
 
-    /// Whether what was asked within a session still holds.
+    /// Returns true if the session in which something was asked still holds.
     pub(in crate::cluster) fn is_session(&self, with: Rank, number: u64) -> bool {
         let mut sessions = self.inner.sessions.borrow_mut();
         let session = sessions.of(with);
         with == self.rank() || (session.number == number && !session.ended)
     }
 
-    /// The sessions with another server have ended, in both directions.
+    /// Ends the sessions with another server, in both directions.
     pub(in crate::cluster) fn end_sessions(&self, with: Rank) {
         let mut sessions = self.inner.sessions.borrow_mut();
         let session = sessions.of(with);
@@ -298,8 +302,7 @@ impl<P: Platform> Cluster<P> {
         session.end();
     }
 
-    /// What this server asks another belongs to no session any more; what it was leased is not
-    /// believed.
+    /// Ends the session in which this server asks another; its leases are not believed any more.
     fn end_session(&self, with: Rank, number: u64) {
         {
             let mut sessions = self.inner.sessions.borrow_mut();
@@ -312,7 +315,7 @@ impl<P: Platform> Cluster<P> {
         self.doubt(with);
     }
 
-    /// Nothing that a server leased is believed any more.
+    /// Stops believing every lease of a server.
     fn doubt(&self, of: Rank) {
         self.forget_known(of);
         self.reserve_no_more(of);
@@ -322,7 +325,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// What a server is owed.
+    /// Runs `act` on the account of a server.
     pub(in crate::cluster) fn account<T>(
         &self,
         of: Rank,
@@ -331,14 +334,14 @@ impl<P: Platform> Cluster<P> {
         act(&mut self.inner.sessions.borrow_mut().of(of).account)
     }
 
-    /// The number of a session that goes on.
+    /// The number of the current session, if there is one.
     pub(in crate::cluster) fn session_now(&self, with: Rank) -> Option<u64> {
         let mut sessions = self.inner.sessions.borrow_mut();
         let session = sessions.of(with);
         (!session.ended).then_some(session.number)
     }
 
-    /// The same, of one that is begun for it if there is time.
+    /// The number of the session with a server; begins one if needed and if there is time.
     pub(in crate::cluster) async fn session_in_time(&self, with: Rank) -> Result<u64, FsError> {
         match self.session_now(with) {
             Some(number) => Ok(number),
@@ -346,8 +349,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Begins a session anew if it has ended. For all who wait for it, so it has the time of a
-    /// call of its own.
+    /// Begins a new session if the last has ended. It serves all waiting tasks, so it has the full
+    /// time of a call.
     pub(in crate::cluster) async fn begin_session(&self, with: Rank) -> Result<u64, FsError> {
         let current = |cluster: &Self| {
             let mut sessions = cluster.inner.sessions.borrow_mut();
@@ -361,7 +364,7 @@ impl<P: Platform> Cluster<P> {
         let _turn = self.inner.beginning.hold(with, self.token()).await;
         match current(self) {
             (Some(number), _) => return Ok(number),
-            // Who waited for another's try does not try again.
+            // A task that waited for another's try does not try again.
             (None, now) if now != failures => return Err(FsError::Unreachable),
             (None, _) => {}
         }
@@ -369,7 +372,7 @@ impl<P: Platform> Cluster<P> {
         let number = {
             let mut sessions = self.inner.sessions.borrow_mut();
             let session = sessions.of(with);
-            // A server that was started again does not begin with what it had.
+            // A server that was restarted does not begin with its earlier number.
             session.number = now.max(session.number + 1);
             session.number
         };
@@ -384,7 +387,7 @@ impl<P: Platform> Cluster<P> {
         let cuts = answer.and_then(|answer| peer::reply::<peer::Begin>(&answer.body));
         if let Ok(cuts) = &cuts {
             for (ino, size) in cuts {
-                // What is being published does not wait for this: it may wait for the session.
+                // The cut does not wait for a publish under way, which may wait for this session.
                 let _ = self.cut_at_once(*ino, *size);
             }
         }
@@ -408,7 +411,7 @@ impl<P: Platform> Cluster<P> {
         Ok(number)
     }
 
-    /// A session of another server begins: what it holds is this.
+    /// Begins a session of another server, which holds the files listed in `op`.
     pub(in crate::cluster) fn begun(&self, from: Rank, op: peer::Begin) -> Vec<(Ino, u64)> {
         self.drop_names_of(from);
         self.forget_steps(from, op.renames_since);
@@ -434,7 +437,7 @@ impl<P: Platform> Cluster<P> {
             if ino.rank() == self.rank() && self.node(|node| node.is_file(ino)) {
                 self.add_holder(ino, from);
                 if write && self.know_writer(ino, from) {
-                    // Not awaited: it asks the asker, who waits for this.
+                    // Not awaited: the task asks the asker, which waits for this reply.
                     let this = self.clone();
                     self.spawn(async move { this.tell_of_writer(ino, from).await });
                 }
@@ -444,8 +447,8 @@ impl<P: Platform> Cluster<P> {
         cuts
     }
 
-    /// Asks another server within a session, as often as one has to be begun for that; with the
-    /// session's number.
+    /// Asks another server within a session, and again in each new session until it acts; returns
+    /// the answer and the session's number.
     pub(in crate::cluster) async fn ask(
         &self,
         to: Rank,
@@ -459,7 +462,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Asks within one session; `None`: it has ended, and nothing was done.
+    /// Asks within one session; `None` if it has ended, and nothing was done.
     pub(in crate::cluster) async fn ask_within(
         &self,
         (to, number): (Rank, u64),
@@ -501,8 +504,8 @@ impl<P: Platform> Cluster<P> {
         Ok(Some(answer))
     }
 
-    /// Asks a server, however long that takes. `Unreachable`, if it is not its own answer: it was
-    /// started anew, and may have acted.
+    /// Asks a server, for as long as that takes. `Unreachable` if it was restarted meanwhile, and
+    /// may have acted.
     pub(in crate::cluster) async fn surely<O>(&self, to: Rank, op: O) -> Result<O::Reply, FsError>
     where
         O: PeerOperation + 'static,
@@ -511,7 +514,8 @@ impl<P: Platform> Cluster<P> {
         answer.unwrap_or(Err(FsError::Unreachable))
     }
 
-    /// As [`Cluster::surely`]. `None`: it was started anew, and nobody knows whether it acted.
+    /// Like [`Cluster::surely`], but `None` if the server was restarted, and it is unknown if it
+    /// acted.
     pub(in crate::cluster) async fn surely_told<O>(
         &self,
         to: Rank,
@@ -536,9 +540,9 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Asks surely, and waits as for any call; if it is lost meanwhile, `late` is given what comes
-    /// of it. `Unreachable`: it was not done, or `late` will tell. Not asked at all where too many
-    /// such calls wait.
+    /// Asks surely, but waits only as long as for any call; if the server is lost meanwhile, `late`
+    /// is given the result. `Unreachable` if it was not done, or if `late` will be called. Does not
+    /// ask if too many such calls wait.
     pub(in crate::cluster) async fn surely_or<O>(
         &self,
         to: Rank,
@@ -565,7 +569,7 @@ impl<P: Platform> Cluster<P> {
         self.told_or_lost(to, done).await
     }
 
-    /// Waits as for any call for what a task will tell that asks a server surely.
+    /// Waits, as long as for any call, for the result of a task that asks a server surely.
     pub(in crate::cluster) async fn told_or_lost<T>(
         &self,
         to: Rank,
@@ -577,7 +581,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Does something to its end, as a task of its own; what its [`Outcome`] was told first.
+    /// Runs an operation to its end in its own task; returns the first result that its [`Outcome`]
+    /// was told.
     pub(in crate::cluster) async fn to_the_end<F>(
         &self,
         act: impl FnOnce(Self, Outcome) -> F,
@@ -596,8 +601,8 @@ impl<P: Platform> Cluster<P> {
         told.await.unwrap_or(Err(FsError::Unreachable))
     }
 
-    /// Asks surely; who waits for the outcome is told if that takes too long. `None`: the server
-    /// was started anew, and nobody knows whether it acted.
+    /// Asks surely; if that takes too long, tells the task that waits for the outcome. `None` if
+    /// the server was restarted, and it is unknown if it acted.
     pub(in crate::cluster) async fn see_through<O>(
         &self,
         to: Rank,
@@ -620,7 +625,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Waits until a server is given up, or there is no time left to wait for it.
+    /// Waits until a server is given up, or no time is left.
     pub(in crate::cluster) async fn lost(&self, with: Rank) {
         let ended = self.told(with, |session| &mut session.on_end);
         let late = self.until(self.deadline());
@@ -640,7 +645,7 @@ impl<P: Platform> Cluster<P> {
         let _ = begun.await;
     }
 
-    /// Who waits for something of a session: told once, or no more if it is dropped.
+    /// Registers a wait for a session's event; it is told once, or the channel is dropped.
     fn told(
         &self,
         with: Rank,
@@ -651,7 +656,7 @@ impl<P: Platform> Cluster<P> {
         receiver
     }
 
-    /// Waits until a time, as the clock of [`Cluster::tick`] has it.
+    /// Waits until a time, by the clock of [`Cluster::tick`].
     pub(in crate::cluster) async fn until(&self, at_ns: i64) {
         if at_ns <= self.now_ns() {
             return;
@@ -666,7 +671,7 @@ impl<P: Platform> Cluster<P> {
         let _ = due.await;
     }
 
-    /// Wakes who waits for a time that has come, and believes no lease whose term is over.
+    /// Wakes tasks whose time has come, and stops believing leases whose term is over.
     pub(in crate::cluster) fn look_at_times(&self, now_ns: i64) {
         let mut doubted = Vec::new();
         let believed_until = {
@@ -696,8 +701,8 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| node.set_believed_until(believed_until));
     }
 
-    /// A lease of a server's files is believed from now on, if what was asked at `asked_ns` is
-    /// young enough.
+    /// Believes a lease of a server's files from now on, if the request sent at `asked_ns` is
+    /// recent enough; returns true if so.
     pub(in crate::cluster) fn believe_lease(&self, of: Rank, asked_ns: i64) -> bool {
         let now_ns = self.now_ns();
         let mut sessions = self.inner.sessions.borrow_mut();
@@ -716,13 +721,13 @@ impl<P: Platform> Cluster<P> {
         true
     }
 
-    /// What a server told is used without asking it.
+    /// Notes that something a server told is used without asking it.
     pub(in crate::cluster) fn use_lease(&self, of: Rank) {
         self.inner.sessions.borrow_mut().of(of).used = true;
     }
 
-    /// Begins sessions that somebody waits for, and renews leases that are in use. When this is to
-    /// be called again, if nothing else happens. Whoever runs the cluster does so.
+    /// Begins sessions that a task waits for, and renews leases in use. Returns the time of the
+    /// next call, if nothing else happens. The runner of the cluster calls it.
     pub fn look_at_sessions(&self) -> Option<i64> {
         let now_ns = self.now_ns();
         let due = |sessions: &Sessions| {
@@ -759,13 +764,13 @@ impl<P: Platform> Cluster<P> {
             if ended && (awaited || !self.stand_ins_of(rank).is_empty()) {
                 if !self.inner.beginning.is_held(&rank) {
                     self.spawn(async move {
-                        // Tried again at the next look.
+                        // The next look tries again.
                         let _ = this.begin_session(rank).await;
                     });
                 }
             } else if renews && (used || !self.stand_ins_of(rank).is_empty()) {
                 self.spawn(async move {
-                    // What is not renewed is not believed.
+                    // A lease that is not renewed is not believed.
                     let _ = this.call(rank, peer::Renew {}).await;
                 });
             }

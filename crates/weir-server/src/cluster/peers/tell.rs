@@ -1,16 +1,16 @@
-//! Telling many servers the same: recalls, truncations, names that go, laminations.
+//! Telling many servers the same: recalls, truncations, lost names, laminations.
 //!
-//! A few servers are told each. More are cut into as many shares
-//! ([`weir_core::placement::tree`]), and the first server of each share tells the rest of it in
-//! the same way. So no server sends more than a few messages, and the time grows with the
-//! logarithm of their number. A reply comes when all below have replied.
+//! A few servers are told one by one. A longer list is cut into shares
+//! ([`weir_core::placement::tree`]), and the first server of each share tells the rest of it in the
+//! same way. So no server sends more than a few messages, and the time grows with the logarithm of
+//! the number of servers. A server replies when all servers below it have replied.
 //!
-//! If the first of a share is not reached, its parent takes over the rest. Who was not reached
-//! is named in the reply; the root then tries itself, since a server that cannot be reached by
-//! its parent may well have its lease from the root and go on believing. So some may be told
-//! twice, and what is told is such that this does no harm; of truncations see
-//! [`crate::cluster::files::stand_ins`]. The whole ends, for each level waits for as long as a server that does not
-//! answer is waited for.
+//! If the first server of a share is not reached, its parent takes over the rest. The reply names
+//! the servers that were not reached; the root then tries them itself, since a server that its
+//! parent cannot reach may have its lease from the root and continue to believe it. So a server may
+//! be told twice, and every message is such that this does no harm; for truncations see
+//! [`crate::cluster::files::stand_ins`]. The whole ends, because each level waits no longer than
+//! for a server that does not answer.
 
 use futures_util::future::{join, join_all};
 use weir_core::placement::tree::shares;
@@ -22,12 +22,13 @@ use crate::cluster::Cluster;
 use crate::node::Platform;
 
 impl<P: Platform> Cluster<P> {
-    /// How many servers this one tells itself; for tests of few servers.
+    /// Sets the number of servers that this one tells itself; for tests with few servers.
     pub fn set_fan_out(&self, servers: u32) {
         self.inner.fan_out.set(servers);
     }
 
-    /// Tells `ranks`, of which this server is none; what they answered, and who did not.
+    /// Tells `ranks`, which do not include this server; returns the answers, and the servers that
+    /// did not answer.
     pub(in crate::cluster) async fn tell(&self, ranks: &[Rank], news: &News) -> Told {
         self.in_time_to_tell(self.tell_all(ranks, news)).await
     }
@@ -43,7 +44,7 @@ impl<P: Platform> Cluster<P> {
         told
     }
 
-    /// Passes on what another server tells, and does what it says.
+    /// Passes on a message of another server, and does what it says.
     pub(in crate::cluster) async fn relay(&self, op: peer::Relay) -> Result<Told, FsError> {
         if op.below.iter().any(|rank| rank.0 >= self.inner.servers) {
             return Err(FsError::Malformed);
@@ -55,7 +56,8 @@ impl<P: Platform> Cluster<P> {
         Ok(told)
     }
 
-    /// Tells `ranks` down a tree. Beside the answer, whom this server itself did not reach.
+    /// Tells `ranks` down a tree. Returns the answer, and the servers that this server itself did
+    /// not reach.
     async fn spread(&self, ranks: Vec<Rank>, news: &News) -> (Told, Vec<Rank>) {
         let (mut told, mut tried) = (Told::default(), Vec::new());
         let mut lists = vec![ranks];
@@ -117,7 +119,7 @@ impl<P: Platform> Cluster<P> {
         done.map(|()| Told::default())
     }
 
-    /// Does what is told.
+    /// Does what a message says.
     async fn hear(&self, news: &News) -> Result<Told, FsError> {
         let mut told = Told::default();
         match news {
@@ -135,7 +137,7 @@ impl<P: Platform> Cluster<P> {
     }
 }
 
-/// Adds what `rank`, and who is below it, answered.
+/// Adds the answer of `rank` and the servers below it.
 fn take_in(all: &mut Told, rank: Rank, answer: Result<Told, FsError>) {
     match answer {
         Ok(told) => {
@@ -149,7 +151,7 @@ fn take_in(all: &mut Told, rank: Rank, answer: Result<Told, FsError>) {
     }
 }
 
-/// What was told, if all heard it and none failed.
+/// The answer, if all servers heard and none failed.
 pub(in crate::cluster) fn all_of(told: Told) -> Result<Told, FsError> {
     match told.failed {
         Some(error) => Err(error),

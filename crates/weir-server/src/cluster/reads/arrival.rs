@@ -1,5 +1,5 @@
-//! Where bytes of another node arrive for a client: a place of the pool, and the slot of the
-//! client's region that says how many are there.
+//! The place where bytes of another node arrive for a client: a place of the pool, and the slot of
+//! the client's region that says how many bytes have arrived.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -14,20 +14,20 @@ use weir_store::socket;
 
 use crate::node::ClientMemory;
 
-/// A read on its way to a client. It lives in threads of the fabric.
+/// A read on its way to a client. Threads of the fabric own it.
 pub struct Arrival<M: ClientMemory> {
-    /// Kept mapped as long as something may arrive, also if the client is gone.
+    /// Kept mapped while something may arrive, even if the client is gone.
     client: Arc<M>,
     slot: u16,
     window: Window,
     over: Arc<AtomicBool>,
     wake: fn(&AtomicU32),
-    /// All of it came.
+    /// True if all bytes came.
     whole: bool,
 }
 
 impl<M: ClientMemory> Arrival<M> {
-    /// For a slot that the client has, and `len` bytes of the pool; `None` if they are not.
+    /// A read into a slot of the client and `len` bytes of the pool; `None` if they do not exist.
     /// `over` is set when nothing arrives any more.
     pub fn new(
         client: &Arc<M>,
@@ -73,13 +73,13 @@ impl<M: ClientMemory + Send + Sync> Landing for Arrival<M> {
     }
 
     fn end(mut self: Box<Self>, result: Result<(), ReadError>) {
-        // Why they did not come is noted by who asked for them.
+        // The task that asked for the bytes notes why they did not come.
         self.whole = result.is_ok();
     }
 }
 
 impl<M: ClientMemory> Drop for Arrival<M> {
-    /// Nothing arrives any more; what nobody ended did not come.
+    /// Nothing arrives any more. A read that was not ended has failed.
     fn drop(&mut self) {
         if !self.whole && self.slot().fail() {
             (self.wake)(self.slot().word());

@@ -1,16 +1,17 @@
 //! Bytes of other nodes for clients of this one.
 //!
-//! A client asks for reads, each of one server. A read gets a place in the node's pool and a
-//! slot of the client's; the fabric receives into the one and says so in the other, and the
-//! client copies from there: nothing of it passes this thread again. Client and fabric are done
-//! with a place each in its time; when both are, it is found to be free at the next look, which
-//! is taken when places are asked for.
+//! A client asks for reads, each of one server. A read gets a place in the node's pool and a slot
+//! of the client's region. The fabric receives the bytes into the place and counts them in the
+//! slot, and the client copies them from there: they do not pass this thread. The fabric and the
+//! client finish with a place independently. When both have, the next look finds the place free;
+//! the server looks when places are asked for.
 //!
-//! What came of laminated files stays ([`crate::cluster::reads::kept`]), until its room is needed.
+//! Bytes of laminated files stay in the pool ([`crate::cluster::reads::kept`]) until their room is
+//! needed.
 //!
-//! The pool is bounded. What is fetched ahead of readers has room only up to three quarters of
-//! it; a read that finds no place takes back what lies there ahead and nobody uses yet; only
-//! then it waits until a place is free.
+//! The pool is bounded. Reads ahead of readers may use three quarters of it. A read that finds no
+//! place takes back the places of reads ahead that no client uses yet. If that is not enough, it
+//! waits until a place is free.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -31,13 +32,13 @@ use crate::cluster::reads::pool::Pool;
 use crate::cluster::Cluster;
 use crate::node::{ClientMemory, Platform, Table};
 
-/// For so many bytes of the pool there is memory from the beginning, so that reads go on where
-/// others fill the file system.
+/// The bytes of the pool that have memory from the beginning, so that reads go on when other
+/// programs fill the file system.
 pub(in crate::cluster) const POOL_FIRST: usize = 2 << 20;
-/// Of the pool, this share at most is kept: a half.
+/// Bytes of laminated files are kept in at most one part in this many of the pool: a half.
 const KEPT_SHARE: u64 = 2;
 
-/// A place that a client was lent.
+/// A place of the pool that a client was lent.
 #[derive(Debug)]
 struct Lent<M> {
     client: Arc<M>,
@@ -46,33 +47,33 @@ struct Lent<M> {
     ahead: bool,
     at: u32,
     len: u32,
-    /// Whether the fabric is done with it.
+    /// True once the fabric has finished with the place.
     over: Arc<AtomicBool>,
     what: What,
 }
 
-/// What a place is.
+/// The kind of a place.
 #[derive(Debug)]
 enum What {
-    /// One that was taken for this read.
+    /// A place that was taken for this read.
     Own,
-    /// The same, of a laminated file: once all of it came, it is kept.
+    /// A place that was taken for a read of a laminated file. It is kept once all bytes came.
     ToKeep {
         ino: Ino,
         ranges: Vec<LogRange>,
         whole: Arc<AtomicBool>,
     },
-    /// A part of what is kept.
+    /// A part of a kept entry.
     Kept(u64),
 }
 
-/// A read whose end somebody wants to know.
+/// A read that reports its end.
 struct Watched<T> {
     landing: Box<dyn bulk::Landing>,
     told: T,
 }
 
-/// A read of which `told` is told whether all of it came, before anybody else is.
+/// Wraps a read, so that it calls `told` first when it ends: with true if all bytes came.
 pub(in crate::cluster) fn watched<T>(
     landing: Box<dyn bulk::Landing>,
     told: T,
@@ -103,14 +104,15 @@ impl<M: ClientMemory> Lent<M> {
         self.client.landings().get(usize::from(self.slot))
     }
 
-    /// Whether nobody uses it any more; a client that is gone does not.
+    /// Returns true if neither the fabric nor the client uses the place. A client that is gone does
+    /// not use it.
     fn is_free(&self, now: Option<&Arc<M>>) -> bool {
         let gone = !now.is_some_and(|now| Arc::ptr_eq(now, &self.client));
         let done = || self.slot().is_some_and(|slot| slot.is_over(self.serial));
         self.over.load(Ordering::Acquire) && (gone || done())
     }
 
-    /// Takes it back if it lies ahead and is not in use.
+    /// Takes the place back if it was read ahead and is not in use.
     fn take_back(&self) {
         if let Some(slot) = self.slot().filter(|_| self.ahead) {
             slot.take_back(self.serial);
@@ -118,20 +120,20 @@ impl<M: ClientMemory> Lent<M> {
     }
 }
 
-/// What of the pool is lent to whom.
+/// The node's pool, and the places of it that clients were lent.
 #[derive(Debug)]
 pub struct Fetches<M> {
     pool: Pool,
     kept: Kept,
     lent: HashMap<ClientId, Vec<Lent<M>>>,
-    /// Numbers of lendings go on from here.
+    /// Serial numbers of lent places go on from here.
     next_serial: u32,
-    /// Who waits for a place.
+    /// The tasks that wait for a place.
     waiting: VecDeque<oneshot::Sender<()>>,
 }
 
 impl<M> Fetches<M> {
-    /// A pool of so many bytes, none of them lent; for so many of them there is memory.
+    /// A pool of `pool_bytes` bytes, none of them lent; `present` of them have memory.
     pub fn new(pool_bytes: usize, present: usize) -> Fetches<M> {
         let mut pool = Pool::new(pool_bytes);
         pool.allow(present);
@@ -145,10 +147,10 @@ impl<M> Fetches<M> {
     }
 }
 
-/// What the client is told, and what the fabric is given.
+/// The reply to the client, and the landing for the fabric.
 type Way = (Landing, Box<dyn bulk::Landing>);
 
-/// A read as a client asks for it, looked at.
+/// A checked read of a client.
 struct Read {
     /// The file, if it is laminated.
     keep: Option<Ino>,
@@ -160,14 +162,14 @@ struct Read {
 }
 
 impl<P: Platform> Cluster<P> {
-    /// Has bytes come for a client; see [`proto::Fetch`].
+    /// Starts reads for a client; see [`proto::Fetch`].
     pub(in crate::cluster) async fn fetch_for(
         &self,
         id: ClientId,
         op: proto::Fetch,
     ) -> Result<Vec<Landing>, FsError> {
         if self.has_all_extents() {
-            return Err(FsError::Invalid); // no bytes are elsewhere
+            return Err(FsError::Invalid); // there are no other nodes
         }
         let pieces: usize = op.reads.iter().map(Vec::len).sum();
         if pieces > FETCH_PIECES {
@@ -199,12 +201,12 @@ impl<P: Platform> Cluster<P> {
             }
             let (room, found) = oneshot::channel();
             self.inner.fetches.borrow_mut().waiting.push_back(room);
-            // It is dropped only with the server.
+            // The sender is dropped only with the server.
             let _ = found.await;
         }
     }
 
-    /// A read of another server, not too large.
+    /// Checks that a read is of another server and not too large.
     fn checked(
         &self,
         ranges: Vec<LogRange>,
@@ -230,7 +232,7 @@ impl<P: Platform> Cluster<P> {
         })
     }
 
-    /// A slot of the client and a place of the pool, if there are such.
+    /// Lends a slot of the client and a place of the pool, if both are free.
     fn lend(
         &self,
         id: ClientId,
@@ -257,7 +259,7 @@ impl<P: Platform> Cluster<P> {
         let to = self.node(|node| node.platform().landing(client, landing, len, &over));
         let Some(to) = to else {
             fetches.pool.give_back(at, len);
-            return Err(FsError::Invalid); // a node that cannot receive
+            return Err(FsError::Invalid); // this node cannot receive
         };
         let (what, to) = match read.keep {
             Some(ino) => {
@@ -282,7 +284,7 @@ impl<P: Platform> Cluster<P> {
         Ok(Some((landing, to)))
     }
 
-    /// The number of a file everywhere, if it is known here to be laminated.
+    /// The global number of a file, if this server knows that it is laminated.
     pub(in crate::cluster) fn laminated_here(&self, ino: Ino) -> Option<Ino> {
         let ino = self.global(ino);
         let local = self.local(ino)?;
@@ -291,8 +293,7 @@ impl<P: Platform> Cluster<P> {
             .map(|_| ino)
     }
 
-    /// A slot of the client and the place that keeps the bytes of a read, if one does and there
-    /// is a slot.
+    /// Lends a slot of the client and the kept place that has the bytes of a read, if both exist.
     fn lend_kept(&self, id: ClientId, client: &Arc<P::Memory>, read: &Read) -> Option<Landing> {
         let ino = read.keep?;
         let mut fetches = self.inner.fetches.borrow_mut();
@@ -304,7 +305,7 @@ impl<P: Platform> Cluster<P> {
             ..
         } = &mut *fetches;
         if !kept.has(ino, &read.ranges) {
-            // Somebody may be done with it just now.
+            // A client may have finished with it just now.
             self.make_room(pool, kept, lent, false);
         }
         let own = lent.entry(id).or_default();
@@ -315,7 +316,7 @@ impl<P: Platform> Cluster<P> {
         let serial = *next_serial;
         let shared = &client.landings()[usize::from(slot)];
         shared.lend(serial, read.ahead);
-        // Nobody was told of it yet, so nobody sleeps.
+        // No client was told of the slot yet, so no client sleeps on it.
         shared.arrive(read.bytes);
         own.push(Lent {
             client: Arc::clone(client),
@@ -330,7 +331,7 @@ impl<P: Platform> Cluster<P> {
         Some(Landing { slot, at, serial })
     }
 
-    /// A free slot of the client and a place that is taken for it.
+    /// Finds a free slot of the client, and takes a place for it.
     fn find_room(&self, id: ClientId, client: &Arc<P::Memory>, read: &Read) -> Option<(u16, u32)> {
         let mut fetches = self.inner.fetches.borrow_mut();
         let Fetches {
@@ -364,14 +365,14 @@ impl<P: Platform> Cluster<P> {
         at.map(|at| (slot, at))
     }
 
-    /// A place in memory that the pool had not used before, if there is such.
+    /// Takes a place in memory that the pool had not used before, if there is any.
     fn take_grown(&self, pool: &mut Pool, bytes: u32) -> Option<u32> {
         let wanted = pool.wants(bytes)?;
         pool.allow(self.node(|node| node.platform().present(Table::Pool, wanted)));
         pool.take(bytes)
     }
 
-    /// Takes back what nobody uses any more, and if need be what lies ahead.
+    /// Takes back the places that are no longer used, and if need be those of reads ahead.
     fn make_room(
         &self,
         pool: &mut Pool,
@@ -391,7 +392,7 @@ impl<P: Platform> Cluster<P> {
 
     fn read(&self, read: &Read, to: Box<dyn bulk::Landing>) {
         let to = self.watch_file(read.ino, read.to, to);
-        // Where the fabric has no shorter way, a call brings them.
+        // If the fabric cannot read past the other server's logic, a call brings the bytes.
         let Some(mut to) = self.inner.net.read(read.to, &read.ranges, to) else {
             self.count_moved(1, read.bytes as usize);
             return;
@@ -410,8 +411,8 @@ impl<P: Platform> Cluster<P> {
         });
     }
 
-    /// Lets those look again who wait for a place; whether there were any. Whoever runs the
-    /// cluster calls this from time to time while [`Cluster::awaits_room`].
+    /// Wakes the tasks that wait for a place, so that they look again. Returns true if there were
+    /// any. The runtime calls this from time to time while [`Cluster::awaits_room`].
     pub fn look_for_room(&self) -> bool {
         let waiting = std::mem::take(&mut self.inner.fetches.borrow_mut().waiting);
         let any = !waiting.is_empty();
@@ -421,26 +422,27 @@ impl<P: Platform> Cluster<P> {
         any
     }
 
-    /// Whether somebody waits for a place in the pool.
+    /// Returns true if a task waits for a place in the pool.
     pub fn awaits_room(&self) -> bool {
         !self.inner.fetches.borrow().waiting.is_empty()
     }
 
-    /// Bytes of the pool that are lent, and of how many.
+    /// The bytes of the pool that are lent, and the bytes of the whole pool.
     pub fn pool_use(&self) -> (usize, usize) {
         let fetches = self.inner.fetches.borrow();
         (fetches.pool.used_bytes(), fetches.pool.bytes())
     }
 
-    /// Bytes of laminated files that are kept in the pool, and how many reads they spared.
+    /// The bytes of laminated files that are kept in the pool, and the number of reads that they
+    /// saved.
     pub fn kept(&self) -> (u64, u64) {
         let fetches = self.inner.fetches.borrow();
         (fetches.kept.bytes(), fetches.kept.hits())
     }
 }
 
-/// Takes back what both fabric and client, as it is `now`, are done with; of laminated files it
-/// is kept.
+/// Takes back the places that both the fabric and the client have finished with. `now` is the
+/// client that has its number now. Bytes of laminated files are kept.
 fn give_back<M: ClientMemory>(
     lent: &mut Vec<Lent<M>>,
     pool: &mut Pool,
@@ -472,7 +474,7 @@ fn end<M>(lent: &Lent<M>, pool: &mut Pool, kept: &mut Kept) {
     }
 }
 
-/// Lets go of what is kept and was not used for longest; false if there is nothing.
+/// Lets go of the kept entry that was unused for the longest time; false if there is none.
 fn let_go(pool: &mut Pool, kept: &mut Kept) -> bool {
     let gone = kept.evict();
     if let Some((at, len)) = gone {
@@ -481,7 +483,7 @@ fn let_go(pool: &mut Pool, kept: &mut Kept) -> bool {
     gone.is_some()
 }
 
-/// Takes a place, if need be one of what is kept.
+/// Takes a place, if need be that of a kept entry.
 fn take(pool: &mut Pool, kept: &mut Kept, bytes: u32) -> Option<u32> {
     loop {
         let at = pool.take(bytes);

@@ -1,13 +1,12 @@
 //! Bytes of laminated files that came from other nodes and stay in the node's pool, so that a
 //! second program that reads them moves nothing.
 //!
-//! They are known by the file and where its log has them. A laminated file's bytes never change
-//! and never move, and no other file ever gets its number: so what is kept is right for as long
-//! as somebody asks for it, and nobody has to be told when the file is removed and its log used
-//! for something else. What nobody asks for any more is what goes first when room is needed;
-//! at most half of the pool is kept.
+//! An entry is known by the file and the position of its bytes in a log. A laminated file's bytes
+//! never change and never move, and no other file ever gets its number. So an entry stays right,
+//! and the server need not learn that the file was removed and its log reused. When room is needed,
+//! the entries go first that were unused for the longest time. At most half of the pool is kept.
 //!
-//! Left out: reads whose bytes are still on their way for somebody else, and reads that are
+//! Not covered: reads whose bytes are still on their way for another client, and reads that are
 //! kept in part, or in two places. They are fetched.
 
 use std::collections::{BTreeMap, HashMap};
@@ -15,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use weir_core::proto::peer::LogRange;
 use weir_core::types::Ino;
 
-/// The file, and where its first byte is in a log: server, slab, position.
+/// The file, and the position of its first byte in a log: server, slab, position.
 type Key = (Ino, u16, u32, u64);
 
 /// A place of the pool that keeps the bytes of a read.
@@ -26,16 +25,16 @@ struct Entry {
     at: u32,
     len: u32,
     users: u32,
-    /// When it was used last, if nobody uses it.
+    /// The time of its last use, if it is not in use.
     idle_since: u64,
 }
 
-/// What is kept.
+/// The kept bytes of laminated files.
 #[derive(Debug, Default)]
 pub struct Kept {
     entries: HashMap<u64, Entry>,
     by_place: BTreeMap<Key, u64>,
-    /// Entries that nobody uses, by when they were used last.
+    /// The entries that are not in use, by the time of their last use.
     idle: BTreeMap<u64, u64>,
     next: u64,
     bytes: u64,
@@ -43,12 +42,12 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Whether all bytes of a read are kept.
+    /// Returns true if all bytes of a read are kept.
     pub fn has(&self, ino: Ino, ranges: &[LogRange]) -> bool {
         self.place_of(ino, ranges).is_some()
     }
 
-    /// Which entry has all bytes of a read, and where in the pool. It stays until
+    /// Finds the entry that has all bytes of a read, and its position in the pool. It stays until
     /// [`Kept::release`].
     pub fn find(&mut self, ino: Ino, ranges: &[LogRange]) -> Option<(u64, u32)> {
         let (id, offset) = self.place_of(ino, ranges)?;
@@ -76,7 +75,7 @@ impl Kept {
         Some((*id, u32::try_from(offset).ok()?))
     }
 
-    /// Somebody is done with an entry that was found.
+    /// Ends one use of an entry that was found.
     pub fn release(&mut self, id: u64) {
         self.next += 1;
         if let Some(entry) = self.entries.get_mut(&id) {
@@ -88,8 +87,8 @@ impl Kept {
         }
     }
 
-    /// Keeps the `len` bytes at `at` of the pool, which are those of a read; false if it has
-    /// such already.
+    /// Keeps the `len` bytes at `at` of the pool, which are those of a read; false if they are kept
+    /// already.
     pub fn keep(&mut self, ino: Ino, ranges: &[LogRange], (at, len): (u32, u32)) -> bool {
         let ranges = merged(ranges);
         let Some(key) = ranges.first().map(|first| key_of(ino, first)) else {
@@ -117,7 +116,8 @@ impl Kept {
         true
     }
 
-    /// Lets go of what was not used for the longest time: a place of the pool that is free now.
+    /// Lets go of the entry that was unused for the longest time. Returns its place, which is now
+    /// free.
     pub fn evict(&mut self) -> Option<(u32, u32)> {
         let (_, id) = self.idle.pop_first()?;
         let entry = self.entries.remove(&id)?;
@@ -126,12 +126,12 @@ impl Kept {
         Some((entry.at, entry.len))
     }
 
-    /// Bytes that are kept.
+    /// The number of kept bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Reads that were answered from what is kept.
+    /// The number of reads that were answered from kept bytes.
     pub fn hits(&self) -> u64 {
         self.hits
     }

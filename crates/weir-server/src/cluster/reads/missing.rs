@@ -1,12 +1,12 @@
-//! What a user is told of files that a lost server keeps from being read or published: the file,
-//! the node, and what to do, once a file and not once a read.
+//! Messages about files that a lost server keeps from being read or published. A message names the
+//! file, the node and the remedy, once a file and not once a read.
 //!
-//! A read's end comes on a thread of the fabric, which notes the file; [`Cluster::catch_up`] then
-//! asks for its path, which other servers may have to be asked for, and logs it. That one is
-//! silent of a file until its server can be reached, or it could be published after all.
+//! A read ends on a thread of the fabric, which notes the file. [`Cluster::catch_up`] then looks up
+//! its path, perhaps at other servers, and logs it. It does not mention the file again until its
+//! server can be reached, or the file could be published after all.
 //!
-//! If the lost server is the one that knows the file's name too, as it is of most files that a node
-//! has made, the file is called as programs of this node found it.
+//! For most files that a node has made, the lost server also has the file's name. Then the message
+//! uses the name by which programs of this node found the file.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,21 +20,22 @@ use crate::cluster::Cluster;
 use crate::node::Platform;
 use crate::rules::join;
 
-/// Files that are told of by name; more of them are one line.
+/// The most files that are named; further ones share one line.
 const MOST: usize = 1000;
-/// Of so many files of others it is kept how they were found; then of those that are found again.
+/// The most files of other servers whose names are kept. When there are that many, all names are
+/// forgotten.
 const FOUND_MOST: usize = 1 << 16;
 
-/// Files whose bytes a server did not send, told by whoever finds it out.
+/// Files whose bytes a server did not send; any thread that notices adds to it.
 type Found = Arc<Mutex<BTreeSet<(Ino, Rank)>>>;
 
-/// What is known of files that cannot be read or published.
+/// The files that cannot be read or published.
 #[derive(Debug, Default)]
 pub(in crate::cluster) struct Missing {
     found: Found,
     told: BTreeSet<(Ino, Rank)>,
     unpublished: BTreeSet<Ino>,
-    /// The directory and the name in which programs of this node found files of other servers.
+    /// The directory and the name by which programs of this node found files of other servers.
     names: HashMap<Ino, (Ino, Vec<u8>)>,
 }
 
@@ -43,7 +44,7 @@ fn of(found: &Found) -> std::sync::MutexGuard<'_, BTreeSet<(Ino, Rank)>> {
 }
 
 impl<P: Platform> Cluster<P> {
-    /// Has it told if bytes of this file do not come from this server.
+    /// Wraps a read, so that a message follows if bytes of this file do not come from this server.
     pub(in crate::cluster) fn watch_file(
         &self,
         ino: Ino,
@@ -62,7 +63,8 @@ impl<P: Platform> Cluster<P> {
         })
     }
 
-    /// A program of this node cannot read a file that it has open: its home is not reached.
+    /// Notes that a program of this node cannot read a file that it has open, because its home
+    /// cannot be reached.
     pub(in crate::cluster) fn miss_file(&self, ino: Ino) {
         let missing = self.inner.missing.borrow();
         let mut found = of(&missing.found);
@@ -71,12 +73,12 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Whether there is something to tell.
+    /// Returns true if there is something to tell.
     pub(in crate::cluster) fn has_missing(&self) -> bool {
         !of(&self.inner.missing.borrow().found).is_empty()
     }
 
-    /// Tells of files whose bytes did not come since the last look.
+    /// Logs the files whose bytes did not come since the last call.
     pub(in crate::cluster) fn tell_of_missing(&self) {
         let found = std::mem::take(&mut *of(&self.inner.missing.borrow().found));
         for file in found {
@@ -105,7 +107,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// What became of publishing a file: an error is told once, until it could be published.
+    /// Takes the result of publishing a file. An error is logged once, until the file could be
+    /// published.
     pub(in crate::cluster) fn tell_of_publishing(&self, ino: Ino, done: Result<(), FsError>) {
         let Err(error) = done else {
             self.inner.missing.borrow_mut().unpublished.remove(&ino);
@@ -128,7 +131,7 @@ impl<P: Platform> Cluster<P> {
         });
     }
 
-    /// Programs of this node found a file of another server so.
+    /// Notes the name by which programs of this node found a file of another server.
     pub(in crate::cluster) fn note_name(&self, ino: Ino, dir: Ino, name: &[u8]) {
         if ino.rank() == self.rank() {
             return;
@@ -140,7 +143,7 @@ impl<P: Platform> Cluster<P> {
         names.insert(ino, (dir, name.to_vec()));
     }
 
-    /// A file for people, also where its path cannot be had.
+    /// The name of a file for messages, even if its path cannot be found.
     async fn name_of(&self, ino: Ino) -> String {
         if !self.is_given_up(ino.rank()) {
             return self.path_of_file(ino).await;
@@ -155,7 +158,7 @@ impl<P: Platform> Cluster<P> {
         format!("{ino:?}, whose name is at {node}")
     }
 
-    /// A server can be reached again: what cannot be read of it from now on is told anew.
+    /// A server can be reached again: later failures to read from it are logged anew.
     pub(in crate::cluster) fn expect_again(&self, rank: Rank) {
         let mut missing = self.inner.missing.borrow_mut();
         missing.told.retain(|(_, from)| *from != rank);

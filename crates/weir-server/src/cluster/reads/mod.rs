@@ -1,4 +1,4 @@
-//! Reads of other nodes' bytes: the pool in which they arrive, and what is kept of them.
+//! Reads of other nodes' bytes: the pool in which they arrive, and the bytes that are kept there.
 //!
 //! Keeps: the node's pool, the places that clients were lent in it, bytes of laminated files.
 //!
@@ -11,7 +11,7 @@
 //! | `fetch` | bytes that clients ask for |
 //! | `pool` | the places of the pool |
 //! | `arrival` | the memory of one client that receives bytes |
-//! | `kept` | bytes of laminated files, for others of the node |
+//! | `kept` | bytes of laminated files, for other clients of the node |
 //! | `missing` | messages about files that a lost server keeps |
 
 pub mod arrival;

@@ -1,10 +1,11 @@
-//! Which places of the pool are taken. Places are whole units; the lowest that fits is given, so
-//! that a node with little to do touches little memory, and what it touches stays in caches.
+//! The free and taken places of the pool. A place is a number of whole units. The lowest place that
+//! fits is taken, so that a node that reads little touches little memory, and that memory stays in
+//! caches.
 
-/// What is given at least, in bytes.
+/// The size of a unit, bytes.
 const UNIT: usize = 64 << 10;
 
-/// The pool grows by so much, in bytes.
+/// The step by which the pool grows, bytes.
 const STEP: usize = 8 << 20;
 
 /// The pool's units.
@@ -12,13 +13,13 @@ const STEP: usize = 8 << 20;
 pub struct Pool {
     /// True: taken.
     units: Vec<bool>,
-    /// How many of them there is memory for.
+    /// The number of units that have memory.
     present: usize,
     used: usize,
 }
 
 impl Pool {
-    /// A pool of so many bytes, all free, and none of them to be used before [`Pool::allow`].
+    /// A pool of `bytes` bytes, all free. None of them may be used before [`Pool::allow`].
     pub fn new(bytes: usize) -> Pool {
         Pool {
             units: vec![false; bytes / UNIT],
@@ -27,24 +28,25 @@ impl Pool {
         }
     }
 
-    /// There is memory for so many bytes.
+    /// Allows the first `bytes` bytes to be used: they have memory.
     pub fn allow(&mut self, bytes: usize) {
         self.present = (bytes / UNIT).clamp(self.present, self.units.len());
     }
 
-    /// For how many bytes there should be memory, to take so many more; `None`: there is for all.
+    /// The size of the memory, in bytes, that the pool needs to take a place of `bytes` more;
+    /// `None`: the whole pool has memory.
     pub fn wants(&self, bytes: u32) -> Option<usize> {
         let more = units(bytes).max(STEP / UNIT);
         let wanted = (self.present + more).min(self.units.len());
         (wanted > self.present).then_some(wanted * UNIT)
     }
 
-    /// Whether so many bytes may have a place some time.
+    /// Returns true if the memory of the pool is large enough for a place of so many bytes.
     pub fn may_fit(&self, bytes: u32) -> bool {
         units(bytes) <= self.present
     }
 
-    /// Takes a place for so many bytes, at least one; where it begins.
+    /// Takes a place for `bytes` bytes, at least one. Returns its beginning.
     pub fn take(&mut self, bytes: u32) -> Option<u32> {
         let count = units(bytes);
         let mut free = 0;
@@ -67,17 +69,17 @@ impl Pool {
         self.used -= place.len();
     }
 
-    /// Whether so many bytes more would leave a quarter free.
+    /// Returns true if a quarter would stay free after a place of so many bytes were taken.
     pub fn has_plenty(&self, bytes: u32) -> bool {
         4 * (self.used + units(bytes)) <= 3 * self.units.len()
     }
 
-    /// Bytes in all.
+    /// The size of the pool in bytes.
     pub fn bytes(&self) -> usize {
         self.units.len() * UNIT
     }
 
-    /// Bytes that are taken.
+    /// The number of bytes that are taken.
     pub fn used_bytes(&self) -> usize {
         self.used * UNIT
     }

@@ -2,7 +2,7 @@
 //!
 //! Keeps: nothing of its own; `Space` and `Platform` do.
 //!
-//! Invariant: nobody touches a page of shared memory that is not known to be there.
+//! Invariant: no process touches a page of shared memory that is not known to have memory.
 //!
 //! | file | subject |
 //! | --- | --- |

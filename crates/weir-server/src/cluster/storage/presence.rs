@@ -1,8 +1,8 @@
 //! Memory behind the tables that are shared with clients, before they are touched.
 //!
-//! The tables are sparse files, and a first touch of a page that the file system has no room for
-//! kills whoever touches it. So a table is used only as far as [`Platform::present`] says that
-//! there is memory, and what does not fit is `NoSpace`.
+//! The tables are sparse files. When a process first touches a page for which the file system has
+//! no room, the kernel kills it. So a table is used only as far as [`Platform::present`] says that
+//! there is memory; an operation that needs more gets `NoSpace`.
 //!
 //! The tables of names grow ahead, whenever changes are committed: an operation in between takes
 //! far less than [`AHEAD`]. The others grow when an entry is to be lent.
@@ -13,20 +13,20 @@ use weir_core::node::ofd::BATCH;
 use crate::cluster::slots::Slots;
 use crate::node::{Node, Platform, Table};
 
-/// So much more of the tables of names is to be there than is used.
+/// The part of the tables of names that has memory and is not used yet is at least this large.
 const AHEAD: Reach = Reach {
     inodes: 1024,
     arena_words: 64 << 10,
     buckets: 1024,
 };
 
-/// What the tables hold, which is reached if memory is there.
+/// The number of slots as a count of entries.
 fn count(slots: u32) -> usize {
     usize::try_from(slots).unwrap_or(usize::MAX)
 }
 
 impl<P: Platform> Node<'_, P> {
-    /// Sees to it that more names can be made, if they can.
+    /// Allocates memory for more names, if there is any.
     pub(in crate::cluster) fn make_room_for_names(&mut self) {
         let (high, now) = (self.names.high(), self.names_present);
         let wanted = Reach {
@@ -57,7 +57,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Sees to it that a batch of descriptions can be lent.
+    /// Allocates memory for a batch of descriptions.
     pub(in crate::cluster) fn make_room_for_ofds(&mut self) {
         if let Some(batches) = self.ofds.wants() {
             let batch = count(BATCH);
@@ -66,7 +66,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Sees to it that a block and a cell can be lent.
+    /// Allocates memory for a block and a cell.
     pub(in crate::cluster) fn make_room_for_writers(&mut self) {
         grow(&self.platform, Table::Blocks, &mut self.blocks);
         grow(&self.platform, Table::Cells, &mut self.cells);

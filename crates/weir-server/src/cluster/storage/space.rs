@@ -1,8 +1,8 @@
-//! Segments, and making room.
+//! Lending segments, and making room.
 //!
-//! Room is looked for in this order: units that are free; all that was deleted, overwritten or
-//! closed and not taken in yet; what clients were lent and have not begun to use, whether they
-//! run or not; what is dead between living bytes. Only then there is none.
+//! The server looks for room in this order: free units; space that was deleted, overwritten or
+//! closed and not harvested yet; segments that clients have not begun to use, whether they run or
+//! not; dead bytes between living ones. If all of these fail, there is no room.
 
 use std::sync::atomic::Ordering;
 
@@ -13,13 +13,13 @@ use weir_core::types::{ClientId, SegmentId};
 use crate::cluster::clients::table::Lease;
 use crate::node::{ClientMemory, Node, Platform, Space};
 
-/// After how many gaps it is looked anew for whole units.
+/// The number of gaps lent before the server looks for whole units again.
 pub(in crate::cluster) const LOOK_EVERY: u32 = 256;
-/// Segments are lent and taken back by so many bytes.
+/// Segments are lent and taken back in multiples of so many bytes.
 const UNIT_BYTES: u64 = 1 << 20;
 
 impl<P: Platform> Node<'_, P> {
-    /// Lends a client a segment. What was deleted or overwritten makes room at once.
+    /// Lends a client a segment. Deleted and overwritten bytes make room at once.
     pub(crate) fn lend_segment(
         &mut self,
         id: ClientId,
@@ -34,7 +34,7 @@ impl<P: Platform> Node<'_, P> {
         let lent = free.or_else(|| self.lend_in_need(id, min, want));
         let lent = lent.ok_or(FsError::NoSpace)?;
         if lent.tier == Tier::File {
-            // Before anybody can write there: who syncs sees it.
+            // This comes before any client can write there, so that a client that syncs sees it.
             self.open.hub.uses_files.store(1, Ordering::Release);
         }
         if let Some(client) = self.clients.get_mut(id) {
@@ -61,7 +61,7 @@ impl<P: Platform> Node<'_, P> {
         .or_else(|| self.space.grant_gap(id))
     }
 
-    /// Takes back what clients were lent and have not begun to use; but of the one that asks.
+    /// Takes back the unused ends of other clients' segments.
     fn take_tails(&mut self, asks: ClientId) {
         for id in self.clients.ids() {
             let Some(client) = self.clients.get(id).filter(|_| id != asks) else {
@@ -106,7 +106,8 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// A client could not write into a segment, which is of no use to others either.
+    /// Notes that a client could not write into a segment; other clients could not either. Returns
+    /// false if the segment is not lent to this client.
     pub(crate) fn refused(&mut self, id: ClientId, segment: SegmentId) -> bool {
         let client = self.clients.get(id);
         let leases = client.into_iter().flat_map(|client| &client.leases);
@@ -117,16 +118,16 @@ impl<P: Platform> Node<'_, P> {
         held
     }
 
-    /// Does all that may free space.
+    /// Does everything that may free space.
     pub(crate) fn reclaim(&mut self) {
         self.take_all_notes();
         self.harvest_all();
         self.sweep();
     }
 
-    /// A client no longer writes into a segment.
+    /// Ends the lease of a segment that a client no longer writes into.
     pub(crate) fn end_lease(&mut self, id: ClientId, segment: SegmentId) -> bool {
-        // A record in it may be in a cell only.
+        // A record in the segment may be in a cell only.
         self.harvest_client(id);
         let held = self
             .clients
@@ -139,7 +140,7 @@ impl<P: Platform> Node<'_, P> {
         held
     }
 
-    /// Room for statvfs.
+    /// The room for statvfs.
     pub(crate) fn room(&self) -> FsStat {
         let tiers = self.space.usage();
         let counts = self.names.counts();

@@ -1,5 +1,5 @@
-//! Truncations: at a file's home, which erases what is published, and at the nodes that hold the
-//! file, which give up what they wrote and did not publish.
+//! Truncations: at a file's home, which erases published bytes, and at the nodes that hold the
+//! file, which give up their unpublished bytes.
 
 use weir_core::extent::MAX_OFFSET;
 use weir_core::proto::peer::{self, News};
@@ -28,13 +28,13 @@ impl<P: Platform> Cluster<P> {
         self.call(ino.rank(), peer::Truncate { ino, size }).await
     }
 
-    /// Sets the size of a file of this server, everywhere.
+    /// Sets the size of a file of this server, at all nodes.
     pub(in crate::cluster) async fn truncate_at_home(
         &self,
         ino: Ino,
         size: u64,
     ) -> Result<(), FsError> {
-        // A server that is back hears first who holds its files.
+        // A restarted server first hears which servers hold its files.
         self.inner.returning.free((), self.token()).await;
         let _alone = self.hold_in_time(&self.inner.publishing, ino).await?;
         let old = self.published_size(ino);
@@ -47,7 +47,7 @@ impl<P: Platform> Cluster<P> {
         let mut cut = self.cut_everywhere(ino, size).await;
         let cutting = self.inner.files.borrow_mut().cutting.remove(&ino);
         if let Some(cutting) = cutting.filter(|_| cut.is_err()) {
-            // Bytes behind the new end may be left: the file keeps its size, so that the next
+            // Bytes may be left behind the new end: the file keeps its size, so that the next
             // truncation erases them.
             cut = self.raise_published(ino, cutting.old, 0).and(cut);
         }
@@ -55,9 +55,8 @@ impl<P: Platform> Cluster<P> {
         cut
     }
 
-    /// Waits until a file of this server is not being truncated. A node that has given up what it
-    /// wrote must not read what was published before that, if it was published after the first
-    /// erasing.
+    /// Waits until a file of this server is not being truncated. A node that has given up its
+    /// unpublished bytes must not read older bytes that were published after the first erasing.
     pub(super) async fn await_truncation(&self, ino: Ino) -> Result<(), FsError> {
         while self.inner.files.borrow().cutting.contains_key(&ino) {
             drop(self.hold_in_time(&self.inner.publishing, ino).await?);
@@ -74,10 +73,10 @@ impl<P: Platform> Cluster<P> {
             // A publish that could not be sent is not sent later.
             let old = self.published_size(ino).max(self.end_in_flight(ino));
             self.note_behind(ino, old);
-            // Before a node, this one too, gives up what it wrote and did not publish. Otherwise its
-            // programs see there what was published before: if an append makes the file longer
-            // meanwhile, or if this server is killed now and the truncation never ends.
-            // If not all of that can be erased, nobody gives up anything.
+            // Erase before any node, this one too, gives up its unpublished bytes. Otherwise its
+            // programs see the older published bytes there: if an append makes the file longer
+            // meanwhile, or if this server is killed now and the truncation never ends. If not
+            // everything can be erased, no node gives up anything.
             let erased = self.erase_everywhere(ino, size, old).await;
             self.recall_here(ino);
             let erased = erased?;
@@ -90,7 +89,8 @@ impl<P: Platform> Cluster<P> {
             (old, erased)
         };
         let holders = self.holders_of(ino);
-        // Each of these either begins its session later, and is told then, or is a holder now.
+        // Each of these servers either begins its session later, and is told then, or is a holder
+        // now.
         self.note_missed(ino, size, &holders, &self.unheard());
         let number = self.number_of_cut();
         let cut = peer::Cut { ino, size, number };
@@ -124,7 +124,7 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// Gives up what this node wrote to a file of this server behind its new end.
+    /// Gives up this node's unpublished bytes of a file of this server behind its new end.
     fn cut_own(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         self.set_published_size(ino, size)?;
         if let Some(cutting) = self.inner.files.borrow_mut().cutting.get_mut(&ino) {
@@ -135,8 +135,8 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// Where a file ends for readers here, whatever is still said to be behind that: it is being
-    /// erased.
+    /// The offset at which a file ends for readers here. Extents behind it may still be known, but
+    /// are being erased.
     pub(in crate::cluster) fn erased_from(&self, ino: Ino) -> u64 {
         let files = self.inner.files.borrow();
         let cutting = files.cutting.get(&ino).filter(|cutting| cutting.cut_here);
@@ -150,7 +150,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// True if a node that is away held a file of this server.
+    /// Returns true if a node that is away held a file of this server.
     fn is_missed(&self, ino: Ino) -> bool {
         let files = self.inner.files.borrow();
         files
@@ -170,14 +170,14 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// A file was cut at its home, which erases what was published once this is done.
+    /// Cuts a file here, for its home, which erases the published bytes after that.
     pub(in crate::cluster) async fn cut_here(&self, op: &peer::Cut) -> Result<u64, FsError> {
         let ino = op.ino;
         let session = self.session_now(ino.rank());
         // The bytes of a publish under way reach the slices before they are erased.
         let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
-        // The home began anew meanwhile: it knows nothing of this truncation any more, and will erase
-        // nothing for it.
+        // The home was restarted meanwhile: it does not know of this truncation any more, and will
+        // erase nothing for it.
         if self.session_now(ino.rank()) != session {
             return Err(FsError::Unreachable);
         }
@@ -204,7 +204,7 @@ impl<P: Platform> Cluster<P> {
         Ok(end)
     }
 
-    /// Greater than the last one, also of this server before it was killed.
+    /// A number greater than the last one, also than the last one before a restart.
     fn number_of_cut(&self) -> u64 {
         let now = u64::try_from(self.now_ns()).unwrap_or(0);
         let number = now.max(self.inner.cuts.get() + 1);
@@ -212,7 +212,7 @@ impl<P: Platform> Cluster<P> {
         number
     }
 
-    /// A home that was killed may count its truncations anew.
+    /// Forgets the number of the last truncation: a restarted home may begin anew with its numbers.
     pub(in crate::cluster) fn forget_cuts(&self, ino: Ino) {
         if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
             known.cut = 0;

@@ -17,7 +17,7 @@ use crate::cluster::Cluster;
 use crate::node::Platform;
 
 impl<P: Platform> Cluster<P> {
-    /// The maker of a new file of this server may write all of it, if it is raw.
+    /// Grants the maker of a new file of this server all of it, if it is raw.
     pub(in crate::cluster) fn grant_new(&self, maker: Rank, attr: &Attr) -> bool {
         if !is_raw(attr) {
             return false;
@@ -35,7 +35,7 @@ impl<P: Platform> Cluster<P> {
         is_first
     }
 
-    /// Lets a node write bytes of a raw file of this server.
+    /// Grants a node a token for bytes of a raw file of this server.
     pub(in crate::cluster) async fn grant_token(
         &self,
         from: Rank,
@@ -78,7 +78,7 @@ impl<P: Platform> Cluster<P> {
             .or_insert_with(|| Grant::new(Share::none()));
         grant.awaited_until_ns = None;
         match granted {
-            // One that holds more than is kept of it is asked to give up more than it holds.
+            // A node that holds more claims than are recorded is asked to give up the whole file.
             Some(_) if grant.share.is_full() => grant.share = Share::Whole,
             Some(claim) => grant.share.add(claim),
             None => grant.share = Share::Whole,
@@ -86,7 +86,7 @@ impl<P: Platform> Cluster<P> {
         Ok(granted)
     }
 
-    /// Nobody but `writer` believes what it knows of a raw file of this server.
+    /// Ends all leases of a raw file of this server except `writer`'s.
     async fn end_readers(&self, ino: Ino, writer: Rank) {
         if self.is_leased_to_others(ino, writer) {
             self.recall_leases(ino, Some(writer)).await;
@@ -98,7 +98,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// All nodes but the reader's have published what they wrote to a raw file of this server, and
+    /// Makes all nodes except the reader's publish their bytes of a raw file of this server, and
     /// write no more of it without asking.
     pub(in crate::cluster) async fn end_writers(
         &self,
@@ -109,8 +109,8 @@ impl<P: Platform> Cluster<P> {
         self.take_back(ino, &holders).await
     }
 
-    /// Other nodes have published what they wrote to a raw file of this server from `end` on, and
-    /// write no more there without asking.
+    /// Makes other nodes publish their bytes of a raw file of this server from `end` on, and write
+    /// no more there without asking.
     pub(in crate::cluster) async fn end_writes_behind(
         &self,
         ino: Ino,
@@ -126,7 +126,7 @@ impl<P: Platform> Cluster<P> {
         self.take_back(ino, &holders).await
     }
 
-    /// Lets programs of this node read a raw file of this server.
+    /// Allows programs of this node to read a raw file of this server.
     pub(in crate::cluster) async fn read_own(&self, ino: Ino) -> Result<(), FsError> {
         self.inner.returning.free((), self.token()).await;
         let _turn = self.hold_in_time(&self.inner.granting, ino).await?;
@@ -135,15 +135,16 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// True if a node but `from` may write a raw file of this server. This node counts only while a
-    /// program has the file open for writing, or something is not published.
+    /// Returns true if a node other than `from` may write a raw file of this server. This node
+    /// counts only while a program has the file open for writing, or bytes are unpublished.
     pub(in crate::cluster) fn others_write(&self, from: Rank, ino: Ino) -> bool {
         let holders = self.token_holders(ino, from, None);
         let writes = |rank: &Rank| *rank != self.rank() || self.node(|node| node.is_written(ino));
         holders.iter().any(writes)
     }
 
-    /// Which nodes but `from` hold tokens of a file, or may: for bytes of `claim`, or for any.
+    /// The nodes other than `from` that hold, or may hold, tokens of a file: for bytes of `claim`,
+    /// or for any.
     fn token_holders(&self, ino: Ino, from: Rank, claim: Option<&Claim>) -> Vec<Rank> {
         let now_ns = self.now_ns();
         let mut tokens = self.inner.write_tokens.borrow_mut();
@@ -160,7 +161,7 @@ impl<P: Platform> Cluster<P> {
         holders
     }
 
-    /// Has nodes publish what they wrote to a file of this server, and ask before they write more.
+    /// Makes nodes publish their bytes of a file of this server, and ask before they write more.
     async fn take_back(&self, ino: Ino, holders: &[Rank]) -> Result<(), FsError> {
         if holders.is_empty() {
             return Ok(());
@@ -178,7 +179,7 @@ impl<P: Platform> Cluster<P> {
         };
         let news = News::Revoke(peer::Revoke { ino });
         let (own, told) = join(own, self.tell(&others, &news)).await;
-        // Of a node that is not reached nobody knows what it wrote: its token stays.
+        // It is unknown what an unreachable node wrote: its token stays.
         own.and(all_of(told).map(drop))?;
         if let Some(grants) = self.inner.write_tokens.borrow_mut().granted.get_mut(&ino) {
             grants.retain(|rank, _| !holders.contains(rank));
@@ -186,8 +187,8 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// Nodes that write a raw file of this server publish, and may go on writing: for one that asks
-    /// for its attributes.
+    /// Makes nodes that write a raw file of this server publish, for a node that asks for its
+    /// attributes. They may continue to write.
     pub(in crate::cluster) async fn publish_raw(
         &self,
         from: Rank,
@@ -210,7 +211,8 @@ impl<P: Platform> Cluster<P> {
         all_of(self.tell(&others, &news).await).map(drop)
     }
 
-    /// A node writes a file of this server no more, and has published what it wrote.
+    /// Ends the token of a node that writes a file of this server no more, and has published its
+    /// bytes.
     pub(in crate::cluster) fn end_token(&self, ino: Ino, writer: Rank) {
         let mut tokens = self.inner.write_tokens.borrow_mut();
         if writer == self.rank() {
@@ -224,7 +226,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// A node that may write a file of this server is given up; what it wrote is waited for.
+    /// Waits for the bytes of a node that may write a file of this server and is given up.
     pub(in crate::cluster) fn await_token(&self, ino: Ino, writer: Rank) {
         let until_ns = self.now_ns() + AWAITED_NS;
         let mut tokens = self.inner.write_tokens.borrow_mut();
@@ -234,8 +236,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// A server begins a session: it holds no token, but may have to publish what it wrote to
-    /// these files of this server.
+    /// Handles a server that begins a session: it holds no token, but may have to publish its bytes
+    /// of these files of this server.
     pub(in crate::cluster) fn begin_tokens(&self, from: Rank, written: impl Iterator<Item = Ino>) {
         let mut tokens = self.inner.write_tokens.borrow_mut();
         tokens.granted.retain(|_, grants| {

@@ -12,12 +12,13 @@ use crate::cluster::visibility::is_raw;
 use crate::cluster::Cluster;
 use crate::node::Platform;
 
-/// How many times more than a record wishes for is asked for, by how often the token was taken
-/// away of late.
+/// The factor by which a request exceeds the record's wish, by the number of times that the token
+/// was taken away recently.
 const GROWTH: [u64; 3] = [u64::MAX, 256, 16];
 
 impl<P: Platform> Cluster<P> {
-    /// Lets a program of this node write bytes of a raw file; the claim that contains them.
+    /// Gets a token for a program of this node to write bytes of a raw file; returns the claim that
+    /// contains them.
     pub(in crate::cluster) async fn write_token(&self, op: proto::Token) -> Result<Claim, FsError> {
         if !(op.needed.is_sound(MAX_OFFSET) && op.wished.is_sound(MAX_OFFSET)) {
             return Err(FsError::Invalid);
@@ -79,15 +80,16 @@ impl<P: Platform> Cluster<P> {
             drop(tokens);
             self.renew_token_word(ino, local);
         } else {
-            // It held when the home granted it, which is enough for a write that looks again.
+            // The token held when the home granted it, which is enough for a write that checks
+            // again.
             drop(tokens);
             self.node(|node| node.revoke_writes(local));
         }
         Ok(granted.unwrap_or(Claim::range(0, MAX_OFFSET)))
     }
 
-    /// Other nodes have published what they wrote to these bytes of a raw file: what this node does
-    /// to them at their homes comes behind that.
+    /// Makes other nodes publish their bytes in this range of a raw file, so that this node's
+    /// change at the homes comes after them.
     pub(in crate::cluster) async fn end_other_writes(
         &self,
         ino: Ino,
@@ -105,7 +107,7 @@ impl<P: Platform> Cluster<P> {
         self.write_token(op).await.map(drop)
     }
 
-    /// The claim that this node holds and that contains these bytes.
+    /// The claim of this node that contains these bytes.
     fn held_with(&self, ino: Ino, needed: &Claim) -> Option<Claim> {
         let tokens = self.inner.write_tokens.borrow();
         let found = tokens.held.get(&ino)?.claim_with(needed)?;
@@ -117,8 +119,9 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// The claim that this node asks the home for. For a growing record the node asks for all bytes
-    /// behind it; the home grants them up to where another node writes. Each time another node takes
-    /// such a token away, this node asks for fewer bytes, and in the end only for the record's wish.
+    /// behind it; the home grants them up to the bytes that another node writes. Each time another
+    /// node takes such a token away, this node asks for fewer bytes, and in the end only for the
+    /// record's wish.
     fn wish_for(&self, ino: Ino, op: &proto::Token) -> Claim {
         if op.wished.count != 1 || op.wished.end() <= op.needed.end() {
             return op.wished;
@@ -134,7 +137,7 @@ impl<P: Platform> Cluster<P> {
         Claim::range(op.wished.offset, length)
     }
 
-    /// Says to this node's writers of a file what they ask.
+    /// Updates the word that tells this node's writers of a file if they must ask.
     pub(in crate::cluster) fn renew_token_word(&self, ino: Ino, local: Ino) {
         let Ok(attr) = self.node(|node| node.attr_of(local)) else {
             return;
@@ -148,7 +151,7 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| node.set_tokens(local, word));
     }
 
-    /// This node may write nothing of a file any more without asking.
+    /// Gives up this node's token of a file: it writes nothing more without asking.
     pub(in crate::cluster) fn give_up_token(&self, ino: Ino) {
         {
             let mut tokens = self.inner.write_tokens.borrow_mut();
@@ -168,13 +171,13 @@ impl<P: Platform> Cluster<P> {
         });
     }
 
-    /// How often this node gave up tokens: what it was granted by the way, without
-    /// [`Cluster::write_token`], it holds only if that did not change meanwhile.
+    /// The number of times that this node gave up tokens. A token granted without
+    /// [`Cluster::write_token`] is held only if the number did not change meanwhile.
     pub(in crate::cluster) fn revocations(&self) -> u64 {
         self.inner.write_tokens.borrow().revocations
     }
 
-    /// This node may write all of a file that it has made, as was asked for at `asked_ns`.
+    /// Notes that this node may write all of a file that it has made, as requested at `asked_ns`.
     pub(in crate::cluster) fn hold_new(&self, ino: Ino, asked_ns: i64) {
         if ino.rank() == self.rank() || self.believe_lease(ino.rank(), asked_ns) {
             let mut tokens = self.inner.write_tokens.borrow_mut();
@@ -182,9 +185,9 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// A program of this node has closed a file that it wrote: publishes. If nobody else of this
-    /// node writes it, the home is told that its token is given up, which spares the first reader
-    /// elsewhere the wait for that.
+    /// Publishes for a program of this node that closed a file it wrote. If no other program of
+    /// this node writes it, the home is told that the token is given up, which spares the first
+    /// reader elsewhere the wait for that.
     pub(in crate::cluster) async fn close_written(
         &self,
         from: Caller,
@@ -198,14 +201,15 @@ impl<P: Platform> Cluster<P> {
         if !self.node(|node| node.writes_alone(local, id)) {
             return self.flush(ino).await;
         }
-        // No token is asked for meanwhile, which the home would take for the one that ends.
+        // No token is requested meanwhile: the home would take it for the one that ends.
         let _turn = self.hold_in_time(&self.inner.asking_tokens, ino).await?;
         // Other threads may be writing: the program may be at its end, not at a close.
         self.give_up_token(ino);
         self.flush_as(ino, true).await
     }
 
-    /// Another node wants to read a file, or to write bytes that this one holds.
+    /// Gives up this node's token: another node wants to read the file, or to write bytes that this
+    /// one holds.
     pub(in crate::cluster) async fn revoke_here(&self, ino: Ino) -> Result<(), FsError> {
         let now_ns = self.now_ns();
         self.inner
@@ -217,8 +221,8 @@ impl<P: Platform> Cluster<P> {
         self.flush(ino).await
     }
 
-    /// Only raw files have tokens. Of a file that was made raw while this node could not be told, its
-    /// programs hold nothing back any more, and ask before they write.
+    /// Only raw files have tokens. If a file was made raw while this node could not be told, its
+    /// programs now publish what they held back, and ask before they write.
     fn learn_that_raw(&self, ino: Ino) -> Result<(), FsError> {
         let Some(local) = self.local(ino).filter(|local| *local != ino) else {
             return Ok(());
@@ -236,7 +240,7 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// The stand-in of a file ends: nobody of this node has it open.
+    /// Forgets the token of a file whose stand-in ends: no program of this node has it open.
     pub(in crate::cluster) fn forget_held_token(&self, ino: Ino) {
         self.inner.write_tokens.borrow_mut().forget_held(ino);
     }

@@ -3,7 +3,7 @@
 use weir_core::extent::MAX_OFFSET;
 use weir_core::node::claim::Claim;
 
-/// A node that was granted so many claims of a file gives them up before it asks for more.
+/// A node that was granted this many claims of a file gives them up before it asks for more.
 const CLAIMS_MOST: usize = 512;
 
 /// The bytes that a token is for.
@@ -11,7 +11,7 @@ const CLAIMS_MOST: usize = 512;
 pub enum Share {
     /// All of the file.
     Whole,
-    /// These.
+    /// These claims.
     Claims(Vec<Claim>),
 }
 
@@ -21,7 +21,7 @@ impl Share {
         Share::Claims(Vec::new())
     }
 
-    /// Whether some of these bytes may be claimed.
+    /// Returns true if some of these bytes may be claimed.
     pub fn overlaps(&self, claim: &Claim) -> bool {
         match self {
             Share::Whole => true,
@@ -37,7 +37,7 @@ impl Share {
         }
     }
 
-    /// Whether it consists of as many claims as are kept.
+    /// Returns true if it has the maximal number of claims.
     pub fn is_full(&self) -> bool {
         matches!(self, Share::Claims(claims) if claims.len() >= CLAIMS_MOST)
     }
@@ -62,7 +62,7 @@ impl Share {
     }
 }
 
-/// Whether two ranges overlap or lie side by side.
+/// Returns true if two ranges overlap or are adjacent.
 fn touch(a: &Claim, b: &Claim) -> bool {
     a.offset <= b.end() && b.offset <= a.end()
 }
