@@ -82,7 +82,7 @@ pub enum Step {
     Streams(Streams),
     /// Send 64 bytes and wait for them, or send back what comes, over one TCP connection.
     Echo {
-        /// Whom to; `None` to answer.
+        /// The address that the bytes are sent to; `None`: this side answers.
         to: Option<SocketAddr>,
         /// How often.
         trips: u32,

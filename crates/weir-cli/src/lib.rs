@@ -59,8 +59,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Lets a panic of any thread end the process, once its message is written: a server of which a
-/// thread is missing would leave its clients waiting, and one that is gone is come after by another.
+/// Lets a panic of any thread end the process, once its message is written: the clients of
+/// a server without one of its threads would wait, but a new server takes over from one that ended.
 fn end_by_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

@@ -157,7 +157,7 @@ fn a_bundle_has_what_a_bug_report_needs_and_no_secret() {
     assert!(!text.contains("not-for-others"), "{text}");
     assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
 
-    // What is there already is left as it is.
+    // An existing file stays as it is.
     let again = room.run(&["doctor", "--bundle", file.to_str().unwrap()]);
     assert_eq!(again.code, Some(1));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), text);

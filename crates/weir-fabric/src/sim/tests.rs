@@ -1,4 +1,4 @@
-//! What faults may and may not do to calls.
+//! The effects that faults may have on calls, and those that they may not have.
 
 use std::collections::BTreeMap;
 

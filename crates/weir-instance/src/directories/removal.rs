@@ -15,7 +15,7 @@ use crate::mounts;
 pub(super) fn remove(dir: &Path) -> io::Result<()> {
     const TRIES: u32 = 100;
     let mut tries = 0;
-    // What is mounted there is no part of it: a mount whose process and server were killed.
+    // A mount below it, whose process and server were killed, is no part of the directory.
     mounts::clear_below(dir).map_err(io::Error::other)?;
     loop {
         tries += 1;

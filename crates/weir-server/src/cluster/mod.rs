@@ -92,7 +92,7 @@ pub use journal::commit::{Journal, SharedPlace, ShowShared, Visit};
 pub use journal::recover::{stop_clients, Found};
 pub(crate) use locks::table::{Family, Owner as LockHolder, Wish, UNLOCK};
 pub use memory::{ClientMemory, OpenRegion};
-pub use net::{Answer, LogBytes, Lost, Net};
+pub use net::{Answer, LogBytes, Lost, Net, NoOthers};
 pub use peers::session::enclose;
 pub use platform::{Accounts, Identity, Platform, RecoverError, Space, Table};
 

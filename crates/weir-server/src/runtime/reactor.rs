@@ -31,7 +31,7 @@ use super::missed::Missed;
 use super::regions::Instance;
 use super::shelf::OwnSlabs;
 use super::ServerError;
-use crate::cluster::{Answer, Cluster, LogBytes, Lost, Net};
+use crate::cluster::{Answer, Cluster, LogBytes, Lost, Net, NoOthers};
 use crate::node::{Node, SharedPlace, Visit};
 
 /// The interval of publishes, ns.
@@ -113,15 +113,6 @@ impl Carrier {
             Some((driven, _)) => driven.next_event(),
             None => self.fabric.poll(),
         }
-    }
-}
-
-/// The other servers of a server that is the only one.
-struct NoOthers;
-
-impl Net for NoOthers {
-    fn call(&self, to: Rank, _: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
-        Box::pin(std::future::ready(Err(Lost(to))))
     }
 }
 

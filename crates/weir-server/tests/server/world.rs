@@ -8,7 +8,6 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
-use futures_util::future::LocalBoxFuture;
 use futures_util::FutureExt as _;
 use rustix::fd::OwnedFd;
 use weir_core::extent::{ExtentIndex, PieceSource};
@@ -25,7 +24,7 @@ use weir_core::proto::{
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
 use weir_fabric::bulk::Landing;
 use weir_server::arrival::Arrival;
-use weir_server::cluster::{Answer, Cluster, LogBytes, Lost, Net};
+use weir_server::cluster::{Cluster, LogBytes, NoOthers};
 use weir_server::node::{ClientMemory, Identity, Node, OpenRegion, Platform, Space};
 use weir_store::map::{create_sparse, Mapping, Region};
 use weir_store::shm::ShmRecord;
@@ -251,15 +250,6 @@ impl LogBytes for StoreLog {
             ..usize::try_from(end).unwrap_or(usize::MAX);
         out.extend_from_slice(units.bytes.get(range).ok_or(FsError::Invalid)?);
         Ok(())
-    }
-}
-
-/// The other servers of the only server: none.
-struct NoOthers;
-
-impl Net for NoOthers {
-    fn call(&self, to: Rank, _: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
-        Box::pin(std::future::ready(Err(Lost(to))))
     }
 }
 

@@ -179,7 +179,7 @@ impl Crate {
                     });
                 }
                 Some(found) => module = found.module,
-                // What macros define is not seen: the module that should have it.
+                // Items that macros define are not seen: the module that should have them counts.
                 None if is_anchored => {
                     return Some(Resolution {
                         module,
@@ -318,7 +318,7 @@ impl PathCollector<'_> {
             }
             syn::UseTree::Glob(glob) => {
                 self.module.globs.push(before.to_vec());
-                // What a parent's glob brings is counted where it is named.
+                // Items of a parent's glob are counted where they are named.
                 if before.iter().any(|name| name != "super") {
                     self.add(before.to_vec(), line_of(glob.star_token.spans[0]));
                 }

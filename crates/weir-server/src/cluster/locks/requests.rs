@@ -68,16 +68,18 @@ impl<P: Platform> Node<'_, P> {
     }
 
     pub(crate) fn test_wish(&self, from: ClientId, op: &proto::TestLock) -> Result<Wish, FsError> {
-        if op.kind >= UNLOCK || op.start >= op.end {
+        if op.kind == UNLOCK {
             return Err(FsError::Invalid);
         }
-        Ok(Wish {
-            family: Family::Record,
-            owner: self.record_owner(from, op.ofd, op.ino)?,
+        let lock = proto::RecordLock {
+            ino: op.ino,
+            ofd: op.ofd,
             kind: op.kind,
             start: op.start,
             end: op.end,
-        })
+            wait: false,
+        };
+        self.record_wish(from, &lock)
     }
 
     /// The lock that prevents a wish.
