@@ -175,14 +175,7 @@ struct Inner<P: Platform + 'static> {
     snapshot_step: Cell<usize>,
     /// The number of the last truncation of a file of this server.
     cuts: Cell<u64>,
-    /// Names of this server that are being changed.
-    names: Keyed<(Ino, Vec<u8>)>,
-    /// Directories of this server that are being removed.
-    burials: Keyed<Ino>,
-    /// Directories whose stand-ins here are being made or ended.
-    stands: Keyed<Ino>,
-    /// The permit for moving directories (rank 0).
-    moves: Keyed<()>,
+    names: names::NamesState,
     sessions: RefCell<peers::session::Sessions>,
     /// The deadline of the operation whose task runs now, ns since 1970.
     deadline: Cell<Option<i64>>,
@@ -193,7 +186,6 @@ struct Inner<P: Platform + 'static> {
     /// The number of messages of homes about files that have no stand-in here. A stand-in that is
     /// being made may be of such a file, which may be laminated or unnamed by now.
     told_of_unknown: Cell<u64>,
-    moves_of_others: names::moves::Moves,
     /// Servers with which a session is being begun.
     beginning: Keyed<Rank>,
     /// Held until all others know that this server is back.
@@ -208,13 +200,6 @@ struct Inner<P: Platform + 'static> {
     asking_tokens: Keyed<Ino>,
     write_tokens: RefCell<files::tokens::Tokens>,
     leaving: files::leaving::Leaving,
-    dirs: RefCell<names::directories::Dirs>,
-    entries: RefCell<names::entries::Entries>,
-    placements: RefCell<names::placements::Placements>,
-    /// Directories of this server whose entries are being placed.
-    placing: Keyed<Ino>,
-    /// Directories with all entries here that are being split.
-    splitting: Keyed<Ino>,
     files: RefCell<files::stand_ins::Files>,
     shards: RefCell<extents::publish::Shards>,
     maps: RefCell<BTreeMap<Ino, extents::locate::Map>>,
@@ -282,16 +267,12 @@ impl<P: Platform> Cluster<P> {
                 fan_out: Cell::new(placement::tree::FAN_OUT),
                 snapshot_step: Cell::new(SNAPSHOT_RUNS),
                 cuts: Cell::new(0),
-                names: Keyed::default(),
-                burials: Keyed::default(),
-                stands: Keyed::default(),
-                moves: Keyed::default(),
+                names: names::NamesState::new(rank, servers),
                 sessions: RefCell::default(),
                 deadline: Cell::default(),
                 asker: Cell::default(),
                 recalled: Cell::new(0),
                 told_of_unknown: Cell::new(0),
-                moves_of_others: names::moves::Moves::default(),
                 beginning: Keyed::default(),
                 returning: Keyed::default(),
                 publishing: Keyed::default(),
@@ -300,11 +281,6 @@ impl<P: Platform> Cluster<P> {
                 asking_tokens: Keyed::default(),
                 write_tokens: RefCell::default(),
                 leaving: files::leaving::Leaving::default(),
-                dirs: RefCell::new(names::directories::Dirs::new(rank, servers)),
-                entries: RefCell::default(),
-                placements: RefCell::default(),
-                placing: Keyed::default(),
-                splitting: Keyed::default(),
                 files: RefCell::default(),
                 shards: RefCell::default(),
                 maps: RefCell::default(),
@@ -469,7 +445,6 @@ impl<P: Platform> Cluster<P> {
     pub fn peer_gone(&self, rank: Rank) {
         self.end_sessions(rank);
         self.drop_names_of(rank);
-        self.inner.moves.drop_rank(rank);
         self.forget_holder(rank);
         self.forget_known(rank);
         self.drop_locks_of(rank);

@@ -29,8 +29,7 @@ impl<P: Platform> Cluster<P> {
         }
         // The others may know renames of an earlier life by their numbers.
         self.inner.tokens.set(u64::try_from(now_ns).unwrap_or(0));
-        self.inner.moves_of_others.take_up(&mut state);
-        self.inner.placements.borrow_mut().take_up(&mut state);
+        self.inner.names.take_up(&mut state);
         {
             let mut shards = self.inner.shards.borrow_mut();
             shards.indexes = state.kept.into_iter().collect();
@@ -50,11 +49,6 @@ impl<P: Platform> Cluster<P> {
                 }
             }
             shards.answered = state.answered;
-        }
-        {
-            let mut dirs = self.inner.dirs.borrow_mut();
-            dirs.enrolled.extend(state.enrolled);
-            dirs.moved = state.moved.into_iter().collect();
         }
         let stand_ins = self.node(|node| node.file_stand_ins());
         let mut files = self.inner.files.borrow_mut();
@@ -128,26 +122,10 @@ impl<P: Platform> Cluster<P> {
                     files.published_item(*ino).iter().for_each(&mut *visit);
                 })
             }
-            2 => {
-                let dirs = self.inner.dirs.borrow();
-                show_from(dirs.enrolled.range(from.ino..), from, most, |dir, ranks| {
-                    for rank in ranks {
-                        visit(&Item::Enrolled(*dir, *rank));
-                    }
-                })
-            }
-            3 => {
-                let dirs = self.inner.dirs.borrow();
-                show_from(dirs.moved.range(from.ino..), from, most, |dir, name| {
-                    visit(&Item::Moved(*dir, name));
-                })
-            }
-            4 => self.inner.placements.borrow().show_own(from, most, visit),
-            5 => self
-                .inner
-                .placements
-                .borrow()
-                .show_all_here(from, most, visit),
+            2 => self.inner.names.show_enrolled(from, most, visit),
+            3 => self.inner.names.show_moved(from, most, visit),
+            4 => self.inner.names.show_placements(from, most, visit),
+            5 => self.inner.names.show_all_here(from, most, visit),
             _ => return None,
         };
         Some(next.unwrap_or(SharedPlace::of(from.table + 1)))
@@ -201,7 +179,7 @@ impl<P: Platform> Cluster<P> {
         for ((ino, from), publish) in &self.inner.files.borrow().counted {
             visit(&Item::Counted(*ino, *from, *publish));
         }
-        self.inner.moves_of_others.show(visit);
+        self.inner.names.show_renames(visit);
     }
 
     /// Tells all others that this server is back. Operations that must wait for that, and for the

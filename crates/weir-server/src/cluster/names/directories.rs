@@ -7,14 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join_all;
-use weir_core::journal::Item;
+use weir_core::journal::{self, Item};
 use weir_core::names::{Attr, FileType};
 use weir_core::proto::peer::{self, PartOfDir};
 use weir_core::proto::{self, Entry, FsError};
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::journal::shared::show_from;
 use crate::cluster::{Cluster, ROOT};
-use crate::node::Platform;
+use crate::node::{Platform, SharedPlace, Visit};
 
 /// In a readdir cookie, the rank is above this many bits.
 const COOKIE_BITS: u32 = 48;
@@ -23,9 +24,9 @@ const COOKIE_BITS: u32 = 48;
 #[derive(Debug)]
 pub struct Dirs {
     /// For each directory of this server: the other servers that may hold entries of it.
-    pub(in crate::cluster) enrolled: BTreeMap<Ino, BTreeSet<Rank>>,
+    enrolled: BTreeMap<Ino, BTreeSet<Rank>>,
     /// Names of directories whose entry is at another server, for their paths.
-    pub(in crate::cluster) moved: BTreeMap<Ino, Vec<u8>>,
+    moved: BTreeMap<Ino, Vec<u8>>,
 }
 
 impl Dirs {
@@ -45,13 +46,45 @@ impl Dirs {
         let ranks = self.enrolled.get(&dir);
         ranks.into_iter().flatten().copied().collect()
     }
+
+    /// Restores the state from the journal.
+    pub(super) fn take_up(&mut self, state: &mut journal::Cluster) {
+        self.enrolled.extend(std::mem::take(&mut state.enrolled));
+        self.moved = std::mem::take(&mut state.moved).into_iter().collect();
+    }
+
+    /// See [`NamesState::show_enrolled`](super::NamesState::show_enrolled).
+    pub(super) fn show_enrolled(
+        &self,
+        from: SharedPlace,
+        most: usize,
+        visit: Visit<'_>,
+    ) -> Option<SharedPlace> {
+        show_from(self.enrolled.range(from.ino..), from, most, |dir, ranks| {
+            for rank in ranks {
+                visit(&Item::Enrolled(*dir, *rank));
+            }
+        })
+    }
+
+    /// See [`NamesState::show_moved`](super::NamesState::show_moved).
+    pub(super) fn show_moved(
+        &self,
+        from: SharedPlace,
+        most: usize,
+        visit: Visit<'_>,
+    ) -> Option<SharedPlace> {
+        show_from(self.moved.range(from.ino..), from, most, |dir, name| {
+            visit(&Item::Moved(*dir, name));
+        })
+    }
 }
 
 impl<P: Platform> Cluster<P> {
     /// Ensures that entries of `dir` can be made here. The caller holds `stands` for it.
     pub(in crate::cluster) async fn stand_in(&self, dir: Ino) -> Result<(), FsError> {
         if dir.rank() == self.rank() {
-            let buried = self.inner.burials.is_held(&dir);
+            let buried = self.inner.names.burials.is_held(&dir);
             return if buried {
                 Err(FsError::WouldBlock)
             } else {
@@ -71,7 +104,7 @@ impl<P: Platform> Cluster<P> {
             return Err(FsError::Malformed);
         }
         let attr = self.living_dir(dir)?;
-        if self.inner.burials.is_held(&dir) {
+        if self.inner.names.burials.is_held(&dir) {
             return Err(FsError::WouldBlock);
         }
         self.expect_entries(from, dir);
@@ -80,7 +113,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Records that a server may hold entries of a directory of this one.
     pub(in crate::cluster) fn expect_entries(&self, at: Rank, dir: Ino) {
-        let mut dirs = self.inner.dirs.borrow_mut();
+        let mut dirs = self.inner.names.dirs.borrow_mut();
         if at != self.rank() && dirs.enrolled.entry(dir).or_default().insert(at) {
             self.note(&Item::Enrolled(dir, at));
         }
@@ -100,12 +133,12 @@ impl<P: Platform> Cluster<P> {
         if dir == ROOT {
             return Err(FsError::Busy);
         }
-        let _alone = self.inner.burials.hold(dir, self.token()).await;
+        let _alone = self.inner.names.burials.hold(dir, self.token()).await;
         let part = self.node(|node| node.part_of(dir))?;
         if part.entries > 0 {
             return Err(FsError::NotEmpty);
         }
-        let ranks = self.inner.dirs.borrow().of(dir);
+        let ranks = self.inner.names.dirs.borrow().of(dir);
         let asked = ranks
             .iter()
             .map(|rank| self.call(*rank, peer::Retire { dir }));
@@ -114,7 +147,7 @@ impl<P: Platform> Cluster<P> {
         for (rank, answer) in ranks.iter().zip(answers) {
             match answer {
                 Ok(()) => {
-                    let mut dirs = self.inner.dirs.borrow_mut();
+                    let mut dirs = self.inner.names.dirs.borrow_mut();
                     if let Some(enrolled) = dirs.enrolled.get_mut(&dir) {
                         enrolled.remove(rank);
                         self.note(&Item::Retired(dir, *rank));
@@ -125,7 +158,7 @@ impl<P: Platform> Cluster<P> {
         }
         refused?;
         self.node(|node| node.end_dir(dir))?;
-        let mut dirs = self.inner.dirs.borrow_mut();
+        let mut dirs = self.inner.names.dirs.borrow_mut();
         dirs.enrolled.remove(&dir);
         dirs.moved.remove(&dir);
         self.forget_placement(dir);
@@ -134,11 +167,11 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(in crate::cluster) async fn settle(&self, dir: Ino) {
-        self.inner.burials.free(dir, self.token()).await;
+        self.inner.names.burials.free(dir, self.token()).await;
     }
 
     pub(in crate::cluster) async fn retire(&self, dir: Ino) -> Result<(), FsError> {
-        let _alone = self.inner.stands.hold(dir, self.token()).await;
+        let _alone = self.inner.names.stands.hold(dir, self.token()).await;
         self.node(|node| node.known().drop_guard(dir));
         self.node(|node| node.disown_dir(dir))?;
         self.forget_placement(dir);
@@ -147,7 +180,7 @@ impl<P: Platform> Cluster<P> {
 
     pub(in crate::cluster) fn enrolled(&self, dir: Ino) -> Result<Vec<u16>, FsError> {
         self.node(|node| node.part_of(dir))?;
-        let others = self.inner.dirs.borrow().of(dir);
+        let others = self.inner.names.dirs.borrow().of(dir);
         let home = std::iter::once(self.rank());
         let mut ranks: Vec<u16> = home.chain(others).map(|rank| rank.0).collect();
         ranks.sort_unstable();
@@ -164,7 +197,7 @@ impl<P: Platform> Cluster<P> {
 
     /// A directory's attributes, combined from all servers that hold entries of it.
     pub(in crate::cluster) async fn dir_attr(&self, mut attr: Attr) -> Result<Attr, FsError> {
-        let ranks = self.inner.dirs.borrow().of(attr.ino);
+        let ranks = self.inner.names.dirs.borrow().of(attr.ino);
         let asked = ranks
             .into_iter()
             .map(|rank| self.call(rank, peer::Part { dir: attr.ino }));
@@ -188,7 +221,7 @@ impl<P: Platform> Cluster<P> {
     /// Tells the servers that hold entries of a directory its mode and group, which new files in it
     /// may inherit; and the time set on it, before which none of their changes counts.
     pub(in crate::cluster) async fn tell_dir(&self, attr: &Attr, mtime_ns: Option<i64>) {
-        let ranks = self.inner.dirs.borrow().of(attr.ino);
+        let ranks = self.inner.names.dirs.borrow().of(attr.ino);
         let asked = ranks.into_iter().map(|rank| {
             let set = proto::SetAttr {
                 ino: attr.ino,
@@ -244,7 +277,7 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<(), FsError> {
         self.node(|node| node.set_parent(ino, parent))?;
         self.note(&Item::Moved(ino, &name));
-        self.inner.dirs.borrow_mut().moved.insert(ino, name);
+        self.inner.names.dirs.borrow_mut().moved.insert(ino, name);
         Ok(())
     }
 
@@ -259,7 +292,7 @@ impl<P: Platform> Cluster<P> {
             return Ok(Some(found));
         }
         let attr = self.node(|node| node.attr_of(ino))?;
-        let dirs = self.inner.dirs.borrow();
+        let dirs = self.inner.names.dirs.borrow();
         let name = dirs.moved.get(&ino).filter(|_| attr.parent != Ino::NONE);
         Ok(name.map(|name| (attr.parent, name.clone())))
     }

@@ -58,7 +58,7 @@ impl<P: Platform> Cluster<P> {
         }
         let key = (dir, name.clone());
         let recalls = {
-            let entries = self.inner.entries.borrow();
+            let entries = self.inner.names.entries.borrow();
             if let Some((child, home)) = entries.known.get(&key) {
                 self.use_lease(*home);
                 self.show_entry(&key, *child);
@@ -80,7 +80,7 @@ impl<P: Platform> Cluster<P> {
             return Ok(found.what);
         }
         found.may_keep &= self.is_session(home, session) && self.believe_lease(home, asked_ns);
-        let mut entries = self.inner.entries.borrow_mut();
+        let mut entries = self.inner.names.entries.borrow_mut();
         found.may_keep &= entries.recalls == recalls;
         if let Some(child) = found.what.filter(|_| found.may_keep) {
             if entries.known.len() >= KNOWN_MOST {
@@ -121,7 +121,7 @@ impl<P: Platform> Cluster<P> {
         let (dir, name) = (op.dir, op.name);
         let key = (dir, name.clone());
         let what = self.find(peer::Find { dir, name }).await?;
-        let mut entries = self.inner.entries.borrow_mut();
+        let mut entries = self.inner.names.entries.borrow_mut();
         let room = entries.kept.len() < NOTED_MOST || entries.kept.contains_key(&key);
         let asks_still = self.check_session_of(from).is_ok();
         let may_keep = what.is_some() && room && from != self.rank() && asks_still;
@@ -135,7 +135,7 @@ impl<P: Platform> Cluster<P> {
     /// locked.
     pub(in crate::cluster) async fn recall_entry(&self, key: &Key) {
         self.inner.returning.free((), self.token()).await;
-        let Some(ranks) = self.inner.entries.borrow_mut().kept.remove(key) else {
+        let Some(ranks) = self.inner.names.entries.borrow_mut().kept.remove(key) else {
             return;
         };
         let ranks: Vec<Rank> = ranks.into_iter().collect();
@@ -146,7 +146,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(in crate::cluster) fn drop_entry(&self, key: &Key) {
-        let mut entries = self.inner.entries.borrow_mut();
+        let mut entries = self.inner.names.entries.borrow_mut();
         entries.recalls += 1;
         entries.known.remove(key);
         self.node(|node| node.known().drop_entry(key.0, &key.1));
@@ -154,7 +154,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Drops all entries of a server whose session or term has ended.
     pub(in crate::cluster) fn forget_known(&self, of: Rank) {
-        let mut entries = self.inner.entries.borrow_mut();
+        let mut entries = self.inner.names.entries.borrow_mut();
         entries.recalls += 1;
         entries.known.retain(|_, (_, home)| *home != of);
         self.node(|node| node.forget_known());
@@ -162,7 +162,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Forgets the entries that a server keeps: it begins a session, so it keeps none.
     pub(in crate::cluster) fn forget_kept(&self, by: Rank) {
-        let mut entries = self.inner.entries.borrow_mut();
+        let mut entries = self.inner.names.entries.borrow_mut();
         entries.kept.retain(|_, ranks| {
             ranks.remove(&by);
             !ranks.is_empty()

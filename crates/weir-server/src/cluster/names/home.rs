@@ -23,7 +23,7 @@ impl<P: Platform> Cluster<P> {
     /// Finds a name, once no request is changing it.
     pub(in crate::cluster) async fn find(&self, op: peer::Find) -> Result<Option<Child>, FsError> {
         let key = (op.dir, op.name);
-        if self.inner.names.is_held(&key) {
+        if self.inner.names.name_locks.is_held(&key) {
             drop(self.hold_name(&key).await?);
         }
         self.check_home(&key).await?;
@@ -47,7 +47,11 @@ impl<P: Platform> Cluster<P> {
         &self,
         key: &Name,
     ) -> Result<Guard<'_, Name>, FsError> {
-        let locked = self.inner.names.try_hold(key.clone(), self.token());
+        let locked = self
+            .inner
+            .names
+            .name_locks
+            .try_hold(key.clone(), self.token());
         self.in_time(locked).await
     }
 
@@ -116,7 +120,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     async fn try_make(&self, op: &peer::Make) -> Result<Ino, FsError> {
-        let _stand = self.inner.stands.hold(op.dir, self.token()).await;
+        let _stand = self.inner.names.stands.hold(op.dir, self.token()).await;
         self.stand_in(op.dir).await?;
         self.node(|node| node.make(op, owner(op.uid, op.gid)))
     }
@@ -239,7 +243,7 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<(), FsError> {
         loop {
             let tried = {
-                let _stand = self.inner.stands.hold(dir, self.token()).await;
+                let _stand = self.inner.names.stands.hold(dir, self.token()).await;
                 match self.stand_in(dir).await {
                     Ok(()) => self.node(|node| node.enter(dir, name, child)),
                     Err(error) => Err(error),

@@ -17,6 +17,14 @@
 //! | `entries` | names of other servers, kept here |
 //! | `tables` | operations on this server's own tables |
 
+use std::cell::RefCell;
+
+use weir_core::journal;
+use weir_core::types::{Ino, Rank};
+
+use crate::cluster::keyed::Keyed;
+use crate::node::{SharedPlace, Visit};
+
 pub(super) mod directories;
 pub(super) mod entries;
 pub(super) mod home;
@@ -25,3 +33,99 @@ pub(super) mod placements;
 pub(super) mod rename;
 pub(super) mod requests;
 pub(super) mod tables;
+
+/// The state of this room.
+pub(in crate::cluster) struct NamesState {
+    /// Names of this server that are being changed.
+    name_locks: Keyed<(Ino, Vec<u8>)>,
+    /// Directories of this server that are being removed.
+    burials: Keyed<Ino>,
+    /// Directories whose stand-ins here are being made or ended.
+    stands: Keyed<Ino>,
+    /// The permit for moving directories (rank 0).
+    dir_moves: Keyed<()>,
+    renames: moves::Moves,
+    dirs: RefCell<directories::Dirs>,
+    entries: RefCell<entries::Entries>,
+    placements: RefCell<placements::Placements>,
+    /// Directories of this server whose entries are being placed.
+    placing: Keyed<Ino>,
+    /// Directories with all entries here that are being split.
+    splitting: Keyed<Ino>,
+}
+
+impl NamesState {
+    pub(in crate::cluster) fn new(rank: Rank, servers: u16) -> NamesState {
+        NamesState {
+            name_locks: Keyed::default(),
+            burials: Keyed::default(),
+            stands: Keyed::default(),
+            dir_moves: Keyed::default(),
+            renames: moves::Moves::default(),
+            dirs: RefCell::new(directories::Dirs::new(rank, servers)),
+            entries: RefCell::default(),
+            placements: RefCell::default(),
+            placing: Keyed::default(),
+            splitting: Keyed::default(),
+        }
+    }
+
+    /// Requests stop waiting for a locked name until its lock is released.
+    pub(in crate::cluster) fn stick_name(&self, key: &(Ino, Vec<u8>)) {
+        self.name_locks.stick(key);
+    }
+
+    /// Restores the state from the journal.
+    pub(in crate::cluster) fn take_up(&self, state: &mut journal::Cluster) {
+        self.renames.take_up(state);
+        self.placements.borrow_mut().take_up(state);
+        self.dirs.borrow_mut().take_up(state);
+    }
+
+    /// Visits some of the servers that hold entries of this server's directories; returns the
+    /// position to go on from.
+    pub(in crate::cluster) fn show_enrolled(
+        &self,
+        from: SharedPlace,
+        most: usize,
+        visit: Visit<'_>,
+    ) -> Option<SharedPlace> {
+        self.dirs.borrow().show_enrolled(from, most, visit)
+    }
+
+    /// Like [`NamesState::show_enrolled`], for the names of directories whose entry is at another
+    /// server.
+    pub(in crate::cluster) fn show_moved(
+        &self,
+        from: SharedPlace,
+        most: usize,
+        visit: Visit<'_>,
+    ) -> Option<SharedPlace> {
+        self.dirs.borrow().show_moved(from, most, visit)
+    }
+
+    /// Like [`NamesState::show_enrolled`], for the placements of this server's directories.
+    pub(in crate::cluster) fn show_placements(
+        &self,
+        from: SharedPlace,
+        most: usize,
+        visit: Visit<'_>,
+    ) -> Option<SharedPlace> {
+        self.placements.borrow().show_own(from, most, visit)
+    }
+
+    /// Like [`NamesState::show_enrolled`], for the directories that have all their entries here.
+    pub(in crate::cluster) fn show_all_here(
+        &self,
+        from: SharedPlace,
+        most: usize,
+        visit: Visit<'_>,
+    ) -> Option<SharedPlace> {
+        self.placements.borrow().show_all_here(from, most, visit)
+    }
+
+    /// Visits the renames that are under way.
+    pub(in crate::cluster) fn show_renames(&self, visit: Visit<'_>) {
+        self.renames.show(visit);
+    }
+}

@@ -136,14 +136,14 @@ impl<P: Platform> Cluster<P> {
             number: op.token,
         };
         let key = (op.dir, op.name);
-        let locked = self.inner.names.lock(key.clone(), token);
+        let locked = self.inner.names.name_locks.lock(key.clone(), token);
         let locked = async { locked.await.then_some(()).ok_or(FsError::Unreachable) };
         self.in_time(locked).await?;
         if let Err(error) = self.check_home(&key).await {
-            self.inner.names.unlock(&key, token);
+            self.inner.names.name_locks.unlock(&key, token);
             return Err(error);
         }
-        let moves = &self.inner.moves_of_others;
+        let moves = &self.inner.names.renames;
         let going_to = moves.going.borrow().get(&key).map(|(_, to)| to.clone());
         let asked = op.to.as_ref().filter(|_| !op.swaps);
         let asked = asked.map(|to| (to.dir, to.name.clone()));
@@ -168,7 +168,7 @@ impl<P: Platform> Cluster<P> {
                 moves.going.borrow_mut().insert(key, going);
             }
             (Ok(_), _) => {}
-            (Err(_), _) => drop(self.inner.names.unlock(&key, token)),
+            (Err(_), _) => drop(self.inner.names.name_locks.unlock(&key, token)),
         }
         found
     }
@@ -176,7 +176,7 @@ impl<P: Platform> Cluster<P> {
     /// Notes that a request has locked a name and may rely on it: a rename whose lock of the name
     /// was dropped does not take it any more.
     pub(in crate::cluster) fn have_name(&self, key: &Name) {
-        let moves = &self.inner.moves_of_others;
+        let moves = &self.inner.names.renames;
         if let Some((token, _)) = moves.going.borrow_mut().remove(key) {
             moves.overtaken.borrow_mut().insert(token);
         }
@@ -184,7 +184,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Forgets that a rename is to take an old name: it has, or never will.
     fn end_going(&self, key: &Name, token: Token) {
-        let mut going = self.inner.moves_of_others.going.borrow_mut();
+        let mut going = self.inner.names.renames.going.borrow_mut();
         if going.get(key).is_some_and(|(by, _)| *by == token) {
             going.remove(key);
         }
@@ -192,8 +192,8 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if a rename has something left to do with an unlocked name of a directory.
     pub(in crate::cluster) fn has_loose_moves(&self, dir: Ino) -> bool {
-        let moves = &self.inner.moves_of_others;
-        let loose = |name: &Name| name.0 == dir && !self.inner.names.is_held(name);
+        let moves = &self.inner.names.renames;
+        let loose = |name: &Name| name.0 == dir && !self.inner.names.name_locks.is_held(name);
         let changes = moves.changes.borrow();
         let mut changes = changes.values().filter(|change| !change.done);
         moves.locked.borrow().keys().any(loose)
@@ -203,7 +203,7 @@ impl<P: Platform> Cluster<P> {
 
     /// The lock record of a rename for a name that it has not changed yet.
     fn locked_by(&self, key: &Name, token: Token) -> Option<LockedName> {
-        let locked = self.inner.moves_of_others.locked.borrow();
+        let locked = self.inner.names.renames.locked.borrow();
         let its = locked.get(key).filter(|locked| token_of(locked) == token);
         its.cloned()
     }
@@ -211,10 +211,28 @@ impl<P: Platform> Cluster<P> {
     /// Forgets that the rename is to change the name.
     fn forget_locked(&self, key: &Name, token: Token) {
         if self.locked_by(key, token).is_some() {
-            let mut locked = self.inner.moves_of_others.locked.borrow_mut();
+            let mut locked = self.inner.names.renames.locked.borrow_mut();
             locked.remove(key);
             self.note(&Item::Unlocked(key.0, &key.1));
         }
+    }
+
+    /// Gives a server the permit for moving directories.
+    pub(in crate::cluster) async fn lock_dir_moves(
+        &self,
+        from: Rank,
+        number: u64,
+    ) -> Result<(), FsError> {
+        let token = Token { rank: from, number };
+        let locked = self.inner.names.dir_moves.lock((), token);
+        let locked = async { locked.await.then_some(()).ok_or(FsError::Unreachable) };
+        self.in_time(locked).await
+    }
+
+    /// Takes back the permit for moving directories.
+    pub(in crate::cluster) fn unlock_dir_moves(&self, from: Rank, number: u64) {
+        let token = Token { rank: from, number };
+        self.inner.names.dir_moves.unlock(&(), token);
     }
 
     /// Drops a rename's lock of a name. If the leader does not say how the rename ended, that is
@@ -232,13 +250,13 @@ impl<P: Platform> Cluster<P> {
             }
             Left::Later => {}
         }
-        self.inner.names.unlock(key, token);
+        self.inner.names.name_locks.unlock(key, token);
     }
 
-    /// Frees the names that a server had locked, because it is lost or has begun a session. The
+    /// Frees the names and the permit that a server had locked, because it is lost or has begun a session. The
     /// outcome of the renames that it led is found out first.
     pub(in crate::cluster) fn drop_names_of(&self, rank: Rank) {
-        let moves = &self.inner.moves_of_others;
+        let moves = &self.inner.names.renames;
         let locked: Vec<(Name, Token)> = {
             let locked = moves.locked.borrow();
             let its = locked.iter().filter(|(_, locked)| locked.leader == rank);
@@ -255,17 +273,18 @@ impl<P: Platform> Cluster<P> {
         for token in changes {
             self.finish_soon(token);
         }
-        self.inner.names.drop_rank(rank);
+        self.inner.names.name_locks.drop_rank(rank);
+        self.inner.names.dir_moves.drop_rank(rank);
     }
 
     /// Continues the renames that were under way before a restart. Their names are locked from now
     /// on.
     pub(in crate::cluster) fn go_on_with_moves(&self) {
-        let moves = &self.inner.moves_of_others;
+        let moves = &self.inner.names.renames;
         let locked = moves.locked.borrow().clone();
         for (key, locked) in locked {
             let own = self.token();
-            self.inner.names.take(key.clone(), own);
+            self.inner.names.name_locks.take(key.clone(), own);
             self.find_out(key, locked, own, false);
         }
         let changes = moves.changes.borrow().clone();
@@ -277,7 +296,7 @@ impl<P: Platform> Cluster<P> {
                 continue;
             }
             // One of two exchanged names is locked already.
-            self.inner.names.take(key.clone(), own);
+            self.inner.names.name_locks.take(key.clone(), own);
             let this = self.clone();
             self.spawn(async move {
                 let made = this.sticking(&key, this.make_change(token)).await;
@@ -285,7 +304,7 @@ impl<P: Platform> Cluster<P> {
                     tracing::warn!(?key, %error, "a name that was being changed is not");
                     this.end_change(token);
                 }
-                this.inner.names.unlock(&key, own);
+                this.inner.names.name_locks.unlock(&key, own);
                 this.finish_soon(token);
             });
         }
@@ -298,7 +317,7 @@ impl<P: Platform> Cluster<P> {
             return;
         };
         // If the lock is lent, the task that it is lent to finds out the outcome.
-        if self.inner.names.lend(key, token, own) {
+        if self.inner.names.name_locks.lend(key, token, own) {
             self.find_out(key.clone(), locked, own, over);
         }
     }
@@ -311,7 +330,7 @@ impl<P: Platform> Cluster<P> {
             if let Err(error) = this.sticking(&key, ended).await {
                 tracing::error!(?key, %error, "what came of a rename");
             }
-            this.inner.names.give_back(&key, own);
+            this.inner.names.name_locks.give_back(&key, own);
         });
     }
 
@@ -322,7 +341,7 @@ impl<P: Platform> Cluster<P> {
             Either::Left((done, _)) => done,
             Either::Right(((), act)) => {
                 tracing::warn!(?key, "it is not known yet what came of a rename");
-                self.inner.names.stick(key);
+                self.inner.names.name_locks.stick(key);
                 act.await
             }
         }
@@ -389,7 +408,7 @@ impl<P: Platform> Cluster<P> {
             rank: Rank(op.leader),
             number: op.token,
         };
-        let moves = &self.inner.moves_of_others;
+        let moves = &self.inner.names.renames;
         let _changed = moves.changing.hold(token, self.token()).await;
         let made = self.make_change_held(token).await;
         if let Err(error) = made {
@@ -408,14 +427,14 @@ impl<P: Platform> Cluster<P> {
 
     /// Refuses every later request of that rename.
     fn call_off(&self, token: Token) {
-        let mut called_off = self.inner.moves_of_others.called_off.borrow_mut();
+        let mut called_off = self.inner.names.renames.called_off.borrow_mut();
         if called_off.insert(token) {
             self.note(&Item::CalledOff(token.rank, token.number));
         }
     }
 
     fn is_called_off(&self, token: Token) -> bool {
-        let called_off = self.inner.moves_of_others.called_off.borrow();
+        let called_off = self.inner.names.renames.called_off.borrow();
         called_off.contains(&token)
     }
 
@@ -448,7 +467,7 @@ impl<P: Platform> Cluster<P> {
 
     /// A server was restarted: it leads none of its earlier renames any more.
     pub(in crate::cluster) fn forget_called_off(&self, rank: Rank) {
-        let moves = &self.inner.moves_of_others;
+        let moves = &self.inner.names.renames;
         moves.overtaken.borrow_mut().retain(|t| t.rank != rank);
         moves.going.borrow_mut().retain(|_, (t, _)| t.rank != rank);
         let mut called_off = moves.called_off.borrow_mut();
@@ -465,7 +484,7 @@ impl<P: Platform> Cluster<P> {
         token: Token,
         act: impl Future<Output = T>,
     ) -> T {
-        let led = &self.inner.moves_of_others.led;
+        let led = &self.inner.names.renames.led;
         led.borrow_mut().insert(token.number);
         let done = act.await;
         led.borrow_mut().remove(&token.number);
@@ -474,7 +493,7 @@ impl<P: Platform> Cluster<P> {
 
     /// The number below which this server leads no rename.
     pub(in crate::cluster) fn oldest_rename(&self) -> u64 {
-        let led = self.inner.moves_of_others.led.borrow();
+        let led = self.inner.names.renames.led.borrow();
         led.first().copied().unwrap_or(u64::MAX)
     }
 
@@ -488,7 +507,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if that step of a file's rename was done.
     fn has_step(&self, token: Token, op: &peer::Assign) -> bool {
-        let changes = self.inner.moves_of_others.changes.borrow();
+        let changes = self.inner.names.renames.changes.borrow();
         changes.get(&token).is_some_and(|step| {
             is_step(step) && (step.dir, &step.name, step.child) == (op.dir, &op.name, op.child)
         })
@@ -497,7 +516,7 @@ impl<P: Platform> Cluster<P> {
     /// Forgets steps of renames below `number`: their leader says that they have ended.
     pub(in crate::cluster) fn forget_steps(&self, leader: Rank, number: u64) {
         let over: Vec<Token> = {
-            let changes = self.inner.moves_of_others.changes.borrow();
+            let changes = self.inner.names.renames.changes.borrow();
             let its = changes.iter().filter(|(token, step)| {
                 token.rank == leader && token.number < number && is_step(step)
             });
@@ -518,7 +537,7 @@ impl<P: Platform> Cluster<P> {
             number: op.token,
         };
         let key = (op.dir, op.name.clone());
-        let moves = &self.inner.moves_of_others;
+        let moves = &self.inner.names.renames;
         let _changing = moves.changing.hold(token, self.token()).await;
         if op.from.is_some() && self.is_called_off(token) {
             return Err(FsError::Unreachable);
@@ -527,7 +546,7 @@ impl<P: Platform> Cluster<P> {
             return Ok(());
         }
         let own = self.token();
-        if !self.inner.names.lend(&key, token, own) {
+        if !self.inner.names.name_locks.lend(&key, token, own) {
             // The leader seemed lost, and its lock was dropped. The old name's home may be told at
             // any moment that the rename does not happen.
             if op.from.is_some() {
@@ -542,13 +561,13 @@ impl<P: Platform> Cluster<P> {
         // This is done even if the leader is lost.
         let done = self.assign_locked(&key, op, token).await;
         let locked = self.locked_by(&key, token);
-        if self.inner.names.is_lent(&key, own) {
-            self.inner.names.give_back(&key, own);
+        if self.inner.names.name_locks.is_lent(&key, own) {
+            self.inner.names.name_locks.give_back(&key, own);
         } else {
             self.finish_soon(token);
             match locked {
                 Some(locked) => self.find_out(key, locked, own, false),
-                None => self.inner.names.give_back(&key, own),
+                None => self.inner.names.name_locks.give_back(&key, own),
             }
         }
         done
@@ -593,7 +612,7 @@ impl<P: Platform> Cluster<P> {
             drop(name);
             self.reached(to.home).await;
         };
-        let moves = &self.inner.moves_of_others;
+        let moves = &self.inner.names.renames;
         let is_others = moves.overtaken.borrow_mut().remove(&token);
         let done = match name {
             Ok(_) if named == Ok(was) && !is_others => self.assign_locked(key, op, token).await,
@@ -634,20 +653,20 @@ impl<P: Platform> Cluster<P> {
     /// Begins a change: from now on it is made, even if a server is killed.
     pub(in crate::cluster) fn begin_change(&self, token: Token, change: NameChange) {
         self.note(&Item::Changing(token.rank, token.number, change.clone()));
-        let mut changes = self.inner.moves_of_others.changes.borrow_mut();
+        let mut changes = self.inner.names.renames.changes.borrow_mut();
         changes.insert(token, change);
     }
 
     /// Ends a change that has nothing left to do.
     pub(in crate::cluster) fn end_change(&self, token: Token) {
-        let mut changes = self.inner.moves_of_others.changes.borrow_mut();
+        let mut changes = self.inner.names.renames.changes.borrow_mut();
         if changes.remove(&token).is_some() {
             self.note(&Item::ChangeOver(token.rank, token.number));
         }
     }
 
     async fn make_change(&self, token: Token) -> Result<(), FsError> {
-        let moves = &self.inner.moves_of_others;
+        let moves = &self.inner.names.renames;
         let _changing = moves.changing.hold(token, self.token()).await;
         self.make_change_held(token).await
     }
@@ -655,7 +674,7 @@ impl<P: Platform> Cluster<P> {
     /// Makes a change that has begun and is not made yet. The name is locked, by the caller or on
     /// its behalf.
     async fn make_change_held(&self, token: Token) -> Result<(), FsError> {
-        let moves = &self.inner.moves_of_others;
+        let moves = &self.inner.names.renames;
         let change = moves.changes.borrow().get(&token).cloned();
         let Some(mut change) = change.filter(|change| !change.done) else {
             return Ok(());
@@ -689,7 +708,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Requests the second step of a rename whose leader does not say that it was done.
     fn finish_soon(&self, token: Token) {
-        let moves = &self.inner.moves_of_others;
+        let moves = &self.inner.names.renames;
         let is_open = |change: &NameChange| !is_step(change);
         let is_known = moves.changes.borrow().get(&token).is_some_and(is_open);
         if !is_known || !moves.ending.borrow_mut().insert(token) {
@@ -697,7 +716,7 @@ impl<P: Platform> Cluster<P> {
         }
         let this = self.clone();
         self.spawn(async move {
-            let moves = &this.inner.moves_of_others;
+            let moves = &this.inner.names.renames;
             // Wait until the first step is done.
             drop(moves.changing.hold(token, this.token()).await);
             let change = moves.changes.borrow().get(&token).cloned();

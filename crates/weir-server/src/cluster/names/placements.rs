@@ -194,7 +194,7 @@ impl<P: Platform> Cluster<P> {
             }
         };
         {
-            let placements = self.inner.placements.borrow();
+            let placements = self.inner.names.placements.borrow();
             if refused.is_none() && placements.has_all.contains(&dir) {
                 return Ok(Some(home(self.rank())));
             }
@@ -235,11 +235,11 @@ impl<P: Platform> Cluster<P> {
 
     /// Asks a directory's home for its placement, and remembers the answer.
     async fn ask_placement(&self, dir: Ino, query: PlacementQuery) -> Result<Placement, FsError> {
-        let splits = self.inner.placements.borrow().splits;
+        let splits = self.inner.names.placements.borrow().splits;
         let placed = self
             .call(dir.rank(), peer::PlaceEntries { dir, query })
             .await?;
-        let mut placements = self.inner.placements.borrow_mut();
+        let mut placements = self.inner.names.placements.borrow_mut();
         match &placed {
             Placement::At { rank, .. } | Placement::Spread(FirstServer { rank, .. })
                 if rank.0 >= self.inner.servers =>
@@ -278,10 +278,10 @@ impl<P: Platform> Cluster<P> {
         if *dir == ROOT {
             return Some(hashed());
         }
-        if self.inner.splitting.is_held(dir) {
+        if self.inner.names.splitting.is_held(dir) {
             return Some(false);
         }
-        let placements = self.inner.placements.borrow();
+        let placements = self.inner.names.placements.borrow();
         if placements.has_all.contains(dir) {
             return Some(true);
         }
@@ -297,8 +297,8 @@ impl<P: Platform> Cluster<P> {
     /// Returns true if this server has all entries of a directory: a name without an entry here has
     /// none.
     pub(in crate::cluster) fn has_all_entries(&self, dir: Ino) -> bool {
-        let placements = self.inner.placements.borrow();
-        placements.has_all.contains(&dir) && !self.inner.splitting.is_held(&dir)
+        let placements = self.inner.names.placements.borrow();
+        placements.has_all.contains(&dir) && !self.inner.names.splitting.is_held(&dir)
     }
 
     /// Refuses another server's new name if the directory has all its entries here and is to be
@@ -321,7 +321,7 @@ impl<P: Platform> Cluster<P> {
         from: Rank,
         op: peer::PlaceEntries,
     ) -> Result<Placement, FsError> {
-        let (dir, placing) = (op.dir, &self.inner.placing);
+        let (dir, placing) = (op.dir, &self.inner.names.placing);
         if matches!(op.query, PlacementQuery::Make | PlacementQuery::Split) {
             self.settle(dir).await;
         }
@@ -353,17 +353,17 @@ impl<P: Platform> Cluster<P> {
             (placed, _) => return Ok(placed),
         };
         self.note(&Item::Placed(dir, placed.clone()));
-        let mut placements = self.inner.placements.borrow_mut();
+        let mut placements = self.inner.names.placements.borrow_mut();
         placements.own.insert(dir, placed.clone());
         Ok(placed)
     }
 
     fn current_placement(&self, dir: Ino) -> Placement {
-        match self.inner.placements.borrow().own.get(&dir) {
+        match self.inner.names.placements.borrow().own.get(&dir) {
             None => Placement::Unused,
             Some(Placement::At { rank, .. }) => Placement::At {
                 rank: *rank,
-                splitting: self.inner.placing.is_held(&dir),
+                splitting: self.inner.names.placing.is_held(&dir),
             },
             Some(placed) => placed.clone(),
         }
@@ -374,10 +374,10 @@ impl<P: Platform> Cluster<P> {
         &self,
         dir: Ino,
     ) -> Result<Option<Vec<u64>>, FsError> {
-        self.inner.placements.borrow_mut().splits += 1;
-        let _splitting = self.hold_in_time(&self.inner.splitting, dir).await?;
+        self.inner.names.placements.borrow_mut().splits += 1;
+        let _splitting = self.hold_in_time(&self.inner.names.splitting, dir).await?;
         let quiet = async {
-            let names = &self.inner.names;
+            let names = &self.inner.names.name_locks;
             while let Some(key) = names.first_held(|(of, _)| *of == dir) {
                 // A stuck lock has no queue, so it is polled.
                 if names.try_hold(key, self.token()).await.is_err() {
@@ -392,7 +392,7 @@ impl<P: Platform> Cluster<P> {
         }
         let names = self.node(|node| node.names_of(dir));
         let hashes = names.iter().map(|name| hash_of_name(dir, name));
-        let mut placements = self.inner.placements.borrow_mut();
+        let mut placements = self.inner.names.placements.borrow_mut();
         if placements.has_all.remove(&dir) {
             self.note(&Item::HasAll(dir, false));
         }
@@ -404,7 +404,7 @@ impl<P: Platform> Cluster<P> {
     /// Forgets the placement of a directory that is gone, or of which this server holds no entry
     /// any more.
     pub(in crate::cluster) fn forget_placement(&self, dir: Ino) {
-        let mut placements = self.inner.placements.borrow_mut();
+        let mut placements = self.inner.names.placements.borrow_mut();
         placements.forget(dir);
         if placements.has_all.remove(&dir) {
             self.note(&Item::HasAll(dir, false));

@@ -293,7 +293,7 @@ impl<P: Platform> Cluster<P> {
             let number = token.number;
             return outcome.late(move || {
                 for key in &keys {
-                    this.inner.names.stick(key);
+                    this.inner.names.name_locks.stick(key);
                 }
                 let this = this.clone();
                 this.clone().spawn(async move {

@@ -164,22 +164,11 @@ impl<P: Platform> Handler for Asked<'_, P> {
     }
 
     async fn lock_moves(&self, from: Rank, op: LockMoves) -> Result<(), FsError> {
-        let token = Token {
-            rank: from,
-            number: op.token,
-        };
-        let cluster = self.cluster;
-        let locked = cluster.inner.moves.lock((), token);
-        let locked = async { locked.await.then_some(()).ok_or(FsError::Unreachable) };
-        cluster.in_time(locked).await
+        self.cluster.lock_dir_moves(from, op.token).await
     }
 
     async fn unlock_moves(&self, from: Rank, op: UnlockMoves) -> Result<(), FsError> {
-        let token = Token {
-            rank: from,
-            number: op.token,
-        };
-        self.cluster.inner.moves.unlock(&(), token);
+        self.cluster.unlock_dir_moves(from, op.token);
         Ok(())
     }
 

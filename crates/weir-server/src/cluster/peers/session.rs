@@ -172,7 +172,7 @@ impl Outcome {
         key: (Ino, Vec<u8>),
     ) -> Outcome {
         let cluster = cluster.clone();
-        self.late(move || cluster.inner.names.stick(&key))
+        self.late(move || cluster.inner.names.stick_name(&key))
     }
 
     /// Adds an action for the case that the outcome is not known in time.
@@ -415,7 +415,6 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) fn begun(&self, from: Rank, op: peer::Begin) -> Vec<(Ino, u64)> {
         self.drop_names_of(from);
         self.forget_steps(from, op.renames_since);
-        self.inner.moves.drop_rank(from);
         let held: BTreeSet<Ino> = op.held.iter().map(|(ino, _)| *ino).collect();
         let mut cuts = self.keep_held(from, &held);
         let written = op.held.iter().filter(|(_, write)| *write);
