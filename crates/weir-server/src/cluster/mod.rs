@@ -203,10 +203,8 @@ struct Inner<P: Platform + 'static> {
     files: RefCell<files::stand_ins::Files>,
     shards: RefCell<extents::publish::Shards>,
     maps: RefCell<BTreeMap<Ino, extents::locate::Map>>,
-    fetches: RefCell<reads::fetch::Fetches<P::Memory>>,
-    locks: RefCell<locks::homes::LocksElsewhere>,
-    /// Locks of this node's owners that are being returned to other homes.
-    locks_given_back: Keyed<(Ino, peer::LockOwner)>,
+    reads: reads::ReadsState<P::Memory>,
+    locks: locks::LocksState,
     paths: RefCell<files::sharing::Paths>,
     becoming_raw: files::sharing::BecomingRaw,
     findings: RefCell<Vec<Finding>>,
@@ -219,7 +217,6 @@ struct Inner<P: Platform + 'static> {
     unheard: RefCell<BTreeMap<Rank, i64>>,
     /// Files of this server whose writers are being told to ask for the positions of appends.
     sharing: Keyed<Ino>,
-    missing: RefCell<reads::missing::Missing>,
     asked: RefCell<HashMap<&'static str, u64>>,
     moved: Cell<Moved>,
 }
@@ -243,18 +240,7 @@ impl<P: Platform> Cluster<P> {
         spawn: impl Fn(LocalBoxFuture<'static, ()>) + 'static,
     ) -> Cluster<P> {
         node.borrow_mut().join(ROOT);
-        let fetches = {
-            let node = node.borrow();
-            let platform = node.platform();
-            // A server without others receives no bytes.
-            let first = if servers > 1 {
-                reads::fetch::POOL_FIRST
-            } else {
-                0
-            };
-            let present = platform.present(Table::Pool, first);
-            reads::fetch::Fetches::new(platform.pool_bytes(), present)
-        };
+        let reads = reads::ReadsState::new(node.borrow().platform(), servers > 1);
         Cluster {
             inner: Rc::new(Inner {
                 rank,
@@ -284,9 +270,8 @@ impl<P: Platform> Cluster<P> {
                 files: RefCell::default(),
                 shards: RefCell::default(),
                 maps: RefCell::default(),
-                fetches: RefCell::new(fetches),
-                locks: RefCell::default(),
-                locks_given_back: Keyed::default(),
+                reads,
+                locks: locks::LocksState::default(),
                 paths: RefCell::default(),
                 becoming_raw: files::sharing::BecomingRaw::default(),
                 findings: RefCell::default(),
@@ -294,7 +279,6 @@ impl<P: Platform> Cluster<P> {
                 shared_appends: RefCell::default(),
                 unheard: RefCell::default(),
                 sharing: Keyed::default(),
-                missing: RefCell::default(),
                 asked: RefCell::default(),
                 moved: Cell::default(),
             }),

@@ -140,16 +140,20 @@ impl<P: Platform> Cluster<P> {
         if wish.kind == UNLOCK {
             return self.unlock_elsewhere(ino, wish).await;
         }
-        let (given_back, key) = (&self.inner.locks_given_back, (ino, wish.owner));
+        let (given_back, key) = (&self.inner.locks.giving_back, (ino, wish.owner));
         if given_back.is_held(&key) {
             self.session_in_time(home).await?;
             drop(self.hold_in_time(given_back, key).await?);
         }
-        self.inner.locks.borrow_mut().held_by(ino, wish.owner);
+        self.inner
+            .locks
+            .elsewhere
+            .borrow_mut()
+            .held_by(ino, wish.owner);
         let number = self.token().number;
         let done = self.call(home, peer::Lock { ino, wish, number }).await;
         let bytes = Bytes::from(&wish);
-        let mut locks = self.inner.locks.borrow_mut();
+        let mut locks = self.inner.locks.elsewhere.borrow_mut();
         // Once more: if the owner died meanwhile, its end may have been told too early.
         let held = locks.held_by(ino, wish.owner);
         match done {
@@ -172,7 +176,7 @@ impl<P: Platform> Cluster<P> {
     async fn unlock_elsewhere(&self, ino: Ino, wish: LockWish) -> Result<(), FsError> {
         let home = ino.rank();
         let has_asked = {
-            let locks = self.inner.locks.borrow();
+            let locks = self.inner.locks.elsewhere.borrow();
             let owners = locks.owners.get(&ino);
             owners.is_some_and(|owners| owners.contains_key(&wish.owner))
         };
@@ -193,7 +197,7 @@ impl<P: Platform> Cluster<P> {
         number: u64,
     ) -> oneshot::Receiver<Result<(), FsError>> {
         let bytes = Bytes::from(&wish);
-        let mut locks = self.inner.locks.borrow_mut();
+        let mut locks = self.inner.locks.elsewhere.borrow_mut();
         let held = locks.owners.get_mut(&ino);
         if let Some(held) = held.and_then(|owners| owners.get_mut(&wish.owner)) {
             held.retain(|one| !bytes.contains(one));
@@ -203,9 +207,9 @@ impl<P: Platform> Cluster<P> {
         if !self.is_asked_enough(ino.rank()) {
             let (this, key, token) = (self.clone(), (ino, wish.owner), self.token());
             // If no task has the turn, this one has it before the owner asks for anything else.
-            self.inner.locks_given_back.take(key, token);
+            self.inner.locks.giving_back.take(key, token);
             self.spawn(async move {
-                let _turn = this.inner.locks_given_back.hold(key, token).await;
+                let _turn = this.inner.locks.giving_back.hold(key, token).await;
                 let op = peer::Lock { ino, wish, number };
                 // A home that was restarted has no locks.
                 let told = this.surely_told(ino.rank(), op).await;
@@ -225,10 +229,17 @@ impl<P: Platform> Cluster<P> {
         let request = (from, op.number);
         if unlocks && op.number > 0 {
             let until_ns = self.now_ns() + TAKEN_BACK_TIMES * self.longest();
-            let mut locks = self.inner.locks.borrow_mut();
+            let mut locks = self.inner.locks.elsewhere.borrow_mut();
             locks.taken_back.insert(request, until_ns);
         }
-        let is_taken_back = || self.inner.locks.borrow().taken_back.contains_key(&request);
+        let is_taken_back = || {
+            self.inner
+                .locks
+                .elsewhere
+                .borrow()
+                .taken_back
+                .contains_key(&request)
+        };
         // This server may lose the asker while it tells others that the file is raw. The asker's
         // successor knows nothing of the lock and would never give it back.
         let is_void = || is_taken_back() || self.check_session_of(from).is_err();
@@ -271,7 +282,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(in crate::cluster) fn dead_owners(&self, ino: Ino) -> Vec<LockOwner> {
-        let locks = self.inner.locks.borrow();
+        let locks = self.inner.locks.elsewhere.borrow();
         let node = self.inner.node.borrow();
         let owners = locks.owners.get(&ino).into_iter().flatten();
         let owners = owners.map(|(owner, _)| *owner);
@@ -303,7 +314,7 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| {
             node.drop_remote_locks(|owner| matches!(owner, Owner::Remote(of, _) if of == rank.0));
         });
-        let mut locks = self.inner.locks.borrow_mut();
+        let mut locks = self.inner.locks.elsewhere.borrow_mut();
         // The lost server does not know of any lock that it granted either.
         for (_, owners) in locks
             .owners
@@ -319,7 +330,7 @@ impl<P: Platform> Cluster<P> {
         let mut dead: Vec<(Ino, Vec<LockOwner>)> = Vec::new();
         {
             let now_ns = self.now_ns();
-            let mut locks = self.inner.locks.borrow_mut();
+            let mut locks = self.inner.locks.elsewhere.borrow_mut();
             locks.taken_back.retain(|_, until_ns| now_ns < *until_ns);
             let node = self.inner.node.borrow();
             locks.owners.retain(|ino, owners| {
@@ -346,7 +357,7 @@ impl<P: Platform> Cluster<P> {
                 // Before another owner with that number asks.
                 let turn = |owner: &LockOwner| {
                     let key = (ino, *owner);
-                    this.inner.locks_given_back.hold(key, this.token())
+                    this.inner.locks.giving_back.hold(key, this.token())
                 };
                 let _turns = join_all(owners.iter().map(turn)).await;
                 // A home that was restarted has no locks.
@@ -355,7 +366,7 @@ impl<P: Platform> Cluster<P> {
                     owners: owners.clone(),
                 };
                 let _ = this.surely(ino.rank(), drop_locks).await;
-                let mut locks = this.inner.locks.borrow_mut();
+                let mut locks = this.inner.locks.elsewhere.borrow_mut();
                 if let Some(dropping) = locks.dropping.get_mut(&ino) {
                     dropping.retain(|owner| !owners.contains(owner));
                     if dropping.is_empty() {
@@ -367,7 +378,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(in crate::cluster) fn has_locks_elsewhere(&self) -> bool {
-        !self.inner.locks.borrow().owners.is_empty()
+        !self.inner.locks.elsewhere.borrow().owners.is_empty()
     }
 }
 

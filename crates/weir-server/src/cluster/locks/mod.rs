@@ -13,6 +13,21 @@
 //! | `requests` | requests of this node's owners, and their waiting |
 //! | `homes` | locks of other servers' files, and for other nodes' owners |
 
+use std::cell::RefCell;
+
+use weir_core::proto::peer::LockOwner;
+use weir_core::types::Ino;
+
+use crate::cluster::keyed::Keyed;
+
 pub(super) mod homes;
 pub(super) mod requests;
 pub(super) mod table;
+
+/// The state of this room that concerns locks at several servers.
+#[derive(Default)]
+pub(in crate::cluster) struct LocksState {
+    elsewhere: RefCell<homes::LocksElsewhere>,
+    /// Locks of this node's owners that are being returned to other homes.
+    giving_back: Keyed<(Ino, LockOwner)>,
+}

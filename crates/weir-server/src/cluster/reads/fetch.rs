@@ -34,7 +34,7 @@ use crate::node::{ClientMemory, Platform, Table};
 
 /// The bytes of the pool that have memory from the beginning, so that reads go on when other
 /// programs fill the file system.
-pub(in crate::cluster) const POOL_FIRST: usize = 2 << 20;
+pub(super) const POOL_FIRST: usize = 2 << 20;
 /// Bytes of laminated files are kept in at most one part in this many of the pool: a half.
 const KEPT_SHARE: u64 = 2;
 
@@ -200,7 +200,12 @@ impl<P: Platform> Cluster<P> {
                 return Ok(landings);
             }
             let (room, found) = oneshot::channel();
-            self.inner.fetches.borrow_mut().waiting.push_back(room);
+            self.inner
+                .reads
+                .fetches
+                .borrow_mut()
+                .waiting
+                .push_back(room);
             // The sender is dropped only with the server.
             let _ = found.await;
         }
@@ -240,14 +245,14 @@ impl<P: Platform> Cluster<P> {
         read: &Read,
     ) -> Result<Option<Way>, FsError> {
         let Some((slot, at)) = self.find_room(id, client, read) else {
-            let fits = self.inner.fetches.borrow().pool.may_fit(read.bytes);
+            let fits = self.inner.reads.fetches.borrow().pool.may_fit(read.bytes);
             return if fits {
                 Ok(None)
             } else {
                 Err(FsError::NoSpace)
             };
         };
-        let mut fetches = self.inner.fetches.borrow_mut();
+        let mut fetches = self.inner.reads.fetches.borrow_mut();
         let fetches = &mut *fetches;
         // A serial has 30 bits.
         fetches.next_serial = (fetches.next_serial + 1) & (u32::MAX >> 2);
@@ -296,7 +301,7 @@ impl<P: Platform> Cluster<P> {
     /// Lends a slot of the client and the kept place that has the bytes of a read, if both exist.
     fn lend_kept(&self, id: ClientId, client: &Arc<P::Memory>, read: &Read) -> Option<Landing> {
         let ino = read.keep?;
-        let mut fetches = self.inner.fetches.borrow_mut();
+        let mut fetches = self.inner.reads.fetches.borrow_mut();
         let Fetches {
             pool,
             kept,
@@ -333,7 +338,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Finds a free slot of the client, and takes a place for it.
     fn find_room(&self, id: ClientId, client: &Arc<P::Memory>, read: &Read) -> Option<(u16, u32)> {
-        let mut fetches = self.inner.fetches.borrow_mut();
+        let mut fetches = self.inner.reads.fetches.borrow_mut();
         let Fetches {
             pool, kept, lent, ..
         } = &mut *fetches;
@@ -414,7 +419,7 @@ impl<P: Platform> Cluster<P> {
     /// Wakes the tasks that wait for a place, so that they look again. Returns true if there were
     /// any. The runtime calls this from time to time while [`Cluster::awaits_room`].
     pub fn look_for_room(&self) -> bool {
-        let waiting = std::mem::take(&mut self.inner.fetches.borrow_mut().waiting);
+        let waiting = std::mem::take(&mut self.inner.reads.fetches.borrow_mut().waiting);
         let any = !waiting.is_empty();
         for one in waiting {
             let _ = one.send(());
@@ -424,19 +429,19 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if a task waits for a place in the pool.
     pub fn awaits_room(&self) -> bool {
-        !self.inner.fetches.borrow().waiting.is_empty()
+        !self.inner.reads.fetches.borrow().waiting.is_empty()
     }
 
     /// The bytes of the pool that are lent, and the bytes of the whole pool.
     pub fn pool_use(&self) -> (usize, usize) {
-        let fetches = self.inner.fetches.borrow();
+        let fetches = self.inner.reads.fetches.borrow();
         (fetches.pool.used_bytes(), fetches.pool.bytes())
     }
 
     /// The bytes of laminated files that are kept in the pool, and the number of reads that they
     /// saved.
     pub fn kept(&self) -> (u64, u64) {
-        let fetches = self.inner.fetches.borrow();
+        let fetches = self.inner.reads.fetches.borrow();
         (fetches.kept.bytes(), fetches.kept.hits())
     }
 }

@@ -52,7 +52,7 @@ impl<P: Platform> Cluster<P> {
         landing: Box<dyn bulk::Landing>,
     ) -> Box<dyn bulk::Landing> {
         let file = (self.global(ino), from);
-        let found = Arc::clone(&self.inner.missing.borrow().found);
+        let found = Arc::clone(&self.inner.reads.missing.borrow().found);
         watched(landing, move |all| {
             if !all {
                 let mut found = of(&found);
@@ -66,7 +66,7 @@ impl<P: Platform> Cluster<P> {
     /// Notes that a program of this node cannot read a file that it has open, because its home
     /// cannot be reached.
     pub(in crate::cluster) fn miss_file(&self, ino: Ino) {
-        let missing = self.inner.missing.borrow();
+        let missing = self.inner.reads.missing.borrow();
         let mut found = of(&missing.found);
         if self.is_given_up(ino.rank()) && found.len() < MOST {
             found.insert((ino, ino.rank()));
@@ -75,15 +75,15 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if there is something to tell.
     pub(in crate::cluster) fn has_missing(&self) -> bool {
-        !of(&self.inner.missing.borrow().found).is_empty()
+        !of(&self.inner.reads.missing.borrow().found).is_empty()
     }
 
     /// Logs the files whose bytes did not come since the last call.
     pub(in crate::cluster) fn tell_of_missing(&self) {
-        let found = std::mem::take(&mut *of(&self.inner.missing.borrow().found));
+        let found = std::mem::take(&mut *of(&self.inner.reads.missing.borrow().found));
         for file in found {
-            let told = self.inner.missing.borrow().told.len();
-            if told > MOST || !self.inner.missing.borrow_mut().told.insert(file) {
+            let told = self.inner.reads.missing.borrow().told.len();
+            if told > MOST || !self.inner.reads.missing.borrow_mut().told.insert(file) {
                 continue;
             }
             if told == MOST {
@@ -111,10 +111,22 @@ impl<P: Platform> Cluster<P> {
     /// published.
     pub(in crate::cluster) fn tell_of_publishing(&self, ino: Ino, done: Result<(), FsError>) {
         let Err(error) = done else {
-            self.inner.missing.borrow_mut().unpublished.remove(&ino);
+            self.inner
+                .reads
+                .missing
+                .borrow_mut()
+                .unpublished
+                .remove(&ino);
             return;
         };
-        if !self.inner.missing.borrow_mut().unpublished.insert(ino) {
+        if !self
+            .inner
+            .reads
+            .missing
+            .borrow_mut()
+            .unpublished
+            .insert(ino)
+        {
             return;
         }
         let this = self.clone();
@@ -136,7 +148,7 @@ impl<P: Platform> Cluster<P> {
         if ino.rank() == self.rank() {
             return;
         }
-        let names = &mut self.inner.missing.borrow_mut().names;
+        let names = &mut self.inner.reads.missing.borrow_mut().names;
         if names.len() >= FOUND_MOST {
             names.clear();
         }
@@ -148,7 +160,7 @@ impl<P: Platform> Cluster<P> {
         if !self.is_given_up(ino.rank()) {
             return self.path_of_file(ino).await;
         }
-        let found = self.inner.missing.borrow().names.get(&ino).cloned();
+        let found = self.inner.reads.missing.borrow().names.get(&ino).cloned();
         if let Some((dir, name)) = found {
             if let Ok(dir) = self.path_of(dir).await {
                 return String::from_utf8_lossy(&join(&dir, &name)).into_owned();
@@ -160,7 +172,7 @@ impl<P: Platform> Cluster<P> {
 
     /// A server can be reached again: later failures to read from it are logged anew.
     pub(in crate::cluster) fn expect_again(&self, rank: Rank) {
-        let mut missing = self.inner.missing.borrow_mut();
+        let mut missing = self.inner.reads.missing.borrow_mut();
         missing.told.retain(|(_, from)| *from != rank);
     }
 }

@@ -14,8 +14,31 @@
 //! | `kept` | bytes of laminated files, for other clients of the node |
 //! | `missing` | messages about files that a lost server keeps |
 
+use std::cell::RefCell;
+
+use crate::node::{Platform, Table};
+
 pub mod arrival;
 pub(super) mod fetch;
 pub(super) mod kept;
 pub(super) mod missing;
 pub(super) mod pool;
+
+/// The state of this room.
+pub(in crate::cluster) struct ReadsState<M> {
+    fetches: RefCell<fetch::Fetches<M>>,
+    missing: RefCell<missing::Missing>,
+}
+
+impl<M> ReadsState<M> {
+    /// A server without others receives no bytes.
+    pub(in crate::cluster) fn new(platform: &impl Platform, has_others: bool) -> ReadsState<M> {
+        let first = if has_others { fetch::POOL_FIRST } else { 0 };
+        let present = platform.present(Table::Pool, first);
+        let fetches = fetch::Fetches::new(platform.pool_bytes(), present);
+        ReadsState {
+            fetches: RefCell::new(fetches),
+            missing: RefCell::default(),
+        }
+    }
+}
