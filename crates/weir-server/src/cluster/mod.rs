@@ -68,7 +68,6 @@ use futures_util::future::LocalBoxFuture;
 use weir_core::journal::Given;
 use weir_core::names::{Owner, Reach, Shard};
 use weir_core::node::region::set_bits;
-use weir_core::placement;
 use weir_core::proto::audit::Finding;
 use weir_core::proto::peer::{self, PeerOperation};
 use weir_core::proto::{self, Caller, FsError};
@@ -87,7 +86,6 @@ use peers::session::Admitted;
 use slots::Slots;
 
 pub(crate) use extents::ranges::{few_or_wanted, FEW_RUNS, MAX_RUNS};
-use journal::commit::RUNS as SNAPSHOT_RUNS;
 pub use journal::commit::{Journal, SharedPlace, ShowShared, Visit};
 pub use journal::recover::{stop_clients, Found};
 pub(crate) use locks::table::{Family, Owner as LockHolder, Wish, UNLOCK};
@@ -169,27 +167,16 @@ struct Inner<P: Platform + 'static> {
     log: Rc<dyn LogBytes>,
     spawn: Box<dyn Fn(LocalBoxFuture<'static, ()>)>,
     tokens: Cell<u64>,
-    /// The most servers that this one tells something itself; it tells more through a tree.
-    fan_out: Cell<u32>,
-    /// Entries or runs that a step of a snapshot shows.
-    snapshot_step: Cell<usize>,
     /// The number of the last truncation of a file of this server.
     cuts: Cell<u64>,
     names: names::NamesState,
-    sessions: RefCell<peers::session::Sessions>,
-    /// The deadline of the operation whose task runs now, ns since 1970.
-    deadline: Cell<Option<i64>>,
-    /// The server that asked for the work of the task that runs now, and its session.
-    asker: Cell<Option<(Rank, u64)>>,
+    peers: peers::PeersState,
+    journal: journal::JournalState,
     /// The number of recalls here, of any file.
     recalled: Cell<u64>,
     /// The number of messages of homes about files that have no stand-in here. A stand-in that is
     /// being made may be of such a file, which may be laminated or unnamed by now.
     told_of_unknown: Cell<u64>,
-    /// Servers with which a session is being begun.
-    beginning: Keyed<Rank>,
-    /// Held until all others know that this server is back.
-    returning: Keyed<()>,
     /// Files of this server that are being cut.
     publishing: Keyed<Ino>,
     /// Files that are being published from here.
@@ -217,17 +204,6 @@ struct Inner<P: Platform + 'static> {
     unheard: RefCell<BTreeMap<Rank, i64>>,
     /// Files of this server whose writers are being told to ask for the positions of appends.
     sharing: Keyed<Ino>,
-    asked: RefCell<HashMap<&'static str, u64>>,
-    moved: Cell<Moved>,
-}
-
-/// Counts of this server's requests to others.
-#[derive(Clone, Copy, Debug, Default)]
-struct Moved {
-    /// Requests.
-    calls: u64,
-    /// Bytes of requests and replies, and of logs, without the overhead of a transport.
-    bytes: u64,
 }
 
 impl<P: Platform> Cluster<P> {
@@ -250,17 +226,12 @@ impl<P: Platform> Cluster<P> {
                 log,
                 spawn: Box::new(spawn),
                 tokens: Cell::new(0),
-                fan_out: Cell::new(placement::tree::FAN_OUT),
-                snapshot_step: Cell::new(SNAPSHOT_RUNS),
                 cuts: Cell::new(0),
                 names: names::NamesState::new(rank, servers),
-                sessions: RefCell::default(),
-                deadline: Cell::default(),
-                asker: Cell::default(),
+                peers: peers::PeersState::default(),
+                journal: journal::JournalState::default(),
                 recalled: Cell::new(0),
                 told_of_unknown: Cell::new(0),
-                beginning: Keyed::default(),
-                returning: Keyed::default(),
                 publishing: Keyed::default(),
                 publishing_here: Keyed::default(),
                 granting: Keyed::default(),
@@ -279,8 +250,6 @@ impl<P: Platform> Cluster<P> {
                 shared_appends: RefCell::default(),
                 unheard: RefCell::default(),
                 sharing: Keyed::default(),
-                asked: RefCell::default(),
-                moved: Cell::default(),
             }),
         }
     }
@@ -439,38 +408,6 @@ impl<P: Platform> Cluster<P> {
             self.give_up_token(ino);
             self.forget_cuts(ino);
         }
-    }
-
-    /// The number of requests of other servers, by operation.
-    pub fn asked(&self) -> Vec<(String, u64)> {
-        let asked = self.inner.asked.borrow();
-        let mut all: Vec<_> = asked
-            .iter()
-            .map(|(name, n)| ((*name).to_owned(), *n))
-            .collect();
-        all.sort();
-        all
-    }
-
-    /// Counts of this server's requests to others, and of its debts to servers that it cannot
-    /// reach, by name.
-    pub fn moved(&self) -> [(String, u64); 4] {
-        let moved = self.inner.moved.get();
-        let (owed, dropped) = self.debts();
-        [
-            ("fabric_calls".to_owned(), moved.calls),
-            ("fabric_bytes".to_owned(), moved.bytes),
-            ("owed".to_owned(), owed),
-            ("owed_dropped".to_owned(), dropped),
-        ]
-    }
-
-    fn count_moved(&self, calls: u64, bytes: usize) {
-        let moved = self.inner.moved.get();
-        self.inner.moved.set(Moved {
-            calls: moved.calls + calls,
-            bytes: moved.bytes + bytes as u64,
-        });
     }
 
     fn rank(&self) -> Rank {

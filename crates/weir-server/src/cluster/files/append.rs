@@ -235,7 +235,7 @@ impl<P: Platform> Cluster<P> {
         op: &peer::Append,
     ) -> Result<u64, FsError> {
         // Other nodes may have to report their reservations first.
-        self.inner.returning.free((), self.token()).await;
+        self.announced().await;
         let all_ask = async {
             self.all_ask(op.ino).await;
             Ok(())

@@ -59,7 +59,7 @@ impl<P: Platform> Cluster<P> {
         cause: Cause,
     ) -> Result<bool, FsError> {
         // Other nodes may have to say first that their programs have it open.
-        self.inner.returning.free((), self.token()).await;
+        self.announced().await;
         let _alone = self.inner.publishing.hold(ino, self.token()).await;
         let attr = self.node(|node| node.regular(ino))?;
         if attr.lamination == Lamination::Done {

@@ -738,7 +738,7 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<Attr, FsError> {
         let mut _turn = None;
         if is_raw(&self.node(|node| node.attr_of(ino))?) {
-            self.inner.returning.free((), self.token()).await;
+            self.announced().await;
             _turn = Some(self.hold_in_time(&self.inner.granting, ino).await?);
             self.end_writers(ino, from).await?;
         }
@@ -824,7 +824,7 @@ impl<P: Platform> Cluster<P> {
     /// answer stops believing its lease when the term is over. When this returns, no server
     /// believes the state from before the call, even if another task told it.
     pub(in crate::cluster) async fn recall_leases(&self, ino: Ino, writer: Option<Rank>) {
-        self.inner.returning.free((), self.token()).await;
+        self.announced().await;
         let ranks = self.take_leases(ino, writer);
         // Servers that another task is telling may still believe the state before this change, too.
         let earlier = {

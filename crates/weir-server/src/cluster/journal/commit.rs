@@ -85,7 +85,7 @@ const NAMES: usize = 512;
 /// Slots of files that one step looks at.
 const SLOTS: u32 = 1024;
 /// Runs that one step shows.
-pub(crate) const RUNS: usize = 2048;
+pub(super) const RUNS: usize = 2048;
 /// Extended attributes that one step shows.
 const XATTRS: usize = 256;
 /// The approximate size of a part of a snapshot, bytes.

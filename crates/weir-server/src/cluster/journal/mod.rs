@@ -12,6 +12,27 @@
 //! | `recover` | this server's own tables after a server that was killed |
 //! | `shared` | the same for the tables that servers share, and the message to the others |
 
+use std::cell::Cell;
+
+use crate::cluster::keyed::Keyed;
+
 pub(super) mod commit;
 pub(super) mod recover;
 pub(super) mod shared;
+
+/// The state of this room that concerns several servers.
+pub(in crate::cluster) struct JournalState {
+    /// Entries or runs that a step of a snapshot shows.
+    snapshot_step: Cell<usize>,
+    /// Held until all others know that this server is back.
+    announcing: Keyed<()>,
+}
+
+impl Default for JournalState {
+    fn default() -> JournalState {
+        JournalState {
+            snapshot_step: Cell::new(commit::RUNS),
+            announcing: Keyed::default(),
+        }
+    }
+}

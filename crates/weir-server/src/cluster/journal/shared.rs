@@ -71,8 +71,8 @@ impl<P: Platform> Cluster<P> {
         // Other nodes may have written bytes that they did not publish.
         self.node(Node::ask_of_raw_files);
         self.hear_of(&self.others());
-        let mut sessions = self.inner.sessions.borrow_mut();
-        sessions.begin_anew(self.others().into_iter(), now_ns);
+        let others = self.others().into_iter();
+        self.inner.peers.begin_anew(others, now_ns);
     }
 
     /// Makes the two sizes of each own file one: the size that the programs of this node see in the
@@ -107,13 +107,13 @@ impl<P: Platform> Cluster<P> {
 
     /// As [`Node::set_snapshot_step`].
     pub fn set_snapshot_step(&self, most: usize) {
-        self.inner.snapshot_step.set(most);
+        self.inner.journal.snapshot_step.set(most);
     }
 
     /// Shows some entries of the tables that grow with the files, from a position on. Returns the
     /// next position.
     pub fn show_some(&self, from: SharedPlace, visit: Visit<'_>) -> Option<SharedPlace> {
-        let most = self.inner.snapshot_step.get();
+        let most = self.inner.journal.snapshot_step.get();
         let next = match from.table {
             0 => self.show_kept(from, most, visit),
             1 => {
@@ -186,14 +186,14 @@ impl<P: Platform> Cluster<P> {
     /// end of renames in progress, wait from now on, even before the future is run.
     pub fn announce(&self) -> impl Future<Output = ()> + 'static {
         let token = self.token();
-        self.inner.returning.take((), token);
+        self.inner.journal.announcing.take((), token);
         self.go_on_with_moves();
         let this = self.clone();
         async move { this.announce_as(token).await }
     }
 
     async fn announce_as(&self, token: Token) {
-        let telling = self.inner.returning.hold((), token).await;
+        let telling = self.inner.journal.announcing.hold((), token).await;
         let others = self.others();
         let told = others.iter().map(|rank| self.call(*rank, peer::Back {}));
         for (rank, told) in others.iter().zip(join_all(told).await) {
@@ -209,6 +209,11 @@ impl<P: Platform> Cluster<P> {
             node.keep_orphans_no_more();
         });
         self.erase_gone().await;
+    }
+
+    /// Waits until all others know that this server is back.
+    pub(in crate::cluster) async fn announced(&self) {
+        self.inner.journal.announcing.free((), self.token()).await;
     }
 
     /// A killed server is back: tells it which of its files are open here.

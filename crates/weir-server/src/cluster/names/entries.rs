@@ -134,7 +134,7 @@ impl<P: Platform> Cluster<P> {
     /// Makes other servers drop an entry of this server before it changes. The caller has it
     /// locked.
     pub(in crate::cluster) async fn recall_entry(&self, key: &Key) {
-        self.inner.returning.free((), self.token()).await;
+        self.announced().await;
         let Some(ranks) = self.inner.names.entries.borrow_mut().kept.remove(key) else {
             return;
         };

@@ -61,7 +61,7 @@ impl<P: Platform> Cluster<P> {
         act: impl Future<Output = T>,
     ) -> T {
         let mut act = pin!(act);
-        let (deadline, asking) = (&self.inner.deadline, &self.inner.asker);
+        let (deadline, asking) = (&self.inner.peers.deadline, &self.inner.peers.asker);
         poll_fn(|context| {
             let outer = (deadline.replace(Some(deadline_ns)), asking.get());
             asking.set(asker.or(outer.1));
@@ -94,14 +94,14 @@ impl<P: Platform> Cluster<P> {
 
     /// The deadline of the current operation; outside an operation, a while from now.
     pub(in crate::cluster) fn deadline(&self) -> i64 {
-        let deadline = self.inner.deadline.get();
+        let deadline = self.inner.peers.deadline.get();
         deadline.unwrap_or_else(|| self.now_ns().saturating_add(PATIENCE_NS))
     }
 
     /// The time for one call of the current operation, ns; at most the time that the fabric waits.
     pub(in crate::cluster) fn time_left(&self) -> i64 {
         let longest = self.longest();
-        let deadline = self.inner.deadline.get();
+        let deadline = self.inner.peers.deadline.get();
         deadline.map_or(longest, |by| (by - self.now_ns()).min(longest))
     }
 
@@ -154,7 +154,7 @@ impl<P: Platform> Cluster<P> {
     /// Runs `act`, which tells other servers something that they must hear: it has a little time
     /// even after the deadline.
     pub(in crate::cluster) async fn in_time_to_tell<T>(&self, act: impl Future<Output = T>) -> T {
-        match self.inner.deadline.get() {
+        match self.inner.peers.deadline.get() {
             None => act.await,
             Some(by) => self.by(by.max(self.now_ns() + TELLING_NS), act).await,
         }

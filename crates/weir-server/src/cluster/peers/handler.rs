@@ -38,7 +38,7 @@ impl<P: Platform> Handler for Asked<'_, P> {
     }
 
     fn count(&self, name: &'static str) {
-        let mut asked = self.cluster.inner.asked.borrow_mut();
+        let mut asked = self.cluster.inner.peers.asked.borrow_mut();
         *asked.entry(name).or_default() += 1;
     }
 

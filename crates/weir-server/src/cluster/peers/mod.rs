@@ -12,10 +12,57 @@
 //! | `deadline` | one deadline for one operation |
 //! | `debts` | operations owed to a server that cannot be reached |
 //! | `tell` | telling many servers the same, down a tree |
+//! | `counts` | the numbers of requests and bytes |
 //! | `handler` | the operations that other servers ask for |
 
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+use weir_core::placement;
+use weir_core::types::Rank;
+
+use crate::cluster::keyed::Keyed;
+
+mod counts;
 pub(super) mod deadline;
 pub(super) mod debts;
 pub(super) mod handler;
 pub(super) mod session;
 pub(super) mod tell;
+
+/// The state of this room.
+pub(in crate::cluster) struct PeersState {
+    sessions: RefCell<session::Sessions>,
+    /// Servers with which a session is being begun.
+    beginning: Keyed<Rank>,
+    /// The deadline of the operation whose task runs now, ns since 1970.
+    deadline: Cell<Option<i64>>,
+    /// The server that asked for the work of the task that runs now, and its session.
+    asker: Cell<Option<(Rank, u64)>>,
+    /// The most servers that this one tells something itself; it tells more through a tree.
+    fan_out: Cell<u32>,
+    /// The number of requests of other servers, by operation.
+    asked: RefCell<HashMap<&'static str, u64>>,
+    sent: Cell<counts::SentCounts>,
+}
+
+impl Default for PeersState {
+    fn default() -> PeersState {
+        PeersState {
+            sessions: RefCell::default(),
+            beginning: Keyed::default(),
+            deadline: Cell::default(),
+            asker: Cell::default(),
+            fan_out: Cell::new(placement::tree::FAN_OUT),
+            asked: RefCell::default(),
+            sent: Cell::default(),
+        }
+    }
+}
+
+impl PeersState {
+    /// Starts as after a restart: no earlier session with another server holds.
+    pub(in crate::cluster) fn begin_anew(&self, others: impl Iterator<Item = Rank>, now_ns: i64) {
+        self.sessions.borrow_mut().begin_anew(others, now_ns);
+    }
+}

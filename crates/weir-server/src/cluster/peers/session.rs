@@ -125,11 +125,7 @@ impl Sessions {
     }
 
     /// Starts as after a restart: no earlier session with another server holds.
-    pub(in crate::cluster) fn begin_anew(
-        &mut self,
-        others: impl Iterator<Item = Rank>,
-        now_ns: i64,
-    ) {
+    pub(super) fn begin_anew(&mut self, others: impl Iterator<Item = Rank>, now_ns: i64) {
         for rank in others {
             let session = self.of(rank);
             (session.ended, session.refused) = (true, true);
@@ -215,7 +211,7 @@ impl<P: Platform> Cluster<P> {
         let left_ms = u32::from_le_bytes(*left_ms);
         let number = u64::from_le_bytes(*number);
         let now_ns = self.now_ns();
-        let mut sessions = self.inner.sessions.borrow_mut();
+        let mut sessions = self.inner.peers.sessions.borrow_mut();
         let session = sessions.of(from);
         if number & BEGINS != 0 {
             let number = number & !BEGINS;
@@ -247,11 +243,16 @@ impl<P: Platform> Cluster<P> {
     /// ever, because the end of that session is past. As a reply, the error says that nothing was
     /// done.
     pub(in crate::cluster) fn check_session_of(&self, from: Rank) -> Result<(), FsError> {
-        let Some((asker, number)) = self.inner.asker.get().filter(|(asker, _)| *asker == from)
+        let Some((asker, number)) = self
+            .inner
+            .peers
+            .asker
+            .get()
+            .filter(|(asker, _)| *asker == from)
         else {
             return Ok(());
         };
-        let mut sessions = self.inner.sessions.borrow_mut();
+        let mut sessions = self.inner.peers.sessions.borrow_mut();
         let session = sessions.of(asker);
         match session.refused || session.served != number {
             true => Err(FsError::NewSession),
@@ -261,18 +262,18 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if a server was given up and has begun no session since.
     pub(in crate::cluster) fn is_given_up(&self, rank: Rank) -> bool {
-        self.inner.sessions.borrow_mut().of(rank).refused
+        self.inner.peers.sessions.borrow_mut().of(rank).refused
     }
 
     /// The time until which a server may believe its leases of this server's files.
     fn believed_until(&self, rank: Rank) -> i64 {
-        self.inner.sessions.borrow_mut().of(rank).asked_ns + TERM_NS
+        self.inner.peers.sessions.borrow_mut().of(rank).asked_ns + TERM_NS
     }
 
     /// Refuses the requests of a server that could not be told something, until it begins a new
     /// session and so believes nothing from before.
     pub(in crate::cluster) fn refuse(&self, rank: Rank) {
-        self.inner.sessions.borrow_mut().of(rank).refused = true;
+        self.inner.peers.sessions.borrow_mut().of(rank).refused = true;
     }
 
     /// Waits until a server that could not be told has stopped believing its leases.
@@ -289,14 +290,14 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if the session in which something was asked still holds.
     pub(in crate::cluster) fn is_session(&self, with: Rank, number: u64) -> bool {
-        let mut sessions = self.inner.sessions.borrow_mut();
+        let mut sessions = self.inner.peers.sessions.borrow_mut();
         let session = sessions.of(with);
         with == self.rank() || (session.number == number && !session.ended)
     }
 
     /// Ends the sessions with another server, in both directions.
     pub(in crate::cluster) fn end_sessions(&self, with: Rank) {
-        let mut sessions = self.inner.sessions.borrow_mut();
+        let mut sessions = self.inner.peers.sessions.borrow_mut();
         let session = sessions.of(with);
         session.refused = true;
         session.end();
@@ -305,7 +306,7 @@ impl<P: Platform> Cluster<P> {
     /// Ends the session in which this server asks another; its leases are not believed any more.
     fn end_session(&self, with: Rank, number: u64) {
         {
-            let mut sessions = self.inner.sessions.borrow_mut();
+            let mut sessions = self.inner.peers.sessions.borrow_mut();
             let session = sessions.of(with);
             if session.number != number || session.ended {
                 return;
@@ -331,12 +332,12 @@ impl<P: Platform> Cluster<P> {
         of: Rank,
         act: impl FnOnce(&mut debts::Account) -> T,
     ) -> T {
-        act(&mut self.inner.sessions.borrow_mut().of(of).account)
+        act(&mut self.inner.peers.sessions.borrow_mut().of(of).account)
     }
 
     /// The number of the current session, if there is one.
     pub(in crate::cluster) fn session_now(&self, with: Rank) -> Option<u64> {
-        let mut sessions = self.inner.sessions.borrow_mut();
+        let mut sessions = self.inner.peers.sessions.borrow_mut();
         let session = sessions.of(with);
         (!session.ended).then_some(session.number)
     }
@@ -353,7 +354,7 @@ impl<P: Platform> Cluster<P> {
     /// time of a call.
     pub(in crate::cluster) async fn begin_session(&self, with: Rank) -> Result<u64, FsError> {
         let current = |cluster: &Self| {
-            let mut sessions = cluster.inner.sessions.borrow_mut();
+            let mut sessions = cluster.inner.peers.sessions.borrow_mut();
             let session = sessions.of(with);
             ((!session.ended).then_some(session.number), session.failures)
         };
@@ -361,7 +362,7 @@ impl<P: Platform> Cluster<P> {
         if let Some(number) = known {
             return Ok(number);
         }
-        let _turn = self.inner.beginning.hold(with, self.token()).await;
+        let _turn = self.inner.peers.beginning.hold(with, self.token()).await;
         match current(self) {
             (Some(number), _) => return Ok(number),
             // A task that waited for another's try does not try again.
@@ -370,7 +371,7 @@ impl<P: Platform> Cluster<P> {
         }
         let now = u64::try_from(self.now_ns()).unwrap_or(0);
         let number = {
-            let mut sessions = self.inner.sessions.borrow_mut();
+            let mut sessions = self.inner.peers.sessions.borrow_mut();
             let session = sessions.of(with);
             // A server that was restarted does not begin with its earlier number.
             session.number = now.max(session.number + 1);
@@ -391,7 +392,7 @@ impl<P: Platform> Cluster<P> {
                 let _ = self.cut_at_once(*ino, *size);
             }
         }
-        let mut sessions = self.inner.sessions.borrow_mut();
+        let mut sessions = self.inner.peers.sessions.borrow_mut();
         let session = sessions.of(with);
         if let Err(error) = cuts {
             session.failures += 1;
@@ -495,7 +496,7 @@ impl<P: Platform> Cluster<P> {
             self.end_session(to, number);
             return Ok(None);
         }
-        let mut sessions = self.inner.sessions.borrow_mut();
+        let mut sessions = self.inner.peers.sessions.borrow_mut();
         let session = sessions.of(to);
         if session.number == number {
             session.heard_ns = session.heard_ns.max(sent_ns);
@@ -651,7 +652,7 @@ impl<P: Platform> Cluster<P> {
         list: impl FnOnce(&mut Session) -> &mut Vec<oneshot::Sender<()>>,
     ) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
-        list(self.inner.sessions.borrow_mut().of(with)).push(sender);
+        list(self.inner.peers.sessions.borrow_mut().of(with)).push(sender);
         receiver
     }
 
@@ -662,7 +663,7 @@ impl<P: Platform> Cluster<P> {
         }
         let (sender, due) = oneshot::channel();
         {
-            let mut sessions = self.inner.sessions.borrow_mut();
+            let mut sessions = self.inner.peers.sessions.borrow_mut();
             let next = sessions.next_timer;
             sessions.next_timer += 1;
             sessions.timers.insert((at_ns, next), sender);
@@ -674,7 +675,7 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) fn look_at_times(&self, now_ns: i64) {
         let mut doubted = Vec::new();
         let believed_until = {
-            let mut sessions = self.inner.sessions.borrow_mut();
+            let mut sessions = self.inner.peers.sessions.borrow_mut();
             while let Some(first) = sessions
                 .timers
                 .first_entry()
@@ -704,7 +705,7 @@ impl<P: Platform> Cluster<P> {
     /// recent enough; returns true if so.
     pub(in crate::cluster) fn believe_lease(&self, of: Rank, asked_ns: i64) -> bool {
         let now_ns = self.now_ns();
-        let mut sessions = self.inner.sessions.borrow_mut();
+        let mut sessions = self.inner.peers.sessions.borrow_mut();
         let session = sessions.of(of);
         let heard_ns = session.heard_ns.max(asked_ns);
         if session.ended || now_ns + LOOK_MOST_NS > heard_ns + TERM_NS {
@@ -722,7 +723,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Notes that something a server told is used without asking it.
     pub(in crate::cluster) fn use_lease(&self, of: Rank) {
-        self.inner.sessions.borrow_mut().of(of).used = true;
+        self.inner.peers.sessions.borrow_mut().of(of).used = true;
     }
 
     /// Begins sessions that a task waits for, and renews leases in use. Returns the time of the
@@ -738,7 +739,7 @@ impl<P: Platform> Cluster<P> {
         };
         let mut wanted = Vec::new();
         {
-            let mut sessions = self.inner.sessions.borrow_mut();
+            let mut sessions = self.inner.peers.sessions.borrow_mut();
             if now_ns - sessions.looked_ns < LOOK_NS {
                 return due(&sessions);
             }
@@ -761,7 +762,7 @@ impl<P: Platform> Cluster<P> {
                 self.spawn(async move { this.pay_debts(rank).await });
             }
             if ended && (awaited || !self.stand_ins_of(rank).is_empty()) {
-                if !self.inner.beginning.is_held(&rank) {
+                if !self.inner.peers.beginning.is_held(&rank) {
                     self.spawn(async move {
                         // The next look tries again.
                         let _ = this.begin_session(rank).await;
@@ -774,6 +775,6 @@ impl<P: Platform> Cluster<P> {
                 });
             }
         }
-        due(&self.inner.sessions.borrow())
+        due(&self.inner.peers.sessions.borrow())
     }
 }

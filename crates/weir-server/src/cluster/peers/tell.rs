@@ -24,7 +24,7 @@ use crate::node::Platform;
 impl<P: Platform> Cluster<P> {
     /// Sets the number of servers that this one tells itself; for tests with few servers.
     pub fn set_fan_out(&self, servers: u32) {
-        self.inner.fan_out.set(servers);
+        self.inner.peers.fan_out.set(servers);
     }
 
     /// Tells `ranks`, which do not include this server; returns the answers, and the servers that
@@ -63,7 +63,7 @@ impl<P: Platform> Cluster<P> {
         let mut lists = vec![ranks];
         while !lists.is_empty() {
             let all = lists.iter();
-            let cut = all.flat_map(|list| shares(list, self.inner.fan_out.get()));
+            let cut = all.flat_map(|list| shares(list, self.inner.peers.fan_out.get()));
             let branches: Vec<(Rank, &[Rank])> = cut
                 .filter_map(|share| share.split_first().map(|(first, rest)| (*first, rest)))
                 .collect();

@@ -35,7 +35,7 @@ impl<P: Platform> Cluster<P> {
         size: u64,
     ) -> Result<(), FsError> {
         // A restarted server first hears which servers hold its files.
-        self.inner.returning.free((), self.token()).await;
+        self.announced().await;
         let _alone = self.hold_in_time(&self.inner.publishing, ino).await?;
         let old = self.published_size(ino);
         let cutting = Cutting {

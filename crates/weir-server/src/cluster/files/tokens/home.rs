@@ -45,7 +45,7 @@ impl<P: Platform> Cluster<P> {
         if !(op.needed.is_sound(MAX_OFFSET) && op.wished.is_sound(MAX_OFFSET)) {
             return Err(FsError::Malformed);
         }
-        self.inner.returning.free((), self.token()).await;
+        self.announced().await;
         let _turn = self.hold_in_time(&self.inner.granting, ino).await?;
         if !is_raw(&self.node(|node| node.writable(ino))?) {
             return Ok(Some(op.wished));
@@ -128,7 +128,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Allows programs of this node to read a raw file of this server.
     pub(in crate::cluster) async fn read_own(&self, ino: Ino) -> Result<(), FsError> {
-        self.inner.returning.free((), self.token()).await;
+        self.announced().await;
         let _turn = self.hold_in_time(&self.inner.granting, ino).await?;
         self.end_writers(ino, self.rank()).await?;
         self.node(|node| node.set_ask(ino, false));
