@@ -36,7 +36,7 @@
 //! | `node`, `parts` | operations of several rooms on this server's tables |
 //! | `platform`, `net`, `memory` | what the runtime implements: kernel and storage, the other servers, shared regions |
 //! | `keyed` | locks that tasks wait for |
-//! | `slots`, `refusal`, `visibility` | small things that several rooms use |
+//! | `slots`, `snapshot`, `refusal`, `visibility` | small things that several rooms use |
 
 mod clients;
 mod extents;
@@ -55,11 +55,12 @@ pub mod reads;
 mod refusal;
 mod router;
 mod slots;
+mod snapshot;
 mod storage;
 mod visibility;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
 use std::rc::Rc;
 use std::task::{Context, Waker};
@@ -68,7 +69,6 @@ use futures_util::future::LocalBoxFuture;
 use weir_core::journal::Given;
 use weir_core::names::{Owner, Reach, Shard};
 use weir_core::node::region::set_bits;
-use weir_core::proto::audit::Finding;
 use weir_core::proto::peer::{self, PeerOperation};
 use weir_core::proto::{self, Caller, FsError};
 use weir_core::types::{ClientId, Ino, Rank};
@@ -80,19 +80,20 @@ use clients::table::Clients;
 use extents::table::FileTable;
 use extents::writers::{OpenFile, Writer};
 use files::descriptions::OfdTable;
-use keyed::{Keyed, Token};
+use keyed::Token;
 use locks::table::LockTable;
 use peers::session::Admitted;
 use slots::Slots;
 
 pub(crate) use extents::ranges::{few_or_wanted, FEW_RUNS, MAX_RUNS};
-pub use journal::commit::{Journal, SharedPlace, ShowShared, Visit};
+pub use journal::commit::{Journal, ShowShared};
 pub use journal::recover::{stop_clients, Found};
 pub(crate) use locks::table::{Family, Owner as LockHolder, Wish, UNLOCK};
 pub use memory::{ClientMemory, OpenRegion};
 pub use net::{Answer, LogBytes, Lost, Net, NoOthers};
 pub use peers::session::enclose;
 pub use platform::{Accounts, Identity, Platform, RecoverError, Space, Table};
+pub use snapshot::{SharedPlace, Visit};
 
 /// The state of one server.
 pub struct Node<'m, P: Platform> {
@@ -167,43 +168,13 @@ struct Inner<P: Platform + 'static> {
     log: Rc<dyn LogBytes>,
     spawn: Box<dyn Fn(LocalBoxFuture<'static, ()>)>,
     tokens: Cell<u64>,
-    /// The number of the last truncation of a file of this server.
-    cuts: Cell<u64>,
     names: names::NamesState,
     peers: peers::PeersState,
     journal: journal::JournalState,
-    /// The number of recalls here, of any file.
-    recalled: Cell<u64>,
-    /// The number of messages of homes about files that have no stand-in here. A stand-in that is
-    /// being made may be of such a file, which may be laminated or unnamed by now.
-    told_of_unknown: Cell<u64>,
-    /// Files of this server that are being cut.
-    publishing: Keyed<Ino>,
-    /// Files that are being published from here.
-    publishing_here: Keyed<Ino>,
-    /// Raw files of this server for which a token or a lease is being granted.
-    granting: Keyed<Ino>,
-    /// Raw files for which this node asks for a token.
-    asking_tokens: Keyed<Ino>,
-    write_tokens: RefCell<files::tokens::Tokens>,
-    leaving: files::leaving::Leaving,
-    files: RefCell<files::stand_ins::Files>,
-    shards: RefCell<extents::publish::Shards>,
-    maps: RefCell<BTreeMap<Ino, extents::locate::Map>>,
+    files: files::FilesState,
+    extents: extents::ExtentsState,
     reads: reads::ReadsState<P::Memory>,
     locks: locks::LocksState,
-    paths: RefCell<files::sharing::Paths>,
-    becoming_raw: files::sharing::BecomingRaw,
-    findings: RefCell<Vec<Finding>>,
-    /// Files of this server that several nodes write.
-    appends: RefCell<BTreeMap<Ino, files::append::Appends>>,
-    /// Files, of any server, whose home assigns the positions of appends by programs of this node.
-    shared_appends: RefCell<BTreeSet<Ino>>,
-    /// Servers that have not said, since this one is back, what they write of its files; with the
-    /// time until which this server waits for them, ns since 1970.
-    unheard: RefCell<BTreeMap<Rank, i64>>,
-    /// Files of this server whose writers are being told to ask for the positions of appends.
-    sharing: Keyed<Ino>,
 }
 
 impl<P: Platform> Cluster<P> {
@@ -226,30 +197,13 @@ impl<P: Platform> Cluster<P> {
                 log,
                 spawn: Box::new(spawn),
                 tokens: Cell::new(0),
-                cuts: Cell::new(0),
                 names: names::NamesState::new(rank, servers),
                 peers: peers::PeersState::default(),
                 journal: journal::JournalState::default(),
-                recalled: Cell::new(0),
-                told_of_unknown: Cell::new(0),
-                publishing: Keyed::default(),
-                publishing_here: Keyed::default(),
-                granting: Keyed::default(),
-                asking_tokens: Keyed::default(),
-                write_tokens: RefCell::default(),
-                leaving: files::leaving::Leaving::default(),
-                files: RefCell::default(),
-                shards: RefCell::default(),
-                maps: RefCell::default(),
+                files: files::FilesState::default(),
+                extents: extents::ExtentsState::default(),
                 reads,
                 locks: locks::LocksState::default(),
-                paths: RefCell::default(),
-                becoming_raw: files::sharing::BecomingRaw::default(),
-                findings: RefCell::default(),
-                appends: RefCell::default(),
-                shared_appends: RefCell::default(),
-                unheard: RefCell::default(),
-                sharing: Keyed::default(),
             }),
         }
     }
@@ -362,7 +316,7 @@ impl<P: Platform> Cluster<P> {
     /// open.
     pub fn catch_up(&self) {
         for ino in self.dirty() {
-            if self.inner.publishing_here.is_held(&ino) {
+            if self.inner.extents.is_publishing(ino) {
                 // If a server does not answer, the tries must not queue up before those of a
                 // client.
                 continue;

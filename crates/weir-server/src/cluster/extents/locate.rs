@@ -14,7 +14,7 @@ use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::{FsError, Locate, Located};
 use weir_core::types::Ino;
 
-use crate::cluster::extents::publish::cut_off;
+use super::slices::cut_off;
 use crate::cluster::Cluster;
 use crate::node::{few_or_wanted, Platform, FEW_RUNS, MAX_RUNS};
 
@@ -104,7 +104,7 @@ impl<P: Platform> Cluster<P> {
         let to = end.min(from + AHEAD).max(from);
         let lasting = self.node(|node| node.attr_of(local))?.lamination == Lamination::Done;
         let (serial, unknown) = {
-            let mut maps = self.inner.maps.borrow_mut();
+            let mut maps = self.inner.extents.maps.borrow_mut();
             let map = maps.entry(ino).or_insert_with(|| Map {
                 lasting,
                 serial: self.token().number,
@@ -125,7 +125,7 @@ impl<P: Platform> Cluster<P> {
             self.call(rank, peer::Runs { ino, from, to })
         });
         let answers = join_all(asked).await;
-        let mut maps = self.inner.maps.borrow_mut();
+        let mut maps = self.inner.extents.maps.borrow_mut();
         // The map was recalled meanwhile: the answers may be out of date.
         let Some(map) = maps.get_mut(&ino).filter(|map| map.serial == serial) else {
             return Ok(());
@@ -145,7 +145,7 @@ impl<P: Platform> Cluster<P> {
         (offset, wanted): (u64, u64),
         size: u64,
     ) -> Result<Option<Located>, FsError> {
-        let maps = self.inner.maps.borrow();
+        let maps = self.inner.extents.maps.borrow();
         let fresh = self.node(|node| node.attr_of(local))?.fresh;
         let Some(map) = maps.get(&ino).filter(|_| fresh) else {
             return Ok(None);
@@ -221,16 +221,22 @@ impl<P: Platform> Cluster<P> {
 
     /// Drops the known extents of a file, unless it is laminated.
     pub(in crate::cluster) fn forget_map(&self, ino: Ino) {
-        let mut maps = self.inner.maps.borrow_mut();
+        let mut maps = self.inner.extents.maps.borrow_mut();
         if maps.get(&ino).is_some_and(|map| !map.lasting) {
             maps.remove(&ino);
         }
+    }
+
+    /// Drops the known extents of a file that is gone.
+    pub(in crate::cluster) fn forget_here(&self, ino: Ino) {
+        self.inner.extents.maps.borrow_mut().remove(&ino);
     }
 
     /// Removes the map of a file. Returns true if the file was laminated: then other servers may
     /// have its map too.
     pub(in crate::cluster) fn is_kept(&self, ino: Ino) -> bool {
         self.inner
+            .extents
             .maps
             .borrow_mut()
             .remove(&ino)
@@ -239,15 +245,15 @@ impl<P: Platform> Cluster<P> {
 
     /// Keeps the map of a laminated file for good, if there is room.
     pub(in crate::cluster) fn keep_map(&self, ino: Ino, map: Map) {
-        let mut maps = self.inner.maps.borrow_mut();
+        let mut maps = self.inner.extents.maps.borrow_mut();
         if maps.len() < MAX_KEPT || maps.contains_key(&ino) {
             maps.insert(ino, map);
         }
     }
 
     pub(in crate::cluster) fn runs(&self, op: &peer::Runs) -> Vec<Run> {
-        let shards = self.inner.shards.borrow();
-        shards.runs(op.ino, op.from, op.to.min(MAX_OFFSET))
+        let slices = self.inner.extents.slices.borrow();
+        slices.runs(op.ino, op.from, op.to.min(MAX_OFFSET))
     }
 
     /// Reads bytes of this server's log.

@@ -6,11 +6,11 @@
 //! new stamp. The home tells the publisher which log bytes nothing refers to any more. The
 //! publisher gives them back to their servers when no reader uses the old extents any more.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join_all;
-use weir_core::extent::{ExtentIndex, Run, Source, MAX_OFFSET};
-use weir_core::journal::{Answered, Item};
+use weir_core::extent::{Run, Source, MAX_OFFSET};
+use weir_core::journal::Item;
 use weir_core::node::claim::Claim;
 use weir_core::placement::slices;
 use weir_core::proto::peer::{self, LogRange};
@@ -18,120 +18,14 @@ use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 use weir_store::slab::SLAB_BYTES;
 
+use super::publishes::Batch;
+use crate::cluster::keyed::Guard;
 use crate::cluster::peers::debts::{Debt, RANGES};
 use crate::cluster::Cluster;
 use crate::node::{Node, Platform};
 
 /// The most runs in one message.
 const RUNS: usize = 8192;
-
-/// The published extents of the slices that live here, of any server's files, and the state of
-/// publishes.
-#[derive(Debug, Default)]
-pub struct Shards {
-    pub(in crate::cluster) indexes: BTreeMap<Ino, ExtentIndex>,
-    pub(in crate::cluster) next_stamp: u64,
-    /// The batches that this node is publishing, by file. They have left the file's index, and not
-    /// all servers are known to have them.
-    pub(in crate::cluster) in_flight: BTreeMap<Ino, Vec<Batch>>,
-    pub(in crate::cluster) next_publish: u64,
-    /// The files that are being published from here, with the size to which each was cut meanwhile.
-    cut_meanwhile: BTreeMap<Ino, u64>,
-    /// The answered publishes of each server that may come again, by file, until that server says
-    /// that they have ended. A restarted server sends all publishes of a file once more. Laying a
-    /// part a second time would hide what was laid in between, and would refer to bytes that were
-    /// freed then.
-    pub(in crate::cluster) answered: BTreeMap<(Ino, Rank), Answered>,
-    /// The files of those publishes.
-    pub(in crate::cluster) by_publish: BTreeMap<(Rank, u64), Ino>,
-    /// The slabs of storage directories that hold published bytes of a file and were not synced
-    /// since.
-    unsynced: HashMap<Ino, BTreeSet<u32>>,
-}
-
-/// The extents that were taken from a file's index at one time. A batch is sent as a whole and
-/// before the next one, so that each server can tell which parts it has. If one server does not
-/// answer, all are asked again.
-#[derive(Clone, Debug)]
-pub(in crate::cluster) struct Batch {
-    pub(in crate::cluster) publish: u64,
-    pub(in crate::cluster) runs: Vec<Run>,
-    /// The file was cut to this size since.
-    pub(in crate::cluster) cut: u64,
-    /// The bytes that the batch freed, once all servers have it.
-    pub(in crate::cluster) freed: Option<Vec<LogRange>>,
-}
-
-impl Batch {
-    /// The runs of the batch that are not cut off.
-    fn kept(&self) -> Vec<Run> {
-        if self.cut == MAX_OFFSET {
-            return self.runs.clone();
-        }
-        let mut kept = Vec::new();
-        cut_off(&self.runs, self.cut, &mut kept);
-        kept
-    }
-}
-
-/// Appends the parts of `runs` before `cut` to `kept`, and returns the bytes of the rest. No two
-/// runs overlap.
-pub(in crate::cluster) fn cut_off(runs: &[Run], cut: u64, kept: &mut Vec<Run>) -> Vec<LogRange> {
-    let (mut index, mut freed) = (ExtentIndex::new(), Vec::new());
-    for run in runs {
-        // The run was checked when it was received or made.
-        let _ = index.insert(Run { stamp: 1, ..*run }, &mut |_| ());
-    }
-    if let Ok(hole) = Run::hole(cut, MAX_OFFSET, 2) {
-        let _ = index.insert(hole, &mut |range| freed.push(log_range(range)));
-    }
-    index.drop_holes();
-    index.for_each_run(&mut |run| kept.push(run));
-    freed
-}
-
-impl Shards {
-    /// The number of the first publish that has not ended.
-    fn first_open(&self) -> u64 {
-        let open = self.in_flight.values().flatten();
-        let first = open.map(|batch| batch.publish).min();
-        first.unwrap_or(self.next_publish + 1)
-    }
-
-    /// Forgets publishes that will not come again. Returns their files.
-    fn forget_below(&mut self, from: Rank, ended_below: u64) -> Vec<Ino> {
-        let ended = self.by_publish.range((from, 0)..(from, ended_below));
-        let ended: Vec<((Rank, u64), Ino)> = ended.map(|(key, ino)| (*key, *ino)).collect();
-        let mut forgotten = Vec::new();
-        for (key, ino) in ended {
-            self.by_publish.remove(&key);
-            let Some(answered) = self.answered.get_mut(&(ino, from)) else {
-                continue;
-            };
-            answered.remove(&key.1);
-            if answered.is_empty() {
-                self.answered.remove(&(ino, from));
-                forgotten.push(ino);
-            }
-        }
-        forgotten
-    }
-
-    /// The runs of `[from, to)`.
-    pub fn runs(&self, ino: Ino, from: u64, to: u64) -> Vec<Run> {
-        let mut out = Vec::new();
-        if let Some(index) = self.indexes.get(&ino) {
-            index.runs_in(from, to, usize::MAX, &mut out);
-        }
-        out.retain(|run| run.source != Source::Hole);
-        out
-    }
-
-    /// The number of extent runs held.
-    pub fn run_count(&self) -> usize {
-        self.indexes.values().map(ExtentIndex::run_count).sum()
-    }
-}
 
 impl<P: Platform> Cluster<P> {
     /// The files of which this node has something to publish.
@@ -141,38 +35,27 @@ impl<P: Platform> Cluster<P> {
         }
         let local = self.node(Node::unpublished);
         let mut dirty: BTreeSet<Ino> = local.into_iter().map(|ino| self.global(ino)).collect();
-        dirty.extend(self.inner.shards.borrow().in_flight.keys());
+        dirty.extend(self.inner.extents.publishes.borrow().files());
         dirty.into_iter().collect()
     }
 
     pub(in crate::cluster) fn is_in_flight(&self, ino: Ino) -> bool {
-        self.inner.shards.borrow().in_flight.contains_key(&ino)
+        self.inner.extents.publishes.borrow().has_file(ino)
     }
 
     /// The runs that are on their way to the slices' homes, for readers of this node.
     pub(in crate::cluster) fn in_flight(&self, ino: Ino) -> Vec<Run> {
-        let shards = self.inner.shards.borrow();
-        let batches = shards.in_flight.get(&ino).into_iter().flatten();
-        batches.flat_map(Batch::kept).collect()
+        self.inner.extents.publishes.borrow().runs_of(ino)
     }
 
     /// The end of the file according to the runs that are on their way to the slices' homes.
     pub(in crate::cluster) fn end_in_flight(&self, ino: Ino) -> u64 {
-        let shards = self.inner.shards.borrow();
-        let batches = shards.in_flight.get(&ino).into_iter().flatten();
-        let runs = batches.flat_map(|batch| &batch.runs);
-        runs.map(Run::end).max().unwrap_or(0)
+        self.inner.extents.publishes.borrow().end_of(ino)
     }
 
     /// Cuts the batches that are on their way to the slices' homes or could not be sent.
     pub(in crate::cluster) fn cut_in_flight(&self, ino: Ino, size: u64) {
-        let mut shards = self.inner.shards.borrow_mut();
-        if let Some(cut) = shards.cut_meanwhile.get_mut(&ino) {
-            *cut = size.min(*cut);
-        }
-        for batch in shards.in_flight.get_mut(&ino).into_iter().flatten() {
-            batch.cut = batch.cut.min(size);
-        }
+        self.inner.extents.publishes.borrow_mut().cut(ino, size);
     }
 
     /// See [`peer::Flush`]. The bytes that are held back are not published. A restarted node has
@@ -203,42 +86,57 @@ impl<P: Platform> Cluster<P> {
         if !self.may_publish(ino, local)? {
             return Ok(());
         }
-        let _alone = self.hold_in_time(&self.inner.publishing_here, ino).await?;
+        let _alone = self.hold_publishing(ino).await?;
         // Another task may have published all of it meanwhile, and this node may have let go of the
         // file.
         let Some(local) = self.local(ino) else {
             return Ok(());
         };
-        let shards = &self.inner.shards;
-        shards.borrow_mut().cut_meanwhile.insert(ino, MAX_OFFSET);
+        let publishes = &self.inner.extents.publishes;
+        publishes.borrow_mut().begin_file(ino);
         let done = self.flush_alone(ino, local, ended).await;
-        shards.borrow_mut().cut_meanwhile.remove(&ino);
+        publishes.borrow_mut().end_file(ino);
         done
+    }
+
+    /// Waits, in time, until no task of this node publishes a file; none does while the guard
+    /// lives.
+    pub(in crate::cluster) async fn hold_publishing(
+        &self,
+        ino: Ino,
+    ) -> Result<Guard<'_, Ino>, FsError> {
+        self.hold_in_time(&self.inner.extents.publishing, ino).await
+    }
+
+    /// As [`Cluster::hold_publishing`], for as long as that takes.
+    pub(in crate::cluster) async fn hold_publishing_surely(&self, ino: Ino) -> Guard<'_, Ino> {
+        self.inner.extents.publishing.hold(ino, self.token()).await
+    }
+
+    /// Stops sending extents of a file. Returns the end of what was sent, and the ranges that
+    /// become free.
+    pub(in crate::cluster) fn end_sending(&self, ino: Ino) -> (u64, Vec<LogRange>) {
+        let mut publishes = self.inner.extents.publishes.borrow_mut();
+        let end = publishes.end_of(ino);
+        let Some(batches) = publishes.remove_file(ino) else {
+            return (0, Vec::new());
+        };
+        self.note(&Item::Flushed(ino));
+        let freed = batches.into_iter().filter_map(|batch| batch.freed);
+        (end, freed.flatten().collect())
     }
 
     async fn flush_alone(&self, ino: Ino, local: Ino, ended: bool) -> Result<(), FsError> {
         let pending = self.node(|node| node.take_pending(local))?;
         let batches = {
-            let mut shards = self.inner.shards.borrow_mut();
-            let slabs = self.node(|node| node.file_slabs_of(&pending.runs));
-            if !slabs.is_empty() {
-                shards.unsynced.entry(ino).or_default().extend(slabs);
-            }
+            let mut publishes = self.inner.extents.publishes.borrow_mut();
+            publishes.add_unsynced(ino, self.node(|node| node.file_slabs_of(&pending.runs)));
             if !pending.runs.is_empty() {
-                // A restarted server must not reuse the numbers of its earlier publishes.
-                let now = u64::try_from(self.now_ns()).unwrap_or(0);
-                shards.next_publish = now.max(shards.next_publish + 1);
-                let batch = Batch {
-                    publish: shards.next_publish,
-                    runs: pending.runs,
-                    cut: MAX_OFFSET,
-                    freed: None,
-                };
-                self.note(&Item::Numbered(ino, batch.publish));
-                shards.in_flight.entry(ino).or_default().push(batch);
+                let publish = publishes.add(ino, pending.runs, self.now_ns());
+                self.note(&Item::Numbered(ino, publish));
             }
-            match shards.in_flight.get(&ino) {
-                Some(batches) => batches.clone(),
+            match publishes.to_send(ino) {
+                Some(batches) => batches,
                 None => return Ok(()),
             }
         };
@@ -271,10 +169,11 @@ impl<P: Platform> Cluster<P> {
             freed.extend(self.erase_range(ino, 0, MAX_OFFSET).await?);
         }
         {
-            let mut shards = self.inner.shards.borrow_mut();
-            shards.in_flight.remove(&ino);
+            let extents = &self.inner.extents;
+            extents.publishes.borrow_mut().remove_file(ino);
             // This server sends itself no publish again.
-            shards.answered.remove(&(ino, self.rank()));
+            let here = self.rank();
+            extents.slices.borrow_mut().forget_answers(ino, here);
             self.note(&Item::Flushed(ino));
         }
         if ino.rank() == self.rank() {
@@ -294,9 +193,9 @@ impl<P: Platform> Cluster<P> {
     async fn say_published(&self, op: peer::Published) -> Result<(), FsError> {
         let (ino, home) = (op.ino, op.ino.rank());
         let as_cut = || {
-            let cut = self.inner.shards.borrow().cut_meanwhile.get(&ino).copied();
+            let cut = self.inner.extents.publishes.borrow().cut_size(ino);
             peer::Published {
-                size: op.size.min(cut.unwrap_or(MAX_OFFSET)),
+                size: op.size.min(cut),
                 ..op.clone()
             }
         };
@@ -322,26 +221,16 @@ impl<P: Platform> Cluster<P> {
         if ino.rank() != self.rank() {
             self.session_in_time(ino.rank()).await?;
         }
-        let batch = self.as_cut(ino, batch);
+        let publishes = &self.inner.extents.publishes;
+        let batch = publishes.borrow().as_cut(ino, batch);
         let freed = self.put_everywhere(ino, &batch).await?;
-        let mut shards = self.inner.shards.borrow_mut();
-        let batches = shards.in_flight.get_mut(&ino).into_iter().flatten();
-        for sent in batches.filter(|sent| sent.publish == batch.publish) {
-            sent.freed = Some(freed.clone());
-        }
+        let publish = batch.publish;
+        publishes.borrow_mut().note_sent(ino, publish, &freed);
         Ok(freed)
     }
 
-    /// The current state of a batch, which may have been cut since it was taken.
-    fn as_cut(&self, ino: Ino, batch: Batch) -> Batch {
-        let shards = self.inner.shards.borrow();
-        let mut now = shards.in_flight.get(&ino).into_iter().flatten();
-        let now = now.find(|now| now.publish == batch.publish).cloned();
-        now.unwrap_or(batch)
-    }
-
     async fn put_everywhere(&self, ino: Ino, batch: &Batch) -> Result<Vec<LogRange>, FsError> {
-        let ended_below = self.inner.shards.borrow().first_open();
+        let ended_below = self.inner.extents.publishes.borrow().first_open();
         let mut by_rank: BTreeMap<Rank, Vec<Run>> = BTreeMap::new();
         for run in &batch.runs {
             for rank in slices::homes_of_run(ino, run, self.inner.servers) {
@@ -392,67 +281,14 @@ impl<P: Platform> Cluster<P> {
                 _ => return Err(FsError::Malformed),
             }
         }
-        let mut shards = self.inner.shards.borrow_mut();
-        let shards = &mut *shards;
-        for ino in shards.forget_below(from, op.ended_below) {
-            self.note(&Item::Forgotten(ino, from));
-        }
-        shards.by_publish.insert((from, op.publish), op.ino);
-        let answered = shards.answered.entry((op.ino, from)).or_default();
-        let parts = answered.entry(op.publish).or_default();
-        if let Some(freed) = parts.get(&op.part) {
-            return Ok(freed.clone());
-        }
-        shards.next_stamp += 1;
-        let stamp = shards.next_stamp;
-        let mut freed = Vec::new();
-        if op.cut < MAX_OFFSET {
-            let whole = std::mem::take(&mut laid);
-            freed = cut_off(&whole, op.cut, &mut laid);
-        }
-        let index = shards.indexes.entry(op.ino).or_default();
-        for run in &mut laid {
-            run.stamp = stamp;
-        }
-        for run in laid.iter().copied() {
-            let put = index.insert(run, &mut |range| freed.push(log_range(range)));
-            put.map_err(|_| FsError::Malformed)?;
-        }
-        index.drop_holes();
-        if index.is_empty() {
-            shards.indexes.remove(&op.ino);
-        }
-        parts.insert(op.part, freed.clone());
-        self.note(&Item::Kept(op.ino, laid));
-        self.note(&Item::Answered {
-            ino: op.ino,
-            from,
-            publish: op.publish,
-            part: op.part,
-            freed: freed.clone(),
-        });
-        Ok(freed)
+        let mut slices = self.inner.extents.slices.borrow_mut();
+        slices.put(from, op, laid, &mut |item| self.note(item))
     }
 
-    /// Makes `[from, to)` of this server's slices a hole: all that its index has there, for the
-    /// index has nothing of other slices. (A file may be 8 EiB long: slices are not counted.)
+    /// Makes `[from, to)` of this server's slices a hole; returns the bytes that become free.
     pub(in crate::cluster) fn erase(&self, op: &peer::Erase) -> Vec<LogRange> {
-        let mut shards = self.inner.shards.borrow_mut();
-        shards.next_stamp += 1;
-        let stamp = shards.next_stamp;
-        let mut freed = Vec::new();
-        let Some(index) = shards.indexes.get_mut(&op.ino) else {
-            return freed;
-        };
-        if let Ok(hole) = Run::hole(op.from, op.to.min(MAX_OFFSET), stamp) {
-            let _ = index.insert(hole, &mut |range| freed.push(log_range(range)));
-            self.note(&Item::Kept(op.ino, vec![hole]));
-        }
-        index.drop_holes();
-        if index.is_empty() {
-            shards.indexes.remove(&op.ino);
-        }
-        freed
+        let mut slices = self.inner.extents.slices.borrow_mut();
+        slices.erase(op, &mut |item| self.note(item))
     }
 
     /// Erases `[from, old size)` at all homes of its slices.
@@ -602,12 +438,11 @@ impl<P: Platform> Cluster<P> {
         }
         let ino = self.resolve(ino)?;
         self.flush(ino).await?;
-        let slabs = self.inner.shards.borrow_mut().unsynced.remove(&ino);
-        Ok(slabs.into_iter().flatten().collect())
+        Ok(self.inner.extents.publishes.borrow_mut().take_unsynced(ino))
     }
 
     pub(in crate::cluster) fn published_runs(&self) -> usize {
-        self.inner.shards.borrow().run_count()
+        self.inner.extents.slices.borrow().run_count()
     }
 }
 
@@ -615,13 +450,4 @@ impl<P: Platform> Cluster<P> {
 pub(in crate::cluster) fn bytes_of(ranges: &[LogRange]) -> i64 {
     let sum = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add);
     i64::try_from(sum).unwrap_or(i64::MAX)
-}
-
-fn log_range(range: weir_core::extent::FreedRange) -> LogRange {
-    LogRange {
-        rank: range.rank,
-        slab: range.slab,
-        pos: range.pos,
-        len: range.len,
-    }
 }

@@ -63,7 +63,7 @@ impl<P: Platform> Cluster<P> {
     /// waits for a writer that cannot be told now.
     pub(in crate::cluster) async fn share_appends(&self, ino: Ino, new: Rank) {
         let shared = {
-            let mut all = self.inner.appends.borrow_mut();
+            let mut all = self.inner.files.appends.borrow_mut();
             let appends = all.get_mut(&ino);
             appends.map(|appends| appends.told.remove(&new)).is_some()
         };
@@ -81,7 +81,7 @@ impl<P: Platform> Cluster<P> {
     /// The nodes that may have placed appends to a file of this server that it does not know of.
     fn who_places(&self, ino: Ino) -> BTreeSet<Rank> {
         let now_ns = self.now_ns();
-        let mut all = self.inner.appends.borrow_mut();
+        let mut all = self.inner.files.appends.borrow_mut();
         let appends = all.entry(ino).or_default();
         appends.awaited.retain(|_, until_ns| *until_ns > now_ns);
         let awaited = appends.awaited.keys().copied();
@@ -95,7 +95,7 @@ impl<P: Platform> Cluster<P> {
     /// Returns true if a node that writes a file beside others may not have heard yet that it must
     /// ask for the offsets of its appends.
     pub(in crate::cluster) fn places_untold(&self, ino: Ino, writer: Rank) -> bool {
-        let all = self.inner.appends.borrow();
+        let all = self.inner.files.appends.borrow();
         let untold = all
             .get(&ino)
             .is_none_or(|appends| !appends.told.contains(&writer));
@@ -107,17 +107,17 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) fn hear_of(&self, others: &[Rank]) {
         let until_ns = self.now_ns() + AWAITED_NS;
         let unheard = others.iter().map(|rank| (*rank, until_ns)).collect();
-        self.inner.unheard.replace(unheard);
+        self.inner.files.unheard.replace(unheard);
     }
 
     /// Notes that another server has named the files that it writes.
     pub(in crate::cluster) fn heard_of(&self, rank: Rank) {
-        self.inner.unheard.borrow_mut().remove(&rank);
+        self.inner.files.unheard.borrow_mut().remove(&rank);
     }
 
     pub(in crate::cluster) fn unheard(&self) -> Vec<Rank> {
         let now_ns = self.now_ns();
-        let mut unheard = self.inner.unheard.borrow_mut();
+        let mut unheard = self.inner.files.unheard.borrow_mut();
         unheard.retain(|_, until_ns| *until_ns > now_ns);
         unheard.keys().copied().collect()
     }
@@ -125,7 +125,12 @@ impl<P: Platform> Cluster<P> {
     /// Ensures that no node that writes a file of this server reserves offsets by itself, and that
     /// all their reservations are known. Waits for a node that cannot be reached.
     async fn all_ask(&self, ino: Ino) {
-        let _turn = self.inner.sharing.hold(ino, self.token()).await;
+        let _turn = self
+            .inner
+            .files
+            .sharing_appends
+            .hold(ino, self.token())
+            .await;
         loop {
             let untold = self.who_places(ino);
             if untold.is_empty() {
@@ -146,7 +151,7 @@ impl<P: Platform> Cluster<P> {
             return false;
         };
         let end = end.min(MAX_OFFSET);
-        let mut all = self.inner.appends.borrow_mut();
+        let mut all = self.inner.files.appends.borrow_mut();
         let appends = all.entry(ino).or_default();
         appends.told.insert(rank);
         appends.awaited.remove(&rank);
@@ -159,20 +164,20 @@ impl<P: Platform> Cluster<P> {
     async fn await_writer(&self, ino: Ino, rank: Rank) {
         let over_ns = self.now_ns() + AWAITED_NS;
         let until_ns = {
-            let mut all = self.inner.appends.borrow_mut();
+            let mut all = self.inner.files.appends.borrow_mut();
             let appends = all.entry(ino).or_default();
             *appends.awaited.entry(rank).or_insert(over_ns)
         };
         self.served_or(rank, until_ns).await;
         if self.now_ns() >= until_ns {
-            let mut all = self.inner.appends.borrow_mut();
+            let mut all = self.inner.files.appends.borrow_mut();
             all.entry(ino).or_default().told.insert(rank);
         }
     }
 
     /// Tells this node's programs to ask: those that write the file, and later ones.
     pub(in crate::cluster) fn share_appends_here(&self, ino: Ino) -> u64 {
-        self.inner.shared_appends.borrow_mut().insert(ino);
+        self.inner.files.shared_appends.borrow_mut().insert(ino);
         let local = self.local(ino);
         local.map_or(0, |local| self.node(|node| node.share_appends(local)))
     }
@@ -191,9 +196,9 @@ impl<P: Platform> Cluster<P> {
             return;
         }
         if ino.rank() == self.rank() && !self.unheard().is_empty() {
-            self.inner.shared_appends.borrow_mut().insert(ino);
+            self.inner.files.shared_appends.borrow_mut().insert(ino);
         }
-        if self.inner.shared_appends.borrow().contains(&ino) {
+        if self.inner.files.shared_appends.borrow().contains(&ino) {
             self.node(|node| node.share_appends(local));
         }
         self.renew_token_word(ino, local);
@@ -247,6 +252,7 @@ impl<P: Platform> Cluster<P> {
             let known = self.end_known(op.ino)?.max(op.at_least);
             let next = self
                 .inner
+                .files
                 .appends
                 .borrow()
                 .get(&op.ino)
@@ -255,7 +261,7 @@ impl<P: Platform> Cluster<P> {
                 .await?;
         }
         let known = self.end_known(op.ino)?;
-        let mut all = self.inner.appends.borrow_mut();
+        let mut all = self.inner.files.appends.borrow_mut();
         all.entry(op.ino).or_default().place(from, op, known)
     }
 
@@ -267,7 +273,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Continues appends at the end of a file that was cut.
     pub(in crate::cluster) fn cut_appends(&self, ino: Ino, size: u64) {
-        if let Some(appends) = self.inner.appends.borrow_mut().get_mut(&ino) {
+        if let Some(appends) = self.inner.files.appends.borrow_mut().get_mut(&ino) {
             appends.next = size;
             appends.reserved.clear();
         }
@@ -277,7 +283,7 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) fn end_appends_of(&self, ino: Ino, writer: Rank, lost: bool) {
         let until_ns = self.now_ns() + AWAITED_NS;
         let writes = self.writers_of(ino).contains(&writer);
-        let mut all = self.inner.appends.borrow_mut();
+        let mut all = self.inner.files.appends.borrow_mut();
         if lost && writes {
             let appends = all.entry(ino).or_default();
             if !appends.told.remove(&writer) {
@@ -293,7 +299,7 @@ impl<P: Platform> Cluster<P> {
     /// Stops waiting for a server that begins a session: it has published all of the files that it
     /// does not hold.
     pub(in crate::cluster) fn await_no_more(&self, rank: Rank, held: &BTreeSet<Ino>) {
-        let mut all = self.inner.appends.borrow_mut();
+        let mut all = self.inner.files.appends.borrow_mut();
         for (_, appends) in all.iter_mut().filter(|(ino, _)| !held.contains(ino)) {
             appends.awaited.remove(&rank);
         }
@@ -301,18 +307,18 @@ impl<P: Platform> Cluster<P> {
 
     /// Ends the appends to a file of this server that no node writes any more.
     pub(in crate::cluster) fn end_appends(&self, ino: Ino) {
-        let mut all = self.inner.appends.borrow_mut();
+        let mut all = self.inner.files.appends.borrow_mut();
         if all.get(&ino).is_some_and(|appends| appends.lost) {
             return;
         }
         all.remove(&ino);
-        self.inner.shared_appends.borrow_mut().remove(&ino);
+        self.inner.files.shared_appends.borrow_mut().remove(&ino);
     }
 
     /// Forgets a file of this server that is gone.
     pub(in crate::cluster) fn forget_appends(&self, ino: Ino) {
-        self.inner.appends.borrow_mut().remove(&ino);
-        self.inner.shared_appends.borrow_mut().remove(&ino);
+        self.inner.files.appends.borrow_mut().remove(&ino);
+        self.inner.files.shared_appends.borrow_mut().remove(&ino);
     }
 }
 

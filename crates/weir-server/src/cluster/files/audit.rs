@@ -128,7 +128,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     fn found(&self, finding: Finding) {
-        let mut findings = self.inner.findings.borrow_mut();
+        let mut findings = self.inner.files.findings.borrow_mut();
         if let Some(known) = findings.iter_mut().find(|known| known.is_like(&finding)) {
             known.add(&finding);
         } else if findings.len() < FINDINGS {
@@ -140,7 +140,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(in crate::cluster) fn findings(&self) -> Vec<Finding> {
-        self.inner.findings.borrow().clone()
+        self.inner.files.findings.borrow().clone()
     }
 
     /// The path of a file, for people.

@@ -12,9 +12,9 @@
 use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
-use weir_core::extent::{Run, MAX_OFFSET};
+use weir_core::extent::MAX_OFFSET;
 use weir_core::journal::Item;
-use weir_core::proto::peer::{self, LogRange, Unnamed};
+use weir_core::proto::peer::{self, Unnamed};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::files::leaving::Asking;
@@ -36,7 +36,7 @@ const SOON_NS: i64 = 2_000_000;
 impl<P: Platform> Cluster<P> {
     /// Keeps this node from letting go of a file while it asks to hold it.
     pub(in crate::cluster) async fn begin_hold(&self, ino: Ino) -> Asking<'_> {
-        let leaving = &self.inner.leaving;
+        let leaving = &self.inner.files.leaving;
         if leaving.told.is_held(&ino) {
             drop(leaving.told.hold(ino, self.token()).await);
         }
@@ -83,7 +83,7 @@ impl<P: Platform> Cluster<P> {
     /// numbers.
     fn old_stand_ins(&self) -> Vec<(Ino, Ino)> {
         let now_ns = self.now_ns();
-        let files = self.inner.files.borrow();
+        let files = self.inner.files.table.borrow();
         let all = files.stand_ins.iter();
         let linger_ns = |known: &StandIn| match known.written {
             true => WRITTEN_LINGER_NS,
@@ -114,7 +114,7 @@ impl<P: Platform> Cluster<P> {
     /// Lets go of a foreign file that no program here has open, if all of it is published and no
     /// other task uses it; otherwise a later call does. Returns true if its home is to be told.
     fn ends_unopened(&self, ino: Ino) -> bool {
-        let leaving = &self.inner.leaving;
+        let leaving = &self.inner.files.leaving;
         let busy = leaving.told.is_held(&ino) || leaving.asking.borrow().contains_key(&ino);
         !busy && self.end_stand_in(ino)
     }
@@ -124,7 +124,7 @@ impl<P: Platform> Cluster<P> {
     fn leave(&self, inos: Vec<Ino>) {
         let token = self.token();
         for ino in &inos {
-            self.inner.leaving.told.take(*ino, token);
+            self.inner.files.leaving.told.take(*ino, token);
         }
         self.spawn_tell(token, inos);
     }
@@ -135,7 +135,7 @@ impl<P: Platform> Cluster<P> {
         self.spawn(async move {
             let mut told = Vec::with_capacity(inos.len());
             for ino in &inos {
-                told.push(this.inner.leaving.told.hold(*ino, token).await);
+                told.push(this.inner.files.leaving.told.hold(*ino, token).await);
             }
             this.tell_left(inos).await;
         });
@@ -143,7 +143,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Like [`Cluster::leave`], of one file, together with others of the same home.
     fn leave_soon(&self, ino: Ino) {
-        let leaving = &self.inner.leaving;
+        let leaving = &self.inner.files.leaving;
         let home = ino.rank();
         let (is_first, is_full) = {
             let mut soon = leaving.soon.borrow_mut();
@@ -166,7 +166,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     fn leave_gathered(&self, home: Rank) {
-        let gathered = self.inner.leaving.soon.borrow_mut().remove(&home);
+        let gathered = self.inner.files.leaving.soon.borrow_mut().remove(&home);
         if let Some((token, inos)) = gathered {
             self.spawn_tell(token, inos);
         }
@@ -175,7 +175,7 @@ impl<P: Platform> Cluster<P> {
     /// Tells the home of a file that it leased to this node, which has no stand-in for it, that
     /// this node has let go of it; unless this node asks to hold it.
     pub(in crate::cluster) fn leave_unknown(&self, ino: Ino) {
-        let leaving = &self.inner.leaving;
+        let leaving = &self.inner.files.leaving;
         let asked_for = leaving.asking.borrow().contains_key(&ino);
         if !asked_for && !leaving.told.is_held(&ino) && self.local(ino).is_none() {
             self.leave(vec![ino]);
@@ -184,8 +184,8 @@ impl<P: Platform> Cluster<P> {
 
     /// Lets go of a foreign file, if no program here has it open and all of it is published.
     async fn let_go_of(&self, ino: Ino) {
-        let _told = self.inner.leaving.told.hold(ino, self.token()).await;
-        let asked_for = self.inner.leaving.asking.borrow().contains_key(&ino);
+        let _told = self.inner.files.leaving.told.hold(ino, self.token()).await;
+        let asked_for = self.inner.files.leaving.asking.borrow().contains_key(&ino);
         let Some(local) = self.local(ino).filter(|_| !asked_for) else {
             return;
         };
@@ -205,7 +205,7 @@ impl<P: Platform> Cluster<P> {
         let count = inos.len() as u64;
         // If the home is gone, so are the holds.
         let _ = self.call(home, peer::Release { inos }).await;
-        let times = &self.inner.leaving.times;
+        let times = &self.inner.files.leaving.times;
         times.set((times.get().0, times.get().1 + count));
     }
 
@@ -218,11 +218,11 @@ impl<P: Platform> Cluster<P> {
         if self.is_in_flight(ino) || self.node(|node| !node.let_go(local)) {
             return false;
         }
-        self.inner.files.borrow_mut().stand_ins.remove(&ino);
-        self.inner.shared_appends.borrow_mut().remove(&ino);
+        self.inner.files.table.borrow_mut().stand_ins.remove(&ino);
+        self.inner.files.shared_appends.borrow_mut().remove(&ino);
         self.forget_held_token(ino);
         self.forget_map(ino);
-        let times = &self.inner.leaving.times;
+        let times = &self.inner.files.leaving.times;
         times.set((times.get().0 + 1, times.get().1));
         true
     }
@@ -283,11 +283,11 @@ impl<P: Platform> Cluster<P> {
 
     /// Ends a node's hold; returns true if that was the last one of the file.
     fn end_hold(&self, from: Rank, ino: Ino, lost: bool) -> bool {
-        if let Some(leases) = self.inner.files.borrow_mut().leases.get_mut(&ino) {
+        if let Some(leases) = self.inner.files.table.borrow_mut().leases.get_mut(&ino) {
             leases.remove(&from);
         }
         self.end_writer(ino, from, lost);
-        let mut files = self.inner.files.borrow_mut();
+        let mut files = self.inner.files.table.borrow_mut();
         let Some(holders) = files.holders.get_mut(&ino) else {
             return false;
         };
@@ -343,7 +343,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if this server knows of no bytes of a file of its own.
     fn is_empty(&self, ino: Ino) -> bool {
-        let files = self.inner.files.borrow();
+        let files = self.inner.files.table.borrow();
         let stored = files.published.get(&ino).map_or(0, |file| file.stored);
         let attr = self.node(|node| node.attr_now(ino));
         stored == 0 && !self.is_in_flight(ino) && attr.is_ok_and(|attr| attr.size == 0)
@@ -362,26 +362,13 @@ impl<P: Platform> Cluster<P> {
         join_all(gone.into_iter().map(|ino| self.erase_file(ino))).await;
     }
 
-    /// Stops sending extents of a file. Returns the end of what was sent, and the ranges that
-    /// become free.
-    fn end_of_sending(&self, ino: Ino) -> (u64, Vec<LogRange>) {
-        let Some(batches) = self.inner.shards.borrow_mut().in_flight.remove(&ino) else {
-            return (0, Vec::new());
-        };
-        self.note(&Item::Flushed(ino));
-        let runs = batches.iter().flat_map(|batch| &batch.runs);
-        let end = runs.map(Run::end).max().unwrap_or(0);
-        let freed = batches.into_iter().filter_map(|batch| batch.freed);
-        (end, freed.flatten().collect())
-    }
-
     async fn erase_file(&self, ino: Ino) {
         // This node's publish under way arrives before it is erased, with its size or without: the
         // home reports no size of such a file any more.
-        let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
-        let (sent, freed) = self.end_of_sending(ino);
+        let _sent = self.hold_publishing_surely(ino).await;
+        let (sent, freed) = self.end_sending(ino);
         let file = {
-            let mut files = self.inner.files.borrow_mut();
+            let mut files = self.inner.files.table.borrow_mut();
             let its = (ino, Rank(0))..=(ino, Rank(u16::MAX));
             let counted: Vec<_> = files.counted.range(its).map(|(key, _)| *key).collect();
             for key in counted {
@@ -392,7 +379,7 @@ impl<P: Platform> Cluster<P> {
         let size = file.map_or(0, |file| file.size).max(sent);
         self.note(&Item::PublishedGone(ino));
         self.forget_appends(ino);
-        self.inner.files.borrow_mut().forget_lost_writers(ino);
+        self.inner.files.table.borrow_mut().forget_lost_writers(ino);
         self.forget_tokens(ino);
         self.forget_becoming_raw(ino);
         if self.is_kept(ino) {

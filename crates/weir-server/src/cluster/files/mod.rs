@@ -21,6 +21,17 @@
 //! | `mapped` | files of which the kernel keeps pages |
 //! | `xattrs`, `xattr_tables` | extended attributes: at their home, and its table |
 
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+
+use weir_core::journal::{self, Item};
+use weir_core::proto::audit::Finding;
+use weir_core::types::{Ino, Rank};
+
+use crate::cluster::keyed::Keyed;
+use crate::cluster::snapshot::show_from;
+use crate::node::{SharedPlace, Visit};
+
 pub(super) mod append;
 pub(super) mod attach;
 pub(super) mod audit;
@@ -39,3 +50,100 @@ pub(super) mod xattrs;
 /// The time for which appends wait for a node that may have placed some and cannot be reached, ns:
 /// after that its unpublished bytes count as lost.
 pub(in crate::cluster) const AWAITED_NS: i64 = 30_000_000_000;
+
+/// The state of this room that concerns several servers.
+#[derive(Default)]
+pub(in crate::cluster) struct FilesState {
+    table: RefCell<stand_ins::Files>,
+    /// The number of recalls here, of any file.
+    recalled: Cell<u64>,
+    /// The number of messages of homes about files that have no stand-in here. A stand-in that is
+    /// being made may be of such a file, which may be laminated or unnamed by now.
+    unknown_told: Cell<u64>,
+    leaving: leaving::Leaving,
+    /// Files of this server that are being cut or laminated.
+    changing: Keyed<Ino>,
+    /// The number of the last truncation of a file of this server.
+    cuts: Cell<u64>,
+    write_tokens: RefCell<tokens::Tokens>,
+    /// Raw files of this server for which a token or a lease is being granted.
+    granting: Keyed<Ino>,
+    /// Raw files for which this node asks for a token.
+    asking_tokens: Keyed<Ino>,
+    /// Files of this server that several nodes write.
+    appends: RefCell<BTreeMap<Ino, append::Appends>>,
+    /// Files, of any server, whose home assigns the positions of appends by programs of this node.
+    shared_appends: RefCell<BTreeSet<Ino>>,
+    /// Files of this server whose writers are being told to ask for the positions of appends.
+    sharing_appends: Keyed<Ino>,
+    /// Servers that have not said, since this one is back, what they write of its files; with the
+    /// time until which this server waits for them, ns since 1970.
+    unheard: RefCell<BTreeMap<Rank, i64>>,
+    paths: RefCell<sharing::Paths>,
+    becoming_raw: sharing::BecomingRaw,
+    findings: RefCell<Vec<Finding>>,
+}
+
+/// The counts of news about files at one moment. They tell if an answer of a home, on its way since
+/// then, is overtaken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::cluster) struct FileNews {
+    /// See [`leaving::Leaving::times`].
+    left: (u64, u64),
+    recalled: u64,
+    unknown_told: u64,
+}
+
+impl FilesState {
+    /// The counts of news now.
+    pub(in crate::cluster) fn news(&self) -> FileNews {
+        FileNews {
+            left: self.leaving.times(),
+            recalled: self.recalled.get(),
+            unknown_told: self.unknown_told.get(),
+        }
+    }
+
+    /// Returns true if no news since `before` overtook the answer of a home that this node holds a
+    /// file, which the home made for the same request if it `is_new`.
+    pub(in crate::cluster) fn holds_since(&self, before: &FileNews, is_new: bool) -> bool {
+        is_new && self.unknown_told.get() == before.unknown_told
+            || self.leaving.none_since(before.left) && self.recalled.get() == before.recalled
+    }
+
+    /// Restores the stand-ins, of which the node has the inodes, and the published sizes from the
+    /// journal.
+    pub(in crate::cluster) fn take_up(
+        &self,
+        state: &mut journal::Cluster,
+        stand_ins: Vec<(Ino, Ino)>,
+        now_ns: i64,
+    ) {
+        let mut table = self.table.borrow_mut();
+        for (home, local) in stand_ins {
+            table.take_up_stand_in(home, local, now_ns);
+        }
+        table.take_up_published(state);
+    }
+
+    /// Visits some of the published sizes of this server's files; returns the position to go on
+    /// from.
+    pub(in crate::cluster) fn show_published(
+        &self,
+        from: SharedPlace,
+        most: usize,
+        visit: Visit<'_>,
+    ) -> Option<SharedPlace> {
+        let table = self.table.borrow();
+        show_from(table.published.range(from.ino..), from, most, |ino, _| {
+            table.published_item(*ino).iter().for_each(&mut *visit);
+        })
+    }
+
+    /// Visits the last counted publish of each file and server.
+    pub(in crate::cluster) fn show_counted(&self, visit: Visit<'_>) {
+        for ((ino, from), publish) in &self.table.borrow().counted {
+            visit(&Item::Counted(*ino, *from, *publish));
+        }
+    }
+}

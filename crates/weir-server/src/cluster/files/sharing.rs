@@ -60,7 +60,7 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<bool, FsError> {
         // Other nodes may have to say first that their programs have it open.
         self.announced().await;
-        let _alone = self.inner.publishing.hold(ino, self.token()).await;
+        let _alone = self.inner.files.changing.hold(ino, self.token()).await;
         let attr = self.node(|node| node.regular(ino))?;
         if attr.lamination == Lamination::Done {
             return Ok(true);
@@ -118,7 +118,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(in crate::cluster) fn note_unknown(&self) {
-        let told = &self.inner.told_of_unknown;
+        let told = &self.inner.files.unknown_told;
         told.set(told.get() + 1);
     }
 
@@ -207,7 +207,7 @@ impl<P: Platform> Cluster<P> {
         }
         let now_ns = self.now_ns();
         let known = {
-            let mut paths = self.inner.paths.borrow_mut();
+            let mut paths = self.inner.files.paths.borrow_mut();
             if now_ns - paths.since_ns > PATHS_NS {
                 paths.of_dirs.clear();
                 paths.since_ns = now_ns;
@@ -219,7 +219,12 @@ impl<P: Platform> Cluster<P> {
         }
         let path = self.path_of(dir).await?;
         let joined = join(&path, name);
-        self.inner.paths.borrow_mut().of_dirs.insert(dir, path);
+        self.inner
+            .files
+            .paths
+            .borrow_mut()
+            .of_dirs
+            .insert(dir, path);
         Ok(Some(joined))
     }
 
@@ -246,7 +251,7 @@ impl<P: Platform> Cluster<P> {
         if self.node(|node| node.attr_of(ino))?.file_type() != FileType::File {
             return Ok(()); // a directory has no bytes whose order a lock could give
         }
-        let becoming = &self.inner.becoming_raw;
+        let becoming = &self.inner.files.becoming_raw;
         let is_ready = || {
             let attr = self.node(|node| node.regular(ino))?;
             let told = !becoming.untold.borrow().contains_key(&ino);
@@ -277,7 +282,12 @@ impl<P: Platform> Cluster<P> {
 
     /// Forgets a file of this server that is gone.
     pub(in crate::cluster) fn forget_becoming_raw(&self, ino: Ino) {
-        self.inner.becoming_raw.untold.borrow_mut().remove(&ino);
+        self.inner
+            .files
+            .becoming_raw
+            .untold
+            .borrow_mut()
+            .remove(&ino);
     }
 
     /// Laminates the files that this node's programs have closed and that were to be laminated
@@ -348,10 +358,6 @@ impl<P: Platform> Cluster<P> {
         // A server that does not answer keeps a little more than it needs.
         self.tell(&self.others(), &News::Forget(peer::Forget { ino }))
             .await;
-    }
-
-    pub(in crate::cluster) fn forget_here(&self, ino: Ino) {
-        self.inner.maps.borrow_mut().remove(&ino);
     }
 
     pub(in crate::cluster) fn others(&self) -> Vec<Rank> {

@@ -13,7 +13,7 @@ use futures_channel::oneshot;
 use futures_util::future::{join_all, Shared};
 use futures_util::FutureExt as _;
 use weir_core::extent::MAX_OFFSET;
-use weir_core::journal::Item;
+use weir_core::journal::{self, Item};
 use weir_core::names::{Attr, FileType, Lamination};
 use weir_core::proto::peer::{self, News};
 use weir_core::proto::{self, Cause, FsError, Kept};
@@ -33,9 +33,9 @@ const LOOKED_AT_MOST: usize = 1 << 16;
 /// The stand-ins of this server, and the state of its own files that other servers have open.
 #[derive(Debug, Default)]
 pub struct Files {
-    pub(in crate::cluster) stand_ins: BTreeMap<Ino, StandIn>,
-    pub(in crate::cluster) holders: BTreeMap<Ino, BTreeSet<Rank>>,
-    pub(in crate::cluster) leases: HashMap<Ino, BTreeSet<Rank>>,
+    pub(super) stand_ins: BTreeMap<Ino, StandIn>,
+    pub(super) holders: BTreeMap<Ino, BTreeSet<Rank>>,
+    pub(super) leases: HashMap<Ino, BTreeSet<Rank>>,
     /// Truncations under way.
     cutting: HashMap<Ino, Cutting>,
     /// Recalls of leases that are under way.
@@ -49,10 +49,10 @@ pub struct Files {
     /// was.
     missed: BTreeMap<Rank, BTreeMap<Ino, Option<u64>>>,
     /// The published extent of this server's files.
-    pub(in crate::cluster) published: BTreeMap<Ino, Extent>,
+    pub(super) published: BTreeMap<Ino, Extent>,
     /// For each file and server, the last publish that is counted in `published`, kept as long as
     /// the server may repeat it.
-    pub(in crate::cluster) counted: BTreeMap<(Ino, Rank), u64>,
+    pub(super) counted: BTreeMap<(Ino, Rank), u64>,
 }
 
 impl Files {
@@ -114,7 +114,7 @@ pub(in crate::cluster) struct StandIn {
 
 impl Files {
     /// Restores the stand-in of a server that was killed; its attributes are not to be believed.
-    pub(in crate::cluster) fn take_up_stand_in(&mut self, home: Ino, local: Ino, now_ns: i64) {
+    pub(super) fn take_up_stand_in(&mut self, home: Ino, local: Ino, now_ns: i64) {
         let known = StandIn {
             local,
             used_ns: now_ns,
@@ -126,8 +126,16 @@ impl Files {
         self.stand_ins.insert(home, known);
     }
 
+    /// Restores the published extents from the journal.
+    pub(super) fn take_up_published(&mut self, state: &mut journal::Cluster) {
+        for (ino, (size, stored)) in std::mem::take(&mut state.published) {
+            self.published.insert(ino, Extent { size, stored });
+        }
+        self.counted = std::mem::take(&mut state.counted);
+    }
+
     /// The journal's record of the published extent of a file of this server.
-    pub(in crate::cluster) fn published_item(&self, ino: Ino) -> Option<Item<'static>> {
+    pub(super) fn published_item(&self, ino: Ino) -> Option<Item<'static>> {
         let file = self.published.get(&ino)?;
         let old = self.cutting.get(&ino).map_or(0, |cutting| cutting.old);
         Some(Item::Published(ino, file.size.max(old), file.stored))
@@ -158,24 +166,24 @@ impl<P: Platform> Cluster<P> {
         if ino.rank() == self.rank() {
             return Some(ino);
         }
-        let files = self.inner.files.borrow();
+        let files = self.inner.files.table.borrow();
         files.stand_ins.get(&ino).map(|known| known.local)
     }
 
     /// Returns true if files of other servers are known here.
     pub(in crate::cluster) fn has_stand_ins(&self) -> bool {
-        !self.inner.files.borrow().stand_ins.is_empty()
+        !self.inner.files.table.borrow().stand_ins.is_empty()
     }
 
     /// The files of one other server that are known here.
     pub(in crate::cluster) fn stand_ins_of(&self, home: Rank) -> Vec<Ino> {
-        let files = self.inner.files.borrow();
+        let files = self.inner.files.table.borrow();
         let known = files.stand_ins.keys();
         known.filter(|ino| ino.rank() == home).copied().collect()
     }
 
     fn recalls(&self, ino: Ino) -> u64 {
-        let files = self.inner.files.borrow();
+        let files = self.inner.files.table.borrow();
         files.stand_ins.get(&ino).map_or(0, |known| known.recalls)
     }
 
@@ -225,7 +233,7 @@ impl<P: Platform> Cluster<P> {
     /// Notes that programs of this node write a foreign file, as requested at `asked_ns`: they
     /// place their appends themselves for as long as this node believes its home.
     pub(in crate::cluster) fn may_reserve(&self, ino: Ino, asked_ns: i64) {
-        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
+        if let Some(known) = self.inner.files.table.borrow_mut().stand_ins.get_mut(&ino) {
             known.written = true;
         }
         if !self.believe_lease(ino.rank(), asked_ns) {
@@ -253,7 +261,7 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) fn stand_in_for(&self, attr: &Attr) -> Result<Attr, FsError> {
         let now_ns = self.now_ns();
         let known = {
-            let mut files = self.inner.files.borrow_mut();
+            let mut files = self.inner.files.table.borrow_mut();
             files.stand_ins.get_mut(&attr.home).map(|known| {
                 known.used_ns = now_ns;
                 known.local
@@ -271,7 +279,7 @@ impl<P: Platform> Cluster<P> {
                 written: false,
                 cut: 0,
             };
-            let mut files = self.inner.files.borrow_mut();
+            let mut files = self.inner.files.table.borrow_mut();
             files.stand_ins.insert(attr.home, new);
             local
         };
@@ -299,8 +307,8 @@ impl<P: Platform> Cluster<P> {
 
     /// Stops believing answers that the home gave before this node's publish reached it.
     pub(in crate::cluster) fn doubt_answers(&self, ino: Ino) {
-        self.inner.leaving.add_news(ino);
-        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
+        self.inner.files.leaving.add_news(ino);
+        if let Some(known) = self.inner.files.table.borrow_mut().stand_ins.get_mut(&ino) {
             known.recalls += 1;
         }
     }
@@ -367,7 +375,7 @@ impl<P: Platform> Cluster<P> {
         }
         self.use_lease(ino.rank());
         let now_ns = self.now_ns();
-        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
+        if let Some(known) = self.inner.files.table.borrow_mut().stand_ins.get_mut(&ino) {
             known.used_ns = now_ns;
         }
         self.node(|node| {
@@ -377,7 +385,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     fn has_room_to_look_at(&self, ino: Ino) -> bool {
-        let stand_ins = &self.inner.files.borrow().stand_ins;
+        let stand_ins = &self.inner.files.table.borrow().stand_ins;
         stand_ins.len() < LOOKED_AT_MOST || stand_ins.contains_key(&ino)
     }
 
@@ -402,7 +410,7 @@ impl<P: Platform> Cluster<P> {
 
     fn may_lease_unasked(&self, from: Rank, ino: Ino) -> Result<bool, FsError> {
         let attr = self.node(|node| node.attr_of(ino))?;
-        let is_cut = self.inner.files.borrow().cutting.contains_key(&ino);
+        let is_cut = self.inner.files.table.borrow().cutting.contains_key(&ino);
         let is_file = attr.file_type() == FileType::File && attr.nlink > 0;
         Ok(is_file && !is_cut && (!is_raw(&attr) || !self.others_write(from, ino)))
     }
@@ -421,13 +429,13 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(in crate::cluster) fn published_size(&self, ino: Ino) -> u64 {
-        let files = self.inner.files.borrow();
+        let files = self.inner.files.table.borrow();
         files.published.get(&ino).map_or(0, |file| file.size)
     }
 
     /// Sets a file's attributes to those that other nodes see.
     fn show_published(&self, attr: &mut Attr) {
-        let files = self.inner.files.borrow();
+        let files = self.inner.files.table.borrow();
         let file = files.published.get(&attr.home).copied().unwrap_or_default();
         let cut = files.cutting.get(&attr.home);
         let most = cut.map_or(MAX_OFFSET, |cut| cut.to);
@@ -437,7 +445,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Adds to the stored bytes of a file of this server.
     fn add_stored(&self, ino: Ino, stored: i64) {
-        let mut files = self.inner.files.borrow_mut();
+        let mut files = self.inner.files.table.borrow_mut();
         let file = files.published.entry(ino).or_default();
         file.stored = file.stored.saturating_add_signed(stored);
         let now = file.stored;
@@ -447,7 +455,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     fn note_published(&self, ino: Ino) {
-        let item = self.inner.files.borrow().published_item(ino);
+        let item = self.inner.files.table.borrow().published_item(ino);
         if let Some(item) = item {
             self.note(&item);
         }
@@ -456,7 +464,7 @@ impl<P: Platform> Cluster<P> {
     /// The stored bytes of those of a server's publishes that were not counted before. A server
     /// repeats them if it does not know if it was heard, also after a restart of either server.
     fn count_anew(&self, from: Rank, ino: Ino, publishes: &[(u64, i64)]) -> i64 {
-        let mut files = self.inner.files.borrow_mut();
+        let mut files = self.inner.files.table.borrow_mut();
         let known = files.counted.get(&(ino, from)).copied().unwrap_or(0);
         let new = publishes.iter().filter(|(publish, _)| *publish > known);
         let stored = new
@@ -472,7 +480,13 @@ impl<P: Platform> Cluster<P> {
 
     /// A server will not repeat any publish to a file.
     pub(in crate::cluster) fn forget_counted(&self, from: Rank, ino: Ino) {
-        let counted = self.inner.files.borrow_mut().counted.remove(&(ino, from));
+        let counted = self
+            .inner
+            .files
+            .table
+            .borrow_mut()
+            .counted
+            .remove(&(ino, from));
         if counted.is_some() {
             self.note(&Item::Counted(ino, from, 0));
         }
@@ -533,7 +547,7 @@ impl<P: Platform> Cluster<P> {
     /// Returns true if it was not known yet that a node may write a file: other nodes are to be
     /// told.
     pub(in crate::cluster) fn know_writer(&self, ino: Ino, writer: Rank) -> bool {
-        let mut files = self.inner.files.borrow_mut();
+        let mut files = self.inner.files.table.borrow_mut();
         files.writers.entry(ino).or_default().insert(writer)
     }
 
@@ -546,14 +560,14 @@ impl<P: Platform> Cluster<P> {
     /// server. It may come back with them, but is waited for only for a time.
     pub(in crate::cluster) fn awaits_writer(&self, ino: Ino) -> bool {
         let now_ns = self.now_ns();
-        let files = self.inner.files.borrow();
+        let files = self.inner.files.table.borrow();
         let mut lost = files.lost_writers.get(&ino).into_iter().flatten();
         lost.any(|(_, until_ns)| now_ns < *until_ns)
     }
 
     /// A server has begun a session: it has named the files with unpublished bytes.
     pub(in crate::cluster) fn await_writer_no_more(&self, writer: Rank) {
-        let mut files = self.inner.files.borrow_mut();
+        let mut files = self.inner.files.table.borrow_mut();
         files.lost_writers.retain(|_, lost| {
             lost.remove(&writer);
             !lost.is_empty()
@@ -562,14 +576,14 @@ impl<P: Platform> Cluster<P> {
 
     /// The nodes that may write a file of this server.
     pub(in crate::cluster) fn writers_of(&self, ino: Ino) -> Vec<Rank> {
-        let files = self.inner.files.borrow();
+        let files = self.inner.files.table.borrow();
         let writers = files.writers.get(&ino);
         writers.into_iter().flatten().copied().collect()
     }
 
     /// The other nodes that have a file of this server open.
     pub(in crate::cluster) fn holders_of(&self, ino: Ino) -> Vec<Rank> {
-        let files = self.inner.files.borrow();
+        let files = self.inner.files.table.borrow();
         let holders = files.holders.get(&ino);
         holders.into_iter().flatten().copied().collect()
     }
@@ -581,7 +595,7 @@ impl<P: Platform> Cluster<P> {
             false => self.end_token(ino, writer),
         }
         let until_ns = self.now_ns() + AWAITED_NS;
-        let mut files = self.inner.files.borrow_mut();
+        let mut files = self.inner.files.table.borrow_mut();
         if !lost {
             files.forget_lost_writer(ino, writer);
         }
@@ -604,7 +618,7 @@ impl<P: Platform> Cluster<P> {
 
     /// The files of this server that this node may write.
     pub(in crate::cluster) fn own_written(&self) -> Vec<Ino> {
-        let files = self.inner.files.borrow();
+        let files = self.inner.files.table.borrow();
         let all = files.writers.iter();
         all.filter(|(_, by)| by.contains(&self.rank()))
             .map(|(ino, _)| *ino)
@@ -623,13 +637,13 @@ impl<P: Platform> Cluster<P> {
 
     /// Notes that a foreign file has no name any more.
     pub(in crate::cluster) fn unname_here(&self, ino: Ino) {
-        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
+        if let Some(known) = self.inner.files.table.borrow_mut().stand_ins.get_mut(&ino) {
             known.unnamed = true;
         }
     }
 
     pub(in crate::cluster) fn is_unnamed_here(&self, ino: Ino) -> bool {
-        let files = self.inner.files.borrow();
+        let files = self.inner.files.table.borrow();
         files.stand_ins.get(&ino).is_some_and(|known| known.unnamed)
     }
 
@@ -637,7 +651,7 @@ impl<P: Platform> Cluster<P> {
         if holder == self.rank() {
             return;
         }
-        let mut files = self.inner.files.borrow_mut();
+        let mut files = self.inner.files.table.borrow_mut();
         files.holders.entry(ino).or_default().insert(holder);
         drop(files);
         self.node(|node| node.pin(ino));
@@ -645,7 +659,7 @@ impl<P: Platform> Cluster<P> {
 
     /// The files of this server that another server holds.
     pub(in crate::cluster) fn held_by(&self, rank: Rank) -> Vec<Ino> {
-        let files = self.inner.files.borrow();
+        let files = self.inner.files.table.borrow();
         let all = files.holders.iter();
         all.filter(|(_, by)| by.contains(&rank))
             .map(|(ino, _)| *ino)
@@ -656,7 +670,7 @@ impl<P: Platform> Cluster<P> {
     /// back.
     pub(in crate::cluster) fn note_held(&self, rank: Rank) {
         let held = self.held_by(rank);
-        let mut files = self.inner.files.borrow_mut();
+        let mut files = self.inner.files.table.borrow_mut();
         let missed = files.missed.entry(rank).or_default();
         for ino in held {
             missed.entry(ino).or_insert(None);
@@ -671,7 +685,7 @@ impl<P: Platform> Cluster<P> {
         held: &BTreeSet<Ino>,
     ) -> Vec<(Ino, u64)> {
         let missed = {
-            let mut files = self.inner.files.borrow_mut();
+            let mut files = self.inner.files.table.borrow_mut();
             for leases in files.leases.values_mut() {
                 leases.remove(&rank);
             }
@@ -685,7 +699,7 @@ impl<P: Platform> Cluster<P> {
     /// Notes that a file was cut: holders, and possible holders, that cannot be told learn of it
     /// when they are back.
     fn note_missed(&self, ino: Ino, size: u64, holders: &[Rank], lost: &[Rank]) {
-        let mut files = self.inner.files.borrow_mut();
+        let mut files = self.inner.files.table.borrow_mut();
         for rank in lost {
             let missed = files.missed.entry(*rank).or_default();
             missed.entry(ino).or_insert(None);
@@ -703,7 +717,7 @@ impl<P: Platform> Cluster<P> {
     /// Notes the servers that heard of a truncation: it includes any that they missed before and
     /// that cut no deeper.
     fn note_told(&self, ino: Ino, size: u64, told: impl Iterator<Item = Rank>) {
-        let mut files = self.inner.files.borrow_mut();
+        let mut files = self.inner.files.table.borrow_mut();
         for rank in told {
             let missed = files.missed.get_mut(&rank);
             if let Some(cut) = missed.and_then(|missed| missed.get_mut(&ino)) {
@@ -739,12 +753,12 @@ impl<P: Platform> Cluster<P> {
         let mut _turn = None;
         if is_raw(&self.node(|node| node.attr_of(ino))?) {
             self.announced().await;
-            _turn = Some(self.hold_in_time(&self.inner.granting, ino).await?);
+            _turn = Some(self.hold_in_time(&self.inner.files.granting, ino).await?);
             self.end_writers(ino, from).await?;
         }
         self.await_truncation(ino).await?;
         let attr = self.hold(from, ino)?;
-        let mut files = self.inner.files.borrow_mut();
+        let mut files = self.inner.files.table.borrow_mut();
         files.leases.entry(ino).or_default().insert(from);
         Ok(attr)
     }
@@ -809,10 +823,13 @@ impl<P: Platform> Cluster<P> {
     /// Stops believing this node's copy of a file's state; its mounts keep their pages, since the
     /// change came from here.
     fn doubt_file(&self, ino: Ino) {
-        self.inner.recalled.set(self.inner.recalled.get() + 1);
-        self.inner.leaving.add_news(ino);
+        self.inner
+            .files
+            .recalled
+            .set(self.inner.files.recalled.get() + 1);
+        self.inner.files.leaving.add_news(ino);
         self.forget_map(ino);
-        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
+        if let Some(known) = self.inner.files.table.borrow_mut().stand_ins.get_mut(&ino) {
             known.recalls += 1;
         }
         if let Some(local) = self.local(ino) {
@@ -828,7 +845,7 @@ impl<P: Platform> Cluster<P> {
         let ranks = self.take_leases(ino, writer);
         // Servers that another task is telling may still believe the state before this change, too.
         let earlier = {
-            let files = self.inner.files.borrow();
+            let files = self.inner.files.table.borrow();
             files.recalling.get(&ino).cloned().unwrap_or_default()
         };
         if !ranks.is_empty() {
@@ -850,14 +867,14 @@ impl<P: Platform> Cluster<P> {
     /// Returns true if a server other than `writer` believes, or may believe, its lease of a file
     /// of this server.
     pub(in crate::cluster) fn is_leased_to_others(&self, ino: Ino, writer: Rank) -> bool {
-        let files = self.inner.files.borrow();
+        let files = self.inner.files.table.borrow();
         let mut leases = files.leases.get(&ino).into_iter().flatten();
         leases.any(|rank| *rank != writer) || files.recalling.contains_key(&ino)
     }
 
     /// Ends the leases of a file; returns the servers that had them.
     fn take_leases(&self, ino: Ino, writer: Option<Rank>) -> Vec<Rank> {
-        let mut files = self.inner.files.borrow_mut();
+        let mut files = self.inner.files.table.borrow_mut();
         let Some(leases) = files.leases.get_mut(&ino) else {
             return Vec::new();
         };
@@ -869,12 +886,12 @@ impl<P: Platform> Cluster<P> {
     }
 
     fn add_recall(&self, ino: Ino, recalling: Recalling) {
-        let mut files = self.inner.files.borrow_mut();
+        let mut files = self.inner.files.table.borrow_mut();
         files.recalling.entry(ino).or_default().push(recalling);
     }
 
     fn drop_ended_recalls(&self, ino: Ino) {
-        let mut files = self.inner.files.borrow_mut();
+        let mut files = self.inner.files.table.borrow_mut();
         let Some(recalls) = files.recalling.get_mut(&ino) else {
             return;
         };
@@ -884,10 +901,31 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
+    /// Makes the two sizes of each own file one: the size that the programs of this node see in the
+    /// shared tables, and the published size, which all other nodes are told. The greater one stays.
+    ///
+    /// An operation that was cut off leaves them different. What makes a file longer (a truncation,
+    /// an allocation, another node's publish) raises the size in shared memory before the journal
+    /// has it. What makes a file shorter leaves the old size in the journal until all bytes behind
+    /// the new end are erased. Of a file in `dirty` the node's own size may be greater: it is
+    /// published together with the bytes.
+    pub(in crate::cluster) fn unify_sizes(&self, dirty: &[Ino]) {
+        let mut files = self.inner.files.table.borrow_mut();
+        for (ino, size) in self.node(|node| node.own_sizes()) {
+            let published = files.published.get(&ino).map_or(0, |file| file.size);
+            if size < published {
+                let raised = self.node(|node| node.raise_to(ino, published, 0));
+                debug_assert!(raised.is_ok(), "{ino:?} is a file");
+            } else if size > published && dirty.binary_search(&ino).is_err() {
+                files.published.entry(ino).or_default().size = size;
+            }
+        }
+    }
+
     /// Raises the size of a file of this server, also as other nodes see it.
     fn raise_published(&self, ino: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError> {
         self.node(|node| node.raise_to(ino, size, mtime_ns))?;
-        let mut files = self.inner.files.borrow_mut();
+        let mut files = self.inner.files.table.borrow_mut();
         let file = files.published.entry(ino).or_default();
         file.size = file.size.max(size);
         Ok(())

@@ -136,7 +136,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Forgets all tokens of a file that is gone, or is not raw any more.
     pub(in crate::cluster) fn forget_tokens(&self, ino: Ino) {
-        let mut tokens = self.inner.write_tokens.borrow_mut();
+        let mut tokens = self.inner.files.write_tokens.borrow_mut();
         tokens.granted.remove(&ino);
         tokens.forget_held(ino);
     }

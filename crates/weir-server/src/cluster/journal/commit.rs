@@ -17,10 +17,7 @@ use weir_core::journal::{encode, Item};
 use weir_core::names::Place;
 use weir_core::types::{ClientId, Ino};
 
-use crate::node::{ClientMemory, Node, Platform};
-
-/// A callback that receives items, one by one.
-pub type Visit<'v> = &'v mut dyn FnMut(&Item<'_>);
+use crate::node::{ClientMemory, Node, Platform, SharedPlace, Visit};
 
 /// The journal of a server.
 pub trait Journal {
@@ -40,28 +37,6 @@ pub trait Journal {
     fn take_over(&mut self);
     /// Does some of the work that is left after that; false if there was none.
     fn tidy(&mut self) -> bool;
-}
-
-/// The position of a snapshot in the tables that servers share.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SharedPlace {
-    /// The number of the table.
-    pub table: u8,
-    /// The inode in the table.
-    pub ino: Ino,
-    /// The offset in that file, bytes.
-    pub offset: u64,
-}
-
-impl SharedPlace {
-    /// The beginning of a table.
-    pub const fn of(table: u8) -> SharedPlace {
-        SharedPlace {
-            table,
-            ino: Ino::NONE,
-            offset: 0,
-        }
-    }
 }
 
 /// Shows some items of the tables that servers share, from a position on, and returns the next

@@ -8,13 +8,10 @@
 use std::future::Future;
 
 use futures_util::future::join_all;
-use weir_core::extent::MAX_OFFSET;
 use weir_core::journal::{self, Item};
 use weir_core::proto::{peer, FsError};
-use weir_core::types::{Ino, Rank};
+use weir_core::types::Rank;
 
-use crate::cluster::extents::publish::Batch;
-use crate::cluster::files::stand_ins::Extent;
 use crate::cluster::keyed::Token;
 use crate::cluster::Cluster;
 use crate::node::{Node, Platform, SharedPlace, Visit};
@@ -30,37 +27,12 @@ impl<P: Platform> Cluster<P> {
         // The others may know renames of an earlier life by their numbers.
         self.inner.tokens.set(u64::try_from(now_ns).unwrap_or(0));
         self.inner.names.take_up(&mut state);
-        {
-            let mut shards = self.inner.shards.borrow_mut();
-            shards.indexes = state.kept.into_iter().collect();
-            shards.next_stamp = state.kept_stamp;
-            for (ino, batches) in state.in_flight {
-                let batches = batches.into_iter().map(|(publish, runs)| Batch {
-                    publish,
-                    runs,
-                    cut: MAX_OFFSET,
-                    freed: None,
-                });
-                shards.in_flight.insert(ino, batches.collect());
-            }
-            for ((ino, from), answered) in &state.answered {
-                for publish in answered.keys() {
-                    shards.by_publish.insert((*from, *publish), *ino);
-                }
-            }
-            shards.answered = state.answered;
-        }
+        self.inner.extents.take_up(&mut state);
         let stand_ins = self.node(|node| node.file_stand_ins());
-        let mut files = self.inner.files.borrow_mut();
-        for (home, local) in stand_ins {
-            files.take_up_stand_in(home, local, now_ns);
+        for (ino, (_, stored)) in &state.published {
+            self.node(|node| node.set_stored(*ino, *stored));
         }
-        for (ino, (size, stored)) in state.published {
-            files.published.insert(ino, Extent { size, stored });
-            self.node(|node| node.set_stored(ino, stored));
-        }
-        files.counted = state.counted;
-        drop(files);
+        self.inner.files.take_up(&mut state, stand_ins, now_ns);
         let dirty = self.dirty();
         self.unify_sizes(&dirty);
         let own = dirty.iter().filter(|ino| ino.rank() == self.rank());
@@ -73,27 +45,6 @@ impl<P: Platform> Cluster<P> {
         self.hear_of(&self.others());
         let others = self.others().into_iter();
         self.inner.peers.begin_anew(others, now_ns);
-    }
-
-    /// Makes the two sizes of each own file one: the size that the programs of this node see in the
-    /// shared tables, and the published size, which all other nodes are told. The greater one stays.
-    ///
-    /// An operation that was cut off leaves them different. What makes a file longer (a truncation,
-    /// an allocation, another node's publish) raises the size in shared memory before the journal
-    /// has it. What makes a file shorter leaves the old size in the journal until all bytes behind
-    /// the new end are erased. Of a file in `dirty` the node's own size may be greater: it is
-    /// published together with the bytes.
-    fn unify_sizes(&self, dirty: &[Ino]) {
-        let mut files = self.inner.files.borrow_mut();
-        for (ino, size) in self.node(|node| node.own_sizes()) {
-            let published = files.published.get(&ino).map_or(0, |file| file.size);
-            if size < published {
-                let raised = self.node(|node| node.raise_to(ino, published, 0));
-                debug_assert!(raised.is_ok(), "{ino:?} is a file");
-            } else if size > published && dirty.binary_search(&ino).is_err() {
-                files.published.entry(ino).or_default().size = size;
-            }
-        }
     }
 
     /// Shows all state that is not the node's own, as items.
@@ -115,13 +66,8 @@ impl<P: Platform> Cluster<P> {
     pub fn show_some(&self, from: SharedPlace, visit: Visit<'_>) -> Option<SharedPlace> {
         let most = self.inner.journal.snapshot_step.get();
         let next = match from.table {
-            0 => self.show_kept(from, most, visit),
-            1 => {
-                let files = self.inner.files.borrow();
-                show_from(files.published.range(from.ino..), from, most, |ino, _| {
-                    files.published_item(*ino).iter().for_each(&mut *visit);
-                })
-            }
+            0 => self.inner.extents.show_slices(from, most, visit),
+            1 => self.inner.files.show_published(from, most, visit),
             2 => self.inner.names.show_enrolled(from, most, visit),
             3 => self.inner.names.show_moved(from, most, visit),
             4 => self.inner.names.show_placements(from, most, visit),
@@ -131,54 +77,11 @@ impl<P: Platform> Cluster<P> {
         Some(next.unwrap_or(SharedPlace::of(from.table + 1)))
     }
 
-    fn show_kept(&self, from: SharedPlace, most: usize, visit: Visit<'_>) -> Option<SharedPlace> {
-        let shards = self.inner.shards.borrow();
-        let (mut left, mut offset) = (most, from.offset);
-        for (ino, index) in shards.indexes.range(from.ino..) {
-            let (ino, table) = (*ino, from.table);
-            if left == 0 {
-                return Some(SharedPlace { table, ino, offset });
-            }
-            let mut runs = Vec::new();
-            // The offset is of the file that the position names. If that file is gone, begin at 0.
-            let begin = if ino == from.ino { offset } else { 0 };
-            let known = index.runs_in(begin, MAX_OFFSET, left, &mut runs);
-            left = left.saturating_sub(runs.len().max(1));
-            visit(&Item::Kept(ino, runs));
-            offset = 0;
-            if known.hi < MAX_OFFSET {
-                let offset = known.hi;
-                return Some(SharedPlace { table, ino, offset });
-            }
-        }
-        None
-    }
-
     /// Shows the batches that are being published, the answers to other publishers, and the renames
     /// in progress.
     pub fn show_publishing(&self, visit: Visit<'_>) {
-        let shards = self.inner.shards.borrow();
-        for (ino, batches) in &shards.in_flight {
-            for batch in batches {
-                visit(&Item::InFlight(*ino, batch.publish, batch.runs.clone()));
-            }
-        }
-        for ((ino, from), answered) in &shards.answered {
-            for (publish, parts) in answered {
-                for (part, freed) in parts {
-                    visit(&Item::Answered {
-                        ino: *ino,
-                        from: *from,
-                        publish: *publish,
-                        part: *part,
-                        freed: freed.clone(),
-                    });
-                }
-            }
-        }
-        for ((ino, from), publish) in &self.inner.files.borrow().counted {
-            visit(&Item::Counted(*ino, *from, *publish));
-        }
+        self.inner.extents.show_publishes(visit);
+        self.inner.files.show_counted(visit);
         self.inner.names.show_renames(visit);
     }
 
@@ -234,17 +137,4 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) fn note(&self, item: &Item<'_>) {
         self.node(|node| node.note(item));
     }
-}
-
-/// Shows the entries of one step, from the position on. Returns the beginning of the next step.
-pub(in crate::cluster) fn show_from<'t, T>(
-    mut all: impl Iterator<Item = (&'t Ino, T)>,
-    from: SharedPlace,
-    most: usize,
-    mut show: impl FnMut(&Ino, T),
-) -> Option<SharedPlace> {
-    for (ino, entry) in all.by_ref().take(most) {
-        show(ino, entry);
-    }
-    all.next().map(|(ino, _)| SharedPlace { ino: *ino, ..from })
 }

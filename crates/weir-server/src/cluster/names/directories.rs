@@ -13,7 +13,7 @@ use weir_core::proto::peer::{self, PartOfDir};
 use weir_core::proto::{self, Entry, FsError};
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::journal::shared::show_from;
+use crate::cluster::snapshot::show_from;
 use crate::cluster::{Cluster, ROOT};
 use crate::node::{Platform, SharedPlace, Visit};
 

@@ -27,7 +27,7 @@ use weir_core::proto::peer::{self, FirstServer, PeerOperation, Placement, Placem
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::journal::shared::show_from;
+use crate::cluster::snapshot::show_from;
 use crate::cluster::{Cluster, ROOT};
 use crate::node::{Platform, SharedPlace, Visit};
 

@@ -109,9 +109,7 @@ impl<P: Platform> Cluster<P> {
         };
         let asked_ns = self.now_ns();
         let revocations = self.revocations();
-        let times = self.inner.leaving.times();
-        let recalled = self.inner.recalled.get();
-        let told_of_unknown = self.inner.told_of_unknown.get();
+        let news = self.inner.files.news();
         let made = self.ask_home((dir, &op.name), NameUse::New, make).await?;
         let (made, home, session) = made;
         if made.new && made.child.ino.rank() == self.rank() {
@@ -129,9 +127,7 @@ impl<P: Platform> Cluster<P> {
             Some(attr) if attr.home.rank() == self.rank() => attr.home,
             Some(attr)
                 if self.is_session(home, session)
-                    && ((made.new && self.inner.told_of_unknown.get() == told_of_unknown)
-                        || (self.inner.leaving.none_since(times)
-                            && self.inner.recalled.get() == recalled)) =>
+                    && self.inner.files.holds_since(&news, made.new) =>
             {
                 let seen = self.stand_in_for(&attr);
                 let ino = seen.inspect_err(|_| self.leave_unknown(attr.home))?.ino;

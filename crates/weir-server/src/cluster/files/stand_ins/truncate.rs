@@ -36,16 +36,21 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<(), FsError> {
         // A restarted server first hears which servers hold its files.
         self.announced().await;
-        let _alone = self.hold_in_time(&self.inner.publishing, ino).await?;
+        let _alone = self.hold_in_time(&self.inner.files.changing, ino).await?;
         let old = self.published_size(ino);
         let cutting = Cutting {
             to: size,
             old,
             cut_here: false,
         };
-        self.inner.files.borrow_mut().cutting.insert(ino, cutting);
+        self.inner
+            .files
+            .table
+            .borrow_mut()
+            .cutting
+            .insert(ino, cutting);
         let mut cut = self.cut_everywhere(ino, size).await;
-        let cutting = self.inner.files.borrow_mut().cutting.remove(&ino);
+        let cutting = self.inner.files.table.borrow_mut().cutting.remove(&ino);
         if let Some(cutting) = cutting.filter(|_| cut.is_err()) {
             // Bytes may be left behind the new end: the file keeps its size, so that the next
             // truncation erases them.
@@ -58,8 +63,8 @@ impl<P: Platform> Cluster<P> {
     /// Waits until a file of this server is not being truncated. A node that has given up its
     /// unpublished bytes must not read older bytes that were published after the first erasing.
     pub(super) async fn await_truncation(&self, ino: Ino) -> Result<(), FsError> {
-        while self.inner.files.borrow().cutting.contains_key(&ino) {
-            drop(self.hold_in_time(&self.inner.publishing, ino).await?);
+        while self.inner.files.table.borrow().cutting.contains_key(&ino) {
+            drop(self.hold_in_time(&self.inner.files.changing, ino).await?);
         }
         Ok(())
     }
@@ -68,7 +73,7 @@ impl<P: Platform> Cluster<P> {
         let (old, erased) = {
             // The bytes of a publish under way reach the slices before they are erased, and may
             // make the file longer.
-            let _sent = self.hold_in_time(&self.inner.publishing_here, ino).await?;
+            let _sent = self.hold_publishing(ino).await?;
             self.node(|node| node.check_size(ino, size))?;
             // A publish that could not be sent is not sent later.
             let old = self.published_size(ino).max(self.end_in_flight(ino));
@@ -127,7 +132,7 @@ impl<P: Platform> Cluster<P> {
     /// Gives up this node's unpublished bytes of a file of this server behind its new end.
     fn cut_own(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         self.set_published_size(ino, size)?;
-        if let Some(cutting) = self.inner.files.borrow_mut().cutting.get_mut(&ino) {
+        if let Some(cutting) = self.inner.files.table.borrow_mut().cutting.get_mut(&ino) {
             cutting.cut_here = true;
         }
         self.cut_in_flight(ino, size);
@@ -138,21 +143,21 @@ impl<P: Platform> Cluster<P> {
     /// The offset at which a file ends for readers here. Extents behind it may still be known, but
     /// are being erased.
     pub(in crate::cluster) fn erased_from(&self, ino: Ino) -> u64 {
-        let files = self.inner.files.borrow();
+        let files = self.inner.files.table.borrow();
         let cutting = files.cutting.get(&ino).filter(|cutting| cutting.cut_here);
         cutting.map_or(MAX_OFFSET, |cutting| cutting.to)
     }
 
     /// Bytes of a file that is being truncated may be published up to `end`.
     fn note_behind(&self, ino: Ino, end: u64) {
-        if let Some(cutting) = self.inner.files.borrow_mut().cutting.get_mut(&ino) {
+        if let Some(cutting) = self.inner.files.table.borrow_mut().cutting.get_mut(&ino) {
             cutting.old = cutting.old.max(end);
         }
     }
 
     /// Returns true if a node that is away held a file of this server.
     fn is_missed(&self, ino: Ino) -> bool {
-        let files = self.inner.files.borrow();
+        let files = self.inner.files.table.borrow();
         files
             .missed
             .values()
@@ -161,7 +166,7 @@ impl<P: Platform> Cluster<P> {
 
     fn set_published_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         self.node(|node| node.set_size(ino, size))?;
-        let mut files = self.inner.files.borrow_mut();
+        let mut files = self.inner.files.table.borrow_mut();
         let file = files.published.entry(ino).or_default();
         let old = std::mem::replace(&mut file.size, size);
         drop(files);
@@ -175,14 +180,14 @@ impl<P: Platform> Cluster<P> {
         let ino = op.ino;
         let session = self.session_now(ino.rank());
         // The bytes of a publish under way reach the slices before they are erased.
-        let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
+        let _sent = self.hold_publishing_surely(ino).await;
         // The home was restarted meanwhile: it does not know of this truncation any more, and will
         // erase nothing for it.
         if self.session_now(ino.rank()) != session {
             return Err(FsError::Unreachable);
         }
         let is_new = {
-            let mut files = self.inner.files.borrow_mut();
+            let mut files = self.inner.files.table.borrow_mut();
             let known = files.stand_ins.get_mut(&ino);
             let known = known.filter(|known| known.cut < op.number);
             known.map(|known| known.cut = op.number).is_some()
@@ -207,14 +212,14 @@ impl<P: Platform> Cluster<P> {
     /// A number greater than the last one, also than the last one before a restart.
     fn number_of_cut(&self) -> u64 {
         let now = u64::try_from(self.now_ns()).unwrap_or(0);
-        let number = now.max(self.inner.cuts.get() + 1);
-        self.inner.cuts.set(number);
+        let number = now.max(self.inner.files.cuts.get() + 1);
+        self.inner.files.cuts.set(number);
         number
     }
 
     /// Forgets the number of the last truncation: a restarted home may begin anew with its numbers.
     pub(in crate::cluster) fn forget_cuts(&self, ino: Ino) {
-        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
+        if let Some(known) = self.inner.files.table.borrow_mut().stand_ins.get_mut(&ino) {
             known.cut = 0;
         }
     }

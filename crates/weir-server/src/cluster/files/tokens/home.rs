@@ -22,7 +22,7 @@ impl<P: Platform> Cluster<P> {
         if !is_raw(attr) {
             return false;
         }
-        let mut tokens = self.inner.write_tokens.borrow_mut();
+        let mut tokens = self.inner.files.write_tokens.borrow_mut();
         let grants = tokens.granted.entry(attr.home).or_default();
         let is_first = grants.is_empty();
         if is_first {
@@ -46,7 +46,7 @@ impl<P: Platform> Cluster<P> {
             return Err(FsError::Malformed);
         }
         self.announced().await;
-        let _turn = self.hold_in_time(&self.inner.granting, ino).await?;
+        let _turn = self.hold_in_time(&self.inner.files.granting, ino).await?;
         if !is_raw(&self.node(|node| node.writable(ino))?) {
             return Ok(Some(op.wished));
         }
@@ -58,7 +58,7 @@ impl<P: Platform> Cluster<P> {
         self.take_back(ino, &in_the_way).await?;
         self.check_session_of(from)?;
         let writers = self.writers_of(ino);
-        let mut tokens = self.inner.write_tokens.borrow_mut();
+        let mut tokens = self.inner.files.write_tokens.borrow_mut();
         let grants = tokens.granted.entry(ino).or_default();
         let alone = writers
             .iter()
@@ -120,7 +120,7 @@ impl<P: Platform> Cluster<P> {
         if end >= MAX_OFFSET {
             return Ok(());
         }
-        let _turn = self.hold_in_time(&self.inner.granting, ino).await?;
+        let _turn = self.hold_in_time(&self.inner.files.granting, ino).await?;
         let behind = Claim::range(end, MAX_OFFSET - end);
         let holders = self.token_holders(ino, writer, Some(&behind));
         self.take_back(ino, &holders).await
@@ -129,7 +129,7 @@ impl<P: Platform> Cluster<P> {
     /// Allows programs of this node to read a raw file of this server.
     pub(in crate::cluster) async fn read_own(&self, ino: Ino) -> Result<(), FsError> {
         self.announced().await;
-        let _turn = self.hold_in_time(&self.inner.granting, ino).await?;
+        let _turn = self.hold_in_time(&self.inner.files.granting, ino).await?;
         self.end_writers(ino, self.rank()).await?;
         self.node(|node| node.set_ask(ino, false));
         Ok(())
@@ -147,7 +147,7 @@ impl<P: Platform> Cluster<P> {
     /// or for any.
     fn token_holders(&self, ino: Ino, from: Rank, claim: Option<&Claim>) -> Vec<Rank> {
         let now_ns = self.now_ns();
-        let mut tokens = self.inner.write_tokens.borrow_mut();
+        let mut tokens = self.inner.files.write_tokens.borrow_mut();
         let mut holders: Vec<Rank> = self.unheard();
         if let Some(grants) = tokens.granted.get_mut(&ino) {
             grants.retain(|_, grant| grant.awaited_until_ns.is_none_or(|until| now_ns < until));
@@ -181,7 +181,14 @@ impl<P: Platform> Cluster<P> {
         let (own, told) = join(own, self.tell(&others, &news)).await;
         // It is unknown what an unreachable node wrote: its token stays.
         own.and(all_of(told).map(drop))?;
-        if let Some(grants) = self.inner.write_tokens.borrow_mut().granted.get_mut(&ino) {
+        if let Some(grants) = self
+            .inner
+            .files
+            .write_tokens
+            .borrow_mut()
+            .granted
+            .get_mut(&ino)
+        {
             grants.retain(|rank, _| !holders.contains(rank));
         }
         Ok(())
@@ -214,7 +221,7 @@ impl<P: Platform> Cluster<P> {
     /// Ends the token of a node that writes a file of this server no more, and has published its
     /// bytes.
     pub(in crate::cluster) fn end_token(&self, ino: Ino, writer: Rank) {
-        let mut tokens = self.inner.write_tokens.borrow_mut();
+        let mut tokens = self.inner.files.write_tokens.borrow_mut();
         if writer == self.rank() {
             tokens.forget_held(ino);
         }
@@ -229,7 +236,7 @@ impl<P: Platform> Cluster<P> {
     /// Waits for the bytes of a node that may write a file of this server and is given up.
     pub(in crate::cluster) fn await_token(&self, ino: Ino, writer: Rank) {
         let until_ns = self.now_ns() + AWAITED_NS;
-        let mut tokens = self.inner.write_tokens.borrow_mut();
+        let mut tokens = self.inner.files.write_tokens.borrow_mut();
         let grants = tokens.granted.get_mut(&ino);
         if let Some(grant) = grants.and_then(|grants| grants.get_mut(&writer)) {
             grant.awaited_until_ns.get_or_insert(until_ns);
@@ -239,7 +246,7 @@ impl<P: Platform> Cluster<P> {
     /// Handles a server that begins a session: it holds no token, but may have to publish its bytes
     /// of these files of this server.
     pub(in crate::cluster) fn begin_tokens(&self, from: Rank, written: impl Iterator<Item = Ino>) {
-        let mut tokens = self.inner.write_tokens.borrow_mut();
+        let mut tokens = self.inner.files.write_tokens.borrow_mut();
         tokens.granted.retain(|_, grants| {
             grants.remove(&from);
             !grants.is_empty()

@@ -30,24 +30,32 @@ impl<P: Platform> Cluster<P> {
         if let Some(claim) = self.held_with(ino, &op.needed) {
             return Ok(claim);
         }
-        let _turn = self.hold_in_time(&self.inner.asking_tokens, ino).await?;
+        let _turn = self
+            .hold_in_time(&self.inner.files.asking_tokens, ino)
+            .await?;
         if let Some(claim) = self.held_with(ino, &op.needed) {
             return Ok(claim);
         }
         let anew = {
-            let held = &self.inner.write_tokens.borrow().held;
+            let held = &self.inner.files.write_tokens.borrow().held;
             held.get(&ino).is_some_and(Share::is_full)
         };
         if anew {
             self.revoke_here(ino).await?;
         }
         self.inner
+            .files
             .write_tokens
             .borrow_mut()
             .asking
             .insert(ino, false);
         let granted = self.ask_for_token(ino, &op, anew).await;
-        self.inner.write_tokens.borrow_mut().asking.remove(&ino);
+        self.inner
+            .files
+            .write_tokens
+            .borrow_mut()
+            .asking
+            .remove(&ino);
         granted
     }
 
@@ -69,7 +77,7 @@ impl<P: Platform> Cluster<P> {
         let own = ino.rank() == self.rank();
         let holds =
             own || self.is_session(ino.rank(), session) && self.believe_lease(ino.rank(), asked_ns);
-        let mut tokens = self.inner.write_tokens.borrow_mut();
+        let mut tokens = self.inner.files.write_tokens.borrow_mut();
         let given_up = tokens.asking.get(&ino).copied().unwrap_or(false);
         if holds && !given_up {
             let share = tokens.held.entry(ino).or_insert_with(Share::none);
@@ -109,7 +117,7 @@ impl<P: Platform> Cluster<P> {
 
     /// The claim of this node that contains these bytes.
     fn held_with(&self, ino: Ino, needed: &Claim) -> Option<Claim> {
-        let tokens = self.inner.write_tokens.borrow();
+        let tokens = self.inner.files.write_tokens.borrow();
         let found = tokens.held.get(&ino)?.claim_with(needed)?;
         drop(tokens);
         if ino.rank() != self.rank() {
@@ -128,6 +136,7 @@ impl<P: Platform> Cluster<P> {
         }
         let times = self
             .inner
+            .files
             .write_tokens
             .borrow()
             .times_taken(ino, self.now_ns());
@@ -142,7 +151,7 @@ impl<P: Platform> Cluster<P> {
         let Ok(attr) = self.node(|node| node.attr_of(local)) else {
             return;
         };
-        let held = &self.inner.write_tokens.borrow().held;
+        let held = &self.inner.files.write_tokens.borrow().held;
         let word = match held.get(&ino) {
             _ if !is_raw(&attr) => FREE,
             Some(Share::Whole) => HELD,
@@ -154,7 +163,7 @@ impl<P: Platform> Cluster<P> {
     /// Gives up this node's token of a file: it writes nothing more without asking.
     pub(in crate::cluster) fn give_up_token(&self, ino: Ino) {
         {
-            let mut tokens = self.inner.write_tokens.borrow_mut();
+            let mut tokens = self.inner.files.write_tokens.borrow_mut();
             tokens.revocations += 1;
             tokens.held.remove(&ino);
             if let Some(given_up) = tokens.asking.get_mut(&ino) {
@@ -174,13 +183,13 @@ impl<P: Platform> Cluster<P> {
     /// The number of times that this node gave up tokens. A token granted without
     /// [`Cluster::write_token`] is held only if the number did not change meanwhile.
     pub(in crate::cluster) fn revocations(&self) -> u64 {
-        self.inner.write_tokens.borrow().revocations
+        self.inner.files.write_tokens.borrow().revocations
     }
 
     /// Notes that this node may write all of a file that it has made, as requested at `asked_ns`.
     pub(in crate::cluster) fn hold_new(&self, ino: Ino, asked_ns: i64) {
         if ino.rank() == self.rank() || self.believe_lease(ino.rank(), asked_ns) {
-            let mut tokens = self.inner.write_tokens.borrow_mut();
+            let mut tokens = self.inner.files.write_tokens.borrow_mut();
             tokens.held.insert(ino, Share::Whole);
         }
     }
@@ -194,7 +203,13 @@ impl<P: Platform> Cluster<P> {
         ino: Ino,
     ) -> Result<(), FsError> {
         let ino = self.resolve(ino)?;
-        let held = self.inner.write_tokens.borrow().held.contains_key(&ino);
+        let held = self
+            .inner
+            .files
+            .write_tokens
+            .borrow()
+            .held
+            .contains_key(&ino);
         let (Some(local), Caller::Client(id), true) = (self.local(ino), from, held) else {
             return self.flush(ino).await;
         };
@@ -202,7 +217,9 @@ impl<P: Platform> Cluster<P> {
             return self.flush(ino).await;
         }
         // No token is requested meanwhile: the home would take it for the one that ends.
-        let _turn = self.hold_in_time(&self.inner.asking_tokens, ino).await?;
+        let _turn = self
+            .hold_in_time(&self.inner.files.asking_tokens, ino)
+            .await?;
         // Other threads may be writing: the program may be at its end, not at a close.
         self.give_up_token(ino);
         self.flush_as(ino, true).await
@@ -213,6 +230,7 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) async fn revoke_here(&self, ino: Ino) -> Result<(), FsError> {
         let now_ns = self.now_ns();
         self.inner
+            .files
             .write_tokens
             .borrow_mut()
             .count_taken(ino, now_ns);
@@ -242,6 +260,6 @@ impl<P: Platform> Cluster<P> {
 
     /// Forgets the token of a file whose stand-in ends: no program of this node has it open.
     pub(in crate::cluster) fn forget_held_token(&self, ino: Ino) {
-        self.inner.write_tokens.borrow_mut().forget_held(ino);
+        self.inner.files.write_tokens.borrow_mut().forget_held(ino);
     }
 }

@@ -1,0 +1,226 @@
+//! The published extents of the slices that live here, of any server's files.
+//!
+//! The newest publish wins: each part of one is laid with a new stamp. A part that comes again gets
+//! its earlier answer and changes nothing.
+//!
+//! Left out: the publisher's side (`publishes`), and the messages (`publish`).
+
+use std::collections::{BTreeMap, HashMap};
+
+use weir_core::extent::{ExtentIndex, FreedRange, Run, Source, MAX_OFFSET};
+use weir_core::journal::{Answered, Item};
+use weir_core::proto::peer::{self, LogRange};
+use weir_core::proto::FsError;
+use weir_core::types::{Ino, Rank};
+
+use crate::node::{SharedPlace, Visit};
+
+/// The published extents of this server's slices.
+#[derive(Debug, Default)]
+pub(super) struct SliceExtents {
+    indexes: BTreeMap<Ino, ExtentIndex>,
+    last_stamp: u64,
+    /// The answered publishes of each server that may come again, by file, until that server says
+    /// that they have ended. A restarted server sends all publishes of a file once more. Laying a
+    /// part a second time would hide what was laid in between, and would refer to bytes that were
+    /// freed then.
+    answered: BTreeMap<(Ino, Rank), Answered>,
+    /// The files of those publishes.
+    by_publish: BTreeMap<(Rank, u64), Ino>,
+}
+
+impl SliceExtents {
+    /// Restores the state from the journal.
+    pub(super) fn take_up(
+        &mut self,
+        indexes: HashMap<Ino, ExtentIndex>,
+        last_stamp: u64,
+        answered: BTreeMap<(Ino, Rank), Answered>,
+    ) {
+        self.indexes = indexes.into_iter().collect();
+        self.last_stamp = last_stamp;
+        for ((ino, from), answered) in &answered {
+            for publish in answered.keys() {
+                self.by_publish.insert((*from, *publish), *ino);
+            }
+        }
+        self.answered = answered;
+    }
+
+    /// Visits some of the extents; returns the position to go on from.
+    pub(super) fn show_extents(
+        &self,
+        from: SharedPlace,
+        most: usize,
+        visit: Visit<'_>,
+    ) -> Option<SharedPlace> {
+        let (mut left, mut offset) = (most, from.offset);
+        for (ino, index) in self.indexes.range(from.ino..) {
+            let (ino, table) = (*ino, from.table);
+            if left == 0 {
+                return Some(SharedPlace { table, ino, offset });
+            }
+            let mut runs = Vec::new();
+            // The offset is of the file that the position names. If that file is gone, begin at 0.
+            let begin = if ino == from.ino { offset } else { 0 };
+            let known = index.runs_in(begin, MAX_OFFSET, left, &mut runs);
+            left = left.saturating_sub(runs.len().max(1));
+            visit(&Item::Kept(ino, runs));
+            offset = 0;
+            if known.hi < MAX_OFFSET {
+                let offset = known.hi;
+                return Some(SharedPlace { table, ino, offset });
+            }
+        }
+        None
+    }
+
+    /// Visits the answers to publishes that may come again.
+    pub(super) fn show_answers(&self, visit: Visit<'_>) {
+        for ((ino, from), answered) in &self.answered {
+            for (publish, parts) in answered {
+                for (part, freed) in parts {
+                    visit(&Item::Answered {
+                        ino: *ino,
+                        from: *from,
+                        publish: *publish,
+                        part: *part,
+                        freed: freed.clone(),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Lays a part of another server's publish, as far as it is in slices of this server: `laid`.
+    /// Returns the bytes that nothing refers to any more.
+    pub(super) fn put(
+        &mut self,
+        from: Rank,
+        op: &peer::Put,
+        mut laid: Vec<Run>,
+        note: Visit<'_>,
+    ) -> Result<Vec<LogRange>, FsError> {
+        for ino in self.forget_below(from, op.ended_below) {
+            note(&Item::Forgotten(ino, from));
+        }
+        self.by_publish.insert((from, op.publish), op.ino);
+        let answered = self.answered.entry((op.ino, from)).or_default();
+        let parts = answered.entry(op.publish).or_default();
+        if let Some(freed) = parts.get(&op.part) {
+            return Ok(freed.clone());
+        }
+        self.last_stamp += 1;
+        let stamp = self.last_stamp;
+        let mut freed = Vec::new();
+        if op.cut < MAX_OFFSET {
+            let whole = std::mem::take(&mut laid);
+            freed = cut_off(&whole, op.cut, &mut laid);
+        }
+        let index = self.indexes.entry(op.ino).or_default();
+        for run in &mut laid {
+            run.stamp = stamp;
+        }
+        for run in laid.iter().copied() {
+            let put = index.insert(run, &mut |range| freed.push(log_range(range)));
+            put.map_err(|_| FsError::Malformed)?;
+        }
+        index.drop_holes();
+        if index.is_empty() {
+            self.indexes.remove(&op.ino);
+        }
+        parts.insert(op.part, freed.clone());
+        note(&Item::Kept(op.ino, laid));
+        note(&Item::Answered {
+            ino: op.ino,
+            from,
+            publish: op.publish,
+            part: op.part,
+            freed: freed.clone(),
+        });
+        Ok(freed)
+    }
+
+    /// Makes a range a hole: all that the index has there, for it has nothing of other slices. (A
+    /// file may be 8 EiB long: slices are not counted.) Returns the bytes that become free.
+    pub(super) fn erase(&mut self, op: &peer::Erase, note: Visit<'_>) -> Vec<LogRange> {
+        self.last_stamp += 1;
+        let mut freed = Vec::new();
+        let Some(index) = self.indexes.get_mut(&op.ino) else {
+            return freed;
+        };
+        if let Ok(hole) = Run::hole(op.from, op.to.min(MAX_OFFSET), self.last_stamp) {
+            let _ = index.insert(hole, &mut |range| freed.push(log_range(range)));
+            note(&Item::Kept(op.ino, vec![hole]));
+        }
+        index.drop_holes();
+        if index.is_empty() {
+            self.indexes.remove(&op.ino);
+        }
+        freed
+    }
+
+    /// Forgets the publishes of a server to a file: they will not come again.
+    pub(super) fn forget_answers(&mut self, ino: Ino, from: Rank) {
+        self.answered.remove(&(ino, from));
+    }
+
+    /// Forgets publishes that will not come again. Returns their files.
+    fn forget_below(&mut self, from: Rank, ended_below: u64) -> Vec<Ino> {
+        let ended = self.by_publish.range((from, 0)..(from, ended_below));
+        let ended: Vec<((Rank, u64), Ino)> = ended.map(|(key, ino)| (*key, *ino)).collect();
+        let mut forgotten = Vec::new();
+        for (key, ino) in ended {
+            self.by_publish.remove(&key);
+            let Some(answered) = self.answered.get_mut(&(ino, from)) else {
+                continue;
+            };
+            answered.remove(&key.1);
+            if answered.is_empty() {
+                self.answered.remove(&(ino, from));
+                forgotten.push(ino);
+            }
+        }
+        forgotten
+    }
+
+    /// The runs of `[from, to)`.
+    pub(super) fn runs(&self, ino: Ino, from: u64, to: u64) -> Vec<Run> {
+        let mut out = Vec::new();
+        if let Some(index) = self.indexes.get(&ino) {
+            index.runs_in(from, to, usize::MAX, &mut out);
+        }
+        out.retain(|run| run.source != Source::Hole);
+        out
+    }
+
+    /// The number of extent runs held.
+    pub(super) fn run_count(&self) -> usize {
+        self.indexes.values().map(ExtentIndex::run_count).sum()
+    }
+}
+
+/// Appends the parts of `runs` before `cut` to `kept`, and returns the bytes of the rest. No two
+/// runs overlap.
+pub(super) fn cut_off(runs: &[Run], cut: u64, kept: &mut Vec<Run>) -> Vec<LogRange> {
+    let (mut index, mut freed) = (ExtentIndex::new(), Vec::new());
+    for run in runs {
+        // The run was checked when it was received or made.
+        let _ = index.insert(Run { stamp: 1, ..*run }, &mut |_| ());
+    }
+    if let Ok(hole) = Run::hole(cut, MAX_OFFSET, 2) {
+        let _ = index.insert(hole, &mut |range| freed.push(log_range(range)));
+    }
+    index.drop_holes();
+    index.for_each_run(&mut |run| kept.push(run));
+    freed
+}
+
+fn log_range(range: FreedRange) -> LogRange {
+    LogRange {
+        rank: range.rank,
+        slab: range.slab,
+        pos: range.pos,
+        len: range.len,
+    }
+}
