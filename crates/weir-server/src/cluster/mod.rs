@@ -33,7 +33,7 @@
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `node`, `parts` | operations of several rooms on this server's tables |
+//! | `node` | this server's own tables: making them, their time, their end |
 //! | `platform`, `net`, `memory` | what the runtime implements: kernel and storage, the other servers, shared regions |
 //! | `keyed` | locks that tasks wait for |
 //! | `slots`, `snapshot`, `refusal`, `visibility` | small things that several rooms use |
@@ -48,7 +48,6 @@ mod memory;
 mod names;
 mod net;
 mod node;
-mod parts;
 mod peers;
 mod platform;
 pub mod reads;

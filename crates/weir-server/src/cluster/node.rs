@@ -1,32 +1,26 @@
-//! This server's own tables: making them, admitting clients, and operations of several rooms.
+//! This server's own tables: making them, their time and their end; requests in clients' channels.
 //!
 //! One thread owns a [`Node`] and calls it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::Ordering;
-use std::sync::Arc;
 
-use weir_core::journal::{Given, Item};
+use weir_core::journal::Given;
 use weir_core::names::{Policy, Reach, Shard};
 use weir_core::node::channel;
-use weir_core::node::known::KnownNames;
 use weir_core::node::ofd::BATCH;
-use weir_core::proto::{self, Caller, ClientKind, FsError};
+use weir_core::proto::{self, FsError};
 use weir_core::types::{ClientId, Rank};
 use weir_core::xattr::Xattrs;
 
 use crate::cluster::clients::stats::Stats;
-use crate::cluster::clients::table::{Client, Clients};
+use crate::cluster::clients::table::Clients;
 use crate::cluster::extents::table::FileTable;
 use crate::cluster::files::descriptions::OfdTable;
 use crate::cluster::locks::table::LockTable;
 use crate::cluster::slots::Slots;
-use crate::node::{ClientMemory, Identity, Node, OpenRegion, Platform, Table};
+use crate::node::{ClientMemory, Identity, Node, OpenRegion, Platform};
 use crate::rules::Rules;
-
-/// The least time between two tries to get memory for the table of known names, ns. The file system
-/// may be full.
-const KNOWN_AGAIN_NS: i64 = 1_000_000_000;
 
 impl<'m, P: Platform> Node<'m, P> {
     /// A server of the namespace `names`, which is empty except for the root.
@@ -89,43 +83,6 @@ impl<'m, P: Platform> Node<'m, P> {
         Ok(())
     }
 
-    /// Admits programs of another user as clients from now on.
-    pub(crate) fn admit_user(&mut self, uid: u32) -> Result<(), FsError> {
-        if self.admitted.contains(&uid) {
-            return Ok(());
-        }
-        self.platform.admit(uid)?;
-        tracing::info!(uid, "programs of another user are admitted");
-        self.admitted.insert(uid);
-        self.note(&Item::Admitted(uid));
-        Ok(())
-    }
-
-    /// The number for the next client; `None`: there are too many.
-    pub fn vacant_client(&self, kind: ClientKind) -> Option<ClientId> {
-        self.clients.vacant(kind)
-    }
-
-    /// Adds a client, with the fresh region of its number.
-    pub fn admit(&mut self, id: ClientId, pid: u32, kind: ClientKind, memory: Arc<P::Memory>) {
-        let header = memory.header();
-        header.id.store(id.0, Ordering::Relaxed);
-        header.pid.store(pid, Ordering::Relaxed);
-        let is_mount = u64::from(kind == ClientKind::Mount);
-        header.mount.store(is_mount, Ordering::Relaxed);
-        header.records.reset();
-        header.notes.reset();
-        header.tail.reset();
-        let channels = channel::FIRST_CHANNEL;
-        header.channels.store(channels, Ordering::Relaxed);
-        header
-            .magic
-            .store(weir_core::node::region::MAGIC, Ordering::Release);
-        self.stats.clients_ever += 1;
-        self.clients.insert(id, Client::new(memory, pid, kind));
-        self.note(&Item::Client { client: id, pid });
-    }
-
     /// Returns the channels in which a client says that there are requests, one bit each. Lets the
     /// client use all channels, if it asks for that.
     pub(crate) fn take_asked(&mut self, id: ClientId) -> u64 {
@@ -168,11 +125,6 @@ impl<'m, P: Platform> Node<'m, P> {
         self.clients.begin_request(id, channel).then_some(spent_ms)
     }
 
-    /// The region of a client.
-    pub(crate) fn memory_of(&self, id: ClientId) -> Option<Arc<P::Memory>> {
-        Some(Arc::clone(&self.clients.get(id)?.memory))
-    }
-
     /// Gives a client its reply. Does nothing if the client is gone.
     pub(crate) fn put_reply(&mut self, id: ClientId, channel: u32, reply: &mut Vec<u8>) {
         self.commit();
@@ -203,18 +155,9 @@ impl<'m, P: Platform> Node<'m, P> {
         &self.platform
     }
 
-    /// Counts a request of a client or a tool to the cluster; `None`: it was malformed.
-    pub(crate) fn count_asked(&mut self, from: Caller, name: Option<&'static str>, bytes: usize) {
-        self.stats.count_request(name.unwrap_or("malformed"));
-        if name.is_none() {
-            self.stats
-                .reject("request", || format!("{from:?}: {bytes} bytes"));
-        }
-    }
-
-    /// Returns true if a process of this node writes, or if this node has unpublished extents.
-    pub(crate) fn has_writers(&self) -> bool {
-        self.blocks.iter().next().is_some() || self.files.not_empty().next().is_some()
+    /// Sets the time of the next operations, ns since 1970.
+    pub(crate) fn set_time(&mut self, now_ns: i64) {
+        self.now_ns = now_ns;
     }
 
     pub(crate) fn time(&self) -> i64 {
@@ -233,30 +176,6 @@ impl<'m, P: Platform> Node<'m, P> {
         self.take_all_notes();
         self.sweep();
         self.commit();
-    }
-
-    /// The table of known names of other servers, to look up and to remove names.
-    pub(crate) fn known(&self) -> KnownNames<'m> {
-        KnownNames::new(self.open.hub, self.open.known)
-    }
-
-    /// The same table, to add a name. The first call gets memory for the table, if there is any.
-    pub(crate) fn known_to_keep(&mut self) -> KnownNames<'m> {
-        let OpenRegion { hub, known, .. } = self.open;
-        let is_due = self.now_ns - self.known_tried_ns >= KNOWN_AGAIN_NS;
-        if hub.known.load(Ordering::Relaxed) == 0 && is_due {
-            self.known_tried_ns = self.now_ns;
-            if self.platform.present(Table::Known, known.len()) >= known.len() {
-                let slots = u32::try_from(known.len()).unwrap_or(0);
-                hub.known.store(slots, Ordering::Release);
-            }
-        }
-        self.known()
-    }
-
-    /// Makes all entries of the table of known names void.
-    pub(crate) fn forget_known(&self) {
-        self.open.hub.recalls.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Sets the time until which clients may believe what they know of other servers, if this
@@ -294,23 +213,8 @@ impl<'m, P: Platform> Node<'m, P> {
         }
     }
 
-    /// Returns true if a client's connection stands.
-    pub fn is_connected(&self, id: ClientId) -> bool {
-        self.clients.get(id).is_some_and(|client| client.connected)
-    }
-
     /// This server's rank, and the number of servers.
     pub fn ranks(&self) -> (Rank, u16) {
         (self.identity.rank, self.identity.servers)
-    }
-
-    /// The numbers of all clients.
-    pub fn client_ids(&self) -> Vec<ClientId> {
-        self.clients.ids()
-    }
-
-    /// The process of a client.
-    pub fn client_pid(&self, id: ClientId) -> Option<u32> {
-        Some(self.clients.get(id)?.pid)
     }
 }

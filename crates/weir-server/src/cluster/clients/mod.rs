@@ -11,12 +11,15 @@
 //! | `table` | the clients |
 //! | `operations` | operations on this server's own tables |
 //! | `notes` | messages of clients that do not wait for an answer |
+//! | `admission`, `parties` | admitting clients; who they are |
 //! | `death` | the end of a client |
 //! | `stats`, `report` | counts, and the server's state for tools |
 
+mod admission;
 pub(super) mod death;
 pub(super) mod notes;
 pub(super) mod operations;
+mod parties;
 pub(super) mod report;
 pub(super) mod stats;
 pub(super) mod table;

@@ -1,6 +1,6 @@
 //! Extents: where the bytes of files are.
 //!
-//! Keeps: the index of what this node's clients wrote and did not publish, the published extents of
+//! Keeps: the blocks and cells of files that are open for writing, the index of what this node's clients wrote and did not publish, the published extents of
 //! the slices that live here, and the answers of other slices' homes.
 //!
 //! Invariants: a byte of a log counts as living exactly while an index refers to it. The newest
@@ -12,8 +12,9 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `harvest`, `applied` | reading cells and rings into the index |
-//! | `writers` | files that are open for writing, and their writers' cells |
+//! | `attach`, `writers` | files that are open for writing, and their writers' cells |
 //! | `table`, `ranges` | the index of each file, and operations on its ranges |
+//! | `pending` | what is not published |
 //! | `publish` | telling the homes of slices |
 //! | `publishes`, `slices` | what is on its way to them, and what they have |
 //! | `locate` | finding extents, of any server |
@@ -28,8 +29,10 @@ use crate::cluster::keyed::Keyed;
 use crate::node::{SharedPlace, Visit};
 
 pub(super) mod applied;
+mod attach;
 pub(super) mod harvest;
 pub(super) mod locate;
+mod pending;
 pub(super) mod publish;
 mod publishes;
 pub(super) mod ranges;

@@ -8,9 +8,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{fence, Ordering};
 
 use weir_core::names::{Attr, LaminateOn, Lamination, Policy, SetAttr};
-use weir_core::proto::audit::Party;
 use weir_core::proto::{Cause, FsError};
-use weir_core::types::{ClientId, Ino};
+use weir_core::types::Ino;
 
 use crate::cluster::refusal::refusal;
 use crate::node::{Node, Platform};
@@ -86,41 +85,6 @@ impl<P: Platform> Node<'_, P> {
             _ => self.watched.remove(&ino),
         };
         Ok(())
-    }
-
-    /// Describes a client, for people.
-    pub(crate) fn party(&self, id: ClientId) -> Party {
-        let pid = self.client_pid(id).unwrap_or(0);
-        Party {
-            rank: self.identity.rank.0,
-            pid,
-            program: self.platform.program(pid),
-        }
-    }
-
-    /// The programs of this node that are clients, except those that have just ended.
-    pub(crate) fn parties_attached(&self) -> Vec<Party> {
-        let clients = self.clients.iter();
-        let connected = clients.filter(|(id, client)| {
-            let idles = || !self.has_open_descriptions(*id);
-            client.connected && !client.ghost && !(self.is_mount(*id) && idles())
-        });
-        let ids: Vec<ClientId> = connected.map(|(id, _)| id).collect();
-        let mut parties: Vec<Party> = ids.into_iter().map(|id| self.party(id)).collect();
-        parties.retain(|party| !party.program.is_empty());
-        parties
-    }
-
-    /// The programs of this node that write a file.
-    pub(crate) fn parties_writing(&self, ino: Ino) -> Vec<Party> {
-        let Some(file) = self.block_of(ino).and_then(|block| self.blocks.get(block)) else {
-            return Vec::new();
-        };
-        let writers = file.cells.iter().filter_map(|cell| self.cells.get(*cell));
-        let mut clients: Vec<ClientId> = writers.map(|writer| writer.client).collect();
-        clients.sort_unstable_by_key(|id| id.0);
-        clients.dedup();
-        clients.into_iter().map(|id| self.party(id)).collect()
     }
 
     pub(crate) fn set_policy(&mut self, ino: Ino, policy: Policy) -> Result<(), FsError> {

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use weir_core::proto::{ClientKind, FsError};
+use weir_core::proto::FsError;
 use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::refusal::refusal;
@@ -39,12 +39,6 @@ impl<P: Platform> Node<'_, P> {
             true => self.show_mapped(ino),
             false => Ok(()),
         }
-    }
-
-    /// Returns true if a client is a kernel mount.
-    pub fn is_mount(&self, id: ClientId) -> bool {
-        let client = self.clients.get(id);
-        client.is_some_and(|client| client.kind == ClientKind::Mount)
     }
 
     /// Shows programs if any mount keeps pages of a file.

@@ -1,8 +1,7 @@
 //! Files: inodes that are open, their holders, leases and sharing.
 //!
 //! Keeps: stand-ins of other servers' files; the holders, leases and writers of this server's
-//! files; write tokens, the offsets of appends, open file descriptions, writers' cells and blocks,
-//! attributes.
+//! files; write tokens, the offsets of appends, open file descriptions, attributes.
 //!
 //! Invariants: a file lives while it has a name, a holder or an open description. A lease is
 //! recalled before anything that it covers changes.
@@ -11,12 +10,11 @@
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `stand_ins` | stand-ins, holders, leases, sizes, truncation |
+//! | `stand_ins`, `inodes` | stand-ins, holders, leases, sizes, truncation; the inodes of files here |
 //! | `sharing`, `laminate` | visibility, and lamination |
 //! | `tokens`, `append` | the order of writes of several nodes; the offsets of their appends |
 //! | `audit` | reads that came too early |
 //! | `end`, `leaving`, `orphans` | files that no program needs any more |
-//! | `attach` | clients that write a file |
 //! | `descriptions` | open file descriptions |
 //! | `mapped` | files of which the kernel keeps pages |
 //! | `xattrs`, `xattr_tables` | extended attributes: at their home, and its table |
@@ -33,10 +31,10 @@ use crate::cluster::snapshot::show_from;
 use crate::node::{SharedPlace, Visit};
 
 pub(super) mod append;
-pub(super) mod attach;
 pub(super) mod audit;
 pub(super) mod descriptions;
 pub(super) mod end;
+mod inodes;
 pub(super) mod laminate;
 pub(super) mod leaving;
 pub(super) mod mapped;

@@ -107,4 +107,33 @@ impl<P: Platform> Node<'_, P> {
             tracing::error!(?ino, %error, "an unnamed file cannot be freed");
         }
     }
+
+    /// Keeps a file of this server while other nodes have it open.
+    pub(crate) fn pin(&mut self, ino: Ino) {
+        self.pinned.insert(ino);
+    }
+
+    pub(crate) fn unpin(&mut self, ino: Ino) {
+        self.pinned.remove(&ino);
+        if self.orphans.contains(&ino) {
+            self.sweep();
+        }
+    }
+
+    /// Sweeps the unnamed files that no other node has open. The others have now said which files
+    /// they have open; after a restart all unnamed files stay until then.
+    pub(crate) fn keep_orphans_no_more(&mut self) {
+        self.keeps_orphans = false;
+        self.sweep();
+    }
+
+    /// Returns true if [`Node::take_gone`] has something to return.
+    pub(crate) fn has_gone(&self) -> bool {
+        !self.gone.is_empty()
+    }
+
+    /// The files of this server that have ended since the last call.
+    pub(crate) fn take_gone(&mut self) -> Vec<Ino> {
+        std::mem::take(&mut self.gone)
+    }
 }

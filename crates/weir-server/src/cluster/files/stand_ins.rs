@@ -498,7 +498,7 @@ impl<P: Platform> Cluster<P> {
         set: proto::SetAttr,
     ) -> Result<(), FsError> {
         let before = self.node(|node| node.attr_of(set.ino))?;
-        self.node(|node| node.set(&set))?;
+        self.node(|node| node.set_attributes(&set))?;
         let own = set.ino.rank() == self.rank();
         let attr = self.node(|node| node.attr_of(set.ino))?;
         match attr.file_type() {

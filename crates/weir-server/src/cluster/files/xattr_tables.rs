@@ -94,14 +94,14 @@ impl<P: Platform> Node<'_, P> {
         self.xattrs.check(ino, name, value.len(), flags)?;
         self.xattrs.set(ino, name, value);
         self.note(&Item::Xattr(ino, name, value));
-        self.set(&proto::SetAttr::nothing(ino)) // ctime
+        self.set_attributes(&proto::SetAttr::nothing(ino)) // ctime
     }
 
     pub(crate) fn remove_xattr_here(&mut self, ino: Ino, name: &[u8]) -> Result<(), FsError> {
         self.names.attr(ino).map_err(refusal)?;
         self.xattrs.remove(ino, name)?;
         self.note(&Item::XattrGone(ino, name));
-        self.set(&proto::SetAttr::nothing(ino))
+        self.set_attributes(&proto::SetAttr::nothing(ino))
     }
 
     /// Restores the attributes from before a restart.

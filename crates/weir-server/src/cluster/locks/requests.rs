@@ -8,7 +8,7 @@ use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::locks::table::{Family, Owner, Wish, READ, UNLOCK, WRITE};
 use crate::cluster::refusal::refusal;
-use crate::node::{ClientMemory, Node, Platform};
+use crate::node::{Node, Platform};
 
 impl<P: Platform> Node<'_, P> {
     pub(crate) fn lock_file(&mut self, from: ClientId, op: &proto::Flock) -> Result<(), FsError> {
@@ -185,14 +185,5 @@ impl<P: Platform> Node<'_, P> {
         let woken = locks.drop_dead(|owner| self.owner_lives(owner));
         self.locks = locks;
         self.wake_waiters(&woken);
-    }
-
-    /// Wakes clients that sleep until the server has news.
-    pub(in crate::cluster) fn wake_waiters(&self, clients: &BTreeSet<ClientId>) {
-        for client in clients.iter().filter_map(|id| self.clients.get(*id)) {
-            let event = &client.memory.header().event;
-            event.fetch_add(1, Ordering::SeqCst);
-            self.platform.wake(event);
-        }
     }
 }

@@ -15,7 +15,8 @@
 //! | `placements` | the home of each name |
 //! | `directories` | directories with entries at several servers |
 //! | `entries` | names of other servers, kept here |
-//! | `tables` | operations on this server's own tables |
+//! | `tables`, `steps` | operations on this server's own tables, whole and in steps |
+//! | `known` | the table in shared memory that shows programs names of other servers |
 
 use std::cell::RefCell;
 
@@ -28,10 +29,12 @@ use crate::node::{SharedPlace, Visit};
 pub(super) mod directories;
 pub(super) mod entries;
 pub(super) mod home;
+mod known;
 pub(super) mod moves;
 pub(super) mod placements;
 pub(super) mod rename;
 pub(super) mod requests;
+mod steps;
 pub(super) mod tables;
 
 /// The state of this room.

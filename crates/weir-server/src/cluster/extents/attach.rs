@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use weir_core::extent::MAX_OFFSET;
 use weir_core::journal::Item;
-use weir_core::names::{Attr, FileType, SetAttr};
+use weir_core::names::{Attr, SetAttr};
 use weir_core::node::block::FileBlock;
 use weir_core::proto::{Attached, FsError};
 use weir_core::types::{ClientId, Ino};
@@ -232,16 +232,6 @@ impl<P: Platform> Node<'_, P> {
             cell.seen_ns.store(0, Ordering::Release);
             cell.mtime_mark.store(committed, Ordering::Release);
             cell.seen_mark.store(committed, Ordering::Release);
-        }
-    }
-
-    /// The attributes of `ino`, which must be a regular file.
-    pub(crate) fn regular(&self, ino: Ino) -> Result<Attr, FsError> {
-        let attr = self.names.attr(ino).map_err(refusal)?;
-        match attr.file_type() {
-            FileType::File => Ok(attr),
-            FileType::Dir => Err(FsError::IsADirectory),
-            FileType::Symlink | FileType::Fifo | FileType::Socket => Err(FsError::Invalid),
         }
     }
 

@@ -1,0 +1,80 @@
+//! The clients of this server: admitting them, and their requests.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use weir_core::journal::Item;
+use weir_core::node::channel;
+use weir_core::proto::{Caller, ClientKind, FsError};
+use weir_core::types::ClientId;
+
+use crate::cluster::clients::table::Client;
+use crate::node::{ClientMemory, Node, Platform};
+
+impl<P: Platform> Node<'_, P> {
+    /// Admits programs of another user as clients from now on.
+    pub(crate) fn admit_user(&mut self, uid: u32) -> Result<(), FsError> {
+        if self.admitted.contains(&uid) {
+            return Ok(());
+        }
+        self.platform.admit(uid)?;
+        tracing::info!(uid, "programs of another user are admitted");
+        self.admitted.insert(uid);
+        self.note(&Item::Admitted(uid));
+        Ok(())
+    }
+
+    /// The number for the next client; `None`: there are too many.
+    pub fn vacant_client(&self, kind: ClientKind) -> Option<ClientId> {
+        self.clients.vacant(kind)
+    }
+
+    /// Adds a client, with the fresh region of its number.
+    pub fn admit(&mut self, id: ClientId, pid: u32, kind: ClientKind, memory: Arc<P::Memory>) {
+        let header = memory.header();
+        header.id.store(id.0, Ordering::Relaxed);
+        header.pid.store(pid, Ordering::Relaxed);
+        let is_mount = u64::from(kind == ClientKind::Mount);
+        header.mount.store(is_mount, Ordering::Relaxed);
+        header.records.reset();
+        header.notes.reset();
+        header.tail.reset();
+        let channels = channel::FIRST_CHANNEL;
+        header.channels.store(channels, Ordering::Relaxed);
+        header
+            .magic
+            .store(weir_core::node::region::MAGIC, Ordering::Release);
+        self.stats.clients_ever += 1;
+        self.clients.insert(id, Client::new(memory, pid, kind));
+        self.note(&Item::Client { client: id, pid });
+    }
+
+    /// The region of a client.
+    pub(crate) fn memory_of(&self, id: ClientId) -> Option<Arc<P::Memory>> {
+        Some(Arc::clone(&self.clients.get(id)?.memory))
+    }
+
+    /// Counts a request of a client or a tool to the cluster; `None`: it was malformed.
+    pub(crate) fn count_asked(&mut self, from: Caller, name: Option<&'static str>, bytes: usize) {
+        self.stats.count_request(name.unwrap_or("malformed"));
+        if name.is_none() {
+            self.stats
+                .reject("request", || format!("{from:?}: {bytes} bytes"));
+        }
+    }
+
+    /// Returns true if a client's connection stands.
+    pub fn is_connected(&self, id: ClientId) -> bool {
+        self.clients.get(id).is_some_and(|client| client.connected)
+    }
+
+    /// The numbers of all clients.
+    pub fn client_ids(&self) -> Vec<ClientId> {
+        self.clients.ids()
+    }
+
+    /// The process of a client.
+    pub fn client_pid(&self, id: ClientId) -> Option<u32> {
+        Some(self.clients.get(id)?.pid)
+    }
+}

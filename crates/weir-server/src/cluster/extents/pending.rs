@@ -1,0 +1,116 @@
+//! The extents that this node's programs wrote and that are not published.
+
+use weir_core::extent::{ExtentIndex, Run, Source};
+use weir_core::journal::Item;
+use weir_core::proto::peer::LogRange;
+use weir_core::proto::FsError;
+use weir_core::types::Ino;
+
+use crate::node::{Node, Platform, Space};
+
+/// The unpublished writes of a node to a file.
+#[derive(Clone, Debug, Default)]
+pub struct Pending {
+    /// The runs, no two of which overlap.
+    pub runs: Vec<Run>,
+    /// The file's size according to this node.
+    pub size: u64,
+    /// The time of the last write, ns since 1970.
+    pub mtime_ns: i64,
+}
+
+impl<P: Platform> Node<'_, P> {
+    /// The files that have unpublished extents.
+    pub(crate) fn unpublished(&mut self) -> Vec<Ino> {
+        self.harvest_all();
+        let (files, names) = (&self.files, &self.names);
+        files.not_empty().map(|index| names.ino_at(index)).collect()
+    }
+
+    /// Takes the unpublished extents of a file. Later writes go to new records, and so are not
+    /// published by accident. The taken bytes stay alive.
+    pub(crate) fn take_pending(&mut self, local: Ino) -> Result<Pending, FsError> {
+        let attr = self.regular(local)?;
+        if let Some(block) = self.shared_block(local) {
+            block.end_claims();
+        }
+        self.harvest(local);
+        let mut pending = Pending {
+            size: self.size_of(&attr),
+            mtime_ns: self.mtime_of(&attr),
+            runs: Vec::new(),
+        };
+        if !self.files.get(local).is_none_or(ExtentIndex::is_empty) {
+            self.note_taken(local, attr.home);
+        }
+        let index = std::mem::take(self.files.get_mut(local));
+        // The holes were made where the extents are: see `cluster`.
+        index.for_each_run(&mut |run| {
+            if run.source != Source::Hole {
+                pending.runs.push(run);
+            }
+        });
+        for run in &pending.runs {
+            run.for_each_log_range(&mut |range| self.given.add(range.slab, range.pos, range.len));
+        }
+        Ok(pending)
+    }
+
+    /// The number of unpublished runs of a file.
+    pub(crate) fn pending_count(&self, local: Ino) -> usize {
+        self.files.get(local).map_or(0, ExtentIndex::run_count)
+    }
+
+    /// Appends the unpublished runs of `[from, to)`, at most `max`, to `out`. Returns the offset up
+    /// to which `out` has all of them.
+    pub(crate) fn pending_runs(
+        &mut self,
+        local: Ino,
+        (from, to): (u64, u64),
+        max: usize,
+        out: &mut Vec<Run>,
+    ) -> u64 {
+        self.harvest(local);
+        match self.files.get(local) {
+            Some(index) => index.runs_in(from, to, max, out).hi,
+            None => to,
+        }
+    }
+
+    /// Frees bytes of this server's log.
+    pub(crate) fn free_bytes(&mut self, range: &LogRange) {
+        self.given.freed(range.slab, range.pos, range.len);
+        self.note(&Item::Freed(*range));
+        self.space.freed(range.slab, range.pos, range.len);
+    }
+
+    /// Makes void the extents of a file that readers of this node know.
+    pub(crate) fn touch_generation(&mut self, local: Ino) {
+        let _ = self.names.bump_index_generation(local);
+    }
+
+    /// The slabs of storage directories that have bytes of these runs.
+    pub(crate) fn file_slabs_of(&self, runs: &[Run]) -> Vec<u32> {
+        let slabs = runs.iter().filter_map(|run| match run.source {
+            Source::Log { slab, .. } if self.space.is_file(slab) => Some(slab),
+            _ => None,
+        });
+        slabs.collect()
+    }
+
+    /// Sets the number of a file's bytes that are stored beside those in its index here.
+    pub(crate) fn set_stored(&mut self, ino: Ino, bytes: u64) {
+        if bytes == 0 {
+            self.stored.remove(&ino);
+        } else {
+            self.stored.insert(ino, bytes);
+        }
+        self.changed.push(ino);
+        self.announce_changes();
+    }
+
+    /// Returns true if a process of this node writes, or if this node has unpublished extents.
+    pub(crate) fn has_writers(&self) -> bool {
+        self.blocks.iter().next().is_some() || self.files.not_empty().next().is_some()
+    }
+}

@@ -1,0 +1,145 @@
+//! Inodes of files in this node's table: those of this server, and the stand-ins of other servers'.
+
+use std::sync::atomic::Ordering;
+
+use weir_core::names::{Attr, FileType};
+use weir_core::node::block::FileBlock;
+use weir_core::proto::FsError;
+use weir_core::types::{ClientId, Ino};
+
+use crate::cluster::refusal::refusal;
+use crate::node::{Node, Platform};
+
+impl<P: Platform> Node<'_, P> {
+    /// The files of this server, with their sizes in the table.
+    pub(crate) fn own_sizes(&self) -> Vec<(Ino, u64)> {
+        let files = self.names.own_files();
+        files.map(|attr| (attr.ino, attr.size)).collect()
+    }
+
+    /// The files of other servers that have stand-ins here: global and local numbers.
+    pub(crate) fn file_stand_ins(&self) -> Vec<(Ino, Ino)> {
+        self.names.file_stand_ins()
+    }
+
+    /// The attributes, including the writes of this node's writers.
+    pub(crate) fn attr_now(&self, ino: Ino) -> Result<Attr, FsError> {
+        let mut attr = self.attr_of(ino)?;
+        if attr.file_type() == FileType::File {
+            attr.size = self.size_of(&attr);
+            attr.mtime_ns = self.mtime_of(&attr);
+        }
+        Ok(attr)
+    }
+
+    pub(crate) fn adopt_file(&mut self, attr: &Attr) -> Result<Ino, FsError> {
+        self.names.adopt_file(attr).map_err(refusal)
+    }
+
+    /// Ends a stand-in that no process here has open, unless it has unpublished extents.
+    pub(crate) fn let_go(&mut self, local: Ino) -> bool {
+        let unused = !self.is_written(local);
+        if unused {
+            self.stored.remove(&local);
+        }
+        unused && self.names.disown_file(local).is_ok()
+    }
+
+    /// Returns true if a process of this node writes a file, or if the file has unpublished
+    /// extents.
+    pub(crate) fn is_written(&self, local: Ino) -> bool {
+        let unpublished = self.files.get(local).is_some_and(|index| !index.is_empty());
+        unpublished || self.block_of(local).is_some()
+    }
+
+    /// Updates a stand-in. This node's writers may be ahead of `attr`.
+    pub(crate) fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
+        self.names.refresh(local, attr, leased).map_err(refusal)?;
+        if attr.allocated == 0 {
+            self.stored.remove(&local);
+        } else {
+            self.stored.insert(local, attr.allocated);
+        }
+        if let Some(block) = self.shared_block(local) {
+            block.raise(attr.size);
+        }
+        Ok(())
+    }
+
+    /// Makes void what readers of this node know of a file.
+    pub(crate) fn recall(&mut self, local: Ino) {
+        if self.names.recall(local).is_err() {
+            let _ = self.names.bump_index_generation(local);
+        }
+    }
+
+    /// See [`Shard::recall_named`](weir_core::names::Shard::recall_named).
+    pub(crate) fn recall_named(&mut self, local: Ino, named: bool) {
+        let _ = self.names.recall_named(local, named);
+    }
+
+    /// Makes writers ask for the position of each append. Returns the file's end, with the
+    /// positions that appends have reserved.
+    pub(crate) fn share_appends(&mut self, local: Ino) -> u64 {
+        let block = self.shared_block(local);
+        let reserved = block.map_or(0, FileBlock::share_appends);
+        let size = self.attr_now(local).map_or(0, |attr| attr.size);
+        size.max(reserved)
+    }
+
+    /// Sets the tokens of a file, which tell this node's writers if they must ask before they begin
+    /// a record: see [`weir_core::node::block`].
+    pub(crate) fn set_tokens(&self, local: Ino, tokens: u64) {
+        if let Some(block) = self.shared_block(local) {
+            block.tokens.store(tokens, Ordering::SeqCst);
+        }
+    }
+
+    /// Returns true if no other program of this node has a file open for writing.
+    pub(crate) fn writes_alone(&self, local: Ino, client: ClientId) -> bool {
+        let file = self
+            .block_of(local)
+            .and_then(|block| self.blocks.get(block));
+        file.is_none_or(|file| {
+            let mut cells = file.cells.iter().filter_map(|cell| self.cells.get(*cell));
+            cells.all(|writer| writer.client == client)
+        })
+    }
+
+    /// Makes this node's writers of a raw file ask from now on. Consider a write that did not ask:
+    /// when this returns, its record is in the cells, or the write itself will find that it must
+    /// ask.
+    pub(crate) fn revoke_writes(&self, local: Ino) {
+        if let Some(block) = self.shared_block(local) {
+            block.revoke();
+            self.platform.barrier();
+        }
+    }
+
+    /// Raises a file's size to at least `size`, and its times to at least `mtime_ns`.
+    pub(crate) fn raise_to(&mut self, ino: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError> {
+        let attr = self.regular(ino)?;
+        self.raise_size(&attr, size);
+        let set = weir_core::names::SetAttr {
+            mtime_ns: (mtime_ns > attr.mtime_ns).then_some(mtime_ns),
+            ctime_ns: (mtime_ns > attr.ctime_ns).then_some(mtime_ns),
+            ..Default::default()
+        };
+        self.names.setattr(ino, &set).map(drop).map_err(refusal)
+    }
+
+    /// Returns true if a number of this table is that of a regular file.
+    pub(crate) fn is_file(&self, local: Ino) -> bool {
+        self.regular(local).is_ok()
+    }
+
+    /// The attributes of `ino`, which must be a regular file.
+    pub(crate) fn regular(&self, ino: Ino) -> Result<Attr, FsError> {
+        let attr = self.names.attr(ino).map_err(refusal)?;
+        match attr.file_type() {
+            FileType::File => Ok(attr),
+            FileType::Dir => Err(FsError::IsADirectory),
+            FileType::Symlink | FileType::Fifo | FileType::Socket => Err(FsError::Invalid),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Operations on this server's own names in the smaller steps of operations that several servers
+//! share.
+
+use std::ops::ControlFlow;
+
+use weir_core::names::{Attr, DirPart, FileType, NamesError, Owner, NAME_MAX};
+use weir_core::proto::peer::{self, What};
+use weir_core::proto::{Child, FsError};
+use weir_core::types::Ino;
+
+use crate::cluster::refusal::refusal;
+use crate::node::{Node, Platform};
+
+/// The longest path, bytes.
+const PATH_BYTES: usize = 64 << 10;
+
+impl<P: Platform> Node<'_, P> {
+    /// Joins the other servers, whose root directory is `root`.
+    pub(crate) fn join(&mut self, root: Ino) {
+        self.names.stand_in_for_root(root);
+    }
+
+    pub(crate) fn stands_in(&self, dir: Ino) -> bool {
+        self.names.stands_in(dir)
+    }
+
+    pub(crate) fn adopt_dir(&mut self, dir: &Attr) -> Result<(), FsError> {
+        self.names.adopt_dir(dir).map_err(refusal)
+    }
+
+    pub(crate) fn passage(&self, dir: Ino) -> Option<Attr> {
+        self.names.passage(dir)
+    }
+
+    pub(crate) fn disown_dir(&mut self, dir: Ino) -> Result<(), FsError> {
+        self.names.disown_dir(dir).map_err(refusal)
+    }
+
+    /// The attributes in the table. The size does not include the writes of this node's writers.
+    pub(crate) fn attr_of(&self, ino: Ino) -> Result<Attr, FsError> {
+        self.names.attr(ino).map_err(refusal)
+    }
+
+    pub(crate) fn part_of(&self, dir: Ino) -> Result<DirPart, FsError> {
+        self.names.dir_part(dir).map_err(refusal)
+    }
+
+    /// The names of a directory that are here, in the order in which they came.
+    pub(crate) fn names_of(&self, dir: Ino) -> Vec<Vec<u8>> {
+        let mut names = Vec::new();
+        // A directory without a stand-in has no names here.
+        let _ = self.names.readdir(dir, 0, usize::MAX, |found| {
+            names.push(found.name.to_vec());
+            ControlFlow::Continue(())
+        });
+        names
+    }
+
+    /// Ends a directory of this server that was removed.
+    pub(crate) fn end_dir(&mut self, dir: Ino) -> Result<(), FsError> {
+        let now_ns = self.now_ns;
+        self.names.relink(dir, false, now_ns).map_err(refusal)?;
+        self.names
+            .set_parent(dir, Ino::NONE, now_ns)
+            .map_err(refusal)?;
+        self.add_orphan(dir);
+        Ok(())
+    }
+
+    /// The directory and the name of an inode, if that entry is here.
+    pub(crate) fn parent_and_name(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+        let mut name = [0; NAME_MAX];
+        let (parent, len) = self.names.view().parent_and_name(ino, &mut name).ok()??;
+        Some((parent, name[..len].to_vec()))
+    }
+
+    pub(crate) fn set_parent(&mut self, ino: Ino, parent: Ino) -> Result<(), FsError> {
+        let now_ns = self.now_ns;
+        self.names.set_parent(ino, parent, now_ns).map_err(refusal)
+    }
+
+    /// The inode of a name. The directory may have nothing here.
+    pub(crate) fn find_child(&self, dir: Ino, name: &[u8]) -> Result<Option<Child>, FsError> {
+        match self.names.lookup(dir, name) {
+            Ok((ino, kind)) => Ok(Some(Child { ino, kind })),
+            Err(NamesError::NotFound) => Ok(None),
+            Err(NamesError::Stale(_)) if !self.names.is_own(dir) => Ok(None),
+            Err(error) => Err(refusal(error)),
+        }
+    }
+
+    pub(crate) fn make(&mut self, op: &peer::Make, owner: Owner) -> Result<Ino, FsError> {
+        self.with_room(|node| {
+            let (names, now_ns) = (&mut node.names, node.now_ns);
+            match &op.what {
+                What::File => names.create(op.dir, &op.name, op.mode, owner, now_ns),
+                What::Dir => names.mkdir(op.dir, &op.name, op.mode, owner, now_ns),
+                What::Special(kind) => {
+                    names.make_special(op.dir, &op.name, *kind, op.mode, owner, now_ns)
+                }
+                What::Symlink(target) => names.symlink(op.dir, &op.name, target, owner, now_ns),
+            }
+        })
+    }
+
+    pub(crate) fn withdraw(&mut self, dir: Ino, name: &[u8]) -> Result<Child, FsError> {
+        let now_ns = self.now_ns;
+        let (ino, kind) = self.names.withdraw(dir, name, now_ns).map_err(refusal)?;
+        Ok(Child { ino, kind })
+    }
+
+    pub(crate) fn enter(&mut self, dir: Ino, name: &[u8], child: Child) -> Result<(), FsError> {
+        self.with_room(|node| {
+            let Child { ino, kind } = child;
+            node.names.enter(dir, name, ino, kind, node.now_ns)
+        })
+    }
+
+    pub(crate) fn substitute(
+        &mut self,
+        dir: Ino,
+        name: &[u8],
+        child: Child,
+    ) -> Result<(), FsError> {
+        let now_ns = self.now_ns;
+        let put = self
+            .names
+            .substitute(dir, name, (child.ino, child.kind), now_ns);
+        put.map(drop).map_err(refusal)
+    }
+
+    /// Adds or removes a link of an inode of this server.
+    pub(crate) fn relink(&mut self, ino: Ino, add: bool) -> Result<FileType, FsError> {
+        let now_ns = self.now_ns;
+        let left = self.names.relink(ino, add, now_ns).map_err(refusal)?;
+        let kind = self.attr_of(ino)?.file_type();
+        if left == 0 {
+            self.add_orphan(ino);
+        } else if add {
+            // It may be the first name of a file that was made without one.
+            self.orphans.remove(&ino);
+        }
+        Ok(kind)
+    }
+
+    pub(crate) fn symlink_target(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
+        self.names.symlink_target(ino).map_err(refusal)
+    }
+
+    /// The path of a directory of the only server.
+    pub(crate) fn path_here(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
+        let mut buffer = vec![0; PATH_BYTES];
+        let path = self.names.view().path_of(ino, &mut buffer);
+        let path = path.map_err(|_| FsError::NameTooLong)?;
+        Ok(path.ok_or(FsError::NotFound)?.to_vec())
+    }
+}
