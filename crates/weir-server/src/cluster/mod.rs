@@ -59,13 +59,12 @@ mod storage;
 mod visibility;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::future::Future;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use futures_util::future::LocalBoxFuture;
-use weir_core::journal::Given;
 use weir_core::names::{Owner, Reach, Shard};
 use weir_core::node::region::set_bits;
 use weir_core::proto::peer::{self, PeerOperation};
@@ -76,13 +75,10 @@ use weir_core::xattr::Xattrs;
 use crate::rules::Rules;
 use clients::stats::Stats;
 use clients::table::Clients;
-use extents::table::FileTable;
-use extents::writers::{OpenFile, Writer};
 use files::descriptions::OfdTable;
 use keyed::Token;
 use locks::table::LockTable;
 use peers::session::Admitted;
-use slots::Slots;
 
 pub(crate) use extents::ranges::{few_or_wanted, FEW_RUNS, MAX_RUNS};
 pub use journal::commit::{Journal, ShowShared};
@@ -106,9 +102,7 @@ pub struct Node<'m, P: Platform> {
     space: P::Space,
     platform: P,
     clients: Clients<P::Memory>,
-    blocks: Slots<OpenFile>,
-    cells: Slots<Writer>,
-    files: FileTable,
+    extents: extents::ExtentTables,
     ofds: OfdTable,
     mapped: files::mapped::MappedFiles,
     locks: LockTable,
@@ -122,15 +116,9 @@ pub struct Node<'m, P: Platform> {
     known_tried_ns: i64,
     /// Files that other nodes have open.
     pinned: HashSet<Ino>,
-    /// Stored bytes of files, beside those in their indexes here.
-    stored: HashMap<Ino, u64>,
     /// Files that have ended; their bytes are still to be erased at the homes of their slices.
     gone: Vec<Ino>,
-    /// Files whose index changed in the current call.
-    changed: Vec<Ino>,
     notes: journal::commit::Notes,
-    /// The published part of the log.
-    given: Given,
     /// Unnamed files stay: the other nodes have not said yet which of them they have open.
     keeps_orphans: bool,
     /// The number of gaps lent since the server last did everything that may make room.

@@ -2,10 +2,9 @@
 //!
 //! One thread owns a [`Node`] and calls it.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
-use weir_core::journal::Given;
 use weir_core::names::{Policy, Reach, Shard};
 use weir_core::node::channel;
 use weir_core::node::ofd::BATCH;
@@ -15,10 +14,9 @@ use weir_core::xattr::Xattrs;
 
 use crate::cluster::clients::stats::Stats;
 use crate::cluster::clients::table::Clients;
-use crate::cluster::extents::table::FileTable;
+use crate::cluster::extents::ExtentTables;
 use crate::cluster::files::descriptions::OfdTable;
 use crate::cluster::locks::table::LockTable;
-use crate::cluster::slots::Slots;
 use crate::node::{ClientMemory, Identity, Node, OpenRegion, Platform};
 use crate::rules::Rules;
 
@@ -42,9 +40,7 @@ impl<'m, P: Platform> Node<'m, P> {
             space,
             platform,
             clients: Clients::new(max_clients),
-            blocks: Slots::new(open.blocks.len()),
-            cells: Slots::new(open.cells.len()),
-            files: FileTable::default(),
+            extents: ExtentTables::new(&open),
             ofds: OfdTable::new(open.ofds.len() / BATCH as usize),
             mapped: crate::cluster::files::mapped::MappedFiles::default(),
             locks: LockTable::default(),
@@ -53,11 +49,8 @@ impl<'m, P: Platform> Node<'m, P> {
             rules: Rules::default(),
             known_tried_ns: i64::MIN / 2,
             pinned: HashSet::new(),
-            stored: HashMap::new(),
             gone: Vec::new(),
-            changed: Vec::new(),
             notes: crate::cluster::journal::commit::Notes::default(),
-            given: Given::default(),
             keeps_orphans: false,
             gaps_lent: crate::cluster::storage::space::LOOK_EVERY,
             stats: Stats::default(),
@@ -199,7 +192,7 @@ impl<'m, P: Platform> Node<'m, P> {
     pub fn stop(&mut self) {
         self.stopping = true;
         self.open.hub.stopped.store(1, Ordering::SeqCst);
-        for (block, _) in self.blocks.iter() {
+        for block in self.extents.open_blocks() {
             self.open.blocks[block as usize].end_claims();
         }
         self.names.condemn();

@@ -1,8 +1,6 @@
 //! The end of a client. However it died, the bytes of its finished writes stay, and its segments,
 //! cells and descriptions come back.
 
-use std::sync::atomic::Ordering;
-
 use weir_core::journal::Item;
 use weir_core::types::ClientId;
 
@@ -63,17 +61,5 @@ impl<P: Platform> Node<'_, P> {
             self.note(&Item::ClientGone(id));
         }
         self.sweep();
-    }
-
-    /// The bytes that were written through cells that are still attached. A client counts them only
-    /// when it detaches.
-    pub(crate) fn uncounted(&self, cells: impl Iterator<Item = u32>) -> u64 {
-        cells
-            .filter_map(|cell| {
-                let committed = &self.open.cells[cell as usize].committed;
-                let lent_at = self.cells.get(cell)?.lent_at;
-                Some(committed.load(Ordering::Acquire).wrapping_sub(lent_at))
-            })
-            .fold(0, u64::saturating_add)
     }
 }

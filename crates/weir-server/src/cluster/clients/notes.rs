@@ -46,10 +46,7 @@ impl<P: Platform> Node<'_, P> {
     fn take_note(&mut self, id: ClientId, note: Note) -> bool {
         match note {
             Note::Detach(cell) => {
-                let own = self
-                    .cells
-                    .get(cell)
-                    .is_some_and(|writer| writer.client == id);
+                let own = self.extents.has_cell(id, cell);
                 if own {
                     self.detach_cell(cell);
                 }

@@ -35,11 +35,10 @@ impl<P: Platform> Node<'_, P> {
 
     /// The programs of this node that write a file.
     pub(crate) fn parties_writing(&self, ino: Ino) -> Vec<Party> {
-        let Some(file) = self.block_of(ino).and_then(|block| self.blocks.get(block)) else {
+        let Some(block) = self.block_of(ino) else {
             return Vec::new();
         };
-        let writers = file.cells.iter().filter_map(|cell| self.cells.get(*cell));
-        let mut clients: Vec<ClientId> = writers.map(|writer| writer.client).collect();
+        let mut clients: Vec<ClientId> = self.extents.writers_of(block).collect();
         clients.sort_unstable_by_key(|id| id.0);
         clients.dedup();
         clients.into_iter().map(|id| self.party(id)).collect()

@@ -1,6 +1,5 @@
 //! The state of a server according to its own tables.
 
-use weir_core::extent::ExtentIndex;
 use weir_core::proto::ServerStatus;
 
 use crate::node::{ClientMemory, Node, Platform, Space};
@@ -19,7 +18,7 @@ impl<P: Platform> Node<'_, P> {
         }
         let mounts = self.clients.iter().filter(|(id, _)| self.is_mount(*id));
         let (ghosts, mounts): (Vec<_>, Vec<_>) = mounts.partition(|(_, client)| client.ghost);
-        let runs: usize = self.files.iter().map(ExtentIndex::run_count).sum();
+        let runs = self.extents.run_count();
         ServerStatus {
             pid: self.identity.pid,
             rank: self.identity.rank.0,

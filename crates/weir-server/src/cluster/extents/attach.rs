@@ -14,13 +14,14 @@ use weir_core::types::{ClientId, Ino};
 use crate::cluster::extents::applied::Applied;
 use crate::cluster::extents::writers::{OpenFile, Writer};
 use crate::cluster::refusal::refusal;
-use crate::node::{Node, Platform};
+use crate::cluster::storage::presence::grow;
+use crate::node::{Node, Platform, Table};
 
 impl<P: Platform> Node<'_, P> {
     /// The block of a file that is open for writing.
     pub(crate) fn block_of(&self, ino: Ino) -> Option<u32> {
         let block = self.names.attr(ino).ok()?.block.checked_sub(1)?;
-        (self.blocks.get(block)?.ino == ino).then_some(block)
+        (self.extents.blocks.get(block)?.ino == ino).then_some(block)
     }
 
     /// The block of a file that programs of this node have open for writing.
@@ -38,7 +39,7 @@ impl<P: Platform> Node<'_, P> {
         // The journal must have the last content of a cell or block before it is lent again.
         self.commit();
         self.make_room_for_writers();
-        if !(self.cells.has_room() && self.blocks.has_room()) {
+        if !(self.extents.cells.has_room() && self.extents.blocks.has_room()) {
             self.take_all_notes();
         }
         let block = match self.block_of(ino) {
@@ -52,14 +53,14 @@ impl<P: Platform> Node<'_, P> {
             applied: Applied::default(),
             noted: Applied::default(),
         };
-        let Some(cell) = self.cells.insert(writer) else {
+        let Some(cell) = self.extents.cells.insert(writer) else {
             self.free_block_if_unused(block);
             return Err(FsError::NoSpace);
         };
         if let Some(client) = self.clients.get_mut(id) {
             client.cells.insert(cell);
         }
-        if let Some(writer) = self.cells.get_mut(cell) {
+        if let Some(writer) = self.extents.cells.get_mut(cell) {
             writer.lent_at = self.open.cells[cell as usize]
                 .committed
                 .load(Ordering::Acquire);
@@ -79,7 +80,7 @@ impl<P: Platform> Node<'_, P> {
             ino: attr.ino,
             cells: Vec::new(),
         };
-        let block = self.blocks.insert(file).ok_or(FsError::NoSpace)?;
+        let block = self.extents.blocks.insert(file).ok_or(FsError::NoSpace)?;
         // The index was settled when the last writer left: all its stamps are 0.
         self.open.blocks[block as usize].lend(attr.ino.0, attr.size, 1);
         let set = SetAttr {
@@ -92,7 +93,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Puts a cell at the head of its file's list.
     fn link_cell(&mut self, block: u32, cell: u32, id: ClientId) {
-        let Some(file) = self.blocks.get_mut(block) else {
+        let Some(file) = self.extents.blocks.get_mut(block) else {
             return;
         };
         let next = file.cells.last().map_or(0, |head| head + 1);
@@ -105,10 +106,10 @@ impl<P: Platform> Node<'_, P> {
 
     /// Takes a cell back: everything written through it is in the index, the size and the times.
     pub(crate) fn detach_cell(&mut self, cell: u32) {
-        let Some(writer) = self.cells.get(cell).copied() else {
+        let Some(writer) = self.extents.cells.get(cell).copied() else {
             return;
         };
-        let Some(ino) = self.blocks.get(writer.block).map(|file| file.ino) else {
+        let Some(ino) = self.extents.blocks.get(writer.block).map(|file| file.ino) else {
             return;
         };
         self.harvest(ino);
@@ -118,7 +119,7 @@ impl<P: Platform> Node<'_, P> {
         if let Some(client) = self.clients.get_mut(writer.client) {
             client.cells.remove(&cell);
         }
-        self.cells.remove(cell);
+        self.extents.cells.remove(cell);
         self.fold_mtime(ino, self.open.cells[cell as usize].mtime(self.now_u64()));
         self.free_block_if_unused(writer.block);
     }
@@ -127,7 +128,7 @@ impl<P: Platform> Node<'_, P> {
     /// (`size_version`), and writers' claims end: a writer may have checked for overlaps along a
     /// link that is about to change.
     fn unlink_cell(&mut self, block: u32, cell: u32) {
-        let Some(file) = self.blocks.get_mut(block) else {
+        let Some(file) = self.extents.blocks.get_mut(block) else {
             return;
         };
         let (shared, cells) = (&self.open.blocks[block as usize], self.open.cells);
@@ -167,7 +168,12 @@ impl<P: Platform> Node<'_, P> {
     /// Handles the end of the last writer: the inode has its size itself again, and the order of
     /// the writes is settled.
     fn free_block_if_unused(&mut self, block: u32) {
-        let Some(file) = self.blocks.get(block).filter(|file| file.cells.is_empty()) else {
+        let Some(file) = self
+            .extents
+            .blocks
+            .get(block)
+            .filter(|file| file.cells.is_empty())
+        else {
             return;
         };
         let ino = file.ino;
@@ -179,14 +185,19 @@ impl<P: Platform> Node<'_, P> {
         };
         let _ = self.names.setattr(ino, &set);
         shared.ino.store(0, Ordering::Release);
-        if self.files.get(ino).is_some_and(|index| !index.is_empty()) {
+        if self
+            .extents
+            .indexes
+            .get(ino)
+            .is_some_and(|index| !index.is_empty())
+        {
             // Stamps begin anew with the next writer: cached old stamps must not be compared with
             // new ones.
             self.change(ino, |index, _, _| index.settle());
             self.note(&Item::Settled(ino));
             self.announce_changes();
         }
-        self.blocks.remove(block);
+        self.extents.blocks.remove(block);
     }
 
     /// The current size of a file.
@@ -196,7 +207,11 @@ impl<P: Platform> Node<'_, P> {
         };
         let shared = &self.open.blocks[block as usize];
         let trunc = shared.trunc_stamp.load(Ordering::Acquire);
-        let cells = self.blocks.get(block).map_or(&[][..], |file| &file.cells);
+        let cells = self
+            .extents
+            .blocks
+            .get(block)
+            .map_or(&[][..], |file| &file.cells);
         cells
             .iter()
             .map(|cell| self.open.cells[*cell as usize].end_after(trunc))
@@ -208,7 +223,7 @@ impl<P: Platform> Node<'_, P> {
     pub(crate) fn mtime_of(&self, attr: &Attr) -> i64 {
         let cells = self
             .block_of(attr.ino)
-            .and_then(|block| self.blocks.get(block))
+            .and_then(|block| self.extents.blocks.get(block))
             .map_or(&[][..], |file| &file.cells);
         cells
             .iter()
@@ -219,7 +234,10 @@ impl<P: Platform> Node<'_, P> {
 
     /// Makes a time that was set count for more than earlier writes of the file's writers.
     pub(crate) fn forget_cell_times(&self, ino: Ino) {
-        let Some(file) = self.block_of(ino).and_then(|block| self.blocks.get(block)) else {
+        let Some(file) = self
+            .block_of(ino)
+            .and_then(|block| self.extents.blocks.get(block))
+        else {
             return;
         };
         for cell in file
@@ -237,5 +255,29 @@ impl<P: Platform> Node<'_, P> {
 
     pub(crate) fn now_u64(&self) -> u64 {
         u64::try_from(self.now_ns).unwrap_or(0)
+    }
+
+    /// Returns true if no other program of this node has a file open for writing.
+    pub(crate) fn writes_alone(&self, local: Ino, client: ClientId) -> bool {
+        let block = self.block_of(local);
+        block.is_none_or(|block| self.extents.writers_of(block).all(|id| id == client))
+    }
+
+    /// The bytes that were written through cells that are still attached. A client counts them only
+    /// when it detaches.
+    pub(crate) fn uncounted(&self, cells: impl Iterator<Item = u32>) -> u64 {
+        cells
+            .filter_map(|cell| {
+                let committed = &self.open.cells[cell as usize].committed;
+                let lent_at = self.extents.cells.get(cell)?.lent_at;
+                Some(committed.load(Ordering::Acquire).wrapping_sub(lent_at))
+            })
+            .fold(0, u64::saturating_add)
+    }
+
+    /// Allocates memory for a block and a cell.
+    pub(in crate::cluster) fn make_room_for_writers(&mut self) {
+        grow(&self.platform, Table::Blocks, &mut self.extents.blocks);
+        grow(&self.platform, Table::Cells, &mut self.extents.cells);
     }
 }

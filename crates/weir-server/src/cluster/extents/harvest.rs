@@ -19,7 +19,10 @@ use crate::node::{ClientMemory, Node, Platform, Space};
 impl<P: Platform> Node<'_, P> {
     /// Harvests all that was written to `ino` before this call.
     pub(crate) fn harvest(&mut self, ino: Ino) {
-        let Some(file) = self.block_of(ino).and_then(|block| self.blocks.get(block)) else {
+        let Some(file) = self
+            .block_of(ino)
+            .and_then(|block| self.extents.blocks.get(block))
+        else {
             return;
         };
         let shown = self.read_cells(file.cells.iter().copied());
@@ -56,7 +59,7 @@ impl<P: Platform> Node<'_, P> {
     fn take_shown(&mut self, shown: &[(u32, Applied)]) {
         let owners: BTreeSet<ClientId> = shown
             .iter()
-            .filter_map(|(cell, _)| Some(self.cells.get(*cell)?.client))
+            .filter_map(|(cell, _)| Some(self.extents.cells.get(*cell)?.client))
             .collect();
         for id in owners {
             self.drain(id);
@@ -94,7 +97,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     fn take_closed(&mut self, id: ClientId, record: &Record) -> Result<(), Nonsense> {
-        let writer = self.cells.get(record.cell).ok_or(Nonsense)?;
+        let writer = self.extents.cells.get(record.cell).ok_or(Nonsense)?;
         if writer.client != id {
             return Err(Nonsense);
         }
@@ -108,7 +111,7 @@ impl<P: Platform> Node<'_, P> {
     /// error if the cell was read before the ring (`early`), or if it belongs to the current
     /// record.
     fn take(&mut self, cell: u32, new: &Applied, early: bool) -> Result<(), Nonsense> {
-        let writer = *self.cells.get(cell).ok_or(Nonsense)?;
+        let writer = *self.extents.cells.get(cell).ok_or(Nonsense)?;
         let old = writer.applied;
         if new.stamp < old.stamp || new.stamp == 0 {
             return early.then_some(()).ok_or(Nonsense);
@@ -124,11 +127,11 @@ impl<P: Platform> Node<'_, P> {
         if bytes == had {
             return Ok(());
         }
-        let ino = self.blocks.get(writer.block).ok_or(Nonsense)?.ino;
+        let ino = self.extents.blocks.get(writer.block).ok_or(Nonsense)?.ino;
         self.space.add_live(new.slab, new.pos + had, bytes - had);
         self.change(ino, |index, freed, rank| old.apply(new, index, freed, rank))
             .map_err(|_| Nonsense)?;
-        if let Some(writer) = self.cells.get_mut(cell) {
+        if let Some(writer) = self.extents.cells.get_mut(cell) {
             writer.applied = *new;
         }
         Ok(())
@@ -171,9 +174,9 @@ impl<P: Platform> Node<'_, P> {
                 space.freed(range.slab, range.pos, range.len);
             }
         };
-        let done = change(self.files.get_mut(ino), &mut freed, rank);
-        if !self.changed.contains(&ino) {
-            self.changed.push(ino);
+        let done = change(self.extents.indexes.get_mut(ino), &mut freed, rank);
+        if !self.extents.changed.contains(&ino) {
+            self.extents.changed.push(ino);
         }
         done
     }
@@ -181,9 +184,14 @@ impl<P: Platform> Node<'_, P> {
     /// Tells all readers that cached extents of the changed files. No freed byte is lent again
     /// before this returns.
     pub(crate) fn announce_changes(&mut self) {
-        for ino in std::mem::take(&mut self.changed) {
-            let stored = self.stored.get(&ino).copied().unwrap_or(0);
-            let allocated = self.files.get(ino).map_or(0, ExtentIndex::allocated_bytes) + stored;
+        for ino in std::mem::take(&mut self.extents.changed) {
+            let stored = self.extents.stored.get(&ino).copied().unwrap_or(0);
+            let allocated = self
+                .extents
+                .indexes
+                .get(ino)
+                .map_or(0, ExtentIndex::allocated_bytes)
+                + stored;
             let set = SetAttr {
                 allocated: Some(allocated),
                 ..SetAttr::default()

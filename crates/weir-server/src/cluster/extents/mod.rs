@@ -15,18 +15,21 @@
 //! | `attach`, `writers` | files that are open for writing, and their writers' cells |
 //! | `table`, `ranges` | the index of each file, and operations on its ranges |
 //! | `pending` | what is not published |
+//! | `recover` | the extents and writers of a killed server |
 //! | `publish` | telling the homes of slices |
 //! | `publishes`, `slices` | what is on its way to them, and what they have |
 //! | `locate` | finding extents, of any server |
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use weir_core::journal;
-use weir_core::types::Ino;
+use weir_core::extent::{ExtentIndex, MAX_OFFSET};
+use weir_core::journal::{self, Given, Item};
+use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::keyed::Keyed;
-use crate::node::{SharedPlace, Visit};
+use crate::cluster::slots::Slots;
+use crate::node::{OpenRegion, SharedPlace, Visit};
 
 pub(super) mod applied;
 mod attach;
@@ -36,9 +39,130 @@ mod pending;
 pub(super) mod publish;
 mod publishes;
 pub(super) mod ranges;
+mod recover;
 mod slices;
 pub(super) mod table;
 pub(super) mod writers;
+
+/// The tables of this room.
+pub(in crate::cluster) struct ExtentTables {
+    /// Files that are open for writing.
+    blocks: Slots<writers::OpenFile>,
+    /// Their writers.
+    cells: Slots<writers::Writer>,
+    indexes: table::FileTable,
+    /// Files whose index changed in the current call.
+    changed: Vec<Ino>,
+    /// Stored bytes of files, beside those in their indexes here.
+    stored: HashMap<Ino, u64>,
+    /// The published part of the log.
+    given: Given,
+}
+
+impl ExtentTables {
+    pub(in crate::cluster) fn new(open: &OpenRegion<'_>) -> ExtentTables {
+        ExtentTables {
+            blocks: Slots::new(open.blocks.len()),
+            cells: Slots::new(open.cells.len()),
+            indexes: table::FileTable::default(),
+            changed: Vec::new(),
+            stored: HashMap::new(),
+            given: Given::default(),
+        }
+    }
+
+    /// Forgets all writers: another region is open, in which nothing is lent.
+    pub(in crate::cluster) fn reopen(&mut self, open: &OpenRegion<'_>) {
+        self.blocks = Slots::new(open.blocks.len());
+        self.cells = Slots::new(open.cells.len());
+    }
+
+    /// Returns true if a client has a cell.
+    pub(in crate::cluster) fn has_cell(&self, client: ClientId, cell: u32) -> bool {
+        self.cells
+            .get(cell)
+            .is_some_and(|writer| writer.client == client)
+    }
+
+    /// The clients that have cells of a block; one that has several cells comes several times.
+    pub(in crate::cluster) fn writers_of(&self, block: u32) -> impl Iterator<Item = ClientId> + '_ {
+        let cells = self.blocks.get(block).map_or(&[][..], |file| &file.cells);
+        let writers = cells.iter().filter_map(|cell| self.cells.get(*cell));
+        writers.map(|writer| writer.client)
+    }
+
+    /// The blocks of files that are open for writing.
+    pub(in crate::cluster) fn open_blocks(&self) -> impl Iterator<Item = u32> + '_ {
+        self.blocks.iter().map(|(block, _)| block)
+    }
+
+    /// Returns true if a file has extents here.
+    pub(in crate::cluster) fn has_extents(&self, ino: Ino) -> bool {
+        self.indexes.get(ino).is_some_and(|index| !index.is_empty())
+    }
+
+    /// The number of runs of all files.
+    pub(in crate::cluster) fn run_count(&self) -> usize {
+        self.indexes.iter().map(ExtentIndex::run_count).sum()
+    }
+
+    /// Keeps the number of a file's stored bytes, beside those in its index.
+    pub(in crate::cluster) fn keep_stored(&mut self, ino: Ino, bytes: u64) {
+        match bytes {
+            0 => self.stored.remove(&ino),
+            bytes => self.stored.insert(ino, bytes),
+        };
+    }
+
+    /// Visits the runs of a file from an offset on, at most `most`. Returns the number of runs, and
+    /// the offset up to which all were shown; `None` if the file has no extents.
+    pub(in crate::cluster) fn show_file(
+        &self,
+        ino: Ino,
+        offset: u64,
+        most: usize,
+        visit: Visit<'_>,
+    ) -> Option<(usize, u64)> {
+        let index = self.indexes.get(ino).filter(|index| !index.is_empty())?;
+        let mut runs = Vec::new();
+        let known = index.runs_in(offset, MAX_OFFSET, most, &mut runs);
+        let shown = (runs.len(), known.hi);
+        visit(&Item::Laid(ino, runs));
+        Some(shown)
+    }
+
+    /// Visits the runs of all files; `ino_at` is the inode of a slot.
+    pub(in crate::cluster) fn show_files(&self, ino_at: impl Fn(u32) -> Ino, visit: Visit<'_>) {
+        for slot in self.indexes.not_empty() {
+            let ino = ino_at(slot);
+            let mut runs = Vec::new();
+            if let Some(index) = self.indexes.get(ino) {
+                index.for_each_run(&mut |run| runs.push(run));
+            }
+            visit(&Item::Laid(ino, runs));
+        }
+    }
+
+    /// Visits the cells that are lent, with `noted` what was noted of their records; and the
+    /// published part of the log.
+    pub(in crate::cluster) fn show_writers(&self, noted: bool, visit: Visit<'_>) {
+        for (cell, writer) in self.cells.iter() {
+            if let Some(file) = self.blocks.get(writer.block) {
+                visit(&Item::Attached {
+                    cell,
+                    client: writer.client,
+                    ino: file.ino,
+                    block: writer.block,
+                });
+                if noted && writer.noted.stamp != 0 {
+                    // All noted records are in the index shown above, or were taken out of it.
+                    visit(&Item::Noted(cell, writer.noted.mark()));
+                }
+            }
+        }
+        self.given.items().for_each(|item| visit(&item));
+    }
+}
 
 /// The state of this room that concerns several servers.
 #[derive(Default)]

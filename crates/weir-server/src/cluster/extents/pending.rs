@@ -23,7 +23,7 @@ impl<P: Platform> Node<'_, P> {
     /// The files that have unpublished extents.
     pub(crate) fn unpublished(&mut self) -> Vec<Ino> {
         self.harvest_all();
-        let (files, names) = (&self.files, &self.names);
+        let (files, names) = (&self.extents.indexes, &self.names);
         files.not_empty().map(|index| names.ino_at(index)).collect()
     }
 
@@ -40,10 +40,15 @@ impl<P: Platform> Node<'_, P> {
             mtime_ns: self.mtime_of(&attr),
             runs: Vec::new(),
         };
-        if !self.files.get(local).is_none_or(ExtentIndex::is_empty) {
+        if !self
+            .extents
+            .indexes
+            .get(local)
+            .is_none_or(ExtentIndex::is_empty)
+        {
             self.note_taken(local, attr.home);
         }
-        let index = std::mem::take(self.files.get_mut(local));
+        let index = std::mem::take(self.extents.indexes.get_mut(local));
         // The holes were made where the extents are: see `cluster`.
         index.for_each_run(&mut |run| {
             if run.source != Source::Hole {
@@ -51,14 +56,19 @@ impl<P: Platform> Node<'_, P> {
             }
         });
         for run in &pending.runs {
-            run.for_each_log_range(&mut |range| self.given.add(range.slab, range.pos, range.len));
+            run.for_each_log_range(&mut |range| {
+                self.extents.given.add(range.slab, range.pos, range.len)
+            });
         }
         Ok(pending)
     }
 
     /// The number of unpublished runs of a file.
     pub(crate) fn pending_count(&self, local: Ino) -> usize {
-        self.files.get(local).map_or(0, ExtentIndex::run_count)
+        self.extents
+            .indexes
+            .get(local)
+            .map_or(0, ExtentIndex::run_count)
     }
 
     /// Appends the unpublished runs of `[from, to)`, at most `max`, to `out`. Returns the offset up
@@ -71,7 +81,7 @@ impl<P: Platform> Node<'_, P> {
         out: &mut Vec<Run>,
     ) -> u64 {
         self.harvest(local);
-        match self.files.get(local) {
+        match self.extents.indexes.get(local) {
             Some(index) => index.runs_in(from, to, max, out).hi,
             None => to,
         }
@@ -79,7 +89,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Frees bytes of this server's log.
     pub(crate) fn free_bytes(&mut self, range: &LogRange) {
-        self.given.freed(range.slab, range.pos, range.len);
+        self.extents.given.freed(range.slab, range.pos, range.len);
         self.note(&Item::Freed(*range));
         self.space.freed(range.slab, range.pos, range.len);
     }
@@ -100,17 +110,63 @@ impl<P: Platform> Node<'_, P> {
 
     /// Sets the number of a file's bytes that are stored beside those in its index here.
     pub(crate) fn set_stored(&mut self, ino: Ino, bytes: u64) {
-        if bytes == 0 {
-            self.stored.remove(&ino);
-        } else {
-            self.stored.insert(ino, bytes);
-        }
-        self.changed.push(ino);
+        self.extents.keep_stored(ino, bytes);
+        self.extents.changed.push(ino);
         self.announce_changes();
     }
 
     /// Returns true if a process of this node writes, or if this node has unpublished extents.
     pub(crate) fn has_writers(&self) -> bool {
-        self.blocks.iter().next().is_some() || self.files.not_empty().next().is_some()
+        self.extents.blocks.iter().next().is_some()
+            || self.extents.indexes.not_empty().next().is_some()
+    }
+
+    /// Returns true if a process of this node writes a file, or if the file has unpublished
+    /// extents.
+    pub(crate) fn is_written(&self, local: Ino) -> bool {
+        self.extents.has_extents(local) || self.block_of(local).is_some()
+    }
+
+    /// Notes the part of a cell's record that is in the index and was not noted yet.
+    pub(in crate::cluster) fn note_written(&mut self, cell: u32) {
+        let rank = self.identity.rank.0;
+        let Some(writer) = self.extents.cells.get_mut(cell) else {
+            return;
+        };
+        let runs = writer.noted.beyond(&writer.applied, rank);
+        writer.noted = writer.applied;
+        let block = writer.block;
+        let Some(ino) = self.extents.blocks.get(block).map(|file| file.ino) else {
+            return;
+        };
+        if !runs.is_empty() {
+            self.note(&Item::Laid(ino, runs));
+        }
+    }
+
+    /// Notes that all extents in a file's index are taken out of it to be published. `home` is the
+    /// file's global number.
+    pub(in crate::cluster) fn note_taken(&mut self, local: Ino, home: Ino) {
+        let block = self
+            .block_of(local)
+            .and_then(|block| self.extents.blocks.get(block));
+        for cell in block.map_or_else(Vec::new, |file| file.cells.clone()) {
+            self.note_written(cell);
+            if let Some(noted) = self.extents.cells.get(cell).map(|writer| writer.noted) {
+                if noted.stamp != 0 {
+                    self.note(&Item::Noted(cell, noted.mark()));
+                }
+            }
+        }
+        self.note(&Item::Taken(local, home));
+    }
+
+    /// Clears the index of a file that is gone.
+    pub(in crate::cluster) fn clear_extents(&mut self, ino: Ino) {
+        if self.extents.has_extents(ino) {
+            self.change(ino, |index, freed, _| index.clear(freed));
+            self.note(&Item::Cleared(ino));
+            self.announce_changes();
+        }
     }
 }

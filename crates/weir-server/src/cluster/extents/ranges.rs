@@ -41,7 +41,7 @@ impl<P: Platform> Node<'_, P> {
             known_to: u64::MAX,
             runs: Vec::new(),
         };
-        if let Some(index) = self.files.get(ino) {
+        if let Some(index) = self.extents.indexes.get(ino) {
             let from = match index.run_count() <= FEW_RUNS {
                 true => 0,
                 false => offset,
@@ -121,7 +121,11 @@ impl<P: Platform> Node<'_, P> {
     /// the records that they wrote before it. Without a stamp the hole need not stay.
     fn make_hole(&mut self, ino: Ino, from: u64, to: u64, stamp: Option<u64>) {
         self.harvest(ino);
-        let holds_nothing = self.files.get(ino).is_none_or(ExtentIndex::is_empty);
+        let holds_nothing = self
+            .extents
+            .indexes
+            .get(ino)
+            .is_none_or(ExtentIndex::is_empty);
         if holds_nothing && stamp.is_none() {
             return;
         }
@@ -130,7 +134,9 @@ impl<P: Platform> Node<'_, P> {
         };
         // Write the records of the cells to the journal before the hole. The index forgets a hole
         // that has nothing behind it, and a journal that is begun anew then does not know the hole.
-        let block = self.block_of(ino).and_then(|block| self.blocks.get(block));
+        let block = self
+            .block_of(ino)
+            .and_then(|block| self.extents.blocks.get(block));
         for cell in block.map_or_else(Vec::new, |file| file.cells.clone()) {
             self.note_written(cell);
         }
@@ -183,7 +189,7 @@ impl<P: Platform> Node<'_, P> {
         self.harvest(ino);
         let space = &self.space;
         let mut slabs = BTreeSet::new();
-        if let Some(index) = self.files.get(ino) {
+        if let Some(index) = self.extents.indexes.get(ino) {
             index.for_each_run(&mut |run| {
                 if let Source::Log { slab, .. } = run.source {
                     if space.is_file(slab) {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use weir_core::names::{Attr, FileType};
 use weir_core::node::block::FileBlock;
 use weir_core::proto::FsError;
-use weir_core::types::{ClientId, Ino};
+use weir_core::types::Ino;
 
 use crate::cluster::refusal::refusal;
 use crate::node::{Node, Platform};
@@ -40,26 +40,15 @@ impl<P: Platform> Node<'_, P> {
     pub(crate) fn let_go(&mut self, local: Ino) -> bool {
         let unused = !self.is_written(local);
         if unused {
-            self.stored.remove(&local);
+            self.extents.keep_stored(local, 0);
         }
         unused && self.names.disown_file(local).is_ok()
-    }
-
-    /// Returns true if a process of this node writes a file, or if the file has unpublished
-    /// extents.
-    pub(crate) fn is_written(&self, local: Ino) -> bool {
-        let unpublished = self.files.get(local).is_some_and(|index| !index.is_empty());
-        unpublished || self.block_of(local).is_some()
     }
 
     /// Updates a stand-in. This node's writers may be ahead of `attr`.
     pub(crate) fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
         self.names.refresh(local, attr, leased).map_err(refusal)?;
-        if attr.allocated == 0 {
-            self.stored.remove(&local);
-        } else {
-            self.stored.insert(local, attr.allocated);
-        }
+        self.extents.keep_stored(local, attr.allocated);
         if let Some(block) = self.shared_block(local) {
             block.raise(attr.size);
         }
@@ -93,17 +82,6 @@ impl<P: Platform> Node<'_, P> {
         if let Some(block) = self.shared_block(local) {
             block.tokens.store(tokens, Ordering::SeqCst);
         }
-    }
-
-    /// Returns true if no other program of this node has a file open for writing.
-    pub(crate) fn writes_alone(&self, local: Ino, client: ClientId) -> bool {
-        let file = self
-            .block_of(local)
-            .and_then(|block| self.blocks.get(block));
-        file.is_none_or(|file| {
-            let mut cells = file.cells.iter().filter_map(|cell| self.cells.get(*cell));
-            cells.all(|writer| writer.client == client)
-        })
     }
 
     /// Makes this node's writers of a raw file ask from now on. Consider a write that did not ask:

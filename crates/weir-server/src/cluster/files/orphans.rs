@@ -94,13 +94,9 @@ impl<P: Platform> Node<'_, P> {
         if matches!(kind, Ok(FileType::Fifo | FileType::Socket)) {
             self.platform.remove_special(ino);
         }
-        if self.files.get(ino).is_some_and(|index| !index.is_empty()) {
-            self.change(ino, |index, freed, _| index.clear(freed));
-            self.note_cleared(ino);
-            self.announce_changes();
-        }
+        self.clear_extents(ino);
         if self.identity.is_of_several() {
-            self.stored.remove(&ino);
+            self.extents.keep_stored(ino, 0);
             self.gone.push(ino);
         }
         if let Err(error) = self.names.release(ino) {

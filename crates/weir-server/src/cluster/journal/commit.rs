@@ -204,13 +204,10 @@ impl<P: Platform> Node<'_, P> {
         let end = slot.saturating_add(SLOTS).min(self.names.high().inodes);
         while slot < end {
             let ino = self.names.ino_at(slot);
-            if let Some(index) = self.files.get(ino).filter(|index| !index.is_empty()) {
-                let mut runs = Vec::new();
-                let known = index.runs_in(offset, MAX_OFFSET, left, &mut runs);
-                left = left.saturating_sub(runs.len());
-                visit(&Item::Laid(ino, runs));
-                if known.hi < MAX_OFFSET {
-                    return Progress::Extents(slot, known.hi);
+            if let Some((runs, upto)) = self.extents.show_file(ino, offset, left, visit) {
+                left = left.saturating_sub(runs);
+                if upto < MAX_OFFSET {
+                    return Progress::Extents(slot, upto);
                 }
             }
             (slot, offset) = (slot + 1, 0);
@@ -228,14 +225,8 @@ impl<P: Platform> Node<'_, P> {
     pub fn for_each_item(&self, visit: Visit<'_>) {
         self.names.for_each_item(visit);
         self.xattrs.show_some(None, usize::MAX, visit);
-        for slot in self.files.not_empty() {
-            let ino = self.names.ino_at(slot);
-            let mut runs = Vec::new();
-            if let Some(index) = self.files.get(ino) {
-                index.for_each_run(&mut |run| runs.push(run));
-            }
-            visit(&Item::Laid(ino, runs));
-        }
+        let ino_at = |slot| self.names.ino_at(slot);
+        self.extents.show_files(ino_at, visit);
         self.show_lending(visit);
     }
 
@@ -251,21 +242,8 @@ impl<P: Platform> Node<'_, P> {
                 visit(&lease.item(client));
             }
         }
-        for (cell, writer) in self.cells.iter() {
-            if let Some(file) = self.blocks.get(writer.block) {
-                visit(&Item::Attached {
-                    cell,
-                    client: writer.client,
-                    ino: file.ino,
-                    block: writer.block,
-                });
-                if self.identity.is_of_several() && writer.noted.stamp != 0 {
-                    // All noted records are in the index shown above, or were taken out of it.
-                    visit(&Item::Noted(cell, writer.noted.mark()));
-                }
-            }
-        }
-        self.given.items().for_each(|item| visit(&item));
+        self.extents
+            .show_writers(self.identity.is_of_several(), visit);
     }
 
     /// Notes that records of a client's ring were taken. They stay there until they are committed.
@@ -273,44 +251,5 @@ impl<P: Platform> Node<'_, P> {
         if !self.notes.drained.contains(&id) {
             self.notes.drained.push(id);
         }
-    }
-
-    /// Notes the part of a cell's record that is in the index and was not noted yet.
-    pub(in crate::cluster) fn note_written(&mut self, cell: u32) {
-        let rank = self.identity.rank.0;
-        let Some(writer) = self.cells.get_mut(cell) else {
-            return;
-        };
-        let runs = writer.noted.beyond(&writer.applied, rank);
-        writer.noted = writer.applied;
-        let block = writer.block;
-        let Some(ino) = self.blocks.get(block).map(|file| file.ino) else {
-            return;
-        };
-        if !runs.is_empty() {
-            self.note(&Item::Laid(ino, runs));
-        }
-    }
-
-    /// Notes that all extents in a file's index are taken out of it to be published. `home` is the
-    /// file's global number.
-    pub(in crate::cluster) fn note_taken(&mut self, local: Ino, home: Ino) {
-        let block = self
-            .block_of(local)
-            .and_then(|block| self.blocks.get(block));
-        for cell in block.map_or_else(Vec::new, |file| file.cells.clone()) {
-            self.note_written(cell);
-            if let Some(noted) = self.cells.get(cell).map(|writer| writer.noted) {
-                if noted.stamp != 0 {
-                    self.note(&Item::Noted(cell, noted.mark()));
-                }
-            }
-        }
-        self.note(&Item::Taken(local, home));
-    }
-
-    /// Notes that a file's index is empty now.
-    pub(in crate::cluster) fn note_cleared(&mut self, ino: Ino) {
-        self.note(&Item::Cleared(ino));
     }
 }

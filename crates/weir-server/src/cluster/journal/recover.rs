@@ -8,19 +8,15 @@
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 
-use weir_core::extent::{Run, MAX_OFFSET};
 use weir_core::journal::State;
 
-use weir_core::names::{FileType, Lamination, SetAttr};
+use weir_core::names::Lamination;
 use weir_core::proto::ClientKind;
 use weir_core::types::ClientId;
 
 use crate::cluster::clients::table::{Client, Lease};
-use crate::cluster::extents::applied::Applied;
-use crate::cluster::extents::writers::{OpenFile, Writer};
 use crate::cluster::files::descriptions::OfdTable;
 use crate::cluster::memory::ClientMemory;
-use crate::cluster::slots::Slots;
 use crate::node::{Accounts, Node, OpenRegion, Platform, RecoverError, Space};
 use weir_core::node::ofd::BATCH;
 
@@ -80,7 +76,7 @@ impl<'m, P: Platform> Node<'m, P> {
             }
         }
         self.cut_beyond_ends();
-        self.given = std::mem::take(&mut state.given);
+        self.take_up_given(&mut state.given);
         // Other nodes may have an unnamed file open, and this node may have bytes of theirs to
         // publish.
         self.keeps_orphans = self.identity.is_of_several();
@@ -106,8 +102,7 @@ impl<'m, P: Platform> Node<'m, P> {
     /// Continues with another `open` region, in which nothing is lent.
     pub fn reopen(&mut self, open: OpenRegion<'m>) -> Result<(), RecoverError> {
         self.open = open;
-        self.blocks = Slots::new(open.blocks.len());
-        self.cells = Slots::new(open.cells.len());
+        self.extents.reopen(&open);
         self.ofds = OfdTable::new(open.ofds.len() / BATCH as usize);
         self.sweep();
         // There are no writers any more: they are told that their server is gone.
@@ -135,15 +130,6 @@ impl<'m, P: Platform> Node<'m, P> {
             self.gone(*id, now_ns);
         }
         dead
-    }
-
-    fn take_up_files(&mut self, state: &mut State) {
-        for (ino, index) in state.extents.drain() {
-            if self.regular(ino).is_ok() {
-                *self.files.get_mut(ino) = index;
-                self.changed.push(ino);
-            }
-        }
     }
 
     fn take_up_clients(
@@ -185,48 +171,6 @@ impl<'m, P: Platform> Node<'m, P> {
         Ok(())
     }
 
-    fn take_up_cells(&mut self, state: &State) -> Result<(), RecoverError> {
-        for (&cell, attached) in &state.cells {
-            let (block, ino) = (attached.block, attached.ino);
-            let bad = RecoverError::Attached { cell, block, ino };
-            let room = (block as usize) < self.open.blocks.len()
-                && (cell as usize) < self.open.cells.len();
-            if !room {
-                return Err(bad);
-            }
-            if self.regular(ino).is_err() || self.clients.get(attached.client).is_none() {
-                continue;
-            }
-            if self.blocks.get(block).is_none() {
-                let cells = Vec::new();
-                self.blocks.put(block, OpenFile { ino, cells });
-                let set = SetAttr {
-                    block: Some(block + 1),
-                    ..SetAttr::default()
-                };
-                let _ = self.names.setattr(ino, &set);
-            }
-            let file = self.blocks.get_mut(block).filter(|file| file.ino == ino);
-            file.ok_or(bad)?.cells.push(cell);
-            let noted = attached.noted.as_ref().map(Applied::of_mark);
-            let noted = noted.unwrap_or_default();
-            self.cells.put(
-                cell,
-                Writer {
-                    client: attached.client,
-                    block,
-                    lent_at: 0,
-                    applied: noted,
-                    noted,
-                },
-            );
-            if let Some(client) = self.clients.get_mut(attached.client) {
-                client.cells.insert(cell);
-            }
-        }
-        Ok(())
-    }
-
     /// Ends the writing of a client whose process lives: nothing that it writes from now on counts.
     fn end_writing(&mut self, id: ClientId) {
         self.take_notes(id);
@@ -237,38 +181,9 @@ impl<'m, P: Platform> Node<'m, P> {
         }
     }
 
-    /// Cuts bytes beyond the ends of files. A truncation may have been interrupted after the size
-    /// changed and before the bytes were erased.
-    fn cut_beyond_ends(&mut self) {
-        for slot in self.files.not_empty().collect::<Vec<_>>() {
-            let ino = self.names.ino_at(slot);
-            let Ok(attr) = self.names.attr(ino) else {
-                continue;
-            };
-            let own = attr.home == ino && attr.file_type() == FileType::File;
-            let index = self.files.get_mut(ino);
-            if own && index.last_data() > attr.size {
-                if let Ok(hole) = Run::hole(attr.size, MAX_OFFSET, u64::MAX) {
-                    let _ = index.insert(hole, &mut |_| ());
-                    index.settle();
-                }
-            }
-        }
-    }
-
     fn accounts(&self) -> Accounts {
-        let rank = self.identity.rank.0;
         let mut accounts = Accounts::default();
-        for index in self.files.iter() {
-            index.for_each_run(&mut |run| {
-                run.for_each_log_range(&mut |range| {
-                    if range.rank == rank {
-                        accounts.live.push((range.slab, range.pos, range.len));
-                    }
-                });
-            });
-        }
-        accounts.amounts.extend(self.given.iter());
+        self.count_bytes(&mut accounts);
         for (id, client) in self.clients.iter() {
             let leases = client.leases.iter();
             accounts

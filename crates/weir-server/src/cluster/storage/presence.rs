@@ -65,15 +65,10 @@ impl<P: Platform> Node<'_, P> {
             self.ofds.allow(present / batch);
         }
     }
-
-    /// Allocates memory for a block and a cell.
-    pub(in crate::cluster) fn make_room_for_writers(&mut self) {
-        grow(&self.platform, Table::Blocks, &mut self.blocks);
-        grow(&self.platform, Table::Cells, &mut self.cells);
-    }
 }
 
-fn grow<P: Platform, T>(platform: &P, table: Table, slots: &mut Slots<T>) {
+/// Allocates memory for another slot of a table, if none is free.
+pub(in crate::cluster) fn grow<P: Platform, T>(platform: &P, table: Table, slots: &mut Slots<T>) {
     if let Some(wanted) = slots.wants() {
         slots.allow(platform.present(table, wanted));
     }

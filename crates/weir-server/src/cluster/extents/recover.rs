@@ -1,0 +1,105 @@
+//! Recovery of the extents and the writers of a killed server.
+
+use weir_core::extent::{Run, MAX_OFFSET};
+use weir_core::journal::{Given, State};
+use weir_core::names::{FileType, SetAttr};
+
+use crate::cluster::extents::applied::Applied;
+use crate::cluster::extents::writers::{OpenFile, Writer};
+use crate::node::{Accounts, Node, Platform, RecoverError};
+
+impl<P: Platform> Node<'_, P> {
+    pub(in crate::cluster) fn take_up_files(&mut self, state: &mut State) {
+        for (ino, index) in state.extents.drain() {
+            if self.regular(ino).is_ok() {
+                *self.extents.indexes.get_mut(ino) = index;
+                self.extents.changed.push(ino);
+            }
+        }
+    }
+
+    pub(in crate::cluster) fn take_up_cells(&mut self, state: &State) -> Result<(), RecoverError> {
+        for (&cell, attached) in &state.cells {
+            let (block, ino) = (attached.block, attached.ino);
+            let bad = RecoverError::Attached { cell, block, ino };
+            let room = (block as usize) < self.open.blocks.len()
+                && (cell as usize) < self.open.cells.len();
+            if !room {
+                return Err(bad);
+            }
+            if self.regular(ino).is_err() || self.clients.get(attached.client).is_none() {
+                continue;
+            }
+            if self.extents.blocks.get(block).is_none() {
+                let cells = Vec::new();
+                self.extents.blocks.put(block, OpenFile { ino, cells });
+                let set = SetAttr {
+                    block: Some(block + 1),
+                    ..SetAttr::default()
+                };
+                let _ = self.names.setattr(ino, &set);
+            }
+            let file = self
+                .extents
+                .blocks
+                .get_mut(block)
+                .filter(|file| file.ino == ino);
+            file.ok_or(bad)?.cells.push(cell);
+            let noted = attached.noted.as_ref().map(Applied::of_mark);
+            let noted = noted.unwrap_or_default();
+            self.extents.cells.put(
+                cell,
+                Writer {
+                    client: attached.client,
+                    block,
+                    lent_at: 0,
+                    applied: noted,
+                    noted,
+                },
+            );
+            if let Some(client) = self.clients.get_mut(attached.client) {
+                client.cells.insert(cell);
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts bytes beyond the ends of files. A truncation may have been interrupted after the size
+    /// changed and before the bytes were erased.
+    pub(in crate::cluster) fn cut_beyond_ends(&mut self) {
+        for slot in self.extents.indexes.not_empty().collect::<Vec<_>>() {
+            let ino = self.names.ino_at(slot);
+            let Ok(attr) = self.names.attr(ino) else {
+                continue;
+            };
+            let own = attr.home == ino && attr.file_type() == FileType::File;
+            let index = self.extents.indexes.get_mut(ino);
+            if own && index.last_data() > attr.size {
+                if let Ok(hole) = Run::hole(attr.size, MAX_OFFSET, u64::MAX) {
+                    let _ = index.insert(hole, &mut |_| ());
+                    index.settle();
+                }
+            }
+        }
+    }
+
+    /// Restores the published part of the log.
+    pub(in crate::cluster) fn take_up_given(&mut self, given: &mut Given) {
+        self.extents.given = std::mem::take(given);
+    }
+
+    /// Adds the living bytes of this server's log to the accounts.
+    pub(in crate::cluster) fn count_bytes(&self, accounts: &mut Accounts) {
+        let rank = self.identity.rank.0;
+        for index in self.extents.indexes.iter() {
+            index.for_each_run(&mut |run| {
+                run.for_each_log_range(&mut |range| {
+                    if range.rank == rank {
+                        accounts.live.push((range.slab, range.pos, range.len));
+                    }
+                });
+            });
+        }
+        accounts.amounts.extend(self.extents.given.iter());
+    }
+}
