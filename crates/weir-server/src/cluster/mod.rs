@@ -59,7 +59,7 @@ mod storage;
 mod visibility;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
 use std::task::{Context, Waker};
@@ -70,12 +70,9 @@ use weir_core::node::region::set_bits;
 use weir_core::proto::peer::{self, PeerOperation};
 use weir_core::proto::{self, Caller, FsError};
 use weir_core::types::{ClientId, Ino, Rank};
-use weir_core::xattr::Xattrs;
 
-use crate::rules::Rules;
 use clients::stats::Stats;
 use clients::table::Clients;
-use files::descriptions::OfdTable;
 use keyed::Token;
 use locks::table::LockTable;
 use peers::session::Admitted;
@@ -95,32 +92,17 @@ pub struct Node<'m, P: Platform> {
     identity: Identity,
     open: OpenRegion<'m>,
     names: Shard<'m>,
-    xattrs: Xattrs,
-    unfinished_xattrs: files::xattr_tables::Unfinished,
     /// Users other than the server's own whose programs may be clients.
     admitted: BTreeSet<u32>,
     space: P::Space,
     platform: P,
     clients: Clients<P::Memory>,
+    files: files::OpenFileTables,
     extents: extents::ExtentTables,
-    ofds: OfdTable,
-    mapped: files::mapped::MappedFiles,
     locks: LockTable,
-    /// Files and directories without a name that some process may still have open.
-    orphans: BTreeSet<Ino>,
-    /// Files to be laminated once no process has them open for writing.
-    watched: BTreeSet<Ino>,
-    /// Rules for how files are shared, by path.
-    pub(crate) rules: Rules,
     /// The time of the last try to get memory for the table of known names, ns since 1970.
     known_tried_ns: i64,
-    /// Files that other nodes have open.
-    pinned: HashSet<Ino>,
-    /// Files that have ended; their bytes are still to be erased at the homes of their slices.
-    gone: Vec<Ino>,
     notes: journal::commit::Notes,
-    /// Unnamed files stay: the other nodes have not said yet which of them they have open.
-    keeps_orphans: bool,
     /// The number of gaps lent since the server last did everything that may make room.
     gaps_lent: u32,
     stats: Stats,

@@ -2,20 +2,18 @@
 //!
 //! One thread owns a [`Node`] and calls it.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use weir_core::names::{Policy, Reach, Shard};
 use weir_core::node::channel;
-use weir_core::node::ofd::BATCH;
 use weir_core::proto::{self, FsError};
 use weir_core::types::{ClientId, Rank};
-use weir_core::xattr::Xattrs;
 
 use crate::cluster::clients::stats::Stats;
 use crate::cluster::clients::table::Clients;
 use crate::cluster::extents::ExtentTables;
-use crate::cluster::files::descriptions::OfdTable;
+use crate::cluster::files::OpenFileTables;
 use crate::cluster::locks::table::LockTable;
 use crate::node::{ClientMemory, Identity, Node, OpenRegion, Platform};
 use crate::rules::Rules;
@@ -34,24 +32,15 @@ impl<'m, P: Platform> Node<'m, P> {
             identity,
             open,
             names,
-            xattrs: Xattrs::default(),
-            unfinished_xattrs: crate::cluster::files::xattr_tables::Unfinished::default(),
             admitted: BTreeSet::new(),
             space,
             platform,
             clients: Clients::new(max_clients),
             extents: ExtentTables::new(&open),
-            ofds: OfdTable::new(open.ofds.len() / BATCH as usize),
-            mapped: crate::cluster::files::mapped::MappedFiles::default(),
+            files: OpenFileTables::new(&open),
             locks: LockTable::default(),
-            orphans: BTreeSet::new(),
-            watched: BTreeSet::new(),
-            rules: Rules::default(),
             known_tried_ns: i64::MIN / 2,
-            pinned: HashSet::new(),
-            gone: Vec::new(),
             notes: crate::cluster::journal::commit::Notes::default(),
-            keeps_orphans: false,
             gaps_lent: crate::cluster::storage::space::LOOK_EVERY,
             stats: Stats::default(),
             now_ns: identity.started_ns,
@@ -69,7 +58,7 @@ impl<'m, P: Platform> Node<'m, P> {
     /// Sets how files are shared, before the file system is used. The root of a `fresh` file system
     /// gets this policy; the root of another one keeps its own.
     pub fn share(&mut self, policy: Policy, rules: Rules, fresh: bool) -> Result<(), FsError> {
-        self.rules = rules;
+        self.files.set_rules(rules);
         if fresh {
             self.set_policy(self.names.root(), policy)?;
         }

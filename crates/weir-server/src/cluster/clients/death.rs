@@ -46,7 +46,7 @@ impl<P: Platform> Node<'_, P> {
         self.forget_pages(id);
         self.check_ownerless();
         self.locks.drop_client(id);
-        self.unfinished_xattrs.forget_client(id);
+        self.files.forget_client(id);
         self.drop_dead_locks();
         let is_ghost = self.clients.get(id).is_some_and(|client| client.ghost);
         if self.is_mount(id) && !is_ghost {

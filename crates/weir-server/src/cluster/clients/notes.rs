@@ -1,10 +1,9 @@
 //! Notes: messages of clients that do not wait for an answer.
 
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use weir_core::node::ring::Note;
-use weir_core::types::{ClientId, Ino, SegmentId};
+use weir_core::types::{ClientId, SegmentId};
 
 use crate::node::{ClientMemory, Node, Platform};
 
@@ -58,23 +57,5 @@ impl<P: Platform> Node<'_, P> {
             // The sweep finds the orphans by itself.
             Note::Orphan(_) => true,
         }
-    }
-
-    /// Handles a description that may have lost its last descriptor.
-    fn ofd_closed(&mut self, index: u32) -> bool {
-        let Some(ofd) = self.open.ofds.get(index as usize) else {
-            return false;
-        };
-        if !self.ofds.is_lent(index) {
-            // No process had it any more, and it was taken back before this note was read.
-            return true;
-        }
-        let ino = Ino(ofd.ino.load(Ordering::SeqCst));
-        if ino != Ino::NONE && self.is_shared(index) {
-            self.close_shared_ofd(index);
-        }
-        self.check_ownerless();
-        self.drop_dead_locks();
-        true
     }
 }

@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 
 use weir_core::node::ofd::{Ofd, BATCH};
 use weir_core::proto::FsError;
-use weir_core::types::ClientId;
+use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::slots::Slots;
-use crate::node::{Node, Platform};
+use crate::node::{Node, Platform, Table};
 
 /// The `owner` of an entry whose client is gone.
 const NOBODY: u32 = u32::MAX;
@@ -75,7 +75,7 @@ impl OfdTable {
 impl<P: Platform> Node<'_, P> {
     /// Returns true if a client has a file or a directory open.
     pub(crate) fn has_open_descriptions(&self, id: ClientId) -> bool {
-        let batches = self.ofds.of(Some(id)).into_iter();
+        let batches = self.files.ofds.of(Some(id)).into_iter();
         let mut entries = batches.flat_map(|batch| batch * BATCH..(batch + 1) * BATCH);
         entries.any(|index| {
             let ofd = self.open.ofds.get(index as usize);
@@ -85,11 +85,16 @@ impl<P: Platform> Node<'_, P> {
 
     /// Lends a batch.
     pub(crate) fn lend_ofds(&mut self, id: ClientId) -> Result<u32, FsError> {
-        if !self.ofds.batches.has_room() {
+        if !self.files.ofds.batches.has_room() {
             self.check_ownerless();
         }
         self.make_room_for_ofds();
-        let batch = self.ofds.batches.insert(Some(id)).ok_or(FsError::NoSpace)?;
+        let batch = self
+            .files
+            .ofds
+            .batches
+            .insert(Some(id))
+            .ok_or(FsError::NoSpace)?;
         for index in batch * BATCH..(batch + 1) * BATCH {
             let ofd = &self.open.ofds[index as usize];
             if ofd.ino.load(Ordering::Relaxed) != 0 {
@@ -109,13 +114,13 @@ impl<P: Platform> Node<'_, P> {
 
     pub(crate) fn close_ofd(&mut self, index: u32) {
         self.open.ofds[index as usize].close();
-        self.ofds.closing.remove(&index);
+        self.files.ofds.closing.remove(&index);
     }
 
     /// Closes an entry that its client shared with other processes: frees it once none has it.
     pub(crate) fn close_shared_ofd(&mut self, index: u32) {
         if self.platform.ofd_alive(index) {
-            self.ofds.closing.insert(index);
+            self.files.ofds.closing.insert(index);
         } else {
             self.close_ofd(index);
         }
@@ -123,7 +128,13 @@ impl<P: Platform> Node<'_, P> {
 
     /// Returns true if descriptions may end without a client's message.
     pub(crate) fn awaits_closing(&self) -> bool {
-        !self.ofds.closing.is_empty() || self.ofds.batches.iter().any(|(_, owner)| owner.is_none())
+        !self.files.ofds.closing.is_empty()
+            || self
+                .files
+                .ofds
+                .batches
+                .iter()
+                .any(|(_, owner)| owner.is_none())
     }
 
     /// Frees the entries whose last client did not say that it closed them.
@@ -137,7 +148,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Frees a gone client's descriptions, except those that other processes still have.
     pub(crate) fn end_ofds(&mut self, id: ClientId) {
-        for batch in self.ofds.of(Some(id)) {
+        for batch in self.files.ofds.of(Some(id)) {
             self.end_batch(batch);
         }
     }
@@ -145,13 +156,13 @@ impl<P: Platform> Node<'_, P> {
     /// Checks again the batches whose owner is gone, and the entries closed while other processes
     /// had them.
     pub(crate) fn check_ownerless(&mut self) {
-        for index in std::mem::take(&mut self.ofds.closing) {
+        for index in std::mem::take(&mut self.files.ofds.closing) {
             // The entry may have been freed meanwhile, with its batch, and lent again.
-            if self.ofds.is_lent(index) && self.is_shared(index) {
+            if self.files.ofds.is_lent(index) && self.is_shared(index) {
                 self.close_shared_ofd(index);
             }
         }
-        for batch in self.ofds.of(None) {
+        for batch in self.files.ofds.of(None) {
             self.end_batch(batch);
         }
     }
@@ -171,11 +182,49 @@ impl<P: Platform> Node<'_, P> {
             }
         }
         if living {
-            if let Some(owner) = self.ofds.batches.get_mut(batch) {
+            if let Some(owner) = self.files.ofds.batches.get_mut(batch) {
                 *owner = None;
             }
         } else {
-            self.ofds.batches.remove(batch);
+            self.files.ofds.batches.remove(batch);
         }
+    }
+
+    /// Handles a description that may have lost its last descriptor.
+    pub(in crate::cluster) fn ofd_closed(&mut self, index: u32) -> bool {
+        let Some(ofd) = self.open.ofds.get(index as usize) else {
+            return false;
+        };
+        if !self.files.ofds.is_lent(index) {
+            // No process had it any more, and it was taken back before this note was read.
+            return true;
+        }
+        let ino = Ino(ofd.ino.load(Ordering::SeqCst));
+        if ino != Ino::NONE && self.is_shared(index) {
+            self.close_shared_ofd(index);
+        }
+        self.check_ownerless();
+        self.drop_dead_locks();
+        true
+    }
+
+    /// Allocates memory for a batch of descriptions.
+    pub(in crate::cluster) fn make_room_for_ofds(&mut self) {
+        if let Some(batches) = self.files.ofds.wants() {
+            let batch = BATCH as usize;
+            let present = self.platform.present(Table::Ofds, batches * batch);
+            self.files.ofds.allow(present / batch);
+        }
+    }
+
+    /// A description that a client uses. `None` if it may not, or if there is none.
+    pub(in crate::cluster) fn used_ofd(&self, from: ClientId, index: u32) -> Option<&Ofd> {
+        // Check first that the entry is lent: otherwise there may be no memory behind it.
+        if !self.files.ofds.is_lent(index) {
+            return None;
+        }
+        let ofd = self.open.ofds.get(index as usize)?;
+        let uses = self.files.ofds.owner(index) == Some(from) || self.is_shared(index);
+        uses.then_some(ofd)
     }
 }

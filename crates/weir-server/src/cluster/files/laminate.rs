@@ -57,7 +57,7 @@ impl<P: Platform> Node<'_, P> {
     /// For each file, the number of descriptions of this node that are open for writing.
     fn writers(&self) -> HashMap<Ino, u32> {
         let mut writers = HashMap::new();
-        for index in self.ofds.entries() {
+        for index in self.files.ofds.entries() {
             let Some(ofd) = self.open.ofds.get(index as usize) else {
                 continue;
             };
@@ -81,8 +81,8 @@ impl<P: Platform> Node<'_, P> {
         };
         self.names.setattr(ino, &set).map_err(refusal)?;
         match is {
-            Lamination::Due => self.watched.insert(ino),
-            _ => self.watched.remove(&ino),
+            Lamination::Due => self.files.watched.insert(ino),
+            _ => self.files.watched.remove(&ino),
         };
         Ok(())
     }
@@ -109,32 +109,38 @@ impl<P: Platform> Node<'_, P> {
     /// end of a process, too.
     pub(crate) fn watch(&mut self, attr: &Attr) {
         if attr.policy.laminate_on == LaminateOn::Close {
-            self.watched.insert(attr.ino);
+            self.files.watched.insert(attr.ino);
         }
     }
 
     /// Watches a file again that had no writer and could not be laminated.
     pub(crate) fn watch_again(&mut self, ino: Ino) {
         if self.names.attr(ino).is_ok() {
-            self.watched.insert(ino);
+            self.files.watched.insert(ino);
         }
     }
 
     pub(crate) fn is_watching(&self) -> bool {
-        !self.watched.is_empty()
+        !self.files.watched.is_empty()
     }
 
     /// Takes the watched files that no program has open for writing any more. A client that has
     /// just made a file is attached to it before its description says so.
     pub(crate) fn take_unwritten(&mut self) -> Vec<Ino> {
-        if self.watched.is_empty() {
+        if self.files.watched.is_empty() {
             return Vec::new();
         }
         let writers = self.writers();
         let is_unwritten = |ino: &Ino| !writers.contains_key(ino) && self.block_of(*ino).is_none();
-        let all: Vec<Ino> = self.watched.iter().copied().filter(is_unwritten).collect();
+        let all: Vec<Ino> = self
+            .files
+            .watched
+            .iter()
+            .copied()
+            .filter(is_unwritten)
+            .collect();
         for ino in &all {
-            self.watched.remove(ino);
+            self.files.watched.remove(ino);
         }
         all
     }

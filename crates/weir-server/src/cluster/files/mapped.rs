@@ -32,8 +32,8 @@ impl<P: Platform> Node<'_, P> {
             return Err(FsError::NotPermitted);
         }
         let changed = match mapped {
-            true => self.mapped.insert((from.0, ino)),
-            false => self.mapped.remove(&(from.0, ino)),
+            true => self.files.mapped.insert((from.0, ino)),
+            false => self.files.mapped.remove(&(from.0, ino)),
         };
         match changed {
             true => self.show_mapped(ino),
@@ -43,7 +43,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Shows programs if any mount keeps pages of a file.
     fn show_mapped(&mut self, ino: Ino) -> Result<(), FsError> {
-        let mapped = self.mapped.iter().any(|(_, file)| *file == ino);
+        let mapped = self.files.mapped.iter().any(|(_, file)| *file == ino);
         self.names.set_mapped(ino, mapped).map_err(refusal)?;
         let block = self.block_of(ino);
         if let Some(block) = block.and_then(|block| self.open.blocks.get(block as usize)) {
@@ -54,16 +54,21 @@ impl<P: Platform> Node<'_, P> {
 
     /// Wakes the mounts that have pages of a file, which drop them: another node changed it.
     pub(crate) fn wake_mounts(&self, ino: Ino) {
-        let mounts = self.mapped.iter().filter(|(_, file)| *file == ino);
+        let mounts = self.files.mapped.iter().filter(|(_, file)| *file == ino);
         self.wake_waiters(&mounts.map(|(client, _)| ClientId(*client)).collect());
     }
 
     /// Forgets the pages of a client that is gone, if it was a mount.
     pub(in crate::cluster) fn forget_pages(&mut self, id: ClientId) {
         let of_client = (id.0, Ino(0))..=(id.0, Ino(u64::MAX));
-        let files: Vec<Ino> = self.mapped.range(of_client).map(|(_, ino)| *ino).collect();
+        let files: Vec<Ino> = self
+            .files
+            .mapped
+            .range(of_client)
+            .map(|(_, ino)| *ino)
+            .collect();
         for ino in files {
-            self.mapped.remove(&(id.0, ino));
+            self.files.mapped.remove(&(id.0, ino));
             // The file may have lost its last name, and be gone.
             let _ = self.show_mapped(ino);
         }

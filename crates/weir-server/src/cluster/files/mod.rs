@@ -20,15 +20,19 @@
 //! | `xattrs`, `xattr_tables` | extended attributes: at their home, and its table |
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use weir_core::journal::{self, Item};
+use weir_core::names::Policy;
+use weir_core::node::ofd::BATCH;
 use weir_core::proto::audit::Finding;
-use weir_core::types::{Ino, Rank};
+use weir_core::types::{ClientId, Ino, Rank};
+use weir_core::xattr::Xattrs;
 
 use crate::cluster::keyed::Keyed;
 use crate::cluster::snapshot::show_from;
-use crate::node::{SharedPlace, Visit};
+use crate::node::{OpenRegion, SharedPlace, Visit};
+use crate::rules::Rules;
 
 pub(super) mod append;
 pub(super) mod audit;
@@ -48,6 +52,84 @@ pub(super) mod xattrs;
 /// The time for which appends wait for a node that may have placed some and cannot be reached, ns:
 /// after that its unpublished bytes count as lost.
 pub(in crate::cluster) const AWAITED_NS: i64 = 30_000_000_000;
+
+/// The tables of this room.
+pub(in crate::cluster) struct OpenFileTables {
+    ofds: descriptions::OfdTable,
+    mapped: mapped::MappedFiles,
+    /// Files and directories without a name that some process may still have open.
+    orphans: BTreeSet<Ino>,
+    /// Unnamed files stay: the other nodes have not said yet which of them they have open.
+    keeps_orphans: bool,
+    /// Files that other nodes have open.
+    pinned: HashSet<Ino>,
+    /// Files that have ended; their bytes are still to be erased at the homes of their slices.
+    gone: Vec<Ino>,
+    /// Files to be laminated once no process has them open for writing.
+    watched: BTreeSet<Ino>,
+    /// Rules for how files are shared, by path.
+    rules: Rules,
+    xattrs: Xattrs,
+    unfinished_xattrs: xattr_tables::Unfinished,
+}
+
+impl OpenFileTables {
+    pub(in crate::cluster) fn new(open: &OpenRegion<'_>) -> OpenFileTables {
+        OpenFileTables {
+            ofds: descriptions::OfdTable::new(open.ofds.len() / BATCH as usize),
+            mapped: mapped::MappedFiles::default(),
+            orphans: BTreeSet::new(),
+            keeps_orphans: false,
+            pinned: HashSet::new(),
+            gone: Vec::new(),
+            watched: BTreeSet::new(),
+            rules: Rules::default(),
+            xattrs: Xattrs::default(),
+            unfinished_xattrs: xattr_tables::Unfinished::default(),
+        }
+    }
+
+    /// Forgets all descriptions: another region is open, in which nothing is lent.
+    pub(in crate::cluster) fn reopen(&mut self, open: &OpenRegion<'_>) {
+        self.ofds = descriptions::OfdTable::new(open.ofds.len() / BATCH as usize);
+    }
+
+    /// Sets how files are shared, by path.
+    pub(in crate::cluster) fn set_rules(&mut self, rules: Rules) {
+        self.rules = rules;
+    }
+
+    /// Returns true if there are rules for how files are shared.
+    pub(in crate::cluster) fn has_rules(&self) -> bool {
+        !self.rules.is_empty()
+    }
+
+    /// The policy of a new file of this path, which inherited one from its directory.
+    pub(in crate::cluster) fn policy_by_rules(&self, path: &[u8], inherited: Policy) -> Policy {
+        self.rules.apply(path, inherited)
+    }
+
+    /// Notes that an inode has a name: it may be the first one of a file that was made without one.
+    pub(in crate::cluster) fn drop_orphan(&mut self, ino: Ino) {
+        self.orphans.remove(&ino);
+    }
+
+    /// Drops the values of extended attributes that a client that is gone left unfinished.
+    pub(in crate::cluster) fn forget_client(&mut self, client: ClientId) {
+        self.unfinished_xattrs.forget_client(client);
+    }
+
+    /// Visits some of the extended attributes of the inodes after one; returns the last inode that
+    /// was shown, if there are more.
+    pub(in crate::cluster) fn show_xattrs(
+        &self,
+        after: Option<Ino>,
+        most: usize,
+        visit: Visit<'_>,
+    ) -> Option<Ino> {
+        self.xattrs.show_some(after, most, visit)
+    }
+}
 
 /// The state of this room that concerns several servers.
 #[derive(Default)]

@@ -8,7 +8,8 @@
 use std::collections::HashSet;
 use std::sync::atomic::{fence, Ordering};
 
-use weir_core::names::FileType;
+use weir_core::journal::State;
+use weir_core::names::{FileType, Lamination};
 use weir_core::types::Ino;
 
 use crate::node::{Node, Platform};
@@ -19,27 +20,28 @@ const MANY: usize = 1024;
 impl<P: Platform> Node<'_, P> {
     /// Adds an inode that lost its last name.
     pub(crate) fn add_orphan(&mut self, ino: Ino) {
-        self.orphans.insert(ino);
+        self.files.orphans.insert(ino);
         // At each doubling, so that many open orphans do not cost a sweep each.
-        if self.orphans.len() >= MANY && self.orphans.len().is_power_of_two() {
+        if self.files.orphans.len() >= MANY && self.files.orphans.len().is_power_of_two() {
             self.sweep();
         }
     }
 
     /// Frees the orphans that no program has open.
     pub(crate) fn sweep(&mut self) {
-        if self.orphans.is_empty() || self.keeps_orphans {
+        if self.files.orphans.is_empty() || self.files.keeps_orphans {
             return;
         }
         let held: HashSet<Ino> = self
             .opened()
-            .filter(|ino| self.orphans.contains(ino))
+            .filter(|ino| self.files.orphans.contains(ino))
             .collect();
         let gone: Vec<Ino> = self
+            .files
             .orphans
             .iter()
             .copied()
-            .filter(|ino| !held.contains(ino) && !self.pinned.contains(ino))
+            .filter(|ino| !held.contains(ino) && !self.files.pinned.contains(ino))
             .filter(|ino| self.block_of(*ino).is_none())
             .collect();
         for ino in gone {
@@ -50,8 +52,8 @@ impl<P: Platform> Node<'_, P> {
     /// Frees one orphan, if no program has it open.
     pub(crate) fn sweep_one(&mut self, ino: Ino) {
         self.take_in(ino);
-        if self.orphans.contains(&ino)
-            && !(self.keeps_orphans || self.pinned.contains(&ino))
+        if self.files.orphans.contains(&ino)
+            && !(self.files.keeps_orphans || self.files.pinned.contains(&ino))
             && self.block_of(ino).is_none()
             && !self.is_open(ino)
         {
@@ -80,16 +82,17 @@ impl<P: Platform> Node<'_, P> {
     /// The inodes in all lent descriptions.
     fn opened(&self) -> impl Iterator<Item = Ino> + '_ {
         fence(Ordering::SeqCst);
-        self.ofds
+        self.files
+            .ofds
             .entries()
             .filter_map(|index| self.open.ofds.get(index as usize))
             .map(|ofd| Ino(ofd.ino.load(Ordering::SeqCst)))
     }
 
     fn free_inode(&mut self, ino: Ino) {
-        self.orphans.remove(&ino);
+        self.files.orphans.remove(&ino);
         self.locks.forget_file(ino);
-        self.xattrs.forget(ino);
+        self.files.xattrs.forget(ino);
         let kind = self.names.attr(ino).map(|attr| attr.file_type());
         if matches!(kind, Ok(FileType::Fifo | FileType::Socket)) {
             self.platform.remove_special(ino);
@@ -97,7 +100,7 @@ impl<P: Platform> Node<'_, P> {
         self.clear_extents(ino);
         if self.identity.is_of_several() {
             self.extents.keep_stored(ino, 0);
-            self.gone.push(ino);
+            self.files.gone.push(ino);
         }
         if let Err(error) = self.names.release(ino) {
             tracing::error!(?ino, %error, "an unnamed file cannot be freed");
@@ -106,12 +109,12 @@ impl<P: Platform> Node<'_, P> {
 
     /// Keeps a file of this server while other nodes have it open.
     pub(crate) fn pin(&mut self, ino: Ino) {
-        self.pinned.insert(ino);
+        self.files.pinned.insert(ino);
     }
 
     pub(crate) fn unpin(&mut self, ino: Ino) {
-        self.pinned.remove(&ino);
-        if self.orphans.contains(&ino) {
+        self.files.pinned.remove(&ino);
+        if self.files.orphans.contains(&ino) {
             self.sweep();
         }
     }
@@ -119,17 +122,35 @@ impl<P: Platform> Node<'_, P> {
     /// Sweeps the unnamed files that no other node has open. The others have now said which files
     /// they have open; after a restart all unnamed files stay until then.
     pub(crate) fn keep_orphans_no_more(&mut self) {
-        self.keeps_orphans = false;
+        self.files.keeps_orphans = false;
         self.sweep();
     }
 
     /// Returns true if [`Node::take_gone`] has something to return.
     pub(crate) fn has_gone(&self) -> bool {
-        !self.gone.is_empty()
+        !self.files.gone.is_empty()
     }
 
     /// The files of this server that have ended since the last call.
     pub(crate) fn take_gone(&mut self) -> Vec<Ino> {
-        std::mem::take(&mut self.gone)
+        std::mem::take(&mut self.files.gone)
+    }
+
+    /// Restores the unnamed files, and the files that are to be laminated.
+    pub(in crate::cluster) fn take_up_orphans(&mut self, state: &State) {
+        // Other nodes may have an unnamed file open, and this node may have bytes of theirs to
+        // publish.
+        self.files.keeps_orphans = self.identity.is_of_several();
+        let own = state
+            .inodes
+            .values()
+            .filter(|image| image.home == image.ino);
+        let orphans = own.filter(|image| image.nlink == 0);
+        self.files.orphans.extend(orphans.map(|image| image.ino));
+        let due = state.inodes.values().map(|image| image.ino).filter(|ino| {
+            let attr = self.names.attr(*ino);
+            attr.is_ok_and(|attr| attr.lamination == Lamination::Due)
+        });
+        self.files.watched.extend(due);
     }
 }

@@ -202,7 +202,7 @@ impl<P: Platform> Cluster<P> {
         dir: Ino,
         name: &[u8],
     ) -> Result<Option<Vec<u8>>, FsError> {
-        if self.node(|node| node.rules.is_empty()) {
+        if !self.node(|node| node.files.has_rules()) {
             return Ok(None);
         }
         let now_ns = self.now_ns();

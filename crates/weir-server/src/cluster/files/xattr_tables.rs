@@ -64,7 +64,7 @@ impl<P: Platform> Node<'_, P> {
         from: Caller,
         op: proto::SetXattr,
     ) -> Result<Option<SetXattr>, FsError> {
-        let value = self.unfinished_xattrs.add(from, &op)?;
+        let value = self.files.unfinished_xattrs.add(from, &op)?;
         Ok(value.map(|value| SetXattr {
             ino: op.ino,
             name: op.name,
@@ -75,12 +75,12 @@ impl<P: Platform> Node<'_, P> {
 
     pub(crate) fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, FsError> {
         self.names.attr(ino).map_err(refusal)?;
-        self.xattrs.get(ino, name).map(<[u8]>::to_vec)
+        self.files.xattrs.get(ino, name).map(<[u8]>::to_vec)
     }
 
     pub(crate) fn xattr_names(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
         self.names.attr(ino).map_err(refusal)?;
-        Ok(self.xattrs.list(ino))
+        Ok(self.files.xattrs.list(ino))
     }
 
     pub(crate) fn set_xattr_here(
@@ -91,22 +91,22 @@ impl<P: Platform> Node<'_, P> {
         flags: SetFlags,
     ) -> Result<(), FsError> {
         self.names.attr(ino).map_err(refusal)?;
-        self.xattrs.check(ino, name, value.len(), flags)?;
-        self.xattrs.set(ino, name, value);
+        self.files.xattrs.check(ino, name, value.len(), flags)?;
+        self.files.xattrs.set(ino, name, value);
         self.note(&Item::Xattr(ino, name, value));
         self.set_attributes(&proto::SetAttr::nothing(ino)) // ctime
     }
 
     pub(crate) fn remove_xattr_here(&mut self, ino: Ino, name: &[u8]) -> Result<(), FsError> {
         self.names.attr(ino).map_err(refusal)?;
-        self.xattrs.remove(ino, name)?;
+        self.files.xattrs.remove(ino, name)?;
         self.note(&Item::XattrGone(ino, name));
         self.set_attributes(&proto::SetAttr::nothing(ino))
     }
 
     /// Restores the attributes from before a restart.
     pub(in crate::cluster) fn take_up_xattrs(&mut self, xattrs: &mut Xattrs) {
-        self.xattrs = std::mem::take(xattrs);
+        self.files.xattrs = std::mem::take(xattrs);
     }
 }
 

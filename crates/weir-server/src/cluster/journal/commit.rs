@@ -180,7 +180,7 @@ impl<P: Platform> Node<'_, P> {
                 Some(self.show_extents((slot, offset), most(RUNS), visit))
             }
             Progress::Xattrs(after) => {
-                Some(match self.xattrs.show_some(after, most(XATTRS), visit) {
+                Some(match self.files.show_xattrs(after, most(XATTRS), visit) {
                     Some(last) => Progress::Xattrs(Some(last)),
                     None => Progress::Shared(SharedPlace::of(0)),
                 })
@@ -224,7 +224,7 @@ impl<P: Platform> Node<'_, P> {
     /// Shows the whole state of the node as items.
     pub fn for_each_item(&self, visit: Visit<'_>) {
         self.names.for_each_item(visit);
-        self.xattrs.show_some(None, usize::MAX, visit);
+        self.files.show_xattrs(None, usize::MAX, visit);
         let ino_at = |slot| self.names.ino_at(slot);
         self.extents.show_files(ino_at, visit);
         self.show_lending(visit);

@@ -10,15 +10,12 @@ use std::sync::Arc;
 
 use weir_core::journal::State;
 
-use weir_core::names::Lamination;
 use weir_core::proto::ClientKind;
 use weir_core::types::ClientId;
 
 use crate::cluster::clients::table::{Client, Lease};
-use crate::cluster::files::descriptions::OfdTable;
 use crate::cluster::memory::ClientMemory;
 use crate::node::{Accounts, Node, OpenRegion, Platform, RecoverError, Space};
-use weir_core::node::ofd::BATCH;
 
 /// The result of a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -77,20 +74,7 @@ impl<'m, P: Platform> Node<'m, P> {
         }
         self.cut_beyond_ends();
         self.take_up_given(&mut state.given);
-        // Other nodes may have an unnamed file open, and this node may have bytes of theirs to
-        // publish.
-        self.keeps_orphans = self.identity.is_of_several();
-        let own = state
-            .inodes
-            .values()
-            .filter(|image| image.home == image.ino);
-        let orphans = own.filter(|image| image.nlink == 0);
-        self.orphans.extend(orphans.map(|image| image.ino));
-        let due = state.inodes.values().map(|image| image.ino).filter(|ino| {
-            let attr = self.names.attr(*ino);
-            attr.is_ok_and(|attr| attr.lamination == Lamination::Due)
-        });
-        self.watched.extend(due);
+        self.take_up_orphans(state);
         self.announce_changes();
         Ok(Found {
             inodes: state.inodes.len(),
@@ -103,7 +87,7 @@ impl<'m, P: Platform> Node<'m, P> {
     pub fn reopen(&mut self, open: OpenRegion<'m>) -> Result<(), RecoverError> {
         self.open = open;
         self.extents.reopen(&open);
-        self.ofds = OfdTable::new(open.ofds.len() / BATCH as usize);
+        self.files.reopen(&open);
         self.sweep();
         // There are no writers any more: they are told that their server is gone.
         let accounts = self.accounts();

@@ -141,13 +141,8 @@ impl<P: Platform> Node<'_, P> {
 
     /// The description `index` as an owner, if the caller has it open on `ino`.
     fn ofd_owner(&self, from: ClientId, index: u32, ino: Ino) -> Result<Owner, FsError> {
-        // Check first that the entry is lent: otherwise there may be no memory behind it.
-        let lent = self.ofds.is_lent(index).then_some(index as usize);
-        let ofd = lent.and_then(|index| self.open.ofds.get(index));
-        let ofd = ofd.ok_or(FsError::Invalid)?;
-        let his = self.ofds.owner(index) == Some(from)
-            || self.ofds.is_lent(index) && self.is_shared(index);
-        if !his || ofd.ino.load(Ordering::Acquire) != ino.0 {
+        let ofd = self.used_ofd(from, index).ok_or(FsError::Invalid)?;
+        if ofd.ino.load(Ordering::Acquire) != ino.0 {
             return Err(FsError::Invalid);
         }
         Ok(Owner::Ofd {

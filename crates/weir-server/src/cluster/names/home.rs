@@ -94,7 +94,7 @@ impl<P: Platform> Cluster<P> {
         let mut attr = self.node(|node| node.attr_of(ino))?;
         if let Some(path) = op.path.filter(|_| matches!(op.what, What::File)) {
             attr.policy = self.node(|node| {
-                let policy = node.rules.apply(&path, attr.policy);
+                let policy = node.files.policy_by_rules(&path, attr.policy);
                 node.set_policy(ino, policy).map(|()| policy)
             })?;
         }

@@ -138,7 +138,7 @@ impl<P: Platform> Node<'_, P> {
             self.add_orphan(ino);
         } else if add {
             // It may be the first name of a file that was made without one.
-            self.orphans.remove(&ino);
+            self.files.drop_orphan(ino);
         }
         Ok(kind)
     }

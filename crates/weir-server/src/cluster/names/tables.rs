@@ -91,12 +91,12 @@ impl<P: Platform> Node<'_, P> {
 
     /// Applies the rules for sharing to a new file.
     fn apply_rules(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<(), FsError> {
-        if self.rules.is_empty() {
+        if !self.files.has_rules() {
             return Ok(());
         }
         let inherited = self.names.attr(ino).map_err(refusal)?.policy;
         let path = join(&self.path_here(dir)?, name);
-        let policy = self.rules.apply(&path, inherited);
+        let policy = self.files.policy_by_rules(&path, inherited);
         self.set_policy(ino, policy)
     }
 
@@ -125,7 +125,7 @@ impl<P: Platform> Node<'_, P> {
     pub(crate) fn make_link(&mut self, op: &proto::Link) -> Result<(), FsError> {
         self.with_room(|node| node.names.link(op.ino, op.parent, &op.name, node.now_ns))?;
         // The name may be the first of a file that was made without one.
-        self.orphans.remove(&op.ino);
+        self.files.drop_orphan(op.ino);
         Ok(())
     }
 

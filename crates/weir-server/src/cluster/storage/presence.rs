@@ -8,7 +8,6 @@
 //! far less than [`AHEAD`]. The others grow when an entry is to be lent.
 
 use weir_core::names::Reach;
-use weir_core::node::ofd::BATCH;
 
 use crate::cluster::slots::Slots;
 use crate::node::{Node, Platform, Table};
@@ -54,15 +53,6 @@ impl<P: Platform> Node<'_, P> {
         if present != now {
             self.names_present = present;
             self.names.set_present(present);
-        }
-    }
-
-    /// Allocates memory for a batch of descriptions.
-    pub(in crate::cluster) fn make_room_for_ofds(&mut self) {
-        if let Some(batches) = self.ofds.wants() {
-            let batch = count(BATCH);
-            let present = self.platform.present(Table::Ofds, batches * batch);
-            self.ofds.allow(present / batch);
         }
     }
 }
