@@ -59,13 +59,12 @@ mod storage;
 mod visibility;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use futures_util::future::LocalBoxFuture;
-use weir_core::names::{Owner, Reach, Shard};
+use weir_core::names::{Owner, Shard};
 use weir_core::node::region::set_bits;
 use weir_core::proto::peer::{self, PeerOperation};
 use weir_core::proto::{self, Caller, FsError};
@@ -87,30 +86,25 @@ pub use peers::session::enclose;
 pub use platform::{Accounts, Identity, Platform, RecoverError, Space, Table};
 pub use snapshot::{SharedPlace, Visit};
 
-/// The state of one server.
+/// The tables of this server. All rooms look at inodes in `names`, a type with private fields of its
+/// own; the other tables are private to their rooms.
 pub struct Node<'m, P: Platform> {
     identity: Identity,
     open: OpenRegion<'m>,
     names: Shard<'m>,
-    /// Users other than the server's own whose programs may be clients.
-    admitted: BTreeSet<u32>,
-    space: P::Space,
+    names_memory: names::NamesMemory,
     platform: P,
+    segments: storage::SegmentTables<P::Space>,
     clients: Clients<P::Memory>,
+    admitted_users: clients::admission::AdmittedUsers,
+    stats: Stats,
     files: files::OpenFileTables,
     extents: extents::ExtentTables,
     locks: LockTable,
-    /// The time of the last try to get memory for the table of known names, ns since 1970.
-    known_tried_ns: i64,
     notes: journal::commit::Notes,
-    /// The number of gaps lent since the server last did everything that may make room.
-    gaps_lent: u32,
-    stats: Stats,
     /// The time of the current call, ns since 1970.
     now_ns: i64,
     stopping: bool,
-    /// The part of the tables of names that has memory.
-    names_present: Reach,
 }
 
 /// The reply to an operation, and the bytes that follow it.
@@ -129,6 +123,7 @@ impl<P: Platform> Clone for Cluster<P> {
     }
 }
 
+/// The state of a server as one of several. That of each room is private to the room.
 struct Inner<P: Platform + 'static> {
     rank: Rank,
     servers: u16,

@@ -2,19 +2,21 @@
 //!
 //! One thread owns a [`Node`] and calls it.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use weir_core::names::{Policy, Reach, Shard};
+use weir_core::names::{Policy, Shard};
 use weir_core::node::channel;
 use weir_core::proto::{self, FsError};
 use weir_core::types::{ClientId, Rank};
 
+use crate::cluster::clients::admission::AdmittedUsers;
 use crate::cluster::clients::stats::Stats;
 use crate::cluster::clients::table::Clients;
 use crate::cluster::extents::ExtentTables;
 use crate::cluster::files::OpenFileTables;
 use crate::cluster::locks::table::LockTable;
+use crate::cluster::names::NamesMemory;
+use crate::cluster::storage::SegmentTables;
 use crate::node::{ClientMemory, Identity, Node, OpenRegion, Platform};
 use crate::rules::Rules;
 
@@ -32,24 +34,18 @@ impl<'m, P: Platform> Node<'m, P> {
             identity,
             open,
             names,
-            admitted: BTreeSet::new(),
-            space,
+            admitted_users: AdmittedUsers::default(),
+            segments: SegmentTables::new(space),
             platform,
             clients: Clients::new(max_clients),
             extents: ExtentTables::new(&open),
             files: OpenFileTables::new(&open),
             locks: LockTable::default(),
-            known_tried_ns: i64::MIN / 2,
+            names_memory: NamesMemory::default(),
             notes: crate::cluster::journal::commit::Notes::default(),
-            gaps_lent: crate::cluster::storage::space::LOOK_EVERY,
             stats: Stats::default(),
             now_ns: identity.started_ns,
             stopping: false,
-            names_present: Reach {
-                inodes: 0,
-                arena_words: 0,
-                buckets: 0,
-            },
         };
         node.make_room_for_names();
         node

@@ -1,5 +1,6 @@
 //! The clients of this server: admitting them, and their requests.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -9,17 +10,30 @@ use weir_core::proto::{Caller, ClientKind, FsError};
 use weir_core::types::ClientId;
 
 use crate::cluster::clients::table::Client;
-use crate::node::{ClientMemory, Node, Platform};
+use crate::node::{ClientMemory, Node, Platform, Visit};
+
+/// Users other than the server's own whose programs may be clients.
+#[derive(Debug, Default)]
+pub(in crate::cluster) struct AdmittedUsers(BTreeSet<u32>);
+
+impl AdmittedUsers {
+    /// Visits the users.
+    pub(in crate::cluster) fn show_users(&self, visit: Visit<'_>) {
+        for uid in &self.0 {
+            visit(&Item::Admitted(*uid));
+        }
+    }
+}
 
 impl<P: Platform> Node<'_, P> {
     /// Admits programs of another user as clients from now on.
     pub(crate) fn admit_user(&mut self, uid: u32) -> Result<(), FsError> {
-        if self.admitted.contains(&uid) {
+        if self.admitted_users.0.contains(&uid) {
             return Ok(());
         }
         self.platform.admit(uid)?;
         tracing::info!(uid, "programs of another user are admitted");
-        self.admitted.insert(uid);
+        self.admitted_users.0.insert(uid);
         self.note(&Item::Admitted(uid));
         Ok(())
     }

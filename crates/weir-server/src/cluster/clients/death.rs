@@ -4,7 +4,7 @@
 use weir_core::journal::Item;
 use weir_core::types::ClientId;
 
-use crate::node::{ClientMemory, Node, Platform, Space};
+use crate::node::{ClientMemory, Node, Platform};
 
 impl<P: Platform> Node<'_, P> {
     /// A client's connection ended. Its process may still live with our memory mapped (it closed
@@ -55,7 +55,7 @@ impl<P: Platform> Node<'_, P> {
         }
         if let Some(client) = self.clients.remove(id) {
             for lease in &client.leases {
-                self.space.release(lease.segment);
+                self.segments.release(lease.segment);
             }
             self.stats.fold(client.memory.header());
             self.note(&Item::ClientGone(id));

@@ -15,7 +15,7 @@
 //! | `death` | the end of a client |
 //! | `stats`, `report` | counts, and the server's state for tools |
 
-mod admission;
+pub(super) mod admission;
 pub(super) mod death;
 pub(super) mod notes;
 pub(super) mod operations;

@@ -2,7 +2,7 @@
 
 use weir_core::proto::ServerStatus;
 
-use crate::node::{ClientMemory, Node, Platform, Space};
+use crate::node::{ClientMemory, Node, Platform};
 
 impl<P: Platform> Node<'_, P> {
     /// The state of the server, after a harvest of all clients.
@@ -30,7 +30,7 @@ impl<P: Platform> Node<'_, P> {
             files: counts.files + counts.symlinks,
             directories: counts.dirs.saturating_sub(1),
             runs: runs as u64,
-            tiers: self.space.usage(),
+            tiers: self.segments.usage(),
             counters: folded.counters(),
             refused: folded.refused(),
             requests: self.stats.requests(),

@@ -19,7 +19,7 @@ const COUNTER_NAMES: [&str; 6] = [
 #[derive(Debug, Default)]
 pub struct Stats {
     /// The number of clients that there ever were.
-    pub clients_ever: u64,
+    pub(super) clients_ever: u64,
     requests: BTreeMap<&'static str, u64>,
     rejected: BTreeMap<&'static str, u64>,
     folded: Folded,

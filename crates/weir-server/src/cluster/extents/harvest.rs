@@ -14,7 +14,7 @@ use weir_core::node::ring::Record;
 use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::extents::applied::{Applied, Nonsense};
-use crate::node::{ClientMemory, Node, Platform, Space};
+use crate::node::{ClientMemory, Node, Platform};
 
 impl<P: Platform> Node<'_, P> {
     /// Harvests all that was written to `ino` before this call.
@@ -128,7 +128,7 @@ impl<P: Platform> Node<'_, P> {
             return Ok(());
         }
         let ino = self.extents.blocks.get(writer.block).ok_or(Nonsense)?.ino;
-        self.space.add_live(new.slab, new.pos + had, bytes - had);
+        self.segments.add_live(new.slab, new.pos + had, bytes - had);
         self.change(ino, |index, freed, rank| old.apply(new, index, freed, rank))
             .map_err(|_| Nonsense)?;
         if let Some(writer) = self.extents.cells.get_mut(cell) {
@@ -168,7 +168,7 @@ impl<P: Platform> Node<'_, P> {
         change: impl FnOnce(&mut ExtentIndex, &mut dyn FnMut(weir_core::extent::FreedRange), u16) -> R,
     ) -> R {
         let rank = self.identity.rank.0;
-        let space = &mut self.space;
+        let space = &mut self.segments;
         let mut freed = |range: weir_core::extent::FreedRange| {
             if range.rank == rank {
                 space.freed(range.slab, range.pos, range.len);

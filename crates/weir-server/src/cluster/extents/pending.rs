@@ -6,7 +6,7 @@ use weir_core::proto::peer::LogRange;
 use weir_core::proto::FsError;
 use weir_core::types::Ino;
 
-use crate::node::{Node, Platform, Space};
+use crate::node::{Node, Platform};
 
 /// The unpublished writes of a node to a file.
 #[derive(Clone, Debug, Default)]
@@ -91,7 +91,7 @@ impl<P: Platform> Node<'_, P> {
     pub(crate) fn free_bytes(&mut self, range: &LogRange) {
         self.extents.given.freed(range.slab, range.pos, range.len);
         self.note(&Item::Freed(*range));
-        self.space.freed(range.slab, range.pos, range.len);
+        self.segments.freed(range.slab, range.pos, range.len);
     }
 
     /// Makes void the extents of a file that readers of this node know.
@@ -102,7 +102,7 @@ impl<P: Platform> Node<'_, P> {
     /// The slabs of storage directories that have bytes of these runs.
     pub(crate) fn file_slabs_of(&self, runs: &[Run]) -> Vec<u32> {
         let slabs = runs.iter().filter_map(|run| match run.source {
-            Source::Log { slab, .. } if self.space.is_file(slab) => Some(slab),
+            Source::Log { slab, .. } if self.segments.is_file(slab) => Some(slab),
             _ => None,
         });
         slabs.collect()

@@ -10,7 +10,7 @@ use weir_core::proto::{Allocate, FsError, Located};
 use weir_core::types::Ino;
 
 use crate::cluster::refusal::refusal;
-use crate::node::{Node, Platform, Space};
+use crate::node::{Node, Platform};
 
 /// The most bytes that a run takes in a reply: five numbers, the source's kind and its four.
 const RUN_BYTES: usize = 5 * 10 + 1 + 3 + 5 + 10 + 10;
@@ -187,7 +187,7 @@ impl<P: Platform> Node<'_, P> {
     pub(crate) fn file_slabs(&mut self, ino: Ino) -> Result<Vec<u32>, FsError> {
         self.names.attr(ino).map_err(refusal)?;
         self.harvest(ino);
-        let space = &self.space;
+        let space = &self.segments;
         let mut slabs = BTreeSet::new();
         if let Some(index) = self.extents.indexes.get(ino) {
             index.for_each_run(&mut |run| {

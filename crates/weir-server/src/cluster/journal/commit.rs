@@ -232,9 +232,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Shows the clients, everything that they were lent, and the published part of the log.
     fn show_lending(&self, visit: Visit<'_>) {
-        for uid in &self.admitted {
-            visit(&Item::Admitted(*uid));
-        }
+        self.admitted_users.show_users(visit);
         for (client, entry) in self.clients.iter() {
             let pid = entry.pid;
             visit(&Item::Client { client, pid });

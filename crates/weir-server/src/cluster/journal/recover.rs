@@ -15,7 +15,7 @@ use weir_core::types::ClientId;
 
 use crate::cluster::clients::table::{Client, Lease};
 use crate::cluster::memory::ClientMemory;
-use crate::node::{Accounts, Node, OpenRegion, Platform, RecoverError, Space};
+use crate::node::{Accounts, Node, OpenRegion, Platform, RecoverError};
 
 /// The result of a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -94,11 +94,11 @@ impl<'m, P: Platform> Node<'m, P> {
         let slabs = accounts.live.iter().chain(&accounts.amounts);
         if slabs
             .into_iter()
-            .any(|(slab, ..)| self.space.is_file(*slab))
+            .any(|(slab, ..)| self.segments.is_file(*slab))
         {
             open.hub.uses_files.store(1, Ordering::Release);
         }
-        self.space.resume(&accounts)
+        self.segments.resume(&accounts)
     }
 
     /// Removes the clients of the killed server whose processes have ended since, and returns their

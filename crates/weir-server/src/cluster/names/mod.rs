@@ -16,6 +16,7 @@
 //! | `directories` | directories with entries at several servers |
 //! | `entries` | names of other servers, kept here |
 //! | `tables`, `steps` | operations on this server's own tables, whole and in steps |
+//! | `memory` | memory behind the tables of names |
 //! | `known` | the table in shared memory that shows programs names of other servers |
 
 use std::cell::RefCell;
@@ -30,6 +31,7 @@ pub(super) mod directories;
 pub(super) mod entries;
 pub(super) mod home;
 mod known;
+mod memory;
 pub(super) mod moves;
 pub(super) mod placements;
 pub(super) mod rename;
@@ -37,7 +39,9 @@ pub(super) mod requests;
 mod steps;
 pub(super) mod tables;
 
-/// The state of this room.
+pub(super) use memory::NamesMemory;
+
+/// The state of this room that concerns several servers.
 pub(in crate::cluster) struct NamesState {
     /// Names of this server that are being changed.
     name_locks: Keyed<(Ino, Vec<u8>)>,

@@ -1,6 +1,6 @@
 //! Storage: segments that clients are lent, and memory behind shared tables.
 //!
-//! Keeps: nothing of its own; `Space` and `Platform` do.
+//! Keeps: the space of which segments are parts; `Platform` keeps the rest.
 //!
 //! Invariant: no process touches a page of shared memory that is not known to have memory.
 //!
@@ -9,5 +9,56 @@
 //! | `space` | lending and taking back segments |
 //! | `presence` | memory behind tables, before they are touched |
 
+use weir_core::proto::TierStatus;
+use weir_core::types::SegmentId;
+
+use crate::node::{Accounts, RecoverError, Space};
+
 pub(super) mod presence;
 pub(super) mod space;
+
+/// The segments of this server.
+pub(in crate::cluster) struct SegmentTables<S> {
+    space: S,
+    /// The number of gaps lent since the server last did everything that may make room.
+    gaps_lent: u32,
+}
+
+impl<S: Space> SegmentTables<S> {
+    pub(in crate::cluster) fn new(space: S) -> SegmentTables<S> {
+        SegmentTables {
+            space,
+            gaps_lent: space::LOOK_EVERY,
+        }
+    }
+
+    /// See [`Space::add_live`].
+    pub(in crate::cluster) fn add_live(&mut self, slab: u32, pos: u64, len: u64) {
+        self.space.add_live(slab, pos, len);
+    }
+
+    /// See [`Space::freed`].
+    pub(in crate::cluster) fn freed(&mut self, slab: u32, pos: u64, len: u64) {
+        self.space.freed(slab, pos, len);
+    }
+
+    /// See [`Space::release`].
+    pub(in crate::cluster) fn release(&mut self, segment: SegmentId) {
+        self.space.release(segment);
+    }
+
+    /// See [`Space::is_file`].
+    pub(in crate::cluster) fn is_file(&self, slab: u32) -> bool {
+        self.space.is_file(slab)
+    }
+
+    /// See [`Space::usage`].
+    pub(in crate::cluster) fn usage(&self) -> Vec<TierStatus> {
+        self.space.usage()
+    }
+
+    /// See [`Space::resume`].
+    pub(in crate::cluster) fn resume(&mut self, accounts: &Accounts) -> Result<(), RecoverError> {
+        self.space.resume(accounts)
+    }
+}

@@ -14,7 +14,7 @@ use crate::cluster::clients::table::Lease;
 use crate::node::{ClientMemory, Node, Platform, Space};
 
 /// The number of gaps lent before the server looks for whole units again.
-pub(in crate::cluster) const LOOK_EVERY: u32 = 256;
+pub(super) const LOOK_EVERY: u32 = 256;
 /// Segments are lent and taken back in multiples of so many bytes.
 const UNIT_BYTES: u64 = 1 << 20;
 
@@ -30,7 +30,7 @@ impl<P: Platform> Node<'_, P> {
             return Err(FsError::Invalid);
         }
         let want = want.max(min);
-        let free = self.space.grant(id, min, want);
+        let free = self.segments.space.grant(id, min, want);
         let lent = free.or_else(|| self.lend_in_need(id, min, want));
         let lent = lent.ok_or(FsError::NoSpace)?;
         if lent.tier == Tier::File {
@@ -45,20 +45,20 @@ impl<P: Platform> Node<'_, P> {
     }
 
     fn lend_in_need(&mut self, id: ClientId, min: u64, want: u64) -> Option<Lent> {
-        if self.gaps_lent < LOOK_EVERY {
-            if let Some(gap) = self.space.grant_gap(id) {
-                self.gaps_lent += 1;
+        if self.segments.gaps_lent < LOOK_EVERY {
+            if let Some(gap) = self.segments.space.grant_gap(id) {
+                self.segments.gaps_lent += 1;
                 return Some(gap);
             }
         }
-        self.gaps_lent = 0;
+        self.segments.gaps_lent = 0;
         self.reclaim();
-        let free = self.space.grant(id, min, want);
+        let free = self.segments.space.grant(id, min, want);
         free.or_else(|| {
             self.take_tails(id);
-            self.space.grant(id, min, want)
+            self.segments.space.grant(id, min, want)
         })
-        .or_else(|| self.space.grant_gap(id))
+        .or_else(|| self.segments.space.grant_gap(id))
     }
 
     /// Takes back the unused ends of other clients' segments.
@@ -90,7 +90,10 @@ impl<P: Platform> Node<'_, P> {
             let used = (tail.pos - lease.pos).max(1);
             let keep = used.next_multiple_of(UNIT_BYTES);
             let end = lease.pos + keep;
-            if end < tail.end && words.take(&tail, end, false) && self.space.trim(segment, keep) {
+            if end < tail.end
+                && words.take(&tail, end, false)
+                && self.segments.space.trim(segment, keep)
+            {
                 self.shorten_lease(id, segment, end);
             }
         }
@@ -113,7 +116,7 @@ impl<P: Platform> Node<'_, P> {
         let leases = client.into_iter().flat_map(|client| &client.leases);
         let held = leases.into_iter().any(|lease| lease.segment == segment);
         if held {
-            self.space.refused(segment);
+            self.segments.space.refused(segment);
         }
         held
     }
@@ -135,14 +138,14 @@ impl<P: Platform> Node<'_, P> {
             .is_some_and(|client| client.end_lease(segment));
         if held {
             self.note(&Item::Returned(segment));
-            self.space.release(segment);
+            self.segments.space.release(segment);
         }
         held
     }
 
     /// The room for statvfs.
     pub(crate) fn room(&self) -> FsStat {
-        let tiers = self.space.usage();
+        let tiers = self.segments.space.usage();
         let counts = self.names.counts();
         let capacity_bytes = tiers.iter().map(|tier| tier.budget_bytes).sum();
         let free_bytes = tiers
