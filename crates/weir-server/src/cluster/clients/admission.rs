@@ -27,7 +27,7 @@ impl AdmittedUsers {
 
 impl<P: Platform> Node<'_, P> {
     /// Admits programs of another user as clients from now on.
-    pub(crate) fn admit_user(&mut self, uid: u32) -> Result<(), FsError> {
+    pub(in crate::cluster) fn admit_user(&mut self, uid: u32) -> Result<(), FsError> {
         if self.admitted_users.0.contains(&uid) {
             return Ok(());
         }
@@ -64,12 +64,17 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The region of a client.
-    pub(crate) fn memory_of(&self, id: ClientId) -> Option<Arc<P::Memory>> {
+    pub(in crate::cluster) fn memory_of(&self, id: ClientId) -> Option<Arc<P::Memory>> {
         Some(Arc::clone(&self.clients.get(id)?.memory))
     }
 
     /// Counts a request of a client or a tool to the cluster; `None`: it was malformed.
-    pub(crate) fn count_asked(&mut self, from: Caller, name: Option<&'static str>, bytes: usize) {
+    pub(in crate::cluster) fn count_asked(
+        &mut self,
+        from: Caller,
+        name: Option<&'static str>,
+        bytes: usize,
+    ) {
         self.stats.count_request(name.unwrap_or("malformed"));
         if name.is_none() {
             self.stats

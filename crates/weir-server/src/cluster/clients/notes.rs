@@ -9,14 +9,14 @@ use crate::node::{ClientMemory, Node, Platform};
 
 impl<P: Platform> Node<'_, P> {
     /// Takes the notes of all clients.
-    pub(crate) fn take_all_notes(&mut self) {
+    pub(in crate::cluster) fn take_all_notes(&mut self) {
         for id in self.clients.ids() {
             self.take_notes(id);
         }
     }
 
     /// Takes a client's notes. True if there were any.
-    pub(crate) fn take_notes(&mut self, id: ClientId) -> bool {
+    pub(in crate::cluster) fn take_notes(&mut self, id: ClientId) -> bool {
         let Some(client) = self.clients.get(id) else {
             return false;
         };

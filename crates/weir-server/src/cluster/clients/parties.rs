@@ -11,7 +11,7 @@ use crate::node::{ClientMemory, Node, Platform};
 
 impl<P: Platform> Node<'_, P> {
     /// Describes a client, for people.
-    pub(crate) fn party(&self, id: ClientId) -> Party {
+    pub(in crate::cluster) fn party(&self, id: ClientId) -> Party {
         let pid = self.client_pid(id).unwrap_or(0);
         Party {
             rank: self.identity.rank.0,
@@ -21,7 +21,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The programs of this node that are clients, except those that have just ended.
-    pub(crate) fn parties_attached(&self) -> Vec<Party> {
+    pub(super) fn parties_attached(&self) -> Vec<Party> {
         let clients = self.clients.iter();
         let connected = clients.filter(|(id, client)| {
             let idles = || !self.has_open_descriptions(*id);
@@ -34,7 +34,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The programs of this node that write a file.
-    pub(crate) fn parties_writing(&self, ino: Ino) -> Vec<Party> {
+    pub(in crate::cluster) fn parties_writing(&self, ino: Ino) -> Vec<Party> {
         let Some(block) = self.block_of(ino) else {
             return Vec::new();
         };

@@ -19,18 +19,22 @@ use crate::node::{Node, Platform, Table};
 
 impl<P: Platform> Node<'_, P> {
     /// The block of a file that is open for writing.
-    pub(crate) fn block_of(&self, ino: Ino) -> Option<u32> {
+    pub(in crate::cluster) fn block_of(&self, ino: Ino) -> Option<u32> {
         let block = self.names.attr(ino).ok()?.block.checked_sub(1)?;
         (self.extents.blocks.get(block)?.ino == ino).then_some(block)
     }
 
     /// The block of a file that programs of this node have open for writing.
-    pub(crate) fn shared_block(&self, ino: Ino) -> Option<&FileBlock> {
+    pub(in crate::cluster) fn shared_block(&self, ino: Ino) -> Option<&FileBlock> {
         self.open.blocks.get(self.block_of(ino)? as usize)
     }
 
     /// Attaches a client to a file for writing.
-    pub(crate) fn attach_client(&mut self, id: ClientId, ino: Ino) -> Result<Attached, FsError> {
+    pub(in crate::cluster) fn attach_client(
+        &mut self,
+        id: ClientId,
+        ino: Ino,
+    ) -> Result<Attached, FsError> {
         let attr = self.writable(ino)?;
         self.watch(&attr);
         if self.clients.get(id).is_none() {
@@ -105,7 +109,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Takes a cell back: everything written through it is in the index, the size and the times.
-    pub(crate) fn detach_cell(&mut self, cell: u32) {
+    pub(in crate::cluster) fn detach_cell(&mut self, cell: u32) {
         let Some(writer) = self.extents.cells.get(cell).copied() else {
             return;
         };
@@ -220,7 +224,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The current modification time of a file.
-    pub(crate) fn mtime_of(&self, attr: &Attr) -> i64 {
+    pub(in crate::cluster) fn mtime_of(&self, attr: &Attr) -> i64 {
         let cells = self
             .block_of(attr.ino)
             .and_then(|block| self.extents.blocks.get(block))
@@ -233,7 +237,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Makes a time that was set count for more than earlier writes of the file's writers.
-    pub(crate) fn forget_cell_times(&self, ino: Ino) {
+    pub(in crate::cluster) fn forget_cell_times(&self, ino: Ino) {
         let Some(file) = self
             .block_of(ino)
             .and_then(|block| self.extents.blocks.get(block))
@@ -253,19 +257,19 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    pub(crate) fn now_u64(&self) -> u64 {
+    fn now_u64(&self) -> u64 {
         u64::try_from(self.now_ns).unwrap_or(0)
     }
 
     /// Returns true if no other program of this node has a file open for writing.
-    pub(crate) fn writes_alone(&self, local: Ino, client: ClientId) -> bool {
+    pub(in crate::cluster) fn writes_alone(&self, local: Ino, client: ClientId) -> bool {
         let block = self.block_of(local);
         block.is_none_or(|block| self.extents.writers_of(block).all(|id| id == client))
     }
 
     /// The bytes that were written through cells that are still attached. A client counts them only
     /// when it detaches.
-    pub(crate) fn uncounted(&self, cells: impl Iterator<Item = u32>) -> u64 {
+    pub(in crate::cluster) fn uncounted(&self, cells: impl Iterator<Item = u32>) -> u64 {
         cells
             .filter_map(|cell| {
                 let committed = &self.open.cells[cell as usize].committed;
@@ -276,7 +280,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Allocates memory for a block and a cell.
-    pub(in crate::cluster) fn make_room_for_writers(&mut self) {
+    fn make_room_for_writers(&mut self) {
         grow(&self.platform, Table::Blocks, &mut self.extents.blocks);
         grow(&self.platform, Table::Cells, &mut self.extents.cells);
     }

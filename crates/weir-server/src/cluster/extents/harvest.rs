@@ -18,7 +18,7 @@ use crate::node::{ClientMemory, Node, Platform};
 
 impl<P: Platform> Node<'_, P> {
     /// Harvests all that was written to `ino` before this call.
-    pub(crate) fn harvest(&mut self, ino: Ino) {
+    pub(in crate::cluster) fn harvest(&mut self, ino: Ino) {
         let Some(file) = self
             .block_of(ino)
             .and_then(|block| self.extents.blocks.get(block))
@@ -30,7 +30,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Harvests all that a client wrote before this call.
-    pub(crate) fn harvest_client(&mut self, id: ClientId) {
+    pub(in crate::cluster) fn harvest_client(&mut self, id: ClientId) {
         let Some(client) = self.clients.get(id) else {
             return;
         };
@@ -41,7 +41,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Harvests all that any client wrote before this call.
-    pub(crate) fn harvest_all(&mut self) {
+    pub(in crate::cluster) fn harvest_all(&mut self) {
         for id in self.clients.ids() {
             self.harvest_client(id);
         }
@@ -183,7 +183,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Tells all readers that cached extents of the changed files. No freed byte is lent again
     /// before this returns.
-    pub(crate) fn announce_changes(&mut self) {
+    pub(in crate::cluster) fn announce_changes(&mut self) {
         for ino in std::mem::take(&mut self.extents.changed) {
             let stored = self.extents.stored.get(&ino).copied().unwrap_or(0);
             let allocated = self

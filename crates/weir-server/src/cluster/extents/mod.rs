@@ -97,7 +97,7 @@ impl ExtentTables {
     }
 
     /// Returns true if a file has extents here.
-    pub(in crate::cluster) fn has_extents(&self, ino: Ino) -> bool {
+    fn has_extents(&self, ino: Ino) -> bool {
         self.indexes.get(ino).is_some_and(|index| !index.is_empty())
     }
 

@@ -21,7 +21,7 @@ pub struct Pending {
 
 impl<P: Platform> Node<'_, P> {
     /// The files that have unpublished extents.
-    pub(crate) fn unpublished(&mut self) -> Vec<Ino> {
+    pub(in crate::cluster) fn unpublished(&mut self) -> Vec<Ino> {
         self.harvest_all();
         let (files, names) = (&self.extents.indexes, &self.names);
         files.not_empty().map(|index| names.ino_at(index)).collect()
@@ -29,7 +29,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Takes the unpublished extents of a file. Later writes go to new records, and so are not
     /// published by accident. The taken bytes stay alive.
-    pub(crate) fn take_pending(&mut self, local: Ino) -> Result<Pending, FsError> {
+    pub(super) fn take_pending(&mut self, local: Ino) -> Result<Pending, FsError> {
         let attr = self.regular(local)?;
         if let Some(block) = self.shared_block(local) {
             block.end_claims();
@@ -64,7 +64,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The number of unpublished runs of a file.
-    pub(crate) fn pending_count(&self, local: Ino) -> usize {
+    pub(in crate::cluster) fn pending_count(&self, local: Ino) -> usize {
         self.extents
             .indexes
             .get(local)
@@ -73,7 +73,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Appends the unpublished runs of `[from, to)`, at most `max`, to `out`. Returns the offset up
     /// to which `out` has all of them.
-    pub(crate) fn pending_runs(
+    pub(in crate::cluster) fn pending_runs(
         &mut self,
         local: Ino,
         (from, to): (u64, u64),
@@ -95,12 +95,12 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Makes void the extents of a file that readers of this node know.
-    pub(crate) fn touch_generation(&mut self, local: Ino) {
+    pub(super) fn touch_generation(&mut self, local: Ino) {
         let _ = self.names.bump_index_generation(local);
     }
 
     /// The slabs of storage directories that have bytes of these runs.
-    pub(crate) fn file_slabs_of(&self, runs: &[Run]) -> Vec<u32> {
+    pub(super) fn file_slabs_of(&self, runs: &[Run]) -> Vec<u32> {
         let slabs = runs.iter().filter_map(|run| match run.source {
             Source::Log { slab, .. } if self.segments.is_file(slab) => Some(slab),
             _ => None,
@@ -109,26 +109,26 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Sets the number of a file's bytes that are stored beside those in its index here.
-    pub(crate) fn set_stored(&mut self, ino: Ino, bytes: u64) {
+    pub(in crate::cluster) fn set_stored(&mut self, ino: Ino, bytes: u64) {
         self.extents.keep_stored(ino, bytes);
         self.extents.changed.push(ino);
         self.announce_changes();
     }
 
     /// Returns true if a process of this node writes, or if this node has unpublished extents.
-    pub(crate) fn has_writers(&self) -> bool {
+    pub(in crate::cluster) fn has_writers(&self) -> bool {
         self.extents.blocks.iter().next().is_some()
             || self.extents.indexes.not_empty().next().is_some()
     }
 
     /// Returns true if a process of this node writes a file, or if the file has unpublished
     /// extents.
-    pub(crate) fn is_written(&self, local: Ino) -> bool {
+    pub(in crate::cluster) fn is_written(&self, local: Ino) -> bool {
         self.extents.has_extents(local) || self.block_of(local).is_some()
     }
 
     /// Notes the part of a cell's record that is in the index and was not noted yet.
-    pub(in crate::cluster) fn note_written(&mut self, cell: u32) {
+    pub(super) fn note_written(&mut self, cell: u32) {
         let rank = self.identity.rank.0;
         let Some(writer) = self.extents.cells.get_mut(cell) else {
             return;
@@ -146,7 +146,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Notes that all extents in a file's index are taken out of it to be published. `home` is the
     /// file's global number.
-    pub(in crate::cluster) fn note_taken(&mut self, local: Ino, home: Ino) {
+    fn note_taken(&mut self, local: Ino, home: Ino) {
         let block = self
             .block_of(local)
             .and_then(|block| self.extents.blocks.get(block));

@@ -304,12 +304,7 @@ impl<P: Platform> Cluster<P> {
         self.erase_range(ino, from, old_size).await
     }
 
-    pub(in crate::cluster) async fn erase_range(
-        &self,
-        ino: Ino,
-        from: u64,
-        to: u64,
-    ) -> Result<Vec<LogRange>, FsError> {
+    async fn erase_range(&self, ino: Ino, from: u64, to: u64) -> Result<Vec<LogRange>, FsError> {
         let to = to.min(MAX_OFFSET);
         let homes = self.homes_of(ino, from, to);
         // The bytes that a late answer frees are given back then.

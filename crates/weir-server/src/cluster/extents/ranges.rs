@@ -23,7 +23,7 @@ const MAX_SLABS: usize = (REPLY_BYTES - 64) / 5;
 
 impl<P: Platform> Node<'_, P> {
     /// The extents of a range, as far as they fit the reply, with those around it if they are few.
-    pub(crate) fn locate_range(
+    pub(super) fn locate_range(
         &mut self,
         ino: Ino,
         offset: u64,
@@ -62,7 +62,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Checks that a file may be cut or extended to this size (EROFS, EFBIG).
-    pub(crate) fn check_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+    pub(in crate::cluster) fn check_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         self.writable(ino)?;
         match size > MAX_OFFSET {
             true => Err(FsError::TooBig),
@@ -88,7 +88,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Makes a range a hole, or extends the file to the end of the range.
-    pub(crate) fn allocate_range(&mut self, op: &Allocate) -> Result<(), FsError> {
+    pub(super) fn allocate_range(&mut self, op: &Allocate) -> Result<(), FsError> {
         let Allocate {
             ino,
             offset,
@@ -154,7 +154,7 @@ impl<P: Platform> Node<'_, P> {
         self.announce_changes();
     }
 
-    pub(crate) fn raise_size(&mut self, attr: &Attr, size: u64) {
+    pub(in crate::cluster) fn raise_size(&mut self, attr: &Attr, size: u64) {
         match self.shared_block(attr.ino) {
             Some(block) => block.raise(size),
             None => self.set_own_size(attr, size.max(attr.size), false),
@@ -184,7 +184,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The slabs of storage directories that a file has bytes in.
-    pub(crate) fn file_slabs(&mut self, ino: Ino) -> Result<Vec<u32>, FsError> {
+    pub(super) fn file_slabs(&mut self, ino: Ino) -> Result<Vec<u32>, FsError> {
         self.names.attr(ino).map_err(refusal)?;
         self.harvest(ino);
         let space = &self.segments;

@@ -94,7 +94,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if a node that writes a file beside others may not have heard yet that it must
     /// ask for the offsets of its appends.
-    pub(in crate::cluster) fn places_untold(&self, ino: Ino, writer: Rank) -> bool {
+    pub(super) fn places_untold(&self, ino: Ino, writer: Rank) -> bool {
         let all = self.inner.files.appends.borrow();
         let untold = all
             .get(&ino)
@@ -272,7 +272,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Continues appends at the end of a file that was cut.
-    pub(in crate::cluster) fn cut_appends(&self, ino: Ino, size: u64) {
+    pub(super) fn cut_appends(&self, ino: Ino, size: u64) {
         if let Some(appends) = self.inner.files.appends.borrow_mut().get_mut(&ino) {
             appends.next = size;
             appends.reserved.clear();
@@ -280,7 +280,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Ends the appends of a node that writes a file of this server no more, or was given up.
-    pub(in crate::cluster) fn end_appends_of(&self, ino: Ino, writer: Rank, lost: bool) {
+    pub(super) fn end_appends_of(&self, ino: Ino, writer: Rank, lost: bool) {
         let until_ns = self.now_ns() + AWAITED_NS;
         let writes = self.writers_of(ino).contains(&writer);
         let mut all = self.inner.files.appends.borrow_mut();
@@ -306,7 +306,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Ends the appends to a file of this server that no node writes any more.
-    pub(in crate::cluster) fn end_appends(&self, ino: Ino) {
+    pub(super) fn end_appends(&self, ino: Ino) {
         let mut all = self.inner.files.appends.borrow_mut();
         if all.get(&ino).is_some_and(|appends| appends.lost) {
             return;
@@ -316,7 +316,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Forgets a file of this server that is gone.
-    pub(in crate::cluster) fn forget_appends(&self, ino: Ino) {
+    pub(super) fn forget_appends(&self, ino: Ino) {
         self.inner.files.appends.borrow_mut().remove(&ino);
         self.inner.files.shared_appends.borrow_mut().remove(&ino);
     }

@@ -74,7 +74,7 @@ impl OfdTable {
 
 impl<P: Platform> Node<'_, P> {
     /// Returns true if a client has a file or a directory open.
-    pub(crate) fn has_open_descriptions(&self, id: ClientId) -> bool {
+    pub(in crate::cluster) fn has_open_descriptions(&self, id: ClientId) -> bool {
         let batches = self.files.ofds.of(Some(id)).into_iter();
         let mut entries = batches.flat_map(|batch| batch * BATCH..(batch + 1) * BATCH);
         entries.any(|index| {
@@ -84,7 +84,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Lends a batch.
-    pub(crate) fn lend_ofds(&mut self, id: ClientId) -> Result<u32, FsError> {
+    pub(in crate::cluster) fn lend_ofds(&mut self, id: ClientId) -> Result<u32, FsError> {
         if !self.files.ofds.batches.has_room() {
             self.check_ownerless();
         }
@@ -106,19 +106,19 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Returns true if processes other than its owner may have the description.
-    pub(crate) fn is_shared(&self, index: u32) -> bool {
+    pub(in crate::cluster) fn is_shared(&self, index: u32) -> bool {
         const BOTH: u32 = Ofd::SHARED | Ofd::LOCKED;
         let state = self.open.ofds[index as usize].state.load(Ordering::Acquire);
         state & BOTH == BOTH
     }
 
-    pub(crate) fn close_ofd(&mut self, index: u32) {
+    fn close_ofd(&mut self, index: u32) {
         self.open.ofds[index as usize].close();
         self.files.ofds.closing.remove(&index);
     }
 
     /// Closes an entry that its client shared with other processes: frees it once none has it.
-    pub(crate) fn close_shared_ofd(&mut self, index: u32) {
+    fn close_shared_ofd(&mut self, index: u32) {
         if self.platform.ofd_alive(index) {
             self.files.ofds.closing.insert(index);
         } else {
@@ -127,7 +127,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Returns true if descriptions may end without a client's message.
-    pub(crate) fn awaits_closing(&self) -> bool {
+    pub(in crate::cluster) fn awaits_closing(&self) -> bool {
         !self.files.ofds.closing.is_empty()
             || self
                 .files
@@ -138,7 +138,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Frees the entries whose last client did not say that it closed them.
-    pub(crate) fn look_at_descriptions(&mut self) {
+    pub(in crate::cluster) fn look_at_descriptions(&mut self) {
         if self.awaits_closing() {
             self.check_ownerless();
             self.drop_dead_locks();
@@ -147,7 +147,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Frees a gone client's descriptions, except those that other processes still have.
-    pub(crate) fn end_ofds(&mut self, id: ClientId) {
+    pub(in crate::cluster) fn end_ofds(&mut self, id: ClientId) {
         for batch in self.files.ofds.of(Some(id)) {
             self.end_batch(batch);
         }
@@ -155,7 +155,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Checks again the batches whose owner is gone, and the entries closed while other processes
     /// had them.
-    pub(crate) fn check_ownerless(&mut self) {
+    pub(in crate::cluster) fn check_ownerless(&mut self) {
         for index in std::mem::take(&mut self.files.ofds.closing) {
             // The entry may have been freed meanwhile, with its batch, and lent again.
             if self.files.ofds.is_lent(index) && self.is_shared(index) {
@@ -209,7 +209,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Allocates memory for a batch of descriptions.
-    pub(in crate::cluster) fn make_room_for_ofds(&mut self) {
+    fn make_room_for_ofds(&mut self) {
         if let Some(batches) = self.files.ofds.wants() {
             let batch = BATCH as usize;
             let present = self.platform.present(Table::Ofds, batches * batch);

@@ -35,7 +35,7 @@ const SOON_NS: i64 = 2_000_000;
 
 impl<P: Platform> Cluster<P> {
     /// Keeps this node from letting go of a file while it asks to hold it.
-    pub(in crate::cluster) async fn begin_hold(&self, ino: Ino) -> Asking<'_> {
+    pub(super) async fn begin_hold(&self, ino: Ino) -> Asking<'_> {
         let leaving = &self.inner.files.leaving;
         if leaving.told.is_held(&ino) {
             drop(leaving.told.hold(ino, self.token()).await);
@@ -239,7 +239,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Lets go of a foreign file that has no name any more, unless it is open here. `empty`:
     /// nothing of it is stored elsewhere, so its home need not hear at once.
-    pub(in crate::cluster) async fn leave_unnamed(&self, ino: Ino, empty: bool) {
+    pub(super) async fn leave_unnamed(&self, ino: Ino, empty: bool) {
         let Some(local) = self.local(ino) else {
             return;
         };
@@ -314,7 +314,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Ends some of a server's holds.
-    pub(in crate::cluster) fn drop_holds(&self, rank: Rank, which: impl Fn(Ino) -> bool) {
+    pub(super) fn drop_holds(&self, rank: Rank, which: impl Fn(Ino) -> bool) {
         for ino in self.held_by(rank).into_iter().filter(|ino| which(*ino)) {
             if self.end_hold(rank, ino, true) {
                 self.node(|node| node.unpin(ino));

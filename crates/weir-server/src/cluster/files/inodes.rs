@@ -12,18 +12,18 @@ use crate::node::{Node, Platform};
 
 impl<P: Platform> Node<'_, P> {
     /// The files of this server, with their sizes in the table.
-    pub(crate) fn own_sizes(&self) -> Vec<(Ino, u64)> {
+    pub(super) fn own_sizes(&self) -> Vec<(Ino, u64)> {
         let files = self.names.own_files();
         files.map(|attr| (attr.ino, attr.size)).collect()
     }
 
     /// The files of other servers that have stand-ins here: global and local numbers.
-    pub(crate) fn file_stand_ins(&self) -> Vec<(Ino, Ino)> {
+    pub(in crate::cluster) fn file_stand_ins(&self) -> Vec<(Ino, Ino)> {
         self.names.file_stand_ins()
     }
 
     /// The attributes, including the writes of this node's writers.
-    pub(crate) fn attr_now(&self, ino: Ino) -> Result<Attr, FsError> {
+    pub(in crate::cluster) fn attr_now(&self, ino: Ino) -> Result<Attr, FsError> {
         let mut attr = self.attr_of(ino)?;
         if attr.file_type() == FileType::File {
             attr.size = self.size_of(&attr);
@@ -32,7 +32,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(attr)
     }
 
-    pub(crate) fn adopt_file(&mut self, attr: &Attr) -> Result<Ino, FsError> {
+    pub(super) fn adopt_file(&mut self, attr: &Attr) -> Result<Ino, FsError> {
         self.names.adopt_file(attr).map_err(refusal)
     }
 
@@ -46,7 +46,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Updates a stand-in. This node's writers may be ahead of `attr`.
-    pub(crate) fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
+    pub(super) fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
         self.names.refresh(local, attr, leased).map_err(refusal)?;
         self.extents.keep_stored(local, attr.allocated);
         if let Some(block) = self.shared_block(local) {
@@ -63,13 +63,13 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// See [`Shard::recall_named`](weir_core::names::Shard::recall_named).
-    pub(crate) fn recall_named(&mut self, local: Ino, named: bool) {
+    pub(super) fn recall_named(&mut self, local: Ino, named: bool) {
         let _ = self.names.recall_named(local, named);
     }
 
     /// Makes writers ask for the position of each append. Returns the file's end, with the
     /// positions that appends have reserved.
-    pub(crate) fn share_appends(&mut self, local: Ino) -> u64 {
+    pub(in crate::cluster) fn share_appends(&mut self, local: Ino) -> u64 {
         let block = self.shared_block(local);
         let reserved = block.map_or(0, FileBlock::share_appends);
         let size = self.attr_now(local).map_or(0, |attr| attr.size);
@@ -78,7 +78,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Sets the tokens of a file, which tell this node's writers if they must ask before they begin
     /// a record: see [`weir_core::node::block`].
-    pub(crate) fn set_tokens(&self, local: Ino, tokens: u64) {
+    pub(super) fn set_tokens(&self, local: Ino, tokens: u64) {
         if let Some(block) = self.shared_block(local) {
             block.tokens.store(tokens, Ordering::SeqCst);
         }
@@ -87,7 +87,7 @@ impl<P: Platform> Node<'_, P> {
     /// Makes this node's writers of a raw file ask from now on. Consider a write that did not ask:
     /// when this returns, its record is in the cells, or the write itself will find that it must
     /// ask.
-    pub(crate) fn revoke_writes(&self, local: Ino) {
+    pub(super) fn revoke_writes(&self, local: Ino) {
         if let Some(block) = self.shared_block(local) {
             block.revoke();
             self.platform.barrier();
@@ -95,7 +95,12 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Raises a file's size to at least `size`, and its times to at least `mtime_ns`.
-    pub(crate) fn raise_to(&mut self, ino: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError> {
+    pub(in crate::cluster) fn raise_to(
+        &mut self,
+        ino: Ino,
+        size: u64,
+        mtime_ns: i64,
+    ) -> Result<(), FsError> {
         let attr = self.regular(ino)?;
         self.raise_size(&attr, size);
         let set = weir_core::names::SetAttr {
@@ -112,7 +117,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The attributes of `ino`, which must be a regular file.
-    pub(crate) fn regular(&self, ino: Ino) -> Result<Attr, FsError> {
+    pub(in crate::cluster) fn regular(&self, ino: Ino) -> Result<Attr, FsError> {
         let attr = self.names.attr(ino).map_err(refusal)?;
         match attr.file_type() {
             FileType::File => Ok(attr),

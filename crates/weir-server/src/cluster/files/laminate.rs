@@ -30,7 +30,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Returns true if a cause is one for laminating this file.
-    pub(crate) fn is_cause(attr: &Attr, cause: Cause) -> bool {
+    pub(super) fn is_cause(attr: &Attr, cause: Cause) -> bool {
         match cause {
             Cause::Request => true,
             Cause::Close => {
@@ -41,7 +41,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Seals a file against being opened for writing, if no program has it open so. Returns the
     /// number of descriptions that do; if there are any, its lamination is due.
-    pub(crate) fn try_seal(&mut self, ino: Ino) -> Result<u32, FsError> {
+    pub(super) fn try_seal(&mut self, ino: Ino) -> Result<u32, FsError> {
         self.take_all_notes();
         self.set_lamination(ino, Lamination::Sealing)?;
         fence(Ordering::SeqCst);
@@ -70,11 +70,11 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Returns true if a program of this node writes a file.
-    pub(crate) fn has_writers_of(&self, ino: Ino) -> bool {
+    pub(super) fn has_writers_of(&self, ino: Ino) -> bool {
         self.block_of(ino).is_some()
     }
 
-    pub(crate) fn set_lamination(&mut self, ino: Ino, is: Lamination) -> Result<(), FsError> {
+    pub(super) fn set_lamination(&mut self, ino: Ino, is: Lamination) -> Result<(), FsError> {
         let set = SetAttr {
             lamination: Some(is),
             ..SetAttr::default()
@@ -87,7 +87,11 @@ impl<P: Platform> Node<'_, P> {
         Ok(())
     }
 
-    pub(crate) fn set_policy(&mut self, ino: Ino, policy: Policy) -> Result<(), FsError> {
+    pub(in crate::cluster) fn set_policy(
+        &mut self,
+        ino: Ino,
+        policy: Policy,
+    ) -> Result<(), FsError> {
         let set = SetAttr {
             policy: Some(policy),
             ..SetAttr::default()
@@ -95,13 +99,13 @@ impl<P: Platform> Node<'_, P> {
         self.names.setattr(ino, &set).map(drop).map_err(refusal)
     }
 
-    pub(crate) fn set_ask(&mut self, ino: Ino, ask: bool) {
+    pub(super) fn set_ask(&mut self, ino: Ino, ask: bool) {
         // The file may be gone: then no program reads it.
         let _ = self.names.set_ask(ino, ask);
     }
 
     /// Makes readers of this server's raw files ask first.
-    pub(crate) fn ask_of_raw_files(&mut self) {
+    pub(in crate::cluster) fn ask_of_raw_files(&mut self) {
         self.names.ask_of_raw_files();
     }
 
@@ -114,19 +118,19 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Watches a file again that had no writer and could not be laminated.
-    pub(crate) fn watch_again(&mut self, ino: Ino) {
+    pub(super) fn watch_again(&mut self, ino: Ino) {
         if self.names.attr(ino).is_ok() {
             self.files.watched.insert(ino);
         }
     }
 
-    pub(crate) fn is_watching(&self) -> bool {
+    pub(in crate::cluster) fn is_watching(&self) -> bool {
         !self.files.watched.is_empty()
     }
 
     /// Takes the watched files that no program has open for writing any more. A client that has
     /// just made a file is attached to it before its description says so.
-    pub(crate) fn take_unwritten(&mut self) -> Vec<Ino> {
+    pub(super) fn take_unwritten(&mut self) -> Vec<Ino> {
         if self.files.watched.is_empty() {
             return Vec::new();
         }
@@ -147,7 +151,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Handles a change of the permission bits: it removes a file's last write permission, or adds
     /// one to a file that was to be laminated.
-    pub(crate) fn note_mode(&mut self, attr: &Attr, mode: u32) -> Result<(), FsError> {
+    pub(in crate::cluster) fn note_mode(&mut self, attr: &Attr, mode: u32) -> Result<(), FsError> {
         let writable = mode & 0o222 != 0;
         match attr.lamination {
             Lamination::Done | Lamination::Sealing if writable => Err(FsError::ReadOnly),

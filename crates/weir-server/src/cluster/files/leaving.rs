@@ -34,7 +34,7 @@ pub(super) struct AskedFile {
 
 impl Leaving {
     /// Counts a change of a file that an answer on its way may not contain.
-    pub(in crate::cluster) fn add_news(&self, ino: Ino) {
+    pub(super) fn add_news(&self, ino: Ino) {
         if let Some(asked) = self.asking.borrow_mut().get_mut(&ino) {
             asked.news += 1;
         }
@@ -43,7 +43,7 @@ impl Leaving {
     /// Returns true if this node let go of no file since `before`, and is not about to. Otherwise a
     /// task that was told that this node holds a file, without [`Cluster::begin_hold`], must ask
     /// for it.
-    pub(in crate::cluster) fn none_since(&self, before: (u64, u64)) -> bool {
+    pub(super) fn none_since(&self, before: (u64, u64)) -> bool {
         before.0 == before.1 && self.times.get() == before
     }
 

@@ -22,7 +22,7 @@ pub type MappedFiles = BTreeSet<(u32, Ino)>;
 impl<P: Platform> Node<'_, P> {
     /// Notes that the kernel keeps pages of a file, or no more. EPERM: the client is no kernel
     /// mount.
-    pub(crate) fn keep_pages(
+    pub(in crate::cluster) fn keep_pages(
         &mut self,
         from: ClientId,
         ino: Ino,
@@ -53,7 +53,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Wakes the mounts that have pages of a file, which drop them: another node changed it.
-    pub(crate) fn wake_mounts(&self, ino: Ino) {
+    pub(super) fn wake_mounts(&self, ino: Ino) {
         let mounts = self.files.mapped.iter().filter(|(_, file)| *file == ino);
         self.wake_waiters(&mounts.map(|(client, _)| ClientId(*client)).collect());
     }

@@ -19,7 +19,7 @@ const MANY: usize = 1024;
 
 impl<P: Platform> Node<'_, P> {
     /// Adds an inode that lost its last name.
-    pub(crate) fn add_orphan(&mut self, ino: Ino) {
+    pub(in crate::cluster) fn add_orphan(&mut self, ino: Ino) {
         self.files.orphans.insert(ino);
         // At each doubling, so that many open orphans do not cost a sweep each.
         if self.files.orphans.len() >= MANY && self.files.orphans.len().is_power_of_two() {
@@ -28,7 +28,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Frees the orphans that no program has open.
-    pub(crate) fn sweep(&mut self) {
+    pub(in crate::cluster) fn sweep(&mut self) {
         if self.files.orphans.is_empty() || self.files.keeps_orphans {
             return;
         }
@@ -50,7 +50,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Frees one orphan, if no program has it open.
-    pub(crate) fn sweep_one(&mut self, ino: Ino) {
+    pub(in crate::cluster) fn sweep_one(&mut self, ino: Ino) {
         self.take_in(ino);
         if self.files.orphans.contains(&ino)
             && !(self.files.keeps_orphans || self.files.pinned.contains(&ino))
@@ -62,7 +62,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Takes in everything that the clients of a file wrote and closed.
-    pub(crate) fn take_in(&mut self, ino: Ino) {
+    pub(in crate::cluster) fn take_in(&mut self, ino: Ino) {
         if self.block_of(ino).is_some() {
             self.take_all_notes();
         }
@@ -75,7 +75,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Returns true if a program of this node has a file open; for callers that check one file.
-    pub(crate) fn is_open(&self, ino: Ino) -> bool {
+    pub(in crate::cluster) fn is_open(&self, ino: Ino) -> bool {
         self.opened().any(|opened| opened == ino)
     }
 
@@ -112,7 +112,7 @@ impl<P: Platform> Node<'_, P> {
         self.files.pinned.insert(ino);
     }
 
-    pub(crate) fn unpin(&mut self, ino: Ino) {
+    pub(super) fn unpin(&mut self, ino: Ino) {
         self.files.pinned.remove(&ino);
         if self.files.orphans.contains(&ino) {
             self.sweep();
@@ -121,18 +121,18 @@ impl<P: Platform> Node<'_, P> {
 
     /// Sweeps the unnamed files that no other node has open. The others have now said which files
     /// they have open; after a restart all unnamed files stay until then.
-    pub(crate) fn keep_orphans_no_more(&mut self) {
+    pub(in crate::cluster) fn keep_orphans_no_more(&mut self) {
         self.files.keeps_orphans = false;
         self.sweep();
     }
 
     /// Returns true if [`Node::take_gone`] has something to return.
-    pub(crate) fn has_gone(&self) -> bool {
+    pub(in crate::cluster) fn has_gone(&self) -> bool {
         !self.files.gone.is_empty()
     }
 
     /// The files of this server that have ended since the last call.
-    pub(crate) fn take_gone(&mut self) -> Vec<Ino> {
+    pub(super) fn take_gone(&mut self) -> Vec<Ino> {
         std::mem::take(&mut self.files.gone)
     }
 

@@ -117,20 +117,20 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| node.try_seal(local))
     }
 
-    pub(in crate::cluster) fn note_unknown(&self) {
+    pub(super) fn note_unknown(&self) {
         let told = &self.inner.files.unknown_told;
         told.set(told.get() + 1);
     }
 
     /// Tells the state of a file of this server to the nodes that have it open; returns the error
     /// of a node that was reached.
-    pub(in crate::cluster) async fn mark_holders(&self, ino: Ino) -> Result<(), FsError> {
+    pub(super) async fn mark_holders(&self, ino: Ino) -> Result<(), FsError> {
         self.mark(ino, &self.possible_holders(ino), false).await
     }
 
     /// The nodes that have, or may have, a file of this server open: the latter have said nothing
     /// since this server was restarted.
-    pub(in crate::cluster) fn possible_holders(&self, ino: Ino) -> Vec<Rank> {
+    pub(super) fn possible_holders(&self, ino: Ino) -> Vec<Rank> {
         let mut holders = self.unheard();
         holders.extend(self.holders_of(ino));
         holders.sort_unstable();
@@ -229,11 +229,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Handles a change of the policy of a file of this server.
-    pub(in crate::cluster) async fn policy_changed(
-        &self,
-        ino: Ino,
-        was: Policy,
-    ) -> Result<(), FsError> {
+    pub(super) async fn policy_changed(&self, ino: Ino, was: Policy) -> Result<(), FsError> {
         if self.node(|node| node.has_writers_of(ino)) {
             self.add_writer(ino, self.rank()).await;
         }
@@ -281,7 +277,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Forgets a file of this server that is gone.
-    pub(in crate::cluster) fn forget_becoming_raw(&self, ino: Ino) {
+    pub(super) fn forget_becoming_raw(&self, ino: Ino) {
         self.inner
             .files
             .becoming_raw
@@ -353,7 +349,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Makes all servers forget a laminated file of this server that is gone.
-    pub(in crate::cluster) async fn forget_laminated(&self, ino: Ino) {
+    pub(super) async fn forget_laminated(&self, ino: Ino) {
         self.forget_here(ino);
         // A server that does not answer keeps a little more than it needs.
         self.tell(&self.others(), &News::Forget(peer::Forget { ino }))

@@ -66,7 +66,7 @@ impl Files {
     }
 
     /// Forgets a file of this server that is gone.
-    pub(in crate::cluster) fn forget_lost_writers(&mut self, ino: Ino) {
+    pub(super) fn forget_lost_writers(&mut self, ino: Ino) {
         self.lost_writers.remove(&ino);
     }
 }
@@ -416,7 +416,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// The attributes of an inode of this server, as published.
-    pub(in crate::cluster) async fn attr_at_home(&self, ino: Ino) -> Result<Attr, FsError> {
+    pub(super) async fn attr_at_home(&self, ino: Ino) -> Result<Attr, FsError> {
         let mut attr = self.node(|node| node.attr_of(ino))?;
         match attr.file_type() {
             FileType::Dir => return self.dir_attr(attr).await,
@@ -558,7 +558,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if a node that cannot be reached may have unpublished bytes of a file of this
     /// server. It may come back with them, but is waited for only for a time.
-    pub(in crate::cluster) fn awaits_writer(&self, ino: Ino) -> bool {
+    pub(super) fn awaits_writer(&self, ino: Ino) -> bool {
         let now_ns = self.now_ns();
         let files = self.inner.files.table.borrow();
         let mut lost = files.lost_writers.get(&ino).into_iter().flatten();
@@ -582,13 +582,13 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// The other nodes that have a file of this server open.
-    pub(in crate::cluster) fn holders_of(&self, ino: Ino) -> Vec<Rank> {
+    pub(super) fn holders_of(&self, ino: Ino) -> Vec<Rank> {
         let files = self.inner.files.table.borrow();
         let holders = files.holders.get(&ino);
         holders.into_iter().flatten().copied().collect()
     }
 
-    pub(in crate::cluster) fn end_writer(&self, ino: Ino, writer: Rank, lost: bool) {
+    pub(super) fn end_writer(&self, ino: Ino, writer: Rank, lost: bool) {
         self.end_appends_of(ino, writer, lost);
         match lost {
             true => self.await_token(ino, writer),
@@ -617,7 +617,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// The files of this server that this node may write.
-    pub(in crate::cluster) fn own_written(&self) -> Vec<Ino> {
+    pub(super) fn own_written(&self) -> Vec<Ino> {
         let files = self.inner.files.table.borrow();
         let all = files.writers.iter();
         all.filter(|(_, by)| by.contains(&self.rank()))
@@ -627,7 +627,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Ends this node's writing of the given files of this server that no program here has open,
     /// once everything written is published: others' appends go behind it.
-    pub(in crate::cluster) fn end_own_writers(&self, written: &[Ino], open: &HashSet<Ino>) {
+    pub(super) fn end_own_writers(&self, written: &[Ino], open: &HashSet<Ino>) {
         for ino in written.iter().filter(|ino| !open.contains(ino)) {
             if !self.is_in_flight(*ino) && !self.node(|node| node.is_written(*ino)) {
                 self.end_writer(*ino, self.rank(), false);
@@ -636,13 +636,13 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Notes that a foreign file has no name any more.
-    pub(in crate::cluster) fn unname_here(&self, ino: Ino) {
+    pub(super) fn unname_here(&self, ino: Ino) {
         if let Some(known) = self.inner.files.table.borrow_mut().stand_ins.get_mut(&ino) {
             known.unnamed = true;
         }
     }
 
-    pub(in crate::cluster) fn is_unnamed_here(&self, ino: Ino) -> bool {
+    pub(super) fn is_unnamed_here(&self, ino: Ino) -> bool {
         let files = self.inner.files.table.borrow();
         files.stand_ins.get(&ino).is_some_and(|known| known.unnamed)
     }
@@ -668,7 +668,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Notes the files that a given-up server holds: it must learn of later changes when it is
     /// back.
-    pub(in crate::cluster) fn note_held(&self, rank: Rank) {
+    pub(super) fn note_held(&self, rank: Rank) {
         let held = self.held_by(rank);
         let mut files = self.inner.files.table.borrow_mut();
         let missed = files.missed.entry(rank).or_default();
@@ -866,7 +866,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if a server other than `writer` believes, or may believe, its lease of a file
     /// of this server.
-    pub(in crate::cluster) fn is_leased_to_others(&self, ino: Ino, writer: Rank) -> bool {
+    pub(super) fn is_leased_to_others(&self, ino: Ino, writer: Rank) -> bool {
         let files = self.inner.files.table.borrow();
         let mut leases = files.leases.get(&ino).into_iter().flatten();
         leases.any(|rank| *rank != writer) || files.recalling.contains_key(&ino)

@@ -108,11 +108,7 @@ impl Grant {
 impl<P: Platform> Cluster<P> {
     /// Handles a file, of this server or another one, that becomes raw, or stops being raw. This
     /// node's earlier bytes are published.
-    pub(in crate::cluster) async fn sharing_changed(
-        &self,
-        ino: Ino,
-        was: Policy,
-    ) -> Result<(), FsError> {
+    pub(super) async fn sharing_changed(&self, ino: Ino, was: Policy) -> Result<(), FsError> {
         if self.has_all_extents() {
             return Ok(());
         }
@@ -135,7 +131,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Forgets all tokens of a file that is gone, or is not raw any more.
-    pub(in crate::cluster) fn forget_tokens(&self, ino: Ino) {
+    pub(super) fn forget_tokens(&self, ino: Ino) {
         let mut tokens = self.inner.files.write_tokens.borrow_mut();
         tokens.granted.remove(&ino);
         tokens.forget_held(ino);

@@ -59,7 +59,7 @@ impl Unfinished {
 
 impl<P: Platform> Node<'_, P> {
     /// Takes a part of a value; returns the operation once the value is complete.
-    pub(crate) fn take_xattr_part(
+    pub(super) fn take_xattr_part(
         &mut self,
         from: Caller,
         op: proto::SetXattr,
@@ -78,12 +78,12 @@ impl<P: Platform> Node<'_, P> {
         self.files.xattrs.get(ino, name).map(<[u8]>::to_vec)
     }
 
-    pub(crate) fn xattr_names(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
+    pub(in crate::cluster) fn xattr_names(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
         self.names.attr(ino).map_err(refusal)?;
         Ok(self.files.xattrs.list(ino))
     }
 
-    pub(crate) fn set_xattr_here(
+    pub(super) fn set_xattr_here(
         &mut self,
         ino: Ino,
         name: &[u8],
@@ -97,7 +97,7 @@ impl<P: Platform> Node<'_, P> {
         self.set_attributes(&proto::SetAttr::nothing(ino)) // ctime
     }
 
-    pub(crate) fn remove_xattr_here(&mut self, ino: Ino, name: &[u8]) -> Result<(), FsError> {
+    pub(super) fn remove_xattr_here(&mut self, ino: Ino, name: &[u8]) -> Result<(), FsError> {
         self.names.attr(ino).map_err(refusal)?;
         self.files.xattrs.remove(ino, name)?;
         self.note(&Item::XattrGone(ino, name));

@@ -11,12 +11,12 @@ use crate::cluster::refusal::refusal;
 use crate::node::{Node, Platform};
 
 impl<P: Platform> Node<'_, P> {
-    pub(crate) fn lock_file(&mut self, from: ClientId, op: &proto::Flock) -> Result<(), FsError> {
+    pub(super) fn lock_file(&mut self, from: ClientId, op: &proto::Flock) -> Result<(), FsError> {
         let wish = self.flock_wish(from, op)?;
         self.set_lock(from, op.ino, &wish, op.wait)
     }
 
-    pub(crate) fn flock_wish(&self, from: ClientId, op: &proto::Flock) -> Result<Wish, FsError> {
+    pub(super) fn flock_wish(&self, from: ClientId, op: &proto::Flock) -> Result<Wish, FsError> {
         let kind = match op.operation {
             1 => READ,
             2 => WRITE,
@@ -32,7 +32,7 @@ impl<P: Platform> Node<'_, P> {
         })
     }
 
-    pub(crate) fn lock_record(
+    pub(super) fn lock_record(
         &mut self,
         from: ClientId,
         op: &proto::RecordLock,
@@ -41,7 +41,7 @@ impl<P: Platform> Node<'_, P> {
         self.set_lock(from, op.ino, &wish, op.wait)
     }
 
-    pub(crate) fn record_wish(
+    pub(super) fn record_wish(
         &self,
         from: ClientId,
         op: &proto::RecordLock,
@@ -58,7 +58,7 @@ impl<P: Platform> Node<'_, P> {
         })
     }
 
-    pub(crate) fn find_lock(
+    pub(super) fn find_lock(
         &mut self,
         from: ClientId,
         op: &proto::TestLock,
@@ -67,7 +67,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(self.lock_in_the_way(op.ino, &wish))
     }
 
-    pub(crate) fn test_wish(&self, from: ClientId, op: &proto::TestLock) -> Result<Wish, FsError> {
+    pub(super) fn test_wish(&self, from: ClientId, op: &proto::TestLock) -> Result<Wish, FsError> {
         if op.kind == UNLOCK {
             return Err(FsError::Invalid);
         }
@@ -83,7 +83,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The lock that prevents a wish.
-    pub(crate) fn lock_in_the_way(&mut self, ino: Ino, wish: &Wish) -> Option<HeldLock> {
+    pub(super) fn lock_in_the_way(&mut self, ino: Ino, wish: &Wish) -> Option<HeldLock> {
         let mut locks = std::mem::take(&mut self.locks);
         let found = locks.test(ino, wish, |owner| self.owner_lives(owner));
         self.locks = locks;
@@ -97,7 +97,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Sets a lock of another node's owner.
-    pub(crate) fn set_remote_lock(&mut self, ino: Ino, wish: &Wish) -> Result<(), FsError> {
+    pub(super) fn set_remote_lock(&mut self, ino: Ino, wish: &Wish) -> Result<(), FsError> {
         self.names.attr(ino).map_err(refusal)?;
         let mut locks = std::mem::take(&mut self.locks);
         let done = locks.set(ino, wish, |owner| self.owner_lives(owner));
@@ -107,12 +107,12 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The other nodes whose owners hold locks of a file.
-    pub(crate) fn lock_ranks(&self, ino: Ino) -> BTreeSet<u16> {
+    pub(super) fn lock_ranks(&self, ino: Ino) -> BTreeSet<u16> {
         self.locks.ranks_of(ino)
     }
 
     /// Drops the locks of owners of other nodes that are gone.
-    pub(crate) fn drop_remote_locks(&mut self, gone: impl Fn(Owner) -> bool) {
+    pub(super) fn drop_remote_locks(&mut self, gone: impl Fn(Owner) -> bool) {
         let mut locks = std::mem::take(&mut self.locks);
         let woken = locks.drop_dead(|owner| !gone(owner));
         self.locks = locks;
@@ -158,7 +158,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    pub(crate) fn owner_lives(&self, owner: Owner) -> bool {
+    pub(super) fn owner_lives(&self, owner: Owner) -> bool {
         match owner {
             Owner::Client(id) => self.clients.get(id).is_some(),
             Owner::Remote(..) => true,
@@ -172,7 +172,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Drops the locks of dead owners, and wakes the clients that waited for them.
-    pub(crate) fn drop_dead_locks(&mut self) {
+    pub(in crate::cluster) fn drop_dead_locks(&mut self) {
         if self.locks.is_empty() {
             return;
         }

@@ -112,7 +112,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Records that a server may hold entries of a directory of this one.
-    pub(in crate::cluster) fn expect_entries(&self, at: Rank, dir: Ino) {
+    pub(super) fn expect_entries(&self, at: Rank, dir: Ino) {
         let mut dirs = self.inner.names.dirs.borrow_mut();
         if at != self.rank() && dirs.enrolled.entry(dir).or_default().insert(at) {
             self.note(&Item::Enrolled(dir, at));
@@ -120,7 +120,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// The attributes of a directory of this server that has a name.
-    pub(in crate::cluster) fn living_dir(&self, dir: Ino) -> Result<Attr, FsError> {
+    pub(super) fn living_dir(&self, dir: Ino) -> Result<Attr, FsError> {
         let attr = self.node(|node| node.attr_of(dir))?;
         if attr.file_type() != FileType::Dir {
             return Err(FsError::NotADirectory);
@@ -269,12 +269,7 @@ impl<P: Platform> Cluster<P> {
         Ok(Vec::new())
     }
 
-    pub(in crate::cluster) fn note_moved(
-        &self,
-        ino: Ino,
-        parent: Ino,
-        name: Vec<u8>,
-    ) -> Result<(), FsError> {
+    pub(super) fn note_moved(&self, ino: Ino, parent: Ino, name: Vec<u8>) -> Result<(), FsError> {
         self.node(|node| node.set_parent(ino, parent))?;
         self.note(&Item::Moved(ino, &name));
         self.inner.names.dirs.borrow_mut().moved.insert(ino, name);

@@ -48,10 +48,7 @@ pub struct Entries {
 
 impl<P: Platform> Cluster<P> {
     /// Finds a name at any server.
-    pub(in crate::cluster) async fn find_anywhere(
-        &self,
-        op: proto::Find,
-    ) -> Result<Option<Child>, FsError> {
+    pub(super) async fn find_anywhere(&self, op: proto::Find) -> Result<Option<Child>, FsError> {
         let (dir, name) = (self.resolve(op.dir)?, op.name);
         if self.has_all_entries(dir) {
             return self.find_among_all(dir, name).await;
@@ -133,7 +130,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Makes other servers drop an entry of this server before it changes. The caller has it
     /// locked.
-    pub(in crate::cluster) async fn recall_entry(&self, key: &Key) {
+    pub(super) async fn recall_entry(&self, key: &Key) {
         self.announced().await;
         let Some(ranks) = self.inner.names.entries.borrow_mut().kept.remove(key) else {
             return;

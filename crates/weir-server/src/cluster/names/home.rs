@@ -32,10 +32,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Locks a name of this server, to change it or to rely on it; fails if that takes too long.
     /// `Elsewhere` if the name is another server's.
-    pub(in crate::cluster) async fn name_lock(
-        &self,
-        key: &Name,
-    ) -> Result<Guard<'_, Name>, FsError> {
+    pub(super) async fn name_lock(&self, key: &Name) -> Result<Guard<'_, Name>, FsError> {
         let lock = self.hold_name(key).await?;
         self.check_home(key).await?;
         self.have_name(key);
@@ -43,10 +40,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Like [`Cluster::name_lock`], without the check that this server is the name's home.
-    pub(in crate::cluster) async fn hold_name(
-        &self,
-        key: &Name,
-    ) -> Result<Guard<'_, Name>, FsError> {
+    pub(super) async fn hold_name(&self, key: &Name) -> Result<Guard<'_, Name>, FsError> {
         let locked = self
             .inner
             .names
@@ -219,7 +213,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Counts a link that is about to be made; takes it back if the answer comes too late.
-    pub(in crate::cluster) async fn add_link(
+    pub(super) async fn add_link(
         &self,
         ino: Ino,
         added: peer::Relink,

@@ -17,7 +17,7 @@ impl<'m, P: Platform> Node<'m, P> {
     }
 
     /// The same table, to add a name. The first call gets memory for the table, if there is any.
-    pub(crate) fn known_to_keep(&mut self) -> KnownNames<'m> {
+    pub(in crate::cluster) fn known_to_keep(&mut self) -> KnownNames<'m> {
         let OpenRegion { hub, known, .. } = self.open;
         let is_due = self.now_ns - self.names_memory.known_tried_ns >= KNOWN_AGAIN_NS;
         if hub.known.load(Ordering::Relaxed) == 0 && is_due {
@@ -31,7 +31,7 @@ impl<'m, P: Platform> Node<'m, P> {
     }
 
     /// Makes all entries of the table of known names void.
-    pub(crate) fn forget_known(&self) {
+    pub(in crate::cluster) fn forget_known(&self) {
         self.open.hub.recalls.fetch_add(1, Ordering::SeqCst);
     }
 }

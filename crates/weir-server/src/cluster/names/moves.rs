@@ -175,7 +175,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Notes that a request has locked a name and may rely on it: a rename whose lock of the name
     /// was dropped does not take it any more.
-    pub(in crate::cluster) fn have_name(&self, key: &Name) {
+    pub(super) fn have_name(&self, key: &Name) {
         let moves = &self.inner.names.renames;
         if let Some((token, _)) = moves.going.borrow_mut().remove(key) {
             moves.overtaken.borrow_mut().insert(token);
@@ -191,7 +191,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Returns true if a rename has something left to do with an unlocked name of a directory.
-    pub(in crate::cluster) fn has_loose_moves(&self, dir: Ino) -> bool {
+    pub(super) fn has_loose_moves(&self, dir: Ino) -> bool {
         let moves = &self.inner.names.renames;
         let loose = |name: &Name| name.0 == dir && !self.inner.names.name_locks.is_held(name);
         let changes = moves.changes.borrow();
@@ -388,7 +388,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Asks for an operation that may be done twice, and repeats it each time the server is
     /// restarted.
-    pub(in crate::cluster) async fn at_last<O>(&self, to: Rank, op: O) -> Result<O::Reply, FsError>
+    async fn at_last<O>(&self, to: Rank, op: O) -> Result<O::Reply, FsError>
     where
         O: PeerOperation + Clone + 'static,
     {
@@ -479,11 +479,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Runs `act`, a rename that this server leads.
-    pub(in crate::cluster) async fn lead<T>(
-        &self,
-        token: Token,
-        act: impl Future<Output = T>,
-    ) -> T {
+    pub(super) async fn lead<T>(&self, token: Token, act: impl Future<Output = T>) -> T {
         let led = &self.inner.names.renames.led;
         led.borrow_mut().insert(token.number);
         let done = act.await;
@@ -651,14 +647,14 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Begins a change: from now on it is made, even if a server is killed.
-    pub(in crate::cluster) fn begin_change(&self, token: Token, change: NameChange) {
+    pub(super) fn begin_change(&self, token: Token, change: NameChange) {
         self.note(&Item::Changing(token.rank, token.number, change.clone()));
         let mut changes = self.inner.names.renames.changes.borrow_mut();
         changes.insert(token, change);
     }
 
     /// Ends a change that has nothing left to do.
-    pub(in crate::cluster) fn end_change(&self, token: Token) {
+    pub(super) fn end_change(&self, token: Token) {
         let mut changes = self.inner.names.renames.changes.borrow_mut();
         if changes.remove(&token).is_some() {
             self.note(&Item::ChangeOver(token.rank, token.number));

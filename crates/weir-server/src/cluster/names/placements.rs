@@ -91,7 +91,7 @@ impl Placements {
 
     /// Visits some of the journalled placements of its own directories; returns the position to go
     /// on from.
-    pub(in crate::cluster) fn show_own(
+    pub(super) fn show_own(
         &self,
         from: SharedPlace,
         most: usize,
@@ -137,7 +137,7 @@ pub(in crate::cluster) enum NameUse {
 impl<P: Platform> Cluster<P> {
     /// Asks the home of a name, and follows refusals to the right one; returns the reply, the home,
     /// and the number of the session. `NotFound` if the directory has no entry.
-    pub(in crate::cluster) async fn ask_home<O: PeerOperation + Clone + 'static>(
+    pub(super) async fn ask_home<O: PeerOperation + Clone + 'static>(
         &self,
         (dir, name): (Ino, &[u8]),
         name_use: NameUse,
@@ -161,7 +161,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Like [`Cluster::ask_home`], but returns only the reply.
-    pub(in crate::cluster) async fn call_home<O: PeerOperation + Clone + 'static>(
+    pub(super) async fn call_home<O: PeerOperation + Clone + 'static>(
         &self,
         name: (Ino, &[u8]),
         name_use: NameUse,
@@ -172,7 +172,7 @@ impl<P: Platform> Cluster<P> {
 
     /// The home of a name, as far as this server knows; `None` if an existing name is asked for and
     /// the directory has no entry. `refused` is a server that was wrongly taken for the home.
-    pub(in crate::cluster) async fn find_home(
+    pub(super) async fn find_home(
         &self,
         (dir, name): (Ino, &[u8]),
         name_use: NameUse,
@@ -222,7 +222,7 @@ impl<P: Platform> Cluster<P> {
     /// Waits before a server is asked again that refused a name of which it is said to be the home;
     /// fails if no time is left. It may wait for something that the directory's home, restarted
     /// meanwhile, knows nothing of.
-    pub(in crate::cluster) async fn pause_before_retry(&self) -> Result<(), FsError> {
+    pub(super) async fn pause_before_retry(&self) -> Result<(), FsError> {
         self.until(self.now_ns() + PAUSE_NS).await;
         (self.time_left() > 0)
             .then_some(())
@@ -262,7 +262,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Refuses names of which this server is not the home; see the invariants.
-    pub(in crate::cluster) async fn check_home(&self, key: &(Ino, Vec<u8>)) -> Result<(), FsError> {
+    pub(super) async fn check_home(&self, key: &(Ino, Vec<u8>)) -> Result<(), FsError> {
         let mut home = self.is_home(key);
         if home.is_none() {
             self.ask_placement(key.0, PlacementQuery::Look).await?;
@@ -296,14 +296,14 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if this server has all entries of a directory: a name without an entry here has
     /// none.
-    pub(in crate::cluster) fn has_all_entries(&self, dir: Ino) -> bool {
+    pub(super) fn has_all_entries(&self, dir: Ino) -> bool {
         let placements = self.inner.names.placements.borrow();
         placements.has_all.contains(&dir) && !self.inner.names.splitting.is_held(&dir)
     }
 
     /// Refuses another server's new name if the directory has all its entries here and is to be
     /// split for that name.
-    pub(in crate::cluster) fn refuse_to_split(&self, from: Rank, dir: Ino) -> Result<(), FsError> {
+    pub(super) fn refuse_to_split(&self, from: Rank, dir: Ino) -> Result<(), FsError> {
         let splits = from != self.rank() && self.has_all_entries(dir) && self.can_split(dir);
         (!splits).then_some(()).ok_or(FsError::Elsewhere)
     }
@@ -403,7 +403,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Forgets the placement of a directory that is gone, or of which this server holds no entry
     /// any more.
-    pub(in crate::cluster) fn forget_placement(&self, dir: Ino) {
+    pub(super) fn forget_placement(&self, dir: Ino) {
         let mut placements = self.inner.names.placements.borrow_mut();
         placements.forget(dir);
         if placements.has_all.remove(&dir) {

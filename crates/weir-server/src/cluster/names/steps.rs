@@ -20,33 +20,33 @@ impl<P: Platform> Node<'_, P> {
         self.names.stand_in_for_root(root);
     }
 
-    pub(crate) fn stands_in(&self, dir: Ino) -> bool {
+    pub(super) fn stands_in(&self, dir: Ino) -> bool {
         self.names.stands_in(dir)
     }
 
-    pub(crate) fn adopt_dir(&mut self, dir: &Attr) -> Result<(), FsError> {
+    pub(super) fn adopt_dir(&mut self, dir: &Attr) -> Result<(), FsError> {
         self.names.adopt_dir(dir).map_err(refusal)
     }
 
-    pub(crate) fn passage(&self, dir: Ino) -> Option<Attr> {
+    pub(in crate::cluster) fn passage(&self, dir: Ino) -> Option<Attr> {
         self.names.passage(dir)
     }
 
-    pub(crate) fn disown_dir(&mut self, dir: Ino) -> Result<(), FsError> {
+    pub(super) fn disown_dir(&mut self, dir: Ino) -> Result<(), FsError> {
         self.names.disown_dir(dir).map_err(refusal)
     }
 
     /// The attributes in the table. The size does not include the writes of this node's writers.
-    pub(crate) fn attr_of(&self, ino: Ino) -> Result<Attr, FsError> {
+    pub(in crate::cluster) fn attr_of(&self, ino: Ino) -> Result<Attr, FsError> {
         self.names.attr(ino).map_err(refusal)
     }
 
-    pub(crate) fn part_of(&self, dir: Ino) -> Result<DirPart, FsError> {
+    pub(super) fn part_of(&self, dir: Ino) -> Result<DirPart, FsError> {
         self.names.dir_part(dir).map_err(refusal)
     }
 
     /// The names of a directory that are here, in the order in which they came.
-    pub(crate) fn names_of(&self, dir: Ino) -> Vec<Vec<u8>> {
+    pub(super) fn names_of(&self, dir: Ino) -> Vec<Vec<u8>> {
         let mut names = Vec::new();
         // A directory without a stand-in has no names here.
         let _ = self.names.readdir(dir, 0, usize::MAX, |found| {
@@ -57,7 +57,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Ends a directory of this server that was removed.
-    pub(crate) fn end_dir(&mut self, dir: Ino) -> Result<(), FsError> {
+    pub(super) fn end_dir(&mut self, dir: Ino) -> Result<(), FsError> {
         let now_ns = self.now_ns;
         self.names.relink(dir, false, now_ns).map_err(refusal)?;
         self.names
@@ -68,19 +68,19 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The directory and the name of an inode, if that entry is here.
-    pub(crate) fn parent_and_name(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+    pub(super) fn parent_and_name(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
         let mut name = [0; NAME_MAX];
         let (parent, len) = self.names.view().parent_and_name(ino, &mut name).ok()??;
         Some((parent, name[..len].to_vec()))
     }
 
-    pub(crate) fn set_parent(&mut self, ino: Ino, parent: Ino) -> Result<(), FsError> {
+    pub(super) fn set_parent(&mut self, ino: Ino, parent: Ino) -> Result<(), FsError> {
         let now_ns = self.now_ns;
         self.names.set_parent(ino, parent, now_ns).map_err(refusal)
     }
 
     /// The inode of a name. The directory may have nothing here.
-    pub(crate) fn find_child(&self, dir: Ino, name: &[u8]) -> Result<Option<Child>, FsError> {
+    pub(super) fn find_child(&self, dir: Ino, name: &[u8]) -> Result<Option<Child>, FsError> {
         match self.names.lookup(dir, name) {
             Ok((ino, kind)) => Ok(Some(Child { ino, kind })),
             Err(NamesError::NotFound) => Ok(None),
@@ -103,7 +103,7 @@ impl<P: Platform> Node<'_, P> {
         })
     }
 
-    pub(crate) fn withdraw(&mut self, dir: Ino, name: &[u8]) -> Result<Child, FsError> {
+    pub(super) fn withdraw(&mut self, dir: Ino, name: &[u8]) -> Result<Child, FsError> {
         let now_ns = self.now_ns;
         let (ino, kind) = self.names.withdraw(dir, name, now_ns).map_err(refusal)?;
         Ok(Child { ino, kind })
@@ -116,7 +116,7 @@ impl<P: Platform> Node<'_, P> {
         })
     }
 
-    pub(crate) fn substitute(
+    pub(super) fn substitute(
         &mut self,
         dir: Ino,
         name: &[u8],
@@ -130,7 +130,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Adds or removes a link of an inode of this server.
-    pub(crate) fn relink(&mut self, ino: Ino, add: bool) -> Result<FileType, FsError> {
+    pub(in crate::cluster) fn relink(&mut self, ino: Ino, add: bool) -> Result<FileType, FsError> {
         let now_ns = self.now_ns;
         let left = self.names.relink(ino, add, now_ns).map_err(refusal)?;
         let kind = self.attr_of(ino)?.file_type();
@@ -143,12 +143,12 @@ impl<P: Platform> Node<'_, P> {
         Ok(kind)
     }
 
-    pub(crate) fn symlink_target(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
+    pub(in crate::cluster) fn symlink_target(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
         self.names.symlink_target(ino).map_err(refusal)
     }
 
     /// The path of a directory of the only server.
-    pub(crate) fn path_here(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
+    pub(super) fn path_here(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
         let mut buffer = vec![0; PATH_BYTES];
         let path = self.names.view().path_of(ino, &mut buffer);
         let path = path.map_err(|_| FsError::NameTooLong)?;

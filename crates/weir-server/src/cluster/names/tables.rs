@@ -18,7 +18,7 @@ const ENTRY_BYTES: usize = 10 + 10 + 5 + 10 + 10 + 3;
 const SET_ID: u32 = 0o6000;
 
 impl<P: Platform> Node<'_, P> {
-    pub(crate) fn create_file(
+    pub(in crate::cluster) fn create_file(
         &mut self,
         from: Caller,
         op: &proto::Create,
@@ -58,7 +58,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Makes a file without a name, as in a directory with these attributes. The client may write
     /// it at once, so the file has an opener that keeps it.
-    pub(crate) fn create_unnamed_file(
+    pub(in crate::cluster) fn create_unnamed_file(
         &mut self,
         id: ClientId,
         op: &proto::CreateUnnamed,
@@ -122,7 +122,7 @@ impl<P: Platform> Node<'_, P> {
         attached.map(Some)
     }
 
-    pub(crate) fn make_link(&mut self, op: &proto::Link) -> Result<(), FsError> {
+    pub(super) fn make_link(&mut self, op: &proto::Link) -> Result<(), FsError> {
         self.with_room(|node| node.names.link(op.ino, op.parent, &op.name, node.now_ns))?;
         // The name may be the first of a file that was made without one.
         self.files.drop_orphan(op.ino);
@@ -131,7 +131,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Runs `act`; if the tables are full, frees the orphans that no program has open, and tries
     /// again.
-    pub(crate) fn with_room<R>(
+    pub(super) fn with_room<R>(
         &mut self,
         mut act: impl FnMut(&mut Self) -> Result<R, NamesError>,
     ) -> Result<R, FsError> {
@@ -145,7 +145,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    pub(crate) fn remove_name(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
+    pub(super) fn remove_name(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
         let gone = self
             .names
             .unlink(parent, name, self.now_ns)
@@ -163,7 +163,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(())
     }
 
-    pub(crate) fn rename_entry(&mut self, op: &proto::Rename) -> Result<(), FsError> {
+    pub(super) fn rename_entry(&mut self, op: &proto::Rename) -> Result<(), FsError> {
         let mode = match op.flags {
             0 => RenameMode::Replace,
             1 => RenameMode::NoReplace,
@@ -187,7 +187,10 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    pub(crate) fn set_attributes(&mut self, op: &proto::SetAttr) -> Result<(), FsError> {
+    pub(in crate::cluster) fn set_attributes(
+        &mut self,
+        op: &proto::SetAttr,
+    ) -> Result<(), FsError> {
         let attr = self.names.attr(op.ino).map_err(refusal)?;
         let own_file = attr.file_type() == FileType::File && attr.home == attr.ino;
         if let Some(mode) = op.mode.filter(|_| own_file) {

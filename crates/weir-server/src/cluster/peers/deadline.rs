@@ -87,7 +87,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// The deadline of an operation that has `left_ms` left.
-    pub(in crate::cluster) fn deadline_in(&self, left_ms: u32) -> i64 {
+    pub(super) fn deadline_in(&self, left_ms: u32) -> i64 {
         let left = i64::from(left_ms).saturating_mul(1_000_000);
         self.now_ns().saturating_add(left.min(self.longest()))
     }
@@ -112,7 +112,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Awaits a call that was sent with `left_ns` left. If the call begins when its operation does,
     /// or nearly so, the fabric's own deadline is enough.
-    pub(in crate::cluster) async fn brought(
+    pub(super) async fn brought(
         &self,
         to: Rank,
         call: impl Future<Output = Result<Answer, Lost>> + Unpin,
@@ -153,7 +153,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Runs `act`, which tells other servers something that they must hear: it has a little time
     /// even after the deadline.
-    pub(in crate::cluster) async fn in_time_to_tell<T>(&self, act: impl Future<Output = T>) -> T {
+    pub(super) async fn in_time_to_tell<T>(&self, act: impl Future<Output = T>) -> T {
         match self.inner.peers.deadline.get() {
             None => act.await,
             Some(by) => self.by(by.max(self.now_ns() + TELLING_NS), act).await,

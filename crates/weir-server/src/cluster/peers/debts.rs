@@ -301,7 +301,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Pays the kept debts, in a session.
-    pub(in crate::cluster) async fn pay_debts(&self, to: Rank) {
+    pub(super) async fn pay_debts(&self, to: Rank) {
         if self.account(to, |account| std::mem::replace(&mut account.paying, true)) {
             return;
         }

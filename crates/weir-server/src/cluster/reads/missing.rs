@@ -45,7 +45,7 @@ fn of(found: &Found) -> std::sync::MutexGuard<'_, BTreeSet<(Ino, Rank)>> {
 
 impl<P: Platform> Cluster<P> {
     /// Wraps a read, so that a message follows if bytes of this file do not come from this server.
-    pub(in crate::cluster) fn watch_file(
+    pub(super) fn watch_file(
         &self,
         ino: Ino,
         from: Rank,

@@ -20,7 +20,7 @@ const UNIT_BYTES: u64 = 1 << 20;
 
 impl<P: Platform> Node<'_, P> {
     /// Lends a client a segment. Deleted and overwritten bytes make room at once.
-    pub(crate) fn lend_segment(
+    pub(in crate::cluster) fn lend_segment(
         &mut self,
         id: ClientId,
         min: u64,
@@ -122,14 +122,14 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Does everything that may free space.
-    pub(crate) fn reclaim(&mut self) {
+    fn reclaim(&mut self) {
         self.take_all_notes();
         self.harvest_all();
         self.sweep();
     }
 
     /// Ends the lease of a segment that a client no longer writes into.
-    pub(crate) fn end_lease(&mut self, id: ClientId, segment: SegmentId) -> bool {
+    pub(in crate::cluster) fn end_lease(&mut self, id: ClientId, segment: SegmentId) -> bool {
         // A record in the segment may be in a cell only.
         self.harvest_client(id);
         let held = self

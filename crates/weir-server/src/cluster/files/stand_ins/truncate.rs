@@ -62,7 +62,10 @@ impl<P: Platform> Cluster<P> {
 
     /// Waits until a file of this server is not being truncated. A node that has given up its
     /// unpublished bytes must not read older bytes that were published after the first erasing.
-    pub(super) async fn await_truncation(&self, ino: Ino) -> Result<(), FsError> {
+    pub(in crate::cluster::files) async fn await_truncation(
+        &self,
+        ino: Ino,
+    ) -> Result<(), FsError> {
         while self.inner.files.table.borrow().cutting.contains_key(&ino) {
             drop(self.hold_in_time(&self.inner.files.changing, ino).await?);
         }

@@ -100,7 +100,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Makes all nodes except the reader's publish their bytes of a raw file of this server, and
     /// write no more of it without asking.
-    pub(in crate::cluster) async fn end_writers(
+    pub(in crate::cluster::files) async fn end_writers(
         &self,
         ino: Ino,
         reader: Rank,
@@ -111,7 +111,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Makes other nodes publish their bytes of a raw file of this server from `end` on, and write
     /// no more there without asking.
-    pub(in crate::cluster) async fn end_writes_behind(
+    pub(in crate::cluster::files) async fn end_writes_behind(
         &self,
         ino: Ino,
         writer: Rank,
@@ -127,7 +127,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Allows programs of this node to read a raw file of this server.
-    pub(in crate::cluster) async fn read_own(&self, ino: Ino) -> Result<(), FsError> {
+    pub(in crate::cluster::files) async fn read_own(&self, ino: Ino) -> Result<(), FsError> {
         self.announced().await;
         let _turn = self.hold_in_time(&self.inner.files.granting, ino).await?;
         self.end_writers(ino, self.rank()).await?;
@@ -137,7 +137,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if a node other than `from` may write a raw file of this server. This node
     /// counts only while a program has the file open for writing, or bytes are unpublished.
-    pub(in crate::cluster) fn others_write(&self, from: Rank, ino: Ino) -> bool {
+    pub(in crate::cluster::files) fn others_write(&self, from: Rank, ino: Ino) -> bool {
         let holders = self.token_holders(ino, from, None);
         let writes = |rank: &Rank| *rank != self.rank() || self.node(|node| node.is_written(ino));
         holders.iter().any(writes)
@@ -196,7 +196,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Makes nodes that write a raw file of this server publish, for a node that asks for its
     /// attributes. They may continue to write.
-    pub(in crate::cluster) async fn publish_raw(
+    pub(in crate::cluster::files) async fn publish_raw(
         &self,
         from: Rank,
         ino: Ino,
@@ -220,7 +220,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Ends the token of a node that writes a file of this server no more, and has published its
     /// bytes.
-    pub(in crate::cluster) fn end_token(&self, ino: Ino, writer: Rank) {
+    pub(in crate::cluster::files) fn end_token(&self, ino: Ino, writer: Rank) {
         let mut tokens = self.inner.files.write_tokens.borrow_mut();
         if writer == self.rank() {
             tokens.forget_held(ino);
@@ -234,7 +234,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Waits for the bytes of a node that may write a file of this server and is given up.
-    pub(in crate::cluster) fn await_token(&self, ino: Ino, writer: Rank) {
+    pub(in crate::cluster::files) fn await_token(&self, ino: Ino, writer: Rank) {
         let until_ns = self.now_ns() + AWAITED_NS;
         let mut tokens = self.inner.files.write_tokens.borrow_mut();
         let grants = tokens.granted.get_mut(&ino);

@@ -147,7 +147,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Updates the word that tells this node's writers of a file if they must ask.
-    pub(in crate::cluster) fn renew_token_word(&self, ino: Ino, local: Ino) {
+    pub(in crate::cluster::files) fn renew_token_word(&self, ino: Ino, local: Ino) {
         let Ok(attr) = self.node(|node| node.attr_of(local)) else {
             return;
         };
@@ -259,7 +259,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Forgets the token of a file whose stand-in ends: no program of this node has it open.
-    pub(in crate::cluster) fn forget_held_token(&self, ino: Ino) {
+    pub(in crate::cluster::files) fn forget_held_token(&self, ino: Ino) {
         self.inner.files.write_tokens.borrow_mut().forget_held(ino);
     }
 }
