@@ -205,7 +205,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The current size of a file.
-    pub(crate) fn size_of(&self, attr: &Attr) -> u64 {
+    pub(in crate::cluster) fn size_of(&self, attr: &Attr) -> u64 {
         let Some(block) = self.block_of(attr.ino) else {
             return attr.size;
         };

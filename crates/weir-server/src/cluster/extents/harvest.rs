@@ -74,7 +74,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Empties a client's ring of records, for all files.
-    pub(crate) fn drain(&mut self, id: ClientId) {
+    pub(in crate::cluster) fn drain(&mut self, id: ClientId) {
         let Some(client) = self.clients.get(id) else {
             return;
         };
@@ -162,7 +162,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Changes the index of `ino`, and frees the log bytes to which it no longer refers.
-    pub(crate) fn change<R>(
+    pub(super) fn change<R>(
         &mut self,
         ino: Ino,
         change: impl FnOnce(&mut ExtentIndex, &mut dyn FnMut(weir_core::extent::FreedRange), u16) -> R,

@@ -21,7 +21,7 @@ pub struct Pending {
 
 impl<P: Platform> Node<'_, P> {
     /// The files that have unpublished extents.
-    pub(in crate::cluster) fn unpublished(&mut self) -> Vec<Ino> {
+    pub(super) fn unpublished(&mut self) -> Vec<Ino> {
         self.harvest_all();
         let (files, names) = (&self.extents.indexes, &self.names);
         files.not_empty().map(|index| names.ino_at(index)).collect()
@@ -88,7 +88,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Frees bytes of this server's log.
-    pub(crate) fn free_bytes(&mut self, range: &LogRange) {
+    pub(super) fn free_bytes(&mut self, range: &LogRange) {
         self.extents.given.freed(range.slab, range.pos, range.len);
         self.note(&Item::Freed(*range));
         self.segments.freed(range.slab, range.pos, range.len);

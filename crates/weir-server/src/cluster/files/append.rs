@@ -61,7 +61,7 @@ impl<P: Platform> Cluster<P> {
     /// Handles a node that begins to write a file of this server: if it is not the only one,
     /// offsets of appends are handed out here. It is told before it may append; the next append
     /// waits for a writer that cannot be told now.
-    pub(in crate::cluster) async fn share_appends(&self, ino: Ino, new: Rank) {
+    pub(super) async fn share_appends(&self, ino: Ino, new: Rank) {
         let shared = {
             let mut all = self.inner.files.appends.borrow_mut();
             let appends = all.get_mut(&ino);
@@ -115,7 +115,7 @@ impl<P: Platform> Cluster<P> {
         self.inner.files.unheard.borrow_mut().remove(&rank);
     }
 
-    pub(in crate::cluster) fn unheard(&self) -> Vec<Rank> {
+    pub(super) fn unheard(&self) -> Vec<Rank> {
         let now_ns = self.now_ns();
         let mut unheard = self.inner.files.unheard.borrow_mut();
         unheard.retain(|_, until_ns| *until_ns > now_ns);

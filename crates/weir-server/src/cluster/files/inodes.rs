@@ -37,7 +37,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Ends a stand-in that no process here has open, unless it has unpublished extents.
-    pub(crate) fn let_go(&mut self, local: Ino) -> bool {
+    pub(in crate::cluster) fn let_go(&mut self, local: Ino) -> bool {
         let unused = !self.is_written(local);
         if unused {
             self.extents.keep_stored(local, 0);
@@ -56,7 +56,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Makes void what readers of this node know of a file.
-    pub(crate) fn recall(&mut self, local: Ino) {
+    pub(super) fn recall(&mut self, local: Ino) {
         if self.names.recall(local).is_err() {
             let _ = self.names.bump_index_generation(local);
         }
@@ -69,7 +69,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Makes writers ask for the position of each append. Returns the file's end, with the
     /// positions that appends have reserved.
-    pub(in crate::cluster) fn share_appends(&mut self, local: Ino) -> u64 {
+    pub(super) fn share_appends(&mut self, local: Ino) -> u64 {
         let block = self.shared_block(local);
         let reserved = block.map_or(0, FileBlock::share_appends);
         let size = self.attr_now(local).map_or(0, |attr| attr.size);
@@ -112,7 +112,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Returns true if a number of this table is that of a regular file.
-    pub(crate) fn is_file(&self, local: Ino) -> bool {
+    pub(in crate::cluster) fn is_file(&self, local: Ino) -> bool {
         self.regular(local).is_ok()
     }
 

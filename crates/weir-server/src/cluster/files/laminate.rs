@@ -21,7 +21,7 @@ impl<P: Platform> Node<'_, P> {
     /// The attributes of a file that programs with it open for writing may write. While its home
     /// asks all nodes for such programs, they keep it from being laminated. EROFS if it is
     /// laminated.
-    pub(crate) fn writable(&self, ino: Ino) -> Result<Attr, FsError> {
+    pub(in crate::cluster) fn writable(&self, ino: Ino) -> Result<Attr, FsError> {
         let attr = self.regular(ino)?;
         match attr.lamination {
             Lamination::Done => Err(FsError::ReadOnly),
@@ -111,7 +111,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Watches a file that is laminated at the end of its last description: that may come with the
     /// end of a process, too.
-    pub(crate) fn watch(&mut self, attr: &Attr) {
+    pub(in crate::cluster) fn watch(&mut self, attr: &Attr) {
         if attr.policy.laminate_on == LaminateOn::Close {
             self.files.watched.insert(attr.ino);
         }

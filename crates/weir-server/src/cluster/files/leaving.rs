@@ -48,7 +48,7 @@ impl Leaving {
     }
 
     /// The counts for [`Leaving::none_since`].
-    pub(in crate::cluster) fn times(&self) -> (u64, u64) {
+    pub(super) fn times(&self) -> (u64, u64) {
         self.times.get()
     }
 }
@@ -62,7 +62,7 @@ pub(in crate::cluster) struct Asking<'a> {
 impl Asking<'_> {
     /// The number of changes of the file that an answer on its way may not contain: a recall, a
     /// truncation, a lamination, a publish of this node, with a stand-in here or without.
-    pub(in crate::cluster) fn news(&self) -> u64 {
+    pub(super) fn news(&self) -> u64 {
         let asking = self.leaving.asking.borrow();
         asking.get(&self.ino).map_or(0, |asked| asked.news)
     }

@@ -62,7 +62,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Takes in everything that the clients of a file wrote and closed.
-    pub(in crate::cluster) fn take_in(&mut self, ino: Ino) {
+    pub(super) fn take_in(&mut self, ino: Ino) {
         if self.block_of(ino).is_some() {
             self.take_all_notes();
         }
@@ -70,12 +70,12 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The files that programs of this node have open; for callers that check many files.
-    pub(crate) fn open_files(&self) -> HashSet<Ino> {
+    pub(super) fn open_files(&self) -> HashSet<Ino> {
         self.opened().collect()
     }
 
     /// Returns true if a program of this node has a file open; for callers that check one file.
-    pub(in crate::cluster) fn is_open(&self, ino: Ino) -> bool {
+    pub(super) fn is_open(&self, ino: Ino) -> bool {
         self.opened().any(|opened| opened == ino)
     }
 
@@ -108,7 +108,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Keeps a file of this server while other nodes have it open.
-    pub(crate) fn pin(&mut self, ino: Ino) {
+    pub(in crate::cluster) fn pin(&mut self, ino: Ino) {
         self.files.pinned.insert(ino);
     }
 

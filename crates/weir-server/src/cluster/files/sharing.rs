@@ -139,7 +139,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Like [`Cluster::mark_holders`], for these nodes.
-    pub(in crate::cluster) async fn mark(
+    pub(super) async fn mark(
         &self,
         ino: Ino,
         holders: &[Rank],

@@ -428,7 +428,7 @@ impl<P: Platform> Cluster<P> {
         Ok(attr)
     }
 
-    pub(in crate::cluster) fn published_size(&self, ino: Ino) -> u64 {
+    pub(super) fn published_size(&self, ino: Ino) -> u64 {
         let files = self.inner.files.table.borrow();
         files.published.get(&ino).map_or(0, |file| file.size)
     }
@@ -520,7 +520,7 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    pub(in crate::cluster) fn hold(&self, from: Rank, ino: Ino) -> Result<Attr, FsError> {
+    pub(super) fn hold(&self, from: Rank, ino: Ino) -> Result<Attr, FsError> {
         let mut attr = self.node(|node| node.attr_of(ino))?;
         if attr.file_type() != FileType::File {
             return Err(FsError::Invalid);
@@ -575,7 +575,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// The nodes that may write a file of this server.
-    pub(in crate::cluster) fn writers_of(&self, ino: Ino) -> Vec<Rank> {
+    pub(super) fn writers_of(&self, ino: Ino) -> Vec<Rank> {
         let files = self.inner.files.table.borrow();
         let writers = files.writers.get(&ino);
         writers.into_iter().flatten().copied().collect()
@@ -658,7 +658,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// The files of this server that another server holds.
-    pub(in crate::cluster) fn held_by(&self, rank: Rank) -> Vec<Ino> {
+    pub(super) fn held_by(&self, rank: Rank) -> Vec<Ino> {
         let files = self.inner.files.table.borrow();
         let all = files.holders.iter();
         all.filter(|(_, by)| by.contains(&rank))

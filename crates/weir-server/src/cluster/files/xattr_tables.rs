@@ -52,7 +52,7 @@ impl Unfinished {
     }
 
     /// Drops the unfinished values of a client that is gone.
-    pub(in crate::cluster) fn forget_client(&mut self, client: ClientId) {
+    pub(super) fn forget_client(&mut self, client: ClientId) {
         self.0.retain(|(other, _), _| *other != client);
     }
 }
@@ -73,7 +73,7 @@ impl<P: Platform> Node<'_, P> {
         }))
     }
 
-    pub(crate) fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, FsError> {
+    pub(in crate::cluster) fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, FsError> {
         self.names.attr(ino).map_err(refusal)?;
         self.files.xattrs.get(ino, name).map(<[u8]>::to_vec)
     }

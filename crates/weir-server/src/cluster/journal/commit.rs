@@ -87,7 +87,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Notes a change.
-    pub(crate) fn note(&mut self, item: &Item<'_>) {
+    pub(in crate::cluster) fn note(&mut self, item: &Item<'_>) {
         if self.notes.journal.is_some() {
             encode(item, &mut self.notes.items);
         }

@@ -82,7 +82,7 @@ impl Dirs {
 
 impl<P: Platform> Cluster<P> {
     /// Ensures that entries of `dir` can be made here. The caller holds `stands` for it.
-    pub(in crate::cluster) async fn stand_in(&self, dir: Ino) -> Result<(), FsError> {
+    pub(super) async fn stand_in(&self, dir: Ino) -> Result<(), FsError> {
         if dir.rank() == self.rank() {
             let buried = self.inner.names.burials.is_held(&dir);
             return if buried {
@@ -314,11 +314,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if `ino` is `ancestor` or below it. No directory moves meanwhile: the caller
     /// has the permit.
-    pub(in crate::cluster) async fn is_within(
-        &self,
-        mut ino: Ino,
-        ancestor: Ino,
-    ) -> Result<bool, FsError> {
+    pub(super) async fn is_within(&self, mut ino: Ino, ancestor: Ino) -> Result<bool, FsError> {
         while ino != ancestor {
             match self.call(ino.rank(), peer::Whereabouts { ino }).await {
                 Ok(Some((parent, _))) => ino = parent,

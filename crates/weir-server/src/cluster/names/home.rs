@@ -229,12 +229,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Adds an entry of this server to a directory of any server.
-    pub(in crate::cluster) async fn enter(
-        &self,
-        dir: Ino,
-        name: &[u8],
-        child: Child,
-    ) -> Result<(), FsError> {
+    pub(super) async fn enter(&self, dir: Ino, name: &[u8], child: Child) -> Result<(), FsError> {
         loop {
             let tried = {
                 let _stand = self.inner.names.stands.hold(dir, self.token()).await;

@@ -12,7 +12,7 @@ const KNOWN_AGAIN_NS: i64 = 1_000_000_000;
 
 impl<'m, P: Platform> Node<'m, P> {
     /// The table of known names of other servers, to look up and to remove names.
-    pub(crate) fn known(&self) -> KnownNames<'m> {
+    pub(in crate::cluster) fn known(&self) -> KnownNames<'m> {
         KnownNames::new(self.open.hub, self.open.known)
     }
 

@@ -101,7 +101,7 @@ fn is_step(change: &NameChange) -> bool {
 
 impl Moves {
     /// Restores the state from the journal.
-    pub(in crate::cluster) fn take_up(&self, state: &mut journal::Cluster) {
+    pub(super) fn take_up(&self, state: &mut journal::Cluster) {
         let token = |(rank, number)| Token { rank, number };
         self.locked.replace(std::mem::take(&mut state.locked));
         let changes = std::mem::take(&mut state.changes).into_iter();
@@ -112,7 +112,7 @@ impl Moves {
     }
 
     /// Visits the state that the journal keeps.
-    pub(in crate::cluster) fn show(&self, visit: Visit<'_>) {
+    pub(super) fn show(&self, visit: Visit<'_>) {
         for ((dir, name), locked) in &*self.locked.borrow() {
             visit(&Item::Locked(*dir, name, locked.clone()));
         }

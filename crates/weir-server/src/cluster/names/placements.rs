@@ -78,13 +78,13 @@ impl Placements {
     }
 
     /// Forgets a directory that is gone.
-    pub(in crate::cluster) fn forget(&mut self, dir: Ino) {
+    pub(super) fn forget(&mut self, dir: Ino) {
         self.own.remove(&dir);
         self.known.remove(&dir);
     }
 
     /// Restores the state from the journal.
-    pub(in crate::cluster) fn take_up(&mut self, state: &mut journal::Cluster) {
+    pub(super) fn take_up(&mut self, state: &mut journal::Cluster) {
         self.own = std::mem::take(&mut state.placed);
         self.has_all = std::mem::take(&mut state.has_all);
     }
@@ -103,7 +103,7 @@ impl Placements {
     }
 
     /// Like [`Placements::show_own`], for the directories that have all their entries here.
-    pub(in crate::cluster) fn show_all_here(
+    pub(super) fn show_all_here(
         &self,
         from: SharedPlace,
         most: usize,

@@ -16,7 +16,7 @@ const PATH_BYTES: usize = 64 << 10;
 
 impl<P: Platform> Node<'_, P> {
     /// Joins the other servers, whose root directory is `root`.
-    pub(crate) fn join(&mut self, root: Ino) {
+    pub(in crate::cluster) fn join(&mut self, root: Ino) {
         self.names.stand_in_for_root(root);
     }
 
@@ -28,7 +28,7 @@ impl<P: Platform> Node<'_, P> {
         self.names.adopt_dir(dir).map_err(refusal)
     }
 
-    pub(in crate::cluster) fn passage(&self, dir: Ino) -> Option<Attr> {
+    pub(super) fn passage(&self, dir: Ino) -> Option<Attr> {
         self.names.passage(dir)
     }
 
@@ -89,7 +89,11 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    pub(crate) fn make(&mut self, op: &peer::Make, owner: Owner) -> Result<Ino, FsError> {
+    pub(in crate::cluster) fn make(
+        &mut self,
+        op: &peer::Make,
+        owner: Owner,
+    ) -> Result<Ino, FsError> {
         self.with_room(|node| {
             let (names, now_ns) = (&mut node.names, node.now_ns);
             match &op.what {
@@ -109,7 +113,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(Child { ino, kind })
     }
 
-    pub(crate) fn enter(&mut self, dir: Ino, name: &[u8], child: Child) -> Result<(), FsError> {
+    pub(super) fn enter(&mut self, dir: Ino, name: &[u8], child: Child) -> Result<(), FsError> {
         self.with_room(|node| {
             let Child { ino, kind } = child;
             node.names.enter(dir, name, ino, kind, node.now_ns)

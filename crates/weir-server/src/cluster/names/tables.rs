@@ -154,7 +154,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(())
     }
 
-    pub(crate) fn remove_dir(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
+    pub(super) fn remove_dir(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
         let gone = self
             .names
             .rmdir(parent, name, self.now_ns)
@@ -219,7 +219,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(())
     }
 
-    pub(crate) fn list(&self, op: &proto::Readdir) -> Result<Vec<Entry>, FsError> {
+    pub(in crate::cluster) fn list(&self, op: &proto::Readdir) -> Result<Vec<Entry>, FsError> {
         let most = (op.budget_bytes as usize).min(REPLY_BYTES - 64);
         let mut entries = Vec::new();
         let mut bytes = 0;
@@ -268,7 +268,7 @@ impl<P: Platform> Node<'_, P> {
         })
     }
 
-    pub(crate) fn walk(&self, components: &[Vec<u8>]) -> Result<Entry, FsError> {
+    pub(super) fn walk(&self, components: &[Vec<u8>]) -> Result<Entry, FsError> {
         let mut ino = self.names.root();
         for name in components {
             (ino, _) = self.names.lookup(ino, name).map_err(refusal)?;

@@ -93,7 +93,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// The deadline of the current operation; outside an operation, a while from now.
-    pub(in crate::cluster) fn deadline(&self) -> i64 {
+    pub(super) fn deadline(&self) -> i64 {
         let deadline = self.inner.peers.deadline.get();
         deadline.unwrap_or_else(|| self.now_ns().saturating_add(PATIENCE_NS))
     }

@@ -72,7 +72,7 @@ pub(in crate::cluster) struct Account {
 
 impl Account {
     /// Returns true if a session is needed to pay.
-    pub(in crate::cluster) fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.begin || self.len() > 0
     }
 
@@ -170,7 +170,7 @@ impl<P: Platform> Drop for Asking<P> {
 }
 
 impl<P: Platform> Cluster<P> {
-    pub(in crate::cluster) fn asking(&self, to: Rank) -> Asking<P> {
+    pub(super) fn asking(&self, to: Rank) -> Asking<P> {
         self.account(to, |account| account.asked += 1);
         Asking {
             cluster: self.clone(),
@@ -185,7 +185,7 @@ impl<P: Platform> Cluster<P> {
 
     /// The number of inodes and ranges owed to servers without a session, and the number of debts
     /// dropped.
-    pub(in crate::cluster) fn debts(&self) -> (u64, u64) {
+    pub(super) fn debts(&self) -> (u64, u64) {
         let mut sum = (0, 0);
         for rank in self.ranks().filter(|rank| *rank != self.rank()) {
             let (len, dropped) = self.account(rank, |account| (account.len(), account.dropped));

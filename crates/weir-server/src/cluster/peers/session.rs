@@ -327,11 +327,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Runs `act` on the account of a server.
-    pub(in crate::cluster) fn account<T>(
-        &self,
-        of: Rank,
-        act: impl FnOnce(&mut debts::Account) -> T,
-    ) -> T {
+    pub(super) fn account<T>(&self, of: Rank, act: impl FnOnce(&mut debts::Account) -> T) -> T {
         act(&mut self.inner.peers.sessions.borrow_mut().of(of).account)
     }
 
@@ -413,7 +409,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Begins a session of another server, which holds the files listed in `op`.
-    pub(in crate::cluster) fn begun(&self, from: Rank, op: peer::Begin) -> Vec<(Ino, u64)> {
+    pub(super) fn begun(&self, from: Rank, op: peer::Begin) -> Vec<(Ino, u64)> {
         self.drop_names_of(from);
         self.forget_steps(from, op.renames_since);
         let held: BTreeSet<Ino> = op.held.iter().map(|(ino, _)| *ino).collect();
@@ -626,7 +622,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Waits until a server is given up, or no time is left.
-    pub(in crate::cluster) async fn lost(&self, with: Rank) {
+    pub(super) async fn lost(&self, with: Rank) {
         let ended = self.told(with, |session| &mut session.on_end);
         let late = self.until(self.deadline());
         select(ended, Box::pin(late)).await;

@@ -45,7 +45,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Passes on a message of another server, and does what it says.
-    pub(in crate::cluster) async fn relay(&self, op: peer::Relay) -> Result<Told, FsError> {
+    pub(super) async fn relay(&self, op: peer::Relay) -> Result<Told, FsError> {
         if op.below.iter().any(|rank| rank.0 >= self.inner.servers) {
             return Err(FsError::Malformed);
         }

@@ -74,10 +74,7 @@ struct Watched<T> {
 }
 
 /// Wraps a read, so that it calls `told` first when it ends: with true if all bytes came.
-pub(in crate::cluster) fn watched<T>(
-    landing: Box<dyn bulk::Landing>,
-    told: T,
-) -> Box<dyn bulk::Landing>
+pub(super) fn watched<T>(landing: Box<dyn bulk::Landing>, told: T) -> Box<dyn bulk::Landing>
 where
     T: FnOnce(bool) + Send + 'static,
 {

@@ -111,7 +111,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Notes that a client could not write into a segment; other clients could not either. Returns
     /// false if the segment is not lent to this client.
-    pub(crate) fn refused(&mut self, id: ClientId, segment: SegmentId) -> bool {
+    pub(in crate::cluster) fn refused(&mut self, id: ClientId, segment: SegmentId) -> bool {
         let client = self.clients.get(id);
         let leases = client.into_iter().flat_map(|client| &client.leases);
         let held = leases.into_iter().any(|lease| lease.segment == segment);
@@ -144,7 +144,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The room for statvfs.
-    pub(crate) fn room(&self) -> FsStat {
+    pub(in crate::cluster) fn room(&self) -> FsStat {
         let tiers = self.segments.space.usage();
         let counts = self.names.counts();
         let capacity_bytes = tiers.iter().map(|tier| tier.budget_bytes).sum();
