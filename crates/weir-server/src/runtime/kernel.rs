@@ -8,7 +8,6 @@ use nix::fcntl::{fcntl, FcntlArg};
 use rustix::io::Errno;
 use rustix::process::{getrlimit, setrlimit, test_kill_process, Pid, Resource, Rlimit};
 use rustix::thread::{futex, membarrier, membarrier_query, MembarrierCommand, MembarrierQuery};
-use rustix::time::{clock_gettime, ClockId};
 use weir_core::node::ofd::lock_byte;
 use weir_core::node::region::{client_layout, SPECIAL};
 use weir_core::proto::{FsError, Landing};
@@ -148,14 +147,6 @@ pub fn has_barriers() -> bool {
 pub fn wake(word: &AtomicU32) {
     // This fails only for invalid addresses.
     let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
-}
-
-/// Nanoseconds since 1970.
-pub fn now_ns() -> i64 {
-    let now = clock_gettime(ClockId::Realtime);
-    now.tv_sec
-        .saturating_mul(1_000_000_000)
-        .saturating_add(now.tv_nsec)
 }
 
 /// Descriptors that a server needs besides those of its clients and of its connections with other

@@ -11,7 +11,7 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `regions` | making, mapping and removing shared memory |
-//! | `kernel` | the services of the kernel for the logic |
+//! | `kernel`, `clock` | the services of the kernel for the logic |
 //! | `recovery` | the journal, and taking over from a server that was killed |
 //! | `storage` | `weir-store`'s tiers as the logic's space |
 //! | `mailbox` | the queues between the two threads |
@@ -20,6 +20,7 @@
 //! | `reactor`, `missed` | the logic on it, with the fabric; servers that do not answer |
 
 mod admit;
+mod clock;
 mod connection;
 mod doors;
 mod ground;
@@ -51,8 +52,9 @@ use weir_store::pool::WarmPool;
 use crate::node::{Identity, Node, Visit};
 use crate::options::Options;
 use crate::rules::Rules;
+use clock::now_ns;
 use doors::Doors;
-use kernel::{now_ns, Kernel};
+use kernel::Kernel;
 use mailbox::{mailboxes, Rouser};
 pub use reactor::Several;
 use reactor::{Reactor, ServerParts};

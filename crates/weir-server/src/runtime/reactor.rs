@@ -25,7 +25,8 @@ use weir_fabric::{CallId, Event, Fabric, Libfabric, Membership, Message, PolledT
 use weir_store::slab::SlabId;
 use weir_store::slabmap::SlabMap;
 
-use super::kernel::{now_ns, Kernel};
+use super::clock::now_ns;
+use super::kernel::Kernel;
 use super::mailbox::{Rouser, Serial};
 use super::missed::Missed;
 use super::regions::Instance;

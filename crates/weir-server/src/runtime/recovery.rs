@@ -21,8 +21,9 @@ use weir_core::names::Shard;
 use weir_core::types::{ClientId, Rank};
 use weir_store::journal::{JournalFile, JOURNAL};
 
+use super::clock::now_ns;
 use super::doors::Doors;
-use super::kernel::{now_ns, Kernel};
+use super::kernel::Kernel;
 use super::regions::Instance;
 use super::storage::Storage;
 use super::{regions, ServerError};

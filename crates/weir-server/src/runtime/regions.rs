@@ -42,8 +42,8 @@ use weir_store::map::{create_sparse, open_shared, Access, MapError, Mapping, Reg
 use weir_store::shm::ShmRecord;
 use weir_store::slabmap::Window;
 
+use super::clock::now_ns;
 use super::ground::{Ground, Strip};
-use super::kernel::now_ns;
 use super::ServerError;
 use crate::frame::SOCKET;
 use crate::node::{ClientMemory, OpenRegion, Table};

@@ -21,8 +21,9 @@ use weir_core::node::region::{set_bits, Hub, SLEEPS_AT_BELL, SLEEPS_HERE};
 use weir_core::proto::{encode, ClientKind, ServerStatus, Welcome, NO_CLIENT, NO_ROOM};
 use weir_core::types::ClientId;
 
+use super::clock::now_ns;
 use super::doors::{Doors, Refusal};
-use super::kernel::{now_ns, Kernel};
+use super::kernel::Kernel;
 use super::mailbox::{Answer, Event, Serial, ServiceBox};
 use super::patience::Patience;
 use super::reactor::Reactor;
