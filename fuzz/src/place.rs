@@ -48,7 +48,7 @@ pub fn with_several(body: impl FnOnce(&mut Several)) {
         let pool = LocalPool::new();
         let spawner = pool.spawner();
         let spawn = move |task| spawner.spawn_local(task).expect("the pool lives");
-        let server = Cluster::new((Rank(0), SERVERS), tables.node, net, log, spawn);
+        let server = Cluster::new(Rank(0), SERVERS, tables.node, net, log, spawn);
         body(&mut Several {
             pool,
             server,

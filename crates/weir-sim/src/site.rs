@@ -231,7 +231,8 @@ impl Site {
         let group = world.executor.group();
         let spawner = world.executor.clone();
         let cluster = Cluster::new(
-            (params.rank, params.servers),
+            params.rank,
+            params.servers,
             Rc::clone(&node),
             Rc::new(others),
             Rc::new(Log(Rc::clone(&begin.machine.slabs))),

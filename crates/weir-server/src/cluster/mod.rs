@@ -144,7 +144,8 @@ struct Inner<P: Platform + 'static> {
 impl<P: Platform> Cluster<P> {
     /// A server of `servers`. `spawn` runs a future on the same thread.
     pub fn new(
-        (rank, servers): (Rank, u16),
+        rank: Rank,
+        servers: u16,
         node: Rc<RefCell<Node<'static, P>>>,
         net: Rc<dyn Net>,
         log: Rc<dyn LogBytes>,

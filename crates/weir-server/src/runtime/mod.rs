@@ -182,7 +182,7 @@ pub fn serve_as(
     let took_up = remains.is_some();
     let settled = instance.settle_in(took_up);
     let served =
-        settled.and_then(|()| serve_in(&instance, options, (whose, remains), several, ready));
+        settled.and_then(|()| serve_in(&instance, options, whose, remains, several, ready));
     // The remains of a killed server stay for another try.
     if served.is_ok() || !took_up {
         instance.remove();
@@ -216,10 +216,30 @@ fn tell_clients(hub: &Hub, options: &Options) {
         .store(u32::from(options.io_uring), Ordering::Relaxed);
 }
 
+/// The greeting of a client, without its number.
+fn welcome(instance: &Instance, options: &Options, whose: &Whose) -> Result<Welcome, ServerError> {
+    Ok(Welcome {
+        version: VERSION,
+        client: ClientId(0),
+        rank: whose.rank.0,
+        servers: whose.servers,
+        shm_dir: regions::text(instance.shm_dir())?,
+        storage_dirs: options
+            .storage
+            .iter()
+            .map(|dir| regions::text(&dir.path))
+            .collect::<Result<_, _>>()?,
+        prefix: options.prefix.clone(),
+        spin_us: options.spin_us,
+        fences: !kernel::has_barriers(),
+    })
+}
+
 fn serve_in(
     instance: &Instance,
     options: &Options,
-    (whose, remains): (Whose, Option<Remains>),
+    whose: Whose,
+    remains: Option<Remains>,
     several: Option<Several>,
     ready: impl FnOnce(),
 ) -> Result<ServerStatus, ServerError> {
@@ -236,9 +256,16 @@ fn serve_in(
     let doors = Arc::new(Doors::default());
     let fresh = remains.is_none();
     let (mut node, before) = if let Some(remains) = remains {
-        let tables = (open, options.max_clients);
-        let (node, before) =
-            recovery::take_up(instance, remains, identity, (space, &doors), tables)?;
+        let max_clients = options.max_clients;
+        let (node, before) = recovery::take_up(
+            instance,
+            remains,
+            identity,
+            space,
+            &doors,
+            open,
+            max_clients,
+        )?;
         (node, Some(before))
     } else {
         let names = instance.names(rank)?;
@@ -266,21 +293,7 @@ fn serve_in(
         Arc::clone(&doors),
         instance.placeholder()?,
     )?;
-    let welcome = Welcome {
-        version: VERSION,
-        client: ClientId(0),
-        rank: rank.0,
-        servers,
-        shm_dir: regions::text(instance.shm_dir())?,
-        storage_dirs: options
-            .storage
-            .iter()
-            .map(|dir| regions::text(&dir.path))
-            .collect::<Result<_, _>>()?,
-        prefix: options.prefix.clone(),
-        spin_us: options.spin_us,
-        fences: !kernel::has_barriers(),
-    };
+    let welcome = welcome(instance, options, &whose)?;
     tell_clients(open.hub, options);
     let deadline_ms = several.as_ref().map_or(0, Several::deadline_ms);
     open.hub.deadline_ms.store(deadline_ms, Ordering::Relaxed);
@@ -305,12 +318,13 @@ fn serve_in(
     let others = |visit: Visit<'_>| reactor.for_each_item(visit);
     recovery::begin_journal(instance, &mut node.borrow_mut(), &whose, &others)?;
     let mut service = Service::new(
-        (node, reactor, doors),
+        node,
+        reactor,
+        doors,
         open.hub,
         service_box,
         instance,
         welcome,
-        options.spin_us,
     );
     ready();
     let warmers =

@@ -281,8 +281,8 @@ impl Reactor {
                 let _ = spawner.spawn_local(task);
             }
         };
-        let ranks = (parts.rank, parts.servers);
-        let cluster = Cluster::new(ranks, node, net, Rc::new(log), spawn);
+        let (rank, servers) = (parts.rank, parts.servers);
+        let cluster = Cluster::new(rank, servers, node, net, Rc::new(log), spawn);
         Ok(Reactor {
             cluster,
             pool,

@@ -148,8 +148,10 @@ pub fn take_up(
     instance: &Instance,
     remains: Remains,
     identity: Identity,
-    (space, doors): (Storage, &Arc<Doors>),
-    (open, max_clients): (OpenRegion<'static>, usize),
+    space: Storage,
+    doors: &Arc<Doors>,
+    open: OpenRegion<'static>,
+    max_clients: usize,
 ) -> Result<(Node<'static, Kernel>, ClusterState), ServerError> {
     let begun = std::time::Instant::now();
     let Remains { replayed, path } = remains;

@@ -55,13 +55,15 @@ pub struct Service<'a> {
 impl<'a> Service<'a> {
     /// A service thread for `node`.
     pub fn new(
-        (node, reactor, doors): (Rc<RefCell<Node<'static, Kernel>>>, Reactor, Arc<Doors>),
+        node: Rc<RefCell<Node<'static, Kernel>>>,
+        reactor: Reactor,
+        doors: Arc<Doors>,
         hub: &'static Hub,
         mailbox: ServiceBox,
         instance: &'a Instance,
         welcome: Welcome,
-        spin_us: u32,
     ) -> Service<'a> {
+        let spin_us = welcome.spin_us;
         Service {
             node,
             reactor,

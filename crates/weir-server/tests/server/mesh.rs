@@ -168,7 +168,8 @@ impl Mesh {
             };
             let spawner = pool.spawner();
             let cluster = Cluster::new(
-                (rank, count),
+                rank,
+                count,
                 Rc::clone(&node),
                 Rc::new(net),
                 Rc::new(StoreLog(store.clone())),

@@ -406,8 +406,8 @@ impl World {
         let ServerTables { node, store, .. } = tables;
         let log = Rc::new(StoreLog(store.clone()));
         let refuse = |_| panic!("a server without others waits for nothing");
-        let ranks = (Rank(0), 1);
-        let cluster = Cluster::new(ranks, Rc::clone(&node), Rc::new(NoOthers), log, refuse);
+        let others = Rc::new(NoOthers);
+        let cluster = Cluster::new(Rank(0), 1, Rc::clone(&node), others, log, refuse);
         World {
             cluster,
             node,

@@ -91,7 +91,7 @@ impl<P: Platform> Cluster<P> {
             let local = self.local(ino).ok_or(FsError::Stale)?;
             let size = self.node(|node| node.attr_now(local))?.size;
             self.learn(ino, local, offset, size).await?;
-            if let Some(located) = self.answer(ino, local, (offset, wanted), size)? {
+            if let Some(located) = self.answer(ino, local, offset, wanted, size)? {
                 return Ok(located);
             }
         }
@@ -142,7 +142,8 @@ impl<P: Platform> Cluster<P> {
         &self,
         ino: Ino,
         local: Ino,
-        (offset, wanted): (u64, u64),
+        offset: u64,
+        wanted: u64,
         size: u64,
     ) -> Result<Option<Located>, FsError> {
         let maps = self.inner.extents.maps.borrow();
@@ -170,12 +171,12 @@ impl<P: Platform> Cluster<P> {
             offset
         };
         let mut base = Vec::new();
-        let mut upto = few_or_wanted((wanted, end_of_known), &mut base, |to, most, runs| {
+        let mut upto = few_or_wanted(wanted, end_of_known, &mut base, |to, most, runs| {
             map.index.runs_in(from, to, most, runs).hi
         });
         let mut over = Vec::new();
-        upto = few_or_wanted((wanted, upto), &mut over, |to, most, runs| {
-            self.node(|node| node.pending_runs(local, (from, to), most, runs))
+        upto = few_or_wanted(wanted, upto, &mut over, |to, most, runs| {
+            self.node(|node| node.pending_runs(local, from, to, most, runs))
         })
         .min(upto);
         let mut both = ExtentIndex::new();

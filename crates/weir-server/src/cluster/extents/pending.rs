@@ -57,7 +57,7 @@ impl<P: Platform> Node<'_, P> {
         });
         for run in &pending.runs {
             run.for_each_log_range(&mut |range| {
-                self.extents.given.add(range.slab, range.pos, range.len)
+                self.extents.given.add(range.slab, range.pos, range.len);
             });
         }
         Ok(pending)
@@ -76,7 +76,8 @@ impl<P: Platform> Node<'_, P> {
     pub(in crate::cluster) fn pending_runs(
         &mut self,
         local: Ino,
-        (from, to): (u64, u64),
+        from: u64,
+        to: u64,
         max: usize,
         out: &mut Vec<Run>,
     ) -> u64 {

@@ -205,7 +205,7 @@ impl<P: Platform> Cluster<P> {
         loop {
             let number = self.session_in_time(home).await?;
             let request = peer::request(as_cut());
-            if let Some(answer) = self.ask_within((home, number), &request, false).await? {
+            if let Some(answer) = self.ask_within(home, number, &request, false).await? {
                 return peer::reply::<peer::Published>(&answer.body);
             }
         }

@@ -47,10 +47,10 @@ impl<P: Platform> Node<'_, P> {
                 false => offset,
             };
             let wanted = offset.saturating_add(length.max(1));
-            let range = (wanted, MAX_OFFSET);
-            let known_to = few_or_wanted(range, &mut located.runs, |to, most, runs| {
-                index.runs_in(from, to, most, runs).hi
-            });
+            let known_to =
+                few_or_wanted(wanted, MAX_OFFSET, &mut located.runs, |to, most, runs| {
+                    index.runs_in(from, to, most, runs).hi
+                });
             located.known_from = from;
             if known_to < MAX_OFFSET {
                 located.known_to = known_to;
@@ -209,7 +209,8 @@ impl<P: Platform> Node<'_, P> {
 /// `end`, or if those do not reach `wanted`, [`MAX_RUNS`] up to there. Returns the offset up to
 /// which `out` has all runs.
 pub(crate) fn few_or_wanted(
-    (wanted, end): (u64, u64),
+    wanted: u64,
+    end: u64,
     out: &mut Vec<Run>,
     mut runs: impl FnMut(u64, usize, &mut Vec<Run>) -> u64,
 ) -> u64 {

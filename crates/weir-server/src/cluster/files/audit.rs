@@ -91,7 +91,7 @@ impl<P: Platform> Cluster<P> {
         };
         let attr = self.node(|node| node.attr_of(local))?;
         let mut runs = Vec::new();
-        self.node(|node| node.pending_runs(local, (op.from, op.to), usize::MAX, &mut runs));
+        self.node(|node| node.pending_runs(local, op.from, op.to, usize::MAX, &mut runs));
         runs.extend(self.in_flight(op.ino));
         let mut ranges = Vec::new();
         for run in &runs {

@@ -68,7 +68,7 @@ impl<P: Platform> Cluster<P> {
             dir,
             name: name.clone(),
         };
-        let asked = self.ask_home((dir, &name), NameUse::Existing, find).await;
+        let asked = self.ask_home(dir, &name, NameUse::Existing, find).await;
         let (mut found, home, session) = match asked {
             Err(FsError::NotFound) => return Ok(None),
             asked => asked?,
@@ -101,7 +101,7 @@ impl<P: Platform> Cluster<P> {
             dir,
             name: name.clone(),
         };
-        let found = self.call_home((dir, &name), NameUse::Existing, find);
+        let found = self.call_home(dir, &name, NameUse::Existing, find);
         let found = found.await?;
         if found.is_none() && self.has_all_entries(dir) {
             self.node(|node| node.known_to_keep().keep_all_here(dir));

@@ -361,7 +361,7 @@ impl<P: Platform> Cluster<P> {
         if let Some((child, then)) = self.at_last(home, end).await? {
             // The new one of two exchanged names is final already.
             return match locked.to {
-                Some(_) => self.leave_name(key, token, (child, then)).await,
+                Some(_) => self.leave_name(key, token, child, then).await,
                 None => Ok(()),
             };
         }
@@ -743,7 +743,7 @@ impl<P: Platform> Cluster<P> {
             number: op.token,
         };
         let key = (op.dir, op.name);
-        self.leave_name(&key, token, (op.was, op.then)).await
+        self.leave_name(&key, token, op.was, op.then).await
     }
 
     /// Makes the old name name `then`, unless that was done.
@@ -751,7 +751,8 @@ impl<P: Platform> Cluster<P> {
         &self,
         key: &Name,
         token: Token,
-        (was, then): (Child, Option<Child>),
+        was: Child,
+        then: Option<Child>,
     ) -> Result<(), FsError> {
         if self.locked_by(key, token).is_none() {
             return Ok(());

@@ -139,13 +139,14 @@ impl<P: Platform> Cluster<P> {
     /// and the number of the session. `NotFound` if the directory has no entry.
     pub(super) async fn ask_home<O: PeerOperation + Clone + 'static>(
         &self,
-        (dir, name): (Ino, &[u8]),
+        dir: Ino,
+        name: &[u8],
         name_use: NameUse,
         op: O,
     ) -> Result<(O::Reply, Rank, u64), FsError> {
         let mut refused = None;
         loop {
-            let home = self.find_home((dir, name), name_use, refused).await?;
+            let home = self.find_home(dir, name, name_use, refused).await?;
             let home = home.ok_or(FsError::NotFound)?;
             if refused == Some(home) {
                 self.pause_before_retry().await?;
@@ -163,18 +164,20 @@ impl<P: Platform> Cluster<P> {
     /// Like [`Cluster::ask_home`], but returns only the reply.
     pub(super) async fn call_home<O: PeerOperation + Clone + 'static>(
         &self,
-        name: (Ino, &[u8]),
+        dir: Ino,
+        name: &[u8],
         name_use: NameUse,
         op: O,
     ) -> Result<O::Reply, FsError> {
-        Ok(self.ask_home(name, name_use, op).await?.0)
+        Ok(self.ask_home(dir, name, name_use, op).await?.0)
     }
 
     /// The home of a name, as far as this server knows; `None` if an existing name is asked for and
     /// the directory has no entry. `refused` is a server that was wrongly taken for the home.
     pub(super) async fn find_home(
         &self,
-        (dir, name): (Ino, &[u8]),
+        dir: Ino,
+        name: &[u8],
         name_use: NameUse,
         refused: Option<Home>,
     ) -> Result<Option<Home>, FsError> {

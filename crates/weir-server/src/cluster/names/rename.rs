@@ -86,13 +86,14 @@ impl<P: Platform> Cluster<P> {
                 (Some(_), _) => Ok(()),
             };
         }
-        let from = self.seat((from, op.name), NameUse::Existing, None).await?;
-        let to = self.seat((to, op.new_name), NameUse::New, None).await?;
+        let from = self.seat(from, op.name, NameUse::Existing, None).await?;
+        let to = self.seat(to, op.new_name, NameUse::New, None).await?;
         let token = self.token();
         let act = self.rename_seats(
             op.parent != op.new_parent,
             op.flags,
-            (from, to),
+            from,
+            to,
             token,
             &outcome,
         );
@@ -103,7 +104,8 @@ impl<P: Platform> Cluster<P> {
         &self,
         elsewhere: bool,
         flags: u32,
-        (mut from, mut to): (Seat, Seat),
+        mut from: Seat,
+        mut to: Seat,
         token: Token,
         outcome: &Outcome,
     ) -> Result<(), FsError> {
@@ -126,8 +128,8 @@ impl<P: Platform> Cluster<P> {
                 }
             }
             if done.is_ok() {
-                let how = (flags, permit);
-                done = self.rename_locked(&from, &to, how, token, outcome).await;
+                let renamed = self.rename_locked(&from, &to, flags, permit, token, outcome);
+                done = renamed.await;
                 if done == Err(FsError::WouldBlock) {
                     continue;
                 }
@@ -161,11 +163,12 @@ impl<P: Platform> Cluster<P> {
 
     async fn seat(
         &self,
-        (dir, name): (Ino, Vec<u8>),
+        dir: Ino,
+        name: Vec<u8>,
         name_use: NameUse,
         refused: Option<Home>,
     ) -> Result<Seat, FsError> {
-        let home = self.find_home((dir, &name), name_use, refused).await?;
+        let home = self.find_home(dir, &name, name_use, refused).await?;
         Ok(Seat {
             home: home.ok_or(FsError::NotFound)?,
             dir,
@@ -178,8 +181,8 @@ impl<P: Platform> Cluster<P> {
     async fn seat_again(&self, seat: &mut Seat, name_use: NameUse) -> Result<(), FsError> {
         if seat.refused.get() {
             let refused = Some(seat.home);
-            let name = (seat.dir, seat.name.clone());
-            *seat = self.seat(name, name_use, refused).await?;
+            let name = seat.name.clone();
+            *seat = self.seat(seat.dir, name, name_use, refused).await?;
             if refused == Some(seat.home) {
                 self.pause_before_retry().await?;
             }
@@ -192,7 +195,7 @@ impl<P: Platform> Cluster<P> {
             dir,
             name: name.to_vec(),
         };
-        match self.call_home((dir, name), NameUse::Existing, find).await {
+        match self.call_home(dir, name, NameUse::Existing, find).await {
             Err(FsError::NotFound) => Ok(None),
             found => found,
         }
@@ -214,7 +217,8 @@ impl<P: Platform> Cluster<P> {
         &self,
         from: &Seat,
         to: &Seat,
-        (flags, permit): (u32, Option<u64>),
+        flags: u32,
+        permit: Option<u64>,
         token: Token,
         outcome: &Outcome,
     ) -> Result<(), FsError> {
@@ -267,7 +271,7 @@ impl<P: Platform> Cluster<P> {
                     token,
                     left: &left,
                     permit,
-                    outcome: &self.when_late([from, to], (&source, flags), token, outcome),
+                    outcome: &self.when_late([from, to], &source, flags, token, outcome),
                 };
                 self.rename_found(what, flags == NOREPLACE).await
             }
@@ -283,7 +287,8 @@ impl<P: Platform> Cluster<P> {
     fn when_late(
         &self,
         names: [&Seat; 2],
-        (source, flags): (&Child, u32),
+        source: &Child,
+        flags: u32,
         token: Token,
         outcome: &Outcome,
     ) -> Outcome {
@@ -376,8 +381,8 @@ impl<P: Platform> Cluster<P> {
             }
             added => added?,
         };
-        let change = (what.target, Some(what.source));
-        if let Err(error) = self.assign(what, what.to, change).await {
+        let (was, child) = (what.target, Some(what.source));
+        if let Err(error) = self.assign(what, what.to, was, child).await {
             self.owe(ino.rank(), Debt::Link(ino)).await;
             return Err(error);
         }
@@ -386,8 +391,8 @@ impl<P: Platform> Cluster<P> {
             self.owe(ino.rank(), Debt::Link(ino)).await;
         }
         // If the old name is another's by now, the file keeps both names that it has got.
-        let taken = (Some(what.source), None);
-        self.assign(what, what.from, taken).await?;
+        let was = Some(what.source);
+        self.assign(what, what.from, was, None).await?;
         self.owe(ino.rank(), Debt::Link(ino)).await;
         Ok(())
     }
@@ -494,7 +499,8 @@ impl<P: Platform> Cluster<P> {
         &self,
         what: &Renaming<'_>,
         seat: &Seat,
-        (was, child): (Option<Child>, Option<Child>),
+        was: Option<Child>,
+        child: Option<Child>,
     ) -> Result<(), FsError> {
         let assign = peer::Assign {
             dir: seat.dir,

@@ -50,7 +50,7 @@ impl<P: Platform> Cluster<P> {
             return self.node(|node| node.make(&make, owner));
         }
         let (dir, name) = (make.dir, make.name.clone());
-        let made = self.call_home((dir, &name), NameUse::New, make).await?;
+        let made = self.call_home(dir, &name, NameUse::New, make).await?;
         Ok(made.child.ino)
     }
 
@@ -66,7 +66,7 @@ impl<P: Platform> Cluster<P> {
             dir,
             name: name.clone(),
         };
-        let asked = self.call_home((dir, &name), NameUse::Existing, removal);
+        let asked = self.call_home(dir, &name, NameUse::Existing, removal);
         if let Some(unnamed) = asked.await? {
             self.lost_its_name(unnamed).await;
         }
@@ -82,8 +82,7 @@ impl<P: Platform> Cluster<P> {
             dir,
             name: name.clone(),
         };
-        self.call_home((dir, &name), NameUse::Existing, removal)
-            .await
+        self.call_home(dir, &name, NameUse::Existing, removal).await
     }
 
     pub(in crate::cluster) async fn create_file(
@@ -110,7 +109,7 @@ impl<P: Platform> Cluster<P> {
         let asked_ns = self.now_ns();
         let revocations = self.revocations();
         let news = self.inner.files.news();
-        let made = self.ask_home((dir, &op.name), NameUse::New, make).await?;
+        let made = self.ask_home(dir, &op.name, NameUse::New, make).await?;
         let (made, home, session) = made;
         if made.new && made.child.ino.rank() == self.rank() {
             self.add_writer(made.child.ino, self.rank()).await;
@@ -235,7 +234,7 @@ impl<P: Platform> Cluster<P> {
             dir,
             name: name.clone(),
         };
-        self.call_home((dir, &name), NameUse::New, link).await
+        self.call_home(dir, &name, NameUse::New, link).await
     }
 
     pub(in crate::cluster) async fn set_attributes(

@@ -269,7 +269,7 @@ impl<P: Platform> Cluster<P> {
         let request = peer::request(op);
         loop {
             let number = self.begin_session(to).await?;
-            let done = match self.ask_within((to, number), &request, true).await {
+            let done = match self.ask_within(to, number, &request, true).await {
                 Ok(None) => continue,
                 Ok(Some(answer)) => peer::reply::<O>(&answer.body),
                 // The server was restarted after it had been asked: it may have acted.

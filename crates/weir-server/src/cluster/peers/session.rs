@@ -452,7 +452,7 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<(Answer, u64), FsError> {
         loop {
             let number = self.session_in_time(to).await?;
-            if let Some(answer) = self.ask_within((to, number), &request, false).await? {
+            if let Some(answer) = self.ask_within(to, number, &request, false).await? {
                 return Ok((answer, number));
             }
         }
@@ -461,7 +461,8 @@ impl<P: Platform> Cluster<P> {
     /// Asks within one session; `None` if it has ended, and nothing was done.
     pub(in crate::cluster) async fn ask_within(
         &self,
-        (to, number): (Rank, u64),
+        to: Rank,
+        number: u64,
         request: &[u8],
         surely: bool,
     ) -> Result<Option<Answer>, FsError> {
@@ -530,7 +531,7 @@ impl<P: Platform> Cluster<P> {
                 self.next_session(to).await;
                 continue;
             };
-            if let Some(answer) = self.ask_within((to, number), &request, true).await.ok()? {
+            if let Some(answer) = self.ask_within(to, number, &request, true).await.ok()? {
                 return Some(peer::reply::<O>(&answer.body));
             }
         }

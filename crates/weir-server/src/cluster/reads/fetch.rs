@@ -174,7 +174,7 @@ impl<P: Platform> Cluster<P> {
         }
         let (ahead, keep) = (op.ahead, self.laminated_here(op.ino));
         let reads = op.reads.into_iter();
-        let reads = reads.map(|ranges| self.checked(ranges, ahead, (op.ino, keep)));
+        let reads = reads.map(|ranges| self.checked(ranges, ahead, op.ino, keep));
         let reads: Vec<Read> = reads.collect::<Result<_, _>>()?;
         loop {
             let client = self.node(|node| node.memory_of(id));
@@ -213,7 +213,8 @@ impl<P: Platform> Cluster<P> {
         &self,
         ranges: Vec<LogRange>,
         ahead: bool,
-        (ino, keep): (Ino, Option<Ino>),
+        ino: Ino,
+        keep: Option<Ino>,
     ) -> Result<Read, FsError> {
         let to = ranges.first().ok_or(FsError::Malformed)?.rank;
         let bytes = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add);
@@ -461,13 +462,12 @@ fn give_back<M: ClientMemory>(
 }
 
 fn end<M>(lent: &Lent<M>, pool: &mut Pool, kept: &mut Kept) {
-    let place = (lent.at, lent.len);
     let keeps = match &lent.what {
         What::Kept(entry) => return kept.release(*entry),
         What::ToKeep { ino, ranges, whole } if whole.load(Ordering::Acquire) => {
             let most = pool.bytes() as u64 / KEPT_SHARE;
             while kept.bytes() + u64::from(lent.len) > most && let_go(pool, kept) {}
-            kept.bytes() + u64::from(lent.len) <= most && kept.keep(*ino, ranges, place)
+            kept.bytes() + u64::from(lent.len) <= most && kept.keep(*ino, ranges, lent.at, lent.len)
         }
         _ => false,
     };

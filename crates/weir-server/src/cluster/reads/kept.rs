@@ -89,7 +89,7 @@ impl Kept {
 
     /// Keeps the `len` bytes at `at` of the pool, which are those of a read; false if they are kept
     /// already.
-    pub fn keep(&mut self, ino: Ino, ranges: &[LogRange], (at, len): (u32, u32)) -> bool {
+    pub fn keep(&mut self, ino: Ino, ranges: &[LogRange], at: u32, len: u32) -> bool {
         let ranges = merged(ranges);
         let Some(key) = ranges.first().map(|first| key_of(ino, first)) else {
             return false;
@@ -178,15 +178,15 @@ mod tests {
     #[test]
     fn what_is_kept_is_found_whole_or_in_part_and_for_its_file_only() {
         let mut kept = Kept::default();
-        assert!(kept.keep(FILE, &[range(100, 50), range(150, 50)], (4096, 100)));
-        assert!(!kept.keep(FILE, &[range(100, 10)], (0, 10)), "it is there");
+        assert!(kept.keep(FILE, &[range(100, 50), range(150, 50)], 4096, 100));
+        assert!(!kept.keep(FILE, &[range(100, 10)], 0, 10), "it is there");
         let found = |kept: &mut Kept, ino, ranges: &[LogRange]| kept.find(ino, ranges).map(|f| f.1);
         assert_eq!(found(&mut kept, FILE, &[range(100, 100)]), Some(4096));
         assert_eq!(found(&mut kept, FILE, &[range(130, 60)]), Some(4126));
         assert_eq!(found(&mut kept, FILE, &[range(130, 71)]), None);
         assert_eq!(found(&mut kept, FILE, &[range(99, 5)]), None);
         assert_eq!(found(&mut kept, OTHER, &[range(100, 100)]), None);
-        assert!(kept.keep(FILE, &[range(500, 8), range(900, 8)], (0, 16)));
+        assert!(kept.keep(FILE, &[range(500, 8), range(900, 8)], 0, 16));
         let two = [range(500, 8), range(900, 8)];
         assert_eq!(found(&mut kept, FILE, &two), Some(0));
         assert_eq!(found(&mut kept, FILE, &two[..1]), None, "left out");
@@ -197,7 +197,7 @@ mod tests {
     fn what_was_not_used_for_longest_goes_first_and_what_is_used_stays() {
         let mut kept = Kept::default();
         for at in 0..4_u32 {
-            assert!(kept.keep(FILE, &[range(u64::from(at) * 100, 10)], (at, 10)));
+            assert!(kept.keep(FILE, &[range(u64::from(at) * 100, 10)], at, 10));
         }
         let (first, _) = kept.find(FILE, &[range(0, 10)]).unwrap();
         let (second, _) = kept.find(FILE, &[range(100, 10)]).unwrap();
