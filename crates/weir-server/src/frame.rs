@@ -25,7 +25,7 @@ pub fn frame(message: &[u8]) -> Vec<u8> {
 }
 
 /// Takes the first whole frame out of the received bytes.
-pub fn take(received: &mut Vec<u8>, max: usize) -> Result<Option<Vec<u8>>, TooLong> {
+pub fn take_frame(received: &mut Vec<u8>, max: usize) -> Result<Option<Vec<u8>>, TooLong> {
     let Some(head) = received.first_chunk::<4>() else {
         return Ok(None);
     };
@@ -53,9 +53,9 @@ mod tests {
         let mut out = Vec::new();
         for byte in bytes {
             received.push(byte);
-            out.extend(take(&mut received, 10).unwrap());
+            out.extend(take_frame(&mut received, 10).unwrap());
         }
         assert_eq!(out, [b"one".to_vec(), vec![], b"three".to_vec()]);
-        assert_eq!(take(&mut frame(&[0; 11]), 10), Err(TooLong(11)));
+        assert_eq!(take_frame(&mut frame(&[0; 11]), 10), Err(TooLong(11)));
     }
 }

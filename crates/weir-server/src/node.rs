@@ -5,6 +5,6 @@ pub(crate) use crate::cluster::{
     few_or_wanted, Family, LockHolder as Owner, Wish, FEW_RUNS, MAX_RUNS, UNLOCK,
 };
 pub use crate::cluster::{
-    stop_clients, Accounts, ClientMemory, Found, Identity, Journal, Node, OpenRegion, Platform,
-    RecoverError, SharedPlace, ShowShared, Space, Table, Visit,
+    stop_clients, Accounts, ClientMemory, Identity, Journal, Node, OpenRegion, Platform,
+    RecoverError, RecoveredCounts, ShowShared, SnapshotPosition, Space, Table, Visit,
 };

@@ -18,7 +18,7 @@ use weir_fabric::sim::rng::SeededRng;
 use weir_fabric::sim::{Network, SimulatedEndpoint};
 use weir_fabric::{CallId, Event, Fabric, Message};
 use weir_server::cluster::{Answer, Cluster, Lost, Net};
-use weir_server::node::{stop_clients, Found, Identity, Node, OpenRegion, Visit};
+use weir_server::node::{stop_clients, Identity, Node, OpenRegion, RecoveredCounts, Visit};
 use weir_server::rules::Rules;
 use weir_store::slabmap::Window;
 
@@ -183,7 +183,7 @@ impl Site {
         before: &Site,
         kills_at_restart: u32,
         world: SiteEnvironment<'_>,
-    ) -> (Rc<Site>, Found) {
+    ) -> (Rc<Site>, RecoveredCounts) {
         assert!(!before.lives(), "one life at a time");
         for _ in 0..kills_at_restart {
             drop(before.come_after());
@@ -192,7 +192,7 @@ impl Site {
         (Site::live(before.params, beginning, world), found)
     }
 
-    fn come_after(&self) -> (StartState, Found) {
+    fn come_after(&self) -> (StartState, RecoveredCounts) {
         let before = self;
         let (params, machine) = (before.params, Rc::clone(&before.machine));
         let mut state = SimJournal::read(&machine).state;

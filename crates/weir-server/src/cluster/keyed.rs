@@ -20,11 +20,11 @@ pub struct Token {
 /// Locks by key. A key whose lock is free takes no memory.
 #[derive(Debug)]
 pub struct Keyed<K> {
-    held: RefCell<HashMap<K, Held>>,
+    held: RefCell<HashMap<K, KeyHolder>>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct KeyHolder {
     by: Token,
     /// The holder that gets it back from `by`.
     lent_by: Option<Token>,
@@ -33,9 +33,9 @@ struct Held {
     waiting: VecDeque<(Token, oneshot::Sender<()>)>,
 }
 
-impl Held {
-    fn by(token: Token) -> Held {
-        Held {
+impl KeyHolder {
+    fn by(token: Token) -> KeyHolder {
+        KeyHolder {
             by: token,
             lent_by: None,
             stuck: false,
@@ -104,7 +104,7 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
             let mut held = self.held.borrow_mut();
             match held.get_mut(&key) {
                 None => {
-                    held.insert(key, Held::by(token));
+                    held.insert(key, KeyHolder::by(token));
                     return true;
                 }
                 Some(held) if held.by == token => return true,
@@ -121,11 +121,11 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
 
     /// Takes a free lock without waiting, for a task that soon asks for it with the same token.
     /// Returns false if the lock is held.
-    pub fn take(&self, key: K, token: Token) -> bool {
+    pub fn take_free(&self, key: K, token: Token) -> bool {
         let mut held = self.held.borrow_mut();
         let free = !held.contains_key(&key);
         if free {
-            held.insert(key, Held::by(token));
+            held.insert(key, KeyHolder::by(token));
         }
         free
     }

@@ -78,13 +78,13 @@ use peers::session::Admitted;
 
 pub(crate) use extents::ranges::{few_or_wanted, FEW_RUNS, MAX_RUNS};
 pub use journal::commit::{Journal, ShowShared};
-pub use journal::recover::{stop_clients, Found};
+pub use journal::recover::{stop_clients, RecoveredCounts};
 pub(crate) use locks::table::{Family, Owner as LockHolder, Wish, UNLOCK};
 pub use memory::{ClientMemory, OpenRegion};
 pub use net::{Answer, LogBytes, Lost, Net, NoOthers};
 pub use peers::session::enclose;
 pub use platform::{Accounts, Identity, Platform, RecoverError, Space, Table};
-pub use snapshot::{SharedPlace, Visit};
+pub use snapshot::{SnapshotPosition, Visit};
 
 /// The tables of this server. All rooms look at inodes in `names`, a type with private fields of its
 /// own; the other tables are private to their rooms.
@@ -176,7 +176,7 @@ impl<P: Platform> Cluster<P> {
     /// Serves a request of another server.
     pub async fn handle(&self, from: Rank, request: &[u8]) -> Answer {
         let bulk = Rc::new(RefCell::new(Vec::new()));
-        let handler = peers::handler::Asked {
+        let handler = peers::handler::PeerCall {
             cluster: self,
             bulk: Rc::clone(&bulk),
         };
@@ -400,7 +400,7 @@ impl<P: Platform> Cluster<P> {
     fn do_here<O: PeerOperation + 'static>(&self, op: O) -> LocalBoxFuture<'_, Replied<O>> {
         Box::pin(async move {
             let bulk = Rc::new(RefCell::new(Vec::new()));
-            let handler = peers::handler::Asked {
+            let handler = peers::handler::PeerCall {
                 cluster: self,
                 bulk: Rc::clone(&bulk),
             };

@@ -8,7 +8,7 @@ pub type Visit<'v> = &'v mut dyn FnMut(&Item<'_>);
 
 /// The position of a snapshot in the tables that servers share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SharedPlace {
+pub struct SnapshotPosition {
     /// The number of the table.
     pub table: u8,
     /// The inode in the table.
@@ -17,10 +17,10 @@ pub struct SharedPlace {
     pub offset: u64,
 }
 
-impl SharedPlace {
+impl SnapshotPosition {
     /// The beginning of a table.
-    pub const fn of(table: u8) -> SharedPlace {
-        SharedPlace {
+    pub const fn beginning_of(table: u8) -> SnapshotPosition {
+        SnapshotPosition {
             table,
             ino: Ino::NONE,
             offset: 0,
@@ -31,12 +31,13 @@ impl SharedPlace {
 /// Shows the entries of one step, from the position on. Returns the beginning of the next step.
 pub(super) fn show_from<'t, T>(
     mut all: impl Iterator<Item = (&'t Ino, T)>,
-    from: SharedPlace,
+    from: SnapshotPosition,
     most: usize,
     mut show: impl FnMut(&Ino, T),
-) -> Option<SharedPlace> {
+) -> Option<SnapshotPosition> {
     for (ino, entry) in all.by_ref().take(most) {
         show(ino, entry);
     }
-    all.next().map(|(ino, _)| SharedPlace { ino: *ino, ..from })
+    all.next()
+        .map(|(ino, _)| SnapshotPosition { ino: *ino, ..from })
 }

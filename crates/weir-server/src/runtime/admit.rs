@@ -21,16 +21,16 @@ use crate::frame::SOCKET;
 
 /// The directories of a server's instance.
 #[derive(Clone, Debug)]
-pub struct Dirs {
+pub struct InstanceDirs {
     run: PathBuf,
     shm: PathBuf,
     storage: Vec<PathBuf>,
 }
 
-impl Dirs {
+impl InstanceDirs {
     /// The directories of an instance.
-    pub fn of(instance: &Instance) -> Dirs {
-        Dirs {
+    pub fn of_instance(instance: &Instance) -> InstanceDirs {
+        InstanceDirs {
             run: instance.run_dir().to_owned(),
             shm: instance.shm_dir().to_owned(),
             storage: instance.storage_dirs().to_vec(),

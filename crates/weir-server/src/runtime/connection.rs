@@ -31,7 +31,7 @@ pub enum Peer {
 
 /// A received message.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum ReceivedMessage {
     /// It is a client.
     Client(ClientKind),
     /// It is a tool.
@@ -44,7 +44,7 @@ pub enum Heard {
 
 /// The reason why a connection ends: the other side has gone, or sends nonsense.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
+pub enum ConnectionEnd {
     /// Closed, or broken.
     Gone,
     /// It sent an invalid message.
@@ -104,53 +104,54 @@ impl Connection {
     }
 
     /// Reads the available bytes. Returns the whole messages among them.
-    pub fn receive(&mut self) -> Result<Vec<Heard>, End> {
+    pub fn receive(&mut self) -> Result<Vec<ReceivedMessage>, ConnectionEnd> {
         let mut buffer = [0; 4096];
         let mut heard = Vec::new();
         loop {
             match recv(self.socket.as_fd(), &mut buffer, RecvFlags::empty()) {
-                Ok((0, _)) => return Err(End::Gone),
+                Ok((0, _)) => return Err(ConnectionEnd::Gone),
                 Ok((n, _)) => self.received.extend_from_slice(&buffer[..n]),
                 Err(Errno::AGAIN) => return Ok(heard),
                 Err(Errno::INTR) => {}
-                Err(_) => return Err(End::Gone),
+                Err(_) => return Err(ConnectionEnd::Gone),
             }
-            while let Some(message) =
-                frame::take(&mut self.received, MAX_REQUEST).map_err(|_| End::Garbled)?
+            while let Some(message) = frame::take_frame(&mut self.received, MAX_REQUEST)
+                .map_err(|_| ConnectionEnd::Garbled)?
             {
                 heard.push(self.understand(message)?);
             }
         }
     }
 
-    fn understand(&mut self, message: Vec<u8>) -> Result<Heard, End> {
+    fn understand(&mut self, message: Vec<u8>) -> Result<ReceivedMessage, ConnectionEnd> {
         match self.peer {
-            Peer::Tool => return Ok(Heard::Request(message)),
-            Peer::Client => return Err(End::Garbled),
+            Peer::Tool => return Ok(ReceivedMessage::Request(message)),
+            Peer::Client => return Err(ConnectionEnd::Garbled),
             Peer::Unknown => {}
         }
         // Of another version, only this part of the first message is known.
-        let (version, _) = postcard::take_from_bytes::<u32>(&message).map_err(|_| End::Garbled)?;
+        let (version, _) =
+            postcard::take_from_bytes::<u32>(&message).map_err(|_| ConnectionEnd::Garbled)?;
         if version != VERSION {
-            return Ok(Heard::OtherVersion);
+            return Ok(ReceivedMessage::OtherVersion);
         }
-        let hello: Hello = postcard::from_bytes(&message).map_err(|_| End::Garbled)?;
+        let hello: Hello = postcard::from_bytes(&message).map_err(|_| ConnectionEnd::Garbled)?;
         match hello.role {
             Role::Client(kind) => {
                 self.peer = Peer::Client;
-                Ok(Heard::Client(kind))
+                Ok(ReceivedMessage::Client(kind))
             }
             Role::Control => {
                 self.peer = Peer::Tool;
-                Ok(Heard::Tool)
+                Ok(ReceivedMessage::Tool)
             }
         }
     }
 
     /// Sends a message, now or when the other side has room.
-    pub fn send(&mut self, message: &[u8]) -> Result<(), End> {
+    pub fn send(&mut self, message: &[u8]) -> Result<(), ConnectionEnd> {
         if self.pending.len() + message.len() > MAX_PENDING {
-            return Err(End::Gone);
+            return Err(ConnectionEnd::Gone);
         }
         self.pending.extend(frame::frame(message));
         self.flush()
@@ -162,7 +163,7 @@ impl Connection {
     }
 
     /// Sends as many bytes as the other side has room for.
-    pub fn flush(&mut self) -> Result<(), End> {
+    pub fn flush(&mut self) -> Result<(), ConnectionEnd> {
         while !self.pending.is_empty() {
             let sent = match &self.gift {
                 Some(gift) => send_with(self.socket.as_fd(), &self.pending, gift.given.as_fd()),
@@ -175,7 +176,7 @@ impl Connection {
                 }
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
-                Err(_) => return Err(End::Gone),
+                Err(_) => return Err(ConnectionEnd::Gone),
             }
         }
         Ok(())

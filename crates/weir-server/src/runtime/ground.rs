@@ -20,7 +20,7 @@ use crate::node::Table;
 
 /// A table in a region.
 #[derive(Clone, Copy, Debug)]
-pub struct Strip {
+pub struct TableLayout {
     /// Its beginning, bytes.
     pub at: u64,
     /// The size of an entry, bytes.
@@ -31,17 +31,17 @@ pub struct Strip {
 
 /// A region and the positions of its tables.
 #[derive(Debug)]
-pub struct Ground {
+pub struct SparseRegion {
     path: PathBuf,
     memory: Present,
-    tables: Vec<(Table, Strip, Cell<usize>)>,
+    tables: Vec<(Table, TableLayout, Cell<usize>)>,
     /// True if the lack of room was logged, and there was no room since.
     said: Cell<bool>,
 }
 
-impl Ground {
+impl SparseRegion {
     /// The region in the file `path`, with these tables.
-    pub fn of(path: &Path, tables: &[(Table, Strip)]) -> Result<Ground, ServerError> {
+    pub fn open(path: &Path, tables: &[(Table, TableLayout)]) -> Result<SparseRegion, ServerError> {
         let failed = |error: MapError| ServerError::Map {
             path: path.to_owned(),
             error,
@@ -49,8 +49,8 @@ impl Ground {
         let file = open_shared(CWD, path.as_os_str().as_bytes(), Access::ReadWrite);
         let file = file.map_err(failed)?;
         let len = file_bytes(&file).map_err(failed)?;
-        let table = |(table, strip): &(Table, Strip)| (*table, *strip, Cell::new(0));
-        Ok(Ground {
+        let table = |(table, strip): &(Table, TableLayout)| (*table, *strip, Cell::new(0));
+        Ok(SparseRegion {
             path: path.to_owned(),
             memory: Present::new(file, len),
             tables: tables.iter().map(table).collect(),

@@ -15,9 +15,9 @@ use weir_core::types::{ClientId, Ino};
 use weir_fabric::bulk;
 use weir_store::slabmap::Window;
 
-use super::admit::Dirs;
-use super::doors::Doors;
-use super::ground::Ground;
+use super::admit::InstanceDirs;
+use super::ground::SparseRegion;
+use super::refusals::ConnectionRefusals;
 use super::regions::{client_file, ClientRegion, Instance, Placeholder};
 use super::storage::Storage;
 use super::ServerError;
@@ -34,22 +34,25 @@ pub struct Kernel {
     /// The directory of the clients' regions.
     shm_dir: PathBuf,
     /// Memory behind the tables.
-    grounds: Vec<Ground>,
-    doors: Arc<Doors>,
-    dirs: Dirs,
+    grounds: Vec<SparseRegion>,
+    refusals: Arc<ConnectionRefusals>,
+    dirs: InstanceDirs,
 }
 
 impl Kernel {
     /// Opens the parts of an instance that the kernel needs.
-    pub fn new(instance: &Instance, doors: Arc<Doors>) -> Result<Kernel, ServerError> {
+    pub fn new(
+        instance: &Instance,
+        refusals: Arc<ConnectionRefusals>,
+    ) -> Result<Kernel, ServerError> {
         let pool = instance.pool()?;
         Ok(Kernel {
             placeholder: instance.placeholder()?,
             pool,
             shm_dir: instance.shm_dir().to_owned(),
             grounds: instance.grounds(pool.len())?,
-            doors,
-            dirs: Dirs::of(instance),
+            refusals,
+            dirs: InstanceDirs::of_instance(instance),
         })
     }
 }
@@ -68,7 +71,7 @@ impl Platform for Kernel {
     }
 
     fn lay_channels(&self, client: ClientId) -> bool {
-        let ground = Ground::of(&self.shm_dir.join(client_file(client)), &[]);
+        let ground = SparseRegion::open(&self.shm_dir.join(client_file(client)), &[]);
         let bytes = client_layout().bytes as u64;
         ground.and_then(|ground| ground.lay(0, bytes)).is_ok()
     }
@@ -95,7 +98,7 @@ impl Platform for Kernel {
     }
 
     fn refused(&self) -> Vec<(String, u64)> {
-        self.doors.counts()
+        self.refusals.counts()
     }
 
     fn remove_special(&self, ino: Ino) {

@@ -61,7 +61,7 @@ impl Missed {
 
     /// Wraps a read from a server, so that its result is noted.
     pub fn watch(self: &Arc<Self>, rank: Rank, landing: Box<dyn Landing>) -> Box<dyn Landing> {
-        Box::new(Watched {
+        Box::new(WatchedServer {
             landing,
             rank,
             missed: Arc::clone(self),
@@ -84,13 +84,13 @@ impl Missed {
 }
 
 /// A landing that notes its result.
-struct Watched {
+struct WatchedServer {
     landing: Box<dyn Landing>,
     rank: Rank,
     missed: Arc<Missed>,
 }
 
-impl Landing for Watched {
+impl Landing for WatchedServer {
     fn receive(&mut self, from: BorrowedFd<'_>, at: usize, most: usize) -> io::Result<usize> {
         self.landing.receive(from, at, most)
     }

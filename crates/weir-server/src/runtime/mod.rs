@@ -15,14 +15,13 @@
 //! | `recovery` | the journal, and taking over from a server that was killed |
 //! | `storage` | `weir-store`'s tiers as the logic's space |
 //! | `mailbox` | the queues between the two threads |
-//! | `poller`, `connection`, `doors` | the socket's thread; refused connections |
+//! | `poller`, `connection`, `refusals` | the socket's thread; refused connections |
 //! | `service` | the service thread |
 //! | `reactor`, `missed` | the logic on it, with the fabric; servers that do not answer |
 
 mod admit;
 mod clock;
 mod connection;
-mod doors;
 mod ground;
 mod kernel;
 mod mailbox;
@@ -31,6 +30,7 @@ mod patience;
 mod poller;
 mod reactor;
 mod recovery;
+mod refusals;
 mod regions;
 mod service;
 mod shelf;
@@ -53,12 +53,12 @@ use crate::node::{Identity, Node, Visit};
 use crate::options::Options;
 use crate::rules::Rules;
 use clock::now_ns;
-use doors::Doors;
 use kernel::Kernel;
 use mailbox::{mailboxes, Rouser};
 pub use reactor::Several;
 use reactor::{Reactor, ServerParts};
-use recovery::{Remains, Whose};
+use recovery::{Remains, ServerIdentity};
+use refusals::ConnectionRefusals;
 use regions::Instance;
 use service::Service;
 
@@ -191,9 +191,9 @@ pub fn serve_as(
 }
 
 /// This server's rank, and the number of servers.
-fn part(several: Option<&Several>) -> Result<Whose, ServerError> {
+fn part(several: Option<&Several>) -> Result<ServerIdentity, ServerError> {
     let Some(several) = several else {
-        return Ok(Whose {
+        return Ok(ServerIdentity {
             rank: Rank(0),
             servers: 1,
             instance: [0; 16],
@@ -202,7 +202,7 @@ fn part(several: Option<&Several>) -> Result<Whose, ServerError> {
     let servers = several.membership.addresses.len();
     let servers = u16::try_from(servers)
         .map_err(|_| ServerError::Setting(format!("{servers} servers are too many")))?;
-    Ok(Whose {
+    Ok(ServerIdentity {
         rank: several.membership.rank,
         servers,
         instance: several.membership.instance.0,
@@ -217,7 +217,11 @@ fn tell_clients(hub: &Hub, options: &Options) {
 }
 
 /// The greeting of a client, without its number.
-fn welcome(instance: &Instance, options: &Options, whose: &Whose) -> Result<Welcome, ServerError> {
+fn welcome(
+    instance: &Instance,
+    options: &Options,
+    whose: &ServerIdentity,
+) -> Result<Welcome, ServerError> {
     Ok(Welcome {
         version: VERSION,
         client: ClientId(0),
@@ -238,12 +242,12 @@ fn welcome(instance: &Instance, options: &Options, whose: &Whose) -> Result<Welc
 fn serve_in(
     instance: &Instance,
     options: &Options,
-    whose: Whose,
+    whose: ServerIdentity,
     remains: Option<Remains>,
     several: Option<Several>,
     ready: impl FnOnce(),
 ) -> Result<ServerStatus, ServerError> {
-    let Whose { rank, servers, .. } = whose;
+    let ServerIdentity { rank, servers, .. } = whose;
     let space = storage::open(instance, options, remains.is_some())?;
     let board = Arc::clone(space.board());
     let open = instance.open_region()?;
@@ -253,7 +257,7 @@ fn serve_in(
         pid: std::process::id(),
         started_ns: now_ns(),
     };
-    let doors = Arc::new(Doors::default());
+    let refusals = Arc::new(ConnectionRefusals::default());
     let fresh = remains.is_none();
     let (mut node, before) = if let Some(remains) = remains {
         let max_clients = options.max_clients;
@@ -262,14 +266,14 @@ fn serve_in(
             remains,
             identity,
             space,
-            &doors,
+            &refusals,
             open,
             max_clients,
         )?;
         (node, Some(before))
     } else {
         let names = instance.names(rank)?;
-        let platform = Kernel::new(instance, Arc::clone(&doors))?;
+        let platform = Kernel::new(instance, Arc::clone(&refusals))?;
         let max_clients = options.max_clients;
         let node = Node::new(identity, open, names, space, platform, max_clients);
         (node, None)
@@ -290,7 +294,7 @@ fn serve_in(
         listener,
         poller_box,
         options,
-        Arc::clone(&doors),
+        Arc::clone(&refusals),
         instance.placeholder()?,
     )?;
     let welcome = welcome(instance, options, &whose)?;
@@ -320,7 +324,7 @@ fn serve_in(
     let mut service = Service::new(
         node,
         reactor,
-        doors,
+        refusals,
         open.hub,
         service_box,
         instance,

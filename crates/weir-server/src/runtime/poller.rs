@@ -23,9 +23,9 @@ use weir_core::proto::{encode, Welcome, VERSION};
 use weir_core::types::ClientId;
 use weir_store::acl;
 
-use super::connection::{Connection, End, Heard, Peer};
-use super::doors::{Doors, Refusal};
+use super::connection::{Connection, ConnectionEnd, Peer, ReceivedMessage};
 use super::mailbox::{Answer, Event, PollerBox, Serial};
+use super::refusals::{ConnectionRefusals, Refusal};
 use super::regions::Placeholder;
 use super::ServerError;
 use crate::options::Options;
@@ -61,7 +61,7 @@ struct Poller {
     most: usize,
     /// No descriptors are left: accept later.
     exhausted: bool,
-    doors: Arc<Doors>,
+    refusals: Arc<ConnectionRefusals>,
     placeholder: Arc<Placeholder>,
 }
 
@@ -70,7 +70,7 @@ pub fn start(
     listener: OwnedFd,
     mailbox: PollerBox,
     options: &Options,
-    doors: Arc<Doors>,
+    refusals: Arc<ConnectionRefusals>,
     placeholder: Arc<Placeholder>,
 ) -> Result<JoinHandle<()>, ServerError> {
     let watched = options
@@ -85,7 +85,7 @@ pub fn start(
         next: 0,
         most: 2 * options.max_clients + 64,
         exhausted: false,
-        doors,
+        refusals,
         placeholder,
     };
     std::thread::Builder::new()
@@ -236,8 +236,8 @@ impl Poller {
             match connection.receive() {
                 Ok(heard) => messages.extend(heard.into_iter().map(|heard| (*serial, heard))),
                 Err(end) => {
-                    if end == End::Garbled {
-                        self.doors.refuse(Refusal::Garbled, connection.pid);
+                    if end == ConnectionEnd::Garbled {
+                        self.refusals.refuse(Refusal::Garbled, connection.pid);
                     }
                     self.hung_up(*serial);
                 }
@@ -248,28 +248,28 @@ impl Poller {
         }
     }
 
-    fn understand(&mut self, serial: Serial, heard: Heard) {
+    fn understand(&mut self, serial: Serial, heard: ReceivedMessage) {
         let Some(connection) = self.connections.get_mut(&serial) else {
             return;
         };
         let pid = connection.pid;
-        if matches!(heard, Heard::Client(_) | Heard::Tool) {
+        if matches!(heard, ReceivedMessage::Client(_) | ReceivedMessage::Tool) {
             connection.give(Arc::clone(&self.placeholder));
         }
         match heard {
-            Heard::Request(bytes) => self.mailbox.tell(Event::Request(serial, bytes)),
+            ReceivedMessage::Request(bytes) => self.mailbox.tell(Event::Request(serial, bytes)),
             // Programs of admitted users may only be clients.
-            Heard::Tool if !connection.is_own => {
+            ReceivedMessage::Tool if !connection.is_own => {
                 self.connections.remove(&serial);
-                self.doors.refuse(Refusal::User, pid);
+                self.refusals.refuse(Refusal::User, pid);
             }
-            Heard::Tool => self.mailbox.tell(Event::Tool(serial)),
-            Heard::OtherVersion => {
+            ReceivedMessage::Tool => self.mailbox.tell(Event::Tool(serial)),
+            ReceivedMessage::OtherVersion => {
                 connection.closing = true;
-                self.doors.refuse(Refusal::Version, pid);
+                self.refusals.refuse(Refusal::Version, pid);
                 self.say(serial, &version_only());
             }
-            Heard::Client(kind) => {
+            ReceivedMessage::Client(kind) => {
                 let life = match open_pidfd(pid) {
                     _ if pid == 0 => Life::Unknown,
                     Ok(fd) => Life::Pidfd(fd),
@@ -334,7 +334,7 @@ impl Poller {
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(errno) => {
                     tracing::debug!(%errno, "connections wait");
-                    self.doors.refuse(Refusal::Descriptors, 0);
+                    self.refusals.refuse(Refusal::Descriptors, 0);
                     self.exhausted = true;
                     return;
                 }
@@ -349,10 +349,10 @@ impl Poller {
         let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
         let is_own = peer.uid == getuid();
         if !is_own && !acl::is_admitted(peer.uid.as_raw()) {
-            return self.doors.refuse(Refusal::User, pid);
+            return self.refusals.refuse(Refusal::User, pid);
         }
         if self.connections.len() >= self.most && !self.make_room() {
-            return self.doors.refuse(Refusal::Crowd, pid);
+            return self.refusals.refuse(Refusal::Crowd, pid);
         }
         let serial = Serial(self.next);
         self.next += 1;
@@ -370,7 +370,7 @@ impl Poller {
         let Some((serial, pid)) = oldest.map(|(serial, c)| (*serial, c.pid)) else {
             return false;
         };
-        self.doors.refuse(Refusal::Silent, pid);
+        self.refusals.refuse(Refusal::Silent, pid);
         self.connections.remove(&serial);
         true
     }

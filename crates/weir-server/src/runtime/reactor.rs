@@ -33,7 +33,7 @@ use super::regions::Instance;
 use super::shelf::OwnSlabs;
 use super::ServerError;
 use crate::cluster::{Answer, Cluster, LogBytes, Lost, Net, NoOthers};
-use crate::node::{Node, SharedPlace, Visit};
+use crate::node::{Node, SnapshotPosition, Visit};
 
 /// The interval of publishes, ns.
 const INTERVAL_NS: i64 = 1_000_000_000;
@@ -308,7 +308,11 @@ impl Reactor {
     }
 
     /// Shows some of that state; see [`crate::node::ShowShared`].
-    pub fn show_shared(&self, at: Option<SharedPlace>, visit: Visit<'_>) -> Option<SharedPlace> {
+    pub fn show_shared(
+        &self,
+        at: Option<SnapshotPosition>,
+        visit: Visit<'_>,
+    ) -> Option<SnapshotPosition> {
         let Some(at) = at else {
             self.cluster.show_publishing(visit);
             return None;

@@ -22,8 +22,8 @@ use weir_core::types::{ClientId, Rank};
 use weir_store::journal::{JournalFile, JOURNAL};
 
 use super::clock::now_ns;
-use super::doors::Doors;
 use super::kernel::Kernel;
+use super::refusals::ConnectionRefusals;
 use super::regions::Instance;
 use super::storage::Storage;
 use super::{regions, ServerError};
@@ -101,7 +101,7 @@ pub struct Remains {
 
 /// The owner of a journal.
 #[derive(Clone, Copy, Debug)]
-pub struct Whose {
+pub struct ServerIdentity {
     /// The server.
     pub rank: Rank,
     /// The number of servers.
@@ -111,7 +111,7 @@ pub struct Whose {
 }
 
 /// Reads the remains in `shm_dir`; `None` if there are none.
-pub fn look(shm_dir: &Path, whose: &Whose) -> Result<Option<Remains>, ServerError> {
+pub fn look(shm_dir: &Path, whose: &ServerIdentity) -> Result<Option<Remains>, ServerError> {
     let path = shm_dir.join(JOURNAL);
     let unusable = |why: String| ServerError::Journal {
         path: path.clone(),
@@ -123,7 +123,7 @@ pub fn look(shm_dir: &Path, whose: &Whose) -> Result<Option<Remains>, ServerErro
     };
     let replayed = replay(&bytes).map_err(|error| unusable(error.to_string()))?;
     let head = &replayed.head;
-    let Whose { rank, servers, .. } = *whose;
+    let ServerIdentity { rank, servers, .. } = *whose;
     if (head.rank, head.servers) != (rank, servers) {
         return Err(unusable(format!(
             "it is of server {} of {}, not of server {} of {servers}",
@@ -149,7 +149,7 @@ pub fn take_up(
     remains: Remains,
     identity: Identity,
     space: Storage,
-    doors: &Arc<Doors>,
+    refusals: &Arc<ConnectionRefusals>,
     open: OpenRegion<'static>,
     max_clients: usize,
 ) -> Result<(Node<'static, Kernel>, ClusterState), ServerError> {
@@ -165,7 +165,7 @@ pub fn take_up(
     };
     let tables = instance.new_names(identity.rank, Shard::reach_of(&state))?;
     let names = Shard::restore(tables, &state).map_err(|error| unusable(error.to_string()))?;
-    let platform = Kernel::new(instance, Arc::clone(doors))?;
+    let platform = Kernel::new(instance, Arc::clone(refusals))?;
     let mut node = Node::new(identity, before, names, space, platform, max_clients);
     let region = |id: ClientId| instance.client_region_of_before(id).map(Arc::new);
     let found = node
@@ -188,7 +188,7 @@ pub fn take_up(
 pub fn begin_journal(
     instance: &Instance,
     node: &mut Node<'static, Kernel>,
-    whose: &Whose,
+    whose: &ServerIdentity,
     others: &dyn Fn(Visit<'_>),
 ) -> Result<(), ServerError> {
     let head = Head {

@@ -43,7 +43,7 @@ use weir_store::shm::ShmRecord;
 use weir_store::slabmap::Window;
 
 use super::clock::now_ns;
-use super::ground::{Ground, Strip};
+use super::ground::{SparseRegion, TableLayout};
 use super::ServerError;
 use crate::frame::SOCKET;
 use crate::node::{ClientMemory, OpenRegion, Table};
@@ -384,9 +384,9 @@ impl Instance {
     }
 
     /// Memory behind the tables of the `open` region.
-    fn open_ground(&self) -> Result<Ground, ServerError> {
+    fn open_ground(&self) -> Result<SparseRegion, ServerError> {
         let layout = open_layout(OFDS, BLOCKS, CELLS);
-        let strip = |at: usize, entry: usize, count: usize| Strip {
+        let strip = |at: usize, entry: usize, count: usize| TableLayout {
             at: at as u64,
             entry: entry as u64,
             count: count as u64,
@@ -403,13 +403,13 @@ impl Instance {
                 strip(layout.known, size_of::<KnownSlot>(), KNOWN_SLOTS),
             ),
         ];
-        Ground::of(&self.shm_dir.join(OPEN), &tables)
+        SparseRegion::open(&self.shm_dir.join(OPEN), &tables)
     }
 
     /// Memory behind the tables of names.
-    fn names_ground(&self) -> Result<Ground, ServerError> {
+    fn names_ground(&self) -> Result<SparseRegion, ServerError> {
         let layout = layout(self.max_files);
-        let strip = |section: &Section, entry: usize| Strip {
+        let strip = |section: &Section, entry: usize| TableLayout {
             at: section.offset_bytes,
             entry: entry as u64,
             count: section.len as u64,
@@ -422,17 +422,17 @@ impl Instance {
             (Table::Arena, strip(&layout.arena, size_of::<u64>())),
             (Table::Buckets, strip(&layout.buckets, size_of::<u32>())),
         ];
-        Ground::of(&self.shm_dir.join(NAMES), &tables)
+        SparseRegion::open(&self.shm_dir.join(NAMES), &tables)
     }
 
     /// Memory behind everything that is shared with clients and grows.
-    pub fn grounds(&self, pool_bytes: usize) -> Result<Vec<Ground>, ServerError> {
-        let pool = Strip {
+    pub fn grounds(&self, pool_bytes: usize) -> Result<Vec<SparseRegion>, ServerError> {
+        let pool = TableLayout {
             at: 0,
             entry: 1,
             count: pool_bytes as u64,
         };
-        let pool = Ground::of(&self.shm_dir.join(POOL), &[(Table::Pool, pool)])?;
+        let pool = SparseRegion::open(&self.shm_dir.join(POOL), &[(Table::Pool, pool)])?;
         Ok(vec![self.open_ground()?, self.names_ground()?, pool])
     }
 
@@ -508,7 +508,7 @@ impl Instance {
         let layout = client_layout();
         let name = client_file(id);
         let region = self.map_new(&name, layout.bytes as u64)?;
-        Ground::of(&self.shm_dir.join(name), &[])?.lay(0, layout.first_bytes as u64)?;
+        SparseRegion::open(&self.shm_dir.join(name), &[])?.lay(0, layout.first_bytes as u64)?;
         Ok(ClientRegion(region))
     }
 

@@ -22,11 +22,11 @@ use weir_core::proto::{encode, ClientKind, ServerStatus, Welcome, NO_CLIENT, NO_
 use weir_core::types::ClientId;
 
 use super::clock::now_ns;
-use super::doors::{Doors, Refusal};
 use super::kernel::Kernel;
 use super::mailbox::{Answer, Event, Serial, ServiceBox};
 use super::patience::Patience;
 use super::reactor::Reactor;
+use super::refusals::{ConnectionRefusals, Refusal};
 use super::regions::Instance;
 use crate::node::Node;
 
@@ -37,7 +37,7 @@ const LOOKS: u32 = 32;
 pub struct Service<'a> {
     node: Rc<RefCell<Node<'static, Kernel>>>,
     reactor: Reactor,
-    doors: Arc<Doors>,
+    refusals: Arc<ConnectionRefusals>,
     hub: &'static Hub,
     mailbox: ServiceBox,
     instance: &'a Instance,
@@ -57,7 +57,7 @@ impl<'a> Service<'a> {
     pub fn new(
         node: Rc<RefCell<Node<'static, Kernel>>>,
         reactor: Reactor,
-        doors: Arc<Doors>,
+        refusals: Arc<ConnectionRefusals>,
         hub: &'static Hub,
         mailbox: ServiceBox,
         instance: &'a Instance,
@@ -67,7 +67,7 @@ impl<'a> Service<'a> {
         Service {
             node,
             reactor,
-            doors,
+            refusals,
             hub,
             mailbox,
             instance,
@@ -272,7 +272,7 @@ impl<'a> Service<'a> {
         self.bury_predecessors(pid);
         let vacant = self.node.borrow().vacant_client(kind);
         let Some(id) = vacant else {
-            self.doors.refuse(Refusal::Clients, pid);
+            self.refusals.refuse(Refusal::Clients, pid);
             return self.turn_away(serial, NO_CLIENT);
         };
         match self.instance.client_region(id) {

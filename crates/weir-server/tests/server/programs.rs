@@ -209,7 +209,7 @@ impl Run {
         }
     }
 
-    fn end(mut self) {
+    fn end_all(mut self) {
         for file in 0..FILES {
             self.world.unlink(&name(file));
         }
@@ -233,7 +233,7 @@ proptest! {
             run.do_step(step);
             run.check();
         }
-        run.end();
+        run.end_all();
     }
 
     /// The same as above, but no reader looks (and so nothing is harvested) until the end.
@@ -244,6 +244,6 @@ proptest! {
             run.do_step(step);
         }
         run.check();
-        run.end();
+        run.end_all();
     }
 }

@@ -277,17 +277,17 @@ fn map_file(bytes: usize) -> (OwnedFd, Mapping) {
 }
 
 /// A region that stays mapped for good, as a node's references require.
-struct Kept {
+struct LeakedRegion {
     file: OwnedFd,
     bytes: usize,
     region: Region,
 }
 
-impl Kept {
-    fn new(bytes: usize) -> Kept {
+impl LeakedRegion {
+    fn new(bytes: usize) -> LeakedRegion {
         let (file, mapping) = map_file(bytes);
         let region = mapping.leak();
-        Kept {
+        LeakedRegion {
             file,
             bytes,
             region,
@@ -304,8 +304,8 @@ impl Kept {
 
 /// The shared regions of a world. They outlive it, and can then be those of another one.
 pub struct Regions {
-    open: Kept,
-    names: Kept,
+    open: LeakedRegion,
+    names: LeakedRegion,
     max_files: u32,
     blocks: usize,
     cells: usize,
@@ -318,8 +318,8 @@ impl Regions {
     pub fn new(max_files: u32, (blocks, cells): (usize, usize)) -> Regions {
         let names = usize::try_from(layout(max_files).file_bytes).unwrap();
         Regions {
-            open: Kept::new(open_layout(OFDS, blocks, cells).bytes),
-            names: Kept::new(names),
+            open: LeakedRegion::new(open_layout(OFDS, blocks, cells).bytes),
+            names: LeakedRegion::new(names),
             max_files,
             blocks,
             cells,
@@ -398,11 +398,11 @@ impl World {
 
     /// A world in regions that no other one uses now.
     pub fn within(regions: &Regions, units: usize) -> World {
-        World::of(ServerTables::within(regions, (Rank(0), 1), units))
+        World::with_tables(ServerTables::within(regions, (Rank(0), 1), units))
     }
 
     /// The only server of an instance, with these tables.
-    pub fn of(tables: ServerTables) -> World {
+    pub fn with_tables(tables: ServerTables) -> World {
         let ServerTables { node, store, .. } = tables;
         let log = Rc::new(StoreLog(store.clone()));
         let refuse = |_| panic!("a server without others waits for nothing");

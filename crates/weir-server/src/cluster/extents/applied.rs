@@ -70,7 +70,7 @@ impl Applied {
 /// An invalid record: its pieces overlap, it passes the greatest offset, or it does not continue
 /// its earlier state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Nonsense;
+pub struct InvalidRecord;
 
 /// A step of growth: the earlier state of a part of the record (`None`: nothing), and the new one.
 type Step = (Option<Run>, Run);
@@ -93,7 +93,7 @@ impl Applied {
 
     /// Returns `self` grown by a closed record of the same cell from the ring. A record that ends
     /// in a shorter piece comes in two parts with one stamp.
-    pub fn extended_by(&self, r: &Record) -> Result<Applied, Nonsense> {
+    pub fn extended_by(&self, r: &Record) -> Result<Applied, InvalidRecord> {
         let begun = r.stamp == self.stamp && r.slab == self.slab;
         if begun && r.pos > self.pos {
             return self.with_tail(r);
@@ -110,28 +110,28 @@ impl Applied {
             live: if single { r.length } else { 0 },
         };
         if r.count == 0 || r.length == 0 || r.stamp < self.stamp {
-            return Err(Nonsense);
+            return Err(InvalidRecord);
         }
         Ok(new)
     }
 
-    fn with_tail(&self, r: &Record) -> Result<Applied, Nonsense> {
+    fn with_tail(&self, r: &Record) -> Result<Applied, InvalidRecord> {
         let mut new = *self;
         if self.count == 0 {
             new.count = 1;
             new.length = self.live;
             new.live = 0;
         }
-        let whole = new.length.checked_mul(new.count).ok_or(Nonsense)?;
+        let whole = new.length.checked_mul(new.count).ok_or(InvalidRecord)?;
         if r.count != 1 || new.pos.checked_add(whole) != Some(r.pos) {
-            return Err(Nonsense);
+            return Err(InvalidRecord);
         }
         if new.count == 1 && new.stride == 0 {
-            new.stride = r.offset.checked_sub(new.offset).ok_or(Nonsense)?;
+            new.stride = r.offset.checked_sub(new.offset).ok_or(InvalidRecord)?;
         }
-        let offset = new.stride.checked_mul(new.count).ok_or(Nonsense)?;
+        let offset = new.stride.checked_mul(new.count).ok_or(InvalidRecord)?;
         if new.offset.checked_add(offset) != Some(r.offset) {
-            return Err(Nonsense);
+            return Err(InvalidRecord);
         }
         new.live = r.length;
         Ok(new)
@@ -139,10 +139,10 @@ impl Applied {
 
     /// The number of log bytes of the record. An error if the log range or the file range passes
     /// the greatest offset.
-    pub fn bytes(&self) -> Result<u64, Nonsense> {
-        let whole = self.length.checked_mul(self.count).ok_or(Nonsense)?;
-        let bytes = whole.checked_add(self.live).ok_or(Nonsense)?;
-        let log_end = self.pos.checked_add(bytes).ok_or(Nonsense)?;
+    pub fn bytes(&self) -> Result<u64, InvalidRecord> {
+        let whole = self.length.checked_mul(self.count).ok_or(InvalidRecord)?;
+        let bytes = whole.checked_add(self.live).ok_or(InvalidRecord)?;
+        let log_end = self.pos.checked_add(bytes).ok_or(InvalidRecord)?;
         let pieces = self.count.saturating_add(u64::from(self.live > 0));
         let last = if self.live > 0 {
             self.live
@@ -152,15 +152,15 @@ impl Applied {
         let last_at = self
             .stride
             .checked_mul(pieces.saturating_sub(1))
-            .ok_or(Nonsense)?;
+            .ok_or(InvalidRecord)?;
         let file_end = last_at
             .checked_add(self.offset)
             .and_then(|at| at.checked_add(last))
-            .ok_or(Nonsense)?;
+            .ok_or(InvalidRecord)?;
         let apart = pieces < 2 || self.stride >= self.length;
         (log_end <= MAX_OFFSET && file_end <= MAX_OFFSET && apart)
             .then_some(bytes)
-            .ok_or(Nonsense)
+            .ok_or(InvalidRecord)
     }
 
     /// Puts the bytes that `new` has and `self` lacks into `index`. `self` is a record of the same

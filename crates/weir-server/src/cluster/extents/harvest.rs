@@ -13,7 +13,7 @@ use weir_core::names::SetAttr;
 use weir_core::node::ring::Record;
 use weir_core::types::{ClientId, Ino};
 
-use crate::cluster::extents::applied::{Applied, Nonsense};
+use crate::cluster::extents::applied::{Applied, InvalidRecord};
 use crate::node::{ClientMemory, Node, Platform};
 
 impl<P: Platform> Node<'_, P> {
@@ -65,7 +65,7 @@ impl<P: Platform> Node<'_, P> {
             self.drain(id);
         }
         for (cell, record) in shown {
-            if self.take(*cell, record, true).is_err() {
+            if self.take_record(*cell, record, true).is_err() {
                 self.stats
                     .reject("cell", || format!("cell {cell}: {record:?}"));
             }
@@ -96,13 +96,13 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    fn take_closed(&mut self, id: ClientId, record: &Record) -> Result<(), Nonsense> {
-        let writer = self.extents.cells.get(record.cell).ok_or(Nonsense)?;
+    fn take_closed(&mut self, id: ClientId, record: &Record) -> Result<(), InvalidRecord> {
+        let writer = self.extents.cells.get(record.cell).ok_or(InvalidRecord)?;
         if writer.client != id {
-            return Err(Nonsense);
+            return Err(InvalidRecord);
         }
         let record_so_far = writer.applied.extended_by(record)?;
-        self.take(record.cell, &record_so_far, false)?;
+        self.take_record(record.cell, &record_so_far, false)?;
         self.note_written(record.cell);
         Ok(())
     }
@@ -110,11 +110,11 @@ impl<P: Platform> Node<'_, P> {
     /// Puts the new part of a cell's record into the index of its file. An earlier state is no
     /// error if the cell was read before the ring (`early`), or if it belongs to the current
     /// record.
-    fn take(&mut self, cell: u32, new: &Applied, early: bool) -> Result<(), Nonsense> {
-        let writer = *self.extents.cells.get(cell).ok_or(Nonsense)?;
+    fn take_record(&mut self, cell: u32, new: &Applied, early: bool) -> Result<(), InvalidRecord> {
+        let writer = *self.extents.cells.get(cell).ok_or(InvalidRecord)?;
         let old = writer.applied;
         if new.stamp < old.stamp || new.stamp == 0 {
-            return early.then_some(()).ok_or(Nonsense);
+            return early.then_some(()).ok_or(InvalidRecord);
         }
         let mut had = 0;
         if new.stamp == old.stamp {
@@ -127,10 +127,15 @@ impl<P: Platform> Node<'_, P> {
         if bytes == had {
             return Ok(());
         }
-        let ino = self.extents.blocks.get(writer.block).ok_or(Nonsense)?.ino;
+        let ino = self
+            .extents
+            .blocks
+            .get(writer.block)
+            .ok_or(InvalidRecord)?
+            .ino;
         self.segments.add_live(new.slab, new.pos + had, bytes - had);
         self.change(ino, |index, freed, rank| old.apply(new, index, freed, rank))
-            .map_err(|_| Nonsense)?;
+            .map_err(|_| InvalidRecord)?;
         if let Some(writer) = self.extents.cells.get_mut(cell) {
             writer.applied = *new;
         }
@@ -143,22 +148,22 @@ impl<P: Platform> Node<'_, P> {
         writer: &crate::cluster::extents::writers::Writer,
         new: &Applied,
         had: u64,
-    ) -> Result<u64, Nonsense> {
+    ) -> Result<u64, InvalidRecord> {
         let block = self
             .open
             .blocks
             .get(writer.block as usize)
-            .ok_or(Nonsense)?;
+            .ok_or(InvalidRecord)?;
         if new.stamp >= block.next_stamp.load(std::sync::atomic::Ordering::Acquire) {
-            return Err(Nonsense);
+            return Err(InvalidRecord);
         }
         if new.stamp == writer.applied.stamp && !writer.applied.grows_to(new) {
-            return Err(Nonsense);
+            return Err(InvalidRecord);
         }
         let bytes = new.bytes()?;
-        let client = self.clients.get(writer.client).ok_or(Nonsense)?;
+        let client = self.clients.get(writer.client).ok_or(InvalidRecord)?;
         let held = bytes >= had && client.holds(new.slab, new.pos + had, new.pos + bytes);
-        held.then_some(bytes).ok_or(Nonsense)
+        held.then_some(bytes).ok_or(InvalidRecord)
     }
 
     /// Changes the index of `ino`, and frees the log bytes to which it no longer refers.

@@ -27,7 +27,7 @@ const MAX_KEPT: usize = 1 << 16;
 
 /// The known published extents of a file.
 #[derive(Debug, Default)]
-pub struct Map {
+pub struct ExtentMap {
     index: ExtentIndex,
     slices: BTreeSet<u64>,
     /// True if all slices are known.
@@ -38,13 +38,13 @@ pub struct Map {
     serial: u64,
 }
 
-impl Map {
+impl ExtentMap {
     /// The whole map of a laminated file.
-    pub fn of_laminated(runs: &[Run]) -> Result<Map, FsError> {
-        let mut map = Map {
+    pub fn of_laminated(runs: &[Run]) -> Result<ExtentMap, FsError> {
+        let mut map = ExtentMap {
             whole: true,
             lasting: true,
-            ..Map::default()
+            ..ExtentMap::default()
         };
         map.lay(runs)?;
         Ok(map)
@@ -105,10 +105,10 @@ impl<P: Platform> Cluster<P> {
         let lasting = self.node(|node| node.attr_of(local))?.lamination == Lamination::Done;
         let (serial, unknown) = {
             let mut maps = self.inner.extents.maps.borrow_mut();
-            let map = maps.entry(ino).or_insert_with(|| Map {
+            let map = maps.entry(ino).or_insert_with(|| ExtentMap {
                 lasting,
                 serial: self.token().number,
-                ..Map::default()
+                ..ExtentMap::default()
             });
             (map.serial, map.unknown(from, to))
         };
@@ -245,7 +245,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Keeps the map of a laminated file for good, if there is room.
-    pub(in crate::cluster) fn keep_map(&self, ino: Ino, map: Map) {
+    pub(in crate::cluster) fn keep_map(&self, ino: Ino, map: ExtentMap) {
         let mut maps = self.inner.extents.maps.borrow_mut();
         if maps.len() < MAX_KEPT || maps.contains_key(&ino) {
             maps.insert(ino, map);

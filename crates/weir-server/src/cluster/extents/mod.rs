@@ -29,7 +29,7 @@ use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::keyed::Keyed;
 use crate::cluster::slots::Slots;
-use crate::node::{OpenRegion, SharedPlace, Visit};
+use crate::node::{OpenRegion, SnapshotPosition, Visit};
 
 pub(super) mod applied;
 mod attach;
@@ -56,7 +56,7 @@ pub(in crate::cluster) struct ExtentTables {
     /// Stored bytes of files, beside those in their indexes here.
     stored: HashMap<Ino, u64>,
     /// The published part of the log.
-    given: Given,
+    published_log: Given,
 }
 
 impl ExtentTables {
@@ -67,7 +67,7 @@ impl ExtentTables {
             indexes: table::FileTable::default(),
             changed: Vec::new(),
             stored: HashMap::new(),
-            given: Given::default(),
+            published_log: Given::default(),
         }
     }
 
@@ -160,7 +160,7 @@ impl ExtentTables {
                 }
             }
         }
-        self.given.items().for_each(|item| visit(&item));
+        self.published_log.items().for_each(|item| visit(&item));
     }
 }
 
@@ -172,7 +172,7 @@ pub(in crate::cluster) struct ExtentsState {
     publishing: Keyed<Ino>,
     slices: RefCell<slices::SliceExtents>,
     /// The known published extents of files that programs of this node read.
-    maps: RefCell<BTreeMap<Ino, locate::Map>>,
+    maps: RefCell<BTreeMap<Ino, locate::ExtentMap>>,
 }
 
 impl ExtentsState {
@@ -190,10 +190,10 @@ impl ExtentsState {
     /// from.
     pub(in crate::cluster) fn show_slices(
         &self,
-        from: SharedPlace,
+        from: SnapshotPosition,
         most: usize,
         visit: Visit<'_>,
-    ) -> Option<SharedPlace> {
+    ) -> Option<SnapshotPosition> {
         self.slices.borrow().show_extents(from, most, visit)
     }
 

@@ -57,7 +57,9 @@ impl<P: Platform> Node<'_, P> {
         });
         for run in &pending.runs {
             run.for_each_log_range(&mut |range| {
-                self.extents.given.add(range.slab, range.pos, range.len);
+                self.extents
+                    .published_log
+                    .add(range.slab, range.pos, range.len);
             });
         }
         Ok(pending)
@@ -90,7 +92,9 @@ impl<P: Platform> Node<'_, P> {
 
     /// Frees bytes of this server's log.
     pub(super) fn free_bytes(&mut self, range: &LogRange) {
-        self.extents.given.freed(range.slab, range.pos, range.len);
+        self.extents
+            .published_log
+            .freed(range.slab, range.pos, range.len);
         self.note(&Item::Freed(*range));
         self.segments.freed(range.slab, range.pos, range.len);
     }

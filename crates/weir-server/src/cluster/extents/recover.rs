@@ -84,8 +84,8 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Restores the published part of the log.
-    pub(in crate::cluster) fn take_up_given(&mut self, given: &mut Given) {
-        self.extents.given = std::mem::take(given);
+    pub(in crate::cluster) fn take_up_published_log(&mut self, given: &mut Given) {
+        self.extents.published_log = std::mem::take(given);
     }
 
     /// Adds the living bytes of this server's log to the accounts.
@@ -100,6 +100,6 @@ impl<P: Platform> Node<'_, P> {
                 });
             });
         }
-        accounts.amounts.extend(self.extents.given.iter());
+        accounts.amounts.extend(self.extents.published_log.iter());
     }
 }

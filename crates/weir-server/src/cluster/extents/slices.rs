@@ -13,7 +13,7 @@ use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
-use crate::node::{SharedPlace, Visit};
+use crate::node::{SnapshotPosition, Visit};
 
 /// The published extents of this server's slices.
 #[derive(Debug, Default)]
@@ -50,15 +50,15 @@ impl SliceExtents {
     /// Visits some of the extents; returns the position to go on from.
     pub(super) fn show_extents(
         &self,
-        from: SharedPlace,
+        from: SnapshotPosition,
         most: usize,
         visit: Visit<'_>,
-    ) -> Option<SharedPlace> {
+    ) -> Option<SnapshotPosition> {
         let (mut left, mut offset) = (most, from.offset);
         for (ino, index) in self.indexes.range(from.ino..) {
             let (ino, table) = (*ino, from.table);
             if left == 0 {
-                return Some(SharedPlace { table, ino, offset });
+                return Some(SnapshotPosition { table, ino, offset });
             }
             let mut runs = Vec::new();
             // The offset is of the file that the position names. If that file is gone, begin at 0.
@@ -69,7 +69,7 @@ impl SliceExtents {
             offset = 0;
             if known.hi < MAX_OFFSET {
                 let offset = known.hi;
-                return Some(SharedPlace { table, ino, offset });
+                return Some(SnapshotPosition { table, ino, offset });
             }
         }
         None

@@ -69,7 +69,7 @@ impl<P: Platform> Cluster<P> {
         };
         if !shared && self.writers_of(ino).len() < 2 {
             // Its appends wait for the servers that have not named the files they write.
-            if !self.unheard().is_empty() {
+            if !self.silent_servers().is_empty() {
                 self.have_ask(ino, new).await;
             }
             return;
@@ -86,7 +86,7 @@ impl<P: Platform> Cluster<P> {
         appends.awaited.retain(|_, until_ns| *until_ns > now_ns);
         let awaited = appends.awaited.keys().copied();
         let writers = self.writers_of(ino).into_iter();
-        let unheard = self.unheard().into_iter();
+        let unheard = self.silent_servers().into_iter();
         let untold = writers.chain(unheard);
         let untold = untold.filter(|rank| !appends.told.contains(rank));
         untold.chain(awaited).collect()
@@ -104,20 +104,20 @@ impl<P: Platform> Cluster<P> {
 
     /// Begins to wait for the other servers after a restart: none has named the files that it
     /// writes.
-    pub(in crate::cluster) fn hear_of(&self, others: &[Rank]) {
+    pub(in crate::cluster) fn await_written_files(&self, others: &[Rank]) {
         let until_ns = self.now_ns() + AWAITED_NS;
         let unheard = others.iter().map(|rank| (*rank, until_ns)).collect();
-        self.inner.files.unheard.replace(unheard);
+        self.inner.files.silent_servers.replace(unheard);
     }
 
     /// Notes that another server has named the files that it writes.
-    pub(in crate::cluster) fn heard_of(&self, rank: Rank) {
-        self.inner.files.unheard.borrow_mut().remove(&rank);
+    pub(in crate::cluster) fn note_written_files(&self, rank: Rank) {
+        self.inner.files.silent_servers.borrow_mut().remove(&rank);
     }
 
-    pub(super) fn unheard(&self) -> Vec<Rank> {
+    pub(super) fn silent_servers(&self) -> Vec<Rank> {
         let now_ns = self.now_ns();
-        let mut unheard = self.inner.files.unheard.borrow_mut();
+        let mut unheard = self.inner.files.silent_servers.borrow_mut();
         unheard.retain(|_, until_ns| *until_ns > now_ns);
         unheard.keys().copied().collect()
     }
@@ -195,7 +195,7 @@ impl<P: Platform> Cluster<P> {
         if self.has_all_extents() {
             return;
         }
-        if ino.rank() == self.rank() && !self.unheard().is_empty() {
+        if ino.rank() == self.rank() && !self.silent_servers().is_empty() {
             self.inner.files.shared_appends.borrow_mut().insert(ino);
         }
         if self.inner.files.shared_appends.borrow().contains(&ino) {

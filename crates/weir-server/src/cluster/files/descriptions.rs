@@ -63,7 +63,7 @@ impl OfdTable {
         *self.batches.get(index / BATCH)?
     }
 
-    fn of(&self, owner: Option<ClientId>) -> Vec<u32> {
+    fn batches_of(&self, owner: Option<ClientId>) -> Vec<u32> {
         self.batches
             .iter()
             .filter(|(_, of)| **of == owner)
@@ -75,7 +75,7 @@ impl OfdTable {
 impl<P: Platform> Node<'_, P> {
     /// Returns true if a client has a file or a directory open.
     pub(in crate::cluster) fn has_open_descriptions(&self, id: ClientId) -> bool {
-        let batches = self.files.ofds.of(Some(id)).into_iter();
+        let batches = self.files.ofds.batches_of(Some(id)).into_iter();
         let mut entries = batches.flat_map(|batch| batch * BATCH..(batch + 1) * BATCH);
         entries.any(|index| {
             let ofd = self.open.ofds.get(index as usize);
@@ -148,7 +148,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Frees a gone client's descriptions, except those that other processes still have.
     pub(in crate::cluster) fn end_ofds(&mut self, id: ClientId) {
-        for batch in self.files.ofds.of(Some(id)) {
+        for batch in self.files.ofds.batches_of(Some(id)) {
             self.end_batch(batch);
         }
     }
@@ -162,7 +162,7 @@ impl<P: Platform> Node<'_, P> {
                 self.close_shared_ofd(index);
             }
         }
-        for batch in self.files.ofds.of(None) {
+        for batch in self.files.ofds.batches_of(None) {
             self.end_batch(batch);
         }
     }

@@ -17,7 +17,7 @@ use weir_core::journal::Item;
 use weir_core::proto::peer::{self, Unnamed};
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::files::leaving::Asking;
+use crate::cluster::files::leaving::HoldRequest;
 use crate::cluster::files::stand_ins::StandIn;
 use crate::cluster::keyed::Token;
 use crate::cluster::peers::debts::Debt;
@@ -35,7 +35,7 @@ const SOON_NS: i64 = 2_000_000;
 
 impl<P: Platform> Cluster<P> {
     /// Keeps this node from letting go of a file while it asks to hold it.
-    pub(super) async fn begin_hold(&self, ino: Ino) -> Asking<'_> {
+    pub(super) async fn begin_hold(&self, ino: Ino) -> HoldRequest<'_> {
         let leaving = &self.inner.files.leaving;
         if leaving.told.is_held(&ino) {
             drop(leaving.told.hold(ino, self.token()).await);
@@ -43,7 +43,7 @@ impl<P: Platform> Cluster<P> {
         let mut asking = leaving.asking.borrow_mut();
         asking.entry(ino).or_default().count += 1;
         drop(asking);
-        Asking { leaving, ino }
+        HoldRequest { leaving, ino }
     }
 
     /// Lets go of stand-ins that no program here uses any more. The descriptions are scanned once,
@@ -124,7 +124,7 @@ impl<P: Platform> Cluster<P> {
     fn leave(&self, inos: Vec<Ino>) {
         let token = self.token();
         for ino in &inos {
-            self.inner.files.leaving.told.take(*ino, token);
+            self.inner.files.leaving.told.take_free(*ino, token);
         }
         self.spawn_tell(token, inos);
     }
@@ -150,7 +150,7 @@ impl<P: Platform> Cluster<P> {
             let (token, inos) = soon
                 .entry(home)
                 .or_insert_with(|| (self.token(), Vec::new()));
-            leaving.told.take(ino, *token);
+            leaving.told.take_free(ino, *token);
             inos.push(ino);
             (inos.len() == 1, inos.len() >= TOLD_MOST)
         };

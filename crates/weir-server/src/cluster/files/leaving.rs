@@ -54,12 +54,12 @@ impl Leaving {
 }
 
 /// A request for a file, until this is dropped.
-pub(in crate::cluster) struct Asking<'a> {
+pub(in crate::cluster) struct HoldRequest<'a> {
     pub(super) leaving: &'a Leaving,
     pub(super) ino: Ino,
 }
 
-impl Asking<'_> {
+impl HoldRequest<'_> {
     /// The number of changes of the file that an answer on its way may not contain: a recall, a
     /// truncation, a lamination, a publish of this node, with a stand-in here or without.
     pub(super) fn news(&self) -> u64 {
@@ -68,7 +68,7 @@ impl Asking<'_> {
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for HoldRequest<'_> {
     fn drop(&mut self) {
         let mut asking = self.leaving.asking.borrow_mut();
         if let Some(asked) = asking.get_mut(&self.ino) {

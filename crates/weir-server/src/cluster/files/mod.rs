@@ -31,7 +31,7 @@ use weir_core::xattr::Xattrs;
 
 use crate::cluster::keyed::Keyed;
 use crate::cluster::snapshot::show_from;
-use crate::node::{OpenRegion, SharedPlace, Visit};
+use crate::node::{OpenRegion, SnapshotPosition, Visit};
 use crate::rules::Rules;
 
 pub(super) mod append;
@@ -134,18 +134,18 @@ impl OpenFileTables {
 /// The state of this room that concerns several servers.
 #[derive(Default)]
 pub(in crate::cluster) struct FilesState {
-    table: RefCell<stand_ins::Files>,
+    table: RefCell<stand_ins::SharedFileTable>,
     /// The number of recalls here, of any file.
     recalled: Cell<u64>,
     /// The number of messages of homes about files that have no stand-in here. A stand-in that is
     /// being made may be of such a file, which may be laminated or unnamed by now.
-    unknown_told: Cell<u64>,
+    news_of_unknown: Cell<u64>,
     leaving: leaving::Leaving,
     /// Files of this server that are being cut or laminated.
     changing: Keyed<Ino>,
     /// The number of the last truncation of a file of this server.
     cuts: Cell<u64>,
-    write_tokens: RefCell<tokens::Tokens>,
+    write_tokens: RefCell<tokens::WriteTokens>,
     /// Raw files of this server for which a token or a lease is being granted.
     granting: Keyed<Ino>,
     /// Raw files for which this node asks for a token.
@@ -158,7 +158,7 @@ pub(in crate::cluster) struct FilesState {
     sharing_appends: Keyed<Ino>,
     /// Servers that have not said, since this one is back, what they write of its files; with the
     /// time until which this server waits for them, ns since 1970.
-    unheard: RefCell<BTreeMap<Rank, i64>>,
+    silent_servers: RefCell<BTreeMap<Rank, i64>>,
     paths: RefCell<sharing::Paths>,
     becoming_raw: sharing::BecomingRaw,
     findings: RefCell<Vec<Finding>>,
@@ -171,7 +171,7 @@ pub(in crate::cluster) struct FileNews {
     /// See [`leaving::Leaving::times`].
     left: (u64, u64),
     recalled: u64,
-    unknown_told: u64,
+    news_of_unknown: u64,
 }
 
 impl FilesState {
@@ -180,14 +180,14 @@ impl FilesState {
         FileNews {
             left: self.leaving.times(),
             recalled: self.recalled.get(),
-            unknown_told: self.unknown_told.get(),
+            news_of_unknown: self.news_of_unknown.get(),
         }
     }
 
     /// Returns true if no news since `before` overtook the answer of a home that this node holds a
     /// file, which the home made for the same request if it `is_new`.
     pub(in crate::cluster) fn holds_since(&self, before: &FileNews, is_new: bool) -> bool {
-        is_new && self.unknown_told.get() == before.unknown_told
+        is_new && self.news_of_unknown.get() == before.news_of_unknown
             || self.leaving.none_since(before.left) && self.recalled.get() == before.recalled
     }
 
@@ -210,10 +210,10 @@ impl FilesState {
     /// from.
     pub(in crate::cluster) fn show_published(
         &self,
-        from: SharedPlace,
+        from: SnapshotPosition,
         most: usize,
         visit: Visit<'_>,
-    ) -> Option<SharedPlace> {
+    ) -> Option<SnapshotPosition> {
         let table = self.table.borrow();
         show_from(table.published.range(from.ino..), from, most, |ino, _| {
             table.published_item(*ino).iter().for_each(&mut *visit);

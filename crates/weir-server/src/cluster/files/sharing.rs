@@ -20,7 +20,7 @@ use weir_core::proto::peer::{self, News};
 use weir_core::proto::{Cause, FsError};
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::extents::locate::Map;
+use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::keyed::Keyed;
 use crate::cluster::peers::tell::all_of;
 use crate::cluster::visibility::is_raw;
@@ -89,7 +89,7 @@ impl<P: Platform> Cluster<P> {
     /// Makes all nodes publish, if none has a writer.
     async fn seal_everywhere(&self, ino: Ino, others: &[Rank]) -> Result<bool, FsError> {
         // A node that cannot be asked may have unpublished bytes.
-        if self.awaits_writer(ino) || !self.unheard().is_empty() {
+        if self.awaits_writer(ino) || !self.silent_servers().is_empty() {
             return Err(FsError::Unreachable);
         }
         let mut writers = self.node(|node| node.try_seal(ino))?;
@@ -118,7 +118,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(super) fn note_unknown(&self) {
-        let told = &self.inner.files.unknown_told;
+        let told = &self.inner.files.news_of_unknown;
         told.set(told.get() + 1);
     }
 
@@ -131,7 +131,7 @@ impl<P: Platform> Cluster<P> {
     /// The nodes that have, or may have, a file of this server open: the latter have said nothing
     /// since this server was restarted.
     pub(super) fn possible_holders(&self, ino: Ino) -> Vec<Rank> {
-        let mut holders = self.unheard();
+        let mut holders = self.silent_servers();
         holders.extend(self.holders_of(ino));
         holders.sort_unstable();
         holders.dedup();
@@ -344,7 +344,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Keeps the extents of a laminated file.
     pub(in crate::cluster) fn believe(&self, op: &peer::Laminated) -> Result<(), FsError> {
-        self.keep_map(op.attr.home, Map::of_laminated(&op.runs)?);
+        self.keep_map(op.attr.home, ExtentMap::of_laminated(&op.runs)?);
         Ok(())
     }
 

@@ -19,7 +19,7 @@ use weir_core::proto::peer::{self, News};
 use weir_core::proto::{self, Cause, FsError, Kept};
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::files::leaving::Asking;
+use crate::cluster::files::leaving::HoldRequest;
 use crate::cluster::files::AWAITED_NS;
 use crate::cluster::visibility::is_raw;
 use crate::cluster::Cluster;
@@ -32,7 +32,7 @@ const LOOKED_AT_MOST: usize = 1 << 16;
 
 /// The stand-ins of this server, and the state of its own files that other servers have open.
 #[derive(Debug, Default)]
-pub struct Files {
+pub struct SharedFileTable {
     pub(super) stand_ins: BTreeMap<Ino, StandIn>,
     pub(super) holders: BTreeMap<Ino, BTreeSet<Rank>>,
     pub(super) leases: HashMap<Ino, BTreeSet<Rank>>,
@@ -49,13 +49,13 @@ pub struct Files {
     /// was.
     missed: BTreeMap<Rank, BTreeMap<Ino, Option<u64>>>,
     /// The published extent of this server's files.
-    pub(super) published: BTreeMap<Ino, Extent>,
+    pub(super) published: BTreeMap<Ino, PublishedSize>,
     /// For each file and server, the last publish that is counted in `published`, kept as long as
     /// the server may repeat it.
     pub(super) counted: BTreeMap<(Ino, Rank), u64>,
 }
 
-impl Files {
+impl SharedFileTable {
     fn forget_lost_writer(&mut self, ino: Ino, writer: Rank) {
         if let Some(lost) = self.lost_writers.get_mut(&ino) {
             lost.remove(&writer);
@@ -90,7 +90,7 @@ type Recalling = Shared<oneshot::Receiver<()>>;
 
 /// The amount of data of a file.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::cluster) struct Extent {
+pub(in crate::cluster) struct PublishedSize {
     /// Its size, bytes.
     pub(in crate::cluster) size: u64,
     /// Bytes stored.
@@ -112,7 +112,7 @@ pub(in crate::cluster) struct StandIn {
     cut: u64,
 }
 
-impl Files {
+impl SharedFileTable {
     /// Restores the stand-in of a server that was killed; its attributes are not to be believed.
     pub(super) fn take_up_stand_in(&mut self, home: Ino, local: Ino, now_ns: i64) {
         let known = StandIn {
@@ -129,7 +129,7 @@ impl Files {
     /// Restores the published extents from the journal.
     pub(super) fn take_up_published(&mut self, state: &mut journal::Cluster) {
         for (ino, (size, stored)) in std::mem::take(&mut state.published) {
-            self.published.insert(ino, Extent { size, stored });
+            self.published.insert(ino, PublishedSize { size, stored });
         }
         self.counted = std::mem::take(&mut state.counted);
     }
@@ -333,7 +333,7 @@ impl<P: Platform> Cluster<P> {
             true => Some(self.begin_hold(ino).await),
             false => None,
         };
-        let news = |asking: &Option<Asking<'_>>| asking.as_ref().map_or(0, Asking::news);
+        let news = |asking: &Option<HoldRequest<'_>>| asking.as_ref().map_or(0, HoldRequest::news);
         let (before, asked_ns) = (news(&asking), self.now_ns());
         let asked = self.call_in(ino.rank(), peer::GetAttr { ino, keep });
         let (told, session) = asked.await?;

@@ -49,7 +49,7 @@ use share::Share;
 
 /// The tokens of this server's files, and those that this node holds.
 #[derive(Debug, Default)]
-pub(in crate::cluster) struct Tokens {
+pub(in crate::cluster) struct WriteTokens {
     granted: BTreeMap<Ino, BTreeMap<Rank, Grant>>,
     held: BTreeMap<Ino, Share>,
     /// For files whose tokens other nodes took away: the number of times, and the last time, ns
@@ -64,7 +64,7 @@ pub(in crate::cluster) struct Tokens {
 /// The time after which a lost token does not count any more, ns.
 const TAKEN_NS: i64 = 1_000_000_000;
 
-impl Tokens {
+impl WriteTokens {
     /// The number of times that this node's token of a file was taken away recently.
     fn times_taken(&self, ino: Ino, now_ns: i64) -> usize {
         let taken = self.taken.get(&ino);

@@ -17,7 +17,7 @@ use weir_core::journal::{encode, Item};
 use weir_core::names::Place;
 use weir_core::types::{ClientId, Ino};
 
-use crate::node::{ClientMemory, Node, Platform, SharedPlace, Visit};
+use crate::node::{ClientMemory, Node, Platform, SnapshotPosition, Visit};
 
 /// The journal of a server.
 pub trait Journal {
@@ -41,7 +41,8 @@ pub trait Journal {
 
 /// Shows some items of the tables that servers share, from a position on, and returns the next
 /// position. `None` shows at once the items that belong at the end of the snapshot.
-pub type ShowShared<'v> = &'v dyn Fn(Option<SharedPlace>, Visit<'_>) -> Option<SharedPlace>;
+pub type ShowShared<'v> =
+    &'v dyn Fn(Option<SnapshotPosition>, Visit<'_>) -> Option<SnapshotPosition>;
 
 /// The progress of a snapshot.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +52,7 @@ enum Progress {
     Extents(u32, u64),
     /// The inode whose extended attributes were shown last.
     Xattrs(Option<Ino>),
-    Shared(SharedPlace),
+    Shared(SnapshotPosition),
     Last,
 }
 
@@ -182,7 +183,7 @@ impl<P: Platform> Node<'_, P> {
             Progress::Xattrs(after) => {
                 Some(match self.files.show_xattrs(after, most(XATTRS), visit) {
                     Some(last) => Progress::Xattrs(Some(last)),
-                    None => Progress::Shared(SharedPlace::of(0)),
+                    None => Progress::Shared(SnapshotPosition::beginning_of(0)),
                 })
             }
             Progress::Shared(place) => Some(match shared(Some(place), visit) {

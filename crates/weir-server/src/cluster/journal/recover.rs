@@ -19,7 +19,7 @@ use crate::node::{Accounts, Node, OpenRegion, Platform, RecoverError};
 
 /// The result of a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Found {
+pub struct RecoveredCounts {
     /// Inodes.
     pub inodes: usize,
     /// Clients of the killed server.
@@ -49,7 +49,7 @@ impl<'m, P: Platform> Node<'m, P> {
         state: &mut State,
         memory: impl Fn(ClientId) -> Option<Arc<P::Memory>>,
         now_ns: i64,
-    ) -> Result<Found, RecoverError> {
+    ) -> Result<RecoveredCounts, RecoverError> {
         self.now_ns = now_ns;
         let clients = state.clients.len();
         self.take_up_files(state);
@@ -73,10 +73,10 @@ impl<'m, P: Platform> Node<'m, P> {
             }
         }
         self.cut_beyond_ends();
-        self.take_up_given(&mut state.given);
+        self.take_up_published_log(&mut state.given);
         self.take_up_orphans(state);
         self.announce_changes();
-        Ok(Found {
+        Ok(RecoveredCounts {
             inodes: state.inodes.len(),
             clients,
             alive,

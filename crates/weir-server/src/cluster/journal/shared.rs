@@ -14,7 +14,7 @@ use weir_core::types::Rank;
 
 use crate::cluster::keyed::Token;
 use crate::cluster::Cluster;
-use crate::node::{Node, Platform, SharedPlace, Visit};
+use crate::node::{Node, Platform, SnapshotPosition, Visit};
 
 impl<P: Platform> Cluster<P> {
     /// Takes up the shared state of a killed server, whose node has been taken up already. See
@@ -42,14 +42,14 @@ impl<P: Platform> Cluster<P> {
         self.begin_tokens(self.rank(), own.copied());
         // Other nodes may have written bytes that they did not publish.
         self.node(Node::ask_of_raw_files);
-        self.hear_of(&self.others());
+        self.await_written_files(&self.others());
         let others = self.others().into_iter();
         self.inner.peers.begin_anew(others, now_ns);
     }
 
     /// Shows all state that is not the node's own, as items.
     pub fn for_each_item(&self, visit: Visit<'_>) {
-        let mut at = Some(SharedPlace::of(0));
+        let mut at = Some(SnapshotPosition::beginning_of(0));
         while let Some(from) = at {
             at = self.show_some(from, visit);
         }
@@ -63,7 +63,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Shows some entries of the tables that grow with the files, from a position on. Returns the
     /// next position.
-    pub fn show_some(&self, from: SharedPlace, visit: Visit<'_>) -> Option<SharedPlace> {
+    pub fn show_some(&self, from: SnapshotPosition, visit: Visit<'_>) -> Option<SnapshotPosition> {
         let most = self.inner.journal.snapshot_step.get();
         let next = match from.table {
             0 => self.inner.extents.show_slices(from, most, visit),
@@ -74,7 +74,7 @@ impl<P: Platform> Cluster<P> {
             5 => self.inner.names.show_all_here(from, most, visit),
             _ => return None,
         };
-        Some(next.unwrap_or(SharedPlace::of(from.table + 1)))
+        Some(next.unwrap_or(SnapshotPosition::beginning_of(from.table + 1)))
     }
 
     /// Shows the batches that are being published, the answers to other publishers, and the renames
@@ -89,7 +89,7 @@ impl<P: Platform> Cluster<P> {
     /// end of renames in progress, wait from now on, even before the future is run.
     pub fn announce(&self) -> impl Future<Output = ()> + 'static {
         let token = self.token();
-        self.inner.journal.announcing.take((), token);
+        self.inner.journal.announcing.take_free((), token);
         self.go_on_with_moves();
         let this = self.clone();
         async move { this.announce_as(token).await }

@@ -207,7 +207,7 @@ impl<P: Platform> Cluster<P> {
         if !self.is_asked_enough(ino.rank()) {
             let (this, key, token) = (self.clone(), (ino, wish.owner), self.token());
             // If no task has the turn, this one has it before the owner asks for anything else.
-            self.inner.locks.giving_back.take(key, token);
+            self.inner.locks.giving_back.take_free(key, token);
             self.spawn(async move {
                 let _turn = this.inner.locks.giving_back.hold(key, token).await;
                 let op = peer::Lock { ino, wish, number };

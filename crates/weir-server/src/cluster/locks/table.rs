@@ -51,7 +51,7 @@ pub enum Family {
 
 /// A held range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Held {
+struct HeldRange {
     family: Family,
     owner: Owner,
     kind: u32,
@@ -76,7 +76,7 @@ pub struct Wish {
 
 #[derive(Debug, Default)]
 struct FileLocks {
-    held: Vec<Held>,
+    held: Vec<HeldRange>,
     waiters: BTreeSet<ClientId>,
 }
 
@@ -89,7 +89,7 @@ pub struct LockTable {
 }
 
 impl Wish {
-    fn conflicts(&self, held: &Held) -> bool {
+    fn conflicts(&self, held: &HeldRange) -> bool {
         self.family == held.family
             && self.owner != held.owner
             && (self.kind == WRITE || held.kind == WRITE)
@@ -271,13 +271,13 @@ impl FileLocks {
                     (held.start.max(wish.end), held.end),
                 ] {
                     if start < end {
-                        kept.push(Held { start, end, ..held });
+                        kept.push(HeldRange { start, end, ..held });
                     }
                 }
             }
         }
         if wish.kind != UNLOCK {
-            kept.push(Held {
+            kept.push(HeldRange {
                 family: wish.family,
                 owner: wish.owner,
                 kind: wish.kind,

@@ -15,34 +15,34 @@ use weir_core::types::{Ino, Rank};
 
 use crate::cluster::snapshot::show_from;
 use crate::cluster::{Cluster, ROOT};
-use crate::node::{Platform, SharedPlace, Visit};
+use crate::node::{Platform, SnapshotPosition, Visit};
 
 /// In a readdir cookie, the rank is above this many bits.
 const COOKIE_BITS: u32 = 48;
 
 /// The directory state of a server.
 #[derive(Debug)]
-pub struct Dirs {
+pub struct DirectoryTable {
     /// For each directory of this server: the other servers that may hold entries of it.
     enrolled: BTreeMap<Ino, BTreeSet<Rank>>,
     /// Names of directories whose entry is at another server, for their paths.
     moved: BTreeMap<Ino, Vec<u8>>,
 }
 
-impl Dirs {
+impl DirectoryTable {
     /// Only the root: every server stands in for it from the beginning.
-    pub fn new(rank: Rank, servers: u16) -> Dirs {
+    pub fn new(rank: Rank, servers: u16) -> DirectoryTable {
         let mut enrolled = BTreeMap::new();
         if rank == ROOT.rank() {
             enrolled.insert(ROOT, (1..servers).map(Rank).collect());
         }
-        Dirs {
+        DirectoryTable {
             enrolled,
             moved: BTreeMap::new(),
         }
     }
 
-    fn of(&self, dir: Ino) -> Vec<Rank> {
+    fn enrolled_at(&self, dir: Ino) -> Vec<Rank> {
         let ranks = self.enrolled.get(&dir);
         ranks.into_iter().flatten().copied().collect()
     }
@@ -56,10 +56,10 @@ impl Dirs {
     /// See [`NamesState::show_enrolled`](super::NamesState::show_enrolled).
     pub(super) fn show_enrolled(
         &self,
-        from: SharedPlace,
+        from: SnapshotPosition,
         most: usize,
         visit: Visit<'_>,
-    ) -> Option<SharedPlace> {
+    ) -> Option<SnapshotPosition> {
         show_from(self.enrolled.range(from.ino..), from, most, |dir, ranks| {
             for rank in ranks {
                 visit(&Item::Enrolled(*dir, *rank));
@@ -70,10 +70,10 @@ impl Dirs {
     /// See [`NamesState::show_moved`](super::NamesState::show_moved).
     pub(super) fn show_moved(
         &self,
-        from: SharedPlace,
+        from: SnapshotPosition,
         most: usize,
         visit: Visit<'_>,
-    ) -> Option<SharedPlace> {
+    ) -> Option<SnapshotPosition> {
         show_from(self.moved.range(from.ino..), from, most, |dir, name| {
             visit(&Item::Moved(*dir, name));
         })
@@ -138,7 +138,7 @@ impl<P: Platform> Cluster<P> {
         if part.entries > 0 {
             return Err(FsError::NotEmpty);
         }
-        let ranks = self.inner.names.dirs.borrow().of(dir);
+        let ranks = self.inner.names.dirs.borrow().enrolled_at(dir);
         let asked = ranks
             .iter()
             .map(|rank| self.call(*rank, peer::Retire { dir }));
@@ -180,7 +180,7 @@ impl<P: Platform> Cluster<P> {
 
     pub(in crate::cluster) fn enrolled(&self, dir: Ino) -> Result<Vec<u16>, FsError> {
         self.node(|node| node.part_of(dir))?;
-        let others = self.inner.names.dirs.borrow().of(dir);
+        let others = self.inner.names.dirs.borrow().enrolled_at(dir);
         let home = std::iter::once(self.rank());
         let mut ranks: Vec<u16> = home.chain(others).map(|rank| rank.0).collect();
         ranks.sort_unstable();
@@ -197,7 +197,7 @@ impl<P: Platform> Cluster<P> {
 
     /// A directory's attributes, combined from all servers that hold entries of it.
     pub(in crate::cluster) async fn dir_attr(&self, mut attr: Attr) -> Result<Attr, FsError> {
-        let ranks = self.inner.names.dirs.borrow().of(attr.ino);
+        let ranks = self.inner.names.dirs.borrow().enrolled_at(attr.ino);
         let asked = ranks
             .into_iter()
             .map(|rank| self.call(rank, peer::Part { dir: attr.ino }));
@@ -221,7 +221,7 @@ impl<P: Platform> Cluster<P> {
     /// Tells the servers that hold entries of a directory its mode and group, which new files in it
     /// may inherit; and the time set on it, before which none of their changes counts.
     pub(in crate::cluster) async fn tell_dir(&self, attr: &Attr, mtime_ns: Option<i64>) {
-        let ranks = self.inner.names.dirs.borrow().of(attr.ino);
+        let ranks = self.inner.names.dirs.borrow().enrolled_at(attr.ino);
         let asked = ranks.into_iter().map(|rank| {
             let set = proto::SetAttr {
                 ino: attr.ino,

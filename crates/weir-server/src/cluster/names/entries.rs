@@ -38,7 +38,7 @@ pub(in crate::cluster) type Key = (Ino, Vec<u8>);
 
 /// Entries kept here, and the keepers of this server's entries.
 #[derive(Debug, Default)]
-pub struct Entries {
+pub struct EntryCache {
     /// The inode that each name names, and the home of the entry.
     known: HashMap<Key, (Child, Rank)>,
     /// The number of recalls.

@@ -12,7 +12,7 @@ use weir_core::types::{Ino, Rank};
 
 use crate::cluster::keyed::Guard;
 use crate::cluster::peers::debts::Debt;
-use crate::cluster::peers::session::Outcome;
+use crate::cluster::peers::session::PendingOutcome;
 use crate::cluster::{owner, Cluster};
 use crate::node::Platform;
 
@@ -151,7 +151,11 @@ impl<P: Platform> Cluster<P> {
 
     /// Removes a directory completely: its name may be used again only when it is known if the
     /// directory was buried.
-    async fn rmdir_to_the_end(&self, op: peer::Rmdir, outcome: Outcome) -> Result<(), FsError> {
+    async fn rmdir_to_the_end(
+        &self,
+        op: peer::Rmdir,
+        outcome: PendingOutcome,
+    ) -> Result<(), FsError> {
         let key = (op.dir, op.name.clone());
         let _name = self.name_lock(&key).await?;
         let found = self.node(|node| node.find_child(op.dir, &op.name))?;

@@ -25,7 +25,7 @@ use weir_core::journal;
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::keyed::Keyed;
-use crate::node::{SharedPlace, Visit};
+use crate::node::{SnapshotPosition, Visit};
 
 pub(super) mod directories;
 pub(super) mod entries;
@@ -51,9 +51,9 @@ pub(in crate::cluster) struct NamesState {
     stands: Keyed<Ino>,
     /// The permit for moving directories (rank 0).
     dir_moves: Keyed<()>,
-    renames: moves::Moves,
-    dirs: RefCell<directories::Dirs>,
-    entries: RefCell<entries::Entries>,
+    renames: moves::RenameSteps,
+    dirs: RefCell<directories::DirectoryTable>,
+    entries: RefCell<entries::EntryCache>,
     placements: RefCell<placements::Placements>,
     /// Directories of this server whose entries are being placed.
     placing: Keyed<Ino>,
@@ -68,8 +68,8 @@ impl NamesState {
             burials: Keyed::default(),
             stands: Keyed::default(),
             dir_moves: Keyed::default(),
-            renames: moves::Moves::default(),
-            dirs: RefCell::new(directories::Dirs::new(rank, servers)),
+            renames: moves::RenameSteps::default(),
+            dirs: RefCell::new(directories::DirectoryTable::new(rank, servers)),
             entries: RefCell::default(),
             placements: RefCell::default(),
             placing: Keyed::default(),
@@ -93,10 +93,10 @@ impl NamesState {
     /// position to go on from.
     pub(in crate::cluster) fn show_enrolled(
         &self,
-        from: SharedPlace,
+        from: SnapshotPosition,
         most: usize,
         visit: Visit<'_>,
-    ) -> Option<SharedPlace> {
+    ) -> Option<SnapshotPosition> {
         self.dirs.borrow().show_enrolled(from, most, visit)
     }
 
@@ -104,35 +104,35 @@ impl NamesState {
     /// server.
     pub(in crate::cluster) fn show_moved(
         &self,
-        from: SharedPlace,
+        from: SnapshotPosition,
         most: usize,
         visit: Visit<'_>,
-    ) -> Option<SharedPlace> {
+    ) -> Option<SnapshotPosition> {
         self.dirs.borrow().show_moved(from, most, visit)
     }
 
     /// Like [`NamesState::show_enrolled`], for the placements of this server's directories.
     pub(in crate::cluster) fn show_placements(
         &self,
-        from: SharedPlace,
+        from: SnapshotPosition,
         most: usize,
         visit: Visit<'_>,
-    ) -> Option<SharedPlace> {
+    ) -> Option<SnapshotPosition> {
         self.placements.borrow().show_own(from, most, visit)
     }
 
     /// Like [`NamesState::show_enrolled`], for the directories that have all their entries here.
     pub(in crate::cluster) fn show_all_here(
         &self,
-        from: SharedPlace,
+        from: SnapshotPosition,
         most: usize,
         visit: Visit<'_>,
-    ) -> Option<SharedPlace> {
+    ) -> Option<SnapshotPosition> {
         self.placements.borrow().show_all_here(from, most, visit)
     }
 
     /// Visits the renames that are under way.
     pub(in crate::cluster) fn show_renames(&self, visit: Visit<'_>) {
-        self.renames.show(visit);
+        self.renames.show_steps(visit);
     }
 }

@@ -51,7 +51,7 @@ type Name = (Ino, Vec<u8>);
 
 /// The renames of other servers that concern names of this one.
 #[derive(Debug, Default)]
-pub struct Moves {
+pub struct RenameSteps {
     /// Names that renames of two steps have locked and not changed yet.
     locked: RefCell<BTreeMap<Name, LockedName>>,
     /// Old names of files, each with the rename that is to take it and the new name. Their locks
@@ -99,7 +99,7 @@ fn is_step(change: &NameChange) -> bool {
     change.done && change.from.is_none()
 }
 
-impl Moves {
+impl RenameSteps {
     /// Restores the state from the journal.
     pub(super) fn take_up(&self, state: &mut journal::Cluster) {
         let token = |(rank, number)| Token { rank, number };
@@ -112,7 +112,7 @@ impl Moves {
     }
 
     /// Visits the state that the journal keeps.
-    pub(super) fn show(&self, visit: Visit<'_>) {
+    pub(super) fn show_steps(&self, visit: Visit<'_>) {
         for ((dir, name), locked) in &*self.locked.borrow() {
             visit(&Item::Locked(*dir, name, locked.clone()));
         }
@@ -284,7 +284,7 @@ impl<P: Platform> Cluster<P> {
         let locked = moves.locked.borrow().clone();
         for (key, locked) in locked {
             let own = self.token();
-            self.inner.names.name_locks.take(key.clone(), own);
+            self.inner.names.name_locks.take_free(key.clone(), own);
             self.find_out(key, locked, own, false);
         }
         let changes = moves.changes.borrow().clone();
@@ -296,7 +296,7 @@ impl<P: Platform> Cluster<P> {
                 continue;
             }
             // One of two exchanged names is locked already.
-            self.inner.names.name_locks.take(key.clone(), own);
+            self.inner.names.name_locks.take_free(key.clone(), own);
             let this = self.clone();
             self.spawn(async move {
                 let made = this.sticking(&key, this.make_change(token)).await;

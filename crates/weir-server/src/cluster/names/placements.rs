@@ -29,7 +29,7 @@ use weir_core::types::{Ino, Rank};
 
 use crate::cluster::snapshot::show_from;
 use crate::cluster::{Cluster, ROOT};
-use crate::node::{Platform, SharedPlace, Visit};
+use crate::node::{Platform, SnapshotPosition, Visit};
 
 /// A directory with more entries at one server is not split, because its home must tell other
 /// servers their names, and that message is bounded.
@@ -93,10 +93,10 @@ impl Placements {
     /// on from.
     pub(super) fn show_own(
         &self,
-        from: SharedPlace,
+        from: SnapshotPosition,
         most: usize,
         visit: Visit<'_>,
-    ) -> Option<SharedPlace> {
+    ) -> Option<SnapshotPosition> {
         show_from(self.own.range(from.ino..), from, most, |dir, placed| {
             visit(&Item::Placed(*dir, placed.clone()));
         })
@@ -105,10 +105,10 @@ impl Placements {
     /// Like [`Placements::show_own`], for the directories that have all their entries here.
     pub(super) fn show_all_here(
         &self,
-        from: SharedPlace,
+        from: SnapshotPosition,
         most: usize,
         visit: Visit<'_>,
-    ) -> Option<SharedPlace> {
+    ) -> Option<SnapshotPosition> {
         let all = self.has_all.range(from.ino..).map(|dir| (dir, ()));
         show_from(all, from, most, |dir, ()| {
             visit(&Item::HasAll(*dir, true));
@@ -118,7 +118,7 @@ impl Placements {
 
 /// The server that is taken for the home of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::cluster) struct Home {
+pub(in crate::cluster) struct NameHome {
     pub(in crate::cluster) rank: Rank,
     /// True for the first server of a spread directory that kept the name when it was spread. If it
     /// refuses the name, it has it no more.
@@ -179,15 +179,15 @@ impl<P: Platform> Cluster<P> {
         dir: Ino,
         name: &[u8],
         name_use: NameUse,
-        refused: Option<Home>,
-    ) -> Result<Option<Home>, FsError> {
-        let home = |rank| Home { rank, kept: false };
+        refused: Option<NameHome>,
+    ) -> Result<Option<NameHome>, FsError> {
+        let home = |rank| NameHome { rank, kept: false };
         let hashed = home(self.hashed_home(dir, name));
         if dir == ROOT {
             return Ok(Some(hashed));
         }
         let spread = |first: &FirstServer| {
-            let kept = Home {
+            let kept = NameHome {
                 rank: first.rank,
                 kept: first.names.binary_search(&hash_of_name(dir, name)).is_ok(),
             };

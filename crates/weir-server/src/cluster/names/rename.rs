@@ -27,9 +27,9 @@ use weir_core::proto::{self, Child, FsError};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::keyed::Token;
-use crate::cluster::names::placements::{Home, NameUse};
+use crate::cluster::names::placements::{NameHome, NameUse};
 use crate::cluster::peers::debts::Debt;
-use crate::cluster::peers::session::Outcome;
+use crate::cluster::peers::session::PendingOutcome;
 use crate::cluster::Cluster;
 use crate::node::Platform;
 
@@ -43,15 +43,15 @@ fn unlock_moves(token: u64) -> Debt {
 /// One of the two names, and its home. The home is resolved before the names are locked, and stays
 /// valid until they are unlocked (`placements`).
 #[derive(Clone)]
-struct Seat {
-    home: Home,
+struct HomedName {
+    home: NameHome,
     dir: Ino,
     name: Vec<u8>,
     /// The home refused to lock the name.
     refused: Cell<bool>,
 }
 
-impl Seat {
+impl HomedName {
     fn key(&self) -> (Ino, &[u8]) {
         (self.dir, &self.name)
     }
@@ -74,7 +74,11 @@ impl<P: Platform> Cluster<P> {
         self.to_the_end(act).await
     }
 
-    async fn rename_to_the_end(&self, op: proto::Rename, outcome: Outcome) -> Result<(), FsError> {
+    async fn rename_to_the_end(
+        &self,
+        op: proto::Rename,
+        outcome: PendingOutcome,
+    ) -> Result<(), FsError> {
         if op.flags > EXCHANGE {
             return Err(FsError::Invalid);
         }
@@ -86,10 +90,12 @@ impl<P: Platform> Cluster<P> {
                 (Some(_), _) => Ok(()),
             };
         }
-        let from = self.seat(from, op.name, NameUse::Existing, None).await?;
-        let to = self.seat(to, op.new_name, NameUse::New, None).await?;
+        let from = self
+            .find_homed(from, op.name, NameUse::Existing, None)
+            .await?;
+        let to = self.find_homed(to, op.new_name, NameUse::New, None).await?;
         let token = self.token();
-        let act = self.rename_seats(
+        let act = self.rename_homed(
             op.parent != op.new_parent,
             op.flags,
             from,
@@ -100,14 +106,14 @@ impl<P: Platform> Cluster<P> {
         self.lead(token, act).await
     }
 
-    async fn rename_seats(
+    async fn rename_homed(
         &self,
         elsewhere: bool,
         flags: u32,
-        mut from: Seat,
-        mut to: Seat,
+        mut from: HomedName,
+        mut to: HomedName,
         token: Token,
-        outcome: &Outcome,
+        outcome: &PendingOutcome,
     ) -> Result<(), FsError> {
         // Only under the locks is it known if directories move to another parent. The permit comes
         // before the locks, so a first look decides without them, and a second look under them
@@ -136,8 +142,8 @@ impl<P: Platform> Cluster<P> {
             }
             if done == Err(FsError::Elsewhere) {
                 let again = async {
-                    self.seat_again(&mut from, NameUse::Existing).await?;
-                    self.seat_again(&mut to, NameUse::New).await
+                    self.find_home_again(&mut from, NameUse::Existing).await?;
+                    self.find_home_again(&mut to, NameUse::New).await
                 };
                 done = again.await;
                 if done.is_ok() {
@@ -161,15 +167,15 @@ impl<P: Platform> Cluster<P> {
         Ok(session)
     }
 
-    async fn seat(
+    async fn find_homed(
         &self,
         dir: Ino,
         name: Vec<u8>,
         name_use: NameUse,
-        refused: Option<Home>,
-    ) -> Result<Seat, FsError> {
+        refused: Option<NameHome>,
+    ) -> Result<HomedName, FsError> {
         let home = self.find_home(dir, &name, name_use, refused).await?;
-        Ok(Seat {
+        Ok(HomedName {
             home: home.ok_or(FsError::NotFound)?,
             dir,
             name,
@@ -178,12 +184,16 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Finds the home of a name anew if its home refused it. None of the names is locked.
-    async fn seat_again(&self, seat: &mut Seat, name_use: NameUse) -> Result<(), FsError> {
-        if seat.refused.get() {
-            let refused = Some(seat.home);
-            let name = seat.name.clone();
-            *seat = self.seat(seat.dir, name, name_use, refused).await?;
-            if refused == Some(seat.home) {
+    async fn find_home_again(
+        &self,
+        homed: &mut HomedName,
+        name_use: NameUse,
+    ) -> Result<(), FsError> {
+        if homed.refused.get() {
+            let refused = Some(homed.home);
+            let name = homed.name.clone();
+            *homed = self.find_homed(homed.dir, name, name_use, refused).await?;
+            if refused == Some(homed.home) {
                 self.pause_before_retry().await?;
             }
         }
@@ -201,7 +211,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    async fn any_dir(&self, from: &Seat, to: &Seat) -> Result<bool, FsError> {
+    async fn any_dir(&self, from: &HomedName, to: &HomedName) -> Result<bool, FsError> {
         let found = [
             self.look(from.dir, &from.name).await?,
             self.look(to.dir, &to.name).await?,
@@ -215,40 +225,40 @@ impl<P: Platform> Cluster<P> {
     /// Locks both names, renames, and unlocks. `WouldBlock` if the permit is needed.
     async fn rename_locked(
         &self,
-        from: &Seat,
-        to: &Seat,
+        from: &HomedName,
+        to: &HomedName,
         flags: u32,
         permit: Option<u64>,
         token: Token,
-        outcome: &Outcome,
+        outcome: &PendingOutcome,
     ) -> Result<(), FsError> {
         let mut order = [from, to];
         order.sort_by(|a, b| a.key().cmp(&b.key()));
-        let lock = |seat: &Seat| peer::LockName {
-            dir: seat.dir,
-            name: seat.name.clone(),
+        let lock = |homed: &HomedName| peer::LockName {
+            dir: homed.dir,
+            name: homed.name.clone(),
             token: token.number,
-            to: std::ptr::eq(seat, from).then(|| to.destination()),
+            to: std::ptr::eq(homed, from).then(|| to.destination()),
             swaps: flags == EXCHANGE,
         };
-        let lock = async |seat: &Seat| {
-            let found = self.call(seat.home.rank, lock(seat)).await;
-            seat.refused.set(found == Err(FsError::Elsewhere));
+        let lock = async |homed: &HomedName| {
+            let found = self.call(homed.home.rank, lock(homed)).await;
+            homed.refused.set(found == Err(FsError::Elsewhere));
             found
         };
         let first = match lock(order[0]).await {
             Ok(found) => found,
             Err(error) => {
                 // The home may grant the lock after this server has stopped waiting.
-                self.unlock_seat(order[0], token, Left::Nothing).await;
+                self.unlock_homed(order[0], token, Left::Nothing).await;
                 return Err(error);
             }
         };
         let second = match lock(order[1]).await {
             Ok(found) => found,
             Err(error) => {
-                self.unlock_seat(order[1], token, Left::Nothing).await;
-                self.unlock_seat(order[0], token, Left::Nothing).await;
+                self.unlock_homed(order[1], token, Left::Nothing).await;
+                self.unlock_homed(order[0], token, Left::Nothing).await;
                 return Err(error);
             }
         };
@@ -276,8 +286,8 @@ impl<P: Platform> Cluster<P> {
                 self.rename_found(what, flags == NOREPLACE).await
             }
         };
-        self.unlock_seat(order[1], token, left.get()).await;
-        self.unlock_seat(order[0], token, left.get()).await;
+        self.unlock_homed(order[1], token, left.get()).await;
+        self.unlock_homed(order[0], token, left.get()).await;
         done
     }
 
@@ -286,13 +296,13 @@ impl<P: Platform> Cluster<P> {
     /// names, requests stop waiting.
     fn when_late(
         &self,
-        names: [&Seat; 2],
+        names: [&HomedName; 2],
         source: &Child,
         flags: u32,
         token: Token,
-        outcome: &Outcome,
-    ) -> Outcome {
-        let keys = names.map(|seat| (seat.dir, seat.name.clone()));
+        outcome: &PendingOutcome,
+    ) -> PendingOutcome {
+        let keys = names.map(|homed| (homed.dir, homed.name.clone()));
         let this = self.clone();
         if source.kind == FileType::Dir || flags == EXCHANGE {
             let number = token.number;
@@ -311,8 +321,8 @@ impl<P: Platform> Cluster<P> {
             let (this, from, to) = (this.clone(), from.clone(), to.clone());
             this.clone().spawn(async move {
                 // In this order: a request that finds the new name free may take it away again.
-                this.unlock_seat(&from, token, Left::Later).await;
-                this.unlock_seat(&to, token, Left::Later).await;
+                this.unlock_homed(&from, token, Left::Later).await;
+                this.unlock_homed(&to, token, Left::Later).await;
             });
         })
     }
@@ -470,7 +480,7 @@ impl<P: Platform> Cluster<P> {
         &self,
         what: &Renaming<'_>,
         child: Child,
-        at: &Seat,
+        at: &HomedName,
     ) -> Result<(), FsError> {
         let moved = peer::Moved {
             ino: child.ino,
@@ -484,27 +494,27 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    async fn unlock_seat(&self, seat: &Seat, token: Token, left: Left) {
+    async fn unlock_homed(&self, homed: &HomedName, token: Token, left: Left) {
         let unlock = peer::UnlockName {
-            dir: seat.dir,
-            name: seat.name.clone(),
+            dir: homed.dir,
+            name: homed.name.clone(),
             token: token.number,
             left,
         };
-        self.owe(seat.home.rank, Debt::Unlock(unlock)).await;
+        self.owe(homed.home.rank, Debt::Unlock(unlock)).await;
     }
 
     /// Changes a locked name of a file from `was` to `child`.
     async fn assign(
         &self,
         what: &Renaming<'_>,
-        seat: &Seat,
+        homed: &HomedName,
         was: Option<Child>,
         child: Option<Child>,
     ) -> Result<(), FsError> {
         let assign = peer::Assign {
-            dir: seat.dir,
-            name: seat.name.clone(),
+            dir: homed.dir,
+            name: homed.name.clone(),
             token: what.token.number,
             was,
             from: None,
@@ -512,7 +522,7 @@ impl<P: Platform> Cluster<P> {
             child,
         };
         loop {
-            let told = self.see_through(seat.home.rank, assign.clone(), what.outcome);
+            let told = self.see_through(homed.home.rank, assign.clone(), what.outcome);
             if let Some(told) = told.await {
                 return told;
             }
@@ -522,8 +532,8 @@ impl<P: Platform> Cluster<P> {
 
 /// A rename whose names are locked.
 struct Renaming<'a> {
-    from: &'a Seat,
-    to: &'a Seat,
+    from: &'a HomedName,
+    to: &'a HomedName,
     source: Child,
     target: Option<Child>,
     exchange: bool,
@@ -533,5 +543,5 @@ struct Renaming<'a> {
     /// The outcome that the names' homes have to find out.
     left: &'a Cell<Left>,
     /// The channel that tells the waiting request the outcome.
-    outcome: &'a Outcome,
+    outcome: &'a PendingOutcome,
 }

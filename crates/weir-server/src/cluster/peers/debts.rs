@@ -123,7 +123,7 @@ impl Account {
     }
 
     /// Takes some debts out, links first, because a file ends after its names.
-    fn take(&mut self, rank: Rank, most: usize) -> Vec<Debt> {
+    fn take_debts(&mut self, rank: Rank, most: usize) -> Vec<Debt> {
         let mut debts = Vec::new();
         while debts.len() < most {
             let next = if let Some(mut entry) = self.links.first_entry() {
@@ -158,21 +158,21 @@ impl Account {
 }
 
 /// Counts a call that waits for an unreachable server, until this is dropped.
-pub(in crate::cluster) struct Asking<P: Platform + 'static> {
+pub(in crate::cluster) struct WaitingCall<P: Platform + 'static> {
     cluster: Cluster<P>,
     to: Rank,
 }
 
-impl<P: Platform> Drop for Asking<P> {
+impl<P: Platform> Drop for WaitingCall<P> {
     fn drop(&mut self) {
         self.cluster.account(self.to, |account| account.asked -= 1);
     }
 }
 
 impl<P: Platform> Cluster<P> {
-    pub(super) fn asking(&self, to: Rank) -> Asking<P> {
+    pub(super) fn asking(&self, to: Rank) -> WaitingCall<P> {
         self.account(to, |account| account.asked += 1);
-        Asking {
+        WaitingCall {
             cluster: self.clone(),
             to,
         }
@@ -308,7 +308,7 @@ impl<P: Platform> Cluster<P> {
         while self.session_now(to).is_some() && !self.is_asked_enough(to) {
             let debts = self.account(to, |account| {
                 account.begin = false;
-                account.take(to, AT_A_TIME)
+                account.take_debts(to, AT_A_TIME)
             });
             if debts.is_empty() {
                 break;
@@ -356,7 +356,7 @@ mod tests {
             assert_eq!(account.keep(Debt::Erased(ino(2), to), 10), 0);
         }
         assert_eq!(account.len(), 2);
-        let debts = account.take(THERE, 64);
+        let debts = account.take_debts(THERE, 64);
         let link = || Debt::Link(ino(1));
         let erased = Debt::Erased(ino(2), 9);
         assert_eq!(debts, [link(), link(), link(), erased]);
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(account.keep(Debt::Freed(vec![range(1, 50, 1)]), 3), 1);
         assert_eq!(account.keep(Debt::Freed(vec![range(1, 10, 10)]), 3), 0);
         let freed = vec![range(1, 0, 30), range(2, 30, 5)];
-        assert_eq!(account.take(THERE, 64), [Debt::Freed(freed)]);
+        assert_eq!(account.take_debts(THERE, 64), [Debt::Freed(freed)]);
     }
 
     #[test]
@@ -385,7 +385,7 @@ mod tests {
         let unlock = peer::UnlockMoves { token: 1 };
         assert_eq!(account.keep(Debt::UnlockMoves(unlock), 1), 0);
         assert!(account.begin);
-        assert_eq!(account.take(THERE, 64).len(), 2);
+        assert_eq!(account.take_debts(THERE, 64).len(), 2);
         assert!(account.begin, "a session is still to begin");
     }
 }

@@ -25,14 +25,14 @@ use crate::cluster::Cluster;
 use crate::node::Platform;
 
 /// One call of another server, with room for bytes that follow the reply.
-pub struct Asked<'a, P: Platform + 'static> {
+pub struct PeerCall<'a, P: Platform + 'static> {
     /// The server that is asked.
     pub cluster: &'a Cluster<P>,
     /// The bytes.
     pub bulk: Rc<RefCell<Vec<u8>>>,
 }
 
-impl<P: Platform> Handler for Asked<'_, P> {
+impl<P: Platform> Handler for PeerCall<'_, P> {
     fn rank(&self) -> Rank {
         self.cluster.rank()
     }

@@ -97,7 +97,7 @@ struct Session {
 }
 
 impl Session {
-    fn end(&mut self) {
+    fn mark_ended(&mut self) {
         self.ended = true;
         self.believes = false;
         for waiting in self.on_end.drain(..) {
@@ -112,7 +112,7 @@ impl Session {
 }
 
 impl Sessions {
-    fn of(&mut self, rank: Rank) -> &mut Session {
+    fn session_with(&mut self, rank: Rank) -> &mut Session {
         self.with.entry(rank).or_default()
     }
 
@@ -127,7 +127,7 @@ impl Sessions {
     /// Starts as after a restart: no earlier session with another server holds.
     pub(super) fn begin_anew(&mut self, others: impl Iterator<Item = Rank>, now_ns: i64) {
         for rank in others {
-            let session = self.of(rank);
+            let session = self.session_with(rank);
             (session.ended, session.refused) = (true, true);
             // The server's previous life may have been asked until just now.
             session.asked_ns = now_ns;
@@ -141,13 +141,13 @@ type Waiting = Rc<RefCell<Option<oneshot::Sender<Result<(), FsError>>>>>;
 /// The receiver of the outcome of an operation that is completed even if no task waits for it any
 /// more.
 #[derive(Clone)]
-pub(in crate::cluster) struct Outcome {
+pub(in crate::cluster) struct PendingOutcome {
     waiting: Waiting,
     /// Action taken when the outcome is not known in time.
     late: Rc<dyn Fn()>,
 }
 
-impl Outcome {
+impl PendingOutcome {
     /// Tells the outcome, unless it was told before.
     fn tell(&self, how: Result<(), FsError>) {
         if let Some(waiting) = self.waiting.borrow_mut().take() {
@@ -166,14 +166,14 @@ impl Outcome {
         &self,
         cluster: &Cluster<P>,
         key: (Ino, Vec<u8>),
-    ) -> Outcome {
+    ) -> PendingOutcome {
         let cluster = cluster.clone();
         self.late(move || cluster.inner.names.stick_name(&key))
     }
 
     /// Adds an action for the case that the outcome is not known in time.
-    pub(in crate::cluster) fn late(&self, late: impl Fn() + 'static) -> Outcome {
-        Outcome {
+    pub(in crate::cluster) fn late(&self, late: impl Fn() + 'static) -> PendingOutcome {
+        PendingOutcome {
             waiting: Rc::clone(&self.waiting),
             late: Rc::new(late),
         }
@@ -212,7 +212,7 @@ impl<P: Platform> Cluster<P> {
         let number = u64::from_le_bytes(*number);
         let now_ns = self.now_ns();
         let mut sessions = self.inner.peers.sessions.borrow_mut();
-        let session = sessions.of(from);
+        let session = sessions.session_with(from);
         if number & BEGINS != 0 {
             let number = number & !BEGINS;
             // A late repetition: a newer session has begun.
@@ -253,7 +253,7 @@ impl<P: Platform> Cluster<P> {
             return Ok(());
         };
         let mut sessions = self.inner.peers.sessions.borrow_mut();
-        let session = sessions.of(asker);
+        let session = sessions.session_with(asker);
         match session.refused || session.served != number {
             true => Err(FsError::NewSession),
             false => Ok(()),
@@ -262,18 +262,34 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if a server was given up and has begun no session since.
     pub(in crate::cluster) fn is_given_up(&self, rank: Rank) -> bool {
-        self.inner.peers.sessions.borrow_mut().of(rank).refused
+        self.inner
+            .peers
+            .sessions
+            .borrow_mut()
+            .session_with(rank)
+            .refused
     }
 
     /// The time until which a server may believe its leases of this server's files.
     fn believed_until(&self, rank: Rank) -> i64 {
-        self.inner.peers.sessions.borrow_mut().of(rank).asked_ns + TERM_NS
+        self.inner
+            .peers
+            .sessions
+            .borrow_mut()
+            .session_with(rank)
+            .asked_ns
+            + TERM_NS
     }
 
     /// Refuses the requests of a server that could not be told something, until it begins a new
     /// session and so believes nothing from before.
     pub(in crate::cluster) fn refuse(&self, rank: Rank) {
-        self.inner.peers.sessions.borrow_mut().of(rank).refused = true;
+        self.inner
+            .peers
+            .sessions
+            .borrow_mut()
+            .session_with(rank)
+            .refused = true;
     }
 
     /// Waits until a server that could not be told has stopped believing its leases.
@@ -291,27 +307,27 @@ impl<P: Platform> Cluster<P> {
     /// Returns true if the session in which something was asked still holds.
     pub(in crate::cluster) fn is_session(&self, with: Rank, number: u64) -> bool {
         let mut sessions = self.inner.peers.sessions.borrow_mut();
-        let session = sessions.of(with);
+        let session = sessions.session_with(with);
         with == self.rank() || (session.number == number && !session.ended)
     }
 
     /// Ends the sessions with another server, in both directions.
     pub(in crate::cluster) fn end_sessions(&self, with: Rank) {
         let mut sessions = self.inner.peers.sessions.borrow_mut();
-        let session = sessions.of(with);
+        let session = sessions.session_with(with);
         session.refused = true;
-        session.end();
+        session.mark_ended();
     }
 
     /// Ends the session in which this server asks another; its leases are not believed any more.
     fn end_session(&self, with: Rank, number: u64) {
         {
             let mut sessions = self.inner.peers.sessions.borrow_mut();
-            let session = sessions.of(with);
+            let session = sessions.session_with(with);
             if session.number != number || session.ended {
                 return;
             }
-            session.end();
+            session.mark_ended();
         }
         self.doubt(with);
     }
@@ -328,13 +344,19 @@ impl<P: Platform> Cluster<P> {
 
     /// Runs `act` on the account of a server.
     pub(super) fn account<T>(&self, of: Rank, act: impl FnOnce(&mut debts::Account) -> T) -> T {
-        act(&mut self.inner.peers.sessions.borrow_mut().of(of).account)
+        act(&mut self
+            .inner
+            .peers
+            .sessions
+            .borrow_mut()
+            .session_with(of)
+            .account)
     }
 
     /// The number of the current session, if there is one.
     pub(in crate::cluster) fn session_now(&self, with: Rank) -> Option<u64> {
         let mut sessions = self.inner.peers.sessions.borrow_mut();
-        let session = sessions.of(with);
+        let session = sessions.session_with(with);
         (!session.ended).then_some(session.number)
     }
 
@@ -351,7 +373,7 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) async fn begin_session(&self, with: Rank) -> Result<u64, FsError> {
         let current = |cluster: &Self| {
             let mut sessions = cluster.inner.peers.sessions.borrow_mut();
-            let session = sessions.of(with);
+            let session = sessions.session_with(with);
             ((!session.ended).then_some(session.number), session.failures)
         };
         let (known, failures) = current(self);
@@ -368,7 +390,7 @@ impl<P: Platform> Cluster<P> {
         let now = u64::try_from(self.now_ns()).unwrap_or(0);
         let number = {
             let mut sessions = self.inner.peers.sessions.borrow_mut();
-            let session = sessions.of(with);
+            let session = sessions.session_with(with);
             // A server that was restarted does not begin with its earlier number.
             session.number = now.max(session.number + 1);
             session.number
@@ -389,7 +411,7 @@ impl<P: Platform> Cluster<P> {
             }
         }
         let mut sessions = self.inner.peers.sessions.borrow_mut();
-        let session = sessions.of(with);
+        let session = sessions.session_with(with);
         if let Err(error) = cuts {
             session.failures += 1;
             return Err(error);
@@ -439,7 +461,7 @@ impl<P: Platform> Cluster<P> {
                 }
             }
         }
-        self.heard_of(from);
+        self.note_written_files(from);
         cuts
     }
 
@@ -494,7 +516,7 @@ impl<P: Platform> Cluster<P> {
             return Ok(None);
         }
         let mut sessions = self.inner.peers.sessions.borrow_mut();
-        let session = sessions.of(to);
+        let session = sessions.session_with(to);
         if session.number == number {
             session.heard_ns = session.heard_ns.max(sent_ns);
         }
@@ -578,17 +600,17 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Runs an operation to its end in its own task; returns the first result that its [`Outcome`]
-    /// was told.
+    /// Runs an operation to its end in its own task; returns the first result that its
+    /// [`PendingOutcome`] was told.
     pub(in crate::cluster) async fn to_the_end<F>(
         &self,
-        act: impl FnOnce(Self, Outcome) -> F,
+        act: impl FnOnce(Self, PendingOutcome) -> F,
     ) -> Result<(), FsError>
     where
         F: std::future::Future<Output = Result<(), FsError>> + 'static,
     {
         let (sender, told) = oneshot::channel();
-        let outcome = Outcome {
+        let outcome = PendingOutcome {
             waiting: Rc::new(RefCell::new(Some(sender))),
             late: Rc::new(|| ()),
         };
@@ -604,7 +626,7 @@ impl<P: Platform> Cluster<P> {
         &self,
         to: Rank,
         op: O,
-        outcome: &Outcome,
+        outcome: &PendingOutcome,
     ) -> Option<Result<O::Reply, FsError>>
     where
         O: PeerOperation + 'static,
@@ -649,7 +671,7 @@ impl<P: Platform> Cluster<P> {
         list: impl FnOnce(&mut Session) -> &mut Vec<oneshot::Sender<()>>,
     ) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
-        list(self.inner.peers.sessions.borrow_mut().of(with)).push(sender);
+        list(self.inner.peers.sessions.borrow_mut().session_with(with)).push(sender);
         receiver
     }
 
@@ -703,7 +725,7 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) fn believe_lease(&self, of: Rank, asked_ns: i64) -> bool {
         let now_ns = self.now_ns();
         let mut sessions = self.inner.peers.sessions.borrow_mut();
-        let session = sessions.of(of);
+        let session = sessions.session_with(of);
         let heard_ns = session.heard_ns.max(asked_ns);
         if session.ended || now_ns + LOOK_MOST_NS > heard_ns + TERM_NS {
             return false;
@@ -720,7 +742,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Notes that something a server told is used without asking it.
     pub(in crate::cluster) fn use_lease(&self, of: Rank) {
-        self.inner.peers.sessions.borrow_mut().of(of).used = true;
+        self.inner.peers.sessions.borrow_mut().session_with(of).used = true;
     }
 
     /// Begins sessions that a task waits for, and renews leases in use. Returns the time of the

@@ -27,7 +27,7 @@ use weir_core::proto::{self, FsError, Landing, FETCH_BYTES, FETCH_PIECES};
 use weir_core::types::{ClientId, Ino, Rank};
 use weir_fabric::bulk::{self, ReadError};
 
-use crate::cluster::reads::kept::Kept;
+use crate::cluster::reads::kept::CachedReads;
 use crate::cluster::reads::pool::Pool;
 use crate::cluster::Cluster;
 use crate::node::{ClientMemory, Platform, Table};
@@ -40,7 +40,7 @@ const KEPT_SHARE: u64 = 2;
 
 /// A place of the pool that a client was lent.
 #[derive(Debug)]
-struct Lent<M> {
+struct LentPlace<M> {
     client: Arc<M>,
     slot: u16,
     serial: u32,
@@ -49,12 +49,12 @@ struct Lent<M> {
     len: u32,
     /// True once the fabric has finished with the place.
     over: Arc<AtomicBool>,
-    what: What,
+    what: LoanKind,
 }
 
 /// The kind of a place.
 #[derive(Debug)]
-enum What {
+enum LoanKind {
     /// A place that was taken for this read.
     Own,
     /// A place that was taken for a read of a laminated file. It is kept once all bytes came.
@@ -68,7 +68,7 @@ enum What {
 }
 
 /// A read that reports its end.
-struct Watched<T> {
+struct WatchedLanding<T> {
     landing: Box<dyn bulk::Landing>,
     told: T,
 }
@@ -78,10 +78,10 @@ pub(super) fn watched<T>(landing: Box<dyn bulk::Landing>, told: T) -> Box<dyn bu
 where
     T: FnOnce(bool) + Send + 'static,
 {
-    Box::new(Watched { landing, told })
+    Box::new(WatchedLanding { landing, told })
 }
 
-impl<T: FnOnce(bool) + Send> bulk::Landing for Watched<T> {
+impl<T: FnOnce(bool) + Send> bulk::Landing for WatchedLanding<T> {
     fn receive(&mut self, from: BorrowedFd<'_>, at: usize, most: usize) -> io::Result<usize> {
         self.landing.receive(from, at, most)
     }
@@ -96,7 +96,7 @@ impl<T: FnOnce(bool) + Send> bulk::Landing for Watched<T> {
     }
 }
 
-impl<M: ClientMemory> Lent<M> {
+impl<M: ClientMemory> LentPlace<M> {
     fn slot(&self) -> Option<&LandingSlot> {
         self.client.landings().get(usize::from(self.slot))
     }
@@ -121,8 +121,8 @@ impl<M: ClientMemory> Lent<M> {
 #[derive(Debug)]
 pub struct Fetches<M> {
     pool: Pool,
-    kept: Kept,
-    lent: HashMap<ClientId, Vec<Lent<M>>>,
+    kept: CachedReads,
+    lent: HashMap<ClientId, Vec<LentPlace<M>>>,
     /// Serial numbers of lent places go on from here.
     next_serial: u32,
     /// The tasks that wait for a place.
@@ -136,7 +136,7 @@ impl<M> Fetches<M> {
         pool.allow(present);
         Fetches {
             pool,
-            kept: Kept::default(),
+            kept: CachedReads::default(),
             lent: HashMap::new(),
             next_serial: 0,
             waiting: VecDeque::new(),
@@ -145,10 +145,10 @@ impl<M> Fetches<M> {
 }
 
 /// The reply to the client, and the landing for the fabric.
-type Way = (Landing, Box<dyn bulk::Landing>);
+type LentLanding = (Landing, Box<dyn bulk::Landing>);
 
 /// A checked read of a client.
-struct Read {
+struct CheckedRead {
     /// The file, if it is laminated.
     keep: Option<Ino>,
     ino: Ino,
@@ -175,7 +175,7 @@ impl<P: Platform> Cluster<P> {
         let (ahead, keep) = (op.ahead, self.laminated_here(op.ino));
         let reads = op.reads.into_iter();
         let reads = reads.map(|ranges| self.checked(ranges, ahead, op.ino, keep));
-        let reads: Vec<Read> = reads.collect::<Result<_, _>>()?;
+        let reads: Vec<CheckedRead> = reads.collect::<Result<_, _>>()?;
         loop {
             let client = self.node(|node| node.memory_of(id));
             let client = client.ok_or(FsError::NotPermitted)?;
@@ -215,7 +215,7 @@ impl<P: Platform> Cluster<P> {
         ahead: bool,
         ino: Ino,
         keep: Option<Ino>,
-    ) -> Result<Read, FsError> {
+    ) -> Result<CheckedRead, FsError> {
         let to = ranges.first().ok_or(FsError::Malformed)?.rank;
         let bytes = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add);
         let whole = ranges.iter().all(|r| r.rank == to && r.len > 0);
@@ -225,7 +225,7 @@ impl<P: Platform> Cluster<P> {
         if bytes > FETCH_BYTES {
             return Err(FsError::TooBig);
         }
-        Ok(Read {
+        Ok(CheckedRead {
             keep,
             ino,
             ahead,
@@ -240,8 +240,8 @@ impl<P: Platform> Cluster<P> {
         &self,
         id: ClientId,
         client: &Arc<P::Memory>,
-        read: &Read,
-    ) -> Result<Option<Way>, FsError> {
+        read: &CheckedRead,
+    ) -> Result<Option<LentLanding>, FsError> {
         let Some((slot, at)) = self.find_room(id, client, read) else {
             let fits = self.inner.reads.fetches.borrow().pool.may_fit(read.bytes);
             return if fits {
@@ -270,11 +270,11 @@ impl<P: Platform> Cluster<P> {
                 let came = Arc::clone(&whole);
                 let to = watched(to, move |all| came.store(all, Ordering::Release));
                 let ranges = read.ranges.clone();
-                (What::ToKeep { ino, ranges, whole }, to)
+                (LoanKind::ToKeep { ino, ranges, whole }, to)
             }
-            None => (What::Own, to),
+            None => (LoanKind::Own, to),
         };
-        fetches.lent.entry(id).or_default().push(Lent {
+        fetches.lent.entry(id).or_default().push(LentPlace {
             client: Arc::clone(client),
             slot,
             serial,
@@ -297,7 +297,12 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Lends a slot of the client and the kept place that has the bytes of a read, if both exist.
-    fn lend_kept(&self, id: ClientId, client: &Arc<P::Memory>, read: &Read) -> Option<Landing> {
+    fn lend_kept(
+        &self,
+        id: ClientId,
+        client: &Arc<P::Memory>,
+        read: &CheckedRead,
+    ) -> Option<Landing> {
         let ino = read.keep?;
         let mut fetches = self.inner.reads.fetches.borrow_mut();
         let Fetches {
@@ -321,7 +326,7 @@ impl<P: Platform> Cluster<P> {
         shared.lend(serial, read.ahead);
         // No client was told of the slot yet, so no client sleeps on it.
         shared.arrive(read.bytes);
-        own.push(Lent {
+        own.push(LentPlace {
             client: Arc::clone(client),
             slot,
             serial,
@@ -329,13 +334,18 @@ impl<P: Platform> Cluster<P> {
             at,
             len: read.bytes,
             over: Arc::new(AtomicBool::new(true)),
-            what: What::Kept(entry),
+            what: LoanKind::Kept(entry),
         });
         Some(Landing { slot, at, serial })
     }
 
     /// Finds a free slot of the client, and takes a place for it.
-    fn find_room(&self, id: ClientId, client: &Arc<P::Memory>, read: &Read) -> Option<(u16, u32)> {
+    fn find_room(
+        &self,
+        id: ClientId,
+        client: &Arc<P::Memory>,
+        read: &CheckedRead,
+    ) -> Option<(u16, u32)> {
         let mut fetches = self.inner.reads.fetches.borrow_mut();
         let Fetches {
             pool, kept, lent, ..
@@ -351,18 +361,18 @@ impl<P: Platform> Cluster<P> {
         }
         let mut slot = free_slot(own, client);
         if slot.is_none() && !read.ahead {
-            own.iter().for_each(Lent::take_back);
+            own.iter().for_each(LentPlace::take_back);
             give_back(own, pool, kept, Some(client));
             slot = free_slot(own, client);
         }
         let slot = slot?;
-        let at = pool.take(read.bytes);
+        let at = pool.take_place(read.bytes);
         let at = at
             .or_else(|| self.take_grown(pool, read.bytes))
             .or_else(|| {
-                take(pool, kept, read.bytes).or_else(|| {
+                take_place(pool, kept, read.bytes).or_else(|| {
                     self.make_room(pool, kept, lent, !read.ahead);
-                    take(pool, kept, read.bytes)
+                    take_place(pool, kept, read.bytes)
                 })
             });
         at.map(|at| (slot, at))
@@ -372,20 +382,20 @@ impl<P: Platform> Cluster<P> {
     fn take_grown(&self, pool: &mut Pool, bytes: u32) -> Option<u32> {
         let wanted = pool.wants(bytes)?;
         pool.allow(self.node(|node| node.platform().present(Table::Pool, wanted)));
-        pool.take(bytes)
+        pool.take_place(bytes)
     }
 
     /// Takes back the places that are no longer used, and if need be those of reads ahead.
     fn make_room(
         &self,
         pool: &mut Pool,
-        kept: &mut Kept,
-        lent: &mut HashMap<ClientId, Vec<Lent<P::Memory>>>,
+        kept: &mut CachedReads,
+        lent: &mut HashMap<ClientId, Vec<LentPlace<P::Memory>>>,
         need: bool,
     ) {
         for (id, lent) in lent.iter_mut() {
             if need {
-                lent.iter().for_each(Lent::take_back);
+                lent.iter().for_each(LentPlace::take_back);
             }
             let now = self.node(|node| node.memory_of(*id));
             give_back(lent, pool, kept, now.as_ref());
@@ -393,7 +403,7 @@ impl<P: Platform> Cluster<P> {
         lent.retain(|_, lent| !lent.is_empty());
     }
 
-    fn read(&self, read: &Read, to: Box<dyn bulk::Landing>) {
+    fn read(&self, read: &CheckedRead, to: Box<dyn bulk::Landing>) {
         let to = self.watch_file(read.ino, read.to, to);
         // If the fabric cannot read past the other server's logic, a call brings the bytes.
         let Some(mut to) = self.inner.net.read(read.to, &read.ranges, to) else {
@@ -447,24 +457,24 @@ impl<P: Platform> Cluster<P> {
 /// Takes back the places that both the fabric and the client have finished with. `now` is the
 /// client that has its number now. Bytes of laminated files are kept.
 fn give_back<M: ClientMemory>(
-    lent: &mut Vec<Lent<M>>,
+    lent: &mut Vec<LentPlace<M>>,
     pool: &mut Pool,
-    kept: &mut Kept,
+    kept: &mut CachedReads,
     now: Option<&Arc<M>>,
 ) {
     lent.retain(|lent| {
         let free = lent.is_free(now);
         if free {
-            end(lent, pool, kept);
+            end_loan(lent, pool, kept);
         }
         !free
     });
 }
 
-fn end<M>(lent: &Lent<M>, pool: &mut Pool, kept: &mut Kept) {
+fn end_loan<M>(lent: &LentPlace<M>, pool: &mut Pool, kept: &mut CachedReads) {
     let keeps = match &lent.what {
-        What::Kept(entry) => return kept.release(*entry),
-        What::ToKeep { ino, ranges, whole } if whole.load(Ordering::Acquire) => {
+        LoanKind::Kept(entry) => return kept.release(*entry),
+        LoanKind::ToKeep { ino, ranges, whole } if whole.load(Ordering::Acquire) => {
             let most = pool.bytes() as u64 / KEPT_SHARE;
             while kept.bytes() + u64::from(lent.len) > most && let_go(pool, kept) {}
             kept.bytes() + u64::from(lent.len) <= most && kept.keep(*ino, ranges, lent.at, lent.len)
@@ -477,7 +487,7 @@ fn end<M>(lent: &Lent<M>, pool: &mut Pool, kept: &mut Kept) {
 }
 
 /// Lets go of the kept entry that was unused for the longest time; false if there is none.
-fn let_go(pool: &mut Pool, kept: &mut Kept) -> bool {
+fn let_go(pool: &mut Pool, kept: &mut CachedReads) -> bool {
     let gone = kept.evict();
     if let Some((at, len)) = gone {
         pool.give_back(at, len);
@@ -486,16 +496,16 @@ fn let_go(pool: &mut Pool, kept: &mut Kept) -> bool {
 }
 
 /// Takes a place, if need be that of a kept entry.
-fn take(pool: &mut Pool, kept: &mut Kept, bytes: u32) -> Option<u32> {
+fn take_place(pool: &mut Pool, kept: &mut CachedReads, bytes: u32) -> Option<u32> {
     loop {
-        let at = pool.take(bytes);
+        let at = pool.take_place(bytes);
         if at.is_some() || !let_go(pool, kept) {
             return at;
         }
     }
 }
 
-fn free_slot<M: ClientMemory>(own: &[Lent<M>], client: &Arc<M>) -> Option<u16> {
+fn free_slot<M: ClientMemory>(own: &[LentPlace<M>], client: &Arc<M>) -> Option<u16> {
     let slots = u16::try_from(client.landings().len()).unwrap_or(u16::MAX);
     let is_free = |slot: &u16| own.iter().all(|lent| lent.slot != *slot);
     (0..slots).find(is_free)

@@ -31,7 +31,7 @@ struct Entry {
 
 /// The kept bytes of laminated files.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct CachedReads {
     entries: HashMap<u64, Entry>,
     by_place: BTreeMap<Key, u64>,
     /// The entries that are not in use, by the time of their last use.
@@ -41,14 +41,14 @@ pub struct Kept {
     hits: u64,
 }
 
-impl Kept {
+impl CachedReads {
     /// Returns true if all bytes of a read are kept.
     pub fn has(&self, ino: Ino, ranges: &[LogRange]) -> bool {
         self.place_of(ino, ranges).is_some()
     }
 
     /// Finds the entry that has all bytes of a read, and its position in the pool. It stays until
-    /// [`Kept::release`].
+    /// [`CachedReads::release`].
     pub fn find(&mut self, ino: Ino, ranges: &[LogRange]) -> Option<(u64, u32)> {
         let (id, offset) = self.place_of(ino, ranges)?;
         let entry = self.entries.get_mut(&id)?;
@@ -177,10 +177,11 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_found_whole_or_in_part_and_for_its_file_only() {
-        let mut kept = Kept::default();
+        let mut kept = CachedReads::default();
         assert!(kept.keep(FILE, &[range(100, 50), range(150, 50)], 4096, 100));
         assert!(!kept.keep(FILE, &[range(100, 10)], 0, 10), "it is there");
-        let found = |kept: &mut Kept, ino, ranges: &[LogRange]| kept.find(ino, ranges).map(|f| f.1);
+        let found =
+            |kept: &mut CachedReads, ino, ranges: &[LogRange]| kept.find(ino, ranges).map(|f| f.1);
         assert_eq!(found(&mut kept, FILE, &[range(100, 100)]), Some(4096));
         assert_eq!(found(&mut kept, FILE, &[range(130, 60)]), Some(4126));
         assert_eq!(found(&mut kept, FILE, &[range(130, 71)]), None);
@@ -195,7 +196,7 @@ mod tests {
 
     #[test]
     fn what_was_not_used_for_longest_goes_first_and_what_is_used_stays() {
-        let mut kept = Kept::default();
+        let mut kept = CachedReads::default();
         for at in 0..4_u32 {
             assert!(kept.keep(FILE, &[range(u64::from(at) * 100, 10)], at, 10));
         }

@@ -27,19 +27,19 @@ const MOST: usize = 1000;
 const FOUND_MOST: usize = 1 << 16;
 
 /// Files whose bytes a server did not send; any thread that notices adds to it.
-type Found = Arc<Mutex<BTreeSet<(Ino, Rank)>>>;
+type UnreadFiles = Arc<Mutex<BTreeSet<(Ino, Rank)>>>;
 
 /// The files that cannot be read or published.
 #[derive(Debug, Default)]
-pub(in crate::cluster) struct Missing {
-    found: Found,
+pub(in crate::cluster) struct UnreachableFiles {
+    found: UnreadFiles,
     told: BTreeSet<(Ino, Rank)>,
     unpublished: BTreeSet<Ino>,
     /// The directory and the name by which programs of this node found files of other servers.
     names: HashMap<Ino, (Ino, Vec<u8>)>,
 }
 
-fn of(found: &Found) -> std::sync::MutexGuard<'_, BTreeSet<(Ino, Rank)>> {
+fn lock_unread(found: &UnreadFiles) -> std::sync::MutexGuard<'_, BTreeSet<(Ino, Rank)>> {
     found.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -55,7 +55,7 @@ impl<P: Platform> Cluster<P> {
         let found = Arc::clone(&self.inner.reads.missing.borrow().found);
         watched(landing, move |all| {
             if !all {
-                let mut found = of(&found);
+                let mut found = lock_unread(&found);
                 if found.len() < MOST {
                     found.insert(file);
                 }
@@ -67,7 +67,7 @@ impl<P: Platform> Cluster<P> {
     /// cannot be reached.
     pub(in crate::cluster) fn miss_file(&self, ino: Ino) {
         let missing = self.inner.reads.missing.borrow();
-        let mut found = of(&missing.found);
+        let mut found = lock_unread(&missing.found);
         if self.is_given_up(ino.rank()) && found.len() < MOST {
             found.insert((ino, ino.rank()));
         }
@@ -75,12 +75,12 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if there is something to tell.
     pub(in crate::cluster) fn has_missing(&self) -> bool {
-        !of(&self.inner.reads.missing.borrow().found).is_empty()
+        !lock_unread(&self.inner.reads.missing.borrow().found).is_empty()
     }
 
     /// Logs the files whose bytes did not come since the last call.
     pub(in crate::cluster) fn tell_of_missing(&self) {
-        let found = std::mem::take(&mut *of(&self.inner.reads.missing.borrow().found));
+        let found = std::mem::take(&mut *lock_unread(&self.inner.reads.missing.borrow().found));
         for file in found {
             let told = self.inner.reads.missing.borrow().told.len();
             if told > MOST || !self.inner.reads.missing.borrow_mut().told.insert(file) {

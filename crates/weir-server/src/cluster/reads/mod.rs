@@ -27,7 +27,7 @@ pub(super) mod pool;
 /// The state of this room.
 pub(in crate::cluster) struct ReadsState<M> {
     fetches: RefCell<fetch::Fetches<M>>,
-    missing: RefCell<missing::Missing>,
+    missing: RefCell<missing::UnreachableFiles>,
 }
 
 impl<M> ReadsState<M> {

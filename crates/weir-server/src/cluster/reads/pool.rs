@@ -47,7 +47,7 @@ impl Pool {
     }
 
     /// Takes a place for `bytes` bytes, at least one. Returns its beginning.
-    pub fn take(&mut self, bytes: u32) -> Option<u32> {
+    pub fn take_place(&mut self, bytes: u32) -> Option<u32> {
         let count = units(bytes);
         let mut free = 0;
         let last = self.units[..self.present].iter().position(|taken| {
@@ -100,13 +100,13 @@ mod tests {
             steps in proptest::collection::vec((any::<bool>(), 1..600_000_u32, any::<prop::sample::Index>()), 1..300)
         ) {
             let mut pool = Pool::new(2 << 20);
-            prop_assert_eq!(pool.take(1), None);
+            prop_assert_eq!(pool.take_place(1), None);
             prop_assert_eq!(pool.wants(1), Some(2 << 20));
             pool.allow(usize::MAX);
             let mut taken: Vec<(u32, u32)> = Vec::new();
             for (take, bytes, which) in steps {
                 if take {
-                    if let Some(at) = pool.take(bytes) {
+                    if let Some(at) = pool.take_place(bytes) {
                         prop_assert!(at as usize + bytes as usize <= 2 << 20);
                         let apart = |(a, n): &(u32, u32)| at + bytes <= *a || a + n <= at;
                         prop_assert!(taken.iter().all(apart));
@@ -121,7 +121,7 @@ mod tests {
                 pool.give_back(at, bytes);
             }
             prop_assert_eq!(pool.used_bytes(), 0);
-            prop_assert_eq!(pool.take(2 << 20), Some(0));
+            prop_assert_eq!(pool.take_place(2 << 20), Some(0));
         }
     }
 }

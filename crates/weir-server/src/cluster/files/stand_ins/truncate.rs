@@ -99,7 +99,7 @@ impl<P: Platform> Cluster<P> {
         let holders = self.holders_of(ino);
         // Each of these servers either begins its session later, and is told then, or is a holder
         // now.
-        self.note_missed(ino, size, &holders, &self.unheard());
+        self.note_missed(ino, size, &holders, &self.silent_servers());
         let number = self.number_of_cut();
         let cut = peer::Cut { ino, size, number };
         let told = self.tell(&holders, &News::Cut(cut)).await;

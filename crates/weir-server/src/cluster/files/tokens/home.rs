@@ -148,7 +148,7 @@ impl<P: Platform> Cluster<P> {
     fn token_holders(&self, ino: Ino, from: Rank, claim: Option<&Claim>) -> Vec<Rank> {
         let now_ns = self.now_ns();
         let mut tokens = self.inner.files.write_tokens.borrow_mut();
-        let mut holders: Vec<Rank> = self.unheard();
+        let mut holders: Vec<Rank> = self.silent_servers();
         if let Some(grants) = tokens.granted.get_mut(&ino) {
             grants.retain(|_, grant| grant.awaited_until_ns.is_none_or(|until| now_ns < until));
             let wanted = |grant: &Grant| claim.is_none_or(|claim| grant.share.overlaps(claim));

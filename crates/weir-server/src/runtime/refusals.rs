@@ -35,11 +35,11 @@ const NAMES: [&str; 7] = [
 
 /// The counts of one server.
 #[derive(Debug, Default)]
-pub struct Doors {
+pub struct ConnectionRefusals {
     counts: [AtomicU64; NAMES.len()],
 }
 
-impl Doors {
+impl ConnectionRefusals {
     /// Counts a refusal of process `pid`.
     pub fn refuse(&self, refusal: Refusal, pid: u32) {
         let count = self.counts[refusal as usize].fetch_add(1, Ordering::Relaxed) + 1;
@@ -63,11 +63,11 @@ mod tests {
 
     #[test]
     fn each_kind_is_counted_by_its_name() {
-        let doors = Doors::default();
-        doors.refuse(Refusal::Version, 1);
-        doors.refuse(Refusal::Silent, 1);
-        doors.refuse(Refusal::Silent, 2);
-        let counts = doors.counts();
+        let refusals = ConnectionRefusals::default();
+        refusals.refuse(Refusal::Version, 1);
+        refusals.refuse(Refusal::Silent, 1);
+        refusals.refuse(Refusal::Silent, 2);
+        let counts = refusals.counts();
         let expected = [("socket: another version", 1), ("socket: said nothing", 2)];
         assert_eq!(counts, expected.map(|(name, n)| (name.to_owned(), n)));
     }
