@@ -1,8 +1,9 @@
 //! The logic of a server, with the other servers of its instance, if there are any.
 //!
 //! Two types hold the state of the rooms: [`Node`] the tables of this server, [`Cluster`] its
-//! knowledge of the others. Each room has a subject. Its `mod.rs` names the state that it keeps,
-//! its invariants and the rooms that it may call. Requests are `async fn`s on one thread: the
+//! knowledge of the others. In each of them a room has a type of its own, whose fields are private to
+//! the room; the others reach that state by methods only. Each room has a subject. Its `mod.rs` has
+//! these types, and names its invariants, its interface and the rooms that it may call. Requests are `async fn`s on one thread: the
 //! runtime passes in the requests of other servers ([`Cluster::handle`]) and of its own clients
 //! ([`Cluster::poll_client`], [`Cluster::serve`]), and gives it a [`Net`] to ask others. There is
 //! no I/O and no clock here; [`Cluster::tick`] sets the time. See docs/design/0002-many-nodes.md
@@ -408,6 +409,14 @@ impl<P: Platform> Cluster<P> {
             self.commit();
             Ok((reply?, bulk.take()))
         })
+    }
+
+    fn now_ns(&self) -> i64 {
+        self.node(|node| node.time())
+    }
+
+    fn others(&self) -> Vec<Rank> {
+        self.ranks().filter(|rank| *rank != self.rank()).collect()
     }
 }
 

@@ -6,6 +6,10 @@
 //!
 //! May call: all rooms, to clean up after a client that ends.
 //!
+//! Interface: `take_notes`, `take_all_notes`, `wake_waiters`, `memory_of`; `party` and
+//! `parties_writing` (who they are, for messages); `Clients`, the table itself, which has no state of
+//! other rooms.
+//!
 //! | file | subject |
 //! | --- | --- |
 //! | `table` | the clients |

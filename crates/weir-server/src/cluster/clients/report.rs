@@ -1,8 +1,43 @@
 //! The state of a server according to its own tables.
 
-use weir_core::proto::ServerStatus;
+use weir_core::proto::peer;
+use weir_core::proto::{FsError, ServerStatus};
+use weir_core::types::Rank;
 
+use crate::cluster::Cluster;
 use crate::node::{ClientMemory, Node, Platform};
+
+impl<P: Platform> Cluster<P> {
+    /// The state of this server.
+    pub fn status_here(&self) -> ServerStatus {
+        let mut status = self.node(Node::report);
+        if self.inner.servers == 1 {
+            return status; // the rest is about other servers
+        }
+        status.runs += self.published_runs() as u64;
+        let asked = self.asked().into_iter();
+        let of_peers = asked.map(|(name, count)| (format!("peer {name}"), count));
+        status.requests.extend(of_peers);
+        status.counters.extend(self.moved());
+        let (kept_bytes, kept_hits) = self.kept();
+        let kept = [("kept bytes", kept_bytes), ("kept hits", kept_hits)];
+        let kept = kept.into_iter().filter(|(_, count)| *count > 0);
+        let kept = kept.map(|(name, count)| (name.to_owned(), count));
+        status.requests.extend(kept);
+        status.findings = self.findings();
+        status.rejected.extend(self.inner.net.refused());
+        status
+    }
+
+    /// The state of every server that answers, in the order of ranks.
+    pub async fn status_of_all(&self) -> Vec<(Rank, Result<ServerStatus, FsError>)> {
+        let mut all = Vec::new();
+        for rank in self.ranks() {
+            all.push((rank, self.call(rank, peer::Status {}).await));
+        }
+        all
+    }
+}
 
 impl<P: Platform> Node<'_, P> {
     /// The state of the server, after a harvest of all clients.

@@ -9,6 +9,10 @@
 //!
 //! May call: `files` (sizes and leases), `storage`, `peers`, `journal`.
 //!
+//! Interface: `harvest`, `attach_client`, `size_of`, `mtime_of` (what writers have done); `flush`,
+//! `erase_everywhere`, `give_back` (the homes of slices); `hold_publishing` (no publish meanwhile);
+//! `forget_map`; `ExtentsState` and `ExtentTables` for the journal.
+//!
 //! | file | subject |
 //! | --- | --- |
 //! | `harvest`, `applied` | reading cells and rings into the index |

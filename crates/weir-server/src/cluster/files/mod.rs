@@ -8,6 +8,11 @@
 //!
 //! May call: `extents` (to publish and to cut), `names` (paths for rules), `peers`, `journal`.
 //!
+//! Interface: `resolve`, `global` and `local` (numbers of inodes); `hold_here`, `hold_for` and
+//! `add_writer` (files that are opened); `recall_here`, `recall_leases` (changes that others must not
+//! miss); `FilesState` and `OpenFileTables` for the journal; for `peers`, the holds of a server that
+//! is lost or back (`forget_holder`, `keep_held`). All else is for `router` and `handler`.
+//!
 //! | file | subject |
 //! | --- | --- |
 //! | `stand_ins`, `inodes` | stand-ins, holders, leases, sizes, truncation; the inodes of files here |

@@ -355,8 +355,4 @@ impl<P: Platform> Cluster<P> {
         self.tell(&self.others(), &News::Forget(peer::Forget { ino }))
             .await;
     }
-
-    pub(in crate::cluster) fn others(&self) -> Vec<Rank> {
-        self.ranks().filter(|rank| *rank != self.rank()).collect()
-    }
 }

@@ -950,7 +950,20 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    pub(in crate::cluster) fn now_ns(&self) -> i64 {
-        self.node(|node| node.time())
+    pub(in crate::cluster) async fn set_attributes(
+        &self,
+        op: proto::SetAttr,
+    ) -> Result<(), FsError> {
+        let ino = self.resolve(op.ino)?;
+        let local = self.local(ino).filter(|_| op.mtime_ns.is_some());
+        if let Some(local) = local.filter(|local| self.node(|node| node.is_file(*local))) {
+            // A later publish of earlier writes must not set its time.
+            self.flush(ino).await?;
+            self.node(|node| node.forget_cell_times(local));
+        }
+        let set = proto::SetAttr { ino, ..op };
+        self.call(ino.rank(), peer::SetAttr { set }).await?;
+        self.recall_here(ino);
+        Ok(())
     }
 }

@@ -6,6 +6,8 @@
 //!
 //! May call: all rooms, to show the state that they keep and to give it back to them.
 //!
+//! Interface: `note`, `commit`, `hold_ring`; `announced` (all others know that this server is back).
+//!
 //! | file | subject |
 //! | --- | --- |
 //! | `commit` | noting, committing, snapshots |

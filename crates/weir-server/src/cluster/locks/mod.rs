@@ -7,6 +7,9 @@
 //!
 //! May call: `files` (a locked file is raw), `peers`.
 //!
+//! Interface: `drop_dead_locks`, `drop_locks_of` (owners that are gone). All else is for `router`
+//! and `handler`.
+//!
 //! | file | subject |
 //! | --- | --- |
 //! | `table` | the locks, by file |

@@ -7,6 +7,11 @@
 //!
 //! May call: `files` (the inodes that names lose), `peers`, `journal`. No other room's tables.
 //!
+//! Interface: `NamesState` for the journal; for `files`, paths (`path_of`), attributes of directories
+//! (`dir_attr`, `tell_dir`) and what is known of names in shared memory (`known`); for `peers`, the
+//! end of what another server knew or had locked (`forget_known`, `drop_names_of`). All else is for
+//! `router` and `handler`.
+//!
 //! | file | subject |
 //! | --- | --- |
 //! | `requests` | requests of this node's clients |

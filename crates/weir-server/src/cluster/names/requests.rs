@@ -3,13 +3,12 @@
 
 use weir_core::names::{FileType, Owner};
 use weir_core::proto::peer::{self, What};
-use weir_core::proto::ServerStatus;
-use weir_core::proto::{self, Attach, Attached, Caller, Child, Created, Entry, FsError, Request};
-use weir_core::types::{ClientId, Ino, Rank};
+use weir_core::proto::{self, Caller, Child, Created, Entry, FsError, Request};
+use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::names::placements::NameUse;
 use crate::cluster::{Cluster, ROOT};
-use crate::node::{Node, Platform};
+use crate::node::Platform;
 
 /// A directory, link or special file to make.
 pub(in crate::cluster) struct NewEntry {
@@ -204,25 +203,6 @@ impl<P: Platform> Cluster<P> {
         Ok(found)
     }
 
-    /// Lends a segment. If there is no room, publishes first: that frees the bytes that unpublished
-    /// bytes overwrite.
-    pub(in crate::cluster) async fn lend_segment(
-        &self,
-        to: ClientId,
-        op: proto::Segment,
-    ) -> Result<proto::Lent, FsError> {
-        let lend = || self.node(|node| node.lend_segment(to, op.min_bytes, op.want_bytes));
-        match lend() {
-            Err(FsError::NoSpace) if !self.has_all_extents() => {}
-            lent => return lent,
-        }
-        for ino in self.dirty() {
-            // A server that is not reached frees nothing.
-            let _ = self.flush(ino).await;
-        }
-        lend()
-    }
-
     pub(in crate::cluster) async fn link_at_home(&self, op: proto::Link) -> Result<(), FsError> {
         if self.has_all_names() {
             return self.node(|node| node.make_link(&op));
@@ -235,39 +215,6 @@ impl<P: Platform> Cluster<P> {
             name: name.clone(),
         };
         self.call_home(dir, &name, NameUse::New, link).await
-    }
-
-    pub(in crate::cluster) async fn set_attributes(
-        &self,
-        op: proto::SetAttr,
-    ) -> Result<(), FsError> {
-        let ino = self.resolve(op.ino)?;
-        let local = self.local(ino).filter(|_| op.mtime_ns.is_some());
-        if let Some(local) = local.filter(|local| self.node(|node| node.is_file(*local))) {
-            // A later publish of earlier writes must not set its time.
-            self.flush(ino).await?;
-            self.node(|node| node.forget_cell_times(local));
-        }
-        let set = proto::SetAttr { ino, ..op };
-        self.call(ino.rank(), peer::SetAttr { set }).await?;
-        self.recall_here(ino);
-        Ok(())
-    }
-
-    pub(in crate::cluster) async fn attach(
-        &self,
-        from: ClientId,
-        op: Attach,
-    ) -> Result<Attached, FsError> {
-        if self.has_all_extents() {
-            return self.node(|node| node.attach_client(from, op.ino));
-        }
-        // The size from which appends go on must be the file's, not the stand-in's.
-        let ino = self.resolve(op.ino)?;
-        let local = self.hold_here(ino, true).await?.ino;
-        let attached = self.node(|node| node.attach_client(from, local))?;
-        self.attached_here(ino, local);
-        Ok(attached)
     }
 
     pub(in crate::cluster) async fn lookup(
@@ -296,35 +243,5 @@ impl<P: Platform> Cluster<P> {
             mtime_ns: attr.mtime_ns,
             name: components.last().cloned().unwrap_or_default(),
         })
-    }
-
-    /// The state of this server.
-    pub fn status_here(&self) -> ServerStatus {
-        let mut status = self.node(Node::report);
-        if self.inner.servers == 1 {
-            return status; // the rest is about other servers
-        }
-        status.runs += self.published_runs() as u64;
-        let asked = self.asked().into_iter();
-        let of_peers = asked.map(|(name, count)| (format!("peer {name}"), count));
-        status.requests.extend(of_peers);
-        status.counters.extend(self.moved());
-        let (kept_bytes, kept_hits) = self.kept();
-        let kept = [("kept bytes", kept_bytes), ("kept hits", kept_hits)];
-        let kept = kept.into_iter().filter(|(_, count)| *count > 0);
-        let kept = kept.map(|(name, count)| (name.to_owned(), count));
-        status.requests.extend(kept);
-        status.findings = self.findings();
-        status.rejected.extend(self.inner.net.refused());
-        status
-    }
-
-    /// The state of every server that answers, in the order of ranks.
-    pub async fn status_of_all(&self) -> Vec<(Rank, Result<ServerStatus, FsError>)> {
-        let mut all = Vec::new();
-        for rank in self.ranks() {
-            all.push((rank, self.call(rank, peer::Status {}).await));
-        }
-        all
     }
 }

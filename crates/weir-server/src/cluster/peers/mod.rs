@@ -6,6 +6,10 @@
 //!
 //! May call: all rooms, for requests of other servers (`handler`) and when a session ends.
 //!
+//! Interface: `tell`, `owe`, `surely` and the like, `see_through` (ways to ask another server);
+//! `outwait`, `believe_lease`, `use_lease`, `is_session`, `check_session_of` (what one server may
+//! believe of another); `in_time`, `hold_in_time`, `until` (deadlines).
+//!
 //! | file | subject |
 //! | --- | --- |
 //! | `session` | the time for which one server may believe another's answers |

@@ -6,6 +6,9 @@
 //!
 //! May call: `files` (is it laminated), `names` (paths for messages), `peers`.
 //!
+//! Interface: `miss_file`, `note_name`, `tell_of_publishing` (messages about files that cannot be
+//! read or published); `laminated_here`. All else is for `router`.
+//!
 //! | file | subject |
 //! | --- | --- |
 //! | `fetch` | bytes that clients ask for |

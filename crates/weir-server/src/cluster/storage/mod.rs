@@ -4,6 +4,9 @@
 //!
 //! Invariant: no process touches a page of shared memory that is not known to have memory.
 //!
+//! Interface: `lend_segment`, `end_lease`; `SegmentTables` counts the living bytes of slabs for
+//! `extents`; `grow` gets memory for a table.
+//!
 //! | file | subject |
 //! | --- | --- |
 //! | `space` | lending and taking back segments |

@@ -7,16 +7,38 @@
 use std::sync::atomic::Ordering;
 
 use weir_core::journal::Item;
-use weir_core::proto::{FsError, FsStat, Lent, Tier};
+use weir_core::proto::{self, FsError, FsStat, Lent, Tier};
 use weir_core::types::{ClientId, SegmentId};
 
 use crate::cluster::clients::table::Lease;
+use crate::cluster::Cluster;
 use crate::node::{ClientMemory, Node, Platform, Space};
 
 /// The number of gaps lent before the server looks for whole units again.
 pub(super) const LOOK_EVERY: u32 = 256;
 /// Segments are lent and taken back in multiples of so many bytes.
 const UNIT_BYTES: u64 = 1 << 20;
+
+impl<P: Platform> Cluster<P> {
+    /// Lends a segment. If there is no room, publishes first: that frees the bytes that unpublished
+    /// bytes overwrite.
+    pub(in crate::cluster) async fn lend_segment(
+        &self,
+        to: ClientId,
+        op: proto::Segment,
+    ) -> Result<Lent, FsError> {
+        let lend = || self.node(|node| node.lend_segment(to, op.min_bytes, op.want_bytes));
+        match lend() {
+            Err(FsError::NoSpace) if !self.has_all_extents() => {}
+            lent => return lent,
+        }
+        for ino in self.dirty() {
+            // A server that is not reached frees nothing.
+            let _ = self.flush(ino).await;
+        }
+        lend()
+    }
+}
 
 impl<P: Platform> Node<'_, P> {
     /// Lends a client a segment. Deleted and overwritten bytes make room at once.
