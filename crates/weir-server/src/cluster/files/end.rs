@@ -83,8 +83,8 @@ impl<P: Platform> Cluster<P> {
     /// numbers.
     fn old_stand_ins(&self) -> Vec<(Ino, Ino)> {
         let now_ns = self.now_ns();
-        let files = self.inner.files.table.borrow();
-        let all = files.stand_ins.iter();
+        let stand_ins = self.inner.files.stand_ins.borrow();
+        let all = stand_ins.iter();
         let linger_ns = |known: &StandIn| match known.written {
             true => WRITTEN_LINGER_NS,
             false => LINGER_NS,
@@ -218,7 +218,7 @@ impl<P: Platform> Cluster<P> {
         if self.is_in_flight(ino) || self.node(|node| !node.let_go(local)) {
             return false;
         }
-        self.inner.files.table.borrow_mut().stand_ins.remove(&ino);
+        self.inner.files.stand_ins.borrow_mut().remove(&ino);
         self.inner.files.shared_appends.borrow_mut().remove(&ino);
         self.forget_held_token(ino);
         self.forget_map(ino);
@@ -283,27 +283,15 @@ impl<P: Platform> Cluster<P> {
 
     /// Ends a node's hold; returns true if that was the last one of the file.
     fn end_hold(&self, from: Rank, ino: Ino, lost: bool) -> bool {
-        if let Some(leases) = self.inner.files.table.borrow_mut().leases.get_mut(&ino) {
-            leases.remove(&from);
-        }
+        self.inner.files.holders.borrow_mut().end_lease(ino, from);
         self.end_writer(ino, from, lost);
-        let mut files = self.inner.files.table.borrow_mut();
-        let Some(holders) = files.holders.get_mut(&ino) else {
-            return false;
-        };
-        holders.remove(&from);
-        if !holders.is_empty() {
-            return false;
-        }
-        files.holders.remove(&ino);
-        files.leases.remove(&ino);
-        true
+        self.inner.files.holders.borrow_mut().end_hold(ino, from)
     }
 
     /// Ends the holds of a server that was given up, unless it begins a session while it may still
     /// believe its leases.
     pub(in crate::cluster) fn forget_holder(&self, rank: Rank) {
-        self.note_held(rank);
+        self.inner.files.holders.borrow_mut().note_held(rank);
         let this = self.clone();
         self.spawn(async move {
             this.outwait(rank).await;
@@ -343,8 +331,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if this server knows of no bytes of a file of its own.
     fn is_empty(&self, ino: Ino) -> bool {
-        let files = self.inner.files.table.borrow();
-        let stored = files.published.get(&ino).map_or(0, |file| file.stored);
+        let stored = self.inner.files.published.borrow().of_file(ino).stored;
         let attr = self.node(|node| node.attr_now(ino));
         stored == 0 && !self.is_in_flight(ino) && attr.is_ok_and(|attr| attr.size == 0)
     }
@@ -367,19 +354,15 @@ impl<P: Platform> Cluster<P> {
         // home reports no size of such a file any more.
         let _sent = self.hold_publishing_surely(ino).await;
         let (sent, freed) = self.end_sending(ino);
-        let file = {
-            let mut files = self.inner.files.table.borrow_mut();
-            let its = (ino, Rank(0))..=(ino, Rank(u16::MAX));
-            let counted: Vec<_> = files.counted.range(its).map(|(key, _)| *key).collect();
-            for key in counted {
-                files.counted.remove(&key);
-            }
-            files.published.remove(&ino)
-        };
-        let size = file.map_or(0, |file| file.size).max(sent);
+        let file = self.inner.files.published.borrow_mut().remove_file(ino);
+        let size = file.size.max(sent);
         self.note(&Item::PublishedGone(ino));
         self.forget_appends(ino);
-        self.inner.files.table.borrow_mut().forget_lost_writers(ino);
+        self.inner
+            .files
+            .holders
+            .borrow_mut()
+            .forget_lost_writers(ino);
         self.forget_tokens(ino);
         self.forget_becoming_raw(ino);
         if self.is_kept(ino) {

@@ -15,7 +15,8 @@
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `stand_ins`, `inodes` | stand-ins, holders, leases, sizes, truncation; the inodes of files here |
+//! | `stand_ins`, `inodes` | stand-ins, leases, truncation; the inodes of files here |
+//! | `holders`, `published` | the holders and writers of this server's files; their sizes for other nodes |
 //! | `sharing`, `laminate` | visibility, and lamination |
 //! | `tokens`, `append` | the order of writes of several nodes; the offsets of their appends |
 //! | `audit` | reads that came too early |
@@ -27,7 +28,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use weir_core::journal::{self, Item};
+use weir_core::journal;
 use weir_core::names::Policy;
 use weir_core::node::ofd::BATCH;
 use weir_core::proto::audit::Finding;
@@ -35,7 +36,6 @@ use weir_core::types::{ClientId, Ino, Rank};
 use weir_core::xattr::Xattrs;
 
 use crate::cluster::keyed::Keyed;
-use crate::cluster::snapshot::show_from;
 use crate::node::{OpenRegion, SnapshotPosition, Visit};
 use crate::rules::Rules;
 
@@ -43,11 +43,13 @@ pub(super) mod append;
 pub(super) mod audit;
 pub(super) mod descriptions;
 pub(super) mod end;
+mod holders;
 mod inodes;
 pub(super) mod laminate;
 pub(super) mod leaving;
 pub(super) mod mapped;
 pub(super) mod orphans;
+mod published;
 pub(super) mod sharing;
 pub(super) mod stand_ins;
 pub(super) mod tokens;
@@ -57,6 +59,8 @@ pub(super) mod xattrs;
 /// The time for which appends wait for a node that may have placed some and cannot be reached, ns:
 /// after that its unpublished bytes count as lost.
 pub(in crate::cluster) const AWAITED_NS: i64 = 30_000_000_000;
+
+use stand_ins::StandIn;
 
 /// The tables of this room.
 pub(in crate::cluster) struct OpenFileTables {
@@ -139,7 +143,12 @@ impl OpenFileTables {
 /// The state of this room that concerns several servers.
 #[derive(Default)]
 pub(in crate::cluster) struct FilesState {
-    table: RefCell<stand_ins::SharedFileTable>,
+    /// Files of other servers that are known here, by their global numbers.
+    stand_ins: RefCell<BTreeMap<Ino, stand_ins::StandIn>>,
+    /// The servers that have files of this one open.
+    holders: RefCell<holders::FileHolders>,
+    /// This server's files as other nodes see them.
+    published: RefCell<published::PublishedSizes>,
     /// The number of recalls here, of any file.
     recalled: Cell<u64>,
     /// The number of messages of homes about files that have no stand-in here. A stand-in that is
@@ -204,11 +213,10 @@ impl FilesState {
         stand_ins: Vec<(Ino, Ino)>,
         now_ns: i64,
     ) {
-        let mut table = self.table.borrow_mut();
-        for (home, local) in stand_ins {
-            table.take_up_stand_in(home, local, now_ns);
-        }
-        table.take_up_published(state);
+        let taken_up = stand_ins.into_iter();
+        let taken_up = taken_up.map(|(home, local)| (home, StandIn::taken_up(local, now_ns)));
+        self.stand_ins.borrow_mut().extend(taken_up);
+        self.published.borrow_mut().take_up(state);
     }
 
     /// Visits some of the published sizes of this server's files; returns the position to go on
@@ -219,16 +227,11 @@ impl FilesState {
         most: usize,
         visit: Visit<'_>,
     ) -> Option<SnapshotPosition> {
-        let table = self.table.borrow();
-        show_from(table.published.range(from.ino..), from, most, |ino, _| {
-            table.published_item(*ino).iter().for_each(&mut *visit);
-        })
+        self.published.borrow().show_sizes(from, most, visit)
     }
 
     /// Visits the last counted publish of each file and server.
     pub(in crate::cluster) fn show_counted(&self, visit: Visit<'_>) {
-        for ((ino, from), publish) in &self.table.borrow().counted {
-            visit(&Item::Counted(*ino, *from, *publish));
-        }
+        self.published.borrow().show_counted(visit);
     }
 }

@@ -7,18 +7,19 @@
 
 mod truncate;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 
 use futures_channel::oneshot;
-use futures_util::future::{join_all, Shared};
+use futures_util::future::join_all;
 use futures_util::FutureExt as _;
 use weir_core::extent::MAX_OFFSET;
-use weir_core::journal::{self, Item};
+use weir_core::journal::Item;
 use weir_core::names::{Attr, FileType, Lamination};
 use weir_core::proto::peer::{self, News};
 use weir_core::proto::{self, Cause, FsError, Kept};
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::files::holders::WritersLeft;
 use crate::cluster::files::leaving::HoldRequest;
 use crate::cluster::files::AWAITED_NS;
 use crate::cluster::visibility::is_raw;
@@ -30,115 +31,40 @@ const LONGEST_NS: i64 = 20_000_000_000;
 /// With this many stand-ins, attributes of further files are read without one.
 const LOOKED_AT_MOST: usize = 1 << 16;
 
-/// The stand-ins of this server, and the state of its own files that other servers have open.
-#[derive(Debug, Default)]
-pub struct SharedFileTable {
-    pub(super) stand_ins: BTreeMap<Ino, StandIn>,
-    pub(super) holders: BTreeMap<Ino, BTreeSet<Rank>>,
-    pub(super) leases: HashMap<Ino, BTreeSet<Rank>>,
-    /// Truncations under way.
-    cutting: HashMap<Ino, Cutting>,
-    /// Recalls of leases that are under way.
-    recalling: HashMap<Ino, Vec<Recalling>>,
-    /// The nodes that may write each file of this server, including this one.
-    writers: BTreeMap<Ino, BTreeSet<Rank>>,
-    /// Writers that were given up with unpublished bytes, with the time until which they are waited
-    /// for, ns since 1970.
-    lost_writers: BTreeMap<Ino, BTreeMap<Rank, i64>>,
-    /// The files that given-up servers held, each with the size to which it was cut since, if it
-    /// was.
-    missed: BTreeMap<Rank, BTreeMap<Ino, Option<u64>>>,
-    /// The published extent of this server's files.
-    pub(super) published: BTreeMap<Ino, PublishedSize>,
-    /// For each file and server, the last publish that is counted in `published`, kept as long as
-    /// the server may repeat it.
-    pub(super) counted: BTreeMap<(Ino, Rank), u64>,
-}
-
-impl SharedFileTable {
-    fn forget_lost_writer(&mut self, ino: Ino, writer: Rank) {
-        if let Some(lost) = self.lost_writers.get_mut(&ino) {
-            lost.remove(&writer);
-            if lost.is_empty() {
-                self.lost_writers.remove(&ino);
-            }
-        }
-    }
-
-    /// Forgets a file of this server that is gone.
-    pub(super) fn forget_lost_writers(&mut self, ino: Ino) {
-        self.lost_writers.remove(&ino);
-    }
-}
-
-/// A truncation under way.
+/// A foreign file that is known here.
 #[derive(Clone, Copy, Debug)]
-struct Cutting {
-    /// The new end. A node that was cut already must not see the size that another node, which was
-    /// not cut yet, publishes.
-    to: u64,
-    /// The published size before. The journal has this size until everything beyond the new end is
-    /// erased: after a restart, the server must not believe that nothing is there.
-    old: u64,
-    /// This node has given up its unpublished bytes: the bytes behind the new end that the slices'
-    /// homes still have are older.
-    cut_here: bool,
-}
-
-/// Completes when all servers are told.
-type Recalling = Shared<oneshot::Receiver<()>>;
-
-/// The amount of data of a file.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::cluster) struct PublishedSize {
-    /// Its size, bytes.
-    pub(in crate::cluster) size: u64,
-    /// Bytes stored.
-    pub(in crate::cluster) stored: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(in crate::cluster) struct StandIn {
-    pub(in crate::cluster) local: Ino,
-    pub(in crate::cluster) used_ns: i64,
+pub(super) struct StandIn {
+    pub(super) local: Ino,
+    pub(super) used_ns: i64,
     /// The number of recalls of the lease.
     recalls: u64,
     /// The file has no name any more.
-    pub(in crate::cluster) unnamed: bool,
+    pub(super) unnamed: bool,
     /// Programs of this node have, or had, the file open for writing.
-    pub(in crate::cluster) written: bool,
+    pub(super) written: bool,
     /// The last truncation done here: if it arrives again, by another way down the tree, it must
     /// not cut later writes.
     cut: u64,
 }
 
-impl SharedFileTable {
-    /// Restores the stand-in of a server that was killed; its attributes are not to be believed.
-    pub(super) fn take_up_stand_in(&mut self, home: Ino, local: Ino, now_ns: i64) {
-        let known = StandIn {
+impl StandIn {
+    fn new(local: Ino, now_ns: i64) -> StandIn {
+        StandIn {
             local,
             used_ns: now_ns,
             recalls: 0,
             unnamed: false,
-            written: true,
+            written: false,
             cut: 0,
-        };
-        self.stand_ins.insert(home, known);
-    }
-
-    /// Restores the published extents from the journal.
-    pub(super) fn take_up_published(&mut self, state: &mut journal::Cluster) {
-        for (ino, (size, stored)) in std::mem::take(&mut state.published) {
-            self.published.insert(ino, PublishedSize { size, stored });
         }
-        self.counted = std::mem::take(&mut state.counted);
     }
 
-    /// The journal's record of the published extent of a file of this server.
-    pub(super) fn published_item(&self, ino: Ino) -> Option<Item<'static>> {
-        let file = self.published.get(&ino)?;
-        let old = self.cutting.get(&ino).map_or(0, |cutting| cutting.old);
-        Some(Item::Published(ino, file.size.max(old), file.stored))
+    /// The stand-in of a server that was killed; its attributes are not to be believed.
+    pub(super) fn taken_up(local: Ino, now_ns: i64) -> StandIn {
+        StandIn {
+            written: true,
+            ..StandIn::new(local, now_ns)
+        }
     }
 }
 
@@ -166,25 +92,25 @@ impl<P: Platform> Cluster<P> {
         if ino.rank() == self.rank() {
             return Some(ino);
         }
-        let files = self.inner.files.table.borrow();
-        files.stand_ins.get(&ino).map(|known| known.local)
+        let stand_ins = self.inner.files.stand_ins.borrow();
+        stand_ins.get(&ino).map(|known| known.local)
     }
 
     /// Returns true if files of other servers are known here.
     pub(in crate::cluster) fn has_stand_ins(&self) -> bool {
-        !self.inner.files.table.borrow().stand_ins.is_empty()
+        !self.inner.files.stand_ins.borrow().is_empty()
     }
 
     /// The files of one other server that are known here.
     pub(in crate::cluster) fn stand_ins_of(&self, home: Rank) -> Vec<Ino> {
-        let files = self.inner.files.table.borrow();
-        let known = files.stand_ins.keys();
+        let stand_ins = self.inner.files.stand_ins.borrow();
+        let known = stand_ins.keys();
         known.filter(|ino| ino.rank() == home).copied().collect()
     }
 
     fn recalls(&self, ino: Ino) -> u64 {
-        let files = self.inner.files.table.borrow();
-        files.stand_ins.get(&ino).map_or(0, |known| known.recalls)
+        let stand_ins = self.inner.files.stand_ins.borrow();
+        stand_ins.get(&ino).map_or(0, |known| known.recalls)
     }
 
     /// Prepares a file for being open here; returns its attributes, with its number here.
@@ -233,7 +159,7 @@ impl<P: Platform> Cluster<P> {
     /// Notes that programs of this node write a foreign file, as requested at `asked_ns`: they
     /// place their appends themselves for as long as this node believes its home.
     pub(in crate::cluster) fn may_reserve(&self, ino: Ino, asked_ns: i64) {
-        if let Some(known) = self.inner.files.table.borrow_mut().stand_ins.get_mut(&ino) {
+        if let Some(known) = self.inner.files.stand_ins.borrow_mut().get_mut(&ino) {
             known.written = true;
         }
         if !self.believe_lease(ino.rank(), asked_ns) {
@@ -261,8 +187,8 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) fn stand_in_for(&self, attr: &Attr) -> Result<Attr, FsError> {
         let now_ns = self.now_ns();
         let known = {
-            let mut files = self.inner.files.table.borrow_mut();
-            files.stand_ins.get_mut(&attr.home).map(|known| {
+            let mut stand_ins = self.inner.files.stand_ins.borrow_mut();
+            stand_ins.get_mut(&attr.home).map(|known| {
                 known.used_ns = now_ns;
                 known.local
             })
@@ -271,16 +197,9 @@ impl<P: Platform> Cluster<P> {
             local
         } else {
             let local = self.node(|node| node.adopt_file(attr))?;
-            let new = StandIn {
-                local,
-                used_ns: now_ns,
-                recalls: 0,
-                unnamed: false,
-                written: false,
-                cut: 0,
-            };
-            let mut files = self.inner.files.table.borrow_mut();
-            files.stand_ins.insert(attr.home, new);
+            let new = StandIn::new(local, now_ns);
+            let mut stand_ins = self.inner.files.stand_ins.borrow_mut();
+            stand_ins.insert(attr.home, new);
             local
         };
         self.node(|node| node.known_to_keep().keep_stand_in(attr.home, local));
@@ -308,7 +227,7 @@ impl<P: Platform> Cluster<P> {
     /// Stops believing answers that the home gave before this node's publish reached it.
     pub(in crate::cluster) fn doubt_answers(&self, ino: Ino) {
         self.inner.files.leaving.add_news(ino);
-        if let Some(known) = self.inner.files.table.borrow_mut().stand_ins.get_mut(&ino) {
+        if let Some(known) = self.inner.files.stand_ins.borrow_mut().get_mut(&ino) {
             known.recalls += 1;
         }
     }
@@ -375,7 +294,7 @@ impl<P: Platform> Cluster<P> {
         }
         self.use_lease(ino.rank());
         let now_ns = self.now_ns();
-        if let Some(known) = self.inner.files.table.borrow_mut().stand_ins.get_mut(&ino) {
+        if let Some(known) = self.inner.files.stand_ins.borrow_mut().get_mut(&ino) {
             known.used_ns = now_ns;
         }
         self.node(|node| {
@@ -385,7 +304,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     fn has_room_to_look_at(&self, ino: Ino) -> bool {
-        let stand_ins = &self.inner.files.table.borrow().stand_ins;
+        let stand_ins = self.inner.files.stand_ins.borrow();
         stand_ins.len() < LOOKED_AT_MOST || stand_ins.contains_key(&ino)
     }
 
@@ -410,7 +329,7 @@ impl<P: Platform> Cluster<P> {
 
     fn may_lease_unasked(&self, from: Rank, ino: Ino) -> Result<bool, FsError> {
         let attr = self.node(|node| node.attr_of(ino))?;
-        let is_cut = self.inner.files.table.borrow().cutting.contains_key(&ino);
+        let is_cut = self.inner.files.published.borrow().is_being_cut(ino);
         let is_file = attr.file_type() == FileType::File && attr.nlink > 0;
         Ok(is_file && !is_cut && (!is_raw(&attr) || !self.others_write(from, ino)))
     }
@@ -429,33 +348,30 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(super) fn published_size(&self, ino: Ino) -> u64 {
-        let files = self.inner.files.table.borrow();
-        files.published.get(&ino).map_or(0, |file| file.size)
+        self.inner.files.published.borrow().of_file(ino).size
     }
 
     /// Sets a file's attributes to those that other nodes see.
     fn show_published(&self, attr: &mut Attr) {
-        let files = self.inner.files.table.borrow();
-        let file = files.published.get(&attr.home).copied().unwrap_or_default();
-        let cut = files.cutting.get(&attr.home);
-        let most = cut.map_or(MAX_OFFSET, |cut| cut.to);
-        (attr.size, attr.allocated) = (file.size.min(most), file.stored);
+        let seen = self.inner.files.published.borrow().seen(attr.home);
+        (attr.size, attr.allocated) = (seen.size, seen.stored);
         attr.block = 0;
     }
 
     /// Adds to the stored bytes of a file of this server.
     fn add_stored(&self, ino: Ino, stored: i64) {
-        let mut files = self.inner.files.table.borrow_mut();
-        let file = files.published.entry(ino).or_default();
-        file.stored = file.stored.saturating_add_signed(stored);
-        let now = file.stored;
-        drop(files);
+        let now = self
+            .inner
+            .files
+            .published
+            .borrow_mut()
+            .add_stored(ino, stored);
         self.note_published(ino);
         self.node(|node| node.set_stored(ino, now));
     }
 
     fn note_published(&self, ino: Ino) {
-        let item = self.inner.files.table.borrow().published_item(ino);
+        let item = self.inner.files.published.borrow().item(ino);
         if let Some(item) = item {
             self.note(&item);
         }
@@ -464,15 +380,14 @@ impl<P: Platform> Cluster<P> {
     /// The stored bytes of those of a server's publishes that were not counted before. A server
     /// repeats them if it does not know if it was heard, also after a restart of either server.
     fn count_anew(&self, from: Rank, ino: Ino, publishes: &[(u64, i64)]) -> i64 {
-        let mut files = self.inner.files.table.borrow_mut();
-        let known = files.counted.get(&(ino, from)).copied().unwrap_or(0);
-        let new = publishes.iter().filter(|(publish, _)| *publish > known);
-        let stored = new
-            .clone()
-            .fold(0, |sum, (_, stored)| stored.saturating_add(sum));
-        if let Some(last) = new.map(|(publish, _)| *publish).max() {
-            files.counted.insert((ino, from), last);
-            drop(files);
+        let counted = self
+            .inner
+            .files
+            .published
+            .borrow_mut()
+            .count_anew(from, ino, publishes);
+        let (stored, last) = counted;
+        if let Some(last) = last {
             self.note(&Item::Counted(ino, from, last));
         }
         stored
@@ -483,11 +398,10 @@ impl<P: Platform> Cluster<P> {
         let counted = self
             .inner
             .files
-            .table
+            .published
             .borrow_mut()
-            .counted
-            .remove(&(ino, from));
-        if counted.is_some() {
+            .forget_counted(from, ino);
+        if counted {
             self.note(&Item::Counted(ino, from, 0));
         }
     }
@@ -547,8 +461,11 @@ impl<P: Platform> Cluster<P> {
     /// Returns true if it was not known yet that a node may write a file: other nodes are to be
     /// told.
     pub(in crate::cluster) fn know_writer(&self, ino: Ino, writer: Rank) -> bool {
-        let mut files = self.inner.files.table.borrow_mut();
-        files.writers.entry(ino).or_default().insert(writer)
+        self.inner
+            .files
+            .holders
+            .borrow_mut()
+            .add_writer(ino, writer)
     }
 
     /// See [`Cluster::know_writer`].
@@ -559,33 +476,30 @@ impl<P: Platform> Cluster<P> {
     /// Returns true if a node that cannot be reached may have unpublished bytes of a file of this
     /// server. It may come back with them, but is waited for only for a time.
     pub(super) fn awaits_writer(&self, ino: Ino) -> bool {
-        let now_ns = self.now_ns();
-        let files = self.inner.files.table.borrow();
-        let mut lost = files.lost_writers.get(&ino).into_iter().flatten();
-        lost.any(|(_, until_ns)| now_ns < *until_ns)
+        self.inner
+            .files
+            .holders
+            .borrow()
+            .awaits_writer(ino, self.now_ns())
     }
 
     /// A server has begun a session: it has named the files with unpublished bytes.
     pub(in crate::cluster) fn await_writer_no_more(&self, writer: Rank) {
-        let mut files = self.inner.files.table.borrow_mut();
-        files.lost_writers.retain(|_, lost| {
-            lost.remove(&writer);
-            !lost.is_empty()
-        });
+        self.inner
+            .files
+            .holders
+            .borrow_mut()
+            .await_writer_no_more(writer);
     }
 
     /// The nodes that may write a file of this server.
     pub(super) fn writers_of(&self, ino: Ino) -> Vec<Rank> {
-        let files = self.inner.files.table.borrow();
-        let writers = files.writers.get(&ino);
-        writers.into_iter().flatten().copied().collect()
+        self.inner.files.holders.borrow().writers_of(ino)
     }
 
     /// The other nodes that have a file of this server open.
     pub(super) fn holders_of(&self, ino: Ino) -> Vec<Rank> {
-        let files = self.inner.files.table.borrow();
-        let holders = files.holders.get(&ino);
-        holders.into_iter().flatten().copied().collect()
+        self.inner.files.holders.borrow().holders_of(ino)
     }
 
     pub(super) fn end_writer(&self, ino: Ino, writer: Rank, lost: bool) {
@@ -594,35 +508,21 @@ impl<P: Platform> Cluster<P> {
             true => self.await_token(ino, writer),
             false => self.end_token(ino, writer),
         }
-        let until_ns = self.now_ns() + AWAITED_NS;
-        let mut files = self.inner.files.table.borrow_mut();
-        if !lost {
-            files.forget_lost_writer(ino, writer);
-        }
-        if let Some(writers) = files.writers.get_mut(&ino) {
-            let wrote = writers.remove(&writer);
-            let unwritten = writers.is_empty();
-            if unwritten {
-                files.writers.remove(&ino);
-            }
-            if wrote && lost {
-                let lost = files.lost_writers.entry(ino).or_default();
-                lost.insert(writer, until_ns);
-            }
-            drop(files);
-            if unwritten {
-                self.end_appends(ino);
-            }
+        let until_ns = lost.then(|| self.now_ns() + AWAITED_NS);
+        let left = self
+            .inner
+            .files
+            .holders
+            .borrow_mut()
+            .end_writer(ino, writer, until_ns);
+        if left == WritersLeft::None {
+            self.end_appends(ino);
         }
     }
 
     /// The files of this server that this node may write.
     pub(super) fn own_written(&self) -> Vec<Ino> {
-        let files = self.inner.files.table.borrow();
-        let all = files.writers.iter();
-        all.filter(|(_, by)| by.contains(&self.rank()))
-            .map(|(ino, _)| *ino)
-            .collect()
+        self.inner.files.holders.borrow().written_by(self.rank())
     }
 
     /// Ends this node's writing of the given files of this server that no program here has open,
@@ -637,44 +537,31 @@ impl<P: Platform> Cluster<P> {
 
     /// Notes that a foreign file has no name any more.
     pub(super) fn unname_here(&self, ino: Ino) {
-        if let Some(known) = self.inner.files.table.borrow_mut().stand_ins.get_mut(&ino) {
+        if let Some(known) = self.inner.files.stand_ins.borrow_mut().get_mut(&ino) {
             known.unnamed = true;
         }
     }
 
     pub(super) fn is_unnamed_here(&self, ino: Ino) -> bool {
-        let files = self.inner.files.table.borrow();
-        files.stand_ins.get(&ino).is_some_and(|known| known.unnamed)
+        let stand_ins = self.inner.files.stand_ins.borrow();
+        stand_ins.get(&ino).is_some_and(|known| known.unnamed)
     }
 
     pub(in crate::cluster) fn add_holder(&self, ino: Ino, holder: Rank) {
         if holder == self.rank() {
             return;
         }
-        let mut files = self.inner.files.table.borrow_mut();
-        files.holders.entry(ino).or_default().insert(holder);
-        drop(files);
+        self.inner
+            .files
+            .holders
+            .borrow_mut()
+            .add_holder(ino, holder);
         self.node(|node| node.pin(ino));
     }
 
     /// The files of this server that another server holds.
     pub(super) fn held_by(&self, rank: Rank) -> Vec<Ino> {
-        let files = self.inner.files.table.borrow();
-        let all = files.holders.iter();
-        all.filter(|(_, by)| by.contains(&rank))
-            .map(|(ino, _)| *ino)
-            .collect()
-    }
-
-    /// Notes the files that a given-up server holds: it must learn of later changes when it is
-    /// back.
-    pub(super) fn note_held(&self, rank: Rank) {
-        let held = self.held_by(rank);
-        let mut files = self.inner.files.table.borrow_mut();
-        let missed = files.missed.entry(rank).or_default();
-        for ino in held {
-            missed.entry(ino).or_insert(None);
-        }
+        self.inner.files.holders.borrow().held_by(rank)
     }
 
     /// Sets the files that a server holds; it holds no others, and believes no lease. Returns the
@@ -684,46 +571,13 @@ impl<P: Platform> Cluster<P> {
         rank: Rank,
         held: &BTreeSet<Ino>,
     ) -> Vec<(Ino, u64)> {
-        let missed = {
-            let mut files = self.inner.files.table.borrow_mut();
-            for leases in files.leases.values_mut() {
-                leases.remove(&rank);
-            }
-            files.missed.remove(&rank).unwrap_or_default()
+        let cuts = {
+            let mut holders = self.inner.files.holders.borrow_mut();
+            holders.end_leases_of(rank);
+            holders.take_missed_cuts(rank)
         };
         self.drop_holds(rank, |ino| !held.contains(&ino));
-        let cuts = missed.into_iter();
-        cuts.filter_map(|(ino, cut)| Some((ino, cut?))).collect()
-    }
-
-    /// Notes that a file was cut: holders, and possible holders, that cannot be told learn of it
-    /// when they are back.
-    fn note_missed(&self, ino: Ino, size: u64, holders: &[Rank], lost: &[Rank]) {
-        let mut files = self.inner.files.table.borrow_mut();
-        for rank in lost {
-            let missed = files.missed.entry(*rank).or_default();
-            missed.entry(ino).or_insert(None);
-        }
-        for (rank, missed) in &mut files.missed {
-            if holders.contains(rank) && !lost.contains(rank) {
-                continue;
-            }
-            if let Some(cut) = missed.get_mut(&ino) {
-                *cut = Some(cut.map_or(size, |cut| cut.min(size)));
-            }
-        }
-    }
-
-    /// Notes the servers that heard of a truncation: it includes any that they missed before and
-    /// that cut no deeper.
-    fn note_told(&self, ino: Ino, size: u64, told: impl Iterator<Item = Rank>) {
-        let mut files = self.inner.files.table.borrow_mut();
-        for rank in told {
-            let missed = files.missed.get_mut(&rank);
-            if let Some(cut) = missed.and_then(|missed| missed.get_mut(&ino)) {
-                *cut = cut.filter(|cut| *cut < size);
-            }
-        }
+        cuts
     }
 
     /// The files of another server that this one holds. It counts as the writer of those that
@@ -758,8 +612,7 @@ impl<P: Platform> Cluster<P> {
         }
         self.await_truncation(ino).await?;
         let attr = self.hold(from, ino)?;
-        let mut files = self.inner.files.table.borrow_mut();
-        files.leases.entry(ino).or_default().insert(from);
+        self.inner.files.holders.borrow_mut().add_lease(ino, from);
         Ok(attr)
     }
 
@@ -829,7 +682,7 @@ impl<P: Platform> Cluster<P> {
             .set(self.inner.files.recalled.get() + 1);
         self.inner.files.leaving.add_news(ino);
         self.forget_map(ino);
-        if let Some(known) = self.inner.files.table.borrow_mut().stand_ins.get_mut(&ino) {
+        if let Some(known) = self.inner.files.stand_ins.borrow_mut().get_mut(&ino) {
             known.recalls += 1;
         }
         if let Some(local) = self.local(ino) {
@@ -842,19 +695,17 @@ impl<P: Platform> Cluster<P> {
     /// believes the state from before the call, even if another task told it.
     pub(in crate::cluster) async fn recall_leases(&self, ino: Ino, writer: Option<Rank>) {
         self.announced().await;
-        let ranks = self.take_leases(ino, writer);
+        let holders = &self.inner.files.holders;
+        let ranks = holders.borrow_mut().take_leases(ino, writer);
         // Servers that another task is telling may still believe the state before this change, too.
-        let earlier = {
-            let files = self.inner.files.table.borrow();
-            files.recalling.get(&ino).cloned().unwrap_or_default()
-        };
+        let earlier = holders.borrow().recalls_of(ino);
         if !ranks.is_empty() {
             let (over, recalling) = oneshot::channel();
-            self.add_recall(ino, recalling.shared());
+            holders.borrow_mut().add_recall(ino, recalling.shared());
             let told = self.tell(&ranks, &News::Recall(peer::Recall { ino })).await;
             join_all(told.lost.into_iter().map(|rank| self.outwait(rank))).await;
             let _ = over.send(());
-            self.drop_ended_recalls(ino);
+            holders.borrow_mut().drop_ended_recalls(ino);
         }
         join_all(earlier).await;
         if writer == Some(self.rank()) {
@@ -867,38 +718,11 @@ impl<P: Platform> Cluster<P> {
     /// Returns true if a server other than `writer` believes, or may believe, its lease of a file
     /// of this server.
     pub(super) fn is_leased_to_others(&self, ino: Ino, writer: Rank) -> bool {
-        let files = self.inner.files.table.borrow();
-        let mut leases = files.leases.get(&ino).into_iter().flatten();
-        leases.any(|rank| *rank != writer) || files.recalling.contains_key(&ino)
-    }
-
-    /// Ends the leases of a file; returns the servers that had them.
-    fn take_leases(&self, ino: Ino, writer: Option<Rank>) -> Vec<Rank> {
-        let mut files = self.inner.files.table.borrow_mut();
-        let Some(leases) = files.leases.get_mut(&ino) else {
-            return Vec::new();
-        };
-        // The writer's lease stays, so the writer must be told of the next write.
-        let kept = writer.filter(|writer| leases.contains(writer));
-        let recalled = std::mem::take(leases);
-        leases.extend(kept);
-        recalled.into_iter().filter(|r| Some(*r) != kept).collect()
-    }
-
-    fn add_recall(&self, ino: Ino, recalling: Recalling) {
-        let mut files = self.inner.files.table.borrow_mut();
-        files.recalling.entry(ino).or_default().push(recalling);
-    }
-
-    fn drop_ended_recalls(&self, ino: Ino) {
-        let mut files = self.inner.files.table.borrow_mut();
-        let Some(recalls) = files.recalling.get_mut(&ino) else {
-            return;
-        };
-        recalls.retain_mut(|recall| recall.now_or_never().is_none());
-        if recalls.is_empty() {
-            files.recalling.remove(&ino);
-        }
+        self.inner
+            .files
+            .holders
+            .borrow()
+            .is_leased_to_others(ino, writer)
     }
 
     /// Makes the two sizes of each own file one: the size that the programs of this node see in the
@@ -910,14 +734,13 @@ impl<P: Platform> Cluster<P> {
     /// the new end are erased. Of a file in `dirty` the node's own size may be greater: it is
     /// published together with the bytes.
     pub(in crate::cluster) fn unify_sizes(&self, dirty: &[Ino]) {
-        let mut files = self.inner.files.table.borrow_mut();
         for (ino, size) in self.node(|node| node.own_sizes()) {
-            let published = files.published.get(&ino).map_or(0, |file| file.size);
+            let published = self.published_size(ino);
             if size < published {
                 let raised = self.node(|node| node.raise_to(ino, published, 0));
                 debug_assert!(raised.is_ok(), "{ino:?} is a file");
             } else if size > published && dirty.binary_search(&ino).is_err() {
-                files.published.entry(ino).or_default().size = size;
+                self.inner.files.published.borrow_mut().set_size(ino, size);
             }
         }
     }
@@ -925,9 +748,11 @@ impl<P: Platform> Cluster<P> {
     /// Raises the size of a file of this server, also as other nodes see it.
     fn raise_published(&self, ino: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError> {
         self.node(|node| node.raise_to(ino, size, mtime_ns))?;
-        let mut files = self.inner.files.table.borrow_mut();
-        let file = files.published.entry(ino).or_default();
-        file.size = file.size.max(size);
+        self.inner
+            .files
+            .published
+            .borrow_mut()
+            .raise_size(ino, size);
         Ok(())
     }
 

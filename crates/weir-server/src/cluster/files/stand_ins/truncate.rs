@@ -1,12 +1,10 @@
 //! Truncations: at a file's home, which erases published bytes, and at the nodes that hold the
 //! file, which give up their unpublished bytes.
 
-use weir_core::extent::MAX_OFFSET;
 use weir_core::proto::peer::{self, News};
 use weir_core::proto::FsError;
 use weir_core::types::Ino;
 
-use super::Cutting;
 use crate::cluster::extents::publish::bytes_of;
 use crate::cluster::Cluster;
 use crate::node::Platform;
@@ -37,24 +35,13 @@ impl<P: Platform> Cluster<P> {
         // A restarted server first hears which servers hold its files.
         self.announced().await;
         let _alone = self.hold_in_time(&self.inner.files.changing, ino).await?;
-        let old = self.published_size(ino);
-        let cutting = Cutting {
-            to: size,
-            old,
-            cut_here: false,
-        };
-        self.inner
-            .files
-            .table
-            .borrow_mut()
-            .cutting
-            .insert(ino, cutting);
+        self.inner.files.published.borrow_mut().begin_cut(ino, size);
         let mut cut = self.cut_everywhere(ino, size).await;
-        let cutting = self.inner.files.table.borrow_mut().cutting.remove(&ino);
-        if let Some(cutting) = cutting.filter(|_| cut.is_err()) {
+        let old = self.inner.files.published.borrow_mut().end_cut(ino);
+        if cut.is_err() {
             // Bytes may be left behind the new end: the file keeps its size, so that the next
             // truncation erases them.
-            cut = self.raise_published(ino, cutting.old, 0).and(cut);
+            cut = self.raise_published(ino, old, 0).and(cut);
         }
         self.note_published(ino);
         cut
@@ -66,7 +53,7 @@ impl<P: Platform> Cluster<P> {
         &self,
         ino: Ino,
     ) -> Result<(), FsError> {
-        while self.inner.files.table.borrow().cutting.contains_key(&ino) {
+        while self.inner.files.published.borrow().is_being_cut(ino) {
             drop(self.hold_in_time(&self.inner.files.changing, ino).await?);
         }
         Ok(())
@@ -80,7 +67,11 @@ impl<P: Platform> Cluster<P> {
             self.node(|node| node.check_size(ino, size))?;
             // A publish that could not be sent is not sent later.
             let old = self.published_size(ino).max(self.end_in_flight(ino));
-            self.note_behind(ino, old);
+            self.inner
+                .files
+                .published
+                .borrow_mut()
+                .note_behind(ino, old);
             // Erase before any node, this one too, gives up its unpublished bytes. Otherwise its
             // programs see the older published bytes there: if an append makes the file longer
             // meanwhile, or if this server is killed now and the truncation never ends. If not
@@ -99,24 +90,41 @@ impl<P: Platform> Cluster<P> {
         let holders = self.holders_of(ino);
         // Each of these servers either begins its session later, and is told then, or is a holder
         // now.
-        self.note_missed(ino, size, &holders, &self.silent_servers());
+        self.inner.files.holders.borrow_mut().note_missed(
+            ino,
+            size,
+            &holders,
+            &self.silent_servers(),
+        );
         let number = self.number_of_cut();
         let cut = peer::Cut { ino, size, number };
         let told = self.tell(&holders, &News::Cut(cut)).await;
         told.lost.iter().for_each(|rank| self.refuse(*rank));
-        self.note_missed(ino, size, &holders, &told.lost);
+        self.inner
+            .files
+            .holders
+            .borrow_mut()
+            .note_missed(ino, size, &holders, &told.lost);
         let heard = holders.iter().filter(|rank| !told.lost.contains(rank));
-        self.note_told(ino, size, heard.copied());
+        self.inner
+            .files
+            .holders
+            .borrow_mut()
+            .note_told(ino, size, heard.copied());
         // Publishes of other nodes have arrived and raised the size, but perhaps not all of them.
         let behind = match holders.is_empty() {
             true => 0,
             false => old.max(told.end),
         };
         let old = behind.max(self.published_size(ino));
-        self.note_behind(ino, old);
+        self.inner
+            .files
+            .published
+            .borrow_mut()
+            .note_behind(ino, old);
         self.set_published_size(ino, size)?;
         let freed = self.erase_everywhere(ino, size, old).await;
-        if self.is_missed(ino) {
+        if self.inner.files.holders.borrow().is_missed(ino) {
             self.erase_untold(ino, size.max(old)).await;
         }
         self.recall_leases(ino, None).await;
@@ -135,9 +143,7 @@ impl<P: Platform> Cluster<P> {
     /// Gives up this node's unpublished bytes of a file of this server behind its new end.
     fn cut_own(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         self.set_published_size(ino, size)?;
-        if let Some(cutting) = self.inner.files.table.borrow_mut().cutting.get_mut(&ino) {
-            cutting.cut_here = true;
-        }
+        self.inner.files.published.borrow_mut().note_cut_here(ino);
         self.cut_in_flight(ino, size);
         self.cut_appends(ino, size);
         Ok(())
@@ -146,34 +152,16 @@ impl<P: Platform> Cluster<P> {
     /// The offset at which a file ends for readers here. Extents behind it may still be known, but
     /// are being erased.
     pub(in crate::cluster) fn erased_from(&self, ino: Ino) -> u64 {
-        let files = self.inner.files.table.borrow();
-        let cutting = files.cutting.get(&ino).filter(|cutting| cutting.cut_here);
-        cutting.map_or(MAX_OFFSET, |cutting| cutting.to)
-    }
-
-    /// Bytes of a file that is being truncated may be published up to `end`.
-    fn note_behind(&self, ino: Ino, end: u64) {
-        if let Some(cutting) = self.inner.files.table.borrow_mut().cutting.get_mut(&ino) {
-            cutting.old = cutting.old.max(end);
-        }
-    }
-
-    /// Returns true if a node that is away held a file of this server.
-    fn is_missed(&self, ino: Ino) -> bool {
-        let files = self.inner.files.table.borrow();
-        files
-            .missed
-            .values()
-            .any(|missed| missed.contains_key(&ino))
+        self.inner.files.published.borrow().erased_from(ino)
     }
 
     fn set_published_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         self.node(|node| node.set_size(ino, size))?;
-        let mut files = self.inner.files.table.borrow_mut();
-        let file = files.published.entry(ino).or_default();
-        let old = std::mem::replace(&mut file.size, size);
-        drop(files);
-        self.note_behind(ino, old);
+        {
+            let mut published = self.inner.files.published.borrow_mut();
+            let old = published.set_size(ino, size);
+            published.note_behind(ino, old);
+        }
         self.note_published(ino);
         Ok(())
     }
@@ -190,8 +178,8 @@ impl<P: Platform> Cluster<P> {
             return Err(FsError::Unreachable);
         }
         let is_new = {
-            let mut files = self.inner.files.table.borrow_mut();
-            let known = files.stand_ins.get_mut(&ino);
+            let mut stand_ins = self.inner.files.stand_ins.borrow_mut();
+            let known = stand_ins.get_mut(&ino);
             let known = known.filter(|known| known.cut < op.number);
             known.map(|known| known.cut = op.number).is_some()
         };
@@ -222,7 +210,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Forgets the number of the last truncation: a restarted home may begin anew with its numbers.
     pub(in crate::cluster) fn forget_cuts(&self, ino: Ino) {
-        if let Some(known) = self.inner.files.table.borrow_mut().stand_ins.get_mut(&ino) {
+        if let Some(known) = self.inner.files.stand_ins.borrow_mut().get_mut(&ino) {
             known.cut = 0;
         }
     }
