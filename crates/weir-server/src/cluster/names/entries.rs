@@ -43,7 +43,57 @@ pub struct EntryCache {
     known: HashMap<Key, (Child, Rank)>,
     /// The number of recalls.
     recalls: u64,
-    kept: HashMap<Key, BTreeSet<Rank>>,
+    /// The servers that keep entries of this one.
+    keepers: HashMap<Key, BTreeSet<Rank>>,
+}
+
+impl EntryCache {
+    fn find_entry(&self, key: &Key) -> Option<(Child, Rank)> {
+        self.known.get(key).copied()
+    }
+
+    /// Keeps an entry of another server.
+    fn keep_entry(&mut self, key: Key, child: Child, home: Rank) {
+        if self.known.len() >= KNOWN_MOST {
+            self.known.clear();
+        }
+        self.known.insert(key, (child, home));
+    }
+
+    /// Drops an entry that its home recalls.
+    fn drop_entry(&mut self, key: &Key) {
+        self.recalls += 1;
+        self.known.remove(key);
+    }
+
+    /// Drops all entries of a server.
+    fn drop_home(&mut self, home: Rank) {
+        self.recalls += 1;
+        self.known.retain(|_, (_, of)| *of != home);
+    }
+
+    /// Returns true if another server may be noted as a keeper of an entry.
+    fn has_room_for_keeper(&self, key: &Key) -> bool {
+        self.keepers.len() < NOTED_MOST || self.keepers.contains_key(key)
+    }
+
+    fn add_keeper(&mut self, key: Key, keeper: Rank) {
+        self.keepers.entry(key).or_default().insert(keeper);
+    }
+
+    /// Takes out the servers that keep an entry.
+    fn take_keepers(&mut self, key: &Key) -> Vec<Rank> {
+        let keepers = self.keepers.remove(key);
+        keepers.into_iter().flatten().collect()
+    }
+
+    /// Forgets the entries that a server keeps.
+    fn forget_keeper(&mut self, keeper: Rank) {
+        self.keepers.retain(|_, keepers| {
+            keepers.remove(&keeper);
+            !keepers.is_empty()
+        });
+    }
 }
 
 impl<P: Platform> Cluster<P> {
@@ -56,10 +106,10 @@ impl<P: Platform> Cluster<P> {
         let key = (dir, name.clone());
         let recalls = {
             let entries = self.inner.names.entries.borrow();
-            if let Some((child, home)) = entries.known.get(&key) {
-                self.use_lease(*home);
-                self.show_entry(&key, *child);
-                return Ok(Some(*child));
+            if let Some((child, home)) = entries.find_entry(&key) {
+                self.use_lease(home);
+                self.show_entry(&key, child);
+                return Ok(Some(child));
             }
             entries.recalls
         };
@@ -80,11 +130,8 @@ impl<P: Platform> Cluster<P> {
         let mut entries = self.inner.names.entries.borrow_mut();
         found.may_keep &= entries.recalls == recalls;
         if let Some(child) = found.what.filter(|_| found.may_keep) {
-            if entries.known.len() >= KNOWN_MOST {
-                entries.known.clear();
-            }
             self.show_entry(&key, child);
-            entries.known.insert(key, (child, home));
+            entries.keep_entry(key, child, home);
         }
         Ok(found.what)
     }
@@ -119,11 +166,11 @@ impl<P: Platform> Cluster<P> {
         let key = (dir, name.clone());
         let what = self.find(peer::Find { dir, name }).await?;
         let mut entries = self.inner.names.entries.borrow_mut();
-        let room = entries.kept.len() < NOTED_MOST || entries.kept.contains_key(&key);
+        let room = entries.has_room_for_keeper(&key);
         let asks_still = self.check_session_of(from).is_ok();
         let may_keep = what.is_some() && room && from != self.rank() && asks_still;
         if may_keep {
-            entries.kept.entry(key).or_default().insert(from);
+            entries.add_keeper(key, from);
         }
         Ok(Kept { what, may_keep })
     }
@@ -132,10 +179,10 @@ impl<P: Platform> Cluster<P> {
     /// locked.
     pub(super) async fn recall_entry(&self, key: &Key) {
         self.announced().await;
-        let Some(ranks) = self.inner.names.entries.borrow_mut().kept.remove(key) else {
+        let ranks = self.inner.names.entries.borrow_mut().take_keepers(key);
+        if ranks.is_empty() {
             return;
-        };
-        let ranks: Vec<Rank> = ranks.into_iter().collect();
+        }
         let (dir, name) = key.clone();
         let news = News::DropEntry(peer::DropEntry { dir, name });
         let told = self.tell(&ranks, &news).await;
@@ -144,26 +191,21 @@ impl<P: Platform> Cluster<P> {
 
     pub(in crate::cluster) fn drop_entry(&self, key: &Key) {
         let mut entries = self.inner.names.entries.borrow_mut();
-        entries.recalls += 1;
-        entries.known.remove(key);
+        entries.drop_entry(key);
         self.node(|node| node.known().drop_entry(key.0, &key.1));
     }
 
     /// Drops all entries of a server whose session or term has ended.
     pub(in crate::cluster) fn forget_known(&self, of: Rank) {
         let mut entries = self.inner.names.entries.borrow_mut();
-        entries.recalls += 1;
-        entries.known.retain(|_, (_, home)| *home != of);
+        entries.drop_home(of);
         self.node(|node| node.forget_known());
     }
 
     /// Forgets the entries that a server keeps: it begins a session, so it keeps none.
     pub(in crate::cluster) fn forget_kept(&self, by: Rank) {
         let mut entries = self.inner.names.entries.borrow_mut();
-        entries.kept.retain(|_, ranks| {
-            ranks.remove(&by);
-            !ranks.is_empty()
-        });
+        entries.forget_keeper(by);
     }
 
     /// Type, mode and owner of a directory of any server. If it has entries here, they are known,
@@ -178,5 +220,51 @@ impl<P: Platform> Cluster<P> {
         };
         self.node(|node| node.known_to_keep().keep_guard(dir, &Guard::from(&attr)));
         Ok(attr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_core::names::FileType;
+
+    fn key(name: &str) -> Key {
+        (Ino(1), name.as_bytes().to_vec())
+    }
+
+    fn child(ino: u64) -> Child {
+        Child {
+            ino: Ino(ino),
+            kind: FileType::File,
+        }
+    }
+
+    #[test]
+    fn entries_go_with_a_recall_or_with_their_home() {
+        let mut cache = EntryCache::default();
+        for (name, home) in [("a", 1), ("b", 1), ("c", 2)] {
+            cache.keep_entry(key(name), child(7), Rank(home));
+        }
+        let before = cache.recalls;
+        cache.drop_entry(&key("a"));
+        assert_eq!(cache.find_entry(&key("a")), None);
+        assert_eq!(cache.find_entry(&key("b")), Some((child(7), Rank(1))));
+        cache.drop_home(Rank(1));
+        assert_eq!(cache.find_entry(&key("b")), None);
+        assert_eq!(cache.find_entry(&key("c")), Some((child(7), Rank(2))));
+        assert_eq!(cache.recalls, before + 2, "answers on their way are old");
+    }
+
+    #[test]
+    fn an_entry_is_recalled_from_each_keeper_once() {
+        let mut cache = EntryCache::default();
+        for keeper in [2, 1, 2] {
+            cache.add_keeper(key("a"), Rank(keeper));
+        }
+        cache.add_keeper(key("b"), Rank(1));
+        cache.forget_keeper(Rank(1));
+        assert_eq!(cache.take_keepers(&key("a")), [Rank(2)]);
+        assert_eq!(cache.take_keepers(&key("a")), []);
+        assert_eq!(cache.take_keepers(&key("b")), []);
     }
 }
