@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`process`] | the calls, [`types`]: their values |
 //! | [`library`] | the calls of middleware, with the interposer in the process or without |
-//! | [`session`] | the connection to the server; [`node`]: the memory shared with it |
+//! | [`session`] | the connection to the server, and through it what data path and namespace ask of their process; [`node`]: the memory shared with it |
 //! | [`view`] | names, attributes, opening, locks: answered from the shared tables, or by the server |
 //! | `neighbour` | the memory of another server of this machine |
 //! | `beneath` | the kernel mount beneath the interposer, and mapped files in it |
@@ -24,7 +24,6 @@ mod beneath;
 pub mod bugs;
 pub mod data;
 pub mod errno;
-mod fetch;
 pub mod heap;
 pub mod internal;
 pub mod kernel;

@@ -15,7 +15,6 @@ mod map;
 mod pieces;
 pub mod read;
 mod seek;
-mod session;
 pub mod stream;
 pub mod vnode;
 

@@ -14,7 +14,6 @@
 
 pub mod locks;
 pub mod open;
-mod session;
 
 use rustix::io::Errno;
 use weir_core::names::{Attr, FileType, NamesView, ViewError, ROOT_INDEX, SYMLINK_MAX};

@@ -11,6 +11,17 @@
 //! within [`LOOK_MS`], never a hang.
 //!
 //! Locks are taken in this order: `push_lock`, `note_lock`, one of `calls`.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `host`, `node_client` | the session as [`crate::data`] and [`crate::view`] use it |
+//! | `fetch` | bytes of other nodes |
+//! | `mapped` | files of which the kernel keeps pages |
+
+mod fetch;
+mod host;
+mod mapped;
+mod node_client;
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;

@@ -1,4 +1,4 @@
-//! A process that is connected: its session.
+//! The session as [`crate::view`] uses it: the [`NodeClient`] of a process that is connected.
 
 use rustix::io::Errno;
 use weir_core::names::NamesView;
@@ -9,9 +9,9 @@ use weir_core::node::ring::Note;
 use weir_core::proto::Operation;
 use weir_core::types::Rank;
 
-use super::NodeClient;
-use crate::session::Session;
+use super::Session;
 use crate::sys::coarse_now_ns;
+use crate::view::NodeClient;
 
 impl NodeClient for Session {
     #[inline]

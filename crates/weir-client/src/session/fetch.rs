@@ -9,8 +9,8 @@ use weir_core::proto::{Fetch, Landing, FETCH_PIECES};
 use weir_core::types::Ino;
 use weir_store::slabmap::ReadWindow;
 
+use super::{now_ns, sleep_on, Session};
 use crate::operation;
-use crate::session::{now_ns, sleep_on, Session};
 
 impl Session {
     /// Requests bytes of other servers' logs; see [`crate::data::Host`]. A request `ahead` waits

@@ -1,4 +1,4 @@
-//! The real process around the data path: its session.
+//! The session as the data path uses it: the [`Host`] of real processes.
 
 use core::ops::Range;
 use core::sync::atomic::{fence, Ordering};
@@ -18,12 +18,12 @@ use weir_core::proto::{
 use weir_core::types::Ino;
 use weir_store::slabmap::{ReadWindow, SlabMap};
 
-use super::{file_state, FileState, Host, Log, SegmentSource};
+use super::Session;
 use crate::beneath::Transfer;
+use crate::data::{file_state, FileState, Host, Log, SegmentSource};
 use crate::internal::InternalSlot;
 use crate::kernel;
 use crate::limits::{self, mode_after_write};
-use crate::session::Session;
 
 impl SegmentSource for Session {
     fn tail(&self) -> Option<&TailWords> {
@@ -143,7 +143,7 @@ impl Host for Session {
     }
 
     fn now_us(&self) -> u64 {
-        crate::session::now_ns() / 1_000
+        super::now_ns() / 1_000
     }
 
     fn is_left_behind(&self) -> bool {
