@@ -46,7 +46,7 @@ impl Process {
         let session: &'static Session = Box::leak(Box::new(session));
         process.node.set(Some(session.node()));
         process.session.set(Some(session));
-        process.remember_process();
+        process.forks.become_owner();
         process.umask.store(umask(), Ordering::Relaxed);
         process.look_at_credentials();
         process.instance.set(Some(Box::leak(Box::new(instance))));

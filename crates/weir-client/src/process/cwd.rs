@@ -21,8 +21,9 @@ use weir_core::proto::beneath::OWN_DIR;
 use weir_core::proto::SHM_LINK;
 use weir_core::types::Ino;
 
+use super::forks::own_pid;
 use super::place::{done, kernel_cwd, Found};
-use super::start::{own_pid, Instance};
+use super::start::Instance;
 use super::table::{self, DIR, GONE};
 use super::{Outcome, Process};
 use crate::beneath::mount_of;

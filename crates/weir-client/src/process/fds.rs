@@ -10,7 +10,6 @@ use rustix::io::Errno;
 use weir_core::node::ring::Note;
 
 use super::open::{O_APPEND, O_DSYNC, O_PATH};
-use super::share::Whose;
 use super::table::{self, Handle};
 use super::{Outcome, Process};
 use crate::internal::{self, MAX_FDS};
@@ -54,7 +53,7 @@ impl Process {
         }
         let published = self.before_close(self.handle(fd)?);
         let _held = self.lock.hold();
-        if let Whose::VforkChild = self.whose() {
+        if self.is_vfork_child() {
             return Some(kernel::close(fd));
         }
         let handle = table::set(fd, None)?;
@@ -67,7 +66,7 @@ impl Process {
     /// for which other threads would have to wait: ends the locks of the process and publishes. An
     /// error says that not all nodes can see the written bytes.
     fn before_close(&'static self, handle: &'static Handle) -> Result<(), Errno> {
-        if let Whose::VforkChild = self.whose() {
+        if self.is_vfork_child() {
             return Ok(());
         }
         if let Some(file) = handle.file.get() {
@@ -132,12 +131,12 @@ impl Process {
     fn duplicate(&'static self, fd: Fd, command: i32, least: i32) -> Outcome<Fd> {
         let handle = self.sure_handle(fd)?;
         let _held = self.lock.hold();
-        let whose = self.whose();
+        let is_vfork_child = self.is_vfork_child();
         let new = match kernel::fcntl(fd, command, least) {
             Ok(new) => new,
             Err(error) => return Some(Err(error)),
         };
-        if let Whose::VforkChild = whose {
+        if is_vfork_child {
             return Some(Ok(new));
         }
         if usize::try_from(new).is_ok_and(|new| new >= MAX_FDS) {
@@ -180,14 +179,14 @@ impl Process {
             return None;
         }
         let replaced = self.handle(new);
-        if let Some(replaced) = replaced.filter(|_| !matches!(self.whose(), Whose::VforkChild)) {
+        if let Some(replaced) = replaced.filter(|_| !self.is_vfork_child()) {
             // Its locks stay until the close, which may fail; an error of a close by dup2 is lost,
             // as dup2(2) says.
             let _ = self.publish_before_close(replaced);
         }
         let _held = self.lock.hold();
-        let whose = self.whose();
-        if aside && !matches!(whose, Whose::VforkChild) {
+        let is_vfork_child = self.is_vfork_child();
+        if aside && !is_vfork_child {
             if let Err(error) = internal::give_way(new) {
                 return Some(Err(error));
             }
@@ -196,7 +195,7 @@ impl Process {
             return Some(Err(Errno::BADF));
         }
         let done = kernel::dup3(old, new, flags);
-        if done.is_ok() && !matches!(whose, Whose::VforkChild) {
+        if done.is_ok() && !is_vfork_child {
             self.install(new, source);
         }
         Some(done)
@@ -306,7 +305,7 @@ impl Process {
     pub fn publish_written(&'static self) {
         // A child that nothing announced is detected before the lock is taken, which may be its
         // parent's.
-        if self.session.get().is_none() || matches!(self.whose(), Whose::VforkChild) {
+        if self.session.get().is_none() || self.is_vfork_child() {
             return;
         }
         let Some(session) = self.session.get().filter(|s| s.welcome().servers > 1) else {

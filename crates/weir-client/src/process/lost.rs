@@ -18,7 +18,6 @@ use core::sync::atomic::Ordering;
 
 use rustix::fs::FileType;
 
-use super::share::Whose;
 use super::table::{self, Handle, GONE};
 use super::Process;
 use crate::internal;
@@ -49,7 +48,7 @@ impl Process {
     fn lost(&'static self, fd: Fd) {
         let _held = self.lock.hold();
         // The descriptors of a child of vfork are its own, the table is its parent's.
-        if let Whose::VforkChild = self.whose() {
+        if self.is_vfork_child() {
             return;
         }
         internal::disown(fd);

@@ -9,7 +9,6 @@
 //! and that its descriptors are placeholders. Such a link gives EIO; the kernel would show an empty
 //! directory. Left out: `root`.
 
-use core::sync::atomic::Ordering;
 use std::borrow::Cow;
 
 use super::cwd::named_by;
@@ -158,7 +157,7 @@ impl Process {
 
     fn own_number(&'static self) -> u32 {
         self.init();
-        self.pid.load(Ordering::Relaxed)
+        self.forks.owner_pid()
     }
 
     fn is_own(&'static self, who: &[u8]) -> bool {

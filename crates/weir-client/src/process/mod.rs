@@ -11,6 +11,7 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `start`, `share`, `inherit` | the instance and the session; fork and exec; inherited state |
+//! | `forks` | the process that the state is of |
 //! | `admit` | another user's programs |
 //! | `attached`, `told` | of a library ([`crate::library`]): its own state; its questions about a path |
 //! | `table`, `fds`, `lost` | descriptors; close, dup, fcntl; descriptors closed unseen |
@@ -34,6 +35,7 @@ mod copy;
 mod cwd;
 mod dir;
 mod fds;
+mod forks;
 mod inherit;
 mod io;
 mod locks;
@@ -68,9 +70,11 @@ use crate::node::Node;
 use crate::path::Credentials;
 use crate::session::Session;
 pub use crate::types::Outcome;
+pub use forks::own_pid;
+use forks::ForkWatch;
 pub use map::Mapping;
-pub use start::{own_pid, INSTANCE_VARIABLE, NOTHING_VARIABLE};
 use start::{Instance, Seen};
+pub use start::{INSTANCE_VARIABLE, NOTHING_VARIABLE};
 use table::{Files, Handle, Queue};
 pub use told::About;
 
@@ -80,12 +84,8 @@ pub use told::About;
 pub struct Process {
     /// The progress of `start`.
     state: AtomicU32,
-    /// The number of the process for which the state was made.
-    pid: AtomicU32,
-    /// The number of forks under way: only within one can a child run on this memory.
-    forking: AtomicU32,
-    /// 1, until a fork wipes it.
-    unforked: Slot<AtomicU64>,
+    /// The owner of this state.
+    forks: ForkWatch,
     /// Guards the tables.
     lock: SlowLock,
     instance: Slot<Instance>,
@@ -129,9 +129,7 @@ impl Process {
     const fn new() -> Process {
         Process {
             state: AtomicU32::new(start::UNKNOWN),
-            pid: AtomicU32::new(0),
-            forking: AtomicU32::new(0),
-            unforked: Slot::empty(),
+            forks: ForkWatch::new(),
             lock: SlowLock::new(),
             instance: Slot::empty(),
             node: Slot::empty(),

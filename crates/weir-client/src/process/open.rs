@@ -19,7 +19,6 @@ use weir_core::proto::{Attached, Create, CreateUnnamed, OfdBatch};
 use weir_core::types::Ino;
 
 use super::place::{done, ours, Found, Spot};
-use super::share::Whose;
 use super::table::{self, Handle};
 use super::{outside, Outcome, Process};
 use crate::kernel::{self, Fd, AT_FDCWD};
@@ -293,16 +292,16 @@ impl Process {
         spare: &Spare,
     ) -> Result<Fd, Errno> {
         let _held = self.lock.hold();
-        let whose = self.whose();
+        let is_vfork_child = self.is_vfork_child();
         // A program opens a file without a name by /proc/self/fd, and already has it open.
         let is_open = || table::all().any(|(_, handle)| handle.ino() == attr.ino);
         let by_name = by_name && (attr.nlink > 0 || !is_open());
         let (handle, fd) = self.open_entry_on(attr, by_name, flags, spare)?;
         handle.fds.store(1, Ordering::Relaxed);
-        if let Whose::VforkChild = whose {
+        if is_vfork_child {
             // The table is the parent's. The descriptor is this child's alone; it serves the
             // purpose of such children, which is to pass it to a program.
-            Self::mark(fd, handle);
+            handle.mark_shared(fd);
             self.give_up(handle);
             return Ok(fd);
         }

@@ -13,7 +13,7 @@ use weir_core::node::ofd::{lock_byte, placeholder_offset, Ofd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::start::own_pid;
+use super::forks::MemoryUser;
 use super::table::{self, Handle};
 use super::Process;
 use crate::beneath::{mount_of, open_inode, share_offset};
@@ -26,51 +26,16 @@ const SEEK_SET: i32 = 0;
 
 const BOTH: u32 = Ofd::SHARED | Ofd::LOCKED;
 
-/// The process that runs on this memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whose {
-    /// The process that the state is of.
-    Own,
-    /// A child of vfork: its own descriptors on its parent's memory.
-    VforkChild,
-}
-
-impl Process {
-    /// The process that is calling. A forked child that nothing announced (a raw clone) is detected
-    /// here, and becomes the owner of its copy of the state.
-    pub(super) fn whose(&'static self) -> Whose {
-        // Between announced forks, no other process runs on this memory; asking the kernel costs as
-        // much as the rest of an open.
-        let wiped = self
-            .unforked
-            .get()
-            .map(|page| page.load(Ordering::Relaxed) == 0);
-        if wiped == Some(false) && self.forking.load(Ordering::Relaxed) == 0 {
-            return Whose::Own;
-        }
-        let pid = own_pid();
-        if pid == self.pid.load(Ordering::Relaxed) {
-            return Whose::Own;
-        }
-        if wiped == Some(false) {
-            return Whose::VforkChild;
-        }
-        self.become_owner();
-        for (fd, handle) in table::all() {
-            Self::mark(fd, handle);
-        }
-        Whose::Own
-    }
-
+impl Handle {
     /// Marks a description as one that other processes may have.
-    pub(super) fn mark(fd: Fd, handle: &Handle) {
+    pub(super) fn mark_shared(&self, fd: Fd) {
         // Another server's description is marked already, but its anchor is not.
-        let fd = handle.anchor_fd.get().map_or(fd, Internal::number);
-        let Some(ofd) = handle.entry() else { return };
+        let fd = self.anchor_fd.get().map_or(fd, Internal::number);
+        let Some(ofd) = self.entry() else { return };
         if ofd.state.load(Ordering::Acquire) & BOTH == BOTH {
             return;
         }
-        let index = handle.index.load(Ordering::Relaxed);
+        let index = self.index.load(Ordering::Relaxed);
         let at = placeholder_offset(index).cast_signed();
         let marked = kernel::lseek(fd, at, SEEK_SET)
             .and_then(|_| kernel::lock_byte_shared(fd, lock_byte(index)));
@@ -78,6 +43,24 @@ impl Process {
         // that this client does not free it.
         let state = if marked.is_ok() { BOTH } else { Ofd::SHARED };
         ofd.state.fetch_or(state, Ordering::AcqRel);
+    }
+}
+
+impl Process {
+    /// True if a child of vfork is calling. A forked child that nothing announced is detected here,
+    /// and becomes the owner of its copy of the state.
+    pub(super) fn is_vfork_child(&'static self) -> bool {
+        match self.forks.memory_user() {
+            MemoryUser::Owner => false,
+            MemoryUser::VforkChild => true,
+            MemoryUser::UnannouncedChild => {
+                self.become_owner();
+                for (fd, handle) in table::all() {
+                    handle.mark_shared(fd);
+                }
+                false
+            }
+        }
     }
 
     /// Before fork(2), vfork(2), clone(2) of a process, posix_spawn(3): makes the
@@ -87,12 +70,12 @@ impl Process {
             return;
         }
         self.lock.take();
-        self.watch_forks();
-        self.forking.fetch_add(1, Ordering::Relaxed);
-        if let Whose::Own = self.whose() {
+        self.forks.detect_forks();
+        self.forks.begin_fork();
+        if !self.is_vfork_child() {
             self.show_cwd();
             for (fd, handle) in table::all() {
-                Self::mark(fd, handle);
+                handle.mark_shared(fd);
             }
         }
     }
@@ -101,7 +84,7 @@ impl Process {
     pub fn after_fork_parent(&'static self) {
         // Not if there was no instance yet when the fork began.
         if self.lock.is_mine() {
-            self.forking.fetch_sub(1, Ordering::Relaxed);
+            self.forks.finish_fork();
             self.lock.give();
         }
     }
@@ -109,7 +92,7 @@ impl Process {
     /// After fork, in a child that has its own memory (not of vfork).
     pub fn after_fork_child(&'static self) {
         if self.instance.get().is_some() {
-            self.forking.store(0, Ordering::Relaxed);
+            self.forks.forget_forks();
             self.become_owner();
             self.lock.give();
         }
@@ -118,7 +101,7 @@ impl Process {
     /// Makes the tables this process's; it does not get the loans of the parent.
     fn become_owner(&'static self) {
         self.lock.inherit();
-        self.remember_process();
+        self.forks.become_owner();
         if let Some(session) = self.session.swap(None) {
             session.hang_up();
         }
@@ -147,7 +130,7 @@ impl Process {
             let survives = kernel::fcntl(fd, F_GETFD, 0).is_ok_and(|flags| flags & FD_CLOEXEC == 0);
             if survives {
                 any = true;
-                Self::mark(fd, handle);
+                handle.mark_shared(fd);
             }
         }
         self.publish_written();
@@ -218,7 +201,7 @@ impl Process {
         let _held = self.lock.hold();
         for fd in fds {
             if let Some(handle) = table::get(*fd) {
-                Self::mark(*fd, handle);
+                handle.mark_shared(*fd);
             }
         }
     }

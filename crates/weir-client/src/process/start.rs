@@ -141,7 +141,7 @@ impl Process {
             self.state.store(ABSENT, Ordering::Release);
             return;
         };
-        self.remember_process();
+        self.forks.become_owner();
         let found = self.find(named.clone());
         let instance = found.unwrap_or_else(|| Instance::ended(named));
         let mask = rustix::process::umask(Mode::empty());
@@ -169,7 +169,7 @@ impl Process {
             let session: &'static Session = Box::leak(Box::new(
                 Session::connect(&run_dir, ClientKind::Program).ok()?,
             ));
-            self.watch_forks();
+            self.forks.detect_forks();
             self.node.set(Some(session.node()));
             self.session.set(Some(session));
             let welcome = session.welcome();
@@ -214,26 +214,9 @@ impl Process {
         let session = Session::connect_to(&instance.run_dir, self.node()?, ClientKind::Program)
             .map_err(ended)?;
         let session: &'static Session = Box::leak(Box::new(session));
-        self.watch_forks();
+        self.forks.detect_forks();
         self.session.set(Some(session));
         Ok(session)
-    }
-
-    /// Notes the process that the state is of.
-    pub(super) fn remember_process(&self) {
-        self.pid.store(own_pid(), Ordering::Relaxed);
-        if let Some(unforked) = self.unforked.get() {
-            unforked.store(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Starts to detect unannounced forks: from the first session on, and the first fork. Most
-    /// programs have neither.
-    pub(super) fn watch_forks(&self) {
-        if self.unforked.get().is_none() {
-            self.unforked.set(kernel::page_wiped_on_fork());
-            self.remember_process();
-        }
     }
 
     /// Called after setuid(2) or one of its kin.
@@ -336,12 +319,4 @@ fn first_environment() -> Option<Vec<u8>> {
     };
     let _ = kernel::close(fd);
     read
-}
-
-/// The number of the calling process, from the kernel.
-pub fn own_pid() -> u32 {
-    rustix::process::getpid()
-        .as_raw_nonzero()
-        .get()
-        .unsigned_abs()
 }
