@@ -1,8 +1,6 @@
 //! A root process that becomes another user first tells its server to let that user's programs be
 //! clients. So the program goes on, and programs that it starts can begin.
 
-use core::sync::atomic::Ordering;
-
 use rustix::io::Errno;
 use weir_core::proto::{Admit, FsError, Operation, Request, Role};
 
@@ -14,14 +12,14 @@ impl Process {
     /// of that user needs the server.
     pub fn before_user_change(&'static self, uid: u32) {
         let is_roots = rustix::process::geteuid().is_root();
-        if uid == 0 || !is_roots || self.admitted.load(Ordering::Relaxed) == uid {
+        if uid == 0 || !is_roots || self.user.is_admitted(uid) {
             return;
         }
         let Some(instance) = self.instance() else {
             return;
         };
         if admit(&instance.run_dir, uid).is_ok() {
-            self.admitted.store(uid, Ordering::Relaxed);
+            self.user.set_admitted(uid);
         }
     }
 }

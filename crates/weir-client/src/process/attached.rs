@@ -47,7 +47,7 @@ impl Process {
         process.node.set(Some(session.node()));
         process.session.set(Some(session));
         process.forks.become_owner();
-        process.umask.store(umask(), Ordering::Relaxed);
+        process.user.set_umask(umask());
         process.look_at_credentials();
         process.instance.set(Some(Box::leak(Box::new(instance))));
         process.state.store(READY, Ordering::Release);

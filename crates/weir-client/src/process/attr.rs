@@ -56,7 +56,7 @@ impl Process {
         self.check_owner(ino)?;
         let mode = match mode & S_ISGID {
             0 => mode & 0o7777,
-            _ => limits::mode_of_chmod(&self.attr(ino)?, self.who(), mode),
+            _ => limits::mode_of_chmod(&self.attr(ino)?, self.user.credentials(), mode),
         };
         self.session()?.call(SetAttr {
             mode: Some(mode),
@@ -66,7 +66,7 @@ impl Process {
 
     /// Clears the set-id bits of a file whose contents this process changes other than by a write.
     pub(super) fn clear_set_ids(&'static self, ino: Ino) -> Result<(), Errno> {
-        if self.who().uid == 0 {
+        if self.user.credentials().uid == 0 {
             return Ok(());
         }
         let mode = limits::mode_after_write(&self.attr(ino)?);
@@ -81,7 +81,7 @@ impl Process {
 
     /// Only its owner, or root, may change a file's attributes.
     pub(super) fn check_owner(&'static self, ino: Ino) -> Result<(), Errno> {
-        let uid = self.who().uid;
+        let uid = self.user.credentials().uid;
         if uid == 0 || self.attr(ino)?.uid == uid {
             return Ok(());
         }
@@ -124,7 +124,7 @@ impl Process {
 
     fn change_owner(&'static self, ino: Ino, uid: u32, gid: u32) -> Result<(), Errno> {
         let (uid, gid) = (given(uid), given(gid));
-        let who = self.who();
+        let who = self.user.credentials();
         let attr = self.attr(ino)?;
         let own_group = |gid: u32| gid == who.gid || who.groups.contains(&gid);
         let allowed = who.uid == 0

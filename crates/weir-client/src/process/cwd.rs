@@ -76,7 +76,7 @@ impl Process {
 
     fn enter(&'static self, ino: Ino) -> Result<(), Errno> {
         let attr = self.attr(ino)?;
-        if !self.who().may(&attr, access::EXECUTE) {
+        if !self.user.credentials().may(&attr, access::EXECUTE) {
             return Err(Errno::ACCESS);
         }
         let _held = self.lock.hold();

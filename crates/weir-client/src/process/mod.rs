@@ -12,7 +12,7 @@
 //! | --- | --- |
 //! | `start`, `share`, `inherit` | the instance and the session; fork and exec; inherited state |
 //! | `forks` | the process that the state is of |
-//! | `admit` | another user's programs |
+//! | `user`, `admit` | credentials and umask; another user's programs |
 //! | `attached`, `told` | of a library ([`crate::library`]): its own state; its questions about a path |
 //! | `table`, `fds`, `lost` | descriptors; close, dup, fcntl; descriptors closed unseen |
 //! | `open` | open and creation; `io`: reading and writing; `vector`: of several pieces |
@@ -56,6 +56,7 @@ mod start;
 mod stat;
 mod table;
 mod told;
+mod user;
 mod vector;
 mod xattr;
 
@@ -67,16 +68,16 @@ use crate::kernel::{Fd, Slot};
 use crate::lock::SlowLock;
 use crate::neighbour::Neighbours;
 use crate::node::Node;
-use crate::path::Credentials;
 use crate::session::Session;
 pub use crate::types::Outcome;
 pub use forks::own_pid;
 use forks::ForkWatch;
 pub use map::Mapping;
-use start::{Instance, Seen};
+use start::Instance;
 pub use start::{INSTANCE_VARIABLE, NOTHING_VARIABLE};
 use table::{Files, Handle, Queue};
 pub use told::About;
+use user::ProcessUser;
 
 /// The state of this process. There is one, [`process`]; a library in a program that the
 /// interposer is not in has its own, [`Process::attached`].
@@ -91,11 +92,7 @@ pub struct Process {
     instance: Slot<Instance>,
     node: Slot<Node>,
     session: Slot<Session>,
-    who: Slot<Credentials>,
-    seen: Seen,
-    /// The user that the server was told to admit last; 0: none.
-    admitted: AtomicU32,
-    umask: AtomicU32,
+    user: ProcessUser,
     /// The current directory, if it is weir's; else 0, or [`cwd::FOREIGN`].
     cwd: AtomicU64,
     /// True if an executed program can find it out.
@@ -134,10 +131,7 @@ impl Process {
             instance: Slot::empty(),
             node: Slot::empty(),
             session: Slot::empty(),
-            who: Slot::empty(),
-            seen: Seen::new(),
-            admitted: AtomicU32::new(0),
-            umask: AtomicU32::new(0o022),
+            user: ProcessUser::new(),
             cwd: AtomicU64::new(0),
             cwd_shown: AtomicBool::new(false),
             cwd_unknown: AtomicBool::new(true),

@@ -1,7 +1,5 @@
 //! Names: making, removing, renaming, linking.
 
-use core::sync::atomic::Ordering;
-
 use rustix::fs::{AtFlags, Mode, CWD};
 use rustix::io::Errno;
 use weir_core::names::FileType;
@@ -45,9 +43,9 @@ impl Process {
         let op = Mkdir {
             parent,
             name: name.to_vec(),
-            mode: mode & (0o777 | S_ISVTX) & !self.umask.load(Ordering::Relaxed),
-            uid: self.who().uid,
-            gid: self.who().gid,
+            mode: self.user.apply_umask(mode & (0o777 | S_ISVTX)),
+            uid: self.user.credentials().uid,
+            gid: self.user.credentials().gid,
         };
         Some(done!(self.session()).call(op).map(|_| ()))
     }
@@ -82,9 +80,9 @@ impl Process {
         let op = Create {
             parent,
             name: name.to_vec(),
-            mode: mode & 0o7777 & !self.umask.load(Ordering::Relaxed),
-            uid: self.who().uid,
-            gid: self.who().gid,
+            mode: self.user.apply_umask(mode & 0o7777),
+            uid: self.user.credentials().uid,
+            gid: self.user.credentials().gid,
             exclusive: true,
             attach: false,
         };
@@ -167,14 +165,14 @@ impl Process {
         let Some((parent, name)) = ours!(self.name_to_ask_for(dirfd, path)) else {
             return Some(Ok(None));
         };
-        let may = self.who().uid == 0
+        let may = self.user.credentials().uid == 0
             || self.check_parent(parent).is_ok() && done!(self.removes_any(parent));
         Some(Ok(may.then(|| self.remove_name(parent, &name, dir))))
     }
 
     /// In a directory with the sticky bit, only owners remove names.
     fn check_sticky(&'static self, parent: Ino, ino: Ino) -> Result<(), Errno> {
-        if self.removes_any(parent)? || self.attr(ino)?.uid == self.who().uid {
+        if self.removes_any(parent)? || self.attr(ino)?.uid == self.user.credentials().uid {
             return Ok(());
         }
         Err(Errno::PERM)
@@ -182,7 +180,7 @@ impl Process {
 
     /// True if the sticky bit keeps this process from no name of a directory.
     fn removes_any(&'static self, parent: Ino) -> Result<bool, Errno> {
-        let uid = self.who().uid;
+        let uid = self.user.credentials().uid;
         let dir = self.view()?.passage(parent)?.ok_or(Errno::NOENT)?;
         Ok(uid == 0 || dir.mode & S_ISVTX == 0 || dir.uid == uid)
     }
@@ -325,8 +323,8 @@ impl Process {
             parent,
             name: name.to_vec(),
             target: target.to_vec(),
-            uid: self.who().uid,
-            gid: self.who().gid,
+            uid: self.user.credentials().uid,
+            gid: self.user.credentials().gid,
         };
         Some(done!(self.session()).call(op).map(|_| ()))
     }

@@ -97,10 +97,10 @@ impl Process {
             };
             self.check_parent(dir)?;
             self.reserve(&spare, flags)?;
-            let who = self.who();
+            let who = self.user.credentials();
             let made = self.view()?.create_unnamed(CreateUnnamed {
                 dir,
-                mode: mode & 0o7777 & !self.umask.load(Ordering::Relaxed),
+                mode: self.user.apply_umask(mode & 0o7777),
                 uid: who.uid,
                 gid: who.gid,
                 linkable: flags & O_EXCL == 0,
@@ -202,7 +202,7 @@ impl Process {
         let Some((parent, name)) = ours!(self.name_to_ask_for(dirfd, path)) else {
             return Some(Ok(None));
         };
-        if self.who().uid != 0 && self.check_parent(parent).is_err() {
+        if self.user.credentials().uid != 0 && self.check_parent(parent).is_err() {
             return Some(Ok(None));
         }
         done!(self.reserve(spare, flags));
@@ -230,9 +230,9 @@ impl Process {
         Create {
             parent,
             name: name.to_vec(),
-            mode: mode & 0o7777 & !self.umask.load(Ordering::Relaxed),
-            uid: self.who().uid,
-            gid: self.who().gid,
+            mode: self.user.apply_umask(mode & 0o7777),
+            uid: self.user.credentials().uid,
+            gid: self.user.credentials().gid,
             exclusive: flags & O_EXCL != 0,
             attach: flags & O_ACCMODE != 0,
         }
@@ -241,7 +241,9 @@ impl Process {
     /// Fails unless names may be made and removed in a directory.
     pub(super) fn check_parent(&'static self, parent: Ino) -> Result<(), Errno> {
         let guard = self.view()?.passage(parent)?.ok_or(Errno::NOENT)?;
-        self.who().check(guard, access::WRITE | access::EXECUTE)
+        self.user
+            .credentials()
+            .check(guard, access::WRITE | access::EXECUTE)
     }
 
     fn open_target(&'static self, target: &Target, flags: i32, spare: &Spare) -> Result<Fd, Errno> {
@@ -280,7 +282,7 @@ impl Process {
         if flags & O_TRUNC != 0 {
             want |= access::WRITE;
         }
-        self.who().check(attr, want)
+        self.user.credentials().check(attr, want)
     }
 
     /// A descriptor of an inode.

@@ -19,7 +19,7 @@ use crate::errno::of_open;
 use crate::kernel::{path_of, Fd, AT_FDCWD};
 use crate::node::Node;
 use crate::path::walk::{again, Names};
-use crate::path::{Credentials, Name, Place, Walk};
+use crate::path::{Name, Place, Walk};
 use crate::sys::coarse_now_ns;
 use crate::view::{NodeClient, View};
 
@@ -131,22 +131,11 @@ const PATH_MAX: usize = 4096;
 /// The greatest number of links of /proc on a path.
 const MAX_LINKS: u32 = 40;
 
-static NOBODY: Credentials = Credentials {
-    uid: 0,
-    gid: 0,
-    groups: Vec::new(),
-};
-
 impl Process {
     /// The namespace.
     pub(super) fn view(&'static self) -> Result<View<LazyClient>, Errno> {
         let (process, node) = (self, self.node()?);
         Ok(View::new(LazyClient { process, node }))
-    }
-
-    /// The credentials with which this process acts.
-    pub(super) fn who(&self) -> &'static Credentials {
-        self.who.get().unwrap_or(&NOBODY)
     }
 
     /// The attributes of an inode; ENOENT: it is gone.
@@ -293,7 +282,7 @@ impl Process {
         let walk = Walk {
             names: &view,
             prefix: &instance.prefix,
-            who: self.who(),
+            who: self.user.credentials(),
             to_the_end,
         };
         let mut place = done!(walk.walk(start, &rest, follow));

@@ -56,7 +56,7 @@ impl Process {
                 Found::Inode(ino, FileType::File) => ino,
                 Found::Inode(..) => return Err(Errno::INVAL),
             };
-            if !self.who().may(&self.attr(ino)?, access::WRITE) {
+            if !self.user.credentials().may(&self.attr(ino)?, access::WRITE) {
                 return Err(Errno::ACCESS);
             }
             self.cut(ino, length)

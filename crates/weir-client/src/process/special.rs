@@ -10,8 +10,6 @@
 //! A process that opens a fifo has a descriptor of the kernel's, with which weir has no more to do:
 //! fstat shows the kernel's inode.
 
-use core::sync::atomic::Ordering;
-
 use rustix::fs::{FileType as KernelType, Mode, CWD};
 use rustix::io::Errno;
 use weir_core::names::FileType;
@@ -49,9 +47,9 @@ impl Process {
             parent,
             name: name.to_vec(),
             kind,
-            mode: mode & 0o7777 & !self.umask.load(Ordering::Relaxed),
-            uid: self.who().uid,
-            gid: self.who().gid,
+            mode: self.user.apply_umask(mode & 0o7777),
+            uid: self.user.credentials().uid,
+            gid: self.user.credentials().gid,
         })
     }
 
@@ -148,7 +146,9 @@ impl Process {
         self.with_existing(AT_FDCWD, path, true, false, |found| match found {
             Found::Outside(path) => Ok(path),
             Found::Inode(ino, FileType::Socket) => {
-                self.who().check(&self.attr(ino)?, access::WRITE)?;
+                self.user
+                    .credentials()
+                    .check(&self.attr(ino)?, access::WRITE)?;
                 let kernels = self.special_path(ino)?;
                 // A socket that a program at another server has bound does not exist here.
                 rustix::fs::lstat(&kernels[..]).map_err(|_| Errno::CONNREFUSED)?;

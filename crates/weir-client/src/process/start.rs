@@ -15,10 +15,10 @@ use weir_core::types::Ino;
 use super::table::{Handle, DIR, PATH, READ, WRITE};
 use super::Process;
 use crate::beneath::mount_of;
-use crate::kernel::{self, Slot};
+use crate::kernel;
 use crate::limits;
 use crate::node::Node;
-use crate::path::{Credentials, Prefix};
+use crate::path::Prefix;
 use crate::session::Session;
 use crate::sys;
 
@@ -38,37 +38,6 @@ pub const PREFIX_VARIABLE: &str = "WEIR_AT";
 pub const NOTHING_VARIABLE: &str = "WEIR_NOTHING_INHERITED";
 /// The default mount prefix of instances.
 const USUAL_PREFIX: &[u8] = b"/weir";
-
-/// The users that this process has been: kept for good, as threads may still look at one.
-#[derive(Debug)]
-pub(super) struct Seen(Slot<SeenUser>);
-
-#[derive(Debug)]
-struct SeenUser {
-    who: Credentials,
-    next: Slot<SeenUser>,
-}
-
-impl Seen {
-    /// None yet.
-    pub(super) const fn new() -> Seen {
-        Seen(Slot::empty())
-    }
-
-    /// The user that is equal to `who`. A server that switches between users needs no more memory
-    /// for it. Under the lock of the process.
-    fn keep(&self, who: Credentials) -> &'static Credentials {
-        let mut all = core::iter::successors(self.0.get(), |seen| seen.next.get());
-        if let Some(seen) = all.find(|seen| seen.who == who) {
-            return &seen.who;
-        }
-        let next = Slot::empty();
-        next.set(self.0.get());
-        let seen: &'static SeenUser = Box::leak(Box::new(SeenUser { who, next }));
-        self.0.set(Some(seen));
-        &seen.who
-    }
-}
 
 /// The directories and the prefix of the instance.
 #[derive(Debug)]
@@ -146,7 +115,7 @@ impl Process {
         let instance = found.unwrap_or_else(|| Instance::ended(named));
         let mask = rustix::process::umask(Mode::empty());
         rustix::process::umask(mask);
-        self.umask.store(mask.bits(), Ordering::Relaxed);
+        self.user.set_umask(mask.bits());
         self.look_at_credentials();
         let instance: &'static Instance = Box::leak(Box::new(instance));
         self.instance.set(Some(instance));
@@ -227,17 +196,8 @@ impl Process {
     }
 
     pub(super) fn look_at_credentials(&self) {
-        let groups = rustix::process::getgroups().unwrap_or_default();
-        let who = Credentials {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            groups: groups.iter().map(|group| group.as_raw()).collect(),
-        };
         let _held = self.lock.hold();
-        let who = self.seen.keep(who);
-        self.who.set(Some(who));
-        limits::set_writer(who);
-        limits::look();
+        self.user.read_credentials();
     }
 
     /// Called after setrlimit(2) or prlimit(2): makes the next writes need a decision.
@@ -252,7 +212,7 @@ impl Process {
 
     /// Called after umask(2) with `mask`.
     pub fn umask_changed(&self, mask: u32) {
-        self.umask.store(mask & 0o777, Ordering::Relaxed);
+        self.user.set_umask(mask & 0o777);
     }
 
     /// Makes `handle` one of the file `ino`, opened with `flags`.

@@ -108,9 +108,9 @@ impl Process {
             };
             let attr = self.attr(ino)?;
             let allowed = if flags & EACCESS != 0 {
-                self.who().may(&attr, want)
+                self.user.credentials().may(&attr, want)
             } else {
-                real_credentials(self.who()).may(&attr, want)
+                real_credentials(self.user.credentials()).may(&attr, want)
             };
             allowed.then_some(()).ok_or(Errno::ACCESS)
         })

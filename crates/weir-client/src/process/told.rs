@@ -106,7 +106,9 @@ impl Process {
         let _call = operation::begin();
         self.with_file(path, |ino| {
             let (_, attr) = self.whole(ino)?;
-            if !self.who().may(&attr, access::READ) && !self.who().may(&attr, access::WRITE) {
+            if !self.user.credentials().may(&attr, access::READ)
+                && !self.user.credentials().may(&attr, access::WRITE)
+            {
                 return Err(Errno::ACCESS);
             }
             Self::sync_file(self.session()?, ino)
@@ -123,7 +125,13 @@ impl Process {
         let _call = operation::begin();
         let value = visibility.name().as_bytes();
         self.with_named(path, |ino, _| {
-            self.set_xattr_of(self.who(), ino, b"user.weir.visibility", value, 0)
+            self.set_xattr_of(
+                self.user.credentials(),
+                ino,
+                b"user.weir.visibility",
+                value,
+                0,
+            )
         })
     }
 

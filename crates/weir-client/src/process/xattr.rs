@@ -53,7 +53,7 @@ impl Process {
         self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
             Found::Outside(path) if follow => rustix::fs::getxattr(&path, name, &mut *out),
             Found::Outside(path) => rustix::fs::lgetxattr(&path, name, &mut *out),
-            Found::Inode(ino, _) => self.xattr_of(self.who(), ino, name, out),
+            Found::Inode(ino, _) => self.xattr_of(self.user.credentials(), ino, name, out),
         })
     }
 
@@ -61,7 +61,12 @@ impl Process {
     pub fn fgetxattr(&'static self, fd: Fd, name: &[u8], out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
         let ino = ours!(self.xattrs_of_descriptor(fd));
-        Some(of_open(self.xattr_of(self.who(), ino, name, out)))
+        Some(of_open(self.xattr_of(
+            self.user.credentials(),
+            ino,
+            name,
+            out,
+        )))
     }
 
     /// ENOENT: the inode is gone.
@@ -100,7 +105,9 @@ impl Process {
         self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
             Found::Outside(path) if follow => rustix::fs::setxattr(&path, name, value, kernels),
             Found::Outside(path) => rustix::fs::lsetxattr(&path, name, value, kernels),
-            Found::Inode(ino, _) => self.set_xattr_of(self.who(), ino, name, value, flags),
+            Found::Inode(ino, _) => {
+                self.set_xattr_of(self.user.credentials(), ino, name, value, flags)
+            }
         })
     }
 
@@ -109,7 +116,7 @@ impl Process {
         let _call = operation::begin();
         let ino = ours!(self.xattrs_of_descriptor(fd));
         Some(of_open(self.set_xattr_of(
-            self.who(),
+            self.user.credentials(),
             ino,
             name,
             value,
@@ -182,7 +189,7 @@ impl Process {
         self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
             Found::Outside(path) if follow => rustix::fs::removexattr(&path, name),
             Found::Outside(path) => rustix::fs::lremovexattr(&path, name),
-            Found::Inode(ino, _) => self.remove_xattr_of(self.who(), ino, name),
+            Found::Inode(ino, _) => self.remove_xattr_of(self.user.credentials(), ino, name),
         })
     }
 
@@ -190,7 +197,11 @@ impl Process {
     pub fn fremovexattr(&'static self, fd: Fd, name: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
         let ino = ours!(self.xattrs_of_descriptor(fd));
-        Some(of_open(self.remove_xattr_of(self.who(), ino, name)))
+        Some(of_open(self.remove_xattr_of(
+            self.user.credentials(),
+            ino,
+            name,
+        )))
     }
 
     pub(super) fn remove_xattr_of(
