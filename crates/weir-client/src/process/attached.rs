@@ -11,7 +11,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use weir_core::proto::ClientKind;
 
-use super::start::{Instance, READY};
+use super::instance::Instance;
+use super::start::READY;
 use super::{table, Process};
 use crate::kernel;
 use crate::node::Node;
@@ -43,20 +44,18 @@ impl Process {
             prefix,
         };
         let process: &'static Process = Box::leak(Box::new(Process::new()));
-        let session: &'static Session = Box::leak(Box::new(session));
-        process.node.set(Some(session.node()));
-        process.session.set(Some(session));
+        process.connection.set_session(session);
         process.forks.become_owner();
         process.user.set_umask(umask());
         process.look_at_credentials();
-        process.instance.set(Some(Box::leak(Box::new(instance))));
+        process.connection.set_instance(instance);
         process.state.store(READY, Ordering::Release);
         Ok(process)
     }
 
     /// The node's memory, if it is mapped and its server has not stopped.
     pub fn living_node(&self) -> Option<&'static Node> {
-        let node = self.node.get()?;
+        let node = self.connection.node()?;
         (node.hub().stopped.load(Ordering::Acquire) == 0).then_some(node)
     }
 
@@ -68,7 +67,7 @@ impl Process {
     /// The run directory of the instance, if there is one. Looks no further than
     /// [`Process::init`] did.
     pub fn run_dir(&self) -> Option<&'static [u8]> {
-        Some(&self.instance.get()?.run_dir)
+        Some(&self.connection.instance()?.run_dir)
     }
 
     /// Closes all descriptors of weir's files; the first error, if there are any.
@@ -87,9 +86,7 @@ impl Process {
             table::set(fd, None);
             let _ = kernel::close(fd);
         }
-        if let Some(session) = self.session.swap(None) {
-            session.hang_up();
-        }
+        self.connection.hang_up();
     }
 }
 

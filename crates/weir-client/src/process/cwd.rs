@@ -22,8 +22,8 @@ use weir_core::proto::SHM_LINK;
 use weir_core::types::Ino;
 
 use super::forks::own_pid;
+use super::instance::Instance;
 use super::place::{done, kernel_cwd, Found};
-use super::start::Instance;
 use super::table::{self, DIR, GONE};
 use super::{Outcome, Process};
 use crate::beneath::mount_of;
@@ -80,7 +80,10 @@ impl Process {
             return Err(Errno::ACCESS);
         }
         let _held = self.lock.hold();
-        let placeholder = self.session.get().and_then(Session::sure_placeholder);
+        let placeholder = self
+            .connection
+            .session()
+            .and_then(Session::sure_placeholder);
         match placeholder.and_then(|fd| rustix::process::fchdir(kernel::borrow(fd).ok()?).ok()) {
             Some(()) => self.cwd_shown.store(false, Ordering::Relaxed),
             None => self.show(ino)?,
@@ -102,7 +105,7 @@ impl Process {
     /// Makes the kernel's current directory name the one of weir's for which it stands. If the
     /// kernel has mounted the instance, it is the directory itself.
     fn show(&'static self, ino: Ino) -> Result<(), Errno> {
-        let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
+        let instance = self.connection.instance().ok_or(Errno::SHUTDOWN)?;
         if self.enter_mounted(instance, ino).is_ok() {
             self.cwd_shown.store(true, Ordering::Relaxed);
             return Ok(());

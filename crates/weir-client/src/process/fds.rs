@@ -78,7 +78,7 @@ impl Process {
     /// Publishes the bytes written to a file, without the lock, if this descriptor is its last one
     /// in this process.
     fn publish_before_close(&'static self, handle: &'static Handle) -> Result<(), Errno> {
-        let Some((file, session)) = handle.file.get().zip(self.session.get()) else {
+        let Some((file, session)) = handle.file.get().zip(self.connection.session()) else {
             return Ok(());
         };
         let others = |count: &AtomicU32| count.load(Ordering::Relaxed) > 1;
@@ -94,7 +94,12 @@ impl Process {
         self.instance()?;
         let inside = |fd: &Fd| u32::try_from(*fd).is_ok_and(|fd| (first..=last).contains(&fd));
         let mut ours = internal::numbers();
-        ours.extend(self.node.get().iter().flat_map(|node| node.kept_fds()));
+        ours.extend(
+            self.connection
+                .node()
+                .iter()
+                .flat_map(|node| node.kept_fds()),
+        );
         ours.sort_unstable();
         let touched = ours.iter().any(inside) || table::all().any(|(fd, _)| inside(&fd));
         if !touched || first > last {
@@ -169,7 +174,7 @@ impl Process {
         if self.is_internal_fd(old) {
             return Some(Err(Errno::BADF));
         }
-        if self.is_slab_fd(new) {
+        if self.connection.is_slab_fd(new) {
             // Bytes may be on their way there: it cannot give way.
             return Some(Err(Errno::BUSY));
         }
@@ -305,10 +310,14 @@ impl Process {
     pub fn publish_written(&'static self) {
         // A child that nothing announced is detected before the lock is taken, which may be its
         // parent's.
-        if self.session.get().is_none() || self.is_vfork_child() {
+        if self.connection.session().is_none() || self.is_vfork_child() {
             return;
         }
-        let Some(session) = self.session.get().filter(|s| s.welcome().servers > 1) else {
+        let Some(session) = self
+            .connection
+            .session()
+            .filter(|s| s.welcome().servers > 1)
+        else {
             return;
         };
         let _held = self.lock.hold();
@@ -324,7 +333,7 @@ impl Process {
         published: Result<(), Errno>,
     ) -> Result<(), Errno> {
         let (ino, index) = (handle.ino(), handle.index.load(Ordering::Relaxed));
-        let session = self.session.get();
+        let session = self.connection.session();
         let mut done = published;
         if let Some(file) = handle.file.get().filter(|file| self.files.close(file)) {
             if let Some(session) = session {

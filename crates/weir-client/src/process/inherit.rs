@@ -24,9 +24,11 @@ use weir_core::node::ofd::{lock_byte, placeholder_offset, Ofd};
 use weir_core::proto::GetAttr;
 use weir_core::types::Ino;
 
+use super::environment::{variable, NOTHING_VARIABLE};
 use super::forks::own_pid;
+use super::instance::Instance;
 use super::open::{writes, O_CLOEXEC};
-use super::start::{variable, Instance, NOTHING_VARIABLE};
+
 use super::table::{self, Handle, GONE};
 use super::Process;
 use crate::internal::{Internal, MAX_FDS};

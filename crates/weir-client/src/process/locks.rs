@@ -194,7 +194,7 @@ impl Process {
         if !file.record_locks.swap(false, Ordering::Relaxed) {
             return;
         }
-        let session: Option<&Session> = self.session.get();
+        let session: Option<&Session> = self.connection.session();
         if let Some(session) = session {
             let _ = end_process_locks(session, file.vnode.ino());
         }

@@ -52,9 +52,7 @@ impl Process {
             return;
         }
         internal::disown(fd);
-        if let Some(slabs) = self.node.get().and_then(|node| node.slabs_in_use()) {
-            slabs.disown(fd);
-        }
+        self.connection.disown_slab_fd(fd);
         self.install(fd, None);
     }
 
@@ -87,7 +85,7 @@ impl Process {
         };
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         let of_own = !handle.is_elsewhere() && handle.access.load(Ordering::Relaxed) & GONE == 0;
-        let own = self.session.get().filter(|_| of_own);
+        let own = self.connection.session().filter(|_| of_own);
         is_dir
             && stat.st_nlink == 0
             && own.is_none_or(|session| session.placeholder_identity() == Identity::of(&stat))

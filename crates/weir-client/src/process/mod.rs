@@ -10,7 +10,8 @@
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `start`, `share`, `inherit` | the instance and the session; fork and exec; inherited state |
+//! | `instance`, `environment` | the instance and the session; the variables that name it |
+//! | `start`, `share`, `inherit` | the first call; fork and exec; inherited state |
 //! | `forks` | the process that the state is of |
 //! | `user`, `admit` | credentials and umask; another user's programs |
 //! | `attached`, `told` | of a library ([`crate::library`]): its own state; its questions about a path |
@@ -34,9 +35,11 @@ mod attr;
 mod copy;
 mod cwd;
 mod dir;
+mod environment;
 mod fds;
 mod forks;
 mod inherit;
+mod instance;
 mod io;
 mod locks;
 mod lost;
@@ -62,19 +65,15 @@ mod xattr;
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-use rustix::io::Errno;
-
-use crate::kernel::{Fd, Slot};
+use crate::kernel::Fd;
 use crate::lock::SlowLock;
 use crate::neighbour::Neighbours;
-use crate::node::Node;
-use crate::session::Session;
 pub use crate::types::Outcome;
+pub use environment::{INSTANCE_VARIABLE, NOTHING_VARIABLE};
 pub use forks::own_pid;
 use forks::ForkWatch;
+use instance::InstanceConnection;
 pub use map::Mapping;
-use start::Instance;
-pub use start::{INSTANCE_VARIABLE, NOTHING_VARIABLE};
 use table::{Files, Handle, Queue};
 pub use told::About;
 use user::ProcessUser;
@@ -89,9 +88,7 @@ pub struct Process {
     forks: ForkWatch,
     /// Guards the tables.
     lock: SlowLock,
-    instance: Slot<Instance>,
-    node: Slot<Node>,
-    session: Slot<Session>,
+    connection: InstanceConnection,
     user: ProcessUser,
     /// The current directory, if it is weir's; else 0, or [`cwd::FOREIGN`].
     cwd: AtomicU64,
@@ -111,10 +108,6 @@ pub struct Process {
 
 static PROCESS: Process = Process::new();
 
-/// Slabs' descriptors are moved above this number where the limit of descriptors
-/// allows (it is seldom less than 1024).
-const LOWEST_SLAB_FD: Fd = 224;
-
 /// This process.
 #[inline]
 pub fn process() -> &'static Process {
@@ -128,9 +121,7 @@ impl Process {
             state: AtomicU32::new(start::UNKNOWN),
             forks: ForkWatch::new(),
             lock: SlowLock::new(),
-            instance: Slot::empty(),
-            node: Slot::empty(),
-            session: Slot::empty(),
+            connection: InstanceConnection::new(),
             user: ProcessUser::new(),
             cwd: AtomicU64::new(0),
             cwd_shown: AtomicBool::new(false),
@@ -161,15 +152,6 @@ impl Process {
         table::get(fd)
     }
 
-    /// The session, connected if need be.
-    #[inline]
-    fn session(&self) -> Result<&'static Session, Errno> {
-        match self.session.get() {
-            Some(session) => Ok(session),
-            None => self.connect(),
-        }
-    }
-
     /// True if the descriptor is a file of weir's.
     #[inline]
     pub fn is_ours(&'static self, fd: Fd) -> bool {
@@ -189,17 +171,6 @@ impl Process {
     /// True if the descriptor is one that weir uses itself.
     #[inline]
     pub fn is_internal_fd(&self, fd: Fd) -> bool {
-        crate::internal::is_internal(fd) || self.is_slab_fd(fd)
-    }
-
-    /// True if the descriptor is that of a slab of the file tier. They are few and at high numbers,
-    /// and the table of all slabs is long.
-    #[inline]
-    fn is_slab_fd(&self, fd: Fd) -> bool {
-        fd >= LOWEST_SLAB_FD
-            && self
-                .node
-                .get()
-                .is_some_and(|node| node.kept_fds().any(|kept| kept == fd))
+        crate::internal::is_internal(fd) || self.connection.is_slab_fd(fd)
     }
 }

@@ -358,7 +358,10 @@ impl Process {
     fn path_or_deleted(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
         match self.path_of(ino) {
             Err(Errno::NOENT) => {
-                let prefix = self.instance.get().map_or(&[][..], |i| i.prefix.bytes());
+                let prefix = self
+                    .connection
+                    .instance()
+                    .map_or(&[][..], |i| i.prefix.bytes());
                 Ok([prefix, format!("/[{}] (deleted)", ino.0).as_bytes()].concat())
             }
             path => path,
@@ -396,7 +399,7 @@ impl Process {
         }));
         // A program that names the kernel mount's directory may pass the answer to the kernel (mount,
         // bwrap), which knows no other path.
-        let prefix = self.instance.get().map(|instance| &instance.prefix);
+        let prefix = self.connection.instance().map(|instance| &instance.prefix);
         let by_mount =
             prefix.and_then(|prefix| Some((prefix.mount_in(path)?, prefix.strip(&full)?)));
         Some(match by_mount {

@@ -394,7 +394,7 @@ impl Process {
             }
             // or have closed ours unseen.
             Err(Errno::BADF | Errno::NOTDIR) => {
-                let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
+                let instance = self.connection.instance().ok_or(Errno::SHUTDOWN)?;
                 session.renew_placeholder(&instance.run_dir)?;
                 open()
             }

@@ -12,7 +12,7 @@ use weir_core::node::ring::Note;
 use weir_core::proto::{Operation, PathOf};
 use weir_core::types::{Ino, Rank};
 
-use super::start::Instance;
+use super::instance::Instance;
 use super::table::GONE;
 use super::{Outcome, Process};
 use crate::errno::of_open;
@@ -277,7 +277,7 @@ impl Process {
         to_the_end: bool,
     ) -> Outcome<Place> {
         let (start, rest) = ours!(self.begin(dirfd, path));
-        let instance = self.instance.get()?;
+        let instance = self.connection.instance()?;
         let view = done!(self.view());
         let walk = Walk {
             names: &view,
@@ -391,7 +391,7 @@ impl Process {
 
     /// The path of a directory of weir's, with the prefix; ENOENT: it is gone.
     pub(super) fn path_of(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        let instance = self.instance.get().ok_or(Errno::NOENT)?;
+        let instance = self.connection.instance().ok_or(Errno::NOENT)?;
         Ok([instance.prefix.bytes(), &self.path_below(ino)?].concat())
     }
 

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::forks::MemoryUser;
 use super::table::{self, Handle};
 use super::Process;
-use crate::beneath::{mount_of, open_inode, share_offset};
+use crate::beneath::{open_inode, share_offset};
 use crate::internal::Internal;
 use crate::kernel::{self, Fd};
 
@@ -66,7 +66,7 @@ impl Process {
     /// Before fork(2), vfork(2), clone(2) of a process, posix_spawn(3): makes the
     /// descriptors ready to be shared, and takes this crate's locks.
     pub fn before_fork(&'static self) {
-        if self.instance.get().is_none() {
+        if self.connection.instance().is_none() {
             return;
         }
         self.lock.take();
@@ -91,7 +91,7 @@ impl Process {
 
     /// After fork, in a child that has its own memory (not of vfork).
     pub fn after_fork_child(&'static self) {
-        if self.instance.get().is_some() {
+        if self.connection.instance().is_some() {
             self.forks.forget_forks();
             self.become_owner();
             self.lock.give();
@@ -102,9 +102,7 @@ impl Process {
     fn become_owner(&'static self) {
         self.lock.inherit();
         self.forks.become_owner();
-        if let Some(session) = self.session.swap(None) {
-            session.hang_up();
-        }
+        self.connection.hang_up();
         for file in self.files.iter() {
             file.vnode.forget_after_fork();
             file.record_locks.store(false, Ordering::Relaxed);
@@ -120,7 +118,7 @@ impl Process {
     /// written bytes, which ends the streams that wrote them. True if the program may inherit
     /// descriptors of weir's.
     pub fn before_exec(&'static self) -> bool {
-        if self.instance.get().is_none() {
+        if self.connection.instance().is_none() {
             return true;
         }
         let _held = self.lock.hold();
@@ -142,7 +140,7 @@ impl Process {
     /// about to become that program, and if it does not, it finds the descriptors to be the
     /// kernel's.
     pub fn hand_down_real(&'static self) {
-        let Some(mount) = self.instance.get().and_then(|i| mount_of(&i.run_dir)) else {
+        let Some(mount) = self.connection.mount() else {
             return;
         };
         let _held = self.lock.hold();
@@ -188,12 +186,12 @@ impl Process {
     /// True if a program that begins now may inherit a descriptor or a current directory of weir's.
     pub fn hands_down(&'static self) -> bool {
         let is_inherited = |fd| kernel::fcntl(fd, F_GETFD, 0).is_ok_and(|f| f & FD_CLOEXEC == 0);
-        self.instance.get().is_some() && table::all().any(|(fd, _)| is_inherited(fd))
+        self.connection.instance().is_some() && table::all().any(|(fd, _)| is_inherited(fd))
     }
 
     /// True if a program that posix_spawn(3) begins may inherit descriptors of weir's.
     pub fn may_hand_down(&'static self) -> bool {
-        self.instance.get().is_none() || table::all().next().is_some()
+        self.connection.instance().is_none() || table::all().next().is_some()
     }
 
     /// Before descriptors are sent to another process: makes those that are ours ready.

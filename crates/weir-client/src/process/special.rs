@@ -21,7 +21,6 @@ use weir_core::types::Ino;
 use super::open::{O_CREAT, O_DIRECTORY, O_EXCL, O_PATH};
 use super::place::{done, ours, Found, Spot};
 use super::{outside, Outcome, Process};
-use crate::beneath::mount_of;
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::operation;
 use crate::path::{access, Name};
@@ -89,8 +88,10 @@ impl Process {
         kind: FileType,
         flags: i32,
     ) -> Option<Result<Fd, Errno>> {
-        let instance = self.instance.get().filter(|_| kind == FileType::Fifo)?;
-        let mount = mount_of(&instance.run_dir)?;
+        if kind != FileType::Fifo {
+            return None;
+        }
+        let mount = self.connection.mount()?;
         let home = self.attr(ino).ok()?.home;
         let path = [&mount[..], b"/", name_of(home).as_bytes()].concat();
         match outside::open(&path, flags, 0) {
@@ -101,7 +102,7 @@ impl Process {
 
     /// The path of the kernel's part of a fifo or socket.
     fn special_path(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
+        let instance = self.connection.instance().ok_or(Errno::SHUTDOWN)?;
         // Its instance-wide number, not that of this node's table.
         let home = self.attr(ino)?.home;
         let number = format!("/{SPECIAL}/{:016x}", home.0);
@@ -160,7 +161,7 @@ impl Process {
 
     /// The path by which a socket was bound, if the kernel's path is of one of weir's.
     pub fn name_of_socket(&'static self, kernels: &[u8]) -> Option<Vec<u8>> {
-        let instance = self.instance.get()?;
+        let instance = self.connection.instance()?;
         let rest = kernels.strip_prefix(&instance.shm_dir[..])?;
         rest.strip_prefix(b"/")?
             .strip_prefix(SPECIAL.as_bytes())?

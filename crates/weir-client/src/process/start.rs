@@ -1,26 +1,22 @@
-//! Finding the instance, mapping its memory, connecting.
+//! The first call of a process: finding the instance, mapping its memory, connecting.
 //!
 //! Each step is done when it is first needed: a process that uses nothing of weir reads two links
 //! and its list of descriptors; one that only looks at files maps the tables; one that opens files
 //! connects.
 
 use core::sync::atomic::Ordering;
-use std::os::unix::ffi::OsStringExt;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::Mode;
 use rustix::io::Errno;
-use weir_core::proto::{ClientKind, PREFIX_LINK, SHM_LINK};
 use weir_core::types::Ino;
 
+use super::environment::{variable, INSTANCE_VARIABLE};
+use super::instance::Instance;
 use super::table::{Handle, DIR, PATH, READ, WRITE};
 use super::Process;
-use crate::beneath::mount_of;
-use crate::kernel;
 use crate::limits;
 use crate::node::Node;
-use crate::path::Prefix;
 use crate::session::Session;
-use crate::sys;
 
 /// Nothing was looked at yet.
 pub const UNKNOWN: u32 = 0;
@@ -28,50 +24,6 @@ pub const UNKNOWN: u32 = 0;
 const ABSENT: u32 = 1;
 /// There is one.
 pub(super) const READY: u32 = 2;
-
-/// The environment variable that names the instance by its run directory.
-pub const INSTANCE_VARIABLE: &str = "WEIR_INSTANCE";
-/// The environment variable that holds the mount prefix, even after the run directory is gone.
-pub const PREFIX_VARIABLE: &str = "WEIR_AT";
-/// The environment variable by which a process that begins a program tells it that it inherits no
-/// descriptor of weir's: the process's number.
-pub const NOTHING_VARIABLE: &str = "WEIR_NOTHING_INHERITED";
-/// The default mount prefix of instances.
-const USUAL_PREFIX: &[u8] = b"/weir";
-
-/// The directories and the prefix of the instance.
-#[derive(Debug)]
-pub struct Instance {
-    /// Its run directory.
-    pub run_dir: Vec<u8>,
-    /// Its directory of shared memory.
-    pub shm_dir: Vec<u8>,
-    /// Its mount prefix.
-    pub prefix: Prefix,
-}
-
-impl Instance {
-    /// An instance that is named but gone. The paths below its mount are not the kernel's: a
-    /// program would write into a directory that has the mount's name by chance, and go on.
-    fn ended(run_dir: Vec<u8>) -> Instance {
-        let named = variable(PREFIX_VARIABLE);
-        let prefix = named.and_then(|named| Prefix::new(&named));
-        Instance {
-            // Nothing there is a region: a process that needs one learns that the server is gone.
-            shm_dir: run_dir.clone(),
-            run_dir,
-            prefix: prefix.unwrap_or_else(|| Prefix::new(USUAL_PREFIX).expect("a good prefix")),
-        }
-    }
-}
-
-/// The error for a process whose instance has lost its directories or its server.
-fn ended(error: Errno) -> Errno {
-    match error {
-        Errno::NOENT | Errno::NOTDIR | Errno::CONNREFUSED | Errno::CONNRESET => Errno::SHUTDOWN,
-        error => error,
-    }
-}
 
 impl Process {
     /// True if [`Process::start`] has nothing more to do.
@@ -93,7 +45,7 @@ impl Process {
         if !self.is_started() {
             self.start();
         }
-        self.instance.get()
+        self.connection.instance()
     }
 
     #[cold]
@@ -111,51 +63,21 @@ impl Process {
             return;
         };
         self.forks.become_owner();
-        let found = self.find(named.clone());
+        let found = self.connection.find_instance(named.clone(), &self.forks);
         let instance = found.unwrap_or_else(|| Instance::ended(named));
         let mask = rustix::process::umask(Mode::empty());
         rustix::process::umask(mask);
         self.user.set_umask(mask.bits());
         self.look_at_credentials();
-        let instance: &'static Instance = Box::leak(Box::new(instance));
-        self.instance.set(Some(instance));
+        let instance = self.connection.set_instance(instance);
         self.adopt(Some(instance));
         self.state.store(READY, Ordering::Release);
-    }
-
-    /// Reads the directories of the instance; asks the server if the run directory does not name
-    /// them.
-    fn find(&self, run_dir: Vec<u8>) -> Option<Instance> {
-        let link = |name: &str| {
-            let path = [&run_dir, &b"/"[..], name.as_bytes()].concat();
-            let target = rustix::fs::readlink(path, Vec::new()).ok()?;
-            Some(target.into_bytes())
-        };
-        let known = link(SHM_LINK).zip(link(PREFIX_LINK));
-        let (shm_dir, prefix) = if let Some(known) = known {
-            known
-        } else {
-            let session: &'static Session = Box::leak(Box::new(
-                Session::connect(&run_dir, ClientKind::Program).ok()?,
-            ));
-            self.forks.detect_forks();
-            self.node.set(Some(session.node()));
-            self.session.set(Some(session));
-            let welcome = session.welcome();
-            let shm_dir = welcome.shm_dir.clone().into();
-            (shm_dir, welcome.prefix.clone().into())
-        };
-        Some(Instance {
-            shm_dir,
-            prefix: Prefix::new(&prefix)?.with_mount(mount_of(&run_dir)),
-            run_dir,
-        })
     }
 
     /// The node's memory, mapped if need be.
     #[inline]
     pub(super) fn node(&self) -> Result<&'static Node, Errno> {
-        match self.node.get() {
+        match self.connection.node() {
             Some(node) => Ok(node),
             None => self.map_node(),
         }
@@ -164,33 +86,27 @@ impl Process {
     #[cold]
     fn map_node(&self) -> Result<&'static Node, Errno> {
         let _held = self.lock.hold();
-        if let Some(node) = self.node.get() {
-            return Ok(node);
+        self.connection.map_node()
+    }
+
+    /// The session, connected if need be.
+    #[inline]
+    pub(super) fn session(&self) -> Result<&'static Session, Errno> {
+        match self.connection.session() {
+            Some(session) => Ok(session),
+            None => self.connect(),
         }
-        let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
-        let node: &'static Node = Box::leak(Box::new(Node::map(&instance.shm_dir).map_err(ended)?));
-        self.node.set(Some(node));
-        Ok(node)
     }
 
     #[cold]
-    pub(super) fn connect(&self) -> Result<&'static Session, Errno> {
+    fn connect(&self) -> Result<&'static Session, Errno> {
         let _held = self.lock.hold();
-        if let Some(session) = self.session.get() {
-            return Ok(session);
-        }
-        let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
-        let session = Session::connect_to(&instance.run_dir, self.node()?, ClientKind::Program)
-            .map_err(ended)?;
-        let session: &'static Session = Box::leak(Box::new(session));
-        self.forks.detect_forks();
-        self.session.set(Some(session));
-        Ok(session)
+        self.connection.connect(&self.forks)
     }
 
     /// Called after setuid(2) or one of its kin.
     pub fn credentials_changed(&self) {
-        if self.instance.get().is_some() {
+        if self.connection.instance().is_some() {
             self.look_at_credentials();
         }
     }
@@ -203,7 +119,7 @@ impl Process {
     /// Called after setrlimit(2) or prlimit(2): makes the next writes need a decision.
     pub fn limits_changed(&self) {
         limits::look();
-        if self.session.get().is_none() {
+        if self.connection.session().is_none() {
             return;
         }
         let _held = self.lock.hold();
@@ -245,38 +161,4 @@ impl Process {
 /// The run directory that the environment names.
 fn named_instance() -> Option<Vec<u8>> {
     variable(INSTANCE_VARIABLE)
-}
-
-/// An environment variable, if it is not empty. Before libc has set up the environment, it is read
-/// from the kernel's.
-pub(super) fn variable(name: &str) -> Option<Vec<u8>> {
-    let value = match sys::has_environment() {
-        true => std::env::var_os(name)?.into_vec(),
-        false => first_environment()?
-            .split(|byte| *byte == 0)
-            .find_map(|variable| {
-                let value = variable.strip_prefix(name.as_bytes())?;
-                value.strip_prefix(b"=").map(<[u8]>::to_vec)
-            })?,
-    };
-    (!value.is_empty()).then_some(value)
-}
-
-/// The environment that this program was started with.
-fn first_environment() -> Option<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let fd = rustix::fs::open("/proc/self/environ", flags, Mode::empty()).ok()?;
-    let fd = kernel::into_number(fd);
-    let mut all = Vec::new();
-    let mut bytes = [0; 4096];
-    let read = loop {
-        let read = kernel::borrow(fd).and_then(|file| rustix::io::read(file, &mut bytes));
-        match read {
-            Ok(0) => break Some(all),
-            Ok(count) => all.extend_from_slice(&bytes[..count]),
-            Err(_) => break None,
-        }
-    };
-    let _ = kernel::close(fd);
-    read
 }

@@ -92,8 +92,8 @@ impl Tree {
     /// The path below which interposed programs see the tree.
     pub fn prefix(self) -> &'static [u8] {
         self.process
-            .instance
-            .get()
+            .connection
+            .instance()
             .map_or(&[], |instance| instance.prefix.bytes())
     }
 

@@ -1,0 +1,188 @@
+//! The instance that this process uses: its directories, its memory, the session with its server.
+//!
+//! Each is there as soon as it was needed, and then for as long as the process lives; only a forked
+//! child hangs up the session of its parent. What changes the connection is called under the lock
+//! of the process.
+
+use rustix::io::Errno;
+use weir_core::proto::{ClientKind, PREFIX_LINK, SHM_LINK};
+
+use super::environment::{variable, PREFIX_VARIABLE};
+use super::forks::ForkWatch;
+use crate::beneath::mount_of;
+use crate::kernel::{Fd, Slot};
+use crate::node::Node;
+use crate::path::Prefix;
+use crate::session::Session;
+
+/// The default mount prefix of instances.
+const USUAL_PREFIX: &[u8] = b"/weir";
+
+/// Slabs' descriptors are moved above this number where the limit of descriptors
+/// allows (it is seldom less than 1024).
+const LOWEST_SLAB_FD: Fd = 224;
+
+/// The directories and the prefix of the instance.
+#[derive(Debug)]
+pub struct Instance {
+    /// Its run directory.
+    pub run_dir: Vec<u8>,
+    /// Its directory of shared memory.
+    pub shm_dir: Vec<u8>,
+    /// Its mount prefix.
+    pub prefix: Prefix,
+}
+
+impl Instance {
+    /// An instance that is named but gone. The paths below its mount are not the kernel's: a
+    /// program would write into a directory that has the mount's name by chance, and go on.
+    pub(super) fn ended(run_dir: Vec<u8>) -> Instance {
+        let named = variable(PREFIX_VARIABLE);
+        let prefix = named.and_then(|named| Prefix::new(&named));
+        Instance {
+            // Nothing there is a region: a process that needs one learns that the server is gone.
+            shm_dir: run_dir.clone(),
+            run_dir,
+            prefix: prefix.unwrap_or_else(|| Prefix::new(USUAL_PREFIX).expect("a good prefix")),
+        }
+    }
+}
+
+/// The error for a process whose instance has lost its directories or its server.
+fn ended(error: Errno) -> Errno {
+    match error {
+        Errno::NOENT | Errno::NOTDIR | Errno::CONNREFUSED | Errno::CONNRESET => Errno::SHUTDOWN,
+        error => error,
+    }
+}
+
+/// The process's way to its instance.
+#[derive(Debug)]
+pub(super) struct InstanceConnection {
+    instance: Slot<Instance>,
+    node: Slot<Node>,
+    session: Slot<Session>,
+}
+
+impl InstanceConnection {
+    /// To no instance.
+    pub(super) const fn new() -> InstanceConnection {
+        InstanceConnection {
+            instance: Slot::empty(),
+            node: Slot::empty(),
+            session: Slot::empty(),
+        }
+    }
+
+    /// The directories of the instance, if there is one.
+    #[inline]
+    pub(super) fn instance(&self) -> Option<&'static Instance> {
+        self.instance.get()
+    }
+
+    /// The node's memory, if it is mapped.
+    #[inline]
+    pub(super) fn node(&self) -> Option<&'static Node> {
+        self.node.get()
+    }
+
+    /// The session, if this process has one.
+    #[inline]
+    pub(super) fn session(&self) -> Option<&'static Session> {
+        self.session.get()
+    }
+
+    /// The directory at which the kernel has mounted the instance, if it has.
+    pub(super) fn mount(&self) -> Option<Vec<u8>> {
+        mount_of(&self.instance()?.run_dir)
+    }
+
+    /// From now on the process is one of this instance.
+    pub(super) fn set_instance(&self, instance: Instance) -> &'static Instance {
+        let instance: &'static Instance = Box::leak(Box::new(instance));
+        self.instance.set(Some(instance));
+        instance
+    }
+
+    /// From now on this is the session.
+    pub(super) fn set_session(&self, session: Session) -> &'static Session {
+        let session: &'static Session = Box::leak(Box::new(session));
+        self.node.set(Some(session.node()));
+        self.session.set(Some(session));
+        session
+    }
+
+    /// Reads the directories of the instance; asks the server if the run directory does not name
+    /// them.
+    pub(super) fn find_instance(&self, run_dir: Vec<u8>, forks: &ForkWatch) -> Option<Instance> {
+        let link = |name: &str| {
+            let path = [&run_dir, &b"/"[..], name.as_bytes()].concat();
+            let target = rustix::fs::readlink(path, Vec::new()).ok()?;
+            Some(target.into_bytes())
+        };
+        let known = link(SHM_LINK).zip(link(PREFIX_LINK));
+        let (shm_dir, prefix) = if let Some(known) = known {
+            known
+        } else {
+            let session = Session::connect(&run_dir, ClientKind::Program).ok()?;
+            forks.detect_forks();
+            let welcome = self.set_session(session).welcome();
+            let shm_dir = welcome.shm_dir.clone().into();
+            (shm_dir, welcome.prefix.clone().into())
+        };
+        Some(Instance {
+            shm_dir,
+            prefix: Prefix::new(&prefix)?.with_mount(mount_of(&run_dir)),
+            run_dir,
+        })
+    }
+
+    /// The node's memory, mapped if need be.
+    pub(super) fn map_node(&self) -> Result<&'static Node, Errno> {
+        if let Some(node) = self.node.get() {
+            return Ok(node);
+        }
+        let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
+        let node: &'static Node = Box::leak(Box::new(Node::map(&instance.shm_dir).map_err(ended)?));
+        self.node.set(Some(node));
+        Ok(node)
+    }
+
+    /// The session, connected if need be.
+    pub(super) fn connect(&self, forks: &ForkWatch) -> Result<&'static Session, Errno> {
+        if let Some(session) = self.session.get() {
+            return Ok(session);
+        }
+        let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
+        let node = self.map_node()?;
+        let session = Session::connect_to(&instance.run_dir, node, ClientKind::Program);
+        let session = session.map_err(ended)?;
+        forks.detect_forks();
+        Ok(self.set_session(session))
+    }
+
+    /// In a forked child: the session is the parent's.
+    pub(super) fn hang_up(&self) {
+        if let Some(session) = self.session.swap(None) {
+            session.hang_up();
+        }
+    }
+
+    /// True if the descriptor is that of a slab of the file tier. They are few and at high numbers,
+    /// and the table of all slabs is long.
+    #[inline]
+    pub(super) fn is_slab_fd(&self, fd: Fd) -> bool {
+        fd >= LOWEST_SLAB_FD
+            && self
+                .node
+                .get()
+                .is_some_and(|node| node.kept_fds().any(|kept| kept == fd))
+    }
+
+    /// Forgets the descriptor of a slab, because it was closed behind our back.
+    pub(super) fn disown_slab_fd(&self, fd: Fd) {
+        if let Some(slabs) = self.node.get().and_then(Node::slabs_in_use) {
+            slabs.disown(fd);
+        }
+    }
+}
