@@ -4,26 +4,23 @@
 //! is not interposed (a static program, a raw system call) gets ENOENT for a relative path, even as
 //! root, and leaves no file there that nobody sees. Until another program can begin, that directory
 //! is the placeholder, which costs one system call. Before a program begins, it is a directory
-//! named by the inode and by the process that entered it (`show_cwd`), so that the program can find
+//! named by the inode and by the process that entered it (`name_cwd`), so that the program can find
 //! out its current directory. The number is instance-wide, so that a program at another server of
 //! this machine continues there. A program of another instance, or of none, must not take the real
 //! directory for its current one: it would find nothing, and leave files that nobody sees. It has
 //! no current directory then, as if that was removed.
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
 use rustix::fd::AsFd;
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::time::{clock_gettime, ClockId};
 use weir_core::names::FileType;
 use weir_core::proto::beneath::OWN_DIR;
 use weir_core::proto::SHM_LINK;
 use weir_core::types::Ino;
 
-use super::forks::own_pid;
+use super::current_dir::{kernel_cwd, marker, named_by, INNER};
 use super::instance::Instance;
-use super::place::{done, kernel_cwd, Found};
+use super::place::{done, Found};
 use super::table::{self, DIR, GONE};
 use super::{Outcome, Process};
 use crate::beneath::mount_of;
@@ -32,9 +29,6 @@ use crate::neighbour::memory_of;
 use crate::operation;
 use crate::path::access;
 use crate::session::Session;
-
-/// The value of [`Process::cwd`] for a directory of weir's that this process cannot use.
-const FOREIGN: u64 = u64::MAX;
 
 impl Process {
     /// chdir(2). To be called for every chdir, whatever the path.
@@ -68,8 +62,7 @@ impl Process {
         let _held = self.lock.hold();
         let gone = go();
         if gone.is_ok() {
-            self.cwd.store(0, Ordering::Relaxed);
-            self.cwd_unknown.store(true, Ordering::Relaxed);
+            self.cwd.set_kernels();
         }
         gone
     }
@@ -85,29 +78,29 @@ impl Process {
             .session()
             .and_then(Session::sure_placeholder);
         match placeholder.and_then(|fd| rustix::process::fchdir(kernel::borrow(fd).ok()?).ok()) {
-            Some(()) => self.cwd_shown.store(false, Ordering::Relaxed),
-            None => self.show(ino)?,
+            Some(()) => self.cwd.set_named(false),
+            None => self.name_cwd_after(ino)?,
         }
-        self.cwd.store(ino.0, Ordering::Relaxed);
+        self.cwd.set_inode(ino);
         Ok(())
     }
 
     /// Called before another program can begin in this process's current directory.
-    pub(super) fn show_cwd(&'static self) {
-        if let Some(Ok(cwd)) = self.own_cwd() {
-            if !self.cwd_shown.load(Ordering::Relaxed) {
+    pub(super) fn name_cwd(&'static self) {
+        if let Some(Ok(cwd)) = self.cwd.inode() {
+            if !self.cwd.is_named() {
                 // If this fails, the program finds itself in a directory that was removed.
-                let _ = self.show(cwd);
+                let _ = self.name_cwd_after(cwd);
             }
         }
     }
 
     /// Makes the kernel's current directory name the one of weir's for which it stands. If the
     /// kernel has mounted the instance, it is the directory itself.
-    fn show(&'static self, ino: Ino) -> Result<(), Errno> {
+    fn name_cwd_after(&'static self, ino: Ino) -> Result<(), Errno> {
         let instance = self.connection.instance().ok_or(Errno::SHUTDOWN)?;
         if self.enter_mounted(instance, ino).is_ok() {
-            self.cwd_shown.store(true, Ordering::Relaxed);
+            self.cwd.set_named(true);
             return Ok(());
         }
         let outer = marker(instance, ino);
@@ -120,7 +113,7 @@ impl Process {
         });
         rustix::fs::rmdir(&outer[..])?;
         entered?;
-        self.cwd_shown.store(true, Ordering::Relaxed);
+        self.cwd.set_named(true);
         Ok(())
     }
 
@@ -134,22 +127,13 @@ impl Process {
     /// getcwd(2): the path's bytes without a NUL, of any length.
     pub fn getcwd(&'static self) -> Outcome<Vec<u8>> {
         self.concerned()?;
-        let cwd = done!(self.own_cwd()?);
+        let cwd = done!(self.cwd.inode()?);
         Some(self.path_of(cwd))
-    }
-
-    /// The current directory, if it is one of weir's; ENOENT: it is one of another instance.
-    pub(super) fn own_cwd(&self) -> Outcome<Ino> {
-        match self.cwd.load(Ordering::Relaxed) {
-            0 => None,
-            FOREIGN => Some(Err(Errno::NOENT)),
-            cwd => Some(Ok(Ino(cwd))),
-        }
     }
 
     /// `None` if there is neither an instance nor anything that was inherited from one.
     fn concerned(&'static self) -> Option<()> {
-        let inherited = || self.cwd.load(Ordering::Relaxed) != 0 || table::all().next().is_some();
+        let inherited = || self.cwd.is_weirs() || table::all().next().is_some();
         (self.instance().is_some() || inherited()).then_some(())
     }
 
@@ -158,9 +142,11 @@ impl Process {
         if let Some(path) = kernel_cwd() {
             // A directory that has a path is none of weir's, except those of a kernel mount.
             if let Some(dir) = instance.and_then(|instance| self.mounted_dir(instance, &path)) {
-                self.cwd_shown.store(true, Ordering::Relaxed);
-                self.cwd
-                    .store(dir.map_or(FOREIGN, |ino| ino.0), Ordering::Relaxed);
+                self.cwd.set_named(true);
+                match dir {
+                    Ok(ino) => self.cwd.set_inode(ino),
+                    Err(_) => self.cwd.set_foreign(),
+                }
             }
             return;
         }
@@ -170,10 +156,10 @@ impl Process {
         let Some((memory, ino)) = named_by(cwd.as_bytes()) else {
             return;
         };
-        self.cwd_shown.store(true, Ordering::Relaxed);
+        self.cwd.set_named(true);
         let own = instance.is_some_and(|instance| instance.shm_dir == memory);
         if own {
-            self.cwd.store(ino.0, Ordering::Relaxed);
+            self.cwd.set_inode(ino);
             return;
         }
         let Ok(memory) = memory_of(rustix::fs::CWD, "../../..") else {
@@ -183,9 +169,9 @@ impl Process {
             .node()
             .and_then(|node| self.neighbours.at(memory.as_fd(), node));
         if neighbour.is_ok() {
-            self.cwd.store(ino.0, Ordering::Relaxed);
+            self.cwd.set_inode(ino);
         } else {
-            self.cwd.store(FOREIGN, Ordering::Relaxed);
+            self.cwd.set_foreign();
             self.count_refusal("other-instance");
         }
     }
@@ -231,63 +217,4 @@ const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 fn is_at_or_below(path: &[u8], dir: &[u8]) -> bool {
     let rest = path.strip_prefix(dir);
     rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte == b'/'))
-}
-
-/// The end of the kernel's path of a directory that was removed.
-pub(super) const REMOVED: &[u8] = b" (deleted)";
-
-/// The directory that is entered, inside of the named one: creating files by way of `..` is refused
-/// too.
-const INNER: &[u8] = b"/d";
-
-/// The directory of weir's for which a real directory stands, by its path: the directory of the
-/// server's memory, and the inode.
-pub(super) fn named_by(path: &[u8]) -> Option<(&[u8], Ino)> {
-    let path = path.strip_suffix(REMOVED)?.strip_suffix(INNER)?;
-    let slash = path.iter().rposition(|b| *b == b'/')?;
-    let memory = path[..slash].strip_suffix(&b"/cwd"[..])?;
-    let name = core::str::from_utf8(&path[slash + 1..]).ok()?;
-    let (number, _) = name.split_once('-')?;
-    let ino = u64::from_str_radix(number, 16).ok()?;
-    (number.len() == 16 && ino != 0 && ino != FOREIGN).then_some((memory, Ino(ino)))
-}
-
-/// A name for a real directory that stands for a directory of weir's. It is unique: threads enter
-/// directories at the same time, and a process may have the number of one that was killed.
-fn marker(instance: &Instance, ino: Ino) -> Vec<u8> {
-    static ENTERED: AtomicU64 = AtomicU64::new(0);
-    let time = clock_gettime(ClockId::Monotonic);
-    let nth = ENTERED.fetch_add(1, Ordering::Relaxed);
-    let name = format!(
-        "/cwd/{:016x}-{}-{}.{}-{nth}",
-        ino.0,
-        own_pid(),
-        time.tv_sec,
-        time.tv_nsec
-    );
-    [&instance.shm_dir, name.as_bytes()].concat()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_directory_is_known_by_its_inode() {
-        let named = |path: &'static str| named_by(path.as_bytes());
-        let known = named("/m/weir-0-memory/x.2/cwd/0003000000000002-7-1.2-3/d (deleted)");
-        let memory = &b"/m/weir-0-memory/x.2"[..];
-        assert_eq!(known, Some((memory, Ino(0x0003_0000_0000_0002))));
-        assert_eq!(
-            named("/m/x/cwd/0003000000000002-7-1.2-3"),
-            None,
-            "not removed"
-        );
-        assert_eq!(named("/m/x/cwd/3-7-1.2-3/d (deleted)"), None, "too short");
-        assert_eq!(named("/m/x/cwd/000300000000000g-7/d (deleted)"), None);
-        assert_eq!(named("/m/x/cwd/0000000000000000-7/d (deleted)"), None);
-        assert_eq!(named("/m/x/cwd/ffffffffffffffff-7/d (deleted)"), None);
-        assert_eq!(named("/m/x/cud/0003000000000002-7/d (deleted)"), None);
-        assert_eq!(named("/"), None);
-    }
 }

@@ -11,8 +11,7 @@
 
 use std::borrow::Cow;
 
-use super::cwd::named_by;
-use super::place::kernel_cwd;
+use super::current_dir::{kernel_cwd, named_by};
 use super::table::{self, Handle};
 use super::Process;
 use crate::kernel::{path_of, Fd, AT_FDCWD};
@@ -61,7 +60,7 @@ impl Process {
             return None;
         }
         let directory = match dirfd {
-            AT_FDCWD if self.own_cwd().is_some() => return None,
+            AT_FDCWD if self.cwd.inode().is_some() => return None,
             AT_FDCWD => kernel_cwd()?,
             fd if table::get(fd).is_some() => return None,
             fd => path_of(fd).ok()?.into_bytes(),
@@ -74,7 +73,7 @@ impl Process {
     fn target_of(&'static self, link: Link) -> Option<Ino> {
         self.init();
         match link {
-            Link::Cwd => self.own_cwd().map(|cwd| cwd.unwrap_or(Ino::NONE)),
+            Link::Cwd => self.cwd.inode().map(|cwd| cwd.unwrap_or(Ino::NONE)),
             Link::Descriptor(fd) => table::get(fd).map(Handle::ino),
             Link::Others(pid, fd) => self.unknown_of_other(&format!("/proc/{pid}/fd/{fd}")),
             Link::OthersCwd(pid) => {

@@ -8,7 +8,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
-use super::cwd::REMOVED;
+use super::current_dir::REMOVED;
 use super::place::done;
 use super::table::{Handle, PATH, READ, WRITE};
 use super::{Outcome, Process};

@@ -20,7 +20,8 @@
 //! | `place` | from a path to its entry; `outside`: paths that lead out of weir; `magic`: links of /proc |
 //! | `stat`, `attr` | looking at attributes, setting them |
 //! | `xattr`, `own_xattr` | extended attributes; those that are weir's own |
-//! | `names`, `dir`, `cwd` | names, listing, the current directory |
+//! | `names`, `dir` | names, listing |
+//! | `cwd`, `current_dir` | the calls of the current directory; its state |
 //! | `special` | fifos and Unix sockets |
 //! | `size` | truncate, fallocate, sync; `locks`: flock and fcntl locks |
 //! | `copy`, `map` | copies between descriptors, mapping; `refuse`: calls that are not supported |
@@ -33,6 +34,7 @@ mod admit;
 mod attached;
 mod attr;
 mod copy;
+mod current_dir;
 mod cwd;
 mod dir;
 mod environment;
@@ -63,12 +65,13 @@ mod user;
 mod vector;
 mod xattr;
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use core::sync::atomic::AtomicU32;
 
 use crate::kernel::Fd;
 use crate::lock::SlowLock;
 use crate::neighbour::Neighbours;
 pub use crate::types::Outcome;
+use current_dir::CurrentDir;
 pub use environment::{INSTANCE_VARIABLE, NOTHING_VARIABLE};
 pub use forks::own_pid;
 use forks::ForkWatch;
@@ -90,13 +93,7 @@ pub struct Process {
     lock: SlowLock,
     connection: InstanceConnection,
     user: ProcessUser,
-    /// The current directory, if it is weir's; else 0, or [`cwd::FOREIGN`].
-    cwd: AtomicU64,
-    /// True if an executed program can find it out.
-    cwd_shown: AtomicBool,
-    /// True if the kernel's current directory may be one above the mount.
-    cwd_unknown: AtomicBool,
-    cwd_above: AtomicBool,
+    cwd: CurrentDir,
     /// The rest of the batch of descriptions that the server lent last.
     ofd_next: AtomicU32,
     ofd_end: AtomicU32,
@@ -123,10 +120,7 @@ impl Process {
             lock: SlowLock::new(),
             connection: InstanceConnection::new(),
             user: ProcessUser::new(),
-            cwd: AtomicU64::new(0),
-            cwd_shown: AtomicBool::new(false),
-            cwd_unknown: AtomicBool::new(true),
-            cwd_above: AtomicBool::new(false),
+            cwd: CurrentDir::new(),
             ofd_next: AtomicU32::new(0),
             ofd_end: AtomicU32::new(0),
             handles: Queue::new(),

@@ -1,6 +1,5 @@
 //! From the arguments of a call (descriptor, current directory and path) to an entry.
 
-use core::sync::atomic::Ordering;
 use std::borrow::Cow;
 
 use rustix::io::Errno;
@@ -12,6 +11,7 @@ use weir_core::node::ring::Note;
 use weir_core::proto::{Operation, PathOf};
 use weir_core::types::{Ino, Rank};
 
+use super::current_dir::kernel_cwd;
 use super::instance::Instance;
 use super::table::GONE;
 use super::{Outcome, Process};
@@ -159,7 +159,7 @@ impl Process {
             return Some(Ok((root, Cow::Borrowed(rest))));
         }
         let start = match dirfd {
-            AT_FDCWD => match self.own_cwd() {
+            AT_FDCWD => match self.cwd.inode() {
                 None => {
                     let behind = self.begin_behind_magic(dirfd, path);
                     return behind.or_else(|| self.begin_in_kernel_cwd(instance?, path));
@@ -204,11 +204,7 @@ impl Process {
         instance: &Instance,
         path: &'p [u8],
     ) -> Outcome<(Ino, Cow<'p, [u8]>)> {
-        if self.cwd_unknown.swap(false, Ordering::Relaxed) {
-            let above = kernel_cwd().is_some_and(|cwd| is_above(&cwd, instance.prefix.bytes()));
-            self.cwd_above.store(above, Ordering::Relaxed);
-        }
-        if !self.cwd_above.load(Ordering::Relaxed) && !path.starts_with(b"..") {
+        if !self.cwd.is_above(instance.prefix.bytes()) && !path.starts_with(b"..") {
             return None;
         }
         let full = [&kernel_cwd()?, &b"/"[..], path].concat();
@@ -353,7 +349,7 @@ impl Process {
 
     fn existing_fd(&'static self, dirfd: Fd) -> Outcome<Found> {
         let ino = match dirfd {
-            AT_FDCWD => done!(self.own_cwd()?),
+            AT_FDCWD => done!(self.cwd.inode()?),
             fd => self.handle(fd)?.ino(),
         };
         Some(of_open(self.found(ino)))
@@ -435,16 +431,4 @@ pub(super) fn check_not_gone(ino: Ino) -> Result<(), Errno> {
         Ino::NONE => Err(Errno::IO),
         _ => Ok(()),
     }
-}
-
-/// The kernel's current directory.
-pub fn kernel_cwd() -> Option<Vec<u8>> {
-    Some(rustix::process::getcwd(Vec::new()).ok()?.into_bytes())
-}
-
-/// True if `path` lies below the directory `dir`.
-fn is_above(dir: &[u8], path: &[u8]) -> bool {
-    let dir = dir.strip_suffix(b"/").unwrap_or(dir);
-    path.strip_prefix(dir)
-        .is_some_and(|rest| rest.first() == Some(&b'/'))
 }

@@ -73,7 +73,7 @@ impl Process {
         self.forks.detect_forks();
         self.forks.begin_fork();
         if !self.is_vfork_child() {
-            self.show_cwd();
+            self.name_cwd();
             for (fd, handle) in table::all() {
                 handle.mark_shared(fd);
             }
@@ -122,7 +122,7 @@ impl Process {
             return true;
         }
         let _held = self.lock.hold();
-        self.show_cwd();
+        self.name_cwd();
         let mut any = false;
         for (fd, handle) in table::all() {
             let survives = kernel::fcntl(fd, F_GETFD, 0).is_ok_and(|flags| flags & FD_CLOEXEC == 0);

@@ -3,8 +3,6 @@
 //! Paths are interpreted as in libc, and links are followed. A path that is not below the mount is
 //! refused (EXDEV); the kernel never does the call instead.
 
-use core::sync::atomic::Ordering;
-
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use weir_core::extent::Layout;
@@ -57,7 +55,7 @@ impl Process {
         path: &[u8],
         act: impl Fn(Ino, FileType) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        self.forget_cwd();
+        self.cwd.forget_kernels();
         ours_only(
             self.with_existing(AT_FDCWD, path, true, false, |found| match found {
                 Found::Inode(ino, kind) => act(ino, kind),
@@ -77,11 +75,6 @@ impl Process {
             FileType::Dir => Err(Errno::ISDIR),
             FileType::Symlink | FileType::Fifo | FileType::Socket => Err(Errno::INVAL),
         })
-    }
-
-    /// Forgets the current directory: nothing reports its changes.
-    fn forget_cwd(&self) {
-        self.cwd_unknown.store(true, Ordering::Relaxed);
     }
 
     fn whole(&'static self, ino: Ino) -> Result<(View<LazyClient>, Attr), Errno> {
@@ -186,7 +179,7 @@ impl Process {
         if !OPEN_FLAGS.contains(flags) {
             return Err(Errno::INVAL);
         }
-        self.forget_cwd();
+        self.cwd.forget_kernels();
         let follow = !flags.intersects(OFlags::NOFOLLOW | OFlags::EXCL);
         if self.magic(AT_FDCWD, path).is_none() {
             if let Place::Outside(_) = ours_only(self.place(AT_FDCWD, path, follow))? {
