@@ -7,15 +7,12 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
-use weir_core::node::ring::Note;
 
-use super::open::{O_APPEND, O_DSYNC, O_PATH};
+use super::open_flags::{O_APPEND, O_DSYNC, O_PATH};
 use super::table::{self, Handle};
 use super::{Outcome, Process};
 use crate::internal::{self, MAX_FDS};
 use crate::kernel::{self, Fd};
-use crate::view::locks::end_description_locks;
-use crate::view::View;
 use weir_core::node::ofd::Ofd;
 
 const F_DUPFD: i32 = 0;
@@ -58,7 +55,9 @@ impl Process {
         }
         let handle = table::set(fd, None)?;
         let closed = kernel::close(fd);
-        let forgotten = self.forget_fd(handle, published);
+        let forgotten = self
+            .open_files
+            .forget_fd(self.connection.session(), handle, published);
         Some(closed.and(forgotten))
     }
 
@@ -70,7 +69,7 @@ impl Process {
             return Ok(());
         }
         if let Some(file) = handle.file.get() {
-            self.drop_record_locks(file);
+            file.end_record_locks(self.connection.session());
         }
         self.publish_before_close(handle)
     }
@@ -277,32 +276,20 @@ impl Process {
         })
     }
 
-    /// Makes a descriptor, which the kernel has just made, refer to `handle`.
+    /// Makes a descriptor, which the kernel has just made, refer to `handle`. Under the lock.
     pub(super) fn install(&'static self, fd: Fd, handle: Option<&'static Handle>) {
-        if let Some(handle) = handle {
-            handle.fds.fetch_add(1, Ordering::Relaxed);
-        }
-        if let Some(before) = table::set(fd, handle) {
-            // As dup2(2) says: errors of a close by dup2 are lost.
-            let _ = self.forget_fd(before, Ok(()));
-        }
+        self.open_files
+            .install(self.connection.session(), fd, handle);
     }
 
-    /// Notes that one descriptor less refers to `handle`; the kernel has already closed it. An
-    /// error says that not all nodes can see the written bytes, as [`Process::before_close`] may
-    /// have found.
-    pub(super) fn forget_fd(
+    /// Closes a handle to which no descriptor of this process refers any more. Under the lock.
+    pub(super) fn close_handle(
         &'static self,
         handle: &'static Handle,
         published: Result<(), Errno>,
     ) -> Result<(), Errno> {
-        if let Some(file) = handle.file.get() {
-            self.drop_record_locks(file);
-        }
-        if handle.fds.fetch_sub(1, Ordering::Relaxed) == 1 {
-            return self.close_handle(handle, published);
-        }
-        published
+        self.open_files
+            .close(self.connection.session(), handle, published)
     }
 
     /// Publishes the process's writes as if it had closed all files: it is about to end, or to
@@ -321,68 +308,7 @@ impl Process {
             return;
         };
         let _held = self.lock.hold();
-        for file in self.files.iter() {
-            let _ = file.vnode.publish_written(session);
-        }
-    }
-
-    /// Closes a handle to which no descriptor of this process refers any more.
-    pub(super) fn close_handle(
-        &'static self,
-        handle: &'static Handle,
-        published: Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        let (ino, index) = (handle.ino(), handle.index.load(Ordering::Relaxed));
-        let session = self.connection.session();
-        let mut done = published;
-        if let Some(file) = handle.file.get().filter(|file| self.files.close(file)) {
-            if let Some(session) = session {
-                // Usually that has been done already; if it failed, it is not tried again.
-                done = done.and_then(|()| file.vnode.publish_written(session));
-                file.vnode.detach(session);
-            }
-            self.files.retire(file);
-        }
-        handle.file.set(None);
-        if let Some(placeholder) = handle.anchor_fd.take() {
-            // The description is another server's, which detects by itself that no process has it.
-            placeholder.close();
-            handle.ofd.set(handle.anchor.swap(None));
-        }
-        let Some(ofd) = handle.ofd.get() else {
-            self.handles.put(handle);
-            return done;
-        };
-        if ofd.is_shared() {
-            // Other processes may have it: the server finds out and frees it.
-            if let Some(session) = session {
-                session.note(Note::Closed(index));
-                View::new(session).laminate_if_due(ino, handle.has(table::WRITE));
-            }
-        } else {
-            if let Some(session) = session.filter(|_| handle.locked.load(Ordering::Relaxed)) {
-                // The server frees locks that it is not told of.
-                let _ = end_description_locks(session, ino, index);
-            }
-            ofd.close();
-            if let Some(session) = session {
-                View::new(session).tell_end(ino, handle.has(table::WRITE));
-            }
-        }
-        let own = session.is_some_and(|s| ofd.owner.load(Ordering::Relaxed) == s.client_id().0);
-        if own {
-            self.handles.put(handle);
-        } else {
-            self.give_up(handle);
-        }
-        done
-    }
-
-    /// Puts back a handle whose description must not be reused by this process.
-    pub(super) fn give_up(&self, handle: &'static Handle) {
-        handle.ofd.set(None);
-        handle.index.store(u32::MAX, Ordering::Relaxed);
-        self.handles.put(handle);
+        self.open_files.publish_written(session);
     }
 }
 

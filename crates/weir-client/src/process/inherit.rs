@@ -27,9 +27,9 @@ use weir_core::types::Ino;
 use super::environment::{variable, NOTHING_VARIABLE};
 use super::forks::own_pid;
 use super::instance::Instance;
-use super::open::{writes, O_CLOEXEC};
+use super::open_flags::{writes, O_CLOEXEC};
 
-use super::table::{self, Handle, GONE};
+use super::table::{self, Handle};
 use super::Process;
 use crate::internal::{Internal, MAX_FDS};
 use crate::kernel::{self, Fd};
@@ -97,12 +97,9 @@ impl Process {
         } else {
             node.names().attr(ino).ok()??
         };
-        let handle = self.handles.take_or_make();
-        handle.ofd.set(Some(ofd));
-        handle.index.store(index, Ordering::Relaxed);
-        handle.fds.store(0, Ordering::Relaxed);
+        let handle = self.open_files.inherited_handle(ofd, index);
         let flags = ofd.flags.load(Ordering::Relaxed);
-        self.fill(handle, ino, attr.file_type(), flags);
+        self.open_files.assign(handle, ino, attr.file_type(), flags);
         Some(handle)
     }
 
@@ -119,7 +116,7 @@ impl Process {
             .and_then(|found| self.anchor(found))
             .unwrap_or_else(|_| {
                 self.count_refusal("other-instance");
-                self.gone_handle()
+                self.open_files.unusable_handle()
             })
     }
 
@@ -152,19 +149,6 @@ impl Process {
         }
         handle.anchor.set(handle.ofd.swap(Some(found.ofd)));
         Ok(handle)
-    }
-
-    /// The handle of a description that cannot be used.
-    fn gone_handle(&self) -> &'static Handle {
-        let handle = self.handles.take_or_make();
-        handle.ofd.set(None);
-        handle.file.set(None);
-        handle.index.store(u32::MAX, Ordering::Relaxed);
-        handle.fds.store(0, Ordering::Relaxed);
-        handle.locked.store(false, Ordering::Relaxed);
-        handle.ino.store(Ino::NONE.0, Ordering::Relaxed);
-        handle.access.store(GONE, Ordering::Relaxed);
-        handle
     }
 }
 

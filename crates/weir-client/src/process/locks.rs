@@ -187,16 +187,17 @@ impl Process {
         let from = u64::try_from(from).map_err(|_| Errno::INVAL)?;
         Ok((from, to.map_or(u64::MAX, i64::unsigned_abs)))
     }
+}
 
-    /// Ends this process's record locks of a file, if it took any: a descriptor of the file was
+impl File {
+    /// Ends this process's record locks of the file, if it took any: a descriptor of the file was
     /// closed.
-    pub(super) fn drop_record_locks(&'static self, file: &File) {
-        if !file.record_locks.swap(false, Ordering::Relaxed) {
+    pub(super) fn end_record_locks(&self, session: Option<&Session>) {
+        if !self.record_locks.swap(false, Ordering::Relaxed) {
             return;
         }
-        let session: Option<&Session> = self.connection.session();
         if let Some(session) = session {
-            let _ = end_process_locks(session, file.vnode.ino());
+            let _ = end_process_locks(session, self.vnode.ino());
         }
     }
 }

@@ -15,8 +15,9 @@
 //! | `forks` | the process that the state is of |
 //! | `user`, `admit` | credentials and umask; another user's programs |
 //! | `attached`, `told` | of a library ([`crate::library`]): its own state; its questions about a path |
-//! | `table`, `fds`, `lost` | descriptors; close, dup, fcntl; descriptors closed unseen |
-//! | `open` | open and creation; `io`: reading and writing; `vector`: of several pieces |
+//! | `table`, `open_files` | the table of descriptors; the handles and files behind it |
+//! | `fds`, `lost` | close, dup, fcntl; descriptors closed unseen |
+//! | `open`, `open_flags` | open and creation, and its flags; `io`: reading and writing; `vector`: of several pieces |
 //! | `place` | from a path to its entry; `outside`: paths that lead out of weir; `magic`: links of /proc |
 //! | `stat`, `attr` | looking at attributes, setting them |
 //! | `xattr`, `own_xattr` | extended attributes; those that are weir's own |
@@ -50,6 +51,8 @@ mod map;
 pub mod mounted;
 mod names;
 mod open;
+mod open_files;
+mod open_flags;
 mod outside;
 mod own_xattr;
 mod place;
@@ -77,7 +80,8 @@ pub use forks::own_pid;
 use forks::ForkWatch;
 use instance::InstanceConnection;
 pub use map::Mapping;
-use table::{Files, Handle, Queue};
+use open_files::OpenFileTable;
+use table::Handle;
 pub use told::About;
 use user::ProcessUser;
 
@@ -94,11 +98,7 @@ pub struct Process {
     connection: InstanceConnection,
     user: ProcessUser,
     cwd: CurrentDir,
-    /// The rest of the batch of descriptions that the server lent last.
-    ofd_next: AtomicU32,
-    ofd_end: AtomicU32,
-    handles: Queue<Handle>,
-    files: Files,
+    open_files: OpenFileTable,
     /// Servers of this machine from which something was inherited.
     neighbours: Neighbours,
 }
@@ -121,10 +121,7 @@ impl Process {
             connection: InstanceConnection::new(),
             user: ProcessUser::new(),
             cwd: CurrentDir::new(),
-            ofd_next: AtomicU32::new(0),
-            ofd_end: AtomicU32::new(0),
-            handles: Queue::new(),
-            files: Files::new(),
+            open_files: OpenFileTable::new(),
             neighbours: Neighbours::new(),
         }
     }

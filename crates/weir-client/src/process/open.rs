@@ -13,11 +13,14 @@ use rustix::io::Errno;
 use rustix::thread::nanosleep;
 use rustix::time::Timespec;
 use weir_core::names::{Attr, FileType};
-use weir_core::node::ofd::BATCH;
 use weir_core::node::region::Counter;
-use weir_core::proto::{Attached, Create, CreateUnnamed, OfdBatch};
+use weir_core::proto::{Attached, Create, CreateUnnamed};
 use weir_core::types::Ino;
 
+use super::open_flags::{
+    writes, O_ACCMODE, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_TMPFILE,
+    O_TRUNC,
+};
 use super::place::{done, ours, Found, Spot};
 use super::table::{self, Handle};
 use super::{outside, Outcome, Process};
@@ -26,24 +29,6 @@ use crate::operation;
 use crate::path::walk::Names;
 use crate::path::{access, Name};
 use crate::view::open::{Opening, Target};
-
-/// Flags of open(2) with the numbers that this architecture gives them.
-#[allow(clippy::cast_possible_wrap)] // flags
-const fn bits(flags: OFlags) -> i32 {
-    flags.bits() as i32
-}
-pub(super) const O_CREAT: i32 = bits(OFlags::CREATE);
-pub(super) const O_EXCL: i32 = bits(OFlags::EXCL);
-pub(super) const O_TRUNC: i32 = bits(OFlags::TRUNC);
-pub(super) const O_APPEND: i32 = bits(OFlags::APPEND);
-/// A bit of O_SYNC, too.
-pub(super) const O_DSYNC: i32 = bits(OFlags::DSYNC);
-pub(super) const O_CLOEXEC: i32 = bits(OFlags::CLOEXEC);
-pub(super) const O_DIRECTORY: i32 = bits(OFlags::DIRECTORY);
-const O_NOFOLLOW: i32 = bits(OFlags::NOFOLLOW);
-pub(super) const O_PATH: i32 = bits(OFlags::PATH);
-const O_TMPFILE: i32 = bits(OFlags::TMPFILE);
-pub(super) const O_ACCMODE: i32 = 3;
 
 /// The number of times that a create starts over because the name came and went.
 const TRIES: u32 = 100;
@@ -218,8 +203,8 @@ impl Process {
         }
         {
             let _held = self.lock.hold();
-            let handle = self.take_handle()?;
-            self.handles.put(handle);
+            let handle = self.open_files.take_handle(self.session()?)?;
+            self.open_files.put_back(handle);
         }
         let placeholder = self.open_placeholder(flags & O_CLOEXEC != 0)?;
         spare.0.set(Some(placeholder));
@@ -304,12 +289,14 @@ impl Process {
             // The table is the parent's. The descriptor is this child's alone; it serves the
             // purpose of such children, which is to pass it to a program.
             handle.mark_shared(fd);
-            self.give_up(handle);
+            self.open_files.give_up(handle);
             return Ok(fd);
         }
         if let Some(before) = table::set(fd, Some(handle)) {
             // It had this number, and was closed behind our back.
-            let _ = self.forget_fd(before, Ok(()));
+            let _ = self
+                .open_files
+                .forget_fd(self.connection.session(), before, Ok(()));
         }
         Ok(fd)
     }
@@ -353,7 +340,7 @@ impl Process {
         by_name: bool,
         flags: i32,
     ) -> Result<&'static Handle, Errno> {
-        let handle = self.take_handle()?;
+        let handle = self.open_files.take_handle(self.session()?)?;
         let kept = flags & !(O_CREAT | O_EXCL | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
         let ofd = handle.ofd.get().ok_or(Errno::NFILE)?;
         let shown = self.view().and_then(|view| {
@@ -366,11 +353,12 @@ impl Process {
         });
         match shown {
             Ok(()) => {
-                self.fill(handle, attr.ino, attr.file_type(), kept.cast_unsigned());
+                self.open_files
+                    .assign(handle, attr.ino, attr.file_type(), kept.cast_unsigned());
                 Ok(handle)
             }
             Err(error) => {
-                self.handles.put(handle);
+                self.open_files.put_back(handle);
                 Err(error)
             }
         }
@@ -406,54 +394,6 @@ impl Process {
         }
         let _ = kernel::close(fd);
         Err(Errno::MFILE)
-    }
-
-    /// A handle with a description that is free. Under the lock.
-    pub(super) fn take_handle(&self) -> Result<&'static Handle, Errno> {
-        // A few may wait for the server to see that no other process has their description.
-        for _ in 0..8 {
-            let Some(handle) = self.handles.take() else {
-                break;
-            };
-            match handle.ofd.get() {
-                Some(ofd) if ofd.ino.load(Ordering::Acquire) == 0 => return Ok(handle),
-                Some(_) => self.handles.put(handle),
-                None => return self.lend(handle),
-            }
-        }
-        self.lend(self.handles.take_or_make())
-    }
-
-    /// Gives a handle the next description of the batch.
-    fn lend(&self, handle: &'static Handle) -> Result<&'static Handle, Errno> {
-        let lent = self.next_ofd().and_then(|index| {
-            let ofds = self.session()?.ofds();
-            Ok((index, ofds.get(index as usize).ok_or(Errno::NFILE)?))
-        });
-        match lent {
-            Ok((index, ofd)) => {
-                handle.index.store(index, Ordering::Relaxed);
-                handle.ofd.set(Some(ofd));
-                Ok(handle)
-            }
-            Err(error) => {
-                self.handles.put(handle);
-                Err(error)
-            }
-        }
-    }
-
-    fn next_ofd(&self) -> Result<u32, Errno> {
-        let next = self.ofd_next.load(Ordering::Relaxed);
-        let index = if next < self.ofd_end.load(Ordering::Relaxed) {
-            next
-        } else {
-            let first = self.session()?.call(OfdBatch {})?;
-            self.ofd_end.store(first + BATCH, Ordering::Relaxed);
-            first
-        };
-        self.ofd_next.store(index + 1, Ordering::Relaxed);
-        Ok(index)
     }
 }
 
@@ -511,11 +451,6 @@ impl Opening for Descriptor<'_> {
         // The caller gets the error of the open.
         let _ = self.process.close(fd);
     }
-}
-
-/// True if a description with these flags may change the file.
-pub(super) fn writes(flags: i32) -> bool {
-    flags & O_PATH == 0 && (flags & O_ACCMODE != 0 || flags & O_TRUNC != 0)
 }
 
 fn exists_or(exclusive: bool, error: Errno) -> Errno {

@@ -103,15 +103,7 @@ impl Process {
         self.lock.inherit();
         self.forks.become_owner();
         self.connection.hang_up();
-        for file in self.files.iter() {
-            file.vnode.forget_after_fork();
-            file.record_locks.store(false, Ordering::Relaxed);
-        }
-        for handle in self.handles.iter() {
-            handle.ofd.set(None);
-        }
-        self.ofd_next.store(0, Ordering::Relaxed);
-        self.ofd_end.store(0, Ordering::Relaxed);
+        self.open_files.forget_loans();
     }
 
     /// Before execve(2): makes the descriptors that will survive it ready, and publishes the

@@ -18,7 +18,7 @@ use weir_core::proto::beneath::name_of;
 use weir_core::proto::{MakeSpecial, Unlink};
 use weir_core::types::Ino;
 
-use super::open::{O_CREAT, O_DIRECTORY, O_EXCL, O_PATH};
+use super::open_flags::{O_CREAT, O_DIRECTORY, O_EXCL, O_PATH};
 use super::place::{done, ours, Found, Spot};
 use super::{outside, Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};

@@ -8,11 +8,9 @@ use core::sync::atomic::Ordering;
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use weir_core::types::Ino;
 
 use super::environment::{variable, INSTANCE_VARIABLE};
 use super::instance::Instance;
-use super::table::{Handle, DIR, PATH, READ, WRITE};
 use super::Process;
 use crate::limits;
 use crate::node::Node;
@@ -123,38 +121,12 @@ impl Process {
             return;
         }
         let _held = self.lock.hold();
-        self.files.iter().for_each(|file| file.vnode.decide_anew());
+        self.open_files.decide_limits_anew();
     }
 
     /// Called after umask(2) with `mask`.
     pub fn umask_changed(&self, mask: u32) {
         self.user.set_umask(mask & 0o777);
-    }
-
-    /// Makes `handle` one of the file `ino`, opened with `flags`.
-    pub(super) fn fill(
-        &self,
-        handle: &'static Handle,
-        ino: Ino,
-        kind: weir_core::names::FileType,
-        flags: u32,
-    ) {
-        use weir_core::names::FileType;
-        let path_only = flags & super::open::O_PATH.cast_unsigned() != 0;
-        let mut access = match flags & 3 {
-            _ if path_only => PATH,
-            0 => READ,
-            1 => WRITE,
-            _ => READ | WRITE,
-        };
-        if kind == FileType::Dir {
-            access |= DIR;
-        }
-        handle.ino.store(ino.0, Ordering::Relaxed);
-        handle.access.store(access, Ordering::Relaxed);
-        handle.locked.store(false, Ordering::Relaxed);
-        let file = (kind == FileType::File && !path_only).then(|| self.files.open(ino));
-        handle.file.set(file);
     }
 }
 

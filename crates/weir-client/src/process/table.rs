@@ -214,17 +214,17 @@ impl<T: Linked> Queue<T> {
 
 /// Files by inode.
 #[derive(Debug)]
-pub struct Files {
+pub struct FilesByInode {
     buckets: [Slot<File>; BUCKETS],
     unused: Queue<File>,
 }
 
 const BUCKETS: usize = 256;
 
-impl Files {
+impl FilesByInode {
     /// None.
-    pub const fn new() -> Files {
-        Files {
+    pub const fn new() -> FilesByInode {
+        FilesByInode {
             buckets: [const { Slot::empty() }; BUCKETS],
             unused: Queue::new(),
         }
@@ -257,7 +257,7 @@ impl Files {
     }
 
     /// Removes a reference; true if it was the last. Then the caller detaches the vnode and calls
-    /// [`Files::retire`].
+    /// [`FilesByInode::retire`].
     pub fn close(&self, file: &'static File) -> bool {
         if file.handles.fetch_sub(1, Ordering::Relaxed) > 1 {
             return false;
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_file_is_one_as_long_as_it_is_open() {
-        static FILES: Files = Files::new();
+        static FILES: FilesByInode = FilesByInode::new();
         let ino = |index: u32| Ino::new(Rank(0), 0, index);
         let bucket = u32::try_from(BUCKETS).unwrap();
         // Three that share a bucket, closed in the middle first.

@@ -14,7 +14,8 @@ use super::{Requester, Tree};
 use crate::operation;
 use crate::path::access;
 use crate::path::walk::{again, Names};
-use crate::process::open::{check_kind, writes, O_ACCMODE, O_APPEND, O_DSYNC, O_EXCL, O_TRUNC};
+use crate::process::open::check_kind;
+use crate::process::open_flags::{writes, O_ACCMODE, O_APPEND, O_DSYNC, O_EXCL, O_TRUNC};
 use crate::process::table::{self, Handle};
 use crate::process::Process;
 use crate::types::Stat;
@@ -86,8 +87,11 @@ impl Tree {
     /// the new file would be left behind.
     fn reserve(self) -> Result<(), Errno> {
         let _held = self.process.lock.hold();
-        let handle = self.process.take_handle()?;
-        self.process.handles.put(handle);
+        let handle = self
+            .process
+            .open_files
+            .take_handle(self.process.session()?)?;
+        self.process.open_files.put_back(handle);
         Ok(())
     }
 
