@@ -16,9 +16,17 @@ use crate::operation;
 const BUFFER: usize = 64 << 10;
 
 /// One side of a copy: a descriptor, and the offset at which it reads or writes, if not its own.
-struct Side<'a> {
+struct CopySide<'a> {
+    process: &'static Process,
     fd: Fd,
     at: Option<&'a mut i64>,
+}
+
+/// A side of a copy that is a file of weir's, and the offset at which it begins.
+#[derive(Clone, Copy)]
+struct OpenSide {
+    handle: &'static Handle,
+    begin: u64,
 }
 
 impl Process {
@@ -39,34 +47,37 @@ impl Process {
         if flags != 0 {
             return Some(Err(Errno::INVAL));
         }
-        let from = Side {
-            fd: from,
-            at: from_offset,
-        };
-        let to = Side {
-            fd: to,
-            at: to_offset,
-        };
+        let from = self.copy_side(from, from_offset);
+        let to = self.copy_side(to, to_offset);
         // Two files of weir's are one file system. Otherwise the error is the kernel's from before
         // it could copy across file systems: callers then copy by themselves.
         let (Some(source), Some(target)) = (self.handle(from.fd), self.handle(to.fd)) else {
             return Some(Err(across(&from, &to)));
         };
-        let length = match self.length_of_copy((source, &from), (target, &to), length) {
+        let source = OpenSide {
+            handle: source,
+            begin: from.begin(source),
+        };
+        let target = OpenSide {
+            handle: target,
+            begin: to.begin(target),
+        };
+        let length = match self.length_of_copy(source, target, length) {
             Ok(length) => length,
             Err(error) => return Some(Err(error)),
         };
-        Some(self.copy(from, to, length))
+        Some(copy(from, to, length))
     }
 
     /// The number of bytes that copy_file_range(2) copies, of `length`; fails first where Linux
     /// refuses.
     fn length_of_copy(
         &'static self,
-        (source, from): (&'static Handle, &Side<'_>),
-        (target, to): (&'static Handle, &Side<'_>),
+        from: OpenSide,
+        to: OpenSide,
         length: usize,
     ) -> Result<usize, Errno> {
+        let (source, target) = (from.handle, to.handle);
         if source.has(PATH) || target.has(PATH) {
             return Err(Errno::BADF);
         }
@@ -82,7 +93,7 @@ impl Process {
             Some(_) => Ok(at),
             None => Err(Errno::OVERFLOW),
         };
-        let (from, to) = (first(from.place(source))?, first(to.place(target))?);
+        let (from, to) = (first(from.begin)?, first(to.begin)?);
         let there = self.size(source)?.saturating_sub(from).min(length);
         let overlap = to.saturating_add(there) > from && to < from.saturating_add(there);
         if overlap && source.ino() == target.ino() {
@@ -123,42 +134,19 @@ impl Process {
                 return Some(Err(Errno::INVAL));
             }
         }
-        let from = Side {
-            fd: from,
-            at: offset,
-        };
-        Some(self.copy(from, Side { fd: to, at: None }, length))
+        Some(copy(
+            self.copy_side(from, offset),
+            self.copy_side(to, None),
+            length,
+        ))
     }
 
-    fn copy(
-        &'static self,
-        mut from: Side<'_>,
-        mut to: Side<'_>,
-        length: usize,
-    ) -> Result<usize, Errno> {
-        let mut buffer = vec![0; length.clamp(1, BUFFER)];
-        let mut copied = 0;
-        while copied < length {
-            let want = (length - copied).min(buffer.len());
-            let got = match self.take(&mut from, &mut buffer[..want]) {
-                Ok(0) => break,
-                Ok(n) => n,
-                Err(error) if copied == 0 => return Err(error),
-                Err(_) => break,
-            };
-            let put = match self.give(&mut to, &buffer[..got]) {
-                Ok(n) => n,
-                Err(error) if copied == 0 => return Err(error),
-                Err(_) => 0,
-            };
-            copied += put;
-            if put < got {
-                // Bytes that were read but not written are read again by the next call.
-                self.step_back(&mut from, got - put);
-                break;
-            }
+    fn copy_side<'a>(&'static self, fd: Fd, at: Option<&'a mut i64>) -> CopySide<'a> {
+        CopySide {
+            process: self,
+            fd,
+            at,
         }
-        Ok(copied)
     }
 
     /// Makes sure of both, also where the first one is ours.
@@ -166,67 +154,37 @@ impl Process {
         let (from, to) = (self.sure_handle(from), self.sure_handle(to));
         from.is_none() && to.is_none()
     }
+}
 
-    fn take(&'static self, side: &mut Side<'_>, bytes: &mut [u8]) -> Result<usize, Errno> {
-        let ours = self.handle(side.fd).is_some();
-        let n = match (&side.at, ours) {
-            (Some(at), true) => self.pread(side.fd, bytes, **at).unwrap_or(Err(Errno::BADF)),
-            (None, true) => self.read(side.fd, bytes).unwrap_or(Err(Errno::BADF)),
-            (Some(at), false) => {
-                let at = u64::try_from(**at).map_err(|_| Errno::INVAL)?;
-                rustix::io::pread(kernel::borrow(side.fd)?, bytes, at)
-            }
-            (None, false) => rustix::io::read(kernel::borrow(side.fd)?, bytes),
-        }?;
-        side.advance(n);
-        Ok(n)
-    }
-
-    fn give(&'static self, side: &mut Side<'_>, bytes: &[u8]) -> Result<usize, Errno> {
-        let mut done = 0;
-        while done < bytes.len() {
-            let rest = &bytes[done..];
-            let put = match (&side.at, self.handle(side.fd).is_some()) {
-                (Some(at), true) => self.pwrite(side.fd, rest, **at).unwrap_or(Err(Errno::BADF)),
-                (None, true) => self.write(side.fd, rest).unwrap_or(Err(Errno::BADF)),
-                (Some(_), false) => Err(Errno::INVAL),
-                (None, false) => rustix::io::write(kernel::borrow(side.fd)?, rest),
-            };
-            match put {
-                Ok(0) => break,
-                Ok(n) => {
-                    let short = n < rest.len();
-                    side.advance(n);
-                    done += n;
-                    if short {
-                        // There is no more room, or the file may not grow: the next call reports
-                        // it.
-                        break;
-                    }
-                }
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
-    }
-
-    fn step_back(&'static self, side: &mut Side<'_>, n: usize) {
-        let by = -i64::try_from(n).unwrap_or(0);
-        match &mut side.at {
-            Some(at) => **at += by,
-            None if self.handle(side.fd).is_some() => {
-                let _ = self.lseek(side.fd, by, 1);
-            }
-            None => {
-                let _ = kernel::lseek(side.fd, by, 1);
-            }
+/// Copies bytes from one side to the other.
+fn copy(mut from: CopySide<'_>, mut to: CopySide<'_>, length: usize) -> Result<usize, Errno> {
+    let mut buffer = vec![0; length.clamp(1, BUFFER)];
+    let mut copied = 0;
+    while copied < length {
+        let want = (length - copied).min(buffer.len());
+        let got = match from.read_some(&mut buffer[..want]) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(error) if copied == 0 => return Err(error),
+            Err(_) => break,
+        };
+        let put = match to.write_all(&buffer[..got]) {
+            Ok(n) => n,
+            Err(error) if copied == 0 => return Err(error),
+            Err(_) => 0,
+        };
+        copied += put;
+        if put < got {
+            // Bytes that were read but not written are read again by the next call.
+            from.step_back(got - put);
+            break;
         }
     }
+    Ok(copied)
 }
 
 /// The error of a copy with one side that is not weir's.
-fn across(from: &Side<'_>, to: &Side<'_>) -> Errno {
+fn across(from: &CopySide<'_>, to: &CopySide<'_>) -> Errno {
     use rustix::fs::FileType;
     for side in [from, to] {
         let kind = kernel::borrow(side.fd)
@@ -242,9 +200,79 @@ fn across(from: &Side<'_>, to: &Side<'_>) -> Errno {
     Errno::XDEV
 }
 
-impl Side<'_> {
+impl CopySide<'_> {
+    fn read_some(&mut self, bytes: &mut [u8]) -> Result<usize, Errno> {
+        let ours = self.process.handle(self.fd).is_some();
+        let n = match (&self.at, ours) {
+            (Some(at), true) => self
+                .process
+                .pread(self.fd, bytes, **at)
+                .unwrap_or(Err(Errno::BADF)),
+            (None, true) => self
+                .process
+                .read(self.fd, bytes)
+                .unwrap_or(Err(Errno::BADF)),
+            (Some(at), false) => {
+                let at = u64::try_from(**at).map_err(|_| Errno::INVAL)?;
+                rustix::io::pread(kernel::borrow(self.fd)?, bytes, at)
+            }
+            (None, false) => rustix::io::read(kernel::borrow(self.fd)?, bytes),
+        }?;
+        self.advance(n);
+        Ok(n)
+    }
+
+    /// Writes all bytes; fewer only if an error followed the first ones.
+    fn write_all(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let rest = &bytes[done..];
+            let put = match (&self.at, self.process.handle(self.fd).is_some()) {
+                (Some(at), true) => self
+                    .process
+                    .pwrite(self.fd, rest, **at)
+                    .unwrap_or(Err(Errno::BADF)),
+                (None, true) => self
+                    .process
+                    .write(self.fd, rest)
+                    .unwrap_or(Err(Errno::BADF)),
+                (Some(_), false) => Err(Errno::INVAL),
+                (None, false) => rustix::io::write(kernel::borrow(self.fd)?, rest),
+            };
+            match put {
+                Ok(0) => break,
+                Ok(n) => {
+                    let short = n < rest.len();
+                    self.advance(n);
+                    done += n;
+                    if short {
+                        // There is no more room, or the file may not grow: the next call reports
+                        // it.
+                        break;
+                    }
+                }
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    fn step_back(&mut self, n: usize) {
+        let by = -i64::try_from(n).unwrap_or(0);
+        match &mut self.at {
+            Some(at) => **at += by,
+            None if self.process.handle(self.fd).is_some() => {
+                let _ = self.process.lseek(self.fd, by, 1);
+            }
+            None => {
+                let _ = kernel::lseek(self.fd, by, 1);
+            }
+        }
+    }
+
     /// The offset at which it begins: a negative one is far out.
-    fn place(&self, handle: &Handle) -> u64 {
+    fn begin(&self, handle: &Handle) -> u64 {
         if let Some(at) = &self.at {
             return at.cast_unsigned();
         }

@@ -196,7 +196,7 @@ impl Open {
     /// Returns `written`, after a sync if the description asks for that.
     pub(super) fn synced(self, written: usize) -> Result<usize, Errno> {
         if written > 0 && syncs(self.ofd) {
-            Process::sync_file(self.session, self.file.vnode.ino())?;
+            self.session.sync_file(self.file.vnode.ino())?;
         }
         Ok(written)
     }

@@ -50,7 +50,10 @@ impl Process {
             operation: kind.unsigned_abs(),
             wait,
         };
-        Some(self.until_granted(&op, wait))
+        Some(
+            self.session()
+                .and_then(|session| until_granted(session, &op, wait)),
+        )
     }
 
     /// Refuses the lock of another server's description. That server would have to keep it: taken
@@ -58,31 +61,6 @@ impl Process {
     fn refuse_lock(&'static self) -> Result<(), Errno> {
         self.count_refusal("lock-inherited");
         Err(Errno::NOLCK)
-    }
-
-    /// Asks until the lock is there, or a signal comes (EINTR).
-    fn until_granted<O>(&'static self, op: &O, wait: bool) -> Result<(), Errno>
-    where
-        O: Operation<Reply = ()> + Clone,
-    {
-        let session = self.session()?;
-        loop {
-            let seen = session.event().load(Ordering::Acquire);
-            match session.call(op.clone()) {
-                Err(Errno::AGAIN) if wait => {}
-                done => return done,
-            }
-            // The nap may end early or find the word changed already; then the server is asked
-            // again. Only a signal ends the waiting, even if its handler was installed with
-            // SA_RESTART: the nap has a limit, to notice a dead server, and the kernel does not
-            // restart such naps.
-            if sleep_on(session.event(), seen) == Err(Errno::INTR) {
-                return Err(Errno::INTR);
-            }
-            if session.server_gone() {
-                return Err(Errno::SHUTDOWN);
-            }
-        }
     }
 
     /// fcntl(2), F_GETLK, F_SETLK, F_SETLKW and their F_OFD_ kin.
@@ -157,7 +135,7 @@ impl Process {
             end,
             wait,
         };
-        self.until_granted(&op, wait)
+        until_granted(self.session()?, &op, wait)
     }
 
     /// The bytes of a `struct flock`: first, and behind the last.
@@ -198,6 +176,30 @@ impl File {
         }
         if let Some(session) = session {
             let _ = end_process_locks(session, self.vnode.ino());
+        }
+    }
+}
+
+/// Asks until the lock is there, or a signal comes (EINTR).
+fn until_granted<O>(session: &Session, op: &O, wait: bool) -> Result<(), Errno>
+where
+    O: Operation<Reply = ()> + Clone,
+{
+    loop {
+        let seen = session.event().load(Ordering::Acquire);
+        match session.call(op.clone()) {
+            Err(Errno::AGAIN) if wait => {}
+            done => return done,
+        }
+        // The nap may end early or find the word changed already; then the server is asked
+        // again. Only a signal ends the waiting, even if its handler was installed with
+        // SA_RESTART: the nap has a limit, to notice a dead server, and the kernel does not
+        // restart such naps.
+        if sleep_on(session.event(), seen) == Err(Errno::INTR) {
+            return Err(Errno::INTR);
+        }
+        if session.server_gone() {
+            return Err(Errno::SHUTDOWN);
         }
     }
 }

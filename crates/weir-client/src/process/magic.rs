@@ -53,7 +53,7 @@ impl Process {
             if !path.starts_with(b"/proc/") && !path.starts_with(b"/dev/") {
                 return None;
             }
-            let (link, rest) = self.link_in(path)?;
+            let (link, rest) = link_in(path, || self.owner_pid())?;
             return Some((self.target_of(link)?, Cow::Borrowed(rest)));
         }
         if !may_be_of_proc(path) || !self.is_active() {
@@ -66,8 +66,14 @@ impl Process {
             fd => path_of(fd).ok()?.into_bytes(),
         };
         let full = [&directory, &b"/"[..], path].concat();
-        let (link, rest) = self.link_in(&full)?;
+        let (link, rest) = link_in(&full, || self.owner_pid())?;
         Some((self.target_of(link)?, Cow::Owned(rest.to_vec())))
+    }
+
+    /// The number of the process that the state is of.
+    fn owner_pid(&'static self) -> u32 {
+        self.init();
+        self.forks.owner_pid()
     }
 
     fn target_of(&'static self, link: Link) -> Option<Ino> {
@@ -107,63 +113,57 @@ impl Process {
             Ino::NONE
         })
     }
+}
 
-    /// The first of these links in an absolute path, and the rest behind it.
-    fn link_in<'p>(&'static self, path: &'p [u8]) -> Option<(Link, &'p [u8])> {
-        let mut steps: [&[u8]; DEEPEST] = [b""; DEEPEST];
-        let (mut depth, mut rest) = (0, path);
-        while let Some((component, behind)) = split(rest) {
-            match component {
-                b"." => {}
-                b".." => depth = usize::saturating_sub(depth, 1),
-                name => {
-                    *steps.get_mut(depth)? = name;
-                    depth += 1;
-                }
-            }
-            rest = behind;
-            if let Some(link) = self.link_at(&steps[..depth]) {
-                return Some((link, rest));
+/// The first of these links in an absolute path, and the rest behind it.
+fn link_in(path: &[u8], own_pid: impl Fn() -> u32) -> Option<(Link, &[u8])> {
+    let mut steps: [&[u8]; DEEPEST] = [b""; DEEPEST];
+    let (mut depth, mut rest) = (0, path);
+    while let Some((component, behind)) = split(rest) {
+        match component {
+            b"." => {}
+            b".." => depth = usize::saturating_sub(depth, 1),
+            name => {
+                *steps.get_mut(depth)? = name;
+                depth += 1;
             }
         }
-        None
-    }
-
-    fn link_at(&'static self, steps: &[&[u8]]) -> Option<Link> {
-        let below = match steps {
-            [b"dev", b"stdin"] => return Some(Link::Descriptor(0)),
-            [b"dev", b"stdout"] => return Some(Link::Descriptor(1)),
-            [b"dev", b"stderr"] => return Some(Link::Descriptor(2)),
-            [b"dev", below @ ..] => below,
-            [b"proc", who, b"task", _, below @ ..] | [b"proc", who, below @ ..]
-                if self.is_own(who) =>
-            {
-                below
-            }
-            [b"proc", pid, b"cwd"] => return as_number(pid).map(Link::OthersCwd),
-            [b"proc", pid, b"fd", fd] => {
-                return Some(Link::Others(as_number(pid)?, as_number(fd)?))
-            }
-            _ => return None,
-        };
-        match below {
-            [b"cwd"] if steps[0] == b"proc" => Some(Link::Cwd),
-            [b"exe"] if steps[0] == b"proc" => Some(Link::Program),
-            [b"fd", number] => as_number(number).map(Link::Descriptor),
-            _ => None,
+        rest = behind;
+        if let Some(link) = link_at(&steps[..depth], &own_pid) {
+            return Some((link, rest));
         }
     }
+    None
+}
 
-    fn own_number(&'static self) -> u32 {
-        self.init();
-        self.forks.owner_pid()
-    }
-
-    fn is_own(&'static self, who: &[u8]) -> bool {
-        match who {
-            b"self" | b"thread-self" => true,
-            _ => as_number(who).is_some_and(|pid| pid.cast_unsigned() == self.own_number()),
+fn link_at(steps: &[&[u8]], own_pid: impl Fn() -> u32) -> Option<Link> {
+    let below = match steps {
+        [b"dev", b"stdin"] => return Some(Link::Descriptor(0)),
+        [b"dev", b"stdout"] => return Some(Link::Descriptor(1)),
+        [b"dev", b"stderr"] => return Some(Link::Descriptor(2)),
+        [b"dev", below @ ..] => below,
+        [b"proc", who, b"task", _, below @ ..] | [b"proc", who, below @ ..]
+            if is_own(who, &own_pid) =>
+        {
+            below
         }
+        [b"proc", pid, b"cwd"] => return as_number(pid).map(Link::OthersCwd),
+        [b"proc", pid, b"fd", fd] => return Some(Link::Others(as_number(pid)?, as_number(fd)?)),
+        _ => return None,
+    };
+    match below {
+        [b"cwd"] if steps[0] == b"proc" => Some(Link::Cwd),
+        [b"exe"] if steps[0] == b"proc" => Some(Link::Program),
+        [b"fd", number] => as_number(number).map(Link::Descriptor),
+        _ => None,
+    }
+}
+
+/// True if a directory of /proc is that of this process.
+fn is_own(name: &[u8], own_pid: impl Fn() -> u32) -> bool {
+    match name {
+        b"self" | b"thread-self" => true,
+        _ => as_number(name).is_some_and(|pid| pid.cast_unsigned() == own_pid()),
     }
 }
 
@@ -198,10 +198,9 @@ fn may_be_of_proc(path: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::process;
 
     fn parsed(path: &str) -> Option<(Link, &str)> {
-        let (link, rest) = process().link_in(path.as_bytes())?;
+        let (link, rest) = link_in(path.as_bytes(), std::process::id)?;
         Some((link, core::str::from_utf8(rest).expect("as it was given")))
     }
 

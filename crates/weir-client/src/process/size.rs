@@ -3,9 +3,8 @@
 use rustix::fd::BorrowedFd;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-use weir_core::proto::{Allocate, Sync, Truncate};
+use weir_core::proto::{Allocate, Truncate};
 use weir_core::types::Ino;
-use weir_store::slab::SlabId;
 
 use super::place::Found;
 use super::table::{Handle, PATH, READ, WRITE};
@@ -15,7 +14,6 @@ use crate::kernel::{self, Fd, AT_FDCWD};
 use crate::limits;
 use crate::operation;
 use crate::path::access;
-use crate::session::Session;
 
 const FALLOC_KEEP_SIZE: i32 = 1;
 const FALLOC_PUNCH_HOLE: i32 = 2;
@@ -102,22 +100,7 @@ impl Process {
             return Ok(());
         }
         handle.intact()?;
-        Self::sync_file(self.session()?, handle.ino())
-    }
-
-    /// As [`Process::fsync`], of a file; other servers see its bytes afterwards.
-    pub(super) fn sync_file(session: &Session, ino: Ino) -> Result<(), Errno> {
-        if let Some(written_back) = session.write_back(ino) {
-            return written_back;
-        }
-        if session.is_all_in_memory() && !session.server_gone() {
-            return Ok(());
-        }
-        for slab in session.call(Sync { ino })? {
-            let slab = SlabId::from_raw(slab).ok_or(Errno::IO)?;
-            session.slabs().sync(slab)?;
-        }
-        Ok(())
+        self.session()?.sync_file(handle.ino())
     }
 
     /// sync_file_range(2).

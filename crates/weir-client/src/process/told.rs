@@ -104,7 +104,7 @@ impl Process {
             {
                 return Err(Errno::ACCESS);
             }
-            Self::sync_file(self.session()?, ino)
+            self.session()?.sync_file(ino)
         })
     }
 

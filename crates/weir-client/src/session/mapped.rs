@@ -1,4 +1,4 @@
-//! Mapped files: calls that go through the kernel mount beneath the interposer.
+//! Mapped files: calls that go through the kernel mount beneath the interposer, and the sync of files.
 //!
 //! If programs have mapped a file, the kernel keeps pages of it. Reads and writes of the file then
 //! go through the mount too, so that they and the pages are the same: the kernel writes a page back
@@ -11,7 +11,9 @@ use rustix::fd::BorrowedFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use weir_core::proto::beneath::{PRIVATE, SHARED};
+use weir_core::proto::Sync;
 use weir_core::types::Ino;
+use weir_store::slab::SlabId;
 
 use super::Session;
 use crate::beneath::{mount_of, open_inode, write_all, Transfer};
@@ -63,6 +65,21 @@ impl Session {
     /// Lets the kernel write back the pages of a file and sync it: `None` if it keeps none.
     pub(crate) fn write_back(&self, ino: Ino) -> Option<Result<(), Errno>> {
         self.if_mapped(ino, |file| rustix::fs::fsync(file))
+    }
+
+    /// Makes a file as durable as its tiers; other servers see its bytes afterwards.
+    pub(crate) fn sync_file(&self, ino: Ino) -> Result<(), Errno> {
+        if let Some(written_back) = self.write_back(ino) {
+            return written_back;
+        }
+        if self.is_all_in_memory() && !self.server_gone() {
+            return Ok(());
+        }
+        for slab in self.call(Sync { ino })? {
+            let slab = SlabId::from_raw(slab).ok_or(Errno::IO)?;
+            self.slabs().sync(slab)?;
+        }
+        Ok(())
     }
 
     /// See [`crate::data::Host::move_mapped`].

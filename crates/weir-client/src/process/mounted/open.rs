@@ -140,7 +140,7 @@ impl Tree {
             vnode.write_at(open.session, offset, bytes)?
         };
         if written > 0 && flags & O_DSYNC != 0 {
-            Process::sync_file(open.session, vnode.ino())?;
+            open.session.sync_file(vnode.ino())?;
         }
         Ok(written)
     }
@@ -198,7 +198,7 @@ impl Tree {
     /// fsync(2).
     pub fn sync(self, open: OpenFile) -> Result<(), Errno> {
         let _call = operation::begin();
-        Process::sync_file(self.process.session()?, open.ino())
+        self.process.session()?.sync_file(open.ino())
     }
 
     /// The part of close(2) that shows other nodes the written bytes. The description lives on
