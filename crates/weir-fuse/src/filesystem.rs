@@ -295,9 +295,13 @@ impl Filesystem for TreeFs {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let from = (ino(parent), name.as_bytes());
-        let to = (ino(new_parent), new_name.as_bytes());
-        let done = on_behalf(request, |who| self.tree.rename(who, from, to, flags.bits()));
+        let (parent, name) = (ino(parent), name.as_bytes());
+        let (new_parent, new_name) = (ino(new_parent), new_name.as_bytes());
+        let flags = flags.bits();
+        let done = on_behalf(request, |who| {
+            self.tree
+                .rename(who, parent, name, new_parent, new_name, flags)
+        });
         empty(reply, done);
     }
 
@@ -338,8 +342,10 @@ impl Filesystem for TreeFs {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let place = (ino(parent), name.as_bytes());
-        let created = on_behalf(request, |who| self.tree.create(who, place, flags, mode));
+        let (parent, name) = (ino(parent), name.as_bytes());
+        let created = on_behalf(request, |who| {
+            self.tree.create(who, parent, name, flags, mode)
+        });
         answer!(reply, created, (file, stat) => {
             let handle = self.opened(file, flags);
             reply.created(&NEVER, &attributes(&stat), GENERATION, handle, direct());
@@ -547,7 +553,7 @@ impl Filesystem for TreeFs {
         let set = xattr_name(name).and_then(|name| {
             let flags = flags.cast_unsigned();
             on_behalf(request, |who| {
-                self.tree.set_xattr(who, ino(number), (name, value), flags)
+                self.tree.set_xattr(who, ino(number), name, value, flags)
             })
         });
         empty(reply, set);
@@ -687,7 +693,7 @@ impl Filesystem for TreeFs {
         let copied = self.file(from).and_then(|from| {
             let to = self.file(to)?;
             let length = length.min(MAX_COPY);
-            self.tree.copy((from, from_offset), (to, to_offset), length)
+            self.tree.copy(from, from_offset, to, to_offset, length)
         });
         answer!(reply, copied, copied => reply.written(u32::try_from(copied).unwrap_or(0)));
     }

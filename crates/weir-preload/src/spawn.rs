@@ -401,7 +401,7 @@ unsafe fn spawn(
         let child = checked(fork());
         if let Ok(0) = child {
             calls::close(read);
-            let errno = begin(program, actions, attributes, (envp, &blocked, write));
+            let errno = begin(program, actions, attributes, envp, &blocked, write);
             let said = errno.raw_os_error().to_ne_bytes();
             calls::write(write, said.as_ptr().cast(), said.len());
             ending::_exit(127);
@@ -463,7 +463,9 @@ unsafe fn begin(
     program: &Program,
     actions: &[Action],
     attributes: &Attributes,
-    (envp, blocked, pipe): (Strings, &Blocked, c_int),
+    envp: Strings,
+    blocked: &Blocked,
+    pipe: c_int,
 ) -> Errno {
     // SAFETY: as the caller of posix_spawn vouches.
     unsafe {

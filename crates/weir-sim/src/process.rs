@@ -255,7 +255,7 @@ impl<'f> Process<'f> {
         let flags = if access.writes { O_RDWR } else { O_RDONLY };
         let shown = self.description(ofd).and_then(|shown| {
             self.view()
-                .show_open(shown, (local, by_name), flags, access.writes)
+                .show_open(shown, local, by_name, flags, access.writes)
         });
         if let Err(error) = shown {
             self.free_ofds.borrow_mut().push(ofd);

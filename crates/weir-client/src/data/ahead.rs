@@ -17,6 +17,7 @@
 //!
 //! Left out: strided readers, whose lists are one transfer anyway.
 
+use core::ops::Range;
 use std::collections::VecDeque;
 
 use weir_core::proto::peer::LogRange;
@@ -163,15 +164,16 @@ pub struct Reading {
 }
 
 impl Ahead {
-    /// Begins a read of `[from, to)` of a file of `size` bytes, looked up at `generation`: takes
+    /// Begins a read of the bytes `read` of a file of `size` bytes, looked up at `generation`: takes
     /// out the bytes that were fetched ahead for it. `None`: it continues no sequence.
     pub fn begin<H: Host>(
         &mut self,
         host: &H,
-        (from, to): (u64, u64),
+        read: Range<u64>,
         size: u64,
         generation: u64,
     ) -> Option<Reading> {
+        let (from, to) = (read.start, read.end);
         let goes_on = |s: &Sequence| s.next == from && from > 0;
         let number = self.sequences.iter().position(goes_on)?;
         let sequence = &mut self.sequences[number];
@@ -229,8 +231,9 @@ impl Ahead {
         });
     }
 
-    /// A read of `[from, to)` is over.
-    pub fn end<H: Host>(&mut self, host: &H, (from, to): (u64, u64)) {
+    /// A read of the bytes `read` is over.
+    pub fn end<H: Host>(&mut self, host: &H, read: Range<u64>) {
+        let (from, to) = (read.start, read.end);
         self.clock += 1;
         let goes_on = |s: &Sequence| s.next == from && from > 0;
         let number = self.sequences.iter().position(goes_on);

@@ -11,6 +11,7 @@
 //!   its room: further reads get room as read-ahead does, or none.
 //! - Each landing is given back, whatever the result of the call.
 
+use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 
 use rustix::io::Errno;
@@ -188,7 +189,8 @@ impl<'a, H: Host> Coming<'a, H> {
         read.done = show_some(
             self.host,
             read.landing,
-            (from, end, wait),
+            from..end,
+            wait,
             &read.batch.places,
             targets,
         )?;
@@ -221,21 +223,22 @@ pub fn show<H: Host>(
     };
     let mut done = first.from;
     while done < last.end() {
-        done = show_some(host, landing, (done, last.end(), true), places, targets)?;
+        done = show_some(host, landing, done..last.end(), true, places, targets)?;
     }
     Ok(())
 }
 
-/// Copies the bytes from `done` to `end` that have arrived, and with `wait` at least some; returns
-/// the end of the bytes copied.
+/// Copies the bytes of `part` that have arrived, and with `wait` at least some; returns the end of
+/// the bytes copied.
 fn show_some<H: Host>(
     host: &H,
     landing: Landing,
-    (done, end, wait): (usize, usize, bool),
+    part: Range<usize>,
+    wait: bool,
     places: &[Place],
     targets: &mut [Target<'_>],
 ) -> Result<usize, Errno> {
-    host.arrive(landing, done..end, wait, &mut |from, window| {
+    host.arrive(landing, part, wait, &mut |from, window| {
         let first = places.partition_point(|place| place.end() <= from);
         for place in &places[first..] {
             let begin = place.from.max(from);

@@ -183,10 +183,10 @@ impl Vnode {
                 // All that is wanted is looked up at once, as far as one answer of the server
                 // reaches, so that a read does not see half of a write.
                 let needed = if at == offset { end } else { at + 1 };
-                let generation = self.find(host, now, &mut found, (needed, end))?;
+                let generation = self.find(host, now, &mut found, needed, end)?;
                 if far.is_full() || looked.is_some_and(|looked| looked != generation) {
                     if let Some(looked) = looked.take() {
-                        self.bring(host, now, (&mut far, looked), targets)?;
+                        self.bring(host, now, &mut far, looked, targets)?;
                         if self.is_past(host, looked) {
                             return Ok(false);
                         }
@@ -241,7 +241,7 @@ impl Vnode {
         let Some(looked) = looked else {
             return Ok(true);
         };
-        self.bring(host, now, (&mut far, looked), targets)?;
+        self.bring(host, now, &mut far, looked, targets)?;
         Ok(!self.is_past(host, looked))
     }
 
@@ -251,7 +251,8 @@ impl Vnode {
         &self,
         host: &H,
         now: &Moment,
-        (far, generation): (&mut Far, u64),
+        far: &mut Far,
+        generation: u64,
         targets: &mut [Target<'_>],
     ) -> Result<(), Errno> {
         let range = match &targets[..] {
@@ -261,7 +262,7 @@ impl Vnode {
         self.reads_far.store(true, Ordering::Relaxed);
         let mut reading = self.ahead.lock().and_then(|mut ahead| {
             self.change(&mut *ahead, |ahead| {
-                ahead.begin(host, (range.start, range.end), now.size, generation)
+                ahead.begin(host, range.clone(), now.size, generation)
             })
         });
         let plan = reading.as_ref().and_then(|reading| reading.plan);
@@ -317,7 +318,7 @@ impl Vnode {
     fn followed<H: Host>(&self, host: &H, targets: &[Target<'_>]) {
         if let ([one], Some(mut ahead)) = (targets, self.ahead.lock()) {
             if !one.bytes.is_empty() {
-                let read = (one.offset, one.offset + one.bytes.len() as u64);
+                let read = one.offset..one.offset + one.bytes.len() as u64;
                 self.change(&mut *ahead, |ahead| ahead.end(host, read));
             }
         }
@@ -336,11 +337,12 @@ impl Vnode {
         host: &H,
         now: &mut Moment,
         found: &mut FoundPieces,
-        (needed, end): (u64, u64),
+        needed: u64,
+        end: u64,
     ) -> Result<u64, Errno> {
         let mut map = self.map.lock().ok_or(Errno::AGAIN)?;
         self.change(&mut *map, |map| {
-            let part = self.know(host, now, map, found.from, (needed, end))?;
+            let part = self.know(host, now, map, found.from, needed, end)?;
             let known = end.min(part.known_to()).min(found.from + STEP);
             found.limit = known;
             part.index
@@ -357,7 +359,8 @@ impl Vnode {
         now: &mut Moment,
         map: &'m mut Map,
         from: u64,
-        (needed, end): (u64, u64),
+        needed: u64,
+        end: u64,
     ) -> Result<&'m Part, Errno> {
         if !map.is_of(now) || !map.knows(from, needed) {
             let twice = match map.is_of(now) {

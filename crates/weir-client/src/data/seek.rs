@@ -18,7 +18,7 @@ impl Vnode {
         while at < now.size {
             let mut map = self.map.lock().ok_or(Errno::AGAIN)?;
             let look = self.change(&mut *map, |map| {
-                let part = self.know(host, &mut now, map, at, (at + 1, at + 1))?;
+                let part = self.know(host, &mut now, map, at, at + 1, at + 1)?;
                 let found = match hole {
                     true => Some(part.next_hole(at)),
                     false => part.next_data(at),

@@ -119,7 +119,7 @@ impl Process {
                     slash,
                 } => {
                     *gone = Some(ino);
-                    self.remove(parent, &name, (ino, kind), slash, dir)
+                    self.remove(parent, &name, ino, kind, slash, dir)
                 }
             })
         })
@@ -129,7 +129,8 @@ impl Process {
         &'static self,
         parent: Ino,
         name: &Name,
-        (ino, kind): (Ino, FileType),
+        ino: Ino,
+        kind: FileType,
         slash: bool,
         dir: bool,
     ) -> Result<(), Errno> {
@@ -195,13 +196,15 @@ impl Process {
         flags: u32,
     ) -> Outcome<()> {
         let _call = operation::begin();
-        ours_again(|gone| self.rename_once((old_dirfd, old), (new_dirfd, new), flags, gone))
+        ours_again(|gone| self.rename_once(old_dirfd, old, new_dirfd, new, flags, gone))
     }
 
     fn rename_once(
         &'static self,
-        (old_dirfd, old): (Fd, &[u8]),
-        (new_dirfd, new): (Fd, &[u8]),
+        old_dirfd: Fd,
+        old: &[u8],
+        new_dirfd: Fd,
+        new: &[u8],
         flags: u32,
         gone: &mut Option<(Ino, Option<Ino>)>,
     ) -> Outcome<()> {

@@ -98,7 +98,7 @@ impl Process {
     fn open_or_create(&'static self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
         let spare = Spare::default();
         for tries in 0..TRIES {
-            let target = match ours!(self.create_target(dirfd, path, (flags, mode), &spare)) {
+            let target = match ours!(self.create_target(dirfd, path, flags, mode, &spare)) {
                 Way::Outside(path) => return Some(outside::open(&path, flags, mode)),
                 Way::Ours(target) => target,
             };
@@ -127,7 +127,8 @@ impl Process {
         &'static self,
         dirfd: Fd,
         path: &[u8],
-        (flags, mode): (i32, u32),
+        flags: i32,
+        mode: u32,
         spare: &Spare,
     ) -> Outcome<Way> {
         let exclusive = flags & O_EXCL != 0;
@@ -139,7 +140,7 @@ impl Process {
         if let Some(ino) = self.magic(dirfd, path).filter(|_| follow) {
             return Some(of_magic(ino));
         }
-        if let Some(target) = ours!(self.create_at_once(dirfd, path, (flags, mode), spare)) {
+        if let Some(target) = ours!(self.create_at_once(dirfd, path, flags, mode, spare)) {
             return Some(Ok(Way::Ours(target)));
         }
         for _ in 0..TRIES {
@@ -176,7 +177,8 @@ impl Process {
         &'static self,
         dirfd: Fd,
         path: &[u8],
-        (flags, mode): (i32, u32),
+        flags: i32,
+        mode: u32,
         spare: &Spare,
     ) -> Outcome<Option<Target>> {
         // A file that is only truncated is not held like one that is written.
@@ -344,12 +346,7 @@ impl Process {
         let kept = flags & !(O_CREAT | O_EXCL | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
         let ofd = handle.ofd.get().ok_or(Errno::NFILE)?;
         let shown = self.view().and_then(|view| {
-            view.show_open(
-                ofd,
-                (attr.ino, by_name),
-                kept.cast_unsigned(),
-                writes(flags),
-            )
+            view.show_open(ofd, attr.ino, by_name, kept.cast_unsigned(), writes(flags))
         });
         match shown {
             Ok(()) => {

@@ -93,6 +93,22 @@ pub struct Session {
     dead: AtomicBool,
 }
 
+/// The descriptors of a session.
+#[derive(Clone, Copy)]
+struct SessionDescriptors {
+    socket: Internal,
+    placeholder: Internal,
+    bell: Option<Internal>,
+}
+
+impl SessionDescriptors {
+    fn close(self) {
+        self.socket.close();
+        self.placeholder.close();
+        self.bell.into_iter().for_each(Internal::close);
+    }
+}
+
 impl Session {
     /// Connects to the instance with this run directory and maps its memory.
     pub fn connect(run_dir: &[u8], kind: ClientKind) -> Result<Session, Errno> {
@@ -135,11 +151,13 @@ impl Session {
         } else {
             None
         };
-        let own = (socket, placeholder, bell);
-        Session::over(node, welcome, own, (region, run_dir), fences).map_err(|_| {
-            socket.close();
-            placeholder.close();
-            bell.into_iter().for_each(Internal::close);
+        let descriptors = SessionDescriptors {
+            socket,
+            placeholder,
+            bell,
+        };
+        Session::over(node, welcome, descriptors, region, run_dir, fences).map_err(|_| {
+            descriptors.close();
             Errno::PROTO
         })
     }
@@ -147,10 +165,16 @@ impl Session {
     fn over(
         node: &'static Node,
         welcome: Welcome,
-        (socket, placeholder, bell): (Internal, Internal, Option<Internal>),
-        (region, run_dir): (Region, &[u8]),
+        descriptors: SessionDescriptors,
+        region: Region,
+        run_dir: &[u8],
         fences: bool,
     ) -> Result<Session, MapError> {
+        let SessionDescriptors {
+            socket,
+            placeholder,
+            bell,
+        } = descriptors;
         let layout = client_layout();
         let header: &ClientHeader = region.record(0)?;
         let ours = header.magic.load(Ordering::Acquire) == MAGIC

@@ -167,7 +167,8 @@ impl<C: NodeClient> View<C> {
     pub fn show_open(
         &self,
         ofd: &Ofd,
-        (ino, by_name): (Ino, bool),
+        ino: Ino,
+        by_name: bool,
         flags: u32,
         writes: bool,
     ) -> Result<(), Errno> {

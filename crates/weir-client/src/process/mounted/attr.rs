@@ -156,7 +156,8 @@ impl Tree {
         self,
         who: &Requester<'_>,
         ino: Ino,
-        (name, value): (&[u8], &[u8]),
+        name: &[u8],
+        value: &[u8],
         flags: u32,
     ) -> Result<(), Errno> {
         let _call = operation::begin();

@@ -150,8 +150,10 @@ impl Tree {
     pub fn rename(
         self,
         who: &Requester<'_>,
-        (parent, name): (Ino, &[u8]),
-        (new_parent, new_name): (Ino, &[u8]),
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
         flags: u32,
     ) -> Result<(), Errno> {
         let _call = operation::begin();

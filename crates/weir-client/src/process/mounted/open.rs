@@ -52,7 +52,8 @@ impl Tree {
     pub fn create(
         self,
         who: &Requester<'_>,
-        (parent, name): (Ino, &[u8]),
+        parent: Ino,
+        name: &[u8],
         flags: i32,
         mode: u32,
     ) -> Result<(OpenFile, Stat), Errno> {
@@ -148,8 +149,10 @@ impl Tree {
     /// Copies bytes between two open files; fewer than asked for at the end of the first.
     pub fn copy(
         self,
-        (from, from_offset): (OpenFile, u64),
-        (to, to_offset): (OpenFile, u64),
+        from: OpenFile,
+        from_offset: u64,
+        to: OpenFile,
+        to_offset: u64,
         length: u64,
     ) -> Result<u64, Errno> {
         const PIECE: usize = 1 << 20;
