@@ -6,44 +6,10 @@
 //! of a list are done in order; consecutive reads of one file are done as one.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicI32, AtomicIsize, Ordering};
+use core::sync::atomic::Ordering;
 
+use crate::aio_block::{ControlBlock, Event};
 use crate::{aio_reads, calls, is_ours, raw};
-
-/// `struct aiocb` of 64-bit glibc, with the names of its private fields.
-#[repr(C)]
-#[derive(Debug)]
-pub struct ControlBlock {
-    pub(crate) fd: c_int,
-    pub(crate) opcode: c_int,
-    priority: c_int,
-    pub(crate) buffer: *mut c_void,
-    pub(crate) length: usize,
-    event: Event,
-    next: *mut c_void,
-    absolute_priority: c_int,
-    policy: c_int,
-    pub(crate) error: AtomicI32,
-    pub(crate) result: AtomicIsize,
-    pub(crate) offset: i64,
-    reserved: [u8; 32],
-}
-
-/// `struct sigevent`.
-#[repr(C)]
-#[derive(Debug)]
-pub struct Event {
-    value: usize,
-    signal: c_int,
-    how: c_int,
-    function: Option<unsafe extern "C-unwind" fn(usize)>,
-    attributes: *const libc::pthread_attr_t,
-    pad: [u8; 32],
-}
-
-const _: () = assert!(size_of::<Event>() == 64);
-const _: () = assert!(core::mem::offset_of!(ControlBlock, error) == 112);
-const _: () = assert!(core::mem::offset_of!(ControlBlock, offset) == 128);
 
 /// The operation that a control block asks for.
 #[derive(Clone, Copy)]

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 
 use weir_client::data::Target;
 
-use crate::aio::ControlBlock;
+use crate::aio_block::ControlBlock;
 use crate::calls::room;
 use crate::process;
 

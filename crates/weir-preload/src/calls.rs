@@ -7,8 +7,7 @@ use libc::{iovec, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 use weir_client::types::{LockRange, Outcome};
 
-use crate::made::Descriptor;
-use crate::next::{interpose, six};
+use crate::next::{interpose, six, Descriptor};
 use crate::{process, raw};
 
 pub use crate::names::{open, openat};

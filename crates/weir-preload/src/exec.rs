@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use weir_client::kernel::path_of;
 use weir_client::process::process;
 
-use crate::launch::{environ, keeps_us_out, with_environment, Strings};
+use crate::environment::{environ, keeps_us_out, with_environment, Strings};
 use crate::{bytes_of, calls, elf, is_our_c_path, is_ours, names, needed, raw};
 
 mod next {
@@ -315,7 +315,7 @@ unsafe fn run_script(
 /// A program's arguments, without its name.
 unsafe fn arguments(argv: Strings) -> impl Iterator<Item = *const c_char> {
     // SAFETY: as the caller vouches.
-    unsafe { crate::launch::entries(argv).skip(1) }
+    unsafe { crate::environment::entries(argv).skip(1) }
 }
 
 /// Runs a program, looked up in `$PATH` unless its name has a slash. `as_script`: a file that is no

@@ -9,7 +9,8 @@
 //! | [`next`], [`raw`] | the next function behind a wrapper; system calls |
 //! | [`calls`], [`names`], [`status`] | descriptors; names; structures of stat and its like |
 //! | [`stdio`], [`dir`], [`aio`] | work inside libc: streams of files, of directories, aio |
-//! | [`launch`], [`exec`], [`spawn`], [`load`] | fork and the environment; exec; posix_spawn; dlopen |
+//! | [`launch`], [`exec`], [`spawn`], [`load`] | fork, system, popen; exec; posix_spawn; dlopen |
+//! | [`forks`], `environment`, `needed` | our locks around a fork; variables and libraries of a new program |
 //! | [`detach`], [`ending`] | daemons, terminals; exit |
 //! | [`made`], [`syscall`] | descriptors that the kernel makes; system calls by number |
 //! | [`memory`], [`sockets`], [`rings`] | mappings; descriptors sent over sockets; io_uring |
@@ -31,13 +32,16 @@
 )]
 
 pub mod aio;
+pub mod aio_block;
 mod aio_reads;
 pub mod calls;
 pub mod detach;
 pub mod dir;
 mod elf;
 pub mod ending;
+mod environment;
 pub mod exec;
+pub mod forks;
 pub mod fts;
 pub mod glob;
 pub mod launch;
@@ -271,13 +275,13 @@ extern "C" fn construct() {
         bugs::planted::plant();
     }
     process::process().init();
-    launch::forget_heritage();
+    environment::forget_heritage();
     if process::process().is_active() {
         stdio::patch();
-        launch::remember_origin();
+        environment::remember_origin();
         exec::rename_program();
         needed::take_over();
-        launch::watch_forks();
+        forks::watch_forks();
         ending::watch_exit();
     }
 }

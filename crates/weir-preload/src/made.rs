@@ -10,10 +10,7 @@ use libc::{mode_t, sockaddr, socklen_t};
 use rustix::io::Errno;
 
 use crate::made;
-use crate::next::interpose;
-
-/// The result of an interposed function that makes a descriptor.
-pub type Descriptor = c_int;
+use crate::next::{interpose, Descriptor};
 
 type Kernels = Option<Result<c_int, Errno>>;
 

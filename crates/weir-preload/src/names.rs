@@ -8,8 +8,7 @@ use weir_client::process::process;
 use weir_client::types::{Outcome, Time};
 
 use crate::bytes_of;
-use crate::made::Descriptor;
-use crate::next::{interpose, six};
+use crate::next::{interpose, six, Descriptor};
 use crate::raw;
 
 /// A caller's buffer.

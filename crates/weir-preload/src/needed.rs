@@ -11,7 +11,7 @@ use std::ffi::CString;
 use weir_client::process::process;
 
 use crate::elf::Needs;
-use crate::launch::{entries, value_in, Strings};
+use crate::environment::{entries, value_in, Strings};
 use crate::{bytes_of, calls, load};
 
 const PRELOAD: &CStr = c"LD_PRELOAD";

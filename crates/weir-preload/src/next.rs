@@ -11,7 +11,7 @@
 //! holds a resource on its stack then. A panic of ours does not get that far: it is caught around the
 //! client's code (`weir_client::bugs`).
 
-use core::ffi::{c_void, CStr};
+use core::ffi::{c_int, c_void, CStr};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// The next library's function of a name; null until it was looked up.
@@ -57,11 +57,14 @@ impl Next {
     }
 }
 
+/// The result of an interposed function that makes a descriptor.
+pub type Descriptor = c_int;
+
 /// Declares wrappers of functions that are system calls.
 ///
 /// `[names] (arguments) -> result: system call, [its arguments] => |process| ours;`
 /// where `ours` is an `Option<Result<_, Errno>>`: `None` passes the call on. If the result is a
-/// [`Descriptor`](crate::made::Descriptor), the kernel has just made it.
+/// [`Descriptor`], the kernel has just made it.
 macro_rules! interpose {
     ($(
         [$($name:ident)+] $parameters:tt -> $r:ident: $number:expr, $arguments:tt

@@ -13,7 +13,6 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use weir_client::process::process;
 
-use crate::made::Descriptor;
 use crate::{calls, next, raw};
 
 type Ring = *mut c_void;
@@ -227,7 +226,7 @@ unsafe fn done_at_once(asked: &Request) -> Result<u64, Errno> {
 /// # Safety
 ///
 /// The arguments must be valid for the system call.
-pub unsafe fn setup(entries: c_uint, parameters: *mut c_void) -> Descriptor {
+pub unsafe fn setup(entries: c_uint, parameters: *mut c_void) -> next::Descriptor {
     if let Some(refused) = process().io_uring() {
         return crate::finish(refused);
     }

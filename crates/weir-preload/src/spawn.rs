@@ -13,7 +13,8 @@ use weir_client::kernel::block_signals;
 use weir_client::process::process;
 use weir_client::siglock::SigLock;
 
-use crate::launch::{around_fork, fork, keeps_us_out, with_environment, with_variables, Strings};
+use crate::environment::{keeps_us_out, with_environment, with_variables, Strings};
+use crate::launch::{around_fork, fork};
 use crate::{bytes_of, calls, ending, exec, is_our_c_path, made, names, needed, raw};
 
 mod next {
