@@ -2,7 +2,7 @@
 #![no_main]
 
 use rustix::io::Errno;
-use weir_client::path::{Credentials, Name, Names, Place, Prefix, Walk};
+use weir_client::path::{Credentials, Name, Names, Prefix, ResolvedPath, Walk};
 use weir_core::names::{Attr, FileType, Lamination, Policy, SYMLINK_MAX};
 use weir_core::types::{Ino, Rank};
 
@@ -93,12 +93,12 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     };
     for follow in [false, true] {
         match walk.walk(ROOT, path, follow) {
-            Ok(Place::Name { name, .. }) => {
+            Ok(ResolvedPath::Name { name, .. }) => {
                 assert!(!name.bytes().contains(&b'/') && !name.bytes().is_empty());
                 assert!(Name::new(name.bytes()).is_ok());
             }
-            Ok(Place::Outside(path)) => assert!(path.starts_with(b"/")),
-            Ok(Place::Dir(_)) | Err(_) => {}
+            Ok(ResolvedPath::Outside(path)) => assert!(path.starts_with(b"/")),
+            Ok(ResolvedPath::Dir(_)) | Err(_) => {}
         }
     }
 });

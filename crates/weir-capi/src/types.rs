@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, c_void};
 
 use weir_client::library::{Lamination, Visibility};
-use weir_client::process::About;
+use weir_client::process::FileInfo;
 
 /// `struct weir_stat`.
 #[repr(C)]
@@ -52,8 +52,8 @@ pub struct Io {
     pub result: isize,
 }
 
-impl From<&About> for Stat {
-    fn from(about: &About) -> Stat {
+impl From<&FileInfo> for Stat {
+    fn from(about: &FileInfo) -> Stat {
         let (stat, attr) = (&about.stat, &about.attr);
         Stat {
             size: stat.size,

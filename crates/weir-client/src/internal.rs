@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{getrlimit, Resource};
 
 use crate::kernel::{self, Fd};
-use crate::neighbour::Identity;
+use crate::neighbour::KernelIdentity;
 
 /// The greatest number of them: a socket, a bell and the placeholder directory, a placeholder for
 /// each description of another server, a few files of the kernel mount that are mapped
@@ -115,9 +115,9 @@ impl Internal {
     }
 
     /// The identity that the kernel gave when it was taken over.
-    pub fn identity(self) -> Identity {
+    pub fn identity(self) -> KernelIdentity {
         let parts = FILES[self.0].each_ref();
-        Identity::from_parts(parts.map(|part| part.load(Ordering::Relaxed)))
+        KernelIdentity::from_parts(parts.map(|part| part.load(Ordering::Relaxed)))
     }
 
     /// Its number, if that still refers to the same file.
@@ -160,12 +160,12 @@ pub fn disown(fd: Fd) {
 
 /// Only attributes that the kernel knows itself: for others it would ask the process of a kernel
 /// mount.
-fn identity_of(fd: Fd) -> Option<Identity> {
+fn identity_of(fd: Fd) -> Option<KernelIdentity> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let borrowed = kernel::borrow(fd).ok()?;
     let stat = rustix::fs::statx(borrowed, c"", flags, StatxFlags::INO).ok()?;
     let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-    Some(Identity::from_parts([device, stat.stx_ino]))
+    Some(KernelIdentity::from_parts([device, stat.stx_ino]))
 }
 
 /// Makes the number `fd` free for the application, if it is one of ours.

@@ -38,7 +38,7 @@ const FOR_OTHERS: u32 = 0o067;
 /// The memory of another server of this machine.
 pub struct Neighbour {
     /// The directory of its memory.
-    place: Identity,
+    place: KernelIdentity,
     hub: &'static Hub,
     rank: Rank,
     ofds: &'static [Ofd],
@@ -59,13 +59,13 @@ pub struct Description {
 
 /// Identifies a file to the kernel: device and inode.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Identity(u64, u64);
+pub struct KernelIdentity(u64, u64);
 
-impl Identity {
+impl KernelIdentity {
     /// The identity of a file, from its attributes.
     #[allow(clippy::unnecessary_cast)] // other widths on other architectures
-    pub fn of(stat: &Stat) -> Identity {
-        Identity(stat.st_dev as u64, stat.st_ino as u64)
+    pub fn of(stat: &Stat) -> KernelIdentity {
+        KernelIdentity(stat.st_dev as u64, stat.st_ino as u64)
     }
 
     /// Device and inode.
@@ -74,8 +74,8 @@ impl Identity {
     }
 
     /// From device and inode.
-    pub fn from_parts([device, inode]: [u64; 2]) -> Identity {
-        Identity(device, inode)
+    pub fn from_parts([device, inode]: [u64; 2]) -> KernelIdentity {
+        KernelIdentity(device, inode)
     }
 }
 
@@ -100,7 +100,7 @@ impl Neighbours {
     /// a server of the same instance as `node`; ESHUTDOWN: that server has stopped. One caller at a
     /// time.
     pub fn at(&self, dir: BorrowedFd<'_>, node: &Node) -> Result<&'static Neighbour, Errno> {
-        let place = Identity::of(&rustix::fs::fstat(dir)?);
+        let place = KernelIdentity::of(&rustix::fs::fstat(dir)?);
         let known = core::iter::successors(self.0.get(), |known| known.next.get())
             // A server that was started again has new memory, in the same directory.
             .find(|known| known.place == place && !is_stopped(known.hub));
@@ -116,7 +116,7 @@ impl Neighbours {
 }
 
 impl Neighbour {
-    fn map(dir: BorrowedFd<'_>, place: Identity, node: &Node) -> Result<Neighbour, Errno> {
+    fn map(dir: BorrowedFd<'_>, place: KernelIdentity, node: &Node) -> Result<Neighbour, Errno> {
         check_owner(dir, node)?;
         let open = open_shared(dir, "open", Access::ReadWrite).map_err(|e| e.errno())?;
         let head = Mapping::new(&open, size_of::<Hub>()).map_err(broken)?;

@@ -25,7 +25,7 @@ use weir_core::proto::{Landing, FETCH_BYTES};
 use weir_core::types::Ino;
 
 use super::host::{release, Host};
-use super::pieces::{index, Batch, Place, Wanted};
+use super::pieces::{index, Batch, PiecePosition, WantedPiece};
 
 /// Sequences of a file that are followed.
 const SEQUENCES: usize = 4;
@@ -41,7 +41,7 @@ const HORIZON_US: u64 = 8_000;
 
 /// A read that was requested ahead.
 #[derive(Debug)]
-pub struct Kept {
+pub struct PrefetchedRead {
     landing: Landing,
     ranges: Vec<LogRange>,
     /// The end of its bytes in the file; a reader behind it has no use for them.
@@ -52,7 +52,7 @@ pub struct Kept {
     from: usize,
 }
 
-impl Kept {
+impl PrefetchedRead {
     /// Returns the offset of a piece in the read, and how much of the piece the read holds.
     fn find(&mut self, wanted: &LogRange) -> Option<(usize, u64)> {
         if self.ranges.first()?.rank != wanted.rank {
@@ -83,7 +83,7 @@ struct Sequence {
     window: u64,
     /// The generation of their look-up.
     generation: u64,
-    kept: VecDeque<Kept>,
+    kept: VecDeque<PrefetchedRead>,
     used: u64,
     pace: Pace,
 }
@@ -158,7 +158,7 @@ pub struct Plan {
 #[derive(Debug, Default)]
 pub struct Reading {
     sequence: usize,
-    kept: VecDeque<Kept>,
+    kept: VecDeque<PrefetchedRead>,
     /// The bytes to request ahead.
     pub plan: Option<Plan>,
 }
@@ -207,7 +207,7 @@ impl Ahead {
         host: &H,
         mut reading: Reading,
         to: u64,
-        more: Option<(Vec<Kept>, u64)>,
+        more: Option<(Vec<PrefetchedRead>, u64)>,
     ) {
         let sequence = &mut self.sequences[reading.sequence];
         let plan = reading.plan.take();
@@ -269,17 +269,21 @@ impl Ahead {
     }
 }
 
-/// A read that was fetched ahead and is now in use: its places, and the pieces that they belong to.
+/// A read that was fetched ahead and is now in use: its positions, and the pieces that they belong to.
 pub struct InUse {
     pub landing: Landing,
-    pub places: Vec<Place>,
-    pub wanted: Vec<Wanted>,
+    pub positions: Vec<PiecePosition>,
+    pub wanted: Vec<WantedPiece>,
 }
 
 impl Reading {
     /// Splits pieces into those that were fetched ahead, which are now in use, and the others.
-    pub fn cover<H: Host>(&mut self, host: &H, pieces: Vec<Wanted>) -> (Vec<InUse>, Vec<Wanted>) {
-        let mut found: Vec<(usize, Place, Wanted)> = Vec::new();
+    pub fn cover<H: Host>(
+        &mut self,
+        host: &H,
+        pieces: Vec<WantedPiece>,
+    ) -> (Vec<InUse>, Vec<WantedPiece>) {
+        let mut found: Vec<(usize, PiecePosition, WantedPiece)> = Vec::new();
         let mut missing = Vec::new();
         let mut claimed = vec![None; self.kept.len()];
         for piece in pieces {
@@ -291,25 +295,25 @@ impl Reading {
                     break;
                 };
                 let (part, after) = rest.split(len);
-                let place = Place::of(from, &part);
-                found.push((number, place, part));
+                let position = PiecePosition::in_read(from, &part);
+                found.push((number, position, part));
                 rest = after;
             }
         }
         let mut used: Vec<InUse> = Vec::new();
-        found.sort_by_key(|(number, place, _)| (*number, place.from));
+        found.sort_by_key(|(number, position, _)| (*number, position.from));
         let mut last = None;
-        for (number, place, part) in found {
+        for (number, position, part) in found {
             if last != Some(number) {
                 last = Some(number);
                 used.push(InUse {
                     landing: self.kept[number].landing,
-                    places: Vec::new(),
+                    positions: Vec::new(),
                     wanted: Vec::new(),
                 });
             }
             if let Some(used) = used.last_mut() {
-                used.places.push(place);
+                used.positions.push(position);
                 used.wanted.push(part);
             }
         }
@@ -349,7 +353,7 @@ impl Reading {
     }
 
     /// Gives all back.
-    pub fn drop_all<H: Host>(self, host: &H, more: Option<(Vec<Kept>, u64)>) {
+    pub fn drop_all<H: Host>(self, host: &H, more: Option<(Vec<PrefetchedRead>, u64)>) {
         let more = more.into_iter().flat_map(|(kept, _)| kept);
         for kept in self.kept.into_iter().chain(more) {
             release(host, kept.landing);
@@ -363,18 +367,18 @@ impl Reading {
         ino: Ino,
         plan: Plan,
         batches: Vec<Batch>,
-    ) -> Option<(Vec<Kept>, u64)> {
+    ) -> Option<(Vec<PrefetchedRead>, u64)> {
         if batches.is_empty() {
             return Some((Vec::new(), plan.to));
         }
         let reads: Vec<Vec<LogRange>> = batches.iter().map(|b| b.ranges.clone()).collect();
         let landings = host.ask(ino, &reads, true).ok()?;
         let refused = batches.iter().skip(landings.len());
-        let refused = refused.map(|batch| plan.from + batch.begin() as u64);
+        let refused = refused.map(|batch| plan.from + batch.target_begin() as u64);
         let upto = refused.min().unwrap_or(plan.to);
-        let kept = |(landing, batch): (Landing, Batch)| Kept {
+        let kept = |(landing, batch): (Landing, Batch)| PrefetchedRead {
             landing,
-            end: plan.from + batch.end() as u64,
+            end: plan.from + batch.target_end() as u64,
             ranges: batch.ranges,
             range: 0,
             from: 0,

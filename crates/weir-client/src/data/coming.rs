@@ -20,7 +20,7 @@ use weir_core::proto::Landing;
 use weir_core::types::Ino;
 
 use super::host::{release, Host};
-use super::pieces::{Batch, Place, Target};
+use super::pieces::{Batch, PiecePosition, Target};
 
 /// The number of reads under way at a time: half of the node's pool, which others want too.
 const WINDOW: usize = 32;
@@ -191,7 +191,7 @@ impl<'a, H: Host> Coming<'a, H> {
             read.landing,
             from..end,
             wait,
-            &read.batch.places,
+            &read.batch.positions,
             targets,
         )?;
         let any = read.done > from;
@@ -211,19 +211,26 @@ impl<H: Host> Drop for Coming<'_, H> {
     }
 }
 
-/// Copies the places of a read, in its order, to their targets, until all bytes have arrived.
+/// Copies the positions of a read, in its order, to their targets, until all bytes have arrived.
 pub fn show<H: Host>(
     host: &H,
     landing: Landing,
-    places: &[Place],
+    positions: &[PiecePosition],
     targets: &mut [Target<'_>],
 ) -> Result<(), Errno> {
-    let (Some(first), Some(last)) = (places.first(), places.last()) else {
+    let (Some(first), Some(last)) = (positions.first(), positions.last()) else {
         return Ok(());
     };
     let mut done = first.from;
-    while done < last.end() {
-        done = show_some(host, landing, done..last.end(), true, places, targets)?;
+    while done < last.read_end() {
+        done = show_some(
+            host,
+            landing,
+            done..last.read_end(),
+            true,
+            positions,
+            targets,
+        )?;
     }
     Ok(())
 }
@@ -235,19 +242,19 @@ fn show_some<H: Host>(
     landing: Landing,
     part: Range<usize>,
     wait: bool,
-    places: &[Place],
+    positions: &[PiecePosition],
     targets: &mut [Target<'_>],
 ) -> Result<usize, Errno> {
     host.arrive(landing, part, wait, &mut |from, window| {
-        let first = places.partition_point(|place| place.end() <= from);
-        for place in &places[first..] {
-            let begin = place.from.max(from);
-            let end = place.end().min(from + window.len());
+        let first = positions.partition_point(|position| position.read_end() <= from);
+        for position in &positions[first..] {
+            let begin = position.from.max(from);
+            let end = position.read_end().min(from + window.len());
             if begin >= end {
                 break;
             }
-            let to = place.bytes.start + (begin - place.from);
-            let to = &mut targets[place.target].bytes[to..to + (end - begin)];
+            let to = position.bytes.start + (begin - position.from);
+            let to = &mut targets[position.target].bytes[to..to + (end - begin)];
             window.read(begin - from, to);
         }
     })

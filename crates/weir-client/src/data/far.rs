@@ -14,7 +14,7 @@ use weir_store::slab::SlabId;
 use super::ahead::{InUse, Reading};
 use super::coming::{show, Coming};
 use super::host::{release, Host};
-use super::pieces::{batches, Batch, Target, Wanted};
+use super::pieces::{batches, Batch, Target, WantedPiece};
 
 /// The number of pieces gathered before a fetch. It is large because a list of reads may begin with
 /// all pieces of one server, and the links of the others are to be used as well.
@@ -36,7 +36,7 @@ pub struct Own {
 /// Pieces to fetch, and pieces to copy meanwhile.
 #[derive(Debug, Default)]
 pub struct Far {
-    pieces: Vec<Wanted>,
+    pieces: Vec<WantedPiece>,
     bytes: u64,
     own: Vec<Own>,
 }
@@ -45,7 +45,7 @@ impl Far {
     /// Adds a piece, which goes to offset `at` of a target's bytes.
     pub fn add(&mut self, range: LogRange, target: usize, at: usize) {
         self.bytes += range.len;
-        self.pieces.push(Wanted { range, target, at });
+        self.pieces.push(WantedPiece { range, target, at });
     }
 
     /// Adds a piece of this node.
@@ -95,10 +95,10 @@ impl Far {
         for read in ahead {
             let InUse {
                 landing,
-                places,
+                positions,
                 wanted,
             } = read;
-            if show(host, landing, &places, targets).is_err() {
+            if show(host, landing, &positions, targets).is_err() {
                 failed.extend(wanted);
                 release(host, landing);
             } else if let Some(slot) = host.slot(landing) {

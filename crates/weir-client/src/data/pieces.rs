@@ -1,6 +1,6 @@
 //! The pieces that a call reads: each is a range of a log, and goes to a target.
 //!
-//! A [`Target`] is a part of the file that a call reads; a [`Wanted`] is a piece of it that another
+//! A [`Target`] is a part of the file that a call reads; a [`WantedPiece`] is a piece of it that another
 //! server has; a [`Batch`] is a read of one server, made of such pieces. Nothing here asks for bytes.
 
 use std::collections::BTreeMap;
@@ -20,15 +20,15 @@ pub struct Target<'a> {
 
 /// A piece that a call wants: a range of a log, and its position in a target.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct WantedPiece {
     pub range: LogRange,
     pub target: usize,
     pub at: usize,
 }
 
-impl Wanted {
+impl WantedPiece {
     /// Splits it into its first `len` bytes and the others.
-    pub fn split(self, len: u64) -> (Wanted, Wanted) {
+    pub fn split(self, len: u64) -> (WantedPiece, WantedPiece) {
         let (mut first, mut rest) = (self, self);
         first.range.len = len;
         rest.range.len -= len;
@@ -40,7 +40,7 @@ impl Wanted {
 
 /// A piece of a read: the position of its bytes in the read, and in its target.
 #[derive(Debug)]
-pub struct Place {
+pub struct PiecePosition {
     /// The offset in the read.
     pub from: usize,
     /// The index of the target.
@@ -49,10 +49,10 @@ pub struct Place {
     pub bytes: Range<usize>,
 }
 
-impl Place {
-    /// The place of a piece whose bytes begin at `from` of a read.
-    pub fn of(from: usize, wanted: &Wanted) -> Place {
-        Place {
+impl PiecePosition {
+    /// The position of a piece whose bytes begin at `from` of a read.
+    pub fn in_read(from: usize, wanted: &WantedPiece) -> PiecePosition {
+        PiecePosition {
             from,
             target: wanted.target,
             bytes: wanted.at..wanted.at + index(wanted.range.len),
@@ -60,7 +60,7 @@ impl Place {
     }
 
     /// The end of its bytes in the read.
-    pub fn end(&self) -> usize {
+    pub fn read_end(&self) -> usize {
         self.from + self.bytes.len()
     }
 }
@@ -69,7 +69,7 @@ impl Place {
 #[derive(Debug, Default)]
 pub struct Batch {
     pub ranges: Vec<LogRange>,
-    pub places: Vec<Place>,
+    pub positions: Vec<PiecePosition>,
     bytes: u64,
 }
 
@@ -79,14 +79,14 @@ impl Batch {
         self.ranges.first().map_or(0, |range| range.rank)
     }
 
-    /// The offset of the first place in the read.
+    /// The offset of the first position in the read.
     pub fn first(&self) -> usize {
-        self.places.first().map_or(0, |place| place.from)
+        self.positions.first().map_or(0, |position| position.from)
     }
 
-    /// The end of the last place in the read.
+    /// The end of the last position in the read.
     pub fn last(&self) -> usize {
-        self.places.last().map_or(0, Place::end)
+        self.positions.last().map_or(0, PiecePosition::read_end)
     }
 
     /// Adds bytes to the read; ranges that are contiguous in the log become one.
@@ -102,29 +102,31 @@ impl Batch {
         self.ranges.push(range);
     }
 
-    /// The least offset of all places in their target.
-    pub fn begin(&self) -> usize {
-        self.places.first().map_or(0, |place| place.bytes.start)
+    /// The least offset of all positions in their target.
+    pub fn target_begin(&self) -> usize {
+        self.positions
+            .first()
+            .map_or(0, |position| position.bytes.start)
     }
 
-    /// The end of all places in their target.
-    pub fn end(&self) -> usize {
-        let ends = self.places.iter().map(|place| place.bytes.end);
+    /// The end of all positions in their target.
+    pub fn target_end(&self) -> usize {
+        let ends = self.positions.iter().map(|position| position.bytes.end);
         ends.max().unwrap_or(0)
     }
 }
 
 /// The reads: each of one server, and none too large.
-pub fn batches(pieces: &[Wanted]) -> Vec<Batch> {
+pub fn batches(pieces: &[WantedPiece]) -> Vec<Batch> {
     let mut full = Vec::new();
     let mut open: BTreeMap<u16, Batch> = BTreeMap::new();
-    for Wanted { range, target, at } in pieces {
+    for WantedPiece { range, target, at } in pieces {
         let mut done = 0;
         while done < range.len {
             let batch = open.entry(range.rank).or_default();
             let len = (range.len - done).min(FETCH_BYTES - batch.bytes);
             let start = at + index(done);
-            batch.places.push(Place {
+            batch.positions.push(PiecePosition {
                 from: index(batch.bytes),
                 target: *target,
                 bytes: start..start + index(len),
@@ -172,7 +174,7 @@ mod tests {
             let all: Vec<_> = pieces.into_iter().chain(little)
                 .map(|(rank, len, pos)| {
                     let range = LogRange { rank, slab: 3, pos, len };
-                    let piece = Wanted { range, target: usize::from(rank % 2), at };
+                    let piece = WantedPiece { range, target: usize::from(rank % 2), at };
                     at += index(len);
                     piece
                 })
@@ -183,16 +185,16 @@ mod tests {
             for batch in &made {
                 prop_assert!((1..=FETCH_BYTES).contains(&batch.bytes));
                 prop_assert!(batch.ranges.len() <= FETCH_PIECES);
-                // The position of each byte of the read, by its places and by its ranges.
+                // The position of each byte of the read, by its positions and by its ranges.
                 let mut ranges = batch.ranges.iter();
                 let (mut from, mut range) = (0, *ranges.next().unwrap());
-                for place in &batch.places {
+                for position in &batch.positions {
                     prop_assert_eq!(range.rank, batch.ranges[0].rank);
-                    prop_assert_eq!(place.from, from);
-                    let len = place.bytes.len() as u64;
-                    prop_assert!(len <= range.len, "a place is of one range");
-                    from += place.bytes.len();
-                    parts.push((place.bytes.start, place.target, range.pos, range.rank, len));
+                    prop_assert_eq!(position.from, from);
+                    let len = position.bytes.len() as u64;
+                    prop_assert!(len <= range.len, "a position is of one range");
+                    from += position.bytes.len();
+                    parts.push((position.bytes.start, position.target, range.pos, range.rank, len));
                     range.pos += len;
                     range.len -= len;
                     if range.len == 0 {
@@ -207,7 +209,7 @@ mod tests {
             }
             parts.sort_unstable();
             let mut parts = parts.into_iter();
-            for Wanted { range, target, at } in all {
+            for WantedPiece { range, target, at } in all {
                 let mut done = 0;
                 while done < range.len {
                     let part = parts.next().unwrap();

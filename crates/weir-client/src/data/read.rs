@@ -14,7 +14,7 @@ use weir_core::node::region::Counter;
 use weir_core::proto::peer::LogRange;
 use weir_store::slab::SlabId;
 
-use super::ahead::{Kept, Plan, Reading};
+use super::ahead::{Plan, PrefetchedRead, Reading};
 use super::far::{Far, Own};
 use super::host::{at_once, Host};
 use super::map::{Map, Moment, Part};
@@ -287,7 +287,7 @@ impl Vnode {
         host: &H,
         plan: Plan,
         generation: u64,
-    ) -> Option<(Vec<Kept>, u64)> {
+    ) -> Option<(Vec<PrefetchedRead>, u64)> {
         let mut far = Far::default();
         {
             let map = self.map.lock()?;

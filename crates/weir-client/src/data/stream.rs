@@ -84,7 +84,7 @@ pub struct Stream {
     /// Bytes (and a bit for each write) since the last look at the clock.
     unseen: u64,
     window: Option<Window>,
-    place: Option<Place>,
+    file: Option<AttachedFile>,
     state: State,
     claim: Claim,
     reservation: Option<Reservation>,
@@ -98,7 +98,7 @@ pub struct Stream {
 
 /// The file's block and cell, from attaching.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct AttachedFile {
     ino: Ino,
     block: &'static FileBlock,
     cell: &'static Cell,
@@ -116,13 +116,13 @@ impl Stream {
         if offset != self.next || length > self.room {
             return false;
         }
-        let (Some(place), Some(window)) = (&self.place, &self.window) else {
+        let (Some(file), Some(window)) = (&self.file, &self.window) else {
             return false;
         };
-        if place.block.epoch.load(Ordering::Acquire) != self.epoch {
+        if file.block.epoch.load(Ordering::Acquire) != self.epoch {
             return false;
         }
-        let block = place.block;
+        let block = file.block;
         window.write(index(self.used), bytes);
         self.advance(length);
         self.unseen += length + CLOCK_STEP;
@@ -153,8 +153,8 @@ impl Stream {
         self.next += length;
         self.room -= length;
         self.committed = self.committed.wrapping_add(length);
-        if let Some(place) = &self.place {
-            place.cell.commit(self.committed);
+        if let Some(file) = &self.file {
+            file.cell.commit(self.committed);
         }
     }
 
@@ -162,13 +162,11 @@ impl Stream {
     #[cold]
     fn touch(&mut self) {
         self.unseen = 0;
-        if let Some(place) = &self.place {
-            place
-                .cell
+        if let Some(file) = &self.file {
+            file.cell
                 .mtime_ns
                 .store(sys::coarse_now_ns(), Ordering::Release);
-            place
-                .cell
+            file.cell
                 .mtime_mark
                 .store(self.committed, Ordering::Release);
         }
@@ -195,15 +193,15 @@ impl Stream {
         if host.is_left_behind() {
             return Err(Errno::IO);
         }
-        let place = self.attach(host, ino)?;
-        self.clear_set_ids(host, &place)?;
-        if self.is_growing(&place) && self.covers(offset, length) {
+        let file = self.attach(host, ino)?;
+        self.clear_set_ids(host, &file)?;
+        if self.is_growing(&file) && self.covers(offset, length) {
             self.overwrite(host, offset, bytes)?;
             // If the record was published meanwhile, other nodes may have fetched the old bytes,
             // and nothing would tell them of the change: then the bytes are written as a new record
             // too.
             fence(Ordering::SeqCst);
-            if self.is_growing(&place) {
+            if self.is_growing(&file) {
                 host.count(Counter::BytesWritten, length);
                 self.touch();
                 return Ok(bytes.len());
@@ -213,7 +211,7 @@ impl Stream {
         crate::bugs::planted::set_off(bytes);
         let mut done = 0;
         while done < bytes.len() {
-            match self.put(host, &place, offset + done as u64, &bytes[done..]) {
+            match self.put(host, &file, offset + done as u64, &bytes[done..]) {
                 Ok(n) => done += n,
                 Err(errno) => {
                     // No look at the epoch has confirmed that the record may grow.
@@ -225,17 +223,17 @@ impl Stream {
                 }
             }
         }
-        self.confirm(host, &place, &Claim::range(offset, done as u64))?;
+        self.confirm(host, &file, &Claim::range(offset, done as u64))?;
         self.touch();
         Ok(done)
     }
 
     /// Clears set-id bits of the file. The server ends all claims when the file gets one, so one
     /// check an epoch is enough.
-    fn clear_set_ids<H: Host>(&mut self, host: &H, place: &Place) -> Result<(), Errno> {
-        let epoch = place.block.epoch.load(Ordering::Acquire);
+    fn clear_set_ids<H: Host>(&mut self, host: &H, file: &AttachedFile) -> Result<(), Errno> {
+        let epoch = file.block.epoch.load(Ordering::Acquire);
         if epoch != self.cleared {
-            host.before_write(place.ino)?;
+            host.before_write(file.ino)?;
             self.cleared = epoch;
         }
         Ok(())
@@ -246,19 +244,19 @@ impl Stream {
     fn permit<H: Host>(
         &mut self,
         host: &H,
-        place: &Place,
+        file: &AttachedFile,
         needed: &Claim,
         wished: &Claim,
     ) -> Result<Claim, Errno> {
-        let revocations = place.block.revocations.load(Ordering::SeqCst);
+        let revocations = file.block.revocations.load(Ordering::SeqCst);
         let holds = revocations == self.revocations && self.token.contains(needed);
         self.revocations = revocations;
-        if place.block.tokens.load(Ordering::SeqCst) != ASK {
+        if file.block.tokens.load(Ordering::SeqCst) != ASK {
             return Ok(*wished);
         }
         if !holds {
             self.token = Claim::default();
-            self.token = host.token(place.ino, needed, wished)?;
+            self.token = host.token(file.ino, needed, wished)?;
         }
         let held = |claim: &Claim| self.token.contains(claim);
         Ok(wished.clip(needed, held).unwrap_or(*needed))
@@ -266,13 +264,18 @@ impl Stream {
 
     /// Asks again for the token of a finished write, if it was revoked meanwhile: its next holder
     /// may not have seen the bytes.
-    fn confirm<H: Host>(&mut self, host: &H, place: &Place, written: &Claim) -> Result<(), Errno> {
+    fn confirm<H: Host>(
+        &mut self,
+        host: &H,
+        file: &AttachedFile,
+        written: &Claim,
+    ) -> Result<(), Errno> {
         self.settle_order();
-        if place.block.revocations.load(Ordering::SeqCst) == self.revocations {
+        if file.block.revocations.load(Ordering::SeqCst) == self.revocations {
             return Ok(());
         }
         self.epoch = NEVER;
-        self.permit(host, place, written, written).map(drop)
+        self.permit(host, file, written, written).map(drop)
     }
 
     /// The offset of `length` bytes that are appended by another way than this stream.
@@ -282,8 +285,8 @@ impl Stream {
         ino: Ino,
         length: usize,
     ) -> Result<u64, Errno> {
-        let place = self.attach(host, ino)?;
-        Self::place_of_append(host, &place, ino, length as u64)
+        let file = self.attach(host, ino)?;
+        Self::place_of_append(host, &file, ino, length as u64)
     }
 
     /// Writes `bytes` at the end of the file; returns the offset and how many.
@@ -293,9 +296,9 @@ impl Stream {
         ino: Ino,
         bytes: &[u8],
     ) -> Result<(u64, usize), Errno> {
-        let place = self.attach(host, ino)?;
+        let file = self.attach(host, ino)?;
         let length = bytes.len() as u64;
-        let size = place.block.size(host.cells());
+        let size = file.block.size(host.cells());
         if size.saturating_add(length) > MAX_FILE_BYTES {
             return Err(Errno::FBIG);
         }
@@ -305,7 +308,7 @@ impl Stream {
         if room == 0 {
             return Err(Errno::FBIG);
         }
-        let offset = Self::place_of_append(host, &place, ino, length)?;
+        let offset = Self::place_of_append(host, &file, ino, length)?;
         if offset.saturating_add(length) > host.size_limit() {
             // Others have appended meanwhile. The reserved bytes stay, and read as zeros.
             return Err(Errno::FBIG);
@@ -313,7 +316,7 @@ impl Stream {
         if self.grow(offset, bytes) {
             return Ok((offset, bytes.len()));
         }
-        self.ends_here = place.block.shares_appends();
+        self.ends_here = file.block.shares_appends();
         let done = self.write(host, ino, offset, bytes);
         self.ends_here = false;
         Ok((offset, done?))
@@ -322,15 +325,15 @@ impl Stream {
     /// Reserves the offset of `length` bytes to append: no other append gets them.
     fn place_of_append<H: Host>(
         host: &H,
-        place: &Place,
+        file: &AttachedFile,
         ino: Ino,
         length: u64,
     ) -> Result<u64, Errno> {
-        if place.block.shares_appends() {
+        if file.block.shares_appends() {
             return host.append(ino, length, None);
         }
-        let offset = place.block.reserve_append(host.cells(), length);
-        if place.block.shares_appends() {
+        let offset = file.block.reserve_append(host.cells(), length);
+        if file.block.shares_appends() {
             return host.append(ino, length, Some(offset));
         }
         Ok(offset)
@@ -340,12 +343,12 @@ impl Stream {
     fn put<H: Host>(
         &mut self,
         host: &H,
-        place: &Place,
+        file: &AttachedFile,
         offset: u64,
         bytes: &[u8],
     ) -> Result<usize, Errno> {
         for _ in 0..REFUSALS {
-            let room = self.aim(host, place, offset, bytes.len() as u64)?;
+            let room = self.aim(host, file, offset, bytes.len() as u64)?;
             let n = usize::try_from(room).map_or(bytes.len(), |r| r.min(bytes.len()));
             match self.store(host, self.used, &bytes[..n]) {
                 Ok(()) => {
@@ -384,27 +387,27 @@ impl Stream {
     fn aim<H: Host>(
         &mut self,
         host: &H,
-        place: &Place,
+        file: &AttachedFile,
         offset: u64,
         left: u64,
     ) -> Result<u64, Errno> {
-        let growing = self.is_growing(place);
+        let growing = self.is_growing(file);
         let on = growing
             && if offset == self.next {
-                self.room > 0 || self.extend(host, place, left)
+                self.room > 0 || self.extend(host, file, left)
             } else {
-                self.next_piece(host, place, offset)
+                self.next_piece(host, file, offset)
             };
         if !on {
-            self.begin(host, place, offset, left)?;
+            self.begin(host, file, offset, left)?;
         }
         Ok(self.room)
     }
 
     /// Attaches to the file unless that was done already.
-    fn attach<H: Host>(&mut self, host: &H, ino: Ino) -> Result<Place, Errno> {
-        if let Some(place) = self.place {
-            return Ok(place);
+    fn attach<H: Host>(&mut self, host: &H, ino: Ino) -> Result<AttachedFile, Errno> {
+        if let Some(file) = self.file {
+            return Ok(file);
         }
         let attached = host.attach(ino)?;
         let block = host.blocks().get(attached.block as usize);
@@ -414,49 +417,48 @@ impl Stream {
         };
         self.adopt(
             host,
-            Place {
+            AttachedFile {
                 ino,
                 block,
                 cell,
                 index: attached.cell,
             },
         );
-        self.place.ok_or(Errno::IO)
+        self.file.ok_or(Errno::IO)
     }
 
-    fn adopt<H: Host>(&mut self, host: &H, place: Place) {
+    fn adopt<H: Host>(&mut self, host: &H, file: AttachedFile) {
         self.fences = host.fences();
-        self.committed = place.cell.committed.load(Ordering::Relaxed);
+        self.committed = file.cell.committed.load(Ordering::Relaxed);
         self.counted = self.committed;
         self.published = self.committed;
         self.token = Claim::default();
         self.epoch = NEVER;
         self.cleared = NEVER;
         self.room = 0;
-        self.state = place.cell.state().0;
-        self.place = Some(place);
+        self.state = file.cell.state().0;
+        self.file = Some(file);
     }
 
     /// Takes over an attachment that came with the creation of the file.
     pub fn attached<H: Host>(&mut self, host: &H, ino: Ino, block: u32, cell: u32) {
         let block = host.blocks().get(block as usize);
         let index = cell;
-        if let (None, Some(block), Some(cell)) =
-            (self.place, block, host.cells().get(cell as usize))
+        if let (None, Some(block), Some(cell)) = (self.file, block, host.cells().get(cell as usize))
         {
-            let place = Place {
+            let file = AttachedFile {
                 ino,
                 block,
                 cell,
                 index,
             };
-            self.adopt(host, place);
+            self.adopt(host, file);
         }
     }
 
     /// True if the record may grow: its claim has not ended.
-    fn is_growing(&self, place: &Place) -> bool {
-        self.state.stamp != 0 && place.block.epoch.load(Ordering::Acquire) == self.epoch
+    fn is_growing(&self, file: &AttachedFile) -> bool {
+        self.state.stamp != 0 && file.block.epoch.load(Ordering::Acquire) == self.epoch
     }
 
     /// The length of the live piece.
@@ -471,7 +473,7 @@ impl Stream {
     /// True if the live piece holds all of `[offset, offset + length)` and nobody wrote there
     /// since; then [`Stream::read_live`] can read it.
     pub fn holds(&self, offset: u64, length: u64) -> bool {
-        self.place.is_some_and(|p| self.is_growing(&p)) && self.covers(offset, length)
+        self.file.is_some_and(|p| self.is_growing(&p)) && self.covers(offset, length)
     }
 
     /// Reads bytes that the live piece holds.
@@ -505,7 +507,7 @@ impl Stream {
 
     /// Extends the claim and the reservation of a record that grows at its end. False: another
     /// record must begin.
-    fn extend<H: Host>(&mut self, host: &H, place: &Place, left: u64) -> bool {
+    fn extend<H: Host>(&mut self, host: &H, file: &AttachedFile, left: u64) -> bool {
         if self.claim.count != 1 {
             return false;
         }
@@ -516,7 +518,7 @@ impl Stream {
             return false;
         };
         let in_reservation = held.len - self.used;
-        if self.claim.end() <= self.next && !self.widen_claim(host, place, left.min(in_reservation))
+        if self.claim.end() <= self.next && !self.widen_claim(host, file, left.min(in_reservation))
         {
             return false;
         }
@@ -547,7 +549,7 @@ impl Stream {
 
     /// Claims more bytes behind the live piece for the same record. That is correct only if no
     /// other record of the file began since this one, because its stamp stays.
-    fn widen_claim<H: Host>(&mut self, host: &H, place: &Place, needed: u64) -> bool {
+    fn widen_claim<H: Host>(&mut self, host: &H, file: &AttachedFile, needed: u64) -> bool {
         let begin = self.state.offset;
         let more = match self.ends_here {
             true => needed,
@@ -556,7 +558,7 @@ impl Stream {
         let end = self.next.saturating_add(more).min(MAX_FILE_BYTES);
         let asked = self.permit(
             host,
-            place,
+            file,
             &Claim::range(self.next, needed),
             &Claim::range(self.next, end - self.next),
         );
@@ -566,16 +568,16 @@ impl Stream {
         };
         let end = permitted.end().min(end);
         let outcome = claim::acquire(
-            place.block,
+            file.block,
             host.cells(),
-            place.index,
+            file.index,
             &Claim::range(begin, self.next + needed - begin),
             &Claim::range(begin, end - begin),
         );
         match outcome {
             Outcome::Granted { claim, epoch }
                 if epoch == self.epoch
-                    && place.block.next_stamp.load(Ordering::SeqCst) == self.state.stamp + 1 =>
+                    && file.block.next_stamp.load(Ordering::SeqCst) == self.state.stamp + 1 =>
             {
                 self.claim = claim;
                 true
@@ -589,7 +591,7 @@ impl Stream {
     }
 
     /// Continues with the next piece of the record's progression, if `offset` is its beginning.
-    fn next_piece<H: Host>(&mut self, host: &H, place: &Place, offset: u64) -> bool {
+    fn next_piece<H: Host>(&mut self, host: &H, file: &AttachedFile, offset: u64) -> bool {
         let is_next = self.claim.count > 1
             && self.live() == self.claim.length
             && offset == self.state.live_offset().wrapping_add(self.claim.stride)
@@ -600,7 +602,7 @@ impl Stream {
             self.state.length = self.claim.length;
             self.state.stride = self.claim.stride;
             self.state.mark = self.committed;
-            place.cell.replace(&self.state);
+            file.cell.replace(&self.state);
             self.next = offset;
             self.room = self.claim.length;
             self.keep_within_limit(host);
@@ -612,7 +614,7 @@ impl Stream {
     fn begin<H: Host>(
         &mut self,
         host: &H,
-        place: &Place,
+        file: &AttachedFile,
         offset: u64,
         left: u64,
     ) -> Result<(), Errno> {
@@ -636,8 +638,8 @@ impl Stream {
             all
         };
         let wished = if wished.count == 0 { all } else { wished };
-        let permitted = self.permit(host, place, &all, &wished)?;
-        self.close(host, place)?;
+        let permitted = self.permit(host, file, &all, &wished)?;
+        self.close(host, file)?;
         self.reserve(host, if strided { piece } else { left })?;
         let held = self.reservation.as_ref().ok_or(Errno::NOSPC)?;
         let fits = held.len - self.used;
@@ -645,12 +647,12 @@ impl Stream {
         let take = left.min(fits);
         let needed = Claim::range(offset, take);
         let wished = if permitted == all { needed } else { permitted };
-        let outcome = claim::acquire(place.block, host.cells(), place.index, &needed, &wished);
-        let stamp = place.block.stamp();
+        let outcome = claim::acquire(file.block, host.cells(), file.index, &needed, &wished);
+        let stamp = file.block.stamp();
         let old = (self.state, piece);
-        self.state = State::begin(offset, slab, pos, stamp, &old, place.block);
+        self.state = State::begin(offset, slab, pos, stamp, &old, file.block);
         self.state.mark = self.committed;
-        place.cell.replace(&self.state);
+        file.cell.replace(&self.state);
         host.count(Counter::Records, 1);
         self.jump = jump;
         self.next = offset;
@@ -684,7 +686,7 @@ impl Stream {
 
     /// Hands the record in force to the server. It stays in the cell until another
     /// one begins; the server may see it twice.
-    fn close<H: Host>(&mut self, host: &H, place: &Place) -> Result<(), Errno> {
+    fn close<H: Host>(&mut self, host: &H, file: &AttachedFile) -> Result<(), Errno> {
         let state = &self.state;
         let live = self.live();
         if state.stamp == 0 {
@@ -692,7 +694,7 @@ impl Stream {
         }
         let whole = state.count + u64::from(state.count > 0 && live == state.length);
         let record = Record {
-            cell: place.index,
+            cell: file.index,
             slab: state.slab,
             offset: state.offset,
             length: state.length,
@@ -753,7 +755,7 @@ impl Stream {
         if let Some(held) = self.reservation.take() {
             host.log().give_back(host, &held, self.used);
         }
-        if let Some(place) = self.place {
+        if let Some(file) = self.file {
             host.count(
                 Counter::BytesWritten,
                 self.committed.wrapping_sub(self.counted),
@@ -761,7 +763,7 @@ impl Stream {
             if self.unseen > 0 {
                 self.touch();
             }
-            host.note(Note::Detach(place.index));
+            host.note(Note::Detach(file.index));
         }
         *self = Stream::default();
     }
@@ -769,7 +771,7 @@ impl Stream {
     /// The counter of committed bytes, if it has grown since the process published last; for
     /// [`Stream::set_published`].
     pub fn unpublished(&self) -> Option<u64> {
-        let wrote = self.place.is_some() && self.committed != self.published;
+        let wrote = self.file.is_some() && self.committed != self.published;
         wrote.then_some(self.committed)
     }
 
@@ -780,7 +782,7 @@ impl Stream {
 
     /// The cell, if attached.
     pub fn cell(&self) -> Option<u32> {
-        self.place.map(|p| p.index)
+        self.file.map(|p| p.index)
     }
 }
 

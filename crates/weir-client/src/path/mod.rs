@@ -9,4 +9,4 @@ pub mod walk;
 
 pub use access::{Credentials, Guard};
 pub use prefix::Prefix;
-pub use walk::{Name, Names, Place, Walk};
+pub use walk::{Name, Names, ResolvedPath, Walk};

@@ -3,7 +3,7 @@
 //! POSIX's rules: `.` and `..` are steps, not names; a trailing slash asks for a directory and
 //! follows a link before it; each directory on the way must be searchable; at most 40 links.
 //! Particular to weir: a path may leave weir (`..` of its root, a link to elsewhere), and then the
-//! rest is a path for the kernel ([`Place::Outside`]).
+//! rest is a path for the kernel ([`ResolvedPath::Outside`]).
 
 use std::borrow::Cow;
 
@@ -71,7 +71,7 @@ impl core::fmt::Debug for Name {
 /// The end of a path.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // the name lies on the stack, so that looking allocates nothing
-pub enum Place {
+pub enum ResolvedPath {
     /// A directory that the path does not name: the root, `x/.`, `x/..`, an empty rest.
     Dir(Ino),
     /// A name in a directory, taken or free.
@@ -130,7 +130,7 @@ pub struct Walk<'a, N> {
 impl<N: Names> Walk<'_, N> {
     /// Walks `path` from the directory `start` (a leading slash has no meaning here). With `follow`
     /// a link at the end is followed too.
-    pub fn walk(&self, start: Ino, path: &[u8], follow: bool) -> Result<Place, Errno> {
+    pub fn walk(&self, start: Ino, path: &[u8], follow: bool) -> Result<ResolvedPath, Errno> {
         if path.len() >= PATH_MAX {
             return Err(Errno::NAMETOOLONG);
         }
@@ -153,10 +153,10 @@ impl<N: Names> Walk<'_, N> {
         })
     }
 
-    fn step(&self, state: &mut State<'_, '_>, follow: bool) -> Result<Option<Place>, Errno> {
+    fn step(&self, state: &mut State<'_, '_>, follow: bool) -> Result<Option<ResolvedPath>, Errno> {
         let rest = &state.path[state.at..];
         let Some((component, behind)) = split(rest) else {
-            return Ok(Some(Place::Dir(state.dir)));
+            return Ok(Some(ResolvedPath::Dir(state.dir)));
         };
         let at = state.path.len() - behind.len();
         match component {
@@ -174,7 +174,7 @@ impl<N: Names> Walk<'_, N> {
     }
 
     /// `..`; out of weir above its root.
-    fn step_up(&self, state: &mut State<'_, '_>, at: usize) -> Result<Option<Place>, Errno> {
+    fn step_up(&self, state: &mut State<'_, '_>, at: usize) -> Result<Option<ResolvedPath>, Errno> {
         self.check_search(state)?;
         if state.dir == self.names.root() {
             let above = self.above(&state.path[at..]);
@@ -204,12 +204,12 @@ impl<N: Names> Walk<'_, N> {
         name: &Name,
         at: usize,
         follow: bool,
-    ) -> Result<Option<Place>, Errno> {
+    ) -> Result<Option<ResolvedPath>, Errno> {
         self.check_search(state)?;
         let behind = &state.path[at..];
         let (last, slash) = (split(behind).is_none(), !behind.is_empty());
         if last && !self.to_the_end {
-            return Ok(Some(Place::Name {
+            return Ok(Some(ResolvedPath::Name {
                 parent: state.dir,
                 name: *name,
                 found: None,
@@ -223,7 +223,7 @@ impl<N: Names> Walk<'_, N> {
                 if slash && matches!(found, Some((_, FileType::File))) {
                     return Err(Errno::NOTDIR);
                 }
-                Ok(Some(Place::Name {
+                Ok(Some(ResolvedPath::Name {
                     parent: state.dir,
                     name: *name,
                     found,
@@ -245,7 +245,7 @@ impl<N: Names> Walk<'_, N> {
         state: &mut State<'_, '_>,
         link: Ino,
         at: usize,
-    ) -> Result<Option<Place>, Errno> {
+    ) -> Result<Option<ResolvedPath>, Errno> {
         state.links += 1;
         if state.links > MAX_LINKS {
             return Err(Errno::LOOP);
@@ -267,9 +267,9 @@ impl<N: Names> Walk<'_, N> {
     }
 
     /// Continues along an absolute path: ours again, or the kernel's.
-    fn absolute(&self, state: &mut State<'_, '_>, path: Vec<u8>) -> Option<Place> {
+    fn absolute(&self, state: &mut State<'_, '_>, path: Vec<u8>) -> Option<ResolvedPath> {
         let Some(rest) = self.prefix.strip(&path) else {
-            return Some(Place::Outside(path));
+            return Some(ResolvedPath::Outside(path));
         };
         state.at = path.len() - rest.len();
         state.dir = self.names.root();

@@ -96,7 +96,7 @@ fn table() -> Table {
     t
 }
 
-fn walk_as(t: &Table, path: &str, follow: bool, uid: u32) -> Result<Place, Errno> {
+fn walk_as(t: &Table, path: &str, follow: bool, uid: u32) -> Result<ResolvedPath, Errno> {
     let prefix = Prefix::new(b"/weir").unwrap();
     let who = Credentials {
         uid,
@@ -112,11 +112,11 @@ fn walk_as(t: &Table, path: &str, follow: bool, uid: u32) -> Result<Place, Errno
 }
 
 /// `dir N`, `N/name -> M` or `N/name`, `out PATH`, or the errno.
-fn show(place: Result<Place, Errno>) -> String {
+fn show(place: Result<ResolvedPath, Errno>) -> String {
     match place {
-        Ok(Place::Dir(dir)) => format!("dir {}", index(dir)),
-        Ok(Place::Outside(path)) => format!("out {}", String::from_utf8(path).unwrap()),
-        Ok(Place::Name {
+        Ok(ResolvedPath::Dir(dir)) => format!("dir {}", index(dir)),
+        Ok(ResolvedPath::Outside(path)) => format!("out {}", String::from_utf8(path).unwrap()),
+        Ok(ResolvedPath::Name {
             parent,
             name,
             found,

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use weir_core::proto::SetAttr;
 use weir_core::types::Ino;
 
-use super::place::{done, Found};
+use super::place::{done, ResolvedFile};
 use super::stat::{EMPTY_PATH, NOFOLLOW};
 use super::table::PATH;
 use super::{Outcome, Process};
@@ -42,13 +42,13 @@ impl Process {
         done!(self.check_flags(dirfd, path, flags, NOFOLLOW | EMPTY_PATH)?);
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         self.with_existing(dirfd, path, follow, empty, |found| match found {
-            Found::Outside(path) => {
+            ResolvedFile::Outside(path) => {
                 let mode = Mode::from_bits_truncate(mode);
                 rustix::fs::chmodat(CWD, path, mode, AtFlags::empty())
             }
             // As on Linux: a link has no mode that could be changed.
-            Found::Inode(_, weir_core::names::FileType::Symlink) => Err(Errno::OPNOTSUPP),
-            Found::Inode(ino, _) => self.change_mode(ino, mode),
+            ResolvedFile::Inode(_, weir_core::names::FileType::Symlink) => Err(Errno::OPNOTSUPP),
+            ResolvedFile::Inode(ino, _) => self.change_mode(ino, mode),
         })
     }
 
@@ -108,7 +108,7 @@ impl Process {
         done!(self.check_flags(dirfd, path, flags, NOFOLLOW | EMPTY_PATH)?);
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         self.with_existing(dirfd, path, follow, empty, |found| match found {
-            Found::Outside(path) => {
+            ResolvedFile::Outside(path) => {
                 let uid = given(uid).map(rustix::fs::Uid::from_raw);
                 let gid = given(gid).map(rustix::fs::Gid::from_raw);
                 let at = if follow {
@@ -118,7 +118,7 @@ impl Process {
                 };
                 rustix::fs::chownat(CWD, path, uid, gid, at)
             }
-            Found::Inode(ino, _) => self.change_owner(ino, uid, gid),
+            ResolvedFile::Inode(ino, _) => self.change_owner(ino, uid, gid),
         })
     }
 
@@ -166,8 +166,8 @@ impl Process {
         done!(self.check_flags(dirfd, path, flags, NOFOLLOW | EMPTY_PATH)?);
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         self.with_existing(dirfd, path, follow, empty, |found| match found {
-            Found::Outside(path) => set_outside(&path, times, follow),
-            Found::Inode(ino, _) => self.change_times(ino, times),
+            ResolvedFile::Outside(path) => set_outside(&path, times, follow),
+            ResolvedFile::Inode(ino, _) => self.change_times(ino, times),
         })
     }
 

@@ -20,7 +20,7 @@ use weir_core::types::Ino;
 
 use super::current_dir::{kernel_cwd, marker, named_by, INNER};
 use super::instance::Instance;
-use super::place::{done, Found};
+use super::place::{done, ResolvedFile};
 use super::table::{self, DIR, GONE};
 use super::{Outcome, Process};
 use crate::beneath::mount_of;
@@ -36,9 +36,9 @@ impl Process {
         let _call = operation::begin();
         self.concerned()?;
         let entered = self.with_existing(AT_FDCWD, path, true, false, |found| match found {
-            Found::Outside(path) => self.leave_for(|| rustix::process::chdir(&path[..])),
-            Found::Inode(ino, FileType::Dir) => self.enter(ino),
-            Found::Inode(..) => Err(Errno::NOTDIR),
+            ResolvedFile::Outside(path) => self.leave_for(|| rustix::process::chdir(&path[..])),
+            ResolvedFile::Inode(ino, FileType::Dir) => self.enter(ino),
+            ResolvedFile::Inode(..) => Err(Errno::NOTDIR),
         });
         Some(entered.unwrap_or_else(|| self.leave_for(|| rustix::process::chdir(path))))
     }

@@ -33,7 +33,7 @@ use super::table::{self, Handle};
 use super::Process;
 use crate::internal::{Internal, MAX_FDS};
 use crate::kernel::{self, Fd};
-use crate::neighbour::{memory_of, Description, Identity};
+use crate::neighbour::{memory_of, Description, KernelIdentity};
 use crate::view::open::Target;
 
 impl Process {
@@ -63,7 +63,7 @@ impl Process {
             }
             let Some(index) = index_of(fd) else { continue };
             let own = own.get_or_init(|| instance.and_then(|_| self.placeholder_identity()));
-            let handle = if Some(Identity::of(&stat)) == *own {
+            let handle = if Some(KernelIdentity::of(&stat)) == *own {
                 self.own_handle(index)
             } else if is_placeholder(fd, index) {
                 Some(self.handle_elsewhere(fd, index))
@@ -78,7 +78,7 @@ impl Process {
     }
 
     /// The kernel's identity of the own server's placeholder.
-    fn placeholder_identity(&self) -> Option<Identity> {
+    fn placeholder_identity(&self) -> Option<KernelIdentity> {
         Some(self.session().ok()?.placeholder_identity())
     }
 

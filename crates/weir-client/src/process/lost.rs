@@ -22,7 +22,7 @@ use super::table::{self, Handle, GONE};
 use super::Process;
 use crate::internal;
 use crate::kernel::{self, Fd};
-use crate::neighbour::Identity;
+use crate::neighbour::KernelIdentity;
 
 /// The length from which a read or a write checks its descriptor, at a cost of two per cent at
 /// most.
@@ -88,6 +88,6 @@ impl Process {
         let own = self.connection.session().filter(|_| of_own);
         is_dir
             && stat.st_nlink == 0
-            && own.is_none_or(|session| session.placeholder_identity() == Identity::of(&stat))
+            && own.is_none_or(|session| session.placeholder_identity() == KernelIdentity::of(&stat))
     }
 }

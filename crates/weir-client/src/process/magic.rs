@@ -15,9 +15,9 @@ use super::current_dir::{kernel_cwd, named_by};
 use super::table::{self, Handle};
 use super::Process;
 use crate::kernel::{path_of, Fd, AT_FDCWD};
-use crate::neighbour::Identity;
+use crate::neighbour::KernelIdentity;
 use crate::path::prefix::split;
-use crate::path::Place;
+use crate::path::ResolvedPath;
 use weir_core::types::Ino;
 
 /// The target of a link.
@@ -94,7 +94,7 @@ impl Process {
             Link::Program => {
                 self.instance()?;
                 match self.place(AT_FDCWD, &self.program_path()?, true)?.ok()? {
-                    Place::Name { found, .. } => found.map(|(ino, _)| ino),
+                    ResolvedPath::Name { found, .. } => found.map(|(ino, _)| ino),
                     _ => None,
                 }
             }
@@ -108,7 +108,7 @@ impl Process {
             .ok()
             .filter(|stat| stat.st_nlink == 0)?;
         let placeholder = self.session().ok()?.placeholder_identity();
-        (Identity::of(&stat) == placeholder).then(|| {
+        (KernelIdentity::of(&stat) == placeholder).then(|| {
             self.count_refusal("other-process");
             Ino::NONE
         })

@@ -82,7 +82,7 @@ use instance::InstanceConnection;
 pub use map::Mapping;
 use open_files::OpenFileTable;
 use table::Handle;
-pub use told::About;
+pub use told::FileInfo;
 use user::ProcessUser;
 
 /// The state of this process. There is one, [`process`]; a library in a program that the

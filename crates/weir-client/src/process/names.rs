@@ -6,13 +6,13 @@ use weir_core::names::FileType;
 use weir_core::proto::{Create, Link, Mkdir, Rename, Rmdir, Symlink, Unlink};
 use weir_core::types::Ino;
 
-use super::place::{done, ours, ours_again, Found, Spot};
+use super::place::{done, ours, ours_again, NameInParent, ResolvedFile};
 use super::stat::EMPTY_PATH;
 use super::{Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::operation;
 use crate::path::walk::Names;
-use crate::path::{Name, Place};
+use crate::path::{Name, ResolvedPath};
 
 const AT_REMOVEDIR: i32 = 0x200;
 const AT_SYMLINK_FOLLOW: i32 = 0x400;
@@ -30,12 +30,14 @@ impl Process {
     pub fn mkdirat(&'static self, dirfd: Fd, path: &[u8], mode: u32) -> Outcome<()> {
         let _call = operation::begin();
         let (parent, name) = match ours!(self.spot(dirfd, path, false)) {
-            Spot::Outside(path) => {
+            NameInParent::Outside(path) => {
                 let mode = Mode::from_bits_truncate(mode);
                 return Some(rustix::fs::mkdir(path, mode));
             }
-            Spot::Dir | Spot::Name { found: Some(_), .. } => return Some(Err(Errno::EXIST)),
-            Spot::Name { parent, name, .. } => (parent, name),
+            NameInParent::Dir | NameInParent::Name { found: Some(_), .. } => {
+                return Some(Err(Errno::EXIST))
+            }
+            NameInParent::Name { parent, name, .. } => (parent, name),
         };
         #[cfg(debug_assertions)]
         crate::bugs::planted::set_off(name.bytes());
@@ -54,10 +56,12 @@ impl Process {
     pub fn mknodat(&'static self, dirfd: Fd, path: &[u8], mode: u32, _device: u64) -> Outcome<()> {
         let _call = operation::begin();
         let (parent, name) = match ours!(self.spot(dirfd, path, false)) {
-            Spot::Outside(_) => return Some(self.refuse("mknod")),
-            Spot::Dir | Spot::Name { found: Some(_), .. } => return Some(Err(Errno::EXIST)),
-            Spot::Name { slash: true, .. } => return Some(Err(Errno::NOENT)),
-            Spot::Name { parent, name, .. } => (parent, name),
+            NameInParent::Outside(_) => return Some(self.refuse("mknod")),
+            NameInParent::Dir | NameInParent::Name { found: Some(_), .. } => {
+                return Some(Err(Errno::EXIST))
+            }
+            NameInParent::Name { slash: true, .. } => return Some(Err(Errno::NOENT)),
+            NameInParent::Name { parent, name, .. } => (parent, name),
         };
         match mode & S_IFMT {
             0 | S_IFREG => {}
@@ -102,7 +106,7 @@ impl Process {
         }
         ours_again(|gone| {
             Some(match ours!(self.spot(dirfd, path, false)) {
-                Spot::Outside(path) => {
+                NameInParent::Outside(path) => {
                     let flags = if dir {
                         AtFlags::REMOVEDIR
                     } else {
@@ -110,9 +114,9 @@ impl Process {
                     };
                     rustix::fs::unlinkat(CWD, path, flags)
                 }
-                Spot::Dir => Err(last_dot(path, dir)),
-                Spot::Name { found: None, .. } => Err(Errno::NOENT),
-                Spot::Name {
+                NameInParent::Dir => Err(last_dot(path, dir)),
+                NameInParent::Name { found: None, .. } => Err(Errno::NOENT),
+                NameInParent::Name {
                     parent,
                     name,
                     found: Some((ino, kind)),
@@ -224,21 +228,21 @@ impl Process {
             return Some(Err(Errno::INVAL));
         }
         match (from, to) {
-            (Spot::Outside(from), Spot::Outside(to)) => {
+            (NameInParent::Outside(from), NameInParent::Outside(to)) => {
                 let flags = rustix::fs::RenameFlags::from_bits_retain(flags);
                 Some(rustix::fs::renameat_with(CWD, from, CWD, to, flags))
             }
-            (Spot::Outside(_), _) | (_, Spot::Outside(_)) => Some(Err(Errno::XDEV)),
-            (Spot::Dir, _) | (_, Spot::Dir) => Some(Err(Errno::BUSY)),
-            (Spot::Name { found: None, .. }, _) => Some(Err(Errno::NOENT)),
+            (NameInParent::Outside(_), _) | (_, NameInParent::Outside(_)) => Some(Err(Errno::XDEV)),
+            (NameInParent::Dir, _) | (_, NameInParent::Dir) => Some(Err(Errno::BUSY)),
+            (NameInParent::Name { found: None, .. }, _) => Some(Err(Errno::NOENT)),
             (
-                Spot::Name {
+                NameInParent::Name {
                     parent,
                     name,
                     found: Some(source),
                     slash,
                 },
-                Spot::Name {
+                NameInParent::Name {
                     parent: new_parent,
                     name: new_name,
                     found,
@@ -290,16 +294,22 @@ impl Process {
         linked.or_else(|| Some(self.spot(new_dirfd, new, false)?.and(Err(Errno::XDEV))))
     }
 
-    fn link(&'static self, from: Found, to: Spot) -> Result<(), Errno> {
+    fn link(&'static self, from: ResolvedFile, to: NameInParent) -> Result<(), Errno> {
         let (ino, parent, name) = match (from, to) {
-            (Found::Outside(from), Spot::Outside(to)) => {
+            (ResolvedFile::Outside(from), NameInParent::Outside(to)) => {
                 return rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty())
             }
-            (Found::Outside(_), _) | (_, Spot::Outside(_)) => return Err(Errno::XDEV),
-            (_, Spot::Dir | Spot::Name { found: Some(_), .. }) => return Err(Errno::EXIST),
-            (Found::Inode(_, FileType::Dir), _) => return Err(Errno::PERM),
-            (_, Spot::Name { slash: true, .. }) => return Err(Errno::NOENT),
-            (Found::Inode(ino, _), Spot::Name { parent, name, .. }) => (ino, parent, name),
+            (ResolvedFile::Outside(_), _) | (_, NameInParent::Outside(_)) => {
+                return Err(Errno::XDEV)
+            }
+            (_, NameInParent::Dir | NameInParent::Name { found: Some(_), .. }) => {
+                return Err(Errno::EXIST)
+            }
+            (ResolvedFile::Inode(_, FileType::Dir), _) => return Err(Errno::PERM),
+            (_, NameInParent::Name { slash: true, .. }) => return Err(Errno::NOENT),
+            (ResolvedFile::Inode(ino, _), NameInParent::Name { parent, name, .. }) => {
+                (ino, parent, name)
+            }
         };
         self.check_parent(parent)?;
         let name = name.to_vec();
@@ -310,10 +320,12 @@ impl Process {
     pub fn symlinkat(&'static self, target: &[u8], dirfd: Fd, path: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
         let (parent, name) = match ours!(self.spot(dirfd, path, false)) {
-            Spot::Outside(path) => return Some(rustix::fs::symlink(target, path)),
-            Spot::Dir | Spot::Name { found: Some(_), .. } => return Some(Err(Errno::EXIST)),
-            Spot::Name { slash: true, .. } => return Some(Err(Errno::NOENT)),
-            Spot::Name { parent, name, .. } => (parent, name),
+            NameInParent::Outside(path) => return Some(rustix::fs::symlink(target, path)),
+            NameInParent::Dir | NameInParent::Name { found: Some(_), .. } => {
+                return Some(Err(Errno::EXIST))
+            }
+            NameInParent::Name { slash: true, .. } => return Some(Err(Errno::NOENT)),
+            NameInParent::Name { parent, name, .. } => (parent, name),
         };
         if target.is_empty() {
             return Some(Err(Errno::NOENT));
@@ -344,15 +356,15 @@ impl Process {
             return Some(Ok(put(&done!(self.path_or_deleted(ino)), out)));
         }
         let target = self.with_existing(dirfd, path, false, true, |found| match found {
-            Found::Outside(path) => Ok(rustix::fs::readlink(path, Vec::new())?.into_bytes()),
-            Found::Inode(ino, FileType::Symlink) => {
+            ResolvedFile::Outside(path) => Ok(rustix::fs::readlink(path, Vec::new())?.into_bytes()),
+            ResolvedFile::Inode(ino, FileType::Symlink) => {
                 let mut target = [0; weir_core::names::SYMLINK_MAX];
                 let length = self.view()?.target(ino, &mut target)?;
                 Ok(target[..length].to_vec())
             }
             // An empty path is valid only for an open link.
-            Found::Inode(..) if path.is_empty() => Err(Errno::NOENT),
-            Found::Inode(..) => Err(Errno::INVAL),
+            ResolvedFile::Inode(..) if path.is_empty() => Err(Errno::NOENT),
+            ResolvedFile::Inode(..) => Err(Errno::INVAL),
         });
         Some(Ok(put(&ours!(target), out)))
     }
@@ -379,21 +391,21 @@ impl Process {
         }
         let full = ours!(ours_again(|gone| {
             Some(match ours!(self.place(AT_FDCWD, path, true)) {
-                Place::Dir(dir) => {
+                ResolvedPath::Dir(dir) => {
                     *gone = Some(dir);
                     self.path_of(dir)
                 }
-                Place::Outside(path) => match self.magic(AT_FDCWD, &path) {
+                ResolvedPath::Outside(path) => match self.magic(AT_FDCWD, &path) {
                     Some(ino) => self.path_of(ino),
                     None => canonical_outside(&path),
                 },
-                Place::Name { found: None, .. } => Err(Errno::NOENT),
-                Place::Name {
+                ResolvedPath::Name { found: None, .. } => Err(Errno::NOENT),
+                ResolvedPath::Name {
                     found: Some((_, kind)),
                     slash: true,
                     ..
                 } if kind != FileType::Dir => Err(Errno::NOTDIR),
-                Place::Name { parent, name, .. } => {
+                ResolvedPath::Name { parent, name, .. } => {
                     *gone = Some(parent);
                     let path = self.path_of(parent);
                     path.map(|path| [&path, &b"/"[..], name.bytes()].concat())

@@ -21,7 +21,7 @@ use super::open_flags::{
     writes, O_ACCMODE, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_TMPFILE,
     O_TRUNC,
 };
-use super::place::{done, ours, Found, Spot};
+use super::place::{done, ours, NameInParent, ResolvedFile};
 use super::table::{self, Handle};
 use super::{outside, Outcome, Process};
 use crate::kernel::{self, Fd, AT_FDCWD};
@@ -58,11 +58,11 @@ impl Process {
         }
         let follow = flags & O_NOFOLLOW == 0;
         self.with_existing(dirfd, path, follow, false, |found| match found {
-            Found::Outside(path) => outside::open(&path, flags, mode),
-            Found::Inode(ino, kind @ (FileType::Fifo | FileType::Socket)) => {
+            ResolvedFile::Outside(path) => outside::open(&path, flags, mode),
+            ResolvedFile::Inode(ino, kind @ (FileType::Fifo | FileType::Socket)) => {
                 self.open_special(ino, kind, flags)
             }
-            Found::Inode(ino, kind) => {
+            ResolvedFile::Inode(ino, kind) => {
                 self.open_target(&Target::existing(ino, kind), flags, &Spare::default())
             }
         })
@@ -73,12 +73,12 @@ impl Process {
         let spare = Spare::default();
         self.with_existing(dirfd, path, flags & O_NOFOLLOW == 0, false, |found| {
             let dir = match found {
-                Found::Outside(path) => return outside::open(&path, flags, mode),
+                ResolvedFile::Outside(path) => return outside::open(&path, flags, mode),
                 _ if flags & (O_CREAT | O_PATH) != 0 || !writes(flags & O_ACCMODE) => {
                     return Err(Errno::INVAL)
                 }
-                Found::Inode(dir, FileType::Dir) => dir,
-                Found::Inode(..) => return Err(Errno::NOTDIR),
+                ResolvedFile::Inode(dir, FileType::Dir) => dir,
+                ResolvedFile::Inode(..) => return Err(Errno::NOTDIR),
             };
             self.check_parent(dir)?;
             self.reserve(&spare, flags)?;
@@ -145,18 +145,20 @@ impl Process {
         }
         for _ in 0..TRIES {
             match ours!(self.spot(dirfd, path, follow)) {
-                Spot::Outside(path) => {
+                NameInParent::Outside(path) => {
                     let magic = self.magic(AT_FDCWD, &path);
                     return Some(magic.map_or(Ok(Way::Outside(path)), of_magic));
                 }
-                Spot::Dir => return Some(Err(exists_or(exclusive, Errno::ISDIR))),
-                Spot::Name { found: Some(_), .. } if exclusive => return Some(Err(Errno::EXIST)),
-                Spot::Name { slash: true, .. } => return Some(Err(Errno::ISDIR)),
-                Spot::Name {
+                NameInParent::Dir => return Some(Err(exists_or(exclusive, Errno::ISDIR))),
+                NameInParent::Name { found: Some(_), .. } if exclusive => {
+                    return Some(Err(Errno::EXIST))
+                }
+                NameInParent::Name { slash: true, .. } => return Some(Err(Errno::ISDIR)),
+                NameInParent::Name {
                     found: Some((ino, kind)),
                     ..
                 } => return Some(Ok(Way::Ours(Target::existing(ino, kind)))),
-                Spot::Name { parent, name, .. } => {
+                NameInParent::Name { parent, name, .. } => {
                     done!(self.check_parent(parent));
                     done!(self.reserve(spare, flags));
                     let op = self.create_op(parent, &name, flags, mode);

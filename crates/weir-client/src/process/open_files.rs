@@ -14,7 +14,7 @@ use weir_core::proto::OfdBatch;
 use weir_core::types::Ino;
 
 use super::open_flags::O_PATH;
-use super::table::{self, FilesByInode, Handle, Queue, DIR, GONE, PATH, READ, WRITE};
+use super::table::{self, FilesByInode, Handle, UnusedQueue, DIR, GONE, PATH, READ, WRITE};
 use crate::kernel::Fd;
 use crate::session::Session;
 use crate::view::locks::end_description_locks;
@@ -23,7 +23,7 @@ use crate::view::View;
 /// The open files of this process.
 #[derive(Debug)]
 pub(super) struct OpenFileTable {
-    unused: Queue<Handle>,
+    unused: UnusedQueue<Handle>,
     files: FilesByInode,
     /// The rest of the batch of descriptions that the server lent last.
     next_lent: AtomicU32,
@@ -34,7 +34,7 @@ impl OpenFileTable {
     /// None.
     pub(super) const fn new() -> OpenFileTable {
         OpenFileTable {
-            unused: Queue::new(),
+            unused: UnusedQueue::new(),
             files: FilesByInode::new(),
             next_lent: AtomicU32::new(0),
             lent_end: AtomicU32::new(0),

@@ -19,13 +19,13 @@ use crate::errno::of_open;
 use crate::kernel::{path_of, Fd, AT_FDCWD};
 use crate::node::Node;
 use crate::path::walk::{again, Names};
-use crate::path::{Name, Place, Walk};
+use crate::path::{Name, ResolvedPath, Walk};
 use crate::sys::coarse_now_ns;
 use crate::view::{NodeClient, View};
 
 /// A file that exists.
 #[derive(Debug)]
-pub enum Found {
+pub enum ResolvedFile {
     /// An inode of weir's.
     Inode(Ino, FileType),
     /// A file of the kernel's, at this absolute path.
@@ -35,7 +35,7 @@ pub enum Found {
 /// A name in a directory, to be made or removed.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // the name lies on the stack, so that looking allocates nothing
-pub enum Spot {
+pub enum NameInParent {
     /// A name of weir's.
     Name {
         /// The directory.
@@ -233,7 +233,12 @@ impl Process {
     }
 
     /// The end of a path, if it is weir's.
-    pub(super) fn place(&'static self, dirfd: Fd, path: &[u8], follow: bool) -> Outcome<Place> {
+    pub(super) fn place(
+        &'static self,
+        dirfd: Fd,
+        path: &[u8],
+        follow: bool,
+    ) -> Outcome<ResolvedPath> {
         self.walk(dirfd, path, follow, true)
     }
 
@@ -250,7 +255,7 @@ impl Process {
             return Some(Ok(None));
         }
         Some(Ok(match ours!(self.last_name(dirfd, path)) {
-            Place::Name {
+            ResolvedPath::Name {
                 parent,
                 name,
                 slash: false,
@@ -261,7 +266,7 @@ impl Process {
     }
 
     /// The last name of a path, without a check if it is taken.
-    fn last_name(&'static self, dirfd: Fd, path: &[u8]) -> Outcome<Place> {
+    fn last_name(&'static self, dirfd: Fd, path: &[u8]) -> Outcome<ResolvedPath> {
         self.walk(dirfd, path, false, false)
     }
 
@@ -271,7 +276,7 @@ impl Process {
         path: &[u8],
         follow: bool,
         to_the_end: bool,
-    ) -> Outcome<Place> {
+    ) -> Outcome<ResolvedPath> {
         let (start, rest) = ours!(self.begin(dirfd, path));
         let instance = self.connection.instance()?;
         let view = done!(self.view());
@@ -283,7 +288,7 @@ impl Process {
         };
         let mut place = done!(walk.walk(start, &rest, follow));
         for _ in 0..MAX_LINKS {
-            let Place::Outside(path) = &place else {
+            let ResolvedPath::Outside(path) = &place else {
                 return Some(Ok(place));
             };
             // A link of weir's that leads to one of /proc, and through that back to weir.
@@ -307,7 +312,7 @@ impl Process {
         path: &[u8],
         follow: bool,
         empty: bool,
-    ) -> Outcome<Found> {
+    ) -> Outcome<ResolvedFile> {
         if path.is_empty() && empty {
             return self.existing_fd(dirfd);
         }
@@ -315,13 +320,13 @@ impl Process {
             return Some(self.found(magic));
         }
         let found = match ours!(self.place(dirfd, path, follow)) {
-            Place::Dir(dir) => Ok(Found::Inode(dir, FileType::Dir)),
-            Place::Outside(path) => match self.magic(AT_FDCWD, &path).filter(|_| follow) {
+            ResolvedPath::Dir(dir) => Ok(ResolvedFile::Inode(dir, FileType::Dir)),
+            ResolvedPath::Outside(path) => match self.magic(AT_FDCWD, &path).filter(|_| follow) {
                 Some(magic) => self.found(magic),
-                None => Ok(Found::Outside(path)),
+                None => Ok(ResolvedFile::Outside(path)),
             },
-            Place::Name { found, .. } => found
-                .map(|(ino, kind)| Found::Inode(ino, kind))
+            ResolvedPath::Name { found, .. } => found
+                .map(|(ino, kind)| ResolvedFile::Inode(ino, kind))
                 .ok_or(Errno::NOENT),
         };
         Some(found)
@@ -335,11 +340,11 @@ impl Process {
         path: &[u8],
         follow: bool,
         empty: bool,
-        mut act: impl FnMut(Found) -> Result<T, Errno>,
+        mut act: impl FnMut(ResolvedFile) -> Result<T, Errno>,
     ) -> Outcome<T> {
         let once = |gone: &mut Option<Ino>| {
             let found = ours!(self.existing(dirfd, path, follow, empty));
-            if let Found::Inode(ino, _) = found {
+            if let ResolvedFile::Inode(ino, _) = found {
                 *gone = Some(ino);
             }
             Some(act(found))
@@ -347,7 +352,7 @@ impl Process {
         ours_again(once)
     }
 
-    fn existing_fd(&'static self, dirfd: Fd) -> Outcome<Found> {
+    fn existing_fd(&'static self, dirfd: Fd) -> Outcome<ResolvedFile> {
         let ino = match dirfd {
             AT_FDCWD => done!(self.cwd.inode()?),
             fd => self.handle(fd)?.ino(),
@@ -355,12 +360,17 @@ impl Process {
         Some(of_open(self.found(ino)))
     }
 
-    fn found(&'static self, ino: Ino) -> Result<Found, Errno> {
-        Ok(Found::Inode(ino, self.attr(ino)?.file_type()))
+    fn found(&'static self, ino: Ino) -> Result<ResolvedFile, Errno> {
+        Ok(ResolvedFile::Inode(ino, self.attr(ino)?.file_type()))
     }
 
     /// The last name of a path, for making or removing it.
-    pub(super) fn spot(&'static self, dirfd: Fd, path: &[u8], follow: bool) -> Outcome<Spot> {
+    pub(super) fn spot(
+        &'static self,
+        dirfd: Fd,
+        path: &[u8],
+        follow: bool,
+    ) -> Outcome<NameInParent> {
         // A slash behind the last name does not follow a link of that name.
         let bare = match path.iter().rposition(|byte| *byte != b'/') {
             Some(last) if !follow => &path[..=last],
@@ -368,14 +378,14 @@ impl Process {
         };
         let slash_behind = bare.len() < path.len();
         let spot = match ours!(self.place(dirfd, bare, follow)) {
-            Place::Dir(_) => Spot::Dir,
-            Place::Outside(path) => Spot::Outside(path),
-            Place::Name {
+            ResolvedPath::Dir(_) => NameInParent::Dir,
+            ResolvedPath::Outside(path) => NameInParent::Outside(path),
+            ResolvedPath::Name {
                 parent,
                 name,
                 found,
                 slash,
-            } => Spot::Name {
+            } => NameInParent::Name {
                 parent,
                 name,
                 found,

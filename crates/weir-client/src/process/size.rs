@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use weir_core::proto::{Allocate, Truncate};
 use weir_core::types::Ino;
 
-use super::place::Found;
+use super::place::ResolvedFile;
 use super::table::{Handle, PATH, READ, WRITE};
 use super::{Outcome, Process};
 use crate::beneath::zero_mapped;
@@ -41,7 +41,7 @@ impl Process {
         let _call = operation::begin();
         self.with_existing(AT_FDCWD, path, true, false, |found| {
             let ino = match found {
-                Found::Outside(path) => {
+                ResolvedFile::Outside(path) => {
                     let file = rustix::fs::open(
                         path,
                         rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC,
@@ -50,9 +50,9 @@ impl Process {
                     let length = u64::try_from(length).map_err(|_| Errno::INVAL)?;
                     return rustix::fs::ftruncate(file, length);
                 }
-                Found::Inode(_, FileType::Dir) => return Err(Errno::ISDIR),
-                Found::Inode(ino, FileType::File) => ino,
-                Found::Inode(..) => return Err(Errno::INVAL),
+                ResolvedFile::Inode(_, FileType::Dir) => return Err(Errno::ISDIR),
+                ResolvedFile::Inode(ino, FileType::File) => ino,
+                ResolvedFile::Inode(..) => return Err(Errno::INVAL),
             };
             if !self.user.credentials().may(&self.attr(ino)?, access::WRITE) {
                 return Err(Errno::ACCESS);

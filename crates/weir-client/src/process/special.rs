@@ -19,7 +19,7 @@ use weir_core::proto::{MakeSpecial, Unlink};
 use weir_core::types::Ino;
 
 use super::open_flags::{O_CREAT, O_DIRECTORY, O_EXCL, O_PATH};
-use super::place::{done, ours, Found, Spot};
+use super::place::{done, ours, NameInParent, ResolvedFile};
 use super::{outside, Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::operation;
@@ -114,10 +114,12 @@ impl Process {
     pub fn bind(&'static self, path: &[u8]) -> Outcome<Vec<u8>> {
         let _call = operation::begin();
         let (parent, name) = match ours!(self.spot(AT_FDCWD, path, false)) {
-            Spot::Outside(path) => return Some(Ok(path)),
-            Spot::Dir | Spot::Name { found: Some(_), .. } => return Some(Err(Errno::ADDRINUSE)),
-            Spot::Name { slash: true, .. } => return Some(Err(Errno::NOENT)),
-            Spot::Name { parent, name, .. } => (parent, name),
+            NameInParent::Outside(path) => return Some(Ok(path)),
+            NameInParent::Dir | NameInParent::Name { found: Some(_), .. } => {
+                return Some(Err(Errno::ADDRINUSE))
+            }
+            NameInParent::Name { slash: true, .. } => return Some(Err(Errno::NOENT)),
+            NameInParent::Name { parent, name, .. } => (parent, name),
         };
         let made = self.make_special(parent, &name, FileType::Socket, 0o777);
         let ino = done!(made.map_err(|error| match error {
@@ -145,8 +147,8 @@ impl Process {
     pub fn reach(&'static self, path: &[u8]) -> Outcome<Vec<u8>> {
         let _call = operation::begin();
         self.with_existing(AT_FDCWD, path, true, false, |found| match found {
-            Found::Outside(path) => Ok(path),
-            Found::Inode(ino, FileType::Socket) => {
+            ResolvedFile::Outside(path) => Ok(path),
+            ResolvedFile::Inode(ino, FileType::Socket) => {
                 self.user
                     .credentials()
                     .check(&self.attr(ino)?, access::WRITE)?;
@@ -155,7 +157,7 @@ impl Process {
                 rustix::fs::lstat(&kernels[..]).map_err(|_| Errno::CONNREFUSED)?;
                 as_address(kernels)
             }
-            Found::Inode(..) => Err(Errno::CONNREFUSED),
+            ResolvedFile::Inode(..) => Err(Errno::CONNREFUSED),
         })
     }
 

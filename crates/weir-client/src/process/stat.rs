@@ -13,7 +13,7 @@ use weir_core::node::region::Hub;
 use weir_core::proto::Statfs;
 use weir_core::types::Ino;
 
-use super::place::{check_not_gone, done, ours, Found};
+use super::place::{check_not_gone, done, ours, ResolvedFile};
 use super::table::Handle;
 use super::{outside, Outcome, Process};
 use crate::errno::of_open;
@@ -52,9 +52,9 @@ impl Process {
         done!(self.check_flags(dirfd, path, flags, known)?);
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         self.with_existing(dirfd, path, follow, empty, |found| match found {
-            Found::Outside(path) => outside::stat(&path, follow),
-            Found::Inode(ino, _) if path.is_empty() => of_open(self.stat_of(ino)),
-            Found::Inode(ino, _) => self.stat_of(ino),
+            ResolvedFile::Outside(path) => outside::stat(&path, follow),
+            ResolvedFile::Inode(ino, _) if path.is_empty() => of_open(self.stat_of(ino)),
+            ResolvedFile::Inode(ino, _) => self.stat_of(ino),
         })
     }
 
@@ -100,8 +100,8 @@ impl Process {
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         self.with_existing(dirfd, path, follow, empty, |found| {
             let ino = match found {
-                Found::Outside(path) => return outside::access(&path, mode, flags),
-                Found::Inode(ino, _) => ino,
+                ResolvedFile::Outside(path) => return outside::access(&path, mode, flags),
+                ResolvedFile::Inode(ino, _) => ino,
             };
             let Ok(want @ 0..=7) = u32::try_from(mode) else {
                 return Err(Errno::INVAL);
@@ -119,8 +119,8 @@ impl Process {
     /// statfs(2).
     pub fn statfs(&'static self, path: &[u8]) -> Outcome<StatFs> {
         Some(match ours!(self.existing(AT_FDCWD, path, true, false)) {
-            Found::Outside(path) => outside::statfs(&path),
-            Found::Inode(..) => self.state_of_all(),
+            ResolvedFile::Outside(path) => outside::statfs(&path),
+            ResolvedFile::Inode(..) => self.state_of_all(),
         })
     }
 

@@ -139,12 +139,12 @@ pub fn all() -> impl Iterator<Item = (Fd, &'static Handle)> {
 
 /// A queue of unused items, linked through themselves.
 #[derive(Debug)]
-pub struct Queue<T: Linked + 'static> {
+pub struct UnusedQueue<T: Linked + 'static> {
     first: Slot<T>,
     last: Slot<T>,
 }
 
-/// An item of a [`Queue`].
+/// An item of an [`UnusedQueue`].
 pub trait Linked: Default {
     /// The link.
     fn next(&self) -> &Slot<Self>;
@@ -165,10 +165,10 @@ impl Linked for File {
 /// The number of items allocated at a time.
 const CHUNK: usize = 32;
 
-impl<T: Linked> Queue<T> {
+impl<T: Linked> UnusedQueue<T> {
     /// Empty.
-    pub const fn new() -> Queue<T> {
-        Queue {
+    pub const fn new() -> UnusedQueue<T> {
+        UnusedQueue {
             first: Slot::empty(),
             last: Slot::empty(),
         }
@@ -216,7 +216,7 @@ impl<T: Linked> Queue<T> {
 #[derive(Debug)]
 pub struct FilesByInode {
     buckets: [Slot<File>; BUCKETS],
-    unused: Queue<File>,
+    unused: UnusedQueue<File>,
 }
 
 const BUCKETS: usize = 256;
@@ -226,7 +226,7 @@ impl FilesByInode {
     pub const fn new() -> FilesByInode {
         FilesByInode {
             buckets: [const { Slot::empty() }; BUCKETS],
-            unused: Queue::new(),
+            unused: UnusedQueue::new(),
         }
     }
 
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn what_became_free_first_is_used_first() {
-        static QUEUE: Queue<Handle> = Queue::new();
+        static QUEUE: UnusedQueue<Handle> = UnusedQueue::new();
         let first = QUEUE.take_or_make();
         QUEUE.put(first);
         assert_eq!(QUEUE.iter().count(), CHUNK);

@@ -10,17 +10,17 @@ use weir_core::names::{Attr, FileType, Visibility};
 use weir_core::proto::{Hold, Locate};
 use weir_core::types::{Ino, Rank};
 
-use super::place::{Found, LazyClient};
+use super::place::{LazyClient, ResolvedFile};
 use super::{Outcome, Process};
 use crate::kernel::{self, Fd, AT_FDCWD};
 use crate::operation;
-use crate::path::{access, Place};
+use crate::path::{access, ResolvedPath};
 use crate::types::Stat;
 use crate::view::View;
 
 /// A file's attributes and the servers that keep it.
 #[derive(Clone, Copy, Debug)]
-pub struct About {
+pub struct FileInfo {
     /// The attributes of stat(2).
     pub stat: Stat,
     /// The attributes that its server knows.
@@ -58,8 +58,8 @@ impl Process {
         self.cwd.forget_kernels();
         ours_only(
             self.with_existing(AT_FDCWD, path, true, false, |found| match found {
-                Found::Inode(ino, kind) => act(ino, kind),
-                Found::Outside(_) => Err(Errno::XDEV),
+                ResolvedFile::Inode(ino, kind) => act(ino, kind),
+                ResolvedFile::Outside(_) => Err(Errno::XDEV),
             }),
         )
     }
@@ -129,13 +129,13 @@ impl Process {
     }
 
     /// The attributes of a file or directory, and its servers.
-    pub fn about(&'static self, path: &[u8]) -> Result<About, Errno> {
+    pub fn about(&'static self, path: &[u8]) -> Result<FileInfo, Errno> {
         let _call = operation::begin();
         self.with_named(path, |ino, _| {
             let stat = self.stat_of(ino)?;
             let (_, attr) = self.whole(ino)?;
             let (here, servers) = self.node()?.several().unwrap_or((ino.rank(), 1));
-            Ok(About {
+            Ok(FileInfo {
                 stat,
                 attr,
                 home: ino.rank(),
@@ -182,7 +182,7 @@ impl Process {
         self.cwd.forget_kernels();
         let follow = !flags.intersects(OFlags::NOFOLLOW | OFlags::EXCL);
         if self.magic(AT_FDCWD, path).is_none() {
-            if let Place::Outside(_) = ours_only(self.place(AT_FDCWD, path, follow))? {
+            if let ResolvedPath::Outside(_) = ours_only(self.place(AT_FDCWD, path, follow))? {
                 return Err(Errno::XDEV);
             }
         }

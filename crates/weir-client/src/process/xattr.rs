@@ -19,7 +19,7 @@ use weir_core::types::Ino;
 use weir_core::xattr::{SetFlags, NAME_MAX, VALUE_MAX};
 
 use super::own_xattr::OwnName;
-use super::place::{ours, Found};
+use super::place::{ours, ResolvedFile};
 use super::table::PATH;
 use super::{Outcome, Process};
 use crate::errno::of_open;
@@ -51,9 +51,9 @@ impl Process {
     ) -> Outcome<usize> {
         let _call = operation::begin();
         self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
-            Found::Outside(path) if follow => rustix::fs::getxattr(&path, name, &mut *out),
-            Found::Outside(path) => rustix::fs::lgetxattr(&path, name, &mut *out),
-            Found::Inode(ino, _) => self.xattr_of(self.user.credentials(), ino, name, out),
+            ResolvedFile::Outside(path) if follow => rustix::fs::getxattr(&path, name, &mut *out),
+            ResolvedFile::Outside(path) => rustix::fs::lgetxattr(&path, name, &mut *out),
+            ResolvedFile::Inode(ino, _) => self.xattr_of(self.user.credentials(), ino, name, out),
         })
     }
 
@@ -103,9 +103,11 @@ impl Process {
         let _call = operation::begin();
         let kernels = XattrFlags::from_bits_retain(flags);
         self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
-            Found::Outside(path) if follow => rustix::fs::setxattr(&path, name, value, kernels),
-            Found::Outside(path) => rustix::fs::lsetxattr(&path, name, value, kernels),
-            Found::Inode(ino, _) => {
+            ResolvedFile::Outside(path) if follow => {
+                rustix::fs::setxattr(&path, name, value, kernels)
+            }
+            ResolvedFile::Outside(path) => rustix::fs::lsetxattr(&path, name, value, kernels),
+            ResolvedFile::Inode(ino, _) => {
                 self.set_xattr_of(self.user.credentials(), ino, name, value, flags)
             }
         })
@@ -187,9 +189,9 @@ impl Process {
     pub fn removexattr(&'static self, path: &[u8], follow: bool, name: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
         self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
-            Found::Outside(path) if follow => rustix::fs::removexattr(&path, name),
-            Found::Outside(path) => rustix::fs::lremovexattr(&path, name),
-            Found::Inode(ino, _) => self.remove_xattr_of(self.user.credentials(), ino, name),
+            ResolvedFile::Outside(path) if follow => rustix::fs::removexattr(&path, name),
+            ResolvedFile::Outside(path) => rustix::fs::lremovexattr(&path, name),
+            ResolvedFile::Inode(ino, _) => self.remove_xattr_of(self.user.credentials(), ino, name),
         })
     }
 
@@ -224,10 +226,10 @@ impl Process {
     pub fn listxattr(&'static self, path: &[u8], follow: bool, out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
         self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
-            Found::Outside(path) if follow => rustix::fs::listxattr(&path, &mut *out),
-            Found::Outside(path) => rustix::fs::llistxattr(&path, &mut *out),
-            Found::Inode(_, FileType::Symlink) => Ok(0),
-            Found::Inode(ino, _) => self.xattr_names_of(ino, out),
+            ResolvedFile::Outside(path) if follow => rustix::fs::listxattr(&path, &mut *out),
+            ResolvedFile::Outside(path) => rustix::fs::llistxattr(&path, &mut *out),
+            ResolvedFile::Inode(_, FileType::Symlink) => Ok(0),
+            ResolvedFile::Inode(ino, _) => self.xattr_names_of(ino, out),
         })
     }
 

@@ -54,7 +54,7 @@ use crate::errno::errno_of;
 use crate::internal::{Internal, InternalSlot};
 use crate::kernel::{self, Fd};
 use crate::lock::SlowLock;
-use crate::neighbour::Identity;
+use crate::neighbour::KernelIdentity;
 use crate::node::{map_file, Node};
 use crate::operation;
 use crate::slots::{Slot, Slots};
@@ -71,7 +71,7 @@ pub struct Session {
     socket: Internal,
     /// The directory that all placeholders are descriptions of, opened with O_PATH.
     placeholder: InternalSlot,
-    placeholder_identity: Identity,
+    placeholder_identity: KernelIdentity,
     /// The run directory of the instance.
     run_dir: Vec<u8>,
     /// Wakes a server that also waits for other servers.
@@ -289,7 +289,7 @@ impl Session {
     }
 
     /// The kernel's identity of the placeholder directory.
-    pub fn placeholder_identity(&self) -> Identity {
+    pub fn placeholder_identity(&self) -> KernelIdentity {
         self.placeholder_identity
     }
 
