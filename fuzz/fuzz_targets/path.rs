@@ -84,7 +84,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let walk = Walk {
         names: &Table(target),
         prefix: &prefix,
-        who: &Credentials {
+        credentials: &Credentials {
             uid: 1000,
             gid: 1000,
             groups: vec![],

@@ -178,7 +178,7 @@ functions! {
 
     fn weir_is_laminated(file: *const c_char) -> c_int {
         with_path!("weir_is_laminated", file, |process, path| {
-            let about = process.about(path)?;
+            let about = process.file_info(path)?;
             Ok(c_int::from(about.attr.lamination == library::Lamination::Done))
         })
     }
@@ -189,7 +189,7 @@ functions! {
 
     fn weir_get_visibility(file: *const c_char) -> c_int {
         with_path!("weir_get_visibility", file, |process, path| {
-            Ok(number_of(process.about(path)?.attr.policy.visibility))
+            Ok(number_of(process.file_info(path)?.attr.policy.visibility))
         })
     }
 
@@ -205,7 +205,7 @@ functions! {
             if !is_address(out) {
                 return Err(Errno::FAULT);
             }
-            let stat = Stat::from(&process.about(path)?);
+            let stat = Stat::from(&process.file_info(path)?);
             // SAFETY: the caller owes room for one.
             unsafe { out.write(stat) };
             Ok(0)

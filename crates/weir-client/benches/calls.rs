@@ -1,4 +1,4 @@
-//! What calls cost, beside the same calls on tmpfs.
+//! The time of calls, beside that of the same calls on tmpfs.
 //!
 //! `cargo bench -p weir-client --bench calls`: ns a call, the best of several rounds,
 //! without the few ns that the interposer adds.

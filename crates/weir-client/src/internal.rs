@@ -69,7 +69,7 @@ impl InternalSlot {
     }
 
     /// Takes out the descriptor that it holds.
-    pub fn take(&self) -> Option<Internal> {
+    pub fn take_descriptor(&self) -> Option<Internal> {
         as_internal(self.0.swap(0, Ordering::AcqRel))
     }
 }
@@ -226,11 +226,11 @@ mod tests {
         assert_eq!(kernel::fcntl(ours.number(), 1, 0), Ok(1));
         assert!(numbers().contains(&ours.number()));
         let slot = InternalSlot::default();
-        assert!(slot.take().is_none());
+        assert!(slot.take_descriptor().is_none());
         assert_eq!(ours.sure(), Some(ours.number()));
         slot.set(ours);
         assert_eq!(slot.get().unwrap().number(), ours.number());
-        assert!(slot.take().is_some() && slot.get().is_none());
+        assert!(slot.take_descriptor().is_some() && slot.get().is_none());
         ours.close();
         assert_eq!(ours.number(), -1);
         assert!(!is_internal(-1));

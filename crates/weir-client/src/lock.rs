@@ -55,7 +55,7 @@ impl SlowLock {
     /// Waits for the lock.
     pub fn hold(&self) -> Held<'_> {
         let signals = block_signals();
-        self.take();
+        self.acquire();
         Held {
             lock: self,
             _signals: signals,
@@ -69,7 +69,7 @@ impl SlowLock {
 
     /// Takes it over a call of foreign code (fork); [`SlowLock::give`] ends it. The caller blocks
     /// signals, if need be.
-    pub fn take(&self) {
+    pub fn acquire(&self) {
         if !self.is_mine() {
             self.wait();
             self.owner.store(thread_token(), Ordering::Relaxed);
@@ -78,7 +78,7 @@ impl SlowLock {
     }
 
     /// Undoes one [`SlowLock::take`].
-    pub fn give(&self) {
+    pub fn release(&self) {
         if self.depth.fetch_sub(1, Ordering::Relaxed) > 1 {
             return;
         }
@@ -95,7 +95,7 @@ impl SlowLock {
             self.word.store(1, Ordering::Release);
         } else {
             self.reset();
-            self.take();
+            self.acquire();
         }
     }
 
@@ -127,7 +127,7 @@ impl Default for SlowLock {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.lock.give();
+        self.lock.release();
     }
 }
 

@@ -64,7 +64,7 @@ pub struct KernelIdentity(u64, u64);
 impl KernelIdentity {
     /// The identity of a file, from its attributes.
     #[allow(clippy::unnecessary_cast)] // other widths on other architectures
-    pub fn of(stat: &Stat) -> KernelIdentity {
+    pub fn from_stat(stat: &Stat) -> KernelIdentity {
         KernelIdentity(stat.st_dev as u64, stat.st_ino as u64)
     }
 
@@ -100,7 +100,7 @@ impl Neighbours {
     /// a server of the same instance as `node`; ESHUTDOWN: that server has stopped. One caller at a
     /// time.
     pub fn at(&self, dir: BorrowedFd<'_>, node: &Node) -> Result<&'static Neighbour, Errno> {
-        let place = KernelIdentity::of(&rustix::fs::fstat(dir)?);
+        let place = KernelIdentity::from_stat(&rustix::fs::fstat(dir)?);
         let known = core::iter::successors(self.0.get(), |known| known.next.get())
             // A server that was started again has new memory, in the same directory.
             .find(|known| known.place == place && !is_stopped(known.hub));

@@ -44,7 +44,7 @@ fn put(path: &str, bytes: &[u8]) {
     p().close(fd).unwrap().unwrap();
 }
 
-/// Whether the child of a fork, of which nobody told, ends with 0.
+/// True if the child of a fork that nothing announced ends with 0.
 fn in_child(work: impl FnOnce() -> bool) {
     // SAFETY: the child runs only `work` and leaves by `_exit`; glibc makes its allocator
     // usable in it.
@@ -94,20 +94,20 @@ fn each_attach_wants_its_detach(options: &Options) {
 
 fn files_are_asked_about_laminated_and_synced() {
     put("/weir/f", b"text");
-    let about = p().about(b"/weir/f").unwrap();
+    let about = p().file_info(b"/weir/f").unwrap();
     assert_eq!((about.stat.size, about.servers), (4, 1));
     assert_eq!(about.attr.lamination, Lamination::No);
     assert_eq!(p().sync_at(b"/weir/f"), Ok(()));
     let raw = Visibility::ReadAfterWrite;
     assert_eq!(p().set_visibility_at(b"/weir/f", raw), Ok(()));
-    let policy = p().about(b"/weir/f").unwrap().attr.policy;
+    let policy = p().file_info(b"/weir/f").unwrap().attr.policy;
     assert_eq!(policy.visibility, raw);
     let layout = p().layout_at(b"/weir/f").unwrap();
     let servers: Vec<_> = layout.servers().collect();
     assert_eq!((servers.len(), servers[0].1.memory_bytes), (1, 4));
     let fd = p().open_at(b"/weir/f", O_RDWR, 0).unwrap();
     assert_eq!(p().laminate_at(b"/weir/f"), Err(Errno::BUSY));
-    let due = p().about(b"/weir/f").unwrap().attr.lamination;
+    let due = p().file_info(b"/weir/f").unwrap().attr.lamination;
     assert_eq!(due, Lamination::Due);
     p().close(fd).unwrap().unwrap();
     assert_eq!(p().laminate_at(b"/weir/f"), Ok(()));
@@ -132,7 +132,7 @@ fn what_is_not_a_file_of_weir_is_refused() {
     for path in outside {
         assert_eq!(p().laminate_at(path), Err(Errno::XDEV));
         assert_eq!(p().sync_at(path), Err(Errno::XDEV));
-        assert_eq!(p().about(path).err(), Some(Errno::XDEV));
+        assert_eq!(p().file_info(path).err(), Some(Errno::XDEV));
         assert_eq!(p().open_at(path, O_RDONLY, 0), Err(Errno::XDEV));
     }
     std::fs::remove_file("/dev/shm/weir-library-link").unwrap();
@@ -223,7 +223,7 @@ fn a_child_attaches_anew() {
     });
     assert_eq!(p().pwrite(fd, b"P", 0), Some(Ok(1)), "still the parent's");
     p().close(fd).unwrap().unwrap();
-    assert_eq!(p().about(b"/weir/c").unwrap().stat.size, 5);
+    assert_eq!(p().file_info(b"/weir/c").unwrap().stat.size, 5);
 }
 
 #[test]

@@ -115,7 +115,7 @@ pub(crate) unsafe fn is_our_c_path(dirfd: c_int, path: *const c_char) -> bool {
 #[inline]
 pub(crate) fn made(fd: c_int) -> c_int {
     if fd >= 0 {
-        process::process().kernel_gave(fd);
+        process::process().note_kernel_fd(fd);
     }
     fd
 }

@@ -141,7 +141,7 @@ unsafe fn reach_ours(
 ) -> Outcome<usize> {
     // SAFETY: as the caller vouches.
     let path = unsafe { path_of(address, length) }?;
-    let kernels = p.reach(path)?;
+    let kernels = p.socket_path(path)?;
     Some(kernels.and_then(|kernels| with_kernels(&kernels, call)))
 }
 

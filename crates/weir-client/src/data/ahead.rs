@@ -108,7 +108,7 @@ impl Pace {
     }
 
     /// A read of it ended.
-    fn end(&mut self, now_us: u64, bytes: u64) {
+    fn note_read(&mut self, now_us: u64, bytes: u64) {
         self.took_us += now_us.saturating_sub(self.ended_us);
         self.bytes += bytes;
         self.ended_us = now_us;
@@ -166,7 +166,7 @@ pub struct Reading {
 impl Ahead {
     /// Begins a read of the bytes `read` of a file of `size` bytes, looked up at `generation`: takes
     /// out the bytes that were fetched ahead for it. `None`: it continues no sequence.
-    pub fn begin<H: Host>(
+    pub fn begin_read<H: Host>(
         &mut self,
         host: &H,
         read: Range<u64>,
@@ -232,7 +232,7 @@ impl Ahead {
     }
 
     /// A read of the bytes `read` is over.
-    pub fn end<H: Host>(&mut self, host: &H, read: Range<u64>) {
+    pub fn finish_read<H: Host>(&mut self, host: &H, read: Range<u64>) {
         let (from, to) = (read.start, read.end);
         self.clock += 1;
         let goes_on = |s: &Sequence| s.next == from && from > 0;
@@ -250,7 +250,7 @@ impl Ahead {
         });
         let sequence = &mut self.sequences[number];
         if sequence.used > 0 && sequence.next == from {
-            sequence.pace.end(host.now_us(), to - from);
+            sequence.pace.note_read(host.now_us(), to - from);
         }
         (sequence.next, sequence.used) = (to, self.clock);
     }

@@ -186,7 +186,7 @@ impl<'a, H: Host> Coming<'a, H> {
             return Ok(false);
         };
         let (from, end) = (read.done, read.batch.last());
-        read.done = show_some(
+        read.done = copy_some(
             self.host,
             read.landing,
             from..end,
@@ -212,7 +212,7 @@ impl<H: Host> Drop for Coming<'_, H> {
 }
 
 /// Copies the positions of a read, in its order, to their targets, until all bytes have arrived.
-pub fn show<H: Host>(
+pub fn copy_arrived<H: Host>(
     host: &H,
     landing: Landing,
     positions: &[PiecePosition],
@@ -223,7 +223,7 @@ pub fn show<H: Host>(
     };
     let mut done = first.from;
     while done < last.read_end() {
-        done = show_some(
+        done = copy_some(
             host,
             landing,
             done..last.read_end(),
@@ -237,7 +237,7 @@ pub fn show<H: Host>(
 
 /// Copies the bytes of `part` that have arrived, and with `wait` at least some; returns the end of
 /// the bytes copied.
-fn show_some<H: Host>(
+fn copy_some<H: Host>(
     host: &H,
     landing: Landing,
     part: Range<usize>,

@@ -12,7 +12,7 @@ use weir_core::types::Ino;
 use weir_store::slab::SlabId;
 
 use super::ahead::{InUse, Reading};
-use super::coming::{show, Coming};
+use super::coming::{copy_arrived, Coming};
 use super::host::{release, Host};
 use super::pieces::{batches, Batch, Target, WantedPiece};
 
@@ -98,7 +98,7 @@ impl Far {
                 positions,
                 wanted,
             } = read;
-            if show(host, landing, &positions, targets).is_err() {
+            if copy_arrived(host, landing, &positions, targets).is_err() {
                 failed.extend(wanted);
                 release(host, landing);
             } else if let Some(slot) = host.slot(landing) {

@@ -105,12 +105,12 @@ impl Log {
         let _quiet = block_signals();
         let mut state = self.0.lock().ok_or(Errno::DEADLK)?;
         let wish = want.max(min).next_multiple_of(ALIGN);
-        let (pos, len) = if let Some(taken) = state.take(host, min, wish) {
+        let (pos, len) = if let Some(taken) = state.allocate(host, min, wish) {
             taken
         } else {
             state.renew(host, min)?;
             // If little room is left, the server lent less than `min`.
-            state.take(host, 1, wish).ok_or(Errno::NOSPC)?
+            state.allocate(host, 1, wish).ok_or(Errno::NOSPC)?
         };
         let lease = state.segments.last_mut().ok_or(Errno::NOSPC)?;
         lease.active += 1;
@@ -229,7 +229,7 @@ impl State {
     }
 
     /// Takes at least `min` and at most `wish` bytes of it; returns their offset and number.
-    fn take<H: SegmentSource>(&self, host: &H, min: u64, wish: u64) -> Option<(u64, u64)> {
+    fn allocate<H: SegmentSource>(&self, host: &H, min: u64, wish: u64) -> Option<(u64, u64)> {
         self.current()?;
         let mut taken = None;
         self.tail(host).update(|tail| {

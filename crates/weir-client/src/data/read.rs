@@ -262,7 +262,7 @@ impl Vnode {
         self.reads_far.store(true, Ordering::Relaxed);
         let mut reading = self.ahead.lock().and_then(|mut ahead| {
             self.change(&mut *ahead, |ahead| {
-                ahead.begin(host, range.clone(), now.size, generation)
+                ahead.begin_read(host, range.clone(), now.size, generation)
             })
         });
         let plan = reading.as_ref().and_then(|reading| reading.plan);
@@ -319,7 +319,7 @@ impl Vnode {
         if let ([one], Some(mut ahead)) = (targets, self.ahead.lock()) {
             if !one.bytes.is_empty() {
                 let read = one.offset..one.offset + one.bytes.len() as u64;
-                self.change(&mut *ahead, |ahead| ahead.end(host, read));
+                self.change(&mut *ahead, |ahead| ahead.finish_read(host, read));
             }
         }
     }

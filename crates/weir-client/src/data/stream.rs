@@ -348,7 +348,7 @@ impl Stream {
         bytes: &[u8],
     ) -> Result<usize, Errno> {
         for _ in 0..REFUSALS {
-            let room = self.aim(host, file, offset, bytes.len() as u64)?;
+            let room = self.continue_at(host, file, offset, bytes.len() as u64)?;
             let n = usize::try_from(room).map_or(bytes.len(), |r| r.min(bytes.len()));
             match self.store(host, self.used, &bytes[..n]) {
                 Ok(()) => {
@@ -384,7 +384,7 @@ impl Stream {
     }
 
     /// Makes the live piece continue at `offset`; returns how much it may take, at least 1.
-    fn aim<H: Host>(
+    fn continue_at<H: Host>(
         &mut self,
         host: &H,
         file: &AttachedFile,
@@ -511,7 +511,7 @@ impl Stream {
         if self.claim.count != 1 {
             return false;
         }
-        if !self.stretch(host, left, 1) {
+        if !self.lengthen_reservation(host, left, 1) {
             return false;
         }
         let Some(held) = &self.reservation else {
@@ -529,8 +529,8 @@ impl Stream {
 
     /// Makes sure that the reservation has room for `least` bytes more, by lengthening it if
     /// possible; `left` bytes are about to be written.
-    fn stretch<H: Host>(&mut self, host: &H, left: u64, least: u64) -> bool {
-        let want = self.appetite(left.max(least));
+    fn lengthen_reservation<H: Host>(&mut self, host: &H, left: u64, least: u64) -> bool {
+        let want = self.bytes_to_reserve(left.max(least));
         let Some(held) = &mut self.reservation else {
             return false;
         };
@@ -596,7 +596,7 @@ impl Stream {
             && self.live() == self.claim.length
             && offset == self.state.live_offset().wrapping_add(self.claim.stride)
             && offset < self.claim.end()
-            && self.stretch(host, self.claim.length, self.claim.length);
+            && self.lengthen_reservation(host, self.claim.length, self.claim.length);
         if is_next {
             self.state.count += 1;
             self.state.length = self.claim.length;
@@ -720,7 +720,7 @@ impl Stream {
     }
 
     /// The number of bytes to reserve for a stream that is about to write `left` bytes.
-    fn appetite(&self, left: u64) -> u64 {
+    fn bytes_to_reserve(&self, left: u64) -> u64 {
         let so_far = self.committed.wrapping_sub(self.counted);
         left.max((so_far * 2).min(MAX_RESERVE))
     }
@@ -735,7 +735,7 @@ impl Stream {
             // Even if no other room is found.
             self.give_back(host);
         }
-        let want = self.appetite(left);
+        let want = self.bytes_to_reserve(left);
         let min = left.min(MIN_RESERVE);
         let reservation = host.log().reserve(host, min, want)?;
         self.used = 0;

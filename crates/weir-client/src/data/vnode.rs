@@ -238,7 +238,7 @@ impl Vnode {
         }
         let beneath = [&self.beneath, &self.beneath_reads, &self.beneath_private];
         for slot in beneath {
-            slot.take().into_iter().for_each(Internal::close);
+            slot.take_descriptor().into_iter().for_each(Internal::close);
         }
         if let Some(mut map) = self.map.lock() {
             map.forget();

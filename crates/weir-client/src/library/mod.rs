@@ -55,7 +55,7 @@ static MADE: Slot<Attachment> = Slot::empty();
 /// connecting, ECONNREFUSED or ENOENT without a server.
 pub fn attach(run_dir: Option<&[u8]>) -> Result<(), Errno> {
     let users = users()?;
-    let turn = Turn::take()?;
+    let turn = Turn::wait_for()?;
     if turn.is_first() {
         abandon_parents();
     }
@@ -88,7 +88,7 @@ pub fn attach(run_dir: Option<&[u8]>) -> Result<(), Errno> {
 /// ENOTCONN: there is none to undo.
 pub fn detach() -> Result<(), Errno> {
     let users = users()?;
-    let _turn = Turn::take()?;
+    let _turn = Turn::wait_for()?;
     match users.load(Ordering::Acquire) {
         0 => Err(Errno::NOTCONN),
         1 => {

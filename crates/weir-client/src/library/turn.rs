@@ -47,7 +47,7 @@ pub struct Turn {
 
 impl Turn {
     /// Waits for it.
-    pub fn take() -> Result<Turn, Errno> {
+    pub fn wait_for() -> Result<Turn, Errno> {
         let word = wiped(&TURN)?;
         loop {
             let before = word.fetch_or(HELD | LIVED, Ordering::AcqRel);
@@ -82,11 +82,11 @@ mod tests {
 
     #[test]
     fn turns_are_taken_one_by_one_and_the_first_is_known() {
-        let first = Turn::take().unwrap();
+        let first = Turn::wait_for().unwrap();
         assert!(first.is_first());
-        let other = std::thread::spawn(|| Turn::take().unwrap().is_first());
+        let other = std::thread::spawn(|| Turn::wait_for().unwrap().is_first());
         drop(first);
         assert!(!other.join().unwrap());
-        assert!(!Turn::take().unwrap().is_first());
+        assert!(!Turn::wait_for().unwrap().is_first());
     }
 }

@@ -89,13 +89,13 @@ pub enum ResolvedPath {
     Outside(Vec<u8>),
 }
 
-/// The most times that [`again`] does something.
+/// The most times that [`retry_if_gone`] does something.
 const TRIES: u32 = 100;
 
 /// Does something to the inode that a path names, and repeats it on ENOENT if `gone` then holds the
 /// inode that is gone: another inode may have the name now, as after a rename over it, or a server
 /// that let go of it holds it again when asked. Ends when the same inode was gone three times.
-pub fn again<K: PartialEq, T>(
+pub fn retry_if_gone<K: PartialEq, T>(
     mut act: impl FnMut(&mut Option<K>) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
     let (mut before, mut same) = (None, 0);
@@ -122,7 +122,7 @@ pub struct Walk<'a, N> {
     /// The prefix at which it is mounted.
     pub prefix: &'a Prefix,
     /// The credentials of the caller.
-    pub who: &'a Credentials,
+    pub credentials: &'a Credentials,
     /// True if the last component is looked up; else the result is a free name.
     pub to_the_end: bool,
 }
@@ -137,7 +137,7 @@ impl<N: Names> Walk<'_, N> {
         if start != self.names.root() {
             self.check_dir(start)?;
         }
-        again(|gone| {
+        retry_if_gone(|gone| {
             let mut state = State {
                 dir: start,
                 path: Cow::Borrowed(path),
@@ -146,8 +146,8 @@ impl<N: Names> Walk<'_, N> {
                 gone,
             };
             loop {
-                if let Some(place) = self.step(&mut state, follow)? {
-                    return Ok(place);
+                if let Some(resolved) = self.step(&mut state, follow)? {
+                    return Ok(resolved);
                 }
             }
         })
@@ -283,12 +283,12 @@ impl<N: Names> Walk<'_, N> {
     }
 
     fn check_search(&self, state: &mut State<'_, '_>) -> Result<(), Errno> {
-        if self.who.uid == 0 {
+        if self.credentials.uid == 0 {
             return Ok(());
         }
         let guard = self.names.passage(state.dir)?;
         let guard = state.there(state.dir, guard)?;
-        self.who.check(guard, EXECUTE)
+        self.credentials.check(guard, EXECUTE)
     }
 }
 
@@ -298,7 +298,7 @@ struct State<'p, 'g> {
     /// The offset in the path of the next component.
     at: usize,
     links: u32,
-    /// See [`again`].
+    /// See [`retry_if_gone`].
     gone: &'g mut Option<Ino>,
 }
 

@@ -106,14 +106,14 @@ fn walk_as(t: &Table, path: &str, follow: bool, uid: u32) -> Result<ResolvedPath
         to_the_end: true,
         names: t,
         prefix: &prefix,
-        who: &who,
+        credentials: &who,
     };
     walk.walk(t.root(), path.as_bytes(), follow)
 }
 
 /// `dir N`, `N/name -> M` or `N/name`, `out PATH`, or the errno.
-fn show(place: Result<ResolvedPath, Errno>) -> String {
-    match place {
+fn describe(resolved: Result<ResolvedPath, Errno>) -> String {
+    match resolved {
         Ok(ResolvedPath::Dir(dir)) => format!("dir {}", index(dir)),
         Ok(ResolvedPath::Outside(path)) => format!("out {}", String::from_utf8(path).unwrap()),
         Ok(ResolvedPath::Name {
@@ -156,7 +156,7 @@ fn names_dots_and_slashes() {
         ("/d/new/", "1/new/"),
         ("/d/new/x", "NOENT"),
     ] {
-        assert_eq!(show(walk_as(&t, path, true, 0)), want, "{path}");
+        assert_eq!(describe(walk_as(&t, path, true, 0)), want, "{path}");
     }
 }
 
@@ -177,35 +177,35 @@ fn links_lead_on_back_and_out() {
         ("/d/../../usr/./bin", "out /usr/./bin"),
         ("/../weir/d", "0/d -> 1"),
     ] {
-        assert_eq!(show(walk_as(&t, path, true, 0)), want, "{path}");
+        assert_eq!(describe(walk_as(&t, path, true, 0)), want, "{path}");
     }
-    assert_eq!(show(walk_as(&t, "/self", false, 0)), "0/self -> 9");
-    assert_eq!(show(walk_as(&t, "/d/up/", false, 0)), "1/e/ -> 2");
-    assert_eq!(show(walk_as(&t, "/d/up", false, 0)), "1/up -> 4");
+    assert_eq!(describe(walk_as(&t, "/self", false, 0)), "0/self -> 9");
+    assert_eq!(describe(walk_as(&t, "/d/up/", false, 0)), "1/e/ -> 2");
+    assert_eq!(describe(walk_as(&t, "/d/up", false, 0)), "1/up -> 4");
 }
 
 #[test]
 fn lengths_are_limited() {
     let t = table();
     let long = "n".repeat(256);
-    assert_eq!(show(walk_as(&t, &long, true, 0)), "NAMETOOLONG");
+    assert_eq!(describe(walk_as(&t, &long, true, 0)), "NAMETOOLONG");
     assert_eq!(
-        show(walk_as(&t, &long[1..], true, 0)),
+        describe(walk_as(&t, &long[1..], true, 0)),
         format!("0/{}", &long[1..])
     );
     let path = "d/../".repeat(820);
-    assert_eq!(show(walk_as(&t, &path, true, 0)), "NAMETOOLONG");
-    assert_eq!(show(walk_as(&t, &path[..4095], true, 0)), "dir 0");
+    assert_eq!(describe(walk_as(&t, &path, true, 0)), "NAMETOOLONG");
+    assert_eq!(describe(walk_as(&t, &path[..4095], true, 0)), "dir 0");
 }
 
 #[test]
 fn directories_must_be_searchable() {
     let mut t = table();
     t.inodes[1].2 = 0o600;
-    assert_eq!(show(walk_as(&t, "/d/e", true, 1000)), "ACCESS");
-    assert_eq!(show(walk_as(&t, "/d", true, 1000)), "0/d -> 1");
-    assert_eq!(show(walk_as(&t, "/d/e", true, 0)), "1/e -> 2");
+    assert_eq!(describe(walk_as(&t, "/d/e", true, 1000)), "ACCESS");
+    assert_eq!(describe(walk_as(&t, "/d", true, 1000)), "0/d -> 1");
+    assert_eq!(describe(walk_as(&t, "/d/e", true, 0)), "1/e -> 2");
     t.inodes[1].2 = 0o100;
-    assert_eq!(show(walk_as(&t, "/d/e", true, 1000)), "1/e -> 2");
-    assert_eq!(show(walk_as(&t, "/d/e", true, 1001)), "ACCESS");
+    assert_eq!(describe(walk_as(&t, "/d/e", true, 1000)), "1/e -> 2");
+    assert_eq!(describe(walk_as(&t, "/d/e", true, 1001)), "ACCESS");
 }

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use weir_core::proto::SetAttr;
 use weir_core::types::Ino;
 
-use super::place::{done, ResolvedFile};
+use super::resolve::{done, ResolvedFile};
 use super::stat::{EMPTY_PATH, NOFOLLOW};
 use super::table::PATH;
 use super::{Outcome, Process};

@@ -20,7 +20,7 @@ use weir_core::types::Ino;
 
 use super::current_dir::{kernel_cwd, marker, named_by, INNER};
 use super::instance::Instance;
-use super::place::{done, ResolvedFile};
+use super::resolve::{done, ResolvedFile};
 use super::table::{self, DIR, GONE};
 use super::{Outcome, Process};
 use crate::beneath::mount_of;

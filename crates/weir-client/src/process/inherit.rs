@@ -63,7 +63,7 @@ impl Process {
             }
             let Some(index) = index_of(fd) else { continue };
             let own = own.get_or_init(|| instance.and_then(|_| self.placeholder_identity()));
-            let handle = if Some(KernelIdentity::of(&stat)) == *own {
+            let handle = if Some(KernelIdentity::from_stat(&stat)) == *own {
                 self.own_handle(index)
             } else if is_placeholder(fd, index) {
                 Some(self.handle_elsewhere(fd, index))

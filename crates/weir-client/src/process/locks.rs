@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use rustix::io::Errno;
 use weir_core::proto::{Flock, Operation, RecordLock, TestLock};
 
-use super::place::check_not_gone;
+use super::resolve::check_not_gone;
 use super::table::{File, Handle, PATH, READ, WRITE};
 use super::{Outcome, Process};
 use crate::kernel::Fd;

@@ -7,7 +7,7 @@
 //!
 //! | check | when |
 //! | --- | --- |
-//! | libc's functions that return a descriptor, and `syscall` | as they return ([`Process::kernel_gave`]) |
+//! | libc's functions that return a descriptor, and `syscall` | as they return ([`Process::note_kernel_fd`]) |
 //! | calls that take long anyway, [`SURE_BYTES`] and more read or written | before they begin, by a look at the kernel's descriptor |
 //! | weir's own descriptors ([`crate::internal`], slabs of the file tier) | before they are used |
 //!
@@ -38,14 +38,14 @@ impl Process {
     /// Called when the kernel has given `fd` to a file that is not weir's: an earlier file with
     /// this number was closed unnoticed.
     #[inline]
-    pub fn kernel_gave(&'static self, fd: Fd) {
+    pub fn note_kernel_fd(&'static self, fd: Fd) {
         if table::get(fd).is_some() || self.is_internal_fd(fd) {
-            self.lost(fd);
+            self.forget_lost(fd);
         }
     }
 
     #[cold]
-    fn lost(&'static self, fd: Fd) {
+    fn forget_lost(&'static self, fd: Fd) {
         let _held = self.lock.hold();
         // The descriptors of a child of vfork are its own, the table is its parent's.
         if self.is_vfork_child() {
@@ -63,7 +63,7 @@ impl Process {
         if self.is_still(fd, handle) {
             return Some(handle);
         }
-        self.lost(fd);
+        self.forget_lost(fd);
         None
     }
 
@@ -88,6 +88,8 @@ impl Process {
         let own = self.connection.session().filter(|_| of_own);
         is_dir
             && stat.st_nlink == 0
-            && own.is_none_or(|session| session.placeholder_identity() == KernelIdentity::of(&stat))
+            && own.is_none_or(|session| {
+                session.placeholder_identity() == KernelIdentity::from_stat(&stat)
+            })
     }
 }

@@ -38,13 +38,13 @@ const DEEPEST: usize = 6;
 
 impl Process {
     /// The inode of weir's behind a path that is one of these links.
-    pub(super) fn magic(&'static self, dirfd: Fd, path: &[u8]) -> Option<Ino> {
-        let (ino, rest) = self.through_magic(dirfd, path)?;
+    pub(super) fn magic_link_target(&'static self, dirfd: Fd, path: &[u8]) -> Option<Ino> {
+        let (ino, rest) = self.through_magic_link(dirfd, path)?;
         rest.is_empty().then_some(ino)
     }
 
     /// The inode of weir's behind one of these links that a path goes through, and the rest of the path.
-    pub(super) fn through_magic<'p>(
+    pub(super) fn through_magic_link<'p>(
         &'static self,
         dirfd: Fd,
         path: &'p [u8],
@@ -93,7 +93,7 @@ impl Process {
             }
             Link::Program => {
                 self.instance()?;
-                match self.place(AT_FDCWD, &self.program_path()?, true)?.ok()? {
+                match self.resolve(AT_FDCWD, &self.program_path()?, true)?.ok()? {
                     ResolvedPath::Name { found, .. } => found.map(|(ino, _)| ino),
                     _ => None,
                 }
@@ -108,7 +108,7 @@ impl Process {
             .ok()
             .filter(|stat| stat.st_nlink == 0)?;
         let placeholder = self.session().ok()?.placeholder_identity();
-        (KernelIdentity::of(&stat) == placeholder).then(|| {
+        (KernelIdentity::from_stat(&stat) == placeholder).then(|| {
             self.count_refusal("other-process");
             Ino::NONE
         })

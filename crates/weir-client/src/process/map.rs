@@ -9,7 +9,7 @@ use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
 use super::current_dir::REMOVED;
-use super::place::done;
+use super::resolve::done;
 use super::table::{Handle, PATH, READ, WRITE};
 use super::{Outcome, Process};
 use crate::beneath::mount_of;

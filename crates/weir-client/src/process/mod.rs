@@ -14,11 +14,11 @@
 //! | `start`, `share`, `inherit` | the first call; fork and exec; inherited state |
 //! | `forks` | the process that the state is of |
 //! | `user`, `admit` | credentials and umask; another user's programs |
-//! | `attached`, `told` | of a library ([`crate::library`]): its own state; its questions about a path |
+//! | `attached`, `middleware` | of a library ([`crate::library`]): its own state; its questions about a path |
 //! | `table`, `open_files` | the table of descriptors; the handles and files behind it |
 //! | `fds`, `lost` | close, dup, fcntl; descriptors closed unseen |
 //! | `open`, `open_flags` | open and creation, and its flags; `io`: reading and writing; `vector`: of several pieces |
-//! | `place` | from a path to its entry; `outside`: paths that lead out of weir; `magic`: links of /proc |
+//! | `resolve` | from a path to its entry; `outside`: paths that lead out of weir; `magic`: links of /proc |
 //! | `stat`, `attr` | looking at attributes, setting them |
 //! | `xattr`, `own_xattr` | extended attributes; those that are weir's own |
 //! | `names`, `dir` | names, listing |
@@ -48,6 +48,7 @@ mod locks;
 mod lost;
 mod magic;
 mod map;
+mod middleware;
 pub mod mounted;
 mod names;
 mod open;
@@ -55,15 +56,14 @@ mod open_files;
 mod open_flags;
 mod outside;
 mod own_xattr;
-mod place;
 mod refuse;
+mod resolve;
 mod share;
 mod size;
 mod special;
 mod start;
 mod stat;
 mod table;
-mod told;
 mod user;
 mod vector;
 mod xattr;
@@ -80,9 +80,9 @@ pub use forks::own_pid;
 use forks::ForkWatch;
 use instance::InstanceConnection;
 pub use map::Mapping;
+pub use middleware::FileInfo;
 use open_files::OpenFileTable;
 use table::Handle;
-pub use told::FileInfo;
 use user::ProcessUser;
 
 /// The state of this process. There is one, [`process`]; a library in a program that the

@@ -6,7 +6,7 @@ use weir_core::names::FileType;
 use weir_core::proto::{Create, Link, Mkdir, Rename, Rmdir, Symlink, Unlink};
 use weir_core::types::Ino;
 
-use super::place::{done, ours, ours_again, NameInParent, ResolvedFile};
+use super::resolve::{done, ours, retry_ours_if_gone, NameInParent, ResolvedFile};
 use super::stat::EMPTY_PATH;
 use super::{Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
@@ -29,7 +29,7 @@ impl Process {
     /// mkdirat(2).
     pub fn mkdirat(&'static self, dirfd: Fd, path: &[u8], mode: u32) -> Outcome<()> {
         let _call = operation::begin();
-        let (parent, name) = match ours!(self.spot(dirfd, path, false)) {
+        let (parent, name) = match ours!(self.resolve_parent(dirfd, path, false)) {
             NameInParent::Outside(path) => {
                 let mode = Mode::from_bits_truncate(mode);
                 return Some(rustix::fs::mkdir(path, mode));
@@ -55,7 +55,7 @@ impl Process {
     /// mknodat(2): no devices.
     pub fn mknodat(&'static self, dirfd: Fd, path: &[u8], mode: u32, _device: u64) -> Outcome<()> {
         let _call = operation::begin();
-        let (parent, name) = match ours!(self.spot(dirfd, path, false)) {
+        let (parent, name) = match ours!(self.resolve_parent(dirfd, path, false)) {
             NameInParent::Outside(_) => return Some(self.refuse("mknod")),
             NameInParent::Dir | NameInParent::Name { found: Some(_), .. } => {
                 return Some(Err(Errno::EXIST))
@@ -97,15 +97,15 @@ impl Process {
     pub fn unlinkat(&'static self, dirfd: Fd, path: &[u8], flags: i32) -> Outcome<()> {
         let _call = operation::begin();
         if flags & !AT_REMOVEDIR != 0 {
-            let _ = ours!(self.spot(dirfd, path, false));
+            let _ = ours!(self.resolve_parent(dirfd, path, false));
             return Some(Err(Errno::INVAL));
         }
         let dir = flags & AT_REMOVEDIR != 0;
         if let Some(removed) = ours!(self.remove_at_once(dirfd, path, dir)) {
             return Some(removed);
         }
-        ours_again(|gone| {
-            Some(match ours!(self.spot(dirfd, path, false)) {
+        retry_ours_if_gone(|gone| {
+            Some(match ours!(self.resolve_parent(dirfd, path, false)) {
                 NameInParent::Outside(path) => {
                     let flags = if dir {
                         AtFlags::REMOVEDIR
@@ -200,7 +200,7 @@ impl Process {
         flags: u32,
     ) -> Outcome<()> {
         let _call = operation::begin();
-        ours_again(|gone| self.rename_once(old_dirfd, old, new_dirfd, new, flags, gone))
+        retry_ours_if_gone(|gone| self.rename_once(old_dirfd, old, new_dirfd, new, flags, gone))
     }
 
     fn rename_once(
@@ -212,11 +212,11 @@ impl Process {
         flags: u32,
         gone: &mut Option<(Ino, Option<Ino>)>,
     ) -> Outcome<()> {
-        let from = self.spot(old_dirfd, old, false);
+        let from = self.resolve_parent(old_dirfd, old, false);
         if let Some(Err(error)) = from {
             return Some(Err(error));
         }
-        let to = self.spot(new_dirfd, new, false);
+        let to = self.resolve_parent(new_dirfd, new, false);
         let (from, to) = match (from, to) {
             (None, None) => return None,
             (Some(Err(error)), _) | (_, Some(Err(error))) => return Some(Err(error)),
@@ -283,15 +283,22 @@ impl Process {
         let _call = operation::begin();
         let (follow, empty) = (flags & AT_SYMLINK_FOLLOW != 0, flags & EMPTY_PATH != 0);
         if flags & !(AT_SYMLINK_FOLLOW | EMPTY_PATH) != 0 {
-            let _ = ours!(self.spot(new_dirfd, new, false));
+            let _ = ours!(self.resolve_parent(new_dirfd, new, false));
             return Some(Err(Errno::INVAL));
         }
         let linked = self.with_existing(old_dirfd, old, follow, empty, |from| {
-            let to = self.spot(new_dirfd, new, false).ok_or(Errno::XDEV)??;
+            let to = self
+                .resolve_parent(new_dirfd, new, false)
+                .ok_or(Errno::XDEV)??;
             self.link(from, to)
         });
         // The old name is not weir's. If the new one is, they are on two file systems.
-        linked.or_else(|| Some(self.spot(new_dirfd, new, false)?.and(Err(Errno::XDEV))))
+        linked.or_else(|| {
+            Some(
+                self.resolve_parent(new_dirfd, new, false)?
+                    .and(Err(Errno::XDEV)),
+            )
+        })
     }
 
     fn link(&'static self, from: ResolvedFile, to: NameInParent) -> Result<(), Errno> {
@@ -319,7 +326,7 @@ impl Process {
     /// symlinkat(2).
     pub fn symlinkat(&'static self, target: &[u8], dirfd: Fd, path: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
-        let (parent, name) = match ours!(self.spot(dirfd, path, false)) {
+        let (parent, name) = match ours!(self.resolve_parent(dirfd, path, false)) {
             NameInParent::Outside(path) => return Some(rustix::fs::symlink(target, path)),
             NameInParent::Dir | NameInParent::Name { found: Some(_), .. } => {
                 return Some(Err(Errno::EXIST))
@@ -348,10 +355,10 @@ impl Process {
     pub fn readlinkat(&'static self, dirfd: Fd, path: &[u8], out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
         if out.is_empty() {
-            let _ = ours!(self.place(dirfd, path, false));
+            let _ = ours!(self.resolve(dirfd, path, false));
             return Some(Err(Errno::INVAL));
         }
-        let magic = self.magic(dirfd, path);
+        let magic = self.magic_link_target(dirfd, path);
         if let Some(ino) = magic.filter(|ino| *ino != Ino::NONE) {
             return Some(Ok(put(&done!(self.path_or_deleted(ino)), out)));
         }
@@ -386,16 +393,16 @@ impl Process {
     /// realpath(3): the canonical path of an existing file; returns its length in bytes.
     pub fn realpath(&'static self, path: &[u8], out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
-        if let Some(ino) = self.magic(AT_FDCWD, path) {
+        if let Some(ino) = self.magic_link_target(AT_FDCWD, path) {
             return Some(self.path_of(ino).and_then(|path| put_whole(&path, out)));
         }
-        let full = ours!(ours_again(|gone| {
-            Some(match ours!(self.place(AT_FDCWD, path, true)) {
+        let full = ours!(retry_ours_if_gone(|gone| {
+            Some(match ours!(self.resolve(AT_FDCWD, path, true)) {
                 ResolvedPath::Dir(dir) => {
                     *gone = Some(dir);
                     self.path_of(dir)
                 }
-                ResolvedPath::Outside(path) => match self.magic(AT_FDCWD, &path) {
+                ResolvedPath::Outside(path) => match self.magic_link_target(AT_FDCWD, &path) {
                     Some(ino) => self.path_of(ino),
                     None => canonical_outside(&path),
                 },

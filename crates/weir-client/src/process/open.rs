@@ -21,7 +21,7 @@ use super::open_flags::{
     writes, O_ACCMODE, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_TMPFILE,
     O_TRUNC,
 };
-use super::place::{done, ours, NameInParent, ResolvedFile};
+use super::resolve::{done, ours, NameInParent, ResolvedFile};
 use super::table::{self, Handle};
 use super::{outside, Outcome, Process};
 use crate::kernel::{self, Fd, AT_FDCWD};
@@ -137,16 +137,16 @@ impl Process {
             let attr = self.attr(ino)?;
             Ok(Way::Ours(Target::existing(ino, attr.file_type())))
         };
-        if let Some(ino) = self.magic(dirfd, path).filter(|_| follow) {
+        if let Some(ino) = self.magic_link_target(dirfd, path).filter(|_| follow) {
             return Some(of_magic(ino));
         }
         if let Some(target) = ours!(self.create_at_once(dirfd, path, flags, mode, spare)) {
             return Some(Ok(Way::Ours(target)));
         }
         for _ in 0..TRIES {
-            match ours!(self.spot(dirfd, path, follow)) {
+            match ours!(self.resolve_parent(dirfd, path, follow)) {
                 NameInParent::Outside(path) => {
-                    let magic = self.magic(AT_FDCWD, &path);
+                    let magic = self.magic_link_target(AT_FDCWD, &path);
                     return Some(magic.map_or(Ok(Way::Outside(path)), of_magic));
                 }
                 NameInParent::Dir => return Some(Err(exists_or(exclusive, Errno::ISDIR))),
@@ -250,7 +250,7 @@ impl Process {
             let _ = self.clear_set_ids(target.ino);
             if session.is_mapped(target.ino) {
                 // Processes that have it mapped are to find it truncated too.
-                if let Err(error) = self.cut(target.ino, 0) {
+                if let Err(error) = self.set_size(target.ino, 0) {
                     descriptor.close(fd);
                     return Err(error);
                 }

@@ -45,7 +45,7 @@ impl OpenFileTable {
     pub(super) fn take_handle(&self, session: &'static Session) -> Result<&'static Handle, Errno> {
         // A few may wait for the server to see that no other process has their description.
         for _ in 0..8 {
-            let Some(handle) = self.unused.take() else {
+            let Some(handle) = self.unused.take_oldest() else {
                 break;
             };
             match handle.ofd.get() {
@@ -193,7 +193,7 @@ impl OpenFileTable {
             self.files.retire(file);
         }
         handle.file.set(None);
-        if let Some(placeholder) = handle.anchor_fd.take() {
+        if let Some(placeholder) = handle.anchor_fd.take_descriptor() {
             // The description is another server's, which detects by itself that no process has it.
             placeholder.close();
             handle.ofd.set(handle.anchor.swap(None));

@@ -30,7 +30,7 @@ pub(super) enum OwnName {
 
 impl OwnName {
     /// The attribute of a name that a call gives; `None`: it is not one of ours.
-    pub(super) fn of(name: &[u8]) -> Option<Result<OwnName, Errno>> {
+    pub(super) fn parse(name: &[u8]) -> Option<Result<OwnName, Errno>> {
         let name = name.strip_prefix(OURS)?;
         Some(match name {
             b"visibility" => Ok(OwnName::Visibility),
@@ -111,10 +111,10 @@ mod tests {
 
     #[test]
     fn only_names_of_ours_are_known() {
-        let laminated = OwnName::of(b"user.weir.laminated");
+        let laminated = OwnName::parse(b"user.weir.laminated");
         assert_eq!(laminated, Some(Ok(OwnName::Laminated)));
-        assert_eq!(OwnName::of(b"user.weir.x"), Some(Err(Errno::NODATA)));
-        assert_eq!(OwnName::of(b"user.weirdo"), None);
-        assert_eq!(OwnName::of(b"security.selinux"), None);
+        assert_eq!(OwnName::parse(b"user.weir.x"), Some(Err(Errno::NODATA)));
+        assert_eq!(OwnName::parse(b"user.weirdo"), None);
+        assert_eq!(OwnName::parse(b"security.selinux"), None);
     }
 }

@@ -69,7 +69,7 @@ impl Process {
         if self.connection.instance().is_none() {
             return;
         }
-        self.lock.take();
+        self.lock.acquire();
         self.forks.detect_forks();
         self.forks.begin_fork();
         if !self.is_vfork_child() {
@@ -85,7 +85,7 @@ impl Process {
         // Not if there was no instance yet when the fork began.
         if self.lock.is_mine() {
             self.forks.finish_fork();
-            self.lock.give();
+            self.lock.release();
         }
     }
 
@@ -94,7 +94,7 @@ impl Process {
         if self.connection.instance().is_some() {
             self.forks.forget_forks();
             self.become_owner();
-            self.lock.give();
+            self.lock.release();
         }
     }
 
@@ -202,7 +202,7 @@ impl Process {
             return;
         };
         for fd in fds {
-            self.kernel_gave(*fd);
+            self.note_kernel_fd(*fd);
         }
         let _held = self.lock.hold();
         self.adopt_among(Some(instance), fds.iter().copied());

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use weir_core::proto::{Allocate, Truncate};
 use weir_core::types::Ino;
 
-use super::place::ResolvedFile;
+use super::resolve::ResolvedFile;
 use super::table::{Handle, PATH, READ, WRITE};
 use super::{Outcome, Process};
 use crate::beneath::zero_mapped;
@@ -32,7 +32,7 @@ impl Process {
             }));
         }
         let intact = handle.intact();
-        Some(intact.and_then(|()| self.cut(handle.ino(), length)))
+        Some(intact.and_then(|()| self.set_size(handle.ino(), length)))
     }
 
     /// truncate(2).
@@ -57,11 +57,11 @@ impl Process {
             if !self.user.credentials().may(&self.attr(ino)?, access::WRITE) {
                 return Err(Errno::ACCESS);
             }
-            self.cut(ino, length)
+            self.set_size(ino, length)
         })
     }
 
-    pub(super) fn cut(&'static self, ino: Ino, length: i64) -> Result<(), Errno> {
+    pub(super) fn set_size(&'static self, ino: Ino, length: i64) -> Result<(), Errno> {
         let size = u64::try_from(length).map_err(|_| Errno::INVAL)?;
         self.check_growth(ino, size)?;
         self.clear_set_ids(ino)?;

@@ -19,7 +19,7 @@ use weir_core::proto::{MakeSpecial, Unlink};
 use weir_core::types::Ino;
 
 use super::open_flags::{O_CREAT, O_DIRECTORY, O_EXCL, O_PATH};
-use super::place::{done, ours, NameInParent, ResolvedFile};
+use super::resolve::{done, ours, NameInParent, ResolvedFile};
 use super::{outside, Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::operation;
@@ -113,7 +113,7 @@ impl Process {
     /// fails, the caller must call [`Process::unbind`].
     pub fn bind(&'static self, path: &[u8]) -> Outcome<Vec<u8>> {
         let _call = operation::begin();
-        let (parent, name) = match ours!(self.spot(AT_FDCWD, path, false)) {
+        let (parent, name) = match ours!(self.resolve_parent(AT_FDCWD, path, false)) {
             NameInParent::Outside(path) => return Some(Ok(path)),
             NameInParent::Dir | NameInParent::Name { found: Some(_), .. } => {
                 return Some(Err(Errno::ADDRINUSE))
@@ -144,7 +144,7 @@ impl Process {
     }
 
     /// The path by which the kernel reaches the socket of a name, for connect(2) and its kin.
-    pub fn reach(&'static self, path: &[u8]) -> Outcome<Vec<u8>> {
+    pub fn socket_path(&'static self, path: &[u8]) -> Outcome<Vec<u8>> {
         let _call = operation::begin();
         self.with_existing(AT_FDCWD, path, true, false, |found| match found {
             ResolvedFile::Outside(path) => Ok(path),

@@ -13,7 +13,7 @@ use weir_core::node::region::Hub;
 use weir_core::proto::Statfs;
 use weir_core::types::Ino;
 
-use super::place::{check_not_gone, done, ours, ResolvedFile};
+use super::resolve::{check_not_gone, done, ours, ResolvedFile};
 use super::table::Handle;
 use super::{outside, Outcome, Process};
 use crate::errno::of_open;
@@ -118,10 +118,12 @@ impl Process {
 
     /// statfs(2).
     pub fn statfs(&'static self, path: &[u8]) -> Outcome<StatFs> {
-        Some(match ours!(self.existing(AT_FDCWD, path, true, false)) {
-            ResolvedFile::Outside(path) => outside::statfs(&path),
-            ResolvedFile::Inode(..) => self.state_of_all(),
-        })
+        Some(
+            match ours!(self.resolve_existing(AT_FDCWD, path, true, false)) {
+                ResolvedFile::Outside(path) => outside::statfs(&path),
+                ResolvedFile::Inode(..) => self.state_of_all(),
+            },
+        )
     }
 
     /// fstatfs(2).

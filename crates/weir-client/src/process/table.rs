@@ -184,7 +184,7 @@ impl<T: Linked> UnusedQueue<T> {
     }
 
     /// Takes the oldest.
-    pub fn take(&self) -> Option<&'static T> {
+    pub fn take_oldest(&self) -> Option<&'static T> {
         let item = self.first.get()?;
         let next = item.next().swap(None);
         self.first.set(next);
@@ -196,7 +196,7 @@ impl<T: Linked> UnusedQueue<T> {
 
     /// Takes one; makes new ones if it is empty.
     pub fn take_or_make(&self) -> &'static T {
-        self.take().unwrap_or_else(|| {
+        self.take_oldest().unwrap_or_else(|| {
             let chunk: Vec<T> = (0..CHUNK).map(|_| T::default()).collect();
             let (first, rest) = chunk.leak().split_first().expect("a chunk is not empty");
             for item in rest {
@@ -301,13 +301,13 @@ mod tests {
         QUEUE.put(first);
         assert_eq!(QUEUE.iter().count(), CHUNK);
         for _ in 1..CHUNK {
-            let other = QUEUE.take().unwrap();
+            let other = QUEUE.take_oldest().unwrap();
             assert!(!core::ptr::eq(other, first));
         }
-        assert!(core::ptr::eq(QUEUE.take().unwrap(), first));
-        assert!(QUEUE.take().is_none());
+        assert!(core::ptr::eq(QUEUE.take_oldest().unwrap(), first));
+        assert!(QUEUE.take_oldest().is_none());
         QUEUE.put(first);
-        assert!(core::ptr::eq(QUEUE.take().unwrap(), first));
+        assert!(core::ptr::eq(QUEUE.take_oldest().unwrap(), first));
     }
 
     #[test]

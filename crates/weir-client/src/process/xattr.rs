@@ -19,7 +19,7 @@ use weir_core::types::Ino;
 use weir_core::xattr::{SetFlags, NAME_MAX, VALUE_MAX};
 
 use super::own_xattr::OwnName;
-use super::place::{ours, ResolvedFile};
+use super::resolve::{ours, ResolvedFile};
 use super::table::PATH;
 use super::{Outcome, Process};
 use crate::errno::of_open;
@@ -258,7 +258,7 @@ impl Process {
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(Errno::RANGE);
         }
-        if let Some(own) = OwnName::of(name) {
+        if let Some(own) = OwnName::parse(name) {
             return Ok(Name::Own(own));
         }
         match name.strip_prefix(USER) {

@@ -58,7 +58,7 @@ impl Session {
             }
             done
         });
-        slot.take().into_iter().for_each(Internal::close);
+        slot.take_descriptor().into_iter().for_each(Internal::close);
         there(done)
     }
 

@@ -308,7 +308,7 @@ impl Session {
         let _signals = kernel::block_signals();
         let connected = socket::connect(run_dir, Role::Control)?;
         let placeholder = Internal::adopt(kernel::into_number(connected.placeholder))?;
-        if let Some(lost) = self.placeholder.take() {
+        if let Some(lost) = self.placeholder.take_descriptor() {
             lost.close();
         }
         self.placeholder.set(placeholder);
@@ -418,7 +418,7 @@ impl Session {
         self.dead.store(true, Ordering::Relaxed);
         self.socket.close();
         self.placeholder
-            .take()
+            .take_descriptor()
             .into_iter()
             .for_each(Internal::close);
         self.bell.into_iter().for_each(Internal::close);

@@ -33,7 +33,7 @@ pub use weir_core::types::Ino;
 
 use super::Process;
 use crate::operation;
-use crate::path::walk::{again, Names};
+use crate::path::walk::{retry_if_gone, Names};
 use crate::path::{access, Credentials, Guard};
 use crate::types::{Stat, StatFs};
 pub use attr::Changes;
@@ -125,7 +125,7 @@ impl Tree {
         let _call = operation::begin();
         self.search(who, dir, access::EXECUTE)?;
         check_name(name)?;
-        again(|gone| {
+        retry_if_gone(|gone| {
             let (ino, _) = self.find(dir, name)?.ok_or(Errno::NOENT)?;
             *gone = Some(ino);
             self.process.stat_of(ino)

@@ -13,7 +13,7 @@ use super::names::create_op;
 use super::{Requester, Tree};
 use crate::operation;
 use crate::path::access;
-use crate::path::walk::{again, Names};
+use crate::path::walk::{retry_if_gone, Names};
 use crate::process::open::check_kind;
 use crate::process::open_flags::{writes, O_ACCMODE, O_APPEND, O_DSYNC, O_EXCL, O_TRUNC};
 use crate::process::table::{self, Handle};
@@ -60,7 +60,7 @@ impl Tree {
         let _call = operation::begin();
         self.check_parent(who, parent, name)?;
         self.reserve()?;
-        let open = again(|gone| {
+        let open = retry_if_gone(|gone| {
             let view = self.process.view()?;
             let mut op = create_op(who, parent, name, mode);
             op.exclusive = flags & O_EXCL != 0;

@@ -18,7 +18,7 @@ use super::{Outcome, Process};
 use crate::errno::of_open;
 use crate::kernel::{path_of, Fd, AT_FDCWD};
 use crate::node::Node;
-use crate::path::walk::{again, Names};
+use crate::path::walk::{retry_if_gone, Names};
 use crate::path::{Name, ResolvedPath, Walk};
 use crate::sys::coarse_now_ns;
 use crate::view::{NodeClient, View};
@@ -150,7 +150,7 @@ impl Process {
         if path.first() == Some(&b'/') {
             let instance = instance?;
             let Some(rest) = instance.prefix.strip(path) else {
-                return self.begin_behind_magic(dirfd, path);
+                return self.begin_behind_magic_link(dirfd, path);
             };
             if path.len() >= PATH_MAX {
                 return Some(Err(Errno::NAMETOOLONG));
@@ -161,7 +161,7 @@ impl Process {
         let start = match dirfd {
             AT_FDCWD => match self.cwd.inode() {
                 None => {
-                    let behind = self.begin_behind_magic(dirfd, path);
+                    let behind = self.begin_behind_magic_link(dirfd, path);
                     return behind.or_else(|| self.begin_in_kernel_cwd(instance?, path));
                 }
                 Some(cwd) => done!(cwd),
@@ -170,7 +170,7 @@ impl Process {
                 Some(handle) if handle.has(GONE) => return Some(Err(Errno::IO)),
                 Some(handle) => handle.ino(),
                 None => {
-                    let behind = self.begin_behind_magic(dirfd, path);
+                    let behind = self.begin_behind_magic_link(dirfd, path);
                     return behind.or_else(|| self.begin_in_kernel_dir(instance?, fd, path));
                 }
             },
@@ -182,12 +182,12 @@ impl Process {
     }
 
     /// A path through a link of /proc to a file of weir's.
-    fn begin_behind_magic<'p>(
+    fn begin_behind_magic_link<'p>(
         &'static self,
         dirfd: Fd,
         path: &'p [u8],
     ) -> Outcome<(Ino, Cow<'p, [u8]>)> {
-        let (ino, rest) = self.through_magic(dirfd, path)?;
+        let (ino, rest) = self.through_magic_link(dirfd, path)?;
         if rest.is_empty() {
             return None;
         }
@@ -233,7 +233,7 @@ impl Process {
     }
 
     /// The end of a path, if it is weir's.
-    pub(super) fn place(
+    pub(super) fn resolve(
         &'static self,
         dirfd: Fd,
         path: &[u8],
@@ -283,30 +283,30 @@ impl Process {
         let walk = Walk {
             names: &view,
             prefix: &instance.prefix,
-            who: self.user.credentials(),
+            credentials: self.user.credentials(),
             to_the_end,
         };
-        let mut place = done!(walk.walk(start, &rest, follow));
+        let mut resolved = done!(walk.walk(start, &rest, follow));
         for _ in 0..MAX_LINKS {
-            let ResolvedPath::Outside(path) = &place else {
-                return Some(Ok(place));
+            let ResolvedPath::Outside(path) = &resolved else {
+                return Some(Ok(resolved));
             };
             // A link of weir's that leads to one of /proc, and through that back to weir.
-            let Some((start, rest)) = self.through_magic(AT_FDCWD, path) else {
-                return Some(Ok(place));
+            let Some((start, rest)) = self.through_magic_link(AT_FDCWD, path) else {
+                return Some(Ok(resolved));
             };
             if rest.is_empty() {
-                return Some(Ok(place));
+                return Some(Ok(resolved));
             }
             done!(check_not_gone(start));
-            place = done!(walk.walk(start, &rest, follow));
+            resolved = done!(walk.walk(start, &rest, follow));
         }
         Some(Err(Errno::LOOP))
     }
 
     /// The existing file that a path names. With `empty`, an empty path means the descriptor itself
     /// (AT_EMPTY_PATH).
-    pub(super) fn existing(
+    pub(super) fn resolve_existing(
         &'static self,
         dirfd: Fd,
         path: &[u8],
@@ -316,15 +316,17 @@ impl Process {
         if path.is_empty() && empty {
             return self.existing_fd(dirfd);
         }
-        if let Some(magic) = self.magic(dirfd, path).filter(|_| follow) {
-            return Some(self.found(magic));
+        if let Some(magic) = self.magic_link_target(dirfd, path).filter(|_| follow) {
+            return Some(self.resolved_inode(magic));
         }
-        let found = match ours!(self.place(dirfd, path, follow)) {
+        let found = match ours!(self.resolve(dirfd, path, follow)) {
             ResolvedPath::Dir(dir) => Ok(ResolvedFile::Inode(dir, FileType::Dir)),
-            ResolvedPath::Outside(path) => match self.magic(AT_FDCWD, &path).filter(|_| follow) {
-                Some(magic) => self.found(magic),
-                None => Ok(ResolvedFile::Outside(path)),
-            },
+            ResolvedPath::Outside(path) => {
+                match self.magic_link_target(AT_FDCWD, &path).filter(|_| follow) {
+                    Some(magic) => self.resolved_inode(magic),
+                    None => Ok(ResolvedFile::Outside(path)),
+                }
+            }
             ResolvedPath::Name { found, .. } => found
                 .map(|(ino, kind)| ResolvedFile::Inode(ino, kind))
                 .ok_or(Errno::NOENT),
@@ -332,8 +334,8 @@ impl Process {
         Some(found)
     }
 
-    /// As [`Process::existing`], and does something to the file, which returns ENOENT if it is
-    /// gone; see [`again`].
+    /// As [`Process::resolve_existing`], and does something to the file, which returns ENOENT if it is
+    /// gone; see [`retry_if_gone`].
     pub(super) fn with_existing<T>(
         &'static self,
         dirfd: Fd,
@@ -343,13 +345,13 @@ impl Process {
         mut act: impl FnMut(ResolvedFile) -> Result<T, Errno>,
     ) -> Outcome<T> {
         let once = |gone: &mut Option<Ino>| {
-            let found = ours!(self.existing(dirfd, path, follow, empty));
+            let found = ours!(self.resolve_existing(dirfd, path, follow, empty));
             if let ResolvedFile::Inode(ino, _) = found {
                 *gone = Some(ino);
             }
             Some(act(found))
         };
-        ours_again(once)
+        retry_ours_if_gone(once)
     }
 
     fn existing_fd(&'static self, dirfd: Fd) -> Outcome<ResolvedFile> {
@@ -357,15 +359,15 @@ impl Process {
             AT_FDCWD => done!(self.cwd.inode()?),
             fd => self.handle(fd)?.ino(),
         };
-        Some(of_open(self.found(ino)))
+        Some(of_open(self.resolved_inode(ino)))
     }
 
-    fn found(&'static self, ino: Ino) -> Result<ResolvedFile, Errno> {
+    fn resolved_inode(&'static self, ino: Ino) -> Result<ResolvedFile, Errno> {
         Ok(ResolvedFile::Inode(ino, self.attr(ino)?.file_type()))
     }
 
     /// The last name of a path, for making or removing it.
-    pub(super) fn spot(
+    pub(super) fn resolve_parent(
         &'static self,
         dirfd: Fd,
         path: &[u8],
@@ -377,7 +379,7 @@ impl Process {
             _ => path,
         };
         let slash_behind = bare.len() < path.len();
-        let spot = match ours!(self.place(dirfd, bare, follow)) {
+        let name = match ours!(self.resolve(dirfd, bare, follow)) {
             ResolvedPath::Dir(_) => NameInParent::Dir,
             ResolvedPath::Outside(path) => NameInParent::Outside(path),
             ResolvedPath::Name {
@@ -392,7 +394,7 @@ impl Process {
                 slash: slash || slash_behind,
             },
         };
-        Some(Ok(spot))
+        Some(Ok(name))
     }
 
     /// The path of a directory of weir's, with the prefix; ENOENT: it is gone.
@@ -428,11 +430,11 @@ impl Process {
 /// The longest path that getcwd(2) and its kin give, in bytes.
 const LONGEST_PATH: usize = 64 << 10;
 
-/// As [`again`], for a path that may not be weir's.
-pub(super) fn ours_again<K: PartialEq, T>(
+/// As [`retry_if_gone`], for a path that may not be weir's.
+pub(super) fn retry_ours_if_gone<K: PartialEq, T>(
     mut act: impl FnMut(&mut Option<K>) -> Outcome<T>,
 ) -> Outcome<T> {
-    again(|gone| act(gone).transpose()).transpose()
+    retry_if_gone(|gone| act(gone).transpose()).transpose()
 }
 
 /// EIO: the inode is that of an inherited descriptor that cannot be used.

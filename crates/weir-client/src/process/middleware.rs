@@ -10,7 +10,7 @@ use weir_core::names::{Attr, FileType, Visibility};
 use weir_core::proto::{Hold, Locate};
 use weir_core::types::{Ino, Rank};
 
-use super::place::{LazyClient, ResolvedFile};
+use super::resolve::{LazyClient, ResolvedFile};
 use super::{Outcome, Process};
 use crate::kernel::{self, Fd, AT_FDCWD};
 use crate::operation;
@@ -129,7 +129,7 @@ impl Process {
     }
 
     /// The attributes of a file or directory, and its servers.
-    pub fn about(&'static self, path: &[u8]) -> Result<FileInfo, Errno> {
+    pub fn file_info(&'static self, path: &[u8]) -> Result<FileInfo, Errno> {
         let _call = operation::begin();
         self.with_named(path, |ino, _| {
             let stat = self.stat_of(ino)?;
@@ -181,8 +181,8 @@ impl Process {
         }
         self.cwd.forget_kernels();
         let follow = !flags.intersects(OFlags::NOFOLLOW | OFlags::EXCL);
-        if self.magic(AT_FDCWD, path).is_none() {
-            if let ResolvedPath::Outside(_) = ours_only(self.place(AT_FDCWD, path, follow))? {
+        if self.magic_link_target(AT_FDCWD, path).is_none() {
+            if let ResolvedPath::Outside(_) = ours_only(self.resolve(AT_FDCWD, path, follow))? {
                 return Err(Errno::XDEV);
             }
         }
