@@ -381,7 +381,7 @@ unsafe fn control(
                             six([fd as usize, command as usize, argument]),
                         )
                     };
-                    Some(raw::result(new).map(|new| crate::made(new as c_int)))
+                    Some(raw::result(new).map(|new| crate::note_made(new as c_int)))
                 }
                 _ => ours,
             }

@@ -116,11 +116,12 @@ pub unsafe extern "C" fn openpty(
     crate::guarded(|| {
         // SAFETY: as the caller vouches; where the call succeeds there are two.
         unsafe {
-            let done = next::openpty()
-                .map_or_else(crate::missing, |f| f(master, slave, name, terminal, window));
+            let done = next::openpty().map_or_else(crate::fail_with_enosys, |f| {
+                f(master, slave, name, terminal, window)
+            });
             if done == 0 {
-                crate::made(master.read());
-                crate::made(slave.read());
+                crate::note_made(master.read());
+                crate::note_made(slave.read());
             }
             done
         }
@@ -143,8 +144,9 @@ pub unsafe extern "C-unwind" fn forkpty(
     // SAFETY: as the caller vouches.
     unsafe {
         if !process().is_active() {
-            return next::forkpty()
-                .map_or_else(crate::missing, |f| f(master, name, terminal, window));
+            return next::forkpty().map_or_else(crate::fail_with_enosys, |f| {
+                f(master, name, terminal, window)
+            });
         }
         let (mut own, mut other) = (-1, -1);
         if openpty(&raw mut own, &raw mut other, name, terminal, window) < 0 {

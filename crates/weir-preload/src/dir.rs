@@ -139,7 +139,7 @@ pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
             if !crate::is_our_c_path(libc::AT_FDCWD, path) {
                 let opened = next::opendir().map_or(core::ptr::null_mut(), |f| f(path));
                 if let Some(number) = next::dirfd().filter(|_| !opened.is_null()) {
-                    crate::made(number(opened));
+                    crate::note_made(number(opened));
                 }
                 return opened;
             }

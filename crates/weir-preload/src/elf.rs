@@ -58,11 +58,11 @@ pub fn is_static(fd: i32) -> bool {
 
 impl Needs {
     /// The needs of the library that is open; `None`: the file is no library.
-    pub fn of(fd: i32) -> Option<Needs> {
-        Needs::read(|at, length| read_at(fd, at, length))
+    pub fn read_from(fd: i32) -> Option<Needs> {
+        Needs::read_with(|at, length| read_at(fd, at, length))
     }
 
-    fn read(read: impl Fn(u64, usize) -> Option<Vec<u8>>) -> Option<Needs> {
+    fn read_with(read: impl Fn(u64, usize) -> Option<Vec<u8>>) -> Option<Needs> {
         let (table, size) = headers(&read)?;
         let entries: Vec<_> = table.chunks_exact(size).collect();
         let of_kind = |kind| entries.iter().filter(move |e| word(e, 0) == Some(kind));

@@ -30,7 +30,7 @@ extern "C" {
     ) -> c_int;
 }
 
-extern "C" fn end(_: *mut c_void) {
+extern "C" fn publish_at_exit(_: *mut c_void) {
     crate::guarded(|| {
         process().publish_written();
         ENDING.store(true, Ordering::Relaxed);
@@ -42,7 +42,13 @@ pub fn watch_exit() {
     // SAFETY: a function that lives as long as this library, which is never unloaded. It is registered
     // without a library: else it would be called with that library's destructors, before those of
     // others.
-    unsafe { __cxa_atexit(end, core::ptr::null_mut(), core::ptr::null_mut()) };
+    unsafe {
+        __cxa_atexit(
+            publish_at_exit,
+            core::ptr::null_mut(),
+            core::ptr::null_mut(),
+        )
+    };
 }
 
 /// Notes that a stream of a file of ours was written.

@@ -159,7 +159,7 @@ pub unsafe extern "C-unwind" fn popen(
     around_fork(|| {
         // SAFETY: as the caller vouches.
         in_own_environment(|| unsafe {
-            stdio::made(next::popen().map_or(core::ptr::null_mut(), |f| f(command, mode)))
+            stdio::note_stream(next::popen().map_or(core::ptr::null_mut(), |f| f(command, mode)))
         })
     })
 }

@@ -113,7 +113,7 @@ pub(crate) unsafe fn is_our_c_path(dirfd: c_int, path: *const c_char) -> bool {
 /// Notes a descriptor that the kernel has just made (or an error): it is not weir's, whatever had its
 /// number before.
 #[inline]
-pub(crate) fn made(fd: c_int) -> c_int {
+pub(crate) fn note_made(fd: c_int) -> c_int {
     if fd >= 0 {
         process::process().note_kernel_fd(fd);
     }
@@ -121,7 +121,7 @@ pub(crate) fn made(fd: c_int) -> c_int {
 }
 
 /// The result of a function that this machine's C library lacks.
-pub(crate) fn missing() -> c_int {
+pub(crate) fn fail_with_enosys() -> c_int {
     raw::set_errno(Errno::NOSYS);
     -1
 }

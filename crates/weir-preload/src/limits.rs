@@ -38,7 +38,7 @@ macro_rules! watched {
         pub unsafe extern "C-unwind" fn $name($($p: $t),*) -> c_int {
             let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches.
-            let done = next::$name().map_or_else(crate::missing, |f| unsafe { f($($p),*) });
+            let done = next::$name().map_or_else(crate::fail_with_enosys, |f| unsafe { f($($p),*) });
             changed($resource);
             done
         }

@@ -352,7 +352,7 @@ unsafe fn load_what_it_needs(
     open: impl Fn(*const c_char, c_int) -> *mut c_void + Copy,
     depth: u32,
 ) {
-    let Some(needs) = Needs::of(copy) else {
+    let Some(needs) = Needs::read_from(copy) else {
         return;
     };
     let own = canonical_directory(path);

@@ -9,8 +9,8 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{mode_t, sockaddr, socklen_t};
 use rustix::io::Errno;
 
-use crate::made;
 use crate::next::{interpose, Descriptor};
+use crate::note_made;
 
 type Kernels = Option<Result<c_int, Errno>>;
 
@@ -64,8 +64,8 @@ macro_rules! pairs {
                     false => core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($t),*) -> c_int>(next)($($p),*),
                 };
                 if done == 0 {
-                    made($both.read());
-                    made($both.add(1).read());
+                    note_made($both.read());
+                    note_made($both.add(1).read());
                 }
                 done
             }
@@ -115,7 +115,7 @@ pub unsafe extern "C-unwind" fn shm_open(name: *const c_char, flags: c_int, mode
     // SAFETY: as the caller vouches.
     unsafe {
         match others::shm_open() {
-            Some(f) => made(f(name, flags, mode)),
+            Some(f) => note_made(f(name, flags, mode)),
             None => shm_open_here(name, flags, mode),
         }
     }
@@ -152,6 +152,8 @@ pub unsafe extern "C-unwind" fn mq_open(
     let _ends = crate::EndsByPanic;
     // SAFETY: as the caller vouches.
     unsafe {
-        others::mq_open().map_or_else(crate::missing, |f| made(f(name, flags, mode, attributes)))
+        others::mq_open().map_or_else(crate::fail_with_enosys, |f| {
+            note_made(f(name, flags, mode, attributes))
+        })
     }
 }

@@ -38,7 +38,7 @@ unsafe fn given<'a>(value: *const c_void, n: size_t) -> &'a [u8] {
 }
 
 /// Checks that `n` elements can be at an address; EFAULT if not.
-fn may_be<T>(address: *const T, n: size_t) -> Result<(), Errno> {
+fn check_address<T>(address: *const T, n: size_t) -> Result<(), Errno> {
     match n == 0 || crate::is_address(address) {
         true => Ok(()),
         false => Err(Errno::FAULT),
@@ -51,7 +51,7 @@ fn may_be<T>(address: *const T, n: size_t) -> Result<(), Errno> {
 /// # Safety
 ///
 /// `path` is not an address of the program, or a C string.
-unsafe fn by_path<T, U>(
+unsafe fn with_path<T, U>(
     at: c_int,
     path: *const c_char,
     address: *const U,
@@ -60,7 +60,7 @@ unsafe fn by_path<T, U>(
 ) -> Outcome<T> {
     // SAFETY: as the caller vouches.
     let bytes = unsafe { bytes_of(path) }?;
-    match may_be(address, n) {
+    match check_address(address, n) {
         Ok(()) => act(bytes),
         // SAFETY: as the caller vouches.
         Err(errno) => unsafe { crate::is_our_c_path(at, path) }.then_some(Err(errno)),
@@ -73,7 +73,7 @@ unsafe fn by_path<T, U>(
 /// # Safety
 ///
 /// Each path is not an address of the program, or a C string.
-unsafe fn by_two<T>(
+unsafe fn with_two_paths<T>(
     old_at: c_int,
     old: *const c_char,
     new_at: c_int,
@@ -94,13 +94,13 @@ unsafe fn by_two<T>(
 const NO_DIRECTORY: c_int = -1;
 
 /// A call with a descriptor and `n` elements at an address. EFAULT as above.
-fn by_descriptor<T, U>(
+fn with_descriptor<T, U>(
     fd: c_int,
     address: *const U,
     n: size_t,
     act: impl FnOnce() -> Outcome<T>,
 ) -> Outcome<T> {
-    match may_be(address, n) {
+    match check_address(address, n) {
         Ok(()) => act(),
         Err(errno) => crate::is_ours(fd).then_some(Err(errno)),
     }
@@ -211,37 +211,37 @@ interpose! {
         => |p| path!(path).and_then(|path| p.unlinkat(HERE, path, libc::AT_REMOVEDIR));
     [rename] (old: *const c_char, new: *const c_char) -> c_int: libc::SYS_renameat2, [HERE, old, HERE, new, 0]
         // SAFETY: the caller owes `old` and `new`: C strings that live through the call.
-        => |p| unsafe { by_two(HERE, old, HERE, new, |old, new| p.renameat2(HERE, old, HERE, new, 0)) };
+        => |p| unsafe { with_two_paths(HERE, old, HERE, new, |old, new| p.renameat2(HERE, old, HERE, new, 0)) };
     [renameat] (old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char) -> c_int: libc::SYS_renameat2, [old_at, old, new_at, new, 0]
         // SAFETY: the caller owes `old` and `new`: C strings that live through the call.
-        => |p| unsafe { by_two(old_at, old, new_at, new, |old, new| p.renameat2(old_at, old, new_at, new, 0)) };
+        => |p| unsafe { with_two_paths(old_at, old, new_at, new, |old, new| p.renameat2(old_at, old, new_at, new, 0)) };
     [renameat2] (old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char, flags: c_uint) -> c_int: libc::SYS_renameat2, [old_at, old, new_at, new, flags]
         // SAFETY: the caller owes `old` and `new`: C strings that live through the call.
-        => |p| unsafe { by_two(old_at, old, new_at, new, |old, new| p.renameat2(old_at, old, new_at, new, flags)) };
+        => |p| unsafe { with_two_paths(old_at, old, new_at, new, |old, new| p.renameat2(old_at, old, new_at, new, flags)) };
     [link] (old: *const c_char, new: *const c_char) -> c_int: libc::SYS_linkat, [HERE, old, HERE, new, 0]
         // SAFETY: the caller owes `old` and `new`: C strings that live through the call.
-        => |p| unsafe { by_two(HERE, old, HERE, new, |old, new| p.linkat(HERE, old, HERE, new, 0)) };
+        => |p| unsafe { with_two_paths(HERE, old, HERE, new, |old, new| p.linkat(HERE, old, HERE, new, 0)) };
     [linkat] (old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char, flags: c_int) -> c_int: libc::SYS_linkat, [old_at, old, new_at, new, flags]
         // SAFETY: the caller owes `old` and `new`: C strings that live through the call.
-        => |p| unsafe { by_two(old_at, old, new_at, new, |old, new| p.linkat(old_at, old, new_at, new, flags)) };
+        => |p| unsafe { with_two_paths(old_at, old, new_at, new, |old, new| p.linkat(old_at, old, new_at, new, flags)) };
     [symlink] (target: *const c_char, path: *const c_char) -> c_int: libc::SYS_symlinkat, [target, HERE, path]
         // SAFETY: the caller owes `target` and `path`: C strings that live through the call.
-        => |p| unsafe { by_two(NO_DIRECTORY, target, HERE, path, |target, path| p.symlinkat(target, HERE, path)) };
+        => |p| unsafe { with_two_paths(NO_DIRECTORY, target, HERE, path, |target, path| p.symlinkat(target, HERE, path)) };
     [symlinkat] (target: *const c_char, at: c_int, path: *const c_char) -> c_int: libc::SYS_symlinkat, [target, at, path]
         // SAFETY: the caller owes `target` and `path`: C strings that live through the call.
-        => |p| unsafe { by_two(NO_DIRECTORY, target, at, path, |target, path| p.symlinkat(target, at, path)) };
+        => |p| unsafe { with_two_paths(NO_DIRECTORY, target, at, path, |target, path| p.symlinkat(target, at, path)) };
     [readlink] (path: *const c_char, buffer: *mut c_char, n: size_t) -> ssize_t: libc::SYS_readlinkat, [HERE, path, buffer, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `buffer` that only this call writes to.
-        => |p| unsafe { by_path(HERE, path, buffer, n, |path| p.readlinkat(HERE, path, room(buffer, n))) };
+        => |p| unsafe { with_path(HERE, path, buffer, n, |path| p.readlinkat(HERE, path, room(buffer, n))) };
     [readlinkat] (at: c_int, path: *const c_char, buffer: *mut c_char, n: size_t) -> ssize_t: libc::SYS_readlinkat, [at, path, buffer, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `buffer` that only this call writes to.
-        => |p| unsafe { by_path(at, path, buffer, n, |path| p.readlinkat(at, path, room(buffer, n))) };
+        => |p| unsafe { with_path(at, path, buffer, n, |path| p.readlinkat(at, path, room(buffer, n))) };
     [__readlink_chk] (path: *const c_char, buffer: *mut c_char, n: size_t, _have: size_t) -> ssize_t: libc::SYS_readlinkat, [HERE, path, buffer, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `buffer` that only this call writes to.
-        => |p| unsafe { by_path(HERE, path, buffer, n, |path| p.readlinkat(HERE, path, room(buffer, n))) };
+        => |p| unsafe { with_path(HERE, path, buffer, n, |path| p.readlinkat(HERE, path, room(buffer, n))) };
     [__readlinkat_chk] (at: c_int, path: *const c_char, buffer: *mut c_char, n: size_t, _have: size_t) -> ssize_t: libc::SYS_readlinkat, [at, path, buffer, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `buffer` that only this call writes to.
-        => |p| unsafe { by_path(at, path, buffer, n, |path| p.readlinkat(at, path, room(buffer, n))) };
+        => |p| unsafe { with_path(at, path, buffer, n, |path| p.readlinkat(at, path, room(buffer, n))) };
     [mkdir] (path: *const c_char, mode: mode_t) -> c_int: libc::SYS_mkdirat, [HERE, path, mode]
         => |p| path!(path).and_then(|path| p.mkdirat(HERE, path, mode));
     [mkdirat] (at: c_int, path: *const c_char, mode: mode_t) -> c_int: libc::SYS_mkdirat, [at, path, mode]
@@ -272,13 +272,13 @@ interpose! {
         // SAFETY: the caller owes `path`: null, or a C string; and `times`: null, or two of them.
         => |p| unsafe {
             match path.is_null() {
-                true => by_descriptor(at, times, one_if_any(times), || p.futimens(at, times_of(times))),
-                false => by_path(at, path, times, one_if_any(times), |path| p.utimensat(at, path, times_of(times), flags)),
+                true => with_descriptor(at, times, one_if_any(times), || p.futimens(at, times_of(times))),
+                false => with_path(at, path, times, one_if_any(times), |path| p.utimensat(at, path, times_of(times), flags)),
             }
         };
     [futimens] (fd: c_int, times: *const libc::timespec) -> c_int: libc::SYS_utimensat, [fd, 0, times, 0]
         // SAFETY: the caller owes `times`: null, or two of them.
-        => |p| unsafe { by_descriptor(fd, times, one_if_any(times), || p.futimens(fd, times_of(times))) };
+        => |p| unsafe { with_descriptor(fd, times, one_if_any(times), || p.futimens(fd, times_of(times))) };
     [chdir] (path: *const c_char) -> c_int: libc::SYS_chdir, [path]
         => |p| path!(path).and_then(|path| p.chdir(path));
     [chroot] (path: *const c_char) -> c_int: libc::SYS_chroot, [path]
@@ -302,31 +302,31 @@ interpose! {
         => |p| path!(path).and_then(|path| p.refuse_path(at, path, "name_to_handle"));
     [getxattr] (path: *const c_char, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_getxattr, [path, name, value, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `value` that only this call writes to.
-        => |p| path!(name).and_then(|name| unsafe { by_path(HERE, path, value, n, |path| p.getxattr(path, true, name, room(value.cast(), n))) });
+        => |p| path!(name).and_then(|name| unsafe { with_path(HERE, path, value, n, |path| p.getxattr(path, true, name, room(value.cast(), n))) });
     [lgetxattr] (path: *const c_char, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_lgetxattr, [path, name, value, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `value` that only this call writes to.
-        => |p| path!(name).and_then(|name| unsafe { by_path(HERE, path, value, n, |path| p.getxattr(path, false, name, room(value.cast(), n))) });
+        => |p| path!(name).and_then(|name| unsafe { with_path(HERE, path, value, n, |path| p.getxattr(path, false, name, room(value.cast(), n))) });
     [fgetxattr] (fd: c_int, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_fgetxattr, [fd, name, value, n]
         // SAFETY: the caller owes `n` bytes at `value` that only this call writes to.
-        => |p| path!(name).and_then(|name| by_descriptor(fd, value, n, || p.fgetxattr(fd, name, unsafe { room(value.cast(), n) })));
+        => |p| path!(name).and_then(|name| with_descriptor(fd, value, n, || p.fgetxattr(fd, name, unsafe { room(value.cast(), n) })));
     [setxattr] (path: *const c_char, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_setxattr, [path, name, value, n, flags]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `value` that nobody writes to meanwhile.
-        => |p| path!(name).and_then(|name| unsafe { by_path(HERE, path, value, n, |path| p.setxattr(path, true, name, given(value, n), flags.cast_unsigned())) });
+        => |p| path!(name).and_then(|name| unsafe { with_path(HERE, path, value, n, |path| p.setxattr(path, true, name, given(value, n), flags.cast_unsigned())) });
     [lsetxattr] (path: *const c_char, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_lsetxattr, [path, name, value, n, flags]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `value` that nobody writes to meanwhile.
-        => |p| path!(name).and_then(|name| unsafe { by_path(HERE, path, value, n, |path| p.setxattr(path, false, name, given(value, n), flags.cast_unsigned())) });
+        => |p| path!(name).and_then(|name| unsafe { with_path(HERE, path, value, n, |path| p.setxattr(path, false, name, given(value, n), flags.cast_unsigned())) });
     [fsetxattr] (fd: c_int, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_fsetxattr, [fd, name, value, n, flags]
         // SAFETY: the caller owes `n` bytes at `value` that nobody writes to while the call runs.
-        => |p| path!(name).and_then(|name| by_descriptor(fd, value, n, || p.fsetxattr(fd, name, unsafe { given(value, n) }, flags.cast_unsigned())));
+        => |p| path!(name).and_then(|name| with_descriptor(fd, value, n, || p.fsetxattr(fd, name, unsafe { given(value, n) }, flags.cast_unsigned())));
     [listxattr] (path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_listxattr, [path, list, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `list` that only this call writes to.
-        => |p| unsafe { by_path(HERE, path, list, n, |path| p.listxattr(path, true, room(list, n))) };
+        => |p| unsafe { with_path(HERE, path, list, n, |path| p.listxattr(path, true, room(list, n))) };
     [llistxattr] (path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_llistxattr, [path, list, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `list` that only this call writes to.
-        => |p| unsafe { by_path(HERE, path, list, n, |path| p.listxattr(path, false, room(list, n))) };
+        => |p| unsafe { with_path(HERE, path, list, n, |path| p.listxattr(path, false, room(list, n))) };
     [flistxattr] (fd: c_int, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_flistxattr, [fd, list, n]
         // SAFETY: the caller owes `n` bytes at `list` that only this call writes to.
-        => |p| by_descriptor(fd, list, n, || p.flistxattr(fd, unsafe { room(list, n) }));
+        => |p| with_descriptor(fd, list, n, || p.flistxattr(fd, unsafe { room(list, n) }));
     [removexattr] (path: *const c_char, name: *const c_char) -> c_int: libc::SYS_removexattr, [path, name]
         => |p| path!(path).zip(path!(name)).and_then(|(path, name)| p.removexattr(path, true, name));
     [lremovexattr] (path: *const c_char, name: *const c_char) -> c_int: libc::SYS_lremovexattr, [path, name]
@@ -381,15 +381,15 @@ macro_rules! micro {
 micro! {
     utime(path: *const c_char, times: *const libc::utimbuf) => |p| {
         let both = || times.as_ref().map(|t| [t.actime, t.modtime].map(|sec| Time { sec, nsec: 0 }));
-        by_path(HERE, path, times, one_if_any(times), |path| p.utimensat(HERE, path, both(), 0))
+        with_path(HERE, path, times, one_if_any(times), |path| p.utimensat(HERE, path, both(), 0))
     };
     utimes(path: *const c_char, times: *const libc::timeval) => |p|
-        by_path(HERE, path, times, one_if_any(times), |path| p.utimensat(HERE, path, micro_times_of(times), 0));
+        with_path(HERE, path, times, one_if_any(times), |path| p.utimensat(HERE, path, micro_times_of(times), 0));
     lutimes(path: *const c_char, times: *const libc::timeval) => |p|
-        by_path(HERE, path, times, one_if_any(times), |path| p.utimensat(HERE, path, micro_times_of(times), NOFOLLOW));
-    futimes(fd: c_int, times: *const libc::timeval) => |p| by_descriptor(fd, times, one_if_any(times), || p.futimens(fd, micro_times_of(times)));
+        with_path(HERE, path, times, one_if_any(times), |path| p.utimensat(HERE, path, micro_times_of(times), NOFOLLOW));
+    futimes(fd: c_int, times: *const libc::timeval) => |p| with_descriptor(fd, times, one_if_any(times), || p.futimens(fd, micro_times_of(times)));
     futimesat(at: c_int, path: *const c_char, times: *const libc::timeval) => |p|
-        by_path(at, path, times, one_if_any(times), |path| p.utimensat(at, path, micro_times_of(times), 0));
+        with_path(at, path, times, one_if_any(times), |path| p.utimensat(at, path, micro_times_of(times), 0));
 }
 
 /// `remove(3)`: a file, or an empty directory.

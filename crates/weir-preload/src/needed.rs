@@ -51,7 +51,7 @@ struct Copies {
 
 impl Copies {
     fn add_needs_of(&mut self, library: c_int, path: &CStr) {
-        let Some(needs) = Needs::of(library) else {
+        let Some(needs) = Needs::read_from(library) else {
             return;
         };
         let own = load::canonical_directory(path);

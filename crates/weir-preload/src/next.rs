@@ -96,7 +96,7 @@ macro_rules! interpose {
     (@broken from $fd:ident) => { weir_client::process::process().break_file($fd) };
     (@broken to $fd:ident) => { weir_client::process::process().break_file($fd) };
     (@broken $other:ident $same:ident) => {};
-    (@given Descriptor $result:expr) => { $crate::made($result) };
+    (@given Descriptor $result:expr) => { $crate::note_made($result) };
     (@given $r:ident $result:expr) => { $result };
     (@one $name:ident ($($p:ident: $t:ty),*) -> $r:ident: $number:expr, [$($a:expr),*] => |$process:ident| $ours:expr) => {
         #[doc = concat!("`", stringify!($name), "`: ours, or the next library's.")]

@@ -237,7 +237,7 @@ pub unsafe fn setup(entries: c_uint, parameters: *mut c_void) -> next::Descripto
             next::six([entries as usize, parameters as usize]),
         )
     };
-    crate::made(raw::outcome(made) as c_int)
+    crate::note_made(raw::outcome(made) as c_int)
 }
 
 /// The address of a function of liburing's; null if it is not there.

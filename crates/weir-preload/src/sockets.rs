@@ -207,7 +207,7 @@ macro_rules! addresses {
             // SAFETY: as the caller vouches.
             unsafe {
                 let room = if crate::is_address(length) { *length } else { 0 };
-                let done = others::$name().map_or_else(crate::missing, |f| f(socket, address, length));
+                let done = others::$name().map_or_else(crate::fail_with_enosys, |f| f(socket, address, length));
                 if done == 0 && room > 0 {
                     show_given(address, length, room);
                 }

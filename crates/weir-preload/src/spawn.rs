@@ -59,12 +59,12 @@ enum Action {
 }
 
 /// A list of actions of the program's, by its address.
-struct Noted {
+struct ActionList {
     list: usize,
     actions: Vec<Action>,
 }
 
-static NOTED: SigLock<Vec<Noted>> = SigLock::new(Vec::new());
+static NOTED: SigLock<Vec<ActionList>> = SigLock::new(Vec::new());
 
 /// Takes the lock of the notes before a fork, and keeps it.
 pub(crate) fn before_fork() {
@@ -80,7 +80,7 @@ pub(crate) fn after_fork() {
     unsafe { NOTED.give_back() };
 }
 
-fn note(list: *mut c_void, action: Action) {
+fn note_action(list: *mut c_void, action: Action) {
     if !process().is_active() {
         return;
     }
@@ -90,21 +90,21 @@ fn note(list: *mut c_void, action: Action) {
     };
     match noted.iter_mut().find(|noted| noted.list == list as usize) {
         Some(noted) => noted.actions.push(action),
-        None => noted.push(Noted {
+        None => noted.push(ActionList {
             list: list as usize,
             actions: vec![action],
         }),
     }
 }
 
-fn forget(list: *mut c_void) {
+fn forget_list(list: *mut c_void) {
     let _signals = block_signals();
     if let Some(mut noted) = NOTED.lock() {
         noted.retain(|noted| noted.list != list as usize);
     }
 }
 
-fn noted_of(list: *const c_void) -> Vec<Action> {
+fn actions_of(list: *const c_void) -> Vec<Action> {
     let _signals = block_signals();
     let noted = NOTED.lock();
     let found = noted.and_then(|noted| {
@@ -141,16 +141,16 @@ macro_rules! actions {
 }
 
 actions! {
-    posix_spawn_file_actions_init(list) => forget(list);
-    posix_spawn_file_actions_destroy(list) => forget(list);
+    posix_spawn_file_actions_init(list) => forget_list(list);
+    posix_spawn_file_actions_destroy(list) => forget_list(list);
     posix_spawn_file_actions_addopen(list, fd: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t)
-        => note(list, Action::Open { fd, path: copied(path), flags, mode });
-    posix_spawn_file_actions_addclose(list, fd: c_int) => note(list, Action::Close(fd));
-    posix_spawn_file_actions_adddup2(list, from: c_int, to: c_int) => note(list, Action::Duplicate { from, to });
-    posix_spawn_file_actions_addchdir_np(list, path: *const c_char) => note(list, Action::Enter(copied(path)));
-    posix_spawn_file_actions_addfchdir_np(list, fd: c_int) => note(list, Action::EnterOpen(fd));
-    posix_spawn_file_actions_addclosefrom_np(list, from: c_int) => note(list, Action::CloseFrom(from));
-    posix_spawn_file_actions_addtcsetpgrp_np(list, terminal: c_int) => note(list, Action::TakeTerminal(terminal));
+        => note_action(list, Action::Open { fd, path: copied(path), flags, mode });
+    posix_spawn_file_actions_addclose(list, fd: c_int) => note_action(list, Action::Close(fd));
+    posix_spawn_file_actions_adddup2(list, from: c_int, to: c_int) => note_action(list, Action::Duplicate { from, to });
+    posix_spawn_file_actions_addchdir_np(list, path: *const c_char) => note_action(list, Action::Enter(copied(path)));
+    posix_spawn_file_actions_addfchdir_np(list, fd: c_int) => note_action(list, Action::EnterOpen(fd));
+    posix_spawn_file_actions_addclosefrom_np(list, from: c_int) => note_action(list, Action::CloseFrom(from));
+    posix_spawn_file_actions_addtcsetpgrp_np(list, terminal: c_int) => note_action(list, Action::TakeTerminal(terminal));
 }
 
 /// A program to start, as the caller specifies it.
@@ -229,7 +229,7 @@ macro_rules! spawns {
                     return by_libc();
                 }
                 let program = Program { file, argv, searches: $searches };
-                let noted = noted_of(actions);
+                let noted = actions_of(actions);
                 let is_kernels = !program.is_ours()
                     && !needed::looks_in_weir(envp)
                     && !(inherits && (keeps_us_out(envp) || program.starts_without_us()));
@@ -240,7 +240,7 @@ macro_rules! spawns {
                     }
                 }
                 let saved = raw::errno();
-                let done = Attributes::of(attributes).and_then(|attributes| spawn(&program, &noted, &attributes, envp));
+                let done = SpawnAttributes::read_from(attributes).and_then(|attributes| spawn(&program, &noted, &attributes, envp));
                 raw::restore_errno(saved);
                 match done {
                     Ok(child) => {
@@ -275,7 +275,7 @@ const KNOWN: c_int = RESET_IDS
     | SET_SESSION;
 
 /// The contents of posix_spawnattr_t.
-struct Attributes {
+struct SpawnAttributes {
     flags: c_int,
     group: libc::pid_t,
     defaults: libc::sigset_t,
@@ -284,14 +284,14 @@ struct Attributes {
     parameters: libc::sched_param,
 }
 
-impl Attributes {
+impl SpawnAttributes {
     /// # Safety
     ///
     /// `attributes` is null or was filled by posix_spawnattr_init(3).
-    unsafe fn of(attributes: *const c_void) -> Result<Attributes, Errno> {
+    unsafe fn read_from(attributes: *const c_void) -> Result<SpawnAttributes, Errno> {
         // SAFETY: as the caller vouches; all zero is a value of each of these.
         unsafe {
-            let mut all = core::mem::zeroed::<Attributes>();
+            let mut all = core::mem::zeroed::<SpawnAttributes>();
             let from = attributes.cast::<libc::posix_spawnattr_t>();
             if !from.is_null() {
                 let mut flags: c_short = 0;
@@ -392,7 +392,7 @@ impl Drop for Blocked {
 unsafe fn spawn(
     program: &Program,
     actions: &[Action],
-    attributes: &Attributes,
+    attributes: &SpawnAttributes,
     envp: Strings,
 ) -> Result<libc::pid_t, Errno> {
     // SAFETY: as the caller vouches; the descriptors are used here alone.
@@ -402,7 +402,7 @@ unsafe fn spawn(
         let child = checked(fork());
         if let Ok(0) = child {
             calls::close(read);
-            let errno = begin(program, actions, attributes, envp, &blocked, write);
+            let errno = run_in_child(program, actions, attributes, envp, &blocked, write);
             let said = errno.raw_os_error().to_ne_bytes();
             calls::write(write, said.as_ptr().cast(), said.len());
             ending::_exit(127);
@@ -460,19 +460,21 @@ unsafe fn pipe_above(actions: &[Action]) -> Result<[c_int; 2], Errno> {
 }
 
 /// Runs in the child. Returns only an error.
-unsafe fn begin(
+unsafe fn run_in_child(
     program: &Program,
     actions: &[Action],
-    attributes: &Attributes,
+    attributes: &SpawnAttributes,
     envp: Strings,
     blocked: &Blocked,
     pipe: c_int,
 ) -> Errno {
     // SAFETY: as the caller of posix_spawn vouches.
     unsafe {
-        let ready = attributes
-            .apply()
-            .and_then(|()| actions.iter().try_for_each(|action| perform(action, pipe)));
+        let ready = attributes.apply().and_then(|()| {
+            actions
+                .iter()
+                .try_for_each(|action| apply_action(action, pipe))
+        });
         if let Err(errno) = ready {
             return errno;
         }
@@ -491,7 +493,7 @@ unsafe fn begin(
     }
 }
 
-unsafe fn perform(action: &Action, pipe: c_int) -> Result<(), Errno> {
+unsafe fn apply_action(action: &Action, pipe: c_int) -> Result<(), Errno> {
     // SAFETY: as the caller of posix_spawn vouches.
     let done = unsafe {
         match action {

@@ -134,10 +134,10 @@ fn replace(table: usize) -> bool {
 /// # Safety
 ///
 /// `file` is a glibc FILE, or null.
-pub unsafe fn made(file: *mut FILE) -> *mut FILE {
+pub unsafe fn note_stream(file: *mut FILE) -> *mut FILE {
     if !file.is_null() {
         // SAFETY: as the caller vouches.
-        crate::made(unsafe { fileno(file) });
+        crate::note_made(unsafe { fileno(file) });
     }
     file
 }
@@ -365,7 +365,7 @@ macro_rules! fopens {
             unsafe {
                 match open_stream(path, mode) {
                     Some(file) => file,
-                    None => super::made(super::$name().map_or(core::ptr::null_mut(), |f| f(path, mode))),
+                    None => super::note_stream(super::$name().map_or(core::ptr::null_mut(), |f| f(path, mode))),
                 }
             }
         }
@@ -399,7 +399,7 @@ macro_rules! tmpfiles {
         pub unsafe extern "C-unwind" fn $name() -> *mut FILE {
             let _ends = crate::EndsByPanic;
             // SAFETY: what libc gives is a stream, or null.
-            unsafe { super::made(super::$name().map_or(core::ptr::null_mut(), |f| f())) }
+            unsafe { super::note_stream(super::$name().map_or(core::ptr::null_mut(), |f| f())) }
         }
     )*};
 }

@@ -45,7 +45,7 @@ macro_rules! by_number {
             unsafe {
                 match number {
                     $($(#[$only])* libc::$number => $function($($argument as $t),*) as c_long,)*
-                    _ => c_long::from(crate::missing()),
+                    _ => c_long::from(crate::fail_with_enosys()),
                 }
             }
         }
@@ -252,13 +252,13 @@ unsafe fn openat2(at: c_int, path: *const c_char, how: *const OpenHow, size: usi
         if size < size_of::<OpenHow>() || how.is_null() || !crate::is_our_c_path(at, path) {
             let arguments = [at as usize, path as usize, how as usize, size];
             let opened = raw::syscall(libc::SYS_openat2, crate::next::six(arguments));
-            return crate::made(raw::outcome(opened) as c_int);
+            return crate::note_made(raw::outcome(opened) as c_int);
         }
         match c_int::try_from((*how).flags) {
             Ok(flags) if (*how).resolve == 0 => {
                 names::openat(at, path, flags, (*how).mode as libc::mode_t)
             }
-            _ => crate::missing(),
+            _ => crate::fail_with_enosys(),
         }
     }
 }

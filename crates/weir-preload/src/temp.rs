@@ -411,7 +411,7 @@ macro_rules! templates {
                     if is_our_c_path(libc::AT_FDCWD, template) {
                         return make_file(template, $suffix, $flags);
                     }
-                    crate::made(next::$name().map_or(-1, |f| f(template, $($p),*)))
+                    crate::note_made(next::$name().map_or(-1, |f| f(template, $($p),*)))
                 }
             })
         }

@@ -29,7 +29,7 @@ macro_rules! watched {
                 let _ends = crate::EndsByPanic;
                 $( becomes($effective); )?
                 // SAFETY: as the caller vouches.
-                let done = next::$name().map_or_else(crate::missing, |f| unsafe { f($($p),*) });
+                let done = next::$name().map_or_else(crate::fail_with_enosys, |f| unsafe { f($($p),*) });
                 weir_client::process::process().credentials_changed();
                 done
             }

@@ -67,7 +67,7 @@ macro_rules! walks {
             unsafe {
                 match process().is_active() {
                     true => Walk::begin(path, visit, open, 0, true),
-                    false => next::$plain().map_or_else(crate::missing, |f| f(path, visit, open)),
+                    false => next::$plain().map_or_else(crate::fail_with_enosys, |f| f(path, visit, open)),
                 }
             }
         }
@@ -84,7 +84,7 @@ macro_rules! walks {
             unsafe {
                 match process().is_active() {
                     true => Walk::begin(path, visit, open, flags, false),
-                    false => next::$full().map_or_else(crate::missing, |f| f(path, visit, open, flags)),
+                    false => next::$full().map_or_else(crate::fail_with_enosys, |f| f(path, visit, open, flags)),
                 }
             }
         }
@@ -93,10 +93,10 @@ macro_rules! walks {
 walks! { ftw nftw ftw64 nftw64 }
 
 /// An early end of a walk: the return value of the caller's function, or -1 with errno set.
-struct Ended(c_int);
+struct WalkEnded(c_int);
 
 struct Walk {
-    visit: Visit,
+    visitor: Visit,
     flags: c_int,
     /// True for ftw(3), which knows fewer kinds of files.
     plain: bool,
@@ -111,9 +111,9 @@ struct Walk {
 }
 
 /// An open directory, closed when it is dropped.
-struct Open(c_int);
+struct OpenDirectory(c_int);
 
-impl Drop for Open {
+impl Drop for OpenDirectory {
     fn drop(&mut self) {
         let saved = raw::errno();
         // SAFETY: it is this structure's.
@@ -155,7 +155,7 @@ impl Walk {
             .rposition(|byte| *byte == b'/')
             .map_or(0, |slash| slash + 1);
         let mut walk = Walk {
-            visit,
+            visitor: visit,
             flags,
             plain,
             open: usize::try_from(open).unwrap_or(1).max(1),
@@ -167,26 +167,30 @@ impl Walk {
                 level: 0,
             },
         };
-        let walked = match walk.does(FTW_CHDIR) {
+        let walked = match walk.has_flag(FTW_CHDIR) {
             true => walk.with_directory_kept(Walk::root),
             false => walk.root(),
         };
         match walked {
             Ok(()) => 0,
-            Err(Ended(FTW_SKIP_SUBTREE | FTW_SKIP_SIBLINGS)) if walk.does(FTW_ACTIONRETVAL) => 0,
-            Err(Ended(code)) => code,
+            Err(WalkEnded(FTW_SKIP_SUBTREE | FTW_SKIP_SIBLINGS))
+                if walk.has_flag(FTW_ACTIONRETVAL) =>
+            {
+                0
+            }
+            Err(WalkEnded(code)) => code,
         }
     }
 
-    fn does(&self, flag: c_int) -> bool {
+    fn has_flag(&self, flag: c_int) -> bool {
         self.flags & flag != 0
     }
 
     /// Restores the current directory after a walk that changes it.
     fn with_directory_kept(
         &mut self,
-        walk: impl FnOnce(&mut Walk) -> Result<(), Ended>,
-    ) -> Result<(), Ended> {
+        walk: impl FnOnce(&mut Walk) -> Result<(), WalkEnded>,
+    ) -> Result<(), WalkEnded> {
         let here = open_directory(libc::AT_FDCWD, c".")?;
         let parent = self.path[..self.at.base as usize].to_vec();
         if !parent.is_empty() {
@@ -204,23 +208,23 @@ impl Walk {
     /// The path by which the file is reached from the current directory.
     fn reachable(&self) -> CString {
         match &self.path[self.at.base as usize..] {
-            _ if !self.does(FTW_CHDIR) => c_string(&self.path),
+            _ if !self.has_flag(FTW_CHDIR) => c_string(&self.path),
             b"" => c".".to_owned(),
             name => c_string(name),
         }
     }
 
-    fn root(&mut self) -> Result<(), Ended> {
+    fn root(&mut self) -> Result<(), WalkEnded> {
         let name = self.reachable();
         let (kind, stat) = self.look(libc::AT_FDCWD, &name);
         match kind {
-            FTW_NS => Err(Ended(-1)),
+            FTW_NS => Err(WalkEnded(-1)),
             FTW_D => {
                 self.device = stat.st_dev;
                 self.seen.push((stat.st_dev, stat.st_ino));
                 self.directory(None, &name, &stat)
             }
-            _ => self.tell(kind, &stat),
+            _ => self.visit(kind, &stat),
         }
     }
 
@@ -229,7 +233,7 @@ impl Walk {
         // SAFETY: all zero is a value of it; C strings, and room for one.
         unsafe {
             let mut stat = core::mem::zeroed::<libc::stat>();
-            let flags = match self.does(FTW_PHYS) {
+            let flags = match self.has_flag(FTW_PHYS) {
                 true => libc::AT_SYMLINK_NOFOLLOW,
                 false => 0,
             };
@@ -243,7 +247,7 @@ impl Walk {
             }
             let saved = raw::errno();
             let link = libc::AT_SYMLINK_NOFOLLOW;
-            let is_link = !self.does(FTW_PHYS)
+            let is_link = !self.has_flag(FTW_PHYS)
                 && status::fstatat(at, name.as_ptr(), &raw mut stat, link) == 0
                 && stat.st_mode & libc::S_IFMT == libc::S_IFLNK;
             raw::restore_errno(saved);
@@ -252,7 +256,7 @@ impl Walk {
     }
 
     /// Calls the caller's function for the path.
-    fn tell(&mut self, kind: c_int, stat: &libc::stat) -> Result<(), Ended> {
+    fn visit(&mut self, kind: c_int, stat: &libc::stat) -> Result<(), WalkEnded> {
         let kind = match kind {
             FTW_SL if self.plain => FTW_F,
             FTW_DP if self.plain => FTW_D,
@@ -261,9 +265,9 @@ impl Walk {
         };
         let path = c_string(&self.path);
         // SAFETY: as the caller of ftw vouches.
-        match unsafe { (self.visit)(path.as_ptr(), stat, kind, &raw mut self.at) } {
+        match unsafe { (self.visitor)(path.as_ptr(), stat, kind, &raw mut self.at) } {
             0 => Ok(()),
-            code => Err(Ended(code)),
+            code => Err(WalkEnded(code)),
         }
     }
 
@@ -271,25 +275,26 @@ impl Walk {
     /// directory.
     fn directory(
         &mut self,
-        parent: Option<&Open>,
+        parent: Option<&OpenDirectory>,
         name: &CStr,
         stat: &libc::stat,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), WalkEnded> {
         let at = parent.map_or(libc::AT_FDCWD, |parent| parent.0);
-        let opened = open_directory(at, name).and_then(|open| Ok((list(&open)?, open)));
+        let opened = open_directory(at, name).and_then(|open| Ok((names_in(&open)?, open)));
         let (inside, open) = match opened {
             Ok(opened) => opened,
-            Err(_) if raw::errno() == libc::EACCES => return self.tell(FTW_DNR, stat),
+            Err(_) if raw::errno() == libc::EACCES => return self.visit(FTW_DNR, stat),
             Err(ended) => return Err(ended),
         };
-        if !self.does(FTW_DEPTH) {
-            self.tell(FTW_D, stat)?;
+        if !self.has_flag(FTW_DEPTH) {
+            self.visit(FTW_D, stat)?;
         }
-        if self.does(FTW_CHDIR) {
+        if self.has_flag(FTW_CHDIR) {
             // SAFETY: a number.
             succeeded(unsafe { calls::fchdir(open.0) })?;
         }
-        let keeps = self.does(FTW_CHDIR) || (self.at.level as usize) < self.open.saturating_sub(1);
+        let keeps =
+            self.has_flag(FTW_CHDIR) || (self.at.level as usize) < self.open.saturating_sub(1);
         let open = keeps.then_some(open);
         let (length, base) = (self.path.len(), self.at.base);
         if self.path.last() != Some(&b'/') {
@@ -302,38 +307,42 @@ impl Walk {
         self.at.base = base;
         self.at.level -= 1;
         let walked = match walked {
-            Err(Ended(FTW_SKIP_SIBLINGS)) if self.does(FTW_ACTIONRETVAL) => Ok(()),
+            Err(WalkEnded(FTW_SKIP_SIBLINGS)) if self.has_flag(FTW_ACTIONRETVAL) => Ok(()),
             walked => walked,
         };
         // The caller's function finds the directory by its name, relative to its parent.
-        if self.does(FTW_CHDIR) {
+        if self.has_flag(FTW_CHDIR) {
             if let Some(parent) = parent {
                 // SAFETY: a number.
                 succeeded(unsafe { calls::fchdir(parent.0) })?;
             }
         }
         walked?;
-        match self.does(FTW_DEPTH) {
-            true => self.tell(FTW_DP, stat),
+        match self.has_flag(FTW_DEPTH) {
+            true => self.visit(FTW_DP, stat),
             false => Ok(()),
         }
     }
 
-    fn entries(&mut self, open: Option<&Open>, inside: &[CString]) -> Result<(), Ended> {
+    fn entries(
+        &mut self,
+        open: Option<&OpenDirectory>,
+        inside: &[CString],
+    ) -> Result<(), WalkEnded> {
         let base = self.path.len();
         for name in inside {
             self.path.truncate(base);
             self.path.extend_from_slice(name.to_bytes());
             self.at.base = base as c_int;
             match self.entry(open, name) {
-                Err(Ended(FTW_SKIP_SUBTREE)) if self.does(FTW_ACTIONRETVAL) => {}
+                Err(WalkEnded(FTW_SKIP_SUBTREE)) if self.has_flag(FTW_ACTIONRETVAL) => {}
                 walked => walked?,
             }
         }
         Ok(())
     }
 
-    fn entry(&mut self, open: Option<&Open>, name: &CStr) -> Result<(), Ended> {
+    fn entry(&mut self, open: Option<&OpenDirectory>, name: &CStr) -> Result<(), WalkEnded> {
         let whole = c_string(&self.path);
         let (at, name) = match open {
             Some(open) => (open.0, name),
@@ -341,16 +350,16 @@ impl Walk {
         };
         let (kind, stat) = self.look(at, name);
         if kind == FTW_NS && !matches!(raw::errno(), libc::ENOENT | libc::EACCES) {
-            return Err(Ended(-1));
+            return Err(WalkEnded(-1));
         }
-        if kind != FTW_NS && self.does(FTW_MOUNT) && stat.st_dev != self.device {
+        if kind != FTW_NS && self.has_flag(FTW_MOUNT) && stat.st_dev != self.device {
             return Ok(());
         }
         if kind != FTW_D {
-            return self.tell(kind, &stat);
+            return self.visit(kind, &stat);
         }
         let file = (stat.st_dev, stat.st_ino);
-        if !self.does(FTW_PHYS) {
+        if !self.has_flag(FTW_PHYS) {
             if self.seen.contains(&file) {
                 return Ok(());
             }
@@ -365,26 +374,26 @@ fn c_string(bytes: &[u8]) -> CString {
     CString::new(bytes).unwrap_or_default()
 }
 
-fn succeeded(result: c_int) -> Result<c_int, Ended> {
+fn succeeded(result: c_int) -> Result<c_int, WalkEnded> {
     match result {
-        -1 => Err(Ended(-1)),
+        -1 => Err(WalkEnded(-1)),
         result => Ok(result),
     }
 }
 
-fn open_directory(at: c_int, name: &CStr) -> Result<Open, Ended> {
+fn open_directory(at: c_int, name: &CStr) -> Result<OpenDirectory, WalkEnded> {
     // SAFETY: a C string.
     let fd = unsafe { names::openat(at, name.as_ptr(), DIRECTORY, 0) };
-    Ok(Open(succeeded(fd)?))
+    Ok(OpenDirectory(succeeded(fd)?))
 }
 
 /// The names in a directory, without `.` and `..`.
-fn list(open: &Open) -> Result<Vec<CString>, Ended> {
+fn names_in(open: &OpenDirectory) -> Result<Vec<CString>, WalkEnded> {
     // SAFETY: the stream is used here alone; its entries are C strings.
     unsafe {
         let stream = dir::fdopendir(succeeded(calls::fcntl(open.0, libc::F_DUPFD_CLOEXEC, 0))?);
         if stream.is_null() {
-            return Err(Ended(-1));
+            return Err(WalkEnded(-1));
         }
         let mut names = Vec::new();
         loop {
