@@ -6,9 +6,15 @@
 //! A file in whose state the panic came is given up (`data::vnode`): nothing of that state is used
 //! again. What finished writes wrote stays, for a cell and its ring say exactly that at every instant.
 //!
-//! Left out: a panic while another one unwinds, and one in a function of libc's that is ours for a
-//! part only and that programs may leave by unwinding (thread cancellation, exceptions of C++): both
-//! end the process, after the line was written.
+//! In a function that calls the program back, or that programs may leave by unwinding for another
+//! reason (thread cancellation, exceptions of C++), only the client's code is caught, because a handler
+//! around the rest would stop such unwinding.
+//!
+//! Left out, and the process ends after the line was written: a panic while another one unwinds; one in
+//! the interposer's own lines of such a function; one within fork(2), whose handlers cannot report an
+//! error; one in a child of vfork, which runs on its parent's memory; and one while the process's
+//! credentials are read anew, or a descriptor is forgotten that the kernel gave to another file: later
+//! calls would be allowed to another user, or write to the wrong file.
 
 use core::fmt::{self, Write as _};
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
@@ -104,16 +110,22 @@ impl fmt::Write for LogLine {
 #[cfg(debug_assertions)]
 pub mod planted {
     use core::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::OnceLock;
 
     /// An assertion fails if written bytes, or a name, begin with this and [`plant`] was called.
     pub const MARK: &[u8] = b"WEIR-TEST-BUG";
+    /// An assertion fails where a path with this in it is resolved.
+    pub const PATH_MARK: &[u8] = b"WEIR-TEST-PATH-BUG";
     /// The environment variable that makes the interposer call [`plant`].
     pub const VARIABLE: &core::ffi::CStr = c"WEIR_TEST_BUG";
 
     static PLANTED: AtomicBool = AtomicBool::new(false);
+    static STEP: OnceLock<Vec<u8>> = OnceLock::new();
 
-    /// From now on bytes and names that begin with [`MARK`] make an assertion fail.
-    pub fn plant() {
+    /// From now on bytes, names and paths with the marks make an assertion fail, and so does the step
+    /// with this name.
+    pub fn plant(step: &[u8]) {
+        let _ = STEP.set(step.to_vec());
         PLANTED.store(true, Ordering::Relaxed);
     }
 
@@ -125,6 +137,29 @@ pub mod planted {
     #[track_caller]
     pub fn set_off(bytes: &[u8]) {
         let is_it = PLANTED.load(Ordering::Relaxed) && bytes.starts_with(MARK);
+        assert!(!is_it, "planted for a test");
+    }
+
+    /// Fails, as an assertion of the caller, if the mark is in `path`.
+    ///
+    /// # Panics
+    ///
+    /// If the mark is in `path`: that is its purpose.
+    #[track_caller]
+    pub fn set_off_by_path(path: &[u8]) {
+        let is_it = PLANTED.load(Ordering::Relaxed)
+            && path.windows(PATH_MARK.len()).any(|part| part == PATH_MARK);
+        assert!(!is_it, "planted for a test");
+    }
+
+    /// Fails, as an assertion of the caller, if `step` was named.
+    ///
+    /// # Panics
+    ///
+    /// If `step` was named: that is its purpose.
+    #[track_caller]
+    pub fn set_off_in_step(step: &str) {
+        let is_it = STEP.get().is_some_and(|named| named == step.as_bytes());
         assert!(!is_it, "planted for a test");
     }
 }

@@ -8,7 +8,7 @@ use weir_client::data::Target;
 
 use crate::aio_block::ControlBlock;
 use crate::calls::room;
-use crate::process;
+use crate::{attempt, process};
 
 /// Returns the number of blocks at the front that are reads of the same file; 0 if the first is no read.
 ///
@@ -48,7 +48,8 @@ pub unsafe fn perform(fd: c_int, blocks: &[*mut ControlBlock]) -> bool {
         }
     };
     let mut targets: Vec<Target<'_>> = blocks.iter().map(target).collect();
-    if !matches!(process.read_all(fd, &mut targets), Some(Ok(()))) {
+    let done = attempt(|| process.read_all(fd, &mut targets));
+    if !matches!(done, Ok(Some(Ok(())))) {
         return false;
     }
     for (block, target) in blocks.iter().zip(&targets) {

@@ -8,9 +8,10 @@ use core::ffi::{c_char, c_void, CStr};
 use std::ffi::CString;
 use std::sync::OnceLock;
 
+use rustix::io::Errno;
 use weir_client::process::{own_pid, process};
 
-use crate::bytes_of;
+use crate::{attempt, bytes_of};
 
 pub(crate) type Strings = *const *const c_char;
 
@@ -229,18 +230,23 @@ unsafe fn completed(envp: Strings, inherits: bool) -> Option<Environment> {
     })
 }
 
-/// Runs `exec` with a complete environment and prepared descriptors. Returns only if the exec failed.
+/// Runs `exec` with a complete environment and prepared descriptors. Returns only if the exec failed. An
+/// error: one of our assertions failed before.
 ///
 /// # Safety
 ///
 /// See `completed`.
-pub(crate) unsafe fn with_environment<T>(envp: Strings, exec: impl FnOnce(Strings) -> T) -> T {
-    let inherits = process().before_exec();
+pub(crate) unsafe fn with_environment<T>(
+    envp: Strings,
+    exec: impl FnOnce(Strings) -> T,
+) -> Result<T, Errno> {
+    let inherits = attempt(|| process().before_exec())?;
     // SAFETY: as the caller vouches.
     unsafe { with_variables(envp, inherits, exec) }
 }
 
-/// Calls `exec` with this environment, completed; `inherits`: see `lacking`.
+/// Calls `start` with this environment, completed; `inherits`: see `lacking`. An error: one of our
+/// assertions failed before.
 ///
 /// # Safety
 ///
@@ -249,10 +255,12 @@ pub(crate) unsafe fn with_variables<T>(
     envp: Strings,
     inherits: bool,
     start: impl FnOnce(Strings) -> T,
-) -> T {
+) -> Result<T, Errno> {
     // SAFETY: as the caller vouches.
-    let environment = unsafe { completed(envp, inherits) };
-    start(environment.as_ref().map_or(envp, |e| e.pointers.as_ptr()))
+    let environment = attempt(|| unsafe { completed(envp, inherits) })?;
+    Ok(start(
+        environment.as_ref().map_or(envp, |e| e.pointers.as_ptr()),
+    ))
 }
 
 extern "C" {

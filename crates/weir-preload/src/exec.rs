@@ -13,7 +13,7 @@ use weir_client::kernel::path_of;
 use weir_client::process::process;
 
 use crate::environment::{environ, keeps_us_out, with_environment, Strings};
-use crate::{bytes_of, calls, elf, is_our_c_path, is_ours, names, needed, raw};
+use crate::{attempt, bytes_of, calls, elf, is_active, is_our_c_path, is_ours, names, needed, raw};
 
 mod next {
     use super::{c_char, c_int, Strings};
@@ -59,7 +59,7 @@ unsafe fn run(path: *const c_char, argv: Strings, envp: Strings, depth: u32) -> 
             return run_ours(libc::AT_FDCWD, path, argv, envp, depth);
         }
         let failed = run_kernels(path, argv, envp);
-        if raw::errno() == libc::ENOENT && process().is_active() {
+        if raw::errno() == libc::ENOENT && is_active() {
             // Is it a script on a kernel file system with an interpreter in weir?
             let script = names::open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0);
             let line = interpreter_of(script);
@@ -77,15 +77,24 @@ unsafe fn run(path: *const c_char, argv: Strings, envp: Strings, depth: u32) -> 
     }
 }
 
+/// Replaces the descriptors of weir's that a program inherits, if there are any and the program starts
+/// without the interposer.
+fn hand_down_if(without_us: impl FnOnce() -> bool) -> Result<(), Errno> {
+    if attempt(|| process().hands_down())? && without_us() {
+        attempt(|| process().hand_down_real())?;
+    }
+    Ok(())
+}
+
 /// Runs a program of the kernel's, which may need libraries that lie in weir.
 unsafe fn run_kernels(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
     // SAFETY: as the caller vouches.
     unsafe {
         let exec = |envp| next::execve().map_or(-1, |f| f(path, argv, envp));
-        if process().hands_down() && (keeps_us_out(envp) || starts_without_us(path)) {
-            process().hand_down_real();
+        if let Err(errno) = hand_down_if(|| keeps_us_out(envp) || starts_without_us(path)) {
+            return fails(errno);
         }
-        if !process().is_active() || bytes_of(path).is_none() || !needed::looks_in_weir(envp) {
+        if !is_active() || bytes_of(path).is_none() || !needed::looks_in_weir(envp) {
             return exec(envp);
         }
         let program = names::open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0);
@@ -221,11 +230,12 @@ unsafe fn run_open(
             Ok(None) => {}
             Err(errno) => return fails(errno),
         }
-        if process().hands_down() && (keeps_us_out(envp) || elf::is_static(fd) || gives_rights(fd))
-        {
-            process().hand_down_real();
+        let without_us = || keeps_us_out(envp) || elf::is_static(fd) || gives_rights(fd);
+        if let Err(errno) = hand_down_if(without_us) {
+            return fails(errno);
         }
-        if let Some(path) = bytes_of(path).and_then(|path| process().path_beneath(path)) {
+        let beneath = |path| attempt(|| process().path_beneath(path)).ok()?;
+        if let Some(path) = bytes_of(path).and_then(beneath) {
             // It returns only if the kernel mount is gone, or if the kernel refuses the program.
             needed::with_libraries(fd, &path, envp, |envp| {
                 next::execve().map_or(-1, |f| f(path.as_ptr(), argv, envp))
@@ -234,7 +244,7 @@ unsafe fn run_open(
                 return -1;
             }
         }
-        match process().materialize(fd) {
+        match attempt(|| process().materialize(fd)).unwrap_or_else(|errno| Some(Err(errno))) {
             Some(Ok(copy)) => {
                 let done = needed::with_libraries(copy, CStr::from_ptr(path), envp, |envp| {
                     next::fexecve().map_or(-1, |f| f(copy, argv, envp))
@@ -407,7 +417,7 @@ pub(crate) unsafe fn run_plainly(path: *const c_char, argv: Strings, envp: Strin
 pub unsafe extern "C-unwind" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
     let _ends = crate::EndsByPanic;
     // SAFETY: as the caller vouches.
-    unsafe { with_environment(envp, |envp| run(path, argv, envp, 0)) }
+    unsafe { with_environment(envp, |envp| run(path, argv, envp, 0)) }.unwrap_or_else(fails)
 }
 
 /// `execv(3)`.
@@ -436,10 +446,11 @@ pub unsafe extern "C-unwind" fn execvpe(
     let _ends = crate::EndsByPanic;
     // SAFETY: as the caller vouches.
     unsafe {
-        with_environment(envp, |envp| match process().is_active() {
+        with_environment(envp, |envp| match is_active() {
             true => search(file, argv, envp, true),
             false => next::execvpe().map_or(-1, |f| f(file, argv, envp)),
         })
+        .unwrap_or_else(fails)
     }
 }
 
@@ -469,6 +480,7 @@ pub unsafe extern "C-unwind" fn fexecve(fd: c_int, argv: Strings, envp: Strings)
             true => run_descriptor(fd, argv, envp),
             false => next::fexecve().map_or(-1, |f| f(fd, argv, envp)),
         })
+        .unwrap_or_else(fails)
     }
 }
 
@@ -524,6 +536,7 @@ pub unsafe extern "C-unwind" fn execveat(
                 false => next::execveat().map_or(-1, |f| f(at, path, argv, envp, flags)),
             }
         })
+        .unwrap_or_else(fails)
     }
 }
 

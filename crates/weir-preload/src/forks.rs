@@ -4,7 +4,8 @@ use weir_client::process::process;
 
 use crate::{launch, load, spawn, HEAP};
 
-/// A panic in one of these three ends the process: its locks would stay locked.
+/// A panic in one of these three ends the process: fork(2) goes on whatever its handlers did, and a child
+/// would have descriptions of which the server does not know that they are shared.
 extern "C" fn prepare() {
     process().before_fork();
     launch::before_fork();

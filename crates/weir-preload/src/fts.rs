@@ -12,7 +12,6 @@ use core::ptr::null_mut;
 use std::alloc::{alloc_zeroed, dealloc};
 
 use rustix::io::Errno;
-use weir_client::process::process;
 
 use crate::{bytes_of, dir, raw, status};
 
@@ -117,7 +116,7 @@ macro_rules! functions {
             let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches.
             unsafe {
-                match process().is_active() {
+                match crate::is_active() {
                     true => Fts::open(paths, options, compare).unwrap_or_else(|errno| {
                         raw::set_errno(errno);
                         null_mut()
@@ -137,7 +136,7 @@ macro_rules! functions {
             let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches: what the function above gave.
             unsafe {
-                match process().is_active() {
+                match crate::is_active() {
                     true => (*fts).read(),
                     false => next::$read().map_or(null_mut(), |f| f(fts)),
                 }
@@ -154,7 +153,7 @@ macro_rules! functions {
             let _ends = crate::EndsByPanic;
             // SAFETY: as above.
             unsafe {
-                match process().is_active() {
+                match crate::is_active() {
                     true => (*fts).children(options),
                     false => next::$children().map_or(null_mut(), |f| f(fts, options)),
                 }
@@ -171,7 +170,7 @@ macro_rules! functions {
             let _ends = crate::EndsByPanic;
             // SAFETY: as above.
             unsafe {
-                match process().is_active() {
+                match crate::is_active() {
                     true => instruct(entry, instruction),
                     false => next::$set().map_or(1, |f| f(fts, entry, instruction)),
                 }
@@ -188,7 +187,7 @@ macro_rules! functions {
             let _ends = crate::EndsByPanic;
             // SAFETY: as above.
             unsafe {
-                match process().is_active() {
+                match crate::is_active() {
                     true => {
                         let mut fts = Box::from_raw(fts);
                         fts.free_all();

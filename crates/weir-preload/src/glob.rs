@@ -10,7 +10,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 
 use libc::glob64_t;
-use weir_client::process::process;
 
 use crate::{bytes_of, dir, status};
 
@@ -73,7 +72,7 @@ macro_rules! globs {
                 let Some(next) = next::$name() else {
                     return libc::GLOB_NOSPACE;
                 };
-                if flags & GLOB_ALTDIRFUNC != 0 || !process().is_active() || found.is_null() {
+                if flags & GLOB_ALTDIRFUNC != 0 || !crate::is_active() || found.is_null() {
                     return next(pattern, flags, on_error, found);
                 }
                 let looking = found.cast::<Looking>();
@@ -119,7 +118,7 @@ pub unsafe extern "C-unwind" fn wordexp(
             return WRDE_NOSPACE;
         };
         let given = bytes_of(text).unwrap_or_default();
-        if !process().is_active() || !has_pattern(given) {
+        if !crate::is_active() || !has_pattern(given) {
             return next(text, into, flags);
         }
         // The result of libc for the words, without looking at files and without running a command

@@ -5,12 +5,13 @@
 use core::ffi::{c_char, c_int, CStr};
 use std::ffi::CString;
 
+use rustix::io::Errno;
 use weir_client::kernel::block_signals;
 use weir_client::process::process;
 use weir_client::siglock::SigLock;
 
 use crate::environment::{environ, lacking};
-use crate::{bytes_of, stdio};
+use crate::{attempt, bytes_of, raw, stdio};
 
 mod next {
     use super::{c_char, c_int};
@@ -77,9 +78,8 @@ pub(crate) fn after_fork() {
 
 /// Runs `call`, in which libc starts a program with this process's environment. Meanwhile the
 /// environment has the variables that load the interposer.
-fn in_own_environment<T>(call: impl FnOnce() -> T) -> T {
-    change_environment();
-    let done = call();
+fn in_own_environment<T>(call: impl FnOnce() -> T) -> Result<T, Errno> {
+    let done = attempt(change_environment).map(|()| call());
     change_environment_back();
     done
 }
@@ -123,10 +123,10 @@ fn change_environment_back() {
     }
 }
 
-/// Prepares the descriptors and holds our locks while libc makes a child.
-pub(crate) fn around_fork<T>(call: impl FnOnce() -> T) -> T {
-    process().before_fork();
-    let result = call();
+/// Prepares the descriptors and holds our locks while libc makes a child. An error: one of our assertions
+/// failed before.
+pub(crate) fn around_fork<T>(call: impl FnOnce() -> T) -> Result<T, Errno> {
+    let result = attempt(|| process().before_fork()).map(|()| call());
     process().after_fork_parent();
     result
 }
@@ -139,10 +139,15 @@ pub(crate) fn around_fork<T>(call: impl FnOnce() -> T) -> T {
 #[no_mangle]
 pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     let _ends = crate::EndsByPanic;
-    process().before_fork();
-    process().after_fork_parent();
-    // SAFETY: as the caller vouches.
-    in_own_environment(|| unsafe { next::system().map_or(-1, |f| f(command)) })
+    // libc waits for the child from inside, so our locks are not held meanwhile.
+    let done = around_fork(|| ()).and_then(|()| {
+        // SAFETY: as the caller vouches.
+        in_own_environment(|| unsafe { next::system().map_or(-1, |f| f(command)) })
+    });
+    done.unwrap_or_else(|errno| {
+        raw::set_errno(errno);
+        -1
+    })
 }
 
 /// `popen(3)`.
@@ -156,10 +161,14 @@ pub unsafe extern "C-unwind" fn popen(
     mode: *const c_char,
 ) -> *mut libc::FILE {
     let _ends = crate::EndsByPanic;
-    around_fork(|| {
+    let made = around_fork(|| {
         // SAFETY: as the caller vouches.
         in_own_environment(|| unsafe {
             stdio::note_stream(next::popen().map_or(core::ptr::null_mut(), |f| f(command, mode)))
         })
+    });
+    made.flatten().unwrap_or_else(|errno| {
+        raw::set_errno(errno);
+        core::ptr::null_mut()
     })
 }

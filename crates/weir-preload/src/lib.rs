@@ -95,9 +95,22 @@ pub(crate) fn is_ours(fd: c_int) -> bool {
     bugs::contain(|| process::process().is_ours(fd), || false)
 }
 
+/// Returns true if there is an instance.
+///
+/// After a failed assertion this answers true, as the questions below do: the wrapper then does the call
+/// by interposed functions, which fail if the bug is theirs, and never by libc past weir.
+pub(crate) fn is_active() -> bool {
+    attempt(|| process::process().is_active()).unwrap_or(true)
+}
+
+/// Returns true if a path, relative to a directory, is weir's.
+pub(crate) fn is_our_path_at(dirfd: c_int, path: &[u8]) -> bool {
+    attempt(|| process::process().is_our_path(dirfd, path)).unwrap_or(true)
+}
+
 /// Returns true if a path (absolute or relative to the current directory) is weir's.
 pub(crate) fn is_our_path(path: &CStr) -> bool {
-    process::process().is_our_path(libc::AT_FDCWD, path.to_bytes())
+    is_our_path_at(libc::AT_FDCWD, path.to_bytes())
 }
 
 /// Returns true if a path, relative to a directory, is weir's; false for null.
@@ -107,17 +120,27 @@ pub(crate) fn is_our_path(path: &CStr) -> bool {
 /// `path` is null or a C string.
 pub(crate) unsafe fn is_our_c_path(dirfd: c_int, path: *const c_char) -> bool {
     // SAFETY: as the caller vouches.
-    unsafe { bytes_of(path) }.is_some_and(|path| process::process().is_our_path(dirfd, path))
+    unsafe { bytes_of(path) }.is_some_and(|path| is_our_path_at(dirfd, path))
 }
 
 /// Notes a descriptor that the kernel has just made (or an error): it is not weir's, whatever had its
 /// number before.
 #[inline]
 pub(crate) fn note_made(fd: c_int) -> c_int {
-    if fd >= 0 {
-        process::process().note_kernel_fd(fd);
+    if fd >= 0 && process::process().is_known_fd(fd) {
+        forget_known(fd);
     }
     fd
+}
+
+/// Forgets a descriptor that the kernel gave to another file. If that fails, the process ends: the
+/// program's writes to the other file would go to the one that had the number before.
+#[cold]
+fn forget_known(fd: c_int) {
+    bugs::contain(
+        || process::process().forget_lost(fd),
+        || std::process::abort(),
+    );
 }
 
 /// The result of a function that this machine's C library lacks.
@@ -128,7 +151,8 @@ pub(crate) fn fail_with_enosys() -> c_int {
 
 /// Forgets a descriptor of ours that libc replaced without a call of ours.
 pub(crate) fn forget_descriptor(fd: c_int) {
-    process::process().forget(fd);
+    // As above.
+    bugs::contain(|| process::process().forget(fd), || std::process::abort());
 }
 
 pub(crate) use weir_client::sys::is_address;
@@ -194,6 +218,25 @@ pub(crate) fn guarded<C: FailedResult>(work: impl FnOnce() -> C) -> C {
     })
 }
 
+/// Does the client's part of a C function; EIO if one of our assertions fails in it. For functions that a
+/// program may leave by unwinding, see [`EndsByPanic`]: the part calls neither the program nor one of
+/// libc's cancellation points.
+///
+/// A child of vfork ends instead: it runs on its parent's memory, and the parent would go on with a
+/// change that was left in the middle.
+#[inline]
+pub(crate) fn attempt<T>(part: impl FnOnce() -> T) -> Result<T, Errno> {
+    bugs::contain(
+        || Ok(part()),
+        || {
+            if !process::process().owns_memory() {
+                std::process::abort();
+            }
+            Err(Errno::IO)
+        },
+    )
+}
+
 /// The value that a C function returns on failure.
 pub(crate) trait FailedResult {
     /// The value.
@@ -221,8 +264,9 @@ impl<T> FailedResult for *mut T {
 }
 
 /// A guard on the stack of a function that calls back into the program, or that waits in a cancellation
-/// point. Either may be left by unwinding, which a panic handler would stop. A panic of ours must not
-/// unwind through C: it ends the process here, after the hook has reported it.
+/// point. Either may be left by unwinding, which a panic handler would stop. So such a function catches
+/// panics around the client's code only ([`attempt`]). One in its own lines must not unwind through C: it
+/// ends the process here, after the hook has reported it.
 pub(crate) struct EndsByPanic;
 
 impl Drop for EndsByPanic {
@@ -272,7 +316,9 @@ extern "C" fn construct() {
     #[cfg(debug_assertions)]
     // SAFETY: a C string; the environment is not changed while libraries are initialised.
     if !unsafe { libc::getenv(bugs::planted::VARIABLE.as_ptr()) }.is_null() {
-        bugs::planted::plant();
+        // SAFETY: as above.
+        let step = unsafe { bytes_of(libc::getenv(bugs::planted::VARIABLE.as_ptr())) };
+        bugs::planted::plant(step.unwrap_or_default());
     }
     process::process().init();
     environment::forget_heritage();

@@ -165,7 +165,7 @@ unsafe fn in_weir(
 }
 
 pub(crate) fn is_our_directory(dir: &[u8]) -> bool {
-    process().is_our_path(libc::AT_FDCWD, dir)
+    crate::is_our_path_at(libc::AT_FDCWD, dir)
 }
 
 /// Returns true if a library of this name is loaded already.
@@ -215,8 +215,8 @@ unsafe fn name_of_copy(
     if let Some(name) = unsafe { name_of_loaded(&file, open) } {
         return Some(name);
     }
-    let copy = process().materialize_at(libc::AT_FDCWD, path.to_bytes(), 0);
-    let copy = copy?.ok()?;
+    let copy = crate::attempt(|| process().materialize_at(libc::AT_FDCWD, path.to_bytes(), 0));
+    let copy = copy.ok()??.ok()?;
     if !crate::is_ours(copy) && !is_copy(copy) {
         // A link led out of weir: the loader follows the link's path itself.
         let outside = path_of(copy);

@@ -12,7 +12,7 @@ use weir_client::process::process;
 
 use crate::elf::Needs;
 use crate::environment::{entries, value_in, Strings};
-use crate::{bytes_of, calls, load};
+use crate::{attempt, bytes_of, calls, load};
 
 const PRELOAD: &CStr = c"LD_PRELOAD";
 const LIBRARY_PATH: &CStr = c"LD_LIBRARY_PATH";
@@ -64,8 +64,8 @@ impl Copies {
             let Some(path) = load::first_in(&dirs, name.to_bytes()) else {
                 continue;
             };
-            let copy = process().materialize_at(libc::AT_FDCWD, path.to_bytes(), 0);
-            if let Some(Ok(copy)) = copy {
+            let copy = attempt(|| process().materialize_at(libc::AT_FDCWD, path.to_bytes(), 0));
+            if let Ok(Some(Ok(copy))) = copy {
                 // SAFETY: numbers.
                 unsafe { calls::fcntl(copy, libc::F_SETFD, 0) };
                 self.found.push((name, copy));

@@ -9,9 +9,11 @@
 use core::ffi::c_int;
 
 use libc::{sigaction as Action, sighandler_t};
+use rustix::io::Errno;
 use weir_client::kernel::a_handler_is_installed;
 
 use crate::next::next_fn;
+use crate::{attempt, raw};
 
 mod next {
     use super::{c_int, next_fn, sighandler_t, Action};
@@ -33,7 +35,15 @@ pub fn resolve_all() {
 /// runtimes handle them (Rust's, for stack overflows).
 const FAULTS: [c_int; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
 
-fn watch(number: c_int, handler: sighandler_t) {
+/// Notes a handler. EIO: it could not be noted; it must not be installed then, because it could wait for
+/// a lock of the thread that it interrupts.
+fn watch(number: c_int, handler: sighandler_t) -> Result<(), Errno> {
+    attempt(|| note_handler(number, handler))
+}
+
+fn note_handler(number: c_int, handler: sighandler_t) {
+    #[cfg(debug_assertions)]
+    weir_client::bugs::planted::set_off_in_step("sigaction");
     let none = handler == libc::SIG_DFL || handler == libc::SIG_IGN;
     if !none && !FAULTS.contains(&number) {
         a_handler_is_installed();
@@ -51,7 +61,10 @@ macro_rules! watched {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(number: c_int, handler: sighandler_t) -> sighandler_t {
             let _ends = crate::EndsByPanic;
-            watch(number, handler);
+            if let Err(errno) = watch(number, handler) {
+                raw::set_errno(errno);
+                return libc::SIG_ERR;
+            }
             match next::$next() {
                 // SAFETY: as the caller vouches.
                 Some(next) => unsafe { next(number, handler) },
@@ -84,14 +97,16 @@ pub unsafe extern "C-unwind" fn sigaction(
     let _ends = crate::EndsByPanic;
     // SAFETY: null, or an action of the caller's.
     if let Some(new) = unsafe { new.as_ref() } {
-        watch(number, new.sa_sigaction);
+        if let Err(errno) = watch(number, new.sa_sigaction) {
+            raw::set_errno(errno);
+            return -1;
+        }
     }
     if let Some(next) = next::sigaction() {
         // SAFETY: as the caller vouches.
         return unsafe { next(number, new, old) };
     }
-    crate::raw::set_errno(rustix::io::Errno::NOSYS);
-    -1
+    crate::fail_with_enosys()
 }
 
 /// `__sigaction`, the name by which parts of libc call it.

@@ -132,10 +132,10 @@ macro_rules! actions {
             let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches.
             let done = unsafe { next::$name().map_or(libc::ENOSYS, |f| f($list $(, $p)*)) };
-            if done == 0 {
-                $then;
+            if done != 0 {
+                return done;
             }
-            done
+            crate::attempt(|| $then).map_or_else(|errno| errno.raw_os_error(), |()| 0)
         }
     )*};
 }
@@ -221,15 +221,24 @@ macro_rules! spawns {
             let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches.
             unsafe {
-                let inherits = process().may_hand_down();
-                let by_libc = || with_variables(envp, inherits, |envp| around_fork(|| {
-                    next::$name().map_or(libc::ENOSYS, |f| f(pid, file, actions, attributes, argv, envp))
-                }));
-                if !process().is_active() {
+                let inherits = match crate::attempt(|| process().may_hand_down()) {
+                    Ok(inherits) => inherits,
+                    Err(errno) => return errno.raw_os_error(),
+                };
+                let by_libc = || {
+                    let failed = with_variables(envp, inherits, |envp| around_fork(|| {
+                        next::$name().map_or(libc::ENOSYS, |f| f(pid, file, actions, attributes, argv, envp))
+                    }));
+                    failed.flatten().unwrap_or_else(Errno::raw_os_error)
+                };
+                if !crate::is_active() {
                     return by_libc();
                 }
                 let program = Program { file, argv, searches: $searches };
-                let noted = actions_of(actions);
+                let noted = match crate::attempt(|| actions_of(actions)) {
+                    Ok(noted) => noted,
+                    Err(errno) => return errno.raw_os_error(),
+                };
                 let is_kernels = !program.is_ours()
                     && !needed::looks_in_weir(envp)
                     && !(inherits && (keeps_us_out(envp) || program.starts_without_us()));
@@ -482,14 +491,14 @@ unsafe fn run_in_child(
             true => &raw const attributes.mask,
             false => &raw const blocked.before,
         };
-        with_environment(envp, |envp| {
+        let ran = with_environment(envp, |envp| {
             libc::pthread_sigmask(libc::SIG_SETMASK, mask, core::ptr::null_mut());
             match program.searches {
                 true => exec::search(program.file, program.argv, envp, false),
                 false => exec::run_plainly(program.file, program.argv, envp),
             }
         });
-        Errno::from_raw_os_error(raw::errno())
+        ran.map_or_else(|errno| errno, |_| Errno::from_raw_os_error(raw::errno()))
     }
 }
 

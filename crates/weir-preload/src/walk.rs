@@ -8,7 +8,6 @@ use core::ffi::{c_char, c_int, CStr};
 use std::ffi::CString;
 
 use rustix::io::Errno;
-use weir_client::process::process;
 
 use crate::{bytes_of, calls, dir, names, raw, status};
 
@@ -65,7 +64,7 @@ macro_rules! walks {
             let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches; a function of three arguments does not look at the fourth.
             unsafe {
-                match process().is_active() {
+                match crate::is_active() {
                     true => Walk::begin(path, visit, open, 0, true),
                     false => next::$plain().map_or_else(crate::fail_with_enosys, |f| f(path, visit, open)),
                 }
@@ -82,7 +81,7 @@ macro_rules! walks {
             let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches.
             unsafe {
-                match process().is_active() {
+                match crate::is_active() {
                     true => Walk::begin(path, visit, open, flags, false),
                     false => next::$full().map_or_else(crate::fail_with_enosys, |f| f(path, visit, open, flags)),
                 }

@@ -1,15 +1,27 @@
 /*
  * Failed assertions of weir's own, planted by WEIR_TEST_BUG in builds that check themselves: the call fails with EIO
  * and is told of on standard error, its file gives EIO from then on, and all else goes on: what was written before,
- * other files, other threads, the program.
+ * other files, other threads, the program. The same for calls that call the program back, that start programs and
+ * that install handlers.
  *
  * For weir alone: elsewhere nothing is planted.
  */
 #include "check.h"
 
+#include <aio.h>
+#include <dirent.h>
+#include <fts.h>
+#include <ftw.h>
+#include <glob.h>
 #include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
 
 #define MARK "WEIR-TEST-BUG"
+/* In a path: the assertion fails where the path is resolved. */
+#define PATH_MARK "WEIR-TEST-PATH-BUG"
+
+extern char **environ;
 
 static char block[4096];
 
@@ -84,6 +96,127 @@ static void of_others(void)
 	CHECK(child_ok(child), "a child goes on");
 }
 
+/* `expr` must be null, with EIO. */
+#define CHECK_NULL(expr, ...) \
+	do { \
+		errno = 0; \
+		CHECK((expr) == NULL && errno == EIO, __VA_ARGS__); \
+	} while (0)
+
+static int visited;
+
+static int visit(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+	(void)path, (void)st, (void)kind, (void)at;
+	visited++;
+	return 0;
+}
+
+static int visit_plain(const char *path, const struct stat *st, int kind)
+{
+	return visit(path, st, kind, NULL);
+}
+
+static int every(const struct dirent *entry)
+{
+	(void)entry;
+	visited++;
+	return 1;
+}
+
+static void by_path(void)
+{
+	char bad[4096], pattern[4200];
+	char *args[] = {bad, NULL}, *roots[] = {bad, NULL};
+	struct dirent **list;
+	posix_spawn_file_actions_t actions;
+	glob_t found;
+	FTS *walk;
+	FTSENT *entry;
+	FILE *stream;
+	pid_t pid;
+	snprintf(bad, sizeof bad, "%s", in_dir(PATH_MARK));
+	snprintf(pattern, sizeof pattern, "%s/*", bad);
+	CHECK_NULL(fopen(bad, "w"), "fopen");
+	stream = fopen("/dev/null", "r");
+	MUST(stream != NULL);
+	CHECK_NULL(freopen(bad, "r", stream), "freopen");
+	fclose(stream);
+	CHECK_NULL(opendir(bad), "opendir");
+	CHECK_FAILS(scandir(bad, &list, every, alphasort), EIO, "scandir");
+	CHECK_FAILS(nftw(bad, visit, 8, FTW_PHYS), EIO, "nftw");
+	CHECK_FAILS(ftw(bad, visit_plain, 8), EIO, "ftw");
+	CHECK(visited == 0, "nothing was visited: %d", visited);
+	walk = fts_open(roots, FTS_PHYSICAL, NULL);
+	entry = walk ? fts_read(walk) : NULL;
+	CHECK(entry && entry->fts_info == FTS_NS && entry->fts_errno == EIO, "fts");
+	CHECK(walk && fts_close(walk) == 0, "fts_close");
+	CHECK(glob(pattern, GLOB_ERR, NULL, &found) == GLOB_ABORTED, "glob");
+	CHECK_FAILS(execv(bad, args), EIO, "execv");
+	CHECK(posix_spawn(&pid, bad, NULL, NULL, args, environ) == EIO, "posix_spawn");
+	MUST(posix_spawn_file_actions_init(&actions) == 0);
+	MUST(posix_spawn_file_actions_addopen(&actions, 9, bad, O_RDONLY, 0) == 0);
+	args[0] = "/bin/true";
+	CHECK(posix_spawn(&pid, args[0], &actions, NULL, args, environ) == EIO, "posix_spawn that opens it");
+	posix_spawn_file_actions_destroy(&actions);
+}
+
+static void by_aio(void)
+{
+	struct aiocb block = {0};
+	const struct aiocb *const blocks[] = {&block};
+	int fd = open(in_dir("aio"), O_RDWR | O_CREAT, 0644);
+	MUST(fd >= 0);
+	block.aio_fildes = fd;
+	block.aio_buf = (void *)MARK;
+	block.aio_nbytes = strlen(MARK);
+	block.aio_sigevent.sigev_notify = SIGEV_NONE;
+	CHECK(aio_write(&block) == 0 && aio_suspend(blocks, 1, NULL) == 0, "aio_write");
+	CHECK(aio_error(&block) == EIO && aio_return(&block) == -1, "its error");
+	close(fd);
+}
+
+/* The program is run once more in a child, where the assertion fails in a step of a call. */
+static int in_step(const char *step, char **argv, const char *dir)
+{
+	pid_t child = fork();
+	if (child == 0) {
+		setenv("WEIR_TEST_BUG", step, 1);
+		execl("/proc/self/exe", argv[0], dir, step, (char *)NULL);
+		_exit(1);
+	}
+	return child_ok(child);
+}
+
+static void ignore(int number)
+{
+	(void)number;
+}
+
+static int of_a_step(const char *step)
+{
+	char *args[] = {"/bin/true", NULL};
+	pid_t pid;
+	if (!strcmp(step, "before_fork")) {
+		CHECK_FAILS(system("true"), EIO, "system");
+		CHECK_NULL(popen("true", "r"), "popen");
+		CHECK(posix_spawn(&pid, args[0], NULL, NULL, args, environ) == EIO, "posix_spawn");
+	} else if (!strcmp(step, "before_exec")) {
+		CHECK_FAILS(execv(args[0], args), EIO, "execv");
+		CHECK_FAILS(execvp("true", args), EIO, "execvp");
+		CHECK_FAILS(execl(args[0], args[0], (char *)NULL), EIO, "execl");
+		CHECK_FAILS(fexecve(0, args, environ), EIO, "fexecve");
+	} else {
+		struct sigaction action = {.sa_handler = ignore};
+		errno = 0;
+		CHECK(signal(SIGUSR1, ignore) == SIG_ERR && errno == EIO, "signal");
+		CHECK_FAILS(sigaction(SIGUSR1, &action, NULL), EIO, "sigaction");
+	}
+	sound = open(in_dir("after"), O_RDWR | O_CREAT | O_TRUNC, 0644);
+	CHECK(sound >= 0 && write(sound, block, sizeof block) == sizeof block, "files are written");
+	return check_end();
+}
+
 int main(int argc, char **argv)
 {
 	const char *text;
@@ -93,6 +226,10 @@ int main(int argc, char **argv)
 		setenv("WEIR_TEST_BUG", "1", 1);
 		execv("/proc/self/exe", argv);
 		MUST(!"execv");
+	}
+	if (argc == 3) {
+		check_begin(2, argv);
+		return of_a_step(argv[2]);
 	}
 	check_begin(argc, argv);
 	pattern_fill(block, sizeof block, 1, 0);
@@ -121,5 +258,13 @@ int main(int argc, char **argv)
 	text = said(set_off_by_name);
 	CHECK(strstr(text, "names.rs") != NULL, "it is told: %s", text);
 	of_others();
+
+	text = said(by_path);
+	CHECK(strstr(text, "resolve.rs") != NULL, "it is told: %s", text);
+	by_aio();
+	of_others();
+	CHECK(in_step("before_fork", argv, argv[1]), "calls that fork");
+	CHECK(in_step("before_exec", argv, argv[1]), "calls that start another program");
+	CHECK(in_step("sigaction", argv, argv[1]), "calls that install a handler");
 	return check_end();
 }

@@ -44,6 +44,11 @@ impl ForkWatch {
         self.owner.load(Ordering::Relaxed)
     }
 
+    /// True if the calling process is the owner, or if the state is nobody's yet.
+    pub(super) fn is_owner(&self) -> bool {
+        [0, own_pid()].contains(&self.owner_pid())
+    }
+
     /// Makes the calling process the owner.
     pub(super) fn become_owner(&self) {
         self.owner.store(own_pid(), Ordering::Relaxed);

@@ -39,13 +39,20 @@ impl Process {
     /// this number was closed unnoticed.
     #[inline]
     pub fn note_kernel_fd(&'static self, fd: Fd) {
-        if table::get(fd).is_some() || self.is_internal_fd(fd) {
+        if self.is_known_fd(fd) {
             self.forget_lost(fd);
         }
     }
 
+    /// True if the descriptor is of a file of weir's, or of weir itself, as far as the tables say.
+    #[inline]
+    pub fn is_known_fd(&self, fd: Fd) -> bool {
+        table::get(fd).is_some() || self.is_internal_fd(fd)
+    }
+
+    /// Forgets a descriptor of a file of weir's, or of weir itself, that was closed behind our back.
     #[cold]
-    fn forget_lost(&'static self, fd: Fd) {
+    pub fn forget_lost(&'static self, fd: Fd) {
         let _held = self.lock.hold();
         // The descriptors of a child of vfork are its own, the table is its parent's.
         if self.is_vfork_child() {

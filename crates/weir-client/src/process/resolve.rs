@@ -277,6 +277,8 @@ impl Process {
         follow: bool,
         to_the_end: bool,
     ) -> Outcome<ResolvedPath> {
+        #[cfg(debug_assertions)]
+        crate::bugs::planted::set_off_by_path(path);
         let (start, rest) = ours!(self.begin(dirfd, path));
         let instance = self.connection.instance()?;
         let view = done!(self.view());

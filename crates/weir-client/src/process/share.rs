@@ -63,6 +63,12 @@ impl Process {
         }
     }
 
+    /// True if the state is this process's own: false in a child of vfork, and in a forked child
+    /// that was not detected yet.
+    pub fn owns_memory(&self) -> bool {
+        self.forks.is_owner()
+    }
+
     /// Before fork(2), vfork(2), clone(2) of a process, posix_spawn(3): makes the
     /// descriptors ready to be shared, and takes this crate's locks.
     pub fn before_fork(&'static self) {
@@ -70,8 +76,10 @@ impl Process {
             return;
         }
         self.lock.acquire();
-        self.forks.detect_forks();
         self.forks.begin_fork();
+        self.forks.detect_forks();
+        #[cfg(debug_assertions)]
+        crate::bugs::planted::set_off_in_step("before_fork");
         if !self.is_vfork_child() {
             self.name_cwd();
             for (fd, handle) in table::all() {
@@ -80,7 +88,7 @@ impl Process {
         }
     }
 
-    /// After fork, in the parent, even if it failed.
+    /// After fork, in the parent, even if it failed, or if [`Process::before_fork`] did not end.
     pub fn after_fork_parent(&'static self) {
         // Not if there was no instance yet when the fork began.
         if self.lock.is_mine() {
@@ -114,6 +122,8 @@ impl Process {
             return true;
         }
         let _held = self.lock.hold();
+        #[cfg(debug_assertions)]
+        crate::bugs::planted::set_off_in_step("before_exec");
         self.name_cwd();
         let mut any = false;
         for (fd, handle) in table::all() {
