@@ -5,6 +5,7 @@ use rustix::io::Errno;
 use weir_core::proto::SetAttr;
 use weir_core::types::Ino;
 
+use super::inodes::InodeOperations;
 use super::resolve::{done, ResolvedFile};
 use super::stat::{EMPTY_PATH, NOFOLLOW};
 use super::table::PATH;
@@ -32,7 +33,7 @@ impl Process {
         let _call = operation::begin();
         Some(
             self.changeable(fd)?
-                .and_then(|ino| self.change_mode(ino, mode)),
+                .and_then(|ino| self.inodes().change_mode(ino, mode)),
         )
     }
 
@@ -48,51 +49,15 @@ impl Process {
             }
             // As on Linux: a link has no mode that could be changed.
             ResolvedFile::Inode(_, weir_core::names::FileType::Symlink) => Err(Errno::OPNOTSUPP),
-            ResolvedFile::Inode(ino, _) => self.change_mode(ino, mode),
+            ResolvedFile::Inode(ino, _) => self.inodes().change_mode(ino, mode),
         })
-    }
-
-    fn change_mode(&'static self, ino: Ino, mode: u32) -> Result<(), Errno> {
-        self.check_owner(ino)?;
-        let mode = match mode & S_ISGID {
-            0 => mode & 0o7777,
-            _ => limits::mode_of_chmod(&self.attr(ino)?, self.user.credentials(), mode),
-        };
-        self.session()?.call(SetAttr {
-            mode: Some(mode),
-            ..SetAttr::nothing(ino)
-        })
-    }
-
-    /// Clears the set-id bits of a file whose contents this process changes other than by a write.
-    pub(super) fn clear_set_ids(&'static self, ino: Ino) -> Result<(), Errno> {
-        if self.user.credentials().uid == 0 {
-            return Ok(());
-        }
-        let mode = limits::mode_after_write(&self.attr(ino)?);
-        if mode.is_none() {
-            return Ok(());
-        }
-        self.session()?.call(SetAttr {
-            mode,
-            ..SetAttr::nothing(ino)
-        })
-    }
-
-    /// Only its owner, or root, may change a file's attributes.
-    pub(super) fn check_owner(&'static self, ino: Ino) -> Result<(), Errno> {
-        let uid = self.user.credentials().uid;
-        if uid == 0 || self.attr(ino)?.uid == uid {
-            return Ok(());
-        }
-        Err(Errno::PERM)
     }
 
     /// fchown(2); `u32::MAX` leaves as it is.
     pub fn fchown(&'static self, fd: Fd, uid: u32, gid: u32) -> Outcome<()> {
         let _call = operation::begin();
         let ino = self.changeable(fd)?;
-        Some(ino.and_then(|ino| self.change_owner(ino, uid, gid)))
+        Some(ino.and_then(|ino| self.inodes().change_owner(ino, uid, gid)))
     }
 
     /// fchownat(2).
@@ -118,27 +83,7 @@ impl Process {
                 };
                 rustix::fs::chownat(CWD, path, uid, gid, at)
             }
-            ResolvedFile::Inode(ino, _) => self.change_owner(ino, uid, gid),
-        })
-    }
-
-    fn change_owner(&'static self, ino: Ino, uid: u32, gid: u32) -> Result<(), Errno> {
-        let (uid, gid) = (given(uid), given(gid));
-        let who = self.user.credentials();
-        let attr = self.attr(ino)?;
-        let own_group = |gid: u32| gid == who.gid || who.groups.contains(&gid);
-        let allowed = who.uid == 0
-            || (attr.uid == who.uid
-                && uid.is_none_or(|uid| uid == attr.uid)
-                && gid.is_none_or(|gid| gid == attr.gid || own_group(gid)));
-        if !allowed {
-            return Err(Errno::PERM);
-        }
-        self.session()?.call(SetAttr {
-            mode: limits::mode_after_chown(&attr, who),
-            uid,
-            gid,
-            ..SetAttr::nothing(ino)
+            ResolvedFile::Inode(ino, _) => self.inodes().change_owner(ino, uid, gid),
         })
     }
 
@@ -146,7 +91,7 @@ impl Process {
     pub fn futimens(&'static self, fd: Fd, times: Option<[Time; 2]>) -> Outcome<()> {
         let _call = operation::begin();
         let ino = self.changeable(fd)?;
-        Some(ino.and_then(|ino| self.change_times(ino, times)))
+        Some(ino.and_then(|ino| self.inodes().change_times(ino, times)))
     }
 
     /// utimensat(2).
@@ -167,11 +112,69 @@ impl Process {
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         self.with_existing(dirfd, path, follow, empty, |found| match found {
             ResolvedFile::Outside(path) => set_outside(&path, times, follow),
-            ResolvedFile::Inode(ino, _) => self.change_times(ino, times),
+            ResolvedFile::Inode(ino, _) => self.inodes().change_times(ino, times),
+        })
+    }
+}
+
+impl InodeOperations {
+    fn change_mode(self, ino: Ino, mode: u32) -> Result<(), Errno> {
+        self.check_owner(ino)?;
+        let mode = match mode & S_ISGID {
+            0 => mode & 0o7777,
+            _ => limits::mode_of_chmod(&self.attr(ino)?, self.user.credentials(), mode),
+        };
+        self.server.session()?.call(SetAttr {
+            mode: Some(mode),
+            ..SetAttr::nothing(ino)
         })
     }
 
-    fn change_times(&'static self, ino: Ino, times: Option<[Time; 2]>) -> Result<(), Errno> {
+    /// Clears the set-id bits of a file whose contents this process changes other than by a write.
+    pub(super) fn clear_set_ids(self, ino: Ino) -> Result<(), Errno> {
+        if self.user.credentials().uid == 0 {
+            return Ok(());
+        }
+        let mode = limits::mode_after_write(&self.attr(ino)?);
+        if mode.is_none() {
+            return Ok(());
+        }
+        self.server.session()?.call(SetAttr {
+            mode,
+            ..SetAttr::nothing(ino)
+        })
+    }
+
+    /// Only its owner, or root, may change a file's attributes.
+    pub(super) fn check_owner(self, ino: Ino) -> Result<(), Errno> {
+        let uid = self.user.credentials().uid;
+        if uid == 0 || self.attr(ino)?.uid == uid {
+            return Ok(());
+        }
+        Err(Errno::PERM)
+    }
+
+    fn change_owner(self, ino: Ino, uid: u32, gid: u32) -> Result<(), Errno> {
+        let (uid, gid) = (given(uid), given(gid));
+        let who = self.user.credentials();
+        let attr = self.attr(ino)?;
+        let own_group = |gid: u32| gid == who.gid || who.groups.contains(&gid);
+        let allowed = who.uid == 0
+            || (attr.uid == who.uid
+                && uid.is_none_or(|uid| uid == attr.uid)
+                && gid.is_none_or(|gid| gid == attr.gid || own_group(gid)));
+        if !allowed {
+            return Err(Errno::PERM);
+        }
+        self.server.session()?.call(SetAttr {
+            mode: limits::mode_after_chown(&attr, who),
+            uid,
+            gid,
+            ..SetAttr::nothing(ino)
+        })
+    }
+
+    fn change_times(self, ino: Ino, times: Option<[Time; 2]>) -> Result<(), Errno> {
         self.check_owner(ino)?;
         let now = Time {
             sec: 0,
@@ -182,7 +185,7 @@ impl Process {
         if atime_ns.is_none() && mtime_ns.is_none() {
             return Ok(());
         }
-        self.session()?.call(SetAttr {
+        self.server.session()?.call(SetAttr {
             atime_ns,
             mtime_ns,
             ..SetAttr::nothing(ino)

@@ -68,7 +68,7 @@ impl Process {
     }
 
     fn enter(&'static self, ino: Ino) -> Result<(), Errno> {
-        let attr = self.attr(ino)?;
+        let attr = self.inodes().attr(ino)?;
         if !self.user.credentials().may(&attr, access::EXECUTE) {
             return Err(Errno::ACCESS);
         }
@@ -120,7 +120,7 @@ impl Process {
     /// Enters a directory of the kernel mount. ENOTCONN: there is none.
     fn enter_mounted(&'static self, instance: &Instance, ino: Ino) -> Result<(), Errno> {
         let mount = mount_of(&instance.run_dir).ok_or(Errno::NOTCONN)?;
-        let below = self.path_below(ino)?;
+        let below = self.inodes().path_below(ino)?;
         rustix::process::chdir([&mount[..], &below].concat())
     }
 
@@ -128,7 +128,7 @@ impl Process {
     pub fn getcwd(&'static self) -> Outcome<Vec<u8>> {
         self.concerned()?;
         let cwd = done!(self.cwd.inode()?);
-        Some(self.path_of(cwd))
+        Some(self.inodes().path_of(cwd))
     }
 
     /// `None` if there is neither an instance nor anything that was inherited from one.
@@ -166,13 +166,14 @@ impl Process {
             return;
         };
         let neighbour = self
+            .server()
             .node()
             .and_then(|node| self.neighbours.at(memory.as_fd(), node));
         if neighbour.is_ok() {
             self.cwd.set_inode(ino);
         } else {
             self.cwd.set_foreign();
-            self.count_refusal("other-instance");
+            self.server().count_refusal("other-instance");
         }
     }
 }
@@ -203,7 +204,7 @@ impl Process {
     fn is_run_dir_of_neighbour(&'static self, run_dir: &[u8]) -> bool {
         let link = [run_dir, b"/", SHM_LINK.as_bytes()].concat();
         let known = memory_of(rustix::fs::CWD, link).and_then(|memory| {
-            let node = self.node()?;
+            let node = self.server().node()?;
             self.neighbours.at(memory.as_fd(), node).map(drop)
         });
         known.is_ok()

@@ -53,7 +53,7 @@ impl Process {
     }
 
     fn list(&'static self, dir: Ino, at: &mut u64, list: &mut List<'_>) -> Result<(), Errno> {
-        let view = self.view()?;
+        let view = self.inodes().view()?;
         let attr = view.attr(dir)?.ok_or(Errno::NOENT)?;
         if attr.nlink == 0 {
             return Ok(());

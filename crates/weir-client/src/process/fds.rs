@@ -229,7 +229,7 @@ impl Process {
             F_SETLEASE => self.refuse_lease(handle, argument as i32),
             F_SETPIPE_SZ | F_GETPIPE_SZ => Err(Errno::BADF),
             F_NOTIFY if handle.has(table::DIR) => {
-                self.count_refusal("inotify");
+                self.server().count_refusal("inotify");
                 Err(Errno::INVAL)
             }
             F_NOTIFY => Err(Errno::NOTDIR),
@@ -242,7 +242,7 @@ impl Process {
             // There is no lease.
             F_UNLCK if !handle.has(table::DIR) => Err(Errno::AGAIN),
             F_RDLCK | F_WRLCK => {
-                self.count_refusal("fcntl-lease");
+                self.server().count_refusal("fcntl-lease");
                 Err(Errno::INVAL)
             }
             _ => Err(Errno::INVAL),

@@ -78,17 +78,17 @@ impl Process {
     }
 
     /// The kernel's identity of the own server's placeholder.
-    fn placeholder_identity(&self) -> Option<KernelIdentity> {
+    fn placeholder_identity(&'static self) -> Option<KernelIdentity> {
         Some(self.session().ok()?.placeholder_identity())
     }
 
     /// The handle of a description of the own server.
-    fn own_handle(&self, index: u32) -> Option<&'static Handle> {
+    fn own_handle(&'static self, index: u32) -> Option<&'static Handle> {
         let is_twin = |handle: &Handle| handle.index.load(Ordering::Relaxed) == index;
         if let Some((_, twin)) = table::all().find(|(_, handle)| is_twin(handle)) {
             return Some(twin);
         }
-        let node = self.node().ok()?;
+        let node = self.server().node().ok()?;
         let ofd = node.ofds().get(index as usize)?;
         let ino = Ino(ofd.ino.load(Ordering::Acquire));
         let elsewhere = node.several().is_some_and(|(rank, _)| ino.rank() != rank);
@@ -115,14 +115,14 @@ impl Process {
         found
             .and_then(|found| self.anchor(found))
             .unwrap_or_else(|_| {
-                self.count_refusal("other-instance");
+                self.server().count_refusal("other-instance");
                 self.open_files.unusable_handle()
             })
     }
 
     fn description_elsewhere(&'static self, fd: Fd, index: u32) -> Result<Description, Errno> {
         let memory = memory_of(kernel::borrow(fd)?, "../..")?;
-        let neighbour = self.neighbours.at(memory.as_fd(), self.node()?)?;
+        let neighbour = self.neighbours.at(memory.as_fd(), self.server().node()?)?;
         neighbour.description(index)
     }
 
@@ -131,11 +131,12 @@ impl Process {
     fn anchor(&'static self, found: Description) -> Result<&'static Handle, Errno> {
         let kind = match found.kind {
             Some(kind) => kind,
-            None => self.attr(found.ino)?.file_type(),
+            None => self.inodes().attr(found.ino)?.file_type(),
         };
         let flags = found.ofd.flags.load(Ordering::Relaxed);
         let target = Target::existing(found.ino, kind);
         let attr = self
+            .inodes()
             .view()?
             .attr_to_open(&target, writes(flags.cast_signed()))?;
         let (handle, fd) = self.open_entry(&attr, false, flags.cast_signed() | O_CLOEXEC)?;

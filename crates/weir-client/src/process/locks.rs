@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use rustix::io::Errno;
 use weir_core::proto::{Flock, Operation, RecordLock, TestLock};
 
-use super::resolve::check_not_gone;
+use super::inodes::check_not_gone;
 use super::table::{File, Handle, PATH, READ, WRITE};
 use super::{Outcome, Process};
 use crate::kernel::Fd;
@@ -59,7 +59,7 @@ impl Process {
     /// Refuses the lock of another server's description. That server would have to keep it: taken
     /// for the anchor, it would neither be the description's nor outlive this process.
     fn refuse_lock(&'static self) -> Result<(), Errno> {
-        self.count_refusal("lock-inherited");
+        self.server().count_refusal("lock-inherited");
         Err(Errno::NOLCK)
     }
 

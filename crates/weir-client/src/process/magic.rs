@@ -109,7 +109,7 @@ impl Process {
             .filter(|stat| stat.st_nlink == 0)?;
         let placeholder = self.session().ok()?.placeholder_identity();
         (KernelIdentity::from_stat(&stat) == placeholder).then(|| {
-            self.count_refusal("other-process");
+            self.server().count_refusal("other-process");
             Ino::NONE
         })
     }

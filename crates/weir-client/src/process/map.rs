@@ -79,7 +79,7 @@ impl Process {
             Ok((fd, is_kept)) => Some(Ok(Mapping::Kernel { fd, is_kept })),
             Err(_) if !shared => Some(Ok(Mapping::Copy)),
             Err(_) => {
-                self.count_refusal(if write {
+                self.server().count_refusal(if write {
                     "mmap-shared-write"
                 } else {
                     "mmap-shared-read"
@@ -167,7 +167,7 @@ impl Process {
 
     /// A memfd whose name contains the path of the file.
     fn memory_named_by(&'static self, handle: &'static Handle) -> Result<OwnedFd, Errno> {
-        let path = self.path_of(handle.ino()).unwrap_or_default();
+        let path = self.inodes().path_of(handle.ino()).unwrap_or_default();
         let name = [COPY_OF, &path].concat();
         let name = if name.len() < LONGEST_NAME {
             &name

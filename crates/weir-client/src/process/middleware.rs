@@ -10,7 +10,9 @@ use weir_core::names::{Attr, FileType, Visibility};
 use weir_core::proto::{Hold, Locate};
 use weir_core::types::{Ino, Rank};
 
-use super::resolve::{LazyClient, ResolvedFile};
+use super::inodes::InodeOperations;
+use super::resolve::ResolvedFile;
+use super::server_link::LazyClient;
 use super::{Outcome, Process};
 use crate::kernel::{self, Fd, AT_FDCWD};
 use crate::operation;
@@ -77,19 +79,13 @@ impl Process {
         })
     }
 
-    fn whole(&'static self, ino: Ino) -> Result<(View<LazyClient>, Attr), Errno> {
-        let view = self.view()?;
-        let attr = view.whole_attr(ino)?.ok_or(Errno::NOENT)?;
-        Ok((view, attr))
-    }
-
     /// Makes a file read-only for good; EBUSY: it is due, and happens when the last process that
     /// has it open for writing closes it.
     pub fn laminate_at(&'static self, path: &[u8]) -> Result<(), Errno> {
         let _call = operation::begin();
         self.with_file(path, |ino| {
-            self.check_owner(ino)?;
-            self.laminate(ino)
+            self.inodes().check_owner(ino)?;
+            self.inodes().laminate(ino)
         })
     }
 
@@ -98,7 +94,7 @@ impl Process {
     pub fn sync_at(&'static self, path: &[u8]) -> Result<(), Errno> {
         let _call = operation::begin();
         self.with_file(path, |ino| {
-            let (_, attr) = self.whole(ino)?;
+            let (_, attr) = self.inodes().whole(ino)?;
             if !self.user.credentials().may(&attr, access::READ)
                 && !self.user.credentials().may(&attr, access::WRITE)
             {
@@ -118,7 +114,7 @@ impl Process {
         let _call = operation::begin();
         let value = visibility.name().as_bytes();
         self.with_named(path, |ino, _| {
-            self.set_xattr_of(
+            self.inodes().set_xattr_of(
                 self.user.credentials(),
                 ino,
                 b"user.weir.visibility",
@@ -132,9 +128,9 @@ impl Process {
     pub fn file_info(&'static self, path: &[u8]) -> Result<FileInfo, Errno> {
         let _call = operation::begin();
         self.with_named(path, |ino, _| {
-            let stat = self.stat_of(ino)?;
-            let (_, attr) = self.whole(ino)?;
-            let (here, servers) = self.node()?.several().unwrap_or((ino.rank(), 1));
+            let stat = self.inodes().stat_of(ino)?;
+            let (_, attr) = self.inodes().whole(ino)?;
+            let (here, servers) = self.server().node()?.several().unwrap_or((ino.rank(), 1));
             Ok(FileInfo {
                 stat,
                 attr,
@@ -194,5 +190,13 @@ impl Process {
         // A link was put there in between.
         let _ = kernel::close(fd);
         Err(Errno::XDEV)
+    }
+}
+
+impl InodeOperations {
+    fn whole(self, ino: Ino) -> Result<(View<LazyClient>, Attr), Errno> {
+        let view = self.view()?;
+        let attr = view.whole_attr(ino)?.ok_or(Errno::NOENT)?;
+        Ok((view, attr))
     }
 }

@@ -11,6 +11,7 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `instance`, `environment` | the instance and the session; the variables that name it |
+//! | `server_link`, `inodes` | the way to the server; operations on inodes, which need no descriptor |
 //! | `start`, `share`, `inherit` | the first call; fork and exec; inherited state |
 //! | `forks` | the process that the state is of |
 //! | `user`, `admit` | credentials and umask; another user's programs |
@@ -42,6 +43,7 @@ mod environment;
 mod fds;
 mod forks;
 mod inherit;
+mod inodes;
 mod instance;
 mod io;
 mod locks;
@@ -58,6 +60,7 @@ mod outside;
 mod own_xattr;
 mod refuse;
 mod resolve;
+mod server_link;
 mod share;
 mod size;
 mod special;
@@ -78,10 +81,12 @@ use current_dir::CurrentDir;
 pub use environment::{INSTANCE_VARIABLE, NOTHING_VARIABLE};
 pub use forks::own_pid;
 use forks::ForkWatch;
+use inodes::InodeOperations;
 use instance::InstanceConnection;
 pub use map::Mapping;
 pub use middleware::FileInfo;
 use open_files::OpenFileTable;
+use server_link::ServerLink;
 use table::Handle;
 use user::ProcessUser;
 
@@ -123,6 +128,21 @@ impl Process {
             cwd: CurrentDir::new(),
             open_files: OpenFileTable::new(),
             neighbours: Neighbours::new(),
+        }
+    }
+
+    /// The way to the server.
+    #[inline]
+    fn server(&'static self) -> ServerLink {
+        ServerLink::new(&self.connection, &self.lock, &self.forks)
+    }
+
+    /// The operations on inodes.
+    #[inline]
+    fn inodes(&'static self) -> InodeOperations {
+        InodeOperations {
+            server: self.server(),
+            user: &self.user,
         }
     }
 

@@ -6,6 +6,7 @@ use weir_core::names::FileType;
 use weir_core::proto::{Create, Link, Mkdir, Rename, Rmdir, Symlink, Unlink};
 use weir_core::types::Ino;
 
+use super::inodes::InodeOperations;
 use super::resolve::{done, ours, retry_ours_if_gone, NameInParent, ResolvedFile};
 use super::stat::EMPTY_PATH;
 use super::{Outcome, Process};
@@ -41,7 +42,7 @@ impl Process {
         };
         #[cfg(debug_assertions)]
         crate::bugs::planted::set_off(name.bytes());
-        done!(self.check_parent(parent));
+        done!(self.inodes().check_parent(parent));
         let op = Mkdir {
             parent,
             name: name.to_vec(),
@@ -56,7 +57,7 @@ impl Process {
     pub fn mknodat(&'static self, dirfd: Fd, path: &[u8], mode: u32, _device: u64) -> Outcome<()> {
         let _call = operation::begin();
         let (parent, name) = match ours!(self.resolve_parent(dirfd, path, false)) {
-            NameInParent::Outside(_) => return Some(self.refuse("mknod")),
+            NameInParent::Outside(_) => return Some(self.server().refuse("mknod")),
             NameInParent::Dir | NameInParent::Name { found: Some(_), .. } => {
                 return Some(Err(Errno::EXIST))
             }
@@ -68,19 +69,27 @@ impl Process {
             S_IFDIR => return Some(Err(Errno::PERM)),
             S_IFIFO => {
                 let kind = FileType::Fifo;
-                return Some(self.make_special(parent, &name, kind, mode).map(drop));
+                return Some(
+                    self.inodes()
+                        .make_special(parent, &name, kind, mode)
+                        .map(drop),
+                );
             }
             S_IFSOCK => {
                 let kind = FileType::Socket;
-                return Some(self.make_special(parent, &name, kind, mode).map(drop));
+                return Some(
+                    self.inodes()
+                        .make_special(parent, &name, kind, mode)
+                        .map(drop),
+                );
             }
             S_IFCHR | S_IFBLK => {
-                self.count_refusal("mknod");
+                self.server().count_refusal("mknod");
                 return Some(Err(Errno::PERM));
             }
             _ => return Some(Err(Errno::INVAL)),
         }
-        done!(self.check_parent(parent));
+        done!(self.inodes().check_parent(parent));
         let op = Create {
             parent,
             name: name.to_vec(),
@@ -144,19 +153,9 @@ impl Process {
             (false, false) if slash => return Err(Errno::NOTDIR),
             _ => {}
         }
-        self.check_parent(parent)?;
-        self.check_sticky(parent, ino)?;
-        self.remove_name(parent, name, dir)
-    }
-
-    fn remove_name(&'static self, parent: Ino, name: &Name, dir: bool) -> Result<(), Errno> {
-        let name = name.to_vec();
-        let session = self.session()?;
-        if dir {
-            session.call(Rmdir { parent, name })
-        } else {
-            session.call(Unlink { parent, name })
-        }
+        self.inodes().check_parent(parent)?;
+        self.inodes().check_sticky(parent, ino)?;
+        self.inodes().remove_name(parent, name, dir)
     }
 
     /// If there are several servers, asks the name's home, once, to remove it: that server sees the
@@ -171,23 +170,11 @@ impl Process {
             return Some(Ok(None));
         };
         let may = self.user.credentials().uid == 0
-            || self.check_parent(parent).is_ok() && done!(self.removes_any(parent));
-        Some(Ok(may.then(|| self.remove_name(parent, &name, dir))))
-    }
-
-    /// In a directory with the sticky bit, only owners remove names.
-    fn check_sticky(&'static self, parent: Ino, ino: Ino) -> Result<(), Errno> {
-        if self.removes_any(parent)? || self.attr(ino)?.uid == self.user.credentials().uid {
-            return Ok(());
-        }
-        Err(Errno::PERM)
-    }
-
-    /// True if the sticky bit keeps this process from no name of a directory.
-    fn removes_any(&'static self, parent: Ino) -> Result<bool, Errno> {
-        let uid = self.user.credentials().uid;
-        let dir = self.view()?.passage(parent)?.ok_or(Errno::NOENT)?;
-        Ok(uid == 0 || dir.mode & S_ISVTX == 0 || dir.uid == uid)
+            || self.inodes().check_parent(parent).is_ok()
+                && done!(self.inodes().removes_any(parent));
+        Some(Ok(
+            may.then(|| self.inodes().remove_name(parent, &name, dir))
+        ))
     }
 
     /// renameat2(2).
@@ -254,11 +241,11 @@ impl Process {
                 if (slash || new_slash) && kind != FileType::Dir {
                     return Some(Err(Errno::NOTDIR));
                 }
-                done!(self.check_parent(parent));
-                done!(self.check_parent(new_parent));
-                done!(self.check_sticky(parent, source.0));
+                done!(self.inodes().check_parent(parent));
+                done!(self.inodes().check_parent(new_parent));
+                done!(self.inodes().check_sticky(parent, source.0));
                 if let Some((target, _)) = found {
-                    done!(self.check_sticky(new_parent, target));
+                    done!(self.inodes().check_sticky(new_parent, target));
                 }
                 Some(done!(self.session()).call(Rename {
                     parent,
@@ -318,7 +305,7 @@ impl Process {
                 (ino, parent, name)
             }
         };
-        self.check_parent(parent)?;
+        self.inodes().check_parent(parent)?;
         let name = name.to_vec();
         self.session()?.call(Link { ino, parent, name })
     }
@@ -340,7 +327,7 @@ impl Process {
         if target.len() > weir_core::names::SYMLINK_MAX {
             return Some(Err(Errno::NAMETOOLONG));
         }
-        done!(self.check_parent(parent));
+        done!(self.inodes().check_parent(parent));
         let op = Symlink {
             parent,
             name: name.to_vec(),
@@ -366,7 +353,7 @@ impl Process {
             ResolvedFile::Outside(path) => Ok(rustix::fs::readlink(path, Vec::new())?.into_bytes()),
             ResolvedFile::Inode(ino, FileType::Symlink) => {
                 let mut target = [0; weir_core::names::SYMLINK_MAX];
-                let length = self.view()?.target(ino, &mut target)?;
+                let length = self.inodes().view()?.target(ino, &mut target)?;
                 Ok(target[..length].to_vec())
             }
             // An empty path is valid only for an open link.
@@ -378,7 +365,7 @@ impl Process {
 
     /// One of the paths of an inode; like the kernel's links, also for an inode without a name.
     fn path_or_deleted(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        match self.path_of(ino) {
+        match self.inodes().path_of(ino) {
             Err(Errno::NOENT) => {
                 let prefix = self
                     .connection
@@ -394,16 +381,20 @@ impl Process {
     pub fn realpath(&'static self, path: &[u8], out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
         if let Some(ino) = self.magic_link_target(AT_FDCWD, path) {
-            return Some(self.path_of(ino).and_then(|path| put_whole(&path, out)));
+            return Some(
+                self.inodes()
+                    .path_of(ino)
+                    .and_then(|path| put_whole(&path, out)),
+            );
         }
         let full = ours!(retry_ours_if_gone(|gone| {
             Some(match ours!(self.resolve(AT_FDCWD, path, true)) {
                 ResolvedPath::Dir(dir) => {
                     *gone = Some(dir);
-                    self.path_of(dir)
+                    self.inodes().path_of(dir)
                 }
                 ResolvedPath::Outside(path) => match self.magic_link_target(AT_FDCWD, &path) {
-                    Some(ino) => self.path_of(ino),
+                    Some(ino) => self.inodes().path_of(ino),
                     None => canonical_outside(&path),
                 },
                 ResolvedPath::Name { found: None, .. } => Err(Errno::NOENT),
@@ -414,7 +405,7 @@ impl Process {
                 } if kind != FileType::Dir => Err(Errno::NOTDIR),
                 ResolvedPath::Name { parent, name, .. } => {
                     *gone = Some(parent);
-                    let path = self.path_of(parent);
+                    let path = self.inodes().path_of(parent);
                     path.map(|path| [&path, &b"/"[..], name.bytes()].concat())
                 }
             })
@@ -428,6 +419,33 @@ impl Process {
             Some((mount, below)) => put_whole(&[mount, below].concat(), out),
             None => put_whole(&full, out),
         })
+    }
+}
+
+impl InodeOperations {
+    fn remove_name(self, parent: Ino, name: &Name, dir: bool) -> Result<(), Errno> {
+        let name = name.to_vec();
+        let session = self.server.session()?;
+        if dir {
+            session.call(Rmdir { parent, name })
+        } else {
+            session.call(Unlink { parent, name })
+        }
+    }
+
+    /// In a directory with the sticky bit, only owners remove names.
+    fn check_sticky(self, parent: Ino, ino: Ino) -> Result<(), Errno> {
+        if self.removes_any(parent)? || self.attr(ino)?.uid == self.user.credentials().uid {
+            return Ok(());
+        }
+        Err(Errno::PERM)
+    }
+
+    /// True if the sticky bit keeps this process from no name of a directory.
+    fn removes_any(self, parent: Ino) -> Result<bool, Errno> {
+        let uid = self.user.credentials().uid;
+        let dir = self.view()?.passage(parent)?.ok_or(Errno::NOENT)?;
+        Ok(uid == 0 || dir.mode & S_ISVTX == 0 || dir.uid == uid)
     }
 }
 

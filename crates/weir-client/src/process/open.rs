@@ -17,6 +17,7 @@ use weir_core::node::region::Counter;
 use weir_core::proto::{Attached, Create, CreateUnnamed};
 use weir_core::types::Ino;
 
+use super::inodes::InodeOperations;
 use super::open_flags::{
     writes, O_ACCMODE, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_TMPFILE,
     O_TRUNC,
@@ -60,7 +61,7 @@ impl Process {
         self.with_existing(dirfd, path, follow, false, |found| match found {
             ResolvedFile::Outside(path) => outside::open(&path, flags, mode),
             ResolvedFile::Inode(ino, kind @ (FileType::Fifo | FileType::Socket)) => {
-                self.open_special(ino, kind, flags)
+                self.inodes().open_special(ino, kind, flags)
             }
             ResolvedFile::Inode(ino, kind) => {
                 self.open_target(&Target::existing(ino, kind), flags, &Spare::default())
@@ -80,10 +81,10 @@ impl Process {
                 ResolvedFile::Inode(dir, FileType::Dir) => dir,
                 ResolvedFile::Inode(..) => return Err(Errno::NOTDIR),
             };
-            self.check_parent(dir)?;
+            self.inodes().check_parent(dir)?;
             self.reserve(&spare, flags)?;
             let who = self.user.credentials();
-            let made = self.view()?.create_unnamed(CreateUnnamed {
+            let made = self.inodes().view()?.create_unnamed(CreateUnnamed {
                 dir,
                 mode: self.user.apply_umask(mode & 0o7777),
                 uid: who.uid,
@@ -104,7 +105,7 @@ impl Process {
             };
             let opened = match target.kind {
                 FileType::Fifo | FileType::Socket => {
-                    self.open_special(target.ino, target.kind, flags)
+                    self.inodes().open_special(target.ino, target.kind, flags)
                 }
                 _ => self.open_target(&target, flags, &spare),
             };
@@ -134,7 +135,7 @@ impl Process {
         let exclusive = flags & O_EXCL != 0;
         let follow = !exclusive && flags & O_NOFOLLOW == 0;
         let of_magic = |ino| {
-            let attr = self.attr(ino)?;
+            let attr = self.inodes().attr(ino)?;
             Ok(Way::Ours(Target::existing(ino, attr.file_type())))
         };
         if let Some(ino) = self.magic_link_target(dirfd, path).filter(|_| follow) {
@@ -159,10 +160,10 @@ impl Process {
                     ..
                 } => return Some(Ok(Way::Ours(Target::existing(ino, kind)))),
                 NameInParent::Name { parent, name, .. } => {
-                    done!(self.check_parent(parent));
+                    done!(self.inodes().check_parent(parent));
                     done!(self.reserve(spare, flags));
-                    let op = self.create_op(parent, &name, flags, mode);
-                    let made = done!(done!(self.view()).create(op));
+                    let op = self.inodes().create_op(parent, &name, flags, mode);
+                    let made = done!(done!(self.inodes().view()).create(op));
                     if let Some(target) = made.filter(|target| target.new) {
                         return Some(Ok(Way::Ours(target)));
                     }
@@ -191,12 +192,12 @@ impl Process {
         let Some((parent, name)) = ours!(self.name_to_ask_for(dirfd, path)) else {
             return Some(Ok(None));
         };
-        if self.user.credentials().uid != 0 && self.check_parent(parent).is_err() {
+        if self.user.credentials().uid != 0 && self.inodes().check_parent(parent).is_err() {
             return Some(Ok(None));
         }
         done!(self.reserve(spare, flags));
-        let op = self.create_op(parent, &name, flags, mode);
-        Some(done!(self.view()).create(op))
+        let op = self.inodes().create_op(parent, &name, flags, mode);
+        Some(done!(self.inodes().view()).create(op))
     }
 
     /// Reserves the resources that opening needs before a file is made, which would be left behind
@@ -215,26 +216,6 @@ impl Process {
         Ok(())
     }
 
-    fn create_op(&self, parent: Ino, name: &Name, flags: i32, mode: u32) -> Create {
-        Create {
-            parent,
-            name: name.to_vec(),
-            mode: self.user.apply_umask(mode & 0o7777),
-            uid: self.user.credentials().uid,
-            gid: self.user.credentials().gid,
-            exclusive: flags & O_EXCL != 0,
-            attach: flags & O_ACCMODE != 0,
-        }
-    }
-
-    /// Fails unless names may be made and removed in a directory.
-    pub(super) fn check_parent(&'static self, parent: Ino) -> Result<(), Errno> {
-        let guard = self.view()?.passage(parent)?.ok_or(Errno::NOENT)?;
-        self.user
-            .credentials()
-            .check(guard, access::WRITE | access::EXECUTE)
-    }
-
     fn open_target(&'static self, target: &Target, flags: i32, spare: &Spare) -> Result<Fd, Errno> {
         check_kind(target.kind, flags)?;
         let descriptor = Descriptor {
@@ -242,36 +223,21 @@ impl Process {
             flags,
             spare,
         };
-        let fd = self.view()?.open(target, &descriptor)?;
+        let fd = self.inodes().view()?.open(target, &descriptor)?;
         let session = self.session()?;
         session.count(Counter::Opens, 1);
         if descriptor.truncates() && !target.new {
             // The file is already truncated and open.
-            let _ = self.clear_set_ids(target.ino);
+            let _ = self.inodes().clear_set_ids(target.ino);
             if session.is_mapped(target.ino) {
                 // Processes that have it mapped are to find it truncated too.
-                if let Err(error) = self.set_size(target.ino, 0) {
+                if let Err(error) = self.inodes().set_size(target.ino, 0) {
                     descriptor.close(fd);
                     return Err(error);
                 }
             }
         }
         Ok(fd)
-    }
-
-    pub(super) fn check_mode(&self, attr: &Attr, flags: i32) -> Result<(), Errno> {
-        if flags & O_PATH != 0 {
-            return Ok(());
-        }
-        let mut want = match flags & O_ACCMODE {
-            0 => access::READ,
-            1 => access::WRITE,
-            _ => access::READ | access::WRITE,
-        };
-        if flags & O_TRUNC != 0 {
-            want |= access::WRITE;
-        }
-        self.user.credentials().check(attr, want)
     }
 
     /// A descriptor of an inode.
@@ -347,7 +313,7 @@ impl Process {
         let handle = self.open_files.take_handle(self.session()?)?;
         let kept = flags & !(O_CREAT | O_EXCL | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
         let ofd = handle.ofd.get().ok_or(Errno::NFILE)?;
-        let shown = self.view().and_then(|view| {
+        let shown = self.inodes().view().and_then(|view| {
             view.show_open(ofd, attr.ino, by_name, kept.cast_unsigned(), writes(flags))
         });
         match shown {
@@ -364,7 +330,7 @@ impl Process {
     }
 
     /// A new open description of the kernel's, which stands in for ours.
-    fn open_placeholder(&self, cloexec: bool) -> Result<Fd, Errno> {
+    fn open_placeholder(&'static self, cloexec: bool) -> Result<Fd, Errno> {
         let session = self.session()?;
         let mut flags = OFlags::RDONLY | OFlags::DIRECTORY;
         flags.set(OFlags::CLOEXEC, cloexec);
@@ -393,6 +359,43 @@ impl Process {
         }
         let _ = kernel::close(fd);
         Err(Errno::MFILE)
+    }
+}
+
+impl InodeOperations {
+    /// Fails unless names may be made and removed in a directory.
+    pub(super) fn check_parent(self, parent: Ino) -> Result<(), Errno> {
+        let guard = self.view()?.passage(parent)?.ok_or(Errno::NOENT)?;
+        self.user
+            .credentials()
+            .check(guard, access::WRITE | access::EXECUTE)
+    }
+
+    pub(super) fn check_mode(self, attr: &Attr, flags: i32) -> Result<(), Errno> {
+        if flags & O_PATH != 0 {
+            return Ok(());
+        }
+        let mut want = match flags & O_ACCMODE {
+            0 => access::READ,
+            1 => access::WRITE,
+            _ => access::READ | access::WRITE,
+        };
+        if flags & O_TRUNC != 0 {
+            want |= access::WRITE;
+        }
+        self.user.credentials().check(attr, want)
+    }
+
+    fn create_op(self, parent: Ino, name: &Name, flags: i32, mode: u32) -> Create {
+        Create {
+            parent,
+            name: name.to_vec(),
+            mode: self.user.apply_umask(mode & 0o7777),
+            uid: self.user.credentials().uid,
+            gid: self.user.credentials().gid,
+            exclusive: flags & O_EXCL != 0,
+            attach: flags & O_ACCMODE != 0,
+        }
     }
 }
 
@@ -428,7 +431,7 @@ impl Opening for Descriptor<'_> {
     }
 
     fn check(&self, attr: &Attr) -> Result<(), Errno> {
-        self.process.check_mode(attr, self.flags)
+        self.process.inodes().check_mode(attr, self.flags)
     }
 
     fn open(&self, attr: &Attr, by_name: bool) -> Result<Fd, Errno> {

@@ -15,7 +15,7 @@ use weir_core::names::{Attr, FileType, LaminateOn, Lamination, Policy, Visibilit
 use weir_core::proto::{Cause, Laminate, SetAttr};
 use weir_core::types::Ino;
 
-use super::Process;
+use super::inodes::InodeOperations;
 
 /// The prefix of our names.
 const OURS: &[u8] = b"user.weir.";
@@ -55,19 +55,15 @@ impl OwnName {
     }
 }
 
-impl Process {
+impl InodeOperations {
     /// ENOENT: the inode is gone.
-    pub(super) fn own_xattr(
-        &'static self,
-        ino: Ino,
-        name: OwnName,
-    ) -> Result<&'static [u8], Errno> {
+    pub(super) fn own_xattr(self, ino: Ino, name: OwnName) -> Result<&'static [u8], Errno> {
         let attr = self.view()?.whole_attr(ino)?.ok_or(Errno::NOENT)?;
         name.value(&attr)
     }
 
     pub(super) fn set_own_xattr(
-        &'static self,
+        self,
         ino: Ino,
         name: Result<OwnName, Errno>,
         value: &[u8],
@@ -91,16 +87,16 @@ impl Process {
         if attr.lamination == Lamination::Done {
             return Err(Errno::ROFS);
         }
-        self.session()?.call(SetAttr {
+        self.server.session()?.call(SetAttr {
             policy: Some(policy),
             ..SetAttr::nothing(ino)
         })
     }
 
     /// Asks for the lamination of a file; EBUSY: it is due, but a process has it open for writing.
-    pub(super) fn laminate(&'static self, ino: Ino) -> Result<(), Errno> {
+    pub(super) fn laminate(self, ino: Ino) -> Result<(), Errno> {
         let cause = Cause::Request;
-        let done = self.session()?.call(Laminate { ino, cause })?;
+        let done = self.server.session()?.call(Laminate { ino, cause })?;
         done.then_some(()).ok_or(Errno::BUSY)
     }
 }

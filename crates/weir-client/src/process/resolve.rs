@@ -3,25 +3,18 @@
 use std::borrow::Cow;
 
 use rustix::io::Errno;
-use weir_core::names::{Attr, FileType, NamesView};
-use weir_core::node::block::FileBlock;
-use weir_core::node::known::KnownNames;
-use weir_core::node::region::Hub;
-use weir_core::node::ring::Note;
-use weir_core::proto::{Operation, PathOf};
-use weir_core::types::{Ino, Rank};
+use weir_core::names::FileType;
+use weir_core::types::Ino;
 
 use super::current_dir::kernel_cwd;
+use super::inodes::check_not_gone;
 use super::instance::Instance;
 use super::table::GONE;
 use super::{Outcome, Process};
 use crate::errno::of_open;
 use crate::kernel::{path_of, Fd, AT_FDCWD};
-use crate::node::Node;
 use crate::path::walk::{retry_if_gone, Names};
 use crate::path::{Name, ResolvedPath, Walk};
-use crate::sys::coarse_now_ns;
-use crate::view::{NodeClient, View};
 
 /// A file that exists.
 #[derive(Debug)]
@@ -76,74 +69,12 @@ macro_rules! done {
 }
 pub(super) use done;
 
-/// A process that connects to its server with its first request: one that only looks at the shared
-/// tables makes none.
-#[derive(Clone, Copy)]
-pub struct LazyClient {
-    process: &'static Process,
-    node: &'static Node,
-}
-
-impl NodeClient for LazyClient {
-    #[inline]
-    fn names(&self) -> NamesView<'static> {
-        self.node.names()
-    }
-
-    #[inline]
-    fn known(&self) -> KnownNames<'static> {
-        self.node.known()
-    }
-
-    #[inline]
-    fn hub(&self) -> &'static Hub {
-        self.node.hub()
-    }
-
-    #[inline]
-    fn blocks(&self) -> &'static [FileBlock] {
-        self.node.blocks()
-    }
-
-    #[inline]
-    fn several(&self) -> Option<(Rank, u16)> {
-        self.node.several()
-    }
-
-    #[inline]
-    fn now_ns(&self) -> u64 {
-        coarse_now_ns()
-    }
-
-    fn call<O: Operation>(&self, op: O) -> Result<O::Reply, Errno> {
-        self.process.session()?.call(op)
-    }
-
-    fn note(&self, note: Note) {
-        if let Ok(session) = self.process.session() {
-            session.note(note);
-        }
-    }
-}
-
 /// The longest path, with its NUL, bytes.
 const PATH_MAX: usize = 4096;
 /// The greatest number of links of /proc on a path.
 const MAX_LINKS: u32 = 40;
 
 impl Process {
-    /// The namespace.
-    pub(super) fn view(&'static self) -> Result<View<LazyClient>, Errno> {
-        let (process, node) = (self, self.node()?);
-        Ok(View::new(LazyClient { process, node }))
-    }
-
-    /// The attributes of an inode; ENOENT: it is gone.
-    pub(super) fn attr(&'static self, ino: Ino) -> Result<Attr, Errno> {
-        check_not_gone(ino)?;
-        self.view()?.attr(ino)?.ok_or(Errno::NOENT)
-    }
-
     /// The directory at which a path of weir's begins, and the part of the path to walk from there.
     fn begin<'p>(&'static self, dirfd: Fd, path: &'p [u8]) -> Outcome<(Ino, Cow<'p, [u8]>)> {
         let instance = self.instance();
@@ -155,7 +86,7 @@ impl Process {
             if path.len() >= PATH_MAX {
                 return Some(Err(Errno::NAMETOOLONG));
             }
-            let root = done!(self.view()).root();
+            let root = done!(self.inodes().view()).root();
             return Some(Ok((root, Cow::Borrowed(rest))));
         }
         let start = match dirfd {
@@ -209,7 +140,7 @@ impl Process {
         }
         let full = [&kernel_cwd()?, &b"/"[..], path].concat();
         let rest = instance.prefix.strip(&full)?.to_vec();
-        Some(Ok((done!(self.view()).root(), Cow::Owned(rest))))
+        Some(Ok((done!(self.inodes().view()).root(), Cow::Owned(rest))))
     }
 
     /// A path relative to a descriptor of the kernel's: some programs walk from `/` component by
@@ -229,7 +160,7 @@ impl Process {
         let dir = path_of(fd).ok()?;
         let full = [dir.as_bytes(), b"/", path].concat();
         let rest = instance.prefix.strip(&full)?.to_vec();
-        Some(Ok((done!(self.view()).root(), Cow::Owned(rest))))
+        Some(Ok((done!(self.inodes().view()).root(), Cow::Owned(rest))))
     }
 
     /// The end of a path, if it is weir's.
@@ -250,7 +181,7 @@ impl Process {
         path: &[u8],
     ) -> Outcome<Option<(Ino, Name)>> {
         // Without the tables it is not known yet if the path is weir's.
-        let node = self.instance().and_then(|_| self.node().ok());
+        let node = self.instance().and_then(|_| self.server().node().ok());
         if node.is_none_or(|node| node.several().is_none()) {
             return Some(Ok(None));
         }
@@ -281,7 +212,7 @@ impl Process {
         crate::bugs::planted::set_off_by_path(path);
         let (start, rest) = ours!(self.begin(dirfd, path));
         let instance = self.connection.instance()?;
-        let view = done!(self.view());
+        let view = done!(self.inodes().view());
         let walk = Walk {
             names: &view,
             prefix: &instance.prefix,
@@ -365,7 +296,10 @@ impl Process {
     }
 
     fn resolved_inode(&'static self, ino: Ino) -> Result<ResolvedFile, Errno> {
-        Ok(ResolvedFile::Inode(ino, self.attr(ino)?.file_type()))
+        Ok(ResolvedFile::Inode(
+            ino,
+            self.inodes().attr(ino)?.file_type(),
+        ))
     }
 
     /// The last name of a path, for making or removing it.
@@ -398,51 +332,11 @@ impl Process {
         };
         Some(Ok(name))
     }
-
-    /// The path of a directory of weir's, with the prefix; ENOENT: it is gone.
-    pub(super) fn path_of(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        let instance = self.connection.instance().ok_or(Errno::NOENT)?;
-        Ok([instance.prefix.bytes(), &self.path_below(ino)?].concat())
-    }
-
-    /// The same without the prefix: empty for the root.
-    pub(super) fn path_below(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        let view = self.view()?;
-        let path = if view.is_of_several() {
-            self.session()?.call(PathOf { ino })?
-        } else {
-            // Nearly every path fits; clearing a buffer for the longest one takes longer than
-            // finding the path.
-            match self.path_within(ino, &mut [0; PATH_MAX]) {
-                Err(Errno::NAMETOOLONG) => self.path_within(ino, &mut vec![0; LONGEST_PATH])?,
-                path => path?,
-            }
-        };
-        Ok(if path == b"/" { Vec::new() } else { path })
-    }
-
-    /// The path of an inode from the root, found in the own tables. NAMETOOLONG: the buffer is too small.
-    fn path_within(&'static self, ino: Ino, buffer: &mut [u8]) -> Result<Vec<u8>, Errno> {
-        let view = self.view()?;
-        let path = view.settled(|names| Ok(names.path_of(ino, buffer)?.map(<[u8]>::to_vec)))?;
-        path.ok_or(Errno::NOENT)
-    }
 }
-
-/// The longest path that getcwd(2) and its kin give, in bytes.
-const LONGEST_PATH: usize = 64 << 10;
 
 /// As [`retry_if_gone`], for a path that may not be weir's.
 pub(super) fn retry_ours_if_gone<K: PartialEq, T>(
     mut act: impl FnMut(&mut Option<K>) -> Outcome<T>,
 ) -> Outcome<T> {
     retry_if_gone(|gone| act(gone).transpose()).transpose()
-}
-
-/// EIO: the inode is that of an inherited descriptor that cannot be used.
-pub(super) fn check_not_gone(ino: Ino) -> Result<(), Errno> {
-    match ino {
-        Ino::NONE => Err(Errno::IO),
-        _ => Ok(()),
-    }
 }

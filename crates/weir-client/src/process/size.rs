@@ -6,6 +6,7 @@ use rustix::io::Errno;
 use weir_core::proto::{Allocate, Truncate};
 use weir_core::types::Ino;
 
+use super::inodes::InodeOperations;
 use super::resolve::ResolvedFile;
 use super::table::{Handle, PATH, READ, WRITE};
 use super::{Outcome, Process};
@@ -32,7 +33,7 @@ impl Process {
             }));
         }
         let intact = handle.intact();
-        Some(intact.and_then(|()| self.set_size(handle.ino(), length)))
+        Some(intact.and_then(|()| self.inodes().set_size(handle.ino(), length)))
     }
 
     /// truncate(2).
@@ -54,29 +55,15 @@ impl Process {
                 ResolvedFile::Inode(ino, FileType::File) => ino,
                 ResolvedFile::Inode(..) => return Err(Errno::INVAL),
             };
-            if !self.user.credentials().may(&self.attr(ino)?, access::WRITE) {
+            if !self
+                .user
+                .credentials()
+                .may(&self.inodes().attr(ino)?, access::WRITE)
+            {
                 return Err(Errno::ACCESS);
             }
-            self.set_size(ino, length)
+            self.inodes().set_size(ino, length)
         })
-    }
-
-    pub(super) fn set_size(&'static self, ino: Ino, length: i64) -> Result<(), Errno> {
-        let size = u64::try_from(length).map_err(|_| Errno::INVAL)?;
-        self.check_growth(ino, size)?;
-        self.clear_set_ids(ino)?;
-        let session = self.session()?;
-        let cut = session.if_mapped(ino, |file| rustix::fs::ftruncate(file, size));
-        cut.unwrap_or_else(|| session.call(Truncate { ino, size }))
-    }
-
-    /// Fails with EFBIG, and the signal, if this process may not let a file grow to `size`.
-    fn check_growth(&'static self, ino: Ino, size: u64) -> Result<(), Errno> {
-        if size > limits::file_bytes() && size > self.stat_of(ino)?.size {
-            kernel::raise_file_size_signal();
-            return Err(Errno::FBIG);
-        }
-        Ok(())
     }
 
     /// fsync(2).
@@ -165,7 +152,7 @@ impl Process {
             FALLOC_PUNCH_HOLE if keep_size => true,
             FALLOC_ZERO_RANGE => true,
             _ => {
-                self.count_refusal("fallocate-mode");
+                self.server().count_refusal("fallocate-mode");
                 return Err(Errno::OPNOTSUPP);
             }
         };
@@ -178,9 +165,9 @@ impl Process {
         let (session, ino) = (self.session()?, handle.ino());
         if !zero || !keep_size {
             // Linux checks the end of the range even if the size stays, except for a hole.
-            self.check_growth(ino, first + bytes)?;
+            self.inodes().check_growth(ino, first + bytes)?;
         }
-        self.clear_set_ids(ino)?;
+        self.inodes().clear_set_ids(ino)?;
         let flags = FallocateFlags::from_bits_retain(mode.cast_unsigned());
         let allocate = |file: BorrowedFd<'_>| match zero {
             true => zero_mapped(file, flags, first..first + bytes),
@@ -208,5 +195,25 @@ impl Process {
         } else {
             Ok(())
         })
+    }
+}
+
+impl InodeOperations {
+    pub(super) fn set_size(self, ino: Ino, length: i64) -> Result<(), Errno> {
+        let size = u64::try_from(length).map_err(|_| Errno::INVAL)?;
+        self.check_growth(ino, size)?;
+        self.clear_set_ids(ino)?;
+        let session = self.server.session()?;
+        let cut = session.if_mapped(ino, |file| rustix::fs::ftruncate(file, size));
+        cut.unwrap_or_else(|| session.call(Truncate { ino, size }))
+    }
+
+    /// Fails with EFBIG, and the signal, if this process may not let a file grow to `size`.
+    fn check_growth(self, ino: Ino, size: u64) -> Result<(), Errno> {
+        if size > limits::file_bytes() && size > self.stat_of(ino)?.size {
+            kernel::raise_file_size_signal();
+            return Err(Errno::FBIG);
+        }
+        Ok(())
     }
 }

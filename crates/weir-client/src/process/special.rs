@@ -18,6 +18,7 @@ use weir_core::proto::beneath::name_of;
 use weir_core::proto::{MakeSpecial, Unlink};
 use weir_core::types::Ino;
 
+use super::inodes::InodeOperations;
 use super::open_flags::{O_CREAT, O_DIRECTORY, O_EXCL, O_PATH};
 use super::resolve::{done, ours, NameInParent, ResolvedFile};
 use super::{outside, Outcome, Process};
@@ -33,82 +34,6 @@ const FOR_ALL: u32 = 0o666;
 const NAME_SUFFIX: &[u8] = b".name";
 
 impl Process {
-    /// Makes the name of a fifo or a socket.
-    pub(super) fn make_special(
-        &'static self,
-        parent: Ino,
-        name: &Name,
-        kind: FileType,
-        mode: u32,
-    ) -> Result<Ino, Errno> {
-        self.check_parent(parent)?;
-        self.session()?.call(MakeSpecial {
-            parent,
-            name: name.to_vec(),
-            kind,
-            mode: self.user.apply_umask(mode & 0o7777),
-            uid: self.user.credentials().uid,
-            gid: self.user.credentials().gid,
-        })
-    }
-
-    /// Opens a fifo, which may wait for its other side; ENXIO for a socket.
-    pub(super) fn open_special(
-        &'static self,
-        ino: Ino,
-        kind: FileType,
-        flags: i32,
-    ) -> Result<Fd, Errno> {
-        if flags & O_DIRECTORY != 0 {
-            return Err(Errno::NOTDIR);
-        }
-        self.check_mode(&self.attr(ino)?, flags)?;
-        if kind == FileType::Socket && flags & O_PATH == 0 {
-            return Err(Errno::NXIO);
-        }
-        let flags = flags & !(O_CREAT | O_EXCL);
-        if let Some(opened) = self.open_beneath(ino, kind, flags) {
-            return opened;
-        }
-        let path = self.special_path(ino)?;
-        match outside::open(&path, flags, 0) {
-            Err(Errno::NOENT) if kind == FileType::Fifo => {
-                make_fifo(&path)?;
-                outside::open(&path, flags, 0)
-            }
-            opened => opened,
-        }
-    }
-
-    /// Opens a fifo of the kernel mount, if there is one, so that it is the same for programs
-    /// without the interposer.
-    fn open_beneath(
-        &'static self,
-        ino: Ino,
-        kind: FileType,
-        flags: i32,
-    ) -> Option<Result<Fd, Errno>> {
-        if kind != FileType::Fifo {
-            return None;
-        }
-        let mount = self.connection.mount()?;
-        let home = self.attr(ino).ok()?.home;
-        let path = [&mount[..], b"/", name_of(home).as_bytes()].concat();
-        match outside::open(&path, flags, 0) {
-            Err(Errno::NOTCONN | Errno::NOENT) => None,
-            opened => Some(opened),
-        }
-    }
-
-    /// The path of the kernel's part of a fifo or socket.
-    fn special_path(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        let instance = self.connection.instance().ok_or(Errno::SHUTDOWN)?;
-        // Its instance-wide number, not that of this node's table.
-        let home = self.attr(ino)?.home;
-        let number = format!("/{SPECIAL}/{:016x}", home.0);
-        Ok([&instance.shm_dir, number.as_bytes()].concat())
-    }
-
     /// bind(2) of a Unix socket: makes the name. Returns the path for the kernel to bind; if that
     /// fails, the caller must call [`Process::unbind`].
     pub fn bind(&'static self, path: &[u8]) -> Outcome<Vec<u8>> {
@@ -121,12 +46,14 @@ impl Process {
             NameInParent::Name { slash: true, .. } => return Some(Err(Errno::NOENT)),
             NameInParent::Name { parent, name, .. } => (parent, name),
         };
-        let made = self.make_special(parent, &name, FileType::Socket, 0o777);
+        let made = self
+            .inodes()
+            .make_special(parent, &name, FileType::Socket, 0o777);
         let ino = done!(made.map_err(|error| match error {
             Errno::EXIST => Errno::ADDRINUSE,
             error => error,
         }));
-        let bound = self.special_path(ino).and_then(|kernels| {
+        let bound = self.inodes().special_path(ino).and_then(|kernels| {
             let name = [&kernels[..], NAME_SUFFIX].concat();
             rustix::fs::symlink(path, name)?;
             as_address(kernels)
@@ -151,8 +78,8 @@ impl Process {
             ResolvedFile::Inode(ino, FileType::Socket) => {
                 self.user
                     .credentials()
-                    .check(&self.attr(ino)?, access::WRITE)?;
-                let kernels = self.special_path(ino)?;
+                    .check(&self.inodes().attr(ino)?, access::WRITE)?;
+                let kernels = self.inodes().special_path(ino)?;
                 // A socket that a program at another server has bound does not exist here.
                 rustix::fs::lstat(&kernels[..]).map_err(|_| Errno::CONNREFUSED)?;
                 as_address(kernels)
@@ -170,6 +97,74 @@ impl Process {
             .strip_prefix(b"/")?;
         let name = rustix::fs::readlink([kernels, NAME_SUFFIX].concat(), Vec::new());
         Some(name.ok()?.into_bytes())
+    }
+}
+
+impl InodeOperations {
+    /// Makes the name of a fifo or a socket.
+    pub(super) fn make_special(
+        self,
+        parent: Ino,
+        name: &Name,
+        kind: FileType,
+        mode: u32,
+    ) -> Result<Ino, Errno> {
+        self.check_parent(parent)?;
+        self.server.session()?.call(MakeSpecial {
+            parent,
+            name: name.to_vec(),
+            kind,
+            mode: self.user.apply_umask(mode & 0o7777),
+            uid: self.user.credentials().uid,
+            gid: self.user.credentials().gid,
+        })
+    }
+
+    /// Opens a fifo, which may wait for its other side; ENXIO for a socket.
+    pub(super) fn open_special(self, ino: Ino, kind: FileType, flags: i32) -> Result<Fd, Errno> {
+        if flags & O_DIRECTORY != 0 {
+            return Err(Errno::NOTDIR);
+        }
+        self.check_mode(&self.attr(ino)?, flags)?;
+        if kind == FileType::Socket && flags & O_PATH == 0 {
+            return Err(Errno::NXIO);
+        }
+        let flags = flags & !(O_CREAT | O_EXCL);
+        if let Some(opened) = self.open_beneath(ino, kind, flags) {
+            return opened;
+        }
+        let path = self.special_path(ino)?;
+        match outside::open(&path, flags, 0) {
+            Err(Errno::NOENT) if kind == FileType::Fifo => {
+                make_fifo(&path)?;
+                outside::open(&path, flags, 0)
+            }
+            opened => opened,
+        }
+    }
+
+    /// Opens a fifo of the kernel mount, if there is one, so that it is the same for programs
+    /// without the interposer.
+    fn open_beneath(self, ino: Ino, kind: FileType, flags: i32) -> Option<Result<Fd, Errno>> {
+        if kind != FileType::Fifo {
+            return None;
+        }
+        let mount = self.server.mount()?;
+        let home = self.attr(ino).ok()?.home;
+        let path = [&mount[..], b"/", name_of(home).as_bytes()].concat();
+        match outside::open(&path, flags, 0) {
+            Err(Errno::NOTCONN | Errno::NOENT) => None,
+            opened => Some(opened),
+        }
+    }
+
+    /// The path of the kernel's part of a fifo or socket.
+    fn special_path(self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        let instance = self.server.instance().ok_or(Errno::SHUTDOWN)?;
+        // Its instance-wide number, not that of this node's table.
+        let home = self.attr(ino)?.home;
+        let number = format!("/{SPECIAL}/{:016x}", home.0);
+        Ok([&instance.shm_dir, number.as_bytes()].concat())
     }
 }
 

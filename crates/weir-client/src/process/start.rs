@@ -13,7 +13,6 @@ use super::environment::{variable, INSTANCE_VARIABLE};
 use super::instance::Instance;
 use super::Process;
 use crate::limits;
-use crate::node::Node;
 use crate::session::Session;
 
 /// Nothing was looked at yet.
@@ -72,34 +71,13 @@ impl Process {
         self.state.store(READY, Ordering::Release);
     }
 
-    /// The node's memory, mapped if need be.
-    #[inline]
-    pub(super) fn node(&self) -> Result<&'static Node, Errno> {
-        match self.connection.node() {
-            Some(node) => Ok(node),
-            None => self.map_node(),
-        }
-    }
-
-    #[cold]
-    fn map_node(&self) -> Result<&'static Node, Errno> {
-        let _held = self.lock.hold();
-        self.connection.map_node()
-    }
-
     /// The session, connected if need be.
     #[inline]
-    pub(super) fn session(&self) -> Result<&'static Session, Errno> {
+    pub(super) fn session(&'static self) -> Result<&'static Session, Errno> {
         match self.connection.session() {
             Some(session) => Ok(session),
-            None => self.connect(),
+            None => self.server().session(),
         }
-    }
-
-    #[cold]
-    fn connect(&self) -> Result<&'static Session, Errno> {
-        let _held = self.lock.hold();
-        self.connection.connect(&self.forks)
     }
 
     /// Called after setuid(2) or one of its kin.

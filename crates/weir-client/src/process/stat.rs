@@ -13,7 +13,9 @@ use weir_core::node::region::Hub;
 use weir_core::proto::Statfs;
 use weir_core::types::Ino;
 
-use super::resolve::{check_not_gone, done, ours, ResolvedFile};
+use super::inodes::check_not_gone;
+use super::inodes::InodeOperations;
+use super::resolve::{done, ours, ResolvedFile};
 use super::table::Handle;
 use super::{outside, Outcome, Process};
 use crate::errno::of_open;
@@ -53,8 +55,8 @@ impl Process {
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         self.with_existing(dirfd, path, follow, empty, |found| match found {
             ResolvedFile::Outside(path) => outside::stat(&path, follow),
-            ResolvedFile::Inode(ino, _) if path.is_empty() => of_open(self.stat_of(ino)),
-            ResolvedFile::Inode(ino, _) => self.stat_of(ino),
+            ResolvedFile::Inode(ino, _) if path.is_empty() => of_open(self.inodes().stat_of(ino)),
+            ResolvedFile::Inode(ino, _) => self.inodes().stat_of(ino),
         })
     }
 
@@ -76,20 +78,7 @@ impl Process {
 
     /// The current attributes of an open file.
     pub(super) fn stat_of_open(&'static self, handle: &Handle) -> Result<Stat, Errno> {
-        of_open(self.stat_of(handle.ino()))
-    }
-
-    /// The attributes of an inode as of now; ENOENT: it is gone.
-    pub(super) fn stat_of(&'static self, ino: Ino) -> Result<Stat, Errno> {
-        check_not_gone(ino)?;
-        let node = self.node()?;
-        self.view()?.at_once(ino, |attr, block| {
-            let mut stat = stat_from(attr, node.hub());
-            if let Some(block) = block {
-                add_writers(&mut stat, attr, block, node);
-            }
-            stat
-        })
+        of_open(self.inodes().stat_of(handle.ino()))
     }
 
     /// faccessat2(2); `mode` is R_OK and its like.
@@ -106,7 +95,7 @@ impl Process {
             let Ok(want @ 0..=7) = u32::try_from(mode) else {
                 return Err(Errno::INVAL);
             };
-            let attr = self.attr(ino)?;
+            let attr = self.inodes().attr(ino)?;
             let allowed = if flags & EACCESS != 0 {
                 self.user.credentials().may(&attr, want)
             } else {
@@ -121,7 +110,7 @@ impl Process {
         Some(
             match ours!(self.resolve_existing(AT_FDCWD, path, true, false)) {
                 ResolvedFile::Outside(path) => outside::statfs(&path),
-                ResolvedFile::Inode(..) => self.state_of_all(),
+                ResolvedFile::Inode(..) => self.inodes().state_of_all(),
             },
         )
     }
@@ -129,12 +118,27 @@ impl Process {
     /// fstatfs(2).
     pub fn fstatfs(&'static self, fd: Fd) -> Outcome<StatFs> {
         self.handle(fd)?;
-        Some(self.state_of_all())
+        Some(self.inodes().state_of_all())
+    }
+}
+
+impl InodeOperations {
+    /// The attributes of an inode as of now; ENOENT: it is gone.
+    pub(super) fn stat_of(self, ino: Ino) -> Result<Stat, Errno> {
+        check_not_gone(ino)?;
+        let node = self.server.node()?;
+        self.view()?.at_once(ino, |attr, block| {
+            let mut stat = stat_from(attr, node.hub());
+            if let Some(block) = block {
+                add_writers(&mut stat, attr, block, node);
+            }
+            stat
+        })
     }
 
-    pub(super) fn state_of_all(&'static self) -> Result<StatFs, Errno> {
+    pub(super) fn state_of_all(self) -> Result<StatFs, Errno> {
         const UNIT: u32 = 4096;
-        let state = self.session()?.call(Statfs {})?;
+        let state = self.server.session()?.call(Statfs {})?;
         Ok(StatFs {
             kind: KIND,
             bsize: UNIT,
@@ -142,7 +146,7 @@ impl Process {
             bfree: state.free_bytes / u64::from(UNIT),
             files: state.inodes,
             ffree: state.free_inodes,
-            fsid: device(self.node()?.hub()),
+            fsid: device(self.server.node()?.hub()),
             namelen: 255,
         })
     }

@@ -18,6 +18,7 @@ use weir_core::proto::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XATTR_PART_B
 use weir_core::types::Ino;
 use weir_core::xattr::{SetFlags, NAME_MAX, VALUE_MAX};
 
+use super::inodes::InodeOperations;
 use super::own_xattr::OwnName;
 use super::resolve::{ours, ResolvedFile};
 use super::table::PATH;
@@ -53,7 +54,10 @@ impl Process {
         self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
             ResolvedFile::Outside(path) if follow => rustix::fs::getxattr(&path, name, &mut *out),
             ResolvedFile::Outside(path) => rustix::fs::lgetxattr(&path, name, &mut *out),
-            ResolvedFile::Inode(ino, _) => self.xattr_of(self.user.credentials(), ino, name, out),
+            ResolvedFile::Inode(ino, _) => {
+                self.inodes()
+                    .xattr_of(self.user.credentials(), ino, name, out)
+            }
         })
     }
 
@@ -61,34 +65,12 @@ impl Process {
     pub fn fgetxattr(&'static self, fd: Fd, name: &[u8], out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
         let ino = ours!(self.xattrs_of_descriptor(fd));
-        Some(of_open(self.xattr_of(
+        Some(of_open(self.inodes().xattr_of(
             self.user.credentials(),
             ino,
             name,
             out,
         )))
-    }
-
-    /// ENOENT: the inode is gone.
-    pub(super) fn xattr_of(
-        &'static self,
-        who: &Credentials,
-        ino: Ino,
-        name: &[u8],
-        out: &mut [u8],
-    ) -> Result<usize, Errno> {
-        match self.kind_of_name(name)? {
-            Name::Own(name) => give(self.own_xattr(ino, name?)?, out),
-            Name::User => {
-                let attr = self.attr(ino)?;
-                if !matches!(attr.file_type(), FileType::File | FileType::Dir) {
-                    return Err(Errno::NODATA);
-                }
-                who.check(&attr, access::READ)?;
-                let name = name.to_vec();
-                give(&self.session()?.call(GetXattr { ino, name })?, out)
-            }
-        }
     }
 
     /// setxattr(2) and lsetxattr(2).
@@ -108,7 +90,8 @@ impl Process {
             }
             ResolvedFile::Outside(path) => rustix::fs::lsetxattr(&path, name, value, kernels),
             ResolvedFile::Inode(ino, _) => {
-                self.set_xattr_of(self.user.credentials(), ino, name, value, flags)
+                self.inodes()
+                    .set_xattr_of(self.user.credentials(), ino, name, value, flags)
             }
         })
     }
@@ -117,7 +100,7 @@ impl Process {
     pub fn fsetxattr(&'static self, fd: Fd, name: &[u8], value: &[u8], flags: u32) -> Outcome<()> {
         let _call = operation::begin();
         let ino = ours!(self.xattrs_of_descriptor(fd));
-        Some(of_open(self.set_xattr_of(
+        Some(of_open(self.inodes().set_xattr_of(
             self.user.credentials(),
             ino,
             name,
@@ -126,8 +109,83 @@ impl Process {
         )))
     }
 
+    /// removexattr(2) and lremovexattr(2): weir's own cannot be removed.
+    pub fn removexattr(&'static self, path: &[u8], follow: bool, name: &[u8]) -> Outcome<()> {
+        let _call = operation::begin();
+        self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
+            ResolvedFile::Outside(path) if follow => rustix::fs::removexattr(&path, name),
+            ResolvedFile::Outside(path) => rustix::fs::lremovexattr(&path, name),
+            ResolvedFile::Inode(ino, _) => {
+                self.inodes()
+                    .remove_xattr_of(self.user.credentials(), ino, name)
+            }
+        })
+    }
+
+    /// fremovexattr(2).
+    pub fn fremovexattr(&'static self, fd: Fd, name: &[u8]) -> Outcome<()> {
+        let _call = operation::begin();
+        let ino = ours!(self.xattrs_of_descriptor(fd));
+        Some(of_open(self.inodes().remove_xattr_of(
+            self.user.credentials(),
+            ino,
+            name,
+        )))
+    }
+
+    /// listxattr(2) and llistxattr(2): the names' length, and the names unless `out` is empty.
+    pub fn listxattr(&'static self, path: &[u8], follow: bool, out: &mut [u8]) -> Outcome<usize> {
+        let _call = operation::begin();
+        self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
+            ResolvedFile::Outside(path) if follow => rustix::fs::listxattr(&path, &mut *out),
+            ResolvedFile::Outside(path) => rustix::fs::llistxattr(&path, &mut *out),
+            ResolvedFile::Inode(_, FileType::Symlink) => Ok(0),
+            ResolvedFile::Inode(ino, _) => self.inodes().xattr_names_of(ino, out),
+        })
+    }
+
+    /// flistxattr(2).
+    pub fn flistxattr(&'static self, fd: Fd, out: &mut [u8]) -> Outcome<usize> {
+        let _call = operation::begin();
+        let ino = ours!(self.xattrs_of_descriptor(fd));
+        Some(of_open(self.inodes().xattr_names_of(ino, out)))
+    }
+
+    /// The inode of a descriptor that is not O_PATH.
+    fn xattrs_of_descriptor(&'static self, fd: Fd) -> Outcome<Ino> {
+        let handle = self.sure_handle(fd)?;
+        Some(match handle.has(PATH) {
+            true => Err(Errno::BADF),
+            false => Ok(handle.ino()),
+        })
+    }
+}
+
+impl InodeOperations {
+    /// ENOENT: the inode is gone.
+    pub(super) fn xattr_of(
+        self,
+        who: &Credentials,
+        ino: Ino,
+        name: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, Errno> {
+        match self.kind_of_name(name)? {
+            Name::Own(name) => give(self.own_xattr(ino, name?)?, out),
+            Name::User => {
+                let attr = self.attr(ino)?;
+                if !matches!(attr.file_type(), FileType::File | FileType::Dir) {
+                    return Err(Errno::NODATA);
+                }
+                who.check(&attr, access::READ)?;
+                let name = name.to_vec();
+                give(&self.server.session()?.call(GetXattr { ino, name })?, out)
+            }
+        }
+    }
+
     pub(super) fn set_xattr_of(
-        &'static self,
+        self,
         who: &Credentials,
         ino: Ino,
         name: &[u8],
@@ -156,13 +214,13 @@ impl Process {
     }
 
     fn set_user_xattr(
-        &'static self,
+        self,
         ino: Ino,
         name: &[u8],
         value: &[u8],
         flags: SetFlags,
     ) -> Result<(), Errno> {
-        let session = self.session()?;
+        let session = self.server.session()?;
         let call = CALLS.fetch_add(1, Ordering::Relaxed);
         let mut before = 0;
         loop {
@@ -185,29 +243,8 @@ impl Process {
         }
     }
 
-    /// removexattr(2) and lremovexattr(2): weir's own cannot be removed.
-    pub fn removexattr(&'static self, path: &[u8], follow: bool, name: &[u8]) -> Outcome<()> {
-        let _call = operation::begin();
-        self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
-            ResolvedFile::Outside(path) if follow => rustix::fs::removexattr(&path, name),
-            ResolvedFile::Outside(path) => rustix::fs::lremovexattr(&path, name),
-            ResolvedFile::Inode(ino, _) => self.remove_xattr_of(self.user.credentials(), ino, name),
-        })
-    }
-
-    /// fremovexattr(2).
-    pub fn fremovexattr(&'static self, fd: Fd, name: &[u8]) -> Outcome<()> {
-        let _call = operation::begin();
-        let ino = ours!(self.xattrs_of_descriptor(fd));
-        Some(of_open(self.remove_xattr_of(
-            self.user.credentials(),
-            ino,
-            name,
-        )))
-    }
-
     pub(super) fn remove_xattr_of(
-        &'static self,
+        self,
         who: &Credentials,
         ino: Ino,
         name: &[u8],
@@ -217,44 +254,17 @@ impl Process {
             Name::User => {
                 check_change(who, &self.attr(ino)?)?;
                 let name = name.to_vec();
-                self.session()?.call(RemoveXattr { ino, name })
+                self.server.session()?.call(RemoveXattr { ino, name })
             }
         }
     }
 
-    /// listxattr(2) and llistxattr(2): the names' length, and the names unless `out` is empty.
-    pub fn listxattr(&'static self, path: &[u8], follow: bool, out: &mut [u8]) -> Outcome<usize> {
-        let _call = operation::begin();
-        self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
-            ResolvedFile::Outside(path) if follow => rustix::fs::listxattr(&path, &mut *out),
-            ResolvedFile::Outside(path) => rustix::fs::llistxattr(&path, &mut *out),
-            ResolvedFile::Inode(_, FileType::Symlink) => Ok(0),
-            ResolvedFile::Inode(ino, _) => self.xattr_names_of(ino, out),
-        })
-    }
-
-    /// flistxattr(2).
-    pub fn flistxattr(&'static self, fd: Fd, out: &mut [u8]) -> Outcome<usize> {
-        let _call = operation::begin();
-        let ino = ours!(self.xattrs_of_descriptor(fd));
-        Some(of_open(self.xattr_names_of(ino, out)))
-    }
-
-    pub(super) fn xattr_names_of(&'static self, ino: Ino, out: &mut [u8]) -> Result<usize, Errno> {
-        give(&self.session()?.call(ListXattrs { ino })?, out)
-    }
-
-    /// The inode of a descriptor that is not O_PATH.
-    fn xattrs_of_descriptor(&'static self, fd: Fd) -> Outcome<Ino> {
-        let handle = self.sure_handle(fd)?;
-        Some(match handle.has(PATH) {
-            true => Err(Errno::BADF),
-            false => Ok(handle.ino()),
-        })
+    pub(super) fn xattr_names_of(self, ino: Ino, out: &mut [u8]) -> Result<usize, Errno> {
+        give(&self.server.session()?.call(ListXattrs { ino })?, out)
     }
 
     /// ERANGE: the name is too long. EINVAL: it has a namespace only.
-    fn kind_of_name(&'static self, name: &[u8]) -> Result<Name, Errno> {
+    fn kind_of_name(self, name: &[u8]) -> Result<Name, Errno> {
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(Errno::RANGE);
         }
@@ -264,7 +274,7 @@ impl Process {
         match name.strip_prefix(USER) {
             Some(b"") => Err(Errno::INVAL),
             Some(_) => Ok(Name::User),
-            None => self.refuse("xattr"),
+            None => self.server.refuse("xattr"),
         }
     }
 }

@@ -59,7 +59,7 @@ impl Tree {
         if set != SetAttr::nothing(ino) {
             session.call(set)?;
         }
-        self.process.stat_of(ino)
+        self.process.inodes().stat_of(ino)
     }
 
     fn check_changes(
@@ -69,7 +69,7 @@ impl Tree {
         open: Option<OpenFile>,
         changes: &Changes,
     ) -> Result<(), Errno> {
-        let attr = self.process.attr(ino)?;
+        let attr = self.process.inodes().attr(ino)?;
         let owner = who.uid == 0 || attr.uid == who.uid;
         if changes.size.is_some() {
             match attr.file_type() {
@@ -142,13 +142,15 @@ impl Tree {
         out: &mut [u8],
     ) -> Result<usize, Errno> {
         let _call = operation::begin();
-        self.process.xattr_of(&self.who(who, ino)?, ino, name, out)
+        self.process
+            .inodes()
+            .xattr_of(&self.who(who, ino)?, ino, name, out)
     }
 
     /// listxattr(2): the names' length, and the names unless `out` is empty.
     pub fn xattr_names(self, ino: Ino, out: &mut [u8]) -> Result<usize, Errno> {
         let _call = operation::begin();
-        self.process.xattr_names_of(ino, out)
+        self.process.inodes().xattr_names_of(ino, out)
     }
 
     /// setxattr(2).
@@ -162,19 +164,22 @@ impl Tree {
     ) -> Result<(), Errno> {
         let _call = operation::begin();
         let who = self.who(who, ino)?;
-        self.process.set_xattr_of(&who, ino, name, value, flags)
+        self.process
+            .inodes()
+            .set_xattr_of(&who, ino, name, value, flags)
     }
 
     /// removexattr(2).
     pub fn remove_xattr(self, who: &Requester<'_>, ino: Ino, name: &[u8]) -> Result<(), Errno> {
         let _call = operation::begin();
         self.process
+            .inodes()
             .remove_xattr_of(&self.who(who, ino)?, ino, name)
     }
 
     /// The credentials of a requester, as far as they matter for an inode.
     fn who(self, who: &Requester<'_>, ino: Ino) -> Result<Credentials, Errno> {
-        let attr = self.process.attr(ino)?;
+        let attr = self.process.inodes().attr(ino)?;
         Ok(who.credentials(Guard::from(&attr)))
     }
 }

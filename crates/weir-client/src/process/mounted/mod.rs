@@ -111,13 +111,13 @@ impl Tree {
 
     /// The root directory.
     pub fn root(self) -> Result<Ino, Errno> {
-        Ok(self.process.view()?.root())
+        Ok(self.process.inodes().view()?.root())
     }
 
     /// The attributes of an inode as of now; ENOENT: it is gone.
     pub fn stat(self, ino: Ino) -> Result<Stat, Errno> {
         let _call = operation::begin();
-        self.process.stat_of(ino)
+        self.process.inodes().stat_of(ino)
     }
 
     /// The attributes of the inode that a directory's name refers to.
@@ -128,27 +128,27 @@ impl Tree {
         retry_if_gone(|gone| {
             let (ino, _) = self.find(dir, name)?.ok_or(Errno::NOENT)?;
             *gone = Some(ino);
-            self.process.stat_of(ino)
+            self.process.inodes().stat_of(ino)
         })
     }
 
     /// The target of a symbolic link.
     pub fn readlink(self, ino: Ino) -> Result<Vec<u8>, Errno> {
         let mut target = [0; SYMLINK_MAX];
-        let length = self.process.view()?.target(ino, &mut target)?;
+        let length = self.process.inodes().view()?.target(ino, &mut target)?;
         Ok(target[..length].to_vec())
     }
 
     /// access(2), chdir(2): EACCES if the requester may not do all of `want` (R_OK and its like).
     pub fn access(self, who: &Requester<'_>, ino: Ino, want: u32) -> Result<(), Errno> {
-        let attr = self.process.attr(ino)?;
+        let attr = self.process.inodes().attr(ino)?;
         who.check(&attr, want)
     }
 
     /// The attributes of the inode whose number is a name of the root directory; see
     /// [`weir_core::proto::beneath`].
     pub fn lookup_inode(self, ino: Ino) -> Result<Stat, Errno> {
-        self.process.stat_of(ino)
+        self.process.inodes().stat_of(ino)
     }
 
     /// Tells the server if the kernel keeps pages of a file.
@@ -159,6 +159,7 @@ impl Tree {
     /// True if there are other nodes, whose changes the kernel does not see.
     pub fn has_other_nodes(self) -> bool {
         self.process
+            .server()
             .node()
             .is_ok_and(|node| node.several().is_some())
     }
@@ -181,27 +182,32 @@ impl Tree {
     /// A number of a file that changes with the positions of its bytes. The server reports the next
     /// change after it was asked for this one.
     pub fn generation(self, ino: Ino) -> Result<u64, Errno> {
-        Ok(self.process.attr(ino)?.index_generation)
+        Ok(self.process.inodes().attr(ino)?.index_generation)
     }
 
     /// The kernel's number of an inode.
     pub fn number(self, ino: Ino) -> Result<u64, Errno> {
-        Ok(self.process.attr(ino)?.home.0)
+        Ok(self.process.inodes().attr(ino)?.home.0)
     }
 
     /// The state of the file system as a whole.
     pub fn statfs(self) -> Result<StatFs, Errno> {
-        self.process.state_of_all()
+        self.process.inodes().state_of_all()
     }
 
     /// The inode of a name in a directory.
     fn find(self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
-        self.process.view()?.lookup(dir, name)
+        self.process.inodes().view()?.lookup(dir, name)
     }
 
     /// Checks that the requester may do `want` to a directory; ENOENT: it is gone.
     fn search(self, who: &Requester<'_>, dir: Ino, want: u32) -> Result<(), Errno> {
-        let guard = self.process.view()?.passage(dir)?.ok_or(Errno::NOENT)?;
+        let guard = self
+            .process
+            .inodes()
+            .view()?
+            .passage(dir)?
+            .ok_or(Errno::NOENT)?;
         if !guard.is_of_dir() {
             return Err(Errno::NOTDIR);
         }

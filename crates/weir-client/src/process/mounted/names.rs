@@ -51,7 +51,7 @@ impl Tree {
             uid: who.uid,
             gid: who.gid,
         })?;
-        self.process.stat_of(made)
+        self.process.inodes().stat_of(made)
     }
 
     /// mknod(2) of a regular file, a fifo or a socket, without the umask. EPERM: it is a device.
@@ -82,11 +82,11 @@ impl Tree {
             S_IFIFO => session.call(special(FileType::Fifo))?,
             S_IFSOCK => session.call(special(FileType::Socket))?,
             _ => {
-                self.process.count_refusal("mknod");
+                self.process.server().count_refusal("mknod");
                 return Err(Errno::PERM);
             }
         };
-        self.process.stat_of(ino)
+        self.process.inodes().stat_of(ino)
     }
 
     /// symlink(2).
@@ -112,7 +112,7 @@ impl Tree {
             uid: who.uid,
             gid: who.gid,
         })?;
-        self.process.stat_of(made)
+        self.process.inodes().stat_of(made)
     }
 
     /// link(2).
@@ -127,7 +127,7 @@ impl Tree {
         self.check_parent(who, parent, name)?;
         let name = name.to_vec();
         self.process.session()?.call(Link { ino, parent, name })?;
-        self.process.stat_of(ino)
+        self.process.inodes().stat_of(ino)
     }
 
     /// unlink(2).
@@ -177,7 +177,7 @@ impl Tree {
     pub fn readdir(self, dir: Ino, at: u64, budget_bytes: u32) -> Result<Vec<DirEntry>, Errno> {
         const S_IFDIR: u32 = 0o040_000;
         let _call = operation::begin();
-        let view = self.process.view()?;
+        let view = self.process.inodes().view()?;
         let Some(attr) = view.attr(dir)?.filter(|attr| attr.nlink > 0) else {
             return Ok(Vec::new());
         };
@@ -230,13 +230,13 @@ impl Tree {
     /// the owners of the directory and of the named inode may.
     fn check_removal(self, who: &Requester<'_>, parent: Ino, name: &[u8]) -> Result<(), Errno> {
         self.check_parent(who, parent, name)?;
-        let view = self.process.view()?;
+        let view = self.process.inodes().view()?;
         let guard = view.passage(parent)?.ok_or(Errno::NOENT)?;
         if who.uid == 0 || guard.mode & S_ISVTX == 0 || guard.uid == who.uid {
             return Ok(());
         }
         match view.lookup(parent, name)? {
-            Some((ino, _)) if self.process.attr(ino)?.uid != who.uid => Err(Errno::PERM),
+            Some((ino, _)) if self.process.inodes().attr(ino)?.uid != who.uid => Err(Errno::PERM),
             _ => Ok(()),
         }
     }
