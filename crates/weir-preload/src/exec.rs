@@ -79,9 +79,9 @@ unsafe fn run(path: *const c_char, argv: Strings, envp: Strings, depth: u32) -> 
 
 /// Replaces the descriptors of weir's that a program inherits, if there are any and the program starts
 /// without the interposer.
-fn hand_down_if(without_us: impl FnOnce() -> bool) -> Result<(), Errno> {
-    if attempt(|| process().hands_down())? && without_us() {
-        attempt(|| process().hand_down_real())?;
+fn replace_inherited_if(without_us: impl FnOnce() -> bool) -> Result<(), Errno> {
+    if attempt(|| process().has_inherited_fds())? && without_us() {
+        attempt(|| process().replace_inherited_fds())?;
     }
     Ok(())
 }
@@ -91,7 +91,7 @@ unsafe fn run_kernels(path: *const c_char, argv: Strings, envp: Strings) -> c_in
     // SAFETY: as the caller vouches.
     unsafe {
         let exec = |envp| next::execve().map_or(-1, |f| f(path, argv, envp));
-        if let Err(errno) = hand_down_if(|| keeps_us_out(envp) || starts_without_us(path)) {
+        if let Err(errno) = replace_inherited_if(|| keeps_us_out(envp) || starts_without_us(path)) {
             return fails(errno);
         }
         if !is_active() || bytes_of(path).is_none() || !needed::looks_in_weir(envp) {
@@ -231,7 +231,7 @@ unsafe fn run_open(
             Err(errno) => return fails(errno),
         }
         let without_us = || keeps_us_out(envp) || elf::is_static(fd) || gives_rights(fd);
-        if let Err(errno) = hand_down_if(without_us) {
+        if let Err(errno) = replace_inherited_if(without_us) {
             return fails(errno);
         }
         let beneath = |path| attempt(|| process().path_beneath(path)).ok()?;

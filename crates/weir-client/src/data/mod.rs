@@ -7,15 +7,15 @@
 //! vectors.
 
 mod ahead;
-mod coming;
-mod far;
 pub mod host;
 pub mod log;
 mod map;
 mod pieces;
 pub mod read;
+mod remote;
 mod seek;
 pub mod stream;
+mod under_way;
 pub mod vnode;
 
 #[cfg(test)]

@@ -15,10 +15,10 @@ use weir_core::proto::peer::LogRange;
 use weir_store::slab::SlabId;
 
 use super::ahead::{Plan, PrefetchedRead, Reading};
-use super::far::{Far, Own};
 use super::host::{at_once, Host};
 use super::map::{Map, Moment, Part};
 use super::pieces::{index, Target};
+use super::remote::{Own, RemotePieces};
 use super::vnode::Vnode;
 use crate::beneath::Transfer;
 use crate::operation;
@@ -171,7 +171,7 @@ impl Vnode {
         targets: &mut [Target<'_>],
     ) -> Result<bool, Errno> {
         let alone = targets.len() == 1;
-        let mut far = Far::default();
+        let mut far = RemotePieces::default();
         // The state in which the pieces in `far` were looked up.
         let mut looked = None;
         for number in 0..targets.len() {
@@ -251,7 +251,7 @@ impl Vnode {
         &self,
         host: &H,
         now: &Moment,
-        far: &mut Far,
+        far: &mut RemotePieces,
         generation: u64,
         targets: &mut [Target<'_>],
     ) -> Result<(), Errno> {
@@ -288,7 +288,7 @@ impl Vnode {
         plan: Plan,
         generation: u64,
     ) -> Option<(Vec<PrefetchedRead>, u64)> {
-        let mut far = Far::default();
+        let mut far = RemotePieces::default();
         {
             let map = self.map.lock()?;
             if map.generation != generation || !map.knows(plan.from, plan.to) {

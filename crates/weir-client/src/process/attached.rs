@@ -47,7 +47,7 @@ impl Process {
         process.connection.set_session(session);
         process.forks.become_owner();
         process.user.set_umask(umask());
-        process.look_at_credentials();
+        process.read_credentials();
         process.connection.set_instance(instance);
         process.state.store(READY, Ordering::Release);
         Ok(process)

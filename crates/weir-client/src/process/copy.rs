@@ -151,7 +151,7 @@ impl Process {
 
     /// Makes sure of both, also where the first one is ours.
     fn neither_is_ours(&'static self, from: Fd, to: Fd) -> bool {
-        let (from, to) = (self.sure_handle(from), self.sure_handle(to));
+        let (from, to) = (self.verified_handle(from), self.verified_handle(to));
         from.is_none() && to.is_none()
     }
 }

@@ -34,30 +34,30 @@ impl Process {
     /// chdir(2). To be called for every chdir, whatever the path.
     pub fn chdir(&'static self, path: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
-        self.concerned()?;
+        self.concerns_weir()?;
         let entered = self.with_existing(AT_FDCWD, path, true, false, |found| match found {
-            ResolvedFile::Outside(path) => self.leave_for(|| rustix::process::chdir(&path[..])),
-            ResolvedFile::Inode(ino, FileType::Dir) => self.enter(ino),
+            ResolvedFile::Outside(path) => self.enter_kernels(|| rustix::process::chdir(&path[..])),
+            ResolvedFile::Inode(ino, FileType::Dir) => self.enter_weirs(ino),
             ResolvedFile::Inode(..) => Err(Errno::NOTDIR),
         });
-        Some(entered.unwrap_or_else(|| self.leave_for(|| rustix::process::chdir(path))))
+        Some(entered.unwrap_or_else(|| self.enter_kernels(|| rustix::process::chdir(path))))
     }
 
     /// fchdir(2). To be called for every fchdir.
     pub fn fchdir(&'static self, fd: Fd) -> Outcome<()> {
-        self.concerned()?;
-        match self.sure_handle(fd) {
+        self.concerns_weir()?;
+        match self.verified_handle(fd) {
             Some(handle) if handle.has(GONE) => Some(Err(Errno::IO)),
-            Some(handle) if handle.has(DIR) => Some(self.enter(handle.ino())),
+            Some(handle) if handle.has(DIR) => Some(self.enter_weirs(handle.ino())),
             Some(_) => Some(Err(Errno::NOTDIR)),
             None => {
                 let borrowed = crate::kernel::borrow(fd);
-                Some(self.leave_for(|| rustix::process::fchdir(borrowed?)))
+                Some(self.enter_kernels(|| rustix::process::fchdir(borrowed?)))
             }
         }
     }
 
-    fn leave_for(&'static self, go: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+    fn enter_kernels(&'static self, go: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         // Another thread may be about to begin a program, and name its current directory.
         let _held = self.lock.hold();
         let gone = go();
@@ -67,7 +67,7 @@ impl Process {
         gone
     }
 
-    fn enter(&'static self, ino: Ino) -> Result<(), Errno> {
+    fn enter_weirs(&'static self, ino: Ino) -> Result<(), Errno> {
         let attr = self.inodes().attr(ino)?;
         if !self.user.credentials().may(&attr, access::EXECUTE) {
             return Err(Errno::ACCESS);
@@ -126,13 +126,13 @@ impl Process {
 
     /// getcwd(2): the path's bytes without a NUL, of any length.
     pub fn getcwd(&'static self) -> Outcome<Vec<u8>> {
-        self.concerned()?;
+        self.concerns_weir()?;
         let cwd = done!(self.cwd.inode()?);
         Some(self.inodes().path_of(cwd))
     }
 
     /// `None` if there is neither an instance nor anything that was inherited from one.
-    fn concerned(&'static self) -> Option<()> {
+    fn concerns_weir(&'static self) -> Option<()> {
         let inherited = || self.cwd.is_weirs() || table::all().next().is_some();
         (self.instance().is_some() || inherited()).then_some(())
     }

@@ -133,7 +133,7 @@ impl Process {
     }
 
     fn duplicate(&'static self, fd: Fd, command: i32, least: i32) -> Outcome<Fd> {
-        let handle = self.sure_handle(fd)?;
+        let handle = self.verified_handle(fd)?;
         let _held = self.lock.hold();
         let is_vfork_child = self.is_vfork_child();
         let new = match kernel::fcntl(fd, command, least) {
@@ -154,7 +154,7 @@ impl Process {
     /// dup2(2); ours if either number is.
     pub fn dup2(&'static self, old: Fd, new: Fd) -> Outcome<Fd> {
         if old == new {
-            self.sure_handle(old)?;
+            self.verified_handle(old)?;
             return Some(kernel::fcntl(old, F_GETFD, 0).map(|_| new));
         }
         self.dup_onto(old, new, 0)
@@ -163,7 +163,7 @@ impl Process {
     /// dup3(2); ours if either number is.
     pub fn dup3(&'static self, old: Fd, new: Fd, flags: i32) -> Outcome<Fd> {
         if old == new {
-            self.sure_handle(old)?;
+            self.verified_handle(old)?;
             return Some(Err(Errno::INVAL));
         }
         self.dup_onto(old, new, flags)
@@ -177,7 +177,7 @@ impl Process {
             // Bytes may be on their way there: it cannot give way.
             return Some(Err(Errno::BUSY));
         }
-        let source = self.sure_handle(old);
+        let source = self.verified_handle(old);
         let aside = internal::is_internal(new);
         if source.is_none() && self.handle(new).is_none() && !aside {
             return None;
@@ -207,7 +207,7 @@ impl Process {
 
     /// fcntl(2), commands with an integer argument or none.
     pub fn fcntl(&'static self, fd: Fd, command: i32, argument: i64) -> Outcome<i32> {
-        let handle = self.sure_handle(fd)?;
+        let handle = self.verified_handle(fd)?;
         let number = i32::try_from(argument);
         Some(match command {
             F_DUPFD | F_DUPFD_CLOEXEC => match number {
@@ -251,7 +251,7 @@ impl Process {
 
     /// fcntl(2), F_GET_RW_HINT: the expected lifetime of written data, as this process has set it.
     pub fn write_life(&'static self, fd: Fd) -> Outcome<u64> {
-        let handle = self.sure_handle(fd)?;
+        let handle = self.verified_handle(fd)?;
         if handle.has(table::PATH) {
             return Some(Err(Errno::BADF));
         }
@@ -264,7 +264,7 @@ impl Process {
     pub fn set_write_life(&'static self, fd: Fd, life: u64) -> Outcome<i32> {
         /// RWH_WRITE_LIFE_EXTREME.
         const LONGEST: u32 = 5;
-        let handle = self.sure_handle(fd)?;
+        let handle = self.verified_handle(fd)?;
         let life = u32::try_from(life).ok().filter(|life| *life <= LONGEST);
         Some(match (handle.file.get(), life) {
             _ if handle.has(table::PATH) => Err(Errno::BADF),

@@ -41,13 +41,13 @@ impl Process {
     /// one left in the same process.
     pub(super) fn adopt(&'static self, instance: Option<&Instance>) {
         if !inherits_nothing() {
-            self.adopt_among(instance, open_descriptors().into_iter());
+            self.adopt_fds(instance, open_descriptors().into_iter());
         }
         self.adopt_cwd(instance);
     }
 
     /// Takes over those of `fds` that are placeholders. Under the lock.
-    pub(super) fn adopt_among(
+    pub(super) fn adopt_fds(
         &'static self,
         instance: Option<&Instance>,
         fds: impl Iterator<Item = Fd>,

@@ -65,7 +65,7 @@ impl Process {
 
     /// As [`Process::handle`], for calls long enough to check that the descriptor still refers to
     /// the same file.
-    pub(super) fn sure_handle(&'static self, fd: Fd) -> Option<&'static Handle> {
+    pub(super) fn verified_handle(&'static self, fd: Fd) -> Option<&'static Handle> {
         let handle = self.handle(fd)?;
         if self.is_still(fd, handle) {
             return Some(handle);
@@ -80,7 +80,7 @@ impl Process {
     pub(super) fn handle_for(&'static self, fd: Fd, bytes: usize) -> Option<&'static Handle> {
         match bytes < SURE_BYTES {
             true => self.handle(fd),
-            false => self.sure_handle(fd),
+            false => self.verified_handle(fd),
         }
     }
 

@@ -141,7 +141,7 @@ impl Process {
     /// files of the kernel mount, if there is one. The tables stay as they are: this process is
     /// about to become that program, and if it does not, it finds the descriptors to be the
     /// kernel's.
-    pub fn hand_down_real(&'static self) {
+    pub fn replace_inherited_fds(&'static self) {
         let Some(mount) = self.connection.mount() else {
             return;
         };
@@ -186,13 +186,13 @@ impl Process {
     }
 
     /// True if a program that begins now may inherit a descriptor or a current directory of weir's.
-    pub fn hands_down(&'static self) -> bool {
+    pub fn has_inherited_fds(&'static self) -> bool {
         let is_inherited = |fd| kernel::fcntl(fd, F_GETFD, 0).is_ok_and(|f| f & FD_CLOEXEC == 0);
         self.connection.instance().is_some() && table::all().any(|(fd, _)| is_inherited(fd))
     }
 
     /// True if a program that posix_spawn(3) begins may inherit descriptors of weir's.
-    pub fn may_hand_down(&'static self) -> bool {
+    pub fn may_have_inherited_fds(&'static self) -> bool {
         self.connection.instance().is_none() || table::all().next().is_some()
     }
 
@@ -215,6 +215,6 @@ impl Process {
             self.note_kernel_fd(*fd);
         }
         let _held = self.lock.hold();
-        self.adopt_among(Some(instance), fds.iter().copied());
+        self.adopt_fds(Some(instance), fds.iter().copied());
     }
 }

@@ -65,7 +65,7 @@ impl Process {
         let mask = rustix::process::umask(Mode::empty());
         rustix::process::umask(mask);
         self.user.set_umask(mask.bits());
-        self.look_at_credentials();
+        self.read_credentials();
         let instance = self.connection.set_instance(instance);
         self.adopt(Some(instance));
         self.state.store(READY, Ordering::Release);
@@ -83,11 +83,11 @@ impl Process {
     /// Called after setuid(2) or one of its kin.
     pub fn credentials_changed(&self) {
         if self.connection.instance().is_some() {
-            self.look_at_credentials();
+            self.read_credentials();
         }
     }
 
-    pub(super) fn look_at_credentials(&self) {
+    pub(super) fn read_credentials(&self) {
         let _held = self.lock.hold();
         self.user.read_credentials();
     }

@@ -153,7 +153,7 @@ impl Process {
 
     /// The inode of a descriptor that is not O_PATH.
     fn xattrs_of_descriptor(&'static self, fd: Fd) -> Outcome<Ino> {
-        let handle = self.sure_handle(fd)?;
+        let handle = self.verified_handle(fd)?;
         Some(match handle.has(PATH) {
             true => Err(Errno::BADF),
             false => Ok(handle.ino()),

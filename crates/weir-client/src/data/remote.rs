@@ -1,7 +1,7 @@
 //! Bytes of other nodes: a call gathers all that it needs, then fetches them at once.
 //!
 //! The pieces that a call needs of one server go into few reads of up to 1 MiB, in whatever order
-//! they lie in the file; all servers are asked at once ([`super::coming`]). Bytes are copied as
+//! they lie in the file; all servers are asked at once ([`super::under_way`]). Bytes are copied as
 //! they arrive. Meanwhile the node's own bytes are copied.
 
 use std::ops::Range;
@@ -12,9 +12,9 @@ use weir_core::types::Ino;
 use weir_store::slab::SlabId;
 
 use super::ahead::{InUse, Reading};
-use super::coming::{copy_arrived, Coming};
 use super::host::{release, Host};
 use super::pieces::{batches, Batch, Target, WantedPiece};
+use super::under_way::{copy_arrived, ReadsUnderWay};
 
 /// The number of pieces gathered before a fetch. It is large because a list of reads may begin with
 /// all pieces of one server, and the links of the others are to be used as well.
@@ -35,13 +35,13 @@ pub struct Own {
 
 /// Pieces to fetch, and pieces to copy meanwhile.
 #[derive(Debug, Default)]
-pub struct Far {
+pub struct RemotePieces {
     pieces: Vec<WantedPiece>,
     bytes: u64,
     own: Vec<Own>,
 }
 
-impl Far {
+impl RemotePieces {
     /// Adds a piece, which goes to offset `at` of a target's bytes.
     pub fn add(&mut self, range: LogRange, target: usize, at: usize) {
         self.bytes += range.len;
@@ -78,12 +78,12 @@ impl Far {
         reading: Option<&mut Reading>,
         then: impl FnOnce(),
     ) -> Result<(), Errno> {
-        let Far { pieces, own, .. } = std::mem::take(self);
+        let RemotePieces { pieces, own, .. } = std::mem::take(self);
         let (ahead, missing) = match reading {
             Some(reading) => reading.cover(host, pieces),
             None => (Vec::new(), pieces),
         };
-        let mut coming = Coming::new(host, ino, batches(&missing));
+        let mut coming = ReadsUnderWay::new(host, ino, batches(&missing));
         let begun = coming.begin();
         then();
         let copied = own.into_iter().try_for_each(|piece| {

@@ -38,7 +38,7 @@ struct OnItsWay {
 }
 
 /// The reads of a call: those under way, and those not requested yet.
-pub struct Coming<'a, H: Host> {
+pub struct ReadsUnderWay<'a, H: Host> {
     host: &'a H,
     ino: Ino,
     /// The reads not requested yet, by the server's distance in rank behind this node's own.
@@ -48,10 +48,10 @@ pub struct Coming<'a, H: Host> {
     ask_at: usize,
 }
 
-impl<'a, H: Host> Coming<'a, H> {
+impl<'a, H: Host> ReadsUnderWay<'a, H> {
     /// All reads of a call; none is requested yet.
-    pub fn new(host: &'a H, ino: Ino, batches: Vec<Batch>) -> Coming<'a, H> {
-        let mut coming = Coming {
+    pub fn new(host: &'a H, ino: Ino, batches: Vec<Batch>) -> ReadsUnderWay<'a, H> {
+        let mut coming = ReadsUnderWay {
             host,
             ino,
             missing: BTreeMap::new(),
@@ -203,7 +203,7 @@ impl<'a, H: Host> Coming<'a, H> {
     }
 }
 
-impl<H: Host> Drop for Coming<'_, H> {
+impl<H: Host> Drop for ReadsUnderWay<'_, H> {
     fn drop(&mut self) {
         for read in &self.way {
             release(self.host, read.landing);
