@@ -4,6 +4,22 @@
 //! concern weir and the kernel shall do it as if weir were not there. Without an instance (no
 //! `WEIR_INSTANCE`) every call returns `None`.
 //!
+//! [`Process`] has the calls; its state is in parts with private fields, so that the type of a method
+//! says what it may touch:
+//!
+//! | part | holds |
+//! | --- | --- |
+//! | `InstanceConnection` | the instance, its memory, the session |
+//! | `ForkWatch` | the process that the state is of |
+//! | `ProcessUser` | credentials, umask |
+//! | `CurrentDir` | the current directory |
+//! | `OpenFileTable` | handles, files, descriptions that the server lent |
+//! | `Neighbours` | other servers of this machine |
+//! | `ServerLink`, `InodeOperations` | nothing: the first three, for what needs no descriptor and no path |
+//!
+//! The lock of the process guards what several calls change; the parts say which of their methods are
+//! called under it.
+//!
 //! Paths are bytes without a NUL; flags and modes are Linux's numbers. A path of weir
 //! that leads out of it again (`/weir/../etc`, a link to elsewhere) is a path for the
 //! kernel, but not the one that the program gave: such calls are done here (`outside`).
