@@ -44,18 +44,18 @@ impl Process {
             prefix,
         };
         let process: &'static Process = Box::leak(Box::new(Process::new()));
-        process.connection.set_session(session);
-        process.forks.become_owner();
+        process.server.connection.set_session(session);
+        process.server.forks.become_owner();
         process.user.set_umask(umask());
         process.read_credentials();
-        process.connection.set_instance(instance);
+        process.server.connection.set_instance(instance);
         process.state.store(READY, Ordering::Release);
         Ok(process)
     }
 
     /// The node's memory, if it is mapped and its server has not stopped.
     pub fn living_node(&self) -> Option<&'static Node> {
-        let node = self.connection.node()?;
+        let node = self.server.connection.node()?;
         (node.hub().stopped.load(Ordering::Acquire) == 0).then_some(node)
     }
 
@@ -67,7 +67,7 @@ impl Process {
     /// The run directory of the instance, if there is one. Looks no further than
     /// [`Process::init`] did.
     pub fn run_dir(&self) -> Option<&'static [u8]> {
-        Some(&self.connection.instance()?.run_dir)
+        Some(&self.server.connection.instance()?.run_dir)
     }
 
     /// Closes all descriptors of weir's files; the first error, if there are any.
@@ -86,7 +86,7 @@ impl Process {
             table::set(fd, None);
             let _ = kernel::close(fd);
         }
-        self.connection.hang_up();
+        self.server.connection.hang_up();
     }
 }
 

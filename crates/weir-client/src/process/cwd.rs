@@ -59,7 +59,7 @@ impl Process {
 
     fn enter_kernels(&'static self, go: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         // Another thread may be about to begin a program, and name its current directory.
-        let _held = self.lock.hold();
+        let _held = self.server.lock.hold();
         let gone = go();
         if gone.is_ok() {
             self.cwd.set_kernels();
@@ -72,8 +72,9 @@ impl Process {
         if !self.user.credentials().may(&attr, access::EXECUTE) {
             return Err(Errno::ACCESS);
         }
-        let _held = self.lock.hold();
+        let _held = self.server.lock.hold();
         let placeholder = self
+            .server
             .connection
             .session()
             .and_then(Session::sure_placeholder);
@@ -98,7 +99,7 @@ impl Process {
     /// Makes the kernel's current directory name the one of weir's for which it stands. If the
     /// kernel has mounted the instance, it is the directory itself.
     fn name_cwd_after(&'static self, ino: Ino) -> Result<(), Errno> {
-        let instance = self.connection.instance().ok_or(Errno::SHUTDOWN)?;
+        let instance = self.server.connection.instance().ok_or(Errno::SHUTDOWN)?;
         if self.enter_mounted(instance, ino).is_ok() {
             self.cwd.set_named(true);
             return Ok(());
@@ -166,14 +167,14 @@ impl Process {
             return;
         };
         let neighbour = self
-            .server()
+            .server
             .node()
             .and_then(|node| self.neighbours.at(memory.as_fd(), node));
         if neighbour.is_ok() {
             self.cwd.set_inode(ino);
         } else {
             self.cwd.set_foreign();
-            self.server().count_refusal("other-instance");
+            self.server.count_refusal("other-instance");
         }
     }
 }
@@ -204,7 +205,7 @@ impl Process {
     fn is_run_dir_of_neighbour(&'static self, run_dir: &[u8]) -> bool {
         let link = [run_dir, b"/", SHM_LINK.as_bytes()].concat();
         let known = memory_of(rustix::fs::CWD, link).and_then(|memory| {
-            let node = self.server().node()?;
+            let node = self.server.node()?;
             self.neighbours.at(memory.as_fd(), node).map(drop)
         });
         known.is_ok()

@@ -49,15 +49,15 @@ impl Process {
             return Some(Err(Errno::BADF));
         }
         let published = self.before_close(self.handle(fd)?);
-        let _held = self.lock.hold();
+        let _held = self.server.lock.hold();
         if self.is_vfork_child() {
             return Some(kernel::close(fd));
         }
         let handle = table::set(fd, None)?;
         let closed = kernel::close(fd);
-        let forgotten = self
-            .open_files
-            .forget_fd(self.connection.session(), handle, published);
+        let forgotten =
+            self.open_files
+                .forget_fd(self.server.connection.session(), handle, published);
         Some(closed.and(forgotten))
     }
 
@@ -69,7 +69,7 @@ impl Process {
             return Ok(());
         }
         if let Some(file) = handle.file.get() {
-            file.end_record_locks(self.connection.session());
+            file.end_record_locks(self.server.connection.session());
         }
         self.publish_before_close(handle)
     }
@@ -77,7 +77,7 @@ impl Process {
     /// Publishes the bytes written to a file, without the lock, if this descriptor is its last one
     /// in this process.
     fn publish_before_close(&'static self, handle: &'static Handle) -> Result<(), Errno> {
-        let Some((file, session)) = handle.file.get().zip(self.connection.session()) else {
+        let Some((file, session)) = handle.file.get().zip(self.server.connection.session()) else {
             return Ok(());
         };
         let others = |count: &AtomicU32| count.load(Ordering::Relaxed) > 1;
@@ -94,7 +94,8 @@ impl Process {
         let inside = |fd: &Fd| u32::try_from(*fd).is_ok_and(|fd| (first..=last).contains(&fd));
         let mut ours = internal::numbers();
         ours.extend(
-            self.connection
+            self.server
+                .connection
                 .node()
                 .iter()
                 .flat_map(|node| node.kept_fds()),
@@ -134,7 +135,7 @@ impl Process {
 
     fn duplicate(&'static self, fd: Fd, command: i32, least: i32) -> Outcome<Fd> {
         let handle = self.verified_handle(fd)?;
-        let _held = self.lock.hold();
+        let _held = self.server.lock.hold();
         let is_vfork_child = self.is_vfork_child();
         let new = match kernel::fcntl(fd, command, least) {
             Ok(new) => new,
@@ -173,7 +174,7 @@ impl Process {
         if self.is_internal_fd(old) {
             return Some(Err(Errno::BADF));
         }
-        if self.connection.is_slab_fd(new) {
+        if self.server.connection.is_slab_fd(new) {
             // Bytes may be on their way there: it cannot give way.
             return Some(Err(Errno::BUSY));
         }
@@ -188,7 +189,7 @@ impl Process {
             // as dup2(2) says.
             let _ = self.publish_before_close(replaced);
         }
-        let _held = self.lock.hold();
+        let _held = self.server.lock.hold();
         let is_vfork_child = self.is_vfork_child();
         if aside && !is_vfork_child {
             if let Err(error) = internal::give_way(new) {
@@ -229,7 +230,7 @@ impl Process {
             F_SETLEASE => self.refuse_lease(handle, argument as i32),
             F_SETPIPE_SZ | F_GETPIPE_SZ => Err(Errno::BADF),
             F_NOTIFY if handle.has(table::DIR) => {
-                self.server().count_refusal("inotify");
+                self.server.count_refusal("inotify");
                 Err(Errno::INVAL)
             }
             F_NOTIFY => Err(Errno::NOTDIR),
@@ -242,7 +243,7 @@ impl Process {
             // There is no lease.
             F_UNLCK if !handle.has(table::DIR) => Err(Errno::AGAIN),
             F_RDLCK | F_WRLCK => {
-                self.server().count_refusal("fcntl-lease");
+                self.server.count_refusal("fcntl-lease");
                 Err(Errno::INVAL)
             }
             _ => Err(Errno::INVAL),
@@ -279,7 +280,7 @@ impl Process {
     /// Makes a descriptor, which the kernel has just made, refer to `handle`. Under the lock.
     pub(super) fn install(&'static self, fd: Fd, handle: Option<&'static Handle>) {
         self.open_files
-            .install(self.connection.session(), fd, handle);
+            .install(self.server.connection.session(), fd, handle);
     }
 
     /// Closes a handle to which no descriptor of this process refers any more. Under the lock.
@@ -289,7 +290,7 @@ impl Process {
         published: Result<(), Errno>,
     ) -> Result<(), Errno> {
         self.open_files
-            .close(self.connection.session(), handle, published)
+            .close(self.server.connection.session(), handle, published)
     }
 
     /// Publishes the process's writes as if it had closed all files: it is about to end, or to
@@ -297,17 +298,18 @@ impl Process {
     pub fn publish_written(&'static self) {
         // A child that nothing announced is detected before the lock is taken, which may be its
         // parent's.
-        if self.connection.session().is_none() || self.is_vfork_child() {
+        if self.server.connection.session().is_none() || self.is_vfork_child() {
             return;
         }
         let Some(session) = self
+            .server
             .connection
             .session()
             .filter(|s| s.welcome().servers > 1)
         else {
             return;
         };
-        let _held = self.lock.hold();
+        let _held = self.server.lock.hold();
         self.open_files.publish_written(session);
     }
 }

@@ -88,7 +88,7 @@ impl Process {
         if let Some((_, twin)) = table::all().find(|(_, handle)| is_twin(handle)) {
             return Some(twin);
         }
-        let node = self.server().node().ok()?;
+        let node = self.server.node().ok()?;
         let ofd = node.ofds().get(index as usize)?;
         let ino = Ino(ofd.ino.load(Ordering::Acquire));
         let elsewhere = node.several().is_some_and(|(rank, _)| ino.rank() != rank);
@@ -115,14 +115,14 @@ impl Process {
         found
             .and_then(|found| self.anchor(found))
             .unwrap_or_else(|_| {
-                self.server().count_refusal("other-instance");
+                self.server.count_refusal("other-instance");
                 self.open_files.unusable_handle()
             })
     }
 
     fn description_elsewhere(&'static self, fd: Fd, index: u32) -> Result<Description, Errno> {
         let memory = memory_of(kernel::borrow(fd)?, "../..")?;
-        let neighbour = self.neighbours.at(memory.as_fd(), self.server().node()?)?;
+        let neighbour = self.neighbours.at(memory.as_fd(), self.server.node()?)?;
         neighbour.description(index)
     }
 

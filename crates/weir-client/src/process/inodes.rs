@@ -23,7 +23,7 @@ const LONGEST_PATH: usize = 64 << 10;
 /// The operations on inodes, by the user of this process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InodeOperations {
-    pub(super) server: ServerLink,
+    pub(super) server: &'static ServerLink,
     pub(super) user: &'static ProcessUser,
 }
 

@@ -59,7 +59,7 @@ impl Process {
     /// Refuses the lock of another server's description. That server would have to keep it: taken
     /// for the anchor, it would neither be the description's nor outlive this process.
     fn refuse_lock(&'static self) -> Result<(), Errno> {
-        self.server().count_refusal("lock-inherited");
+        self.server.count_refusal("lock-inherited");
         Err(Errno::NOLCK)
     }
 

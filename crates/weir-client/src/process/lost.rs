@@ -31,7 +31,7 @@ pub(super) const SURE_BYTES: usize = 1 << 20;
 impl Process {
     /// Forgets a descriptor that was closed or replaced behind our back (by libc, from inside).
     pub fn forget(&'static self, fd: Fd) {
-        let _held = self.lock.hold();
+        let _held = self.server.lock.hold();
         self.install(fd, None);
     }
 
@@ -53,13 +53,13 @@ impl Process {
     /// Forgets a descriptor of a file of weir's, or of weir itself, that was closed behind our back.
     #[cold]
     pub fn forget_lost(&'static self, fd: Fd) {
-        let _held = self.lock.hold();
+        let _held = self.server.lock.hold();
         // The descriptors of a child of vfork are its own, the table is its parent's.
         if self.is_vfork_child() {
             return;
         }
         internal::disown(fd);
-        self.connection.disown_slab_fd(fd);
+        self.server.connection.disown_slab_fd(fd);
         self.install(fd, None);
     }
 
@@ -92,7 +92,7 @@ impl Process {
         };
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         let of_own = !handle.is_elsewhere() && handle.access.load(Ordering::Relaxed) & GONE == 0;
-        let own = self.connection.session().filter(|_| of_own);
+        let own = self.server.connection.session().filter(|_| of_own);
         is_dir
             && stat.st_nlink == 0
             && own.is_none_or(|session| {

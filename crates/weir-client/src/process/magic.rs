@@ -73,7 +73,7 @@ impl Process {
     /// The number of the process that the state is of.
     fn owner_pid(&'static self) -> u32 {
         self.init();
-        self.forks.owner_pid()
+        self.server.forks.owner_pid()
     }
 
     fn target_of(&'static self, link: Link) -> Option<Ino> {
@@ -109,7 +109,7 @@ impl Process {
             .filter(|stat| stat.st_nlink == 0)?;
         let placeholder = self.session().ok()?.placeholder_identity();
         (KernelIdentity::from_stat(&stat) == placeholder).then(|| {
-            self.server().count_refusal("other-process");
+            self.server.count_refusal("other-process");
             Ino::NONE
         })
     }

@@ -79,7 +79,7 @@ impl Process {
             Ok((fd, is_kept)) => Some(Ok(Mapping::Kernel { fd, is_kept })),
             Err(_) if !shared => Some(Ok(Mapping::Copy)),
             Err(_) => {
-                self.server().count_refusal(if write {
+                self.server.count_refusal(if write {
                     "mmap-shared-write"
                 } else {
                     "mmap-shared-read"

@@ -130,7 +130,7 @@ impl Process {
         self.with_named(path, |ino, _| {
             let stat = self.inodes().stat_of(ino)?;
             let (_, attr) = self.inodes().whole(ino)?;
-            let (here, servers) = self.server().node()?.several().unwrap_or((ino.rank(), 1));
+            let (here, servers) = self.server.node()?.several().unwrap_or((ino.rank(), 1));
             Ok(FileInfo {
                 stat,
                 attr,

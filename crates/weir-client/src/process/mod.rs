@@ -15,7 +15,8 @@
 //! | `CurrentDir` | the current directory |
 //! | `OpenFileTable` | handles, files, descriptions that the server lent |
 //! | `Neighbours` | other servers of this machine |
-//! | `ServerLink`, `InodeOperations` | nothing: the first three, for what needs no descriptor and no path |
+//! | `ServerLink` | the first two, and the lock |
+//! | `InodeOperations` | nothing of its own: for what needs no descriptor and no path |
 //!
 //! The lock of the process guards what several calls change; the parts say which of their methods are
 //! called under it.
@@ -90,15 +91,12 @@ mod xattr;
 use core::sync::atomic::AtomicU32;
 
 use crate::kernel::Fd;
-use crate::lock::SlowLock;
 use crate::neighbour::Neighbours;
 pub use crate::types::Outcome;
 use current_dir::CurrentDir;
 pub use environment::{INSTANCE_VARIABLE, NOTHING_VARIABLE};
 pub use forks::own_pid;
-use forks::ForkWatch;
 use inodes::InodeOperations;
-use instance::InstanceConnection;
 pub use map::Mapping;
 pub use middleware::FileInfo;
 use open_files::OpenFileTable;
@@ -112,11 +110,8 @@ use user::ProcessUser;
 pub struct Process {
     /// The progress of `start`.
     state: AtomicU32,
-    /// The owner of this state.
-    forks: ForkWatch,
-    /// Guards the tables.
-    lock: SlowLock,
-    connection: InstanceConnection,
+    /// The way to the server, and with it the lock that guards the tables.
+    server: ServerLink,
     user: ProcessUser,
     cwd: CurrentDir,
     open_files: OpenFileTable,
@@ -137,9 +132,7 @@ impl Process {
     const fn new() -> Process {
         Process {
             state: AtomicU32::new(start::UNKNOWN),
-            forks: ForkWatch::new(),
-            lock: SlowLock::new(),
-            connection: InstanceConnection::new(),
+            server: ServerLink::new(),
             user: ProcessUser::new(),
             cwd: CurrentDir::new(),
             open_files: OpenFileTable::new(),
@@ -147,17 +140,11 @@ impl Process {
         }
     }
 
-    /// The way to the server.
-    #[inline]
-    fn server(&'static self) -> ServerLink {
-        ServerLink::new(&self.connection, &self.lock, &self.forks)
-    }
-
     /// The operations on inodes.
     #[inline]
     fn inodes(&'static self) -> InodeOperations {
         InodeOperations {
-            server: self.server(),
+            server: &self.server,
             user: &self.user,
         }
     }
@@ -198,6 +185,6 @@ impl Process {
     /// True if the descriptor is one that weir uses itself.
     #[inline]
     pub fn is_internal_fd(&self, fd: Fd) -> bool {
-        crate::internal::is_internal(fd) || self.connection.is_slab_fd(fd)
+        crate::internal::is_internal(fd) || self.server.connection.is_slab_fd(fd)
     }
 }

@@ -57,7 +57,7 @@ impl Process {
     pub fn mknodat(&'static self, dirfd: Fd, path: &[u8], mode: u32, _device: u64) -> Outcome<()> {
         let _call = operation::begin();
         let (parent, name) = match ours!(self.resolve_parent(dirfd, path, false)) {
-            NameInParent::Outside(_) => return Some(self.server().refuse("mknod")),
+            NameInParent::Outside(_) => return Some(self.server.refuse("mknod")),
             NameInParent::Dir | NameInParent::Name { found: Some(_), .. } => {
                 return Some(Err(Errno::EXIST))
             }
@@ -84,7 +84,7 @@ impl Process {
                 );
             }
             S_IFCHR | S_IFBLK => {
-                self.server().count_refusal("mknod");
+                self.server.count_refusal("mknod");
                 return Some(Err(Errno::PERM));
             }
             _ => return Some(Err(Errno::INVAL)),
@@ -368,6 +368,7 @@ impl Process {
         match self.inodes().path_of(ino) {
             Err(Errno::NOENT) => {
                 let prefix = self
+                    .server
                     .connection
                     .instance()
                     .map_or(&[][..], |i| i.prefix.bytes());
@@ -412,7 +413,11 @@ impl Process {
         }));
         // A program that names the kernel mount's directory may pass the answer to the kernel (mount,
         // bwrap), which knows no other path.
-        let prefix = self.connection.instance().map(|instance| &instance.prefix);
+        let prefix = self
+            .server
+            .connection
+            .instance()
+            .map(|instance| &instance.prefix);
         let by_mount =
             prefix.and_then(|prefix| Some((prefix.mount_in(path)?, prefix.strip(&full)?)));
         Some(match by_mount {

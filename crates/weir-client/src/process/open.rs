@@ -207,7 +207,7 @@ impl Process {
             return Ok(());
         }
         {
-            let _held = self.lock.hold();
+            let _held = self.server.lock.hold();
             let handle = self.open_files.take_handle(self.session()?)?;
             self.open_files.put_back(handle);
         }
@@ -248,7 +248,7 @@ impl Process {
         flags: i32,
         spare: &Spare,
     ) -> Result<Fd, Errno> {
-        let _held = self.lock.hold();
+        let _held = self.server.lock.hold();
         let is_vfork_child = self.is_vfork_child();
         // A program opens a file without a name by /proc/self/fd, and already has it open.
         let is_open = || table::all().any(|(_, handle)| handle.ino() == attr.ino);
@@ -266,7 +266,7 @@ impl Process {
             // It had this number, and was closed behind our back.
             let _ = self
                 .open_files
-                .forget_fd(self.connection.session(), before, Ok(()));
+                .forget_fd(self.server.connection.session(), before, Ok(()));
         }
         Ok(fd)
     }
@@ -347,7 +347,7 @@ impl Process {
             }
             // or have closed ours unseen.
             Err(Errno::BADF | Errno::NOTDIR) => {
-                let instance = self.connection.instance().ok_or(Errno::SHUTDOWN)?;
+                let instance = self.server.connection.instance().ok_or(Errno::SHUTDOWN)?;
                 session.renew_placeholder(&instance.run_dir)?;
                 open()
             }

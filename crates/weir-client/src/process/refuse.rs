@@ -19,7 +19,7 @@ const OF_TERMINALS: u64 = 0x54;
 impl Process {
     /// Counts a call that the interposer itself refuses.
     pub fn note_refusal(&'static self, name: &'static str) {
-        self.server().count_refusal(name);
+        self.server.count_refusal(name);
     }
 
     /// splice(2), vmsplice(2), tee(2): EINVAL.
@@ -27,7 +27,7 @@ impl Process {
         if self.handle(from).is_none() && self.handle(to).is_none() {
             return None;
         }
-        self.server().count_refusal("splice");
+        self.server.count_refusal("splice");
         Some(Err(Errno::INVAL))
     }
 
@@ -39,7 +39,7 @@ impl Process {
             // Asks for a terminal, which no file is, on any file system.
             _ if request >> 8 & 0xff == OF_TERMINALS => Some(Err(Errno::NOTTY)),
             _ => {
-                self.server().count_refusal("ioctl");
+                self.server.count_refusal("ioctl");
                 Some(Err(Errno::NOTTY))
             }
         }
@@ -49,7 +49,7 @@ impl Process {
     /// acct, swapon, mount, chroot and so on: refused and counted as `name`.
     pub fn refuse_path(&'static self, dirfd: Fd, path: &[u8], name: &'static str) -> Outcome<()> {
         let _ = ours!(self.resolve_existing(dirfd, path, true, false));
-        Some(self.server().refuse(name))
+        Some(self.server.refuse(name))
     }
 
     /// io_uring_setup(2), unless the settings allow it: ENOSYS. A ring's requests bypass weir;
@@ -57,13 +57,13 @@ impl Process {
     pub fn io_uring(&'static self) -> Outcome<()> {
         self.instance()?;
         let allowed = self
-            .server()
+            .server
             .node()
             .is_ok_and(|node| node.hub().io_uring.load(Ordering::Relaxed) != 0);
         if allowed {
             return None;
         }
-        self.server().count_refusal("io_uring");
+        self.server.count_refusal("io_uring");
         Some(Err(Errno::NOSYS))
     }
 

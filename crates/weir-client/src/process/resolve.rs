@@ -181,7 +181,7 @@ impl Process {
         path: &[u8],
     ) -> Outcome<Option<(Ino, Name)>> {
         // Without the tables it is not known yet if the path is weir's.
-        let node = self.instance().and_then(|_| self.server().node().ok());
+        let node = self.instance().and_then(|_| self.server.node().ok());
         if node.is_none_or(|node| node.several().is_none()) {
             return Some(Ok(None));
         }
@@ -211,7 +211,7 @@ impl Process {
         #[cfg(debug_assertions)]
         crate::bugs::planted::set_off_by_path(path);
         let (start, rest) = ours!(self.begin(dirfd, path));
-        let instance = self.connection.instance()?;
+        let instance = self.server.connection.instance()?;
         let view = done!(self.inodes().view());
         let walk = Walk {
             names: &view,

@@ -18,41 +18,38 @@ use crate::sys::coarse_now_ns;
 use crate::view::{NodeClient, View};
 
 /// The connection of the process, which is made under its lock with the first request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct ServerLink {
-    connection: &'static InstanceConnection,
-    lock: &'static SlowLock,
-    forks: &'static ForkWatch,
+    pub(super) connection: InstanceConnection,
+    /// The owner of the process's state.
+    pub(super) forks: ForkWatch,
+    /// Guards the connection and the tables of the process.
+    pub(super) lock: SlowLock,
 }
 
 impl ServerLink {
-    /// A way to the server by these parts of a process.
-    #[inline]
-    pub(super) fn new(
-        connection: &'static InstanceConnection,
-        lock: &'static SlowLock,
-        forks: &'static ForkWatch,
-    ) -> ServerLink {
+    /// Not connected.
+    pub(super) const fn new() -> ServerLink {
         ServerLink {
-            connection,
-            lock,
-            forks,
+            connection: InstanceConnection::new(),
+            forks: ForkWatch::new(),
+            lock: SlowLock::new(),
         }
     }
 
     /// The directories of the instance, if there is one and the process has looked for it.
-    pub(super) fn instance(self) -> Option<&'static Instance> {
+    pub(super) fn instance(&self) -> Option<&'static Instance> {
         self.connection.instance()
     }
 
     /// The directory at which the kernel has mounted the instance, if it has.
-    pub(super) fn mount(self) -> Option<Vec<u8>> {
+    pub(super) fn mount(&self) -> Option<Vec<u8>> {
         self.connection.mount()
     }
 
     /// The node's memory, mapped if need be.
     #[inline]
-    pub(super) fn node(self) -> Result<&'static Node, Errno> {
+    pub(super) fn node(&self) -> Result<&'static Node, Errno> {
         match self.connection.node() {
             Some(node) => Ok(node),
             None => self.map_node(),
@@ -60,14 +57,14 @@ impl ServerLink {
     }
 
     #[cold]
-    fn map_node(self) -> Result<&'static Node, Errno> {
+    fn map_node(&self) -> Result<&'static Node, Errno> {
         let _held = self.lock.hold();
         self.connection.map_node()
     }
 
     /// The session, connected if need be.
     #[inline]
-    pub(super) fn session(self) -> Result<&'static Session, Errno> {
+    pub(super) fn session(&self) -> Result<&'static Session, Errno> {
         match self.connection.session() {
             Some(session) => Ok(session),
             None => self.connect(),
@@ -75,25 +72,25 @@ impl ServerLink {
     }
 
     #[cold]
-    fn connect(self) -> Result<&'static Session, Errno> {
+    fn connect(&self) -> Result<&'static Session, Errno> {
         let _held = self.lock.hold();
-        self.connection.connect(self.forks)
+        self.connection.connect(&self.forks)
     }
 
     /// The namespace.
     #[inline]
-    pub(super) fn view(self) -> Result<View<LazyClient>, Errno> {
+    pub(super) fn view(&'static self) -> Result<View<LazyClient>, Errno> {
         let (server, node) = (self, self.node()?);
         Ok(View::new(LazyClient { server, node }))
     }
 
     /// Counts a call that is not supported; EOPNOTSUPP.
-    pub(super) fn refuse<T>(self, name: &'static str) -> Result<T, Errno> {
+    pub(super) fn refuse<T>(&self, name: &'static str) -> Result<T, Errno> {
         self.count_refusal(name);
         Err(Errno::OPNOTSUPP)
     }
 
-    pub(super) fn count_refusal(self, name: &'static str) {
+    pub(super) fn count_refusal(&self, name: &'static str) {
         if let Ok(session) = self.session() {
             session.refuse(name);
         }
@@ -104,7 +101,7 @@ impl ServerLink {
 /// tables makes none.
 #[derive(Clone, Copy)]
 pub struct LazyClient {
-    server: ServerLink,
+    server: &'static ServerLink,
     node: &'static Node,
 }
 

@@ -50,7 +50,7 @@ impl Process {
     /// True if a child of vfork is calling. A forked child that nothing announced is detected here,
     /// and becomes the owner of its copy of the state.
     pub(super) fn is_vfork_child(&'static self) -> bool {
-        match self.forks.memory_user() {
+        match self.server.forks.memory_user() {
             MemoryUser::Owner => false,
             MemoryUser::VforkChild => true,
             MemoryUser::UnannouncedChild => {
@@ -66,18 +66,18 @@ impl Process {
     /// True if the state is this process's own: false in a child of vfork, and in a forked child
     /// that was not detected yet.
     pub fn owns_memory(&self) -> bool {
-        self.forks.is_owner()
+        self.server.forks.is_owner()
     }
 
     /// Before fork(2), vfork(2), clone(2) of a process, posix_spawn(3): makes the
     /// descriptors ready to be shared, and takes this crate's locks.
     pub fn before_fork(&'static self) {
-        if self.connection.instance().is_none() {
+        if self.server.connection.instance().is_none() {
             return;
         }
-        self.lock.acquire();
-        self.forks.begin_fork();
-        self.forks.detect_forks();
+        self.server.lock.acquire();
+        self.server.forks.begin_fork();
+        self.server.forks.detect_forks();
         #[cfg(debug_assertions)]
         crate::bugs::planted::set_off_in_step("before_fork");
         if !self.is_vfork_child() {
@@ -91,26 +91,26 @@ impl Process {
     /// After fork, in the parent, even if it failed, or if [`Process::before_fork`] did not end.
     pub fn after_fork_parent(&'static self) {
         // Not if there was no instance yet when the fork began.
-        if self.lock.is_mine() {
-            self.forks.finish_fork();
-            self.lock.release();
+        if self.server.lock.is_mine() {
+            self.server.forks.finish_fork();
+            self.server.lock.release();
         }
     }
 
     /// After fork, in a child that has its own memory (not of vfork).
     pub fn after_fork_child(&'static self) {
-        if self.connection.instance().is_some() {
-            self.forks.forget_forks();
+        if self.server.connection.instance().is_some() {
+            self.server.forks.forget_forks();
             self.become_owner();
-            self.lock.release();
+            self.server.lock.release();
         }
     }
 
     /// Makes the tables this process's; it does not get the loans of the parent.
     fn become_owner(&'static self) {
-        self.lock.inherit();
-        self.forks.become_owner();
-        self.connection.hang_up();
+        self.server.lock.inherit();
+        self.server.forks.become_owner();
+        self.server.connection.hang_up();
         self.open_files.forget_loans();
     }
 
@@ -118,10 +118,10 @@ impl Process {
     /// written bytes, which ends the streams that wrote them. True if the program may inherit
     /// descriptors of weir's.
     pub fn before_exec(&'static self) -> bool {
-        if self.connection.instance().is_none() {
+        if self.server.connection.instance().is_none() {
             return true;
         }
-        let _held = self.lock.hold();
+        let _held = self.server.lock.hold();
         #[cfg(debug_assertions)]
         crate::bugs::planted::set_off_in_step("before_exec");
         self.name_cwd();
@@ -142,10 +142,10 @@ impl Process {
     /// about to become that program, and if it does not, it finds the descriptors to be the
     /// kernel's.
     pub fn replace_inherited_fds(&'static self) {
-        let Some(mount) = self.connection.mount() else {
+        let Some(mount) = self.server.connection.mount() else {
             return;
         };
-        let _held = self.lock.hold();
+        let _held = self.server.lock.hold();
         for (fd, handle) in table::all() {
             let survives = kernel::fcntl(fd, F_GETFD, 0).is_ok_and(|flags| flags & FD_CLOEXEC == 0);
             if survives && !handle.is_elsewhere() {
@@ -188,17 +188,17 @@ impl Process {
     /// True if a program that begins now may inherit a descriptor or a current directory of weir's.
     pub fn has_inherited_fds(&'static self) -> bool {
         let is_inherited = |fd| kernel::fcntl(fd, F_GETFD, 0).is_ok_and(|f| f & FD_CLOEXEC == 0);
-        self.connection.instance().is_some() && table::all().any(|(fd, _)| is_inherited(fd))
+        self.server.connection.instance().is_some() && table::all().any(|(fd, _)| is_inherited(fd))
     }
 
     /// True if a program that posix_spawn(3) begins may inherit descriptors of weir's.
     pub fn may_have_inherited_fds(&'static self) -> bool {
-        self.connection.instance().is_none() || table::all().next().is_some()
+        self.server.connection.instance().is_none() || table::all().next().is_some()
     }
 
     /// Before descriptors are sent to another process: makes those that are ours ready.
     pub fn share(&'static self, fds: &[Fd]) {
-        let _held = self.lock.hold();
+        let _held = self.server.lock.hold();
         for fd in fds {
             if let Some(handle) = table::get(*fd) {
                 handle.mark_shared(*fd);
@@ -214,7 +214,7 @@ impl Process {
         for fd in fds {
             self.note_kernel_fd(*fd);
         }
-        let _held = self.lock.hold();
+        let _held = self.server.lock.hold();
         self.adopt_fds(Some(instance), fds.iter().copied());
     }
 }

@@ -152,7 +152,7 @@ impl Process {
             FALLOC_PUNCH_HOLE if keep_size => true,
             FALLOC_ZERO_RANGE => true,
             _ => {
-                self.server().count_refusal("fallocate-mode");
+                self.server.count_refusal("fallocate-mode");
                 return Err(Errno::OPNOTSUPP);
             }
         };

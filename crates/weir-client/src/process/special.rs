@@ -90,7 +90,7 @@ impl Process {
 
     /// The path by which a socket was bound, if the kernel's path is of one of weir's.
     pub fn name_of_socket(&'static self, kernels: &[u8]) -> Option<Vec<u8>> {
-        let instance = self.connection.instance()?;
+        let instance = self.server.connection.instance()?;
         let rest = kernels.strip_prefix(&instance.shm_dir[..])?;
         rest.strip_prefix(b"/")?
             .strip_prefix(SPECIAL.as_bytes())?

@@ -42,16 +42,16 @@ impl Process {
         if !self.is_started() {
             self.start();
         }
-        self.connection.instance()
+        self.server.connection.instance()
     }
 
     #[cold]
     pub(super) fn start(&'static self) {
         // A call from within (an allocator that opens files) is the kernel's.
-        if self.lock.is_mine() {
+        if self.server.lock.is_mine() {
             return;
         }
-        let _held = self.lock.hold();
+        let _held = self.server.lock.hold();
         if self.is_started() {
             return;
         }
@@ -59,14 +59,17 @@ impl Process {
             self.state.store(ABSENT, Ordering::Release);
             return;
         };
-        self.forks.become_owner();
-        let found = self.connection.find_instance(named.clone(), &self.forks);
+        self.server.forks.become_owner();
+        let found = self
+            .server
+            .connection
+            .find_instance(named.clone(), &self.server.forks);
         let instance = found.unwrap_or_else(|| Instance::ended(named));
         let mask = rustix::process::umask(Mode::empty());
         rustix::process::umask(mask);
         self.user.set_umask(mask.bits());
         self.read_credentials();
-        let instance = self.connection.set_instance(instance);
+        let instance = self.server.connection.set_instance(instance);
         self.adopt(Some(instance));
         self.state.store(READY, Ordering::Release);
     }
@@ -74,31 +77,31 @@ impl Process {
     /// The session, connected if need be.
     #[inline]
     pub(super) fn session(&'static self) -> Result<&'static Session, Errno> {
-        match self.connection.session() {
+        match self.server.connection.session() {
             Some(session) => Ok(session),
-            None => self.server().session(),
+            None => self.server.session(),
         }
     }
 
     /// Called after setuid(2) or one of its kin.
     pub fn credentials_changed(&self) {
-        if self.connection.instance().is_some() {
+        if self.server.connection.instance().is_some() {
             self.read_credentials();
         }
     }
 
     pub(super) fn read_credentials(&self) {
-        let _held = self.lock.hold();
+        let _held = self.server.lock.hold();
         self.user.read_credentials();
     }
 
     /// Called after setrlimit(2) or prlimit(2): makes the next writes need a decision.
     pub fn limits_changed(&self) {
         limits::look();
-        if self.connection.session().is_none() {
+        if self.server.connection.session().is_none() {
             return;
         }
-        let _held = self.lock.hold();
+        let _held = self.server.lock.hold();
         self.open_files.decide_limits_anew();
     }
 

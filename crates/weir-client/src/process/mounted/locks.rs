@@ -52,7 +52,7 @@ impl Tree {
     /// A new owner of locks of a file that is open.
     pub fn lock_owner(self, ino: Ino) -> Result<LockOwner, Errno> {
         let attr = self.process.inodes().attr(ino)?;
-        let _held = self.process.lock.hold();
+        let _held = self.process.server.lock.hold();
         let handle = self.process.show_handle(&attr, false, 0)?;
         handle.fds.store(1, Ordering::Relaxed);
         handle.locked.store(true, Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl Tree {
 
     /// Gives back all locks of an owner that is gone.
     pub fn end_locks(self, owner: LockOwner) {
-        let _held = self.process.lock.hold();
+        let _held = self.process.server.lock.hold();
         // The server frees locks that it is not told of.
         let _ = self.process.close_handle(owner.handle, Ok(()));
     }

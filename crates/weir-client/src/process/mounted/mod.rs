@@ -92,6 +92,7 @@ impl Tree {
     /// The path below which interposed programs see the tree.
     pub fn prefix(self) -> &'static [u8] {
         self.process
+            .server
             .connection
             .instance()
             .map_or(&[], |instance| instance.prefix.bytes())
@@ -159,7 +160,7 @@ impl Tree {
     /// True if there are other nodes, whose changes the kernel does not see.
     pub fn has_other_nodes(self) -> bool {
         self.process
-            .server()
+            .server
             .node()
             .is_ok_and(|node| node.several().is_some())
     }

@@ -82,7 +82,7 @@ impl Tree {
             S_IFIFO => session.call(special(FileType::Fifo))?,
             S_IFSOCK => session.call(special(FileType::Socket))?,
             _ => {
-                self.process.server().count_refusal("mknod");
+                self.process.server.count_refusal("mknod");
                 return Err(Errno::PERM);
             }
         };

@@ -87,7 +87,7 @@ impl Tree {
     /// Reserves an entry of the table of open file descriptions before a file is made: without one,
     /// the new file would be left behind.
     fn reserve(self) -> Result<(), Errno> {
-        let _held = self.process.lock.hold();
+        let _held = self.process.server.lock.hold();
         let handle = self
             .process
             .open_files
@@ -218,7 +218,7 @@ impl Tree {
     /// Closes the file: its last descriptor was closed.
     pub fn close(self, open: OpenFile) -> Result<(), Errno> {
         let published = self.publish(open);
-        let _held = self.process.lock.hold();
+        let _held = self.process.server.lock.hold();
         self.process.close_handle(open.handle, published)
     }
 }
@@ -284,7 +284,7 @@ impl Opening for Description<'_> {
     }
 
     fn open(&self, attr: &Attr, by_name: bool) -> Result<&'static Handle, Errno> {
-        let _held = self.process.lock.hold();
+        let _held = self.process.server.lock.hold();
         // A file without a name is opened by its inode, or through procfs: a program has it open.
         let by_name = by_name && attr.nlink > 0;
         let handle = self.process.show_handle(attr, by_name, self.flags)?;
@@ -302,7 +302,7 @@ impl Opening for Description<'_> {
     }
 
     fn close(&self, handle: &'static Handle) {
-        let _held = self.process.lock.hold();
+        let _held = self.process.server.lock.hold();
         let _ = self.process.close_handle(handle, Ok(()));
     }
 }
