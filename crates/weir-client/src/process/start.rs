@@ -77,10 +77,7 @@ impl Process {
     /// The session, connected if need be.
     #[inline]
     pub(super) fn session(&'static self) -> Result<&'static Session, Errno> {
-        match self.server.connection.session() {
-            Some(session) => Ok(session),
-            None => self.server.session(),
-        }
+        self.server.session()
     }
 
     /// Called after setuid(2) or one of its kin.
