@@ -128,14 +128,25 @@ impl TailWords {
         }
     }
 
-    /// Returns the tail's segment and its state (server). The client may have written anything
-    /// there.
+    /// Returns the tail's segment and its state (server); `None` also while the client goes on with
+    /// another segment. The client may have written anything there.
     pub fn current(&self) -> Option<(u32, Tail)> {
         let segment = self.segment.load(Ordering::Acquire);
         let tail = self.load();
         let same = self.segment.load(Ordering::Acquire) == segment;
         let number = u32::try_from(segment.checked_sub(1)?).ok()?;
-        same.then_some((number, tail))
+        // A tail that is neither the old segment's nor the new one's: what the server took of it would
+        // be the client's again with the next word that `begin` stores.
+        let begins = tail.end == 0 && !tail.gone;
+        (same && !begins).then_some((number, tail))
+    }
+
+    /// Forgets the number of a segment that was taken back (server). Before the server lends the client
+    /// the same one again: until the client goes on with it, the tail is that of the earlier lending.
+    pub fn forget_taken(&self) {
+        if self.load().gone {
+            self.segment.store(0, Ordering::Release);
+        }
     }
 
     /// Takes the part behind `end` away from the client, and with `gone` the segment, if the tail
@@ -188,5 +199,34 @@ mod tests {
         assert!(!tail.take(&seen, 0, true));
         tail.reset();
         assert_eq!(tail.current(), None);
+    }
+
+    #[test]
+    fn a_tail_between_two_segments_is_not_taken() {
+        let tail = TailWords::default();
+        tail.begin(7, 0, SLAB);
+        // The states that `begin` passes through.
+        let none = Tail {
+            count: 2,
+            ..Tail::default()
+        };
+        tail.word.store(none.word(), Ordering::Relaxed);
+        assert_eq!(tail.current(), None);
+        tail.segment.store(9, Ordering::Relaxed);
+        assert_eq!(tail.current(), None);
+    }
+
+    #[test]
+    fn a_taken_segment_that_is_lent_again_is_not_taken_by_its_old_tail() {
+        let tail = TailWords::default();
+        tail.begin(7, 0, SLAB);
+        tail.forget_taken();
+        let (_, seen) = tail.current().unwrap();
+        assert!(tail.take(&seen, 0, true));
+        assert_eq!(tail.current().map(|(segment, _)| segment), Some(7));
+        tail.forget_taken();
+        assert_eq!((tail.current(), tail.load().gone), (None, true));
+        tail.begin(7, 0, SLAB);
+        assert_eq!(tail.load().room(), SLAB);
     }
 }

@@ -60,6 +60,7 @@ impl<P: Platform> Node<'_, P> {
             self.open.hub.uses_files.store(1, Ordering::Release);
         }
         if let Some(client) = self.clients.get_mut(id) {
+            client.memory.header().tail.forget_taken();
             let lease = client.lease(&lent);
             self.note(&lease.item(id));
         }
