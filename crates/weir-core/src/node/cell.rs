@@ -235,7 +235,9 @@ impl Cell {
 
     /// Shows `claim`, in force during `epoch`, to the other writers (owner only).
     pub fn publish_claim(&self, claim: &Claim, epoch: u64) {
-        self.claim_version.fetch_add(1, Ordering::AcqRel);
+        self.claim_version.fetch_add(1, Ordering::Relaxed);
+        // A reader that sees any of these words must see that the claim is changing.
+        fence(Ordering::Release);
         let words = [epoch, claim.offset, claim.length, claim.stride, claim.count];
         for (word, value) in self.claim.iter().zip(words) {
             word.store(value, Ordering::Relaxed);
