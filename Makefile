@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build setup demo check test test-build test-rust simulate test-real test-release fuzz miri bench man docs lint fmt clippy tidy deny aarch64 install dist clean
+.PHONY: build setup demo check test test-build test-rust simulate test-real test-release fuzz explore miri bench man docs lint fmt clippy tidy deny aarch64 install dist clean
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -16,7 +16,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 PRELOAD := weir-preload
 
 # The parts of `make test`, in their order, and what they build.
-PARTS := setup fmt tidy clippy deny test-build test-rust simulate fuzz miri aarch64 test-real build test-release
+PARTS := setup fmt tidy clippy deny test-build test-rust simulate fuzz explore miri aarch64 test-real build test-release
 TESTED := --workspace --exclude $(PRELOAD) --exclude weir-tests
 BUILT := $(abspath $(or $(CARGO_TARGET_DIR),target))/debug
 RELEASE := $(dir $(BUILT))release
@@ -82,6 +82,12 @@ else
 	@echo "fuzz: NOTHING WAS FUZZED: CI is not set (CI=1 make test, or tools/fuzz, does it)" >&2
 endif
 
+# The records that processes share, in all orders of their accesses that the memory model permits:
+# weir-core with loom's atomics. About 20 s once it is built.
+explore:
+	$(CARGO) test --package weir-core --features explore --test explore --no-run
+	timeout 90 $(CARGO) test --package weir-core --features explore --test explore
+
 # Miri interprets the tests of the shared records that are no property tests, which would take it
 # minutes: uninitialised memory, races and references that overlap end them.
 miri:
@@ -120,6 +126,7 @@ fmt:
 
 clippy:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --package weir-core --features explore --test explore -- -D warnings
 	$(CARGO) check --quiet --manifest-path fuzz/Cargo.toml --target-dir build/fuzz --example seeds
 
 tidy:

@@ -15,6 +15,7 @@
 //! | [`roster`] | the servers of an instance, and their addresses |
 //! | [`xattr`] | extended attributes |
 //! | [`proto`] | the operations a client may ask of its server |
+//! | [`sync`] | the atomics of shared memory |
 #![forbid(unsafe_code)]
 
 pub mod extent;
@@ -24,5 +25,6 @@ pub mod node;
 pub mod placement;
 pub mod proto;
 pub mod roster;
+pub mod sync;
 pub mod types;
 pub mod xattr;

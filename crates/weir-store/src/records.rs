@@ -14,6 +14,9 @@ use weir_core::node::ofd::Ofd;
 use weir_core::node::region::{ClientHeader, Hub};
 use weir_core::node::ring::{NoteSlot, RecordSlot};
 
+// Not with weir-core's feature `explore`, whose atomics are of another size.
+const _: () = assert!(size_of::<RecordSlot>() == 64 && size_of::<LandingSlot>() == 64);
+
 crate::shm_record!(NamesHeader, InodeRecord);
 crate::shm_record!(Hub, Ofd, FileBlock, Cell, KnownSlot);
 crate::shm_record!(ClientHeader, RecordSlot, NoteSlot, Channel, LandingSlot);

@@ -8,7 +8,7 @@
 //! its cache line: it is the greatest of `base_size` and the ends that the writers' cells show
 //! ([`FileBlock::size`]).
 
-use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{fence, AtomicU32, AtomicU64, Ordering};
 
 use super::cell::Cell;
 

@@ -15,7 +15,7 @@
 //! `committed` counts all bytes that went through the cell and never falls: the live
 //! piece has `committed - mark` of them. That makes it the activity counter too.
 
-use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{fence, AtomicU32, AtomicU64, Ordering};
 
 use super::block::FileBlock;
 use super::claim::Claim;

@@ -11,7 +11,7 @@
 //! A client begins with one channel, which is enough for one thread. When a thread finds it taken,
 //! the client asks for the others ([`WIDEN`]), which have no memory before.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The channels of a client: the number of requests that it can have under way.
 pub const CHANNELS: usize = ALL_CHANNELS as usize;

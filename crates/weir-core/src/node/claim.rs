@@ -21,7 +21,7 @@
 //! not conflict. The overlap test may report an overlap where there is none (that costs an epoch),
 //! but never misses one.
 
-use core::sync::atomic::{fence, Ordering};
+use crate::sync::{fence, Ordering};
 
 use serde::{Deserialize, Serialize};
 

@@ -27,7 +27,7 @@
 //! Left out: longer names, which are asked for each time; and the knowledge that a name is free in
 //! a directory with entries at other nodes.
 
-use core::sync::atomic::{fence, AtomicU64, Ordering};
+use crate::sync::{fence, AtomicU64, Ordering};
 
 use super::region::Hub;
 use crate::names::{Attr, FileType};

@@ -27,7 +27,7 @@
 //! The server never reads `arrived`, and looks at `owner` only of slots that it lent: a client that
 //! writes here can only spoil its own reads.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering};
 
 /// Slots of a client.
 pub const LANDINGS: usize = 64;
@@ -56,7 +56,7 @@ fn owner(serial: u32, state: u32) -> u32 {
 
 /// One read of bytes of another node.
 #[repr(C, align(64))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct LandingSlot {
     /// Bytes that are there; a futex.
     arrived: AtomicU32,
@@ -146,18 +146,9 @@ impl LandingSlot {
 mod tests {
     use super::*;
 
-    fn slot() -> LandingSlot {
-        LandingSlot {
-            arrived: AtomicU32::default(),
-            client_sleeps: AtomicU32::default(),
-            owner: AtomicU32::default(),
-            spare: Default::default(),
-        }
-    }
-
     #[test]
     fn bytes_arrive_or_fail_and_a_sleeper_is_woken_once() {
-        let slot = slot();
+        let slot = LandingSlot::default();
         slot.lend(1, false);
         assert!(!slot.arrive(5));
         assert_eq!(slot.arrived(), Ok(5));
@@ -174,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_lies_ahead_has_one_owner_at_a_time() {
-        let slot = slot();
+        let slot = LandingSlot::default();
         slot.lend(7, true);
         assert!(slot.claim(7));
         assert!(!slot.take_back(7), "it is in use");

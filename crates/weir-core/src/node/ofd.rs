@@ -13,7 +13,7 @@
 //! placeholder, which lasts exactly as long as the kernel's description: so the server can ask the
 //! kernel if any process still has it, in whatever order processes were killed.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The number of entries that the server lends at a time.
 pub const BATCH: u32 = 64;

@@ -7,8 +7,8 @@
 //!
 //! Every part begins at a multiple of 4096. The files are sparse: unused parts cost nothing.
 
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::mem::size_of;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::block::FileBlock;
 use super::cell::Cell;

@@ -9,7 +9,7 @@
 //! twice (in the ring and in the cell) and never not at all. The index takes the same
 //! record any number of times.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 /// The two counters of a ring, each on a line of its own.
 #[repr(C, align(64))]

@@ -14,7 +14,7 @@
 //! count: differs between a segment and the next one
 //! ```
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 const POS_BITS: u32 = 27;
 const MASK: u64 = (1 << POS_BITS) - 1;
@@ -73,6 +73,7 @@ pub struct TailWords {
 
 impl TailWords {
     /// No segment.
+    #[cfg(not(feature = "explore"))]
     pub const fn none() -> TailWords {
         TailWords {
             word: AtomicU64::new(0),
