@@ -8,7 +8,6 @@ use weir_fuzz::place::world::Client;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     with_one(|world| {
-        world.store.0.borrow_mut().lenient = true;
         let client = Client::new(world);
         for (kind, request) in parts(data) {
             let from = match kind % 2 {

@@ -16,7 +16,6 @@ use weir_server::node::ClientMemory;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     with_one(|world| {
-        world.store.0.borrow_mut().lenient = true;
         let good = world.create(b"good").expect("there is room");
         let bad = world.create(b"bad").expect("there is room");
         let mut honest = Client::new(world);

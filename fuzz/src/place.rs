@@ -12,25 +12,31 @@ use futures_executor::LocalPool;
 use futures_util::future::LocalBoxFuture;
 use futures_util::task::LocalSpawnExt;
 use weir_core::types::Rank;
+use weir_fakes::storage::Contradictions;
+use weir_fakes::NodeRegions;
 use weir_server::cluster::{Answer, Cluster, Lost, Net};
-use world::{Fake, Regions, ServerTables, StoreLog, World};
+use world::{table_sizes, ServerTables, TestPlatform, World};
 
 /// The number of servers in the roster of the server under test.
 pub const SERVERS: u16 = 3;
 
 thread_local! {
-    static REGIONS: Regions = Regions::new(100, (32, 32));
+    static REGIONS: NodeRegions = NodeRegions::new(table_sizes(100, 32, 32));
 }
 
-/// Runs `body` with the only server of an instance.
+/// Runs `body` with the only server of an instance. Its clients write what they like.
 pub fn with_one(body: impl FnOnce(&mut World)) {
-    REGIONS.with(|regions| body(&mut World::within(regions, 24)));
+    REGIONS.with(|regions| {
+        let mut world = World::within(regions, 24);
+        world.store.set_contradictions(Contradictions::Ignore);
+        body(&mut world);
+    });
 }
 
 /// One of several servers; the input determines the answers of the others.
 pub struct Several {
     pub pool: LocalPool,
-    pub server: Cluster<Fake>,
+    pub server: Cluster<TestPlatform>,
     pub replies: Replies,
 }
 
@@ -40,9 +46,9 @@ pub type Replies = Rc<RefCell<VecDeque<Vec<u8>>>>;
 /// Runs `body` with server 0 of [`SERVERS`].
 pub fn with_several(body: impl FnOnce(&mut Several)) {
     REGIONS.with(|regions| {
-        let tables = ServerTables::within(regions, (Rank(0), SERVERS), 24);
-        tables.store.0.borrow_mut().lenient = true;
-        let log = Rc::new(StoreLog(tables.store.clone()));
+        let tables = ServerTables::within(regions, Rank(0), SERVERS, 24);
+        tables.store.set_contradictions(Contradictions::Ignore);
+        let log = Rc::new(tables.store.clone());
         let replies = Replies::default();
         let net = Rc::new(Liars(Rc::clone(&replies)));
         let pool = LocalPool::new();

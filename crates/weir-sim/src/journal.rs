@@ -7,14 +7,12 @@
 
 use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
+use std::path::Path;
 use std::rc::Rc;
 
 use weir_core::journal::{Head, Replayed};
-use weir_core::types::Rank;
 use weir_server::node::{Journal, Visit};
 use weir_store::journal::JournalFile;
-
-use crate::machine::Machine;
 
 /// The panic payload that unwinds a task of a killed server.
 #[derive(Clone, Copy, Debug)]
@@ -76,33 +74,28 @@ pub struct SimJournal {
 }
 
 impl SimJournal {
-    /// Creates the journal of a server, beginning with its present state.
+    /// Creates the journal of a server in its machine's directory, beginning with its present state.
     pub fn begin(
-        machine: &Machine,
-        (rank, servers): (Rank, u16),
+        dir: &Path,
+        head: Head,
         long: usize,
+        kill_switch: KillSwitch,
         show: &dyn Fn(Visit<'_>),
     ) -> SimJournal {
-        let head = Head {
-            rank,
-            servers,
-            instance: [0; 16],
-            made_ns: 0,
-        };
-        let file = JournalFile::create(machine.dir(), head, &mut |out| {
+        let file = JournalFile::create(dir, head, &mut |out| {
             show(&mut |item| out.add(item));
         });
         SimJournal {
             file: file.expect("room on tmpfs"),
-            kill_switch: machine.kill_switch.clone(),
+            kill_switch,
             long,
             appended: 0,
         }
     }
 
     /// Reads the state that a killed server left.
-    pub fn read(machine: &Machine) -> Replayed {
-        let bytes = weir_store::journal::read(machine.dir()).expect("a file that can be read");
+    pub fn read(dir: &Path) -> Replayed {
+        let bytes = weir_store::journal::read(dir).expect("a file that can be read");
         let bytes = bytes.expect("a server leaves its journal");
         weir_core::journal::replay(&bytes).expect("a journal that is right")
     }

@@ -10,7 +10,7 @@
 //!  plan      drawn from a seed: cluster, programs, weather, faults
 //!  run       one run of it: site (a node in one life of its server), process, program
 //!            over executor (tasks, clock), fiber (programs that block), machine (what outlives
-//!            a server), storage, journal
+//!            a server; its parts are of `weir-fakes`), journal
 //!  record    the events, in one order; a trace with its hash
 //!  linear, model   check that names behaved as in one namespace
 //!  bytes     checks that readers saw the bytes they must see
@@ -37,4 +37,3 @@ pub mod record;
 pub mod run;
 pub mod shrink;
 pub mod site;
-pub mod storage;

@@ -1,5 +1,5 @@
 //! `weir-sim`: runs seeds one after the other, in one thread. `cargo xtask simulate` starts one per
-//! core, and restarts it after some seeds: the mappings of clients last for a process's life.
+//! core, and restarts it after some seeds: the mappings of tables last for a process's life.
 //!
 //! ```text
 //! weir-sim FIRST COUNT [--mild|--moves|--cuts]  a line a seed: what came of it; --mild: none of

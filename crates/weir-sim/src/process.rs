@@ -28,12 +28,12 @@ use weir_core::node::ring::{Note, Record};
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{self, Attached, Landing, Lent, Located, Operation};
 use weir_core::types::{ClientId, Ino, Rank};
+use weir_fakes::FakeClientMemory;
 use weir_server::node::ClientMemory;
 use weir_store::slabmap::{ReadWindow, SlabMap};
 
 use crate::fiber::Waiter;
 use crate::locks::{Lock, LockOwnerKind};
-use crate::machine::Memory;
 use crate::site::Site;
 
 /// The maximum number of lookups of a file that other programs create and remove.
@@ -114,7 +114,7 @@ impl Access {
 pub struct Process<'f> {
     site: Rc<Site>,
     id: ClientId,
-    memory: Arc<Memory>,
+    memory: Arc<FakeClientMemory>,
     waiter: &'f Waiter<'f>,
     log: Log,
     ofds: Cell<(u32, u32)>,
@@ -138,7 +138,7 @@ impl<'f> Process<'f> {
     /// A process that the server admitted.
     pub fn new(
         site: Rc<Site>,
-        (id, memory): (ClientId, Arc<Memory>),
+        (id, memory): (ClientId, Arc<FakeClientMemory>),
         waiter: &'f Waiter<'f>,
     ) -> Process<'f> {
         Process {
@@ -521,7 +521,7 @@ impl SegmentSource for Process<'_> {
     }
 
     fn slabs(&self) -> &SlabMap {
-        self.site.storage.slabs()
+        &self.site.machine.slabs
     }
 }
 
@@ -610,7 +610,8 @@ impl Host for Process<'_> {
             if upto > part.start {
                 let place = self
                     .site
-                    .pool()
+                    .machine
+                    .pool
                     .for_reading()
                     .part(landing.at as usize, part.end);
                 let came = place.and_then(|place| place.part(part.start, upto - part.start));
@@ -627,7 +628,7 @@ impl Host for Process<'_> {
     }
 
     fn slot(&self, landing: Landing) -> Option<&LandingSlot> {
-        self.memory.arriving().get(usize::from(landing.slot))
+        self.memory.landings().get(usize::from(landing.slot))
     }
 
     fn now_us(&self) -> u64 {

@@ -17,15 +17,15 @@ use weir_core::types::{ClientId, Rank};
 use weir_fabric::sim::rng::SeededRng;
 use weir_fabric::sim::{Network, SimulatedEndpoint};
 use weir_fabric::{CallId, Event, Fabric, Message};
+use weir_fakes::storage::Contradictions;
+use weir_fakes::{FakeClientMemory, NodeRegions};
 use weir_server::cluster::{Answer, Cluster, Lost, Net};
 use weir_server::node::{stop_clients, Identity, Node, OpenRegion, RecoveredCounts, Visit};
 use weir_server::rules::Rules;
-use weir_store::slabmap::Window;
 
 use crate::executor::{Executor, Group};
 use crate::journal::{unless_killed, SimJournal};
-use crate::machine::{Kernel, Machine, Memory, NamesRegion};
-use crate::storage::{Log, Storage};
+use crate::machine::{Machine, SimPlatform, SimStorage, STORAGE};
 
 /// The interval of publishing, and of looking for unused resources.
 const TICK: Duration = Duration::from_secs(1);
@@ -74,8 +74,8 @@ fn message(body: Vec<u8>) -> Message {
 /// The parts of a server that end when it is killed.
 #[derive(Clone)]
 struct RunningServer {
-    cluster: Cluster<Kernel>,
-    node: Rc<RefCell<Node<'static, Kernel>>>,
+    cluster: Cluster<SimPlatform>,
+    node: Rc<RefCell<Node<'static, SimPlatform>>>,
     end: Rc<SimulatedEndpoint>,
     waiting: Waiting,
 }
@@ -117,12 +117,12 @@ pub struct Site {
     /// The tables, as clients see them.
     pub names: NamesView<'static>,
     /// The storage.
-    pub storage: Storage,
+    pub storage: SimStorage,
     /// The tasks of this incarnation.
     pub group: Group,
     /// The node's state that outlives the server.
     pub machine: Rc<Machine>,
-    tables: NamesRegion,
+    regions: NodeRegions,
     executor: Executor,
     life: RefCell<Option<RunningServer>>,
     number: u64,
@@ -138,10 +138,9 @@ impl std::fmt::Debug for Site {
 
 /// The state with which an incarnation starts.
 struct StartState {
-    node: Node<'static, Kernel>,
-    open: OpenRegion<'static>,
-    tables: NamesRegion,
-    storage: Storage,
+    node: Node<'static, SimPlatform>,
+    regions: NodeRegions,
+    storage: SimStorage,
     machine: Rc<Machine>,
     /// The incarnation, from 1 on.
     number: u64,
@@ -153,12 +152,16 @@ impl Site {
     /// Starts a server on a fresh node.
     pub fn start(params: ServerParams, world: SiteEnvironment<'_>) -> Rc<Site> {
         let machine = Rc::new(Machine::new());
-        let (open, tables) = (machine.new_open(), machine.new_names());
+        let regions = machine.new_regions();
         let owner = Owner { uid: 0, gid: 0 };
-        let shard = Shard::new(tables.format(params.rank), 0o755, owner, 1).expect("a root");
-        let storage = Storage::new(Rc::clone(&machine.slabs), params.units, params.warm);
-        let (space, kernel) = (storage.clone(), machine.kernel());
-        let mut node = Node::new(identity(&params, 1), open, shard, space, kernel, CLIENTS);
+        let names = regions.format_names(params.rank);
+        let shard = Shard::new(names, 0o755, owner, 1).expect("a root");
+        let storage = SimStorage::new(Rc::clone(&machine.slabs), STORAGE, params.units);
+        storage.set_warm(params.warm);
+        storage.set_contradictions(Contradictions::CountFreedTwice);
+        let (space, platform) = (storage.clone(), machine.platform.clone());
+        let itself = identity(&params, 1);
+        let mut node = Node::new(itself, regions.open(), shard, space, platform, CLIENTS);
         let policy = Policy {
             visibility: params.visibility,
             ..Policy::default()
@@ -167,8 +170,7 @@ impl Site {
         shared.expect("the root is there");
         let beginning = StartState {
             node,
-            open,
-            tables,
+            regions,
             storage,
             machine,
             number: 1,
@@ -195,23 +197,22 @@ impl Site {
     fn come_after(&self) -> (StartState, RecoveredCounts) {
         let before = self;
         let (params, machine) = (before.params, Rc::clone(&before.machine));
-        let mut state = SimJournal::read(&machine).state;
+        let mut state = SimJournal::read(machine.dir()).state;
         stop_clients(&before.open, &state);
-        before.tables.open().condemn();
-        let (open, tables) = (machine.new_open(), machine.new_names());
-        let shard = Shard::restore(tables.format(params.rank), &state).expect("names");
-        let storage = Storage::after(&before.storage);
-        let (space, kernel) = (storage.clone(), machine.kernel());
+        before.regions.names().condemn();
+        let regions = machine.new_regions();
+        let shard = Shard::restore(regions.format_names(params.rank), &state).expect("names");
+        let storage = SimStorage::after(&before.storage);
+        let (space, platform) = (storage.clone(), machine.platform.clone());
         let now_ns = before.now_ns();
         let itself = identity(&params, now_ns);
-        let mut node = Node::new(itself, before.open, shard, space, kernel, CLIENTS);
+        let mut node = Node::new(itself, before.open, shard, space, platform, CLIENTS);
         let found = node.take_up(&mut state, |id| machine.region_of(id), now_ns);
         let found = found.expect("what the journal says can be taken up");
-        node.reopen(open).expect("its storage is there");
+        node.reopen(regions.open()).expect("its storage is there");
         let beginning = StartState {
             node,
-            open,
-            tables,
+            regions,
             storage,
             machine,
             number: before.number + 1,
@@ -235,7 +236,7 @@ impl Site {
             params.servers,
             Rc::clone(&node),
             Rc::new(others),
-            Rc::new(Log(Rc::clone(&begin.machine.slabs))),
+            Rc::new(begin.storage.clone()),
             move |task| spawner.spawn(group, task),
         );
         // A small fan-out, so that few servers are a tree, too.
@@ -244,8 +245,15 @@ impl Site {
             cluster.take_up(before);
             world.executor.spawn(group, cluster.announce());
         }
-        let itself = (params.rank, params.servers);
-        let journal = SimJournal::begin(&begin.machine, itself, params.journal_bytes, &|visit| {
+        let head = journal::Head {
+            rank: params.rank,
+            servers: params.servers,
+            instance: [0; 16],
+            made_ns: 0,
+        };
+        let (dir, long) = (begin.machine.dir(), params.journal_bytes);
+        let kill_switch = begin.machine.kill_switch.clone();
+        let journal = SimJournal::begin(dir, head, long, kill_switch, &|visit| {
             node.borrow().for_each_item(visit);
             cluster.for_each_item(visit);
         });
@@ -254,12 +262,12 @@ impl Site {
         cluster.set_snapshot_step(SNAPSHOT_STEP);
         let site = Rc::new(Site {
             params,
-            open: begin.open,
-            names: NamesView::new(begin.tables.open()),
+            open: begin.regions.open(),
+            names: NamesView::new(begin.regions.names()),
             storage: begin.storage,
             group,
             machine: begin.machine,
-            tables: begin.tables,
+            regions: begin.regions,
             executor: world.executor.clone(),
             life: RefCell::new(Some(RunningServer {
                 cluster,
@@ -434,21 +442,16 @@ impl Site {
         reply.await.ok()
     }
 
-    /// The pool for bytes from other nodes.
-    pub fn pool(&self) -> Window {
-        self.machine.pool()
-    }
-
     /// Advances the time, so that awaited events can happen.
     pub async fn pause(&self, time: Duration) {
         self.executor.sleep(time).await;
     }
 
     /// Adds a client process; returns the client with its process number.
-    pub fn admit(&self) -> Option<(ClientId, u32, Arc<Memory>)> {
+    pub fn admit(&self) -> Option<(ClientId, u32, Arc<FakeClientMemory>)> {
         let life = self.life()?;
         let id = life.node.borrow().vacant_client(ClientKind::Program)?;
-        let (pid, memory) = self.machine.begin(id);
+        let (pid, memory) = self.machine.start_process(id);
         life.node
             .borrow_mut()
             .admit(id, pid, ClientKind::Program, Arc::clone(&memory));
@@ -457,7 +460,7 @@ impl Site {
 
     /// Removes a client whose process has ended.
     pub fn gone(&self, id: ClientId, pid: u32) {
-        self.machine.end(pid);
+        self.machine.platform.end_process(pid);
         if let Some(life) = self.life() {
             let now_ns = self.now_ns();
             unless_killed(|| life.node.borrow_mut().gone(id, now_ns));

@@ -11,6 +11,7 @@ use weir_core::node::cell::State;
 use weir_core::node::channel::REQUEST;
 use weir_core::node::ring::{Note, Record};
 use weir_core::proto::{self, Caller};
+use weir_fakes::storage::Contradictions;
 use weir_server::node::ClientMemory;
 
 /// Words that are nearly valid as often as arbitrary.
@@ -128,7 +129,7 @@ proptest! {
     #[test]
     fn nothing_that_a_client_writes_harms_another(deeds in prop::collection::vec(deed(), 1..80)) {
         let mut world = World::new(24);
-        world.store.0.borrow_mut().lenient = true;
+        world.store.set_contradictions(Contradictions::Ignore);
         let good = world.create(b"good").unwrap();
         let bad = world.create(b"bad").unwrap();
         let mut honest = Client::new(&mut world);

@@ -88,7 +88,7 @@ fn a_shared_description_outlives_its_owner_and_its_batch_comes_back() {
         .store(Ofd::SHARED | Ofd::LOCKED, Ordering::SeqCst);
     let private = &world.open.ofds[ofd as usize + 1];
     private.open(ino.0, 0);
-    world.fake.alive.borrow_mut().push(ofd);
+    world.platform.hold_description(ofd);
     world.unlink(b"f");
     world.node().gone(parent.id, 20);
     assert_eq!(shared.ino.load(Ordering::SeqCst), ino.0);
@@ -104,7 +104,7 @@ fn a_shared_description_outlives_its_owner_and_its_batch_comes_back() {
     }
     let none = world.call(child.caller(), proto::OfdBatch {});
     assert_eq!(none, Err(FsError::NoSpace));
-    world.fake.alive.borrow_mut().clear();
+    world.platform.release_descriptions();
     child.note(Note::Closed(ofd));
     world.poll_client(child.id, 21);
     assert_eq!(shared.ino.load(Ordering::SeqCst), 0);
@@ -122,12 +122,12 @@ fn a_description_ends_with_the_last_who_has_it_though_it_was_killed() {
     let shared = &world.open.ofds[ofd as usize];
     let both = Ofd::SHARED | Ofd::LOCKED;
     shared.state.store(both, Ordering::SeqCst);
-    world.fake.alive.borrow_mut().push(ofd);
+    world.platform.hold_description(ofd);
     world.unlink(b"f");
     parent.note(Note::Closed(ofd));
     world.poll_client(parent.id, 20);
     assert_eq!(shared.ino.load(Ordering::SeqCst), ino.0, "the child has it");
-    world.fake.alive.borrow_mut().clear();
+    world.platform.release_descriptions();
     world.node().gone(child.id, 21);
     assert_eq!(shared.ino.load(Ordering::SeqCst), 0);
     let gone = world.call(Caller::Control, proto::Truncate { ino, size: 0 });

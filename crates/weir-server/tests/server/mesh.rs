@@ -2,26 +2,29 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::world::{map, Fake, Regions, ServerTables, Store, StoreLog};
+use crate::world::{table_sizes, ServerTables, Store, TestPlatform};
 use futures_executor::LocalPool;
 use futures_util::future::{poll_fn, LocalBoxFuture};
 use futures_util::task::LocalSpawnExt;
 use weir_core::names::{Attr, NamesView};
 use weir_core::node::known::KnownNames;
 use weir_core::node::ofd::Ofd;
-use weir_core::node::region::client_layout;
 use weir_core::proto::peer::{self, PeerOperation};
 use weir_core::proto::{self, Caller, ClientKind, FsError, Operation};
 use weir_core::types::{ClientId, Ino, Rank};
+use weir_fakes::platform::new_pool;
+use weir_fakes::storage::Contradictions;
+use weir_fakes::{FakeClientMemory, NodeRegions};
 use weir_server::cluster::{enclose, Answer, Cluster, Lost, Net};
 use weir_server::node::{Node, OpenRegion};
+use weir_store::slabmap::Window;
 
 pub use crate::world::World as OneServer;
-pub use crate::world::{make_pool, Memory};
 
 /// Numbers from a seed (xorshift64*).
 #[derive(Clone)]
@@ -59,7 +62,7 @@ pub async fn pause(turns: u64) {
     .await;
 }
 
-type Server = Cluster<Fake>;
+type Server = Cluster<TestPlatform>;
 
 /// The servers, in which the network finds them.
 type Servers = Rc<RefCell<Vec<Server>>>;
@@ -114,10 +117,11 @@ impl Net for MeshNet {
 pub struct Mesh {
     pub pool: LocalPool,
     pub servers: Servers,
-    pub nodes: Vec<Rc<RefCell<Node<'static, Fake>>>>,
+    pub nodes: Vec<Rc<RefCell<Node<'static, TestPlatform>>>>,
     pub stores: Vec<Store>,
     pub opens: Vec<OpenRegion<'static>>,
     views: Vec<NamesView<'static>>,
+    platforms: Vec<TestPlatform>,
     /// Messages sent.
     pub sent: Rc<Cell<u64>>,
     sent_by: Rc<RefCell<Vec<u64>>>,
@@ -152,10 +156,10 @@ impl Mesh {
         let sent_by = Rc::new(RefCell::new(vec![0; usize::from(count)]));
         let deaf: Rc<RefCell<Deaf>> = Rc::default();
         let (mut nodes, mut stores) = (Vec::new(), Vec::new());
-        let (mut opens, mut views) = (Vec::new(), Vec::new());
+        let (mut opens, mut views, mut platforms) = (Vec::new(), Vec::new(), Vec::new());
         for rank in (0..count).map(Rank) {
-            let regions = Regions::new(files, (32, 32));
-            let tables = ServerTables::within(&regions, (rank, count), 64);
+            let regions = NodeRegions::new(table_sizes(files, 32, 32));
+            let tables = ServerTables::within(&regions, rank, count, 64);
             let ServerTables { node, store, .. } = tables;
             let net = MeshNet {
                 from: rank,
@@ -172,7 +176,7 @@ impl Mesh {
                 count,
                 Rc::clone(&node),
                 Rc::new(net),
-                Rc::new(StoreLog(store.clone())),
+                Rc::new(store.clone()),
                 move |task| spawner.spawn_local(task).unwrap(),
             );
             servers.borrow_mut().push(cluster);
@@ -180,6 +184,7 @@ impl Mesh {
             stores.push(store);
             opens.push(tables.open);
             views.push(tables.view);
+            platforms.push(tables.platform);
         }
         Mesh {
             pool,
@@ -188,10 +193,25 @@ impl Mesh {
             stores,
             opens,
             views,
+            platforms,
             sent,
             sent_by,
             deaf,
             now_ns: Rc::new(Cell::new(100)),
+        }
+    }
+
+    /// Makes the pool for bytes of other nodes, at a server's node.
+    pub fn make_pool(&self, rank: usize) -> Window {
+        let pool = new_pool();
+        self.platforms[rank].set_pool(pool);
+        pool
+    }
+
+    /// No program wrote the bytes that the test publishes at these servers.
+    pub fn accept_invented_bytes(&self, ranks: Range<usize>) {
+        for store in &self.stores[ranks] {
+            store.set_contradictions(Contradictions::Ignore);
         }
     }
 
@@ -340,7 +360,7 @@ impl Mesh {
     pub fn client(&mut self, rank: usize) -> ClientId {
         let mut node = self.nodes[rank].borrow_mut();
         let id = node.vacant_client(ClientKind::Program).unwrap();
-        let memory = Arc::new(Memory(map(client_layout().bytes)));
+        let memory = Arc::new(FakeClientMemory::new());
         node.admit(id, 100 + id.0, ClientKind::Program, memory);
         id
     }

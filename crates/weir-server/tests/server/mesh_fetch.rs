@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::mesh::{make_pool, Memory, Mesh};
+use crate::mesh::Mesh;
 use futures_util::task::LocalSpawnExt;
 use weir_core::node::landing::{Failed, LANDINGS, LANDINGS_AHEAD};
 use weir_core::proto::peer::LogRange;
@@ -13,6 +13,7 @@ use weir_core::proto::{
     self, Caller, ClientKind, Fetch, FsError, Landing, FETCH_BYTES, FETCH_PIECES,
 };
 use weir_core::types::{ClientId, Ino};
+use weir_fakes::FakeClientMemory;
 use weir_server::node::ClientMemory;
 
 fn range(rank: u16, pos: u64, len: u64) -> LogRange {
@@ -25,8 +26,8 @@ fn range(rank: u16, pos: u64, len: u64) -> LogRange {
 }
 
 /// Admits a client of server 0.
-fn admit(mesh: &Mesh, id: u32) -> Arc<Memory> {
-    let memory = Arc::new(Memory::fresh());
+fn admit(mesh: &Mesh, id: u32) -> Arc<FakeClientMemory> {
+    let memory = Arc::new(FakeClientMemory::new());
     let mut node = mesh.nodes[0].borrow_mut();
     node.admit(
         ClientId(id),
@@ -83,12 +84,15 @@ fn send(mesh: &mut Mesh, id: u32, fetch: Fetch) -> Reply {
 
 #[test]
 fn pieces_arrive_one_behind_the_other() {
-    let pool = make_pool();
     let mut mesh = Mesh::new(3, 1);
+    let pool = mesh.make_pool(0);
     let client = admit(&mesh, 1);
     for rank in [1_u8, 2] {
         let store = &mesh.stores[usize::from(rank)];
-        for (i, byte) in (0..=255).cycle().zip(&mut store.0.borrow_mut().bytes) {
+        for (i, byte) in (0..=255)
+            .cycle()
+            .zip(store.slabs.bytes.borrow_mut().iter_mut())
+        {
             *byte = rank ^ i;
         }
     }
@@ -116,8 +120,8 @@ fn pieces_arrive_one_behind_the_other() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    make_pool();
     let mut mesh = Mesh::new(2, 1);
+    mesh.make_pool(0);
     admit(&mesh, 1);
     let many = vec![vec![range(1, 0, 1); FETCH_PIECES / 2 + 1]; 2];
     for (id, reads, why) in [
@@ -146,8 +150,8 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn who_finds_no_place_waits_until_one_is_given_back_or_its_holder_is_gone() {
-    make_pool();
     let mut mesh = Mesh::new(2, 1);
+    mesh.make_pool(0);
     let read = || vec![range(1, 0, 100)];
     // All slots of one client.
     let first = admit(&mesh, 0);
@@ -184,8 +188,8 @@ fn who_finds_no_place_waits_until_one_is_given_back_or_its_holder_is_gone() {
 
 #[test]
 fn what_lies_ahead_is_refused_above_three_quarters_and_gives_way_to_who_waits() {
-    make_pool();
     let mut mesh = Mesh::new(2, 1);
+    mesh.make_pool(0);
     let large = || vec![range(1, 0, FETCH_BYTES)];
     // Half of a client's slots, and three quarters of the pool.
     let most = |mesh: &Mesh| mesh.server(0).pool_use().1 / 4 * 3;
@@ -229,8 +233,8 @@ fn what_lies_ahead_is_refused_above_three_quarters_and_gives_way_to_who_waits() 
 /// The bytes of a laminated file that arrived are kept for its next reader, and for no other file.
 #[test]
 fn bytes_of_laminated_files_move_once() {
-    let pool = make_pool();
     let mut mesh = Mesh::new(2, 1);
+    let pool = mesh.make_pool(0);
     let make = |mesh: &mut Mesh, name: &str, mode: u32| {
         let ino = mesh.file_here(name);
         let set = proto::SetAttr {
@@ -245,8 +249,8 @@ fn bytes_of_laminated_files_move_once() {
         let laminated = make(&mut mesh, name, 0o444);
         let clients = [1, 2, 3].map(|id| (id, admit(&mesh, id)));
         let byte = name.as_bytes()[0];
-        mesh.stores[1].0.borrow_mut().bytes[..300].fill(byte);
-        let read = |mesh: &mut Mesh, ino, (id, client): &(u32, Arc<Memory>), pos, len| {
+        mesh.stores[1].slabs.bytes.borrow_mut()[..300].fill(byte);
+        let read = |mesh: &mut Mesh, ino, (id, client): &(u32, Arc<FakeClientMemory>), pos, len| {
             let reads = vec![vec![range(1, pos, len)]];
             let ahead = false;
             let sent = mesh.sent.get();
@@ -274,7 +278,7 @@ fn bytes_of_laminated_files_move_once() {
         );
         assert_eq!(mesh.server(0).kept().1 - before, 2);
         // The log is reused for another file, which may change.
-        mesh.stores[1].0.borrow_mut().bytes[..300].fill(1);
+        mesh.stores[1].slabs.bytes.borrow_mut()[..300].fill(1);
         let other = make(&mut mesh, &format!("{name}2"), 0o644);
         assert_eq!(
             read(&mut mesh, other, &clients[2], 0, 300),

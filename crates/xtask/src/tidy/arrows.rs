@@ -33,6 +33,10 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("weir-tests", None),
     ("weir-cluster", Some(&[])),
     (
+        "weir-fakes",
+        Some(&["weir-core", "weir-store", "weir-fabric", "weir-server"]),
+    ),
+    (
         "weir-sim",
         Some(&[
             "weir-core",
@@ -40,6 +44,7 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
             "weir-fabric",
             "weir-server",
             "weir-client",
+            "weir-fakes",
         ]),
     ),
     ("weir-scale", Some(&["weir-core"])),
