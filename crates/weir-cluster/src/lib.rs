@@ -20,9 +20,10 @@
 
 #![forbid(unsafe_code)]
 
+mod directory;
 mod net;
 mod node;
-mod place;
+mod processes;
 pub mod skip;
 pub mod slurm;
 mod ssh;
@@ -31,9 +32,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{ensure, Context, Result};
 
+use directory::ClusterDirectory;
 pub use node::Node;
 use node::{start_init, Init};
-use place::Place;
 pub use skip::{skip, skip_for_kernel};
 
 /// The parameters of a cluster.
@@ -55,7 +56,7 @@ pub const NODES_MOST: usize = 250;
 /// A cluster; dropping it removes it.
 #[derive(Debug)]
 pub struct Cluster {
-    place: Place,
+    directory: ClusterDirectory,
     nodes: Vec<Node>,
     /// The first processes of the switch and of the nodes; none for a cluster that another process made.
     inits: Vec<Init>,
@@ -87,7 +88,7 @@ pub fn missing(ssh: bool) -> Vec<String> {
         ]);
     }
     for (program, package) in programs {
-        if place::find_program(program).is_none() {
+        if find_program(program).is_none() {
             lacks.push(format!("{program} (apt-get install {package})"));
         }
     }
@@ -112,6 +113,22 @@ pub fn can_test_with(what: &str, lacks: &[String]) -> bool {
     false
 }
 
+/// A program in PATH or in the system's directories.
+fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+}
+
+/// The first `count` nodes of a cluster.
+fn nodes_in(directory: &ClusterDirectory, count: usize) -> Vec<Node> {
+    (0..count)
+        .map(|index| Node::new(directory, index))
+        .collect()
+}
+
 impl Cluster {
     /// Makes a cluster.
     pub fn up(spec: &Spec) -> Result<Self> {
@@ -121,10 +138,10 @@ impl Cluster {
         );
         let lacks = missing(spec.ssh);
         ensure!(lacks.is_empty(), "this machine lacks {}", lacks.join("; "));
-        let place = Place::claim(spec.name.as_deref())?;
+        let directory = ClusterDirectory::claim(spec.name.as_deref())?;
         let mut cluster = Self {
-            nodes: place.nodes(spec.nodes),
-            place,
+            nodes: nodes_in(&directory, spec.nodes),
+            directory,
             inits: Vec::new(),
             cuts: 0,
             left: false,
@@ -134,7 +151,7 @@ impl Cluster {
     }
 
     fn make(&mut self, spec: &Spec) -> Result<()> {
-        let dir = self.place.dir();
+        let dir = self.directory.dir();
         std::fs::write(dir.join("hosts"), self.hosts())?;
         std::fs::write(dir.join("init.sh"), include_str!("init.sh"))?;
         if spec.ssh {
@@ -171,10 +188,10 @@ impl Cluster {
 
     /// A cluster that was left ([`Cluster::leave`]); dropping it leaves it again.
     pub fn open(name: &str) -> Result<Self> {
-        let place = Place::existing(name)?;
-        let nodes = place.found_nodes()?;
+        let directory = ClusterDirectory::existing(name)?;
+        let nodes = nodes_in(&directory, directory.node_count()?);
         Ok(Self {
-            place,
+            directory,
             nodes,
             inits: Vec::new(),
             cuts: 0,
@@ -184,22 +201,22 @@ impl Cluster {
 
     /// The names of clusters that live on this machine.
     pub fn living() -> Vec<String> {
-        place::names(true)
+        directory::names(true)
     }
 
     /// Removes the leftovers of dead clusters; returns their names.
     pub fn sweep() -> Vec<String> {
-        place::sweep()
+        directory::sweep()
     }
 
     /// The name.
     pub fn name(&self) -> &str {
-        self.place.name()
+        self.directory.name()
     }
 
     /// A directory on disk that all nodes see under this path.
     pub fn dir(&self) -> &Path {
-        self.place.dir()
+        self.directory.dir()
     }
 
     /// The nodes, by number.
@@ -268,11 +285,11 @@ impl Cluster {
 
     fn remove(&mut self) -> Result<()> {
         self.left = true;
-        place::kill_all(self.place.dir()).context("ending the nodes")?;
+        processes::kill_all(self.directory.dir()).context("ending the nodes")?;
         for init in &mut self.inits {
             init.reap()?;
         }
-        self.place.remove()
+        self.directory.remove()
     }
 }
 
@@ -280,7 +297,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         if !self.left {
             if let Err(e) = self.remove() {
-                eprintln!("cluster {}: {e:#}", self.place.name());
+                eprintln!("cluster {}: {e:#}", self.directory.name());
             }
         }
     }

@@ -9,7 +9,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{bail, Context, Result};
 use nix::unistd::Pid;
 
-use crate::place::{kill_recorded, record, recorded, Place};
+use crate::directory::ClusterDirectory;
+use crate::processes::{kill_recorded, record, recorded};
 
 /// A node of a cluster.
 #[derive(Clone, Debug)]
@@ -20,11 +21,11 @@ pub struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(place: &Place, index: usize) -> Self {
+    pub(crate) fn new(directory: &ClusterDirectory, index: usize) -> Self {
         let last = u8::try_from(index + 1).expect("at most NODES_MOST");
         Self {
-            dir: place.dir().join(format!("node-{index}")),
-            host: format!("{}-{index}", place.name()),
+            dir: directory.node_dir(index),
+            host: format!("{}-{index}", directory.name()),
             address: Ipv4Addr::new(10, 77, 0, last),
         }
     }

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 
-use crate::place::find_program;
-use crate::{Cluster, Node};
+use crate::{find_program, Cluster, Node};
 
 /// The time limit for the nodes to become idle.
 const START: Duration = Duration::from_secs(60);

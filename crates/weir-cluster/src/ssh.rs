@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 
-use crate::place::find_program;
-use crate::Node;
+use crate::{find_program, Node};
 
 /// Without the post-quantum key exchange, which takes most of the time of a connection: here many nodes
 /// share the cores of one machine.

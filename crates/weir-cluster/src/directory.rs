@@ -10,27 +10,18 @@
 //!           switch/  the switch's `pid`, init.log
 //!           node-0/  the node's `pid`, init.log, tmp/ and storage/
 //! ```
-//!
-//! A `pid` file holds the number of the first process, as the machine sees it, and the time of its start
-//! (proc(5), stat field 22), so that a later process with the same number is not confused with it.
 
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
-use nix::sys::signal::{kill, Signal};
-use nix::unistd::Pid;
 
-use crate::{base, Node, NODES_MOST};
-
-/// The time limit for the kernel to end the processes of a cluster.
-const END: Duration = Duration::from_secs(20);
+use crate::{base, NODES_MOST};
 
 /// A cluster's directory.
 #[derive(Debug)]
-pub struct Place {
+pub struct ClusterDirectory {
     name: String,
     dir: PathBuf,
     /// Held until the first processes hold theirs, and until the directory is removed. So no other
@@ -38,7 +29,7 @@ pub struct Place {
     _lock: File,
 }
 
-impl Place {
+impl ClusterDirectory {
     /// Creates a directory with a free name; removes leftovers first.
     pub fn claim(name: Option<&str>) -> Result<Self> {
         std::fs::create_dir_all(base())?;
@@ -95,17 +86,17 @@ impl Place {
         &self.dir
     }
 
-    /// `count` nodes in it.
-    pub fn nodes(&self, count: usize) -> Vec<Node> {
-        (0..count).map(|i| Node::new(self, i)).collect()
+    /// The directory of a node.
+    pub fn node_dir(&self, index: usize) -> PathBuf {
+        self.dir.join(format!("node-{index}"))
     }
 
-    /// The nodes that have a directory.
-    pub fn found_nodes(&self) -> Result<Vec<Node>> {
-        let there = |i: &usize| self.dir.join(format!("node-{i}")).is_dir();
-        let count = (0..NODES_MOST).take_while(there).count();
+    /// The number of nodes that have a directory.
+    pub fn node_count(&self) -> Result<usize> {
+        let is_there = |index: &usize| self.node_dir(*index).is_dir();
+        let count = (0..NODES_MOST).take_while(is_there).count();
         ensure!(count > 0, "cluster {} has no nodes", self.name);
-        Ok(self.nodes(count))
+        Ok(count)
     }
 
     /// Removes the directory.
@@ -168,78 +159,9 @@ fn sweep_guarded(_guard: &File) -> Vec<String> {
     dead
 }
 
-/// Kills the first process of the switch and of each node and waits until none is left.
-pub fn kill_all(dir: &Path) -> Result<()> {
-    let parts = std::fs::read_dir(dir)?.flatten().map(|entry| entry.path());
-    let pids: Vec<PathBuf> = parts.map(|part| part.join("pid")).collect();
-    for pid in &pids {
-        kill_recorded(pid)?;
-    }
-    let start = Instant::now();
-    while pids.iter().any(|pid| recorded(pid).is_some()) {
-        ensure!(start.elapsed() < END, "some do not end");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    Ok(())
-}
-
-/// Kills the process that the file names, if it lives.
-pub fn kill_recorded(file: &Path) -> Result<()> {
-    if let Some(pid) = recorded(file) {
-        match kill(pid, Signal::SIGKILL) {
-            Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
-            Err(e) => return Err(e).context("killing the first process of a node"),
-        }
-    }
-    Ok(())
-}
-
-/// Writes the file that names a process.
-pub fn record(file: &Path, pid: Pid) -> Result<()> {
-    let start = start_time(pid).context("a first process died at once")?;
-    std::fs::write(file, format!("{pid} {start}\n")).with_context(|| file.display().to_string())
-}
-
-/// The process that the file names, if it still is that one.
-pub fn recorded(file: &Path) -> Option<Pid> {
-    let text = std::fs::read_to_string(file).ok()?;
-    let (pid, start) = text.trim().split_once(' ')?;
-    let pid = Pid::from_raw(pid.parse().ok()?);
-    (start_time(pid)? == start.parse().ok()?).then_some(pid)
-}
-
-/// The start time of a process, in ticks since the machine's start; `None` if it is a zombie or does not
-/// exist.
-fn start_time(pid: Pid) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may contain anything: the fields follow the last parenthesis.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    (state != "Z" && state != "X").then(|| fields.nth(18)?.parse().ok())?
-}
-
-/// A program in PATH or in the system's directories.
-pub fn find_program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin".into(), "/sbin".into()])
-        .map(|dir| dir.join(name))
-        .find(|file| file.is_file())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_record_is_of_one_life_of_a_number() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("pid");
-        record(&file, Pid::this()).unwrap();
-        assert_eq!(recorded(&file), Some(Pid::this()));
-        std::fs::write(&file, format!("{} 1\n", Pid::this())).unwrap();
-        assert_eq!(recorded(&file), None);
-    }
 
     #[test]
     fn names_are_fit_for_hosts() {
