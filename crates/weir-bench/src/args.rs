@@ -47,7 +47,7 @@ pub struct BenchArgs {
     #[arg(long = "pattern", value_name = "LIST", value_delimiter = ',')]
     pub patterns: Vec<Pattern>,
 
-    /// What is measured [default: write,read-same,read-other,meta]
+    /// The phases to measure [default: write,read-same,read-other,meta]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub ops: Vec<Operation>,
 

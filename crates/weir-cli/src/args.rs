@@ -272,7 +272,7 @@ impl RunArgs {
 /// Of `weir start`.
 #[derive(Args, Debug)]
 pub struct StartArgs {
-    /// What to call it (default: of the batch job, or of the user).
+    /// Its name (default: of the batch job, or of the user).
     #[arg(value_name = "NAME")]
     pub instance: Option<String>,
     /// Print shell commands that make weir run and the other commands use it.

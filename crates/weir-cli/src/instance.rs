@@ -33,7 +33,7 @@ pub struct Membership {
 /// The options of the server, from `config`, this machine and the directories of `claim`; of
 /// budgets, the share of one of `share` servers.
 fn options(claim: &Claim, config: &Config, share: u32) -> Options {
-    let mut budgets = Budgets::of(config, &Machine::look(config));
+    let mut budgets = Budgets::for_machine(config, &Machine::look(config));
     budgets.share_among(share);
     let storage = claim.storage_dirs.iter().zip(&budgets.file_bytes);
     Options {

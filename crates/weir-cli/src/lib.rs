@@ -134,7 +134,7 @@ fn print_config(args: &FormatArgs, loaded: &Loaded) {
 /// The settings for people, and the budgets that they give on this machine.
 fn config_text(loaded: &Loaded) -> String {
     let machine = weir_config::Machine::look(&loaded.config);
-    let budgets = weir_config::Budgets::of(&loaded.config, &machine);
+    let budgets = weir_config::Budgets::for_machine(&loaded.config, &machine);
     format!(
         "{}\n# On this machine now: {} of memory, {} of it warm, and {} of files.\n",
         loaded.toml(),

@@ -78,18 +78,18 @@ impl Budgets {
     }
 
     /// The budgets of `config` on `machine`.
-    pub fn of(config: &Config, machine: &Machine) -> Self {
-        let memory_bytes = config.memory.budget.of(machine.memory_bytes());
+    pub fn for_machine(config: &Config, machine: &Machine) -> Self {
+        let memory_bytes = config.memory.budget.bytes_of(machine.memory_bytes());
         let warm_bytes = match config.memory.warm {
             Warm::Auto => memory_bytes.min(WARM_AUTO_MOST_BYTES),
-            Warm::Fixed(budget) => budget.of(memory_bytes).min(memory_bytes),
+            Warm::Fixed(budget) => budget.bytes_of(memory_bytes).min(memory_bytes),
         };
         let file_bytes = match config.file.budget {
             _ if !config.file.enabled => Vec::new(),
             budget @ Budget::Percent(_) => machine
                 .storage_bytes
                 .iter()
-                .map(|free| budget.of(*free))
+                .map(|free| budget.bytes_of(*free))
                 .collect(),
             Budget::Bytes(size) => in_proportion(size.0, &machine.storage_bytes),
         };
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn defaults_take_a_quarter_of_the_tightest_limit() {
-        let budgets = Budgets::of(&config(), &machine());
+        let budgets = Budgets::for_machine(&config(), &machine());
         let expected = Budgets {
             memory_bytes: 4 * GIB,
             warm_bytes: 2 * GIB,
@@ -221,11 +221,14 @@ mod tests {
     fn warm_is_never_more_than_the_budget() {
         let mut config = config();
         config.memory.budget = Budget::Bytes(Size(GIB));
-        assert_eq!(Budgets::of(&config, &machine()).warm_bytes, GIB);
+        assert_eq!(Budgets::for_machine(&config, &machine()).warm_bytes, GIB);
         config.memory.warm = Warm::Fixed(Budget::Bytes(Size(8 * GIB)));
-        assert_eq!(Budgets::of(&config, &machine()).warm_bytes, GIB);
+        assert_eq!(Budgets::for_machine(&config, &machine()).warm_bytes, GIB);
         config.memory.warm = Warm::Fixed(Budget::Percent(50.0));
-        assert_eq!(Budgets::of(&config, &machine()).warm_bytes, GIB / 2);
+        assert_eq!(
+            Budgets::for_machine(&config, &machine()).warm_bytes,
+            GIB / 2
+        );
     }
 
     #[test]
@@ -233,7 +236,7 @@ mod tests {
         let mut config = config();
         config.file.enabled = false;
         config.file.budget = Budget::Bytes(Size(GIB));
-        assert_eq!(Budgets::of(&config, &machine()).file_bytes, [0; 0]);
+        assert_eq!(Budgets::for_machine(&config, &machine()).file_bytes, [0; 0]);
     }
 
     #[test]
@@ -262,7 +265,7 @@ mod tests {
     fn a_fixed_budget_is_divided_as_the_space_is() {
         let mut config = config();
         config.file.budget = Budget::Bytes(Size(10 * GIB));
-        let budgets = Budgets::of(&config, &machine());
+        let budgets = Budgets::for_machine(&config, &machine());
         assert_eq!(budgets.file_bytes, [6 * GIB, 4 * GIB]);
         assert_eq!(in_proportion(10, &[0, 0]), [5, 5]);
     }

@@ -46,7 +46,7 @@ impl Setting for FabricAddress {
         Ok(Self::Interface(text.to_owned()))
     }
 
-    fn show(&self) -> String {
+    fn to_toml(&self) -> String {
         match self {
             Self::Auto => quoted("auto"),
             Self::Interface(name) => quoted(name),
@@ -79,7 +79,7 @@ impl Setting for Provider {
         }
     }
 
-    fn show(&self) -> String {
+    fn to_toml(&self) -> String {
         match self {
             Self::Auto => quoted("auto"),
             Self::Named(name) => quoted(name),
@@ -110,7 +110,7 @@ impl Setting for Ports {
         }
     }
 
-    fn show(&self) -> String {
+    fn to_toml(&self) -> String {
         match self {
             Self { first: 0, .. } => quoted("any"),
             Self { first, last } if first == last => quoted(&first.to_string()),
@@ -135,7 +135,7 @@ impl Setting for Words {
         Ok(Self(words))
     }
 
-    fn show(&self) -> String {
+    fn to_toml(&self) -> String {
         quoted(&self.0.join(" "))
     }
 }
@@ -179,7 +179,7 @@ mod tests {
             last: 4999,
         };
         assert_eq!(read("4000-4999"), Some(range));
-        assert_eq!(range.show(), "\"4000-4999\"");
+        assert_eq!(range.to_toml(), "\"4000-4999\"");
         for bad in ["", "5-4", "0-4", "70000", "x"] {
             assert_eq!(read::<Ports>(bad), None, "{bad}");
         }

@@ -56,7 +56,7 @@ impl Setting for Patterns {
         patterns.collect::<Result<_, _>>().map(Patterns)
     }
 
-    fn show(&self) -> String {
+    fn to_toml(&self) -> String {
         let items: Vec<String> = self.0.iter().map(|pattern| quoted(pattern)).collect();
         format!("[{}]", items.join(", "))
     }
@@ -73,7 +73,7 @@ mod tests {
         let below: Vec<_> = patterns.below("/weir").collect();
         assert_eq!(below, ["/a/**", "/b", "/c/*.x", "/weird"]);
         assert_eq!(
-            patterns.show(),
+            patterns.to_toml(),
             r#"["/weir/a/**", "/b", "c/*.x", "/weird"]"#
         );
         assert_eq!(Patterns::from_text("", &env), Ok(Patterns::default()));

@@ -21,7 +21,7 @@ use crate::types::{
 pub struct SectionInfo {
     /// As in `[name]`.
     pub name: &'static str,
-    /// What it is about; one line of source a line.
+    /// Its documentation; one line of source a line.
     pub doc: &'static str,
     /// In the order of declaration.
     pub keys: &'static [KeyInfo],
@@ -33,14 +33,14 @@ pub struct KeyInfo {
     pub section: &'static str,
     /// As before the `=`.
     pub name: &'static str,
-    /// What it does.
+    /// Its documentation; one line of source a line.
     pub doc: &'static str,
-    /// What to write for its value.
+    /// The form of its value, for error messages and the manual.
     pub shape: &'static str,
     /// The default, as one would write it in a variable.
     pub default: &'static str,
     pub(crate) set: fn(&mut Config, &Raw<'_>, &Environment) -> Result<(), Bad>,
-    pub(crate) show: fn(&Config) -> String,
+    pub(crate) to_toml: fn(&Config) -> String,
 }
 
 impl std::fmt::Debug for KeyInfo {
@@ -62,7 +62,7 @@ impl KeyInfo {
 
     /// The value in force, in TOML.
     pub fn shown(&self, config: &Config) -> String {
-        (self.show)(config)
+        (self.to_toml)(config)
     }
 }
 
@@ -99,7 +99,7 @@ macro_rules! settings {
                             config.$section.$key = Setting::read(raw, env)?;
                             Ok(())
                         },
-                        show: |config| config.$section.$key.show(),
+                        to_toml: |config| config.$section.$key.to_toml(),
                     },
                 )+],
             },
@@ -129,11 +129,11 @@ settings! {
         /// The path under which programs see the file system. Nothing needs to exist there; what
         /// does is hidden from the programs that weir runs.
         prefix: MountPrefix = "/weir",
-        /// Whether the kernel mounts the file system too (FUSE), for programs that the client cannot
-        /// be injected into: static ones, setuid ones, those of other languages' runtimes. `auto`:
-        /// where it can, at `mount.prefix` if that is an empty directory, else in the instance's run
-        /// directory; `never`; or the directory to mount it at, which must exist, and then a start
-        /// fails where it cannot.
+        /// The kernel mount (FUSE), for programs that the client cannot be injected into: static ones,
+        /// setuid ones, those of other languages' runtimes. `auto`: where the kernel can, at
+        /// `mount.prefix` if that is an empty directory, else in the instance's run directory;
+        /// `never`; or the directory to mount it at, which must exist, and then a start fails where
+        /// the kernel cannot mount it.
         kernel: KernelMount = "auto",
         /// `weir run` moves itself and its command into user and mount namespaces of their own, in
         /// which `mount.prefix` is a directory, so that the kernel can mount there without
@@ -154,15 +154,15 @@ settings! {
         warm: Warm = "auto",
         /// A directory on tmpfs. Data is kept in `weir-UID-memory/INSTANCE` below it.
         directory: PathBuf = "/dev/shm",
-        /// Whether warm memory is collapsed to huge pages, which more than doubles the speed of
-        /// large writes where the kernel can do it (`weir doctor` says whether this one does).
+        /// Collapse warm memory to huge pages, which more than doubles the speed of large writes
+        /// where the kernel can do it (`weir doctor` says whether this one does).
         huge_pages: HugePages = "auto",
     }
 
     /// The file tier, which takes what the memory budget does not hold.
     file: File {
-        /// Whether there is a file tier. Without it, a write that does not fit in the memory
-        /// budget fails with ENOSPC.
+        /// Use the file tier. Without it, a write that does not fit in the memory budget fails
+        /// with ENOSPC.
         enabled: bool = "true",
         /// Directories on storage of this node, NVMe where there is some. Data is kept in
         /// `weir-UID-files-HOST/INSTANCE` below each.
@@ -188,7 +188,8 @@ settings! {
         ral: Patterns = "",
     }
 
-    /// What makes files read-only for good: then each node may keep where their bytes are.
+    /// The events that make files read-only for good: then each node may keep where their bytes
+    /// are.
     laminate: Laminate {
         /// Where nothing else is said: only an explicit request, a chmod that takes the last write
         /// permission (as UnifyFS does), or as well the end of the last descriptor open for writing
@@ -203,14 +204,14 @@ settings! {
     /// Finding programs that read what another node wrote before it was made known: that lack
     /// an fsync or close of the writer, or wait for a lamination that did not come.
     audit: Audit {
-        /// Whether each read of a file that other nodes write asks them. The report names file,
+        /// Ask the nodes that write a file at each read of it elsewhere. The report names file,
         /// bytes, programs and nodes. Reads cost messages then.
         enabled: bool = "false",
     }
 
-    /// What programs of an instance may use of the kernel.
+    /// The services of the kernel that programs of an instance may use.
     calls: Calls {
-        /// Whether programs get rings of io_uring. The kernel knows nothing of weir's files, and
+        /// Give programs rings of io_uring. The kernel knows nothing of weir's files, and
         /// what is asked of them by a ring fails. Without it `io_uring_setup` says ENOSYS, as an older kernel
         /// does, and programs do their work by other calls. With it, a program that uses rings for
         /// sockets or files elsewhere is as fast as it was.
@@ -236,7 +237,7 @@ settings! {
     /// Starting an instance on several nodes: those of the batch job, of `--hosts` or of
     /// `--hostfile`.
     launch: Launch {
-        /// What starts servers on the other nodes.
+        /// The program that starts servers on the other nodes.
         method: Method = "auto",
         /// How a node is reached where that is ssh: the command, before the host's name. The
         /// connection stays while the instance runs; that of a dead node has to break.
@@ -262,7 +263,7 @@ settings! {
         address: FabricAddress = "auto",
         /// The ports to choose from, where a firewall wants to know them.
         ports: Ports = "any",
-        /// What carries what servers ask each other. `libfabric` is looked for at run time
+        /// The transport of requests between servers. `libfabric` is looked for at run time
         /// (libfabric.so.1); where a server cannot use it, all use TCP, and the servers' logs and
         /// `weir doctor` say why. `auto` takes it only for networks that are faster than by TCP.
         transport: Transport = "tcp",

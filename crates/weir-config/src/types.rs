@@ -1,6 +1,6 @@
 //! The types of settings: their syntax, parsing and output.
 //!
-//! A value arrives as text (environment, command line) or as TOML. [`Setting::show`] writes TOML
+//! A value arrives as text (environment, command line) or as TOML. [`Setting::to_toml`] writes TOML
 //! that parses to the same value; `weir config` and the server's copy of the configuration rely on
 //! that.
 
@@ -59,7 +59,7 @@ pub trait Setting: Sized + Serialize {
     }
 
     /// The value in TOML.
-    fn show(&self) -> String;
+    fn to_toml(&self) -> String;
 
     /// Parses either form.
     fn read(raw: &Raw<'_>, env: &Environment) -> Result<Self, Bad> {
@@ -125,7 +125,7 @@ pub enum Budget {
 
 impl Budget {
     /// The number of bytes, with `whole` as the total.
-    pub fn of(self, whole: u64) -> u64 {
+    pub fn bytes_of(self, whole: u64) -> u64 {
         match self {
             Self::Bytes(size) => size.0,
             Self::Percent(percent) => share(whole, percent),
@@ -163,7 +163,7 @@ impl Setting for Budget {
         }
     }
 
-    fn show(&self) -> String {
+    fn to_toml(&self) -> String {
         match self {
             Self::Bytes(size) => quoted(&size.exact()),
             Self::Percent(percent) => quoted(&format!("{percent}%")),
@@ -192,10 +192,10 @@ impl Setting for Warm {
         }
     }
 
-    fn show(&self) -> String {
+    fn to_toml(&self) -> String {
         match self {
             Self::Auto => quoted("auto"),
-            Self::Fixed(budget) => budget.show(),
+            Self::Fixed(budget) => budget.to_toml(),
         }
     }
 }
@@ -227,7 +227,7 @@ impl Setting for MountPrefix {
         Ok(Self(path))
     }
 
-    fn show(&self) -> String {
+    fn to_toml(&self) -> String {
         quoted(&self.0.to_string_lossy())
     }
 }
@@ -255,7 +255,7 @@ impl Setting for KernelMount {
         }
     }
 
-    fn show(&self) -> String {
+    fn to_toml(&self) -> String {
         match self {
             Self::Auto => quoted("auto"),
             Self::Never => quoted("never"),
@@ -284,7 +284,7 @@ impl Setting for PathBuf {
         absolute(text, env)
     }
 
-    fn show(&self) -> String {
+    fn to_toml(&self) -> String {
         quoted(&self.to_string_lossy())
     }
 }
@@ -300,8 +300,9 @@ impl Setting for Option<PathBuf> {
         }
     }
 
-    fn show(&self) -> String {
-        self.as_ref().map_or_else(|| quoted("auto"), Setting::show)
+    fn to_toml(&self) -> String {
+        self.as_ref()
+            .map_or_else(|| quoted("auto"), Setting::to_toml)
     }
 }
 
@@ -346,8 +347,8 @@ impl Setting for Directories {
         at_least_one(paths?)
     }
 
-    fn show(&self) -> String {
-        let items: Vec<String> = self.0.iter().map(Setting::show).collect();
+    fn to_toml(&self) -> String {
+        let items: Vec<String> = self.0.iter().map(Setting::to_toml).collect();
         format!("[{}]", items.join(", "))
     }
 }
@@ -381,7 +382,7 @@ impl Setting for bool {
         }
     }
 
-    fn show(&self) -> String {
+    fn to_toml(&self) -> String {
         self.to_string()
     }
 }
@@ -396,7 +397,7 @@ impl Setting for u32 {
             .map_err(|e| Bad::from(format!("expected {}: {e}", Self::SHAPE)))
     }
 
-    fn show(&self) -> String {
+    fn to_toml(&self) -> String {
         self.to_string()
     }
 }
@@ -435,7 +436,7 @@ macro_rules! words {
                 }
             }
 
-            fn show(&self) -> String {
+            fn to_toml(&self) -> String {
                 quoted(self.word())
             }
         }
@@ -443,7 +444,7 @@ macro_rules! words {
 }
 
 words! {
-    /// Whether the memory tier is collapsed to huge pages.
+    /// The use of huge pages for the memory tier.
     HugePages, "\"auto\" or \"never\"" {
         /// Wherever the kernel can.
         Auto = "auto",
@@ -453,7 +454,7 @@ words! {
 }
 
 words! {
-    /// What carries what servers ask each other.
+    /// The transport of requests between servers.
     Transport, "\"tcp\", \"libfabric\" or \"auto\"" {
         /// TCP.
         Tcp = "tcp",
@@ -469,9 +470,9 @@ words! {
     LogLevel, "\"off\", \"error\", \"warn\", \"info\", \"debug\" or \"trace\"" {
         /// Nothing.
         Off = "off",
-        /// What failed.
+        /// Failures.
         Error = "error",
-        /// And what looks wrong.
+        /// And whatever looks wrong.
         Warn = "warn",
         /// And what is done, once a step.
         Info = "info",
@@ -507,7 +508,7 @@ words! {
 }
 
 words! {
-    /// What laminates a file, beside an explicit request.
+    /// The events that laminate a file, beside an explicit request.
     LaminateOn, "\"chmod\", \"close\" or \"request\"" {
         /// A chmod that takes the last write permission.
         Chmod = "chmod",

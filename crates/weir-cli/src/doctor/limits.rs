@@ -125,7 +125,7 @@ fn memory_directory(examined: &MachineReport<'_>) -> Finding {
 fn memory_budget(examined: &MachineReport<'_>) -> Finding {
     let check = "memory";
     let machine = &examined.machine;
-    let budgets = Budgets::of(&examined.loaded.config, machine);
+    let budgets = Budgets::for_machine(&examined.loaded.config, machine);
     let or_no_limit = |limit: Option<u64>| limit.map_or_else(|| "no limit".to_owned(), bytes);
     let found = format!(
         "budget {} ({} warm); available {}, control group {}",
