@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::time::Duration;
 
 use crate::frame::{Head, Malformed, HEAD_BYTES};
 use crate::Message;
@@ -11,6 +12,9 @@ use crate::Message;
 const BUFFER_BYTES: usize = 4 << 10;
 /// Buffers in one write.
 const BATCH: usize = 16;
+
+/// A connection over which nothing is acknowledged for this long is broken.
+pub(crate) const SILENCE: Duration = Duration::from_millis(1500);
 
 /// The reason why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +25,11 @@ pub enum ConnectionError {
     /// The bytes are not a frame.
     #[error("{0}")]
     Malformed(#[from] Malformed),
+}
+
+/// Returns true if an error says that nothing was received for long.
+pub(crate) fn is_silence(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::TimedOut
 }
 
 /// Frames to be sent.

@@ -35,6 +35,7 @@
 #![deny(unsafe_code)]
 
 pub mod bulk;
+mod command;
 pub mod conn;
 pub mod frame;
 mod io;

@@ -17,8 +17,9 @@ use std::time::Duration;
 use weir_core::types::Rank;
 
 use crate::bulk::{BulkPlane, BulkReader, EmptyLogSource, LogSource};
+use crate::command::IoCommand;
 use crate::frame::{BODY_MOST, BULK_MOST};
-use crate::io::{Command, EventSink, Io, LoopState};
+use crate::io::{EventSink, Io, LoopState};
 use crate::mailbox::MailboxSender;
 use crate::{
     CallError, CallId, Event, Fabric, Membership, Message, RefusalCounters, Timing, Token,
@@ -27,7 +28,7 @@ use crate::{
 /// The parts of both kinds.
 struct Parts {
     io: Io,
-    commands: MailboxSender<Command>,
+    commands: MailboxSender<IoCommand>,
     reads: BulkReader,
     counters: Arc<Mutex<RefusalCounters>>,
 }
@@ -180,7 +181,7 @@ impl Fabric for PolledTcp {
 /// One server's end of the fabric, with a thread for its sockets.
 #[derive(Debug)]
 pub struct Tcp {
-    commands: MailboxSender<Command>,
+    commands: MailboxSender<IoCommand>,
     reads: BulkReader,
     events: Receiver<Event>,
     own: Sender<Event>,
@@ -247,7 +248,7 @@ impl Tcp {
             let _ = self.own.send(Event::Done(id, Err(CallError::Ended)));
             return id;
         }
-        let call = Command::Call {
+        let call = IoCommand::Call {
             to,
             id,
             message,
@@ -271,7 +272,7 @@ impl Fabric for Tcp {
 
     fn reply(&self, token: Token, message: Message) {
         // A caller that has ended needs no reply.
-        let _ = self.commands.send(Command::Reply { token, message });
+        let _ = self.commands.send(IoCommand::Reply { token, message });
     }
 
     fn poll(&self) -> Option<Event> {
@@ -285,7 +286,7 @@ impl Fabric for Tcp {
 
 impl Drop for Tcp {
     fn drop(&mut self) {
-        let _ = self.commands.send(Command::End);
+        let _ = self.commands.send(IoCommand::End);
         if let Some(thread) = self.thread.take() {
             // A panic has already been reported.
             let _ = thread.join();

@@ -16,9 +16,9 @@ use mio::{Events, Interest, Poll, Token as Key};
 use weir_core::types::Rank;
 
 use super::{Landing, LaneLoad, ReadError};
-use crate::conn::{ConnectionError, Outgoing};
+use crate::command::IoCommand;
+use crate::conn::{is_silence, ConnectionError, Outgoing, SILENCE};
 use crate::frame::{Head, Kind, Malformed, HEAD_BYTES};
-use crate::io::{is_silence, Command as TransportAction, SILENCE};
 use crate::mailbox::{mailbox, MailboxReceiver, MailboxSender};
 use crate::{CallError, CallId, Message, Timing};
 
@@ -63,7 +63,7 @@ impl PendingRead {
 }
 
 /// Commands to the thread.
-pub enum Command {
+pub enum ReaderCommand {
     /// Read from a server.
     Read(Rank, PendingRead),
     /// A server was reached.
@@ -150,10 +150,10 @@ struct Conn {
 /// The thread's state.
 pub struct ReaderThread {
     poll: Poll,
-    commands: MailboxReceiver<Command>,
+    commands: MailboxReceiver<ReaderCommand>,
     /// The lane's number, for connections.
     lane: usize,
-    dial: MailboxSender<TransportAction>,
+    dial: MailboxSender<IoCommand>,
     lost_servers: Arc<LostServers>,
     timing: Timing,
     peers: HashMap<Rank, Peer>,
@@ -170,9 +170,9 @@ impl ReaderThread {
     pub fn new(
         lane: usize,
         timing: Timing,
-        dial: MailboxSender<TransportAction>,
+        dial: MailboxSender<IoCommand>,
         lost_servers: Arc<LostServers>,
-    ) -> std::io::Result<(MailboxSender<Command>, ReaderThread)> {
+    ) -> std::io::Result<(MailboxSender<ReaderCommand>, ReaderThread)> {
         let poll = Poll::new()?;
         let (sender, commands) = mailbox(&poll, WAKER)?;
         let thread = ReaderThread {
@@ -257,10 +257,10 @@ impl ReaderThread {
         self.commands.mark_awake();
         while let Some(command) = self.commands.next() {
             match command {
-                Command::Read(to, read) => self.ask(to, read),
-                Command::Reached(rank, socket) => self.reached(rank, socket),
-                Command::NotReached(rank) => self.not_reached(rank),
-                Command::End => return false,
+                ReaderCommand::Read(to, read) => self.ask(to, read),
+                ReaderCommand::Reached(rank, socket) => self.reached(rank, socket),
+                ReaderCommand::NotReached(rank) => self.not_reached(rank),
+                ReaderCommand::End => return false,
             }
         }
         true
@@ -294,11 +294,7 @@ impl ReaderThread {
         peer.link = LinkState::Dialling;
         peer.dialled = Some(Instant::now());
         peer.failing_since.get_or_insert_with(Instant::now);
-        if self
-            .dial
-            .send(TransportAction::Dial(to, self.lane))
-            .is_err()
-        {
+        if self.dial.send(IoCommand::Dial(to, self.lane)).is_err() {
             self.not_reached(to);
         }
     }

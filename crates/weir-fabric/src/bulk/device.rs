@@ -7,7 +7,7 @@
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::serve::{Command, ReadRequest};
+use super::request::{ReadRequest, SenderCommand};
 use super::{LogSource, Piece};
 use crate::mailbox::MailboxSender;
 
@@ -17,15 +17,15 @@ const THREADS: usize = 2;
 const BATCH_BYTES: usize = 1 << 20;
 
 /// A request that needs a device.
-struct Errand {
+struct DeviceRequest {
     request: ReadRequest,
     /// Receives the result.
-    done: MailboxSender<Command>,
+    done: MailboxSender<SenderCommand>,
 }
 
 /// The queue of requests that need a device.
 #[derive(Clone, Debug)]
-pub struct DeviceReaders(Sender<Errand>);
+pub struct DeviceReaders(Sender<DeviceRequest>);
 
 impl DeviceReaders {
     /// Starts the threads. They end when the last of these handles is dropped.
@@ -46,21 +46,21 @@ impl DeviceReaders {
     }
 
     /// Queues a request; `done` receives the result.
-    pub fn read(&self, request: ReadRequest, done: MailboxSender<Command>) {
+    pub fn read(&self, request: ReadRequest, done: MailboxSender<SenderCommand>) {
         // The threads live as long as this handle.
-        let _ = self.0.send(Errand { request, done });
+        let _ = self.0.send(DeviceRequest { request, done });
     }
 }
 
 /// Waits for requests; returns `None` at the end.
-fn next_batch(todo: &Mutex<Receiver<Errand>>) -> Option<Vec<Errand>> {
+fn next_batch(todo: &Mutex<Receiver<DeviceRequest>>) -> Option<Vec<DeviceRequest>> {
     let todo = todo.lock().unwrap_or_else(PoisonError::into_inner);
     let mut batch = vec![todo.recv().ok()?];
     let mut bytes = batch[0].request.bytes;
     while bytes < BATCH_BYTES {
-        let Ok(errand) = todo.try_recv() else { break };
-        bytes += errand.request.bytes;
-        batch.push(errand);
+        let Ok(waiting) = todo.try_recv() else { break };
+        bytes += waiting.request.bytes;
+        batch.push(waiting);
     }
     Some(batch)
 }
@@ -99,10 +99,10 @@ fn plan_reads<'a>(requests: impl Iterator<Item = &'a [Piece]>) -> Vec<DeviceRead
     steps
 }
 
-fn read_batch(source: &dyn LogSource, batch: Vec<Errand>) {
-    let room = |errand: &Errand| Some(vec![0; errand.request.bytes]);
+fn read_batch(source: &dyn LogSource, batch: Vec<DeviceRequest>) {
+    let room = |waiting: &DeviceRequest| Some(vec![0; waiting.request.bytes]);
     let mut out: Vec<Option<Vec<u8>>> = batch.iter().map(room).collect();
-    for step in plan_reads(batch.iter().map(|errand| &errand.request.pieces[..])) {
+    for step in plan_reads(batch.iter().map(|waiting| &waiting.request.pieces[..])) {
         let Some(bytes) = &mut out[step.job] else {
             continue;
         };
@@ -112,9 +112,11 @@ fn read_batch(source: &dyn LogSource, batch: Vec<Errand>) {
             out[step.job] = None;
         }
     }
-    for (errand, bytes) in batch.into_iter().zip(out) {
+    for (waiting, bytes) in batch.into_iter().zip(out) {
         // If the receiver is gone the server has ended.
-        let _ = errand.done.send(Command::Staged(errand.request, bytes));
+        let _ = waiting
+            .done
+            .send(SenderCommand::Staged(waiting.request, bytes));
     }
 }
 

@@ -39,6 +39,7 @@
 mod ask;
 mod device;
 pub mod queue;
+mod request;
 mod serve;
 
 use std::collections::{HashMap, VecDeque};
@@ -52,8 +53,9 @@ use std::time::{Duration, Instant};
 
 use weir_core::types::Rank;
 
+use self::request::SenderCommand;
+use crate::command::IoCommand;
 use crate::frame::{Malformed, PIECES_MOST, PIECE_BYTES, READ_MOST};
-use crate::io::Command;
 use crate::mailbox::MailboxSender;
 use crate::{CallError, CallId, Timing};
 
@@ -166,8 +168,8 @@ fn lanes() -> usize {
 /// The threads of a lane.
 #[derive(Debug)]
 struct LaneThreads {
-    reader: MailboxSender<ask::Command>,
-    server: MailboxSender<serve::Command>,
+    reader: MailboxSender<ask::ReaderCommand>,
+    server: MailboxSender<SenderCommand>,
     threads: [JoinHandle<()>; 2],
 }
 
@@ -184,7 +186,7 @@ pub struct BulkPlane {
 /// A lane, for readers.
 #[derive(Clone, Debug)]
 struct LaneHandle {
-    thread: MailboxSender<ask::Command>,
+    thread: MailboxSender<ask::ReaderCommand>,
     /// Bytes requested and not yet received, by the server's rank.
     loads: Arc<[AtomicUsize]>,
 }
@@ -243,7 +245,7 @@ impl BulkPlane {
         source: Arc<dyn LogSource>,
         servers: usize,
         timing: Timing,
-        dial: MailboxSender<Command>,
+        dial: MailboxSender<IoCommand>,
     ) -> io::Result<(BulkPlane, BulkReader)> {
         let mut bulk = BulkPlane {
             lanes: Vec::new(),
@@ -289,19 +291,19 @@ impl BulkPlane {
     /// Passes on a connection that was made.
     pub fn reached(&mut self, rank: Rank, socket: TcpStream) {
         if let Some(reader) = self.next_dialling_lane(rank) {
-            let _ = reader.send(ask::Command::Reached(rank, socket));
+            let _ = reader.send(ask::ReaderCommand::Reached(rank, socket));
         }
     }
 
     /// Passes on that no connection could be made.
     pub fn not_reached(&mut self, rank: Rank) {
         if let Some(reader) = self.next_dialling_lane(rank) {
-            let _ = reader.send(ask::Command::NotReached(rank));
+            let _ = reader.send(ask::ReaderCommand::NotReached(rank));
         }
     }
 
     /// The lane that waited longest for a connection to a server.
-    fn next_dialling_lane(&mut self, rank: Rank) -> Option<&MailboxSender<ask::Command>> {
+    fn next_dialling_lane(&mut self, rank: Rank) -> Option<&MailboxSender<ask::ReaderCommand>> {
         let waiting = self.dialling.get_mut(&rank)?;
         let lane = waiting.pop_front()?;
         self.lanes.get(lane).map(|lane| &lane.reader)
@@ -313,7 +315,7 @@ impl BulkPlane {
         let lane = (usize::from(rank.0) + *served) % self.lanes.len();
         *served = served.wrapping_add(1);
         let server = &self.lanes[lane].server;
-        let _ = server.send(serve::Command::Serve(rank, socket));
+        let _ = server.send(SenderCommand::Serve(rank, socket));
     }
 }
 
@@ -321,8 +323,8 @@ impl Drop for BulkPlane {
     /// Ends the threads; reads under way fail.
     fn drop(&mut self) {
         for lane in &self.lanes {
-            let _ = lane.reader.send(ask::Command::End);
-            let _ = lane.server.send(serve::Command::End);
+            let _ = lane.reader.send(ask::ReaderCommand::End);
+            let _ = lane.server.send(SenderCommand::End);
         }
         for thread in self.lanes.drain(..).flat_map(|lane| lane.threads) {
             // A panic has already been reported.
@@ -356,7 +358,9 @@ impl BulkReader {
             deadline: Instant::now() + self.deadline,
             load: LaneLoad::new(lane, to, bytes),
         };
-        if let Err(ask::Command::Read(_, read)) = lane.thread.send(ask::Command::Read(to, read)) {
+        if let Err(ask::ReaderCommand::Read(_, read)) =
+            lane.thread.send(ask::ReaderCommand::Read(to, read))
+        {
             read.finish(Err(CallError::Ended.into()));
         }
     }

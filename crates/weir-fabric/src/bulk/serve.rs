@@ -17,11 +17,11 @@ use weir_core::types::Rank;
 
 use super::device::DeviceReaders;
 use super::queue::Queue;
+use super::request::{ReadRequest, SenderCommand};
 use super::{decode, remaining, LogSource, Medium, Piece};
 use crate::conn::{ConnectionError, Incoming};
 use crate::frame::{Head, Kind, Malformed, HEAD_BYTES};
 use crate::mailbox::{mailbox, MailboxReceiver, MailboxSender};
-use crate::CallId;
 
 const WAKER: Key = Key(0);
 const FIRST: usize = 1;
@@ -31,27 +31,6 @@ const WAITING_MAX: usize = 1024;
 const OUT_MAX_BYTES: usize = 2 << 20;
 /// The limit of requests that are being read from storage, or were and are not sent yet.
 const STAGED_MAX: usize = 16;
-
-/// A received READ.
-#[derive(Debug)]
-pub struct ReadRequest {
-    key: Key,
-    id: CallId,
-    /// The pieces.
-    pub pieces: Vec<Piece>,
-    /// Bytes of all pieces.
-    pub bytes: usize,
-}
-
-/// Commands to the thread.
-pub enum Command {
-    /// Serve the reads of a server.
-    Serve(Rank, StdStream),
-    /// A request was read from storage, or could not be.
-    Staged(ReadRequest, Option<Vec<u8>>),
-    /// End the thread.
-    End,
-}
 
 /// A reply being sent.
 struct QueuedReply {
@@ -80,8 +59,8 @@ struct Conn {
 /// The thread's state.
 pub struct SenderThread {
     poll: Poll,
-    commands: MailboxReceiver<Command>,
-    own: MailboxSender<Command>,
+    commands: MailboxReceiver<SenderCommand>,
+    own: MailboxSender<SenderCommand>,
     source: Arc<dyn LogSource>,
     device: Arc<OnceLock<DeviceReaders>>,
     staged: usize,
@@ -102,7 +81,7 @@ impl SenderThread {
     pub fn new(
         source: Arc<dyn LogSource>,
         device: Arc<OnceLock<DeviceReaders>>,
-    ) -> std::io::Result<(MailboxSender<Command>, SenderThread)> {
+    ) -> std::io::Result<(MailboxSender<SenderCommand>, SenderThread)> {
         let poll = Poll::new()?;
         let (own, commands) = mailbox(&poll, WAKER)?;
         let thread = SenderThread {
@@ -148,9 +127,9 @@ impl SenderThread {
             self.commands.mark_awake();
             while let Some(command) = self.commands.next() {
                 match command {
-                    Command::Serve(rank, socket) => self.adopt(rank, socket),
-                    Command::Staged(job, bytes) => self.staged(&job, bytes),
-                    Command::End => return,
+                    SenderCommand::Serve(rank, socket) => self.adopt(rank, socket),
+                    SenderCommand::Staged(job, bytes) => self.staged(&job, bytes),
+                    SenderCommand::End => return,
                 }
             }
             for key in std::mem::take(&mut self.readable) {

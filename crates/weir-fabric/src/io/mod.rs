@@ -17,8 +17,6 @@
 mod handshake;
 mod sockets;
 
-pub(crate) use sockets::{is_silence, SILENCE};
-
 use std::collections::{BTreeSet, HashMap};
 use std::net::TcpListener as StdListener;
 use std::os::fd::RawFd;
@@ -32,6 +30,7 @@ use mio::{Events, Interest, Poll, Token as Key};
 use weir_core::types::Rank;
 
 use crate::bulk::BulkPlane;
+use crate::command::IoCommand;
 use crate::conn::{ConnectionError, Incoming, Outgoing};
 use crate::frame::{Greeting, Kind, Plane};
 use crate::links::{Links, TransportAction};
@@ -48,33 +47,6 @@ const UNPROVEN_MAX: usize = 256;
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The limit of log messages of one kind of refusal, for the thread's life.
 const LOGGED_MAX: u64 = 10;
-
-/// Commands from other threads.
-#[derive(Debug)]
-pub enum Command {
-    /// Call another server.
-    Call {
-        /// The server.
-        to: Rank,
-        /// The call's id.
-        id: CallId,
-        /// The call.
-        message: Message,
-        /// See [`crate::Fabric::call_without_deadline`].
-        unbounded: bool,
-    },
-    /// Reply to another server.
-    Reply {
-        /// The call.
-        token: Token,
-        /// The reply.
-        message: Message,
-    },
-    /// Connect to a server for a lane of the bulk plane.
-    Dial(Rank, usize),
-    /// End the thread.
-    End,
-}
 
 /// The receiver of events.
 pub struct EventSink {
@@ -141,7 +113,7 @@ pub struct Io {
     me: Membership,
     timing: Timing,
     poll_events: Events,
-    commands: MailboxReceiver<Command>,
+    commands: MailboxReceiver<IoCommand>,
     bulk: BulkPlane,
     counters: Arc<Mutex<RefusalCounters>>,
     conns: HashMap<Key, Conn>,
@@ -171,8 +143,8 @@ impl Io {
         me: Membership,
         timing: Timing,
         counters: Arc<Mutex<RefusalCounters>>,
-        bulk: impl FnOnce(MailboxSender<Command>) -> std::io::Result<BulkPlane>,
-    ) -> std::io::Result<(Io, MailboxSender<Command>)> {
+        bulk: impl FnOnce(MailboxSender<IoCommand>) -> std::io::Result<BulkPlane>,
+    ) -> std::io::Result<(Io, MailboxSender<IoCommand>)> {
         listener.set_nonblocking(true)?;
         let mut listener = TcpListener::from_std(listener);
         let poll = Poll::new()?;
@@ -319,15 +291,15 @@ impl Io {
         self.commands.mark_awake();
         while let Some(command) = self.commands.next() {
             match command {
-                Command::Call {
+                IoCommand::Call {
                     to,
                     id,
                     message,
                     unbounded,
                 } => self.ask(to, id, message, unbounded),
-                Command::Reply { token, message } => self.answer(token, message),
-                Command::Dial(to, lane) => self.dial_bulk(to, lane),
-                Command::End => return false,
+                IoCommand::Reply { token, message } => self.answer(token, message),
+                IoCommand::Dial(to, lane) => self.dial_bulk(to, lane),
+                IoCommand::End => return false,
             }
         }
         true

@@ -9,12 +9,10 @@ use socket2::{SockRef, TcpKeepalive};
 use weir_core::types::Rank;
 
 use super::{Conn, Dialled, Io, PeerLife, Stage, UNPROVEN_MAX};
-use crate::conn::{ConnectionError, Incoming, Outgoing};
+use crate::conn::{is_silence, ConnectionError, Incoming, Outgoing, SILENCE};
 use crate::frame::{Head, Kind, Malformed, Plane};
 use crate::{CallId, Message, Token};
 
-/// A connection over which nothing is acknowledged for this long is broken.
-pub(crate) const SILENCE: Duration = Duration::from_millis(1500);
 /// The interval of probes on an idle connection. The kernel counts these in whole seconds.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -388,9 +386,4 @@ impl Io {
             });
         open.max().map(|(_, key)| key)
     }
-}
-
-/// Returns true if an error says that nothing was received for long.
-pub(crate) fn is_silence(error: &std::io::Error) -> bool {
-    error.kind() == std::io::ErrorKind::TimedOut
 }

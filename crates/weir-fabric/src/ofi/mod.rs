@@ -7,7 +7,7 @@
 //!                         offers, pulls    bodies and bulk too long for a packet
 //!                         peers    addresses, and packets that wait for room
 //!                         packet   layout and MAC
-//!                         endpoint, opening, transfer, memory, library, abi: libfabric
+//!                         endpoint (opening, transfer), memory, library, abi: libfabric
 //! ```
 //!
 //! Endpoints are of reliable datagrams. A packet holds up to 11 KiB of body and bulk. A longer part
@@ -17,7 +17,7 @@
 //! Invariants:
 //! - libfabric is not needed at build time. Without it, or without a provider that can be waited
 //!   for, [`Bound::open`] returns the reason and nothing else here runs.
-//! - All `unsafe` is in `library`, `memory`, `opening`, `endpoint` and `transfer`.
+//! - All `unsafe` is in `library`, `memory` and `endpoint`.
 //! - Every packet carries a MAC under the instance's secret; see `packet` for replayed packets.
 //! - Memory that another server may read has a random key, and is closed when the call that needed
 //!   it has ended.
@@ -32,12 +32,10 @@ mod library;
 mod lines;
 mod memory;
 mod offers;
-mod opening;
 pub mod packet;
 mod peers;
 mod pulls;
 mod thread;
-mod transfer;
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -55,11 +53,10 @@ use crate::frame::{BODY_MOST, BULK_MOST};
 use crate::{
     CallError, CallId, Event, Fabric, Membership, Message, RefusalCounters, Timing, Token,
 };
-use endpoint::Endpoint;
 pub use endpoint::NAME_MOST;
+use endpoint::{Completion, Endpoint};
 pub use library::Unusable;
 use thread::{Command, EndpointThread, ThreadChannels};
-use transfer::Completion;
 
 /// The installed libfabric, for people: its version, the providers that weir can use, and the
 /// others.

@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use weir_core::types::Rank;
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Completion, Endpoint};
 use super::lines::{LineAction, LineCheck, Lines, MessageCounts};
 use super::offers::{Offers, Parts, ReplyId};
 use super::packet::{open, seal, Head, Key, PacketContent, Part, Refused};
 use super::peers::Peers;
 use super::pulls::{MessageId, Outcome, Pulls};
-use super::transfer::Completion;
 use super::Bell;
 use crate::links::{Links, TransportAction};
 use crate::{CallId, Event, Membership, Message, RefusalCounters, Timing, Token};

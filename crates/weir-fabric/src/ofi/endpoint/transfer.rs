@@ -14,10 +14,10 @@ use std::time::Duration;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use weir_core::types::Rank;
 
-use super::abi;
-use super::endpoint::{Address, Endpoint, RemoteMemory};
-use super::memory::{Bytes, Owned};
-use super::packet::PACKET_MOST;
+use super::{Address, Endpoint, RemoteMemory};
+use crate::ofi::abi;
+use crate::ofi::memory::{Bytes, Owned};
+use crate::ofi::packet::PACKET_MOST;
 
 /// Slots allocated at a time; the first chunk's slots receive.
 const CHUNK: usize = 64;
@@ -81,7 +81,7 @@ struct Chunk {
 }
 
 /// Memory for the bytes of reads.
-pub(super) struct Landing {
+pub(super) struct ReadLanding {
     /// Closed before the bytes are freed.
     mr: Option<Owned<abi::Mr>>,
     bytes: Bytes,
@@ -203,7 +203,7 @@ impl Endpoint {
         let mr = self.register_local(&bytes, abi::READ)?;
         let landing = self.memory.landings.insert(
             landing,
-            Landing {
+            ReadLanding {
                 mr,
                 bytes,
                 under_way: 0,
@@ -276,7 +276,7 @@ impl Endpoint {
         if there.under_way > 0 {
             return None;
         }
-        let Landing { mr, bytes, .. } = self.memory.landings.remove(&landing)?;
+        let ReadLanding { mr, bytes, .. } = self.memory.landings.remove(&landing)?;
         drop(mr);
         // SAFETY: its reads have ended.
         Some(unsafe { bytes.into_vec() })

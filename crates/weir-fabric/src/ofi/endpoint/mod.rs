@@ -8,19 +8,24 @@
 //!   operation has ended or the endpoint is closed. If a provider cannot close the endpoint they
 //!   are leaked.
 
+mod opening;
+mod transfer;
+
 use core::ffi::c_int;
 use std::collections::{HashMap, VecDeque};
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::ptr::{null_mut, NonNull};
 
+use self::opening::{function, open, Calls, Failure, Opened};
+use self::transfer::{Operation, ReadLanding, Slots};
 use super::abi;
 use super::library::{library, Library, Offer, Offers, Unusable};
 use super::memory::{Bytes, Owned};
-use super::opening::{function, open, Calls, Failure, Opened};
 use super::packet::PACKET_MOST;
-use super::transfer::{Completion, Landing, Operation, Slots};
 use super::EndpointOptions;
+
+pub use self::transfer::Completion;
 
 /// Unsuitable providers: they spin while they wait, are for tests or for one node, or lose
 /// messages. Hooks and layers on other layers are unsuitable, too.
@@ -67,9 +72,9 @@ pub struct RemoteMemory {
 }
 
 /// Memory that the provider may use.
-pub(super) struct Memory {
+struct ProviderMemory {
     pub slots: Slots,
-    pub landings: HashMap<u64, Landing>,
+    pub landings: HashMap<u64, ReadLanding>,
     pub readable: HashMap<u64, Readable>,
     /// By the addresses of their contexts.
     pub operations: HashMap<usize, NonNull<Operation>>,
@@ -82,19 +87,19 @@ pub struct Endpoint {
     name: Vec<u8>,
     mr_mode: c_int,
     key_mask: u64,
-    pub(super) calls: Calls,
-    pub(super) memory: ManuallyDrop<Memory>,
-    pub(super) ready: VecDeque<Completion>,
-    pub(super) wait_fd: RawFd,
+    calls: Calls,
+    memory: ManuallyDrop<ProviderMemory>,
+    ready: VecDeque<Completion>,
+    wait_fd: RawFd,
     /// Consecutive wake-ups without a completion.
-    pub(super) spurious_wakes: u32,
+    spurious_wakes: u32,
     /// `None` after it is closed.
-    pub(super) ep: Option<Owned<abi::Ep>>,
+    ep: Option<Owned<abi::Ep>>,
     // Closed in this order.
-    pub(super) cq: Owned<abi::Cq>,
-    pub(super) av: Owned<abi::Av>,
-    pub(super) domain: Owned<abi::Domain>,
-    pub(super) fabric: Owned<abi::Fabric>,
+    cq: Owned<abi::Cq>,
+    av: Owned<abi::Av>,
+    domain: Owned<abi::Domain>,
+    fabric: Owned<abi::Fabric>,
     _info: Offers,
 }
 
@@ -167,7 +172,7 @@ impl Endpoint {
                 _ => u64::MAX,
             },
             calls,
-            memory: ManuallyDrop::new(Memory {
+            memory: ManuallyDrop::new(ProviderMemory {
                 slots: Slots::default(),
                 landings: HashMap::new(),
                 readable: HashMap::new(),

@@ -8,10 +8,10 @@ use core::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
 use std::ptr::{null, null_mut, NonNull};
 
-use super::abi;
-use super::endpoint::NAME_MOST;
-use super::library::{Library, Offer};
-use super::memory::{Object, Owned};
+use super::NAME_MOST;
+use crate::ofi::abi;
+use crate::ofi::library::{Library, Offer};
+use crate::ofi::memory::{Object, Owned};
 
 /// The least number of completions that the queue holds.
 const QUEUE: usize = 4096;
