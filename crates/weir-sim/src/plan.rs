@@ -223,10 +223,9 @@ impl Plan {
         let span = pause * u32::try_from(operations).expect("few") / 2;
         let faults: Vec<Fault> = (0..rng.pick(4))
             .map(|_| {
-                let at = rng.duration((Duration::ZERO, span));
+                let at = rng.duration(Duration::ZERO, span);
                 let longest = [300, 3_000, 12_000][rng.pick(3)];
-                let lasts =
-                    rng.duration((Duration::from_millis(1), Duration::from_millis(longest)));
+                let lasts = rng.duration(Duration::from_millis(1), Duration::from_millis(longest));
                 let what = match rng.below(12) {
                     0..4 => FaultKind::Cut(rank(&rng), rank(&rng)),
                     4..6 => FaultKind::Alone(rank(&rng)),
@@ -246,10 +245,9 @@ impl Plan {
         let restarts = if rng.chance(400) { 1 + rng.pick(3) } else { 0 };
         let mut restarts: Vec<Fault> = (0..restarts)
             .map(|_| {
-                let at = rng.duration((Duration::ZERO, span));
+                let at = rng.duration(Duration::ZERO, span);
                 let longest = [30, 1_000, 6_000][rng.pick(3)];
-                let lasts =
-                    rng.duration((Duration::from_millis(1), Duration::from_millis(longest)));
+                let lasts = rng.duration(Duration::from_millis(1), Duration::from_millis(longest));
                 let what = FaultKind::Restart(rank(&rng), Kill::default());
                 Fault { at, lasts, what }
             })
@@ -356,10 +354,10 @@ impl Plan {
         let operations = self.clients.first().map_or(0, |client| client.operations);
         let span = times * u32::try_from(operations).expect("few") / 2;
         (self.workload, self.pause) = (Workload::Moves, times);
-        let at = rng.duration((Duration::ZERO, span));
+        let at = rng.duration(Duration::ZERO, span);
         let restart = |number: usize| {
             let longest = [5, 100, 3_000][rng.pick(3)];
-            let lasts = rng.duration((Duration::from_millis(1), Duration::from_millis(longest)));
+            let lasts = rng.duration(Duration::from_millis(1), Duration::from_millis(longest));
             let rank = Rank(u16::try_from(rng.below(u64::from(self.servers))).expect("few"));
             let kill_after = 1 + u32::try_from(rng.below(30)).expect("few");
             let kill = Kill {

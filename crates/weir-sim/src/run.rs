@@ -252,7 +252,7 @@ impl World {
             let mut stays = None;
             while client.operations > 0 && stays != Some(0) {
                 client.operations -= 1;
-                let pause = rng.duration((Duration::ZERO, pause));
+                let pause = rng.duration(Duration::ZERO, pause);
                 let sleep = world.executor.sleep(pause);
                 actor.wait(sleep);
                 program.step();

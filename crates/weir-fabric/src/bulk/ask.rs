@@ -58,7 +58,7 @@ impl PendingRead {
     /// without it.
     pub fn finish(self, result: Result<(), ReadError>) {
         drop(self.load);
-        self.landing.end(result);
+        self.landing.finish(result);
     }
 }
 

@@ -144,7 +144,7 @@ pub trait Landing: Send {
     fn put(&mut self, at: usize, bytes: &[u8]);
 
     /// Ends the read.
-    fn end(self: Box<Self>, result: Result<(), ReadError>);
+    fn finish(self: Box<Self>, result: Result<(), ReadError>);
 }
 
 /// The largest number of lanes.
@@ -345,10 +345,10 @@ impl BulkReader {
     /// Reads bytes of another server's log into `landing`, which receives the result.
     pub fn read(&self, to: Rank, pieces: &[Piece], landing: Box<dyn Landing>) {
         let Ok(bytes) = total_bytes(pieces) else {
-            return landing.end(Err(ReadError::Malformed));
+            return landing.finish(Err(ReadError::Malformed));
         };
         let Some(lane) = self.lane(to) else {
-            return landing.end(Err(CallError::Ended.into()));
+            return landing.finish(Err(CallError::Ended.into()));
         };
         let read = ask::PendingRead {
             id: CallId(self.next.fetch_add(1, Ordering::Relaxed)),

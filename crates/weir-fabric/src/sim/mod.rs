@@ -317,7 +317,7 @@ impl State {
     /// Lets each end notice a cut that began at `cut`, if it lasts.
     fn await_silence(&mut self, conn: u64, cut: Duration) {
         for side in 0..2 {
-            let late = self.rng.duration((Duration::ZERO, SILENCE / 4));
+            let late = self.rng.duration(Duration::ZERO, SILENCE / 4);
             self.arrives_at(
                 cut + SILENCE + late,
                 Packet::new(conn, side, Frame::Silence(cut)),

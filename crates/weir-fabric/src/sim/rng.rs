@@ -48,7 +48,7 @@ impl SeededRng {
     }
 
     /// A duration from `least` to `most`, both included.
-    pub fn duration(&self, (least, most): (Duration, Duration)) -> Duration {
+    pub fn duration(&self, least: Duration, most: Duration) -> Duration {
         let span = most.saturating_sub(least).as_nanos();
         let span = u64::try_from(span).unwrap_or(u64::MAX);
         least + Duration::from_nanos(self.below(span.saturating_add(1)))

@@ -166,10 +166,10 @@ impl State {
     /// Breaks a connection while the message just sent is under way, or a little later.
     fn break_soon(&mut self, id: u64) {
         self.count.broken += 1;
-        let soon = (Duration::ZERO, self.faults.delay.1 * 2);
-        let at = self.now + self.rng.duration(soon);
+        let soon = self.faults.delay.1 * 2;
+        let at = self.now + self.rng.duration(Duration::ZERO, soon);
         for side in [DIALLER, ACCEPTOR] {
-            let notices = at + self.rng.duration((Duration::ZERO, self.faults.notice));
+            let notices = at + self.rng.duration(Duration::ZERO, self.faults.notice);
             self.arrives_at(notices, Packet::new(id, side, Frame::Closed));
         }
         if let Some(conn) = self.conns.get_mut(&id) {
@@ -184,7 +184,8 @@ impl State {
         };
         let slow = conn.ends.iter().filter_map(|end| self.slow.get(end));
         let slow = slow.copied().max().unwrap_or(1);
-        let mut at = self.now + self.rng.duration(self.faults.delay) * slow;
+        let (least, most) = self.faults.delay;
+        let mut at = self.now + self.rng.duration(least, most) * slow;
         if packet.frame.is_call() && self.rng.chance(self.faults.overtakes_per_mille) {
             self.count.overtook += 1;
             at = at.max(conn.shaken[packet.to]);

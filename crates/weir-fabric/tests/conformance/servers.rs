@@ -164,7 +164,7 @@ impl<T: Transport> Servers<T> {
     pub fn until(&mut self, what: &str, mut so: impl FnMut(&mut Self) -> bool) {
         let begin = self.net.now();
         loop {
-            self.take();
+            self.handle_events();
             if so(self) {
                 return;
             }
@@ -173,8 +173,8 @@ impl<T: Transport> Servers<T> {
         }
     }
 
-    /// Takes all events of all servers.
-    fn take(&mut self) {
+    /// Handles all events of all servers.
+    fn handle_events(&mut self) {
         for server in self.running.values_mut() {
             while let Some(event) = server.end.poll() {
                 match event {

@@ -68,7 +68,7 @@ impl Landing for VecLanding {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    fn end(self: Box<Self>, result: Result<(), ReadError>) {
+    fn finish(self: Box<Self>, result: Result<(), ReadError>) {
         let _ = self.back.send((self.number, self.bytes, result));
     }
 }

@@ -99,8 +99,8 @@ impl Landing for WatchedServer {
         self.landing.put(at, bytes);
     }
 
-    fn end(self: Box<Self>, result: Result<(), ReadError>) {
+    fn finish(self: Box<Self>, result: Result<(), ReadError>) {
         self.missed.ended(self.rank, result);
-        self.landing.end(result);
+        self.landing.finish(result);
     }
 }

@@ -129,7 +129,7 @@ impl Opened {
         check("a descriptor to wait for", code)?;
         let reads = offer.info().caps & abi::RMA != 0;
         Ok(Opened {
-            calls: Calls::of(&fabric, &cq, &ep, reads)?,
+            calls: Calls::look_up(&fabric, &cq, &ep, reads)?,
             name: name_of(&ep)?,
             wait_fd,
             ep,
@@ -182,7 +182,7 @@ fn open_queue(domain: &Owned<abi::Domain>) -> Result<Owned<abi::Cq>, Failure> {
 }
 
 impl Calls {
-    fn of(
+    fn look_up(
         fabric: &Owned<abi::Fabric>,
         cq: &Owned<abi::Cq>,
         ep: &Owned<abi::Ep>,

@@ -285,7 +285,7 @@ pub fn open(
     }
     let kind = rest.number::<2>()?;
     let head = Head {
-        instance: InstanceId(*rest.take::<16>()?),
+        instance: InstanceId(*rest.read_array::<16>()?),
         from: rest.rank()?,
         to: rest.rank()?,
         from_life: {

@@ -11,7 +11,7 @@ use crate::CallId;
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub fn take<const N: usize>(&mut self) -> Result<&'a [u8; N], Malformed> {
+    pub fn read_array<const N: usize>(&mut self) -> Result<&'a [u8; N], Malformed> {
         let (first, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed)?;
         self.0 = rest;
         Ok(first)
@@ -25,13 +25,13 @@ impl<'a> Reader<'a> {
 
     /// A number of N bytes, at most 8.
     pub fn number<const N: usize>(&mut self) -> Result<u64, Malformed> {
-        let bytes = self.take::<N>()?;
+        let bytes = self.read_array::<N>()?;
         let number = bytes.iter().rev();
         Ok(number.fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
 
     pub fn rank(&mut self) -> Result<Rank, Malformed> {
-        Ok(Rank(u16::from_le_bytes(*self.take::<2>()?)))
+        Ok(Rank(u16::from_le_bytes(*self.read_array::<2>()?)))
     }
 
     fn length(&mut self, most: usize) -> Result<usize, Malformed> {
@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
                 len,
                 key: self.number::<8>()?,
                 address: self.number::<8>()?,
-                hash: Hash::from_bytes(*self.take::<32>()?),
+                hash: Hash::from_bytes(*self.read_array::<32>()?),
             },
             _ => return Err(Malformed),
         };

@@ -72,7 +72,7 @@ impl<M: ClientMemory + Send + Sync> Landing for Arrival<M> {
         self.arrived(at + bytes.len());
     }
 
-    fn end(mut self: Box<Self>, result: Result<(), ReadError>) {
+    fn finish(mut self: Box<Self>, result: Result<(), ReadError>) {
         // The task that asked for the bytes notes why they did not come.
         self.whole = result.is_ok();
     }

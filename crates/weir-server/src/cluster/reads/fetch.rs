@@ -90,9 +90,9 @@ impl<T: FnOnce(bool) + Send> bulk::Landing for WatchedLanding<T> {
         self.landing.put(at, bytes);
     }
 
-    fn end(self: Box<Self>, result: Result<(), ReadError>) {
+    fn finish(self: Box<Self>, result: Result<(), ReadError>) {
         (self.told)(result.is_ok());
-        self.landing.end(result);
+        self.landing.finish(result);
     }
 }
 
@@ -417,9 +417,9 @@ impl<P: Platform> Cluster<P> {
             match answer {
                 Ok(((), bulk)) if bulk.len() == bytes => {
                     to.put(0, &bulk);
-                    to.end(Ok(()));
+                    to.finish(Ok(()));
                 }
-                _ => to.end(Err(ReadError::Refused)),
+                _ => to.finish(Err(ReadError::Refused)),
             }
         });
     }
