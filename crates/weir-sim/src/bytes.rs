@@ -27,6 +27,7 @@
 //! unknown orders, so whatever it reports is a fault.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use weir_core::names::Visibility;
 use weir_core::types::{Ino, Rank};
@@ -52,7 +53,7 @@ impl Block {
     }
 
     /// Classifies a block's bytes.
-    pub fn of(bytes: &[u8]) -> Block {
+    pub fn from_bytes(bytes: &[u8]) -> Block {
         let Some((first, _)) = bytes.split_first_chunk::<8>() else {
             return Block::Empty;
         };
@@ -327,12 +328,13 @@ impl Bytes {
         }
     }
 
-    /// Records that a change of blocks `[first, end)` begins; its result may never be known.
-    pub fn begin(
+    /// Records that a program at node `rank` begins to change blocks; the result may never be known.
+    pub fn begin_change(
         &mut self,
         ino: Ino,
-        (rank, began): (Rank, u64),
-        (first, end): (u64, u64),
+        rank: Rank,
+        began: u64,
+        blocks: Range<u64>,
         what: Block,
     ) -> ChangeId {
         let changes = &mut self.files.entry(ino).or_default().changes;
@@ -342,8 +344,8 @@ impl Bytes {
                 began,
                 ended: u64::MAX,
             },
-            first,
-            end,
+            first: blocks.start,
+            end: blocks.end,
             what,
             appended: false,
         });
@@ -351,18 +353,18 @@ impl Bytes {
     }
 
     /// Records the blocks of an append that has ended.
-    pub fn end_append(&mut self, begun: ChangeId, ended: u64, blocks: (u64, u64)) {
-        self.end(begun, ended, blocks);
+    pub fn end_append(&mut self, begun: ChangeId, ended: u64, blocks: Range<u64>) {
+        self.end_change(begun, ended, blocks);
         let file = self.files.entry(begun.0).or_default();
         file.changes[begun.1].appended = true;
     }
 
     /// Records the blocks of a change that has ended.
-    pub fn end(&mut self, begun: ChangeId, ended: u64, (first, end): (u64, u64)) {
+    pub fn end_change(&mut self, begun: ChangeId, ended: u64, blocks: Range<u64>) {
         let file = self.files.entry(begun.0).or_default();
         let change = &mut file.changes[begun.1];
         change.span.ended = ended;
-        (change.first, change.end) = (first, end);
+        (change.first, change.end) = (blocks.start, blocks.end);
     }
 
     /// Records a request to laminate a file.
@@ -500,23 +502,23 @@ mod tests {
         }
     }
 
-    fn wrote(bytes: &mut Bytes, span: Span, blocks: (u64, u64), tag: u64) {
-        let begun = bytes.begin(FILE, (Rank(0), span.began), blocks, Block::Tag(tag));
-        bytes.end(begun, span.ended, blocks);
+    fn wrote(bytes: &mut Bytes, span: Span, blocks: Range<u64>, tag: u64) {
+        let begun = bytes.begin_change(FILE, Rank(0), span.began, blocks.clone(), Block::Tag(tag));
+        bytes.end_change(begun, span.ended, blocks);
     }
 
     fn cut(bytes: &mut Bytes, span: Span, blocks: u64) {
-        let all = (blocks, u64::MAX);
-        let begun = bytes.begin(FILE, (Rank(1), span.began), all, Block::Empty);
-        bytes.end(begun, span.ended, all);
+        let all = blocks..u64::MAX;
+        let begun = bytes.begin_change(FILE, Rank(1), span.began, all.clone(), Block::Empty);
+        bytes.end_change(begun, span.ended, all);
     }
 
     /// Node 0 writes 1 over [0, 4) and publishes, then 2 over [0, 2).
     fn story() -> Bytes {
         let mut bytes = Bytes::default();
-        wrote(&mut bytes, span(0, 1), (0, 4), 1);
+        wrote(&mut bytes, span(0, 1), 0..4, 1);
         bytes.published(FILE, Rank(0), span(2, 3));
-        wrote(&mut bytes, span(4, 5), (0, 2), 2);
+        wrote(&mut bytes, span(4, 5), 0..2, 2);
         bytes
     }
 
@@ -569,9 +571,9 @@ mod tests {
         assert_eq!(faults(&[Rank(0)], 6, Block::Empty), 1);
         // The older of two writes of two nodes, without a publish between them.
         let mut bytes = Bytes::new(raw(&[]));
-        wrote(&mut bytes, span(0, 1), (0, 1), 1);
-        let begun = bytes.begin(FILE, (Rank(2), 2), (0, 1), two);
-        bytes.end(begun, 3, (0, 1));
+        wrote(&mut bytes, span(0, 1), 0..1, 1);
+        let begun = bytes.begin_change(FILE, Rank(2), 2, 0..1, two);
+        bytes.end_change(begun, 3, 0..1);
         bytes.read(FILE, read(1, 0, 4), 0, vec![one]);
         assert_eq!(bytes.faults().len(), 1);
     }
@@ -602,9 +604,9 @@ mod tests {
         };
         let story = || {
             let mut bytes = Bytes::new(ral.clone());
-            wrote(&mut bytes, span(0, 1), (0, 4), 1);
+            wrote(&mut bytes, span(0, 1), 0..4, 1);
             bytes.published(FILE, Rank(0), span(2, 3));
-            wrote(&mut bytes, span(4, 5), (0, 2), 2);
+            wrote(&mut bytes, span(4, 5), 0..2, 2);
             bytes.laminating(FILE, 20);
             bytes.laminated(FILE, 30);
             bytes.named(FILE);
@@ -627,9 +629,9 @@ mod tests {
         assert_eq!(faults(read(1, 6, 31), &[two, two, one]), 0);
         // Two writes without an order: all nodes see the same one.
         let mut bytes = Bytes::new(ral.clone());
-        wrote(&mut bytes, span(0, 1), (0, 1), 1);
-        let begun = bytes.begin(FILE, (Rank(1), 2), (0, 1), two);
-        bytes.end(begun, 3, (0, 1));
+        wrote(&mut bytes, span(0, 1), 0..1, 1);
+        let begun = bytes.begin_change(FILE, Rank(1), 2, 0..1, two);
+        bytes.end_change(begun, 3, 0..1);
         bytes.laminated(FILE, 30);
         bytes.read(FILE, read(2, 31, 31), 0, vec![one]);
         assert_eq!(bytes.faults().len(), 0);
@@ -637,7 +639,7 @@ mod tests {
         assert_eq!(bytes.faults().len(), 1);
         // No program writes any more.
         let mut bytes = story();
-        wrote(&mut bytes, span(31, 32), (0, 1), 3);
+        wrote(&mut bytes, span(31, 32), 0..1, 3);
         assert_eq!(bytes.faults().len(), 1);
     }
 
@@ -680,11 +682,11 @@ mod tests {
         let mut longer = bytes.clone();
         cut(&mut longer, span(10, 11), 5);
         assert_eq!(ends(&longer, short(read(2, 12, 13), 5), 5), 0);
-        wrote(&mut bytes, span(10, 11), (4, 5), 3);
+        wrote(&mut bytes, span(10, 11), 4..5, 3);
         assert_eq!(ends(&bytes, short(read(2, 12, 13), 4), 4), 0);
         // Bytes published before the reader opened the file are not behind its end.
         let mut sparse = Bytes::default();
-        wrote(&mut sparse, span(0, 1), (4, 5), 1);
+        wrote(&mut sparse, span(0, 1), 4..5, 1);
         sparse.published(FILE, Rank(0), span(2, 3));
         assert_eq!(ends(&sparse, short(read(1, 4, 6), 0), 2), 2);
         assert_eq!(ends(&sparse, short(read(1, 1, 6), 0), 2), 0);
@@ -692,40 +694,40 @@ mod tests {
 
     #[test]
     fn no_two_appends_have_the_same_blocks() {
-        let append = |bytes: &mut Bytes, span: Span, blocks: (u64, u64)| {
-            let begun = bytes.begin(FILE, (Rank(0), span.began), (0, u64::MAX), Block::Tag(9));
+        let append = |bytes: &mut Bytes, span: Span, blocks: Range<u64>| {
+            let begun = bytes.begin_change(FILE, Rank(0), span.began, 0..u64::MAX, Block::Tag(9));
             bytes.end_append(begun, span.ended, blocks);
         };
         let mut bytes = story();
-        append(&mut bytes, span(10, 11), (4, 6));
-        append(&mut bytes, span(12, 13), (6, 8));
+        append(&mut bytes, span(10, 11), 4..6);
+        append(&mut bytes, span(12, 13), 6..8);
         bytes.published(FILE, Rank(0), span(30, 31));
         assert_eq!(bytes.faults(), [""; 0]);
         let mut twice = bytes.clone();
-        append(&mut twice, span(20, 21), (7, 9));
+        append(&mut twice, span(20, 21), 7..9);
         assert_eq!(twice.faults().len(), 1);
         // An append that only a lost node had is lost, also once the file is laminated.
         let mut lost = story();
         lost.guarantees.lost.insert(Rank(0));
-        append(&mut lost, span(10, 11), (4, 6));
-        let begun = lost.begin(FILE, (Rank(1), 20), (0, u64::MAX), Block::Tag(8));
-        lost.end_append(begun, 21, (4, 5));
+        append(&mut lost, span(10, 11), 4..6);
+        let begun = lost.begin_change(FILE, Rank(1), 20, 0..u64::MAX, Block::Tag(8));
+        lost.end_append(begun, 21, 4..5);
         lost.laminating(FILE, 30);
         lost.laminated(FILE, 31);
         assert_eq!(lost.faults(), [""; 0]);
         cut(&mut bytes, span(14, 15), 7);
-        append(&mut bytes, span(20, 21), (7, 9));
+        append(&mut bytes, span(20, 21), 7..9);
         assert_eq!(bytes.faults(), [""; 0]);
     }
 
     #[test]
     fn bytes_tell_their_write() {
-        assert_eq!(Block::of(&Block::bytes(77)), Block::Tag(77));
-        assert_eq!(Block::of(&[0; 64]), Block::Empty);
-        assert_eq!(Block::of(&[]), Block::Empty);
+        assert_eq!(Block::from_bytes(&Block::bytes(77)), Block::Tag(77));
+        assert_eq!(Block::from_bytes(&[0; 64]), Block::Empty);
+        assert_eq!(Block::from_bytes(&[]), Block::Empty);
         let mut torn = Block::bytes(77);
         torn[40] = 1;
-        assert_eq!(Block::of(&torn), Block::Torn);
-        assert_eq!(Block::of(&[0; 10]), Block::Torn);
+        assert_eq!(Block::from_bytes(&torn), Block::Torn);
+        assert_eq!(Block::from_bytes(&[0; 10]), Block::Torn);
     }
 }

@@ -101,8 +101,10 @@ impl Locks {
     /// Records a lock granted to a program at a node.
     pub fn granted(
         &mut self,
-        (client, rank): (usize, Rank),
-        (ino, lock): (Ino, Lock),
+        client: usize,
+        rank: Rank,
+        ino: Ino,
+        lock: Lock,
         granted: u64,
     ) -> LockId {
         let doubtful = [rank, ino.rank()].iter().any(|r| self.troubled.contains(r));
@@ -161,9 +163,9 @@ mod tests {
     /// Client 0 has `first` from 10 to 20; client 1 gets `second` at `when`.
     fn faults(first: Lock, second: Lock, when: u64) -> usize {
         let mut locks = Locks::default();
-        let one = locks.granted((0, Rank(0)), (FILE, first), 10);
+        let one = locks.granted(0, Rank(0), FILE, first, 10);
         locks.given_back(one, 20);
-        locks.granted((1, Rank(1)), (FILE, second), when);
+        locks.granted(1, Rank(1), FILE, second, when);
         locks.faults().len()
     }
 
@@ -194,13 +196,13 @@ mod tests {
     fn who_was_killed_or_cut_off_may_have_lost_them() {
         let all = Lock::of_all(LockOwnerKind::Whole);
         let mut locks = Locks::default();
-        locks.granted((0, Rank(0)), (FILE, all), 10);
-        locks.granted((1, Rank(1)), (FILE, all), 15);
+        locks.granted(0, Rank(0), FILE, all, 10);
+        locks.granted(1, Rank(1), FILE, all, 15);
         assert_eq!(locks.faults().len(), 0);
         let mut locks = Locks::new([Rank(0)].into());
-        let one = locks.granted((0, Rank(0)), (FILE, all), 10);
+        let one = locks.granted(0, Rank(0), FILE, all, 10);
         locks.given_back(one, 20);
-        locks.granted((1, Rank(1)), (FILE, all), 15);
+        locks.granted(1, Rank(1), FILE, all, 15);
         assert_eq!(locks.faults().len(), 0);
     }
 }

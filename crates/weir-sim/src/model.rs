@@ -141,7 +141,7 @@ impl Model {
             for (bit, at) in going.iter().enumerate().rev() {
                 if some >> bit & 1 == 1 {
                     let (name, _) = left.leaving.remove(*at);
-                    left.take(&name);
+                    left.remove_name(&name);
                 }
             }
             after.extend(left.after_at_once(number, op, outcome));
@@ -216,7 +216,7 @@ impl Model {
         true
     }
 
-    fn take(&mut self, at: &DirName) {
+    fn remove_name(&mut self, at: &DirName) {
         if let Some(dir) = self.dirs.get_mut(&Id::Known(at.dir)) {
             dir.entries.remove(&at.name);
         }
@@ -292,14 +292,14 @@ impl Model {
             NameOp::Unlink(at) => match self.get(at) {
                 Some((_, FileType::Dir)) | None => false,
                 Some(_) => {
-                    self.take(at);
+                    self.remove_name(at);
                     true
                 }
             },
             NameOp::Rmdir(at) => match self.get(at) {
                 Some((id, FileType::Dir)) if self.is_empty(id) => {
                     self.dirs.remove(&id);
-                    self.take(at);
+                    self.remove_name(at);
                     true
                 }
                 _ => false,
@@ -368,7 +368,7 @@ impl Model {
                 self.dirs.remove(&target.0);
             }
         }
-        self.take(from);
+        self.remove_name(from);
         self.put(to, source)
     }
 

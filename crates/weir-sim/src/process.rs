@@ -138,7 +138,8 @@ impl<'f> Process<'f> {
     /// A process that the server admitted.
     pub fn new(
         site: Rc<Site>,
-        (id, memory): (ClientId, Arc<FakeClientMemory>),
+        id: ClientId,
+        memory: Arc<FakeClientMemory>,
         waiter: &'f Waiter<'f>,
     ) -> Process<'f> {
         Process {

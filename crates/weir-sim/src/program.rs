@@ -64,6 +64,17 @@ fn refuses(error: Errno) -> bool {
     )
 }
 
+/// A file that a program has open.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenedFile {
+    /// The file.
+    pub file: File,
+    /// The event at which the program began to open it.
+    pub since: u64,
+    /// True if it is open for writing.
+    pub writes: bool,
+}
+
 impl Actor<'_> {
     /// Waits.
     pub fn wait<T>(&self, future: impl std::future::Future<Output = T>) -> T {
@@ -74,8 +85,8 @@ impl Actor<'_> {
         (self.record.event(), self.executor.now())
     }
 
-    /// Records the end of an operation; returns its time.
-    fn end<T: std::fmt::Debug>(
+    /// Records the result of an operation; returns its time.
+    fn record_result<T: std::fmt::Debug>(
         &self,
         began: (u64, Duration),
         what: &impl std::fmt::Debug,
@@ -132,7 +143,7 @@ impl Actor<'_> {
         // It was made, and removed before it was opened.
         let gone = matches!(result, Err(Errno::CANCELED));
         let usual = gone || matches!(&result, Err(error) if refuses(*error));
-        let ended = self.end(began, op, &result, usual);
+        let ended = self.record_result(began, op, &result, usual);
         // A killed server may have changed its tables without committing the change.
         let uncommitted = matches!(op, NameOp::Find(_)) && self.process.is_orphaned();
         let mut calls = self.record.calls.borrow_mut();
@@ -233,25 +244,29 @@ impl Actor<'_> {
         )
     }
 
-    /// Opens a file; returns the event at which that began.
-    pub fn open(&self, ino: Ino, access: Access) -> Result<(File, u64), Errno> {
+    /// Opens a file.
+    pub fn open(&self, ino: Ino, access: Access) -> Result<OpenedFile, Errno> {
         let began = self.begin();
         let noted = &self.record.bytes;
-        let all = (0, u64::MAX);
+        let all = 0..u64::MAX;
         let cut = access.truncates.then(|| {
-            let by = (self.rank, began.0);
-            noted.borrow_mut().begin(ino, by, all, Block::Empty)
+            let mut noted = noted.borrow_mut();
+            noted.begin_change(ino, self.rank, began.0, all.clone(), Block::Empty)
         });
         let result = self.process.open(ino, access);
         // The name may have been removed since the lookup, and may have been a directory.
         let sealed = noted.borrow().may_be_laminated(ino);
         let usual = matches!(&result, Err(error) if refuses(*error))
             || (result == Err(Errno::ROFS) && access.writes && sealed);
-        let ended = self.end(began, &("open", ino, access), &result, usual);
+        let ended = self.record_result(began, &("open", ino, access), &result, usual);
         if let Some(cut) = cut.filter(|_| result.is_ok()) {
-            noted.borrow_mut().end(cut, ended, all);
+            noted.borrow_mut().end_change(cut, ended, all);
         }
-        result.map(|file| (file, began.0))
+        result.map(|file| OpenedFile {
+            file,
+            since: began.0,
+            writes: access.writes,
+        })
     }
 
     /// Writes blocks, each with the tag of this write.
@@ -260,16 +275,16 @@ impl Actor<'_> {
         let tag = began.0;
         let bytes = Block::bytes(tag).repeat(usize::try_from(count).expect("few"));
         let most = if append {
-            (0, u64::MAX)
+            0..u64::MAX
         } else {
-            (first, first + count)
+            first..first + count
         };
-        let by = (self.rank, began.0);
         // Recorded before it ends: a killed writer may have done some of it.
         let noted = &self.record.bytes;
-        let begun = noted
-            .borrow_mut()
-            .begin(file.home, by, most, Block::Tag(tag));
+        let begun =
+            noted
+                .borrow_mut()
+                .begin_change(file.home, self.rank, tag, most, Block::Tag(tag));
         let behind = self.process.is_left_behind();
         let (result, first) = if append {
             let done = self.process.append(file, &bytes);
@@ -280,7 +295,7 @@ impl Actor<'_> {
         };
         let how = if append { "append" } else { "write" };
         let what = (how, file.home, first, count, tag);
-        let ended = self.end(began, &what, &result, false);
+        let ended = self.record_result(began, &what, &result, false);
         if let Ok(done) = result {
             // A restarted server may not know of the write: the bytes may be there or not, and the
             // close returns EIO.
@@ -290,18 +305,18 @@ impl Actor<'_> {
                 }
                 return;
             }
-            let done = (first, first + done as u64 / BLOCK);
+            let done = first..first + done as u64 / BLOCK;
             let mut noted = noted.borrow_mut();
             match append {
                 true => noted.end_append(begun, ended, done),
-                false => noted.end(begun, ended, done),
+                false => noted.end_change(begun, ended, done),
             }
         }
     }
 
     /// Reads blocks.
-    pub fn read(&self, (file, opened): (File, u64), first: u64, count: u64) -> Vec<Block> {
-        let began = self.begin();
+    pub fn read(&self, opened: OpenedFile, first: u64, count: u64) -> Vec<Block> {
+        let (began, file) = (self.begin(), opened.file);
         let mut bytes = vec![0xEE; usize::try_from(count * BLOCK).expect("few")];
         let result = self.process.read(file, first * BLOCK, &mut bytes);
         let got = result.as_ref().map_or(0, |n| *n as u64);
@@ -314,17 +329,17 @@ impl Actor<'_> {
             assert!(whole <= count.try_into().unwrap_or(usize::MAX) * 64);
             bytes
                 .chunks(usize::try_from(BLOCK).expect("small"))
-                .map(Block::of)
+                .map(Block::from_bytes)
                 .collect::<Vec<_>>()
         });
         let what = ("read", file.home, first, count);
-        let ended = self.end(began, &what, &blocks, false);
+        let ended = self.record_result(began, &what, &blocks, false);
         let Ok(blocks) = blocks else {
             return Vec::new();
         };
         let read = Read {
             rank: self.rank,
-            opened,
+            opened: opened.since,
             span: Span {
                 began: began.0,
                 ended,
@@ -339,7 +354,7 @@ impl Actor<'_> {
     fn sync(&self, file: File) {
         let began = self.begin();
         let result = self.process.sync(file);
-        let ended = self.end(began, &("fsync", file.home), &result, false);
+        let ended = self.record_result(began, &("fsync", file.home), &result, false);
         self.published(file, began.0, ended, result.is_ok());
     }
 
@@ -353,14 +368,19 @@ impl Actor<'_> {
 
     fn truncate(&self, file: File, blocks: u64) {
         let began = self.begin();
-        let all = (blocks, u64::MAX);
-        let by = (self.rank, began.0);
+        let all = blocks..u64::MAX;
         let noted = &self.record.bytes;
-        let begun = noted.borrow_mut().begin(file.home, by, all, Block::Empty);
+        let begun = noted.borrow_mut().begin_change(
+            file.home,
+            self.rank,
+            began.0,
+            all.clone(),
+            Block::Empty,
+        );
         let result = self.process.truncate(file, blocks * BLOCK);
-        let ended = self.end(began, &("truncate", file.home, blocks), &result, false);
+        let ended = self.record_result(began, &("truncate", file.home, blocks), &result, false);
         if result.is_ok() {
-            noted.borrow_mut().end(begun, ended, all);
+            noted.borrow_mut().end_change(begun, ended, all);
         }
     }
 
@@ -372,11 +392,11 @@ impl Actor<'_> {
         let began = self.begin();
         let result = self.process.lock(file, &lock);
         let usual = result == Err(Errno::AGAIN);
-        let ended = self.end(began, &("lock", file.home, lock), &result, usual);
+        let ended = self.record_result(began, &("lock", file.home, lock), &result, usual);
         result.ok()?;
         self.record.bytes.borrow_mut().locked(file.home, ended);
         let mut locks = self.record.locks.borrow_mut();
-        Some(locks.granted((self.number, self.rank), (file.home, lock), ended))
+        Some(locks.granted(self.number, self.rank, file.home, lock, ended))
     }
 
     /// Releases a lock.
@@ -384,14 +404,14 @@ impl Actor<'_> {
         let began = self.begin();
         self.record.locks.borrow_mut().given_back(granted, began.0);
         let result = self.process.unlock(file, &lock);
-        self.end(began, &("unlock", file.home, lock), &result, false);
+        self.record_result(began, &("unlock", file.home, lock), &result, false);
     }
 
     /// Closes a file.
     pub fn close(&self, file: File) {
         let began = self.begin();
         let result = self.process.close(file);
-        let ended = self.end(began, &("close", file.home), &result, false);
+        let ended = self.record_result(began, &("close", file.home), &result, false);
         self.published(file, began.0, ended, result == Ok(true));
     }
 
@@ -404,7 +424,7 @@ impl Actor<'_> {
             let names = entries.iter().map(|entry| (entry.name.clone(), entry.ino));
             names.collect::<Vec<_>>()
         });
-        self.end(began, &("readdir", dir), &names.map_err(|e| *e), usual);
+        self.record_result(began, &("readdir", dir), &names.map_err(|e| *e), usual);
         result
     }
 
@@ -423,7 +443,7 @@ impl Actor<'_> {
         let sealed = self.record.bytes.borrow().may_be_laminated(ino);
         let usual = matches!(&result, Err(error) if refuses(*error))
             || (result == Err(Errno::ROFS) && writable && sealed);
-        self.end(began, &("chmod", ino, mode), &result, usual);
+        self.record_result(began, &("chmod", ino, mode), &result, usual);
     }
 
     /// Laminates a file, at once or when its last writer has closed it.
@@ -434,7 +454,7 @@ impl Actor<'_> {
         let cause = proto::Cause::Request;
         let result = self.process.call(proto::Laminate { ino, cause });
         let usual = matches!(&result, Err(error) if refuses(*error));
-        let ended = self.end(began, &("laminate", ino), &result, usual);
+        let ended = self.record_result(began, &("laminate", ino), &result, usual);
         if result == Ok(true) {
             noted.borrow_mut().laminated(ino, ended);
         }
@@ -452,17 +472,8 @@ pub struct Program<'a, 'f> {
     workload: Workload,
     locks: bool,
     laminates: bool,
-    open: Vec<Opened>,
+    open: Vec<OpenedFile>,
     files: Vec<Ino>,
-}
-
-/// A file that a program has open.
-#[derive(Clone, Copy)]
-struct Opened {
-    file: File,
-    /// The event at which it began to open it.
-    since: u64,
-    writes: bool,
 }
 
 impl<'a, 'f> Program<'a, 'f> {
@@ -485,13 +496,15 @@ impl<'a, 'f> Program<'a, 'f> {
         }
     }
 
-    fn seat(&self) -> DirName {
+    /// One of the names that programs use.
+    fn pick_name(&self) -> DirName {
         let dir = self.dirs[self.rng.pick(self.dirs.len())];
         let name = b'a' + u8::try_from(self.rng.below(NAMES)).expect("few");
         DirName { dir, name }
     }
 
-    fn blocks(&self) -> (u64, u64) {
+    /// A range of blocks: the first one, and their number.
+    fn pick_blocks(&self) -> (u64, u64) {
         let slice = SLICES[self.rng.pick(SLICES.len())];
         let first = slice * SLICE_BYTES / BLOCK + self.rng.below(BLOCKS);
         (first, 1 + self.rng.below(BLOCKS))
@@ -519,22 +532,22 @@ impl<'a, 'f> Program<'a, 'f> {
         match rng.below(100) {
             0..22 => {
                 let exclusive = rng.chance(500);
-                self.create(self.seat(), exclusive);
+                self.create(self.pick_name(), exclusive);
             }
             22..32 => {
-                if let Ok(dir) = actor.mkdir(self.seat()) {
+                if let Ok(dir) = actor.mkdir(self.pick_name()) {
                     self.know_dir(dir);
                 }
             }
-            32..44 => self.look(),
-            44..56 => drop(actor.remove(self.seat(), rng.chance(250))),
+            32..44 => self.look_up(),
+            44..56 => drop(actor.remove(self.pick_name(), rng.chance(250))),
             56..82 => {
                 let flags = [0, 0, 0, 1, 2][rng.pick(5)];
-                let _ = actor.rename(self.seat(), self.seat(), flags);
+                let _ = actor.rename(self.pick_name(), self.pick_name(), flags);
             }
             82..90 => {
                 if let Some(ino) = self.files.get(rng.pick(self.files.len())).copied() {
-                    let _ = actor.link(ino, self.seat());
+                    let _ = actor.link(ino, self.pick_name());
                 }
             }
             90..94 => {
@@ -551,33 +564,33 @@ impl<'a, 'f> Program<'a, 'f> {
         let (actor, rng) = (self.actor, self.rng.clone());
         match rng.below(100) {
             0..15 => {
-                if let Ok(dir) = actor.mkdir(self.seat()) {
+                if let Ok(dir) = actor.mkdir(self.pick_name()) {
                     self.know_dir(dir);
                 }
             }
             15..25 => {
-                if let Ok((_, Some((file, _)))) = actor.create(self.seat(), true) {
+                if let Ok((_, Some((file, _)))) = actor.create(self.pick_name(), true) {
                     actor.close(file);
                 }
             }
-            25..32 => drop(actor.remove(self.seat(), rng.chance(700))),
+            25..32 => drop(actor.remove(self.pick_name(), rng.chance(700))),
             32..45 => {
-                if let Ok(Some((dir, FileType::Dir))) = actor.find(self.seat()) {
+                if let Ok(Some((dir, FileType::Dir))) = actor.find(self.pick_name()) {
                     self.know_dir(dir);
                 }
             }
             _ => {
                 let flags = [0, 0, 0, 1, 2][rng.pick(5)];
-                let _ = actor.rename(self.seat(), self.seat(), flags);
+                let _ = actor.rename(self.pick_name(), self.pick_name(), flags);
             }
         }
     }
 
     /// A file that is open for writing. If none is, this opens one of two files that all programs
     /// use, or makes it.
-    fn shared_file(&mut self) -> Option<Opened> {
+    fn shared_file(&mut self) -> Option<OpenedFile> {
         let open = self.open.iter().filter(|opened| opened.writes);
-        let open: Vec<Opened> = open.copied().collect();
+        let open: Vec<OpenedFile> = open.copied().collect();
         let opened = open.get(self.rng.pick(open.len())).copied();
         if opened.is_none() {
             let dir = self.dirs[0];
@@ -595,13 +608,14 @@ impl<'a, 'f> Program<'a, 'f> {
     /// Appends to one of two files shared by all programs, and syncs from time to time.
     fn log(&mut self) {
         let rng = self.rng.clone();
-        let Some(Opened { file, since, .. }) = self.shared_file() else {
+        let Some(opened) = self.shared_file() else {
             return;
         };
+        let file = opened.file;
         match rng.below(100) {
             0..70 => self.actor.write(file, 0, 1 + rng.below(4), true),
             70..85 => self.actor.sync(file),
-            85..93 => drop(self.actor.read((file, since), 0, 64)),
+            85..93 => drop(self.actor.read(opened, 0, 64)),
             _ => self.close(file),
         }
     }
@@ -609,14 +623,15 @@ impl<'a, 'f> Program<'a, 'f> {
     /// Writes one of two files shared by all programs, and truncates it from time to time.
     fn write_or_cut(&mut self) {
         let rng = self.rng.clone();
-        let Some(Opened { file, since, .. }) = self.shared_file() else {
+        let Some(opened) = self.shared_file() else {
             return;
         };
-        let (first, count) = self.blocks();
+        let file = opened.file;
+        let (first, count) = self.pick_blocks();
         match rng.below(100) {
             0..40 => self.actor.write(file, first, count, false),
             40..45 => self.actor.write(file, 0, 1 + count % 4, true),
-            45..60 => drop(self.actor.read((file, since), first, count)),
+            45..60 => drop(self.actor.read(opened, first, count)),
             60..70 => self.actor.sync(file),
             70..90 => self.truncate(file, first),
             _ => self.close(file),
@@ -641,18 +656,15 @@ impl<'a, 'f> Program<'a, 'f> {
         }
     }
 
-    fn keep(&mut self, (file, since): (File, u64), writes: bool) {
-        self.know_file(file.home);
+    /// Keeps a file open.
+    fn keep_open(&mut self, opened: OpenedFile) {
+        self.know_file(opened.file.home);
         // A file that is already open keeps its earlier state.
-        if let Some(known) = self.open.iter_mut().find(|known| known.file == file) {
-            known.writes |= writes;
+        if let Some(known) = self.open.iter_mut().find(|known| known.file == opened.file) {
+            known.writes |= opened.writes;
             return;
         }
-        self.open.push(Opened {
-            file,
-            since,
-            writes,
-        });
+        self.open.push(opened);
         if self.open.len() > OPEN {
             let oldest = self.open.remove(0);
             self.actor.close(oldest.file);
@@ -662,7 +674,11 @@ impl<'a, 'f> Program<'a, 'f> {
     fn create(&mut self, at: DirName, exclusive: bool) {
         let since = self.actor.record.event();
         match self.actor.create(at, exclusive) {
-            Ok((_, Some((file, access)))) => self.keep((file, since), access.writes),
+            Ok((_, Some((file, access)))) => self.keep_open(OpenedFile {
+                file,
+                since,
+                writes: access.writes,
+            }),
             Ok((dir, None)) => self.know_dir(dir),
             Err(_) => {}
         }
@@ -678,12 +694,12 @@ impl<'a, 'f> Program<'a, 'f> {
             _ => Access::WRITE,
         };
         if let Ok(opened) = self.actor.open(ino, access) {
-            self.keep(opened, access.writes);
+            self.keep_open(opened);
         }
     }
 
-    fn look(&mut self) {
-        match self.actor.find(self.seat()) {
+    fn look_up(&mut self) {
+        match self.actor.find(self.pick_name()) {
             Ok(Some((dir, FileType::Dir))) => self.know_dir(dir),
             Ok(Some((ino, _))) => self.open_file(ino),
             _ => {}
@@ -699,17 +715,14 @@ impl<'a, 'f> Program<'a, 'f> {
     fn use_file(&mut self) {
         let (actor, rng) = (self.actor, self.rng.clone());
         let at = rng.pick(self.open.len());
-        let Opened {
-            file,
-            since,
-            writes,
-        } = self.open[at];
-        let (first, count) = self.blocks();
+        let opened = self.open[at];
+        let OpenedFile { file, writes, .. } = opened;
+        let (first, count) = self.pick_blocks();
         match rng.below(100) {
-            0..86 if !writes => drop(actor.read((file, since), first, count)),
+            0..86 if !writes => drop(actor.read(opened, first, count)),
             0..30 => actor.write(file, first, count, false),
             30..38 => actor.write(file, 0, 1 + count % 4, true),
-            38..70 => drop(actor.read((file, since), first, count)),
+            38..70 => drop(actor.read(opened, first, count)),
             70..80 => actor.sync(file),
             80..86 => self.truncate(file, first),
             _ => {
@@ -737,16 +750,12 @@ impl<'a, 'f> Program<'a, 'f> {
 
     /// Reads a part of a file under a lock, and writes it; then releases the lock, or closes the
     /// file.
-    /// file over it.
     fn use_locked(&mut self) {
         let (actor, rng) = (self.actor, self.rng.clone());
         let at = rng.pick(self.open.len());
-        let Opened {
-            file,
-            since,
-            writes,
-        } = self.open[at];
-        let (first, count) = self.blocks();
+        let opened = self.open[at];
+        let OpenedFile { file, writes, .. } = opened;
+        let (first, count) = self.pick_blocks();
         let of = [
             LockOwnerKind::Whole,
             LockOwnerKind::Process,
@@ -767,7 +776,7 @@ impl<'a, 'f> Program<'a, 'f> {
         let Some(granted) = actor.lock(file, lock) else {
             return;
         };
-        actor.read((file, since), first, count);
+        actor.read(opened, first, count);
         if lock.exclusive {
             actor.write(file, first, count, false);
         }

@@ -148,7 +148,7 @@ impl World {
 
     /// Executes the run from beginning to end.
     fn story(self: &Rc<World>) {
-        self.alone(Rank(0), |actor, world| {
+        self.run_alone(Rank(0), |actor, world| {
             let mut dirs = vec![ROOT];
             for number in 0..DIRS {
                 let name = b'A' + number;
@@ -167,35 +167,35 @@ impl World {
             let executor = self.executor.clone();
             self.executor.spawn(self.harness, async move {
                 executor.sleep(fault.at).await;
-                world.begin(number, fault);
+                world.start_fault(number, fault);
                 executor.sleep(fault.lasts).await;
-                world.end(fault);
+                world.end_fault(fault);
             });
         }
         let over = |world: &World| world.running.borrow().is_empty() && world.waiting.get() == 0;
-        if !self.go_on(over) {
+        if !self.run_until(over) {
             return;
         }
         self.executor.kill(self.harness);
         for fault in &self.plan.faults {
-            self.end(*fault);
+            self.end_fault(*fault);
         }
         self.network.set_faults(NetworkFaults::NONE);
         self.pass(CALM_DOWN);
         if self.plan.fails_calls() {
             self.pass(SLOWEST);
         }
-        self.look();
+        self.check_end();
     }
 
     /// Lets the cluster run until a condition holds; false if it never does.
-    fn go_on(&self, so: impl Fn(&World) -> bool) -> bool {
+    fn run_until(&self, so: impl Fn(&World) -> bool) -> bool {
         let mut steps = 0;
         loop {
             let sites: Vec<Rc<Site>> = self.sites.borrow().values().cloned().collect();
             let mut any = false;
             for site in &sites {
-                any |= site.pump();
+                any |= site.handle_events();
             }
             let stepped = self.executor.step();
             for site in &sites {
@@ -230,7 +230,7 @@ impl World {
         let then = self.executor.now() + time;
         let sleep = self.executor.sleep(time);
         self.executor.spawn(self.harness, sleep);
-        self.go_on(|world| world.executor.now() >= then);
+        self.run_until(|world| world.executor.now() >= then);
     }
 
     fn site(&self, rank: Rank) -> Option<Rc<Site>> {
@@ -240,12 +240,12 @@ impl World {
     /// Starts a program.
     fn start(self: &Rc<World>, client: Client) {
         let dirs = self.dirs.borrow().clone();
-        self.go_on_as(client, SeededRng::new(client.seed), dirs);
+        self.run_program(client, SeededRng::new(client.seed), dirs);
     }
 
     /// Starts the process of a program, or its next process with the remaining operations. The process
     /// ends when all are done, or some time after its server was killed.
-    fn go_on_as(self: &Rc<World>, mut client: Client, rng: SeededRng, dirs: Vec<Ino>) {
+    fn run_program(self: &Rc<World>, mut client: Client, rng: SeededRng, dirs: Vec<Ino>) {
         let pause = self.plan.pause;
         self.process(client.rank, client.number, move |actor, world| {
             let mut program = Program::new(actor, rng.clone(), &world.plan, dirs);
@@ -277,12 +277,12 @@ impl World {
                 executor.sleep(LOOK_AGAIN).await;
             }
             world.waiting.set(world.waiting.get() - 1);
-            world.go_on_as(client, rng, dirs);
+            world.run_program(client, rng, dirs);
         });
     }
 
     /// Runs a closure as a process of a node, with no other task to wait for.
-    fn alone(
+    fn run_alone(
         self: &Rc<World>,
         rank: Rank,
         act: impl FnOnce(&Actor<'_>, &Rc<World>) + 'static,
@@ -290,7 +290,7 @@ impl World {
         let number = self.next.get();
         self.next.set(number + 1);
         self.process(rank, number, act);
-        self.go_on(|world| !world.running.borrow().contains_key(&number))
+        self.run_until(|world| !world.running.borrow().contains_key(&number))
     }
 
     fn process(
@@ -316,7 +316,7 @@ impl World {
             let actor = Actor {
                 number,
                 rank,
-                process: Process::new(site, (id, memory), waiter),
+                process: Process::new(site, id, memory, waiter),
                 record: Rc::clone(&world.record),
                 executor: world.executor.clone(),
                 tolerates: ToleratedErrors {
@@ -336,7 +336,7 @@ impl World {
         let Some(running) = self.running.borrow_mut().remove(&number) else {
             return;
         };
-        running.site.gone(running.id, running.pid);
+        running.site.remove_client(running.id, running.pid);
     }
 
     fn kill_client(&self, number: usize) {
@@ -388,7 +388,7 @@ impl World {
         if before.lives() {
             return;
         }
-        let (site, found) = Site::after(&before, kill.kills_at_restart, self.around());
+        let (site, found) = Site::restart(&before, kill.kills_at_restart, self.around());
         self.record.line(
             self.executor.now(),
             format_args!("{rank:?} is back: {found:?}"),
@@ -396,7 +396,7 @@ impl World {
         self.sites.borrow_mut().insert(rank, site);
     }
 
-    fn begin(&self, number: usize, fault: Fault) {
+    fn start_fault(&self, number: usize, fault: Fault) {
         let now = self.executor.now();
         self.record
             .line(now, format_args!("fault {number}: {:?}", fault.what));
@@ -419,7 +419,7 @@ impl World {
         }
     }
 
-    fn end(&self, fault: Fault) {
+    fn end_fault(&self, fault: Fault) {
         match fault.what {
             FaultKind::Cut(a, b) => self.network.heal(a, b),
             FaultKind::Alone(rank) => {
@@ -434,12 +434,12 @@ impl World {
     }
 
     /// Checks all files from all nodes; then removes them all, and checks the leftovers.
-    fn look(self: &Rc<World>) {
+    fn check_end(self: &Rc<World>) {
         let ranks: Vec<Rank> = self.sites.borrow().keys().copied().collect();
         let trees = Rc::new(RefCell::new(Vec::new()));
         for rank in &ranks {
             let trees = Rc::clone(&trees);
-            self.alone(*rank, move |actor, world| {
+            self.run_alone(*rank, move |actor, world| {
                 let tree = Tree::walk(actor, world);
                 trees.borrow_mut().push(tree);
             });
@@ -463,10 +463,10 @@ impl World {
         let locked: Vec<Ino> = files.filter(locked).copied().collect();
         for rank in &ranks {
             let locked = locked.clone();
-            self.alone(*rank, move |actor, _| none_is_locked(actor, &locked));
+            self.run_alone(*rank, move |actor, _| none_is_locked(actor, &locked));
         }
         let last = ranks[ranks.len() / 2];
-        self.alone(last, |actor, _| remove_all(actor));
+        self.run_alone(last, |actor, _| remove_all(actor));
         self.pass(LET_GO);
         for site in self.sites.borrow().values() {
             let (used, twice, rank) = (
@@ -651,13 +651,13 @@ impl Tree {
                 .troubles
                 .push(format!("attributes of {ino:?}: {error}")),
         }
-        let Ok((file, opened)) = actor.open(ino, Access::READ) else {
+        let Ok(opened) = actor.open(ino, Access::READ) else {
             self.troubles.push(format!("{ino:?} cannot be opened"));
             return;
         };
         let size = actor.process.stat(ino).map_or(0, |(_, size)| size);
-        let blocks = actor.read((file, opened), 0, 64);
-        actor.close(file);
+        let blocks = actor.read(opened, 0, 64);
+        actor.close(opened.file);
         if is_shown {
             self.files.insert(ino, (size, blocks));
         }
@@ -671,11 +671,12 @@ fn text(path: &[u8]) -> String {
 /// Checks that no program holds a lock on these files.
 fn none_is_locked(actor: &Actor<'_>, files: &[Ino]) {
     for ino in files {
-        let Ok((file, _)) = actor.open(*ino, Access::READ) else {
+        let Ok(opened) = actor.open(*ino, Access::READ) else {
             let fault = format!("{ino:?} cannot be opened to be locked");
             actor.record.fault(fault);
             continue;
         };
+        let file = opened.file;
         for of in [
             LockOwnerKind::Whole,
             LockOwnerKind::Process,

@@ -1,6 +1,6 @@
 //! A node with one incarnation of its server: the real server on the simulated fabric. [`Site`]
 //! polls where the runtime of `weir-server` has threads and sockets. To take over from a killed
-//! server, [`Site::after`] does the steps of that runtime in the same order.
+//! server, [`Site::restart`] does the steps of that runtime in the same order.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -176,25 +176,26 @@ impl Site {
             number: 1,
             before: None,
         };
-        Site::live(params, beginning, world)
+        Site::serve(params, beginning, world)
     }
 
     /// Restarts a killed server on its node, from the state found there. Before that, the server is
     /// killed `kills_at_restart` times just before it starts a new journal.
-    pub fn after(
+    pub fn restart(
         before: &Site,
         kills_at_restart: u32,
         world: SiteEnvironment<'_>,
     ) -> (Rc<Site>, RecoveredCounts) {
         assert!(!before.lives(), "one life at a time");
         for _ in 0..kills_at_restart {
-            drop(before.come_after());
+            drop(before.recover());
         }
-        let (beginning, found) = before.come_after();
-        (Site::live(before.params, beginning, world), found)
+        let (beginning, found) = before.recover();
+        (Site::serve(before.params, beginning, world), found)
     }
 
-    fn come_after(&self) -> (StartState, RecoveredCounts) {
+    /// Recovers the node's state from what a killed server left.
+    fn recover(&self) -> (StartState, RecoveredCounts) {
         let before = self;
         let (params, machine) = (before.params, Rc::clone(&before.machine));
         let mut state = SimJournal::read(machine.dir()).state;
@@ -221,7 +222,8 @@ impl Site {
         (beginning, found)
     }
 
-    fn live(params: ServerParams, begin: StartState, world: SiteEnvironment<'_>) -> Rc<Site> {
+    /// Starts to serve with this state.
+    fn serve(params: ServerParams, begin: StartState, world: SiteEnvironment<'_>) -> Rc<Site> {
         let node = Rc::new(RefCell::new(begin.node));
         let end = Rc::new(world.network.start(params.rank, begin.number));
         let waiting = Waiting::default();
@@ -279,8 +281,8 @@ impl Site {
             rng: SeededRng::new(params.seed ^ begin.number),
             lost: Cell::new(0),
         });
-        site.tick_for_ever();
-        site.look_for_ever();
+        site.run_infrequent_tasks();
+        site.run_frequent_tasks();
         site
     }
 
@@ -311,7 +313,7 @@ impl Site {
     }
 
     /// Runs the infrequent tasks of the service thread.
-    fn tick_for_ever(self: &Rc<Site>) {
+    fn run_infrequent_tasks(self: &Rc<Site>) {
         let (site, executor) = (Rc::downgrade(self), self.executor.clone());
         self.executor.spawn(self.group, async move {
             loop {
@@ -330,7 +332,7 @@ impl Site {
     }
 
     /// Runs the frequent tasks of the service thread.
-    fn look_for_ever(self: &Rc<Site>) {
+    fn run_frequent_tasks(self: &Rc<Site>) {
         let (site, executor) = (Rc::downgrade(self), self.executor.clone());
         self.executor.spawn(self.group, async move {
             loop {
@@ -349,21 +351,21 @@ impl Site {
     }
 
     /// Handles events from other servers; returns false if there were none.
-    pub fn pump(self: &Rc<Site>) -> bool {
+    pub fn handle_events(self: &Rc<Site>) -> bool {
         let Some(life) = self.life() else {
             return false;
         };
-        let pumped = unless_killed(|| self.pump_in(&life));
+        let handled = unless_killed(|| self.handle_waiting_events(&life));
         drop(life);
-        pumped.unwrap_or_else(|| self.die())
+        handled.unwrap_or_else(|| self.die())
     }
 
-    fn pump_in(self: &Rc<Site>, life: &RunningServer) -> bool {
+    fn handle_waiting_events(self: &Rc<Site>, life: &RunningServer) -> bool {
         let mut any = false;
         while let Some(event) = life.end.poll() {
             any = true;
             life.cluster.tick(self.now_ns());
-            self.take(life, event);
+            self.handle_event(life, event);
         }
         self.renew_journal(life);
         any
@@ -387,7 +389,7 @@ impl Site {
             });
     }
 
-    fn take(self: &Rc<Site>, life: &RunningServer, event: Event) {
+    fn handle_event(self: &Rc<Site>, life: &RunningServer, event: Event) {
         match event {
             Event::Request(token, message) => {
                 let (cluster, end) = (life.cluster.clone(), Rc::downgrade(&life.end));
@@ -459,7 +461,7 @@ impl Site {
     }
 
     /// Removes a client whose process has ended.
-    pub fn gone(&self, id: ClientId, pid: u32) {
+    pub fn remove_client(&self, id: ClientId, pid: u32) {
         self.machine.platform.end_process(pid);
         if let Some(life) = self.life() {
             let now_ns = self.now_ns();
