@@ -133,7 +133,7 @@ fn a_bundle_has_what_a_bug_report_needs_and_no_secret() {
         .env("SLURM_JOB_ID", "not-for-others")
         .output()
         .unwrap();
-    let said = Done::of(&written).ok();
+    let said = Done::from_output(&written).ok();
     let text = std::fs::read_to_string(&file).unwrap();
     for part in [
         "==== versions\nweir ",
@@ -238,7 +238,7 @@ fn options_that_describe_an_instance_are_refused_where_one_is_used() {
     for (options, why) in refused {
         let words = [&["run"], *options, &["touch", "ran"]].concat();
         let mut named = room.weir(&words);
-        let named = Done::of(&named.env("WEIR_INSTANCE", &run_dir).output().unwrap());
+        let named = Done::from_output(&named.env("WEIR_INSTANCE", &run_dir).output().unwrap());
         assert_eq!(named.code, Some(125), "{named:?}");
         assert!(named.err.contains(why), "{named:?}");
         // In a command of another run, which has its instance in the environment.
@@ -299,7 +299,7 @@ fn a_low_limit_of_address_space_is_named() {
         for (name, value) in command.env("UNUSED", "").get_envs() {
             shell.env(name, value.unwrap());
         }
-        Done::of(&shell.output().unwrap())
+        Done::from_output(&shell.output().unwrap())
     };
     let tables = "--set server.max_files=4000000";
     let done = limited("900000", &format!("run {tables} true"));

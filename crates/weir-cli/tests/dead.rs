@@ -59,7 +59,7 @@ fn squeue(room: &Room, script: &str) {
 fn run_in_job(room: &Room, id: &str, arguments: &[&str]) -> Done {
     let mut command = room.weir(arguments);
     in_job(&mut command, room, id);
-    Done::of(&command.output().unwrap())
+    Done::from_output(&command.output().unwrap())
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn the_next_run_goes_on_with_it_as_it_was() {
     let run_dir = run.out.trim_end().to_owned();
     kill_server(&room, &user());
     let mut named = room.weir(&["run", "true"]);
-    let named = Done::of(&named.env("WEIR_INSTANCE", &run_dir).output().unwrap());
+    let named = Done::from_output(&named.env("WEIR_INSTANCE", &run_dir).output().unwrap());
     assert_eq!(named.code, Some(0), "{named:?}");
     assert!(named.err.contains("a new server goes on"), "{named:?}");
     kill_server(&room, &user());
@@ -215,7 +215,7 @@ fn a_server_killed_under_weir_run_is_there_for_a_start() {
     kill_server(&room, run_dir);
     let pid = nix::unistd::Pid::from_raw(i32::try_from(run.id()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    let done = Done::of(&run.wait_with_output().unwrap());
+    let done = Done::from_output(&run.wait_with_output().unwrap());
     assert_eq!(done.code, Some(125), "{done:?}");
     let name = Path::new(run_dir).file_name().unwrap().to_str().unwrap();
     let advice = format!("weir start {name} goes on with it");
@@ -263,7 +263,7 @@ fn a_job_that_was_started_anew_begins_with_nothing() {
     kill_server(&room, "job-17");
     let mut again = room.weir(&["start"]);
     in_job(&mut again, &room, "17");
-    let again = Done::of(&again.env("SLURM_RESTART_COUNT", "1").output().unwrap());
+    let again = Done::from_output(&again.env("SLURM_RESTART_COUNT", "1").output().unwrap());
     assert_eq!(again.code, Some(0), "{again:?}");
     assert!(again.err.contains("whose job is over"), "{again:?}");
     assert!(!again.err.contains("goes on"), "{again:?}");

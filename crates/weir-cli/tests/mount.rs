@@ -289,7 +289,7 @@ fn run_as_user(room: &Room, arguments: &[&str]) -> Done {
     let given = weir.get_envs();
     command.envs(given.filter_map(|(name, value)| Some((name, value?))));
     command.current_dir(room.path()).stdin(Stdio::null());
-    Done::of(&command.output().unwrap())
+    Done::from_output(&command.output().unwrap())
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn cluster(what: &str, nodes: usize) -> Option<Cluster> {
 
 /// weir on a node, with small budgets. The node's own `/tmp` and `/dev/shm` are its rooms.
 fn weir(node: &Node, arguments: &[&str]) -> Done {
-    Done::of(&command(node, arguments).output().unwrap())
+    Done::from_output(&command(node, arguments).output().unwrap())
 }
 
 fn command(node: &Node, arguments: &[&str]) -> std::process::Command {

@@ -273,7 +273,7 @@ fn a_server_that_cannot_start_leaves_none() {
         .env("WEIR_MEMORY_DIRECTORY", "/nonexistent")
         .output()
         .unwrap();
-    let done = Done::of(&output);
+    let done = Done::from_output(&output);
     assert_eq!(done.code, Some(1), "{done:?}");
     assert!(
         done.err.contains("localhost: ") && done.err.contains("/nonexistent"),

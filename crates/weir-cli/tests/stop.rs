@@ -29,9 +29,9 @@ fn run(room: &Room, options: &[&str]) -> Run {
 }
 
 impl Run {
-    fn end(mut self) -> Done {
+    fn close_input(mut self) -> Done {
         drop(self.child.stdin.take());
-        Done::of(&self.child.wait_with_output().unwrap())
+        Done::from_output(&self.child.wait_with_output().unwrap())
     }
 }
 
@@ -46,7 +46,7 @@ fn what_is_used_is_not_stopped_unless_told_to() {
         let by = format!("in use by weir run (process {})", used.child.id());
         assert!(refused.err.contains(&by), "{refused:?}");
         assert!(refused.err.contains("weir stop --force x"), "{refused:?}");
-        let done = used.end();
+        let done = used.close_input();
         assert_eq!(done.code, Some(0), "{done:?}");
         let stop = room.run(&["stop", "x"]);
         assert_eq!(stop.code, Some(0), "{stop:?}");
@@ -65,7 +65,7 @@ fn a_run_whose_instance_was_stopped_under_it_says_so() {
     ];
     for used in own.into_iter().chain([shared]) {
         room.run(&["stop", "--force", &used.run_dir]).ok();
-        let done = used.end();
+        let done = used.close_input();
         assert_eq!(done.code, Some(125), "{done:?}");
         assert!(done.err.contains("was stopped"), "{done:?}");
     }
@@ -79,7 +79,7 @@ fn another_instance_of_the_same_name_is_not_the_one_that_was_used() {
     let used = run(&room, &["-i", "x"]);
     room.run(&["stop", "--force", "x"]).ok();
     room.run(&["start", "x"]).ok();
-    let done = used.end();
+    let done = used.close_input();
     assert_eq!(done.code, Some(125), "{done:?}");
     room.run(&["stop", "x"]).ok();
 }
@@ -95,7 +95,7 @@ fn a_run_over_a_server_that_was_started_again_goes_on() {
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
     wait_until("it is dead", || room.run(&["status", "x"]).code == Some(5));
     room.run(&["start", "x"]).ok();
-    let done = used.end();
+    let done = used.close_input();
     assert_eq!(done.code, Some(0), "{done:?}");
     room.run(&["stop", "x"]).ok();
 }

@@ -422,7 +422,7 @@ impl Filesystem for TreeFs {
         reply: ReplyEmpty,
     ) {
         let done = self.file(handle).and_then(|file| {
-            self.locks.end(file, owner.0);
+            self.locks.end_owner(file, owner.0);
             self.tree.publish(file)
         });
         empty(reply, done);
@@ -439,7 +439,7 @@ impl Filesystem for TreeFs {
         reply: ReplyEmpty,
     ) {
         if let (Ok(file), Some(owner)) = (self.file(handle), owner) {
-            self.locks.end(file, owner.0);
+            self.locks.end_owner(file, owner.0);
         }
         empty(reply, self.close(handle));
     }

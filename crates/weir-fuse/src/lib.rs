@@ -108,7 +108,7 @@ impl Mounted {
             .name("mount".to_owned())
             .spawn(move || session.run())
             .map_err(kernel)?;
-        let place = MountPoint::of(dir).map_err(kernel)?;
+        let place = MountPoint::open(dir).map_err(kernel)?;
         if tree.has_other_nodes() {
             let root = place.root.try_clone().map_err(kernel)?;
             let follow = move || {
@@ -197,7 +197,7 @@ struct MountPoint {
 }
 
 impl MountPoint {
-    fn of(dir: &Path) -> io::Result<MountPoint> {
+    fn open(dir: &Path) -> io::Result<MountPoint> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let root = nix::fcntl::open(dir, flags, Mode::empty())?;
         Ok(MountPoint {

@@ -49,7 +49,7 @@ impl Locks {
     }
 
     /// Releases all locks that an owner has on a file.
-    pub fn end(&self, file: OpenFile, owner: u64) {
+    pub fn end_owner(&self, file: OpenFile, owner: u64) {
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ended) = owners.remove(&(file.ino(), owner)) {
             self.tree.end_locks(ended);

@@ -65,7 +65,7 @@ impl Room {
 
     /// Runs it to its end.
     pub fn run(&self, arguments: &[&str]) -> Done {
-        Done::of(&self.weir(arguments).output().unwrap())
+        Done::from_output(&self.weir(arguments).output().unwrap())
     }
 
     /// Names below the directories in which instances live, locks aside.
@@ -120,7 +120,7 @@ pub struct Done {
 }
 
 impl Done {
-    pub fn of(output: &Output) -> Self {
+    pub fn from_output(output: &Output) -> Self {
         Self {
             code: output.status.code(),
             out: String::from_utf8_lossy(&output.stdout).into_owned(),
