@@ -17,8 +17,8 @@ use weir_fabric::frame::{Greeting, Head, Kind, GREETING_BYTES, VERSION};
 use weir_fabric::ofi::packet::{self, Key, PacketContent};
 use weir_fabric::CallId;
 use weir_fuzz::Parts;
-use weir_launch::message::{send_up, Down, Failed, Up};
-use weir_launch::seat::{Own, ServerPosition};
+use weir_launch::message::{send_up, MessageDown, MessageUp, StartFailure};
+use weir_launch::seat::{OwnPositions, ServerPosition};
 
 const ROOT: Ino = Ino(1);
 /// The first file that server 0 creates.
@@ -740,21 +740,21 @@ fn texts() {
         rank: 1,
         host: "n1".into(),
     };
-    let failed = Failed {
+    let failed = StartFailure {
         host: "n1".into(),
         why: "no".into(),
         lives: None,
         dead: false,
     };
     let ups = [
-        Up::Bound(vec![member(1)]),
-        Up::Failed(failed),
-        Up::Lost {
+        MessageUp::Bound(vec![member(1)]),
+        MessageUp::Failed(failed),
+        MessageUp::Lost {
             seat,
             why: "killed".into(),
         },
-        Up::Stop,
-        Up::Ask(3),
+        MessageUp::Stop,
+        MessageUp::Ask(3),
     ];
     let mut all = vec![0];
     for (number, up) in (1..).zip(&ups) {
@@ -764,22 +764,22 @@ fn texts() {
     all.extend(b"weir-agent 7+\"st\nweir-agent 8.\"stop\"\nweir-agent 7.op\"\n");
     write("launch_message", "up", &all);
     let downs = [
-        Down::Roster(roster),
-        Down::Stop,
-        Down::Work(weir_launch::workers::WorkerInvitation {
+        MessageDown::Roster(roster),
+        MessageDown::Stop,
+        MessageDown::Work(weir_launch::workers::WorkerInvitation {
             address: "10.0.0.1:4000".parse().unwrap(),
             run: weir_core::roster::InstanceId([3; 16]),
             secret: weir_core::roster::Secret::new([4; 32]),
         }),
-        Down::Look(1),
-        Down::Answer(1, vec![]),
-        Down::Farewell(None),
+        MessageDown::Look(1),
+        MessageDown::Answer(1, vec![]),
+        MessageDown::Farewell(None),
     ];
     let mut all = vec![1];
     for down in &downs {
         all.extend(line(down));
     }
-    let charge = weir_launch::message::Charge {
+    let charge = weir_launch::message::AgentAssignment {
         version: "0.1.0".into(),
         instance: id,
         secret: weir_core::roster::Secret::new([1; 32]),
@@ -791,14 +791,14 @@ fn texts() {
             rank: 0,
             host: "n0".into(),
         }],
-        own: Own::First,
-        reach: weir_launch::reach::Reach::Nowhere,
+        own: OwnPositions::First,
+        reach: weir_launch::reach::StartMethod::Nowhere,
         deadline_ms: 1000,
         root: true,
         lifeline: true,
         heed_signals: false,
     };
-    all.extend(line(&Down::Charge(Box::new(charge))));
+    all.extend(line(&MessageDown::Charge(Box::new(charge))));
     write("launch_message", "down", &all);
 }
 

@@ -13,7 +13,7 @@ use weir_fabric::Timing;
 use weir_instance::directories::Claim;
 use weir_instance::report::Report;
 use weir_launch::endpoint::Opened;
-use weir_launch::server::Part;
+use weir_launch::server::ServerAssignment;
 use weir_server::rules::{Rule, Sharing};
 use weir_server::{Options, Several, StorageDir};
 
@@ -21,7 +21,7 @@ use weir_server::{Options, Several, StorageDir};
 #[derive(Debug)]
 pub struct Membership {
     /// Its own part.
-    pub part: Part,
+    pub part: ServerAssignment,
     /// The servers and their addresses.
     pub roster: Roster,
     /// Where it listens: the roster's address of its rank.

@@ -10,7 +10,7 @@ use weir_core::proto::audit::{Finding, Missing, Party};
 use weir_instance::directories::Remains;
 use weir_instance::report::{sum, sum_of_tiers, Report};
 use weir_instance::size::bytes;
-use weir_launch::message::Seen;
+use weir_launch::message::ServerReport;
 
 /// The warning about a server whose journal was given up.
 pub const NO_JOURNAL: &str = "given up, for want of room where memory is: a server that is killed \
@@ -197,7 +197,7 @@ pub fn dead_json(remains: &Remains) -> Value {
 }
 
 /// The sum of the reports of the servers that answered.
-pub fn sum_of_seen(seen: &[Seen]) -> Option<Report> {
+pub fn sum_of_seen(seen: &[ServerReport]) -> Option<Report> {
     let reports: Vec<&Report> = seen
         .iter()
         .filter_map(|one| one.report.as_ref().ok())
@@ -223,7 +223,7 @@ pub fn rates(before: &Report, after: &Report, between: Duration) -> String {
 }
 
 /// The state of an instance of several servers, for people: all together, then a line each.
-pub fn several(name: &str, prefix: &str, seen: &[Seen], now_ns: i64) -> String {
+pub fn several(name: &str, prefix: &str, seen: &[ServerReport], now_ns: i64) -> String {
     let mut out = match sum_of_seen(seen) {
         Some(all) => status(name, prefix, &all, now_ns),
         None => format!("{name} at {prefix}\n"),
@@ -239,7 +239,7 @@ pub fn several(name: &str, prefix: &str, seen: &[Seen], now_ns: i64) -> String {
             &format!("{name} at {prefix}, {} servers, {up}", seen.len()),
         );
     }
-    for Seen {
+    for ServerReport {
         seat,
         report,
         restarts,
@@ -269,13 +269,13 @@ pub fn several(name: &str, prefix: &str, seen: &[Seen], now_ns: i64) -> String {
 }
 
 /// The same for programs: the sum, and each.
-pub fn several_json(seen: &[Seen]) -> Value {
+pub fn several_json(seen: &[ServerReport]) -> Value {
     let mut value = sum_of_seen(seen).as_ref().map_or_else(|| json!({}), json);
     value["servers"] = seen.len().into();
     value["each"] = seen
         .iter()
         .map(|one| {
-            let Seen { seat, restarts, .. } = one;
+            let ServerReport { seat, restarts, .. } = one;
             let mut one = match &one.report {
                 Ok(report) => json(report),
                 Err(why) => json!({ "error": why }),

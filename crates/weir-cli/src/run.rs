@@ -10,8 +10,8 @@ use weir_instance::connection::{self, Use};
 use weir_instance::directories::{self, Job, Remains};
 use weir_launch::agent::{self, Summary};
 use weir_launch::nodes;
-use weir_launch::root::{self, run_dir_of_rank, Root};
-use weir_launch::server::{self, Launch, Ready, Server};
+use weir_launch::root::{self, run_dir_of_rank, RootAgent};
+use weir_launch::server::{self, Launch, ReadyInstance, Server};
 use weir_launch::shell::quoted;
 use weir_launch::LaunchError;
 
@@ -140,7 +140,7 @@ fn found(
 }
 
 /// Starts a server that goes on with what a killed one left, and says so.
-fn take_up(remains: &Remains, settings: String, job: Job) -> Result<Ready, Failure> {
+fn take_up(remains: &Remains, settings: String, job: Job) -> Result<ReadyInstance, Failure> {
     if remains.obstacle().is_some() {
         return Err(Failure::Dead {
             why: remains.describe(),
@@ -181,7 +181,7 @@ fn tell_of_dead(job: &Job, except: Option<&str>, config: &Config, env: &Environm
     }
 }
 
-fn tell_of_cleared(ready: &Ready) {
+fn tell_of_cleared(ready: &ReadyInstance) {
     for name in &ready.cleared {
         eprintln!("weir: cleared what instance {name} left, whose job is over");
     }
@@ -190,7 +190,7 @@ fn tell_of_cleared(ready: &Ready) {
 /// Runs the command at this node's server, or with `--servers` at the one of `--rank`.
 fn run_on(
     args: &RunArgs,
-    root: &Root,
+    root: &RootAgent,
     library: &Path,
     env: &Environment,
 ) -> Result<Outcome, Failure> {
@@ -201,7 +201,7 @@ fn run_on(
 }
 
 /// Stops an instance of several servers and reports; whether all went well with weir.
-fn end_all(root: Root, settings: &Loaded) -> bool {
+fn end_all(root: RootAgent, settings: &Loaded) -> bool {
     match root.stop() {
         Ok(summary) => {
             show_summary(&summary, settings);
@@ -377,7 +377,7 @@ fn settings_to_go_on(remains: &Remains, given: &Loaded) -> Result<String, Failur
 /// The one line of `weir start`, or those for a shell.
 fn announce(
     args: &StartArgs,
-    ready: &Ready,
+    ready: &ReadyInstance,
     of: &str,
     library: &Path,
     env: &Environment,

@@ -23,7 +23,9 @@ use weir_instance::directories::{claim, Burial, Claim, Claimant, Claimed, Parent
 use weir_instance::roster;
 use weir_launch::address::fabric_listener;
 use weir_launch::endpoint::{self, Opened};
-use weir_launch::server::{read_line, to_line, Ended, Go, Launch, Ready, Word};
+use weir_launch::server::{
+    read_line, to_line, Launch, ReadyInstance, RosterWritten, ServerEnd, ServerMessage,
+};
 
 use crate::instance::{self, Membership};
 use crate::limits::explained;
@@ -40,7 +42,7 @@ pub fn run() -> Result<()> {
         Ok(Claimed::Ours(claim, burial)) => match join(&launch, &claim, &mut stdin) {
             Ok(membership) => serve(&launch, claim, burial, membership),
             Err(e) => {
-                say(&Word::Failed(explained(format!("{e:#}"))))?;
+                say(&ServerMessage::Failed(explained(format!("{e:#}"))))?;
                 if claim.takes_up {
                     claim.leave();
                     return Ok(());
@@ -48,9 +50,9 @@ pub fn run() -> Result<()> {
                 claim.release()
             }
         },
-        Ok(Claimed::Lives { run_dir }) => say(&Word::Lives { run_dir }),
-        Ok(Claimed::Dead(label)) => say(&Word::Dead(Box::new(label))),
-        Err(e) => say(&Word::Failed(explained(format!("{e:#}")))),
+        Ok(Claimed::Lives { run_dir }) => say(&ServerMessage::Lives { run_dir }),
+        Ok(Claimed::Dead(label)) => say(&ServerMessage::Dead(Box::new(label))),
+        Err(e) => say(&ServerMessage::Failed(explained(format!("{e:#}")))),
     }
 }
 
@@ -72,12 +74,13 @@ fn join(launch: &Launch, claim: &Claim, stdin: &mut impl BufRead) -> Result<Opti
     let address = listener.local_addr()?;
     let opened = endpoint::open(&fabric, address.ip());
     if part.again.is_none() {
-        say(&Word::Bound {
+        say(&ServerMessage::Bound {
             address,
             run_dir: claim.run_dir.clone(),
             endpoint: opened.endpoint(),
         })?;
-        let Go {} = read_line(stdin).context("nobody is left to tell of the other servers")?;
+        let RosterWritten {} =
+            read_line(stdin).context("nobody is left to tell of the other servers")?;
     }
     let roster = roster::read(&claim.run_dir)?.context("there is no roster")?;
     let listed = roster.member(Rank(part.rank)).map(|member| member.address);
@@ -169,7 +172,7 @@ fn serve(
     let config = settings(launch)?;
     let log = open_log(&config, &claim.run_dir)?;
     watch_for_the_end(launch.lifeline, claim.run_dir.clone())?;
-    let ready = Ready {
+    let ready = ReadyInstance {
         name: claim.name.clone(),
         run_dir: claim.run_dir.clone(),
         dirs: claim.dirs(),
@@ -219,7 +222,7 @@ fn serve(
     let keep = (config.run.keep || result.is_err()) && !stays;
     let log = if keep { keep_log(&log, &claim) } else { None };
     if let (Err(why), false) = (&result, is_ready) {
-        say(&Word::Failed(why.clone()))?;
+        say(&ServerMessage::Failed(why.clone()))?;
     }
     if stays {
         claim.leave();
@@ -227,21 +230,26 @@ fn serve(
         claim.release()?;
     }
     if launch.lifeline {
-        say(&Word::Ended(Ended { result, log }))?;
+        say(&ServerMessage::Ended(ServerEnd { result, log }))?;
     }
     Ok(())
 }
 
 /// Brings up the kernel mount, and says that programs may come. If there is to be a mount and cannot
 /// be one, the instance stops again.
-fn announce(mut ready: Ready, config: &Config, is_first: bool, lifeline: bool) -> Option<Beneath> {
+fn announce(
+    mut ready: ReadyInstance,
+    config: &Config,
+    is_first: bool,
+    lifeline: bool,
+) -> Option<Beneath> {
     let run_dir = ready.run_dir.clone();
     let (beneath, word) = match Beneath::bring_up(config, &run_dir, is_first) {
         Ok(beneath) => {
             ready.kernel_mount = beneath.as_ref().map(|beneath| beneath.dir().to_owned());
-            (beneath, Word::Ready(ready))
+            (beneath, ServerMessage::Ready(ready))
         }
-        Err(e) => (None, Word::Failed(format!("{e:#}"))),
+        Err(e) => (None, ServerMessage::Failed(format!("{e:#}"))),
     };
     let said = say(&word);
     if !lifeline {
@@ -250,7 +258,7 @@ fn announce(mut ready: Ready, config: &Config, is_first: bool, lifeline: bool) -
     if let Err(e) = said {
         tracing::warn!("who started this instance has gone: {e}");
     }
-    if let Word::Failed(why) = word {
+    if let ServerMessage::Failed(why) = word {
         tracing::error!("{why}");
         if let Err(e) = connection::stop(&run_dir) {
             tracing::error!("cannot stop in order: {e:#}");

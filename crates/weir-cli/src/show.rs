@@ -14,7 +14,7 @@ use weir_instance::directories::{self, Remains};
 use weir_instance::report::Report;
 use weir_instance::roster;
 use weir_launch::agent;
-use weir_launch::message::Seen;
+use weir_launch::message::ServerReport;
 use weir_server::control::ControlError;
 
 use crate::args::{LsArgs, StatusArgs};
@@ -66,7 +66,7 @@ fn show_dead(remains: &Remains, args: &StatusArgs) {
 /// The state of an instance: of several servers, each.
 enum State {
     One(Report),
-    Several(Vec<Seen>),
+    Several(Vec<ServerReport>),
 }
 
 impl State {

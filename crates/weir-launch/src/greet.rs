@@ -26,14 +26,14 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The knowledge of both sides.
 #[derive(Clone, Copy, Debug)]
-pub struct Known<'a> {
+pub struct GreetingSecrets<'a> {
     /// Which life of an instance it is about.
     pub instance: InstanceId,
     /// The secret.
     pub secret: &'a Secret,
 }
 
-impl Known<'_> {
+impl GreetingSecrets<'_> {
     /// The listener's side; the number of who came, which `awaited` must know.
     pub fn let_in(&self, mut stream: &TcpStream, awaited: impl FnOnce(u16) -> bool) -> Result<u16> {
         stream.set_read_timeout(Some(PATIENCE))?;

@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use weir_config::{Environment, Loaded};
 
 use crate::address::fabric_listener;
-use crate::greet::Known;
-use crate::message::Charge;
+use crate::greet::GreetingSecrets;
+use crate::message::AgentAssignment;
 use crate::seat::find_here;
-use crate::seat::Own;
+use crate::seat::OwnPositions;
 use crate::server::to_line;
 
 /// The longest invitation, bytes.
@@ -29,7 +29,7 @@ const INVITATION_MOST: u64 = 16 << 20;
 #[derive(Debug, Serialize, Deserialize)]
 struct Invitation {
     address: SocketAddr,
-    charge: Charge,
+    charge: AgentAssignment,
 }
 
 /// An invitation that stands; dropped, the file is gone. Who comes later is turned away.
@@ -49,7 +49,7 @@ impl Drop for Invited {
 /// who it is.
 pub fn invite(
     file: &Path,
-    charge: Charge,
+    charge: AgentAssignment,
     host: &str,
     came: impl Fn(u16, TcpStream) + Send + Sync + 'static,
 ) -> Result<Invited> {
@@ -92,27 +92,27 @@ pub fn invite(
 }
 
 /// The first node's side of the greeting; the rank of who came.
-fn greet(stream: &TcpStream, charge: &Charge) -> Result<u16> {
+fn greet(stream: &TcpStream, charge: &AgentAssignment) -> Result<u16> {
     let awaited = |rank| charge.seats.iter().any(|known| known.rank == rank);
     known(charge).let_in(stream, awaited)
 }
 
-fn known(charge: &Charge) -> Known<'_> {
-    Known {
+fn known(charge: &AgentAssignment) -> GreetingSecrets<'_> {
+    GreetingSecrets {
         instance: charge.instance,
         secret: &charge.secret,
     }
 }
 
 /// Follows the invitation in `file`: the charge of this node, and both ways of the connection.
-pub fn join(file: &Path) -> Result<(Charge, TcpStream, TcpStream)> {
+pub fn join(file: &Path) -> Result<(AgentAssignment, TcpStream, TcpStream)> {
     let Invitation { address, charge } =
         read(file).with_context(|| format!("the invitation {}", file.display()))?;
     let seat = find_here(&charge.seats)?;
     let stream = known(&charge).come(address, seat.rank)?;
-    let charge = Charge {
+    let charge = AgentAssignment {
         seats: vec![seat],
-        own: Own::First,
+        own: OwnPositions::First,
         ..charge
     };
     Ok((charge, stream.try_clone()?, stream))
@@ -137,13 +137,13 @@ fn read(file: &Path) -> Result<Invitation> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reach::Reach;
+    use crate::reach::StartMethod;
     use crate::seat::ServerPosition;
     use std::sync::mpsc::channel;
     use weir_core::roster::{InstanceId, Secret};
 
-    fn charge(secret: u8) -> Charge {
-        Charge {
+    fn charge(secret: u8) -> AgentAssignment {
+        AgentAssignment {
             version: String::new(),
             instance: InstanceId([1; 16]),
             secret: Secret::new([secret; 32]),
@@ -155,8 +155,8 @@ mod tests {
                 rank: 1,
                 host: "localhost".into(),
             }],
-            own: Own::ByName,
-            reach: Reach::Nowhere,
+            own: OwnPositions::ByName,
+            reach: StartMethod::Nowhere,
             deadline_ms: 1,
             root: false,
             lifeline: true,

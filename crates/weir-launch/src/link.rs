@@ -17,8 +17,8 @@ use anyhow::{Context, Result};
 use nix::sys::wait::{waitid, Id, WaitPidFlag};
 use nix::unistd::Pid;
 
-use crate::message::{Down, Ear, Heard, Up};
-use crate::reach::Branch;
+use crate::message::{AgentLine, AgentLineReader, MessageDown, MessageUp};
+use crate::reach::AgentBranch;
 use crate::seat::ServerPosition;
 use crate::server::to_line;
 
@@ -31,13 +31,13 @@ const NOISE_END: Duration = Duration::from_millis(200);
 
 /// The last of what a process printed that is no message.
 #[derive(Debug, Default)]
-struct Noise(VecDeque<String>);
+struct OtherOutput(VecDeque<String>);
 
 /// Where messages are written to, once that is known.
-type Sink = Box<dyn Write + Send>;
+type MessageSink = Box<dyn Write + Send>;
 
 /// The receiver of messages, and of `None` at the end.
-type Tell = Arc<dyn Fn(Option<Up>) + Send + Sync>;
+type MessageHandler = Arc<dyn Fn(Option<MessageUp>) + Send + Sync>;
 
 /// A process below.
 pub struct Link {
@@ -52,18 +52,18 @@ pub struct Link {
     child: Child,
     name: String,
     down: Option<Sender<Arc<str>>>,
-    sink: Option<Sender<Sink>>,
+    sink: Option<Sender<MessageSink>>,
     has_joined: Arc<AtomicBool>,
-    tell: Tell,
-    noise: Arc<Mutex<Noise>>,
+    tell: MessageHandler,
+    noise: Arc<Mutex<OtherOutput>>,
 }
 
 impl Link {
     /// Starts it. `tell` hears its messages, and `None` at the end. One that is to join has no
     /// standard input; what it is told waits until it has.
-    pub fn start<F>(branch: &Branch, tell: F) -> Result<Self>
+    pub fn start<F>(branch: &AgentBranch, tell: F) -> Result<Self>
     where
-        F: Fn(Option<Up>) + Send + Sync + 'static,
+        F: Fn(Option<MessageUp>) + Send + Sync + 'static,
     {
         let (program, arguments) = branch.command.split_first().context("no command")?;
         let piped = || Stdio::piped();
@@ -76,7 +76,7 @@ impl Link {
             .spawn()
             .with_context(|| program.clone())?;
         let (down, lines) = channel();
-        let (sink, sinks) = channel::<Sink>();
+        let (sink, sinks) = channel::<MessageSink>();
         if let Some(stdin) = child.stdin.take() {
             let _ = sink.send(Box::new(stdin));
         }
@@ -140,7 +140,7 @@ impl Link {
     }
 
     /// Tells it something.
-    pub fn tell(&self, message: &Down) {
+    pub fn tell(&self, message: &MessageDown) {
         self.tell_line(&to_line(message).into());
     }
 
@@ -214,7 +214,7 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
 }
 
 /// Writes lines to the sink, once there is one; closes it when there are no more.
-fn pass_on(lines: &Receiver<Arc<str>>, sinks: &Receiver<Sink>) {
+fn pass_on(lines: &Receiver<Arc<str>>, sinks: &Receiver<MessageSink>) {
     let Ok(mut sink) = sinks.recv() else {
         return;
     };
@@ -229,19 +229,23 @@ fn pass_on(lines: &Receiver<Arc<str>>, sinks: &Receiver<Sink>) {
     }
 }
 
-fn listen(from: impl BufRead, noise: &Mutex<Noise>, tell: &(dyn Fn(Option<Up>) + Send + Sync)) {
-    let mut ear = Ear::new(from);
+fn listen(
+    from: impl BufRead,
+    noise: &Mutex<OtherOutput>,
+    tell: &(dyn Fn(Option<MessageUp>) + Send + Sync),
+) {
+    let mut ear = AgentLineReader::new(from);
     loop {
         match ear.hear() {
-            Ok(Some(Heard::Message(up))) => tell(Some(*up)),
-            Ok(Some(Heard::Noise(line))) => keep(noise, &line),
+            Ok(Some(AgentLine::Message(up))) => tell(Some(*up)),
+            Ok(Some(AgentLine::Noise(line))) => keep(noise, &line),
             Ok(None) => return,
             Err(e) => return keep(noise, &format!("{e:#}")),
         }
     }
 }
 
-fn listen_to_noise(mut from: impl BufRead, noise: &Mutex<Noise>) {
+fn listen_to_noise(mut from: impl BufRead, noise: &Mutex<OtherOutput>) {
     let mut line = Vec::new();
     while from.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
         keep(noise, String::from_utf8_lossy(&line).trim_end());
@@ -250,7 +254,7 @@ fn listen_to_noise(mut from: impl BufRead, noise: &Mutex<Noise>) {
 }
 
 /// Keeps a line.
-fn keep(noise: &Mutex<Noise>, line: &str) {
+fn keep(noise: &Mutex<OtherOutput>, line: &str) {
     let line: String = line.chars().take(NOISE_CHARS).collect();
     let mut noise = noise.lock().unwrap_or_else(PoisonError::into_inner);
     noise.0.push_back(line);
@@ -263,19 +267,19 @@ fn keep(noise: &Mutex<Noise>, line: &str) {
 mod tests {
     use super::*;
     use crate::message::send_up;
-    use crate::reach::Reach;
-    use crate::seat::Own;
+    use crate::reach::StartMethod;
+    use crate::seat::OwnPositions;
     use std::sync::mpsc::Receiver;
 
-    fn shell(script: &str) -> (Link, Receiver<Option<Up>>) {
-        let branch = Branch {
+    fn shell(script: &str) -> (Link, Receiver<Option<MessageUp>>) {
+        let branch = AgentBranch {
             command: ["sh", "-c", script].map(str::to_owned).to_vec(),
             seats: vec![ServerPosition {
                 rank: 1,
                 host: "a".into(),
             }],
-            own: Own::First,
-            reach: Reach::Nowhere,
+            own: OwnPositions::First,
+            reach: StartMethod::Nowhere,
             joins: false,
         };
         let (tell, heard) = channel();
@@ -288,11 +292,11 @@ mod tests {
     #[test]
     fn messages_come_through_and_noise_is_kept() {
         let mut line = Vec::new();
-        send_up(&mut line, 1, &Up::Stop).unwrap();
+        send_up(&mut line, 1, &MessageUp::Stop).unwrap();
         let line = String::from_utf8(line).unwrap();
         let script = format!("echo hello; echo oops >&2; echo '{}'; exit 3", line.trim());
         let (mut link, heard) = shell(&script);
-        assert!(matches!(heard.recv().unwrap(), Some(Up::Stop)));
+        assert!(matches!(heard.recv().unwrap(), Some(MessageUp::Stop)));
         assert!(heard.recv().unwrap().is_none());
         let end = link.describe_end();
         for part in ["exit status: 3", "| hello", "| oops"] {

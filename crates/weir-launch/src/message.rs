@@ -45,9 +45,9 @@ use weir_core::roster::{InstanceId, Member, Roster, Secret};
 pub use weir_instance::directories::Job;
 use weir_instance::report::Report;
 
-use crate::reach::Reach;
-use crate::seat::{Own, ServerPosition};
-use crate::server::{to_line, Ended, Ready};
+use crate::reach::StartMethod;
+use crate::seat::{OwnPositions, ServerPosition};
+use crate::server::{to_line, ReadyInstance, ServerEnd};
 use crate::workers::WorkerInvitation;
 
 /// The longest line, bytes: a roster of the most members fits several times.
@@ -62,7 +62,7 @@ const PART_MOST: usize = 960;
 
 /// The first message to an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Charge {
+pub struct AgentAssignment {
     /// The version of weir that speaks; both ends must be one.
     pub version: String,
     /// Which life of the instance.
@@ -80,9 +80,9 @@ pub struct Charge {
     /// The seats of this agent and of those below.
     pub seats: Vec<ServerPosition>,
     /// Which of them are its own.
-    pub own: Own,
+    pub own: OwnPositions,
     /// How agents below are started.
-    pub reach: Reach,
+    pub reach: StartMethod,
     /// How long all below may take to be ready, ms.
     pub deadline_ms: u64,
     /// True of the first node's agent.
@@ -96,9 +96,9 @@ pub struct Charge {
 /// Downwards.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Down {
+pub enum MessageDown {
     /// The beginning.
-    Charge(Box<Charge>),
+    Charge(Box<AgentAssignment>),
     /// The servers and their addresses.
     Roster(Roster),
     /// End the servers.
@@ -107,8 +107,8 @@ pub enum Down {
     Work(WorkerInvitation),
     /// Say what your servers are doing.
     Look(u64),
-    /// The answer to an [`Up::Ask`].
-    Answer(u64, Vec<Seen>),
+    /// The answer to an [`MessageUp::Ask`].
+    Answer(u64, Vec<ServerReport>),
     /// All have ended; what they did, summed up, if it is known.
     Farewell(Option<Box<Report>>),
 }
@@ -116,13 +116,13 @@ pub enum Down {
 /// Upwards.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Up {
+pub enum MessageUp {
     /// These servers listen.
     Bound(Vec<Member>),
     /// These servers take clients; of the dead, their remains were cleared.
-    Ready(Vec<Seated>),
+    Ready(Vec<ReadyServer>),
     /// It cannot be.
-    Failed(Failed),
+    Failed(StartFailure),
     /// A server died while the instance ran.
     Lost {
         /// Its rank and host.
@@ -134,24 +134,24 @@ pub enum Up {
     Stop,
     /// Somebody asks what all servers are doing.
     Ask(u64),
-    /// The state of one server, for [`Down::Look`].
-    Saw(u64, Box<Seen>),
+    /// The state of one server, for [`MessageDown::Look`].
+    Saw(u64, Box<ServerReport>),
     /// These servers ended.
-    Ended(Vec<(ServerPosition, Ended)>),
+    Ended(Vec<(ServerPosition, ServerEnd)>),
 }
 
 /// A server that takes clients.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Seated {
+pub struct ReadyServer {
     /// Which.
     pub seat: ServerPosition,
     /// Its own description.
-    pub ready: Ready,
+    pub ready: ReadyInstance,
 }
 
 /// The state of a server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Seen {
+pub struct ServerReport {
     /// Which.
     pub seat: ServerPosition,
     /// Its report, or the reason why there is none.
@@ -163,7 +163,7 @@ pub struct Seen {
 
 /// Why an instance could not be started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failed {
+pub struct StartFailure {
     /// Where.
     pub host: String,
     /// Why.
@@ -175,7 +175,7 @@ pub struct Failed {
 }
 
 /// A message upwards, of the agent with this number.
-pub fn send_up(out: &mut impl Write, number: u64, up: &Up) -> std::io::Result<()> {
+pub fn send_up(out: &mut impl Write, number: u64, up: &MessageUp) -> std::io::Result<()> {
     let text = to_line(up);
     let mut rest = &text[..];
     let mut lines = String::with_capacity(text.len() + 64);
@@ -195,22 +195,22 @@ pub fn send_up(out: &mut impl Write, number: u64, up: &Up) -> std::io::Result<()
 
 /// A line from below.
 #[derive(Debug)]
-pub enum Heard {
+pub enum AgentLine {
     /// A message.
-    Message(Box<Up>),
+    Message(Box<MessageUp>),
     /// Something else.
     Noise(String),
 }
 
 /// The reader of the lines of agents below, which may take turns.
 #[derive(Debug)]
-pub struct Ear<R> {
+pub struct AgentLineReader<R> {
     from: R,
     /// The beginnings of messages, by who speaks.
     begun: BTreeMap<u64, String>,
 }
 
-impl<R: BufRead> Ear<R> {
+impl<R: BufRead> AgentLineReader<R> {
     /// Nothing was heard yet.
     pub fn new(from: R) -> Self {
         let begun = BTreeMap::new();
@@ -228,13 +228,13 @@ impl<R: BufRead> Ear<R> {
     /// # Errors
     ///
     /// Reading fails, or the parts of messages without an end are too long.
-    pub fn hear(&mut self) -> Result<Option<Heard>> {
+    pub fn hear(&mut self) -> Result<Option<AgentLine>> {
         loop {
             let Some(line) = read_text(&mut self.from)? else {
                 return Ok(None);
             };
             let Some((number, whole, part)) = part_of(&line) else {
-                return Ok(Some(Heard::Noise(line)));
+                return Ok(Some(AgentLine::Noise(line)));
             };
             let message = self.begun.entry(number).or_default();
             message.push_str(part);
@@ -245,8 +245,8 @@ impl<R: BufRead> Ear<R> {
             }
             let message = self.begun.remove(&number).unwrap_or_default();
             return Ok(Some(match serde_json::from_str(&message) {
-                Ok(message) => Heard::Message(message),
-                Err(e) => Heard::Noise(format!("not understood ({e}): {message}")),
+                Ok(message) => AgentLine::Message(message),
+                Err(e) => AgentLine::Noise(format!("not understood ({e}): {message}")),
             }));
         }
     }
@@ -262,7 +262,7 @@ fn part_of(line: &str) -> Option<(u64, bool, &str)> {
 }
 
 /// Reads a message from above; `None` at the end.
-pub fn read_down(from: &mut impl BufRead) -> Result<Option<Down>> {
+pub fn read_down(from: &mut impl BufRead) -> Result<Option<MessageDown>> {
     let Some(line) = read_text(from)? else {
         return Ok(None);
     };
@@ -286,16 +286,16 @@ fn read_text(from: &mut impl BufRead) -> Result<Option<String>> {
 mod tests {
     use super::*;
 
-    fn lines(number: u64, up: &Up) -> Vec<String> {
+    fn lines(number: u64, up: &MessageUp) -> Vec<String> {
         let mut bytes = Vec::new();
         send_up(&mut bytes, number, up).unwrap();
         let text = String::from_utf8(bytes).unwrap();
         text.lines().map(|line| format!("{line}\n")).collect()
     }
 
-    fn lost(rank: u16, why: &str) -> Up {
+    fn lost(rank: u16, why: &str) -> MessageUp {
         let host = format!("n{rank}");
-        Up::Lost {
+        MessageUp::Lost {
             seat: ServerPosition { rank, host },
             why: why.into(),
         }
@@ -305,17 +305,17 @@ mod tests {
     fn messages_are_told_from_noise() {
         let text = format!(
             "Welcome to node 7\nprompt> {}",
-            lines(3, &Up::Stop).concat()
+            lines(3, &MessageUp::Stop).concat()
         );
-        let mut ear = Ear::new(text.as_bytes());
-        let Some(Heard::Noise(noise)) = ear.hear().unwrap() else {
+        let mut ear = AgentLineReader::new(text.as_bytes());
+        let Some(AgentLine::Noise(noise)) = ear.hear().unwrap() else {
             panic!();
         };
         assert_eq!(noise, "Welcome to node 7");
-        let Some(Heard::Message(up)) = ear.hear().unwrap() else {
+        let Some(AgentLine::Message(up)) = ear.hear().unwrap() else {
             panic!();
         };
-        assert!(matches!(*up, Up::Stop));
+        assert!(matches!(*up, MessageUp::Stop));
         assert!(ear.hear().unwrap().is_none());
     }
 
@@ -331,17 +331,17 @@ mod tests {
             merged.extend(one.get(i).into_iter().chain(other.get(i)).cloned());
         }
         let merged = merged.concat();
-        let mut ear = Ear::new(merged.as_bytes());
+        let mut ear = AgentLineReader::new(merged.as_bytes());
         let (mut heard, mut noise) = (Vec::new(), 0);
         while let Some(what) = ear.hear().unwrap() {
             match what {
-                Heard::Message(up) => heard.push(*up),
-                Heard::Noise(_) => noise += 1,
+                AgentLine::Message(up) => heard.push(*up),
+                AgentLine::Noise(_) => noise += 1,
             }
         }
         assert_eq!((heard.len(), noise), (2, 1));
         for up in heard {
-            let Up::Lost { seat, why: said } = up else {
+            let MessageUp::Lost { seat, why: said } = up else {
                 panic!("{up:?}");
             };
             assert_eq!(said, why[usize::from(seat.rank) - 1]);
@@ -356,12 +356,12 @@ mod tests {
             "weir-agent x.1\n",
             "weir-agent 10000000000000000.1\n",
         ] {
-            let text = [garbage.to_owned(), lines(1, &Up::Stop).concat()].concat();
-            let mut ear = Ear::new(text.as_bytes());
-            assert!(matches!(ear.hear().unwrap(), Some(Heard::Noise(_))));
-            assert!(matches!(ear.hear().unwrap(), Some(Heard::Message(_))));
+            let text = [garbage.to_owned(), lines(1, &MessageUp::Stop).concat()].concat();
+            let mut ear = AgentLineReader::new(text.as_bytes());
+            assert!(matches!(ear.hear().unwrap(), Some(AgentLine::Noise(_))));
+            assert!(matches!(ear.hear().unwrap(), Some(AgentLine::Message(_))));
         }
-        assert!(Ear::new(&b"cut"[..]).hear().is_err());
+        assert!(AgentLineReader::new(&b"cut"[..]).hear().is_err());
         assert!(read_down(&mut &b"\"frobnicate\"\n"[..]).is_err());
         assert!(read_down(&mut &b""[..]).unwrap().is_none());
     }
@@ -370,6 +370,6 @@ mod tests {
     fn messages_without_an_end_are_not_kept_for_ever() {
         let part = format!("weir-agent 1+{}\n", "x".repeat(1 << 20));
         let text = part.repeat(17);
-        assert!(Ear::new(text.as_bytes()).hear().is_err());
+        assert!(AgentLineReader::new(text.as_bytes()).hear().is_err());
     }
 }

@@ -21,8 +21,8 @@ use weir_config::{Environment, Method};
 use crate::address::is_here;
 use crate::hosts;
 use crate::random::random;
-use crate::reach::Reach;
-use crate::seat::{Own, ServerPosition};
+use crate::reach::StartMethod;
+use crate::seat::{OwnPositions, ServerPosition};
 
 /// The most servers on one machine.
 const SERVERS_MOST: u16 = 256;
@@ -44,9 +44,9 @@ pub struct NodePlan {
     /// This node's own seats first.
     pub seats: Vec<ServerPosition>,
     /// Which of them are this node's.
-    pub own: Own,
+    pub own: OwnPositions,
     /// The commands that start agents on the other nodes.
-    pub reach: Reach,
+    pub reach: StartMethod,
 }
 
 /// Finds the nodes; `None` for this node alone.
@@ -76,7 +76,7 @@ pub fn find(
     }
     Ok(Some(NodePlan {
         reach: reach(method, &seats, launch, env)?,
-        own: Own::First,
+        own: OwnPositions::First,
         seats,
     }))
 }
@@ -92,8 +92,8 @@ fn on_this_machine(servers: u16) -> Result<Option<NodePlan>> {
     };
     Ok((servers > 1).then(|| NodePlan {
         seats: (0..servers).map(seat).collect(),
-        own: Own::All,
-        reach: Reach::Nowhere,
+        own: OwnPositions::All,
+        reach: StartMethod::Nowhere,
     }))
 }
 
@@ -186,7 +186,7 @@ fn reach(
     seats: &[ServerPosition],
     launch: &Launch,
     env: &Environment,
-) -> Result<Reach> {
+) -> Result<StartMethod> {
     let program = match &launch.program {
         Some(program) => program.clone(),
         None => std::env::current_exe().context("finding the weir program")?,
@@ -194,25 +194,25 @@ fn reach(
     let program = program.to_str().context("the path of weir is not UTF-8")?;
     let others: Vec<&str> = seats[1..].iter().map(|seat| seat.host.as_str()).collect();
     Ok(match method {
-        Method::Slurm => Reach::All {
+        Method::Slurm => StartMethod::All {
             command: srun(&others, program),
             alive: env.get("SLURM_JOB_ID").map_or_else(Vec::new, |id| {
                 let job = format!("--jobs={id}");
                 words(&["squeue", "--noheader", "--states=RUNNING", &job])
             }),
         },
-        Method::Flux => Reach::All {
+        Method::Flux => StartMethod::All {
             command: flux_exec(&others, program)?,
             alive: Vec::new(),
         },
-        Method::Lsf => Reach::Each {
+        Method::Lsf => StartMethod::Each {
             commands: others
                 .iter()
                 .map(|host| words(&["blaunch", host, program, "agent"]))
                 .collect(),
         },
         Method::Pbs => pbsdsh(&others, program, env)?,
-        Method::Ssh | Method::Auto => Reach::Shell {
+        Method::Ssh | Method::Auto => StartMethod::Shell {
             words: launch.ssh.0.clone(),
             program: program.to_owned(),
             fanout: launch.fanout,
@@ -263,7 +263,7 @@ fn flux_exec(others: &[&str], program: &str) -> Result<Vec<String>> {
 
 /// pbsdsh counts nodes as the file lists them, a line a slot. The invitation lies in the home
 /// directory, which the nodes of a cluster share.
-fn pbsdsh(others: &[&str], program: &str, env: &Environment) -> Result<Reach> {
+fn pbsdsh(others: &[&str], program: &str, env: &Environment) -> Result<StartMethod> {
     let file = env.get("PBS_NODEFILE").context("PBS_NODEFILE is not set")?;
     let text = std::fs::read_to_string(file).with_context(|| file.to_owned())?;
     let slots: Vec<&str> = text.split_whitespace().collect();
@@ -279,7 +279,7 @@ fn pbsdsh(others: &[&str], program: &str, env: &Environment) -> Result<Reach> {
         let start = ["pbsdsh", "-n", &at, "--", program];
         Ok(words(&[&start[..], &join[..]].concat()))
     };
-    Ok(Reach::Join {
+    Ok(StartMethod::Join {
         commands: others.iter().map(command).collect::<Result<_>>()?,
         file: invitation.clone(),
     })
@@ -342,7 +342,7 @@ mod tests {
         };
         let found = find(&wanted, &launch(Method::Auto), &Environment::default());
         let found = found.unwrap().unwrap();
-        assert_eq!((found.seats.len(), found.own), (3, Own::All));
+        assert_eq!((found.seats.len(), found.own), (3, OwnPositions::All));
     }
 
     #[test]
@@ -357,7 +357,7 @@ mod tests {
         let ranks: Vec<u16> = found.seats.iter().map(|seat| seat.rank).collect();
         assert_eq!(ranks, [2, 0, 1, 3]);
         assert_eq!(found.seats[0].host, own());
-        assert!(matches!(found.reach, Reach::Shell { fanout: 32, .. }));
+        assert!(matches!(found.reach, StartMethod::Shell { fanout: 32, .. }));
         let wanted = NodeOptions {
             hosts: Some("a1,a2"),
             ..NodeOptions::default()
@@ -374,14 +374,14 @@ mod tests {
         let file = file.to_str().unwrap();
         let env: Environment = [("LSB_DJOB_HOSTFILE", file)].into_iter().collect();
         let found = find(&NodeOptions::default(), &launch(Method::Auto), &env);
-        let Reach::Each { commands } = found.unwrap().unwrap().reach else {
+        let StartMethod::Each { commands } = found.unwrap().unwrap().reach else {
             panic!();
         };
         assert_eq!(commands, [["blaunch", "b", "/opt/weir", "agent"]]);
         let env = [("PBS_NODEFILE", file), ("HOME", "/home/u")];
         let env: Environment = env.into_iter().collect();
         let found = find(&NodeOptions::default(), &launch(Method::Auto), &env);
-        let Reach::Join { commands, file } = found.unwrap().unwrap().reach else {
+        let StartMethod::Join { commands, file } = found.unwrap().unwrap().reach else {
             panic!();
         };
         assert!(file.starts_with("/home/u/.weir-join-"), "{file}");

@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 use weir_core::placement::tree::shares;
 
-use crate::seat::{Own, ServerPosition};
+use crate::seat::{OwnPositions, ServerPosition};
 
 /// How agents are started on other nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Reach {
+pub enum StartMethod {
     /// There are none.
     Nowhere,
     /// A command that takes a host and a line for its shell: ssh. Each node goes on with a part
@@ -47,22 +47,22 @@ pub enum Reach {
 
 /// A process to be started, and the seats behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Branch {
+pub struct AgentBranch {
     /// Its command.
     pub command: Vec<String>,
     /// The seats that it answers for; its own first.
     pub seats: Vec<ServerPosition>,
     /// Which of them are its own.
-    pub own: Own,
+    pub own: OwnPositions,
     /// How it reaches the others.
-    pub reach: Reach,
+    pub reach: StartMethod,
     /// It connects by another way than the pipes of its process.
     pub joins: bool,
 }
 
-impl Reach {
+impl StartMethod {
     /// The processes that this agent starts for the seats below it.
-    pub fn branches(&self, below: &[ServerPosition]) -> Vec<Branch> {
+    pub fn branches(&self, below: &[ServerPosition]) -> Vec<AgentBranch> {
         match self {
             _ if below.is_empty() => Vec::new(),
             Self::Nowhere => Vec::new(),
@@ -71,10 +71,10 @@ impl Reach {
                 program,
                 fanout,
             } => shares(below, *fanout)
-                .map(|seats| Branch {
+                .map(|seats| AgentBranch {
                     command: shell_command(words, &seats[0].host, program),
                     seats: seats.to_vec(),
-                    own: Own::First,
+                    own: OwnPositions::First,
                     reach: self.clone(),
                     joins: false,
                 })
@@ -82,18 +82,18 @@ impl Reach {
             Self::Each { commands } | Self::Join { commands, .. } => commands
                 .iter()
                 .zip(below)
-                .map(|(command, seat)| Branch {
+                .map(|(command, seat)| AgentBranch {
                     command: command.clone(),
                     seats: vec![seat.clone()],
-                    own: Own::First,
+                    own: OwnPositions::First,
                     reach: Self::Nowhere,
                     joins: matches!(self, Self::Join { .. }),
                 })
                 .collect(),
-            Self::All { command, .. } => vec![Branch {
+            Self::All { command, .. } => vec![AgentBranch {
                 command: command.clone(),
                 seats: below.to_vec(),
-                own: Own::ByName,
+                own: OwnPositions::ByName,
                 reach: Self::Nowhere,
                 joins: false,
             }],
@@ -120,8 +120,8 @@ mod tests {
         (0..n).map(seat).collect()
     }
 
-    fn tree(fanout: u32) -> Reach {
-        Reach::Shell {
+    fn tree(fanout: u32) -> StartMethod {
+        StartMethod::Shell {
             words: vec!["ssh".into(), "-x".into()],
             program: "/opt/weir".into(),
             fanout,
@@ -129,7 +129,7 @@ mod tests {
     }
 
     /// The seats that are reached below, and the most steps to one.
-    fn walk(reach: &Reach, below: &[ServerPosition]) -> (Vec<u16>, usize) {
+    fn walk(reach: &StartMethod, below: &[ServerPosition]) -> (Vec<u16>, usize) {
         let mut reached = Vec::new();
         let mut depth = 0;
         for branch in reach.branches(below) {
@@ -170,14 +170,17 @@ mod tests {
 
     #[test]
     fn one_command_answers_for_all_or_one_for_each() {
-        let all = Reach::All {
+        let all = StartMethod::All {
             command: vec!["srun".into()],
             alive: Vec::new(),
         };
         let branches = all.branches(&seats(5));
         assert_eq!(branches.len(), 1);
-        assert_eq!((branches[0].seats.len(), branches[0].own), (5, Own::ByName));
-        let each = Reach::Each {
+        assert_eq!(
+            (branches[0].seats.len(), branches[0].own),
+            (5, OwnPositions::ByName)
+        );
+        let each = StartMethod::Each {
             commands: vec![
                 vec!["blaunch".into(), "n0".into()],
                 vec!["blaunch".into(), "n1".into()],

@@ -12,20 +12,22 @@ use weir_instance::directories::Job;
 
 use crate::agent::Summary;
 use crate::error::LaunchError;
-use crate::message::{Charge, Down, Ear, Heard, Seated, Up};
+use crate::message::{
+    AgentAssignment, AgentLine, AgentLineReader, MessageDown, MessageUp, ReadyServer,
+};
 use crate::nodes::NodePlan;
 use crate::random::random;
-use crate::server::{read_line, to_line, Ready};
+use crate::server::{read_line, to_line, ReadyInstance};
 use crate::workers::WorkerInvitation;
 
 /// An instance of several servers that runs.
 #[derive(Debug)]
-pub struct Root {
+pub struct RootAgent {
     child: Child,
     lifeline: ChildStdin,
-    words: Ear<BufReader<ChildStdout>>,
+    words: AgentLineReader<BufReader<ChildStdout>>,
     /// All servers, by rank.
-    pub seated: Vec<Seated>,
+    pub seated: Vec<ReadyServer>,
     /// The rank of this node's server, or of the first of this machine's.
     pub own: u16,
 }
@@ -38,11 +40,11 @@ pub fn start(
     settings: &Loaded,
     job: &Job,
     lifeline: bool,
-) -> Result<Root, LaunchError> {
+) -> Result<RootAgent, LaunchError> {
     let instance = InstanceId(random()?);
     let made_up = format!("run-{}", &instance.to_string()[..12]);
     let name = name.unwrap_or(&made_up);
-    let charge = Charge {
+    let charge = AgentAssignment {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         instance,
         secret: Secret::new(random()?),
@@ -63,15 +65,15 @@ pub fn start(
     let _ = writeln!(
         root.lifeline,
         "{}",
-        to_line(&Down::Charge(Box::new(charge)))
+        to_line(&MessageDown::Charge(Box::new(charge)))
     );
     match root.answer()? {
-        Up::Ready(mut seated) => {
+        MessageUp::Ready(mut seated) => {
             seated.sort_by_key(|seated| seated.seat.rank);
             root.seated = seated;
             Ok(root)
         }
-        Up::Failed(failed) => {
+        MessageUp::Failed(failed) => {
             let _ = root.child.wait();
             match failed.lives {
                 Some(run_dir) => Err(LaunchError::AlreadyRunning {
@@ -88,7 +90,7 @@ pub fn start(
     }
 }
 
-fn spawn(charge: &Charge) -> Result<Root> {
+fn spawn(charge: &AgentAssignment) -> Result<RootAgent> {
     let program = std::env::current_exe().context("finding the weir program")?;
     let mut child = Command::new(program)
         .arg("agent")
@@ -97,21 +99,23 @@ fn spawn(charge: &Charge) -> Result<Root> {
         .stdout(Stdio::piped())
         .spawn()
         .context("starting the agent")?;
-    Ok(Root {
+    Ok(RootAgent {
         lifeline: child.stdin.take().expect("piped"),
-        words: Ear::new(BufReader::new(child.stdout.take().expect("piped"))),
+        words: AgentLineReader::new(BufReader::new(child.stdout.take().expect("piped"))),
         child,
         seated: Vec::new(),
         own: charge.seats[0].rank,
     })
 }
 
-impl Root {
+impl RootAgent {
     /// The first message that counts.
-    fn answer(&mut self) -> Result<Up> {
+    fn answer(&mut self) -> Result<MessageUp> {
         loop {
             match self.words.hear()? {
-                Some(Heard::Message(up)) if !matches!(*up, Up::Lost { .. }) => return Ok(*up),
+                Some(AgentLine::Message(up)) if !matches!(*up, MessageUp::Lost { .. }) => {
+                    return Ok(*up)
+                }
                 Some(_) => {}
                 None => {
                     let status = self.child.wait().context("waiting for the agent")?;
@@ -122,14 +126,14 @@ impl Root {
     }
 
     /// The server of `rank`, if there is one on this node.
-    pub fn server(&self, rank: u16) -> Option<&Ready> {
+    pub fn server(&self, rank: u16) -> Option<&ReadyInstance> {
         let own = &self
             .seated
             .iter()
             .find(|seated| seated.seat.rank == self.own)?
             .seat
             .host;
-        let of_rank = |seated: &&Seated| seated.seat.rank == rank && seated.seat.host == *own;
+        let of_rank = |seated: &&ReadyServer| seated.seat.rank == rank && seated.seat.host == *own;
         Some(&self.seated.iter().find(of_rank)?.ready)
     }
 
@@ -144,7 +148,7 @@ impl Root {
 
     /// Has a worker of `weir bench` started beside each server.
     pub fn employ(&mut self, invitation: &WorkerInvitation) -> Result<()> {
-        let line = to_line(&Down::Work(invitation.clone()));
+        let line = to_line(&MessageDown::Work(invitation.clone()));
         writeln!(self.lifeline, "{line}").context("the agent was lost")
     }
 

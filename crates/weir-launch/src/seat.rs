@@ -17,7 +17,7 @@ pub struct ServerPosition {
 /// Which seats are an agent's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Own {
+pub enum OwnPositions {
     /// The first; the others are below it.
     First,
     /// The one whose host is this node; others were told the same.

@@ -47,12 +47,12 @@ pub struct Launch {
     /// The settings in force, as a weir.toml.
     pub settings: String,
     /// Its part among several servers.
-    pub part: Option<Part>,
+    pub part: Option<ServerAssignment>,
 }
 
 /// A server's part in an instance of several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
+pub struct ServerAssignment {
     /// Which life of the instance.
     pub instance: InstanceId,
     /// The secret that its servers prove to know.
@@ -72,12 +72,12 @@ pub struct Part {
 
 /// The word that the roster is in the run directory.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Go {}
+pub struct RosterWritten {}
 
 /// A line that a server says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Word {
+pub enum ServerMessage {
     /// It listens for other servers.
     Bound {
         /// Where.
@@ -88,7 +88,7 @@ pub enum Word {
         endpoint: Option<Endpoint>,
     },
     /// Clients may come.
-    Ready(Ready),
+    Ready(ReadyInstance),
     /// An instance of that name lives.
     Lives {
         /// Its run directory.
@@ -99,12 +99,12 @@ pub enum Word {
     /// There is no instance; one line says why.
     Failed(String),
     /// The last word, of one with a lifeline.
-    Ended(Ended),
+    Ended(ServerEnd),
 }
 
 /// An instance that runs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Ready {
+pub struct ReadyInstance {
     /// Its name.
     pub name: String,
     /// Its run directory: `WEIR_INSTANCE`.
@@ -123,7 +123,7 @@ pub struct Ready {
 
 /// How a server ended.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Ended {
+pub struct ServerEnd {
     /// The report, if serving ended well; else the reason why not.
     pub result: Result<Report, String>,
     /// The server's log, if it was kept.
@@ -137,7 +137,7 @@ pub struct Server {
     lifeline: ChildStdin,
     words: BufReader<ChildStdout>,
     /// The instance.
-    pub ready: Ready,
+    pub ready: ReadyInstance,
 }
 
 /// Starts a server process and tells it what it is; it has not answered yet.
@@ -171,7 +171,7 @@ pub fn start(launch: &Launch) -> Result<Server, LaunchError> {
         }
     };
     let failure = match word {
-        Word::Ready(ready) => {
+        ServerMessage::Ready(ready) => {
             return Ok(Server {
                 child,
                 lifeline,
@@ -179,14 +179,14 @@ pub fn start(launch: &Launch) -> Result<Server, LaunchError> {
                 ready,
             })
         }
-        Word::Lives { run_dir } => LaunchError::AlreadyRunning {
+        ServerMessage::Lives { run_dir } => LaunchError::AlreadyRunning {
             name: launch.name.clone().unwrap_or_default(),
             run_dir,
         },
-        Word::Dead(label) => LaunchError::Dead {
+        ServerMessage::Dead(label) => LaunchError::Dead {
             why: Remains::from_label(*label).describe(),
         },
-        Word::Failed(why) => anyhow!(why).into(),
+        ServerMessage::Failed(why) => anyhow!(why).into(),
         other => anyhow!("the server said {other:?}").into(),
     };
     // Until it has ended its directories look like those of one that lives.
@@ -197,18 +197,18 @@ pub fn start(launch: &Launch) -> Result<Server, LaunchError> {
 
 impl Server {
     /// Ends the lifeline and waits for the server's last words.
-    pub fn stop(mut self) -> Result<Ended> {
+    pub fn stop(mut self) -> Result<ServerEnd> {
         drop(self.lifeline);
         let word = read_line(&mut self.words);
         let status = self.child.wait().context("waiting for the server")?;
         match word.with_context(|| format!("the server was lost ({status})"))? {
-            Word::Ended(ended) => Ok(ended),
+            ServerMessage::Ended(ended) => Ok(ended),
             other => Err(anyhow!("the server said {other:?} ({status})")),
         }
     }
 
     /// Leaves the server to itself.
-    pub fn detach(self) -> Ready {
+    pub fn detach(self) -> ReadyInstance {
         self.ready
     }
 }

@@ -19,7 +19,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use weir_core::roster::{InstanceId, Secret};
 
-use crate::greet::Known;
+use crate::greet::GreetingSecrets;
 use crate::server::to_line;
 
 /// Where workers are awaited.
@@ -35,8 +35,8 @@ pub struct WorkerInvitation {
 
 impl WorkerInvitation {
     /// The knowledge of both sides of the greeting.
-    pub fn known(&self) -> Known<'_> {
-        Known {
+    pub fn known(&self) -> GreetingSecrets<'_> {
+        GreetingSecrets {
             instance: self.run,
             secret: &self.secret,
         }

@@ -13,7 +13,7 @@ use weir_instance::directories::Job;
 use weir_instance::roster;
 use weir_launch::agent;
 use weir_launch::nodes::NodePlan;
-use weir_launch::root::{self, Root};
+use weir_launch::root::{self, RootAgent};
 use weir_launch::server::{self, Launch, Server};
 use weir_launch::workers::Task;
 
@@ -31,7 +31,7 @@ pub struct Stage {
     pub libfabric: bool,
     next: WorkerId,
     single: Option<Server>,
-    root: Root,
+    root: RootAgent,
 }
 
 impl Stage {

@@ -4,7 +4,7 @@
 
 use weir_launch::address;
 use weir_launch::nodes::{find, NodeOptions};
-use weir_launch::reach::Reach;
+use weir_launch::reach::StartMethod;
 
 use super::finding::{Finding, MachineReport};
 
@@ -19,12 +19,12 @@ pub(super) fn check(examined: &MachineReport<'_>) -> Vec<Finding> {
         }
     };
     let by = match &found.reach {
-        Reach::Shell { words, .. } => words.first(),
-        Reach::All { command, .. } => command.first(),
-        Reach::Each { commands } | Reach::Join { commands, .. } => {
+        StartMethod::Shell { words, .. } => words.first(),
+        StartMethod::All { command, .. } => command.first(),
+        StartMethod::Each { commands } | StartMethod::Join { commands, .. } => {
             commands.first().and_then(|command| command.first())
         }
-        Reach::Nowhere => None,
+        StartMethod::Nowhere => None,
     };
     let by = by.map_or("nothing", String::as_str);
     let text = format!(

@@ -13,27 +13,27 @@ use anyhow::{Context, Result};
 use weir_core::roster::Roster;
 use weir_core::types::Rank;
 
-use super::state::{forget_stdio, spawn, Agent, Event, Local};
+use super::state::{forget_stdio, spawn, Agent, Event, LocalServer};
 use super::summary::{Request, SOCKET};
 use crate::join;
 use crate::link::Link;
-use crate::message::{Charge, Down, Failed, Up};
-use crate::reach::Reach;
-use crate::seat::{find_here, name_of, own_name, Own, ServerPosition};
-use crate::server::{self, read_line, to_line, Go, Launch, Part};
+use crate::message::{AgentAssignment, MessageDown, MessageUp, StartFailure};
+use crate::reach::StartMethod;
+use crate::seat::{find_here, name_of, own_name, OwnPositions, ServerPosition};
+use crate::server::{self, read_line, to_line, Launch, RosterWritten, ServerAssignment};
 
 /// Longer than any start.
 const FOREVER: Duration = Duration::from_secs(86_400);
 
 impl Agent {
     /// From nothing to ready.
-    pub(super) fn begin(&mut self) -> Result<(), Failed> {
+    pub(super) fn begin(&mut self) -> Result<(), StartFailure> {
         let deadline = self.deadline();
         let (own, below) = self.seats()?;
         let here = own
             .first()
             .map_or_else(|| "this node".to_owned(), |seat| seat.host.clone());
-        let fail = |e: anyhow::Error| Failed {
+        let fail = |e: anyhow::Error| StartFailure {
             host: here.clone(),
             why: format!("{e:#}"),
             lives: None,
@@ -60,7 +60,7 @@ impl Agent {
             self.roster = Some(roster.map_err(|e| fail(e.into()))?);
         } else {
             let members = std::mem::take(&mut self.members);
-            self.say(&Up::Bound(members));
+            self.say(&MessageUp::Bound(members));
             // As long as the others need: who is above has a deadline, and then goes.
             self.wait(Instant::now() + FOREVER, |agent| agent.roster.is_some())?;
         }
@@ -78,7 +78,7 @@ impl Agent {
         self.serve_socket().map_err(fail)?;
         self.started = true;
         let seated = std::mem::take(&mut self.seated);
-        self.say(&Up::Ready(seated));
+        self.say(&MessageUp::Ready(seated));
         if self.charge.root && !self.charge.lifeline {
             forget_stdio();
         }
@@ -90,17 +90,17 @@ impl Agent {
     }
 
     /// Own seats, and those below.
-    fn seats(&self) -> Result<(Vec<ServerPosition>, Vec<ServerPosition>), Failed> {
+    fn seats(&self) -> Result<(Vec<ServerPosition>, Vec<ServerPosition>), StartFailure> {
         let mut seats = self.charge.seats.clone();
         match self.charge.own {
-            Own::All => Ok((seats, Vec::new())),
-            Own::First => {
+            OwnPositions::All => Ok((seats, Vec::new())),
+            OwnPositions::First => {
                 let below = seats.split_off(1.min(seats.len()));
                 Ok((seats, below))
             }
-            Own::ByName => match find_here(&seats) {
+            OwnPositions::ByName => match find_here(&seats) {
                 Ok(seat) => Ok((vec![seat], Vec::new())),
-                Err(e) => Err(Failed {
+                Err(e) => Err(StartFailure {
                     host: own_name(),
                     why: format!("{e:#}"),
                     lives: None,
@@ -112,7 +112,7 @@ impl Agent {
 
     fn start_links(&mut self, below: &[ServerPosition]) -> Result<()> {
         // Whoever is nearest to what hangs is to be the first to say so.
-        let below_charge = Charge {
+        let below_charge = AgentAssignment {
             deadline_ms: self.charge.deadline_ms * 9 / 10,
             root: false,
             lifeline: true,
@@ -126,7 +126,7 @@ impl Agent {
             let link =
                 link.with_context(|| format!("starting weir on {}", branch.seats[0].host))?;
             if !branch.joins {
-                link.tell(&Down::Charge(Box::new(Charge {
+                link.tell(&MessageDown::Charge(Box::new(AgentAssignment {
                     seats: branch.seats,
                     own: branch.own,
                     reach: branch.reach,
@@ -135,12 +135,12 @@ impl Agent {
             }
             self.links.push(link);
         }
-        if let Reach::Join { file, .. } = &self.charge.reach {
+        if let StartMethod::Join { file, .. } = &self.charge.reach {
             let tell = self.tell.clone();
-            let charge = Charge {
+            let charge = AgentAssignment {
                 seats: below.to_vec(),
-                own: Own::ByName,
-                reach: Reach::Nowhere,
+                own: OwnPositions::ByName,
+                reach: StartMethod::Nowhere,
                 ..below_charge
             };
             let host = self.charge.seats[0].host.clone();
@@ -182,9 +182,9 @@ impl Agent {
         index: usize,
         seat: ServerPosition,
         again: Option<SocketAddr>,
-    ) -> Result<Local> {
+    ) -> Result<LocalServer> {
         let share = match self.charge.own {
-            Own::All => u32::from(self.charge.servers),
+            OwnPositions::All => u32::from(self.charge.servers),
             _ => 1,
         };
         let (child, lifeline, words) = server::spawn(&Launch {
@@ -193,7 +193,7 @@ impl Agent {
             job: self.charge.job.clone().on_this_node(),
             lifeline: true,
             settings: self.charge.settings.clone(),
-            part: Some(Part {
+            part: Some(ServerAssignment {
                 instance: self.charge.instance,
                 secret: self.charge.secret.clone(),
                 rank: seat.rank,
@@ -214,7 +214,7 @@ impl Agent {
                 }
             }
         })?;
-        Ok(Local {
+        Ok(LocalServer {
             seat,
             child,
             lifeline: Some(lifeline),
@@ -247,7 +247,7 @@ impl Agent {
 
     fn spread_roster(&mut self) -> Result<()> {
         let roster = self.roster.as_ref().expect("made, or waited for");
-        let line: Arc<str> = to_line(&Down::Roster(roster.clone())).into();
+        let line: Arc<str> = to_line(&MessageDown::Roster(roster.clone())).into();
         for link in &mut self.links {
             link.done.clear();
             link.tell_line(&line);
@@ -257,7 +257,7 @@ impl Agent {
             let run_dir = local.run_dir.as_deref().expect("bound");
             weir_instance::roster::write(run_dir, &text)?;
             let lifeline = local.lifeline.as_mut().expect("not ended");
-            writeln!(lifeline, "{}", to_line(&Go {})).context("the server went away")?;
+            writeln!(lifeline, "{}", to_line(&RosterWritten {})).context("the server went away")?;
         }
         Ok(())
     }
@@ -280,7 +280,11 @@ impl Agent {
     }
 
     /// Takes events until `done` or the deadline.
-    fn wait(&mut self, deadline: Instant, done: impl Fn(&Self) -> bool) -> Result<(), Failed> {
+    fn wait(
+        &mut self,
+        deadline: Instant,
+        done: impl Fn(&Self) -> bool,
+    ) -> Result<(), StartFailure> {
         while !done(self) {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.events.recv_timeout(left) {
@@ -289,7 +293,7 @@ impl Agent {
                 Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is kept"),
             }
             if self.stopping {
-                return Err(Failed {
+                return Err(StartFailure {
                     host: own_name(),
                     why: "given up: it was asked to end before all was ready".into(),
                     lives: None,
@@ -300,7 +304,7 @@ impl Agent {
         Ok(())
     }
 
-    fn too_late(&self) -> Failed {
+    fn too_late(&self) -> StartFailure {
         let seconds = self.charge.deadline_ms.div_ceil(1000);
         let late = self
             .links
@@ -310,7 +314,7 @@ impl Agent {
             Some((seat, output)) => (seat.host.clone(), output),
             None => (own_name(), String::new()),
         };
-        Failed {
+        StartFailure {
             host,
             why: format!("not ready after {seconds} s (launch.deadline_s){output}"),
             lives: None,

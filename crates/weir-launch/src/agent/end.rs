@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use weir_instance::directories::clear_dirs;
 
-use super::state::{Agent, EndNotice, Local};
+use super::state::{Agent, EndNotice, LocalServer};
 use super::summary::Summary;
 use crate::link::Link;
-use crate::message::{Down, Up};
+use crate::message::{MessageDown, MessageUp};
 use crate::server::to_line;
 
 /// How long what was given up may take to end by itself.
@@ -36,7 +36,9 @@ impl Agent {
 
     /// Ends what is here and below, tells what came of it, and leaves.
     fn stop(&mut self) {
-        self.links.iter().for_each(|link| link.tell(&Down::Stop));
+        self.links
+            .iter()
+            .for_each(|link| link.tell(&MessageDown::Stop));
         self.locals
             .iter_mut()
             .for_each(|local| local.lifeline = None);
@@ -57,7 +59,7 @@ impl Agent {
         let summary = if self.charge.root {
             Summary::sum(&ended, &self.lost)
         } else {
-            self.say(&Up::Ended(ended));
+            self.say(&MessageUp::Ended(ended));
             self.handle_until(|agent| agent.farewell.is_some() || agent.above_closed);
             Summary {
                 report: self
@@ -68,7 +70,7 @@ impl Agent {
                 lost: self.lost.len(),
             }
         };
-        let farewell = Down::Farewell(summary.report.clone().map(Box::new));
+        let farewell = MessageDown::Farewell(summary.report.clone().map(Box::new));
         self.farewell = Some(EndNotice { report: None });
         for link in &mut self.links {
             link.tell(&farewell);
@@ -142,7 +144,7 @@ impl Agent {
 }
 
 /// The instance ends: what a server left that was lost is of no use to anybody.
-fn clear_lost(local: &mut Local) {
+fn clear_lost(local: &mut LocalServer) {
     local.kept.clear();
     if let Err(e) = clear_dirs(local.dirs.iter().map(PathBuf::as_path)) {
         eprintln!("server {} on {}: {e:#}", local.seat.rank, local.seat.host);

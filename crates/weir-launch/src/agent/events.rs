@@ -2,22 +2,22 @@
 
 use super::state::{spawn, Agent, EndNotice, Event};
 use super::summary::Request;
-use crate::message::{Down, Failed, Up};
+use crate::message::{MessageDown, MessageUp, StartFailure};
 use crate::workers::{Task, WorkerInvitation};
 
 impl Agent {
     /// Takes note of one event.
-    pub(super) fn handle_event(&mut self, event: Event) -> Result<(), Failed> {
+    pub(super) fn handle_event(&mut self, event: Event) -> Result<(), StartFailure> {
         match event {
-            Event::Above(Ok(Some(Down::Roster(roster)))) => self.roster = Some(roster),
-            Event::Above(Ok(Some(Down::Stop))) => self.stopping = true,
-            Event::Above(Ok(Some(Down::Farewell(report)))) => {
+            Event::Above(Ok(Some(MessageDown::Roster(roster)))) => self.roster = Some(roster),
+            Event::Above(Ok(Some(MessageDown::Stop))) => self.stopping = true,
+            Event::Above(Ok(Some(MessageDown::Farewell(report)))) => {
                 self.farewell = Some(EndNotice { report });
             }
-            Event::Above(Ok(Some(Down::Look(id)))) => self.look(id),
-            Event::Above(Ok(Some(Down::Work(invitation)))) => self.work(&invitation),
-            Event::Above(Ok(Some(Down::Answer(id, seen)))) => self.answered(id, seen),
-            Event::Above(Ok(Some(Down::Charge(_)))) => {}
+            Event::Above(Ok(Some(MessageDown::Look(id)))) => self.look(id),
+            Event::Above(Ok(Some(MessageDown::Work(invitation)))) => self.work(&invitation),
+            Event::Above(Ok(Some(MessageDown::Answer(id, seen)))) => self.answered(id, seen),
+            Event::Above(Ok(Some(MessageDown::Charge(_)))) => {}
             Event::Above(Ok(None) | Err(_)) => {
                 self.above_closed = true;
                 self.stopping |= self.charge.lifeline || !self.started;
@@ -56,7 +56,7 @@ impl Agent {
 
     /// Has a worker started beside each server. One that cannot be is missed by who waits for it.
     fn work(&self, invitation: &WorkerInvitation) {
-        let down = Down::Work(invitation.clone());
+        let down = MessageDown::Work(invitation.clone());
         self.links.iter().for_each(|link| link.tell(&down));
         for local in &self.locals {
             let Some(run_dir) = local.run_dir.clone() else {
@@ -83,7 +83,7 @@ impl Agent {
         if self.charge.root {
             self.stopping = true;
         } else {
-            self.say(&Up::Stop);
+            self.say(&MessageUp::Stop);
         }
     }
 }

@@ -7,23 +7,27 @@ use weir_core::types::Rank;
 use weir_instance::directories::{self, Remains};
 
 use super::state::{spawn, Agent, Event};
-use crate::message::{Failed, Seated, Up};
-use crate::reach::Reach;
+use crate::message::{MessageUp, ReadyServer, StartFailure};
+use crate::reach::StartMethod;
 use crate::seat::ServerPosition;
-use crate::server::Word;
+use crate::server::ServerMessage;
 
 impl Agent {
-    pub(super) fn heard_server(&mut self, index: usize, word: Option<Word>) -> Result<(), Failed> {
+    pub(super) fn heard_server(
+        &mut self,
+        index: usize,
+        word: Option<ServerMessage>,
+    ) -> Result<(), StartFailure> {
         let local = &mut self.locals[index];
         let host = local.seat.host.clone();
-        let failed = |why, lives| Failed {
+        let failed = |why, lives| StartFailure {
             host,
             why,
             lives,
             dead: false,
         };
         match word {
-            Some(Word::Bound {
+            Some(ServerMessage::Bound {
                 address,
                 run_dir,
                 endpoint,
@@ -37,12 +41,12 @@ impl Agent {
                     endpoint,
                 });
             }
-            Some(Word::Ready(ready)) if self.started => {
+            Some(ServerMessage::Ready(ready)) if self.started => {
                 let seat = &local.seat;
                 eprintln!("server {} on {}: it is back", seat.rank, seat.host);
                 local.ready = Some(ready);
             }
-            Some(Word::Ready(ready)) => {
+            Some(ServerMessage::Ready(ready)) => {
                 match directories::keep(&ready.dirs) {
                     Ok(kept) => local.kept = kept,
                     Err(error) => return Err(failed(format!("{error:#}"), None)),
@@ -50,27 +54,27 @@ impl Agent {
                 local.dirs.clone_from(&ready.dirs);
                 local.ready = Some(ready.clone());
                 let seat = local.seat.clone();
-                self.seated.push(Seated { seat, ready });
+                self.seated.push(ReadyServer { seat, ready });
             }
-            Some(Word::Lives { run_dir }) => {
+            Some(ServerMessage::Lives { run_dir }) => {
                 let why = format!("instance {} runs already", self.charge.name);
                 return Err(failed(why, Some(run_dir)));
             }
-            Some(Word::Dead(label)) => {
+            Some(ServerMessage::Dead(label)) => {
                 let why = Remains::from_label(*label).describe();
                 if !self.started {
-                    return Err(Failed {
+                    return Err(StartFailure {
                         dead: true,
                         ..failed(why, None)
                     });
                 }
                 eprintln!("server {} on {}: {why}", local.seat.rank, local.seat.host);
             }
-            Some(Word::Failed(why)) if self.started => {
+            Some(ServerMessage::Failed(why)) if self.started => {
                 eprintln!("server {} on {}: {why}", local.seat.rank, local.seat.host);
             }
-            Some(Word::Failed(why)) => return Err(failed(why, None)),
-            Some(Word::Ended(ended)) => local.ended = Some(ended),
+            Some(ServerMessage::Failed(why)) => return Err(failed(why, None)),
+            Some(ServerMessage::Ended(ended)) => local.ended = Some(ended),
             None => {
                 local.closed = true;
                 let status = local.child.wait();
@@ -99,26 +103,30 @@ impl Agent {
         Ok(())
     }
 
-    pub(super) fn heard_link(&mut self, index: usize, up: Option<Up>) -> Result<(), Failed> {
+    pub(super) fn heard_link(
+        &mut self,
+        index: usize,
+        up: Option<MessageUp>,
+    ) -> Result<(), StartFailure> {
         let link = &mut self.links[index];
         link.heard |= up.is_some();
         match up {
-            Some(Up::Bound(members)) => {
+            Some(MessageUp::Bound(members)) => {
                 link.done.extend(members.iter().map(|member| member.rank.0));
                 self.members.extend(members);
             }
-            Some(Up::Ready(seated)) => {
+            Some(MessageUp::Ready(seated)) => {
                 link.done
                     .extend(seated.iter().map(|seated| seated.seat.rank));
                 self.seated.extend(seated);
             }
-            Some(Up::Failed(failed)) if !self.started => return Err(failed),
-            Some(Up::Failed(_)) => {}
-            Some(Up::Lost { seat, why }) => self.heard_of_loss(seat, why),
-            Some(Up::Stop) => self.ask_to_stop(),
-            Some(Up::Ask(id)) => self.asked_below(index, id),
-            Some(Up::Saw(id, seen)) => self.saw(id, *seen),
-            Some(Up::Ended(ended)) => {
+            Some(MessageUp::Failed(failed)) if !self.started => return Err(failed),
+            Some(MessageUp::Failed(_)) => {}
+            Some(MessageUp::Lost { seat, why }) => self.heard_of_loss(seat, why),
+            Some(MessageUp::Stop) => self.ask_to_stop(),
+            Some(MessageUp::Ask(id)) => self.asked_below(index, id),
+            Some(MessageUp::Saw(id, seen)) => self.saw(id, *seen),
+            Some(MessageUp::Ended(ended)) => {
                 link.done.extend(ended.iter().map(|(seat, _)| seat.rank));
                 self.ended.extend(ended);
             }
@@ -133,7 +141,7 @@ impl Agent {
                 if !self.started {
                     let why = link.describe_end();
                     let host = missing.first().or(link.seats.first()).expect("not empty");
-                    return Err(Failed {
+                    return Err(StartFailure {
                         host: host.host.clone(),
                         why,
                         lives: None,
@@ -155,7 +163,7 @@ impl Agent {
     /// The command that held all other nodes ended: with its nodes, or with the job. A batch
     /// system that does not see daemons as part of the job would leave this node's.
     fn ask_after_the_job(&self) {
-        let Reach::All { alive, .. } = &self.charge.reach else {
+        let StartMethod::All { alive, .. } = &self.charge.reach else {
             return;
         };
         let (alive, tell) = (alive.clone(), self.tell.clone());
@@ -181,7 +189,7 @@ impl Agent {
         eprintln!("{known}{why}");
         self.lost.push(known + &why);
         if !self.charge.root {
-            self.say(&Up::Lost { seat, why });
+            self.say(&MessageUp::Lost { seat, why });
         }
     }
 }

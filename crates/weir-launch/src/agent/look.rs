@@ -12,8 +12,8 @@ use std::time::Duration;
 use weir_core::proto::Status;
 use weir_instance::connection::Connection;
 
-use super::state::{spawn, Agent, Asker, Event, Look};
-use crate::message::{Down, Seen, Up};
+use super::state::{spawn, Agent, Event, QuerySource, ReportQuery};
+use crate::message::{MessageDown, MessageUp, ServerReport};
 use crate::seat::ServerPosition;
 use crate::server::to_line;
 
@@ -26,26 +26,26 @@ impl Agent {
         self.looks.count += 1;
         let id = self.number.wrapping_add(self.looks.count);
         if self.charge.root {
-            self.open_look(id, Asker::Here(stream));
+            self.open_look(id, QuerySource::Here(stream));
         } else {
             self.looks.waiting.insert(id, stream);
-            self.say(&Up::Ask(id));
+            self.say(&MessageUp::Ask(id));
         }
     }
 
     /// Somebody asked below.
     pub(super) fn asked_below(&mut self, link: usize, id: u64) {
         if self.charge.root {
-            self.open_look(id, Asker::Below(link));
+            self.open_look(id, QuerySource::Below(link));
         } else {
             self.looks.routes.insert(id, link);
-            self.say(&Up::Ask(id));
+            self.say(&MessageUp::Ask(id));
         }
     }
 
-    fn open_look(&mut self, id: u64, asker: Asker) {
+    fn open_look(&mut self, id: u64, asker: QuerySource) {
         let seats = self.charge.seats.iter();
-        let look = Look {
+        let look = ReportQuery {
             asker,
             missing: seats.map(|seat| seat.rank).collect(),
             seen: Vec::new(),
@@ -69,7 +69,7 @@ impl Agent {
         for link in &self.links {
             match link.closed {
                 true => gone.extend(link.seats.iter().map(lost)),
-                false => link.tell(&Down::Look(id)),
+                false => link.tell(&MessageDown::Look(id)),
             }
         }
         for local in &self.locals {
@@ -87,7 +87,7 @@ impl Agent {
             let ask = move || {
                 let status = Connection::to(&run_dir).and_then(|mut to| to.call(Status {}));
                 let report = status.map_err(|e| format!("{e:#}"));
-                let seen = Seen {
+                let seen = ServerReport {
                     seat,
                     report,
                     restarts,
@@ -104,9 +104,9 @@ impl Agent {
     }
 
     /// One has answered.
-    pub(super) fn saw(&mut self, id: u64, seen: Seen) {
+    pub(super) fn saw(&mut self, id: u64, seen: ServerReport) {
         if !self.charge.root {
-            return self.say(&Up::Saw(id, Box::new(seen)));
+            return self.say(&MessageUp::Saw(id, Box::new(seen)));
         }
         let Some(look) = self.looks.open.get_mut(&id) else {
             return;
@@ -130,31 +130,31 @@ impl Agent {
         look.seen.extend(missing.map(|seat| silent(seat, &why)));
         look.seen.sort_by_key(|seen| seen.seat.rank);
         match look.asker {
-            Asker::Here(stream) => answer(stream, &look.seen),
-            Asker::Below(link) => self.links[link].tell(&Down::Answer(id, look.seen)),
+            QuerySource::Here(stream) => answer(stream, &look.seen),
+            QuerySource::Below(link) => self.links[link].tell(&MessageDown::Answer(id, look.seen)),
         }
     }
 
     /// An answer from the root, for here or for below.
-    pub(super) fn answered(&mut self, id: u64, seen: Vec<Seen>) {
+    pub(super) fn answered(&mut self, id: u64, seen: Vec<ServerReport>) {
         if let Some(stream) = self.looks.waiting.remove(&id) {
             answer(stream, &seen);
         } else if let Some(link) = self.looks.routes.remove(&id) {
-            self.links[link].tell(&Down::Answer(id, seen));
+            self.links[link].tell(&MessageDown::Answer(id, seen));
         }
     }
 }
 
 /// A server that says nothing of itself.
-fn silent(seat: &ServerPosition, why: &str) -> Seen {
-    Seen {
+fn silent(seat: &ServerPosition, why: &str) -> ServerReport {
+    ServerReport {
         seat: seat.clone(),
         report: Err(why.into()),
         restarts: 0,
     }
 }
 
-fn answer(mut stream: UnixStream, seen: &[Seen]) {
+fn answer(mut stream: UnixStream, seen: &[ServerReport]) {
     // Who has gone does not want to know any more.
     let _ = stream
         .set_write_timeout(Some(PATIENCE))

@@ -36,7 +36,7 @@ use anyhow::{ensure, Result};
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::join;
-use crate::message::{read_down, Charge, Down, Up};
+use crate::message::{read_down, AgentAssignment, MessageDown, MessageUp};
 use crate::random::random;
 use state::{spawn, Agent, Event};
 pub use summary::{status, stop, Summary};
@@ -49,7 +49,7 @@ pub fn run(invitation: Option<&Path>) -> Result<()> {
         None => {
             let mut above = BufReader::new(std::io::stdin());
             let charge = match read_down(&mut above)? {
-                Some(Down::Charge(charge)) => *charge,
+                Some(MessageDown::Charge(charge)) => *charge,
                 _ => anyhow::bail!("weir agent is started by weir run and weir start"),
             };
             act(charge, above, Box::new(std::io::stdout()), events, tell)
@@ -62,7 +62,7 @@ pub fn run(invitation: Option<&Path>) -> Result<()> {
 }
 
 fn act(
-    charge: Charge,
+    charge: AgentAssignment,
     mut above: impl BufRead + Send + 'static,
     up: Box<dyn Write + Send>,
     events: Receiver<Event>,
@@ -91,7 +91,7 @@ fn act(
     match agent.begin() {
         Ok(()) => agent.live(),
         Err(failed) => {
-            agent.say(&Up::Failed(failed));
+            agent.say(&MessageUp::Failed(failed));
             agent.give_up();
         }
     }

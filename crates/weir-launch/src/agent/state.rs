@@ -17,18 +17,18 @@ use weir_instance::report::Report;
 use super::summary::Request;
 use crate::join;
 use crate::link::Link;
-use crate::message::{send_up, Charge, Down, Seated, Seen, Up};
+use crate::message::{send_up, AgentAssignment, MessageDown, MessageUp, ReadyServer, ServerReport};
 use crate::seat::ServerPosition;
-use crate::server::{Ended, Ready, Word};
+use crate::server::{ReadyInstance, ServerEnd, ServerMessage};
 
 /// Something that happened.
 pub(super) enum Event {
-    Above(Result<Option<Down>>),
-    Server(usize, Option<Word>),
-    Link(usize, Option<Up>),
+    Above(Result<Option<MessageDown>>),
+    Server(usize, Option<ServerMessage>),
+    Link(usize, Option<MessageUp>),
     Signal(Signal),
     Asked(Request, UnixStream),
-    Seen(u64, Seen),
+    Seen(u64, ServerReport),
     LookOver(u64),
     JobOver,
     Joined(u16, TcpStream),
@@ -40,18 +40,18 @@ pub(super) struct EndNotice {
 }
 
 /// A server of this node.
-pub(super) struct Local {
+pub(super) struct LocalServer {
     pub(super) seat: ServerPosition,
     pub(super) child: Child,
     pub(super) lifeline: Option<ChildStdin>,
     pub(super) run_dir: Option<PathBuf>,
     pub(super) bound: bool,
-    pub(super) ready: Option<Ready>,
+    pub(super) ready: Option<ReadyInstance>,
     /// Its directories, once it was ready.
     pub(super) dirs: Vec<PathBuf>,
     /// The locks that keep its directories while it does not live.
     pub(super) kept: Vec<Lock>,
-    pub(super) ended: Option<Ended>,
+    pub(super) ended: Option<ServerEnd>,
     pub(super) closed: bool,
     /// How often it was killed and started again.
     pub(super) restarts: u32,
@@ -60,17 +60,17 @@ pub(super) struct Local {
 pub(super) struct Agent {
     /// Its own among all agents, before it knows its rank; drawn at random.
     pub(super) number: u64,
-    pub(super) charge: Charge,
-    pub(super) locals: Vec<Local>,
+    pub(super) charge: AgentAssignment,
+    pub(super) locals: Vec<LocalServer>,
     pub(super) links: Vec<Link>,
     pub(super) members: Vec<Member>,
-    pub(super) seated: Vec<Seated>,
+    pub(super) seated: Vec<ReadyServer>,
     pub(super) roster: Option<Roster>,
-    pub(super) ended: Vec<(ServerPosition, Ended)>,
+    pub(super) ended: Vec<(ServerPosition, ServerEnd)>,
     pub(super) lost: Vec<String>,
     pub(super) farewell: Option<EndNotice>,
     pub(super) asked: Vec<UnixStream>,
-    pub(super) looks: Looks,
+    pub(super) looks: ReportQueries,
     pub(super) started: bool,
     pub(super) stopping: bool,
     pub(super) above_closed: bool,
@@ -82,10 +82,10 @@ pub(super) struct Agent {
 
 /// Questions that wait for answers.
 #[derive(Default)]
-pub(super) struct Looks {
+pub(super) struct ReportQueries {
     pub(super) count: u64,
     /// At the root: those under way.
-    pub(super) open: HashMap<u64, Look>,
+    pub(super) open: HashMap<u64, ReportQuery>,
     /// Asked here, of the root.
     pub(super) waiting: HashMap<u64, UnixStream>,
     /// Asked below, and through which link.
@@ -93,21 +93,21 @@ pub(super) struct Looks {
 }
 
 /// The asker of the root.
-pub(super) enum Asker {
+pub(super) enum QuerySource {
     Here(UnixStream),
     Below(usize),
 }
 
-pub(super) struct Look {
-    pub(super) asker: Asker,
+pub(super) struct ReportQuery {
+    pub(super) asker: QuerySource,
     pub(super) missing: BTreeSet<u16>,
-    pub(super) seen: Vec<Seen>,
+    pub(super) seen: Vec<ServerReport>,
 }
 
 impl Agent {
     pub(super) fn new(
         number: u64,
-        charge: Charge,
+        charge: AgentAssignment,
         up: Box<dyn Write + Send>,
         events: Receiver<Event>,
         tell: Sender<Event>,
@@ -124,7 +124,7 @@ impl Agent {
             lost: Vec::new(),
             farewell: None,
             asked: Vec::new(),
-            looks: Looks::default(),
+            looks: ReportQueries::default(),
             started: false,
             stopping: false,
             above_closed: false,
@@ -136,7 +136,7 @@ impl Agent {
     }
 
     /// Tells what is above. That it is gone shows by the end of what it sends.
-    pub(super) fn say(&mut self, up: &Up) {
+    pub(super) fn say(&mut self, up: &MessageUp) {
         let _ = send_up(&mut self.up, self.number, up);
     }
 }

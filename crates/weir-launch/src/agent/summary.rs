@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use weir_instance::report;
 use weir_instance::report::Report;
 
-use crate::message::Seen;
+use crate::message::ServerReport;
 use crate::seat::ServerPosition;
-use crate::server::Ended;
+use crate::server::ServerEnd;
 
 /// The agent's socket in the run directory.
 pub const SOCKET: &str = "agent.sock";
@@ -36,7 +36,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub(super) fn sum(ended: &[(ServerPosition, Ended)], lost: &[String]) -> Self {
+    pub(super) fn sum(ended: &[(ServerPosition, ServerEnd)], lost: &[String]) -> Self {
         let (mut problems, mut failed) = (lost.to_vec(), lost.len());
         let mut reports = Vec::new();
         for (seat, ended) in ended {
@@ -90,7 +90,7 @@ pub fn stop(run_dir: &Path) -> Result<Option<Summary>> {
 }
 
 /// Asks the agent at `run_dir` what all servers are doing; `None` if there is no agent.
-pub fn status(run_dir: &Path) -> Result<Option<Vec<Seen>>> {
+pub fn status(run_dir: &Path) -> Result<Option<Vec<ServerReport>>> {
     ask(run_dir, "look\n", Some(ANSWER))
 }
 
