@@ -13,8 +13,8 @@ use weir_core::proto::peer::{self, LockOwner, LockWish, LogRange, What};
 use weir_core::proto::{self, Cause, Child, ClientKind, Hello, Operation, Role, Welcome};
 use weir_core::roster::{InstanceId, Member, Roster, Secret};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
-use weir_fabric::frame::{Greeting, Head, Kind, GREETING_BYTES, VERSION};
-use weir_fabric::ofi::packet::{self, Key, PacketContent};
+use weir_fabric::frame::{FrameHead, FrameKind, Greeting, GREETING_BYTES, VERSION};
+use weir_fabric::ofi::packet::{self, MacKey, PacketContent};
 use weir_fabric::CallId;
 use weir_fuzz::Parts;
 use weir_launch::message::{send_up, MessageDown, MessageUp, StartFailure};
@@ -561,7 +561,7 @@ fn memory() {
 
 fn fabric() {
     let head = |kind, body, bulk| {
-        Head {
+        FrameHead {
             kind,
             call: CallId(1),
             body,
@@ -579,13 +579,13 @@ fn fabric() {
         plane: 0,
     };
     let hello = [
-        &head(Kind::Hello, GREETING_BYTES, 0)[..],
+        &head(FrameKind::Hello, GREETING_BYTES, 0)[..],
         &greeting.encode(),
     ]
     .concat();
     let body = [&0_u64.to_le_bytes()[..], b"hello"].concat();
-    let request = [&head(Kind::Request, body.len(), 3)[..], &body, b"xyz"].concat();
-    let reply = [&head(Kind::Reply, 2, 0)[..], b"ok"].concat();
+    let request = [&head(FrameKind::Request, body.len(), 3)[..], &body, b"xyz"].concat();
+    let reply = [&head(FrameKind::Reply, 2, 0)[..], b"ok"].concat();
     for (name, frame) in [("hello", &hello), ("request", &request), ("reply", &reply)] {
         write("fabric_frame", name, &with_kind(6, frame));
     }
@@ -604,7 +604,7 @@ fn fabric() {
         .concat()
     };
     let pieces = [piece(0, 100, 5), piece(1, 8, 4088)].concat();
-    let read = [&head(Kind::Read, pieces.len(), 0)[..], &pieces].concat();
+    let read = [&head(FrameKind::Read, pieces.len(), 0)[..], &pieces].concat();
     write("fabric_frame", "read", &with_kind(6, &read));
     write("fabric_stranger", "read", &with_kind(3, &read));
     write("fabric_stranger", "hello", &with_kind(0, &hello));
@@ -618,8 +618,8 @@ fn fabric() {
 
 /// Packets of the libfabric transport, whole but without their MAC, which the target adds.
 fn packets() {
-    let key = Key::derive(&Secret::new([1; 32]));
-    let head = packet::Head {
+    let key = MacKey::derive(&Secret::new([1; 32]));
+    let head = packet::PacketHead {
         instance: InstanceId([7; 16]),
         from: Rank(2),
         to: Rank(1),
@@ -627,8 +627,8 @@ fn packets() {
         to_life: 4,
         line: 5,
     };
-    let body = packet::Part::Inline(vec![1, 2, 3]);
-    let bulk = packet::Part::Offered(packet::Offered {
+    let body = packet::PacketPart::Inline(vec![1, 2, 3]);
+    let bulk = packet::PacketPart::Offered(packet::OfferedMemory {
         len: 1 << 20,
         key: 6,
         address: 7,

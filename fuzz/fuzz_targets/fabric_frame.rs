@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Read};
 
 use weir_fabric::conn::Incoming;
-use weir_fabric::frame::{Greeting, Head, GREETING_BYTES, HEAD_BYTES};
+use weir_fabric::frame::{FrameHead, Greeting, GREETING_BYTES, HEAD_BYTES};
 
 /// Yields the bytes in pieces of `step`, with "would block" between them.
 struct Pieces<'a> {
@@ -30,8 +30,8 @@ impl Read for Pieces<'_> {
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let [step, bytes @ ..] = data else { return };
     if let Some(head) = bytes.first_chunk::<HEAD_BYTES>() {
-        if let Ok(head) = Head::decode(head) {
-            assert_eq!(Head::decode(&head.encode()), Ok(head));
+        if let Ok(head) = FrameHead::decode(head) {
+            assert_eq!(FrameHead::decode(&head.encode()), Ok(head));
         }
     }
     if let Some(greeting) = bytes.first_chunk::<GREETING_BYTES>() {

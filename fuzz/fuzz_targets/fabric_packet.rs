@@ -4,11 +4,11 @@
 
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
-use weir_fabric::ofi::packet::{open, seal, Key, PACKET_MOST};
+use weir_fabric::ofi::packet::{open, seal, MacKey, PACKET_MOST};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let [kind, bytes @ ..] = data else { return };
-    let key = Key::derive(&Secret::new([1; 32]));
+    let key = MacKey::derive(&Secret::new([1; 32]));
     let mut packet = bytes.to_vec();
     if kind % 2 == 1 {
         packet.extend_from_slice(key.mac(bytes).as_bytes());

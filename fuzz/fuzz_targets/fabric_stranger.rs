@@ -13,7 +13,8 @@ use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
 use weir_fabric::bulk::{LogSource, Medium, Piece};
 use weir_fabric::frame::{
-    proof, Greeting, Head, Kind, Plane, Role, GREETING_BYTES, HEAD_BYTES, PROOF_BYTES, VERSION,
+    proof, FrameHead, FrameKind, Greeting, Plane, Role, GREETING_BYTES, HEAD_BYTES, PROOF_BYTES,
+    VERSION,
 };
 use weir_fabric::{CallId, Fabric, Membership, Tcp, Timing};
 
@@ -99,13 +100,13 @@ fn prove(stream: &mut TcpStream, incarnation: u64, plane: Plane) -> std::io::Res
         nonce: [7; 32],
         plane: plane as u32,
     };
-    let head = |kind, body| Head {
+    let head = |kind, body| FrameHead {
         kind,
         call: CallId(0),
         body,
         bulk: 0,
     };
-    stream.write_all(&head(Kind::Hello, GREETING_BYTES).encode())?;
+    stream.write_all(&head(FrameKind::Hello, GREETING_BYTES).encode())?;
     stream.write_all(&hello.encode())?;
     let mut challenge = [0; HEAD_BYTES + GREETING_BYTES + PROOF_BYTES];
     stream.read_exact(&mut challenge)?;
@@ -113,7 +114,7 @@ fn prove(stream: &mut TcpStream, incarnation: u64, plane: Plane) -> std::io::Res
         .first_chunk()
         .expect("a challenge begins with a greeting");
     let proof = proof(&secret(), Role::Dialler, &hello, &Greeting::decode(theirs));
-    stream.write_all(&head(Kind::Proof, PROOF_BYTES).encode())?;
+    stream.write_all(&head(FrameKind::Proof, PROOF_BYTES).encode())?;
     stream.write_all(proof.as_bytes())
 }
 

@@ -8,7 +8,7 @@ use weir_config::{Budgets, Config, Machine};
 use weir_core::names::{LaminateOn, Policy, Visibility};
 use weir_core::roster::Roster;
 use weir_core::types::Rank;
-use weir_fabric::ofi::Bound;
+use weir_fabric::ofi::BoundEndpoint;
 use weir_fabric::Timing;
 use weir_instance::directories::Claim;
 use weir_instance::report::Report;
@@ -156,7 +156,7 @@ fn several(membership: Membership, config: &Config) -> Result<Several> {
 
 /// The server's endpoint among the others', if all talk over libfabric; one line says what they
 /// talk over otherwise, and why.
-fn endpoint(opened: Opened, roster: &Roster) -> Option<(Bound, Vec<Vec<u8>>)> {
+fn endpoint(opened: Opened, roster: &Roster) -> Option<(BoundEndpoint, Vec<Vec<u8>>)> {
     let bound = match opened {
         Opened::Unwanted => return None,
         Opened::Unusable(why) => {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
-use weir_fabric::ofi::{Bound, EndpointOptions};
+use weir_fabric::ofi::{BoundEndpoint, EndpointOptions};
 use weir_fabric::{Event, Fabric, Libfabric, Membership, Message, Tcp, Timing};
 
 /// Pairs of measurements of each line.
@@ -85,7 +85,7 @@ fn over_libfabric() -> Option<Pair> {
         source: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         reads: true,
     };
-    let bind = || Bound::open(&choice).inspect_err(|why| println!("no libfabric: {why}"));
+    let bind = || BoundEndpoint::open(&choice).inspect_err(|why| println!("no libfabric: {why}"));
     let (a, b) = (bind().ok()?, bind().ok()?);
     let names = vec![a.name().to_vec(), b.name().to_vec()];
     Some(pair(|near, far| {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::time::Duration;
 
-use crate::frame::{Head, Malformed, HEAD_BYTES};
+use crate::frame::{FrameHead, Malformed, HEAD_BYTES};
 use crate::Message;
 
 /// The size of one read for small messages.
@@ -42,7 +42,7 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// Adds a frame.
-    pub fn push(&mut self, head: &Head, prefix: &[u8], message: Message) {
+    pub fn push(&mut self, head: &FrameHead, prefix: &[u8], message: Message) {
         let mut first = Vec::with_capacity(HEAD_BYTES + prefix.len() + message.body.len());
         first.extend_from_slice(&head.encode());
         first.extend_from_slice(prefix);
@@ -98,7 +98,7 @@ impl Outgoing {
 pub struct Incoming {
     head: [u8; HEAD_BYTES],
     got: usize,
-    frame: Option<(Head, Message)>,
+    frame: Option<(FrameHead, Message)>,
     /// The peer has proved its identity. Before that, no memory is allocated for the lengths that
     /// it announces.
     admitted: bool,
@@ -141,7 +141,7 @@ impl Incoming {
     pub fn read_from(
         &mut self,
         from: &mut impl Read,
-    ) -> Result<Option<(Head, Message)>, ConnectionError> {
+    ) -> Result<Option<(FrameHead, Message)>, ConnectionError> {
         loop {
             let got = self.got;
             let rest = match &mut self.frame {
@@ -174,10 +174,10 @@ impl Incoming {
     }
 
     /// Goes from the head to the frame, and from the frame to its end.
-    fn step(&mut self) -> Result<Option<(Head, Message)>, ConnectionError> {
+    fn step(&mut self) -> Result<Option<(FrameHead, Message)>, ConnectionError> {
         match &self.frame {
             None if self.got == HEAD_BYTES => {
-                let head = Head::decode(&self.head)?;
+                let head = FrameHead::decode(&self.head)?;
                 if !self.admitted && !head.kind.is_of_handshake() {
                     return Err(Malformed.into());
                 }
@@ -195,8 +195,8 @@ impl Incoming {
     }
 
     #[allow(clippy::unnecessary_wraps)] // the caller returns it as is
-    fn finish(&mut self) -> Result<Option<(Head, Message)>, ConnectionError> {
-        let whole = |(head, _): &(Head, Message)| self.got == head.body + head.bulk;
+    fn finish(&mut self) -> Result<Option<(FrameHead, Message)>, ConnectionError> {
+        let whole = |(head, _): &(FrameHead, Message)| self.got == head.body + head.bulk;
         if !self.frame.as_ref().is_some_and(whole) {
             return Ok(None);
         }
@@ -242,7 +242,7 @@ impl ReadAhead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::Kind;
+    use crate::frame::FrameKind;
     use crate::CallId;
     use proptest::prelude::*;
 
@@ -301,7 +301,7 @@ mod tests {
             let mut sent = Vec::new();
             for (i, (body, bulk)) in (0_u8..).zip(&sizes) {
                 let message = Message { body: vec![i; *body], bulk: vec![!i; *bulk] };
-                let head = Head { kind: Kind::Reply, call: CallId(i.into()), body: *body, bulk: *bulk };
+                let head = FrameHead { kind: FrameKind::Reply, call: CallId(i.into()), body: *body, bulk: *bulk };
                 out.push(&head, &[], message.clone());
                 sent.push((head, message));
             }
@@ -323,7 +323,7 @@ mod tests {
         ) {
             // Half of them begin with a head, so that its lengths are believed.
             if let Some((body, bulk)) = head {
-                let head = Head { kind: Kind::Reply, call: CallId(7), body, bulk };
+                let head = FrameHead { kind: FrameKind::Reply, call: CallId(7), body, bulk };
                 bytes[..HEAD_BYTES].copy_from_slice(&head.encode());
             }
             let mut incoming = Incoming::default();
@@ -331,7 +331,7 @@ mod tests {
             let mut left = &bytes[..];
             loop {
                 let before = left;
-                let head = before.first_chunk().map(Head::decode);
+                let head = before.first_chunk().map(FrameHead::decode);
                 match (incoming.read_from(&mut left), head) {
                     (Ok(Some((head, message))), Some(Ok(sent))) => {
                         let end = HEAD_BYTES + head.body + head.bulk;

@@ -56,7 +56,7 @@ pub const PROOF_BYTES: usize = 32;
 /// The kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
-pub enum Kind {
+pub enum FrameKind {
     /// A dialler's greeting.
     Hello = 1,
     /// An acceptor's greeting and proof.
@@ -75,10 +75,13 @@ pub enum Kind {
     Refused = 8,
 }
 
-impl Kind {
+impl FrameKind {
     /// Returns true if the frame is part of the handshake.
     pub fn is_of_handshake(self) -> bool {
-        matches!(self, Kind::Hello | Kind::Challenge | Kind::Proof)
+        matches!(
+            self,
+            FrameKind::Hello | FrameKind::Challenge | FrameKind::Proof
+        )
     }
 }
 
@@ -94,9 +97,9 @@ pub enum Plane {
 
 /// A frame's head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Head {
+pub struct FrameHead {
     /// The frame's kind.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// The call, of requests and replies.
     pub call: CallId,
     /// Bytes of the body.
@@ -110,7 +113,7 @@ pub struct Head {
 #[error("not a frame")]
 pub struct Malformed;
 
-impl Head {
+impl FrameHead {
     /// Encodes the head.
     pub fn encode(&self) -> [u8; HEAD_BYTES] {
         let mut out = [0; HEAD_BYTES];
@@ -124,39 +127,41 @@ impl Head {
 
     /// Decodes a head and checks its lengths against the limits; frames of a handshake have fixed
     /// lengths.
-    pub fn decode(bytes: &[u8; HEAD_BYTES]) -> Result<Head, Malformed> {
+    pub fn decode(bytes: &[u8; HEAD_BYTES]) -> Result<FrameHead, Malformed> {
         let word = |at: usize| -> [u8; 4] { core::array::from_fn(|i| bytes[at + i]) };
         let number = |at| u32::from_le_bytes(word(at));
         let kind = match number(4) {
-            1 => Kind::Hello,
-            2 => Kind::Challenge,
-            3 => Kind::Proof,
-            4 => Kind::Request,
-            5 => Kind::Reply,
-            6 => Kind::Read,
-            7 => Kind::Bytes,
-            8 => Kind::Refused,
+            1 => FrameKind::Hello,
+            2 => FrameKind::Challenge,
+            3 => FrameKind::Proof,
+            4 => FrameKind::Request,
+            5 => FrameKind::Reply,
+            6 => FrameKind::Read,
+            7 => FrameKind::Bytes,
+            8 => FrameKind::Refused,
             _ => return Err(Malformed),
         };
-        let head = Head {
+        let head = FrameHead {
             kind,
             call: CallId(u64::from(number(8)) | u64::from(number(12)) << 32),
             body: usize::try_from(number(16)).map_err(|_| Malformed)?,
             bulk: usize::try_from(number(20)).map_err(|_| Malformed)?,
         };
         let good = match kind {
-            Kind::Hello => (head.body, head.bulk) == (GREETING_BYTES, 0),
-            Kind::Challenge => (head.body, head.bulk) == (GREETING_BYTES + PROOF_BYTES, 0),
-            Kind::Proof => (head.body, head.bulk) == (PROOF_BYTES, 0),
-            Kind::Request | Kind::Reply => head.body <= BODY_MOST && head.bulk <= BULK_MOST,
-            Kind::Read => {
+            FrameKind::Hello => (head.body, head.bulk) == (GREETING_BYTES, 0),
+            FrameKind::Challenge => (head.body, head.bulk) == (GREETING_BYTES + PROOF_BYTES, 0),
+            FrameKind::Proof => (head.body, head.bulk) == (PROOF_BYTES, 0),
+            FrameKind::Request | FrameKind::Reply => {
+                head.body <= BODY_MOST && head.bulk <= BULK_MOST
+            }
+            FrameKind::Read => {
                 let pieces = head.body / PIECE_BYTES;
                 head.bulk == 0
                     && head.body.is_multiple_of(PIECE_BYTES)
                     && (1..=PIECES_MOST).contains(&pieces)
             }
-            Kind::Bytes => head.body == 0 && (1..=READ_MOST).contains(&head.bulk),
-            Kind::Refused => (head.body, head.bulk) == (0, 0),
+            FrameKind::Bytes => head.body == 0 && (1..=READ_MOST).contains(&head.bulk),
+            FrameKind::Refused => (head.body, head.bulk) == (0, 0),
         };
         (number(0) == MAGIC && good)
             .then_some(head)
@@ -286,9 +291,9 @@ mod tests {
     proptest! {
         #[test]
         fn heads_survive_and_garbage_is_refused(bytes in any::<[u8; HEAD_BYTES]>(), call in any::<u64>(), body in 0..=BODY_MOST, bulk in 0..=BULK_MOST) {
-            let head = Head { kind: Kind::Reply, call: CallId(call), body, bulk };
-            prop_assert_eq!(Head::decode(&head.encode()), Ok(head));
-            if let Ok(read) = Head::decode(&bytes) {
+            let head = FrameHead { kind: FrameKind::Reply, call: CallId(call), body, bulk };
+            prop_assert_eq!(FrameHead::decode(&head.encode()), Ok(head));
+            if let Ok(read) = FrameHead::decode(&bytes) {
                 prop_assert_eq!(read.encode(), bytes);
             }
         }

@@ -26,20 +26,20 @@ use crate::{
 };
 
 /// The parts of both kinds.
-struct Parts {
+struct TcpParts {
     io: Io,
     commands: MailboxSender<IoCommand>,
     reads: BulkReader,
     counters: Arc<Mutex<RefusalCounters>>,
 }
 
-impl Parts {
+impl TcpParts {
     fn new(
         listener: TcpListener,
         membership: Membership,
         timing: Timing,
         source: Arc<dyn LogSource>,
-    ) -> std::io::Result<Parts> {
+    ) -> std::io::Result<TcpParts> {
         let counters = Arc::new(Mutex::new(RefusalCounters::default()));
         let servers = membership.addresses.len();
         let mut reads = None;
@@ -49,7 +49,7 @@ impl Parts {
             reads = Some(reader);
             Ok(bulk)
         })?;
-        Ok(Parts {
+        Ok(TcpParts {
             io,
             commands,
             reads: reads.ok_or(std::io::ErrorKind::Other)?,
@@ -84,7 +84,7 @@ impl PolledTcp {
         timing: Timing,
         source: Arc<dyn LogSource>,
     ) -> std::io::Result<PolledTcp> {
-        let parts = Parts::new(listener, membership, timing, source)?;
+        let parts = TcpParts::new(listener, membership, timing, source)?;
         Ok(PolledTcp {
             io: RefCell::new(parts.io),
             reads: parts.reads,
@@ -215,12 +215,12 @@ impl Tcp {
             events: told.clone(),
             wake: Box::new(wake),
         };
-        let Parts {
+        let TcpParts {
             io,
             commands,
             reads,
             counters,
-        } = Parts::new(listener, membership, timing, source)?;
+        } = TcpParts::new(listener, membership, timing, source)?;
         let thread = std::thread::Builder::new()
             .name("weir-fabric".to_owned())
             .spawn(move || io.run(&sink))?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
-use weir_fabric::ofi::{Bound, EndpointOptions};
+use weir_fabric::ofi::{BoundEndpoint, EndpointOptions};
 use weir_fabric::{Event, Fabric, Libfabric, Membership, Message, Tcp, Timing};
 
 const SERVERS: u16 = 8;
@@ -43,8 +43,8 @@ fn over_libfabric(wake: &Sender<()>) -> Result<Vec<Box<dyn Fabric>>, String> {
         source: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         reads: true,
     };
-    let all = (0..SERVERS).map(|_| Bound::open(&choice));
-    let all: Vec<Bound> = all.collect::<Result<_, _>>().map_err(|e| e.to_string())?;
+    let all = (0..SERVERS).map(|_| BoundEndpoint::open(&choice));
+    let all: Vec<BoundEndpoint> = all.collect::<Result<_, _>>().map_err(|e| e.to_string())?;
     let names: Vec<_> = all.iter().map(|bound| bound.name().to_vec()).collect();
     let start = |(rank, bound)| {
         let (wake, me) = (wake.clone(), membership(rank, &[]));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
-use weir_fabric::frame::{Greeting, Head, Kind, GREETING_BYTES, VERSION};
+use weir_fabric::frame::{FrameHead, FrameKind, Greeting, GREETING_BYTES, VERSION};
 use weir_fabric::{CallError, CallId, Event, Fabric, Membership, Message, Tcp, Timing};
 
 const TIMING: Timing = Timing {
@@ -92,8 +92,8 @@ fn who_claims_to_be_the_server_itself_is_refused() {
         nonce: [3; 32],
         plane: 0,
     };
-    let head = Head {
-        kind: Kind::Hello,
+    let head = FrameHead {
+        kind: FrameKind::Hello,
         call: CallId(0),
         body: GREETING_BYTES,
         bulk: 0,

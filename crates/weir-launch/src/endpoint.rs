@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use weir_config::settings::Fabric;
 use weir_config::{Provider, Transport};
 use weir_core::roster::{Endpoint, EndpointName};
-use weir_fabric::ofi::{find, Bound, EndpointOptions};
+use weir_fabric::ofi::{find, BoundEndpoint, EndpointOptions};
 
 /// The outcome of opening libfabric at a server.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub enum Opened {
     /// It is not to be used.
     Unwanted,
     /// Here it is.
-    Bound(Bound),
+    Bound(BoundEndpoint),
     /// It cannot be used: one line says why.
     Unusable(String),
 }
@@ -54,7 +54,7 @@ pub fn open(fabric: &Fabric, address: IpAddr) -> Opened {
         source: SocketAddr::new(address, 0),
         reads: true,
     };
-    match Bound::open(&choice) {
+    match BoundEndpoint::open(&choice) {
         Ok(bound) => Opened::Bound(bound),
         Err(why) => Opened::Unusable(why.to_string()),
     }

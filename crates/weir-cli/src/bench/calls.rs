@@ -14,20 +14,20 @@ use weir_bench::{timing_since, FabricCalls, Prepared, SMALL};
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
 use weir_fabric::bulk::EmptyLogSource;
-use weir_fabric::ofi::{Bound, EndpointOptions};
+use weir_fabric::ofi::{BoundEndpoint, EndpointOptions};
 use weir_fabric::{Event, Fabric, Libfabric, Membership, Message, PolledTcp, Timing};
 
 /// How long nothing may come.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An endpoint of libfabric at this node's address.
-pub fn open_libfabric(address: IpAddr) -> Result<Bound> {
+pub fn open_libfabric(address: IpAddr) -> Result<BoundEndpoint> {
     let choice = EndpointOptions {
         provider: None,
         source: SocketAddr::new(address, 0),
         reads: true,
     };
-    Bound::open(&choice).context("libfabric")
+    BoundEndpoint::open(&choice).context("libfabric")
 }
 
 /// The listener of a worker.
@@ -36,7 +36,7 @@ pub struct Opened {
     /// TCP.
     pub listener: Option<TcpListener>,
     /// libfabric, if that was asked for.
-    pub endpoint: Option<Bound>,
+    pub endpoint: Option<BoundEndpoint>,
 }
 
 /// One end of a fabric of two.

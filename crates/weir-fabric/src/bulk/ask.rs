@@ -18,7 +18,7 @@ use weir_core::types::Rank;
 use super::{Landing, LaneLoad, ReadError};
 use crate::command::IoCommand;
 use crate::conn::{is_silence, ConnectionError, Outgoing, SILENCE};
-use crate::frame::{Head, Kind, Malformed, HEAD_BYTES};
+use crate::frame::{FrameHead, FrameKind, Malformed, HEAD_BYTES};
 use crate::mailbox::{mailbox, MailboxReceiver, MailboxSender};
 use crate::{CallError, CallId, Message, Timing};
 
@@ -131,20 +131,20 @@ impl Peer {
 }
 
 /// A reply being received.
-struct Arriving {
+struct IncomingReply {
     /// `None`: no read waits for it any more.
     read: Option<PendingRead>,
     at: usize,
     bytes: usize,
 }
 
-struct Conn {
+struct LaneConnection {
     socket: TcpStream,
     rank: Rank,
     outgoing: Outgoing,
     head: [u8; HEAD_BYTES],
     got: usize,
-    arriving: Option<Arriving>,
+    arriving: Option<IncomingReply>,
 }
 
 /// The thread's state.
@@ -157,7 +157,7 @@ pub struct ReaderThread {
     lost_servers: Arc<LostServers>,
     timing: Timing,
     peers: HashMap<Rank, Peer>,
-    conns: HashMap<Key, Conn>,
+    conns: HashMap<Key, LaneConnection>,
     next_key: usize,
     /// Connections that may have bytes.
     ready: VecDeque<Key>,
@@ -317,7 +317,7 @@ impl ReaderThread {
         for read in peer.reads.values() {
             push(&mut outgoing, read);
         }
-        let conn = Conn {
+        let conn = LaneConnection {
             socket,
             rank,
             outgoing,
@@ -388,7 +388,7 @@ impl ReaderThread {
                 let rest = &mut conn.head[conn.got..];
                 (rest.len(), conn.socket.read(rest))
             }
-            Some(Arriving { read, at, bytes }) => {
+            Some(IncomingReply { read, at, bytes }) => {
                 if let Some(read) = read {
                     let most = *bytes - *at;
                     (most, read.landing.receive(conn.socket.as_fd(), *at, most))
@@ -411,7 +411,7 @@ impl ReaderThread {
                 conn.got += took;
                 if conn.got == HEAD_BYTES {
                     conn.got = 0;
-                    let head = Head::decode(&conn.head)?;
+                    let head = FrameHead::decode(&conn.head)?;
                     self.begin_reply(key, &head)?;
                 }
             }
@@ -429,16 +429,16 @@ impl ReaderThread {
     }
 
     /// Begins a reply whose head came.
-    fn begin_reply(&mut self, key: Key, head: &Head) -> Result<(), ConnectionError> {
+    fn begin_reply(&mut self, key: Key, head: &FrameHead) -> Result<(), ConnectionError> {
         let Some(conn) = self.conns.get_mut(&key) else {
             return Ok(());
         };
         let peer = self.peers.entry(conn.rank).or_default();
         let read = peer.reads.remove(&head.call);
         match head.kind {
-            Kind::Bytes => {
+            FrameKind::Bytes => {
                 let wrong = read.as_ref().is_some_and(|read| read.bytes != head.bulk);
-                conn.arriving = Some(Arriving {
+                conn.arriving = Some(IncomingReply {
                     read,
                     at: 0,
                     bytes: head.bulk,
@@ -447,7 +447,7 @@ impl ReaderThread {
                     return Err(Malformed.into());
                 }
             }
-            Kind::Refused => {
+            FrameKind::Refused => {
                 if let Some(read) = read {
                     read.finish(Err(ReadError::Refused));
                 }
@@ -519,8 +519,8 @@ impl ReaderThread {
 }
 
 fn push(outgoing: &mut Outgoing, read: &PendingRead) {
-    let head = Head {
-        kind: Kind::Read,
+    let head = FrameHead {
+        kind: FrameKind::Read,
         call: read.id,
         body: read.body.len(),
         bulk: 0,

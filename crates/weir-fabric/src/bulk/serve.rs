@@ -20,7 +20,7 @@ use super::queue::Queue;
 use super::request::{ReadRequest, SenderCommand};
 use super::{decode, remaining, LogSource, Medium, Piece};
 use crate::conn::{ConnectionError, Incoming};
-use crate::frame::{Head, Kind, Malformed, HEAD_BYTES};
+use crate::frame::{FrameHead, FrameKind, Malformed, HEAD_BYTES};
 use crate::mailbox::{mailbox, MailboxReceiver, MailboxSender};
 
 const WAKER: Key = Key(0);
@@ -46,7 +46,7 @@ enum ReplyBytes {
     Staged(Vec<u8>),
 }
 
-struct Conn {
+struct ServedConnection {
     socket: TcpStream,
     rank: Rank,
     incoming: Incoming,
@@ -65,7 +65,7 @@ pub struct SenderThread {
     device: Arc<OnceLock<DeviceReaders>>,
     staged: usize,
     queue: Queue<ReadRequest>,
-    conns: HashMap<Key, Conn>,
+    conns: HashMap<Key, ServedConnection>,
     next_key: usize,
     /// Connections that may have bytes.
     readable: BTreeSet<Key>,
@@ -164,7 +164,7 @@ impl SenderThread {
         }
         let mut incoming = Incoming::default();
         incoming.admit(false);
-        let conn = Conn {
+        let conn = ServedConnection {
             socket,
             rank,
             incoming,
@@ -184,7 +184,7 @@ impl SenderThread {
             let Some((head, message)) = conn.incoming.read_from(&mut conn.socket)? else {
                 return Ok(());
             };
-            if head.kind != Kind::Read {
+            if head.kind != FrameKind::Read {
                 return Err(Malformed.into());
             }
             let (pieces, bytes) = decode(&message.body)?;
@@ -225,7 +225,7 @@ impl SenderThread {
                     let bytes = job.bytes;
                     self.push(
                         &job,
-                        Kind::Bytes,
+                        FrameKind::Bytes,
                         bytes,
                         ReplyBytes::Mapped(job.pieces.clone()),
                     );
@@ -267,7 +267,7 @@ impl SenderThread {
         };
         conn.out_bytes -= job.bytes;
         if let Some(bytes) = bytes {
-            self.push(job, Kind::Bytes, job.bytes, ReplyBytes::Staged(bytes));
+            self.push(job, FrameKind::Bytes, job.bytes, ReplyBytes::Staged(bytes));
         } else {
             self.staged -= 1;
             self.refuse(job);
@@ -282,14 +282,14 @@ impl SenderThread {
                 "refused to read bytes of the log"
             );
         }
-        self.push(job, Kind::Refused, 0, ReplyBytes::Mapped(Vec::new()));
+        self.push(job, FrameKind::Refused, 0, ReplyBytes::Mapped(Vec::new()));
     }
 
-    fn push(&mut self, job: &ReadRequest, kind: Kind, bulk: usize, bytes: ReplyBytes) {
+    fn push(&mut self, job: &ReadRequest, kind: FrameKind, bulk: usize, bytes: ReplyBytes) {
         let Some(conn) = self.conns.get_mut(&job.key) else {
             return;
         };
-        let head = Head {
+        let head = FrameHead {
             kind,
             call: job.id,
             body: 0,

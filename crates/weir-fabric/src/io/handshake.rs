@@ -3,10 +3,10 @@
 use mio::Token as Key;
 use weir_core::types::Rank;
 
-use super::{Dialled, Io, PeerLife, Stage};
+use super::{ConnectionStage, Dialled, Io, PeerLife};
 use crate::conn::ConnectionError;
 use crate::frame::{
-    proof, Greeting, Kind, Malformed, Plane, Role, GREETING_BYTES, PROOF_BYTES, VERSION,
+    proof, FrameKind, Greeting, Malformed, Plane, Role, GREETING_BYTES, PROOF_BYTES, VERSION,
 };
 
 impl Io {
@@ -33,9 +33,9 @@ impl Io {
     ) -> Result<(), ConnectionError> {
         let greeting = self.greeting(to, plane)?;
         if let Some(conn) = self.conns.get_mut(&key) {
-            conn.stage = Stage::Greeted(to, plane, greeting);
+            conn.stage = ConnectionStage::Greeted(to, plane, greeting);
         }
-        self.send_handshake(key, Kind::Hello, greeting.encode().to_vec());
+        self.send_handshake(key, FrameKind::Hello, greeting.encode().to_vec());
         Ok(())
     }
 
@@ -50,10 +50,10 @@ impl Io {
         let ours = self.greeting(theirs.from, theirs.plane()?)?;
         let proof = proof(&self.me.secret, Role::Acceptor, &theirs, &ours);
         if let Some(conn) = self.conns.get_mut(&key) {
-            conn.stage = Stage::Challenged(theirs, ours);
+            conn.stage = ConnectionStage::Challenged(theirs, ours);
         }
         let body = [&ours.encode()[..], proof.as_bytes()].concat();
-        self.send_handshake(key, Kind::Challenge, body);
+        self.send_handshake(key, FrameKind::Challenge, body);
         Ok(())
     }
 
@@ -93,7 +93,7 @@ impl Io {
         };
         self.admit_life(with)?;
         let proof = proof(&self.me.secret, Role::Dialler, ours, &theirs);
-        self.send_handshake(key, Kind::Proof, proof.as_bytes().to_vec());
+        self.send_handshake(key, FrameKind::Proof, proof.as_bytes().to_vec());
         self.finish_handshake(key, with, plane, Dialled::ByUs);
         Ok(())
     }
@@ -104,7 +104,7 @@ impl Io {
             Plane::Control => self.open(key, with, dialled),
             Plane::Bulk => {
                 if let Some(conn) = self.conns.get_mut(&key) {
-                    conn.stage = Stage::Bulk(with.rank, dialled);
+                    conn.stage = ConnectionStage::Bulk(with.rank, dialled);
                     conn.incoming.admit(false);
                     conn.until = None;
                 }

@@ -32,7 +32,7 @@ use weir_core::types::Rank;
 use crate::bulk::BulkPlane;
 use crate::command::IoCommand;
 use crate::conn::{ConnectionError, Incoming, Outgoing};
-use crate::frame::{Greeting, Kind, Plane};
+use crate::frame::{FrameKind, Greeting, Plane};
 use crate::links::{Links, TransportAction};
 use crate::mailbox::{mailbox, MailboxReceiver, MailboxSender};
 use crate::{CallId, Event, Membership, Message, RefusalCounters, Timing, Token};
@@ -65,7 +65,7 @@ pub enum LoopState {
 
 /// The stage of a connection.
 #[derive(Debug)]
-enum Stage {
+enum ConnectionStage {
     /// Dialled here: connecting.
     Dialling(Rank, Plane),
     /// Dialled here: greeted, waits for the challenge.
@@ -95,11 +95,11 @@ enum Dialled {
 }
 
 #[derive(Debug)]
-struct Conn {
+struct PeerConnection {
     socket: TcpStream,
     incoming: Incoming,
     outgoing: Outgoing,
-    stage: Stage,
+    stage: ConnectionStage,
     /// The time limit of the handshake.
     until: Option<Instant>,
     /// The poll watches for room to write.
@@ -116,7 +116,7 @@ pub struct Io {
     commands: MailboxReceiver<IoCommand>,
     bulk: BulkPlane,
     counters: Arc<Mutex<RefusalCounters>>,
-    conns: HashMap<Key, Conn>,
+    conns: HashMap<Key, PeerConnection>,
     next_key: usize,
     /// The calls, and the actions for them.
     links: Links,
@@ -339,12 +339,12 @@ impl Io {
             } => {
                 let key = self.asks.get(&to).copied()?;
                 let prefix = ended_below.to_le_bytes();
-                self.push(key, Kind::Request, call, &prefix, message);
+                self.push(key, FrameKind::Request, call, &prefix, message);
                 Some(key)
             }
             TransportAction::Reply { to, call, message } => {
                 let key = self.asked_by.get(&to).copied()?;
-                self.push(key, Kind::Reply, call, &[], message);
+                self.push(key, FrameKind::Reply, call, &[], message);
                 Some(key)
             }
         }

@@ -8,9 +8,9 @@ use mio::{Interest, Token as Key};
 use socket2::{SockRef, TcpKeepalive};
 use weir_core::types::Rank;
 
-use super::{Conn, Dialled, Io, PeerLife, Stage, UNPROVEN_MAX};
+use super::{ConnectionStage, Dialled, Io, PeerConnection, PeerLife, UNPROVEN_MAX};
 use crate::conn::{is_silence, ConnectionError, Incoming, Outgoing, SILENCE};
-use crate::frame::{Head, Kind, Malformed, Plane};
+use crate::frame::{FrameHead, FrameKind, Malformed, Plane};
 use crate::{CallId, Message, Token};
 
 /// The interval of probes on an idle connection. The kernel counts these in whole seconds.
@@ -27,7 +27,7 @@ impl Io {
         }
         let socket = self.address(to).map(TcpStream::connect);
         let key = match socket {
-            Some(Ok(socket)) => self.adopt(socket, Stage::Dialling(to, Plane::Control)),
+            Some(Ok(socket)) => self.adopt(socket, ConnectionStage::Dialling(to, Plane::Control)),
             _ => None,
         };
         match key {
@@ -41,14 +41,15 @@ impl Io {
         self.bulk.note_dial(to, lane);
         let address = self.address(to).filter(|_| to != self.me.rank);
         let socket = address.and_then(|address| TcpStream::connect(address).ok());
-        let key = socket.and_then(|socket| self.adopt(socket, Stage::Dialling(to, Plane::Bulk)));
+        let key = socket
+            .and_then(|socket| self.adopt(socket, ConnectionStage::Dialling(to, Plane::Bulk)));
         if key.is_none() {
             self.bulk.not_reached(to);
         }
     }
 
     /// Adds a socket to the poll.
-    pub(super) fn adopt(&mut self, mut socket: TcpStream, stage: Stage) -> Option<Key> {
+    pub(super) fn adopt(&mut self, mut socket: TcpStream, stage: ConnectionStage) -> Option<Key> {
         let key = Key(self.next_key);
         self.next_key += 1;
         let both = Interest::READABLE | Interest::WRITABLE;
@@ -72,10 +73,10 @@ impl Io {
         }
         // A server that does not accept a connection is as silent as one that acknowledges nothing.
         let patience = match stage {
-            Stage::Dialling(..) => self.timing.give_up.min(self.timing.handshake),
+            ConnectionStage::Dialling(..) => self.timing.give_up.min(self.timing.handshake),
             _ => self.timing.handshake,
         };
-        let conn = Conn {
+        let conn = PeerConnection {
             socket,
             incoming: Incoming::default(),
             outgoing: Outgoing::default(),
@@ -92,7 +93,7 @@ impl Io {
         loop {
             match self.listener.accept() {
                 Ok((socket, _)) if self.unproven < UNPROVEN_MAX => {
-                    if self.adopt(socket, Stage::Accepted).is_some() {
+                    if self.adopt(socket, ConnectionStage::Accepted).is_some() {
                         self.unproven += 1;
                     }
                 }
@@ -123,7 +124,7 @@ impl Io {
         let Some(conn) = self.conns.get_mut(&key) else {
             return Ok(());
         };
-        if let Stage::Dialling(to, plane) = conn.stage {
+        if let ConnectionStage::Dialling(to, plane) = conn.stage {
             if let Some(error) = conn.socket.take_error().map_err(ConnectionError::Ended)? {
                 return Err(ConnectionError::Ended(error));
             }
@@ -152,7 +153,9 @@ impl Io {
     /// Gives a connection of the bulk plane to its thread once the handshake is sent. Bytes after
     /// the handshake are still in the socket: frames are read one by one, and none beyond its end.
     fn hand_over(&mut self, key: Key) {
-        let Some(Stage::Bulk(rank, dialled)) = self.conns.get(&key).map(|conn| &conn.stage) else {
+        let Some(ConnectionStage::Bulk(rank, dialled)) =
+            self.conns.get(&key).map(|conn| &conn.stage)
+        else {
             return;
         };
         let (rank, dialled) = (*rank, *dialled);
@@ -175,20 +178,20 @@ impl Io {
         }
     }
 
-    pub(super) fn send_handshake(&mut self, key: Key, kind: Kind, body: Vec<u8>) {
+    pub(super) fn send_handshake(&mut self, key: Key, kind: FrameKind, body: Vec<u8>) {
         self.push(key, kind, CallId(0), &[], Message { body, bulk: vec![] });
     }
 
     pub(super) fn push(
         &mut self,
         key: Key,
-        kind: Kind,
+        kind: FrameKind,
         call: CallId,
         prefix: &[u8],
         message: Message,
     ) {
         if let Some(conn) = self.conns.get_mut(&key) {
-            let head = Head {
+            let head = FrameHead {
                 kind,
                 call,
                 body: prefix.len() + message.body.len(),
@@ -203,7 +206,7 @@ impl Io {
         let Some(conn) = self.conns.get_mut(&key) else {
             return Ok(());
         };
-        if matches!(conn.stage, Stage::Dialling(..)) {
+        if matches!(conn.stage, ConnectionStage::Dialling(..)) {
             return Ok(());
         }
         let all = conn.outgoing.write_to(&mut conn.socket)?;
@@ -225,27 +228,27 @@ impl Io {
     fn handle_frame(
         &mut self,
         key: Key,
-        head: &Head,
+        head: &FrameHead,
         message: Message,
     ) -> Result<(), ConnectionError> {
         let Some(conn) = self.conns.get(&key) else {
             return Ok(());
         };
         match (&conn.stage, head.kind) {
-            (Stage::Accepted, Kind::Hello) => self.challenge(key, &message.body),
-            (Stage::Greeted(to, plane, greeting), Kind::Challenge) => {
+            (ConnectionStage::Accepted, FrameKind::Hello) => self.challenge(key, &message.body),
+            (ConnectionStage::Greeted(to, plane, greeting), FrameKind::Challenge) => {
                 let (to, plane, greeting) = (*to, *plane, *greeting);
                 self.answer_challenge(key, to, plane, &greeting, &message.body)
             }
-            (Stage::Challenged(theirs, ours), Kind::Proof) => {
+            (ConnectionStage::Challenged(theirs, ours), FrameKind::Proof) => {
                 let (theirs, ours) = (*theirs, *ours);
                 self.accept_proof(key, &theirs, &ours, &message.body)
             }
-            (Stage::Open(with, _), Kind::Reply) => {
+            (ConnectionStage::Open(with, _), FrameKind::Reply) => {
                 self.links.replied(with.rank, head.call, message);
                 Ok(())
             }
-            (Stage::Open(with, _), Kind::Request) => {
+            (ConnectionStage::Open(with, _), FrameKind::Request) => {
                 let token = Token {
                     from: with.rank,
                     incarnation: with.incarnation,
@@ -269,12 +272,14 @@ impl Io {
     }
 
     /// The known time since the last bytes over a connection that broke.
-    fn silent_for(&self, stage: &Stage, broken: &ConnectionError) -> Duration {
+    fn silent_for(&self, stage: &ConnectionStage, broken: &ConnectionError) -> Duration {
         match (stage, broken) {
-            (Stage::Dialling(..), ConnectionError::Ended(error)) if is_silence(error) => {
+            (ConnectionStage::Dialling(..), ConnectionError::Ended(error)) if is_silence(error) => {
                 self.timing.give_up.min(self.timing.handshake)
             }
-            (Stage::Open(..), ConnectionError::Ended(error)) if is_silence(error) => SILENCE,
+            (ConnectionStage::Open(..), ConnectionError::Ended(error)) if is_silence(error) => {
+                SILENCE
+            }
             _ => Duration::ZERO,
         }
     }
@@ -288,11 +293,11 @@ impl Io {
             self.refuse(|counters| &mut counters.garbage, "malformed frame");
         }
         match conn.stage {
-            Stage::Dialling(to, Plane::Bulk)
-            | Stage::Greeted(to, Plane::Bulk, _)
-            | Stage::Bulk(to, Dialled::ByUs) => self.bulk.not_reached(to),
-            Stage::Bulk(_, Dialled::ByThem) => {}
-            Stage::Dialling(to, _) | Stage::Greeted(to, ..) => {
+            ConnectionStage::Dialling(to, Plane::Bulk)
+            | ConnectionStage::Greeted(to, Plane::Bulk, _)
+            | ConnectionStage::Bulk(to, Dialled::ByUs) => self.bulk.not_reached(to),
+            ConnectionStage::Bulk(_, Dialled::ByThem) => {}
+            ConnectionStage::Dialling(to, _) | ConnectionStage::Greeted(to, ..) => {
                 let current = self.dials.get(&to) == Some(&key);
                 if current {
                     self.dials.remove(&to);
@@ -301,8 +306,8 @@ impl Io {
                     self.note_broken(to, self.silent_for(&conn.stage, broken));
                 }
             }
-            Stage::Accepted | Stage::Challenged(..) => self.unproven -= 1,
-            Stage::Open(with, _) => {
+            ConnectionStage::Accepted | ConnectionStage::Challenged(..) => self.unproven -= 1,
+            ConnectionStage::Open(with, _) => {
                 let silent = self.silent_for(&conn.stage, broken);
                 self.connection_ended(key, with, silent);
             }
@@ -319,7 +324,7 @@ impl Io {
     pub(super) fn open(&mut self, key: Key, with: PeerLife, dialled: Dialled) {
         let PeerLife { rank, incarnation } = with;
         if let Some(conn) = self.conns.get_mut(&key) {
-            conn.stage = Stage::Open(with, dialled);
+            conn.stage = ConnectionStage::Open(with, dialled);
             conn.incoming.admit(true);
             conn.until = None;
         }
@@ -338,8 +343,8 @@ impl Io {
 
     /// Closes connections with former incarnations of a server.
     pub(super) fn close_former_lives(&mut self, with: PeerLife) {
-        let other = |conn: &Conn| {
-            let Stage::Open(peer, _) = conn.stage else {
+        let other = |conn: &PeerConnection| {
+            let ConnectionStage::Open(peer, _) = conn.stage else {
                 return false;
             };
             peer.rank == with.rank && peer.incarnation != with.incarnation
@@ -370,7 +375,7 @@ impl Io {
 
     fn is_open(&self, key: Key, with: PeerLife) -> bool {
         let stage = self.conns.get(&key).map(|conn| &conn.stage);
-        matches!(stage, Some(Stage::Open(peer, _)) if *peer == with)
+        matches!(stage, Some(ConnectionStage::Open(peer, _)) if *peer == with)
     }
 
     /// The connection by which both ends call: the newest that the lower rank dialled, if there is
@@ -381,7 +386,9 @@ impl Io {
             .conns
             .iter()
             .filter_map(|(key, conn)| match conn.stage {
-                Stage::Open(peer, dialled) if peer == with => Some((of_lower(dialled), *key)),
+                ConnectionStage::Open(peer, dialled) if peer == with => {
+                    Some((of_lower(dialled), *key))
+                }
                 _ => None,
             });
         open.max().map(|(_, key)| key)

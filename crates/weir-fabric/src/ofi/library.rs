@@ -149,7 +149,7 @@ impl Library {
         provider: Option<&str>,
         source: Option<SocketAddr>,
         caps: u64,
-    ) -> Result<Offers, Unusable> {
+    ) -> Result<ProviderOffers, Unusable> {
         let hints = self.hints(provider, caps)?;
         let node = source.map(|source| source.ip().to_string());
         let node = node.and_then(|node| CString::new(node).ok());
@@ -169,7 +169,7 @@ impl Library {
             )
         };
         match NonNull::new(first) {
-            Some(first) if result == 0 => Ok(Offers {
+            Some(first) if result == 0 => Ok(ProviderOffers {
                 library: self,
                 first,
             }),
@@ -184,11 +184,11 @@ impl Library {
         }
     }
 
-    fn hints(&'static self, provider: Option<&str>, caps: u64) -> Result<Offers, Unusable> {
+    fn hints(&'static self, provider: Option<&str>, caps: u64) -> Result<ProviderOffers, Unusable> {
         // SAFETY: dupinfo of null allocates an info with all its attributes, or gives null.
         let hints = NonNull::new(unsafe { (self.dupinfo)(null()) });
         let first = hints.ok_or(Unusable::Symbol("memory for hints"))?;
-        let hints = Offers {
+        let hints = ProviderOffers {
             library: self,
             first,
         };
@@ -231,41 +231,41 @@ fn loader_error() -> String {
 
 /// An owned list of infos.
 #[derive(Debug)]
-pub struct Offers {
+pub struct ProviderOffers {
     library: &'static Library,
     first: NonNull<abi::Info>,
 }
 
 // SAFETY: the list is plain memory, which no other thread knows of.
-unsafe impl Send for Offers {}
+unsafe impl Send for ProviderOffers {}
 
-impl Drop for Offers {
+impl Drop for ProviderOffers {
     fn drop(&mut self) {
         // SAFETY: the list came from getinfo or dupinfo, and is not used after this.
         unsafe { (self.library.freeinfo)(self.first.as_ptr()) }
     }
 }
 
-impl Offers {
+impl ProviderOffers {
     /// The offers, in the library's order.
-    pub fn iter(&self) -> impl Iterator<Item = Offer<'_>> {
+    pub fn iter(&self) -> impl Iterator<Item = ProviderOffer<'_>> {
         let mut next = self.first.as_ptr();
         std::iter::from_fn(move || {
             // SAFETY: null, or an info of the list, which lives as long as `self`.
             let info = unsafe { next.as_ref() }?;
             next = info.next;
-            Some(Offer { info })
+            Some(ProviderOffer { info })
         })
     }
 }
 
 /// One offer of a list.
 #[derive(Clone, Copy)]
-pub struct Offer<'a> {
+pub struct ProviderOffer<'a> {
     info: &'a abi::Info,
 }
 
-impl<'a> Offer<'a> {
+impl<'a> ProviderOffer<'a> {
     /// The provider's name, for example `tcp;ofi_rxm`.
     pub fn provider(self) -> String {
         // SAFETY: getinfo gives each info a fabric_attr; its name is null or a C string.

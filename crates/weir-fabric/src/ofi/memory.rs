@@ -26,15 +26,15 @@ unsafe impl Object for abi::Ep {}
 unsafe impl Object for abi::Mr {}
 
 /// An open object of libfabric; closed when dropped.
-pub struct Owned<T: Object>(NonNull<T>);
+pub struct OpenObject<T: Object>(NonNull<T>);
 
-impl<T: Object> Owned<T> {
+impl<T: Object> OpenObject<T> {
     /// Takes over an object that a call opened.
     ///
     /// # Safety
     /// `object` is open, and nothing else closes it.
-    pub unsafe fn new(object: NonNull<T>) -> Owned<T> {
-        Owned(object)
+    pub unsafe fn new(object: NonNull<T>) -> OpenObject<T> {
+        OpenObject(object)
     }
 
     /// The object, for calls.
@@ -95,7 +95,7 @@ impl<T: Object> Owned<T> {
     }
 }
 
-impl<T: Object> Drop for Owned<T> {
+impl<T: Object> Drop for OpenObject<T> {
     fn drop(&mut self) {
         if let Err(code) = self.close_now() {
             tracing::warn!(code, "libfabric keeps something open");

@@ -16,7 +16,7 @@
 //!
 //! Invariants:
 //! - libfabric is not needed at build time. Without it, or without a provider that can be waited
-//!   for, [`Bound::open`] returns the reason and nothing else here runs.
+//!   for, [`BoundEndpoint::open`] returns the reason and nothing else here runs.
 //! - All `unsafe` is in `library`, `memory` and `endpoint`.
 //! - Every packet carries a MAC under the instance's secret; see `packet` for replayed packets.
 //! - Memory that another server may read has a random key, and is closed when the call that needed
@@ -111,15 +111,15 @@ pub struct EndpointOptions {
 }
 
 /// An open endpoint that is not in use yet.
-pub struct Bound {
+pub struct BoundEndpoint {
     endpoint: Box<Endpoint>,
 }
 
-impl Bound {
+impl BoundEndpoint {
     /// Opens an endpoint.
-    pub fn open(choice: &EndpointOptions) -> Result<Bound, Unusable> {
+    pub fn open(choice: &EndpointOptions) -> Result<BoundEndpoint, Unusable> {
         let endpoint = Box::new(Endpoint::open(choice)?);
-        Ok(Bound { endpoint })
+        Ok(BoundEndpoint { endpoint })
     }
 
     /// The name by which others reach it, at most [`NAME_MOST`] bytes.
@@ -161,9 +161,9 @@ impl Bound {
     }
 }
 
-impl std::fmt::Debug for Bound {
+impl std::fmt::Debug for BoundEndpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Bound({})", self.provider())
+        write!(f, "BoundEndpoint({})", self.provider())
     }
 }
 
@@ -209,7 +209,7 @@ impl Libfabric {
     /// addresses of `membership` are not used. The thread calls `wake` whenever there is an event
     /// to be polled.
     pub fn start(
-        bound: Bound,
+        bound: BoundEndpoint,
         membership: Membership,
         names: Vec<Vec<u8>>,
         timing: Timing,

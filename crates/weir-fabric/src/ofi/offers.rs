@@ -11,23 +11,23 @@ use std::time::Duration;
 use weir_core::types::Rank;
 
 use super::endpoint::Endpoint;
-use super::packet::{Offered, Part, INLINE_MOST};
+use super::packet::{OfferedMemory, PacketPart, INLINE_MOST};
 use crate::{CallId, Message};
 
 /// The parts of a message to be sent.
 #[derive(Clone, Debug)]
-pub struct Parts {
-    pub body: Part,
-    pub bulk: Part,
+pub struct MessageParts {
+    pub body: PacketPart,
+    pub bulk: PacketPart,
 }
 
-impl Parts {
+impl MessageParts {
     /// The keys of the offered parts.
     fn keys(&self) -> impl Iterator<Item = u64> + '_ {
         let parts = [&self.body, &self.bulk].into_iter();
         parts.filter_map(|part| match part {
-            Part::Offered(offered) => Some(offered.key),
-            Part::Inline(_) => None,
+            PacketPart::Offered(offered) => Some(offered.key),
+            PacketPart::Inline(_) => None,
         })
     }
 
@@ -46,7 +46,7 @@ impl Parts {
 #[derive(Debug)]
 struct Reply {
     life: u64,
-    parts: Parts,
+    parts: MessageParts,
     until: Duration,
 }
 
@@ -61,7 +61,7 @@ pub struct ReplyId {
 /// Everything that is offered now.
 #[derive(Debug, Default)]
 pub struct Offers {
-    requests: HashMap<CallId, Parts>,
+    requests: HashMap<CallId, MessageParts>,
     replies: BTreeMap<(Rank, CallId), Reply>,
 }
 
@@ -77,7 +77,7 @@ impl Offers {
         endpoint: &mut Endpoint,
         call: CallId,
         message: Message,
-    ) -> Option<Parts> {
+    ) -> Option<MessageParts> {
         if let Some(parts) = self.requests.get(&call) {
             return Some(parts.clone());
         }
@@ -102,7 +102,7 @@ impl Offers {
         id: ReplyId,
         message: Message,
         until: Duration,
-    ) -> Option<Parts> {
+    ) -> Option<MessageParts> {
         let ReplyId { to, life, call } = id;
         if let Some(reply) = self.replies.get_mut(&(to, call)) {
             if reply.life == life {
@@ -159,12 +159,12 @@ impl Offers {
 }
 
 /// Puts small parts in the packet, and offers the others.
-fn split(endpoint: &mut Endpoint, message: Message) -> Option<Parts> {
+fn split(endpoint: &mut Endpoint, message: Message) -> Option<MessageParts> {
     let Message { body, bulk } = message;
     let fits = body.len() + bulk.len() <= INLINE_MOST;
     let mut part = |bytes: Vec<u8>| {
         if fits || bytes.len() <= INLINE_MOST / 2 {
-            return Some(Part::Inline(bytes));
+            return Some(PacketPart::Inline(bytes));
         }
         let (len, hash) = (bytes.len(), blake3::hash(&bytes));
         let place = endpoint.offer(bytes).inspect_err(|code| {
@@ -172,7 +172,7 @@ fn split(endpoint: &mut Endpoint, message: Message) -> Option<Parts> {
             tracing::warn!(error, "memory cannot be offered to another server");
         });
         let place = place.ok()?;
-        Some(Part::Offered(Offered {
+        Some(PacketPart::Offered(OfferedMemory {
             len,
             key: place.key,
             address: place.address,
@@ -180,8 +180,8 @@ fn split(endpoint: &mut Endpoint, message: Message) -> Option<Parts> {
         }))
     };
     match (part(body), part(bulk)) {
-        (Some(body), Some(bulk)) => Some(Parts { body, bulk }),
-        (Some(Part::Offered(one)), None) | (None, Some(Part::Offered(one))) => {
+        (Some(body), Some(bulk)) => Some(MessageParts { body, bulk }),
+        (Some(PacketPart::Offered(one)), None) | (None, Some(PacketPart::Offered(one))) => {
             endpoint.retract(one.key);
             None
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use weir_core::types::Rank;
 
 use super::endpoint::{Address, Endpoint, RemoteMemory};
-use super::packet::{Offered, PacketContent, Part, PIECE_MOST};
+use super::packet::{OfferedMemory, PacketContent, PacketPart, PIECE_MOST};
 use crate::{CallId, Message, Token};
 
 /// The limit of bytes being received, except for a single message.
@@ -34,7 +34,7 @@ pub enum MessageId {
 
 /// The result of a transfer.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum PullOutcome {
     /// The whole message.
     Whole(Message),
     /// It failed.
@@ -49,7 +49,7 @@ enum PartState {
 
 #[derive(Debug)]
 struct RemotePart {
-    offered: Offered,
+    offered: OfferedMemory,
     /// The landing's number, once there is room.
     landing: Option<u64>,
     /// Everything below this offset was requested.
@@ -114,12 +114,12 @@ impl Pulls {
         now: Duration,
         from: Rank,
         of: MessageId,
-        parts: [Part; 2],
+        parts: [PacketPart; 2],
     ) -> Option<Message> {
         let mut coming = false;
         let parts_state = parts.map(|part| match part {
-            Part::Inline(bytes) => PartState::Here(bytes),
-            Part::Offered(offered) => {
+            PacketPart::Inline(bytes) => PartState::Here(bytes),
+            PacketPart::Offered(offered) => {
                 coming = true;
                 PartState::Remote(RemotePart {
                     offered,
@@ -274,7 +274,7 @@ impl Pulls {
         &mut self,
         endpoint: &mut Endpoint,
         id: u64,
-    ) -> Option<(Rank, MessageId, Outcome)> {
+    ) -> Option<(Rank, MessageId, PullOutcome)> {
         let pull = self.all.get_mut(&id)?;
         if !pull.coming().all(|coming| coming.is_here()) {
             return None;
@@ -289,10 +289,10 @@ impl Pulls {
             }
         });
         let outcome = if let [Some(body), Some(bulk)] = parts {
-            Outcome::Whole(Message { body, bulk })
+            PullOutcome::Whole(Message { body, bulk })
         } else {
             tracing::warn!(rank = from.0, "what was read is not what was offered");
-            Outcome::Failed
+            PullOutcome::Failed
         };
         Some((from, of, outcome))
     }

@@ -9,10 +9,10 @@ use weir_core::types::Rank;
 
 use super::endpoint::{Completion, Endpoint};
 use super::lines::{LineAction, LineCheck, Lines, MessageCounts};
-use super::offers::{Offers, Parts, ReplyId};
-use super::packet::{open, seal, Head, Key, PacketContent, Part, Refused};
+use super::offers::{MessageParts, Offers, ReplyId};
+use super::packet::{open, seal, MacKey, PacketContent, PacketHead, PacketPart, Refused};
 use super::peers::Peers;
-use super::pulls::{MessageId, Outcome, Pulls};
+use super::pulls::{MessageId, PullOutcome, Pulls};
 use super::Bell;
 use crate::links::{Links, TransportAction};
 use crate::{CallId, Event, Membership, Message, RefusalCounters, Timing, Token};
@@ -59,7 +59,7 @@ pub struct ThreadChannels {
 pub struct EndpointThread {
     endpoint: Endpoint,
     me: Membership,
-    key: Key,
+    key: MacKey,
     timing: Timing,
     ends: ThreadChannels,
     begun: Instant,
@@ -98,7 +98,7 @@ impl EndpointThread {
         }
         EndpointThread {
             endpoint,
-            key: Key::derive(&me.secret),
+            key: MacKey::derive(&me.secret),
             links: Links::new(me.rank, servers, timing),
             me,
             timing,
@@ -233,7 +233,7 @@ impl EndpointThread {
                     return; // it is sent again when there is a line
                 };
                 let parts = self.offers.request(&mut self.endpoint, call, message);
-                let Some(Parts { body, bulk }) = parts else {
+                let Some(MessageParts { body, bulk }) = parts else {
                     return self.lines.break_off(now, to);
                 };
                 self.lines.asked(now, to);
@@ -253,7 +253,7 @@ impl EndpointThread {
                 let until = now + self.timing.deadline;
                 let endpoint = &mut self.endpoint;
                 let parts = self.offers.reply(endpoint, id, message, until);
-                let Some(Parts { body, bulk }) = parts else {
+                let Some(MessageParts { body, bulk }) = parts else {
                     return; // it is missed, and asked for again
                 };
                 self.lines.replied(to);
@@ -281,7 +281,7 @@ impl EndpointThread {
     }
 
     fn send_packet(&mut self, to: Rank, to_life: u64, line: u64, content: &PacketContent) {
-        let head = Head {
+        let head = PacketHead {
             instance: self.me.instance,
             from: self.me.rank,
             to,
@@ -379,7 +379,7 @@ impl EndpointThread {
     }
 
     /// Handles a packet of a server of this instance.
-    fn handle_packet(&mut self, now: Duration, head: &Head, content: PacketContent) {
+    fn handle_packet(&mut self, now: Duration, head: &PacketHead, content: PacketContent) {
         match content {
             PacketContent::Hello(name) => self.greeted(head, name),
             PacketContent::Welcome => self.lines.welcomed(now, head),
@@ -468,7 +468,7 @@ impl EndpointThread {
         }
     }
 
-    fn greeted(&mut self, head: &Head, name: Vec<u8>) {
+    fn greeted(&mut self, head: &PacketHead, name: Vec<u8>) {
         if name.len() != self.endpoint.name().len() {
             return self.refuse(Refused::Malformed);
         }
@@ -477,7 +477,7 @@ impl EndpointThread {
     }
 
     /// Returns true if a packet from a caller is to be handled.
-    fn admits(&mut self, head: &Head) -> bool {
+    fn admits(&mut self, head: &PacketHead) -> bool {
         match self.lines.check_line(head) {
             LineCheck::Current => true,
             LineCheck::Stale => false,
@@ -491,7 +491,7 @@ impl EndpointThread {
         }
     }
 
-    fn begin(&mut self, now: Duration, from: Rank, of: MessageId, parts: [Part; 2]) {
+    fn begin(&mut self, now: Duration, from: Rank, of: MessageId, parts: [PacketPart; 2]) {
         if let Some(message) = self.pulls.begin(now, from, of, parts) {
             self.deliver(from, of, message);
         }
@@ -504,7 +504,7 @@ impl EndpointThread {
         };
         self.lines.alive(now, from);
         match outcome {
-            Outcome::Whole(message) => {
+            PullOutcome::Whole(message) => {
                 if let MessageId::Reply(call) = of {
                     if let Some((life, line)) = self.lines.to_ask(from) {
                         self.send_packet(from, life, line, &PacketContent::Got(call));
@@ -512,7 +512,7 @@ impl EndpointThread {
                 }
                 self.deliver(from, of, message);
             }
-            Outcome::Failed => self.failed(from, of),
+            PullOutcome::Failed => self.failed(from, of),
         }
     }
 

@@ -28,7 +28,7 @@ use crate::frame::{BODY_MOST, BULK_MOST};
 use crate::links::Links;
 use crate::{CallError, CallId, Event, Fabric, Message, RefusalCounters, Timing, Token};
 use rng::SeededRng;
-use wire::{Conn, Frame, Packet};
+use wire::{Frame, Packet, SimulatedConnection};
 
 /// A server that acknowledges nothing for this long counts as gone.
 pub const SILENCE: Duration = Duration::from_secs(2);
@@ -76,10 +76,10 @@ pub struct NetworkCounts {
 
 /// A simulated network with its clock.
 #[derive(Clone, Debug)]
-pub struct Network(Rc<RefCell<State>>);
+pub struct Network(Rc<RefCell<NetworkState>>);
 
 #[derive(Debug)]
-struct State {
+struct NetworkState {
     timing: Timing,
     faults: NetworkFaults,
     rng: SeededRng,
@@ -91,7 +91,7 @@ struct State {
     slow: BTreeMap<Rank, u32>,
     /// Pairs of servers that are cut off from each other, with the time at which the cut began.
     cuts: BTreeMap<(Rank, Rank), Duration>,
-    conns: BTreeMap<u64, Conn>,
+    conns: BTreeMap<u64, SimulatedConnection>,
     next_conn: u64,
     /// Packets under way, by arrival time and then in the order of sending.
     wire: BTreeMap<(Duration, u64), Packet>,
@@ -116,7 +116,7 @@ struct Server {
 impl Network {
     /// Creates a network for `servers` servers, none of which runs.
     pub fn new(servers: u16, timing: Timing, faults: NetworkFaults, seed: u64) -> Network {
-        Network(Rc::new(RefCell::new(State {
+        Network(Rc::new(RefCell::new(NetworkState {
             timing,
             faults,
             rng: SeededRng::new(seed),
@@ -272,7 +272,7 @@ impl Drop for SimulatedEndpoint {
     }
 }
 
-impl State {
+impl NetworkState {
     /// A running server: its endpoint exists.
     fn server(&mut self, rank: Rank) -> &mut Server {
         let server = self.servers[usize::from(rank.0)].as_mut();

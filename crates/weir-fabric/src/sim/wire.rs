@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weir_core::types::Rank;
 
-use super::State;
+use super::NetworkState;
 use crate::links::TransportAction;
 use crate::{CallId, Message, Token};
 
@@ -66,7 +66,7 @@ impl Packet {
 }
 
 #[derive(Debug)]
-pub(super) struct Conn {
+pub(super) struct SimulatedConnection {
     /// The dialler and the acceptor.
     pub(super) ends: [Rank; 2],
     /// Their incarnations.
@@ -85,13 +85,13 @@ pub(super) struct Conn {
     pub(super) held: Vec<Packet>,
 }
 
-impl Conn {
+impl SimulatedConnection {
     pub(super) fn joins(&self, a: Rank, b: Rank) -> bool {
         self.ends == [a, b] || self.ends == [b, a]
     }
 }
 
-impl State {
+impl NetworkState {
     /// Carries out the actions of a server's calls.
     pub(super) fn run_actions(&mut self, rank: Rank) {
         loop {
@@ -129,7 +129,7 @@ impl State {
         let id = self.next_conn;
         self.next_conn += 1;
         let life = self.server(from).incarnation;
-        let conn = Conn {
+        let conn = SimulatedConnection {
             ends: [from, to],
             lives: [life, 0],
             open: [true, true],

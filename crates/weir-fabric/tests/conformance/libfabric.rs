@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use rustix::net::{getpeername, getsockname, shutdown, Shutdown, SocketAddrAny};
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
-use weir_fabric::ofi::packet::{seal, Head, Key, PacketContent};
-use weir_fabric::ofi::{find, Bound, EndpointOptions};
+use weir_fabric::ofi::packet::{seal, MacKey, PacketContent, PacketHead};
+use weir_fabric::ofi::{find, BoundEndpoint, EndpointOptions};
 use weir_fabric::{Libfabric, Membership, Timing};
 
 use crate::servers::{Transport, Wrong};
@@ -43,20 +43,20 @@ pub struct Endpoints<const READS: bool> {
     begin: Instant,
     names: Vec<Vec<u8>>,
     /// Servers that do not run yet.
-    bound: HashMap<Rank, Bound>,
+    bound: HashMap<Rank, BoundEndpoint>,
     wake: Sender<()>,
     woken: Receiver<()>,
     trouble: Option<Trouble>,
 }
 
 /// An endpoint at a port, or at any.
-fn bind(port: u16, reads: bool) -> Bound {
+fn bind(port: u16, reads: bool) -> BoundEndpoint {
     let choice = EndpointOptions {
         provider: Some(PROVIDER.to_owned()),
         source: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
         reads,
     };
-    Bound::open(&choice).unwrap()
+    BoundEndpoint::open(&choice).unwrap()
 }
 
 /// The port in a name, which is a `sockaddr_in`.
@@ -134,7 +134,7 @@ impl<const READS: bool> Transport for Endpoints<READS> {
 
 /// A packet of a stranger.
 fn words(to: Rank, wrong: Wrong) -> Vec<u8> {
-    let mut head = Head {
+    let mut head = PacketHead {
         instance: INSTANCE,
         from: Rank(0),
         to,
@@ -151,7 +151,7 @@ fn words(to: Rank, wrong: Wrong) -> Vec<u8> {
         Wrong::Secret => secret = Secret::new([2; 32]),
     }
     let ping = PacketContent::Ping { number: 1, sent: 1 };
-    let mut words = seal(&Key::derive(&secret), &head, &ping);
+    let mut words = seal(&MacKey::derive(&secret), &head, &ping);
     if wrong == Wrong::Version {
         words[4] += 1;
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
-use weir_fabric::frame::{Greeting, Head, Kind, Plane, VERSION};
+use weir_fabric::frame::{FrameHead, FrameKind, Greeting, Plane, VERSION};
 use weir_fabric::{CallId, Membership, Tcp, Timing};
 
 use crate::relay::relay;
@@ -120,15 +120,15 @@ fn words(to: Rank, wrong: Wrong) -> Vec<u8> {
         Wrong::Version => greeting.version += 1,
         Wrong::Instance => greeting.instance = InstanceId([8; 16]),
         Wrong::Rank => greeting.to = Rank(to.0 + 1),
-        Wrong::Secret => proof = frame(Kind::Proof, &[0; 32]),
+        Wrong::Secret => proof = frame(FrameKind::Proof, &[0; 32]),
     }
-    let mut words = frame(Kind::Hello, &greeting.encode());
+    let mut words = frame(FrameKind::Hello, &greeting.encode());
     words.append(&mut proof);
     words
 }
 
-fn frame(kind: Kind, body: &[u8]) -> Vec<u8> {
-    let head = Head {
+fn frame(kind: FrameKind, body: &[u8]) -> Vec<u8> {
+    let head = FrameHead {
         kind,
         call: CallId(0),
         body: body.len(),

@@ -20,7 +20,7 @@ use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Caller, FsError, ServerStatus};
 use weir_core::types::{ClientId, Rank};
 use weir_fabric::bulk::{BulkReader, Landing, LogSource, Piece};
-use weir_fabric::ofi::Bound;
+use weir_fabric::ofi::BoundEndpoint;
 use weir_fabric::{CallId, Event, Fabric, Libfabric, Membership, Message, PolledTcp, Timing};
 use weir_store::slab::SlabId;
 use weir_store::slabmap::SlabMap;
@@ -55,7 +55,7 @@ pub struct Several {
     /// The time limits.
     pub timing: Timing,
     /// Its libfabric endpoint and the addresses of all by rank, if the servers talk over libfabric.
-    pub endpoint: Option<(Bound, Vec<Vec<u8>>)>,
+    pub endpoint: Option<(BoundEndpoint, Vec<Vec<u8>>)>,
 }
 
 /// The connection to the other servers.

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use weir_core::proto::{self, ClientKind, Hello, Role};
 use weir_core::roster::{Roster, Secret};
 use weir_core::types::Rank;
-use weir_fabric::frame::{self, Greeting, Head, Kind, GREETING_BYTES, HEAD_BYTES, PROOF_BYTES};
+use weir_fabric::frame::{
+    self, FrameHead, FrameKind, Greeting, GREETING_BYTES, HEAD_BYTES, PROOF_BYTES,
+};
 use weir_fabric::CallId;
 
 use super::local::Local;
@@ -34,8 +36,8 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-fn frame(kind: Kind, body: &[u8]) -> Vec<u8> {
-    let head = Head {
+fn frame(kind: FrameKind, body: &[u8]) -> Vec<u8> {
+    let head = FrameHead {
         kind,
         call: CallId(0),
         body: body.len(),
@@ -76,7 +78,7 @@ fn refused(address: SocketAddr, bytes: &[u8]) {
 fn guesses_the_secret(address: SocketAddr, hello: &Greeting) {
     let mut stream = connect(address);
     stream
-        .write_all(&frame(Kind::Hello, &hello.encode()))
+        .write_all(&frame(FrameKind::Hello, &hello.encode()))
         .unwrap();
     let mut challenge = [0; HEAD_BYTES + GREETING_BYTES + PROOF_BYTES];
     stream.read_exact(&mut challenge).unwrap();
@@ -85,7 +87,7 @@ fn guesses_the_secret(address: SocketAddr, hello: &Greeting) {
     let guess = Secret::new([1; 32]);
     let proof = frame::proof(&guess, frame::Role::Dialler, hello, &theirs);
     stream
-        .write_all(&frame(Kind::Proof, proof.as_bytes()))
+        .write_all(&frame(FrameKind::Proof, proof.as_bytes()))
         .unwrap();
     assert_eq!(hung_up(&mut stream), b"");
 }
@@ -94,7 +96,7 @@ fn guesses_the_secret(address: SocketAddr, hello: &Greeting) {
 fn dawdles(address: SocketAddr, hello: &Greeting) {
     let mut stream = connect(address);
     let begin = Instant::now();
-    for byte in frame(Kind::Hello, &hello.encode()) {
+    for byte in frame(FrameKind::Hello, &hello.encode()) {
         if stream.write_all(&[byte]).is_err() {
             break;
         }
@@ -125,7 +127,7 @@ fn strangers(local: &Local, address: SocketAddr) {
     let with = |change: &dyn Fn(&mut Greeting)| {
         let mut changed = hello;
         change(&mut changed);
-        frame(Kind::Hello, &changed.encode())
+        frame(FrameKind::Hello, &changed.encode())
     };
     for _ in 0..20 {
         guesses_the_secret(address, &hello);
@@ -135,12 +137,12 @@ fn strangers(local: &Local, address: SocketAddr) {
         refused(address, &with(&|hello| hello.from = Rank(77)));
         refused(address, &[0xFF; 4096]);
         // A frame from the middle of a conversation, and one of no handshake at all.
-        refused(address, &frame(Kind::Proof, &[0; PROOF_BYTES]));
-        refused(address, &frame(Kind::Request, &[0; 64]));
+        refused(address, &frame(FrameKind::Proof, &[0; PROOF_BYTES]));
+        refused(address, &frame(FrameKind::Request, &[0; 64]));
     }
     // Half a handshake, held open, and less.
     let mut half = connect(address);
-    half.write_all(&frame(Kind::Hello, &hello.encode()))
+    half.write_all(&frame(FrameKind::Hello, &hello.encode()))
         .unwrap();
     let mut silent = connect(address);
     dawdles(address, &hello);

@@ -17,11 +17,11 @@ use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::ptr::{null_mut, NonNull};
 
-use self::opening::{function, open, Calls, Failure, Opened};
+use self::opening::{function, open, Calls, Failure, OpenObjects};
 use self::transfer::{Operation, ReadLanding, Slots};
 use super::abi;
-use super::library::{library, Library, Offer, Offers, Unusable};
-use super::memory::{Bytes, Owned};
+use super::library::{library, Library, ProviderOffer, ProviderOffers, Unusable};
+use super::memory::{Bytes, OpenObject};
 use super::packet::PACKET_MOST;
 use super::EndpointOptions;
 
@@ -58,7 +58,7 @@ pub struct Address(pub(super) abi::Addr);
 /// Memory that a peer may read.
 pub struct Readable {
     /// `None` if the provider has no remote reads.
-    mr: Option<Owned<abi::Mr>>,
+    mr: Option<OpenObject<abi::Mr>>,
     bytes: Bytes,
 }
 
@@ -94,13 +94,13 @@ pub struct Endpoint {
     /// Consecutive wake-ups without a completion.
     spurious_wakes: u32,
     /// `None` after it is closed.
-    ep: Option<Owned<abi::Ep>>,
+    ep: Option<OpenObject<abi::Ep>>,
     // Closed in this order.
-    cq: Owned<abi::Cq>,
-    av: Owned<abi::Av>,
-    domain: Owned<abi::Domain>,
-    fabric: Owned<abi::Fabric>,
-    _info: Offers,
+    cq: OpenObject<abi::Cq>,
+    av: OpenObject<abi::Av>,
+    domain: OpenObject<abi::Domain>,
+    fabric: OpenObject<abi::Fabric>,
+    _info: ProviderOffers,
 }
 
 // SAFETY: nothing in it is bound to a thread; the domain was opened for threads that come one
@@ -136,7 +136,7 @@ impl Endpoint {
 
     fn open_one(
         library: &'static Library,
-        offers: Offers,
+        offers: ProviderOffers,
         provider: &str,
     ) -> Result<Endpoint, Unusable> {
         let failed = |(call, code): Failure| Unusable::Call {
@@ -152,7 +152,7 @@ impl Endpoint {
         if longest < PACKET_MOST {
             return Err(failed(("its longest message", libc::EMSGSIZE)));
         }
-        let Opened {
+        let OpenObjects {
             calls,
             name,
             wait_fd,
@@ -161,7 +161,7 @@ impl Endpoint {
             av,
             domain,
             fabric,
-        } = Opened::new(library, offer).map_err(failed)?;
+        } = OpenObjects::new(library, offer).map_err(failed)?;
         let mut endpoint = Endpoint {
             library,
             provider: provider.to_owned(),
@@ -238,11 +238,11 @@ impl Endpoint {
         bytes: &Bytes,
         access: u64,
         key: u64,
-    ) -> Result<Owned<abi::Mr>, c_int> {
+    ) -> Result<OpenObject<abi::Mr>, c_int> {
         let domain = self.domain.as_ptr();
         // SAFETY: the domain is open. The bytes stay where they are until the registration is
         // closed, which their owners do first.
-        let mr: Owned<abi::Mr> = unsafe {
+        let mr: OpenObject<abi::Mr> = unsafe {
             let reg = function!((*domain).mr, abi::OpsMr, reg).ok_or(-libc::ENOSYS)?;
             let start = bytes.at(0, bytes.len()).cast_const().cast();
             let (fid, len) = (&raw mut (*domain).fid, bytes.len());
@@ -272,7 +272,7 @@ impl Endpoint {
         &self,
         bytes: &Bytes,
         access: u64,
-    ) -> Result<Option<Owned<abi::Mr>>, c_int> {
+    ) -> Result<Option<OpenObject<abi::Mr>>, c_int> {
         if self.mr_mode & abi::MR_LOCAL == 0 {
             return Ok(None);
         }
@@ -314,7 +314,7 @@ impl Endpoint {
     /// Withdraws an offer.
     pub fn retract(&mut self, key: u64) {
         if let Some(Readable { mr, bytes }) = self.memory.readable.remove(&key) {
-            match mr.map_or(Ok(()), Owned::close) {
+            match mr.map_or(Ok(()), OpenObject::close) {
                 Ok(()) => drop(bytes),
                 Err(code) => {
                     // A peer may still read it: it is leaked.
@@ -333,7 +333,7 @@ impl Drop for Endpoint {
         for key in readable {
             self.retract(key);
         }
-        let closed = self.ep.take().map_or(Ok(()), Owned::close);
+        let closed = self.ep.take().map_or(Ok(()), OpenObject::close);
         if let Err(code) = closed {
             let error = self.library.error(code);
             tracing::error!(error, "the endpoint stays open, and its memory in use");
@@ -350,8 +350,10 @@ impl Drop for Endpoint {
 }
 
 /// The best provider: one of a network faster than TCP, else TCP with messages of any size.
-fn best_provider(offers: &Offers) -> Option<String> {
-    let names = offers.iter().map(|offer: Offer<'_>| offer.provider());
+fn best_provider(offers: &ProviderOffers) -> Option<String> {
+    let names = offers
+        .iter()
+        .map(|offer: ProviderOffer<'_>| offer.provider());
     let rank = |name: &String| {
         let fast = FAST.iter().position(|fast| fast == name);
         fast.unwrap_or(FAST.len() + usize::from(!name.contains(';')))

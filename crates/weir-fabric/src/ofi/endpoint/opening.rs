@@ -10,8 +10,8 @@ use std::ptr::{null, null_mut, NonNull};
 
 use super::NAME_MOST;
 use crate::ofi::abi;
-use crate::ofi::library::{Library, Offer};
-use crate::ofi::memory::{Object, Owned};
+use crate::ofi::library::{Library, ProviderOffer};
+use crate::ofi::memory::{Object, OpenObject};
 
 /// The least number of completions that the queue holds.
 const QUEUE: usize = 4096;
@@ -31,17 +31,17 @@ pub struct Calls {
 }
 
 /// The open objects, dropped in this order.
-pub struct Opened {
+pub struct OpenObjects {
     pub calls: Calls,
     /// The endpoint's name.
     pub name: Vec<u8>,
     /// The queue's descriptor to wait for; the queue owns it.
     pub wait_fd: RawFd,
-    pub ep: Owned<abi::Ep>,
-    pub cq: Owned<abi::Cq>,
-    pub av: Owned<abi::Av>,
-    pub domain: Owned<abi::Domain>,
-    pub fabric: Owned<abi::Fabric>,
+    pub ep: OpenObject<abi::Ep>,
+    pub cq: OpenObject<abi::Cq>,
+    pub av: OpenObject<abi::Av>,
+    pub domain: OpenObject<abi::Domain>,
+    pub fabric: OpenObject<abi::Fabric>,
 }
 
 /// A function of a table, if it exists and lies within the size that the table states. For use in
@@ -66,12 +66,12 @@ pub(super) use function;
 pub unsafe fn open<T: Object>(
     what: &'static str,
     call: impl FnOnce(*mut *mut T) -> c_int,
-) -> Result<Owned<T>, Failure> {
+) -> Result<OpenObject<T>, Failure> {
     let mut object = null_mut();
     let code = call(&raw mut object);
     match NonNull::new(object) {
         // SAFETY: the caller's.
-        Some(object) if code == 0 => Ok(unsafe { Owned::new(object) }),
+        Some(object) if code == 0 => Ok(unsafe { OpenObject::new(object) }),
         _ if code == 0 => Err((what, libc::ENOSYS)),
         _ => Err((what, code)),
     }
@@ -88,18 +88,18 @@ fn present<T>(what: &'static str, function: Option<T>) -> Result<T, Failure> {
     function.ok_or((what, libc::ENOSYS))
 }
 
-impl Opened {
+impl OpenObjects {
     /// Opens an offer.
-    pub fn new(library: &Library, offer: Offer<'_>) -> Result<Opened, Failure> {
+    pub fn new(library: &Library, offer: ProviderOffer<'_>) -> Result<OpenObjects, Failure> {
         let info = (&raw const *offer.info()).cast_mut();
         // SAFETY: the info is one of getinfo's, with its attributes.
-        let fabric: Owned<abi::Fabric> = unsafe {
+        let fabric: OpenObject<abi::Fabric> = unsafe {
             open("fi_fabric", |out| {
                 (library.fabric)((*info).fabric_attr, out, null_mut())
             })
         }?;
         // SAFETY: the fabric is open, and the info is of the same provider.
-        let domain: Owned<abi::Domain> = unsafe {
+        let domain: OpenObject<abi::Domain> = unsafe {
             let call = function!((*fabric.as_ptr()).ops, abi::OpsFabric, domain);
             let call = present("fi_domain", call)?;
             open("fi_domain", |out| {
@@ -109,7 +109,7 @@ impl Opened {
         let av = open_vector(&domain)?;
         let cq = open_queue(&domain)?;
         // SAFETY: the domain is open, and the info is of the same provider.
-        let ep: Owned<abi::Ep> = unsafe {
+        let ep: OpenObject<abi::Ep> = unsafe {
             let call = function!((*domain.as_ptr()).ops, abi::OpsDomain, endpoint);
             let call = present("fi_endpoint", call)?;
             open("fi_endpoint", |out| {
@@ -128,7 +128,7 @@ impl Opened {
         let code = unsafe { cq.control(abi::GETWAIT, (&raw mut wait_fd).cast()) };
         check("a descriptor to wait for", code)?;
         let reads = offer.info().caps & abi::RMA != 0;
-        Ok(Opened {
+        Ok(OpenObjects {
             calls: Calls::look_up(&fabric, &cq, &ep, reads)?,
             name: name_of(&ep)?,
             wait_fd,
@@ -141,7 +141,7 @@ impl Opened {
     }
 }
 
-fn open_vector(domain: &Owned<abi::Domain>) -> Result<Owned<abi::Av>, Failure> {
+fn open_vector(domain: &OpenObject<abi::Domain>) -> Result<OpenObject<abi::Av>, Failure> {
     let mut attr = abi::AvAttr {
         kind: abi::AV_TABLE,
         rx_ctx_bits: 0,
@@ -161,7 +161,7 @@ fn open_vector(domain: &Owned<abi::Domain>) -> Result<Owned<abi::Av>, Failure> {
     }
 }
 
-fn open_queue(domain: &Owned<abi::Domain>) -> Result<Owned<abi::Cq>, Failure> {
+fn open_queue(domain: &OpenObject<abi::Domain>) -> Result<OpenObject<abi::Cq>, Failure> {
     let mut attr = abi::CqAttr {
         size: QUEUE,
         flags: 0,
@@ -183,9 +183,9 @@ fn open_queue(domain: &Owned<abi::Domain>) -> Result<Owned<abi::Cq>, Failure> {
 
 impl Calls {
     fn look_up(
-        fabric: &Owned<abi::Fabric>,
-        cq: &Owned<abi::Cq>,
-        ep: &Owned<abi::Ep>,
+        fabric: &OpenObject<abi::Fabric>,
+        cq: &OpenObject<abi::Cq>,
+        ep: &OpenObject<abi::Ep>,
         reads: bool,
     ) -> Result<Calls, Failure> {
         // SAFETY: the objects are open.
@@ -207,7 +207,7 @@ impl Calls {
     }
 }
 
-fn name_of(ep: &Owned<abi::Ep>) -> Result<Vec<u8>, Failure> {
+fn name_of(ep: &OpenObject<abi::Ep>) -> Result<Vec<u8>, Failure> {
     // SAFETY: the endpoint is open.
     let call = unsafe { function!((*ep.as_ptr()).cm, abi::OpsCm, getname) };
     let call = present("fi_getname", call)?;

@@ -16,7 +16,7 @@ use weir_core::types::Rank;
 
 use super::{Address, Endpoint, RemoteMemory};
 use crate::ofi::abi;
-use crate::ofi::memory::{Bytes, Owned};
+use crate::ofi::memory::{Bytes, OpenObject};
 use crate::ofi::packet::PACKET_MOST;
 
 /// Slots allocated at a time; the first chunk's slots receive.
@@ -76,20 +76,20 @@ pub(super) struct Slots {
 
 struct Chunk {
     /// Closed before the bytes are freed.
-    mr: Option<Owned<abi::Mr>>,
+    mr: Option<OpenObject<abi::Mr>>,
     bytes: Bytes,
 }
 
 /// Memory for the bytes of reads.
 pub(super) struct ReadLanding {
     /// Closed before the bytes are freed.
-    mr: Option<Owned<abi::Mr>>,
+    mr: Option<OpenObject<abi::Mr>>,
     bytes: Bytes,
     under_way: usize,
     given_up: bool,
 }
 
-fn descriptor(mr: Option<&Owned<abi::Mr>>) -> *mut c_void {
+fn descriptor(mr: Option<&OpenObject<abi::Mr>>) -> *mut c_void {
     // SAFETY: the registration is open.
     mr.map_or(null_mut(), |mr| unsafe { (*mr.as_ptr()).mem_desc })
 }

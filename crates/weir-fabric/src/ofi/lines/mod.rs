@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use weir_core::types::Rank;
 
-use super::packet::{Head, PacketContent};
+use super::packet::{PacketContent, PacketHead};
 use crate::Timing;
 
 /// The interval between unanswered greetings.
@@ -58,7 +58,7 @@ pub enum LineCheck {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+enum LineStage {
     Greeting { until: Duration, again: Duration },
     Up,
 }
@@ -67,7 +67,7 @@ enum Stage {
 #[derive(Debug)]
 struct DialledLine {
     line: u64,
-    stage: Stage,
+    stage: LineStage,
     /// The other server's incarnation, once it is known.
     life: u64,
     sent: u64,
@@ -148,7 +148,7 @@ impl Lines {
         let patience = self.timing.handshake.min(self.timing.give_up / 2);
         let outward = DialledLine {
             line: self.next_line,
-            stage: Stage::Greeting {
+            stage: LineStage::Greeting {
                 until: now + patience,
                 again: now + GREET_AGAIN,
             },
@@ -190,13 +190,13 @@ impl Lines {
     }
 
     /// Answers a greeting; `known` is the newest known incarnation of the sender.
-    pub fn greeted(&mut self, head: &Head, known: Option<u64>) {
+    pub fn greeted(&mut self, head: &PacketHead, known: Option<u64>) {
         if known.is_none_or(|known| known <= head.from_life) {
             self.answer(head, PacketContent::Welcome);
         }
     }
 
-    fn answer(&mut self, head: &Head, content: PacketContent) {
+    fn answer(&mut self, head: &PacketHead, content: PacketContent) {
         self.actions.push_back(LineAction::Send {
             to: head.from,
             life: head.from_life,
@@ -206,13 +206,13 @@ impl Lines {
     }
 
     /// Opens a line whose greeting was answered.
-    pub fn welcomed(&mut self, now: Duration, head: &Head) {
+    pub fn welcomed(&mut self, now: Duration, head: &PacketHead) {
         let Some(outward) = self.outward.get_mut(&head.from) else {
             return;
         };
-        let greeting = matches!(outward.stage, Stage::Greeting { .. });
+        let greeting = matches!(outward.stage, LineStage::Greeting { .. });
         if greeting && outward.line == head.line && head.to_life == self.life {
-            outward.stage = Stage::Up;
+            outward.stage = LineStage::Up;
             outward.life = head.from_life;
             outward.heard = now;
             tracing::debug!(rank = head.from.0, line = head.line, "a line stands");
@@ -222,7 +222,7 @@ impl Lines {
     }
 
     /// Breaks a line that belongs to another incarnation of the other server.
-    pub fn redial(&mut self, now: Duration, head: &Head) {
+    pub fn redial(&mut self, now: Duration, head: &PacketHead) {
         let line = self.outward.get(&head.from).map(|outward| outward.line);
         if line == Some(head.line) && head.to_life == self.life {
             self.break_off(now, head.from);
@@ -232,7 +232,7 @@ impl Lines {
     /// The incarnation and number of the line for calls to a server.
     pub fn to_ask(&self, to: Rank) -> Option<(u64, u64)> {
         let outward = self.outward.get(&to)?;
-        (outward.stage == Stage::Up).then_some((outward.life, outward.line))
+        (outward.stage == LineStage::Up).then_some((outward.life, outward.line))
     }
 
     /// The incarnation and number of the line by which a server calls.
@@ -266,7 +266,7 @@ impl Lines {
     }
 
     /// Counts a received reply; returns false if its line is not open.
-    pub fn answered(&mut self, now: Duration, head: &Head) -> bool {
+    pub fn answered(&mut self, now: Duration, head: &PacketHead) -> bool {
         let Some(outward) = self.outward_of(head) else {
             return false;
         };
@@ -275,11 +275,11 @@ impl Lines {
         true
     }
 
-    fn outward_of(&mut self, head: &Head) -> Option<&mut DialledLine> {
+    fn outward_of(&mut self, head: &PacketHead) -> Option<&mut DialledLine> {
         let life = self.life;
         let outward = self.outward.get_mut(&head.from)?;
         let same = outward.line == head.line && outward.life == head.from_life;
-        (same && outward.stage == Stage::Up && head.to_life == life).then_some(outward)
+        (same && outward.stage == LineStage::Up && head.to_life == life).then_some(outward)
     }
 
     /// Notes that requested bytes came from a server.
@@ -290,7 +290,7 @@ impl Lines {
     }
 
     /// Checks the line of a packet from a caller.
-    pub fn check_line(&mut self, head: &Head) -> LineCheck {
+    pub fn check_line(&mut self, head: &PacketHead) -> LineCheck {
         if head.to_life != self.life {
             self.answer(head, PacketContent::Redial);
             return LineCheck::Stale;
@@ -306,7 +306,7 @@ impl Lines {
     }
 
     /// Makes a line the one by which a server calls.
-    pub fn accept(&mut self, head: &Head) {
+    pub fn accept(&mut self, head: &PacketHead) {
         let inward = AcceptedLine {
             line: head.line,
             life: head.from_life,
@@ -331,7 +331,7 @@ impl Lines {
     }
 
     /// Answers a ping with the counts.
-    pub fn pinged(&mut self, head: &Head, number: u64) {
+    pub fn pinged(&mut self, head: &PacketHead, number: u64) {
         let Some(inward) = self.inward.get(&head.from) else {
             return;
         };
@@ -344,7 +344,7 @@ impl Lines {
     }
 
     /// Compares a pong's counts with the messages sent; breaks the line if one was lost.
-    pub fn ponged(&mut self, now: Duration, head: &Head, number: u64, counts: MessageCounts) {
+    pub fn ponged(&mut self, now: Duration, head: &PacketHead, number: u64, counts: MessageCounts) {
         let Some(outward) = self.outward_of(head) else {
             return;
         };
@@ -376,8 +376,8 @@ impl Lines {
     /// The time at which [`Lines::check_deadlines`] has something to do next.
     pub fn due(&self) -> Option<Duration> {
         let due = |outward: &DialledLine| match outward.stage {
-            Stage::Greeting { until, again } => Some(until.min(again)),
-            Stage::Up => outward.busy.then(|| outward.pinged + self.between_pings()),
+            LineStage::Greeting { until, again } => Some(until.min(again)),
+            LineStage::Up => outward.busy.then(|| outward.pinged + self.between_pings()),
         };
         self.outward.values().filter_map(due).min()
     }
@@ -398,18 +398,18 @@ impl Lines {
         for (rank, outward) in &mut self.outward {
             outward.heard = now.min(outward.heard + deaf);
             match &mut outward.stage {
-                Stage::Greeting { until, .. } if *until <= now => {
+                LineStage::Greeting { until, .. } if *until <= now => {
                     broken.push((*rank, outward.heard));
                 }
-                Stage::Greeting { again, .. } if *again <= now => {
+                LineStage::Greeting { again, .. } if *again <= now => {
                     *again = now + GREET_AGAIN;
                     greet.push(*rank);
                 }
-                Stage::Up if outward.busy && !awaited(*rank) => outward.busy = false,
-                Stage::Up if outward.busy && now >= outward.heard + silence => {
+                LineStage::Up if outward.busy && !awaited(*rank) => outward.busy = false,
+                LineStage::Up if outward.busy && now >= outward.heard + silence => {
                     broken.push((*rank, outward.heard));
                 }
-                Stage::Up if outward.busy && now >= outward.pinged + between_pings => {
+                LineStage::Up if outward.busy && now >= outward.pinged + between_pings => {
                     outward.pinged = now;
                     outward.ping += 1;
                     outward.sent_by_ping = outward.sent;
@@ -423,7 +423,7 @@ impl Lines {
                         },
                     });
                 }
-                Stage::Greeting { .. } | Stage::Up => {}
+                LineStage::Greeting { .. } | LineStage::Up => {}
             }
         }
         for rank in greet {

@@ -15,7 +15,7 @@ fn actions(lines: &mut Lines) -> Vec<LineAction> {
 }
 
 /// The head and content of an action's packet as the other server receives it.
-fn head(from: Rank, life: u64, step: &LineAction) -> (Head, PacketContent) {
+fn head(from: Rank, life: u64, step: &LineAction) -> (PacketHead, PacketContent) {
     let LineAction::Send {
         to,
         life: to_life,
@@ -25,7 +25,7 @@ fn head(from: Rank, life: u64, step: &LineAction) -> (Head, PacketContent) {
     else {
         panic!("nothing is said: {step:?}");
     };
-    let head = Head {
+    let head = PacketHead {
         instance: InstanceId([0; 16]),
         from,
         to: *to,
@@ -191,7 +191,7 @@ fn who_has_another_life_says_so_and_old_lines_are_not_heard() {
     );
     asker.redial(ms(700), &redial);
     assert_eq!(actions(&mut asker), [], "that line has ended");
-    let newer = Head { line: 9, ..request };
+    let newer = PacketHead { line: 9, ..request };
     assert_eq!(asked.check_line(&newer), LineCheck::New);
     asked.accept(&newer);
     assert_eq!(

@@ -57,13 +57,13 @@ const MAC_BYTES: usize = 32;
 
 /// The key of MACs.
 #[derive(Clone)]
-pub struct Key([u8; 32]);
+pub struct MacKey([u8; 32]);
 
-impl Key {
+impl MacKey {
     /// Derives the key of an instance.
-    pub fn derive(secret: &Secret) -> Key {
+    pub fn derive(secret: &Secret) -> MacKey {
         let context = "weir fabric, packets of the libfabric transport, 1";
-        Key(blake3::derive_key(context, secret.expose()))
+        MacKey(blake3::derive_key(context, secret.expose()))
     }
 
     /// The MAC of the bytes before it.
@@ -72,15 +72,15 @@ impl Key {
     }
 }
 
-impl std::fmt::Debug for Key {
+impl std::fmt::Debug for MacKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Key(..)")
+        f.write_str("MacKey(..)")
     }
 }
 
 /// The sender and receiver of a packet, their incarnations, and the line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Head {
+pub struct PacketHead {
     /// The instance.
     pub instance: InstanceId,
     /// The sender.
@@ -97,16 +97,16 @@ pub struct Head {
 
 /// A body or bulk.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Part {
+pub enum PacketPart {
     /// The bytes.
     Inline(Vec<u8>),
     /// Memory that the receiver reads.
-    Offered(Offered),
+    Offered(OfferedMemory),
 }
 
 /// Memory of the sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Offered {
+pub struct OfferedMemory {
     /// The length in bytes.
     pub len: usize,
     /// The key that permits the read.
@@ -133,18 +133,18 @@ pub enum PacketContent {
         /// All calls below it have ended.
         ended_below: u64,
         /// The operation.
-        body: Part,
+        body: PacketPart,
         /// Bytes of files.
-        bulk: Part,
+        bulk: PacketPart,
     },
     /// A reply.
     Reply {
         /// The call's id.
         call: CallId,
         /// The result.
-        body: Part,
+        body: PacketPart,
         /// Bytes of files.
-        bulk: Part,
+        bulk: PacketPart,
     },
     /// The dialler asks for the counts of received messages.
     Ping {
@@ -208,7 +208,7 @@ impl From<Malformed> for Refused {
 }
 
 /// Encodes a packet and adds its MAC.
-pub fn seal(key: &Key, head: &Head, content: &PacketContent) -> Vec<u8> {
+pub fn seal(key: &MacKey, head: &PacketHead, content: &PacketContent) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     out.extend(MAGIC.to_le_bytes());
     out.extend(VERSION.to_le_bytes());
@@ -270,12 +270,12 @@ pub fn seal(key: &Key, head: &Head, content: &PacketContent) -> Vec<u8> {
 /// Decodes a packet that came to server `me` of `servers`. Cheap checks come first; nothing is
 /// trusted before the MAC is checked.
 pub fn open(
-    key: &Key,
+    key: &MacKey,
     instance: InstanceId,
     me: Rank,
     servers: usize,
     packet: &[u8],
-) -> Result<(Head, PacketContent), Refused> {
+) -> Result<(PacketHead, PacketContent), Refused> {
     let mut rest = Reader(packet);
     if rest.number::<4>()? != u64::from(MAGIC) {
         return Err(Refused::Malformed);
@@ -284,7 +284,7 @@ pub fn open(
         return Err(Refused::Version);
     }
     let kind = rest.number::<2>()?;
-    let head = Head {
+    let head = PacketHead {
         instance: InstanceId(*rest.read_array::<16>()?),
         from: rest.rank()?,
         to: rest.rank()?,
@@ -332,16 +332,16 @@ fn kind(content: &PacketContent) -> u16 {
     }
 }
 
-fn put_parts(out: &mut Vec<u8>, body: &Part, bulk: &Part) {
+fn put_parts(out: &mut Vec<u8>, body: &PacketPart, bulk: &PacketPart) {
     // A part longer than a u32 is refused before this.
     let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes();
     for part in [body, bulk] {
         match part {
-            Part::Inline(bytes) => {
+            PacketPart::Inline(bytes) => {
                 out.extend(length(bytes.len()));
                 out.extend(0_u32.to_le_bytes());
             }
-            Part::Offered(offered) => {
+            PacketPart::Offered(offered) => {
                 out.extend(length(offered.len));
                 out.extend(1_u32.to_le_bytes());
                 out.extend(offered.key.to_le_bytes());
@@ -351,7 +351,7 @@ fn put_parts(out: &mut Vec<u8>, body: &Part, bulk: &Part) {
         }
     }
     for part in [body, bulk] {
-        if let Part::Inline(bytes) = part {
+        if let PacketPart::Inline(bytes) = part {
             out.extend(bytes);
         }
     }

@@ -3,7 +3,7 @@
 use blake3::Hash;
 use weir_core::types::Rank;
 
-use super::{Offered, PacketContent, Part, PIECE_MOST};
+use super::{OfferedMemory, PacketContent, PacketPart, PIECE_MOST};
 use crate::frame::{Malformed, BODY_MOST, BULK_MOST};
 use crate::CallId;
 
@@ -89,18 +89,18 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn parts(&mut self) -> Result<(Part, Part), Malformed> {
+    fn parts(&mut self) -> Result<(PacketPart, PacketPart), Malformed> {
         let body = self.part(BODY_MOST)?;
         let bulk = self.part(BULK_MOST)?;
         Ok((self.inline(body)?, self.inline(bulk)?))
     }
 
     /// Decodes a part's head: a length, or an offer.
-    fn part(&mut self, most: usize) -> Result<Result<usize, Offered>, Malformed> {
+    fn part(&mut self, most: usize) -> Result<Result<usize, OfferedMemory>, Malformed> {
         let len = usize::try_from(self.number::<4>()?).map_err(|_| Malformed)?;
         let offered = match self.number::<4>()? {
             0 => return Ok(Ok(len)),
-            1 => Offered {
+            1 => OfferedMemory {
                 len,
                 key: self.number::<8>()?,
                 address: self.number::<8>()?,
@@ -114,10 +114,10 @@ impl<'a> Reader<'a> {
             .ok_or(Malformed)
     }
 
-    fn inline(&mut self, part: Result<usize, Offered>) -> Result<Part, Malformed> {
+    fn inline(&mut self, part: Result<usize, OfferedMemory>) -> Result<PacketPart, Malformed> {
         match part {
-            Ok(len) => Ok(Part::Inline(self.bytes(len)?)),
-            Err(offered) => Ok(Part::Offered(offered)),
+            Ok(len) => Ok(PacketPart::Inline(self.bytes(len)?)),
+            Err(offered) => Ok(PacketPart::Offered(offered)),
         }
     }
 }

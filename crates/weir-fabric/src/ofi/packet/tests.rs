@@ -6,12 +6,12 @@ use proptest::prelude::*;
 
 const INSTANCE: InstanceId = InstanceId([7; 16]);
 
-fn key(byte: u8) -> Key {
-    Key::derive(&Secret::new([byte; 32]))
+fn key(byte: u8) -> MacKey {
+    MacKey::derive(&Secret::new([byte; 32]))
 }
 
-fn head() -> Head {
-    Head {
+fn head() -> PacketHead {
+    PacketHead {
         instance: INSTANCE,
         from: Rank(1),
         to: Rank(0),
@@ -21,11 +21,11 @@ fn head() -> Head {
     }
 }
 
-fn part() -> impl Strategy<Value = Part> {
+fn part() -> impl Strategy<Value = PacketPart> {
     prop_oneof![
-        proptest::collection::vec(any::<u8>(), 0..INLINE_MOST / 2).prop_map(Part::Inline),
+        proptest::collection::vec(any::<u8>(), 0..INLINE_MOST / 2).prop_map(PacketPart::Inline),
         (1..=BODY_MOST, any::<u64>(), any::<u64>(), any::<[u8; 32]>()).prop_map(
-            |(len, key, address, hash)| Part::Offered(Offered {
+            |(len, key, address, hash)| PacketPart::Offered(OfferedMemory {
                 len,
                 key,
                 address,
@@ -106,16 +106,16 @@ proptest! {
 
 #[test]
 fn who_is_meant_is_seen_before_the_secret() {
-    let packet = |head: Head| seal(&key(1), &head, &PacketContent::Welcome);
+    let packet = |head: PacketHead| seal(&key(1), &head, &PacketContent::Welcome);
     let opened = |packet: Vec<u8>| open(&key(1), INSTANCE, Rank(0), 2, &packet).unwrap_err();
-    let instance = Head {
+    let instance = PacketHead {
         instance: InstanceId([8; 16]),
         ..head()
     };
     assert_eq!(opened(packet(instance)), Refused::Instance);
     for (from, to) in [(1, 1), (2, 0), (0, 0)] {
         let (from, to) = (Rank(from), Rank(to));
-        let rank = Head { from, to, ..head() };
+        let rank = PacketHead { from, to, ..head() };
         assert_eq!(opened(packet(rank)), Refused::Rank);
     }
     let mut version = packet(head());
