@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use weir_config::{all_keys, Environment, Loaded, Origin, ReportFormat, Sources};
+use weir_config::{all_keys, Environment, Loaded, ReportFormat, Sources, ValueOrigin};
 use weir_launch::nodes::NodeOptions;
 
 use crate::exit;
@@ -237,7 +237,7 @@ impl RunArgs {
             ("--servers", self.nodes.servers.is_some()),
         ];
         let nodes = nodes.into_iter().filter(|(_, is_given)| *is_given);
-        let keys = all_keys().filter(|key| *settings.origin(key) == Origin::CommandLine);
+        let keys = all_keys().filter(|key| *settings.origin(key) == ValueOrigin::CommandLine);
         let keys = keys.map(weir_config::KeyInfo::path);
         let keys = keys.filter(|key| !key.starts_with("run."));
         let own = &self.instance_args;
@@ -257,7 +257,7 @@ impl RunArgs {
     pub fn about_its_end(settings: &Loaded) -> Vec<&'static str> {
         let given = |name| {
             let mut keys = all_keys().filter(|key| key.path() == name);
-            keys.any(|key| *settings.origin(key) == Origin::CommandLine)
+            keys.any(|key| *settings.origin(key) == ValueOrigin::CommandLine)
         };
         let is_wanted = settings.config.run.report != ReportFormat::None;
         let options = [

@@ -5,7 +5,7 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use weir_config::{all_keys, Config, Environment, Loaded, Origin};
+use weir_config::{all_keys, Config, Environment, Loaded, ValueOrigin};
 use weir_instance::connection::{self, Use};
 use weir_instance::directories::{self, Job, Remains};
 use weir_launch::agent::{self, Summary};
@@ -357,7 +357,7 @@ fn settings_to_go_on(remains: &Remains, given: &Loaded) -> Result<String, Failur
     let saved = Loaded::from_toml(&remains.first().settings, &Environment::default())?;
     for key in all_keys().filter(|key| SETTLED.contains(&key.path().as_str())) {
         let (was, now) = (key.shown(&saved.config), key.shown(&given.config));
-        if was != now && *given.origin(key) == Origin::CommandLine {
+        if was != now && *given.origin(key) == ValueOrigin::CommandLine {
             let name = &remains.name;
             return Err(Failure::Refused(format!(
                 "instance {name} is dead, and a server that goes on with it has {} = {was}, not \

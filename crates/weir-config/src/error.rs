@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(tag = "from", rename_all = "kebab-case")]
-pub enum Origin {
+pub enum ValueOrigin {
     /// The default.
     Default,
     /// `weir.toml`, with the line of the key (counted from 1).
@@ -28,7 +28,7 @@ pub enum Origin {
     CommandLine,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -43,7 +43,7 @@ impl fmt::Display for Origin {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The origin of the offending text.
-    pub origin: Origin,
+    pub origin: ValueOrigin,
     /// The error, in one line.
     pub what: String,
     /// The nearest valid name or word, if one is near.
@@ -51,7 +51,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn new(origin: Origin, what: impl Into<String>) -> Self {
+    pub(crate) fn new(origin: ValueOrigin, what: impl Into<String>) -> Self {
         Self {
             origin,
             what: what.into(),
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn problems_say_place_reason_and_remedy() {
-        let origin = Origin::File {
+        let origin = ValueOrigin::File {
             path: "weir.toml".into(),
             line: 3,
         };

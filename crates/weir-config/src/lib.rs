@@ -27,13 +27,13 @@ mod types;
 
 pub use docs::{manual_page, markdown};
 pub use environment::{Environment, INTERNAL_VARIABLES};
-pub use error::{ConfigError, Origin, Problem};
+pub use error::{ConfigError, Problem, ValueOrigin};
 pub use load::{find_file, Loaded, Sources};
 pub use machine::{Budgets, Machine};
-pub use network::{FabricAddress, Ports, Provider, Words};
+pub use network::{CommandWords, FabricAddress, Ports, Provider};
 pub use patterns::Patterns;
 pub use settings::{all_keys, Config, KeyInfo, Mount, SectionInfo, SECTIONS};
 pub use types::{
     Budget, Directories, HugePages, KernelMount, LaminateOn, LogLevel, Method, MountPrefix,
-    ReportFormat, Setting, Size, Transport, Visibility, Warm,
+    ReportFormat, Setting, Size, Transport, Visibility, WarmBudget,
 };

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
 use crate::environment::Environment;
-use crate::error::{nearest, ConfigError, Origin, Problem};
+use crate::error::{nearest, ConfigError, Problem, ValueOrigin};
 use crate::settings::{all_keys, find, Config, KeyInfo, SECTIONS};
-use crate::types::{Bad, Raw};
+use crate::types::{InvalidValue, RawValue};
 
 /// The sources of a configuration.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ pub struct Loaded {
     pub file: Option<PathBuf>,
     /// Suspect text that was ignored.
     pub warnings: Vec<Problem>,
-    origins: BTreeMap<String, Origin>,
+    origins: BTreeMap<String, ValueOrigin>,
 }
 
 /// The default file: `weir.toml` in the current directory, else in the user's configuration
@@ -87,8 +87,10 @@ impl Loaded {
     }
 
     /// The origin of the value of `key`.
-    pub fn origin(&self, key: &KeyInfo) -> &Origin {
-        self.origins.get(&key.path()).unwrap_or(&Origin::Default)
+    pub fn origin(&self, key: &KeyInfo) -> &ValueOrigin {
+        self.origins
+            .get(&key.path())
+            .unwrap_or(&ValueOrigin::Default)
     }
 
     /// The settings in force as a `weir.toml`, each with its origin in a comment.
@@ -127,7 +129,7 @@ impl Loaded {
 struct Loader<'e> {
     environment: &'e Environment,
     config: Config,
-    origins: BTreeMap<String, Origin>,
+    origins: BTreeMap<String, ValueOrigin>,
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
 }
@@ -136,7 +138,7 @@ impl<'e> Loader<'e> {
     fn new(environment: &'e Environment) -> Result<Self, ConfigError> {
         let config = Config::defaults(environment).map_err(|(path, bad)| {
             let what = format!("no usable value for {path}: {}", bad.reason);
-            ConfigError::Refused(vec![Problem::new(Origin::Default, what)])
+            ConfigError::Refused(vec![Problem::new(ValueOrigin::Default, what)])
         })?;
         Ok(Self {
             environment,
@@ -160,12 +162,12 @@ impl<'e> Loader<'e> {
         }
     }
 
-    fn set(&mut self, key: &KeyInfo, raw: &Raw<'_>, written: &str, origin: Origin) {
+    fn set(&mut self, key: &KeyInfo, raw: &RawValue<'_>, written: &str, origin: ValueOrigin) {
         match (key.set)(&mut self.config, raw, self.environment) {
             Ok(()) => {
                 self.origins.insert(key.path(), origin);
             }
-            Err(Bad { reason, nearest }) => {
+            Err(InvalidValue { reason, nearest }) => {
                 let what = format!("bad value {written} for {}: {reason}", key.path());
                 self.problems
                     .push(Problem::new(origin, what).nearest(nearest));
@@ -174,7 +176,7 @@ impl<'e> Loader<'e> {
     }
 
     fn file(&mut self, path: &Path, text: &str) {
-        let at = |offset: usize| Origin::File {
+        let at = |offset: usize| ValueOrigin::File {
             path: path.to_owned(),
             line: line_of(text, offset),
         };
@@ -203,7 +205,7 @@ impl<'e> Loader<'e> {
         }
         // Tables are sorted by name; a user reads by line.
         self.problems.sort_by_key(|problem| match problem.origin {
-            Origin::File { line, .. } => line,
+            ValueOrigin::File { line, .. } => line,
             _ => 0,
         });
     }
@@ -214,10 +216,10 @@ impl<'e> Loader<'e> {
         name: &str,
         value: &toml::Spanned<DeValue<'_>>,
         written: &str,
-        origin: Origin,
+        origin: ValueOrigin,
     ) {
         match find(section, name) {
-            Some(key) => self.set(key, &Raw::Toml(value.get_ref()), written, origin),
+            Some(key) => self.set(key, &RawValue::Toml(value.get_ref()), written, origin),
             None => self.problems.push(unknown_key(section, name, origin)),
         }
     }
@@ -225,11 +227,11 @@ impl<'e> Loader<'e> {
     fn variables(&mut self) {
         let environment = self.environment;
         for (variable, value) in environment.settings() {
-            let origin = Origin::Environment {
+            let origin = ValueOrigin::Environment {
                 variable: variable.to_owned(),
             };
             if let Some(key) = all_keys().find(|key| key.variable() == variable) {
-                self.set(key, &Raw::Text(value), &format!("`{value}`"), origin);
+                self.set(key, &RawValue::Text(value), &format!("`{value}`"), origin);
             } else {
                 let names: Vec<String> = all_keys().map(KeyInfo::variable).collect();
                 let near = nearest(variable, names.iter().map(String::as_str));
@@ -240,7 +242,7 @@ impl<'e> Loader<'e> {
     }
 
     fn assignment(&mut self, assignment: &str) {
-        let origin = Origin::CommandLine;
+        let origin = ValueOrigin::CommandLine;
         let parts = assignment
             .split_once('=')
             .and_then(|(path, value)| Some((path.trim().split_once('.')?, value)));
@@ -252,7 +254,7 @@ impl<'e> Loader<'e> {
         if !is_section(section) {
             self.problems.push(unknown_section(section, origin));
         } else if let Some(key) = find(section, name) {
-            self.set(key, &Raw::Text(value), &format!("`{value}`"), origin);
+            self.set(key, &RawValue::Text(value), &format!("`{value}`"), origin);
         } else {
             self.problems.push(unknown_key(section, name, origin));
         }
@@ -263,12 +265,12 @@ fn is_section(name: &str) -> bool {
     SECTIONS.iter().any(|section| section.name == name)
 }
 
-fn unknown_section(name: &str, origin: Origin) -> Problem {
+fn unknown_section(name: &str, origin: ValueOrigin) -> Problem {
     let near = nearest(name, SECTIONS.iter().map(|s| s.name));
     Problem::new(origin, format!("unknown section `{name}`")).nearest(near)
 }
 
-fn unknown_key(section: &str, name: &str, origin: Origin) -> Problem {
+fn unknown_key(section: &str, name: &str, origin: ValueOrigin) -> Problem {
     let here = all_keys().filter(|key| key.section == section);
     let near = nearest(name, here.map(|key| key.name));
     // The right key in the wrong section is a common slip.
@@ -277,7 +279,7 @@ fn unknown_key(section: &str, name: &str, origin: Origin) -> Problem {
         .nearest(near.or_else(elsewhere))
 }
 
-fn outside_sections(name: &str, origin: Origin) -> Problem {
+fn outside_sections(name: &str, origin: ValueOrigin) -> Problem {
     let what = if is_section(name) {
         format!("`{name}` is a section: write [{name}] and its keys below")
     } else {

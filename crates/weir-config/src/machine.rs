@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::settings::Config;
-use crate::types::{Budget, Warm};
+use crate::types::{Budget, WarmBudget};
 
 /// The limit of `memory.warm = "auto"`: warming 2 GiB takes a core about half a second.
 const WARM_AUTO_MOST_BYTES: u64 = 2 << 30;
@@ -81,8 +81,8 @@ impl Budgets {
     pub fn for_machine(config: &Config, machine: &Machine) -> Self {
         let memory_bytes = config.memory.budget.bytes_of(machine.memory_bytes());
         let warm_bytes = match config.memory.warm {
-            Warm::Auto => memory_bytes.min(WARM_AUTO_MOST_BYTES),
-            Warm::Fixed(budget) => budget.bytes_of(memory_bytes).min(memory_bytes),
+            WarmBudget::Auto => memory_bytes.min(WARM_AUTO_MOST_BYTES),
+            WarmBudget::Fixed(budget) => budget.bytes_of(memory_bytes).min(memory_bytes),
         };
         let file_bytes = match config.file.budget {
             _ if !config.file.enabled => Vec::new(),
@@ -222,9 +222,9 @@ mod tests {
         let mut config = config();
         config.memory.budget = Budget::Bytes(Size(GIB));
         assert_eq!(Budgets::for_machine(&config, &machine()).warm_bytes, GIB);
-        config.memory.warm = Warm::Fixed(Budget::Bytes(Size(8 * GIB)));
+        config.memory.warm = WarmBudget::Fixed(Budget::Bytes(Size(8 * GIB)));
         assert_eq!(Budgets::for_machine(&config, &machine()).warm_bytes, GIB);
-        config.memory.warm = Warm::Fixed(Budget::Percent(50.0));
+        config.memory.warm = WarmBudget::Fixed(Budget::Percent(50.0));
         assert_eq!(
             Budgets::for_machine(&config, &machine()).warm_bytes,
             GIB / 2

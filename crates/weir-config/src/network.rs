@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde::Serialize;
 
 use crate::environment::Environment;
-use crate::types::{quoted, Bad, Setting};
+use crate::types::{quoted, InvalidValue, Setting};
 
 /// The address that servers use among each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -23,7 +23,7 @@ impl Setting for FabricAddress {
     const SHAPE: &'static str =
         "\"auto\", an interface (\"ib0\"), an address or a network (\"10.1.0.0/16\")";
 
-    fn from_text(text: &str, _: &Environment) -> Result<Self, Bad> {
+    fn from_text(text: &str, _: &Environment) -> Result<Self, InvalidValue> {
         if text == "auto" {
             return Ok(Self::Auto);
         }
@@ -68,7 +68,7 @@ pub enum Provider {
 impl Setting for Provider {
     const SHAPE: &'static str = "\"auto\" or a provider's name (\"cxi\", \"tcp;ofi_rxm\")";
 
-    fn from_text(text: &str, _: &Environment) -> Result<Self, Bad> {
+    fn from_text(text: &str, _: &Environment) -> Result<Self, InvalidValue> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "_-;".contains(c);
         match text {
             "auto" => Ok(Self::Auto),
@@ -99,7 +99,7 @@ pub struct Ports {
 impl Setting for Ports {
     const SHAPE: &'static str = "\"any\", a port or a range (\"40000-40999\")";
 
-    fn from_text(text: &str, _: &Environment) -> Result<Self, Bad> {
+    fn from_text(text: &str, _: &Environment) -> Result<Self, InvalidValue> {
         if text == "any" || text == "0" {
             return Ok(Self { first: 0, last: 0 });
         }
@@ -122,12 +122,12 @@ impl Setting for Ports {
 /// A command and its first arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub struct Words(pub Vec<String>);
+pub struct CommandWords(pub Vec<String>);
 
-impl Setting for Words {
+impl Setting for CommandWords {
     const SHAPE: &'static str = "a command and options, with spaces between";
 
-    fn from_text(text: &str, _: &Environment) -> Result<Self, Bad> {
+    fn from_text(text: &str, _: &Environment) -> Result<Self, InvalidValue> {
         let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
         if words.is_empty() {
             return Err(format!("expected {}", Self::SHAPE).into());

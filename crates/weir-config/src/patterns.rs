@@ -5,7 +5,7 @@ use serde::Serialize;
 use toml::de::DeValue;
 
 use crate::environment::Environment;
-use crate::types::{expected, quoted, Bad, Setting};
+use crate::types::{expected, quoted, InvalidValue, Setting};
 
 /// Checked globs, in the order in which they were written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -23,7 +23,7 @@ impl Patterns {
     }
 }
 
-fn checked(pattern: &str) -> Result<String, Bad> {
+fn checked(pattern: &str) -> Result<String, InvalidValue> {
     let built = GlobBuilder::new(pattern).literal_separator(true).build();
     match built {
         Ok(_) if pattern.is_empty() => Err("an empty pattern".to_owned().into()),
@@ -35,12 +35,12 @@ fn checked(pattern: &str) -> Result<String, Bad> {
 impl Setting for Patterns {
     const SHAPE: &'static str = "a list of patterns (in a variable or option: with `:` between)";
 
-    fn from_text(text: &str, _: &Environment) -> Result<Self, Bad> {
+    fn from_text(text: &str, _: &Environment) -> Result<Self, InvalidValue> {
         let parts = text.split(':').filter(|part| !part.is_empty());
         parts.map(checked).collect::<Result<_, _>>().map(Patterns)
     }
 
-    fn from_toml(value: &DeValue<'_>, _: &Environment) -> Result<Self, Bad> {
+    fn from_toml(value: &DeValue<'_>, _: &Environment) -> Result<Self, InvalidValue> {
         let items = match value {
             DeValue::String(text) => return Ok(Patterns(vec![checked(text)?])),
             DeValue::Array(items) => items,

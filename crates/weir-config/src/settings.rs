@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::environment::Environment;
-use crate::network::{FabricAddress, Ports, Provider, Words};
+use crate::network::{CommandWords, FabricAddress, Ports, Provider};
 use crate::patterns::Patterns;
 use crate::types::{
-    Bad, Budget, Directories, HugePages, KernelMount, LaminateOn, LogLevel, Method, MountPrefix,
-    Raw, ReportFormat, Setting, Transport, Visibility, Warm,
+    Budget, Directories, HugePages, InvalidValue, KernelMount, LaminateOn, LogLevel, Method,
+    MountPrefix, RawValue, ReportFormat, Setting, Transport, Visibility, WarmBudget,
 };
 
 /// A section of `weir.toml`.
@@ -39,7 +39,7 @@ pub struct KeyInfo {
     pub shape: &'static str,
     /// The default, as one would write it in a variable.
     pub default: &'static str,
-    pub(crate) set: fn(&mut Config, &Raw<'_>, &Environment) -> Result<(), Bad>,
+    pub(crate) set: fn(&mut Config, &RawValue<'_>, &Environment) -> Result<(), InvalidValue>,
     pub(crate) to_toml: fn(&Config) -> String,
 }
 
@@ -110,10 +110,10 @@ macro_rules! settings {
             ///
             /// The error names the variable whose value makes a default unusable, such as a
             /// relative `TMPDIR`.
-            pub fn defaults(env: &Environment) -> Result<Self, (String, Bad)> {
+            pub fn defaults(env: &Environment) -> Result<Self, (String, InvalidValue)> {
                 Ok(Self {
                     $( $section: $Section {
-                        $( $key: Setting::read(&Raw::Text($default), env).map_err(|bad| {
+                        $( $key: Setting::read(&RawValue::Text($default), env).map_err(|bad| {
                             (concat!(stringify!($section), ".", stringify!($key)).to_owned(), bad)
                         })?, )+
                     }, )+
@@ -151,7 +151,7 @@ settings! {
         /// How much memory is kept ready: allocated, touched and on huge pages, so that a burst
         /// runs at the speed of a copy. `auto` is the budget, but at most 2 GiB. Memory
         /// that is warm is taken from the node even when nothing is stored.
-        warm: Warm = "auto",
+        warm: WarmBudget = "auto",
         /// A directory on tmpfs. Data is kept in `weir-UID-memory/INSTANCE` below it.
         directory: PathBuf = "/dev/shm",
         /// Collapse warm memory to huge pages, which more than doubles the speed of large writes
@@ -241,7 +241,7 @@ settings! {
         method: Method = "auto",
         /// How a node is reached where that is ssh: the command, before the host's name. The
         /// connection stays while the instance runs; that of a dead node has to break.
-        ssh: Words = "ssh -x -T -o BatchMode=yes -o LogLevel=ERROR -o ServerAliveInterval=15",
+        ssh: CommandWords = "ssh -x -T -o BatchMode=yes -o LogLevel=ERROR -o ServerAliveInterval=15",
         /// The most nodes that one node starts servers on over ssh. Those go on with others, so
         /// that the time grows with the logarithm of their number.
         fanout: u32 = "32",

@@ -14,7 +14,7 @@ use crate::error::nearest;
 
 /// A value as it was written.
 #[derive(Debug)]
-pub enum Raw<'a> {
+pub enum RawValue<'a> {
     /// From a variable or an option.
     Text(&'a str),
     /// From a file.
@@ -23,14 +23,14 @@ pub enum Raw<'a> {
 
 /// The reason why a value is refused.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Bad {
+pub struct InvalidValue {
     /// One line, after "bad value ...:".
     pub reason: String,
     /// The word that the user probably meant.
     pub nearest: Option<String>,
 }
 
-impl From<String> for Bad {
+impl From<String> for InvalidValue {
     fn from(reason: String) -> Self {
         Self {
             reason,
@@ -45,10 +45,10 @@ pub trait Setting: Sized + Serialize {
     const SHAPE: &'static str;
 
     /// Parses a word from a variable, an option or a TOML string.
-    fn from_text(text: &str, env: &Environment) -> Result<Self, Bad>;
+    fn from_text(text: &str, env: &Environment) -> Result<Self, InvalidValue>;
 
     /// Parses a TOML value; strings and integers are parsed as words unless a type overrides this.
-    fn from_toml(value: &DeValue<'_>, env: &Environment) -> Result<Self, Bad> {
+    fn from_toml(value: &DeValue<'_>, env: &Environment) -> Result<Self, InvalidValue> {
         match value {
             DeValue::String(text) => Self::from_text(text, env),
             DeValue::Integer(number) if number.radix() == 10 => {
@@ -62,16 +62,16 @@ pub trait Setting: Sized + Serialize {
     fn to_toml(&self) -> String;
 
     /// Parses either form.
-    fn read(raw: &Raw<'_>, env: &Environment) -> Result<Self, Bad> {
+    fn read(raw: &RawValue<'_>, env: &Environment) -> Result<Self, InvalidValue> {
         match raw {
-            Raw::Text(text) => Self::from_text(text.trim(), env),
-            Raw::Toml(value) => Self::from_toml(value, env),
+            RawValue::Text(text) => Self::from_text(text.trim(), env),
+            RawValue::Toml(value) => Self::from_toml(value, env),
         }
     }
 }
 
-pub(crate) fn expected<T: Setting>(found: &str) -> Bad {
-    Bad::from(format!("expected {}, found {found}", T::SHAPE))
+pub(crate) fn expected<T: Setting>(found: &str) -> InvalidValue {
+    InvalidValue::from(format!("expected {}, found {found}", T::SHAPE))
 }
 
 pub(crate) fn quoted(text: &str) -> String {
@@ -85,7 +85,7 @@ pub struct Size(pub u64);
 
 impl Size {
     /// `512`, `64K`, `1.5G`, `2GiB` count in 1024s; `64KB` and `2GB` in 1000s, as dd has it.
-    pub fn parse(text: &str) -> Result<Self, Bad> {
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         let lone_letter = text
             .strip_suffix(['k', 'K', 'm', 'M', 'g', 'G', 't', 'T', 'p', 'P'])
             .is_some_and(|number| number.ends_with(|c: char| c.is_ascii_digit() || c == ' '));
@@ -94,9 +94,9 @@ impl Size {
         } else {
             text.to_owned()
         };
-        let size: bytesize::ByteSize = text
-            .parse()
-            .map_err(|_| Bad::from("expected a size such as 512M, 2GiB or 1500000".to_owned()))?;
+        let size: bytesize::ByteSize = text.parse().map_err(|_| {
+            InvalidValue::from("expected a size such as 512M, 2GiB or 1500000".to_owned())
+        })?;
         Ok(Self(size.as_u64()))
     }
 
@@ -148,14 +148,14 @@ fn share(whole: u64, percent: f64) -> u64 {
 impl Setting for Budget {
     const SHAPE: &'static str = "a size (\"4G\") or a percentage (\"25%\")";
 
-    fn from_text(text: &str, _: &Environment) -> Result<Self, Bad> {
+    fn from_text(text: &str, _: &Environment) -> Result<Self, InvalidValue> {
         let Some(number) = text.strip_suffix('%') else {
             return Size::parse(text).map(Self::Bytes);
         };
         let percent: f64 = number
             .trim()
             .parse()
-            .map_err(|_| Bad::from(format!("`{number}` is no number")))?;
+            .map_err(|_| InvalidValue::from(format!("`{number}` is no number")))?;
         if percent > 0.0 && percent <= 100.0 {
             Ok(Self::Percent(percent))
         } else {
@@ -174,17 +174,17 @@ impl Setting for Budget {
 /// The part of the memory budget that is kept ready to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Warm {
+pub enum WarmBudget {
     /// The budget, but at most 2 GiB.
     Auto,
     /// A fixed budget; a percentage is of the memory budget.
     Fixed(Budget),
 }
 
-impl Setting for Warm {
+impl Setting for WarmBudget {
     const SHAPE: &'static str = "\"auto\", a size or a percentage of memory.budget";
 
-    fn from_text(text: &str, env: &Environment) -> Result<Self, Bad> {
+    fn from_text(text: &str, env: &Environment) -> Result<Self, InvalidValue> {
         match text {
             "auto" => Ok(Self::Auto),
             "0" | "none" => Ok(Self::Fixed(Budget::Bytes(Size(0)))),
@@ -215,7 +215,7 @@ impl MountPrefix {
 impl Setting for MountPrefix {
     const SHAPE: &'static str = "an absolute path below /";
 
-    fn from_text(text: &str, env: &Environment) -> Result<Self, Bad> {
+    fn from_text(text: &str, env: &Environment) -> Result<Self, InvalidValue> {
         let path = absolute(text, env)?;
         if path == Path::new("/") {
             return Err("weir cannot stand in for the whole of /".to_owned().into());
@@ -247,7 +247,7 @@ pub enum KernelMount {
 impl Setting for KernelMount {
     const SHAPE: &'static str = "\"auto\", \"never\" or an absolute path";
 
-    fn from_text(text: &str, env: &Environment) -> Result<Self, Bad> {
+    fn from_text(text: &str, env: &Environment) -> Result<Self, InvalidValue> {
         match text {
             "auto" => Ok(Self::Auto),
             "never" => Ok(Self::Never),
@@ -264,7 +264,7 @@ impl Setting for KernelMount {
     }
 }
 
-fn absolute(text: &str, env: &Environment) -> Result<PathBuf, Bad> {
+fn absolute(text: &str, env: &Environment) -> Result<PathBuf, InvalidValue> {
     let text = env.expand(text)?;
     let path = Path::new(&text);
     if !path.is_absolute() {
@@ -280,7 +280,7 @@ fn absolute(text: &str, env: &Environment) -> Result<PathBuf, Bad> {
 impl Setting for PathBuf {
     const SHAPE: &'static str = "an absolute path; $VARIABLES are expanded";
 
-    fn from_text(text: &str, env: &Environment) -> Result<Self, Bad> {
+    fn from_text(text: &str, env: &Environment) -> Result<Self, InvalidValue> {
         absolute(text, env)
     }
 
@@ -293,7 +293,7 @@ impl Setting for PathBuf {
 impl Setting for Option<PathBuf> {
     const SHAPE: &'static str = "\"auto\" or an absolute path; $VARIABLES are expanded";
 
-    fn from_text(text: &str, env: &Environment) -> Result<Self, Bad> {
+    fn from_text(text: &str, env: &Environment) -> Result<Self, InvalidValue> {
         match text {
             "auto" => Ok(None),
             _ => absolute(text, env).map(Some),
@@ -315,11 +315,11 @@ impl Setting for Directories {
     const SHAPE: &'static str =
         "a list of absolute paths (in a variable or option: with `:` between); $VARIABLES are expanded";
 
-    fn from_text(text: &str, env: &Environment) -> Result<Self, Bad> {
+    fn from_text(text: &str, env: &Environment) -> Result<Self, InvalidValue> {
         // Expanded before it is split: `${TMPDIR:-/tmp}` has a colon of its own, and a variable may
         // hold a list.
         let expanded = env.expand(text)?;
-        let paths: Result<Vec<PathBuf>, Bad> = expanded
+        let paths: Result<Vec<PathBuf>, InvalidValue> = expanded
             .split(':')
             .filter(|part| !part.is_empty())
             .map(|part| absolute(part, env))
@@ -327,14 +327,14 @@ impl Setting for Directories {
         at_least_one(paths?)
     }
 
-    fn from_toml(value: &DeValue<'_>, env: &Environment) -> Result<Self, Bad> {
+    fn from_toml(value: &DeValue<'_>, env: &Environment) -> Result<Self, InvalidValue> {
         let DeValue::Array(items) = value else {
             return match value {
                 DeValue::String(text) => at_least_one(vec![absolute(text, env)?]),
                 other => Err(expected::<Self>(other.type_str())),
             };
         };
-        let paths: Result<Vec<PathBuf>, Bad> = items
+        let paths: Result<Vec<PathBuf>, InvalidValue> = items
             .iter()
             .map(|item| match item.get_ref() {
                 DeValue::String(text) => absolute(text, env),
@@ -353,7 +353,7 @@ impl Setting for Directories {
     }
 }
 
-fn at_least_one(paths: Vec<PathBuf>) -> Result<Directories, Bad> {
+fn at_least_one(paths: Vec<PathBuf>) -> Result<Directories, InvalidValue> {
     if paths.is_empty() {
         return Err(
             "no directory is named; to do without, set file.enabled = false"
@@ -367,7 +367,7 @@ fn at_least_one(paths: Vec<PathBuf>) -> Result<Directories, Bad> {
 impl Setting for bool {
     const SHAPE: &'static str = "true or false";
 
-    fn from_text(text: &str, _: &Environment) -> Result<Self, Bad> {
+    fn from_text(text: &str, _: &Environment) -> Result<Self, InvalidValue> {
         match text {
             "true" | "yes" | "on" | "1" => Ok(true),
             "false" | "no" | "off" | "0" => Ok(false),
@@ -375,7 +375,7 @@ impl Setting for bool {
         }
     }
 
-    fn from_toml(value: &DeValue<'_>, _: &Environment) -> Result<Self, Bad> {
+    fn from_toml(value: &DeValue<'_>, _: &Environment) -> Result<Self, InvalidValue> {
         match value {
             DeValue::Boolean(yes) => Ok(*yes),
             other => Err(expected::<Self>(other.type_str())),
@@ -390,11 +390,11 @@ impl Setting for bool {
 impl Setting for u32 {
     const SHAPE: &'static str = "a whole number";
 
-    fn from_text(text: &str, _: &Environment) -> Result<Self, Bad> {
+    fn from_text(text: &str, _: &Environment) -> Result<Self, InvalidValue> {
         let digits: String = text.chars().filter(|c| *c != '_').collect();
         digits
             .parse()
-            .map_err(|e| Bad::from(format!("expected {}: {e}", Self::SHAPE)))
+            .map_err(|e| InvalidValue::from(format!("expected {}: {e}", Self::SHAPE)))
     }
 
     fn to_toml(&self) -> String {
@@ -402,8 +402,8 @@ impl Setting for u32 {
     }
 }
 
-fn one_of(word: &str, words: &[&str]) -> Bad {
-    Bad {
+fn one_of(word: &str, words: &[&str]) -> InvalidValue {
+    InvalidValue {
         reason: format!("expected one of {}", words.join(", ")),
         nearest: nearest(word, words.iter().copied()),
     }
@@ -429,7 +429,7 @@ macro_rules! words {
         impl Setting for $name {
             const SHAPE: &'static str = $shape;
 
-            fn from_text(text: &str, _: &Environment) -> Result<Self, Bad> {
+            fn from_text(text: &str, _: &Environment) -> Result<Self, InvalidValue> {
                 match text {
                     $( $word => Ok(Self::$variant), )+
                     _ => Err(one_of(text, Self::WORDS)),

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use weir_config::settings::all_keys;
-use weir_config::{Budget, ConfigError, Environment, Loaded, Origin, Size, Sources, Warm};
+use weir_config::{
+    Budget, ConfigError, Environment, Loaded, Size, Sources, ValueOrigin, WarmBudget,
+};
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
     variables.iter().copied().collect()
@@ -36,7 +38,7 @@ fn refusal(toml: &str, variables: &[(&str, &str)], set: &[&str]) -> Vec<String> 
     }
 }
 
-fn origin(loaded: &Loaded, path: &str) -> Origin {
+fn origin(loaded: &Loaded, path: &str) -> ValueOrigin {
     let key = all_keys().find(|key| key.path() == path).unwrap();
     loaded.origin(key).clone()
 }
@@ -45,10 +47,10 @@ fn origin(loaded: &Loaded, path: &str) -> Origin {
 fn without_anything_the_defaults_hold() {
     let loaded = load("", &[], &[]).unwrap();
     assert_eq!(loaded.config.memory.budget, Budget::Percent(25.0));
-    assert_eq!(loaded.config.memory.warm, Warm::Auto);
+    assert_eq!(loaded.config.memory.warm, WarmBudget::Auto);
     assert_eq!(loaded.config.mount.prefix.as_path(), PathBuf::from("/weir"));
     assert_eq!(loaded.config.file.directories.0, [PathBuf::from("/tmp")]);
-    assert_eq!(origin(&loaded, "memory.budget"), Origin::Default);
+    assert_eq!(origin(&loaded, "memory.budget"), ValueOrigin::Default);
 }
 
 #[test]
@@ -73,17 +75,20 @@ fn each_layer_overrules_the_one_before() {
     assert_eq!(loaded.config.memory.budget, Budget::Bytes(Size(1 << 30)));
     assert_eq!(
         loaded.config.memory.warm,
-        Warm::Fixed(Budget::Bytes(Size(512 << 20)))
+        WarmBudget::Fixed(Budget::Bytes(Size(512 << 20)))
     );
     assert_eq!(loaded.config.server.max_clients, 9);
     assert!(matches!(
         origin(&loaded, "memory.budget"),
-        Origin::File { line: 2, .. }
+        ValueOrigin::File { line: 2, .. }
     ));
     assert!(
-        matches!(origin(&loaded, "memory.warm"), Origin::Environment { variable } if variable == "WEIR_MEMORY_WARM")
+        matches!(origin(&loaded, "memory.warm"), ValueOrigin::Environment { variable } if variable == "WEIR_MEMORY_WARM")
     );
-    assert_eq!(origin(&loaded, "server.max_clients"), Origin::CommandLine);
+    assert_eq!(
+        origin(&loaded, "server.max_clients"),
+        ValueOrigin::CommandLine
+    );
 }
 
 #[test]
