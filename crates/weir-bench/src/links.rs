@@ -40,7 +40,7 @@ pub struct Streams {
 
 /// The process that holds a barrier.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Meeting {
+pub struct BarrierHolder {
     /// The address of the process that holds the barrier.
     pub address: SocketAddr,
     /// The first bytes of the connection.
@@ -205,7 +205,7 @@ pub struct AtBarrier(TcpStream);
 
 impl AtBarrier {
     /// Connects to where the barrier is held.
-    pub fn connect(meeting: &Meeting) -> Result<AtBarrier> {
+    pub fn connect(meeting: &BarrierHolder) -> Result<AtBarrier> {
         let stream = connect(meeting.address, &meeting.token)?;
         stream.set_nodelay(true)?;
         Ok(AtBarrier(stream))

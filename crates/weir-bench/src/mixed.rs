@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::content::{Content, Mismatch};
 use crate::error::StepError;
-use crate::links::{AtBarrier, Meeting};
+use crate::links::{AtBarrier, BarrierHolder};
 use crate::pieces::Data;
 use crate::timing::{timing_since, Prepared};
 
@@ -34,7 +34,7 @@ pub struct Mixed {
     /// The barrier at which all meet after the writes and after the reads of each turn. With it the
     /// content differs from turn to turn; without it, when nobody can tell of which turn the bytes
     /// are, it is always the same.
-    pub barrier: Option<Meeting>,
+    pub barrier: Option<BarrierHolder>,
 }
 
 /// Opens the file, which is there, and connects to the barrier.
@@ -128,7 +128,7 @@ mod tests {
     fn two(path: &Path, seeds: [u64; 2]) -> [Result<Timing>; 2] {
         let listener = links::listen(Ipv4Addr::LOCALHOST.into()).unwrap();
         let token = [3; 16];
-        let meeting = Meeting {
+        let meeting = BarrierHolder {
             address: listener.local_addr().unwrap(),
             token,
         };

@@ -43,7 +43,7 @@ const PANEL_BOTTOM: i32 = 56;
 const GAP: i32 = 8;
 const LINE: i32 = 15;
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type PlotArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// One line of dots.
 struct Row {
@@ -175,9 +175,9 @@ fn steps(decades: RangeInclusive<i32>) -> Vec<f64> {
         .collect()
 }
 
-type Drawn = Result<(), Box<dyn std::error::Error>>;
+type PlotResult = Result<(), Box<dyn std::error::Error>>;
 
-fn draw_all(area: &Area<'_>, panels: &[Panel], targets: &[&str]) -> Drawn {
+fn draw_all(area: &PlotArea<'_>, panels: &[Panel], targets: &[&str]) -> PlotResult {
     area.fill(&WHITE)?;
     text(area, "weir bench", (20, 24), 20, HPos::Left)?;
     draw_legend(area, panels, targets)?;
@@ -190,7 +190,7 @@ fn draw_all(area: &Area<'_>, panels: &[Panel], targets: &[&str]) -> Drawn {
     Ok(())
 }
 
-fn draw_legend(area: &Area<'_>, panels: &[Panel], targets: &[&str]) -> Drawn {
+fn draw_legend(area: &PlotArea<'_>, panels: &[Panel], targets: &[&str]) -> PlotResult {
     let mut at = 24;
     for (i, name) in targets.iter().enumerate() {
         area.draw(&Circle::new((at, 54), 5, colour(i).filled()))?;
@@ -217,7 +217,7 @@ fn draw_legend(area: &Area<'_>, panels: &[Panel], targets: &[&str]) -> Drawn {
     Ok(())
 }
 
-fn draw_panel(area: &Area<'_>, panel: &Panel, top: i32) -> Drawn {
+fn draw_panel(area: &PlotArea<'_>, panel: &Panel, top: i32) -> PlotResult {
     let axis = Axis::over(&panel.rows);
     let begin = top + PANEL_TOP;
     let end = top + panel.height() - PANEL_BOTTOM;
@@ -250,7 +250,7 @@ fn draw_panel(area: &Area<'_>, panel: &Panel, top: i32) -> Drawn {
     Ok(())
 }
 
-fn draw_row(area: &Area<'_>, row: &Row, axis: &Axis, top: i32) -> Drawn {
+fn draw_row(area: &PlotArea<'_>, row: &Row, axis: &Axis, top: i32) -> PlotResult {
     text(
         area,
         &row.label,
@@ -276,7 +276,7 @@ fn draw_row(area: &Area<'_>, row: &Row, axis: &Axis, top: i32) -> Drawn {
     Ok(())
 }
 
-fn text(area: &Area<'_>, words: &str, at: (i32, i32), size: i32, side: HPos) -> Drawn {
+fn text(area: &PlotArea<'_>, words: &str, at: (i32, i32), size: i32, side: HPos) -> PlotResult {
     let style = TextStyle::from(("sans-serif", size).into_font()).pos(Pos::new(side, VPos::Center));
     area.draw_text(words, &style, at)?;
     Ok(())

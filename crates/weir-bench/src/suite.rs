@@ -12,7 +12,7 @@ use crate::results::{Results, Spread};
 
 /// The divisor of a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Against {
+enum RateDivisor {
     Baseline,
     CopyLimit,
     Device,
@@ -27,14 +27,14 @@ enum Processes {
 }
 
 /// One promise about data: (operation, pattern, transfer, processes, against, at least this ratio).
-type DataRow = (Op, Pattern, u64, Processes, Against, f64);
+type DataRow = (Op, Pattern, u64, Processes, RateDivisor, f64);
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 #[rustfmt::skip] // A table reads best as one.
 const DATA_ROWS: &[DataRow] = {
-    use {Against::{Baseline, CopyLimit, Device}, Op::{FirstWrite, ReadOther, ReadSame, Write}};
+    use {RateDivisor::{Baseline, CopyLimit, Device}, Op::{FirstWrite, ReadOther, ReadSame, Write}};
     use {Pattern::{Nn, Segmented, Strided}, Processes::{All, One}};
     &[
         (Write,      Segmented, MIB,      All, Baseline,  4.0),
@@ -151,7 +151,7 @@ fn case_of(row: DataRow, args: &BenchArgs) -> anyhow::Result<DataCase> {
         block: args.block_for(transfer, 1)?,
         segments: 1,
         processes: count(processes, args.processes),
-        fsync: against == Against::Device,
+        fsync: against == RateDivisor::Device,
         first: op == Op::FirstWrite,
         read_same: op == Op::ReadSame,
         read_other: op == Op::ReadOther,
@@ -199,7 +199,7 @@ pub fn judge(
         let case = case_of(row, args)
             .expect("the same cases were run")
             .metric(op);
-        if against != Against::Device {
+        if against != RateDivisor::Device {
             verdicts.push(judge_row(results, case, subject, baseline, against, row.5));
         } else if durable.is_empty() {
             verdicts.push(judge_row(results, case, "-", baseline, against, row.5));
@@ -224,7 +224,7 @@ pub fn judge(
                 processes: args.processes,
             }
             .metric(op);
-            let against = Against::Baseline;
+            let against = RateDivisor::Baseline;
             verdicts.push(judge_row(
                 results, metric, subject, baseline, against, at_least,
             ));
@@ -238,7 +238,7 @@ fn judge_row(
     metric: Metric,
     target: &str,
     baseline: &str,
-    against: Against,
+    against: RateDivisor,
     at_least: f64,
 ) -> Verdict {
     let over = (&metric, target);
@@ -251,13 +251,13 @@ fn judge_row(
     let limit = metric.copy_limit();
     let limit = limit.as_ref().and_then(|m| Some((m, results.best(m)?)));
     let (under, name, missing) = match against {
-        Against::Baseline => (Some((&metric, baseline)), baseline, "no samples"),
-        Against::CopyLimit => (
+        RateDivisor::Baseline => (Some((&metric, baseline)), baseline, "no samples"),
+        RateDivisor::CopyLimit => (
             limit,
             "copy limit",
             "the limit was not measured (--no-limits)",
         ),
-        Against::Device => {
+        RateDivisor::Device => {
             let missing = "needs --durable NAME=DIR and --device DIR";
             (Some((&device, DEVICE)), DEVICE, missing)
         }
@@ -305,7 +305,14 @@ mod tests {
                 results.add(metric(), series, round, measured);
             }
         }
-        judge_row(&results, metric(), "weir", "tmpfs", Against::Baseline, 4.0)
+        judge_row(
+            &results,
+            metric(),
+            "weir",
+            "tmpfs",
+            RateDivisor::Baseline,
+            4.0,
+        )
     }
 
     #[test]

@@ -180,7 +180,7 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl BufRead) -> Result<Option<T>
 mod tests {
     use super::*;
     use crate::layout::Run;
-    use crate::links::Meeting;
+    use crate::links::BarrierHolder;
     use crate::pieces::Offsets;
 
     fn data() -> Data {
@@ -209,7 +209,7 @@ mod tests {
                 read: data(),
                 turns: 3,
                 fsync: true,
-                barrier: Some(Meeting {
+                barrier: Some(BarrierHolder {
                     address: ([127, 0, 0, 1], 9).into(),
                     token: [3; 16],
                 }),

@@ -39,7 +39,7 @@ use crate::locate::live_run_dir;
 /// A line that the process of a mount says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Word {
+enum MountMessage {
     /// The kernel asks it from now on.
     Mounted,
     /// There is no mount; one line says why.
@@ -106,8 +106,8 @@ fn start(run_dir: &Path, dir: &Path) -> Result<Child> {
     let mut words = BufReader::new(child.stdout.take().expect("piped"));
     let word = read_line(&mut words);
     let why = match word {
-        Ok(Word::Mounted) => return Ok(child),
-        Ok(Word::Failed(why)) => why,
+        Ok(MountMessage::Mounted) => return Ok(child),
+        Ok(MountMessage::Failed(why)) => why,
         Err(e) => format!("its process ended: {e:#}"),
     };
     let _ = child.wait();
@@ -128,11 +128,11 @@ pub fn serve(run_dir: &Path, dir: &Path) -> Result<()> {
     let mounted = match Mounted::new(run_dir, dir) {
         Ok(mounted) => mounted,
         Err(e) => {
-            println!("{}", to_line(&Word::Failed(e.to_string())));
+            println!("{}", to_line(&MountMessage::Failed(e.to_string())));
             return Ok(());
         }
     };
-    println!("{}", to_line(&Word::Mounted));
+    println!("{}", to_line(&MountMessage::Mounted));
     std::io::stdout().flush()?;
     release_streams()?;
     let served = mounted.wait(move || {
@@ -155,7 +155,7 @@ fn release_streams() -> Result<()> {
 
 /// The kernel mount that a server has brought up beneath the interposer.
 #[derive(Debug)]
-pub struct Beneath {
+pub struct ServerMount {
     /// The directory that it is mounted at.
     dir: PathBuf,
     run_dir: PathBuf,
@@ -175,11 +175,15 @@ const SHORT: Duration = Duration::from_secs(10);
 /// How often.
 const MAX_RESTARTS: u32 = 20;
 
-impl Beneath {
+impl ServerMount {
     /// Mounts the instance as `mount.kernel` says. `None`: it is not to be mounted, or it cannot be,
     /// and the log says why. `is_first`: this server has the first choice of places among those of
     /// this machine.
-    pub fn bring_up(config: &Config, run_dir: &Path, is_first: bool) -> Result<Option<Beneath>> {
+    pub fn bring_up(
+        config: &Config,
+        run_dir: &Path,
+        is_first: bool,
+    ) -> Result<Option<ServerMount>> {
         let own = run_dir.join(OWN_DIR);
         let (places, is_required) = match &config.mount.kernel {
             KernelMount::Never => return Ok(None),
@@ -215,7 +219,7 @@ impl Beneath {
     }
 
     /// Watches the mount's process, and starts another one if it is killed.
-    fn watch(child: Child, dir: PathBuf, run_dir: &Path) -> Result<Beneath> {
+    fn watch(child: Child, dir: PathBuf, run_dir: &Path) -> Result<ServerMount> {
         let link = run_dir.join(MOUNT_LINK);
         let _ = std::fs::remove_file(&link);
         std::os::unix::fs::symlink(&dir, &link)?;
@@ -223,7 +227,7 @@ impl Beneath {
             pid: pid_of(&child),
             is_stopping: false,
         }));
-        let beneath = Beneath {
+        let beneath = ServerMount {
             dir: dir.clone(),
             run_dir: run_dir.to_owned(),
             state: Arc::clone(&state),
@@ -232,7 +236,7 @@ impl Beneath {
         let run_dir = run_dir.to_owned();
         let watch = std::thread::Builder::new().name("weir-mount".into());
         let watch = watch.spawn(move || keep_mounted(child, &dir, &run_dir, &state))?;
-        Ok(Beneath {
+        Ok(ServerMount {
             watch: Some(watch),
             ..beneath
         })

@@ -193,7 +193,7 @@ fn run_on(
     root: &RootAgent,
     library: &Path,
     env: &Environment,
-) -> Result<Outcome, Failure> {
+) -> Result<CommandOutcome, Failure> {
     let rank = if args.rank == 0 { root.own } else { args.rank };
     let server = root.server(rank);
     let server = server.with_context(|| format!("--rank: no server {rank} is on this node"))?;
@@ -224,13 +224,13 @@ fn show_summary(summary: &Summary, settings: &Loaded) {
 }
 
 /// How the command of `weir run` ended.
-struct Outcome {
+struct CommandOutcome {
     status: ExitStatus,
     /// The instance was there to the end.
     was_served: bool,
 }
 
-impl Outcome {
+impl CommandOutcome {
     /// The exit code of `weir run`. A command that failed by itself says more by its own.
     fn code(&self) -> u8 {
         match supervise::exit_code(self.status) {
@@ -245,7 +245,7 @@ fn run_in(
     run_dir: &Path,
     library: &Path,
     env: &Environment,
-) -> Result<Outcome, Failure> {
+) -> Result<CommandOutcome, Failure> {
     let variables = inject::variables(run_dir, library, env)?;
     if let Some(warning) = limits::too_small_for(run_dir) {
         eprintln!("weir: warning: {warning}");
@@ -260,7 +260,7 @@ fn run_in(
             run_dir.display()
         );
     }
-    Ok(Outcome { status, was_served })
+    Ok(CommandOutcome { status, was_served })
 }
 
 /// Stops the server and reports; whether all went well with weir.

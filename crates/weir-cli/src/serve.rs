@@ -29,7 +29,7 @@ use weir_launch::server::{
 
 use crate::instance::{self, Membership};
 use crate::limits::explained;
-use crate::mount::Beneath;
+use crate::mount::ServerMount;
 
 /// Serves one instance.
 pub fn run() -> Result<()> {
@@ -242,9 +242,9 @@ fn announce(
     config: &Config,
     is_first: bool,
     lifeline: bool,
-) -> Option<Beneath> {
+) -> Option<ServerMount> {
     let run_dir = ready.run_dir.clone();
-    let (beneath, word) = match Beneath::bring_up(config, &run_dir, is_first) {
+    let (beneath, word) = match ServerMount::bring_up(config, &run_dir, is_first) {
         Ok(beneath) => {
             ready.kernel_mount = beneath.as_ref().map(|beneath| beneath.dir().to_owned());
             (beneath, ServerMessage::Ready(ready))

@@ -64,39 +64,43 @@ fn show_dead(remains: &Remains, args: &StatusArgs) {
 }
 
 /// The state of an instance: of several servers, each.
-enum State {
+enum InstanceState {
     One(Report),
     Several(Vec<ServerReport>),
 }
 
-impl State {
-    fn read(run_dir: &Path) -> Result<State> {
+impl InstanceState {
+    fn read(run_dir: &Path) -> Result<InstanceState> {
         let roster = roster::read(run_dir)?;
         if let (Some(_), Some(seen)) = (roster, agent::status(run_dir)?) {
-            return Ok(State::Several(seen));
+            return Ok(InstanceState::Several(seen));
         }
-        Ok(State::One(Connection::to(run_dir)?.call(Status {})?))
+        Ok(InstanceState::One(
+            Connection::to(run_dir)?.call(Status {})?,
+        ))
     }
 
     fn sum(&self) -> Option<Report> {
         match self {
-            State::One(report) => Some(report.clone()),
-            State::Several(seen) => report::sum_of_seen(seen),
+            InstanceState::One(report) => Some(report.clone()),
+            InstanceState::Several(seen) => report::sum_of_seen(seen),
         }
     }
 }
 
 /// The programs that use an instance, as far as its servers answer.
 pub(crate) fn attached(run_dir: &Path) -> Vec<Party> {
-    let all = State::read(run_dir).ok().and_then(|state| state.sum());
+    let all = InstanceState::read(run_dir)
+        .ok()
+        .and_then(|state| state.sum());
     all.map_or_else(Vec::new, |all| all.attached)
 }
 
 /// The status of a running instance for programs.
 pub(crate) fn status_json(run_dir: &Path) -> Result<Value> {
-    let mut json = match &State::read(run_dir)? {
-        State::One(report) => report::json(report),
-        State::Several(seen) => report::several_json(seen),
+    let mut json = match &InstanceState::read(run_dir)? {
+        InstanceState::One(report) => report::json(report),
+        InstanceState::Several(seen) => report::several_json(seen),
     };
     let prefix = Connection::to(run_dir)?.welcome().prefix.clone();
     json["run_dir"] = run_dir.display().to_string().into();
@@ -112,14 +116,14 @@ fn show_status(run_dir: &Path, args: &StatusArgs) -> Result<()> {
         outln!("{}", status_json(run_dir)?);
         return Ok(());
     }
-    let state = State::read(run_dir)?;
+    let state = InstanceState::read(run_dir)?;
     let prefix = Connection::to(run_dir)?.welcome().prefix.clone();
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
     let now_ns = i64::try_from(now)?;
     let name = run_dir.file_name().unwrap_or_default().to_string_lossy();
     let text = match &state {
-        State::One(report) => report::status(&name, &prefix, report, now_ns),
-        State::Several(seen) => report::several(&name, &prefix, seen, now_ns),
+        InstanceState::One(report) => report::status(&name, &prefix, report, now_ns),
+        InstanceState::Several(seen) => report::several(&name, &prefix, seen, now_ns),
     };
     out!("{text}");
     if let Some(dir) = mount::find_mount_point(run_dir) {
@@ -128,7 +132,7 @@ fn show_status(run_dir: &Path, args: &StatusArgs) -> Result<()> {
     if args.rates {
         let begin = Instant::now();
         std::thread::sleep(BETWEEN_LOOKS);
-        if let (Some(before), Some(after)) = (state.sum(), State::read(run_dir)?.sum()) {
+        if let (Some(before), Some(after)) = (state.sum(), InstanceState::read(run_dir)?.sum()) {
             out!("{}", report::rates(&before, &after, begin.elapsed()));
         }
     }

@@ -142,23 +142,26 @@ impl Mounted {
             serving,
         } = self;
         let (tell, ended) = std::sync::mpsc::channel();
-        let when = |name: &str, tell: Sender<End>, event: Box<dyn FnOnce() -> End + Send>| {
-            let thread = std::thread::Builder::new().name(name.to_owned());
-            thread.spawn(move || {
-                // The receiver stops after the first event.
-                let _ = tell.send(event());
-            })
-        };
+        let when =
+            |name: &str, tell: Sender<MountEnd>, event: Box<dyn FnOnce() -> MountEnd + Send>| {
+                let thread = std::thread::Builder::new().name(name.to_owned());
+                thread.spawn(move || {
+                    // The receiver stops after the first event.
+                    let _ = tell.send(event());
+                })
+            };
         let unmounted = move || {
             let served = serving.join();
-            End::Unmounted(served.unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
+            MountEnd::Unmounted(
+                served.unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))),
+            )
         };
         when(
             "end",
             tell.clone(),
             Box::new(move || {
                 tree.wait_for_end();
-                End::Stopped
+                MountEnd::Stopped
             }),
         )?;
         when(
@@ -166,13 +169,13 @@ impl Mounted {
             tell.clone(),
             Box::new(move || {
                 stopped();
-                End::Stopped
+                MountEnd::Stopped
             }),
         )?;
         when("unmounted", tell, Box::new(unmounted))?;
         match ended.recv() {
-            Ok(End::Unmounted(served)) => served,
-            Ok(End::Stopped) | Err(_) => {
+            Ok(MountEnd::Unmounted(served)) => served,
+            Ok(MountEnd::Stopped) | Err(_) => {
                 place.unmount();
                 Ok(())
             }
@@ -181,7 +184,7 @@ impl Mounted {
 }
 
 /// The reason why a mount ends.
-enum End {
+enum MountEnd {
     /// The server has ended, or the mount was told to end.
     Stopped,
     /// The file system was unmounted, or the kernel's requests could not be read.

@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::measure::{number, per_second, write_kept, Run, KIB, MIB};
 use super::plan::{self, Layout};
 use super::site::{increase, is_request, Counts};
-use crate::links::Meeting;
+use crate::links::BarrierHolder;
 use crate::mixed::Mixed;
 use crate::pieces::Data;
 use crate::random::random;
@@ -159,7 +159,7 @@ impl Run<'_> {
         let worker = self.site.nodes[0].worker;
         let token = random()?;
         let meeting = match barrier {
-            true => Some(Meeting {
+            true => Some(BarrierHolder {
                 address: self.site.workers.listen_at(worker, false)?.address,
                 token,
             }),

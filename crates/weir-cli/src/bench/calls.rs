@@ -32,7 +32,7 @@ pub fn open_libfabric(address: IpAddr) -> Result<BoundEndpoint> {
 
 /// The listener of a worker.
 #[derive(Debug, Default)]
-pub struct Opened {
+pub struct OpenedFabric {
     /// TCP.
     pub listener: Option<TcpListener>,
     /// libfabric, if that was asked for.
@@ -40,15 +40,15 @@ pub struct Opened {
 }
 
 /// One end of a fabric of two.
-enum End {
+enum FabricEnd {
     /// It turns its sockets over itself.
     Tcp(Box<PolledTcp>),
     /// A thread does, and wakes it.
     Libfabric(Libfabric, Receiver<()>),
 }
 
-impl End {
-    fn start(opened: &mut Opened, calls: &FabricCalls) -> Result<End> {
+impl FabricEnd {
+    fn start(opened: &mut OpenedFabric, calls: &FabricCalls) -> Result<FabricEnd> {
         let endpoints = &calls.endpoints;
         let membership = Membership {
             instance: InstanceId([0; 16]),
@@ -61,7 +61,7 @@ impl End {
         if !calls.libfabric {
             let listener = opened.listener.take().context("nothing listens")?;
             let driven = PolledTcp::start(listener, membership, timing, Arc::new(EmptyLogSource))?;
-            return Ok(End::Tcp(Box::new(driven)));
+            return Ok(FabricEnd::Tcp(Box::new(driven)));
         }
         let names = endpoints.iter().map(|one| one.endpoint.clone());
         let names: Option<Vec<Vec<u8>>> = names.collect();
@@ -72,13 +72,13 @@ impl End {
             let _ = wake.send(());
         };
         let fabric = Libfabric::start(bound, membership, names, timing, wake)?;
-        Ok(End::Libfabric(fabric, woken))
+        Ok(FabricEnd::Libfabric(fabric, woken))
     }
 
     fn fabric(&self) -> &dyn Fabric {
         match self {
-            End::Tcp(fabric) => fabric.as_ref(),
-            End::Libfabric(fabric, _) => fabric,
+            FabricEnd::Tcp(fabric) => fabric.as_ref(),
+            FabricEnd::Libfabric(fabric, _) => fabric,
         }
     }
 
@@ -86,12 +86,12 @@ impl End {
     /// for so long.
     fn wait(&self, most: Duration) -> Result<bool> {
         match self {
-            End::Tcp(fabric) => {
+            FabricEnd::Tcp(fabric) => {
                 let begin = Instant::now();
                 fabric.wait(Some(most));
                 Ok(begin.elapsed() < most)
             }
-            End::Libfabric(_, woken) => match woken.recv_timeout(most) {
+            FabricEnd::Libfabric(_, woken) => match woken.recv_timeout(most) {
                 Ok(()) => Ok(true),
                 Err(RecvTimeoutError::Timeout) => Ok(false),
                 Err(RecvTimeoutError::Disconnected) => bail!("the fabric has ended"),
@@ -101,8 +101,8 @@ impl End {
 
     fn event(&self) -> Option<Event> {
         match self {
-            End::Tcp(fabric) => fabric.next_event(),
-            End::Libfabric(fabric, _) => fabric.poll(),
+            FabricEnd::Tcp(fabric) => fabric.next_event(),
+            FabricEnd::Libfabric(fabric, _) => fabric.poll(),
         }
     }
 
@@ -138,11 +138,15 @@ impl End {
 }
 
 /// Asks `trips` times, or answers as often; once more before, which connects.
-pub fn calls<'a>(opened: &mut Opened, calls: &FabricCalls) -> Result<Prepared<'a>> {
-    let end = End::start(opened, calls)?;
+pub fn calls<'a>(opened: &mut OpenedFabric, calls: &FabricCalls) -> Result<Prepared<'a>> {
+    let end = FabricEnd::start(opened, calls)?;
     let (asks, trips) = (calls.asks, calls.trips);
     Ok(Box::new(move || {
-        let act = if asks { End::ask } else { End::answer };
+        let act = if asks {
+            FabricEnd::ask
+        } else {
+            FabricEnd::answer
+        };
         act(&end)?;
         let begin = Instant::now();
         for _ in 0..trips {
@@ -170,12 +174,12 @@ mod tests {
     #[test]
     fn two_ends_that_know_the_secret_call() {
         let local = IpAddr::from(Ipv4Addr::LOCALHOST);
-        let open = || Opened {
+        let open = || OpenedFabric {
             listener: Some(weir_bench::listen(local).unwrap()),
             endpoint: None,
         };
         let (mut near, mut far) = (open(), open());
-        let endpoint = |opened: &Opened| WorkerEndpoint {
+        let endpoint = |opened: &OpenedFabric| WorkerEndpoint {
             address: opened.listener.as_ref().unwrap().local_addr().unwrap(),
             endpoint: None,
             machine: String::new(),

@@ -19,35 +19,35 @@ use weir_launch::workers::WorkerInvitation;
 const STEP_MOST: Duration = Duration::from_secs(300);
 
 /// Numbers that may come, and their nodes.
-type Expected = Arc<Mutex<BTreeMap<WorkerId, String>>>;
+type ExpectedWorkers = Arc<Mutex<BTreeMap<WorkerId, String>>>;
 
 /// A worker that was let in.
-struct Arrival {
+struct ArrivedWorker {
     id: WorkerId,
     node: String,
     stream: TcpStream,
 }
 
 /// The gate for workers.
-pub struct Gate {
+pub struct WorkerGate {
     invitation: WorkerInvitation,
-    expected: Expected,
-    arrivals: Receiver<Arrival>,
+    expected: ExpectedWorkers,
+    arrivals: Receiver<ArrivedWorker>,
     patience: Duration,
     /// Strangers that were turned away.
     turned_away: Arc<AtomicU64>,
 }
 
-impl Gate {
+impl WorkerGate {
     /// Listens at `address`; workers may take `patience` to come.
-    pub fn listen(address: IpAddr, patience: Duration) -> Result<Gate> {
+    pub fn listen(address: IpAddr, patience: Duration) -> Result<WorkerGate> {
         let listener = TcpListener::bind((address, 0)).context("listening for workers")?;
         let invitation = WorkerInvitation {
             address: listener.local_addr()?,
             run: InstanceId(random()?),
             secret: Secret::new(random()?),
         };
-        let expected = Expected::default();
+        let expected = ExpectedWorkers::default();
         let turned_away = Arc::new(AtomicU64::new(0));
         let (tell, arrivals) = channel();
         let (known, names, away) = (
@@ -72,7 +72,7 @@ impl Gate {
         std::thread::Builder::new()
             .name("weir-gate".into())
             .spawn(accept)?;
-        Ok(Gate {
+        Ok(WorkerGate {
             invitation,
             expected,
             arrivals,
@@ -134,8 +134,8 @@ pub fn keep_alive(stream: &TcpStream) -> std::io::Result<()> {
 fn let_in(
     stream: TcpStream,
     invitation: &WorkerInvitation,
-    expected: &Expected,
-) -> Result<Arrival> {
+    expected: &ExpectedWorkers,
+) -> Result<ArrivedWorker> {
     let mut node = None;
     let id = invitation.known().let_in(&stream, |id| {
         let mut expected = expected.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +143,7 @@ fn let_in(
         node.is_some()
     })?;
     let node = node.unwrap_or_default();
-    Ok(Arrival { id, node, stream })
+    Ok(ArrivedWorker { id, node, stream })
 }
 
 #[cfg(test)]
@@ -152,12 +152,12 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::Ipv4Addr;
 
-    fn gate(patience_ms: u64) -> Gate {
+    fn gate(patience_ms: u64) -> WorkerGate {
         let patience = Duration::from_millis(patience_ms);
-        Gate::listen(Ipv4Addr::LOCALHOST.into(), patience).unwrap()
+        WorkerGate::listen(Ipv4Addr::LOCALHOST.into(), patience).unwrap()
     }
 
-    fn turned_away(gate: &Gate, count: u64) {
+    fn turned_away(gate: &WorkerGate, count: u64) {
         let begin = Instant::now();
         while gate.turned_away() < count {
             assert!(begin.elapsed() < Duration::from_secs(20));

@@ -30,7 +30,7 @@ use weir_config::{Environment, Loaded};
 use weir_launch::nodes::{self, NodeOptions, NodePlan};
 
 use crate::exit::Failure;
-use stage::Stage;
+use stage::BenchInstance;
 
 const OF_DIRECTORIES: [&str; 15] = [
     "dirs",
@@ -189,7 +189,7 @@ fn of_nodes(
 }
 
 /// The facts of a finished run, beside its rows.
-struct Finished {
+struct RunFacts {
     hosts: Vec<String>,
     one_machine: bool,
     verified: u64,
@@ -201,12 +201,12 @@ fn measure(
     env: &Environment,
     plan: &Plan,
     rows: &mut Rows,
-) -> Result<Finished, Failure> {
+) -> Result<RunFacts, Failure> {
     let processes = 1 + 4.max(bench::LOOKERS.div_ceil(found.seats.len()));
-    let mut stage = Stage::set(found, settings, env, processes, true)?;
+    let mut stage = BenchInstance::set(found, settings, env, processes, true)?;
     let verified = Run::rounds(&mut stage.site, plan, rows, Run::all)?;
     let hosts = stage.site.nodes.iter().map(|node| node.host.clone());
-    let finished = Finished {
+    let finished = RunFacts {
         hosts: hosts.collect(),
         one_machine: stage.site.one_machine,
         verified,
@@ -243,7 +243,7 @@ fn libfabric(
         return Ok(0);
     }
     let settings = load(&["fabric.transport=libfabric"])?;
-    let mut stage = Stage::set(found, &settings, env, 5, false)?;
+    let mut stage = BenchInstance::set(found, &settings, env, 5, false)?;
     let mut verified = 0;
     if stage.libfabric {
         verified = Run::rounds(&mut stage.site, plan, rows, Run::over_libfabric)?;
@@ -259,7 +259,7 @@ fn libfabric(
 
 fn write_json(
     path: &Path,
-    done: &Finished,
+    done: &RunFacts,
     plan: &Plan,
     load: [String; 2],
     rows: &[Verdict],

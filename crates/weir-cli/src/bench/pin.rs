@@ -13,15 +13,15 @@ use weir_instance::directories::SOCKET;
 
 /// The processors that a worker may run on.
 #[derive(Debug)]
-pub struct Pinned {
+pub struct ProcessorSet {
     allowed: CpuSet,
 }
 
-impl Pinned {
+impl ProcessorSet {
     /// As it is.
-    pub fn new() -> Result<Pinned> {
+    pub fn new() -> Result<ProcessorSet> {
         let allowed = sched_getaffinity(None).context("sched_getaffinity")?;
-        Ok(Pinned { allowed })
+        Ok(ProcessorSet { allowed })
     }
 
     /// Has this process and the server of `run_dir`, which may run where it may, run on the
@@ -79,7 +79,7 @@ mod tests {
     fn a_process_is_pinned_and_let_go_with_its_server() {
         let dir = tempfile::tempdir().unwrap();
         let _listener = UnixListener::bind(dir.path().join(SOCKET)).unwrap();
-        let pinned = Pinned::new().unwrap();
+        let pinned = ProcessorSet::new().unwrap();
         let now = || sched_getaffinity(None).unwrap();
         pinned.pin(dir.path(), Some(0))().unwrap();
         assert_eq!(now().count(), 1);

@@ -17,16 +17,16 @@ use weir_launch::root::{self, RootAgent};
 use weir_launch::server::{self, Launch, Server};
 use weir_launch::workers::Task;
 
-use super::gate::Gate;
+use super::gate::WorkerGate;
 use crate::exit::Failure;
 use crate::inject;
 
 /// An instance that was started to be measured.
-pub struct Stage {
+pub struct BenchInstance {
     /// The instance, as the benchmark sees it.
     pub site: Site,
     /// The gate for its workers.
-    pub gate: Gate,
+    pub gate: WorkerGate,
     /// True if servers talk over libfabric.
     pub libfabric: bool,
     next: WorkerId,
@@ -34,7 +34,7 @@ pub struct Stage {
     root: RootAgent,
 }
 
-impl Stage {
+impl BenchInstance {
     /// Starts all, with `processes` on each node; with a server alone too, if it is to be.
     pub fn set(
         found: &NodePlan,
@@ -42,14 +42,14 @@ impl Stage {
         env: &Environment,
         processes: usize,
         alone: bool,
-    ) -> Result<Stage, Failure> {
+    ) -> Result<BenchInstance, Failure> {
         let mut root = root::start(found, None, settings, &Job::from_environment(env), true)?;
         let ready = root.server(root.own).context("no server on this node")?;
         let (run_dir, mount) = (ready.run_dir.clone(), ready.mount.clone());
         let roster = roster::read(&run_dir)?.context("no roster")?;
         let own = roster.member(Rank(root.own)).context("not in the roster")?;
         let patience = Duration::from_secs(u64::from(settings.config.launch.deadline_s));
-        let gate = Gate::listen(own.address.ip(), patience)?;
+        let gate = WorkerGate::listen(own.address.ip(), patience)?;
         let mut nodes: Vec<Node> = Vec::new();
         for member in roster.members() {
             gate.expect(member.rank.0, &member.host);
@@ -61,7 +61,7 @@ impl Stage {
         }
         root.employ(gate.invitation())?;
         let servers = nodes.len();
-        let mut stage = Stage {
+        let mut stage = BenchInstance {
             next: roster.servers(),
             libfabric: roster.endpoints().is_ok(),
             site: Site {

@@ -15,9 +15,9 @@ use weir_instance::roster;
 use weir_launch::server::read_line;
 use weir_launch::workers::Task;
 
-use super::calls::{self, Opened};
+use super::calls::{self, OpenedFabric};
 use super::gate::keep_alive;
-use super::pin::Pinned;
+use super::pin::ProcessorSet;
 use crate::inject;
 
 /// Does what the task on standard input says, until the connection ends.
@@ -35,8 +35,8 @@ pub fn run() -> Result<()> {
     let mut host = ServerHost {
         address: address(&task)?,
         task,
-        opened: Opened::default(),
-        pinned: Pinned::new()?,
+        opened: OpenedFabric::default(),
+        pinned: ProcessorSet::new()?,
     };
     weir_bench::serve(&mut BufReader::new(&stream), &mut &stream, &mut host)
 }
@@ -55,8 +55,8 @@ fn address(task: &Task) -> Result<IpAddr> {
 struct ServerHost {
     task: Task,
     address: IpAddr,
-    opened: Opened,
-    pinned: Pinned,
+    opened: OpenedFabric,
+    pinned: ProcessorSet,
 }
 
 impl Host for ServerHost {
@@ -82,7 +82,7 @@ impl Host for ServerHost {
         let endpoint = libfabric.then(|| calls::open_libfabric(self.address));
         let endpoint = endpoint.transpose()?;
         let name = endpoint.as_ref().map(|bound| bound.name().to_vec());
-        self.opened = Opened {
+        self.opened = OpenedFabric {
             listener: Some(listener),
             endpoint,
         };
