@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use rustix::process::{kill_process_group, Pid, Signal};
 
+use crate::trials::number;
 use crate::{build::build_dir, checks_dir, mount::KernelMount, profile_dir, source_root};
 
 /// The file system on which the checks run.
@@ -92,12 +93,7 @@ fn mib(count: u64) -> OsString {
 
 /// The number of servers for the tests of one node: `WEIR_TEST_SERVERS`, else 1.
 pub fn servers_wanted() -> Result<u64> {
-    match std::env::var("WEIR_TEST_SERVERS") {
-        Ok(text) => text
-            .parse()
-            .with_context(|| format!("WEIR_TEST_SERVERS={text}")),
-        Err(_) => Ok(1),
-    }
+    Ok(number("WEIR_TEST_SERVERS")?.unwrap_or(1))
 }
 
 impl Target {

@@ -15,6 +15,7 @@ pub mod build;
 pub mod launch;
 pub mod mount;
 pub mod needs;
+pub mod trials;
 
 use std::path::PathBuf;
 

@@ -6,15 +6,15 @@
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Trial};
 use weir_tests::build::{program_in, Compiler};
 use weir_tests::launch::{run, Job, Options, Target};
 use weir_tests::mount::KernelMount;
-use weir_tests::needs::{self, missing, Need};
+use weir_tests::needs::{self, Need};
 use weir_tests::source_root;
+use weir_tests::trials;
 
 /// The time limit of one check, unless `WEIR_TEST_LIMIT_S` sets another one, in seconds.
 const LIMIT_S: u64 = 120;
@@ -92,15 +92,15 @@ impl Check {
     }
 
     fn options(&self) -> Options {
+        let options = if self.raw { &RAW } else { &RAS };
+        let more = match self.has(LIBFABRIC) {
+            true => &options[..],
+            false => &options[..OVER_TCP],
+        };
         Options {
             memory_mib: 256,
             file_mib: None,
-            more: match (self.raw, self.has(LIBFABRIC)) {
-                (true, false) => &RAW,
-                (false, false) => &RAS,
-                (true, true) => &RAW_LIBFABRIC,
-                (false, true) => &RAS_LIBFABRIC,
-            },
+            more,
         }
     }
 
@@ -120,48 +120,32 @@ impl Check {
             arguments,
             weir_options: self.options(),
             mount: KernelMount::Either,
-            limit: Duration::from_secs(number("WEIR_TEST_LIMIT_S")?.unwrap_or(LIMIT_S)),
+            limit: trials::limit(LIMIT_S)?,
         })
     }
 }
 
-/// The options of `weir run` for each mode and transport.
-const RAW: [&str; 4] = ["--servers", "4", "--set", "visibility.default=raw"];
-const RAS: [&str; 4] = ["--servers", "4", "--set", "visibility.default=ras"];
-const RAW_LIBFABRIC: [&str; 8] = [
-    "--servers",
-    "4",
-    "--set",
-    "visibility.default=raw",
-    "--set",
-    "fabric.transport=libfabric",
-    "--set",
-    "fabric.provider=tcp;ofi_rxm",
-];
-const RAS_LIBFABRIC: [&str; 8] = [
-    "--servers",
-    "4",
-    "--set",
-    "visibility.default=ras",
-    "--set",
-    "fabric.transport=libfabric",
-    "--set",
-    "fabric.provider=tcp;ofi_rxm",
-];
+/// The options of `weir run` for each mode and transport. They begin with those of any transport.
+const RAW: [&str; 8] = options_of("visibility.default=raw");
+const RAS: [&str; 8] = options_of("visibility.default=ras");
+/// How many of them do not name libfabric.
+const OVER_TCP: usize = 4;
+
+const fn options_of(visibility: &'static str) -> [&'static str; 8] {
+    [
+        "--servers",
+        "4",
+        "--set",
+        visibility,
+        "--set",
+        "fabric.transport=libfabric",
+        "--set",
+        "fabric.provider=tcp;ofi_rxm",
+    ]
+}
 
 fn dir() -> PathBuf {
     source_root().join("tests/agree")
-}
-
-/// The numeric value of an environment variable.
-fn number<T: std::str::FromStr>(variable: &str) -> Result<Option<T>> {
-    let Ok(text) = std::env::var(variable) else {
-        return Ok(None);
-    };
-    match text.parse() {
-        Ok(number) => Ok(Some(number)),
-        Err(_) => bail!("{variable}={text} is no number"),
-    }
 }
 
 /// The checks of one line of the list.
@@ -215,41 +199,25 @@ fn all_checks() -> Result<Vec<Check>> {
 }
 
 fn trial(check: Check, target: &Result<Target, String>, scale: f64) -> Result<Trial> {
-    let packages = missing(&check.needs()?).join(" ");
-    let target = target.clone();
-    let name = check.name();
-    let allow_missing = std::env::var("WEIR_TEST_ALLOW_MISSING").is_ok_and(|value| value == "1");
-    if allow_missing && !packages.is_empty() {
-        eprintln!("SKIP {name}: missing on this machine: {packages}");
-        return Ok(Trial::test(name, || Ok(()))
-            .with_kind("SKIP")
-            .with_ignored_flag(true));
-    }
-    Ok(Trial::test(name, move || {
-        if !packages.is_empty() {
-            return Err(Failed::from(format!(
-                "missing on this machine: apt-get install {packages}"
-            )));
-        }
-        let polls = check.launcher != "fork";
-        let _alone = polls.then(|| POLLS.lock().unwrap_or_else(PoisonError::into_inner));
-        let outcome = target
-            .map_err(anyhow::Error::msg)
-            .and_then(|target| run(&target, &check.job(scale)?));
-        outcome.map_err(|error| Failed::from(format!("{error:#}")))
-    }))
+    let needs = check.needs()?;
+    Ok(trials::on_target(
+        &check.name(),
+        &needs,
+        target,
+        move |target| {
+            let polls = check.launcher != "fork";
+            let _alone = polls.then(|| POLLS.lock().unwrap_or_else(PoisonError::into_inner));
+            run(&target, &check.job(scale)?)
+        },
+    ))
 }
 
 fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
     // Each mostly waits: for locks, and for one process after the other.
     arguments.test_threads.get_or_insert(3);
-    let target = if arguments.list {
-        Err(String::new())
-    } else {
-        Target::from_environment().map_err(|error| format!("{error:#}"))
-    };
-    let scale = number("WEIR_TEST_ROUNDS")?.unwrap_or(1.0);
+    let target = trials::target(&arguments);
+    let scale = trials::number("WEIR_TEST_ROUNDS")?.unwrap_or(1.0);
     let trials = all_checks()?
         .into_iter()
         .map(|check| trial(check, &target, scale))

@@ -4,41 +4,60 @@
 //! directory; see the crate's documentation.
 
 use std::ffi::OsString;
-use std::time::Duration;
 
-use libtest_mimic::{Arguments, Failed, Trial};
-use weir_tests::build::{program, Compiler};
+use libtest_mimic::{Arguments, Trial};
+use weir_tests::build::{self, Compiler};
 use weir_tests::launch::{check_file, run, Job, Options, Target};
 use weir_tests::mount::{why_none, KernelMount};
-use weir_tests::needs::{self, missing, Need};
+use weir_tests::needs::{self, Need};
+use weir_tests::trials;
 
 /// The subject of a check.
 #[derive(Clone, Copy)]
 enum What {
     /// A compiled program.
     Program(&'static str, Compiler),
-    /// A bash script, and the compiled programs it starts.
-    Shell(&'static str, &'static [(&'static str, Compiler)]),
+    /// A bash script.
+    Shell(&'static str),
     /// A Python program.
     Python(&'static str),
-    /// A bash script that starts MPI programs: the script, the MPI and the programs it needs.
-    Mpi(
-        &'static str,
-        &'static str,
-        &'static [(&'static str, Compiler)],
-    ),
+    /// A bash script that starts MPI programs: the script and the MPI.
+    Mpi(&'static str, &'static str),
 }
 
 struct Check {
     name: &'static str,
     what: What,
+    /// The compiled programs that a script starts.
+    programs: &'static [(&'static str, Compiler)],
     /// The arguments after the directory.
     arguments: &'static [&'static str],
     needs: &'static [Need],
-    /// The options of `weir run`, instead of [`USUAL`].
-    weir_options: Option<Options>,
+    /// The options of `weir run`.
+    weir_options: Options,
     /// The kernel mount that it requires; ignored on a directory.
     mount: KernelMount,
+}
+
+impl Check {
+    const fn compiled(self, programs: &'static [(&'static str, Compiler)]) -> Check {
+        Check { programs, ..self }
+    }
+
+    const fn with(self, arguments: &'static [&'static str]) -> Check {
+        Check { arguments, ..self }
+    }
+
+    const fn on(self, weir_options: Options) -> Check {
+        Check {
+            weir_options,
+            ..self
+        }
+    }
+
+    const fn mounted(self, mount: KernelMount) -> Check {
+        Check { mount, ..self }
+    }
 }
 
 /// Small enough for several instances at once.
@@ -75,18 +94,17 @@ const FOUR: Options = Options {
 const FOUR_LIBFABRIC: Options = Options {
     memory_mib: 256,
     file_mib: None,
-    more: FOUR_LIBFABRIC_MORE,
+    more: &[
+        "--servers",
+        "4",
+        "--set",
+        "memory.warm=256M",
+        "--set",
+        "fabric.transport=libfabric",
+        "--set",
+        "fabric.provider=tcp;ofi_rxm",
+    ],
 };
-const FOUR_LIBFABRIC_MORE: &[&str] = &[
-    "--servers",
-    "4",
-    "--set",
-    "memory.warm=256M",
-    "--set",
-    "fabric.transport=libfabric",
-    "--set",
-    "fabric.provider=tcp;ofi_rxm",
-];
 /// The time limit of a test, unless `WEIR_TEST_LIMIT_S` sets another one, in seconds.
 const LIMIT_S: u64 = 300;
 
@@ -94,9 +112,10 @@ const fn check(name: &'static str, what: What, needs: &'static [Need]) -> Check 
     Check {
         name,
         what,
+        programs: &[],
         arguments: &[],
         needs,
-        weir_options: None,
+        weir_options: USUAL,
         mount: KernelMount::Either,
     }
 }
@@ -124,514 +143,183 @@ const MPIIO: &str = "mpi/mpiio.c";
 const ORDER: &str = "mpi/order_mpi.c";
 const PHDF5: &str = "mpi/phdf5.c";
 
+const fn program(
+    name: &'static str,
+    source: &'static str,
+    compiler: Compiler,
+    needs: &'static [Need],
+) -> Check {
+    check(name, What::Program(source, compiler), needs)
+}
+
 const fn c(name: &'static str, source: &'static str) -> Check {
-    check(name, What::Program(source, Compiler::C), C)
+    program(name, source, Compiler::C, C)
 }
 
 const fn python(name: &'static str, script: &'static str, needs: &'static [Need]) -> Check {
     check(name, What::Python(script), needs)
 }
 
-/// The same as `check`, for a check that uses the kernel mount.
-const fn mounted(name: &'static str, what: What, needs: &'static [Need]) -> Check {
-    Check {
-        mount: KernelMount::Needed,
-        ..check(name, what, needs)
-    }
+const fn shell(name: &'static str, script: &'static str, needs: &'static [Need]) -> Check {
+    check(name, What::Shell(script), needs)
+}
+
+const fn mpi(
+    name: &'static str,
+    started: &'static str,
+    mpi: &'static str,
+    needs: &'static [Need],
+) -> Check {
+    check(name, What::Mpi(started, mpi), needs)
 }
 
 /// The programs that must work unmodified, and the guarantees that must hold.
+#[rustfmt::skip] // A table reads best as one.
 const CHECKS: &[Check] = &[
     // bash, coreutils, tar
-    check(
-        "shell::bash_redirections_appends_here_documents_subshells_cd",
-        What::Shell("shell/bash_files.sh", &[]),
-        SHELL,
-    ),
-    check(
-        "shell::coreutils_cp_mv_ls_find_du_sort_dd_stat_touch_truncate_rm",
-        What::Shell("shell/coreutils.sh", &[]),
-        SHELL,
-    ),
-    check("shell::tar", What::Shell("shell/tar.sh", &[]), SHELL),
-    check(
-        "shell::programs_do_here_what_they_do_elsewhere",
-        What::Shell("shell/programs.sh", &[]),
-        PROGRAMS,
-    ),
+    shell("shell::bash_redirections_appends_here_documents_subshells_cd", "shell/bash_files.sh", SHELL),
+    shell("shell::coreutils_cp_mv_ls_find_du_sort_dd_stat_touch_truncate_rm", "shell/coreutils.sh", SHELL),
+    shell("shell::tar", "shell/tar.sh", SHELL),
+    shell("shell::programs_do_here_what_they_do_elsewhere", "shell/programs.sh", PROGRAMS),
     // Python
-    python(
-        "python::open_scandir_walk_rename_shutil_pickle",
-        "python/files.py",
-        &[needs::PYTHON],
-    ),
-    python(
-        "python::subprocess_redirected_and_inherited_files",
-        "python/processes.py",
-        &[needs::PYTHON],
-    ),
-    python(
-        "python::numpy_tofile_fromfile",
-        "python/arrays.py",
-        &[needs::PYTHON, needs::NUMPY],
-    ),
-    python(
-        "python::h5py_and_h5dump",
-        "python/hdf5.py",
-        &[needs::PYTHON, needs::H5PY, needs::HDF5_TOOLS],
-    ),
-    python(
-        "python::netcdf4_and_ncdump_nccopy_ncvalidator",
-        "python/netcdf.py",
-        &[
-            needs::PYTHON,
-            needs::NETCDF4,
-            needs::NETCDF_TOOLS,
-            needs::PNETCDF_TOOLS,
-        ],
-    ),
+    python("python::open_scandir_walk_rename_shutil_pickle", "python/files.py", &[needs::PYTHON]),
+    python("python::subprocess_redirected_and_inherited_files", "python/processes.py", &[needs::PYTHON]),
+    python("python::numpy_tofile_fromfile", "python/arrays.py", &[needs::PYTHON, needs::NUMPY]),
+    python("python::h5py_and_h5dump", "python/hdf5.py", &[needs::PYTHON, needs::H5PY, needs::HDF5_TOOLS]),
+    python("python::netcdf4_and_ncdump_nccopy_ncvalidator",
+        "python/netcdf.py", &[needs::PYTHON, needs::NETCDF4, needs::NETCDF_TOOLS, needs::PNETCDF_TOOLS]),
     // Languages
     c("c::stdio_in_full", "c/stdio_full.c"),
     c("c::stdio_wide", "c/stdio_wide.c"),
-    check(
-        "cxx::streams_and_filesystem",
-        What::Program("cxx/streams.cpp", Compiler::Cxx),
-        &[needs::CXX],
-    ),
-    check(
-        "fortran::formatted_unformatted_direct_stream",
-        What::Program("fortran/fortran_io.f90", Compiler::Fortran),
-        &[needs::GFORTRAN],
-    ),
+    program("cxx::streams_and_filesystem", "cxx/streams.cpp", Compiler::Cxx, &[needs::CXX]),
+    program("fortran::formatted_unformatted_direct_stream",
+        "fortran/fortran_io.f90", Compiler::Fortran, &[needs::GFORTRAN]),
     // The namespace, descriptors, errors
-    c(
-        "names::create_mkdir_rename_link_symlink_unlink_chmod_times",
-        "c/namespace.c",
-    ),
+    c("names::create_mkdir_rename_link_symlink_unlink_chmod_times", "c/namespace.c"),
     c("names::what_is_replaced_is_always_found", "c/replaced.c"),
-    c(
-        "names::readdir_of_100000_while_others_create_and_remove",
-        "c/readdir_many.c",
-    ),
+    c("names::readdir_of_100000_while_others_create_and_remove", "c/readdir_many.c"),
     c("names::errno_of_what_must_fail", "c/errnos.c"),
     c("names::a_create_that_fails_leaves_no_file", "c/nofiles.c"),
-    c(
-        "xattr::set_get_list_remove_limits_and_permissions",
-        "c/xattr.c",
-    ),
-    check(
-        "xattr::setfattr_cp_mv_rsync_tar_python",
-        What::Shell("shell/xattr.sh", &[]),
-        XATTR,
-    ),
-    Check {
-        weir_options: Some(FOUR),
-        ..c("xattr::of_several_servers", "c/xattr.c")
-    },
-    Check {
-        weir_options: Some(FOUR),
-        ..check(
-            "xattr::setfattr_cp_mv_rsync_tar_python_of_several_servers",
-            What::Shell("shell/xattr.sh", &[]),
-            XATTR,
-        )
-    },
-    c(
-        "libc::glob_wordexp_fts_ftw_scandir_as_libc_walks",
-        "c/walks.c",
-    ),
-    c(
-        "libc::what_libc_looks_at_from_inside_and_links_of_proc",
-        "c/insides.c",
-    ),
+    c("xattr::set_get_list_remove_limits_and_permissions", "c/xattr.c"),
+    shell("xattr::setfattr_cp_mv_rsync_tar_python", "shell/xattr.sh", XATTR),
+    c("xattr::of_several_servers", "c/xattr.c").on(FOUR),
+    shell("xattr::setfattr_cp_mv_rsync_tar_python_of_several_servers", "shell/xattr.sh", XATTR).on(FOUR),
+    c("libc::glob_wordexp_fts_ftw_scandir_as_libc_walks", "c/walks.c"),
+    c("libc::what_libc_looks_at_from_inside_and_links_of_proc", "c/insides.c"),
     c("names::files_without_a_name", "c/tmpfile.c"),
-    Check {
-        weir_options: Some(FOUR),
-        ..c(
-            "names::files_without_a_name_on_several_servers",
-            "c/tmpfile.c",
-        )
-    },
-    python(
-        "names::fifos_and_unix_sockets",
-        "python/special.py",
-        &[needs::PYTHON],
-    ),
-    Check {
-        weir_options: Some(FOUR),
-        ..python(
-            "names::fifos_and_unix_sockets_of_several_servers",
-            "python/special.py",
-            &[needs::PYTHON],
-        )
-    },
-    check(
-        "users::programs_that_become_another_user",
-        What::Shell("shell/users.sh", &[]),
-        &[needs::PYTHON, needs::UNSHARE],
-    ),
-    Check {
-        weir_options: Some(FOUR),
-        ..check(
-            "users::programs_that_become_another_user_on_several_servers",
-            What::Shell("shell/users.sh", &[]),
-            &[needs::PYTHON, needs::UNSHARE],
-        )
-    },
-    check(
-        "names::refusals_are_those_of_tmpfs",
-        What::Shell("shell/refusals.sh", &[("c/refusals.c", Compiler::C)]),
-        C,
-    ),
-    Check {
-        weir_options: Some(FOUR),
-        ..check(
-            "names::refusals_are_those_of_tmpfs_on_several_servers",
-            What::Shell("shell/refusals.sh", &[("c/refusals.c", Compiler::C)]),
-            C,
-        )
-    },
+    c("names::files_without_a_name_on_several_servers", "c/tmpfile.c").on(FOUR),
+    python("names::fifos_and_unix_sockets", "python/special.py", &[needs::PYTHON]),
+    python("names::fifos_and_unix_sockets_of_several_servers", "python/special.py", &[needs::PYTHON]).on(FOUR),
+    shell("users::programs_that_become_another_user", "shell/users.sh", &[needs::PYTHON, needs::UNSHARE]),
+    shell("users::programs_that_become_another_user_on_several_servers",
+        "shell/users.sh", &[needs::PYTHON, needs::UNSHARE]).on(FOUR),
+    shell("names::refusals_are_those_of_tmpfs", "shell/refusals.sh", C).compiled(&[("c/refusals.c", Compiler::C)]),
+    shell("names::refusals_are_those_of_tmpfs_on_several_servers",
+        "shell/refusals.sh", C).compiled(&[("c/refusals.c", Compiler::C)]).on(FOUR),
     c("attr::what_clears_set_id_bits", "c/setid.c"),
     c("io::the_limit_of_a_files_size", "c/fsize.c"),
-    Check {
-        weir_options: Some(FOUR),
-        ..c(
-            "attr::what_clears_set_id_bits_on_several_servers",
-            "c/setid.c",
-        )
-    },
-    Check {
-        weir_options: Some(FOUR),
-        ..c(
-            "io::the_limit_of_a_files_size_on_several_servers",
-            "c/fsize.c",
-        )
-    },
+    c("attr::what_clears_set_id_bits_on_several_servers", "c/setid.c").on(FOUR),
+    c("io::the_limit_of_a_files_size_on_several_servers", "c/fsize.c").on(FOUR),
     c("io::vectors_truncate_sparse_append", "c/posix_io.c"),
     c("io::aio_and_lio_listio", "c/aio.c"),
     c("io::descriptors_by_sendmmsg_and_rings", "c/passed.c"),
-    c(
-        "processes::dup_fork_exec_inheritance_and_appends",
-        "c/processes.c",
-    ),
-    c(
-        "processes::inherited_descriptors_whoever_begins_the_program",
-        "c/heritage.c",
-    ),
-    c(
-        "processes::all_that_starts_programs_whatever_the_environment",
-        "c/starting.c",
-    ),
-    c(
-        "processes::posix_spawn_exec_and_scripts_in_full",
-        "c/spawns.c",
-    ),
-    check(
-        "processes::shared_libraries_by_path_name_and_need",
-        What::Shell("shell/libraries.sh", &[]),
-        &[needs::CC, needs::PYTHON],
-    ),
+    c("processes::dup_fork_exec_inheritance_and_appends", "c/processes.c"),
+    c("processes::inherited_descriptors_whoever_begins_the_program", "c/heritage.c"),
+    c("processes::all_that_starts_programs_whatever_the_environment", "c/starting.c"),
+    c("processes::posix_spawn_exec_and_scripts_in_full", "c/spawns.c"),
+    shell("processes::shared_libraries_by_path_name_and_need", "shell/libraries.sh", &[needs::CC, needs::PYTHON]),
     // MPI-IO, parallel HDF5, PnetCDF, parallel NetCDF-4
-    check(
-        "mpi::mpiio_mpich",
-        What::Mpi("mpiio", "mpich", &[(MPIIO, Compiler::Mpich)]),
-        MPICH,
-    ),
-    check(
-        "mpi::mpiio_openmpi",
-        What::Mpi("mpiio", "openmpi", &[(MPIIO, Compiler::OpenMpi)]),
-        OPENMPI,
-    ),
-    check(
-        "mpi::mpiio_openmpi_romio",
-        What::Mpi("mpiio", "openmpi-romio", &[(MPIIO, Compiler::OpenMpi)]),
-        OPENMPI,
-    ),
-    check(
-        "mpi::parallel_hdf5_mpich_and_h5dump",
-        What::Mpi("phdf5", "mpich", &[(PHDF5, Compiler::Hdf5Mpich)]),
-        &[needs::MPICH_RUN, needs::HDF5_MPICH, needs::HDF5_TOOLS],
-    ),
-    check(
-        "mpi::parallel_hdf5_openmpi_and_h5dump",
-        What::Mpi("phdf5", "openmpi", &[(PHDF5, Compiler::Hdf5OpenMpi)]),
-        &[needs::OPENMPI_RUN, needs::HDF5_OPENMPI, needs::HDF5_TOOLS],
-    ),
-    check(
-        "mpi::h5py_with_mpi",
-        What::Mpi("h5py_mpi.py", "openmpi", &[]),
-        &[
-            needs::OPENMPI_RUN,
-            needs::H5PY_MPI,
-            needs::MPI4PY,
-            needs::HDF5_TOOLS,
-        ],
-    ),
-    check(
-        "mpi::pnetcdf_and_ncvalidator_ncdump_nccopy",
-        What::Mpi(
-            "pnetcdf_io",
-            "openmpi",
-            &[("mpi/pnetcdf_io.c", Compiler::Pnetcdf)],
-        ),
-        &[
-            needs::OPENMPI_RUN,
-            needs::OPENMPI_CC,
-            needs::PNETCDF,
-            needs::PNETCDF_TOOLS,
-            needs::NETCDF_TOOLS,
-        ],
-    ),
-    check(
-        "mpi::parallel_netcdf4_and_ncdump_nccopy",
-        What::Mpi(
-            "netcdf4_par",
-            "openmpi",
-            &[("mpi/netcdf4_par.c", Compiler::NetcdfMpi)],
-        ),
-        &[
-            needs::OPENMPI_RUN,
-            needs::OPENMPI_CC,
-            needs::NETCDF_MPI,
-            needs::NETCDF_TOOLS,
-            needs::PNETCDF_TOOLS,
-            needs::HDF5_TOOLS,
-        ],
-    ),
-    check(
-        "hotpath::reads_and_writes_ask_nothing_of_the_kernel",
-        What::Shell("shell/hotpath.sh", &[("c/hotpath.c", Compiler::C)]),
-        &[needs::CC, needs::STRACE],
-    ),
-    check(
-        "sync::asks_the_server_once_the_file_tier_is_used",
-        What::Shell("shell/sync.sh", &[]),
-        &[needs::PYTHON],
-    ),
+    mpi("mpi::mpiio_mpich", "mpiio", "mpich", MPICH).compiled(&[(MPIIO, Compiler::Mpich)]),
+    mpi("mpi::mpiio_openmpi", "mpiio", "openmpi", OPENMPI).compiled(&[(MPIIO, Compiler::OpenMpi)]),
+    mpi("mpi::mpiio_openmpi_romio", "mpiio", "openmpi-romio", OPENMPI).compiled(&[(MPIIO, Compiler::OpenMpi)]),
+    mpi("mpi::parallel_hdf5_mpich_and_h5dump",
+        "phdf5", "mpich", &[needs::MPICH_RUN, needs::HDF5_MPICH, needs::HDF5_TOOLS])
+        .compiled(&[(PHDF5, Compiler::Hdf5Mpich)]),
+    mpi("mpi::parallel_hdf5_openmpi_and_h5dump",
+        "phdf5", "openmpi", &[needs::OPENMPI_RUN, needs::HDF5_OPENMPI, needs::HDF5_TOOLS])
+        .compiled(&[(PHDF5, Compiler::Hdf5OpenMpi)]),
+    mpi("mpi::h5py_with_mpi",
+        "h5py_mpi.py", "openmpi", &[needs::OPENMPI_RUN, needs::H5PY_MPI, needs::MPI4PY, needs::HDF5_TOOLS]),
+    mpi("mpi::pnetcdf_and_ncvalidator_ncdump_nccopy",
+        "pnetcdf_io", "openmpi",
+        &[needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::PNETCDF, needs::PNETCDF_TOOLS, needs::NETCDF_TOOLS])
+        .compiled(&[("mpi/pnetcdf_io.c", Compiler::Pnetcdf)]),
+    mpi("mpi::parallel_netcdf4_and_ncdump_nccopy",
+        "netcdf4_par", "openmpi",
+        &[needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::NETCDF_MPI, needs::NETCDF_TOOLS, needs::PNETCDF_TOOLS,
+          needs::HDF5_TOOLS])
+        .compiled(&[("mpi/netcdf4_par.c", Compiler::NetcdfMpi)]),
+    shell("hotpath::reads_and_writes_ask_nothing_of_the_kernel",
+        "shell/hotpath.sh", &[needs::CC, needs::STRACE]).compiled(&[("c/hotpath.c", Compiler::C)]),
+    shell("sync::asks_the_server_once_the_file_tier_is_used", "shell/sync.sh", &[needs::PYTHON]),
     // What must hold
-    c(
-        "order::overlapping_writes_ordered_by_pipe_and_shared_memory",
-        "c/order.c",
-    ),
-    check(
-        "order::overlapping_writes_ordered_by_mpi_barrier_mpich",
-        What::Mpi("order_mpi", "mpich", &[(ORDER, Compiler::Mpich)]),
-        MPICH,
-    ),
-    check(
-        "order::overlapping_writes_ordered_by_mpi_barrier_openmpi",
-        What::Mpi("order_mpi", "openmpi", &[(ORDER, Compiler::OpenMpi)]),
-        OPENMPI,
-    ),
-    c(
-        "order::a_read_sees_every_write_that_returned",
-        "c/visible.c",
-    ),
+    c("order::overlapping_writes_ordered_by_pipe_and_shared_memory", "c/order.c"),
+    mpi("order::overlapping_writes_ordered_by_mpi_barrier_mpich",
+        "order_mpi", "mpich", MPICH).compiled(&[(ORDER, Compiler::Mpich)]),
+    mpi("order::overlapping_writes_ordered_by_mpi_barrier_openmpi",
+        "order_mpi", "openmpi", OPENMPI).compiled(&[(ORDER, Compiler::OpenMpi)]),
+    c("order::a_read_sees_every_write_that_returned", "c/visible.c"),
     c("faults::sigkill_loses_no_finished_write", "c/kill.c"),
     c("faults::signal_handlers_use_files_too", "c/signals.c"),
     c("faults::a_bug_of_weir_fails_a_call", "c/bugs.c"),
     c("faults::threads_are_cancelled", "c/cancelled.c"),
-    c(
-        "descriptors::what_is_closed_unseen_is_not_written_to",
-        "c/closed.c",
-    ),
-    Check {
-        mount: KernelMount::Never,
-        ..check(
-            "programs::that_the_interposer_is_not_in",
-            What::Shell("shell/uninjected.sh", &[]),
-            C,
-        )
-    },
-    Check {
-        mount: KernelMount::Needed,
-        ..check(
-            "programs::that_the_interposer_is_not_in_with_a_kernel_mount",
-            What::Shell("shell/uninjected.sh", &[]),
-            C,
-        )
-    },
-    Check {
-        mount: KernelMount::Needed,
-        ..c("mount::shared_and_private_mappings", "c/mapped.c")
-    },
-    Check {
-        mount: KernelMount::Needed,
-        weir_options: Some(FOUR),
-        ..c(
-            "mount::shared_and_private_mappings_on_several_servers",
-            "c/mapped.c",
-        )
-    },
-    mounted(
-        "mount::databases_that_map_their_files",
-        What::Python("python/databases.py"),
-        &[needs::PYTHON, needs::NUMPY, needs::LMDB, needs::PLYVEL],
-    ),
-    mounted(
-        "mount::programs_that_the_interposer_is_not_in",
-        What::Shell("shell/mounted.sh", &[]),
-        &[needs::CC, needs::PYTHON],
-    ),
-    Check {
-        weir_options: Some(FOUR),
-        ..mounted(
-            "mount::programs_that_the_interposer_is_not_in_on_several_servers",
-            What::Shell("shell/mounted.sh", &[]),
-            &[needs::CC, needs::PYTHON],
-        )
-    },
-    Check {
-        weir_options: Some(FOUR),
-        ..mounted(
-            "mount::mappings_follow_what_other_nodes_sync",
-            What::Shell("shell/mapped_elsewhere.sh", &[]),
-            &[needs::PYTHON],
-        )
-    },
+    c("descriptors::what_is_closed_unseen_is_not_written_to", "c/closed.c"),
+    shell("programs::that_the_interposer_is_not_in", "shell/uninjected.sh", C).mounted(KernelMount::Never),
+    shell("programs::that_the_interposer_is_not_in_with_a_kernel_mount",
+        "shell/uninjected.sh", C).mounted(KernelMount::Needed),
+    c("mount::shared_and_private_mappings", "c/mapped.c").mounted(KernelMount::Needed),
+    c("mount::shared_and_private_mappings_on_several_servers", "c/mapped.c").mounted(KernelMount::Needed).on(FOUR),
+    python("mount::databases_that_map_their_files",
+        "python/databases.py", &[needs::PYTHON, needs::NUMPY, needs::LMDB, needs::PLYVEL])
+        .mounted(KernelMount::Needed),
+    shell("mount::programs_that_the_interposer_is_not_in",
+        "shell/mounted.sh", &[needs::CC, needs::PYTHON]).mounted(KernelMount::Needed),
+    shell("mount::programs_that_the_interposer_is_not_in_on_several_servers",
+        "shell/mounted.sh", &[needs::CC, needs::PYTHON]).mounted(KernelMount::Needed).on(FOUR),
+    shell("mount::mappings_follow_what_other_nodes_sync",
+        "shell/mapped_elsewhere.sh", &[needs::PYTHON]).mounted(KernelMount::Needed).on(FOUR),
     // Allocators, which call weir with their locks held
-    c(
-        "allocators::no_wrapper_asks_the_program_for_memory",
-        "c/allocator.c",
-    ),
-    check(
-        "allocators::jemalloc_mimalloc_tcmalloc_and_sanitizers",
-        What::Shell("shell/allocators.sh", &[("c/allocator.c", Compiler::C)]),
-        &[
-            needs::CC,
-            needs::PYTHON,
-            needs::JEMALLOC,
-            needs::MIMALLOC,
-            needs::TCMALLOC,
-        ],
-    ),
+    c("allocators::no_wrapper_asks_the_program_for_memory", "c/allocator.c"),
+    shell("allocators::jemalloc_mimalloc_tcmalloc_and_sanitizers",
+        "shell/allocators.sh", &[needs::CC, needs::PYTHON, needs::JEMALLOC, needs::MIMALLOC, needs::TCMALLOC])
+        .compiled(&[("c/allocator.c", Compiler::C)]),
     // The C API
-    check(
-        "api::attach_laminate_sync_and_lists",
-        What::Program("c/api.c", Compiler::Capi),
-        C,
-    ),
-    Check {
-        weir_options: Some(FOUR),
-        ..check(
-            "api::on_several_servers_by_dlopen_and_without_the_interposer",
-            What::Shell(
-                "shell/api.sh",
-                &[
-                    ("c/api.c", Compiler::Capi),
-                    ("cxx/api_dlopen.cpp", Compiler::CapiCxx),
-                ],
-            ),
-            &[needs::CC, needs::CXX],
-        )
-    },
-    Check {
-        weir_options: Some(FOUR),
-        ..check(
-            "several::what_one_server_does_the_others_see",
-            What::Shell("shell/ranks.sh", &[]),
-            &[needs::PYTHON],
-        )
-    },
-    Check {
-        weir_options: Some(FOUR),
-        mount: KernelMount::Never,
-        ..check(
-            "several::what_a_program_at_another_server_left_is_gone_on_with",
-            What::Shell("shell/neighbours.sh", &[]),
-            &[needs::PYTHON],
-        )
-    },
-    Check {
-        weir_options: Some(FOUR),
-        ..check(
-            "several::large_scattered_and_listed_reads_of_what_others_hold",
-            What::Shell("shell/batches.sh", &[("c/batches.c", Compiler::C)]),
-            C,
-        )
-    },
-    Check {
-        weir_options: Some(FOUR_LIBFABRIC),
-        ..check(
-            "several::what_one_server_does_the_others_see_over_libfabric",
-            What::Shell("shell/ranks_libfabric.sh", &[]),
-            &[needs::PYTHON, needs::LIBFABRIC],
-        )
-    },
-    Check {
-        arguments: &["512"],
-        weir_options: Some(SPILLING),
-        ..c("space::memory_budget_exceeded_unnoticed", "c/spill.c")
-    },
-    Check {
-        arguments: &["256"],
-        weir_options: Some(TINY),
-        ..c(
-            "space::what_is_overwritten_or_idle_makes_room",
-            "c/overwrite.c",
-        )
-    },
-    Check {
-        arguments: &["128"],
-        weir_options: Some(TINY_FOUR),
-        ..c(
-            "space::what_is_overwritten_or_idle_makes_room_on_several",
-            "c/overwrite.c",
-        )
-    },
-    check(
-        "space::a_tmpfs_that_others_fill_leads_to_the_file_tier",
-        What::Shell("shell/full_tmpfs.sh", &[]),
-        &[needs::PYTHON, needs::UNSHARE],
-    ),
-    Check {
-        weir_options: Some(TINY),
-        ..check(
-            "space::enospc_from_the_call_that_did_not_fit_and_deletes_make_room",
-            What::Shell("shell/nospace.sh", &[("c/nospace.c", Compiler::C)]),
-            &[needs::CC, needs::UNSHARE],
-        )
-    },
+    program("api::attach_laminate_sync_and_lists", "c/api.c", Compiler::Capi, C),
+    shell("api::on_several_servers_by_dlopen_and_without_the_interposer",
+        "shell/api.sh", &[needs::CC, needs::CXX])
+        .compiled(&[("c/api.c", Compiler::Capi), ("cxx/api_dlopen.cpp", Compiler::CapiCxx)]).on(FOUR),
+    shell("several::what_one_server_does_the_others_see", "shell/ranks.sh", &[needs::PYTHON]).on(FOUR),
+    shell("several::what_a_program_at_another_server_left_is_gone_on_with",
+        "shell/neighbours.sh", &[needs::PYTHON]).on(FOUR).mounted(KernelMount::Never),
+    shell("several::large_scattered_and_listed_reads_of_what_others_hold",
+        "shell/batches.sh", C).compiled(&[("c/batches.c", Compiler::C)]).on(FOUR),
+    shell("several::what_one_server_does_the_others_see_over_libfabric",
+        "shell/ranks_libfabric.sh", &[needs::PYTHON, needs::LIBFABRIC]).on(FOUR_LIBFABRIC),
+    c("space::memory_budget_exceeded_unnoticed", "c/spill.c").with(&["512"]).on(SPILLING),
+    c("space::what_is_overwritten_or_idle_makes_room", "c/overwrite.c").with(&["256"]).on(TINY),
+    c("space::what_is_overwritten_or_idle_makes_room_on_several", "c/overwrite.c").with(&["128"]).on(TINY_FOUR),
+    shell("space::a_tmpfs_that_others_fill_leads_to_the_file_tier",
+        "shell/full_tmpfs.sh", &[needs::PYTHON, needs::UNSHARE]),
+    shell("space::enospc_from_the_call_that_did_not_fit_and_deletes_make_room",
+        "shell/nospace.sh", &[needs::CC, needs::UNSHARE]).compiled(&[("c/nospace.c", Compiler::C)]).on(TINY),
 ];
 
-fn limit() -> Duration {
-    let named = std::env::var("WEIR_TEST_LIMIT_S")
-        .ok()
-        .and_then(|text| text.parse().ok());
-    Duration::from_secs(named.unwrap_or(LIMIT_S))
-}
-
-fn compile(programs: &[(&str, Compiler)]) -> anyhow::Result<()> {
-    for (source, compiler) in programs {
-        program(source, *compiler)?;
-    }
-    Ok(())
-}
-
 fn job(check: &Check) -> anyhow::Result<Job> {
-    let mut command: Vec<OsString> = Vec::new();
-    match check.what {
-        What::Program(source, compiler) => command.push(program(source, compiler)?.into()),
-        What::Shell(script, programs) => {
-            compile(programs)?;
-            command.extend(["/bin/bash".into(), check_file(script).into()]);
-        }
-        What::Python(script) => {
-            command.extend(["/usr/bin/python3".into(), check_file(script).into()]);
-        }
-        What::Mpi(started, mpi, programs) => {
-            compile(programs)?;
-            let mpi = format!("WEIR_TEST_MPI={mpi}");
-            let script = check_file("mpi/run.sh");
-            command.extend([
-                "/usr/bin/env".into(),
-                mpi.into(),
-                "/bin/bash".into(),
-                script.into(),
-                started.into(),
-            ]);
-        }
+    for (source, compiler) in check.programs {
+        build::program(source, *compiler)?;
     }
+    let command: Vec<OsString> = match check.what {
+        What::Program(source, compiler) => vec![build::program(source, compiler)?.into()],
+        What::Shell(script) => vec!["/bin/bash".into(), check_file(script).into()],
+        What::Python(script) => vec!["/usr/bin/python3".into(), check_file(script).into()],
+        What::Mpi(started, mpi) => vec![
+            "/usr/bin/env".into(),
+            format!("WEIR_TEST_MPI={mpi}").into(),
+            "/bin/bash".into(),
+            check_file("mpi/run.sh").into(),
+            started.into(),
+        ],
+    };
     Ok(Job {
         name: check.name.to_owned(),
         command,
@@ -640,60 +328,28 @@ fn job(check: &Check) -> anyhow::Result<Job> {
             .iter()
             .map(|&word| word.to_owned())
             .collect(),
-        weir_options: check.weir_options.unwrap_or(USUAL),
+        weir_options: check.weir_options,
         mount: check.mount,
-        limit: limit(),
+        limit: trials::limit(LIMIT_S)?,
     })
 }
 
-fn trial(check: &'static Check, target: &Result<Target, String>, allow_missing: bool) -> Trial {
-    let packages = missing(check.needs).join(" ");
-    let target = target.clone();
+fn trial(check: &'static Check, target: &Result<Target, String>) -> Trial {
     let is_directory = matches!(target, Ok(Target::Directory(_)));
-    let wanted = packages.clone();
-    let test = Trial::test(check.name, move || {
-        if !wanted.is_empty() {
-            return Err(Failed::from(format!(
-                "missing on this machine: apt-get install {wanted}"
-            )));
-        }
-        let outcome = target
-            .map_err(anyhow::Error::msg)
-            .and_then(|target| run(&target, &job(check)?));
-        outcome.map_err(|error| Failed::from(format!("{error:#}")))
-    });
-    if allow_missing && !packages.is_empty() {
-        eprintln!("SKIP {}: missing on this machine: {packages}", check.name);
-        return test.with_kind("SKIP").with_ignored_flag(true);
+    let needs_mount = check.mount.is_needed() && !is_directory;
+    if let Some(why) = needs_mount.then(why_none).flatten() {
+        return trials::skipped(check.name, &format!("no kernel mount: {why}"));
     }
-    if let Some(why) = no_mount(check, is_directory) {
-        eprintln!("SKIP {}: no kernel mount: {why}", check.name);
-        return test.with_kind("SKIP").with_ignored_flag(true);
-    }
-    test
-}
-
-/// The reason why a check that needs a kernel mount cannot run here.
-fn no_mount(check: &Check, is_directory: bool) -> Option<String> {
-    match check.mount.is_needed() && !is_directory {
-        true => why_none(),
-        false => None,
-    }
+    trials::on_target(check.name, check.needs, target, |target| {
+        run(&target, &job(check)?)
+    })
 }
 
 fn main() {
     let mut arguments = Arguments::from_args();
     // Each test is several processes already.
     arguments.test_threads.get_or_insert(2);
-    let allow_missing = std::env::var("WEIR_TEST_ALLOW_MISSING").is_ok_and(|value| value == "1");
-    let target = if arguments.list {
-        Err(String::new())
-    } else {
-        Target::from_environment().map_err(|error| format!("{error:#}"))
-    };
-    let trials = CHECKS
-        .iter()
-        .map(|check| trial(check, &target, allow_missing))
-        .collect();
+    let target = trials::target(&arguments);
+    let trials = CHECKS.iter().map(|check| trial(check, &target)).collect();
     libtest_mimic::run(&arguments, trials).exit();
 }

@@ -17,6 +17,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use weir_tests::launch::{servers_wanted, Target};
 use weir_tests::mount::{why_none, KernelMount};
 use weir_tests::source_root;
+use weir_tests::trials;
 
 struct Example {
     /// The heading above it, and its number under that heading.
@@ -202,22 +203,16 @@ fn main() {
     });
     let no_mount = why_none();
     let trials = examples.into_iter().map(|example| {
+        if let Some(why) = no_mount.as_ref().filter(|_| example.mount.is_needed()) {
+            return trials::skipped(&example.name, &format!("no kernel mount: {why}"));
+        }
         let binary = binary.clone();
-        let skipped = no_mount.as_ref().filter(|_| example.mount.is_needed());
-        let name = example.name.clone();
-        let test = Trial::test(name.clone(), move || {
+        Trial::test(example.name.clone(), move || {
             let done = binary
                 .map_err(anyhow::Error::msg)
                 .and_then(|binary| run(&example, &binary));
             done.map_err(|error| Failed::from(format!("{}\n{error:#}", example.code)))
-        });
-        match skipped {
-            None => test,
-            Some(why) => {
-                eprintln!("SKIP {name}: no kernel mount: {why}");
-                test.with_kind("SKIP").with_ignored_flag(true)
-            }
-        }
+        })
     });
     let trials = trials.chain([table]).collect();
     libtest_mimic::run(&arguments, trials).exit();
