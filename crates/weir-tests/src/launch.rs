@@ -16,8 +16,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use rustix::process::{kill_process_group, Pid, Signal};
 
-use crate::trials::number;
-use crate::{build::build_dir, checks_dir, mount::KernelMount, profile_dir, source_root};
+use crate::{build::build_dir, checks_dir, mount::KernelMount, number, profile_dir, source_root};
 
 /// The file system on which the checks run.
 #[derive(Clone, Debug)]

@@ -19,6 +19,8 @@ pub mod trials;
 
 use std::path::PathBuf;
 
+use anyhow::{bail, Result};
+
 /// The top of the source tree.
 pub fn source_root() -> PathBuf {
     let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
@@ -43,5 +45,16 @@ pub fn profile_dir() -> PathBuf {
         dir.parent().expect("deps lies in a profile").to_owned()
     } else {
         dir.to_owned()
+    }
+}
+
+/// The numeric value of an environment variable.
+pub fn number<T: std::str::FromStr>(variable: &str) -> Result<Option<T>> {
+    let Ok(text) = std::env::var(variable) else {
+        return Ok(None);
+    };
+    match text.parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => bail!("{variable}={text} is no number"),
     }
 }

@@ -1,13 +1,13 @@
 //! The trials of the test programs that have a list of checks and no `#[test]` functions.
 
-use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{bail, Result};
+use anyhow::Result;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::launch::Target;
 use crate::needs::{missing, Need};
+use crate::number;
 
 /// The target of all trials; why there is none, which fails each of them.
 pub fn target(arguments: &Arguments) -> Result<Target, String> {
@@ -54,15 +54,4 @@ pub fn skipped(name: &str, why: &str) -> Trial {
 pub fn limit(default_s: u64) -> Result<Duration> {
     let limit_s = number("WEIR_TEST_LIMIT_S")?.unwrap_or(default_s);
     Ok(Duration::from_secs(limit_s))
-}
-
-/// The numeric value of an environment variable.
-pub fn number<T: FromStr>(variable: &str) -> Result<Option<T>> {
-    let Ok(text) = std::env::var(variable) else {
-        return Ok(None);
-    };
-    match text.parse() {
-        Ok(number) => Ok(Some(number)),
-        Err(_) => bail!("{variable}={text} is no number"),
-    }
 }

@@ -13,8 +13,7 @@ use weir_tests::build::{program_in, Compiler};
 use weir_tests::launch::{run, Job, Options, Target};
 use weir_tests::mount::KernelMount;
 use weir_tests::needs::{self, Need};
-use weir_tests::source_root;
-use weir_tests::trials;
+use weir_tests::{number, source_root, trials};
 
 /// The time limit of one check, unless `WEIR_TEST_LIMIT_S` sets another one, in seconds.
 const LIMIT_S: u64 = 120;
@@ -217,7 +216,7 @@ fn main() -> Result<()> {
     // Each mostly waits: for locks, and for one process after the other.
     arguments.test_threads.get_or_insert(3);
     let target = trials::target(&arguments);
-    let scale = trials::number("WEIR_TEST_ROUNDS")?.unwrap_or(1.0);
+    let scale = number("WEIR_TEST_ROUNDS")?.unwrap_or(1.0);
     let trials = all_checks()?
         .into_iter()
         .map(|check| trial(check, &target, scale))
