@@ -7,12 +7,12 @@ use common::{Done, Room};
 #[test]
 fn refused_usage_has_its_code_and_run_its_own() {
     let room = Room::new();
-    assert_eq!(room.run(&["--help"]).code, Some(0));
-    assert_eq!(room.run(&["--version"]).code, Some(0));
-    assert_eq!(room.run(&["frobnicate"]).code, Some(2));
-    assert_eq!(room.run(&["start", "--frobnicate"]).code, Some(2));
-    assert_eq!(room.run(&["run", "--frobnicate"]).code, Some(125));
-    assert_eq!(room.run(&["run"]).code, Some(125));
+    room.ends(0, &["--help"]);
+    room.ends(0, &["--version"]);
+    room.ends(2, &["frobnicate"]);
+    room.ends(2, &["start", "--frobnicate"]);
+    room.ends(125, &["run", "--frobnicate"]);
+    room.ends(125, &["run"]);
 }
 
 #[test]
@@ -36,9 +36,7 @@ fn config_says_where_values_come_from() {
     let room = Room::new();
     let file = room.write("other.toml", "[log]\nlevel = \"debug\"\n");
     let file = file.to_str().unwrap();
-    let out = room
-        .run(&["config", "--config", file, "--set", "run.keep=true"])
-        .ok();
+    let out = room.ok(&["config", "--config", file, "--set", "run.keep=true"]);
     let origin = |key: &str| {
         let line = out.lines().find(|line| line.starts_with(key)).unwrap();
         line.split_once('#').unwrap().1.trim().to_owned()
@@ -48,9 +46,7 @@ fn config_says_where_values_come_from() {
     assert_eq!(origin("warm ="), "environment WEIR_MEMORY_WARM");
     assert_eq!(origin("prefix"), "default");
 
-    let json = room
-        .run(&["config", "--json", "--set", "run.keep=true"])
-        .ok();
+    let json = room.ok(&["config", "--json", "--set", "run.keep=true"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["run.keep"]["value"], true);
     assert_eq!(json["run.keep"]["origin"]["from"], "command-line");
@@ -119,8 +115,7 @@ fn doctor_fails_a_file_size_limit() {
 fn a_bundle_has_what_a_bug_report_needs_and_no_secret() {
     use std::os::unix::fs::PermissionsExt;
     let room = Room::new();
-    room.run(&["start", "--servers", "2", "--no-storage", "sick"])
-        .ok();
+    room.ok(&["start", "--servers", "2", "--no-storage", "sick"]);
     let run_dir = room
         .path()
         .join(format!("weir-{}/sick", nix::unistd::geteuid()));
@@ -163,33 +158,22 @@ fn a_bundle_has_what_a_bug_report_needs_and_no_secret() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
 
     // So is the log of an instance that a kill ended: it is the one that a report is about.
-    room.run(&["stop", "sick"]).ok();
-    room.run(&["start", "--no-storage", "killed"]).ok();
-    let status = room.run(&["status", "--json", "killed"]).ok();
-    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
-    let pid = i32::try_from(status["pid"].as_i64().unwrap()).unwrap();
-    nix::sys::signal::kill(
-        nix::unistd::Pid::from_raw(pid),
-        nix::sys::signal::Signal::SIGKILL,
-    )
-    .unwrap();
-    common::wait_until("it is dead", || {
-        room.run(&["status", "killed"]).code == Some(5)
-    });
+    room.ok(&["stop", "sick"]);
+    room.ok(&["start", "--no-storage", "killed"]);
+    room.kill_server("killed");
     let dead = room.path().join("dead.txt");
-    room.run(&["doctor", "--bundle", dead.to_str().unwrap()])
-        .ok();
+    room.ok(&["doctor", "--bundle", dead.to_str().unwrap()]);
     let text = std::fs::read_to_string(&dead).unwrap();
     assert!(text.contains("==== dead instance killed\n"), "{text}");
     assert!(text.contains("killed/server.log"), "{text}");
-    room.run(&["stop", "killed"]).ok();
+    room.ok(&["stop", "killed"]);
 }
 
 #[test]
 fn man_pages_have_the_exit_codes() {
     let room = Room::new();
     let dir = room.path().join("man");
-    room.run(&["man", dir.to_str().unwrap()]).ok();
+    room.ok(&["man", dir.to_str().unwrap()]);
     let page = std::fs::read_to_string(dir.join("weir.1")).unwrap();
     for code in ["125", "126", "127"] {
         assert!(page.contains(code), "{code}");
@@ -199,10 +183,10 @@ fn man_pages_have_the_exit_codes() {
 #[test]
 fn nothing_runs_at_first() {
     let room = Room::new();
-    assert_eq!(room.run(&["status"]).ok(), "");
-    assert_eq!(room.run(&["status", "nobody"]).code, Some(4));
-    assert_eq!(room.run(&["stop"]).code, Some(4));
-    assert_eq!(room.run(&["ls"]).code, Some(4));
+    assert_eq!(room.ok(&["status"]), "");
+    room.ends(4, &["status", "nobody"]);
+    room.ends(4, &["stop"]);
+    room.ends(4, &["ls"]);
     let run = room.run(&["run", "--instance", "nobody", "true"]);
     assert_eq!(run.code, Some(125));
     assert!(run.err.contains("no instance runs in"), "{run:?}");
@@ -212,7 +196,7 @@ fn nothing_runs_at_first() {
 #[test]
 fn options_that_describe_an_instance_are_refused_where_one_is_used() {
     let room = Room::new();
-    room.run(&["start", "x"]).ok();
+    room.ok(&["start", "x"]);
     let run_dir = format!(
         "{}/weir-{}/x",
         room.path().display(),
@@ -238,9 +222,9 @@ fn options_that_describe_an_instance_are_refused_where_one_is_used() {
     for (options, why) in refused {
         let words = [&["run"], *options, &["touch", "ran"]].concat();
         let mut named = room.weir(&words);
-        let named = Done::from_output(&named.env("WEIR_INSTANCE", &run_dir).output().unwrap());
-        assert_eq!(named.code, Some(125), "{named:?}");
-        assert!(named.err.contains(why), "{named:?}");
+        Done::from_output(&named.env("WEIR_INSTANCE", &run_dir).output().unwrap())
+            .ended(125)
+            .complains(why);
         // In a command of another run, which has its instance in the environment.
         let weir = env!("CARGO_BIN_EXE_weir");
         let nested = [
@@ -249,41 +233,37 @@ fn options_that_describe_an_instance_are_refused_where_one_is_used() {
             &["touch", "ran"],
         ]
         .concat();
-        let nested = room.run(&nested);
-        assert_eq!(nested.code, Some(125), "{nested:?}");
-        assert!(nested.err.contains(why), "{nested:?}");
+        room.says(125, why, &nested);
     }
     assert!(!room.path().join("ran").exists());
-    let set = room.run(&["run", "-i", "x", "--set", "memory.budget=1M", "true"]);
-    assert_eq!(set.code, Some(125), "{set:?}");
-    assert!(set.err.contains("--instance x"), "{set:?}");
+    room.says(
+        125,
+        "--instance x",
+        &["run", "-i", "x", "--set", "memory.budget=1M", "true"],
+    );
     // What says nothing of an instance is as good as ever.
-    room.run(&["run", "-i", "x", "--report", "none", "true"])
-        .ok();
+    room.ok(&["run", "-i", "x", "--report", "none", "true"]);
     // Set to nothing, the variable names none.
     let script = format!(
         "WEIR_INSTANCE= {} run --memory 64M true",
         env!("CARGO_BIN_EXE_weir")
     );
-    room.run(&["run", "-i", "x", "sh", "-c", &script]).ok();
-    room.run(&["stop", "x"]).ok();
+    room.ok(&["run", "-i", "x", "sh", "-c", &script]);
+    room.ok(&["stop", "x"]);
 }
 
 #[test]
 fn a_setting_of_the_command_line_is_for_a_new_instance() {
     let room = Room::new();
     let user = format!("user-{}", nix::unistd::geteuid());
-    room.run(&["start"]).ok();
+    room.ok(&["start"]);
     let script = ["sh", "-c", "echo $WEIR_INSTANCE"];
     let set = ["run", "--set", "memory.warm=1M"];
-    let own = room.run(&[&set[..], &script].concat()).ok();
+    let own = room.ok(&[&set[..], &script].concat());
     assert!(!own.trim_end().ends_with(&user), "{own}");
-    let refused = room.run(&["run", "--keep", "true"]);
-    assert_eq!(refused.code, Some(125), "{refused:?}");
-    room.run(&["stop"]).ok();
-    let rank = room.run(&["run", "--rank", "1", "true"]);
-    assert_eq!(rank.code, Some(125), "{rank:?}");
-    assert!(rank.err.contains("--rank 1"), "{rank:?}");
+    room.ends(125, &["run", "--keep", "true"]);
+    room.ok(&["stop"]);
+    room.says(125, "--rank 1", &["run", "--rank", "1", "true"]);
 }
 
 #[test]
@@ -305,10 +285,10 @@ fn a_low_limit_of_address_space_is_named() {
     let done = limited("900000", &format!("run {tables} true"));
     assert_eq!(done.code, Some(125), "{done:?}");
     assert!(done.err.contains("(ulimit -v) is 879 MiB"), "{done:?}");
-    room.run(&["start", "x"]).ok();
-    let done = limited("500000", "run -i x true");
-    assert_eq!(done.code, Some(0), "{done:?}");
-    assert!(done.err.contains("may fail with ENOMEM"), "{done:?}");
-    assert!(done.err.contains("ulimit -v unlimited"), "{done:?}");
-    room.run(&["stop", "x"]).ok();
+    room.ok(&["start", "x"]);
+    limited("500000", "run -i x true")
+        .ended(0)
+        .complains("may fail with ENOMEM")
+        .complains("ulimit -v unlimited");
+    room.ok(&["stop", "x"]);
 }

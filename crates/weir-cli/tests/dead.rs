@@ -7,36 +7,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{wait_until, Done, Room};
-
-const DEAD: Option<i32> = Some(5);
+use common::{first_line, parent_of, pid_in, wait_until, Done, Room};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
 
 /// The name that an instance gets outside of jobs.
 fn user() -> String {
     format!("user-{}", nix::unistd::geteuid())
 }
 
-fn pid_of(status: &str) -> i32 {
-    let status: serde_json::Value = serde_json::from_str(status).unwrap();
-    i32::try_from(status["pid"].as_i64().unwrap()).unwrap()
-}
-
-fn kill(pid: i32) {
-    let pid = nix::unistd::Pid::from_raw(pid);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
-}
-
 /// Starts an instance and kills its server.
 fn killed(room: &Room, start: &[&str], name: &str) {
-    room.run(&[&["start"], start].concat()).ok();
-    kill_server(room, name);
-}
-
-fn kill_server(room: &Room, name: &str) {
-    kill(pid_of(&room.run(&["status", name, "--json"]).ok()));
-    wait_until("the server is gone", || {
-        room.run(&["status", name]).code == DEAD
-    });
+    room.ok(&[&["start"], start].concat());
+    room.kill_server(name);
 }
 
 /// A batch system's job, of which `squeue` says what is in a file.
@@ -68,17 +51,15 @@ fn each_command_says_what_is_dead_and_what_to_do() {
     killed(&room, &["x", "--mount", "/burst"], "x");
     let advice = "weir start x goes on with it, weir stop x clears it";
     for command in [&["ls", "-i", "x"][..], &["laminate", "-i", "x", "f"]] {
-        let done = room.run(command);
-        assert_eq!(done.code, DEAD, "{done:?}");
-        assert!(done.err.contains(advice), "{done:?}");
+        room.says(5, advice, command);
     }
-    let list = room.run(&["status"]).ok();
+    let list = room.ok(&["status"]);
     assert!(
         list.contains("x at /burst, dead: its server was killed (no job)"),
         "{list}"
     );
     assert!(list.contains(" in memory, 0 B in files"), "{list}");
-    let json = room.run(&["status", "--json"]).ok();
+    let json = room.ok(&["status", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["dead"], true);
     assert_eq!(json["recoverable"], true);
@@ -87,11 +68,9 @@ fn each_command_says_what_is_dead_and_what_to_do() {
     assert!(doctor.contains("instance x (no job) is dead"), "{doctor}");
     assert!(doctor.contains(advice), "{doctor}");
 
-    let stop = room.run(&["stop", "x"]);
-    assert_eq!(stop.code, Some(0), "{stop:?}");
-    assert!(stop.err.contains("cleared"), "{stop:?}");
+    room.says(0, "cleared", &["stop", "x"]);
     assert_eq!(room.left_behind(), [""; 0]);
-    assert_eq!(room.run(&["status", "x"]).code, Some(4));
+    room.ends(4, &["status", "x"]);
 }
 
 #[test]
@@ -99,20 +78,12 @@ fn commands_that_have_nothing_to_do_with_it_leave_it_alone() {
     let room = Room::new();
     killed(&room, &["x"], "x");
     let before = room.left_behind();
-    let run = room.run(&["run", "true"]);
-    assert_eq!(run.code, Some(0), "{run:?}");
-    assert!(run.err.contains("instance x (no job) is dead"), "{run:?}");
-    let several = room.run(&["run", "--servers", "2", "true"]);
-    assert_eq!(several.code, Some(0), "{several:?}");
-    let other = room.run(&["start", "other"]);
-    assert_eq!(other.code, Some(0), "{other:?}");
-    assert!(
-        other.err.contains("instance x (no job) is dead"),
-        "{other:?}"
-    );
-    room.run(&["stop", "other"]).ok();
+    room.says(0, "instance x (no job) is dead", &["run", "true"]);
+    room.ends(0, &["run", "--servers", "2", "true"]);
+    room.says(0, "instance x (no job) is dead", &["start", "other"]);
+    room.ok(&["stop", "other"]);
     assert_eq!(room.left_behind(), before);
-    room.run(&["stop", "x"]).ok();
+    room.ok(&["stop", "x"]);
 }
 
 #[test]
@@ -123,30 +94,29 @@ fn the_next_run_goes_on_with_it_as_it_was() {
     let storage = storage.to_str().unwrap();
     killed(&room, &["--mount", "/burst", "--storage", storage], &user());
     let script = "echo $WEIR_INSTANCE";
-    let run = room.run(&["run", "sh", "-c", script]);
-    assert_eq!(run.code, Some(0), "{run:?}");
-    assert!(run.err.contains("a new server goes on with it"), "{run:?}");
+    let run = room.says(
+        0,
+        "a new server goes on with it",
+        &["run", "sh", "-c", script],
+    );
     assert!(run.out.trim_end().ends_with(&user()), "{run:?}");
-    let status = room.run(&["status"]).ok();
+    let status = room.ok(&["status"]);
     assert!(status.contains(" at /burst, process "), "{status}");
     assert!(status.contains(storage), "{status}");
 
     // By its name in the environment as well, and as `weir start`, with where its data is.
     let run_dir = run.out.trim_end().to_owned();
-    kill_server(&room, &user());
+    room.kill_server(&user());
     let mut named = room.weir(&["run", "true"]);
-    let named = Done::from_output(&named.env("WEIR_INSTANCE", &run_dir).output().unwrap());
-    assert_eq!(named.code, Some(0), "{named:?}");
-    assert!(named.err.contains("a new server goes on"), "{named:?}");
-    kill_server(&room, &user());
-    let moved = room.run(&["start", "--mount", "/elsewhere"]);
-    assert_eq!(moved.code, Some(2), "{moved:?}");
-    assert!(moved.err.contains("mount.prefix = "), "{moved:?}");
-    let start = room.run(&["start", "--memory", "64M"]);
-    assert_eq!(start.code, Some(0), "{start:?}");
+    Done::from_output(&named.env("WEIR_INSTANCE", &run_dir).output().unwrap())
+        .ended(0)
+        .complains("a new server goes on");
+    room.kill_server(&user());
+    room.says(2, "mount.prefix = ", &["start", "--mount", "/elsewhere"]);
+    let start = room.ends(0, &["start", "--memory", "64M"]);
     assert!(start.out.contains(" serves /burst;"), "{start:?}");
     assert!(start.err.contains("a new server goes on"), "{start:?}");
-    room.run(&["stop"]).ok();
+    room.ok(&["stop"]);
     assert_eq!(room.left_behind(), [""; 0]);
 }
 
@@ -156,43 +126,35 @@ fn what_nothing_can_go_on_with_is_refused_until_it_is_cleared() {
     killed(&room, &[], &user());
     let journal = format!("weir-{}-memory/{}/journal", nix::unistd::geteuid(), user());
     std::fs::remove_file(room.memory().join(journal)).unwrap();
-    let run = room.run(&["run", "true"]);
-    assert_eq!(run.code, Some(125), "{run:?}");
-    assert!(run.err.contains("its journal was given up"), "{run:?}");
-    let start = room.run(&["start"]);
-    assert_eq!(start.code, DEAD, "{start:?}");
-    let several = room.run(&["start", "--servers", "2"]);
-    assert_eq!(several.code, DEAD, "{several:?}");
-    room.run(&["stop"]).ok();
+    room.says(125, "its journal was given up", &["run", "true"]);
+    room.ends(5, &["start"]);
+    room.ends(5, &["start", "--servers", "2"]);
+    room.ok(&["stop"]);
     assert_eq!(room.left_behind(), [""; 0]);
-    room.run(&["start"]).ok();
-    room.run(&["stop"]).ok();
+    room.ok(&["start"]);
+    room.ok(&["stop"]);
 }
 
 #[test]
 fn one_of_several_servers_killed_with_their_agent_is_refused_until_it_is_cleared() {
     let room = Room::new();
-    room.run(&["start", "x", "--servers", "2"]).ok();
-    let status = room.run(&["status", "x", "--json"]).ok();
-    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
-    let pid = |rank: usize| i32::try_from(status["each"][rank]["pid"].as_i64().unwrap()).unwrap();
-    let file = std::fs::read_to_string(format!("/proc/{}/status", pid(0))).unwrap();
-    let agent = file.lines().find_map(|line| line.strip_prefix("PPid:"));
-    let agent: i32 = agent.unwrap().trim().parse().unwrap();
-    let stop = |pid| {
-        let pid = nix::unistd::Pid::from_raw(pid);
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
-    };
+    room.ok(&["start", "x", "--servers", "2"]);
+    let status = room.status("x");
+    let pids = [0, 1].map(|rank: usize| pid_in(&status["each"][rank]));
     // All at once: none may hear of another's end.
-    let all = [agent, pid(0), pid(1)];
-    all.into_iter().for_each(stop);
-    all.into_iter().for_each(kill);
-    wait_until("all are gone", || room.run(&["status", "x"]).code == DEAD);
-    let start = room.run(&["start", "x", "--servers", "2"]);
-    assert_eq!(start.code, DEAD, "{start:?}");
-    assert!(start.err.contains("weir stop x clears it"), "{start:?}");
-    let run = room.run(&["run", "-i", "x", "true"]);
-    assert_eq!(run.code, Some(125), "{run:?}");
+    let all = [parent_of(pids[0]), pids[0], pids[1]];
+    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+        for pid in all {
+            kill(pid, signal).unwrap();
+        }
+    }
+    wait_until("all are gone", || room.is_dead("x"));
+    room.says(
+        5,
+        "weir stop x clears it",
+        &["start", "x", "--servers", "2"],
+    );
+    room.ends(125, &["run", "-i", "x", "true"]);
     // The second one may have taken a moment longer to end.
     wait_until("all is cleared", || {
         let stop = room.run(&["stop", "x"]);
@@ -208,20 +170,17 @@ fn a_server_killed_under_weir_run_is_there_for_a_start() {
     let mut run = room.weir(&["run", "sh", "-c", script]);
     let run = run.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut run = run.spawn().unwrap();
-    let mut line = String::new();
-    let mut says = std::io::BufReader::new(run.stdout.take().unwrap());
-    std::io::BufRead::read_line(&mut says, &mut line).unwrap();
+    let line = first_line(&mut run);
     let run_dir = line.trim_end();
-    kill_server(&room, run_dir);
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(run.id()).unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    let done = Done::from_output(&run.wait_with_output().unwrap());
-    assert_eq!(done.code, Some(125), "{done:?}");
+    room.kill_server(run_dir);
+    let pid = Pid::from_raw(i32::try_from(run.id()).unwrap());
+    kill(pid, Signal::SIGTERM).unwrap();
+    let done = Done::from_output(&run.wait_with_output().unwrap()).ended(125);
     let name = Path::new(run_dir).file_name().unwrap().to_str().unwrap();
     let advice = format!("weir start {name} goes on with it");
     assert!(done.err.contains(&advice), "{done:?}");
-    room.run(&["start", name]).ok();
-    room.run(&["stop", name]).ok();
+    room.ok(&["start", name]);
+    room.ok(&["stop", name]);
     assert_eq!(room.left_behind(), [""; 0]);
 }
 
@@ -229,44 +188,36 @@ fn a_server_killed_under_weir_run_is_there_for_a_start() {
 fn what_another_job_left_goes_once_that_job_is_known_to_be_over() {
     let room = Room::new();
     squeue(&room, "exit 0");
-    let started = run_in_job(&room, "17", &["start"]);
-    assert_eq!(started.code, Some(0), "{started:?}");
-    kill_server(&room, "job-17");
+    run_in_job(&room, "17", &["start"]).ended(0);
+    room.kill_server("job-17");
     let left = room.left_behind();
     assert!(left.contains(&"job-17".to_owned()), "{left:?}");
     // The batch system does not answer, or says that it runs.
     for script in ["echo unreachable >&2; exit 1", "echo RUNNING"] {
         squeue(&room, script);
-        let other = run_in_job(&room, "18", &["run", "true"]);
-        assert_eq!(other.code, Some(0), "{other:?}");
+        run_in_job(&room, "18", &["run", "true"]).ended(0);
         assert_eq!(room.left_behind(), left, "{script}");
     }
-    let list = room.run(&["status"]).ok();
+    let list = room.ok(&["status"]);
     assert!(list.contains("its server was killed (job 17)"), "{list}");
     squeue(&room, "echo 'error: Invalid job id specified' >&2; exit 1");
-    let other = run_in_job(&room, "18", &["run", "true"]);
-    assert_eq!(other.code, Some(0), "{other:?}");
-    assert!(
-        other
-            .err
-            .contains("cleared what instance job-17 left, whose job is over"),
-        "{other:?}"
-    );
+    run_in_job(&room, "18", &["run", "true"])
+        .ended(0)
+        .complains("cleared what instance job-17 left, whose job is over");
     wait_until("it is cleared", || room.left_behind().is_empty());
 }
 
 #[test]
 fn a_job_that_was_started_anew_begins_with_nothing() {
     let room = Room::new();
-    let started = run_in_job(&room, "17", &["start"]);
-    assert_eq!(started.code, Some(0), "{started:?}");
-    kill_server(&room, "job-17");
+    run_in_job(&room, "17", &["start"]).ended(0);
+    room.kill_server("job-17");
     let mut again = room.weir(&["start"]);
     in_job(&mut again, &room, "17");
-    let again = Done::from_output(&again.env("SLURM_RESTART_COUNT", "1").output().unwrap());
-    assert_eq!(again.code, Some(0), "{again:?}");
-    assert!(again.err.contains("whose job is over"), "{again:?}");
+    let again = Done::from_output(&again.env("SLURM_RESTART_COUNT", "1").output().unwrap())
+        .ended(0)
+        .complains("whose job is over");
     assert!(!again.err.contains("goes on"), "{again:?}");
-    room.run(&["stop", "job-17"]).ok();
+    room.ok(&["stop", "job-17"]);
     wait_until("all is cleared", || room.left_behind().is_empty());
 }

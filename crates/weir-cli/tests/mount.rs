@@ -4,11 +4,10 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use common::{wait_until, Done, Room};
+use common::{first_line, wait_until, Done, Room};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
@@ -64,7 +63,7 @@ fn nothing_stays(room: &Room) {
 
 /// Starts the instance `x`; where the kernel has it.
 fn start(room: &Room, options: &[&str]) -> PathBuf {
-    room.run(&[&["start", "x"], options].concat()).ok();
+    room.ok(&[&["start", "x"], options].concat());
     mount_of(room)
 }
 
@@ -72,12 +71,6 @@ fn mount_of(room: &Room) -> PathBuf {
     let mounts = mounted(room);
     assert_eq!(mounts.len(), 1, "{mounts:?}");
     PathBuf::from(&mounts[0])
-}
-
-fn server_of(room: &Room) -> Pid {
-    let status = room.run(&["status", "x", "--json"]).ok();
-    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
-    Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap())
 }
 
 fn directory(room: &Room, name: &str) -> PathBuf {
@@ -108,10 +101,10 @@ fn a_mount_by_hand_refuses_what_would_hide_something() {
     let full = directory(&room, "full");
     fs::write(full.join("f"), "").unwrap();
     refused("not empty", &["-i", "x", full.to_str().unwrap()]);
-    room.run(&["mount", "-i", "x", at]).ok();
+    room.ok(&["mount", "-i", "x", at]);
     assert_eq!(fs::read_to_string(dir.join("f")).unwrap(), "text");
     refused("already", &["-i", "x", at]);
-    room.run(&["stop", "x"]).ok();
+    room.ok(&["stop", "x"]);
     nothing_stays(&room);
     assert!(dir.is_dir() && full.join("f").exists());
 }
@@ -119,26 +112,25 @@ fn a_mount_by_hand_refuses_what_would_hide_something() {
 #[test]
 fn mount_kernel_says_where() {
     let Some(room) = room() else { return };
-    room.run(&["start", "x", "--set", "mount.kernel=never"])
-        .ok();
+    room.ok(&["start", "x", "--set", "mount.kernel=never"]);
     assert!(mounted(&room).is_empty());
-    room.run(&["stop", "x"]).ok();
+    room.ok(&["stop", "x"]);
 
     let at = directory(&room, "at");
     let set = format!("mount.kernel={}", at.display());
     assert_eq!(start(&room, &["--set", &set]), at);
-    room.run(&["stop", "x"]).ok();
+    room.ok(&["stop", "x"]);
     nothing_stays(&room);
 
     // At the prefix, when it is an empty directory; beside it, when it is not.
     let prefix = directory(&room, "prefix");
     let option = ["--mount", prefix.to_str().unwrap()];
     assert_eq!(start(&room, &option), prefix);
-    room.run(&["stop", "x"]).ok();
+    room.ok(&["stop", "x"]);
     nothing_stays(&room);
     fs::write(prefix.join("own"), "kept").unwrap();
     assert_ne!(start(&room, &option), prefix);
-    room.run(&["stop", "x"]).ok();
+    room.ok(&["stop", "x"]);
     nothing_stays(&room);
     assert_eq!(fs::read_to_string(prefix.join("own")).unwrap(), "kept");
 
@@ -161,10 +153,8 @@ fn a_stop_takes_the_mount_off_while_it_is_used() {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
     let mut shell = shell.spawn().unwrap();
-    let mut line = String::new();
-    let mut says = BufReader::new(shell.stdout.take().unwrap());
-    says.read_line(&mut line).unwrap();
-    room.run(&["stop", "--force", "x"]).ok();
+    first_line(&mut shell);
+    room.ok(&["stop", "--force", "x"]);
     nothing_stays(&room);
     assert_eq!(room.left_behind(), [""; 0]);
     drop(shell.stdin.take());
@@ -178,8 +168,7 @@ fn the_end_of_a_run_takes_the_mount_off() {
     for servers in ["1", "3"] {
         let script = "grep -c weir-0/run /proc/self/mountinfo; exit 7";
         let options = ["run", "--servers", servers, "sh", "-c", script];
-        let done = room.run(&options);
-        assert_eq!(done.code, Some(7), "{done:?}");
+        room.ends(7, &options);
         nothing_stays(&room);
         assert_eq!(room.left_behind(), [""; 0]);
     }
@@ -204,7 +193,7 @@ fn a_killed_mount_comes_back_with_the_data() {
     assert!(std::io::read_to_string(&file).is_err(), "of the killed one");
     fs::write(at.join("f"), "behind").unwrap();
     assert_eq!(fs::read_to_string(at.join("f")).unwrap(), "behind");
-    room.run(&["stop", "x"]).ok();
+    room.ok(&["stop", "x"]);
     nothing_stays(&room);
     assert_eq!(room.left_behind(), [""; 0]);
 }
@@ -217,7 +206,7 @@ fn a_killed_server_takes_its_mount_along_and_the_next_has_the_data() {
         fs::create_dir(at.join("d")).unwrap();
         fs::write(at.join("d/f"), "kept").unwrap();
         let mounts = mount_processes(&room);
-        kill(server_of(&room), Signal::SIGKILL).unwrap();
+        kill(room.server("x"), Signal::SIGKILL).unwrap();
         if both {
             for pid in mounts {
                 // It may have ended by itself.
@@ -226,11 +215,11 @@ fn a_killed_server_takes_its_mount_along_and_the_next_has_the_data() {
         } else {
             nothing_stays(&room);
         }
-        wait_until("it is dead", || room.run(&["status", "x"]).code == Some(5));
-        room.run(&["start", "x"]).ok();
+        wait_until("it is dead", || room.is_dead("x"));
+        room.ok(&["start", "x"]);
         let at = mount_of(&room);
         assert_eq!(fs::read_to_string(at.join("d/f")).unwrap(), "kept");
-        room.run(&["stop", "x"]).ok();
+        room.ok(&["stop", "x"]);
         nothing_stays(&room);
         assert_eq!(room.left_behind(), [""; 0]);
     }
@@ -242,17 +231,16 @@ fn a_stop_after_both_were_killed_clears_all_but_no_file_of_others() {
     let by_hand = directory(&room, "by-hand");
     let at = start(&room, &[]);
     fs::write(at.join("f"), "x").unwrap();
-    room.run(&["mount", "-i", "x", by_hand.to_str().unwrap()])
-        .ok();
+    room.ok(&["mount", "-i", "x", by_hand.to_str().unwrap()]);
     let mounts = mount_processes(&room);
     assert_eq!(mounts.len(), 2);
-    kill(server_of(&room), Signal::SIGKILL).unwrap();
+    kill(room.server("x"), Signal::SIGKILL).unwrap();
     for pid in mounts {
         let _ = kill(pid, Signal::SIGKILL);
     }
     // A signal takes its time: until then there is a server to ask.
-    wait_until("it is dead", || room.run(&["status", "x"]).code == Some(5));
-    room.run(&["stop", "x"]).ok();
+    wait_until("it is dead", || room.is_dead("x"));
+    room.ok(&["stop", "x"]);
     assert_eq!(room.left_behind(), [""; 0]);
     assert!(!mounted(&room).iter().any(|at| Path::new(at) != by_hand));
     // A mount by hand whose process was killed is taken off by hand.
@@ -305,8 +293,7 @@ fn an_ordinary_user_mounts_by_fusermount3() {
     }
     let script = "id -u; cd $WEIR_INSTANCE/mount; echo text > f; cat f; rm f; ls; \
                   grep -c \" $PWD .*user_id=1,\" /proc/self/mountinfo";
-    let done = run_as_user(&room, &["run", "bash", "-c", script]);
-    assert_eq!(done.code, Some(0), "{done:?}");
+    let done = run_as_user(&room, &["run", "bash", "-c", script]).ended(0);
     assert_eq!(done.out, "1\ntext\n1\n", "{done:?}");
     nothing_stays(&room);
     assert_eq!(room.left_behind(), [""; 0]);
@@ -331,8 +318,7 @@ fn a_namespace_has_the_prefix() {
             pwd.display()
         )
     };
-    let done = run_as_user(&room, &run);
-    assert_eq!(done.code, Some(0), "{done:?}");
+    let done = run_as_user(&room, &run).ended(0);
     assert_eq!(done.out, expected(USER) + no_rights, "{done:?}");
     nothing_stays(&room);
     assert_eq!(room.left_behind(), [""; 0]);

@@ -3,21 +3,16 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
-use common::{wait_until, Done, Room};
+use common::{first_line, Done, Room};
+use weir_cluster::leftovers::{assert_gone, left_behind};
 use weir_cluster::{can_test, Cluster, Node, Spec};
 
 fn cluster(what: &str, nodes: usize) -> Option<Cluster> {
-    let spec = Spec {
-        nodes,
-        ssh: true,
-        ..Spec::default()
-    };
-    can_test(what, true).then(|| Cluster::up(&spec).unwrap())
+    can_test(what, true).then(|| Cluster::up(&Spec::with_ssh(nodes)).unwrap())
 }
 
 /// weir on a node, with small budgets. The node's own `/tmp` and `/dev/shm` are its rooms.
@@ -29,21 +24,6 @@ fn command(node: &Node, arguments: &[&str]) -> std::process::Command {
     let mut command = node.command(env!("CARGO_BIN_EXE_weir"));
     Room::prepare(&mut command, arguments);
     command
-}
-
-/// The same word as [`Room::left_behind`], of a node.
-fn left_behind(node: &Node) -> String {
-    let script = "ls -d /tmp/weir-*/* /dev/shm/weir-*/* 2>/dev/null | grep -v guard.lock; \
-                  ps ax | grep -E '[w]eir (agent|server)'";
-    let output = node.command("sh").args(["-c", script]).output().unwrap();
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[track_caller]
-fn assert_gone(cluster: &Cluster) {
-    for node in cluster.nodes().iter().filter(|node| node.pid().is_some()) {
-        wait_until("nothing is left", || left_behind(node).is_empty());
-    }
 }
 
 #[test]
@@ -127,8 +107,7 @@ fn nothing_outlives_a_killed_run() {
     let run = ["run", "--hosts", &hosts, "sh", "-c", script];
     let mut run = command(cluster.node(0), &run);
     let mut run = run.stdout(Stdio::piped()).spawn().unwrap();
-    let mut says = BufReader::new(run.stdout.take().unwrap());
-    says.read_line(&mut String::new()).unwrap();
+    first_line(&mut run);
     assert!(left_behind(cluster.node(2)).contains("weir server"));
     run.kill().unwrap();
     run.wait().unwrap();
@@ -147,8 +126,7 @@ fn a_node_that_cannot_is_named_and_nothing_is_left() {
         for set in settings {
             start.extend(["--set", set]);
         }
-        let done = weir(first, &start);
-        assert_eq!(done.code, Some(1), "{done:?}");
+        let done = weir(first, &start).ended(1);
         assert_gone(&cluster);
         done.err
     };
@@ -222,11 +200,8 @@ fn the_others_go_on_when_a_node_is_lost() {
         line.contains("it was lost") || line.contains("no answer"),
         "{status}"
     );
-    let done = weir(cluster.node(0), &["stop", "job"]);
-    assert_eq!(done.code, Some(1), "{done:?}");
-    assert!(
-        done.err.contains(&format!("server 2 on {lost}")),
-        "{done:?}"
-    );
+    weir(cluster.node(0), &["stop", "job"])
+        .ended(1)
+        .complains(&format!("server 2 on {lost}"));
     assert_gone(&cluster);
 }

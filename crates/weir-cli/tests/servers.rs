@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -9,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::ScopedJoinHandle;
 
-use common::{wait_until, Done, Room};
+use common::{first_line, parent_of, pid_in, wait_until, Done, Room};
+use nix::sys::signal::{kill as send_signal, Signal};
+use nix::unistd::Pid;
 
 /// Where instances of several servers have their run directories.
 fn runs(room: &Room) -> PathBuf {
@@ -42,37 +45,28 @@ impl Drop for Instance<'_> {
 
 fn start<'r>(room: &'r Room, of: &str, servers: &str) -> Instance<'r> {
     let name = of.to_owned();
-    let said = room.run(&["start", &name, "--servers", servers]).ok();
+    let said = room.ok(&["start", &name, "--servers", servers]);
     assert!(said.contains(&format!("on {servers} servers")), "{said}");
     Instance(room, name)
 }
 
 /// The process of a server, if it answers.
-fn try_server_pid(room: &Room, instance: &Instance<'_>, rank: usize) -> Option<i32> {
+fn try_server_pid(room: &Room, instance: &Instance<'_>, rank: usize) -> Option<Pid> {
     let out = room.run(&["status", &instance.1, "--json"]).out;
     let status: serde_json::Value = serde_json::from_str(&out).ok()?;
     let each = &status["each"][rank];
     assert_eq!(each["rank"], rank, "{out}");
-    i32::try_from(each["pid"].as_i64()?).ok()
+    each["pid"].is_number().then(|| pid_in(each))
 }
 
 /// The process of a server.
-fn server_pid(room: &Room, instance: &Instance<'_>, rank: usize) -> i32 {
+fn server_pid(room: &Room, instance: &Instance<'_>, rank: usize) -> Pid {
     try_server_pid(room, instance, rank).unwrap()
 }
 
-fn parent_of(pid: i32) -> i32 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
-    line.unwrap().trim().parse().unwrap()
-}
-
-fn kill(pid: i32) {
-    nix::sys::signal::kill(
-        nix::unistd::Pid::from_raw(pid),
-        nix::sys::signal::Signal::SIGKILL,
-    )
-    .unwrap();
+/// Kills a process.
+fn kill(pid: Pid) {
+    send_signal(pid, Signal::SIGKILL).unwrap();
 }
 
 #[test]
@@ -85,18 +79,17 @@ fn each_has_a_run_directory_and_knows_all() {
     assert!(dirs.iter().all(|dir| roster(dir) == roster(&dirs[0])));
     let roster: serde_json::Value = serde_json::from_str(&roster(&dirs[0])).unwrap();
     assert_eq!(roster["members"].as_array().unwrap().len(), 3);
-    let status = room.run(&["status"]).ok();
+    let status = room.ok(&["status"]);
     assert_eq!(status.matches(", 3 servers, ").count(), 1, "{status}");
     assert_eq!(
         status.matches(" localhost: process ").count(),
         3,
         "{status}"
     );
-    let again = room.run(&["start", &instance.1, "--servers", "2"]);
-    assert_eq!(again.code, Some(3), "{again:?}");
-    room.run(&["stop", &instance.1]).ok();
+    room.ends(3, &["start", &instance.1, "--servers", "2"]);
+    room.ok(&["stop", &instance.1]);
     assert_eq!(left_of(&room, &instance.1), [""; 0].map(PathBuf::from));
-    assert_eq!(room.run(&["stop", &instance.1]).code, Some(4));
+    room.ends(4, &["stop", &instance.1]);
 }
 
 #[test]
@@ -106,21 +99,22 @@ fn a_command_uses_the_server_that_is_asked_for() {
     let used = |rank: &str| {
         let script = "echo $WEIR_INSTANCE";
         let run = ["run", "-i", &instance.1, "--rank", rank, "sh", "-c", script];
-        room.run(&run).ok().trim().to_owned()
+        room.ok(&run).trim().to_owned()
     };
     let first = runs(&room).join(&instance.1).display().to_string();
     assert_eq!(used("0"), first);
     assert_eq!(used("2"), format!("{first}.2"));
-    let none = room.run(&["run", "-i", &instance.1, "--rank", "3", "true"]);
-    assert_eq!(none.code, Some(125), "{none:?}");
+    room.ends(125, &["run", "-i", &instance.1, "--rank", "3", "true"]);
 }
 
 #[test]
 fn an_instance_of_run_ends_with_its_command() {
     let room = Room::new();
     let script = "echo $WEIR_INSTANCE; exit 7";
-    let done = room.run(&["run", "--servers", "4", "--rank", "1", "sh", "-c", script]);
-    assert_eq!(done.code, Some(7), "{done:?}");
+    let done = room.ends(
+        7,
+        &["run", "--servers", "4", "--rank", "1", "sh", "-c", script],
+    );
     assert!(done.out.trim().ends_with(".1"), "{done:?}");
     assert!(done.err.contains("weir: written"), "{done:?}");
     assert!(!Path::new(done.out.trim()).exists());
@@ -133,10 +127,7 @@ fn nothing_outlives_a_killed_run() {
     let script = "echo $WEIR_INSTANCE; exec sleep 1000";
     let mut run = room.weir(&["run", "--servers", "2", "sh", "-c", script]);
     let mut run = run.stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    let mut says = std::io::BufReader::new(run.stdout.take().unwrap());
-    std::io::BufRead::read_line(&mut says, &mut line).unwrap();
-    let run_dir = PathBuf::from(line.trim());
+    let run_dir = PathBuf::from(first_line(&mut run).trim());
     assert!(run_dir.join("roster.json").is_file());
     run.kill().unwrap();
     run.wait().unwrap();
@@ -164,10 +155,10 @@ fn a_lost_server_is_named_and_the_others_go_on() {
     std::fs::remove_file(room.memory().join(memory)).unwrap();
     kill(server_pid(&room, &instance, 1));
     let run = ["run", "-i", &instance.1, "--rank", "2", "true"];
-    room.run(&run).ok();
+    room.ok(&run);
     // Until the try to start it again has failed, it says so.
     wait_until("the agent has given it up", || {
-        let status = room.run(&["status", &instance.1]).ok();
+        let status = room.ok(&["status", &instance.1]);
         status.contains("server 1   localhost: it was lost\n")
     });
     let stop = room.run(&["stop", &instance.1]);
@@ -187,7 +178,7 @@ fn other_starts_do_not_clear_away_a_killed_server() {
     let instance = start(&room, "swept", "2");
     let start_others = || {
         for _ in 0..STARTS {
-            room.run(&["run", "--servers", "1", "true"]).ok();
+            room.ok(&["run", "--servers", "1", "true"]);
         }
     };
     std::thread::scope(|scope| {
@@ -206,14 +197,14 @@ fn other_starts_do_not_clear_away_a_killed_server() {
 fn run_uses_the_instance_of_a_start_without_a_name() {
     let room = Room::new();
     let user = format!("user-{}", nix::unistd::geteuid());
-    room.run(&["start"]).ok();
+    room.ok(&["start"]);
     let says = |options: &[&str]| {
         let command = ["sh", "-c", "echo $WEIR_INSTANCE"];
-        room.run(&[&["run"], options, &command].concat()).ok()
+        room.ok(&[&["run"], options, &command].concat())
     };
     assert!(says(&[]).trim_end().ends_with(&user));
     assert!(!says(&["--memory", "64M"]).contains(&user));
-    room.run(&["stop"]).ok();
+    room.ok(&["stop"]);
     assert!(!says(&[]).contains(&user));
 }
 
@@ -240,8 +231,7 @@ fn a_killed_server_is_started_again_each_time() {
             try_server_pid(&room, &instance, rank).is_some_and(|pid| pid != killed)
         });
     }
-    let stop = room.run(&["stop", &instance.1]);
-    assert_eq!(stop.code, Some(0), "{stop:?}");
+    room.ends(0, &["stop", &instance.1]);
     assert_eq!(left_of(&room, &instance.1), [""; 0].map(PathBuf::from));
 }
 
@@ -249,18 +239,18 @@ fn a_killed_server_is_started_again_each_time() {
 fn a_stop_that_waits_says_for_whom() {
     let room = Room::new();
     let instance = start(&room, "slow", "2");
-    let pid = nix::unistd::Pid::from_raw(server_pid(&room, &instance, 1));
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    let pid = server_pid(&room, &instance, 1);
+    send_signal(pid, Signal::SIGSTOP).unwrap();
     let stop = room
         .weir(&["stop", &instance.1])
         .stderr(Stdio::piped())
         .spawn();
     let mut stop = stop.unwrap();
     let mut line = String::new();
-    let mut says = std::io::BufReader::new(stop.stderr.take().unwrap());
-    std::io::BufRead::read_line(&mut says, &mut line).unwrap();
+    let mut says = BufReader::new(stop.stderr.take().unwrap());
+    says.read_line(&mut line).unwrap();
     assert_eq!(line, "weir: waiting for server 1 on localhost\n");
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
+    send_signal(pid, Signal::SIGCONT).unwrap();
     assert!(stop.wait().unwrap().success());
 }
 
@@ -273,8 +263,7 @@ fn a_server_that_cannot_start_leaves_none() {
         .env("WEIR_MEMORY_DIRECTORY", "/nonexistent")
         .output()
         .unwrap();
-    let done = Done::from_output(&output);
-    assert_eq!(done.code, Some(1), "{done:?}");
+    let done = Done::from_output(&output).ended(1);
     assert!(
         done.err.contains("localhost: ") && done.err.contains("/nonexistent"),
         "{done:?}"

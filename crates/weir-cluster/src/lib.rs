@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod directory;
+pub mod leftovers;
 mod net;
 mod node;
 mod processes;
@@ -48,6 +49,17 @@ pub struct Spec {
     pub rate: Option<String>,
     /// True if a real sshd serves each node, with a key that every node has.
     pub ssh: bool,
+}
+
+impl Spec {
+    /// Nodes with an sshd each, and nothing else of note.
+    pub fn with_ssh(nodes: usize) -> Spec {
+        Spec {
+            nodes,
+            ssh: true,
+            ..Spec::default()
+        }
+    }
 }
 
 /// The maximum number of nodes of a cluster.

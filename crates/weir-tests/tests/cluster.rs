@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
+use weir_cluster::leftovers::{assert_gone, left_behind};
 use weir_cluster::slurm::{self, Slurm};
 use weir_cluster::{can_test_with, missing as machine_lacks, Cluster, Node, Spec};
 use weir_tests::build::{program_in, Compiler};
@@ -21,12 +21,7 @@ fn cluster(what: &str, nodes: usize, needs: &[Need], mut lacks: Vec<String>) -> 
     if !packages.is_empty() {
         lacks.push(format!("apt-get install {}", packages.join(" ")));
     }
-    let spec = Spec {
-        nodes,
-        ssh: true,
-        ..Spec::default()
-    };
-    can_test_with(what, &lacks).then(|| Cluster::up(&spec).unwrap())
+    can_test_with(what, &lacks).then(|| Cluster::up(&Spec::with_ssh(nodes)).unwrap())
 }
 
 fn small(command: &mut Command) -> &mut Command {
@@ -42,29 +37,6 @@ fn small(command: &mut Command) -> &mut Command {
 fn said(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-/// The leftovers of an instance on a node; empty if there are none.
-fn left_behind(node: &Node) -> String {
-    let script = "ls -d /tmp/weir-*/* /dev/shm/weir-*/* 2>/dev/null | grep -v guard.lock; \
-                  ps ax | grep -E '[w]eir (agent|server)'";
-    let output = node.command("sh").args(["-c", script]).output().unwrap();
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[track_caller]
-fn assert_gone(cluster: &Cluster) {
-    let start = Instant::now();
-    for node in cluster.nodes() {
-        loop {
-            let left = left_behind(node);
-            if left.is_empty() {
-                break;
-            }
-            assert!(start.elapsed() < Duration::from_secs(60), "{left}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
 }
 
 /// Runs `where.c` on three nodes, two processes each, and checks where they ran.

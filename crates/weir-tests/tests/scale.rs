@@ -206,11 +206,7 @@ fn so_are_those_of_several_nodes() {
         return;
     }
     compare_all(|nodes| {
-        let spec = Spec {
-            nodes: usize::from(nodes),
-            ssh: true,
-            ..Spec::default()
-        };
+        let spec = Spec::with_ssh(usize::from(nodes));
         Site::Nodes(Cluster::up(&spec).unwrap())
     });
 }

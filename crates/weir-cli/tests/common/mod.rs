@@ -3,8 +3,12 @@
 
 #![allow(dead_code)] // Each test program uses its part.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
 
 pub struct Room {
     dir: tempfile::TempDir,
@@ -68,6 +72,48 @@ impl Room {
         Done::from_output(&self.weir(arguments).output().unwrap())
     }
 
+    /// Runs it to its end, which must be a good one; returns its standard output.
+    #[track_caller]
+    pub fn ok(&self, arguments: &[&str]) -> String {
+        self.ends(0, arguments).out
+    }
+
+    /// Runs it to its end, which must be with this code.
+    #[track_caller]
+    pub fn ends(&self, code: i32, arguments: &[&str]) -> Done {
+        self.run(arguments).ended(code)
+    }
+
+    /// The same, and it must say these words on standard error.
+    #[track_caller]
+    pub fn says(&self, code: i32, words: &str, arguments: &[&str]) -> Done {
+        self.ends(code, arguments).complains(words)
+    }
+
+    /// The status of an instance, as `weir status --json` prints it.
+    #[track_caller]
+    pub fn status(&self, name: &str) -> serde_json::Value {
+        serde_json::from_str(&self.ok(&["status", name, "--json"])).unwrap()
+    }
+
+    /// The process of an instance of one server.
+    #[track_caller]
+    pub fn server(&self, name: &str) -> Pid {
+        pid_in(&self.status(name))
+    }
+
+    /// Kills the server of an instance and waits until it is dead.
+    #[track_caller]
+    pub fn kill_server(&self, name: &str) {
+        kill(self.server(name), Signal::SIGKILL).unwrap();
+        wait_until("the server is gone", || self.is_dead(name));
+    }
+
+    /// True if the server of an instance was killed.
+    pub fn is_dead(&self, name: &str) -> bool {
+        self.run(&["status", name]).code == Some(5)
+    }
+
     /// Names below the directories in which instances live, locks aside.
     pub fn left_behind(&self) -> Vec<String> {
         let tops = [self.path(), self.memory()].into_iter().flat_map(children);
@@ -111,6 +157,26 @@ pub fn wait_until(what: &str, met: impl Fn() -> bool) {
     }
 }
 
+/// The first line that a program writes to its standard output, which is a pipe.
+pub fn first_line(child: &mut Child) -> String {
+    let mut line = String::new();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    line
+}
+
+/// The process in the status of a server.
+pub fn pid_in(status: &serde_json::Value) -> Pid {
+    Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap())
+}
+
+/// The process that started another one.
+pub fn parent_of(pid: Pid) -> Pid {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    Pid::from_raw(line.unwrap().trim().parse().unwrap())
+}
+
 /// How a command ended.
 #[derive(Debug)]
 pub struct Done {
@@ -128,10 +194,23 @@ impl Done {
         }
     }
 
+    /// Itself, of a command that must have ended with this code.
+    #[track_caller]
+    pub fn ended(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        self
+    }
+
+    /// Itself, of a command that must have said these words on standard error.
+    #[track_caller]
+    pub fn complains(self, words: &str) -> Self {
+        assert!(self.err.contains(words), "{words}: {self:?}");
+        self
+    }
+
     /// Standard output, of a command that must have ended well.
     #[track_caller]
     pub fn ok(self) -> String {
-        assert_eq!(self.code, Some(0), "{self:?}");
-        self.out
+        self.ended(0).out
     }
 }

@@ -9,6 +9,7 @@ use weir_tests::needs::{missing, MPICH_CC, MPICH_RUN};
 
 use super::probes::{self, Place};
 use super::room::{finish, program, until, Room};
+use super::talk::Talk;
 
 const EIO: i32 = Errno::IO.raw_os_error();
 const ESHUTDOWN: i32 = Errno::SHUTDOWN.raw_os_error();
@@ -32,8 +33,8 @@ fn slack() -> Duration {
 
 /// Probes of all kinds: on the victim's node, and on the others.
 struct Watch {
-    own: Vec<probes::Probe>,
-    others: Vec<probes::Probe>,
+    own: Vec<Talk>,
+    others: Vec<Talk>,
 }
 
 fn watch(room: &Room) -> Watch {

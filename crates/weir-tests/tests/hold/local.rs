@@ -47,8 +47,7 @@ impl Local {
         let weir = weir_binary().unwrap().display().to_string();
         let all = [by, &[&weir, "start", name], words].concat();
         let mut command = Command::new(all[0]);
-        local.environment(command.args(&all[1..]));
-        said(&command.output().unwrap());
+        said(local.environment(command.args(&all[1..])));
         local
     }
 
@@ -72,12 +71,7 @@ impl Local {
     }
 
     pub fn status(&self) -> Value {
-        let text = said(
-            &self
-                .weir(&["status", self.name, "--json"])
-                .output()
-                .unwrap(),
-        );
+        let text = said(&mut self.weir(&["status", self.name, "--json"]));
         serde_json::from_str(&text).unwrap()
     }
 

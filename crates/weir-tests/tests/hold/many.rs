@@ -1,14 +1,12 @@
 //! Many of everything: servers of one machine, clients of one server, and few descriptors. Needs no
 //! privileges and no namespaces.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::Stdio;
-
-use weir_tests::build::Compiler;
+use std::time::Duration;
 
 use super::local::Local;
-use super::probes::Place;
-use super::room::{program, said};
+use super::probes::{self, Place};
+use super::room::said;
+use super::talk::Talk;
 
 /// EUSERS: the maximum number of clients is reached.
 const EUSERS: i32 = 87;
@@ -33,20 +31,12 @@ struct Crowd {
 
 /// Runs this number of processes at once (`tests/hold/crowd.c`); calls `meanwhile` when all are there.
 fn crowd(local: &Local, processes: u32, meanwhile: impl FnOnce()) -> Crowd {
-    let program = program("crowd.c", Compiler::C).display().to_string();
-    let mut command = local.run(0, &program, &["/weir", &processes.to_string(), "2"]);
-    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    out.read_line(&mut line).unwrap();
-    assert_eq!(line, "all there\n");
+    let words = ["/weir", &processes.to_string(), "2"];
+    let mut program = Talk::start(local, 0, "crowd.c", &words);
+    assert_eq!(program.read_line(), "all there\n");
     meanwhile();
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(b"\n").unwrap();
-    let mut text = String::new();
-    out.read_to_string(&mut text).unwrap();
-    assert!(child.wait().unwrap().success(), "{text}");
+    program.send_line();
+    let text = program.wait_for_end(Duration::from_secs(60));
     let mut lines = text.lines();
     let good = lines.next().unwrap().strip_suffix(" good").unwrap();
     let failed = lines.map(|line| {
@@ -114,35 +104,22 @@ fn few_descriptors_mean_few_clients_and_a_clear_error() {
     assert_eq!(came.good, most, "{came:?}");
     assert_eq!(came.failed, [(EUSERS, 100 - most)]);
     assert!(!local.log().contains("no descriptors left"));
-    let output = local.run(0, "ls", &["/weir"]).output().unwrap();
-    assert_eq!(
-        said(&output).lines().count(),
-        3 * usize::try_from(most).unwrap()
-    );
+    let listed = said(&mut local.run(0, "ls", &["/weir"]));
+    assert_eq!(listed.lines().count(), 3 * usize::try_from(most).unwrap());
 }
 
 #[test]
 fn sixty_four_servers_of_one_machine() {
     let local = Local::start("many", &["--servers", "64"], &[]);
-    let calls = program("calls.c", Compiler::C).display().to_string();
-    said(
-        &local
-            .run(5, &calls, &["/weir", "x", "prepare"])
-            .output()
-            .unwrap(),
-    );
+    probes::prepare(&local, 5);
     for rank in [0, 31, 63] {
-        let output = local
-            .run(rank, &calls, &["/weir", &format!("r{rank}"), "all"])
-            .output();
-        assert_eq!(said(&output.unwrap()), "all good\n");
+        probes::all_good(&local, rank, &format!("r{rank}"));
     }
     let status = local.status();
     assert_eq!(status["servers"], 64);
     let each = status["each"].as_array().unwrap();
     assert!(each.iter().all(|one| one["pid"].is_u64()), "{status}");
-    let stopped = local.weir(&["stop", "many"]).output().unwrap();
-    assert!(stopped.status.success(), "{stopped:?}");
+    said(&mut local.weir(&["stop", "many"]));
     let left = std::fs::read_dir(local.memory()).unwrap().flatten();
     let left = left.flat_map(|parent| std::fs::read_dir(parent.path()).unwrap().flatten());
     let left: Vec<_> = left.filter(|entry| entry.path().is_dir()).collect();

@@ -2,40 +2,31 @@
 //! once or not at all (`tests/hold/cut.c`). Both sides see the same afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use weir_tests::build::Compiler;
-
 use super::probes::{self, Place};
-use super::room::{finish, program, until, Room};
+use super::room::{until, Room};
+use super::talk::Talk;
 
 const NODES: usize = 4;
 const EIO: i32 = 5;
 
 /// A program that appends, creates and renames on a node.
 struct Writer {
-    child: Child,
+    program: Talk,
     log: PathBuf,
     tag: String,
 }
 
 impl Writer {
     fn start(room: &Room, node: usize) -> Writer {
-        let program = program("cut.c", Compiler::C).display().to_string();
         let log = room.cluster.dir().join(format!("shared/log-{node}"));
         let tag = format!("w{node}");
         let words = ["/weir", log.to_str().unwrap(), &tag];
-        let mut command = room.run(node, &program, &words);
-        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut line = String::new();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        out.read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
-        Writer { child, log, tag }
+        let mut program = Talk::start(room, node, "cut.c", &words);
+        assert_eq!(program.read_line(), "ready\n");
+        Writer { program, log, tag }
     }
 
     /// The number of calls that succeeded, and of all that ended.
@@ -51,10 +42,8 @@ impl Writer {
 
     /// Ends it; returns for each kind of call those that succeeded, and those that failed.
     fn end(mut self) -> Done {
-        let mut stdin = self.child.stdin.take().unwrap();
-        stdin.write_all(b"\n").unwrap();
-        let output = finish(self.child, Duration::from_secs(20));
-        assert!(output.status.success(), "{output:?}");
+        self.program.send_line();
+        self.program.wait_for_end(Duration::from_secs(20));
         let mut done = Done {
             tag: self.tag,
             ..Done::default()

@@ -1,13 +1,13 @@
 //! Processes that each make one kind of call all the time (`tests/hold/calls.c`): none may take longer
 //! than its bound, or fail with an unexpected errno.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use weir_tests::build::Compiler;
 
 use super::room::{program, said};
+use super::talk::Talk;
 
 /// Each kind of call.
 const KINDS: [&str; 11] = [
@@ -31,65 +31,42 @@ pub struct Outcome {
     pub errnos: Vec<i32>,
 }
 
-/// One kind of call on a node.
-pub struct Probe {
-    child: Child,
-    out: BufReader<ChildStdout>,
-}
-
 fn calls() -> String {
     program("calls.c", Compiler::C).display().to_string()
 }
 
 /// Creates the files that the calls use, from this node.
 pub fn prepare(room: &impl Place, node: usize) {
-    said(
-        &room
-            .run(node, &calls(), &["/weir", "p", "prepare"])
-            .output()
-            .unwrap(),
-    );
+    said(&mut room.run(node, &calls(), &["/weir", "p", "prepare"]));
 }
 
 /// Makes each kind of call from this node: all must succeed.
 #[track_caller]
 pub fn all_good(room: &impl Place, node: usize, tag: &str) {
-    let output = room.run(node, &calls(), &["/weir", tag, "all"]).output();
-    assert_eq!(said(&output.unwrap()), "all good\n");
+    let mut all = room.run(node, &calls(), &["/weir", tag, "all"]);
+    assert_eq!(said(&mut all), "all good\n");
 }
 
 /// Starts all kinds on a node.
-pub fn start(room: &impl Place, node: usize, tag: &str) -> Vec<Probe> {
-    let probes = KINDS.map(|kind| {
-        let mut command = room.run(node, &calls(), &["/weir", &format!("{tag}-{kind}"), kind]);
-        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        Probe { child, out }
+pub fn start(room: &impl Place, node: usize, tag: &str) -> Vec<Talk> {
+    let mut probes = KINDS.map(|kind| {
+        let words = ["/weir", &format!("{tag}-{kind}"), kind];
+        Talk::start(room, node, "calls.c", &words)
     });
-    let ready = |mut probe: Probe| {
-        let mut line = String::new();
-        probe.out.read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n", "{:?}", probe.child);
-        probe
-    };
-    probes.into_iter().map(ready).collect()
+    for probe in &mut probes {
+        assert_eq!(probe.read_line(), "ready\n");
+    }
+    probes.into()
 }
 
 /// Ends the probes; returns the outcome of each.
-pub fn end(probes: Vec<Probe>) -> Vec<Outcome> {
-    let mut told = probes;
-    for probe in &mut told {
-        let mut stdin = probe.child.stdin.take().unwrap();
-        stdin.write_all(b"\n").unwrap();
-    }
-    told.into_iter().map(outcome).collect()
+pub fn end(mut probes: Vec<Talk>) -> Vec<Outcome> {
+    probes.iter_mut().for_each(Talk::send_line);
+    probes.into_iter().map(outcome).collect()
 }
 
-fn outcome(mut probe: Probe) -> Outcome {
-    let mut text = String::new();
-    probe.out.read_to_string(&mut text).unwrap();
-    assert!(probe.child.wait().unwrap().success(), "{text}");
+fn outcome(probe: Talk) -> Outcome {
+    let text = probe.wait_for_end(Duration::from_secs(60));
     let words: Vec<&str> = text.split_whitespace().collect();
     let number = |at: usize| words[at].parse::<u64>().unwrap();
     let errnos = words[8].split(',').map(|word| word.parse().unwrap());

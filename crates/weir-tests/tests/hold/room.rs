@@ -44,10 +44,12 @@ pub fn until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) -
     begin.elapsed()
 }
 
+/// Runs a command to its end, which must be a good one; returns its output.
 #[track_caller]
-pub fn said(output: &Output) -> String {
+pub fn said(command: &mut Command) -> String {
+    let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout.clone()).unwrap()
+    String::from_utf8(output.stdout).unwrap()
 }
 
 impl Room {
@@ -58,24 +60,14 @@ impl Room {
         }
         let alone = ONE_AT_A_TIME.lock();
         let alone = alone.unwrap_or_else(PoisonError::into_inner);
-        let spec = Spec {
-            nodes,
-            ssh: true,
-            ..Spec::default()
-        };
         let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         let room = Room {
-            cluster: Cluster::up(&spec).unwrap(),
+            cluster: Cluster::up(&Spec::with_ssh(nodes)).unwrap(),
             settings: settings.iter().map(own).collect(),
             _alone: alone,
         };
         let hosts = room.cluster.host_list();
-        said(
-            &room
-                .weir(0, &["start", NAME, "--hosts", &hosts])
-                .output()
-                .unwrap(),
-        );
+        said(&mut room.weir(0, &["start", NAME, "--hosts", &hosts]));
         Some(room)
     }
 
@@ -95,7 +87,7 @@ impl Room {
     /// Runs a shell's commands on a node, with the instance; returns their output.
     #[track_caller]
     pub fn shell(&self, node: usize, script: &str) -> String {
-        said(&self.run(node, "bash", &["-c", script]).output().unwrap())
+        said(&mut self.run(node, "bash", &["-c", script]))
     }
 
     /// Makes files of one byte, by a program of a node.
@@ -116,12 +108,7 @@ impl Room {
 
     /// A node's report about all servers.
     pub fn status(&self, node: usize) -> Value {
-        let text = said(
-            &self
-                .weir(node, &["status", NAME, "--json"])
-                .output()
-                .unwrap(),
-        );
+        let text = said(&mut self.weir(node, &["status", NAME, "--json"]));
         serde_json::from_str(&text).unwrap()
     }
 
@@ -134,7 +121,7 @@ impl Room {
     pub fn agent_pid(&self, rank: usize) -> u64 {
         let file = format!("/proc/{}/status", self.server_pid(rank));
         let mut command = self.cluster.node(rank).command("grep");
-        let line = said(&command.args(["PPid:", &file]).output().unwrap());
+        let line = said(command.args(["PPid:", &file]));
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
@@ -142,7 +129,7 @@ impl Room {
     #[track_caller]
     pub fn signal(&self, node: usize, signal: &str, pid: u64) {
         let mut kill = self.cluster.node(node).command("kill");
-        said(&kill.args([signal, &pid.to_string()]).output().unwrap());
+        said(kill.args([signal, &pid.to_string()]));
     }
 
     /// The log of a node's server.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use weir_tests::build::Compiler;
 
 use super::probes::Place;
-use super::room::{finish, program, Room};
+use super::room::{finish, program};
 
 pub struct Talk {
     child: Child,
@@ -17,7 +17,7 @@ pub struct Talk {
 
 impl Talk {
     /// Starts the program of a source in tests/hold.
-    pub fn start(room: &Room, node: usize, source: &str, words: &[&str]) -> Talk {
+    pub fn start(room: &impl Place, node: usize, source: &str, words: &[&str]) -> Talk {
         let program = program(source, Compiler::C).display().to_string();
         let mut command = room.run(node, &program, words);
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
