@@ -62,6 +62,12 @@ fn with_kind(kind: u8, bytes: &[u8]) -> Vec<u8> {
     [&[kind], bytes].concat()
 }
 
+/// An input of parts of one kind.
+fn parts_of(kind: u8, all: &[Vec<u8>]) -> Vec<u8> {
+    let add = |parts: Parts, bytes: &Vec<u8>| parts.with(kind, bytes);
+    all.iter().fold(Parts::default(), add).0
+}
+
 fn post<T: serde::Serialize>(message: &T) -> Vec<u8> {
     postcard::to_stdvec(message).expect("a message of ours")
 }
@@ -97,105 +103,30 @@ fn create(name: &[u8]) -> proto::Create {
 fn client() {
     let (ino, parent, name) = (FILE, ROOT, b"d".to_vec());
     let (uid, gid, mode) = (0, 0, 0o755);
+    #[rustfmt::skip] // A table reads best as one.
     let all = [
         asked(create(b"a")),
-        asked(proto::Mkdir {
-            parent,
-            name: name.clone(),
-            mode,
-            uid,
-            gid,
-        }),
-        asked(proto::Symlink {
-            parent,
-            name: b"l".to_vec(),
-            target: b"a".to_vec(),
-            uid,
-            gid,
-        }),
-        asked(proto::Link {
-            ino,
-            parent,
-            name: b"b".to_vec(),
-        }),
-        asked(proto::Rename {
-            parent,
-            name: b"a".to_vec(),
-            new_parent: parent,
-            new_name: b"c".to_vec(),
-            flags: 0,
-        }),
-        asked(proto::SetAttr {
-            ino,
-            mode: Some(0o600),
-            uid: None,
-            gid: None,
-            atime_ns: Some(1),
-            mtime_ns: None,
-            policy: Some(Policy::default()),
-        }),
-        asked(proto::Laminate {
-            ino,
-            cause: Cause::Request,
-        }),
+        asked(proto::Mkdir { parent, name: name.clone(), mode, uid, gid }),
+        asked(proto::Symlink { parent, name: b"l".to_vec(), target: b"a".to_vec(), uid, gid }),
+        asked(proto::Link { ino, parent, name: b"b".to_vec() }),
+        asked(proto::Rename { parent, name: b"a".to_vec(), new_parent: parent, new_name: b"c".to_vec(), flags: 0 }),
+        asked(proto::SetAttr { ino, mode: Some(0o600), uid: None, gid: None, atime_ns: Some(1), mtime_ns: None,
+            policy: Some(Policy::default()) }),
+        asked(proto::Laminate { ino, cause: Cause::Request }),
         asked(proto::Truncate { ino, size: 1 << 40 }),
-        asked(proto::Allocate {
-            ino,
-            offset: 10,
-            length: 100,
-            zero: true,
-            keep_size: true,
-        }),
-        asked(proto::Segment {
-            min_bytes: 256,
-            want_bytes: 512,
-        }),
-        asked(proto::Locate {
-            ino,
-            offset: 0,
-            length: 100,
-        }),
-        asked(proto::Flock {
-            ino,
-            ofd: 1,
-            operation: 2,
-            wait: true,
-        }),
-        asked(proto::RecordLock {
-            ino,
-            ofd: None,
-            kind: 1,
-            start: 0,
-            end: u64::MAX,
-            wait: true,
-        }),
-        asked(proto::TestLock {
-            ino,
-            ofd: Some(1),
-            kind: 1,
-            start: 5,
-            end: 6,
-        }),
-        asked(proto::Readdir {
-            ino: parent,
-            cookie: 0,
-            budget_bytes: 4096,
-        }),
-        asked(proto::Lookup {
-            components: vec![b"d".to_vec(), b"x".to_vec()],
-        }),
-        asked(proto::Token {
-            ino: FOREIGN,
-            needed: Claim::range(4096, 512),
-            wished: STRIDED,
-        }),
+        asked(proto::Allocate { ino, offset: 10, length: 100, zero: true, keep_size: true }),
+        asked(proto::Segment { min_bytes: 256, want_bytes: 512 }),
+        asked(proto::Locate { ino, offset: 0, length: 100 }),
+        asked(proto::Flock { ino, ofd: 1, operation: 2, wait: true }),
+        asked(proto::RecordLock { ino, ofd: None, kind: 1, start: 0, end: u64::MAX, wait: true }),
+        asked(proto::TestLock { ino, ofd: Some(1), kind: 1, start: 5, end: 6 }),
+        asked(proto::Readdir { ino: parent, cookie: 0, budget_bytes: 4096 }),
+        asked(proto::Lookup { components: vec![b"d".to_vec(), b"x".to_vec()] }),
+        asked(proto::Token { ino: FOREIGN, needed: Claim::range(4096, 512), wished: STRIDED }),
         asked(proto::Statfs {}),
         asked(proto::Status {}),
         asked(proto::OfdBatch {}),
-        asked(proto::Unlink {
-            parent,
-            name: b"c".to_vec(),
-        }),
+        asked(proto::Unlink { parent, name: b"c".to_vec() }),
         asked(proto::Rmdir { parent, name }),
     ];
     for (i, request) in all.iter().enumerate() {
@@ -205,14 +136,8 @@ fn client() {
             &with_kind(0, request),
         );
     }
-    let whole = all
-        .iter()
-        .fold(Parts::default(), |parts, bytes| parts.with(0, bytes));
-    write("client_request", "all", &whole.0);
-    let tool = all
-        .iter()
-        .fold(Parts::default(), |parts, bytes| parts.with(1, bytes));
-    write("client_request", "tool", &tool.0);
+    write("client_request", "all", &parts_of(0, &all));
+    write("client_request", "tool", &parts_of(1, &all));
     for (i, bytes) in all.iter().enumerate() {
         let one = Parts::default().with(0, &all[0]).with(0, bytes);
         write("client_request", &format!("one-{i:02}"), &one.0);
@@ -249,6 +174,7 @@ fn client() {
     write("client_message", "refused", &with_kind(3, &refused));
 }
 
+#[rustfmt::skip] // A table reads best as one.
 fn peer_requests() -> Vec<Vec<u8>> {
     let (ino, dir, name) = (FILE, ROOT, b"a".to_vec());
     let set = proto::SetAttr {
@@ -292,196 +218,69 @@ fn peer_requests() -> Vec<Vec<u8>> {
         peer::request(make(b"a", What::File)),
         peer::request(make(b"d", What::Dir)),
         peer::request(make(b"l", What::Symlink(b"a".to_vec()))),
-        peer::request(peer::Find {
-            dir,
-            name: name.clone(),
-        }),
-        peer::request(peer::FindToKeep {
-            dir,
-            name: name.clone(),
-        }),
-        peer::request(peer::DropEntry {
-            dir,
-            name: name.clone(),
-        }),
+        peer::request(peer::Find { dir, name: name.clone() }),
+        peer::request(peer::FindToKeep { dir, name: name.clone() }),
+        peer::request(peer::DropEntry { dir, name: name.clone() }),
         peer::request(peer::Passage { dir }),
-        peer::request(peer::PlaceEntries {
-            dir,
-            query: peer::PlacementQuery::Split,
-        }),
+        peer::request(peer::PlaceEntries { dir, query: peer::PlacementQuery::Split }),
         peer::request(peer::SplitDir { dir }),
         peer::request(peer::Enrol { dir }),
         peer::request(peer::Enrolled { dir }),
         peer::request(peer::Part { dir }),
-        peer::request(peer::List {
-            dir,
-            cookie: 0,
-            budget_bytes: 4096,
-        }),
-        peer::request(peer::Link {
-            ino: FOREIGN,
-            dir,
-            name: b"b".to_vec(),
-        }),
+        peer::request(peer::List { dir, cookie: 0, budget_bytes: 4096 }),
+        peer::request(peer::Link { ino: FOREIGN, dir, name: b"b".to_vec() }),
         peer::request(peer::Relink { ino, add: true }),
-        peer::request(peer::LockName {
-            dir,
-            name: name.clone(),
-            token: 1,
-            to: Some(peer::Destination {
-                home: Rank(1),
-                dir,
-                name: name.clone(),
-            }),
-            swaps: true,
-        }),
-        peer::request(peer::Leave {
-            dir,
-            name: name.clone(),
-            leader: 2,
-            token: 1,
-            was: child,
-            then: Some(child),
-        }),
-        peer::request(peer::EndMove {
-            leader: 2,
-            token: 1,
-            over: false,
-        }),
-        peer::request(peer::Assign {
-            dir,
-            name: name.clone(),
-            token: 1,
-            was: None,
-            from: Some(peer::Origin {
-                home: Rank(1),
-                dir,
-                name: name.clone(),
-                then: Some(child),
-            }),
-            to: None,
-            child: Some(child),
-        }),
-        peer::request(peer::UnlockName {
-            dir,
-            name: name.clone(),
-            token: 1,
-            left: peer::Left::Later,
-        }),
-        peer::request(peer::Moved {
-            ino,
-            parent: dir,
-            name: name.clone(),
-            token: 1,
-        }),
-        peer::request(peer::Stayed {
-            ino,
-            parent: dir,
-            name: name.clone(),
-            leader: 2,
-            token: 1,
-            over: true,
-        }),
+        peer::request(peer::LockName { dir, name: name.clone(), token: 1,
+            to: Some(peer::Destination { home: Rank(1), dir, name: name.clone() }), swaps: true }),
+        peer::request(peer::Leave { dir, name: name.clone(), leader: 2, token: 1, was: child, then: Some(child) }),
+        peer::request(peer::EndMove { leader: 2, token: 1, over: false }),
+        peer::request(peer::Assign { dir, name: name.clone(), token: 1, was: None,
+            from: Some(peer::Origin { home: Rank(1), dir, name: name.clone(), then: Some(child) }), to: None,
+            child: Some(child) }),
+        peer::request(peer::UnlockName { dir, name: name.clone(), token: 1, left: peer::Left::Later }),
+        peer::request(peer::Moved { ino, parent: dir, name: name.clone(), token: 1 }),
+        peer::request(peer::Stayed { ino, parent: dir, name: name.clone(), leader: 2, token: 1, over: true }),
         peer::request(peer::LockMoves { token: 2 }),
         peer::request(peer::UnlockMoves { token: 2 }),
         peer::request(peer::Whereabouts { ino }),
         peer::request(peer::GetAttr { ino, keep: false }),
         peer::request(peer::SetAttr { set }),
         peer::request(peer::Hold { ino, write: true }),
-        peer::request(peer::Grant {
-            ino,
-            needed: Claim::range(4096, 512),
-            wished: STRIDED,
-            anew: true,
-        }),
+        peer::request(peer::Grant { ino, needed: Claim::range(4096, 512), wished: STRIDED, anew: true }),
         peer::request(peer::Revoke { ino }),
         peer::request(peer::Seal { ino }),
-        peer::request(peer::Laminate {
-            ino,
-            cause: Cause::Close,
-        }),
-        peer::request(peer::Mark {
-            ino,
-            policy: Policy::default(),
-            lamination: Lamination::Due,
-            unnamed: true,
-        }),
+        peer::request(peer::Laminate { ino, cause: Cause::Close }),
+        peer::request(peer::Mark { ino, policy: Policy::default(), lamination: Lamination::Due, unnamed: true }),
         peer::request(peer::Forget { ino }),
         peer::request(peer::Lease { ino }),
-        peer::request(peer::Put {
-            ino,
-            runs: vec![run(0, 5), run(1 << 30, 1)],
-            publish: 9,
-            part: 1,
-            cut: 1 << 40,
-            ended_below: 9,
-        }),
-        peer::request(peer::Begin {
-            held: vec![(ino, true)],
-            renames_since: 1 << 33,
-        }),
+        peer::request(peer::Put { ino, runs: vec![run(0, 5), run(1 << 30, 1)], publish: 9, part: 1, cut: 1 << 40,
+            ended_below: 9 }),
+        peer::request(peer::Begin { held: vec![(ino, true)], renames_since: 1 << 33 }),
         peer::request(peer::Renew {}),
-        peer::request(peer::Published {
-            ino,
-            size: 1 << 31,
-            mtime_ns: 5,
-            stored: 384,
-            publishes: vec![(7, 384)],
-            ended: false,
-        }),
-        peer::request(peer::Runs {
-            ino,
-            from: 0,
-            to: 1 << 31,
-        }),
-        peer::request(peer::Fetch {
-            ranges: vec![range],
-        }),
-        peer::request(peer::Erase {
-            ino,
-            from: 0,
-            to: 64,
-        }),
+        peer::request(peer::Published { ino, size: 1 << 31, mtime_ns: 5, stored: 384, publishes: vec![(7, 384)],
+            ended: false }),
+        peer::request(peer::Runs { ino, from: 0, to: 1 << 31 }),
+        peer::request(peer::Fetch { ranges: vec![range] }),
+        peer::request(peer::Erase { ino, from: 0, to: 64 }),
         peer::request(peer::Truncate { ino, size: 100 }),
-        peer::request(peer::Cut {
-            ino,
-            size: 10,
-            number: 3,
-        }),
+        peer::request(peer::Cut { ino, size: 10, number: 3 }),
         peer::request(peer::Recall { ino: FOREIGN }),
         peer::request(peer::Flush { ino }),
-        peer::request(peer::Freed {
-            ranges: vec![range],
-        }),
-        peer::request(peer::Lock {
-            ino,
-            wish,
-            number: 5,
-        }),
+        peer::request(peer::Freed { ranges: vec![range] }),
+        peer::request(peer::Lock { ino, wish, number: 5 }),
         peer::request(peer::TestLock { ino, wish }),
         peer::request(peer::DeadOwners { ino }),
-        peer::request(peer::DropLocks {
-            ino,
-            owners: vec![wish.owner],
-        }),
+        peer::request(peer::DropLocks { ino, owners: vec![wish.owner] }),
         peer::request(peer::Release { inos: vec![ino] }),
         peer::request(peer::Settled { dir }),
         peer::request(peer::Retire { dir }),
-        peer::request(peer::Unlink {
-            dir,
-            name: name.clone(),
-        }),
-        peer::request(peer::Rmdir {
-            dir,
-            name: b"d".to_vec(),
-        }),
+        peer::request(peer::Unlink { dir, name: name.clone() }),
+        peer::request(peer::Rmdir { dir, name: b"d".to_vec() }),
         peer::request(peer::Bury { dir }),
         peer::request(peer::Readlink { ino }),
         peer::request(peer::Status {}),
-        peer::request(peer::Relay {
-            news: peer::News::Recall(peer::Recall { ino: FOREIGN }),
-            below: vec![Rank(1), Rank(2)],
-        }),
+        peer::request(peer::Relay { news: peer::News::Recall(peer::Recall { ino: FOREIGN }),
+            below: vec![Rank(1), Rank(2)] }),
     ]
 }
 
@@ -497,15 +296,20 @@ fn peer() {
         write("peer_request", &format!("one-{i:02}"), &made.0);
     }
     // From rank 1, which is kind 0.
-    let whole = all
-        .iter()
-        .fold(Parts::default(), |parts, bytes| parts.with(0, bytes));
-    write("peer_request", "all", &whole.0);
+    write("peer_request", "all", &parts_of(0, &all));
     let refused = post(&Err::<(), _>(proto::FsError::WouldBlock));
     let nothing = post(&Ok::<(), proto::FsError>(()));
     let runs = post(&Ok::<_, proto::FsError>(vec![run(0, 5)]));
     write("peer_message", "runs", &with_kind(8, &runs));
     write("peer_message", "refused", &with_kind(7, &refused));
+    let (ino, size) = (FILE, 1 << 62);
+    let longer = asked(proto::Truncate { ino, size });
+    let (ino, offset, length) = (FOREIGN, 0, 10);
+    let locate = asked(proto::Locate {
+        ino,
+        offset,
+        length,
+    });
     // The answers of other servers to a client's create and lookup here.
     let tool = Parts::default()
         .with(3, &nothing)
@@ -514,21 +318,8 @@ fn peer() {
         .with(1, &asked(create(b"a")))
         .with(1, &asked(create(b"b")))
         .with(3, &runs)
-        .with(
-            1,
-            &asked(proto::Locate {
-                ino: FOREIGN,
-                offset: 0,
-                length: 10,
-            }),
-        )
-        .with(
-            1,
-            &asked(proto::Truncate {
-                ino: FILE,
-                size: 1 << 62,
-            }),
-        )
+        .with(1, &locate)
+        .with(1, &longer)
         .with(1, &asked(proto::Truncate { ino: FILE, size: 0 }))
         .with(2, b"");
     write("peer_request", "tool", &tool.0);
@@ -634,54 +425,19 @@ fn packets() {
         address: 7,
         hash: key.mac(b"bytes"),
     });
+    #[rustfmt::skip] // A table reads best as one.
     let words = [
         ("hello", PacketContent::Hello(vec![9; 16])),
         ("welcome", PacketContent::Welcome),
         ("redial", PacketContent::Redial),
-        (
-            "request",
-            PacketContent::Request {
-                call: CallId(8),
-                ended_below: 7,
-                body: body.clone(),
-                bulk: bulk.clone(),
-            },
-        ),
-        (
-            "reply",
-            PacketContent::Reply {
-                call: CallId(8),
-                body,
-                bulk,
-            },
-        ),
+        ("request", PacketContent::Request { call: CallId(8), ended_below: 7, body: body.clone(),
+            bulk: bulk.clone() }),
+        ("reply", PacketContent::Reply { call: CallId(8), body, bulk }),
         ("ping", PacketContent::Ping { number: 1, sent: 2 }),
-        (
-            "pong",
-            PacketContent::Pong {
-                number: 1,
-                received: 2,
-                replied: 1,
-            },
-        ),
+        ("pong", PacketContent::Pong { number: 1, received: 2, replied: 1 }),
         ("got", PacketContent::Got(CallId(8))),
-        (
-            "pull",
-            PacketContent::Pull {
-                ticket: 1,
-                key: 2,
-                offset: 3,
-                len: 4,
-            },
-        ),
-        (
-            "piece",
-            PacketContent::Piece {
-                ticket: 1,
-                offset: 3,
-                bytes: vec![4; 9],
-            },
-        ),
+        ("pull", PacketContent::Pull { ticket: 1, key: 2, offset: 3, len: 4 }),
+        ("piece", PacketContent::Piece { ticket: 1, offset: 3, bytes: vec![4; 9] }),
     ];
     for (name, word) in words {
         let sealed = packet::seal(&key, &head, &word);
@@ -811,27 +567,12 @@ fn line<T: serde::Serialize>(message: &T) -> Vec<u8> {
 fn extents() {
     let small = |bytes: &[u8]| (1, bytes.to_vec());
     let any = |run: Run| (0, post(&run));
+    #[rustfmt::skip] // A table reads best as one.
     let cases = [
-        (
-            "wire",
-            vec![any(run(0, 5)), any(run(10, 1)), any(run(1 << 40, 1 << 20))],
-        ),
-        (
-            "over",
-            vec![small(&[0, 63, 0, 0, 0, 1]), small(&[2, 7, 9, 15, 4, 1])],
-        ),
-        (
-            "hole",
-            vec![small(&[0, 15, 20, 15, 0, 1]), small(&[3, 60, 0, 3, 0, 0])],
-        ),
-        (
-            "weave",
-            vec![
-                small(&[0, 3, 4, 15, 0, 1]),
-                small(&[1, 3, 4, 15, 9, 1]),
-                small(&[0, 5, 6, 9, 0, 1]),
-            ],
-        ),
+        ("wire", vec![any(run(0, 5)), any(run(10, 1)), any(run(1 << 40, 1 << 20))]),
+        ("over", vec![small(&[0, 63, 0, 0, 0, 1]), small(&[2, 7, 9, 15, 4, 1])]),
+        ("hole", vec![small(&[0, 15, 20, 15, 0, 1]), small(&[3, 60, 0, 3, 0, 0])]),
+        ("weave", vec![small(&[0, 3, 4, 15, 0, 1]), small(&[1, 3, 4, 15, 9, 1]), small(&[0, 5, 6, 9, 0, 1])]),
     ];
     for (name, case) in cases {
         let parts = case.iter().fold(Parts::default(), |parts, (kind, bytes)| {
@@ -908,6 +649,7 @@ fn journal() {
         rank: Rank(1),
         names: vec![7, 9],
     });
+    #[rustfmt::skip] // A table reads best as one.
     let items = [
         Item::Inode(inode),
         entry,
@@ -921,10 +663,7 @@ fn journal() {
         Item::Returned(SegmentId(1)),
         Item::ClientGone(client),
         Item::Cleared(FILE),
-        Item::EntryGone {
-            dir: ROOT,
-            name: b"a",
-        },
+        Item::EntryGone { dir: ROOT, name: b"a" },
         Item::InodeGone(FILE),
         Item::Locked(ROOT, b"a", locked),
         Item::Unlocked(ROOT, b"a"),
@@ -935,9 +674,8 @@ fn journal() {
         Item::Placed(ROOT, placed),
         Item::HasAll(ROOT, true),
     ];
-    let said = items.iter().map(post);
-    let frames = said.fold(Parts::default(), |parts, item| parts.with(0, &item));
-    write("journal", "frames", &with_kind(1, &frames.0));
+    let frames: Vec<Vec<u8>> = items.iter().map(post).collect();
+    write("journal", "frames", &with_kind(1, &parts_of(0, &frames)));
     let one = items[..7].iter().flat_map(post).collect::<Vec<u8>>();
     write(
         "journal",
