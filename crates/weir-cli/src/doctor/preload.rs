@@ -11,56 +11,21 @@ use crate::inject;
 
 /// Libraries that are known not to get along with an interposer of file calls: part of the file
 /// name, what it is, whether it breaks weir, what to do.
+#[rustfmt::skip] // A table reads best as one.
 const KNOWN: &[(&str, &str, bool, &str)] = &[
-    (
-        "libasan",
-        "AddressSanitizer must come first itself",
-        true,
-        "run without it, or link it statically (-static-libasan)",
-    ),
-    (
-        "unifyfs",
-        "another burst-buffer file system",
-        true,
-        "unset it from LD_PRELOAD",
-    ),
-    (
-        "gkfs",
-        "another burst-buffer file system",
-        true,
-        "unset it from LD_PRELOAD",
-    ),
-    (
-        "libcruise",
-        "another file-system interposer",
-        true,
-        "unset it from LD_PRELOAD",
-    ),
-    (
-        "libplfs",
-        "another file-system interposer",
-        true,
-        "unset it from LD_PRELOAD",
-    ),
-    (
-        "darshan",
-        "counts the calls that weir answers only in part",
-        false,
-        "its numbers leave out weir; weir's report has them",
-    ),
-    (
-        "tcmalloc",
-        "an allocator that breaks when it comes first",
-        false,
-        "weir run puts itself before it; do not change the order inside the job",
-    ),
-    (
-        "jemalloc",
-        "an allocator",
-        false,
-        "weir run puts itself before it; do not change the order inside the job",
-    ),
+    ("libasan", "AddressSanitizer must come first itself", true,
+        "run without it, or link it statically (-static-libasan)"),
+    ("unifyfs", "another burst-buffer file system", true, UNSET),
+    ("gkfs", "another burst-buffer file system", true, UNSET),
+    ("libcruise", "another file-system interposer", true, UNSET),
+    ("libplfs", "another file-system interposer", true, UNSET),
+    ("darshan", "counts the calls that weir answers only in part", false,
+        "its numbers leave out weir; weir's report has them"),
+    ("tcmalloc", "an allocator that breaks when it comes first", false, KEEP_ORDER),
+    ("jemalloc", "an allocator", false, KEEP_ORDER),
 ];
+const UNSET: &str = "unset it from LD_PRELOAD";
+const KEEP_ORDER: &str = "weir run puts itself before it; do not change the order inside the job";
 
 pub(super) fn check(examined: &MachineReport<'_>) -> Vec<Finding> {
     let mut findings = library(examined.env);

@@ -3,49 +3,27 @@
 use anyhow::{Context, Result};
 
 /// The crates of ours on which a crate may depend; `None` for the tops, which may depend on any.
+#[rustfmt::skip] // A table reads best as one.
 const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("weir-core", Some(&[])),
     ("weir-config", Some(&[])),
     ("weir-store", Some(&["weir-core"])),
     ("weir-fabric", Some(&["weir-core"])),
-    (
-        "weir-server",
-        Some(&["weir-core", "weir-store", "weir-fabric", "weir-config"]),
-    ),
+    ("weir-server", Some(&["weir-core", "weir-store", "weir-fabric", "weir-config"])),
     ("weir-client", Some(&["weir-core", "weir-store"])),
-    (
-        "weir-preload",
-        Some(&["weir-client", "weir-capi", "weir-core", "weir-store"]),
-    ),
+    ("weir-preload", Some(&["weir-client", "weir-capi", "weir-core", "weir-store"])),
     ("weir-capi", Some(&["weir-client"])),
     ("weir-fuse", Some(&["weir-client"])),
-    ("weir-python", Some(&["weir-client"])),
-    (
-        "weir-instance",
-        Some(&["weir-core", "weir-config", "weir-server", "weir-fuse"]),
-    ),
-    (
-        "weir-launch",
-        Some(&["weir-core", "weir-config", "weir-fabric", "weir-instance"]),
-    ),
+    ("weir-instance", Some(&["weir-core", "weir-config", "weir-server", "weir-fuse"])),
+    ("weir-launch", Some(&["weir-core", "weir-config", "weir-fabric", "weir-instance"])),
     ("weir-bench", Some(&[])),
     ("weir-cli", None),
     ("weir-tests", None),
     ("weir-cluster", Some(&[])),
-    (
-        "weir-fakes",
-        Some(&["weir-core", "weir-store", "weir-fabric", "weir-server"]),
-    ),
+    ("weir-fakes", Some(&["weir-core", "weir-store", "weir-fabric", "weir-server"])),
     (
         "weir-sim",
-        Some(&[
-            "weir-core",
-            "weir-store",
-            "weir-fabric",
-            "weir-server",
-            "weir-client",
-            "weir-fakes",
-        ]),
+        Some(&["weir-core", "weir-store", "weir-fabric", "weir-server", "weir-client", "weir-fakes"]),
     ),
     ("weir-scale", Some(&["weir-core"])),
     ("xtask", Some(&["weir-cluster"])),
