@@ -177,11 +177,6 @@ impl JournalFile {
         Ok(())
     }
 
-    /// True if a new file is being made.
-    pub fn is_renewed(&self) -> bool {
-        self.next.is_some()
-    }
-
     /// Adds items of the snapshot to the new file. An error ends the new file.
     pub fn add(&mut self, items: &[u8]) -> Result<(), JournalFileError> {
         let next = self.next.as_mut().ok_or(JournalFileError::GivenUp)?;

@@ -7,7 +7,7 @@
 //! is why a [`Window`] is `'static` and `Copy`.
 //!
 //! Memory slabs keep no descriptor. Storage files do, moved to high numbers where
-//! programs that count descriptors do not meet them; [`SlabMap::owns_fd`] lets the
+//! programs that count descriptors do not meet them; [`SlabMap::kept_fds`] lets the
 //! interposer guard them.
 //!
 //! Invariants: all ranges are checked against the slab; slabs are never truncated while the
@@ -225,12 +225,7 @@ impl SlabMap {
         }
     }
 
-    /// True if `fd` is one of the descriptors kept here, which a program must not close.
-    pub fn owns_fd(&self, fd: RawFd) -> bool {
-        fd >= 0 && self.kept_fds().any(|kept| kept == fd)
-    }
-
-    /// The descriptors kept here.
+    /// The descriptors kept here, which a program must not close.
     pub fn kept_fds(&self) -> impl Iterator<Item = RawFd> + '_ {
         let numbers = self.files().map(|file| file.fd.load(Ordering::Relaxed));
         numbers.filter(|&fd| fd >= 0)
@@ -285,7 +280,7 @@ impl SlabMap {
             Some(fd) => fd,
         };
         // SAFETY: descriptors noted in the table are never closed by weir, and the
-        // interposer keeps the program from closing them (`owns_fd`).
+        // interposer keeps the program from closing them (`kept_fds`).
         Ok(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 

@@ -201,11 +201,6 @@ impl<'a> Frames<'a> {
         self.at.min(self.bytes.len())
     }
 
-    /// Returns the number that the next frame gets.
-    pub fn next_sequence(&self) -> u64 {
-        self.sequence
-    }
-
     /// Returns the frame that was being written when the journal ended.
     pub fn torn(&self) -> Option<Torn> {
         self.torn

@@ -35,12 +35,6 @@ impl Shard<'_> {
         self.changes = Some(Box::default());
     }
 
-    /// Returns true if anything changed since the last [`Shard::take_changes`].
-    pub fn has_changes(&self) -> bool {
-        let changes = self.changes.as_ref();
-        changes.is_some_and(|c| !c.items.is_empty() || !c.touched.is_empty())
-    }
-
     /// Appends the changes to `out`, as items.
     pub fn take_changes(&mut self, out: &mut Vec<u8>) {
         let Some(mut changes) = self.changes.take() else {

@@ -460,11 +460,6 @@ impl<'a> Shard<'a> {
         Ok(shown)
     }
 
-    /// Entries in `dir`.
-    pub fn entry_count(&self, dir: Ino) -> Result<u64, NamesError> {
-        Ok(self.order(self.dir(dir)?).len())
-    }
-
     /// The target of a symbolic link.
     pub fn symlink_target(&self, ino: Ino) -> Result<Vec<u8>, NamesError> {
         let record = self.live(ino)?;

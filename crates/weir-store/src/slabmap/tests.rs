@@ -141,7 +141,6 @@ fn threads_that_are_first_at_once_share_one_mapping_and_one_descriptor() {
     });
     assert_eq!(map.kept_fds().count(), 1);
     let fd = map.kept_fds().next().unwrap();
-    assert!(map.owns_fd(fd) && !map.owns_fd(0) && !map.owns_fd(-1));
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     assert!(fd >= 700 || limit < 800, "descriptor {fd}");
     let mut back = [0; 40];
