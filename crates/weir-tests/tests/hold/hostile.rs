@@ -95,10 +95,12 @@ fn guesses_the_secret(address: SocketAddr, hello: &Greeting) {
 /// Sends a byte now and then: the server must hang up before the greeting is whole.
 fn dawdles(address: SocketAddr, hello: &Greeting) {
     let mut stream = connect(address);
-    let refused = frame(FrameKind::Hello, &hello.encode()).into_iter().any(|byte| {
-        std::thread::sleep(Duration::from_millis(100));
-        stream.write_all(&[byte]).is_err()
-    });
+    let refused = frame(FrameKind::Hello, &hello.encode())
+        .into_iter()
+        .any(|byte| {
+            std::thread::sleep(Duration::from_millis(100));
+            stream.write_all(&[byte]).is_err()
+        });
     assert!(refused, "it was waited for");
 }
 
