@@ -10,6 +10,7 @@ use weir_core::types::Ino;
 use weir_store::slabmap::ReadWindow;
 
 use super::{now_ns, sleep_on, Session};
+use crate::data::Host;
 use crate::operation;
 
 impl Session {
@@ -40,8 +41,7 @@ impl Session {
         wait: bool,
         show: &mut dyn FnMut(usize, ReadWindow),
     ) -> Result<usize, Errno> {
-        let slot = self.landings().get(usize::from(landing.slot));
-        let slot = slot.ok_or(Errno::IO)?;
+        let slot = Host::slot(self, landing).ok_or(Errno::IO)?;
         let begin_ns = now_ns();
         loop {
             let arrived = slot.arrived().map_err(|_| Errno::IO)?;

@@ -190,26 +190,12 @@ impl Publishes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_core::extent::Source;
     use weir_core::types::Rank;
 
     const FILE: Ino = Ino(7);
 
     fn run(offset: u64, length: u64) -> Run {
-        let source = Source::Log {
-            rank: 0,
-            slab: 1,
-            pos: offset,
-            pos_stride: 0,
-        };
-        Run {
-            offset,
-            length,
-            stride: 0,
-            count: 1,
-            stamp: 1,
-            source,
-        }
+        Run::extent(offset, length, 1, 0, 1, offset).unwrap()
     }
 
     #[test]

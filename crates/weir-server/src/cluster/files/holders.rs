@@ -51,16 +51,12 @@ impl FileHolders {
     }
 
     pub(super) fn holders_of(&self, ino: Ino) -> Vec<Rank> {
-        let holders = self.holders.get(&ino);
-        holders.into_iter().flatten().copied().collect()
+        servers_of(&self.holders, ino)
     }
 
     /// The files that a server holds.
     pub(super) fn held_by(&self, rank: Rank) -> Vec<Ino> {
-        let all = self.holders.iter();
-        all.filter(|(_, by)| by.contains(&rank))
-            .map(|(ino, _)| *ino)
-            .collect()
+        files_of(&self.holders, rank)
     }
 
     /// Ends a hold; returns true if that was the last one of the file.
@@ -138,16 +134,12 @@ impl FileHolders {
     }
 
     pub(super) fn writers_of(&self, ino: Ino) -> Vec<Rank> {
-        let writers = self.writers.get(&ino);
-        writers.into_iter().flatten().copied().collect()
+        servers_of(&self.writers, ino)
     }
 
     /// The files that a node may write.
     pub(super) fn written_by(&self, writer: Rank) -> Vec<Ino> {
-        let all = self.writers.iter();
-        all.filter(|(_, by)| by.contains(&writer))
-            .map(|(ino, _)| *ino)
-            .collect()
+        files_of(&self.writers, writer)
     }
 
     /// Ends a writer. If it is lost, it is waited for until `awaited_until_ns`.
@@ -257,6 +249,17 @@ impl FileHolders {
         let cuts = missed.into_iter();
         cuts.filter_map(|(ino, cut)| Some((ino, cut?))).collect()
     }
+}
+
+/// The servers that a table has for a file, in the order of ranks.
+fn servers_of(table: &BTreeMap<Ino, BTreeSet<Rank>>, ino: Ino) -> Vec<Rank> {
+    table.get(&ino).into_iter().flatten().copied().collect()
+}
+
+/// The files for which a table has a server.
+fn files_of(table: &BTreeMap<Ino, BTreeSet<Rank>>, rank: Rank) -> Vec<Ino> {
+    let all = table.iter().filter(|(_, ranks)| ranks.contains(&rank));
+    all.map(|(ino, _)| *ino).collect()
 }
 
 #[cfg(test)]
