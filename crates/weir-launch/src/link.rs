@@ -139,13 +139,13 @@ impl Link {
         })
     }
 
-    /// Tells it something.
-    pub fn tell(&self, message: &MessageDown) {
-        self.tell_line(&to_line(message).into());
+    /// Sends a message to the agent below.
+    pub fn send(&self, message: &MessageDown) {
+        self.send_line(&to_line(message).into());
     }
 
-    /// The same, of what is a line already.
-    pub fn tell_line(&self, line: &Arc<str>) {
+    /// As [`Self::send`], for a message that is a line already.
+    pub fn send_line(&self, line: &Arc<str>) {
         if let Some(down) = &self.down {
             let _ = down.send(Arc::clone(line));
         }
@@ -308,8 +308,8 @@ mod tests {
     fn one_that_does_not_read_holds_nobody_up() {
         let (mut link, heard) = shell("exec sleep 1000");
         let long: Arc<str> = "x".repeat(1 << 20).into();
-        link.tell_line(&long);
-        link.tell_line(&long);
+        link.send_line(&long);
+        link.send_line(&long);
         link.kill();
         assert!(heard.recv().unwrap().is_none());
     }

@@ -209,7 +209,7 @@ impl Process {
         {
             let _held = self.server.lock.hold();
             let handle = self.open_files.take_handle(self.session()?)?;
-            self.open_files.put_back(handle);
+            self.open_files.return_handle(handle);
         }
         let placeholder = self.open_placeholder(flags & O_CLOEXEC != 0)?;
         spare.0.set(Some(placeholder));
@@ -323,7 +323,7 @@ impl Process {
                 Ok(handle)
             }
             Err(error) => {
-                self.open_files.put_back(handle);
+                self.open_files.return_handle(handle);
                 Err(error)
             }
         }

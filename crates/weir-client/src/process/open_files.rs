@@ -96,7 +96,7 @@ impl OpenFileTable {
     }
 
     /// Puts back a handle that is not needed; its description stays with it.
-    pub(super) fn put_back(&self, handle: &'static Handle) {
+    pub(super) fn return_handle(&self, handle: &'static Handle) {
         self.unused.put(handle);
     }
 

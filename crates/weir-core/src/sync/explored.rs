@@ -22,7 +22,7 @@ struct ProcessKilled;
 /// Runs `program` as a process that is killed after so many accesses to shared memory. Returns `None`
 /// if it was killed.
 ///
-/// What runs as the stack of a killed process unwinds changes nothing.
+/// Destructors that run while the stack of a killed process unwinds change no shared memory.
 pub fn run_until_killed<T>(accesses: usize, program: impl FnOnce() -> T) -> Option<T> {
     ACCESSES_LEFT.with(|left| left.set(accesses));
     let outcome = catch_unwind(AssertUnwindSafe(program));

@@ -126,7 +126,7 @@ impl Agent {
             let link =
                 link.with_context(|| format!("starting weir on {}", branch.seats[0].host))?;
             if !branch.joins {
-                link.tell(&MessageDown::Charge(Box::new(AgentAssignment {
+                link.send(&MessageDown::Charge(Box::new(AgentAssignment {
                     seats: branch.seats,
                     own: branch.own,
                     reach: branch.reach,
@@ -250,7 +250,7 @@ impl Agent {
         let line: Arc<str> = to_line(&MessageDown::Roster(roster.clone())).into();
         for link in &mut self.links {
             link.done.clear();
-            link.tell_line(&line);
+            link.send_line(&line);
         }
         let text = to_line(roster);
         for local in &mut self.locals {

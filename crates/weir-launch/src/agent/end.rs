@@ -38,7 +38,7 @@ impl Agent {
     fn stop(&mut self) {
         self.links
             .iter()
-            .for_each(|link| link.tell(&MessageDown::Stop));
+            .for_each(|link| link.send(&MessageDown::Stop));
         self.locals
             .iter_mut()
             .for_each(|local| local.lifeline = None);
@@ -73,7 +73,7 @@ impl Agent {
         let farewell = MessageDown::Farewell(summary.report.clone().map(Box::new));
         self.farewell = Some(EndNotice { report: None });
         for link in &mut self.links {
-            link.tell(&farewell);
+            link.send(&farewell);
             link.hang_up();
         }
         self.handle_until(|agent| agent.links.iter().all(|link| link.closed));

@@ -57,7 +57,7 @@ impl Agent {
     /// Has a worker started beside each server. One that cannot be is missed by who waits for it.
     fn work(&self, invitation: &WorkerInvitation) {
         let down = MessageDown::Work(invitation.clone());
-        self.links.iter().for_each(|link| link.tell(&down));
+        self.links.iter().for_each(|link| link.send(&down));
         for local in &self.locals {
             let Some(run_dir) = local.run_dir.clone() else {
                 continue;

@@ -69,7 +69,7 @@ impl Agent {
         for link in &self.links {
             match link.closed {
                 true => gone.extend(link.seats.iter().map(lost)),
-                false => link.tell(&MessageDown::Look(id)),
+                false => link.send(&MessageDown::Look(id)),
             }
         }
         for local in &self.locals {
@@ -131,7 +131,7 @@ impl Agent {
         look.seen.sort_by_key(|seen| seen.seat.rank);
         match look.asker {
             QuerySource::Here(stream) => answer(stream, &look.seen),
-            QuerySource::Below(link) => self.links[link].tell(&MessageDown::Answer(id, look.seen)),
+            QuerySource::Below(link) => self.links[link].send(&MessageDown::Answer(id, look.seen)),
         }
     }
 
@@ -140,7 +140,7 @@ impl Agent {
         if let Some(stream) = self.looks.waiting.remove(&id) {
             answer(stream, &seen);
         } else if let Some(link) = self.looks.routes.remove(&id) {
-            self.links[link].tell(&MessageDown::Answer(id, seen));
+            self.links[link].send(&MessageDown::Answer(id, seen));
         }
     }
 }

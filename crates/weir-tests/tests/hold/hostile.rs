@@ -164,7 +164,7 @@ fn strangers_of_the_network_are_refused_and_disturb_nobody() {
     probes::prepare(&local, 1);
     let watch = probes::start(&local, 2, "watch");
     strangers(&local, address);
-    let outcomes = probes::end(watch);
+    let outcomes = probes::stop_probes(watch);
     probes::judge(&outcomes, BOUND, &[]);
     for (kind, least) in [
         ("wrong secret", 20),
@@ -213,7 +213,7 @@ fn strangers_at_libfabrics_port_disturb_nobody() {
         probes::all_good(&local, 1, &format!("port{port}"));
         drop(held);
     }
-    probes::judge(&probes::end(watch), BOUND, &[]);
+    probes::judge(&probes::stop_probes(watch), BOUND, &[]);
     assert!(!local.log().contains("panicked"));
     for rank in 0..3 {
         probes::all_good(&local, rank, &format!("after{rank}"));
@@ -297,7 +297,7 @@ fn strangers_at_the_socket_are_refused_and_disturb_nobody() {
         output.status.success() && !output.stdout.is_empty()
     });
     drop(silent);
-    probes::judge(&probes::end(watch), BOUND, &[]);
+    probes::judge(&probes::stop_probes(watch), BOUND, &[]);
     let status = local.status();
     let counted = |kind: &str| status["rejected"][kind].as_u64().unwrap_or(0);
     assert_eq!(counted("socket: no message"), 40, "{status}");

@@ -132,11 +132,11 @@ fn a_killed_server_is_started_again_and_the_others_go_on() {
     // The calls that still succeed do so for a while.
     std::thread::sleep(Duration::from_secs(2));
     probes::judge(
-        &probes::end(watch.own),
+        &probes::stop_probes(watch.own),
         REPORTED + slack(),
         &[EIO, ESHUTDOWN],
     );
-    let others = probes::end(watch.others);
+    let others = probes::stop_probes(watch.others);
     probes::judge(&others, REPORTED + slack(), &[EIO]);
     assert!(others.iter().all(|outcome| outcome.ok > 0));
     judge_load(load, REPORTED + slack());
@@ -179,9 +179,9 @@ fn a_server_stays_away(visibility: &str) {
     });
     std::thread::sleep(Duration::from_secs(2));
     // On its node calls fail at once, with the right errno.
-    let own = probes::end(watch.own);
+    let own = probes::stop_probes(watch.own);
     probes::judge(&own, REPORTED + slack(), &[EIO, ESHUTDOWN]);
-    let others = probes::end(watch.others);
+    let others = probes::stop_probes(watch.others);
     probes::judge(&others, REPORTED + slack(), &[EIO]);
     let failed = |kind: &str| {
         let of_kind = others.iter().filter(|outcome| outcome.kind == kind);
@@ -227,13 +227,13 @@ fn a_server_that_stops_answering_costs_the_deadline() {
     let stopped = Instant::now();
     std::thread::sleep(DEADLINE * 3);
     // The victim's own programs wait as long as it lives, like those of a slow server.
-    let others = probes::end(watch.others);
+    let others = probes::stop_probes(watch.others);
     room.signal(VICTIM, "-CONT", pid);
     let frozen = stopped.elapsed();
     // One deadline, for any number of requests in a call and servers that each asks in turn; then the
     // term of a lease that could not be recalled.
     probes::judge(&others, DEADLINE + REPORTED + slack() * 2, &[EIO]);
-    let own = probes::end(watch.own);
+    let own = probes::stop_probes(watch.own);
     probes::judge(&own, frozen + REPORTED + slack() * 2, &[EIO]);
     all_good_everywhere(&room, "after");
     room.stop();
@@ -259,7 +259,7 @@ fn a_lost_node_is_reported_and_its_bytes_are_not_zeros() {
     });
     eprintln!("log after {:?}", lost.elapsed());
     std::thread::sleep(Duration::from_secs(3));
-    let others: Vec<_> = others.into_iter().flat_map(probes::end).collect();
+    let others: Vec<_> = others.into_iter().flat_map(probes::stop_probes).collect();
     probes::judge(&others, REPORTED + slack(), &[EIO]);
     let reads = others.iter().filter(|outcome| outcome.kind == "read");
     assert!(reads.clone().all(|outcome| outcome.failed > 0));

@@ -190,7 +190,7 @@ fn over_a_cut(least: Duration) {
         (0..NODES).all(|node| reads(node).status.success())
     });
     eprintln!("and reach each other after {:?}", healed.elapsed());
-    let outcomes = probes::end(probes);
+    let outcomes = probes::stop_probes(probes);
     let done: Vec<Done> = writers.into_iter().map(Writer::end).collect();
     let sights: Vec<Sight> = (0..NODES).map(|node| look(&room, node)).collect();
     for (node, sight) in sights.iter().enumerate() {

@@ -60,7 +60,7 @@ pub fn start(room: &impl Place, node: usize, tag: &str) -> Vec<Talk> {
 }
 
 /// Ends the probes; returns the outcome of each.
-pub fn end(mut probes: Vec<Talk>) -> Vec<Outcome> {
+pub fn stop_probes(mut probes: Vec<Talk>) -> Vec<Outcome> {
     probes.iter_mut().for_each(Talk::send_line);
     probes.into_iter().map(outcome).collect()
 }

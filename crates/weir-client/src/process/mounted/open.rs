@@ -92,7 +92,7 @@ impl Tree {
             .process
             .open_files
             .take_handle(self.process.session()?)?;
-        self.process.open_files.put_back(handle);
+        self.process.open_files.return_handle(handle);
         Ok(())
     }
 

@@ -215,7 +215,7 @@ impl<P: Platform> Cluster<P> {
         let Some(local) = self.local(ino) else {
             return false;
         };
-        if self.is_in_flight(ino) || self.node(|node| !node.let_go(local)) {
+        if self.is_in_flight(ino) || self.node(|node| !node.end_stand_in(local)) {
             return false;
         }
         self.inner.files.stand_ins.borrow_mut().remove(&ino);

@@ -37,7 +37,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Ends a stand-in that no process here has open, unless it has unpublished extents.
-    pub(in crate::cluster) fn let_go(&mut self, local: Ino) -> bool {
+    pub(in crate::cluster) fn end_stand_in(&mut self, local: Ino) -> bool {
         let unused = !self.is_written(local);
         if unused {
             self.extents.keep_stored(local, 0);

@@ -353,7 +353,7 @@ impl<P: Platform> Cluster<P> {
         let own = lent.entry(id).or_default();
         give_back(own, pool, kept, Some(client));
         if read.ahead {
-            while !pool.has_plenty(read.bytes) && let_go(pool, kept) {}
+            while !pool.has_plenty(read.bytes) && evict_kept(pool, kept) {}
             let ahead = own.iter().filter(|lent| lent.ahead).count();
             if ahead >= LANDINGS_AHEAD || !pool.has_plenty(read.bytes) {
                 return None;
@@ -476,7 +476,7 @@ fn end_loan<M>(lent: &LentPlace<M>, pool: &mut Pool, kept: &mut CachedReads) {
         LoanKind::Kept(entry) => return kept.release(*entry),
         LoanKind::ToKeep { ino, ranges, whole } if whole.load(Ordering::Acquire) => {
             let most = pool.bytes() as u64 / KEPT_SHARE;
-            while kept.bytes() + u64::from(lent.len) > most && let_go(pool, kept) {}
+            while kept.bytes() + u64::from(lent.len) > most && evict_kept(pool, kept) {}
             kept.bytes() + u64::from(lent.len) <= most && kept.keep(*ino, ranges, lent.at, lent.len)
         }
         _ => false,
@@ -486,8 +486,8 @@ fn end_loan<M>(lent: &LentPlace<M>, pool: &mut Pool, kept: &mut CachedReads) {
     }
 }
 
-/// Lets go of the kept entry that was unused for the longest time; false if there is none.
-fn let_go(pool: &mut Pool, kept: &mut CachedReads) -> bool {
+/// Evicts the kept entry that was unused for the longest time. Returns false if there is none.
+fn evict_kept(pool: &mut Pool, kept: &mut CachedReads) -> bool {
     let gone = kept.evict();
     if let Some((at, len)) = gone {
         pool.give_back(at, len);
@@ -499,7 +499,7 @@ fn let_go(pool: &mut Pool, kept: &mut CachedReads) -> bool {
 fn take_place(pool: &mut Pool, kept: &mut CachedReads, bytes: u32) -> Option<u32> {
     loop {
         let at = pool.take_place(bytes);
-        if at.is_some() || !let_go(pool, kept) {
+        if at.is_some() || !evict_kept(pool, kept) {
             return at;
         }
     }
