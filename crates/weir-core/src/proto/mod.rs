@@ -18,6 +18,7 @@ mod parts;
 pub mod peer;
 pub mod table;
 
+use postcard::ser_flavors::Flavor;
 use serde::{Deserialize, Serialize};
 
 use crate::names::{Attr, FileType, Policy};
@@ -31,7 +32,7 @@ pub use parts::{
     ServerStatus, Tier, TierStatus,
 };
 use table::{messages, operations};
-pub use table::{Caller, Control, FromCaller, Operation, OperationObject};
+pub use table::{Caller, Control, FromCaller, Operation, OperationObject, Served};
 
 /// The version of this protocol; both sides must have the same.
 pub const VERSION: u32 = 12;
@@ -509,11 +510,31 @@ pub fn reply<O: Operation>(bytes: &[u8]) -> Result<O::Reply, FsError> {
 
 /// Appends a message in postcard.
 pub fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) {
-    let begin = out.len();
-    match postcard::to_extend(message, core::mem::take(out)) {
-        Ok(done) => *out = done,
-        // No length here is unknown, so it cannot fail.
-        Err(error) => unreachable!("message at {begin} cannot be encoded: {error}"),
+    // Only a sequence of unknown length cannot be encoded, and no message has one.
+    if let Err(error) = postcard::serialize_with_flavor(message, Appending(out)) {
+        unreachable!("a message that cannot be encoded: {error}");
+    }
+}
+
+/// Appends encoded bytes to a buffer that the caller keeps; postcard's own flavors move theirs in
+/// and out, which costs as much as a short message.
+struct Appending<'a>(&'a mut Vec<u8>);
+
+impl Flavor for Appending<'_> {
+    type Output = ();
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
     }
 }
 
@@ -523,7 +544,10 @@ pub fn refusal(error: FsError) -> Vec<u8> {
 }
 
 fn encoded<T: Serialize>(reply: &Result<T, FsError>) -> Vec<u8> {
-    let mut out = Vec::new();
+    encoded_in(Vec::new(), reply)
+}
+
+fn encoded_in<T: Serialize>(mut out: Vec<u8>, reply: &Result<T, FsError>) -> Vec<u8> {
     encode(reply, &mut out);
     out
 }

@@ -3,6 +3,9 @@
 //! check of its asker, and its method in the trait that a server implements. A dispatch without
 //! a wildcard follows, so that a server that lacks an operation does not compile.
 
+use std::future::Future;
+use std::pin::Pin;
+
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
@@ -48,6 +51,38 @@ impl FromCaller for Control {
         match caller {
             Caller::Control => Ok(Control),
             Caller::Client(_) => Err(FsError::NotPermitted),
+        }
+    }
+}
+
+/// An operation that a server was asked for: its result, or what has to wait first. Most need
+/// nothing but the tables of the asked server, and cost no future.
+pub enum Served<T> {
+    /// It is done.
+    Now(T),
+    /// It waits for locks or other servers.
+    Later(Pin<Box<dyn Future<Output = T>>>),
+}
+
+impl<T: 'static> Served<T> {
+    /// An operation that may wait.
+    pub fn later(work: impl Future<Output = T> + 'static) -> Served<T> {
+        Served::Later(Box::pin(work))
+    }
+
+    /// The same with another result, made of this one.
+    pub fn map<U: 'static>(self, make: impl FnOnce(T) -> U + 'static) -> Served<U> {
+        match self {
+            Served::Now(result) => Served::Now(make(result)),
+            Served::Later(work) => Served::later(async move { make(work.await) }),
+        }
+    }
+
+    /// Waits until it is done.
+    pub async fn done(self) -> T {
+        match self {
+            Served::Now(result) => result,
+            Served::Later(work) => work.await,
         }
     }
 }
@@ -163,7 +198,6 @@ macro_rules! operations {
         }
 
         /// All operations: these, and those of the server's tables.
-        #[allow(async_fn_in_trait)] // one thread: futures need not be Send
         pub trait Operations {
             /// The server's tables.
             type Local: LocalOperations;
@@ -173,21 +207,33 @@ macro_rules! operations {
 
             $(
                 $(#[$meta])*
-                async fn $method(&self, from: $asker, op: $name) -> Result<$reply, FsError>;
+                fn $method(&self, from: $asker, op: $name) -> Served<Result<$reply, FsError>>;
             )*
         }
 
-        /// Does an operation, if the caller may ask for it; returns the encoded reply.
-        pub async fn perform<O: Operations>(server: &O, caller: Caller, request: Request) -> Vec<u8> {
+        /// Does an operation, if the caller may ask for it; gives the encoded reply, in the empty
+        /// buffer `out` if that is at once.
+        pub fn perform<O: Operations>(
+            server: &O,
+            caller: Caller,
+            request: Request,
+            out: Vec<u8>,
+        ) -> Served<Vec<u8>> {
             match request {
-                $( Request::$local_name(op) => encoded(&match <$local_asker>::admit(caller) {
-                    Ok(from) => server.local(|local| local.$local_method(from, op)),
-                    Err(error) => Err(error),
-                }), )*
-                $( Request::$name(op) => encoded(&match <$asker>::admit(caller) {
-                    Ok(from) => server.$method(from, op).await,
-                    Err(error) => Err(error),
-                }), )*
+                $( Request::$local_name(op) => Served::Now(encoded_in(
+                    out,
+                    &match <$local_asker>::admit(caller) {
+                        Ok(from) => server.local(|local| local.$local_method(from, op)),
+                        Err(error) => Err(error),
+                    },
+                )), )*
+                $( Request::$name(op) => match <$asker>::admit(caller) {
+                    Ok(from) => {
+                        let served = server.$method(from, op);
+                        served.map(|result| encoded_in(out, &result))
+                    }
+                    Err(error) => Served::Now(refusal(error)),
+                }, )*
             }
         }
     };

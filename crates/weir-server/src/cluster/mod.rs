@@ -1,10 +1,13 @@
 //! The logic of a server, with the other servers of its instance, if there are any.
 //!
 //! Two types hold the state of the rooms: [`Node`] the tables of this server, [`Cluster`] its
-//! knowledge of the others. In each of them a room has a type of its own, whose fields are private to
-//! the room; the others reach that state by methods only. Each room has a subject. Its `mod.rs` has
-//! these types, and names its invariants, its interface and the rooms that it may call. Requests are `async fn`s on one thread: the
-//! runtime passes in the requests of other servers ([`Cluster::handle`]) and of its own clients
+//! knowledge of the others. In each of them a room has a type of its own, whose fields are private
+//! to the room; the others reach that state by methods only. Each room has a subject. Its `mod.rs`
+//! has these types, and names its invariants, its interface and the rooms that it may call.
+//!
+//! All runs on one thread. A request that needs nothing but this server's tables is served at once
+//! (`Served::Now`); one that may wait for others is a future (`Served::Later`). The runtime passes
+//! in the requests of other servers ([`Cluster::handle`]) and of its own clients
 //! ([`Cluster::poll_client`], [`Cluster::serve`]), and gives it a [`Net`] to ask others. There is
 //! no I/O and no clock here; [`Cluster::tick`] sets the time. See docs/design/0002-many-nodes.md
 //! and 0008-one-house.md.
@@ -68,7 +71,7 @@ use futures_util::future::LocalBoxFuture;
 use weir_core::names::{Owner, Shard};
 use weir_core::node::region::set_bits;
 use weir_core::proto::peer::{self, PeerOperation};
-use weir_core::proto::{self, Caller, FsError};
+use weir_core::proto::{self, Caller, FsError, Request, Served};
 use weir_core::types::{ClientId, Ino, Rank};
 
 use clients::stats::Stats;
@@ -106,6 +109,7 @@ pub struct Node<'m, P: Platform> {
     /// The time of the current call, ns since 1970.
     now_ns: i64,
     stopping: bool,
+    buffers: node::RequestBuffers,
 }
 
 /// The reply to an operation, and the bytes that follow it.
@@ -199,18 +203,28 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Serves a request of a client or a tool of this node. Returns the encoded reply.
+    /// Serves an encoded request of a client or a tool of this node. Returns the encoded reply.
     pub async fn serve(&self, from: Caller, request: &[u8]) -> Vec<u8> {
-        self.serve_late(from, request, 0).await
-    }
-
-    /// As [`Cluster::serve`], for a call of a program that has already waited `spent_ms` for
-    /// servers.
-    pub async fn serve_late(&self, from: Caller, request: &[u8], spent_ms: u32) -> Vec<u8> {
-        let done = self.serve_client(from, request);
-        let reply = self.by(self.next_deadline_of(spent_ms), done).await;
+        let request = self.node(|node| node.decoded(from, request));
+        let reply = match self.begin_operation(from, request, Vec::new()) {
+            Served::Now(reply) => reply,
+            Served::Later(work) => self.by(self.next_deadline(), work).await,
+        };
         self.commit();
         reply
+    }
+
+    /// `out` is an empty buffer for the reply.
+    fn begin_operation(
+        &self,
+        from: Caller,
+        request: Result<Request, FsError>,
+        out: Vec<u8>,
+    ) -> Served<Vec<u8>> {
+        match request {
+            Ok(request) => proto::perform(self, from, request, out),
+            Err(error) => Served::Now(proto::refusal(error)),
+        }
     }
 
     /// Takes a client's notes, and serves the requests in its channels. Each request runs at once
@@ -234,17 +248,22 @@ impl<P: Platform> Cluster<P> {
 
     /// Begins to serve the request in a client's channel, if there is one.
     fn begin_request(&self, id: ClientId, channel: u32) -> bool {
-        let mut request = Vec::new();
-        let asked = self.node(|node| node.take_request(id, channel, &mut request));
-        let Some(spent_ms) = asked else {
+        let asked = self.node(|node| node.take_request(id, channel));
+        let Some(asked) = asked else {
             return false;
         };
-        let this = self.clone();
-        self.begin(async move {
-            let served = this.serve_late(Caller::Client(id), &request, spent_ms);
-            let mut reply = served.await;
-            this.node(|node| node.put_reply(id, channel, &mut reply));
-        });
+        let spent_ms = asked.spent_ms;
+        match self.begin_operation(Caller::Client(id), asked.request, asked.reply) {
+            Served::Now(reply) => self.node(|node| node.put_reply(id, channel, reply)),
+            Served::Later(work) => {
+                let this = self.clone();
+                self.begin(async move {
+                    let deadline_ns = this.next_deadline_of(spent_ms);
+                    let reply = this.by(deadline_ns, work).await;
+                    this.node(|node| node.put_reply(id, channel, reply));
+                });
+            }
+        }
         true
     }
 
@@ -357,6 +376,14 @@ impl<P: Platform> Cluster<P> {
 
     fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         (self.inner.spawn)(Box::pin(task));
+    }
+
+    /// An operation that may have to wait.
+    fn later<T: 'static, F: Future<Output = T> + 'static>(
+        &self,
+        act: impl FnOnce(Self) -> F,
+    ) -> Served<T> {
+        Served::later(act(self.clone()))
     }
 
     /// A new token, different from those of all locks of all servers.

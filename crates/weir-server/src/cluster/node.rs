@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use weir_core::names::{Policy, Shard};
 use weir_core::node::channel;
-use weir_core::proto::{self, FsError};
+use weir_core::proto::{self, Caller, FsError, Request};
 use weir_core::types::{ClientId, Rank};
 
 use crate::cluster::clients::admission::AdmittedUsers;
@@ -19,6 +19,22 @@ use crate::cluster::names::NamesMemory;
 use crate::cluster::storage::SegmentTables;
 use crate::node::{ClientMemory, Identity, Node, OpenRegion, Platform};
 use crate::rules::Rules;
+
+/// A request from a client's channel.
+pub(super) struct ChannelRequest {
+    pub(super) request: Result<Request, FsError>,
+    /// The time for which the client's call has already waited for servers, ms.
+    pub(super) spent_ms: u32,
+    /// An empty buffer for the reply.
+    pub(super) reply: Vec<u8>,
+}
+
+/// The buffers of the last request and reply, whose memory is used again.
+#[derive(Default)]
+pub(super) struct RequestBuffers {
+    request: Vec<u8>,
+    reply: Vec<u8>,
+}
 
 impl<'m, P: Platform> Node<'m, P> {
     /// A server of the namespace `names`, which is empty except for the root.
@@ -46,6 +62,7 @@ impl<'m, P: Platform> Node<'m, P> {
             stats: Stats::default(),
             now_ns: identity.started_ns,
             stopping: false,
+            buffers: RequestBuffers::default(),
         };
         node.make_room_for_names();
         node
@@ -84,48 +101,51 @@ impl<'m, P: Platform> Node<'m, P> {
         asked & (u64::MAX >> (64 - client.channels))
     }
 
-    /// Takes the request out of one of a client's channels. Returns `None` if there is none, else
-    /// the time for which the client's call has already waited for servers, ms. The channel takes
-    /// no other request before the reply is in it.
-    pub(crate) fn take_request(
-        &mut self,
-        id: ClientId,
-        channel: u32,
-        request: &mut Vec<u8>,
-    ) -> Option<u32> {
+    /// Takes the request out of one of a client's channels, if there is one. The channel takes no
+    /// other request before the reply is in it.
+    pub(super) fn take_request(&mut self, id: ClientId, channel: u32) -> Option<ChannelRequest> {
         let words = &self.clients.get(id)?.memory.channels()[channel as usize];
         if words.state.load(Ordering::Acquire) != channel::REQUEST {
             return None;
         }
-        request.clear();
-        words.take_request(request);
         let spent_ms = words.spent_ms.load(Ordering::Relaxed);
-        self.clients.begin_request(id, channel).then_some(spent_ms)
+        let mut bytes = std::mem::take(&mut self.buffers.request);
+        bytes.clear();
+        words.take_request(&mut bytes);
+        let begins = self.clients.begin_request(id, channel);
+        let request = begins.then(|| ChannelRequest {
+            request: self.decoded(Caller::Client(id), &bytes),
+            spent_ms,
+            reply: std::mem::take(&mut self.buffers.reply),
+        });
+        self.buffers.request = bytes;
+        request
     }
 
-    /// Gives a client its reply. Does nothing if the client is gone.
-    pub(crate) fn put_reply(&mut self, id: ClientId, channel: u32, reply: &mut Vec<u8>) {
+    /// Commits, and gives a client its reply. Does nothing if the client is gone.
+    pub(super) fn put_reply(&mut self, id: ClientId, channel: u32, mut reply: Vec<u8>) {
         self.commit();
         self.clients.end_request(id, channel);
         let Some(client) = self.clients.get(id) else {
             return;
         };
         let channel = &client.memory.channels()[channel as usize];
-        if channel.put_reply(reply).is_err() {
+        if channel.put_reply(&reply).is_err() {
             // Every reply is bounded below the channel's size. One that is not is a bug: log it.
             tracing::error!(
                 client = id.0,
                 bytes = reply.len(),
                 "a reply does not fit the channel"
             );
-            reply.clear();
-            proto::encode(&Err::<(), FsError>(FsError::Io), reply);
-            let _ = channel.put_reply(reply);
+            reply = proto::refusal(FsError::Io);
+            let _ = channel.put_reply(&reply);
         }
         channel.state.store(channel::REPLY, Ordering::SeqCst);
         if channel.client_sleeps.load(Ordering::SeqCst) != 0 {
             self.platform.wake(&channel.state);
         }
+        reply.clear();
+        self.buffers.reply = reply;
     }
 
     /// The kernel, or its substitute.

@@ -8,7 +8,7 @@ use weir_core::proto::{
     Created, Entry, Fetch, Find, Flock, Flush, FsError, GetAttr, GetXattr, HeldLock, Hold,
     Laminate, Landing, Lease, Lent, Link, ListXattrs, Locate, Located, Lookup, MakeSpecial, Mkdir,
     Operations, Passage, PathOf, Readdir, Readlink, RecordLock, RemoveXattr, Rename, Rmdir,
-    Segment, ServerStatus, SetAttr, SetXattr, Status, Stop, Symlink, Sync, TestLock, Token,
+    Segment, Served, ServerStatus, SetAttr, SetXattr, Status, Stop, Symlink, Sync, TestLock, Token,
     Truncate, Unlink,
 };
 use weir_core::types::{ClientId, Ino};
@@ -24,187 +24,192 @@ impl<P: Platform> Operations for Cluster<P> {
         self.node(act)
     }
 
-    async fn create(&self, from: Caller, op: Create) -> Result<Created, FsError> {
-        self.create_file(from, op).await
+    fn create(&self, from: Caller, op: Create) -> Served<Result<Created, FsError>> {
+        self.create_for_client(from, op)
     }
 
-    async fn create_unnamed(&self, from: ClientId, op: CreateUnnamed) -> Result<Created, FsError> {
-        self.create_unnamed_file(from, op).await
+    fn create_unnamed(
+        &self,
+        from: ClientId,
+        op: CreateUnnamed,
+    ) -> Served<Result<Created, FsError>> {
+        self.later(|this| async move { this.create_unnamed_file(from, op).await })
     }
 
-    async fn mkdir(&self, _: Caller, op: Mkdir) -> Result<Ino, FsError> {
-        self.make_entry(NewEntry {
+    fn mkdir(&self, _: Caller, op: Mkdir) -> Served<Result<Ino, FsError>> {
+        self.make_for_client(NewEntry {
             parent: op.parent,
             name: op.name,
             what: What::Dir,
             mode: op.mode,
             owner: owner(op.uid, op.gid),
         })
-        .await
     }
 
-    async fn symlink(&self, _: Caller, op: Symlink) -> Result<Ino, FsError> {
-        self.make_entry(NewEntry {
+    fn symlink(&self, _: Caller, op: Symlink) -> Served<Result<Ino, FsError>> {
+        self.make_for_client(NewEntry {
             parent: op.parent,
             name: op.name,
             what: What::Symlink(op.target),
             mode: 0o777,
             owner: owner(op.uid, op.gid),
         })
-        .await
     }
 
-    async fn make_special(&self, _: Caller, op: MakeSpecial) -> Result<Ino, FsError> {
-        self.make_entry(NewEntry {
+    fn make_special(&self, _: Caller, op: MakeSpecial) -> Served<Result<Ino, FsError>> {
+        self.make_for_client(NewEntry {
             parent: op.parent,
             name: op.name,
             what: What::Special(op.kind),
             mode: op.mode,
             owner: owner(op.uid, op.gid),
         })
-        .await
     }
 
-    async fn link(&self, _: Caller, op: Link) -> Result<(), FsError> {
-        self.link_at_home(op).await
+    fn link(&self, _: Caller, op: Link) -> Served<Result<(), FsError>> {
+        self.link_for_client(op)
     }
 
-    async fn unlink(&self, _: Caller, op: Unlink) -> Result<(), FsError> {
-        self.unlink_at_home(op).await
+    fn unlink(&self, _: Caller, op: Unlink) -> Served<Result<(), FsError>> {
+        self.unlink_for_client(op)
     }
 
-    async fn rmdir(&self, _: Caller, op: Rmdir) -> Result<(), FsError> {
-        self.rmdir_at_home(op).await
+    fn rmdir(&self, _: Caller, op: Rmdir) -> Served<Result<(), FsError>> {
+        self.rmdir_for_client(op)
     }
 
-    async fn rename(&self, _: Caller, op: Rename) -> Result<(), FsError> {
-        self.rename(op).await
+    fn rename(&self, _: Caller, op: Rename) -> Served<Result<(), FsError>> {
+        self.rename_for_client(op)
     }
 
-    async fn set_attr(&self, _: Caller, op: SetAttr) -> Result<(), FsError> {
-        self.set_attributes(op).await
+    fn set_attr(&self, _: Caller, op: SetAttr) -> Served<Result<(), FsError>> {
+        self.later(|this| async move { this.set_attributes(op).await })
     }
 
-    async fn get_xattr(&self, _: Caller, op: GetXattr) -> Result<Vec<u8>, FsError> {
-        self.get_xattr(op).await
+    fn get_xattr(&self, _: Caller, op: GetXattr) -> Served<Result<Vec<u8>, FsError>> {
+        self.later(|this| async move { this.get_xattr_for_client(op).await })
     }
 
-    async fn list_xattrs(&self, _: Caller, op: ListXattrs) -> Result<Vec<u8>, FsError> {
-        self.list_xattrs(op).await
+    fn list_xattrs(&self, _: Caller, op: ListXattrs) -> Served<Result<Vec<u8>, FsError>> {
+        self.later(|this| async move { this.list_xattrs_for_client(op).await })
     }
 
-    async fn set_xattr(&self, from: Caller, op: SetXattr) -> Result<(), FsError> {
-        self.set_xattr(from, op).await
+    fn set_xattr(&self, from: Caller, op: SetXattr) -> Served<Result<(), FsError>> {
+        self.later(|this| async move { this.set_xattr_for_client(from, op).await })
     }
 
-    async fn remove_xattr(&self, _: Caller, op: RemoveXattr) -> Result<(), FsError> {
-        self.remove_xattr(op).await
+    fn remove_xattr(&self, _: Caller, op: RemoveXattr) -> Served<Result<(), FsError>> {
+        self.later(|this| async move { this.remove_xattr_for_client(op).await })
     }
 
-    async fn laminate(&self, _: Caller, op: Laminate) -> Result<bool, FsError> {
-        let (ino, cause) = (self.resolve(op.ino)?, op.cause);
-        self.call(ino.rank(), peer::Laminate { ino, cause }).await
+    fn laminate(&self, _: Caller, op: Laminate) -> Served<Result<bool, FsError>> {
+        self.later(|this| async move {
+            let (ino, cause) = (this.resolve(op.ino)?, op.cause);
+            this.call(ino.rank(), peer::Laminate { ino, cause }).await
+        })
     }
 
-    async fn truncate(&self, _: Caller, op: Truncate) -> Result<(), FsError> {
-        self.truncate_here(op.ino, op.size).await
+    fn truncate(&self, _: Caller, op: Truncate) -> Served<Result<(), FsError>> {
+        self.truncate_for_client(op.ino, op.size)
     }
 
-    async fn allocate(&self, _: Caller, op: Allocate) -> Result<(), FsError> {
-        self.allocate(op).await
+    fn allocate(&self, _: Caller, op: Allocate) -> Served<Result<(), FsError>> {
+        self.allocate_for_client(op)
     }
 
-    async fn readdir(&self, _: Caller, op: Readdir) -> Result<Vec<Entry>, FsError> {
-        self.readdir(&op).await
+    fn readdir(&self, _: Caller, op: Readdir) -> Served<Result<Vec<Entry>, FsError>> {
+        self.readdir_for_client(op)
     }
 
-    async fn attach(&self, from: ClientId, op: Attach) -> Result<Attached, FsError> {
-        self.attach(from, op).await
+    fn attach(&self, from: ClientId, op: Attach) -> Served<Result<Attached, FsError>> {
+        self.attach_for_client(from, op)
     }
 
-    async fn append(&self, _: ClientId, op: Append) -> Result<u64, FsError> {
-        self.append(op).await
+    fn append(&self, _: ClientId, op: Append) -> Served<Result<u64, FsError>> {
+        self.later(|this| async move { this.append_for_client(op).await })
     }
 
-    async fn segment(&self, from: ClientId, op: Segment) -> Result<Lent, FsError> {
-        self.lend_segment(from, op).await
+    fn segment(&self, from: ClientId, op: Segment) -> Served<Result<Lent, FsError>> {
+        self.lend_segment(from, &op)
     }
 
-    async fn locate(&self, _: Caller, op: Locate) -> Result<Located, FsError> {
-        self.locate(&op).await
+    fn locate(&self, _: Caller, op: Locate) -> Served<Result<Located, FsError>> {
+        self.locate_for_client(op)
     }
 
-    async fn sync(&self, _: Caller, op: Sync) -> Result<Vec<u32>, FsError> {
-        self.sync(op.ino).await
+    fn sync(&self, _: Caller, op: Sync) -> Served<Result<Vec<u32>, FsError>> {
+        self.sync_for_client(op.ino)
     }
 
-    async fn token(&self, _: ClientId, op: Token) -> Result<Claim, FsError> {
-        self.write_token(op).await
+    fn token(&self, _: ClientId, op: Token) -> Served<Result<Claim, FsError>> {
+        self.later(|this| async move { this.write_token(op).await })
     }
 
-    async fn flock(&self, from: ClientId, op: Flock) -> Result<(), FsError> {
-        self.flock(from, op).await
+    fn flock(&self, from: ClientId, op: Flock) -> Served<Result<(), FsError>> {
+        self.later(|this| async move { this.flock_for_client(from, op).await })
     }
 
-    async fn record_lock(&self, from: ClientId, op: RecordLock) -> Result<(), FsError> {
-        self.record_lock(from, op).await
+    fn record_lock(&self, from: ClientId, op: RecordLock) -> Served<Result<(), FsError>> {
+        self.later(|this| async move { this.record_lock_for_client(from, op).await })
     }
 
-    async fn test_lock(&self, from: ClientId, op: TestLock) -> Result<Option<HeldLock>, FsError> {
-        self.test_lock(from, op).await
+    fn test_lock(&self, from: ClientId, op: TestLock) -> Served<Result<Option<HeldLock>, FsError>> {
+        self.later(|this| async move { this.test_lock_for_client(from, op).await })
     }
 
-    async fn find(&self, _: Caller, op: Find) -> Result<Option<Child>, FsError> {
-        self.find_for_client(op).await
+    fn find(&self, _: Caller, op: Find) -> Served<Result<Option<Child>, FsError>> {
+        self.find_for_client(op)
     }
 
-    async fn get_attr(&self, _: Caller, op: GetAttr) -> Result<Attr, FsError> {
-        self.attr_here(op.ino).await
+    fn get_attr(&self, _: Caller, op: GetAttr) -> Served<Result<Attr, FsError>> {
+        self.attr_for_client(op.ino)
     }
 
-    async fn passage(&self, _: Caller, op: Passage) -> Result<Attr, FsError> {
-        self.passage_here(op.ino).await
+    fn passage(&self, _: Caller, op: Passage) -> Served<Result<Attr, FsError>> {
+        self.later(|this| async move { this.passage_here(op.ino).await })
     }
 
-    async fn readlink(&self, _: Caller, op: Readlink) -> Result<Vec<u8>, FsError> {
-        let ino = self.resolve(op.ino)?;
-        self.call(ino.rank(), peer::Readlink { ino }).await
+    fn readlink(&self, _: Caller, op: Readlink) -> Served<Result<Vec<u8>, FsError>> {
+        self.later(|this| async move {
+            let ino = this.resolve(op.ino)?;
+            this.call(ino.rank(), peer::Readlink { ino }).await
+        })
     }
 
-    async fn path_of(&self, _: Caller, op: PathOf) -> Result<Vec<u8>, FsError> {
-        self.path_of(op.ino).await
+    fn path_of(&self, _: Caller, op: PathOf) -> Served<Result<Vec<u8>, FsError>> {
+        self.path_for_client(op.ino)
     }
 
-    async fn hold(&self, _: Caller, op: Hold) -> Result<Attr, FsError> {
-        self.hold_here(op.ino, op.write).await
+    fn hold(&self, _: Caller, op: Hold) -> Served<Result<Attr, FsError>> {
+        self.later(|this| async move { this.hold_here(op.ino, op.write).await })
     }
 
-    async fn lease(&self, _: Caller, op: Lease) -> Result<(), FsError> {
-        self.lease_here(op.ino).await
+    fn lease(&self, _: Caller, op: Lease) -> Served<Result<(), FsError>> {
+        self.later(|this| async move { this.lease_here(op.ino).await })
     }
 
-    async fn fetch(&self, from: ClientId, op: Fetch) -> Result<Vec<Landing>, FsError> {
-        self.fetch_for(from, op).await
+    fn fetch(&self, from: ClientId, op: Fetch) -> Served<Result<Vec<Landing>, FsError>> {
+        self.later(|this| async move { this.fetch_for(from, op).await })
     }
 
-    async fn flush(&self, from: Caller, op: Flush) -> Result<(), FsError> {
-        self.close_written(from, op.ino).await
+    fn flush(&self, from: Caller, op: Flush) -> Served<Result<(), FsError>> {
+        self.later(|this| async move { this.close_written(from, op.ino).await })
     }
 
-    async fn audit(&self, from: ClientId, op: Audit) -> Result<(), FsError> {
-        self.audit(from, op).await
+    fn audit(&self, from: ClientId, op: Audit) -> Served<Result<(), FsError>> {
+        self.later(|this| async move { this.audit_for_client(from, op).await })
     }
 
-    async fn status(&self, _: Caller, _: Status) -> Result<ServerStatus, FsError> {
-        Ok(self.status_here())
+    fn status(&self, _: Caller, _: Status) -> Served<Result<ServerStatus, FsError>> {
+        Served::Now(Ok(self.status_here()))
     }
 
-    async fn lookup(&self, _: Caller, op: Lookup) -> Result<Entry, FsError> {
-        self.lookup(&op.components).await
+    fn lookup(&self, _: Caller, op: Lookup) -> Served<Result<Entry, FsError>> {
+        self.lookup_for_client(op.components)
     }
 
-    async fn stop(&self, _: Control, _: Stop) -> Result<ServerStatus, FsError> {
+    fn stop(&self, _: Control, _: Stop) -> Served<Result<ServerStatus, FsError>> {
         self.node(Node::begin_stop);
-        Ok(self.status_here())
+        Served::Now(Ok(self.status_here()))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use weir_core::journal::Item;
 use weir_core::node::channel;
-use weir_core::proto::{Caller, ClientKind, FsError};
+use weir_core::proto::{Caller, ClientKind, FsError, Request};
 use weir_core::types::ClientId;
 
 use crate::cluster::clients::table::Client;
@@ -68,18 +68,20 @@ impl<P: Platform> Node<'_, P> {
         Some(Arc::clone(&self.clients.get(id)?.memory))
     }
 
-    /// Counts a request of a client or a tool to the cluster; `None`: it was malformed.
-    pub(in crate::cluster) fn count_asked(
+    /// Decodes a request of a client or a tool, and counts it.
+    pub(in crate::cluster) fn decoded(
         &mut self,
         from: Caller,
-        name: Option<&'static str>,
-        bytes: usize,
-    ) {
-        self.stats.count_request(name.unwrap_or("malformed"));
-        if name.is_none() {
-            self.stats
-                .reject("request", || format!("{from:?}: {bytes} bytes"));
-        }
+        bytes: &[u8],
+    ) -> Result<Request, FsError> {
+        let request = postcard::from_bytes::<Request>(bytes);
+        let name = request.as_ref().map_or("malformed", Request::name);
+        self.stats.count_request(name);
+        request.map_err(|_| {
+            let about = || format!("{from:?}: {} bytes", bytes.len());
+            self.stats.reject("request", about);
+            FsError::Malformed
+        })
     }
 
     /// Returns true if a client's connection stands.

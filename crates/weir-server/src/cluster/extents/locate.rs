@@ -11,7 +11,7 @@ use weir_core::extent::{ExtentIndex, Run, Source, MAX_OFFSET};
 use weir_core::names::Lamination;
 use weir_core::placement::{slice_of, SLICE_BYTES};
 use weir_core::proto::peer::{self, LogRange};
-use weir_core::proto::{FsError, Locate, Located};
+use weir_core::proto::{FsError, Locate, Located, Served};
 use weir_core::types::Ino;
 
 use super::slices::cut_off;
@@ -76,15 +76,22 @@ impl ExtentMap {
 
 impl<P: Platform> Cluster<P> {
     /// Tells a client where the bytes of a range are.
-    pub(in crate::cluster) async fn locate(&self, op: &Locate) -> Result<Located, FsError> {
-        let offset = op.offset;
-        if offset > MAX_OFFSET {
-            return Err(FsError::Invalid);
+    pub(in crate::cluster) fn locate_for_client(
+        &self,
+        op: Locate,
+    ) -> Served<Result<Located, FsError>> {
+        if op.offset > MAX_OFFSET {
+            return Served::Now(Err(FsError::Invalid));
         }
         if self.has_all_extents() {
-            return self.node(|node| node.locate_range(op.ino, offset, op.length));
+            return Served::Now(self.node(|node| node.locate_range(op.ino, op.offset, op.length)));
         }
+        self.later(|this| async move { this.locate_published(op).await })
+    }
+
+    async fn locate_published(&self, op: Locate) -> Result<Located, FsError> {
         let ino = self.resolve(op.ino)?;
+        let offset = op.offset;
         let wanted = offset.saturating_add(op.length.max(1));
         loop {
             self.lease_here(ino).await?;

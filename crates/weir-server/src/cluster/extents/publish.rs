@@ -14,7 +14,7 @@ use weir_core::journal::Item;
 use weir_core::node::claim::Claim;
 use weir_core::placement::slices;
 use weir_core::proto::peer::{self, LogRange};
-use weir_core::proto::FsError;
+use weir_core::proto::{FsError, Served};
 use weir_core::types::{Ino, Rank};
 use weir_store::slab::SLAB_BYTES;
 
@@ -384,13 +384,17 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Makes a range a hole, or extends the file to the end of the range.
-    pub(in crate::cluster) async fn allocate(
+    pub(in crate::cluster) fn allocate_for_client(
         &self,
         op: weir_core::proto::Allocate,
-    ) -> Result<(), FsError> {
+    ) -> Served<Result<(), FsError>> {
         if self.has_all_extents() {
-            return self.node(|node| node.allocate_range(&op));
+            return Served::Now(self.node(|node| node.allocate_range(&op)));
         }
+        self.later(|this| async move { this.allocate_published(op).await })
+    }
+
+    async fn allocate_published(&self, op: weir_core::proto::Allocate) -> Result<(), FsError> {
         let end = op.offset.checked_add(op.length).ok_or(FsError::TooBig)?;
         if op.length == 0 {
             return Err(FsError::Invalid);
@@ -427,10 +431,17 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Publishes, and returns the slabs of storage directories that are to be synced.
-    pub(in crate::cluster) async fn sync(&self, ino: Ino) -> Result<Vec<u32>, FsError> {
+    pub(in crate::cluster) fn sync_for_client(
+        &self,
+        ino: Ino,
+    ) -> Served<Result<Vec<u32>, FsError>> {
         if self.has_all_extents() {
-            return self.node(|node| node.file_slabs(ino));
+            return Served::Now(self.node(|node| node.file_slabs(ino)));
         }
+        self.later(|this| async move { this.sync_published(ino).await })
+    }
+
+    async fn sync_published(&self, ino: Ino) -> Result<Vec<u32>, FsError> {
         let ino = self.resolve(ino)?;
         self.flush(ino).await?;
         Ok(self.inner.extents.publishes.borrow_mut().take_unsynced(ino))

@@ -205,7 +205,10 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// The offset at which a program of this node appends.
-    pub(in crate::cluster) async fn append(&self, op: proto::Append) -> Result<u64, FsError> {
+    pub(in crate::cluster) async fn append_for_client(
+        &self,
+        op: proto::Append,
+    ) -> Result<u64, FsError> {
         if self.has_all_extents() {
             return Err(FsError::Invalid); // programs of one node place their appends themselves
         }

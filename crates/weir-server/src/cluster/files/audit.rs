@@ -20,7 +20,7 @@ const FINDINGS: usize = 256;
 
 impl<P: Platform> Cluster<P> {
     /// Checks a read of a client of this node.
-    pub(in crate::cluster) async fn audit(
+    pub(in crate::cluster) async fn audit_for_client(
         &self,
         from: ClientId,
         op: proto::Audit,
@@ -149,7 +149,10 @@ impl<P: Platform> Cluster<P> {
         let Ok(Some((dir, name))) = asked.await else {
             return "a file without a name".to_owned();
         };
-        let dir = self.path_of(dir).await.unwrap_or_else(|_| b"?".to_vec());
+        let dir = self
+            .path_by_homes(dir)
+            .await
+            .unwrap_or_else(|_| b"?".to_vec());
         String::from_utf8_lossy(&join(&dir, &name)).into_owned()
     }
 }

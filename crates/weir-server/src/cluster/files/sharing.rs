@@ -217,7 +217,7 @@ impl<P: Platform> Cluster<P> {
         if known.is_some() {
             return Ok(known);
         }
-        let path = self.path_of(dir).await?;
+        let path = self.path_by_homes(dir).await?;
         let joined = join(&path, name);
         self.inner
             .files

@@ -16,7 +16,7 @@ use weir_core::extent::MAX_OFFSET;
 use weir_core::journal::Item;
 use weir_core::names::{Attr, FileType, Lamination};
 use weir_core::proto::peer::{self, News};
-use weir_core::proto::{self, Cause, FsError, Kept};
+use weir_core::proto::{self, Cause, FsError, Kept, Served};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::files::holders::WritersLeft;
@@ -235,10 +235,14 @@ impl<P: Platform> Cluster<P> {
     /// The attributes of an inode as this node sees them. A file of another server that no program
     /// writes gets a stand-in with a lease, so that it can be looked at again, and opened, without
     /// a request.
-    pub(in crate::cluster) async fn attr_here(&self, ino: Ino) -> Result<Attr, FsError> {
+    pub(in crate::cluster) fn attr_for_client(&self, ino: Ino) -> Served<Result<Attr, FsError>> {
         if self.has_all_extents() {
-            return self.node(|node| node.attr_now(ino));
+            return Served::Now(self.node(|node| node.attr_now(ino)));
         }
+        self.later(|this| async move { this.attr_of_home(ino).await })
+    }
+
+    async fn attr_of_home(&self, ino: Ino) -> Result<Attr, FsError> {
         let ino = self.resolve(ino)?;
         let is_foreign = ino.rank() != self.rank();
         if let Some(local) = self.local(ino).filter(|_| is_foreign) {

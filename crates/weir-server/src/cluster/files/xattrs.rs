@@ -6,7 +6,7 @@ use crate::cluster::Cluster;
 use crate::node::Platform;
 
 impl<P: Platform> Cluster<P> {
-    pub(in crate::cluster) async fn get_xattr(
+    pub(in crate::cluster) async fn get_xattr_for_client(
         &self,
         op: proto::GetXattr,
     ) -> Result<Vec<u8>, FsError> {
@@ -14,7 +14,7 @@ impl<P: Platform> Cluster<P> {
         self.call(ino.rank(), peer::GetXattr { ino, name }).await
     }
 
-    pub(in crate::cluster) async fn list_xattrs(
+    pub(in crate::cluster) async fn list_xattrs_for_client(
         &self,
         op: proto::ListXattrs,
     ) -> Result<Vec<u8>, FsError> {
@@ -23,7 +23,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Sets an attribute. The parts of a value are put together here; its home gets it whole.
-    pub(in crate::cluster) async fn set_xattr(
+    pub(in crate::cluster) async fn set_xattr_for_client(
         &self,
         from: Caller,
         op: proto::SetXattr,
@@ -37,7 +37,7 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    pub(in crate::cluster) async fn remove_xattr(
+    pub(in crate::cluster) async fn remove_xattr_for_client(
         &self,
         op: proto::RemoveXattr,
     ) -> Result<(), FsError> {

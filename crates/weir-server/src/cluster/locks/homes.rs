@@ -89,7 +89,7 @@ fn own(owner: LockOwner) -> Owner {
 }
 
 impl<P: Platform> Cluster<P> {
-    pub(in crate::cluster) async fn flock(
+    pub(in crate::cluster) async fn flock_for_client(
         &self,
         from: ClientId,
         op: proto::Flock,
@@ -106,7 +106,7 @@ impl<P: Platform> Cluster<P> {
         self.lock_elsewhere(ino, wish).await
     }
 
-    pub(in crate::cluster) async fn record_lock(
+    pub(in crate::cluster) async fn record_lock_for_client(
         &self,
         from: ClientId,
         op: proto::RecordLock,
@@ -121,7 +121,7 @@ impl<P: Platform> Cluster<P> {
         self.lock_elsewhere(ino, wish).await
     }
 
-    pub(in crate::cluster) async fn test_lock(
+    pub(in crate::cluster) async fn test_lock_for_client(
         &self,
         from: ClientId,
         op: proto::TestLock,

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use weir_core::journal::{self, Item};
 use weir_core::names::{Attr, FileType};
 use weir_core::proto::peer::{self, PartOfDir};
-use weir_core::proto::{self, Entry, FsError};
+use weir_core::proto::{self, Entry, FsError, Served};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::snapshot::show_from;
@@ -238,13 +238,17 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Entries for a client: those of one server after the other, in the order of ranks.
-    pub(in crate::cluster) async fn readdir(
+    pub(in crate::cluster) fn readdir_for_client(
         &self,
-        op: &proto::Readdir,
-    ) -> Result<Vec<Entry>, FsError> {
+        op: proto::Readdir,
+    ) -> Served<Result<Vec<Entry>, FsError>> {
         if self.has_all_names() {
-            return self.node(|node| node.list(op));
+            return Served::Now(self.node(|node| node.list(&op)));
         }
+        self.later(|this| async move { this.list_homes(op).await })
+    }
+
+    async fn list_homes(&self, op: proto::Readdir) -> Result<Vec<Entry>, FsError> {
         let dir = self.resolve(op.ino)?;
         let ranks = self.call(dir.rank(), peer::Enrolled { dir }).await?;
         let at = u16::try_from(op.cookie >> COOKIE_BITS).unwrap_or(u16::MAX);
@@ -293,10 +297,14 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// The path of a directory, from the root.
-    pub(in crate::cluster) async fn path_of(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
+    pub(in crate::cluster) fn path_for_client(&self, ino: Ino) -> Served<Result<Vec<u8>, FsError>> {
         if self.has_all_names() {
-            return self.node(|node| node.path_here(ino));
+            return Served::Now(self.node(|node| node.path_here(ino)));
         }
+        self.later(|this| async move { this.path_by_homes(ino).await })
+    }
+
+    pub(in crate::cluster) async fn path_by_homes(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
         let mut names = Vec::new();
         let mut at = self.resolve(ino)?;
         while at != ROOT {

@@ -23,7 +23,7 @@ use std::cell::Cell;
 
 use weir_core::names::FileType;
 use weir_core::proto::peer::{self, Left};
-use weir_core::proto::{self, Child, FsError};
+use weir_core::proto::{self, Child, FsError, Served};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::keyed::Token;
@@ -66,12 +66,15 @@ impl HomedName {
 }
 
 impl<P: Platform> Cluster<P> {
-    pub(in crate::cluster) async fn rename(&self, op: proto::Rename) -> Result<(), FsError> {
+    pub(in crate::cluster) fn rename_for_client(
+        &self,
+        op: proto::Rename,
+    ) -> Served<Result<(), FsError>> {
         if self.has_all_names() {
-            return self.node(|node| node.rename_entry(&op));
+            return Served::Now(self.node(|node| node.rename_entry(&op)));
         }
         let act = |this: Self, outcome| async move { this.rename_to_the_end(op, outcome).await };
-        self.to_the_end(act).await
+        self.later(|this| async move { this.to_the_end(act).await })
     }
 
     async fn rename_to_the_end(

@@ -3,7 +3,7 @@
 
 use weir_core::names::{FileType, Owner};
 use weir_core::proto::peer::{self, What};
-use weir_core::proto::{self, Caller, Child, Created, Entry, FsError, Request};
+use weir_core::proto::{self, Caller, Child, Created, Entry, FsError, Served};
 use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::names::placements::NameUse;
@@ -20,22 +20,14 @@ pub(in crate::cluster) struct NewEntry {
 }
 
 impl<P: Platform> Cluster<P> {
-    /// Performs one encoded request; returns the encoded reply.
-    pub(in crate::cluster) async fn serve_client(&self, from: Caller, bytes: &[u8]) -> Vec<u8> {
-        let request = postcard::from_bytes::<Request>(bytes);
-        let name = request.as_ref().ok().map(Request::name);
-        self.node(|node| node.count_asked(from, name, bytes.len()));
-        match request {
-            Ok(request) => proto::perform(self, from, request).await,
-            Err(_) => proto::refusal(FsError::Malformed),
-        }
-    }
-
     /// Makes a directory, link or special file; returns its inode.
-    pub(in crate::cluster) async fn make_entry(&self, new: NewEntry) -> Result<Ino, FsError> {
+    pub(in crate::cluster) fn make_for_client(
+        &self,
+        new: NewEntry,
+    ) -> Served<Result<Ino, FsError>> {
         let NewEntry { mode, owner, .. } = new;
         let make = peer::Make {
-            dir: self.resolve(new.parent)?,
+            dir: new.parent,
             name: new.name,
             what: new.what,
             mode,
@@ -46,20 +38,29 @@ impl<P: Platform> Cluster<P> {
             path: None,
         };
         if self.has_all_names() {
-            return self.node(|node| node.make(&make, owner));
+            return Served::Now(self.node(|node| node.make(&make, owner)));
         }
-        let (dir, name) = (make.dir, make.name.clone());
+        self.later(|this| async move { this.make_at_home(make).await })
+    }
+
+    async fn make_at_home(&self, make: peer::Make) -> Result<Ino, FsError> {
+        let (dir, name) = (self.resolve(make.dir)?, make.name.clone());
+        let make = peer::Make { dir, ..make };
         let made = self.call_home(dir, &name, NameUse::New, make).await?;
         Ok(made.child.ino)
     }
 
-    pub(in crate::cluster) async fn unlink_at_home(
+    pub(in crate::cluster) fn unlink_for_client(
         &self,
         op: proto::Unlink,
-    ) -> Result<(), FsError> {
+    ) -> Served<Result<(), FsError>> {
         if self.has_all_names() {
-            return self.node(|node| node.remove_name(op.parent, &op.name));
+            return Served::Now(self.node(|node| node.remove_name(op.parent, &op.name)));
         }
+        self.later(|this| async move { this.unlink_at_home(op).await })
+    }
+
+    async fn unlink_at_home(&self, op: proto::Unlink) -> Result<(), FsError> {
         let (dir, name) = (self.resolve(op.parent)?, op.name);
         let removal = peer::Unlink {
             dir,
@@ -72,10 +73,17 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    pub(in crate::cluster) async fn rmdir_at_home(&self, op: proto::Rmdir) -> Result<(), FsError> {
+    pub(in crate::cluster) fn rmdir_for_client(
+        &self,
+        op: proto::Rmdir,
+    ) -> Served<Result<(), FsError>> {
         if self.has_all_names() {
-            return self.node(|node| node.remove_dir(op.parent, &op.name));
+            return Served::Now(self.node(|node| node.remove_dir(op.parent, &op.name)));
         }
+        self.later(|this| async move { this.rmdir_at_home(op).await })
+    }
+
+    async fn rmdir_at_home(&self, op: proto::Rmdir) -> Result<(), FsError> {
         let (dir, name) = (self.resolve(op.parent)?, op.name);
         let removal = peer::Rmdir {
             dir,
@@ -84,14 +92,18 @@ impl<P: Platform> Cluster<P> {
         self.call_home(dir, &name, NameUse::Existing, removal).await
     }
 
-    pub(in crate::cluster) async fn create_file(
+    pub(in crate::cluster) fn create_for_client(
         &self,
         from: Caller,
         op: proto::Create,
-    ) -> Result<Created, FsError> {
+    ) -> Served<Result<Created, FsError>> {
         if self.has_all_names() {
-            return self.node(|node| node.create_file(from, &op));
+            return Served::Now(self.node(|node| node.create_file(from, &op)));
         }
+        self.later(|this| async move { this.create_at_home(from, op).await })
+    }
+
+    async fn create_at_home(&self, from: Caller, op: proto::Create) -> Result<Created, FsError> {
         let dir = self.resolve(op.parent)?;
         let path = self.path_for_rules(dir, &op.name).await?;
         let make = peer::Make {
@@ -188,13 +200,17 @@ impl<P: Platform> Cluster<P> {
         Ok(made)
     }
 
-    pub(in crate::cluster) async fn find_for_client(
+    pub(in crate::cluster) fn find_for_client(
         &self,
         op: proto::Find,
-    ) -> Result<Option<Child>, FsError> {
+    ) -> Served<Result<Option<Child>, FsError>> {
         if self.has_all_names() {
-            return self.node(|node| node.find_child(op.dir, &op.name));
+            return Served::Now(self.node(|node| node.find_child(op.dir, &op.name)));
         }
+        self.later(|this| async move { this.find_at_home(op).await })
+    }
+
+    async fn find_at_home(&self, op: proto::Find) -> Result<Option<Child>, FsError> {
         let (dir, name) = (self.resolve(op.dir)?, op.name.clone());
         let found = self.find_anywhere(op).await?;
         if let Some(file) = found.filter(|child| child.kind == FileType::File) {
@@ -203,10 +219,17 @@ impl<P: Platform> Cluster<P> {
         Ok(found)
     }
 
-    pub(in crate::cluster) async fn link_at_home(&self, op: proto::Link) -> Result<(), FsError> {
+    pub(in crate::cluster) fn link_for_client(
+        &self,
+        op: proto::Link,
+    ) -> Served<Result<(), FsError>> {
         if self.has_all_names() {
-            return self.node(|node| node.make_link(&op));
+            return Served::Now(self.node(|node| node.make_link(&op)));
         }
+        self.later(|this| async move { this.link_at_home(op).await })
+    }
+
+    async fn link_at_home(&self, op: proto::Link) -> Result<(), FsError> {
         let (ino, dir) = (self.resolve(op.ino)?, self.resolve(op.parent)?);
         let name = op.name;
         let link = peer::Link {
@@ -217,15 +240,19 @@ impl<P: Platform> Cluster<P> {
         self.call_home(dir, &name, NameUse::New, link).await
     }
 
-    pub(in crate::cluster) async fn lookup(
+    pub(in crate::cluster) fn lookup_for_client(
         &self,
-        components: &[Vec<u8>],
-    ) -> Result<Entry, FsError> {
+        components: Vec<Vec<u8>>,
+    ) -> Served<Result<Entry, FsError>> {
         if self.has_all_names() {
-            return self.node(|node| node.walk(components));
+            return Served::Now(self.node(|node| node.walk(&components)));
         }
+        self.later(|this| async move { this.walk_homes(components).await })
+    }
+
+    async fn walk_homes(&self, components: Vec<Vec<u8>>) -> Result<Entry, FsError> {
         let mut ino = ROOT;
-        for name in components {
+        for name in &components {
             let op = proto::Find {
                 dir: ino,
                 name: name.clone(),

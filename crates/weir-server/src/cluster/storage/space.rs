@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use weir_core::journal::Item;
-use weir_core::proto::{self, FsError, FsStat, Lent, Tier};
+use weir_core::proto::{self, FsError, FsStat, Lent, Served, Tier};
 use weir_core::types::{ClientId, SegmentId};
 
 use crate::cluster::clients::table::Lease;
@@ -22,21 +22,26 @@ const UNIT_BYTES: u64 = 1 << 20;
 impl<P: Platform> Cluster<P> {
     /// Lends a segment. If there is no room, publishes first: that frees the bytes that unpublished
     /// bytes overwrite.
-    pub(in crate::cluster) async fn lend_segment(
+    pub(in crate::cluster) fn lend_segment(
         &self,
         to: ClientId,
-        op: proto::Segment,
-    ) -> Result<Lent, FsError> {
-        let lend = || self.node(|node| node.lend_segment(to, op.min_bytes, op.want_bytes));
-        match lend() {
+        op: &proto::Segment,
+    ) -> Served<Result<Lent, FsError>> {
+        let proto::Segment {
+            min_bytes,
+            want_bytes,
+        } = *op;
+        match self.node(|node| node.lend_segment(to, min_bytes, want_bytes)) {
             Err(FsError::NoSpace) if !self.has_all_extents() => {}
-            lent => return lent,
+            lent => return Served::Now(lent),
         }
-        for ino in self.dirty() {
-            // A server that is not reached frees nothing.
-            let _ = self.flush(ino).await;
-        }
-        lend()
+        self.later(|this| async move {
+            for ino in this.dirty() {
+                // A server that is not reached frees nothing.
+                let _ = this.flush(ino).await;
+            }
+            this.node(|node| node.lend_segment(to, min_bytes, want_bytes))
+        })
     }
 }
 

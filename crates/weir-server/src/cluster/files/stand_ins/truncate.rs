@@ -2,7 +2,7 @@
 //! file, which give up their unpublished bytes.
 
 use weir_core::proto::peer::{self, News};
-use weir_core::proto::FsError;
+use weir_core::proto::{FsError, Served};
 use weir_core::types::Ino;
 
 use crate::cluster::extents::publish::bytes_of;
@@ -10,17 +10,21 @@ use crate::cluster::Cluster;
 use crate::node::Platform;
 
 impl<P: Platform> Cluster<P> {
-    pub(in crate::cluster) async fn truncate_here(
+    pub(in crate::cluster) fn truncate_for_client(
         &self,
         ino: Ino,
         size: u64,
-    ) -> Result<(), FsError> {
+    ) -> Served<Result<(), FsError>> {
         if self.has_all_extents() {
-            return self.node(|node| {
+            return Served::Now(self.node(|node| {
                 node.check_size(ino, size)?;
                 node.set_size(ino, size)
-            });
+            }));
         }
+        self.later(|this| async move { this.ask_to_truncate(ino, size).await })
+    }
+
+    async fn ask_to_truncate(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         let ino = self.resolve(ino)?;
         self.flush(ino).await?;
         self.call(ino.rank(), peer::Truncate { ino, size }).await
