@@ -28,6 +28,7 @@ mod processes;
 pub mod skip;
 pub mod slurm;
 mod ssh;
+pub mod threads;
 
 use std::path::{Path, PathBuf};
 
