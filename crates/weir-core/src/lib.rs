@@ -20,6 +20,7 @@
 
 pub mod extent;
 pub mod journal;
+pub mod ledger;
 pub mod names;
 pub mod node;
 pub mod placement;
