@@ -1,8 +1,9 @@
 //! The command line, and what it means: targets, cases and limits, checked before anything runs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure, Context};
+use serde::{Serialize, Serializer};
 
 use crate::calls::Call;
 use crate::layout::Pattern;
@@ -122,12 +123,17 @@ pub struct BenchArgs {
 }
 
 /// A directory under test.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Target {
     /// Its name in reports.
     pub name: String,
     /// The directory.
+    #[serde(serialize_with = "as_text")]
     pub dir: PathBuf,
+}
+
+fn as_text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&path.display())
 }
 
 fn parse_target(text: &str) -> Result<Target, String> {
@@ -260,6 +266,26 @@ impl BenchArgs {
         Ok((block / unit).max(1) * unit)
     }
 
+    /// A case of all processes, which writes.
+    pub fn data_case(
+        &self,
+        pattern: Pattern,
+        transfer: u64,
+        segments: u64,
+    ) -> anyhow::Result<DataCase> {
+        Ok(DataCase {
+            pattern,
+            transfer,
+            block: self.block_for(transfer, segments)?,
+            segments,
+            processes: self.processes,
+            fsync: false,
+            first: false,
+            read_same: false,
+            read_other: false,
+        })
+    }
+
     /// The data cases asked for (without --suite).
     pub fn data_cases(&self) -> anyhow::Result<Vec<DataCase>> {
         let mut cases = Vec::new();
@@ -275,15 +301,10 @@ impl BenchArgs {
                     1
                 };
                 cases.push(DataCase {
-                    pattern,
-                    transfer,
-                    block: self.block_for(transfer, segments)?,
-                    segments,
-                    processes: self.processes,
                     fsync: self.fsync,
-                    first: false,
                     read_same: self.wants(Operation::ReadSame),
                     read_other: self.wants(Operation::ReadOther),
+                    ..self.data_case(pattern, transfer, segments)?
                 });
             }
         }

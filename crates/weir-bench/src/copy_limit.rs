@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::content::Content;
 use crate::copy::{self, CopyOp, Method};
 use crate::memory::{Buffer, WarmShared};
-use crate::timing::{now_ns, Prepared, Timing};
+use crate::timing::{now_ns, timing_since, Prepared, Timing};
 
 /// A copy over all of a rank's warm memory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -71,12 +71,11 @@ pub fn copy<'a>(step: &'a CopyStep, warm: &'a mut Warm) -> anyhow::Result<Prepar
             CopyOp::In => copy_in(copy, memory.bytes_mut(), block, &content),
             CopyOp::Out => copy_out(copy, memory.bytes(), block, buffer.bytes_mut()),
         }
-        Ok(Timing {
+        Ok(timing_since(
             start_ns,
-            end_ns: now_ns(),
-            bytes: step.block,
-            ops: step.block / step.transfer,
-        })
+            step.block,
+            step.block / step.transfer,
+        ))
     }))
 }
 

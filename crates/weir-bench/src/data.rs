@@ -3,18 +3,21 @@
 //! Calls go through the C library's symbols, as an application's do, so that a preloaded file system sees
 //! them. Between two calls there are a few additions and a compare: less than a nanosecond.
 
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
+use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::content::Content;
-use crate::error::{c_path, failed, StepError};
+use crate::error::{call_error, failed, StepError};
 use crate::layout::{Run, Walk};
 use crate::memory::Buffer;
 use crate::pieces::Data;
-use crate::timing::{now_ns, Prepared, Timing};
+use crate::timing::{now_ns, timed, timing_since, Prepared, Timing};
 
 /// The end of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,44 +40,41 @@ fn place_in_file(offset: u64) -> libc::off_t {
 /// An open file and its path, for messages.
 #[derive(Debug)]
 pub struct OpenFile {
-    fd: OwnedFd,
+    file: File,
     path: PathBuf,
 }
 
 impl OpenFile {
-    fn open(data: &Data, access: libc::c_int) -> Result<OpenFile, StepError> {
+    fn open(data: &Data, access: &mut OpenOptions) -> Result<OpenFile, StepError> {
         let direct = if data.direct { libc::O_DIRECT } else { 0 };
-        let name = c_path(&data.path)?;
-        // SAFETY: the path is nul-terminated.
-        let fd = unsafe { libc::open(name.as_ptr(), access | direct | libc::O_CLOEXEC, 0o600) };
-        if fd < 0 {
-            return Err(failed("open", &data.path));
-        }
+        let opened = access.mode(0o600).custom_flags(direct).open(&data.path);
         Ok(OpenFile {
-            // SAFETY: a fresh descriptor that nobody else owns.
-            fd: unsafe { OwnedFd::from_raw_fd(fd) },
+            file: opened.map_err(call_error("open", &data.path))?,
             path: data.path.clone(),
         })
-    }
-
-    fn error(&self, call: &'static str) -> StepError {
-        failed(call, &self.path)
     }
 
     /// Closes the file, which may carry work and errors.
     fn close(self) -> Result<(), StepError> {
         // SAFETY: the descriptor is given up here, and only here.
-        match unsafe { libc::close(self.fd.into_raw_fd()) } {
+        match unsafe { libc::close(self.file.into_raw_fd()) } {
             0 => Ok(()),
             _ => Err(failed("close", &self.path)),
         }
     }
 
     fn sync(&self) -> Result<(), StepError> {
-        // SAFETY: no memory is involved.
-        match unsafe { libc::fsync(self.fd.as_raw_fd()) } {
-            0 => Ok(()),
-            _ => Err(self.error("fsync")),
+        self.file
+            .sync_all()
+            .map_err(call_error("fsync", &self.path))
+    }
+
+    /// The bytes that a call moved before it ended early, which is legal and rare.
+    fn moved(&self, call: &'static str, result: isize) -> Result<usize, StepError> {
+        match usize::try_from(result) {
+            Ok(moved) => Ok(moved),
+            Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => Ok(0),
+            Err(_) => Err(failed(call, &self.path)),
         }
     }
 }
@@ -85,7 +85,7 @@ pub fn write<'a>(
     after: AfterWrite,
     kept: &'a mut Option<OpenFile>,
 ) -> anyhow::Result<Prepared<'a>> {
-    let file = OpenFile::open(data, libc::O_WRONLY | libc::O_CREAT)?;
+    let file = OpenFile::open(data, OpenOptions::new().write(true).create(true))?;
     let content = Content::new(data.seed, data.size()?, data.direct)?;
     let walk = data.walk();
     Ok(Box::new(move || {
@@ -105,24 +105,16 @@ pub fn write<'a>(
 
 /// `fsync` and `close` of the file that a write left open.
 pub fn publish(kept: &mut Option<OpenFile>) -> Prepared<'_> {
-    Box::new(move || {
-        let file = kept.take();
-        let file = file.ok_or_else(|| anyhow::anyhow!("nothing is open"))?;
-        let start_ns = now_ns();
+    timed(move || {
+        let file = kept.take().context("nothing is open")?;
         file.sync()?;
-        file.close()?;
-        Ok(Timing {
-            start_ns,
-            end_ns: now_ns(),
-            bytes: 0,
-            ops: 1,
-        })
+        Ok(file.close()?)
     })
 }
 
 /// Opens for reading, and makes the buffers. `compares`: each byte is compared with what was written.
 pub fn read(data: &Data, compares: bool) -> anyhow::Result<Prepared<'_>> {
-    let file = OpenFile::open(data, libc::O_RDONLY)?;
+    let file = OpenFile::open(data, OpenOptions::new().read(true))?;
     let content = compares
         .then(|| Content::new(data.seed, data.size()?, data.direct).map_err(anyhow::Error::from));
     let content = content.transpose()?;
@@ -148,12 +140,8 @@ pub fn read(data: &Data, compares: bool) -> anyhow::Result<Prepared<'_>> {
 }
 
 fn timing(start_ns: u64, data: &Data, walk: &Walk) -> Timing {
-    Timing {
-        start_ns,
-        end_ns: now_ns(),
-        bytes: walk.transfers() * data.size,
-        ops: walk.transfers(),
-    }
+    let transfers = walk.transfers();
+    timing_since(start_ns, transfers * data.size, transfers)
 }
 
 /// One `lio_listio` of pieces of `size` bytes, which are compared with `content` if that is given.
@@ -193,7 +181,7 @@ fn read_pieces(
     let block = |(offset, piece): (&u64, &mut [u8])| {
         // SAFETY: a control block of zeros is one that asks for nothing yet.
         let mut block: libc::aiocb = unsafe { std::mem::zeroed() };
-        block.aio_fildes = file.fd.as_raw_fd();
+        block.aio_fildes = file.file.as_raw_fd();
         block.aio_lio_opcode = libc::LIO_READ;
         block.aio_buf = piece.as_mut_ptr().cast();
         block.aio_nbytes = piece.len();
@@ -225,7 +213,7 @@ fn write_walk(target: &OpenFile, walk: &Walk, content: &Content) -> Result<(), S
             .iter()
             .try_for_each(|run| write_run(target, run, content)),
         Walk::Scattered(offsets) => {
-            let (fd, source) = (target.fd.as_raw_fd(), content.bytes());
+            let (fd, source) = (target.file.as_raw_fd(), content.bytes());
             for &offset in offsets {
                 let position = content.position(offset);
                 if let Err(done) = write_one(fd, offset, source, position, content.transfer()) {
@@ -239,7 +227,7 @@ fn write_walk(target: &OpenFile, walk: &Walk, content: &Content) -> Result<(), S
 
 fn write_run(target: &OpenFile, run: &Run, content: &Content) -> Result<(), StepError> {
     // Taken out of their structures here, since the compiler must suppose that a call changes those.
-    let (fd, source, length) = (target.fd.as_raw_fd(), content.bytes(), content.transfer());
+    let (fd, source, length) = (target.file.as_raw_fd(), content.bytes(), content.transfer());
     let (period, step) = (content.period(), content.position(run.stride));
     let (mut offset, mut position) = (run.first, content.position(run.first));
     for _ in 0..run.count {
@@ -277,7 +265,7 @@ fn write_one(
     }
 }
 
-/// The rest of a transfer after a short write, which is legal and rare.
+/// The rest of a transfer after a short write.
 #[cold]
 fn write_rest(
     target: &OpenFile,
@@ -285,29 +273,11 @@ fn write_rest(
     first: isize,
     content: &Content,
 ) -> Result<(), StepError> {
+    let done = target.moved("pwrite", first)?;
     let position = content.position(offset);
-    let mut rest = &content.bytes()[position..position + content.transfer()];
-    let mut done = first;
-    loop {
-        if done == 0 {
-            return Err(StepError::Call {
-                call: "pwrite",
-                path: target.path.clone(),
-                source: io::ErrorKind::WriteZero.into(),
-            });
-        }
-        if done < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            return Err(target.error("pwrite"));
-        }
-        rest = &rest[usize::try_from(done).unwrap_or(0)..];
-        if rest.is_empty() {
-            return Ok(());
-        }
-        let at = offset + (content.transfer() - rest.len()) as u64;
-        let fd = target.fd.as_raw_fd();
-        // SAFETY: `rest` is a valid slice.
-        done = unsafe { libc::pwrite(fd, rest.as_ptr().cast(), rest.len(), place_in_file(at)) };
-    }
+    let rest = &content.bytes()[position + done..position + content.transfer()];
+    let written = target.file.write_all_at(rest, offset + done as u64);
+    written.map_err(call_error("pwrite", &target.path))
 }
 
 fn read_walk(target: &OpenFile, walk: &Walk, buffer: &mut Buffer) -> Result<(), StepError> {
@@ -347,22 +317,16 @@ fn for_each_offset(
 /// Reads a whole transfer at `offset`.
 #[inline]
 fn read_one(target: &OpenFile, offset: u64, buffer: &mut [u8]) -> Result<(), StepError> {
-    let fd = target.fd.as_raw_fd();
+    let (fd, at) = (target.file.as_raw_fd(), place_in_file(offset));
     // SAFETY: `buffer` is a valid slice.
-    let done = unsafe {
-        libc::pread(
-            fd,
-            buffer.as_mut_ptr().cast(),
-            buffer.len(),
-            place_in_file(offset),
-        )
-    };
+    let done = unsafe { libc::pread(fd, buffer.as_mut_ptr().cast(), buffer.len(), at) };
     if usize::try_from(done) == Ok(buffer.len()) {
         return Ok(());
     }
     read_rest(target, offset, done, buffer)
 }
 
+/// The rest of a transfer after a short read.
 #[cold]
 fn read_rest(
     target: &OpenFile,
@@ -370,33 +334,21 @@ fn read_rest(
     first: isize,
     buffer: &mut [u8],
 ) -> Result<(), StepError> {
-    let (mut done, mut got) = (first, 0);
-    loop {
-        match usize::try_from(done) {
-            Ok(0) => {
-                return Err(StepError::EndOfFile {
-                    path: target.path.clone(),
-                    offset: offset + got as u64,
-                })
-            }
-            Ok(more) => got += more,
-            Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return Err(target.error("pread")),
-        }
-        let rest = &mut buffer[got..];
-        if rest.is_empty() {
-            return Ok(());
-        }
-        let at = offset + got as u64;
-        let fd = target.fd.as_raw_fd();
-        // SAFETY: `rest` is a valid slice.
-        done = unsafe { libc::pread(fd, rest.as_mut_ptr().cast(), rest.len(), place_in_file(at)) };
-    }
+    let done = target.moved("pread", first)?;
+    let read = target
+        .file
+        .read_exact_at(&mut buffer[done..], offset + done as u64);
+    read.map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => StepError::EndOfFile {
+            path: target.path.clone(),
+            offset: offset.max(target.file.metadata().map_or(0, |found| found.len())),
+        },
+        _ => call_error("pread", &target.path)(error),
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::FileExt;
     use std::path::Path;
 
     use super::*;
@@ -404,23 +356,17 @@ mod tests {
     use crate::pieces::Offsets;
 
     fn data(path: &Path, seed: u64) -> Data {
+        let layout = Layout {
+            pattern: Pattern::Random,
+            ranks: 1,
+            transfer: 47_008,
+            block: 47_008 * 20,
+            segments: 1,
+            seed: 3,
+        };
         Data {
-            path: path.to_owned(),
-            offsets: Offsets::Share {
-                layout: Layout {
-                    pattern: Pattern::Random,
-                    ranks: 1,
-                    transfer: 47_008,
-                    block: 47_008 * 20,
-                    segments: 1,
-                    seed: 3,
-                },
-                rank: 0,
-            },
-            size: 47_008,
-            list: 1,
-            seed,
-            direct: false,
+            offsets: Offsets::Share { layout, rank: 0 },
+            ..Data::part(path, 0, 47_008, 47_008, seed)
         }
     }
 

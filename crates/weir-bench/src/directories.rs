@@ -2,58 +2,43 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
 
 use anyhow::{ensure, Context};
 
 use crate::error::c_path;
-use crate::timing::{timing_since, Prepared};
+use crate::timing::{timed, Prepared};
 
 /// Makes a directory.
 pub fn make_directory(path: &Path) -> Prepared<'_> {
-    Box::new(move || {
-        let begin = Instant::now();
-        fs::create_dir_all(path).with_context(|| path.display().to_string())?;
-        Ok(timing_since(begin, 0, 1))
-    })
+    timed(move || fs::create_dir_all(path).with_context(|| path.display().to_string()))
 }
 
 /// Sets the visibility of files that are made in a directory.
 pub fn set_visibility<'a>(directory: &'a Path, visibility: &'a str) -> Prepared<'a> {
-    Box::new(move || {
-        let begin = Instant::now();
+    timed(move || {
         let path = c_path(directory)?;
         let (name, value) = (c"user.weir.visibility", visibility.as_bytes());
+        let (bytes, length) = (value.as_ptr().cast(), value.len());
         // SAFETY: path and name end with a zero byte, and `value` has as many bytes as is said.
-        let failed = unsafe {
-            libc::setxattr(
-                path.as_ptr(),
-                name.as_ptr(),
-                value.as_ptr().cast(),
-                value.len(),
-                0,
-            )
-        };
+        let failed = unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), bytes, length, 0) };
         ensure!(
             failed == 0,
             "{}: setting the visibility: {}",
             directory.display(),
             std::io::Error::last_os_error()
         );
-        Ok(timing_since(begin, 0, 1))
+        Ok(())
     })
 }
 
 /// Removes a file or a tree.
 pub fn remove(path: &Path) -> Prepared<'_> {
-    Box::new(move || {
-        let begin = Instant::now();
+    timed(move || {
         let removed = match fs::symlink_metadata(path)?.is_dir() {
             true => fs::remove_dir_all(path),
             false => fs::remove_file(path),
         };
-        removed.with_context(|| path.display().to_string())?;
-        Ok(timing_since(begin, 0, 1))
+        removed.with_context(|| path.display().to_string())
     })
 }
 

@@ -68,20 +68,19 @@ fn misplaced(found: &Mismatch) -> String {
     }
 }
 
+/// The error of a call on `path`, made of the kernel's reason.
+pub fn call_error(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StepError {
+    let path = path.to_owned();
+    move |source| StepError::Call { call, path, source }
+}
+
 /// The error of the call that has just failed.
 pub fn failed(call: &'static str, path: &Path) -> StepError {
-    StepError::Call {
-        call,
-        path: path.to_owned(),
-        source: io::Error::last_os_error(),
-    }
+    call_error(call, path)(io::Error::last_os_error())
 }
 
 /// A path for a C call.
 pub fn c_path(path: &Path) -> Result<CString, StepError> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|e| StepError::Call {
-        call: "open",
-        path: path.to_owned(),
-        source: e.into(),
-    })
+    let name = CString::new(path.as_os_str().as_bytes());
+    name.map_err(|e| call_error("open", path)(e.into()))
 }

@@ -85,6 +85,17 @@ pub struct Run {
     pub count: u64,
 }
 
+impl Run {
+    /// Transfers of `size` bytes, one behind the other.
+    pub fn contiguous(first: u64, bytes: u64, size: u64) -> Run {
+        Run {
+            first,
+            stride: size,
+            count: bytes / size,
+        }
+    }
+}
+
 /// The transfers of one process, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Walk {
@@ -124,10 +135,11 @@ impl Layout {
         let (n, r) = (u64::from(self.ranks), u64::from(rank));
         let (t, b) = (self.transfer, self.block);
         match self.pattern {
-            Pattern::Nn => Walk::Runs(vec![self.contiguous(0, b)]),
+            Pattern::Nn => Walk::Runs(vec![Run::contiguous(0, b, t)]),
             Pattern::Segmented => {
                 let piece = b / self.segments;
-                let runs = (0..self.segments).map(|s| self.contiguous((s * n + r) * piece, piece));
+                let runs =
+                    (0..self.segments).map(|s| Run::contiguous((s * n + r) * piece, piece, t));
                 Walk::Runs(runs.collect())
             }
             Pattern::Strided => Walk::Runs(vec![Run {
@@ -136,14 +148,6 @@ impl Layout {
                 count: b / t,
             }]),
             Pattern::Random => Walk::Scattered(self.dealt(rank)),
-        }
-    }
-
-    fn contiguous(&self, first: u64, bytes: u64) -> Run {
-        Run {
-            first,
-            stride: self.transfer,
-            count: bytes / self.transfer,
         }
     }
 

@@ -46,18 +46,17 @@ mod wire;
 mod worker;
 mod workers;
 
-use std::time::SystemTime;
-
 use anyhow::{ensure, Context};
 
 pub use args::{BenchArgs, Target};
 pub use error::WrongData;
 pub use layout::Pattern;
 pub use links::{listen, SMALL};
-pub use machine::Machine;
+use plan::Cases;
 pub use plan::Operation;
-use runner::{Outcome, Plan};
-pub use timing::{timing_since, Prepared, Timing};
+pub use report::write_report;
+use runner::Plan;
+pub use timing::{now_ns, timed, timing_since, Prepared, Timing};
 pub use wire::{FabricCalls, WorkerEndpoint};
 pub use worker::{serve, Host};
 pub use workers::{WorkerId, Workers};
@@ -110,7 +109,7 @@ fn measure_and_report(args: &BenchArgs) -> anyhow::Result<u8> {
     let results = &outcome.results;
     let names = targets.iter().chain(&args.durable);
     let names: Vec<_> = names.map(|t| t.name.as_str()).collect();
-    if plan.calls.is_empty() {
+    if plan.cases.calls.is_empty() {
         println!("{}", table::targets(results, &names, &baseline));
     } else {
         println!("{}", table::calls(results, &names, &baseline));
@@ -133,7 +132,18 @@ fn measure_and_report(args: &BenchArgs) -> anyhow::Result<u8> {
         let mib = outcome.verified_bytes >> 20;
         println!("Read back and compared: {mib} MiB, all as written.");
     }
-    write_json(args, &targets, &baseline, &outcome, verdicts.as_deref())?;
+    if let Some(path) = &args.json {
+        let report = report::Report {
+            targets: targets.iter().chain(&args.durable).collect(),
+            baseline: &baseline,
+            rounds: args.rounds(),
+            verified: outcome.verified_bytes > 0,
+            verified_bytes: outcome.verified_bytes,
+            results: report::metrics(results, &baseline),
+            suite: verdicts.as_deref(),
+        };
+        report::write_report(path, "weir-bench", &report)?;
+    }
     if let Some(path) = &args.svg {
         plot::draw(results, &names, path).with_context(|| format!("drawing {}", path.display()))?;
     }
@@ -146,72 +156,31 @@ fn measure_and_report(args: &BenchArgs) -> anyhow::Result<u8> {
 }
 
 fn plan_of(args: &BenchArgs, targets: Vec<Target>) -> anyhow::Result<Plan> {
-    let mut plan = Plan {
+    let calls = args.calls();
+    let mut cases = match (args.suite, calls.is_empty()) {
+        (true, _) => suite::cases(args)?,
+        (false, true) => Cases {
+            data: args.data_cases()?,
+            meta: args.meta_cases(),
+            ..Cases::default()
+        },
+        (false, false) => Cases {
+            calls,
+            ..Cases::default()
+        },
+    };
+    if args.device.is_some() {
+        cases.device = Some(suite::device_case(args)?);
+    }
+    Ok(Plan {
         durable: args.durable.clone(),
         device: args.device.clone(),
-        first: None,
-        data: Vec::new(),
-        durable_cases: Vec::new(),
-        device_case: args
-            .device
-            .is_some()
-            .then(|| suite::device_case(args))
-            .transpose()?,
-        meta: Vec::new(),
-        calls: args.calls(),
+        cases,
         baseline: args.baseline_of(&targets)?,
         targets,
         rounds: args.rounds(),
-        verify: args.verify,
+        verify: args.verify || args.suite,
         limits: !args.no_limits && args.calls.is_none(),
         quiet: args.quiet,
-    };
-    if args.suite {
-        let cases = suite::cases(args)?;
-        plan.first = Some(cases.first);
-        plan.data = cases.data;
-        plan.durable_cases = cases.durable;
-        plan.meta = cases.meta;
-        plan.verify = true;
-    } else if plan.calls.is_empty() {
-        plan.data = args.data_cases()?;
-        plan.meta = args.meta_cases();
-    }
-    Ok(plan)
-}
-
-fn write_json(
-    args: &BenchArgs,
-    targets: &[Target],
-    baseline: &str,
-    outcome: &Outcome,
-    suite: Option<&[suite::Verdict]>,
-) -> anyhow::Result<()> {
-    let Some(path) = &args.json else {
-        return Ok(());
-    };
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
-    let report = report::Report {
-        tool: "weir-bench",
-        version: env!("CARGO_PKG_VERSION"),
-        format: 1,
-        command: std::env::args_os()
-            .map(|a| a.to_string_lossy().into_owned())
-            .collect(),
-        ended_unix_s: now.as_secs(),
-        machine: machine::Machine::of_here(),
-        targets: targets
-            .iter()
-            .chain(&args.durable)
-            .map(Into::into)
-            .collect(),
-        baseline,
-        rounds: args.rounds(),
-        verified: outcome.verified_bytes > 0,
-        verified_bytes: outcome.verified_bytes,
-        results: report::metrics(&outcome.results, baseline),
-        suite,
-    };
-    let text = serde_json::to_string_pretty(&report)?;
-    std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))
+    })
 }

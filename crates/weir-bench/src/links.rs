@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, ensure, Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::timing::{timing_since, Prepared};
+use crate::timing::{now_ns, timing_since, Prepared};
 
 /// The bytes that one call sends or receives: iperf3's default.
 pub const STEP: usize = 128 << 10;
@@ -106,7 +106,7 @@ pub fn streams<'a>(listener: Option<&TcpListener>, streams: &Streams) -> Result<
     }
     let moved = bytes * (sending.len() + coming.len()) as u64;
     Ok(Box::new(move || {
-        let begin = Instant::now();
+        let start_ns = now_ns();
         let spawn = |stream: TcpStream, act: fn(TcpStream, u64) -> std::io::Result<()>| {
             std::thread::spawn(move || act(stream, bytes))
         };
@@ -116,7 +116,7 @@ pub fn streams<'a>(listener: Option<&TcpListener>, streams: &Streams) -> Result<
         for thread in threads {
             thread.join().map_err(|_| anyhow!("a stream panicked"))??;
         }
-        Ok(timing_since(begin, moved, 1))
+        Ok(timing_since(start_ns, moved, 1))
     }))
 }
 
@@ -155,7 +155,7 @@ pub fn echo<'a>(
     stream.set_nodelay(true)?;
     Ok(Box::new(move || {
         let mut bytes = [1; SMALL];
-        let begin = Instant::now();
+        let start_ns = now_ns();
         for _ in 0..trips {
             if to.is_some() {
                 stream.write_all(&bytes)?;
@@ -166,7 +166,7 @@ pub fn echo<'a>(
             }
         }
         let bytes = 2 * SMALL as u64 * u64::from(trips);
-        Ok(timing_since(begin, bytes, u64::from(trips)))
+        Ok(timing_since(start_ns, bytes, u64::from(trips)))
     }))
 }
 
@@ -187,7 +187,7 @@ pub fn barrier<'a>(
     }
     Ok(Box::new(move || {
         let mut byte = [1];
-        let begin = Instant::now();
+        let start_ns = now_ns();
         for _ in 0..times {
             for stream in &mut all {
                 stream.read_exact(&mut byte)?;
@@ -196,7 +196,7 @@ pub fn barrier<'a>(
                 stream.write_all(&byte)?;
             }
         }
-        Ok(timing_since(begin, 0, u64::from(times)))
+        Ok(timing_since(start_ns, 0, u64::from(times)))
     }))
 }
 

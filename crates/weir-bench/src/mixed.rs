@@ -5,7 +5,6 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -14,7 +13,7 @@ use crate::content::{Content, Mismatch};
 use crate::error::StepError;
 use crate::links::{AtBarrier, BarrierHolder};
 use crate::pieces::Data;
-use crate::timing::{timing_since, Prepared};
+use crate::timing::{now_ns, timing_since, Prepared};
 
 /// How much further in the content each turn's bytes begin: no two of 4093 turns have the same.
 const SHIFT: u64 = 64;
@@ -51,7 +50,7 @@ pub fn mixed(mixed: &Mixed) -> Result<Prepared<'_>> {
     Ok(Box::new(move || {
         let size = mixed.write.size()?;
         let mut wrong = None;
-        let begin = Instant::now();
+        let start_ns = now_ns();
         for turn in 0..u64::from(mixed.turns) {
             let shift = match barrier {
                 Some(_) => (turn + 1) * SHIFT,
@@ -81,7 +80,7 @@ pub fn mixed(mixed: &Mixed) -> Result<Prepared<'_>> {
         }
         let turns = u64::from(mixed.turns);
         let bytes = to_read_at.len() as u64 * mixed.read.size * turns;
-        let did = timing_since(begin, bytes, u64::from(mixed.turns));
+        let did = timing_since(start_ns, bytes, u64::from(mixed.turns));
         match wrong {
             Some(wrong) => Err(StepError::WrongData {
                 path: path.clone(),
@@ -100,9 +99,7 @@ fn content_of(data: &Data) -> Result<Content> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::Run;
     use crate::links;
-    use crate::pieces::Offsets;
     use crate::timing::Timing;
     use std::net::Ipv4Addr;
     use std::path::Path;
@@ -110,18 +107,7 @@ mod tests {
     const TURNS: u32 = 5;
 
     fn part(path: &Path, number: u64) -> Data {
-        Data {
-            path: path.to_owned(),
-            offsets: Offsets::Run(Run {
-                first: number * 4096,
-                stride: 4096,
-                count: 1,
-            }),
-            size: 4096,
-            list: 1,
-            seed: 3,
-            direct: false,
-        }
+        Data::part(path, number * 4096, 4096, 4096, 3)
     }
 
     /// Two that exchange their parts; what each did.

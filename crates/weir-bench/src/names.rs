@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{c_path, failed, StepError};
-use crate::timing::{now_ns, Prepared, Timing};
+use crate::timing::{now_ns, timing_since, Prepared};
 
 /// The kind of call that a process makes on a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,12 +68,7 @@ pub fn call_names(step: &NameStep) -> anyhow::Result<Prepared<'static>> {
                 libc::unlink(name.as_ptr())
             }),
         }?;
-        Ok(Timing {
-            start_ns,
-            end_ns: now_ns(),
-            bytes: 0,
-            ops: files,
-        })
+        Ok(timing_since(start_ns, 0, files))
     }))
 }
 

@@ -44,6 +44,18 @@ pub enum Offsets {
 }
 
 impl Data {
+    /// A contiguous part of a file, in pieces of `size` bytes, each by a call of its own.
+    pub fn part(path: impl Into<PathBuf>, first: u64, bytes: u64, size: u64, seed: u64) -> Data {
+        Data {
+            path: path.into(),
+            offsets: Offsets::Run(Run::contiguous(first, bytes, size)),
+            size,
+            list: 1,
+            seed,
+            direct: false,
+        }
+    }
+
     /// The same pieces of the same file at other offsets.
     #[must_use]
     pub fn spread(self, first: u64, stride: u64, count: u64) -> Data {
@@ -98,32 +110,17 @@ mod tests {
 
     #[test]
     fn impossible_pieces_are_refused() {
-        let data = Data {
-            path: "/weir/f".into(),
-            offsets: Offsets::Run(Run {
-                first: 0,
-                stride: 8,
-                count: 3,
-            }),
-            size: 4,
-            list: 1,
-            seed: 1,
-            direct: false,
-        };
+        let data = Data::part("/weir/f", 0, 12, 4, 1).spread(0, 8, 3);
         data.check().unwrap();
+        let with = |size, list| Data {
+            size,
+            list,
+            ..data.clone()
+        };
         for bad in [
-            Data {
-                size: 0,
-                ..data.clone()
-            },
-            Data {
-                list: 0,
-                ..data.clone()
-            },
-            Data {
-                list: u64::MAX,
-                ..data.clone()
-            },
+            with(0, 1),
+            with(4, 0),
+            with(4, u64::MAX),
             data.clone().spread(0, 8, u64::MAX),
             data.clone().spread(u64::MAX, 8, 3),
         ] {

@@ -134,6 +134,18 @@ pub struct Metric {
 }
 
 impl Metric {
+    /// An operation of so many processes, without data and directories.
+    pub fn new(op: Op, processes: u32) -> Metric {
+        Metric {
+            op,
+            pattern: None,
+            transfer: 0,
+            processes,
+            fsync: false,
+            dirs: None,
+        }
+    }
+
     /// The metric of the copy limit of this one; with fsync it is not copying that limits.
     pub fn copy_limit(&self) -> Option<Metric> {
         let op = self.op.copy_limit().filter(|_| !self.fsync)?;
@@ -203,30 +215,16 @@ impl DataCase {
     /// The metric of `op` in this case.
     pub fn metric(&self, op: Op) -> Metric {
         Metric {
-            op,
             pattern: Some(self.pattern),
             transfer: self.transfer,
-            processes: self.processes,
             fsync: self.fsync && op == Op::Write,
-            dirs: None,
+            ..Metric::new(op, self.processes)
         }
     }
 
     /// Bytes that the files of this case take.
     pub fn bytes(&self) -> u64 {
         self.block.saturating_mul(u64::from(self.processes))
-    }
-}
-
-/// The metric of a single call, by one process.
-pub fn call_metric(call: Call) -> Metric {
-    Metric {
-        op: Op::Call(call),
-        pattern: None,
-        transfer: 0,
-        processes: 1,
-        fsync: false,
-        dirs: None,
     }
 }
 
@@ -245,14 +243,27 @@ impl MetaCase {
     /// The metric of `op` in this case.
     pub fn metric(&self, op: Op) -> Metric {
         Metric {
-            op,
-            pattern: None,
-            transfer: 0,
-            processes: self.processes,
-            fsync: false,
             dirs: Some(self.dirs),
+            ..Metric::new(op, self.processes)
         }
     }
+}
+
+/// All cases of a run.
+#[derive(Default)]
+pub struct Cases {
+    /// Measured once, before all others.
+    pub first: Option<DataCase>,
+    /// Data cases.
+    pub data: Vec<DataCase>,
+    /// Data cases for the durable targets, beside the device.
+    pub durable: Vec<DataCase>,
+    /// The device.
+    pub device: Option<DataCase>,
+    /// Metadata cases.
+    pub meta: Vec<MetaCase>,
+    /// Single calls.
+    pub calls: Vec<Call>,
 }
 
 /// A limit of copying, measured in all variants.
@@ -296,16 +307,13 @@ impl LimitCase {
 
     /// The metric.
     pub fn metric(&self) -> Metric {
+        let op = match self.op {
+            CopyOp::In => Op::CopyIn,
+            CopyOp::Out => Op::CopyOut,
+        };
         Metric {
-            op: match self.op {
-                CopyOp::In => Op::CopyIn,
-                CopyOp::Out => Op::CopyOut,
-            },
-            pattern: None,
             transfer: self.transfer,
-            processes: self.processes,
-            fsync: false,
-            dirs: None,
+            ..Metric::new(op, self.processes)
         }
     }
 }

@@ -1,5 +1,9 @@
 //! The JSON report. `format` is raised when a field changes its meaning or goes away.
 
+use std::path::Path;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::args::Target;
@@ -8,23 +12,47 @@ use crate::plan::Metric;
 use crate::results::{Results, Sample, Spread};
 use crate::suite::Verdict;
 
-/// The whole report.
+/// A report: what every one begins with, and its content.
+#[derive(Serialize)]
+struct Envelope<'a, T> {
+    /// The tool.
+    tool: &'static str,
+    /// The tool's version.
+    version: &'static str,
+    /// The version of this format.
+    format: u32,
+    /// The command line.
+    command: Vec<String>,
+    /// When the run ended, in seconds since 1970.
+    ended_unix_s: u64,
+    /// The machine.
+    machine: Machine,
+    #[serde(flatten)]
+    content: &'a T,
+}
+
+/// Writes the report of a run that ends now.
+pub fn write_report(path: &Path, tool: &'static str, content: &impl Serialize) -> Result<()> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+    let command = std::env::args_os();
+    let report = Envelope {
+        tool,
+        version: env!("CARGO_PKG_VERSION"),
+        format: 1,
+        command: command.map(|a| a.to_string_lossy().into_owned()).collect(),
+        ended_unix_s: now.as_secs(),
+        machine: Machine::of_here(),
+        content,
+    };
+    let text = serde_json::to_string_pretty(&report)?;
+    std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))
+}
+
+/// The report on directories.
 #[derive(Serialize)]
 pub struct Report<'a> {
-    /// `weir-bench`.
-    pub tool: &'static str,
-    /// The tool's version.
-    pub version: &'static str,
-    /// The version of this format.
-    pub format: u32,
-    /// The command line.
-    pub command: Vec<String>,
-    /// When the run ended, in seconds since 1970.
-    pub ended_unix_s: u64,
-    /// The machine.
-    pub machine: Machine,
     /// The targets.
-    pub targets: Vec<TargetReport<'a>>,
+    pub targets: Vec<&'a Target>,
     /// The target of `ratio_to_baseline`.
     pub baseline: &'a str,
     /// Rounds.
@@ -38,24 +66,6 @@ pub struct Report<'a> {
     /// The promises, with --suite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suite: Option<&'a [Verdict]>,
-}
-
-/// A target.
-#[derive(Serialize)]
-pub struct TargetReport<'a> {
-    /// Its name.
-    pub name: &'a str,
-    /// Its directory.
-    pub dir: String,
-}
-
-impl<'a> From<&'a Target> for TargetReport<'a> {
-    fn from(target: &'a Target) -> Self {
-        TargetReport {
-            name: &target.name,
-            dir: target.dir.to_string_lossy().into_owned(),
-        }
-    }
 }
 
 /// One metric on all targets, or a limit in all variants.

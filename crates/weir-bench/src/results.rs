@@ -152,14 +152,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_within_rounds() {
-        let metric = Metric {
-            op: Op::Write,
-            pattern: None,
-            transfer: 1,
-            processes: 1,
-            fsync: false,
-            dirs: None,
-        };
+        let metric = Metric::new(Op::Write, 1);
         let mut results = Results::default();
         // The machine is ten times slower in round 1, for both alike.
         for (series, round, seconds) in [

@@ -19,7 +19,7 @@ use crate::group::{self, Interrupt, Job, StepOfRank};
 use crate::layout::{Layout, Pattern, SplitMix64};
 use crate::names::{NameCall, NameStep};
 use crate::pieces::{Data, Offsets};
-use crate::plan::{call_metric, DataCase, Dirs, LimitCase, MetaCase, Metric, Op, DEVICE};
+use crate::plan::{Cases, DataCase, Dirs, LimitCase, MetaCase, Metric, Op, DEVICE};
 use crate::results::Results;
 use crate::space::{ensure_room, CaseDir, RunDir};
 use crate::table::show_rate;
@@ -34,18 +34,8 @@ pub struct Plan {
     pub durable: Vec<Target>,
     /// Where the device is measured.
     pub device: Option<PathBuf>,
-    /// Measured once, before all others.
-    pub first: Option<DataCase>,
-    /// Data cases.
-    pub data: Vec<DataCase>,
-    /// Data cases for the durable targets, beside the device.
-    pub durable_cases: Vec<DataCase>,
-    /// The device.
-    pub device_case: Option<DataCase>,
-    /// Metadata cases.
-    pub meta: Vec<MetaCase>,
-    /// Single calls.
-    pub calls: Vec<Call>,
+    /// The cases.
+    pub cases: Cases,
     /// The target in whose single calls nothing is preloaded.
     pub baseline: String,
     /// Rounds.
@@ -92,7 +82,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
         number: 0,
         outcome: Outcome::default(),
     };
-    if let Some(first) = &plan.first {
+    if let Some(first) = &plan.cases.first {
         for dir in &dirs {
             run.data(first, dir)?;
         }
@@ -111,10 +101,10 @@ fn run_dirs(targets: &[Target]) -> anyhow::Result<Vec<RunDir>> {
 fn check_room(plan: &Plan) -> anyhow::Result<()> {
     let most = |cases: &[DataCase]| cases.iter().map(DataCase::bytes).max().unwrap_or(0);
     for target in &plan.targets {
-        ensure_room(target, most(&plan.data))?;
+        ensure_room(target, most(&plan.cases.data))?;
     }
     for target in &plan.durable {
-        ensure_room(target, most(&plan.durable_cases))?;
+        ensure_room(target, most(&plan.cases.durable))?;
     }
     Ok(())
 }
@@ -137,7 +127,7 @@ impl Run<'_> {
     ) -> anyhow::Result<()> {
         let plan = self.plan;
         let mut limits = BTreeSet::new();
-        for case in &plan.data {
+        for case in &plan.cases.data {
             for limit in limits_of(case).filter(|_| plan.limits) {
                 if limits.insert(limit.clone()) {
                     self.limit(&limit)?;
@@ -147,20 +137,20 @@ impl Run<'_> {
                 self.data(case, dir)?;
             }
         }
-        for case in &plan.durable_cases {
+        for case in &plan.cases.durable {
             for dir in durable {
                 self.data(case, dir)?;
             }
         }
-        if let Some((case, dir)) = plan.device_case.as_ref().zip(device) {
+        if let Some((case, dir)) = plan.cases.device.as_ref().zip(device) {
             self.device(case, dir)?;
         }
-        for case in &plan.meta {
+        for case in &plan.cases.meta {
             for dir in self.turned(dirs) {
                 self.meta(case, dir)?;
             }
         }
-        for &call in &plan.calls {
+        for &call in &plan.cases.calls {
             for dir in self.turned(dirs) {
                 self.call(call, dir)?;
             }
@@ -214,9 +204,8 @@ impl Run<'_> {
             files.read(Some(Op::DeviceRead), 0),
         ];
         let metric = |op| Metric {
-            pattern: None,
-            fsync: false,
-            ..case.metric(op)
+            transfer: case.transfer,
+            ..Metric::new(op, case.processes)
         };
         self.group(case.processes, steps, metric, DEVICE)
             .with_context(|| format!("O_DIRECT in {}", dir.target.dir.display()))
@@ -271,7 +260,7 @@ impl Run<'_> {
                 budget_ns: CALL_BUDGET_NS,
             })
         };
-        let (metric, target) = (call_metric(call), &dir.target.name);
+        let (metric, target) = (Metric::new(Op::Call(call), 1), &dir.target.name);
         let job = Job {
             processes: 1,
             steps: vec![Box::new(step)],

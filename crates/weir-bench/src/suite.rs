@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::args::{BenchArgs, Target};
 use crate::layout::Pattern;
-use crate::plan::{DataCase, Dirs, MetaCase, Metric, Op, DEVICE};
+use crate::plan::{Cases, DataCase, Metric, Op, DEVICE};
 use crate::results::{Results, Spread};
 
 /// The divisor of a rate.
@@ -101,87 +101,52 @@ impl Verdict {
 }
 
 /// The cases that the promises need.
-pub struct Cases {
-    /// The first burst.
-    pub first: DataCase,
-    /// For the ordinary targets.
-    pub data: Vec<DataCase>,
-    /// For the durable targets.
-    pub durable: Vec<DataCase>,
-    /// Metadata.
-    pub meta: Vec<MetaCase>,
-}
-
-/// Collects the rows into cases.
 pub fn cases(args: &BenchArgs) -> anyhow::Result<Cases> {
-    let mut data: Vec<DataCase> = Vec::new();
-    let mut durable = Vec::new();
-    let mut first = None;
+    let mut cases = Cases {
+        meta: args.meta_cases(),
+        ..Cases::default()
+    };
     for &row in DATA_ROWS {
         let case = case_of(row, args)?;
+        let alike = |c: &&mut DataCase| {
+            (c.pattern, c.transfer, c.processes) == (case.pattern, case.transfer, case.processes)
+        };
         if case.first {
-            first = Some(case);
+            cases.first = Some(case);
         } else if case.fsync {
-            durable.push(case);
-        } else if let Some(same) = data.iter_mut().find(|c| alike(c, &case)) {
+            cases.durable.push(case);
+        } else if let Some(same) = cases.data.iter_mut().find(alike) {
             same.read_same |= case.read_same;
             same.read_other |= case.read_other;
         } else {
-            data.push(case);
+            cases.data.push(case);
         }
     }
-    let meta = [Dirs::Own, Dirs::Shared].map(|dirs| MetaCase {
-        dirs,
-        files: args.files(),
-        processes: args.processes,
-    });
-    Ok(Cases {
-        first: first.expect("the table has a first burst"),
-        data,
-        durable,
-        meta: meta.into(),
-    })
+    Ok(cases)
 }
 
 fn case_of(row: DataRow, args: &BenchArgs) -> anyhow::Result<DataCase> {
     let (op, pattern, transfer, processes, against, _) = row;
+    let case = args.data_case(pattern, transfer, 1)?;
     Ok(DataCase {
-        pattern,
-        transfer,
-        block: args.block_for(transfer, 1)?,
-        segments: 1,
-        processes: count(processes, args.processes),
+        processes: match processes {
+            Processes::All => case.processes,
+            Processes::One => 1,
+        },
         fsync: against == RateDivisor::Device,
         first: op == Op::FirstWrite,
         read_same: op == Op::ReadSame,
         read_other: op == Op::ReadOther,
+        ..case
     })
-}
-
-fn alike(a: &DataCase, b: &DataCase) -> bool {
-    (a.pattern, a.transfer, a.processes) == (b.pattern, b.transfer, b.processes)
-}
-
-fn count(processes: Processes, all: u32) -> u32 {
-    match processes {
-        Processes::All => all,
-        Processes::One => 1,
-    }
 }
 
 /// The device's case: like the durable one, in the block size of it.
 pub fn device_case(args: &BenchArgs) -> anyhow::Result<DataCase> {
-    let transfer = MIB;
     Ok(DataCase {
-        pattern: Pattern::Nn,
-        transfer,
-        block: args.block_for(transfer, 1)?,
-        segments: 1,
-        processes: args.processes,
         fsync: true,
-        first: false,
         read_same: true,
-        read_other: false,
+        ..args.data_case(Pattern::Nn, MIB, 1)?
     })
 }
 
@@ -194,40 +159,28 @@ pub fn judge(
     durable: &[Target],
 ) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
-    for &row in DATA_ROWS {
-        let (op, _, _, _, against, _) = row;
-        let case = case_of(row, args)
-            .expect("the same cases were run")
-            .metric(op);
-        if against != RateDivisor::Device {
-            verdicts.push(judge_row(results, case, subject, baseline, against, row.5));
-        } else if durable.is_empty() {
-            verdicts.push(judge_row(results, case, "-", baseline, against, row.5));
-        } else {
-            verdicts.extend(durable.iter().map(|target| {
-                judge_row(
-                    results,
-                    case.clone(),
-                    &target.name,
-                    baseline,
-                    against,
-                    row.5,
-                )
-            }));
+    let mut judge = |metric: Metric, targets: &[&str], against, at_least| {
+        for target in targets {
+            let metric = metric.clone();
+            verdicts.push(judge_row(
+                results, metric, target, baseline, against, at_least,
+            ));
         }
+    };
+    let durable: Vec<&str> = durable.iter().map(|target| target.name.as_str()).collect();
+    for &row in DATA_ROWS {
+        let (op, _, _, _, against, at_least) = row;
+        let case = case_of(row, args).expect("the same cases were run");
+        let targets = match against {
+            RateDivisor::Device if durable.is_empty() => &["-"],
+            RateDivisor::Device => &durable[..],
+            _ => &[subject],
+        };
+        judge(case.metric(op), targets, against, at_least);
     }
     for &(op, at_least) in META_ROWS {
-        for dirs in [Dirs::Own, Dirs::Shared] {
-            let metric = MetaCase {
-                dirs,
-                files: args.files(),
-                processes: args.processes,
-            }
-            .metric(op);
-            let against = RateDivisor::Baseline;
-            verdicts.push(judge_row(
-                results, metric, subject, baseline, against, at_least,
-            ));
+        for case in args.meta_cases() {
+            judge(case.metric(op), &[subject], RateDivisor::Baseline, at_least);
         }
     }
     verdicts
@@ -243,10 +196,8 @@ fn judge_row(
 ) -> Verdict {
     let over = (&metric, target);
     let device = Metric {
-        op: Op::DeviceWrite,
-        pattern: None,
-        fsync: false,
-        ..metric.clone()
+        transfer: metric.transfer,
+        ..Metric::new(Op::DeviceWrite, metric.processes)
     };
     let limit = metric.copy_limit();
     let limit = limit.as_ref().and_then(|m| Some((m, results.best(m)?)));
@@ -283,14 +234,7 @@ mod tests {
     use crate::timing::Measured;
 
     fn metric() -> Metric {
-        Metric {
-            op: Op::Write,
-            pattern: Some(Pattern::Segmented),
-            transfer: MIB,
-            processes: 4,
-            fsync: false,
-            dirs: None,
-        }
+        Metric::new(Op::Write, 4)
     }
 
     fn judged(seconds: &[f64]) -> Verdict {

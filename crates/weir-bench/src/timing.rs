@@ -1,7 +1,5 @@
 //! The clock of steps, and what a step took.
 
-use std::time::Instant;
-
 use serde::{Deserialize, Serialize};
 
 /// The time and the work of a process in a step.
@@ -41,16 +39,23 @@ pub fn now_ns() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-/// A timing that ends now.
-pub fn timing_since(begin: Instant, bytes: u64, ops: u64) -> Timing {
-    let end_ns = now_ns();
-    let took_ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+/// The timing of what began at `start_ns` and ends now.
+pub fn timing_since(start_ns: u64, bytes: u64, ops: u64) -> Timing {
     Timing {
-        start_ns: end_ns.saturating_sub(took_ns),
-        end_ns,
+        start_ns,
+        end_ns: now_ns(),
         bytes,
         ops,
     }
+}
+
+/// A step that is a single act, which is timed.
+pub fn timed<'a>(act: impl FnOnce() -> anyhow::Result<()> + 'a) -> Prepared<'a> {
+    Box::new(move || {
+        let start_ns = now_ns();
+        act()?;
+        Ok(timing_since(start_ns, 0, 1))
+    })
 }
 
 /// The time and the work of a group of processes in one step.

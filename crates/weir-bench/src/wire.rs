@@ -179,23 +179,10 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl BufRead) -> Result<Option<T>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::Run;
     use crate::links::BarrierHolder;
-    use crate::pieces::Offsets;
 
     fn data() -> Data {
-        Data {
-            path: "/weir/f".into(),
-            offsets: Offsets::Run(Run {
-                first: 0,
-                stride: 8,
-                count: 3,
-            }),
-            size: 4,
-            list: 1,
-            seed: 1,
-            direct: false,
-        }
+        Data::part("/weir/f", 0, 12, 4, 1).spread(0, 8, 3)
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::clock::{Clock, WorkDirectory};
-use crate::error::{failed, StepError};
+use crate::error::{call_error, failed, StepError};
 use crate::timing::Timing;
 
 type Timed = Result<Timing, StepError>;
@@ -29,9 +29,9 @@ impl WorkDirectory {
             .create(true)
             .truncate(true)
             .open(&path);
-        let file = file.map_err(error("open", &path))?;
+        let file = file.map_err(call_error("open", &path))?;
         file.write_all_at(&vec![7; bytes], 0)
-            .map_err(error("write", &path))?;
+            .map_err(call_error("write", &path))?;
         Ok(Open { file, path })
     }
 
@@ -62,13 +62,8 @@ impl Open {
 
     /// The error of a method of its file, if that failed.
     fn done<T>(&self, call: &'static str, result: std::io::Result<T>) -> Result<(), StepError> {
-        result.map(drop).map_err(error(call, &self.path))
+        result.map(drop).map_err(call_error(call, &self.path))
     }
-}
-
-fn error(call: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> StepError {
-    let path = path.to_owned();
-    move |source| StepError::Call { call, path, source }
 }
 
 /// Does what may fail to `path`.
@@ -77,7 +72,7 @@ fn at<T>(
     path: &Path,
     act: impl FnOnce(&Path) -> std::io::Result<T>,
 ) -> Result<(), StepError> {
-    act(path).map(drop).map_err(error(call, path))
+    act(path).map(drop).map_err(call_error(call, path))
 }
 
 pub(super) fn open_close(clock: &Clock, place: &WorkDirectory) -> Timed {
@@ -303,7 +298,7 @@ fn spawn(place: &WorkDirectory, child: impl FnOnce()) -> Result<(), StepError> {
     }
     if status != 0 {
         let source = std::io::Error::other(format!("the child ended with status {status:#x}"));
-        return Err(error("fork", &place.0)(source));
+        return Err(call_error("fork", &place.0)(source));
     }
     Ok(())
 }

@@ -6,10 +6,9 @@ use super::plan::{self, Part, Plan};
 use super::rows::Rows;
 use super::site::{increase, is_request, Site};
 use crate::data::AfterWrite;
-use crate::layout::Run as Pieces;
 use crate::links::Streams;
 use crate::names::NameCall;
-use crate::pieces::{Data, Offsets};
+use crate::pieces::Data;
 use crate::random::random;
 use crate::timing::Timing;
 use crate::wire::{FabricCalls, Step};
@@ -57,6 +56,12 @@ pub(super) fn write_kept(data: Data) -> Step {
         data,
         after: AfterWrite::KeepOpen,
     }
+}
+
+/// Data for each of some workers, by the worker's place among them.
+pub(super) fn group(workers: &[WorkerId], data: impl Fn(u64) -> Data) -> Vec<(WorkerId, Data)> {
+    let numbered = (0..).zip(workers);
+    numbered.map(|(i, worker)| (*worker, data(i))).collect()
 }
 
 impl<'a> Run<'a> {
@@ -133,18 +138,8 @@ impl<'a> Run<'a> {
 
     /// All of a contiguous part of a file, in calls of `size`.
     pub(super) fn part(&self, name: &str, first: u64, bytes: u64, size: u64) -> Data {
-        Data {
-            path: self.site.path(name),
-            offsets: Offsets::Run(Pieces {
-                first,
-                stride: size,
-                count: bytes / size,
-            }),
-            size,
-            list: 1,
-            seed: u64::from(self.round) + 1,
-            direct: false,
-        }
+        let seed = u64::from(self.round) + 1;
+        Data::part(self.site.path(name), first, bytes, size, seed)
     }
 
     /// Writes by all of `group`, then publishes; how long the slowest wrote, s.
@@ -192,14 +187,10 @@ impl<'a> Run<'a> {
             };
             let mut rates = Vec::new();
             for workers in [&all, &beside] {
-                let group = (0..).zip(workers).map(|(i, worker)| {
-                    let data = match shared {
-                        true => self.part("write", i * bytes, bytes, MIB),
-                        false => self.part(&format!("write.{i}"), 0, bytes, MIB),
-                    };
-                    (*worker, data)
+                let group = group(workers, |i| match shared {
+                    true => self.part("write", i * bytes, bytes, MIB),
+                    false => self.part(&format!("write.{i}"), 0, bytes, MIB),
                 });
-                let group: Vec<(WorkerId, Data)> = group.collect();
                 rates.push(per_second(bytes, self.write(&group)?));
                 let names = match shared {
                     true => vec!["write".to_owned()],
@@ -222,11 +213,9 @@ impl<'a> Run<'a> {
         let mut counted = Vec::new();
         for size in [64 * KIB, 4 * KIB] {
             let workers = self.one_each();
-            let group = (0..).zip(&workers).map(|(i, worker)| {
-                let data = self.part("messages", i * bytes, bytes, size);
-                (*worker, write_kept(data))
-            });
-            let group: Vec<Assignment> = group.collect();
+            let data = |i| self.part("messages", i * bytes, bytes, size);
+            let group = group(&workers, data).into_iter();
+            let group: Vec<Assignment> = group.map(|(id, data)| (id, write_kept(data))).collect();
             let site = &mut *self.site;
             site.workers.prepare(&group)?;
             let before = site.counts()?;
@@ -298,11 +287,9 @@ impl<'a> Run<'a> {
             self.say(&row.what);
             let each = bytes / streams as u64;
             let size = size.min(each);
-            let group = (0..streams).map(|i| {
-                let data = self.part("remote", i as u64 * each, each, size);
-                (self.site.process(0, i + 1), data)
-            });
-            let group: Vec<(WorkerId, Data)> = group.collect();
+            let readers = (0..streams).map(|i| self.site.process(0, i + 1));
+            let readers: Vec<WorkerId> = readers.collect();
+            let group = group(&readers, |i| self.part("remote", i * each, each, size));
             let (link, weir) = if self.round.is_multiple_of(2) {
                 let link = self.plain(&[1], &[0], streams, each)?;
                 (link, self.read(&group)?)
@@ -346,30 +333,24 @@ impl<'a> Run<'a> {
         // So that every process has a whole number of pieces in every other's part.
         let bytes = bytes / (servers * MIB) * (servers * MIB);
         let workers = self.one_each();
-        let group = (0..)
-            .zip(&workers)
-            .map(|(i, worker)| (*worker, self.part("exchange", i * bytes, bytes, MIB)));
-        let group: Vec<(WorkerId, Data)> = group.collect();
-        self.write(&group)?;
+        let written = |i| self.part("exchange", i * bytes, bytes, MIB);
+        self.write(&group(&workers, written))?;
         let nodes: Vec<usize> = (0..workers.len()).collect();
         let over_links = bytes * (servers - 1);
         for list in [bytes / MIB, 1] {
             let row = plan::exchange(list > 1);
             self.say(&row.what);
             let link = self.plain(&nodes, &nodes, 1, bytes / servers)?;
-            let group = (0..).zip(&workers).map(|(i, worker)| {
-                let pieces = self.part("exchange", 0, bytes, MIB);
-                let data = Data {
-                    list,
-                    ..pieces.spread(i * MIB, servers * MIB, bytes / MIB)
-                };
-                (*worker, data)
-            });
-            let group: Vec<(WorkerId, Data)> = group.collect();
-            let seconds = self.read(&group)?;
+            let pieces = self.part("exchange", 0, bytes, MIB);
+            let pieces = Data { list, ..pieces };
+            let strided = |i| {
+                let pieces = pieces.clone();
+                pieces.spread(i * MIB, servers * MIB, bytes / MIB)
+            };
+            let seconds = self.read(&group(&workers, strided))?;
+            let rate = per_second(over_links, seconds);
             let link = per_second(over_links, link);
-            self.rows
-                .add(&row, per_second(over_links, seconds), Some(link));
+            self.rows.add(&row, rate, Some(link));
         }
         self.remove(workers[0], "exchange")
     }
@@ -384,8 +365,7 @@ impl<'a> Run<'a> {
         let workers = self.one_each();
         let all = self.part("look", 0, LOOKED, LOOKED);
         let data = |i: u64| all.clone().spread(i * LOOKED, servers * LOOKED, each);
-        let group = (0..).zip(&workers).map(|(i, worker)| (*worker, data(i)));
-        let group: Vec<(WorkerId, Data)> = group.collect();
+        let group = group(&workers, data);
         self.write(&group)?;
         let look = |i: usize| {
             let (node, number) = (i % workers.len(), 1 + i / workers.len());
@@ -402,15 +382,8 @@ impl<'a> Run<'a> {
         self.rows.add(&rows[0], others.slowest(), None);
         self.rows.add(&rows[1], number(moved.iter().sum()), None);
         self.rows.add(&rows[2], first.slowest(), None);
-        let all = group.iter().map(|(worker, data)| {
-            let checked = Data {
-                list: LIST,
-                ..data.clone()
-            };
-            (*worker, Step::Verify(checked))
-        });
-        let all: Vec<Assignment> = all.collect();
-        self.verified += self.site.workers.run(&all)?.bytes();
+        let in_lists = |data| Step::Verify(Data { list: LIST, ..data });
+        self.verified += self.each(&group, in_lists)?.bytes();
         self.remove(workers[0], "look")
     }
 
@@ -475,17 +448,10 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         let core = |i: usize| if one_machine { i % servers } else { 0 };
-        let cores: Vec<(WorkerId, usize)> = (0..)
-            .map(core)
-            .zip(over_all)
-            .map(|(core, worker)| (worker, core))
-            .collect();
+        let cores: Vec<(WorkerId, usize)> = over_all.into_iter().zip((0..).map(core)).collect();
         let rate = self.create_on_cores(&cores)?;
-        let cores: Vec<(WorkerId, usize)> = at_one
-            .into_iter()
-            .take(plan::CREATORS)
-            .zip([0; plan::CREATORS])
-            .collect();
+        let at_one = at_one.into_iter().take(plan::CREATORS);
+        let cores: Vec<(WorkerId, usize)> = at_one.map(|worker| (worker, 0)).collect();
         let beside = self.create_on_cores(&cores)?;
         self.rows.add(&by_core, rate, Some(beside));
         Ok(())

@@ -30,16 +30,13 @@ impl Run<'_> {
     /// All rows.
     pub(super) fn metadata(&mut self) -> Result<()> {
         let rows = plan::metadata();
-        self.say(&rows.own[0].what);
+        self.say(&rows[0][0].what);
         let over_all = self.one_each();
         let at_one = self.site.alone[..over_all.len()].to_vec();
-        let [own, others, shared] = self.rates(&over_all)?;
-        let beside = self.rates(&at_one)?;
-        let rows = [&rows.own[..], &rows.others, &rows.shared];
-        for ((rows, rates), beside) in rows.iter().zip([own, others, shared]).zip(beside) {
-            for ((row, rate), beside) in rows.iter().zip(rates).zip(beside) {
-                self.rows.add(row, rate, Some(beside));
-            }
+        let rates = self.rates(&over_all)?.concat();
+        let beside = self.rates(&at_one)?.concat();
+        for ((row, rate), beside) in rows.concat().iter().zip(rates).zip(beside) {
+            self.rows.add(row, rate, Some(beside));
         }
         Ok(())
     }
@@ -54,20 +51,15 @@ impl Run<'_> {
             .map(|(i, worker): (u64, _)| (*worker, top.join(format!("own{i}"))))
             .collect();
         self.make_directories(&directories)?;
-        let files_of = |worker: &WorkerId, directory: &Path| ProcessFiles {
+        let files_in = |(worker, directory): (&WorkerId, &PathBuf)| ProcessFiles {
             worker: *worker,
-            directory: directory.to_owned(),
+            directory: directory.clone(),
             first: 0,
         };
-        let with_own = directories.iter();
-        let own: Vec<ProcessFiles> = with_own
-            .map(|(worker, own)| files_of(worker, own))
-            .collect();
-        let next = directories.iter().cycle().skip(1);
-        let with_next = workers.iter().zip(next);
-        let others: Vec<ProcessFiles> = with_next
-            .map(|(worker, (_, next))| files_of(worker, next))
-            .collect();
+        let made = || directories.iter().map(|(_, directory)| directory);
+        let own: Vec<ProcessFiles> = workers.iter().zip(made()).map(files_in).collect();
+        let next = made().cycle().skip(1);
+        let others: Vec<ProcessFiles> = workers.iter().zip(next).map(files_in).collect();
         let of_own = self.calls_on(&own, &NameCall::ALL)?;
         self.calls_on(&own, &[NameCall::Create])?;
         let looks = [NameCall::Stat, NameCall::Open];

@@ -1,6 +1,8 @@
 //! The rows of `weir bench --hosts`, and their promises: one place for each number.
 
-use super::rows::{Bar, Row, Unit};
+use super::rows::Bar::{self, AtLeast, AtMost, Reported};
+use super::rows::Row;
+use super::rows::Unit::{self, Bytes, BytesPerSecond, FilesPerSecond, Number, Seconds};
 
 /// How many processes look up one file.
 pub const LOOKERS: usize = 32;
@@ -59,38 +61,30 @@ impl Plan {
     }
 }
 
-fn row(what: impl Into<String>, beside: &str, unit: Unit, bar: Bar) -> Row {
+fn row(what: impl Into<String>, unit: Unit, bar: Bar) -> Row {
     Row {
         what: what.into(),
-        beside: beside.into(),
+        beside: String::new(),
         unit,
         bar,
     }
 }
 
-fn over(what: String, libfabric: bool) -> String {
-    if libfabric {
-        format!("{what}, over libfabric")
-    } else {
-        what
-    }
+fn over(what: &str, libfabric: bool) -> String {
+    let suffix = if libfabric { ", over libfabric" } else { "" };
+    format!("{what}{suffix}")
 }
 
 /// One process a node writes; the rate of the slowest.
 pub fn write(shared: bool) -> Row {
     let how = if shared { "N-1 segmented" } else { "N-N" };
     let what = format!("write {how}, 1 MiB, a process on each node");
-    row(
-        what,
-        "at one server",
-        Unit::BytesPerSecond,
-        Bar::AtLeast(0.9),
-    )
+    row(what, BytesPerSecond, AtLeast(0.9)).beside("at one server")
 }
 
 /// Requests of clients and servers that a write costs.
 pub fn messages() -> Row {
-    row("messages a write", "", Unit::Number, Bar::AtMost(0.001))
+    row("messages a write", Number, AtMost(0.001))
 }
 
 /// One node reads what another has.
@@ -98,44 +92,31 @@ pub fn read(streams: usize, size: u64, libfabric: bool) -> Row {
     let word = if streams == 1 { "stream" } else { "streams" };
     let what = format!("remote read, {} MiB, {streams} {word}", size >> 20);
     let bar = match (libfabric, streams) {
-        (true, _) => Bar::Reported,
-        (_, 1) => Bar::AtLeast(0.9),
-        _ => Bar::AtLeast(0.95),
+        (true, _) => Reported,
+        (_, 1) => AtLeast(0.9),
+        _ => AtLeast(0.95),
     };
-    row(
-        over(what, libfabric),
-        "plain TCP",
-        Unit::BytesPerSecond,
-        bar,
-    )
+    row(over(&what, libfabric), BytesPerSecond, bar).beside("plain TCP")
 }
 
 /// 4 KiB pieces in lists, beside one by one or the rate of large reads.
 pub fn pieces(beside_one_by_one: bool) -> Row {
     let what = "remote read, every fourth 4 KiB, in lists of 256";
-    match beside_one_by_one {
-        true => row(what, "one by one", Unit::BytesPerSecond, Bar::AtLeast(10.0)),
-        false => row(
-            format!("{what}: of large reads"),
-            "1 MiB reads",
-            Unit::BytesPerSecond,
-            Bar::AtLeast(0.6),
-        ),
+    if beside_one_by_one {
+        return row(what, BytesPerSecond, AtLeast(10.0)).beside("one by one");
     }
+    let what = format!("{what}: of large reads");
+    row(what, BytesPerSecond, AtLeast(0.6)).beside("1 MiB reads")
 }
 
 /// Written segmented, read strided, by all nodes; bytes over links.
 pub fn exchange(lists: bool) -> Row {
     let (how, bar) = match lists {
-        true => ("one list a process", Bar::AtLeast(0.8)),
-        false => ("one by one", Bar::Reported),
+        true => ("one list a process", AtLeast(0.8)),
+        false => ("one by one", Reported),
     };
-    row(
-        format!("N-1 strided read of N-1 segmented, 1 MiB, {how}"),
-        "plain TCP, all to all",
-        Unit::BytesPerSecond,
-        bar,
-    )
+    let what = format!("N-1 strided read of N-1 segmented, 1 MiB, {how}");
+    row(what, BytesPerSecond, bar).beside("plain TCP, all to all")
 }
 
 /// How processes share what they write.
@@ -166,22 +147,15 @@ impl Layout {
 /// of what another node wrote, requests of all that.
 pub fn raw_phases(layout: Layout) -> [Row; 4] {
     let name = layout.name();
-    let rate = |what: String, least| row(what, RAS, Unit::BytesPerSecond, Bar::AtLeast(least));
-    [
+    let rate = |what, least| row(what, BytesPerSecond, AtLeast(least));
+    let rows = [
         rate(format!("raw: write {name}"), 0.98),
         rate(format!("raw: write {name}, and fsync"), 0.98),
         rate(format!("raw: read another node's {name}"), 0.95),
-        row(
-            format!("raw: requests of both, {name}"),
-            RAS,
-            Unit::Number,
-            Bar::Reported,
-        ),
-    ]
+        row(format!("raw: requests of both, {name}"), Number, Reported),
+    ];
+    rows.map(|row| row.beside("ras"))
 }
-
-/// Beside what raw files are measured.
-const RAS: &str = "ras";
 
 /// Rows of processes that write, and read what a neighbour writes, in turns.
 pub struct MixedRows {
@@ -199,24 +173,16 @@ pub struct MixedRows {
 
 /// Those of raw files beside ras ones. What they may cost is not promised.
 pub fn raw_mixed() -> MixedRows {
-    let told = |what: &str, beside, unit| row(what, beside, unit, Bar::Reported);
+    let told = |what: &str, unit| row(what, unit, Reported);
     let synced = "ras, fsync before the barrier";
     let lock_step = "raw: exchange of 64 KiB in lock-step";
     let free = "raw: write 64 KiB, read a neighbour's, no barrier";
     MixedRows {
-        lock_step: told(lock_step, synced, Unit::Seconds),
-        requests: told(&format!("{lock_step}: requests"), synced, Unit::Number),
-        barriers: told(
-            &format!("{lock_step}: its two barriers alone"),
-            "",
-            Unit::Seconds,
-        ),
-        free: told(free, "ras, fsync after each write", Unit::Seconds),
-        unsynced: told(
-            &format!("{free}, beside ras unsynced"),
-            "ras, no fsync",
-            Unit::Seconds,
-        ),
+        lock_step: told(lock_step, Seconds).beside(synced),
+        requests: told(&format!("{lock_step}: requests"), Number).beside(synced),
+        barriers: told(&format!("{lock_step}: its two barriers alone"), Seconds),
+        free: told(free, Seconds).beside("ras, fsync after each write"),
+        unsynced: told(&format!("{free}, beside ras unsynced"), Seconds).beside("ras, no fsync"),
     }
 }
 
@@ -224,61 +190,42 @@ pub fn raw_mixed() -> MixedRows {
 pub fn look_ups(pieces: u64, lookers: usize) -> [Row; 3] {
     let what = format!("look-up of {pieces} strided pieces by {lookers} processes");
     [
-        row(
-            format!("{what}: after the first"),
-            "",
-            Unit::Seconds,
-            Bar::AtMost(10e-3),
-        ),
-        row(format!("{what}: moved"), "", Unit::Bytes, Bar::AtMost(1e6)),
-        row(
-            format!("{what}: the first"),
-            "",
-            Unit::Seconds,
-            Bar::Reported,
-        ),
+        row(format!("{what}: after the first"), Seconds, AtMost(10e-3)),
+        row(format!("{what}: moved"), Bytes, AtMost(1e6)),
+        row(format!("{what}: the first"), Seconds, Reported),
     ]
 }
 
 /// A request and its reply, both ends asleep.
 pub fn calls(libfabric: bool) -> Row {
-    let bar = match libfabric {
-        true => Bar::Reported,
-        false => Bar::AtMost(1.3),
-    };
-    row(
-        over("request and reply, 64 B".to_owned(), libfabric),
-        "plain TCP echo",
-        Unit::Seconds,
-        bar,
-    )
+    let bar = if libfabric { Reported } else { AtMost(1.3) };
+    let what = over("request and reply, 64 B", libfabric);
+    row(what, Seconds, bar).beside("plain TCP echo")
 }
 
-/// Calls on names, one process a node: in directories that one process uses, on files that another
-/// node's process made, and in one directory of all.
-pub struct MetadataRows {
-    /// Create, stat, open, remove, in a directory a process.
-    pub own: [Row; 4],
-    /// Stat, open, of files that another process made, the second time.
-    pub others: [Row; 2],
-    /// Create, remove, in one directory.
-    pub shared: [Row; 2],
-}
-
-/// Beside as many processes at one server.
-pub fn metadata() -> MetadataRows {
-    let rate = |what: &str, least| {
-        let what = format!("{what}, a process on each node");
-        let bar = Bar::AtLeast(least);
-        row(what, "at one server", Unit::FilesPerSecond, bar)
+/// Calls on names, one process a node, beside as many processes at one server: create, stat, open and
+/// remove in a directory that one process uses; stat and open of files that another node's process
+/// made; create and remove in one directory of all.
+pub fn metadata() -> [Vec<Row>; 3] {
+    let rows = |calls: &[&str], least| -> Vec<Row> {
+        let what = calls
+            .iter()
+            .map(|call| format!("{call}, a process on each node"));
+        let rows = what.map(|what| row(what, FilesPerSecond, AtLeast(least)));
+        rows.map(|row| row.beside("at one server")).collect()
     };
-    MetadataRows {
-        own: ["create", "stat", "open", "remove"]
-            .map(|call| rate(&format!("{call} in a directory of its own"), 0.8)),
-        others: ["stat", "open"]
-            .map(|call| rate(&format!("{call} another's files, the second time"), 0.8)),
-        shared: ["create", "remove"].map(|call| rate(&format!("{call} in one directory"), 0.5)),
-    }
+    let own = [
+        "create in a directory of its own",
+        "stat in a directory of its own",
+        "open in a directory of its own",
+        "remove in a directory of its own",
+    ];
+    let others = [
+        "stat another's files, the second time",
+        "open another's files, the second time",
+    ];
+    let shared = ["create in one directory", "remove in one directory"];
+    [rows(&own, 0.8), rows(&others, 0.8), rows(&shared, 0.5)]
 }
 
 /// Creates, the same with a core for each server and its processes, and how far the busiest server is
@@ -290,24 +237,13 @@ pub fn creates(servers: usize, one_machine: bool) -> [Row; 3] {
         true => 1.0,
         false => 0.8 * f64::from(servers.min(4)),
     };
+    let all = format!("create in one directory, {CREATORS} processes a node");
+    let by_core = "the same, a core for each server and its processes";
+    let least_by_core = 0.4 * f64::from(servers);
+    let spread = "the same: busiest server above the mean";
     [
-        row(
-            format!("create in one directory, {CREATORS} processes a node"),
-            "at one server",
-            Unit::FilesPerSecond,
-            Bar::AtLeast(least),
-        ),
-        row(
-            "the same, a core for each server and its processes",
-            "one server, one core",
-            Unit::FilesPerSecond,
-            Bar::AtLeast(0.4 * f64::from(servers)),
-        ),
-        row(
-            "the same: busiest server above the mean",
-            "",
-            Unit::Number,
-            Bar::AtMost(0.1),
-        ),
+        row(all, FilesPerSecond, AtLeast(least)).beside("at one server"),
+        row(by_core, FilesPerSecond, AtLeast(least_by_core)).beside("one server, one core"),
+        row(spread, Number, AtMost(0.1)),
     ]
 }

@@ -68,6 +68,15 @@ pub struct Row {
     pub bar: Bar,
 }
 
+impl Row {
+    /// The same, with a measurement beside it.
+    #[must_use]
+    pub fn beside(self, beside: &str) -> Row {
+        let beside = beside.to_owned();
+        Row { beside, ..self }
+    }
+}
+
 /// One round's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Sample {
@@ -196,20 +205,13 @@ impl Verdict {
             Bar::Reported => String::new(),
         };
         let judged = if plain { self.value } else { self.ratio };
-        let ratio = match judged {
-            Some(s) if plain => format!(
-                "({}..{})",
-                unit.format_value(s.min),
-                unit.format_value(s.max)
-            ),
-            Some(s) => format!(
-                "{} ({}..{})",
-                digits(s.median),
-                digits(s.min),
-                digits(s.max)
-            ),
-            None => String::new(),
-        };
+        let ratio = judged.map_or_else(String::new, |s| {
+            let range = format!("({}..{})", number(s.min), number(s.max));
+            match plain {
+                true => range,
+                false => format!("{} {range}", number(s.median)),
+            }
+        });
         [
             self.what.clone(),
             show(self.value),

@@ -7,7 +7,7 @@
 
 use anyhow::Result;
 
-use super::measure::{number, per_second, write_kept, Run, KIB, MIB};
+use super::measure::{group, number, per_second, write_kept, Run, KIB, MIB};
 use super::plan::{self, Layout};
 use super::site::{increase, is_request, Counts};
 use crate::links::BarrierHolder;
@@ -80,8 +80,7 @@ impl Run<'_> {
             }
             Layout::Apart => self.part(&format!("{directory}/apart.{i}"), 0, bytes, MIB),
         };
-        let parts = (0..).zip(workers).map(|(i, worker)| (*worker, part(i)));
-        parts.collect()
+        group(workers, part)
     }
 
     /// A phase of writes, and one of reads by the neighbours.
@@ -100,8 +99,8 @@ impl Run<'_> {
             rates[at][1] = per_second(wrote.bytes(), synced);
         }
         for at in self.order() {
-            let mut others: Vec<Data> = groups[at].iter().map(|(_, data)| data.clone()).collect();
-            others.rotate_left(1);
+            let others = groups[at].iter().cycle().skip(1);
+            let others = others.map(|(_, data)| data.clone());
             let group: Vec<(WorkerId, Data)> = workers.iter().copied().zip(others).collect();
             let before = self.site.counts()?;
             let read = self.each(&group, Step::Read)?;
@@ -121,9 +120,8 @@ impl Run<'_> {
         let rows = plan::raw_mixed();
         self.say(&rows.lock_step.what);
         let groups = BOTH.map(|directory| {
-            let data = |i| self.part(&format!("{directory}/mixed"), i * SMALL, SMALL, SMALL);
-            let group = (0..).zip(workers).map(|(i, worker)| (*worker, data(i)));
-            group.collect::<Vec<(WorkerId, Data)>>()
+            let file = format!("{directory}/mixed");
+            group(workers, |i| self.part(&file, i * SMALL, SMALL, SMALL))
         });
         for group in &groups {
             self.each(group, write_kept)?;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
-use weir_bench::{timing_since, FabricCalls, Prepared, SMALL};
+use weir_bench::{now_ns, timing_since, FabricCalls, Prepared, SMALL};
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
 use weir_fabric::bulk::EmptyLogSource;
@@ -148,12 +148,12 @@ pub fn calls<'a>(opened: &mut OpenedFabric, calls: &FabricCalls) -> Result<Prepa
             FabricEnd::answer
         };
         act(&end)?;
-        let begin = Instant::now();
+        let start_ns = now_ns();
         for _ in 0..trips {
             act(&end)?;
         }
         let bytes = 2 * SMALL as u64 * u64::from(trips);
-        let took = timing_since(begin, bytes, u64::from(trips));
+        let took = timing_since(start_ns, bytes, u64::from(trips));
         if !asks {
             // The last reply is on its way until the end that asked has it and leaves.
             let _ = end.wait(LINGER);

@@ -18,14 +18,13 @@ mod pin;
 mod stage;
 pub mod worker;
 
-use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use weir_bench::nodes::{self as bench, Part, Plan, Rows, Run, Verdict};
-use weir_bench::{Machine, WrongData, EXIT_NOT_MET, EXIT_WRONG_DATA};
+use weir_bench::{write_report, WrongData, EXIT_NOT_MET, EXIT_WRONG_DATA};
 use weir_config::{Environment, Loaded};
 use weir_launch::nodes::{self, NodeOptions, NodePlan};
 
@@ -127,15 +126,9 @@ pub fn run(
     }
 }
 
-/// The JSON report. `format` is raised when a field changes its meaning or goes away.
+/// The content of the JSON report.
 #[derive(Serialize)]
 struct Report<'a> {
-    tool: &'static str,
-    version: &'static str,
-    format: u32,
-    command: Vec<String>,
-    ended_unix_s: u64,
-    machine: Machine,
     /// Nodes, by rank.
     nodes: &'a [String],
     /// True if all of them are one machine.
@@ -180,7 +173,15 @@ fn of_nodes(
         load[1]
     );
     if let Some(path) = &args.bench.json {
-        write_json(path, &done, &plan, load, &verdicts)?;
+        let report = Report {
+            nodes: &done.hosts,
+            one_machine: done.one_machine,
+            load,
+            rounds: plan.rounds,
+            verified_bytes: done.verified,
+            rows: &verdicts,
+        };
+        write_report(path, "weir-bench-hosts", &report)?;
     }
     Ok(match args.bench.strict && met < judged {
         true => EXIT_NOT_MET,
@@ -255,32 +256,6 @@ fn libfabric(
     }
     stage.strike()?;
     Ok(verified)
-}
-
-fn write_json(
-    path: &Path,
-    done: &RunFacts,
-    plan: &Plan,
-    load: [String; 2],
-    rows: &[Verdict],
-) -> Result<()> {
-    let ended = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    let report = Report {
-        tool: "weir-bench-hosts",
-        version: env!("CARGO_PKG_VERSION"),
-        format: 1,
-        command: std::env::args().collect(),
-        ended_unix_s: ended.as_secs(),
-        machine: Machine::of_here(),
-        nodes: &done.hosts,
-        one_machine: done.one_machine,
-        load,
-        rounds: plan.rounds,
-        verified_bytes: done.verified,
-        rows,
-    };
-    let text = serde_json::to_string_pretty(&report)?;
-    std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))
 }
 
 fn loadavg() -> String {

@@ -2,13 +2,12 @@
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{getpid, Pid};
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
-use weir_bench::{timing_since, Prepared};
+use weir_bench::{timed, Prepared};
 use weir_instance::directories::SOCKET;
 
 /// The processors that a worker may run on.
@@ -27,8 +26,7 @@ impl ProcessorSet {
     /// Has this process and the server of `run_dir`, which may run where it may, run on the
     /// `which`th of its processors alone, or on all.
     pub fn pin<'a>(&'a self, run_dir: &'a Path, which: Option<usize>) -> Prepared<'a> {
-        Box::new(move || {
-            let begin = Instant::now();
+        timed(move || {
             let set = match which {
                 None => self.allowed,
                 Some(which) => self.only(which)?,
@@ -36,7 +34,7 @@ impl ProcessorSet {
             for process in [getpid(), server(run_dir)?] {
                 pin_all(process, &set)?;
             }
-            Ok(timing_since(begin, 0, 1))
+            Ok(())
         })
     }
 
