@@ -25,6 +25,8 @@ const LIST: u64 = 256;
 /// Bytes of a piece of the file that is looked up, and in how many places each process looks.
 const LOOKED: u64 = 64;
 const LOOKS: u64 = 64;
+/// Runs of the writes whose requests are counted.
+const RUNS_OF_WRITES: usize = 3;
 
 /// A run under way.
 pub struct Run<'a> {
@@ -205,30 +207,19 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Counts the requests of any kind that more and smaller writes of the same bytes cost.
+    /// Counts the requests of any kind that more and smaller writes of the same bytes cost. Servers
+    /// also publish by the clock, so the least of some runs counts: what writes cost is in each.
     fn messages(&mut self) -> Result<()> {
         let row = plan::messages();
         self.say(&row.what);
         let bytes = self.plan.bytes.min(16 * MIB);
         let mut counted = Vec::new();
         for size in [64 * KIB, 4 * KIB] {
-            let workers = self.one_each();
-            let data = |i| self.part("messages", i * bytes, bytes, size);
-            let group = group(&workers, data).into_iter();
-            let group: Vec<Assignment> = group.map(|(id, data)| (id, write_kept(data))).collect();
-            let site = &mut *self.site;
-            site.workers.prepare(&group)?;
-            let before = site.counts()?;
-            site.workers.go(&group)?;
-            let after = site.counts()?;
-            let requests: u64 = increase(&before, &after, is_request).iter().sum();
-            counted.push((requests, bytes / size * workers.len() as u64));
-            let publish: Vec<_> = workers
-                .iter()
-                .map(|worker| (*worker, Step::Publish))
-                .collect();
-            self.site.workers.run(&publish)?;
-            self.remove(workers[0], "messages")?;
+            let mut least = u64::MAX;
+            for _ in 0..RUNS_OF_WRITES {
+                least = least.min(self.requests_of_writes(bytes, size)?);
+            }
+            counted.push((least, bytes / size * self.one_each().len() as u64));
         }
         let [(few, of_few), (many, of_many)] = counted[..] else {
             unreachable!("two sizes");
@@ -236,6 +227,26 @@ impl<'a> Run<'a> {
         let more = number(many.saturating_sub(few)) / number(of_many - of_few);
         self.rows.add(&row, more, None);
         Ok(())
+    }
+
+    /// The requests between servers while a process on each node writes `bytes`, `size` at a time.
+    fn requests_of_writes(&mut self, bytes: u64, size: u64) -> Result<u64> {
+        let workers = self.one_each();
+        let data = |i| self.part("messages", i * bytes, bytes, size);
+        let group = group(&workers, data).into_iter();
+        let group: Vec<Assignment> = group.map(|(id, data)| (id, write_kept(data))).collect();
+        let site = &mut *self.site;
+        site.workers.prepare(&group)?;
+        let before = site.counts()?;
+        site.workers.go(&group)?;
+        let after = site.counts()?;
+        let publish: Vec<_> = workers
+            .iter()
+            .map(|worker| (*worker, Step::Publish))
+            .collect();
+        self.site.workers.run(&publish)?;
+        self.remove(workers[0], "messages")?;
+        Ok(increase(&before, &after, is_request).iter().sum())
     }
 
     /// Bytes over plain connections from each of `from` to each of `to`, but to itself; s.
