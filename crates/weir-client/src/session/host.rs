@@ -13,17 +13,19 @@ use weir_core::node::ring::{Note, Record};
 use weir_core::node::tail::TailWords;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{
-    Append, Attach, Attached, Audit, Flush, Landing, Lent, Locate, Located, Segment, SetAttr, Token,
+    Append, Attach, Attached, Audit, Fetch, Flush, Landing, Lent, Locate, Located, Segment,
+    SetAttr, Token, FETCH_PIECES,
 };
 use weir_core::types::Ino;
 use weir_store::slabmap::{ReadWindow, SlabMap};
 
-use super::Session;
+use super::{now_ns, sleep_on, Session};
 use crate::beneath::Transfer;
 use crate::data::{file_state, FileState, Host, Log, SegmentSource};
 use crate::internal::InternalSlot;
 use crate::kernel;
 use crate::limits::{self, mode_after_write};
+use crate::operation;
 
 impl SegmentSource for Session {
     fn tail(&self) -> Option<&TailWords> {
@@ -124,8 +126,18 @@ impl Host for Session {
         self.welcome().servers > 1
     }
 
+    // A request `ahead` waits for no other thread, because its caller may have room that others wait
+    // for.
     fn ask(&self, ino: Ino, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno> {
-        Session::ask(self, ino, reads, ahead)
+        let reads = reads[..as_many_as_fit(reads)].to_vec();
+        let most = reads.len();
+        let fetch = Fetch { ino, reads, ahead };
+        let landings = match ahead {
+            true => self.call_at_once(fetch).unwrap_or(Ok(Vec::new()))?,
+            false => self.call(fetch)?,
+        };
+        let fit = landings.len() <= most;
+        fit.then_some(landings).ok_or(Errno::IO)
     }
 
     fn arrive(
@@ -135,7 +147,36 @@ impl Host for Session {
         wait: bool,
         show: &mut dyn FnMut(usize, ReadWindow),
     ) -> Result<usize, Errno> {
-        Session::arrive(self, landing, part, wait, show)
+        let slot = self.slot(landing).ok_or(Errno::IO)?;
+        let begin_ns = now_ns();
+        loop {
+            let arrived = slot.arrived().map_err(|_| Errno::IO)?;
+            let upto = part.end.min(arrived as usize);
+            if upto > part.start {
+                let pool = self.node().pool()?;
+                let place = pool.part(landing.at as usize, part.end).ok_or(Errno::IO)?;
+                let came = place.part(part.start, upto - part.start);
+                show(part.start, came.ok_or(Errno::IO)?);
+                return Ok(upto);
+            }
+            if !wait || part.is_empty() {
+                return Ok(part.start);
+            }
+            slot.client_sleeps.store(1, Ordering::SeqCst);
+            // More may have arrived since; a thread that announces it checks for sleepers.
+            if slot.arrived() == Ok(arrived)
+                && sleep_on(slot.word(), arrived) == Err(Errno::TIMEDOUT)
+            {
+                if self.server_gone() {
+                    return Err(Errno::SHUTDOWN);
+                }
+                // Its server would notice that too, but counts from the time of the request.
+                let waited_ns = now_ns().saturating_sub(begin_ns);
+                if self.is_over(operation::spent_ns().saturating_add(waited_ns)) {
+                    return Err(Errno::IO);
+                }
+            }
+        }
     }
 
     fn slot(&self, landing: Landing) -> Option<&LandingSlot> {
@@ -143,7 +184,7 @@ impl Host for Session {
     }
 
     fn now_us(&self) -> u64 {
-        super::now_ns() / 1_000
+        now_ns() / 1_000
     }
 
     fn is_left_behind(&self) -> bool {
@@ -200,4 +241,22 @@ impl Host for Session {
     fn count(&self, counter: Counter, n: u64) {
         Session::count(self, counter, n);
     }
+}
+
+impl Session {
+    /// True if a call that has waited so long for servers is to end.
+    fn is_over(&self, waited_ns: u64) -> bool {
+        let most_ms = self.hub().deadline_ms.load(Ordering::Relaxed);
+        most_ms != 0 && waited_ns / 1_000_000 > u64::from(most_ms)
+    }
+}
+
+/// The number of reads, at least one, that together have no more pieces than one request may.
+fn as_many_as_fit(reads: &[Vec<LogRange>]) -> usize {
+    let mut pieces = 0;
+    let fit = reads.iter().take_while(|ranges| {
+        pieces += ranges.len();
+        pieces <= FETCH_PIECES
+    });
+    fit.count().max(1).min(reads.len())
 }

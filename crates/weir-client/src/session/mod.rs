@@ -15,10 +15,8 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `host`, `node_client` | the session as [`crate::data`] and [`crate::view`] use it |
-//! | `fetch` | bytes of other nodes |
 //! | `mapped` | files of which the kernel keeps pages |
 
-mod fetch;
 mod host;
 mod mapped;
 mod node_client;

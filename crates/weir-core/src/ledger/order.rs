@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::state::{DrainEvent, DrainRefused, DrainState, Generation};
 use crate::types::Ino;
 
-/// A change of names under the tree; paths are relative to it.
+/// The work of a row.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Work {
     /// A file that was written.
@@ -81,7 +81,7 @@ impl Ledger {
     pub fn open(&mut self, ino: Ino) -> Result<(), LedgerRefused> {
         match self.state(ino) {
             None | Some(DrainState::Ready | DrainState::Writing | DrainState::Lost) => Ok(()),
-            Some(_) => self.note(ino, &DrainEvent::Reopened),
+            Some(_) => self.note(ino, &DrainEvent::Reopened).map(drop),
         }
     }
 
@@ -93,10 +93,8 @@ impl Ledger {
         wants_analysis: bool,
     ) -> Result<u64, LedgerRefused> {
         self.open(ino)?;
-        if let (Some(DrainState::Writing), Some(number)) = (self.state(ino), self.files.get(&ino)) {
-            let number = *number;
-            self.note(ino, &DrainEvent::Closed)?;
-            return Ok(number);
+        if self.state(ino) == Some(&DrainState::Writing) {
+            return self.note(ino, &DrainEvent::Closed);
         }
         let number = self.add(Work::File {
             ino,
@@ -109,9 +107,10 @@ impl Ledger {
         Ok(number)
     }
 
-    fn note(&mut self, ino: Ino, event: &DrainEvent) -> Result<(), LedgerRefused> {
+    /// Notes an event of the newest row of a file, and returns its number.
+    fn note(&mut self, ino: Ino, event: &DrainEvent) -> Result<u64, LedgerRefused> {
         let number = *self.files.get(&ino).ok_or(LedgerRefused::Unknown)?;
-        self.note_of(number, event)
+        self.note_of(number, event).map(|()| number)
     }
 
     /// Notes an event of the row of a file.

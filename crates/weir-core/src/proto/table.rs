@@ -77,14 +77,6 @@ impl<T: 'static> Served<T> {
             Served::Later(work) => Served::later(async move { make(work.await) }),
         }
     }
-
-    /// Waits until it is done.
-    pub async fn done(self) -> T {
-        match self {
-            Served::Now(result) => result,
-            Served::Later(work) => work.await,
-        }
-    }
 }
 
 /// The object of an operation: it decides the errno of an inode that is gone.

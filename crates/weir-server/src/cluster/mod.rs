@@ -248,8 +248,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Begins to serve the request in a client's channel, if there is one.
     fn begin_request(&self, id: ClientId, channel: u32) -> bool {
-        let asked = self.node(|node| node.take_request(id, channel));
-        let Some(asked) = asked else {
+        let Some(asked) = self.node(|node| node.take_request(id, channel)) else {
             return false;
         };
         let spent_ms = asked.spent_ms;

@@ -1,4 +1,4 @@
-//! Runs a test that measures the memory or the processor time of its process in a process of its own.
+//! Runs a test that measures the memory of its process, or looks at its threads, in a process of its own.
 
 use std::process::Command;
 
