@@ -29,7 +29,8 @@ pub enum Role {
 pub enum ClientKind {
     /// A program that uses the instance.
     Program,
-    /// A kernel mount, which by itself does not count as a use of the instance.
+    /// A process of weir's own, a kernel mount or a mover, which by itself does not count as a use of
+    /// the instance.
     Mount,
 }
 

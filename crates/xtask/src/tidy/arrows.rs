@@ -14,6 +14,7 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("weir-preload", Some(&["weir-client", "weir-capi", "weir-core", "weir-store"])),
     ("weir-capi", Some(&["weir-client"])),
     ("weir-fuse", Some(&["weir-client"])),
+    ("weir-mover", Some(&["weir-client"])),
     ("weir-instance", Some(&["weir-core", "weir-config", "weir-server", "weir-fuse"])),
     ("weir-launch", Some(&["weir-core", "weir-config", "weir-fabric", "weir-instance"])),
     ("weir-bench", Some(&[])),

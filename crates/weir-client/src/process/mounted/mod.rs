@@ -1,4 +1,5 @@
-//! The calls of a kernel mount: by inode, each with the credentials of its requester.
+//! The calls of a kernel mount, and of weir's own tools: by inode, each with the credentials of its
+//! requester.
 //!
 //! A mount is one process that serves all programs of the node that reach the tree through the
 //! kernel. So nothing here uses the process's own credentials, umask, current directory or
@@ -34,7 +35,7 @@ pub use weir_core::types::Ino;
 use super::Process;
 use crate::operation;
 use crate::path::walk::{retry_if_gone, Names};
-use crate::path::{access, Credentials, Guard};
+use crate::path::{access, Credentials, Guard, ResolvedPath, Walk};
 use crate::types::{Stat, StatFs};
 pub use attr::Changes;
 pub use locks::{LockOwner, Wish};
@@ -113,6 +114,21 @@ impl Tree {
     /// The root directory.
     pub fn root(self) -> Result<Ino, Errno> {
         Ok(self.process.inodes().view()?.root())
+    }
+
+    /// The end of a path below the root, walked by the user of this process. `follow`: a symbolic
+    /// link at the end, too.
+    pub fn walk(self, path: &[u8], follow: bool) -> Result<ResolvedPath, Errno> {
+        let _call = operation::begin();
+        let instance = self.process.server.connection.instance();
+        let view = self.process.inodes().view()?;
+        let walk = Walk {
+            names: &view,
+            prefix: &instance.ok_or(Errno::SHUTDOWN)?.prefix,
+            credentials: self.process.user.credentials(),
+            to_the_end: true,
+        };
+        walk.walk(view.root(), path, follow)
     }
 
     /// The attributes of an inode as of now; ENOENT: it is gone.

@@ -1,0 +1,406 @@
+//! One file on its way to its target: a part beside it, which gets the name when it is whole.
+
+use std::ffi::OsString;
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::io::Errno;
+use weir_client::types::Stat;
+
+use crate::tree::{failed_with, kind_of, FileTree, KeptAttributes, NodeKind};
+
+/// The end of the name of a part.
+const PART_SUFFIX: &[u8] = b".weir-part";
+/// The longest name, bytes.
+const NAME_MAX: usize = 255;
+/// The bytes that are read and written at once: the usual stripe of a PFS, and aligned to it.
+pub const IO_BYTES: u64 = 4 << 20;
+
+/// The reason why a file was not moved.
+#[derive(Debug, thiserror::Error)]
+pub enum MoveError {
+    /// A system call failed.
+    #[error("{step} {}: {source}", path.display())]
+    Io {
+        /// The step, as a participle: "reading".
+        step: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The source was written, or replaced, while it was copied.
+    #[error("{} was written while it was copied", .0.display())]
+    SourceChanged(PathBuf),
+    /// Somebody else changed or made what has the target's name.
+    #[error("{} was changed by somebody else meanwhile; it was not overwritten", .0.display())]
+    TargetChanged(PathBuf),
+    /// Another process moves a file to the same name.
+    #[error("another process writes {}", .0.display())]
+    Busy(PathBuf),
+    /// The target reads back as something else.
+    #[error("{} reads back different from bytes {} to {}", path.display(), range.start, range.end)]
+    Different {
+        /// The file.
+        path: PathBuf,
+        /// The bytes.
+        range: Range<u64>,
+    },
+    /// The target is a directory, and the source is not, or the other way around.
+    #[error("{} is in the way: {}", path.display(), match is_directory { true => "a directory", false => "not a directory" })]
+    OtherKind {
+        /// The target.
+        path: PathBuf,
+        /// What it is.
+        is_directory: bool,
+    },
+    /// The move was stopped.
+    #[error("stopped")]
+    Stopped,
+}
+
+impl MoveError {
+    /// The function that makes an error of a failed call.
+    pub(crate) fn io(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MoveError {
+        let path = path.to_owned();
+        move |source| MoveError::Io { step, path, source }
+    }
+}
+
+/// The name of the part of a file. The same for all movers: so they find each other.
+pub fn part_of(target: &Path) -> PathBuf {
+    let name = target.file_name().unwrap_or_default().as_bytes();
+    let whole = [b".", name, PART_SUFFIX].concat();
+    let name = match whole.len() <= NAME_MAX {
+        true => whole,
+        false => {
+            let sum = blake3::hash(name).to_hex();
+            [b".", sum.as_bytes(), PART_SUFFIX].concat()
+        }
+    };
+    target.with_file_name(OsString::from_vec(name))
+}
+
+/// True if a name is that of a part.
+pub fn is_part(name: &std::ffi::OsStr) -> bool {
+    name.as_bytes().starts_with(b".") && name.as_bytes().ends_with(PART_SUFFIX)
+}
+
+/// True if a target is what a move of this source would make of it, by size and time.
+pub fn looks_moved(source: &Stat, target: &Stat) -> bool {
+    kind_of(target) == NodeKind::File && source.size == target.size && source.mtime == target.mtime
+}
+
+/// True if nobody has changed what has a name.
+fn is_same(before: Option<&Stat>, now: Option<&Stat>) -> bool {
+    let version = |stat: &Stat| (stat.dev, stat.ino, stat.size, stat.mtime);
+    before.map(version) == now.map(version)
+}
+
+/// A file that is being copied. Unless it is published its part is removed.
+#[derive(Debug)]
+pub struct FileCopy<'t, S: FileTree, T: FileTree> {
+    trees: (&'t S, &'t T),
+    source: PathBuf,
+    target: PathBuf,
+    part: PathBuf,
+    /// The source, before its first byte was read.
+    before: Stat,
+    /// What had the target's name then.
+    replaced: Option<Stat>,
+    input: S::File,
+    output: T::File,
+    /// The CRC32C of each range that was written.
+    sums: Mutex<Vec<(Range<u64>, u32)>>,
+    is_published: bool,
+}
+
+impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
+    /// Opens the source and makes the part.
+    pub fn begin(
+        from: &'t S,
+        to: &'t T,
+        source: &Path,
+        target: &Path,
+    ) -> Result<FileCopy<'t, S, T>, MoveError> {
+        let input = from
+            .open(source)
+            .map_err(MoveError::io("opening", source))?;
+        let before = from
+            .stat(&input)
+            .map_err(MoveError::io("opening", source))?;
+        if kind_of(&before) != NodeKind::File {
+            return Err(MoveError::SourceChanged(source.to_owned()));
+        }
+        let replaced = to
+            .look_up(target)
+            .map_err(MoveError::io("looking for", target))?;
+        check_kind(target, replaced.as_ref(), NodeKind::File)?;
+        let part = part_of(target);
+        let output =
+            to.create_part(&part)
+                .map_err(|error| match failed_with(&error, Errno::BUSY) {
+                    true => MoveError::Busy(target.to_owned()),
+                    false => MoveError::io("creating", &part)(error),
+                })?;
+        let copy = FileCopy {
+            trees: (from, to),
+            source: source.to_owned(),
+            target: target.to_owned(),
+            part,
+            before,
+            replaced,
+            input,
+            output,
+            sums: Mutex::default(),
+            is_published: false,
+        };
+        // Holes at the end, too.
+        if copy.before.size > 0 {
+            to.set_size(&copy.output, copy.before.size)
+                .map_err(MoveError::io("writing", &copy.part))?;
+        }
+        Ok(copy)
+    }
+
+    /// The size, bytes.
+    pub fn size(&self) -> u64 {
+        self.before.size
+    }
+
+    /// The source's path.
+    pub fn source(&self) -> &Path {
+        &self.source
+    }
+
+    /// The target's path.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Copies the data in a range, of which nobody else copies a byte. `tell` is told of each number
+    /// of bytes, holes too, and stops the copy by false.
+    pub fn copy(
+        &self,
+        within: Range<u64>,
+        buffer: &mut Vec<u8>,
+        tell: &dyn Fn(u64) -> bool,
+    ) -> Result<(), MoveError> {
+        let (from, to) = self.trees;
+        let reading = || MoveError::io("reading", &self.source);
+        let mut at = within.start;
+        while at < within.end {
+            let data = from.next_data(&self.input, at..within.end);
+            let data = data.map_err(reading())?;
+            let data = data.unwrap_or(within.end..within.end);
+            self.tell(data.start - at, tell)?;
+            at = data.start;
+            while at < data.end {
+                // Up to a boundary of the target's stripes.
+                let end = (at - at % IO_BYTES + IO_BYTES).min(data.end);
+                let length = usize::try_from(end - at).expect("at most a stripe");
+                buffer.resize(length.max(buffer.len()), 0);
+                let bytes = &mut buffer[..length];
+                if fill(from, &self.input, at, bytes).map_err(reading())? < length {
+                    return Err(MoveError::SourceChanged(self.source.clone()));
+                }
+                to.write_at(&self.output, at, bytes)
+                    .map_err(MoveError::io("writing", &self.part))?;
+                let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+                sums.push((at..end, crc32c::crc32c(bytes)));
+                drop(sums);
+                self.tell(end - at, tell)?;
+                at = end;
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, bytes: u64, tell: &dyn Fn(u64) -> bool) -> Result<(), MoveError> {
+        let _ = self;
+        match bytes == 0 || tell(bytes) {
+            true => Ok(()),
+            false => Err(MoveError::Stopped),
+        }
+    }
+
+    /// Syncs the part, checks it, and gives it its attributes and its name. `verify`: by reading it
+    /// back. Returns the number of extended attributes that the target's file system does not take.
+    pub fn publish(mut self, verify: bool, buffer: &mut Vec<u8>) -> Result<u64, MoveError> {
+        let (from, to) = self.trees;
+        let writing = || MoveError::io("writing", &self.part);
+        let lost = keep_xattrs(from, to, &self.source, &self.part)?;
+        let kept = KeptAttributes::from(&self.before);
+        to.set_attributes(&self.part, NodeKind::File, &kept)
+            .map_err(writing())?;
+        to.sync(&self.output).map_err(writing())?;
+        let written = to.stat(&self.output).map_err(writing())?;
+        if written.size != self.before.size {
+            return Err(MoveError::Different {
+                path: self.part.clone(),
+                range: written.size.min(self.before.size)..written.size.max(self.before.size),
+            });
+        }
+        if verify {
+            self.read_back(buffer)?;
+        }
+        self.check_source()?;
+        let named = to.look_up(&self.part).map_err(writing())?;
+        let identity = |stat: &Stat| (stat.dev, stat.ino);
+        if named.as_ref().map(identity) != Some(identity(&written)) {
+            self.is_published = true; // the part that has the name now is another mover's
+            return Err(MoveError::Busy(self.target.clone()));
+        }
+        publish_name(to, &self.part, &self.target, self.replaced.as_ref())?;
+        self.is_published = true;
+        Ok(lost)
+    }
+
+    /// Checks that the source is what it was when the copy began.
+    fn check_source(&self) -> Result<(), MoveError> {
+        let now = self.trees.0.stat(&self.input);
+        let now = now.map_err(MoveError::io("reading", &self.source))?;
+        match is_same(Some(&self.before), Some(&now)) {
+            true => Ok(()),
+            false => Err(MoveError::SourceChanged(self.source.clone())),
+        }
+    }
+
+    fn read_back(&self, buffer: &mut Vec<u8>) -> Result<(), MoveError> {
+        let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        for (range, sum) in sums.iter() {
+            let length = usize::try_from(range.end - range.start).expect("at most a stripe");
+            buffer.resize(length.max(buffer.len()), 0);
+            let bytes = &mut buffer[..length];
+            let read = fill(self.trees.1, &self.output, range.start, bytes);
+            let read = read.map_err(MoveError::io("reading back", &self.part))?;
+            if read < length || crc32c::crc32c(bytes) != *sum {
+                return Err(MoveError::Different {
+                    path: self.part.clone(),
+                    range: range.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<S: FileTree, T: FileTree> Drop for FileCopy<'_, S, T> {
+    fn drop(&mut self) {
+        if !self.is_published {
+            // The next move to this name would remove it, too.
+            let _ = self.trees.1.remove(&self.part);
+        }
+    }
+}
+
+/// Compares the bytes of two files of the same size.
+pub fn compare<S: FileTree, T: FileTree>(
+    from: &S,
+    to: &T,
+    source: &Path,
+    target: &Path,
+    size: u64,
+) -> Result<(), MoveError> {
+    let opening = |path| MoveError::io("opening", path);
+    let input = from.open(source).map_err(opening(source))?;
+    let output = to.open(target).map_err(opening(target))?;
+    let piece = usize::try_from(size.min(IO_BYTES)).expect("at most a stripe");
+    let (mut one, mut other) = (vec![0; piece], vec![0; piece]);
+    let mut at = 0;
+    while at < size {
+        let reading = |path| MoveError::io("reading", path);
+        let read = fill(from, &input, at, &mut one).map_err(reading(source))?;
+        let again = fill(to, &output, at, &mut other).map_err(reading(target))?;
+        if read == 0 || read != again || one[..read] != other[..read] {
+            return Err(MoveError::Different {
+                path: target.to_owned(),
+                range: at..(at + IO_BYTES).min(size),
+            });
+        }
+        at += read as u64;
+    }
+    Ok(())
+}
+
+/// Reads until the buffer is full or the file ends.
+fn fill<T: FileTree>(tree: &T, file: &T::File, offset: u64, bytes: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match tree.read_at(file, offset + filled as u64, &mut bytes[filled..]) {
+            Ok(0) => break,
+            Ok(more) => filled += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// Gives a target the extended attributes of its source; the number of those that its file system
+/// does not take.
+pub(crate) fn keep_xattrs<S: FileTree, T: FileTree>(
+    from: &S,
+    to: &T,
+    source: &Path,
+    target: &Path,
+) -> Result<u64, MoveError> {
+    let found = from.xattrs(source);
+    let mut lost = 0;
+    for (name, value) in found.map_err(MoveError::io("reading the attributes of", source))? {
+        match to.set_xattr(target, &name, &value) {
+            Ok(()) => {}
+            Err(error) if is_refused(&error) => lost += 1,
+            Err(error) => return Err(MoveError::io("setting attributes of", target)(error)),
+        }
+    }
+    Ok(lost)
+}
+
+/// True if a file system has no extended attributes, or no room for this one.
+fn is_refused(error: &io::Error) -> bool {
+    let refusals = [Errno::NOTSUP, Errno::PERM, Errno::TOOBIG, Errno::RANGE];
+    refusals.iter().any(|errno| failed_with(error, *errno))
+}
+
+/// Checks that what has the target's name can be replaced by a node of this kind.
+pub(crate) fn check_kind(
+    target: &Path,
+    found: Option<&Stat>,
+    wanted: NodeKind,
+) -> Result<(), MoveError> {
+    let Some(found) = found else {
+        return Ok(());
+    };
+    let is_directory = kind_of(found) == NodeKind::Directory;
+    match is_directory == (wanted == NodeKind::Directory) {
+        true => Ok(()),
+        false => Err(MoveError::OtherKind {
+            path: target.to_owned(),
+            is_directory,
+        }),
+    }
+}
+
+/// Gives a part its name, unless somebody else changed what has it since it was `replaced`.
+pub(crate) fn publish_name<T: FileTree>(
+    to: &T,
+    part: &Path,
+    target: &Path,
+    replaced: Option<&Stat>,
+) -> Result<(), MoveError> {
+    let naming = || MoveError::io("naming", target);
+    let now = to.look_up(target).map_err(naming())?;
+    if !is_same(replaced, now.as_ref()) {
+        return Err(MoveError::TargetChanged(target.to_owned()));
+    }
+    match to.rename(part, target, replaced.is_some()) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Err(MoveError::TargetChanged(target.to_owned()))
+        }
+        done => done.map_err(naming()),
+    }
+}

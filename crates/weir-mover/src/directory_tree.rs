@@ -1,0 +1,276 @@
+//! The files that the kernel gives: the parallel file system, or any directory.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{OFlag, PosixFadviseAdvice, RenameFlags, AT_FDCWD};
+use nix::sys::stat::UtimensatFlags;
+use nix::sys::time::TimeSpec;
+use nix::unistd::Whence;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use weir_client::types::{Stat, Time};
+
+use crate::tree::{failed_with, io_error, FileTree, KeptAttributes, NodeKind};
+
+/// The extended attributes that a user may set.
+const KEPT_XATTRS: [&[u8]; 2] = [b"user.", b"system.posix_acl_"];
+/// The number of times that a part which a dead process left is removed, if others do so too.
+const TRIES: u32 = 10;
+
+/// The tree that the kernel shows to this process.
+#[derive(Clone, Copy, Debug)]
+pub struct DirectoryTree;
+
+impl FileTree for DirectoryTree {
+    type File = File;
+
+    fn look_up(&self, path: &Path) -> io::Result<Option<Stat>> {
+        match std::fs::symlink_metadata(path) {
+            Ok(found) => Ok(Some(stat_of(&found))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
+        let entries = std::fs::read_dir(path)?;
+        entries.map(|entry| Ok(entry?.file_name())).collect()
+    }
+
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        std::fs::read_link(path)
+    }
+
+    fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
+        match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) => {
+                let parent = match parent.as_os_str().is_empty() {
+                    true => Path::new("."),
+                    false => parent,
+                };
+                Ok(parent.canonicalize()?.join(name))
+            }
+            _ => path.canonicalize(),
+        }
+    }
+
+    fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>> {
+        let path = bytes(path.as_os_str());
+        let names = sized(|buffer| rustix::fs::llistxattr(path, buffer));
+        let names = match names {
+            Err(Errno::NOTSUP) => return Ok(Vec::new()),
+            names => names.map_err(io_error)?,
+        };
+        let mut found = Vec::new();
+        let kept = |name: &&[u8]| KEPT_XATTRS.iter().any(|kept| name.starts_with(kept));
+        for name in names.split(|byte| *byte == 0).filter(kept) {
+            match sized(|buffer| rustix::fs::lgetxattr(path, name, buffer)) {
+                Ok(value) => found.push((OsString::from_vec(name.to_vec()), value)),
+                Err(Errno::NODATA) => {}
+                Err(error) => return Err(io_error(error)),
+            }
+        }
+        Ok(found)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<File> {
+        // A fifo that took the file's place would block.
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(flags.bits()).open(path)
+    }
+
+    fn stat(&self, file: &File) -> io::Result<Stat> {
+        Ok(stat_of(&file.metadata()?))
+    }
+
+    fn read_at(&self, file: &File, offset: u64, bytes: &mut [u8]) -> io::Result<usize> {
+        file.read_at(bytes, offset)
+    }
+
+    fn next_data(&self, file: &File, within: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        use nix::errno::Errno;
+        let seek = |from: u64, what| {
+            let from = i64::try_from(from).map_err(|_| Errno::EINVAL)?;
+            match nix::unistd::lseek(file, from, what) {
+                Ok(at) => Ok(Some(at.unsigned_abs())),
+                Err(Errno::ENXIO) => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        let begin = match seek(within.start, Whence::SeekData) {
+            // A file system that does not know of holes.
+            Err(Errno::EINVAL | Errno::ENOTSUP) => return Ok(Some(within)),
+            begin => begin?,
+        };
+        let Some(begin) = begin.filter(|begin| *begin < within.end) else {
+            return Ok(None);
+        };
+        let end = seek(begin, Whence::SeekHole)?.unwrap_or(within.end);
+        Ok(Some(begin..end.min(within.end)))
+    }
+
+    fn create_part(&self, path: &Path) -> io::Result<File> {
+        let mut make = OpenOptions::new();
+        make.read(true).write(true).create_new(true).mode(0o600);
+        for _ in 0..TRIES {
+            match make.open(path) {
+                Ok(file) => {
+                    // The lock says that this process lives. Where the file system has none, another
+                    // process takes the part for a dead one's and removes its name, which
+                    // `FileCopy::publish` finds out.
+                    let _ = file.try_lock();
+                    return Ok(file);
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => remove_dead(path)?,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io_error(Errno::BUSY))
+    }
+
+    fn write_at(&self, file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        file.write_all_at(bytes, offset)
+    }
+
+    fn set_size(&self, file: &File, size: u64) -> io::Result<()> {
+        file.set_len(size)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_all()?;
+        // Only a hint.
+        let _ = nix::fcntl::posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+        Ok(())
+    }
+
+    fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()> {
+        if kind != NodeKind::Symlink {
+            std::fs::set_permissions(path, Permissions::from_mode(kept.mode))?;
+        }
+        let (atime, mtime) = (time_spec(kept.atime), time_spec(kept.mtime));
+        let flags = UtimensatFlags::NoFollowSymlink;
+        Ok(nix::sys::stat::utimensat(
+            AT_FDCWD, path, &atime, &mtime, flags,
+        )?)
+    }
+
+    fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()> {
+        let path = bytes(path.as_os_str());
+        rustix::fs::lsetxattr(path, bytes(name), value, XattrFlags::empty()).map_err(io_error)
+    }
+
+    fn make_directory(&self, path: &Path) -> io::Result<()> {
+        use std::os::unix::fs::DirBuilderExt;
+        std::fs::DirBuilder::new().mode(0o700).create(path)
+    }
+
+    fn make_symlink(&self, target: &Path, path: &Path) -> io::Result<()> {
+        std::os::unix::fs::symlink(target, path)
+    }
+
+    fn make_link(&self, existing: &Path, path: &Path) -> io::Result<()> {
+        std::fs::hard_link(existing, path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
+        use nix::errno::Errno;
+        if replace {
+            return std::fs::rename(from, to);
+        }
+        let flags = RenameFlags::RENAME_NOREPLACE;
+        match nix::fcntl::renameat2(AT_FDCWD, from, AT_FDCWD, to, flags) {
+            // NFS and others have no such rename.
+            Err(Errno::EINVAL | Errno::ENOSYS | Errno::ENOTSUP) => match self.look_up(to)? {
+                Some(_) => Err(Errno::EEXIST.into()),
+                None => std::fs::rename(from, to),
+            },
+            done => Ok(done?),
+        }
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        match File::open(path)?.sync_all() {
+            // A file system whose directories need no sync.
+            Err(error) if failed_with(&error, Errno::INVAL) => Ok(()),
+            done => done,
+        }
+    }
+}
+
+/// Removes a part if its process is dead; EBUSY: it lives.
+fn remove_dead(path: &Path) -> io::Result<()> {
+    let part = match DirectoryTree.open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        // A symbolic link that was to get a name.
+        Err(error) if failed_with(&error, Errno::LOOP) => return remove_if_there(path),
+        part => part?,
+    };
+    match part.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(io_error(Errno::BUSY)),
+        _ => remove_if_there(path),
+    }
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A value of a call that tells its length if the buffer is empty; it may grow in between.
+fn sized(mut call: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
+    loop {
+        let mut value = vec![0; call(&mut [])?];
+        if value.is_empty() {
+            return Ok(value);
+        }
+        match call(&mut value) {
+            Err(Errno::RANGE) => {}
+            length => {
+                value.truncate(length?);
+                return Ok(value);
+            }
+        }
+    }
+}
+
+fn time_spec(time: Time) -> TimeSpec {
+    TimeSpec::new(time.sec, time.nsec)
+}
+
+fn stat_of(found: &std::fs::Metadata) -> Stat {
+    let time = |sec, nsec| Time { sec, nsec };
+    Stat {
+        dev: found.dev(),
+        ino: found.ino(),
+        mode: found.mode(),
+        nlink: u32::try_from(found.nlink()).unwrap_or(u32::MAX),
+        uid: found.uid(),
+        gid: found.gid(),
+        size: found.size(),
+        blksize: u32::try_from(found.blksize()).unwrap_or(u32::MAX),
+        blocks: found.blocks(),
+        atime: time(found.atime(), found.atime_nsec()),
+        mtime: time(found.mtime(), found.mtime_nsec()),
+        ctime: time(found.ctime(), found.ctime_nsec()),
+        mount: None,
+        btime: None,
+    }
+}
+
+/// The bytes of a name.
+pub(crate) fn bytes(name: &OsStr) -> &[u8] {
+    name.as_bytes()
+}

@@ -1,0 +1,307 @@
+//! The files of an instance, by a client of its node's server: no interposer, no kernel mount.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use weir_client::path::ResolvedPath;
+use weir_client::process::mounted::{Changes, Ino, OpenFile, Requester, Tree};
+use weir_client::types::Stat;
+
+use crate::tree::{io_error, FileTree, KeptAttributes, NodeKind};
+
+/// The bytes of a listing that are asked for at a time.
+const LISTING_BYTES: u32 = 256 << 10;
+/// `RENAME_NOREPLACE` of renameat2(2).
+const NO_REPLACE: u32 = 1;
+/// Extended attributes that weir makes itself.
+const OWN_XATTRS: &[u8] = b"user.weir.";
+
+/// The tree of an instance. One of a process.
+#[derive(Clone, Copy, Debug)]
+pub struct InstanceTree {
+    tree: Tree,
+}
+
+/// An open file of an instance.
+#[derive(Debug)]
+pub struct InstanceFile {
+    tree: Tree,
+    open: OpenFile,
+}
+
+impl Drop for InstanceFile {
+    fn drop(&mut self) {
+        // What was written is published by `sync`, whose errors are seen.
+        let _ = self.tree.close(self.open);
+    }
+}
+
+impl InstanceTree {
+    /// Connects to the instance with this run directory.
+    pub fn attach(run_dir: &Path) -> io::Result<InstanceTree> {
+        let tree = Tree::attach(bytes(run_dir)).map_err(io_error)?;
+        Ok(InstanceTree { tree })
+    }
+
+    /// The path below which programs see it.
+    pub fn prefix(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.tree.prefix()))
+    }
+
+    fn find(&self, path: &Path) -> io::Result<Ino> {
+        match self.tree.walk(bytes(path), false).io()? {
+            ResolvedPath::Dir(ino)
+            | ResolvedPath::Name {
+                found: Some((ino, _)),
+                ..
+            } => Ok(ino),
+            ResolvedPath::Name { .. } => Err(io_error(Errno::NOENT)),
+            ResolvedPath::Outside(_) => Err(io_error(Errno::XDEV)),
+        }
+    }
+
+    /// The directory and the name of a path.
+    fn find_parent(&self, path: &Path) -> io::Result<(Ino, Vec<u8>)> {
+        match self.tree.walk(bytes(path), false).io()? {
+            ResolvedPath::Name { parent, name, .. } => Ok((parent, name.to_vec())),
+            ResolvedPath::Dir(_) => Err(io_error(Errno::EXIST)),
+            ResolvedPath::Outside(_) => Err(io_error(Errno::XDEV)),
+        }
+    }
+}
+
+/// A result of the client library as one of std.
+trait IntoIoResult<T> {
+    fn io(self) -> io::Result<T>;
+}
+
+impl<T> IntoIoResult<T> for Result<T, Errno> {
+    fn io(self) -> io::Result<T> {
+        self.map_err(io_error)
+    }
+}
+
+/// The user of this process.
+fn user() -> Requester<'static> {
+    Requester {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        groups: &own_groups,
+    }
+}
+
+fn own_groups() -> Vec<u32> {
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    groups.iter().map(|group| group.as_raw()).collect()
+}
+
+fn bytes(path: &Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}
+
+impl FileTree for InstanceTree {
+    type File = InstanceFile;
+
+    fn look_up(&self, path: &Path) -> io::Result<Option<Stat>> {
+        let found = self
+            .find(path)
+            .and_then(|ino| self.tree.stat(ino).map_err(io_error));
+        match found {
+            Ok(stat) => Ok(Some(stat)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
+        let dir = self.find(path)?;
+        self.tree.check_listing(&user(), dir).io()?;
+        let mut names = Vec::new();
+        let mut at = 0;
+        loop {
+            let entries = self.tree.readdir(dir, at, LISTING_BYTES).io()?;
+            let Some(last) = entries.last() else {
+                return Ok(names);
+            };
+            at = last.next;
+            let real = entries
+                .into_iter()
+                .filter(|entry| entry.name != b"." && entry.name != b"..");
+            names.extend(real.map(|entry| OsString::from_vec(entry.name)));
+        }
+    }
+
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        let target = self.tree.readlink(self.find(path)?).io()?;
+        Ok(OsString::from_vec(target).into())
+    }
+
+    fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
+        // The walk follows links on the way at each operation.
+        Ok(path.to_owned())
+    }
+
+    fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>> {
+        let ino = self.find(path)?;
+        let mut names = vec![0; self.tree.xattr_names(ino, &mut []).io()?];
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let length = self.tree.xattr_names(ino, &mut names).io()?;
+        names.truncate(length);
+        let mut found = Vec::new();
+        let kept = |name: &&[u8]| !name.is_empty() && !name.starts_with(OWN_XATTRS);
+        for name in names.split(|byte| *byte == 0).filter(kept) {
+            let mut value = vec![0; self.tree.xattr(&user(), ino, name, &mut []).io()?];
+            if !value.is_empty() {
+                let length = self.tree.xattr(&user(), ino, name, &mut value).io()?;
+                value.truncate(length);
+            }
+            found.push((OsString::from_vec(name.to_vec()), value));
+        }
+        Ok(found)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<InstanceFile> {
+        let tree = self.tree;
+        let open = tree.open(&user(), self.find(path)?, 0).io()?;
+        Ok(InstanceFile { tree, open })
+    }
+
+    fn stat(&self, file: &InstanceFile) -> io::Result<Stat> {
+        self.tree.stat(file.open.ino()).io()
+    }
+
+    fn read_at(&self, file: &InstanceFile, offset: u64, bytes: &mut [u8]) -> io::Result<usize> {
+        self.tree.read(file.open, offset, bytes).io()
+    }
+
+    fn next_data(&self, file: &InstanceFile, within: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        let seek = |from: u64, hole| {
+            let from = i64::try_from(from).map_err(|_| Errno::INVAL)?;
+            match self.tree.seek(file.open, from, hole) {
+                Ok(at) => Ok(Some(at.unsigned_abs())),
+                Err(Errno::NXIO) => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        let begin = seek(within.start, false)
+            .io()?
+            .filter(|begin| *begin < within.end);
+        let Some(begin) = begin else {
+            return Ok(None);
+        };
+        let end = seek(begin, true).io()?.unwrap_or(within.end);
+        Ok(Some(begin..end.min(within.end)))
+    }
+
+    fn create_part(&self, path: &Path) -> io::Result<InstanceFile> {
+        let (parent, name) = self.find_parent(path)?;
+        match self.tree.unlink(&user(), parent, &name) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(io_error(error)),
+        }
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let flags = flags.bits().cast_signed();
+        let made = self.tree.create(&user(), parent, &name, flags, 0o600);
+        let (open, _) = made.io()?;
+        Ok(InstanceFile {
+            tree: self.tree,
+            open,
+        })
+    }
+
+    fn write_at(&self, file: &InstanceFile, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut written = 0;
+        while written < bytes.len() {
+            let rest = &bytes[written..];
+            match self
+                .tree
+                .write(file.open, 0, offset + written as u64, rest)
+                .io()?
+            {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                more => written += more,
+            }
+        }
+        Ok(())
+    }
+
+    fn set_size(&self, file: &InstanceFile, size: u64) -> io::Result<()> {
+        let size = Changes {
+            size: Some(size),
+            ..Changes::default()
+        };
+        let (ino, open) = (file.open.ino(), Some(file.open));
+        self.tree.set_attr(&user(), ino, open, &size).io()?;
+        Ok(())
+    }
+
+    fn sync(&self, file: &InstanceFile) -> io::Result<()> {
+        self.tree.sync(file.open).io()
+    }
+
+    fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()> {
+        let changes = Changes {
+            mode: (kind != NodeKind::Symlink).then_some(kept.mode),
+            atime: Some(kept.atime),
+            mtime: Some(kept.mtime),
+            ..Changes::default()
+        };
+        let ino = self.find(path)?;
+        self.tree.set_attr(&user(), ino, None, &changes).io()?;
+        Ok(())
+    }
+
+    fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()> {
+        let ino = self.find(path)?;
+        self.tree
+            .set_xattr(&user(), ino, name.as_bytes(), value, 0)
+            .io()
+    }
+
+    fn make_directory(&self, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.find_parent(path)?;
+        self.tree.mkdir(&user(), parent, &name, 0o700).io()?;
+        Ok(())
+    }
+
+    fn make_symlink(&self, target: &Path, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.find_parent(path)?;
+        self.tree
+            .symlink(&user(), parent, &name, bytes(target))
+            .io()?;
+        Ok(())
+    }
+
+    fn make_link(&self, existing: &Path, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.find_parent(path)?;
+        let existing = self.find(existing)?;
+        self.tree.link(&user(), existing, parent, &name).io()?;
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
+        let (parent, name) = self.find_parent(from)?;
+        let (new_parent, new_name) = self.find_parent(to)?;
+        let flags = if replace { 0 } else { NO_REPLACE };
+        self.tree
+            .rename(&user(), parent, &name, new_parent, &new_name, flags)
+            .io()
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.find_parent(path)?;
+        self.tree.unlink(&user(), parent, &name).io()
+    }
+
+    fn sync_directory(&self, _: &Path) -> io::Result<()> {
+        // Names are in the server's journal before a call returns.
+        Ok(())
+    }
+}

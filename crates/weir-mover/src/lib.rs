@@ -1,0 +1,35 @@
+//! Moves files between an instance and the parallel file system (PFS), in either direction.
+//!
+//! Invariants:
+//! - a name on the target is that of a complete version: bytes are written into a *part*, a hidden
+//!   file in the same directory (which so gets the layout, the group and the ACL of the directory),
+//!   synced, checked and given its attributes; then the part is renamed ([`copy`]);
+//! - what has the target's name is not touched before that, and not at all if somebody else changed
+//!   it meanwhile;
+//! - a move that was interrupted leaves at most a part, which the next move to the same name removes.
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | [`tree`] | what a mover needs of a source or a target: [`directory_tree`], [`instance_tree`] |
+//! | [`copy`] | one file |
+//! | [`stage`] | trees of files, by several threads; [`queue`]: their tasks; [`summary`]: the result |
+//! | [`sources`], [`manifest`] | what is to be moved where, from arguments or from a file |
+//!
+//! Owners are not kept: a moved file belongs to the user who moves it, as with cp(1).
+#![forbid(unsafe_code)]
+
+pub mod copy;
+pub mod directory_tree;
+pub mod instance_tree;
+pub mod manifest;
+mod queue;
+pub mod sources;
+pub mod stage;
+pub mod summary;
+pub mod tree;
+
+pub use directory_tree::DirectoryTree;
+pub use instance_tree::InstanceTree;
+pub use sources::StagePair;
+pub use stage::{stage, StageOptions, StageProgress};
+pub use summary::StageSummary;

@@ -1,0 +1,141 @@
+//! Manifests: `source destination` a line, as UnifyFS's stage reads them.
+//!
+//! Words are separated by blanks or tabs. A word with blanks is in single or double quotes; between
+//! double quotes, and outside of quotes, a backslash stands before a quote, a blank or a backslash.
+//! An empty line, and what follows a `#` at the beginning of a word, is a comment.
+
+use std::path::PathBuf;
+
+use crate::sources::StagePair;
+
+/// A line that is not `source destination`.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("line {line}: {reason}")]
+pub struct BadLine {
+    /// Its number, from 1.
+    pub line: usize,
+    /// The reason, for people.
+    pub reason: String,
+}
+
+/// Reads a manifest: its pairs with their line numbers, or all of its bad lines.
+pub fn parse(text: &str) -> Result<Vec<(usize, StagePair)>, Vec<BadLine>> {
+    let (mut pairs, mut bad) = (Vec::new(), Vec::new());
+    for (index, text) in text.lines().enumerate() {
+        let line = index + 1;
+        let mut refuse = |reason: String| bad.push(BadLine { line, reason });
+        match words(text) {
+            Err(reason) => refuse(reason.to_owned()),
+            Ok(words) => match <[String; 2]>::try_from(words) {
+                Ok([source, target]) if !source.is_empty() && !target.is_empty() => {
+                    let pair = StagePair {
+                        source: PathBuf::from(source),
+                        target: PathBuf::from(target),
+                    };
+                    pairs.push((line, pair));
+                }
+                Ok(_) => refuse("an empty path".to_owned()),
+                Err(words) if words.is_empty() => {}
+                Err(words) if words.len() == 1 => refuse("it has no destination".to_owned()),
+                Err(words) => refuse(format!(
+                    "{} words, not a source and a destination: quote a path with blanks",
+                    words.len()
+                )),
+            },
+        }
+    }
+    match bad.is_empty() {
+        true => Ok(pairs),
+        false => Err(bad),
+    }
+}
+
+/// The words of a line.
+fn words(line: &str) -> Result<Vec<String>, &'static str> {
+    let mut words = Vec::new();
+    let mut rest = line.trim_start();
+    while !rest.is_empty() && !rest.starts_with('#') {
+        let (word, behind) = first_word(rest)?;
+        words.push(word);
+        rest = behind.trim_start();
+    }
+    Ok(words)
+}
+
+/// The first word of a line that does not begin with a blank, and the rest.
+fn first_word(line: &str) -> Result<(String, &str), &'static str> {
+    let mut word = String::new();
+    let mut quote = None;
+    let mut chars = line.char_indices();
+    while let Some((at, char)) = chars.next() {
+        match (char, quote) {
+            ('\\', None | Some('"')) => match chars.next() {
+                Some((_, escaped)) if "\\\"' \t#".contains(escaped) => word.push(escaped),
+                Some((_, other)) => word.extend(['\\', other]),
+                None => return Err("a backslash at its end"),
+            },
+            (char, Some(open)) if char == open => quote = None,
+            ('"' | '\'', None) => quote = Some(char),
+            (' ' | '\t', None) => return Ok((word, &line[at..])),
+            (char, _) => word.push(char),
+        }
+    }
+    match quote {
+        None => Ok((word, "")),
+        Some(_) => Err("a quote is not closed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pairs(text: &str) -> Vec<(usize, String, String)> {
+        let parsed = parse(text).unwrap();
+        let shown = |path: &PathBuf| path.to_str().unwrap().to_owned();
+        parsed
+            .iter()
+            .map(|(line, pair)| (*line, shown(&pair.source), shown(&pair.target)))
+            .collect()
+    }
+
+    #[test]
+    fn quotes_comments_and_blanks_are_understood() {
+        let text = "# a comment\n\n  /a /b # behind\n\"/with blank\"\t'/it''s \"here\"'\n/a\\ b /c\\\\d\n/x#y /z\n";
+        let expected = [
+            (3, "/a", "/b"),
+            (4, "/with blank", "/its \"here\""),
+            (5, "/a b", "/c\\d"),
+            (6, "/x#y", "/z"),
+        ];
+        let expected = expected.map(|(line, a, b)| (line, a.to_owned(), b.to_owned()));
+        assert_eq!(pairs(text), expected);
+    }
+
+    #[test]
+    fn all_bad_lines_are_named() {
+        let bad = parse("/a\n/b /c\n/d /e /f\n\"/g /h\n/i \\\n'' /j\n").unwrap_err();
+        let lines: Vec<usize> = bad.iter().map(|bad| bad.line).collect();
+        assert_eq!(lines, [1, 3, 4, 5, 6]);
+        assert_eq!(bad[0].to_string(), "line 1: it has no destination");
+        assert_eq!(bad[2].to_string(), "line 4: a quote is not closed");
+    }
+
+    proptest! {
+        #[test]
+        fn quoted_paths_are_read_back(names in proptest::collection::vec("[^\n\r\0]{1,12}", 2)) {
+            let quoted: Vec<String> = names
+                .iter()
+                .map(|name| format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"")))
+                .collect();
+            let parsed = pairs(&quoted.join(" "));
+            prop_assert_eq!(parsed, [(1, names[0].clone(), names[1].clone())]);
+        }
+
+        #[test]
+        fn no_text_is_a_panic(text in ".{0,80}") {
+            let _ = parse(&text);
+        }
+    }
+}

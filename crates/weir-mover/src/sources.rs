@@ -1,0 +1,237 @@
+//! The arguments of a stage: `SOURCE... DESTINATION`, with cp(1)'s meaning and patterns.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use globset::GlobBuilder;
+
+use crate::tree::{kind_of, FileTree, NodeKind};
+
+/// A source, and the path that it gets.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StagePair {
+    /// A path of the source's tree.
+    pub source: PathBuf,
+    /// A path of the target's tree.
+    pub target: PathBuf,
+}
+
+/// The reason why nothing is moved.
+#[derive(Debug, thiserror::Error)]
+pub enum SourcesRefused {
+    /// There is no such source.
+    #[error("{}: no such file or directory", .0.display())]
+    NoSource(PathBuf),
+    /// No name fits the pattern.
+    #[error("{}: no file has a name like that", .0.display())]
+    NoMatch(PathBuf),
+    /// It is no pattern.
+    #[error("{}: {source}", pattern.display())]
+    Pattern {
+        /// The pattern.
+        pattern: PathBuf,
+        /// The reason.
+        source: globset::Error,
+    },
+    /// Several sources need a directory.
+    #[error("{} is not a directory, and there are several sources", .0.display())]
+    NotDirectory(PathBuf),
+    /// The directory that is to hold the target does not exist.
+    #[error("{} does not exist: create it first", .0.display())]
+    NoParent(PathBuf),
+    /// Two sources get one path.
+    #[error("{} and {} would both become {}", one.display(), other.display(), target.display())]
+    SameTarget {
+        /// A source.
+        one: PathBuf,
+        /// Another one.
+        other: PathBuf,
+        /// The path.
+        target: PathBuf,
+    },
+    /// A look at a tree failed.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The path.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+fn looking(path: &Path) -> impl FnOnce(io::Error) -> SourcesRefused {
+    let path = path.to_owned();
+    move |source| SourcesRefused::Io { path, source }
+}
+
+/// Pairs sources with their targets. If the destination is a directory, or ends with a slash, or
+/// several sources are given, each keeps its name in it; else the destination is the name.
+pub fn pair<S: FileTree, T: FileTree>(
+    from: &S,
+    sources: &[PathBuf],
+    to: &T,
+    destination: &Path,
+) -> Result<Vec<StagePair>, SourcesRefused> {
+    let mut found = Vec::new();
+    for source in sources {
+        found.extend(expand(from, source)?);
+    }
+    let there = to.look_up(destination).map_err(looking(destination))?;
+    let is_directory = match there {
+        // A symbolic link to a directory leads into it.
+        Some(stat) if kind_of(&stat) == NodeKind::Symlink => {
+            let inside = to.look_up(&destination.join("."));
+            inside.is_ok_and(|stat| stat.is_some())
+        }
+        Some(stat) => kind_of(&stat) == NodeKind::Directory,
+        None => false,
+    };
+    let wants_directory = found.len() > 1 || ends_with_slash(destination);
+    if wants_directory && !is_directory && (there.is_some() || found.len() > 1) {
+        return Err(SourcesRefused::NotDirectory(destination.to_owned()));
+    }
+    let pairs = found.into_iter().map(|source| {
+        // `dir/.` and the root mean what is in them.
+        let target = match name_of(&source) {
+            Some(name) if is_directory || wants_directory => destination.join(name),
+            _ => destination.to_owned(),
+        };
+        StagePair { source, target }
+    });
+    let pairs: Vec<StagePair> = pairs.collect();
+    check_targets(&pairs)?;
+    Ok(pairs)
+}
+
+/// Checks that no two sources get one path.
+pub fn check_targets(pairs: &[StagePair]) -> Result<(), SourcesRefused> {
+    let mut taken: HashMap<&Path, &Path> = HashMap::new();
+    for pair in pairs {
+        if let Some(one) = taken.insert(&pair.target, &pair.source) {
+            return Err(SourcesRefused::SameTarget {
+                one: one.to_owned(),
+                other: pair.source.clone(),
+                target: pair.target.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Creates the directories above targets.
+pub fn make_parents<T: FileTree>(to: &T, path: &Path) -> Result<(), SourcesRefused> {
+    let missing = path.ancestors().skip(1).take_while(|dir| {
+        !dir.as_os_str().is_empty() && to.look_up(dir).is_ok_and(|stat| stat.is_none())
+    });
+    let missing: Vec<&Path> = missing.collect();
+    for dir in missing.into_iter().rev() {
+        match to.make_directory(dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(looking(dir)(error))
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the directory that is to hold a target exists.
+pub fn check_parent<T: FileTree>(to: &T, path: &Path) -> Result<(), SourcesRefused> {
+    let Some(parent) = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+    else {
+        return Ok(());
+    };
+    match to.look_up(parent).map_err(looking(parent))? {
+        Some(_) => Ok(()),
+        None => Err(SourcesRefused::NoParent(parent.to_owned())),
+    }
+}
+
+fn ends_with_slash(path: &Path) -> bool {
+    crate::directory_tree::bytes(path.as_os_str()).ends_with(b"/")
+}
+
+/// The name of a source in its directory; `None`: it stands for what is in it.
+fn name_of(source: &Path) -> Option<&OsStr> {
+    let bytes = crate::directory_tree::bytes(source.as_os_str());
+    let stands_for_contents = bytes.ends_with(b"/.") || bytes == b".";
+    source.file_name().filter(|_| !stands_for_contents)
+}
+
+/// The paths that fit a pattern, in order; a path that exists is no pattern.
+fn expand<S: FileTree>(from: &S, pattern: &Path) -> Result<Vec<PathBuf>, SourcesRefused> {
+    if from.look_up(pattern).map_err(looking(pattern))?.is_some() {
+        return Ok(vec![pattern.to_owned()]);
+    }
+    let special = |part: &OsStr| {
+        let bytes = crate::directory_tree::bytes(part);
+        bytes.iter().any(|byte| b"*?[{".contains(byte))
+    };
+    if !special(pattern.as_os_str()) {
+        return Err(SourcesRefused::NoSource(pattern.to_owned()));
+    }
+    let mut found = vec![PathBuf::new()];
+    for component in pattern.components() {
+        let name = match component {
+            Component::Normal(name) if special(name) => name,
+            other => {
+                found.iter_mut().for_each(|path| path.push(other));
+                continue;
+            }
+        };
+        found = fitting(from, &found, name, pattern)?;
+    }
+    // A component behind the last pattern need not exist below each.
+    found.retain(|path| from.look_up(path).is_ok_and(|stat| stat.is_some()));
+    match found.is_empty() {
+        true => Err(SourcesRefused::NoMatch(pattern.to_owned())),
+        false => Ok(found),
+    }
+}
+
+/// The paths in directories whose names fit.
+fn fitting<S: FileTree>(
+    from: &S,
+    dirs: &[PathBuf],
+    name: &OsStr,
+    pattern: &Path,
+) -> Result<Vec<PathBuf>, SourcesRefused> {
+    let text = name.to_string_lossy();
+    let glob = GlobBuilder::new(&text).literal_separator(true).build();
+    let glob = glob.map_err(|source| SourcesRefused::Pattern {
+        pattern: pattern.to_owned(),
+        source,
+    })?;
+    let matcher = glob.compile_matcher();
+    let mut found = Vec::new();
+    for dir in dirs {
+        let is_directory = from
+            .look_up(&dir.join("."))
+            .is_ok_and(|stat| stat.is_some_and(|stat| kind_of(&stat) == NodeKind::Directory));
+        if !is_directory {
+            continue;
+        }
+        let shown = match dir.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => dir,
+        };
+        let names = from.list(shown).map_err(looking(shown))?;
+        // As a shell: a leading dot must be written.
+        let is_shown = |name: &&OsString| {
+            text.starts_with('.') || !crate::directory_tree::bytes(name).starts_with(b".")
+        };
+        let mut fit: Vec<PathBuf> = names
+            .iter()
+            .filter(is_shown)
+            .filter(|name| matcher.is_match(name))
+            .map(|name| dir.join(name))
+            .collect();
+        fit.sort_unstable();
+        found.extend(fit);
+    }
+    Ok(found)
+}

@@ -1,0 +1,58 @@
+//! The result of moving trees of files.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The result of a stage.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct StageSummary {
+    /// Files that were copied.
+    pub files: u64,
+    /// Files that were there already, by size and time, and with `--verify` by their bytes.
+    pub unchanged: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Symbolic links.
+    pub symlinks: u64,
+    /// Further names of files that were moved.
+    pub hard_links: u64,
+    /// Bytes of files that were copied, holes included.
+    pub bytes: u64,
+    /// Extended attributes that the target does not take.
+    pub xattrs_not_kept: u64,
+    /// Devices, fifos and sockets, which are not moved.
+    pub skipped: Vec<PathBuf>,
+    /// What was not moved.
+    pub failed: Vec<StageFailure>,
+    /// Seconds that it took.
+    pub seconds: f64,
+    /// True if it was stopped before its end.
+    pub stopped: bool,
+}
+
+/// A node that was not moved.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StageFailure {
+    /// Its path.
+    pub source: PathBuf,
+    /// The path that it was to have.
+    pub target: PathBuf,
+    /// The reason, in one line.
+    pub reason: String,
+}
+
+impl StageSummary {
+    /// True if everything is at its target, and on its storage.
+    pub fn is_complete(&self) -> bool {
+        self.failed.is_empty() && !self.stopped
+    }
+
+    pub(crate) fn fail(&mut self, source: &Path, target: &Path, reason: &dyn std::fmt::Display) {
+        self.failed.push(StageFailure {
+            source: source.to_owned(),
+            target: target.to_owned(),
+            reason: reason.to_string(),
+        });
+    }
+}

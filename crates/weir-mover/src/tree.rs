@@ -1,0 +1,124 @@
+//! A tree of files, as a source or a target of moves: the parallel file system (PFS) or an instance.
+//!
+//! Paths are those of the tree: absolute, for an instance below its root. No operation but
+//! [`FileTree::open`]'s ancestors follows a symbolic link at the end of a path.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Debug;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use weir_client::types::{Stat, Time};
+
+const TYPE_MASK: u32 = 0o170_000;
+
+/// The kind of a node of a tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NodeKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A device, fifo or socket, which is not moved.
+    Special,
+}
+
+/// The kind of the node that has these attributes.
+pub fn kind_of(stat: &Stat) -> NodeKind {
+    match stat.mode & TYPE_MASK {
+        0o100_000 => NodeKind::File,
+        0o040_000 => NodeKind::Directory,
+        0o120_000 => NodeKind::Symlink,
+        _ => NodeKind::Special,
+    }
+}
+
+/// The attributes that a moved node keeps, beside its contents and extended attributes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeptAttributes {
+    /// Permission bits, set-id bits and the sticky bit.
+    pub mode: u32,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of the contents.
+    pub mtime: Time,
+}
+
+impl From<&Stat> for KeptAttributes {
+    fn from(stat: &Stat) -> Self {
+        Self {
+            mode: stat.mode & 0o7777,
+            atime: stat.atime,
+            mtime: stat.mtime,
+        }
+    }
+}
+
+/// An error number as std's error.
+pub(crate) fn io_error(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.raw_os_error())
+}
+
+/// True if a call failed with this error number.
+pub(crate) fn failed_with(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+/// A tree of files. Errors are those of the system calls of the same names; ENOENT where nothing has
+/// the name, unless it says otherwise.
+pub trait FileTree: Sync + Debug {
+    /// An open file; closed when it is dropped.
+    type File: Send + Sync + Debug;
+
+    /// The attributes of a node (lstat); `None`: nothing has this name.
+    fn look_up(&self, path: &Path) -> io::Result<Option<Stat>>;
+    /// The names in a directory, without `.` and `..`, in any order.
+    fn list(&self, path: &Path) -> io::Result<Vec<OsString>>;
+    /// The target of a symbolic link.
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
+    /// The same place without symbolic links on the way; the last component stays.
+    fn canonical(&self, path: &Path) -> io::Result<PathBuf>;
+    /// The extended attributes that users may set.
+    fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>>;
+
+    /// Opens a regular file for reading.
+    fn open(&self, path: &Path) -> io::Result<Self::File>;
+    /// The attributes of an open file.
+    fn stat(&self, file: &Self::File) -> io::Result<Stat>;
+    /// Reads up to `bytes.len()` bytes at `offset`; 0 at the end of the file.
+    fn read_at(&self, file: &Self::File, offset: u64, bytes: &mut [u8]) -> io::Result<usize>;
+    /// The first range that may have data in `within`, cut to it; `None`: it is a hole.
+    fn next_data(&self, file: &Self::File, within: Range<u64>) -> io::Result<Option<Range<u64>>>;
+
+    /// Makes an empty file with mode 0600 that this process alone writes. What a dead process left
+    /// under this name is removed; EBUSY: another living process writes it.
+    fn create_part(&self, path: &Path) -> io::Result<Self::File>;
+    /// Writes all of `bytes` at `offset`.
+    fn write_at(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Sets the size.
+    fn set_size(&self, file: &Self::File, size: u64) -> io::Result<()>;
+    /// Returns when the file is on storage (fsync), and has the next read come from there if the
+    /// system allows.
+    fn sync(&self, file: &Self::File) -> io::Result<()>;
+
+    /// Sets attributes; of a symbolic link the times alone.
+    fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()>;
+    /// Sets an extended attribute.
+    fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()>;
+    /// Makes a directory with mode 0700.
+    fn make_directory(&self, path: &Path) -> io::Result<()>;
+    /// Makes a symbolic link.
+    fn make_symlink(&self, target: &Path, path: &Path) -> io::Result<()>;
+    /// Gives a file a further name.
+    fn make_link(&self, existing: &Path, path: &Path) -> io::Result<()>;
+    /// Renames a node. `replace`: over what has the new name; else EEXIST if something has it.
+    fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()>;
+    /// Removes a name that is not a directory's.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Returns when the names of a directory are on storage.
+    fn sync_directory(&self, path: &Path) -> io::Result<()>;
+}
