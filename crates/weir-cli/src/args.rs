@@ -147,6 +147,17 @@ pub enum Command {
     ///
     /// A file that somebody has open for writing is laminated once it is closed.
     Laminate(LaminateArgs),
+    /// Move files into an instance, or out of it.
+    ///
+    /// SOURCE and DESTINATION are as for rsync -a: a directory keeps its name below DESTINATION, DIR/
+    /// is what is in it; patterns are in quotes. Paths of the instance begin with its mount prefix. Each file
+    /// is written under a hidden name beside its target, synced, and then renamed: a name is always
+    /// that of a whole file. Sparse files stay sparse; modes, times, links and extended attributes
+    /// are kept, owners are not.
+    ///
+    /// A file that is there already, of the same size and time, is not moved again: so the same
+    /// command goes on where one was interrupted.
+    Stage(StageArgs),
     /// Mount an instance as a file system of the kernel, for programs that use no interposer.
     ///
     /// weir run and weir start do so by themselves where they can (mount.kernel); weir status says
@@ -222,6 +233,16 @@ pub struct RunArgs {
     /// Keep the server's log (run.keep).
     #[arg(long)]
     keep: bool,
+    /// Move this file or directory into the instance before the command: to DESTINATION, a path
+    /// below the mount prefix, or to its own name in the prefix. May be given more than once; see
+    /// weir stage.
+    #[arg(long, value_name = "SOURCE[:DESTINATION]")]
+    pub stage_in: Vec<OsString>,
+    /// When the command has ended, however it ended, move everything in the instance into this
+    /// directory, which is created if its parent exists. If that fails, weir run ends with 122 unless
+    /// the command failed, and the instance stays: nothing is lost.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub drain_to: Option<PathBuf>,
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -344,6 +365,54 @@ pub struct LaminateArgs {
     /// Wait so long for those who have them open for writing.
     #[arg(long, value_name = "SECONDS")]
     pub wait: Option<u64>,
+    /// Name or run directory (default: WEIR_INSTANCE, else as for weir start).
+    #[arg(long, short = 'i', value_name = "NAME")]
+    pub instance: Option<String>,
+}
+
+/// Of `weir stage`.
+#[derive(Args, Debug)]
+pub struct StageArgs {
+    /// Into the instance, or out of it.
+    #[command(subcommand)]
+    pub direction: StageDirection,
+}
+
+/// The direction of a stage.
+#[derive(Debug, Subcommand)]
+pub enum StageDirection {
+    /// Move files into the instance.
+    In(StageFiles),
+    /// Move files out of the instance.
+    Out(StageFiles),
+}
+
+/// The files of a stage, and its options.
+#[derive(Args, Debug)]
+pub struct StageFiles {
+    /// Sources, and the destination last.
+    #[arg(
+        value_name = "SOURCE... DESTINATION",
+        num_args = 2..,
+        required_unless_present = "manifest",
+        conflicts_with = "manifest"
+    )]
+    pub paths: Vec<PathBuf>,
+    /// Read pairs from this file: `source destination` a line; quotes; # begins a comment.
+    #[arg(long, value_name = "FILE")]
+    pub manifest: Option<PathBuf>,
+    /// Read everything back from the target and compare.
+    #[arg(long)]
+    pub verify: bool,
+    /// How many threads copy (default: two for each processor, 4 to 16).
+    #[arg(long, value_name = "N")]
+    pub threads: Option<std::num::NonZeroUsize>,
+    /// Print the summary as JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Write the summary as JSON to this file, too.
+    #[arg(long, value_name = "FILE")]
+    pub summary: Option<PathBuf>,
     /// Name or run directory (default: WEIR_INSTANCE, else as for weir start).
     #[arg(long, short = 'i', value_name = "NAME")]
     pub instance: Option<String>,

@@ -21,6 +21,10 @@ pub const NO_INSTANCE: u8 = 4;
 pub const IN_USE: u8 = 6;
 /// The instance is dead: its server was killed.
 pub const DEAD: u8 = 5;
+/// `weir stage`: not all was moved.
+pub const NOT_MOVED: u8 = 7;
+/// `weir run`: the command succeeded, but its data is not all where it was to be.
+pub const RUN_NOT_SAFE: u8 = 122;
 /// `weir run`: weir itself failed.
 pub const RUN_FAILED: u8 = 125;
 /// `weir run`: the command was found but cannot be executed.
@@ -37,10 +41,12 @@ pub const CODES: &[(u8, &str)] = &[
     (NO_INSTANCE, "there is no such instance"),
     (DEAD, "the instance is dead: its server was killed; weir start goes on with it, weir stop clears it"),
     (IN_USE, "weir stop: programs use the instance; --force stops it all the same"),
+    (NOT_MOVED, "weir stage: not all was moved; what was is whole, and the same command goes on"),
 ];
 
 /// The exit codes of `weir run`.
 pub const RUN_CODES: &[(u8, &str)] = &[
+    (RUN_NOT_SAFE, "the command ended with 0, but not everything is in the directory of --drain-to; the instance stays, and standard error says which"),
     (RUN_FAILED, "weir itself failed, its command line or configuration was refused, or the instance was stopped or lost while the command ran and the command ended with 0"),
     (NOT_EXECUTABLE, "the command was found but cannot be executed"),
     (NOT_FOUND, "the command was not found"),
@@ -91,6 +97,9 @@ pub enum Failure {
         /// The error of the system.
         source: std::io::Error,
     },
+    /// `weir stage` could not move everything; it has been said what.
+    #[error("{0}")]
+    NotMoved(String),
     /// Checks of `weir doctor` failed; they have been printed.
     #[error("this machine needs attention")]
     Unfit,
@@ -118,6 +127,7 @@ impl Failure {
             Self::NoInstance { .. } => NO_INSTANCE,
             Self::Dead { .. } => DEAD,
             Self::InUse { .. } => IN_USE,
+            Self::NotMoved(_) => NOT_MOVED,
             Self::Command { .. } | Self::Unfit | Self::Other(_) => FAILED,
         }
     }

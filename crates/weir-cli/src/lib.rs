@@ -25,6 +25,7 @@ mod run;
 mod scale;
 mod serve;
 mod show;
+mod stage;
 mod supervise;
 
 use std::process::ExitCode;
@@ -90,6 +91,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Status(args) => show::status(args, &settings()?.config, &env)?,
         Command::Ls(args) => show::list(args, &settings()?.config, &env)?,
         Command::Laminate(args) => laminate::laminate(args, &settings()?.config, &env)?,
+        Command::Stage(args) => stage::stage(args, &settings()?.config, &env)?,
         Command::Mount(args) => mount::by_hand(args, &settings()?.config, &env)?,
         Command::MountProcess { run_dir, at } => mount::serve(run_dir, at)?,
         Command::Doctor(args) => doctor::run(args, &settings()?, &env)?,

@@ -2,6 +2,7 @@
 //! to standard error, since standard output is the command's.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{json, Value};
@@ -17,11 +18,13 @@ pub const NO_JOURNAL: &str = "given up, for want of room where memory is: a serv
                               now cannot be started again, and what it has is lost then";
 
 /// Prints the report at the end of an instance.
-pub fn print(report: &Report, format: ReportFormat) {
+///
+/// `drained_to`: the directory that everything was moved to.
+pub fn print(report: &Report, format: ReportFormat, drained_to: Option<&Path>) {
     match format {
         ReportFormat::None => {}
         ReportFormat::Json => eprintln!("{}", json(report)),
-        ReportFormat::Text => eprint!("{}", text(report)),
+        ReportFormat::Text => eprint!("{}", text(report, drained_to)),
     }
 }
 
@@ -31,7 +34,7 @@ fn counter(report: &Report, name: &str) -> u64 {
 }
 
 /// The report at the end, for people.
-fn text(report: &Report) -> String {
+fn text(report: &Report, drained_to: Option<&Path>) -> String {
     let mut out = format!(
         "weir: written {}, read {}, {} opens, by {} processes\n",
         bytes(counter(report, "bytes_written")),
@@ -41,9 +44,13 @@ fn text(report: &Report) -> String {
     );
     if report.files + report.directories > 0 {
         let held: u64 = report.tiers.iter().map(|tier| tier.live_bytes).sum();
+        let fate = match drained_to {
+            Some(dir) => format!("in {}", dir.display()),
+            None => "left behind and gone with the instance".to_owned(),
+        };
         let _ = writeln!(
             out,
-            "weir: left behind and gone with the instance: {} files, {} directories, {}",
+            "weir: {fate}: {} files, {} directories, {}",
             report.files,
             report.directories,
             bytes(held)
@@ -332,12 +339,12 @@ mod tests {
     fn the_report_says_what_was_written_left_and_refused() {
         let mut report = report();
         assert_eq!(
-            text(&report),
+            text(&report, None),
             "weir: written 3.00 MiB, read 0 B, 7 opens, by 3 processes\n"
         );
         report.files = 2;
         report.refused = vec![("xattr".into(), 4)];
-        let text = text(&report);
+        let text = text(&report, None);
         assert!(
             text.contains("gone with the instance: 2 files, 0 directories, 1.00 MiB"),
             "{text}"

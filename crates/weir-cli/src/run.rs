@@ -16,8 +16,9 @@ use weir_launch::shell::quoted;
 use weir_launch::LaunchError;
 
 use crate::args::{RunArgs, StartArgs, StopArgs};
-use crate::exit::{Failure, RUN_FAILED};
+use crate::exit::{Failure, RUN_FAILED, RUN_NOT_SAFE};
 use crate::locate::{living, remains_of, run_dir_of};
+use crate::stage::RunStages;
 use crate::{inject, limits, namespace, report, show, supervise};
 
 fn library(env: &Environment) -> Result<PathBuf> {
@@ -29,10 +30,20 @@ fn library(env: &Environment) -> Result<PathBuf> {
 pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, Failure> {
     let library = library(env)?;
     let config = &settings.config;
+    let stages = RunStages {
+        stage_in: &args.stage_in,
+        drain_to: args.drain_to.as_deref(),
+        prefix: config.mount.prefix.as_path(),
+    };
+    stages.check()?;
     if let Some(run_dir) = another(args, settings, env)? {
         let run_dir = living(run_dir, config, env)?;
         let run_dir = living(run_dir_of_rank(&run_dir, args.rank), config, env)?;
-        return Ok(run_in(args, &run_dir, &library, env)?.code());
+        let outcome = run_staged(args, &stages, &run_dir, &library, env)?;
+        if !outcome.is_safe {
+            tell_where_it_is(&run_dir, &run_dir.display().to_string());
+        }
+        return Ok(outcome.code());
     }
     let job = Job::from_environment(env);
     tell_of_dead(&job, None, config, env);
@@ -55,8 +66,15 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
     }
     if let Some(found) = found {
         let root = root::start(&found, None, settings, &job, true)?;
-        let outcome = run_on(args, &root, &library, env);
-        let ended = end_all(root, settings);
+        let outcome = run_on(args, &stages, &root, &library, env);
+        if let Some(code) = outcome.as_ref().ok().and_then(CommandOutcome::unsafe_code) {
+            let ready = root.server(root.own).cloned();
+            let ready = ready.context("no server on this node")?;
+            root.leave()?;
+            tell_where_it_is(&ready.run_dir, &ready.name);
+            return Ok(code);
+        }
+        let ended = end_all(root, settings, drained_to(&outcome, args));
         let code = outcome?.code();
         return Ok(if ended { code } else { RUN_FAILED });
     }
@@ -69,8 +87,14 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
         part: None,
     })?;
     tell_of_cleared(&server.ready);
-    let outcome = run_in(args, &server.ready.run_dir, &library, env);
-    let ended = stop_server(server, settings, env);
+    let outcome = run_staged(args, &stages, &server.ready.run_dir, &library, env);
+    if let Some(code) = outcome.as_ref().ok().and_then(CommandOutcome::unsafe_code) {
+        let ready = server.ready.clone();
+        server.leave()?;
+        tell_where_it_is(&ready.run_dir, &ready.name);
+        return Ok(code);
+    }
+    let ended = stop_server(server, settings, env, drained_to(&outcome, args));
     let code = outcome?.code();
     Ok(if ended { code } else { RUN_FAILED })
 }
@@ -190,6 +214,7 @@ fn tell_of_cleared(ready: &ReadyInstance) {
 /// Runs the command at this node's server, or with `--servers` at the one of `--rank`.
 fn run_on(
     args: &RunArgs,
+    stages: &RunStages<'_>,
     root: &RootAgent,
     library: &Path,
     env: &Environment,
@@ -197,14 +222,14 @@ fn run_on(
     let rank = if args.rank == 0 { root.own } else { args.rank };
     let server = root.server(rank);
     let server = server.with_context(|| format!("--rank: no server {rank} is on this node"))?;
-    run_in(args, &server.run_dir, library, env)
+    run_staged(args, stages, &server.run_dir, library, env)
 }
 
 /// Stops an instance of several servers and reports; whether all went well with weir.
-fn end_all(root: RootAgent, settings: &Loaded) -> bool {
+fn end_all(root: RootAgent, settings: &Loaded, drained_to: Option<&Path>) -> bool {
     match root.stop() {
         Ok(summary) => {
-            show_summary(&summary, settings);
+            show_summary(&summary, settings, drained_to);
             summary.lost == 0
         }
         Err(e) => {
@@ -214,12 +239,12 @@ fn end_all(root: RootAgent, settings: &Loaded) -> bool {
     }
 }
 
-fn show_summary(summary: &Summary, settings: &Loaded) {
+fn show_summary(summary: &Summary, settings: &Loaded, drained_to: Option<&Path>) {
     for problem in &summary.problems {
         eprintln!("weir: {problem}");
     }
     if let Some(done) = &summary.report {
-        report::print(done, settings.config.run.report);
+        report::print(done, settings.config.run.report, drained_to);
     }
 }
 
@@ -228,6 +253,8 @@ struct CommandOutcome {
     status: ExitStatus,
     /// The instance was there to the end.
     was_served: bool,
+    /// True if everything was moved that was to be moved out of the instance.
+    is_safe: bool,
 }
 
 impl CommandOutcome {
@@ -235,9 +262,48 @@ impl CommandOutcome {
     fn code(&self) -> u8 {
         match supervise::exit_code(self.status) {
             0 if !self.was_served => RUN_FAILED,
+            0 if !self.is_safe => RUN_NOT_SAFE,
             code => code,
         }
     }
+
+    /// The same, if the instance is to stay because it has data that is nowhere else.
+    fn unsafe_code(&self) -> Option<u8> {
+        (self.was_served && !self.is_safe).then(|| self.code())
+    }
+}
+
+/// Runs the command between the stages that were asked for.
+fn run_staged(
+    args: &RunArgs,
+    stages: &RunStages<'_>,
+    run_dir: &Path,
+    library: &Path,
+    env: &Environment,
+) -> Result<CommandOutcome, Failure> {
+    stages.bring_in(run_dir)?;
+    let mut outcome = run_in(args, run_dir, library, env)?;
+    outcome.is_safe = !outcome.was_served || stages.take_out(run_dir);
+    Ok(outcome)
+}
+
+/// The directory that everything in the instance was moved to.
+fn drained_to<'a>(
+    outcome: &Result<CommandOutcome, Failure>,
+    args: &'a RunArgs,
+) -> Option<&'a Path> {
+    let is_drained = |outcome: &CommandOutcome| outcome.was_served && outcome.is_safe;
+    let dir = args.drain_to.as_deref();
+    dir.filter(|_| outcome.as_ref().is_ok_and(is_drained))
+}
+
+/// Says where data is that could not be moved out of an instance.
+fn tell_where_it_is(run_dir: &Path, name: &str) {
+    eprintln!(
+        "weir: the data is safe only in the instance, which stays: weir stage out -i {} SOURCE \
+         DESTINATION tries again, weir stop {name} gives up what it has",
+        run_dir.display()
+    );
 }
 
 fn run_in(
@@ -260,11 +326,20 @@ fn run_in(
             run_dir.display()
         );
     }
-    Ok(CommandOutcome { status, was_served })
+    Ok(CommandOutcome {
+        status,
+        was_served,
+        is_safe: true,
+    })
 }
 
 /// Stops the server and reports; whether all went well with weir.
-fn stop_server(server: Server, settings: &Loaded, env: &Environment) -> bool {
+fn stop_server(
+    server: Server,
+    settings: &Loaded,
+    env: &Environment,
+    drained_to: Option<&Path>,
+) -> bool {
     let run_dir = server.ready.run_dir.clone();
     let ended = match server.stop() {
         Ok(ended) => ended,
@@ -281,7 +356,7 @@ fn stop_server(server: Server, settings: &Loaded, env: &Environment) -> bool {
     }
     match ended.result {
         Ok(done) => {
-            report::print(&done, settings.config.run.report);
+            report::print(&done, settings.config.run.report, drained_to);
             true
         }
         Err(why) => {
@@ -417,7 +492,7 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
     }
     if let Some(summary) = agent::stop(&run_dir)? {
         directories::wait_until_gone(&run_dir)?;
-        show_summary(&summary, settings);
+        show_summary(&summary, settings, None);
         return match summary.lost {
             0 => Ok(()),
             n => Err(anyhow::anyhow!("{n} servers did not end in order").into()),
@@ -425,7 +500,7 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
     }
     let done = connection::stop(&run_dir)?;
     directories::wait_until_gone(&run_dir)?;
-    report::print(&done, settings.config.run.report);
+    report::print(&done, settings.config.run.report, None);
     Ok(())
 }
 

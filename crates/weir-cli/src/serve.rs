@@ -24,7 +24,7 @@ use weir_instance::roster;
 use weir_launch::address::fabric_listener;
 use weir_launch::endpoint::{self, Opened};
 use weir_launch::server::{
-    read_line, to_line, Launch, ReadyInstance, RosterWritten, ServerEnd, ServerMessage,
+    read_line, to_line, Launch, ReadyInstance, RosterWritten, ServerEnd, ServerMessage, Stay,
 };
 
 use crate::instance::{self, Membership};
@@ -337,7 +337,7 @@ fn watch_for_the_end(lifeline: bool, run_dir: PathBuf) -> Result<()> {
     Ok(())
 }
 
-fn wait_for_the_end(lifeline: bool, signals: &SignalFd) -> Result<()> {
+fn wait_for_the_end(mut lifeline: bool, signals: &SignalFd) -> Result<()> {
     let stdin = std::io::stdin();
     loop {
         let mut fds = vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
@@ -346,7 +346,12 @@ fn wait_for_the_end(lifeline: bool, signals: &SignalFd) -> Result<()> {
         }
         poll(&mut fds, PollTimeout::NONE)?;
         if fds.get(1).and_then(PollFd::any) == Some(true) {
-            return Ok(());
+            // Everything that came before was read to its last line, so that nothing is buffered.
+            if read_line::<Stay>(&mut stdin.lock()).is_err() {
+                return Ok(());
+            }
+            lifeline = false;
+            forget_stdout();
         }
         while let Some(info) = signals.read_signal()? {
             let signal = Signal::try_from(i32::try_from(info.ssi_signo)?)?;

@@ -103,6 +103,8 @@ pub enum MessageDown {
     Roster(Roster),
     /// End the servers.
     Stop,
+    /// Live on without the process above, as under `weir start`.
+    Stay,
     /// Start a worker of `weir bench` beside each of your servers.
     Work(WorkerInvitation),
     /// Say what your servers are doing.

@@ -152,6 +152,12 @@ impl RootAgent {
         writeln!(self.lifeline, "{line}").context("the agent was lost")
     }
 
+    /// Leaves the instance to itself: it stays until `weir stop`.
+    pub fn leave(mut self) -> Result<()> {
+        let line = to_line(&MessageDown::Stay);
+        writeln!(self.lifeline, "{line}").context("the agent was lost")
+    }
+
     /// Ends the instance and hears what it did.
     pub fn stop(mut self) -> Result<Summary> {
         drop(self.lifeline);

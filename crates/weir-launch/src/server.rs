@@ -10,6 +10,7 @@
 //!   |                                       | serves
 //!   |<-- stdout: Ready -------------------- |
 //!   |     (weir start goes away here)       |
+//!   | --- stdin:  Stay -------------------->|   or lives on until it is told to stop
 //!   | --- stdin:  end of file ------------->| stops
 //!   |<-- stdout: Ended -------------------- | exits
 //! ```
@@ -73,6 +74,10 @@ pub struct ServerAssignment {
 /// The word that the roster is in the run directory.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RosterWritten {}
+
+/// The word that a server with a lifeline lives on without it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Stay {}
 
 /// A line that a server says.
 #[derive(Debug, Serialize, Deserialize)]
@@ -207,7 +212,12 @@ impl Server {
         }
     }
 
-    /// Leaves the server to itself.
+    /// Leaves a server with a lifeline to itself: it stays until `weir stop`.
+    pub fn leave(mut self) -> Result<()> {
+        writeln!(self.lifeline, "{}", to_line(&Stay {})).context("the server was lost")
+    }
+
+    /// Leaves a server without a lifeline to itself.
     pub fn detach(self) -> ReadyInstance {
         self.ready
     }

@@ -54,7 +54,7 @@ pub enum MoveError {
     OtherKind {
         /// The target.
         path: PathBuf,
-        /// What it is.
+        /// True if the target is the directory.
         is_directory: bool,
     },
     /// The move was stopped.
@@ -74,12 +74,11 @@ impl MoveError {
 pub fn part_of(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().as_bytes();
     let whole = [b".", name, PART_SUFFIX].concat();
-    let name = match whole.len() <= NAME_MAX {
-        true => whole,
-        false => {
-            let sum = blake3::hash(name).to_hex();
-            [b".", sum.as_bytes(), PART_SUFFIX].concat()
-        }
+    let name = if whole.len() <= NAME_MAX {
+        whole
+    } else {
+        let sum = blake3::hash(name).to_hex();
+        [b".", sum.as_bytes(), PART_SUFFIX].concat()
     };
     target.with_file_name(OsString::from_vec(name))
 }
@@ -109,7 +108,7 @@ pub struct FileCopy<'t, S: FileTree, T: FileTree> {
     part: PathBuf,
     /// The source, before its first byte was read.
     before: Stat,
-    /// What had the target's name then.
+    /// The node that had the target's name then.
     replaced: Option<Stat>,
     input: S::File,
     output: T::File,
@@ -196,7 +195,7 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
             let data = from.next_data(&self.input, at..within.end);
             let data = data.map_err(reading())?;
             let data = data.unwrap_or(within.end..within.end);
-            self.tell(data.start - at, tell)?;
+            note(data.start - at, tell)?;
             at = data.start;
             while at < data.end {
                 // Up to a boundary of the target's stripes.
@@ -212,19 +211,11 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
                 let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
                 sums.push((at..end, crc32c::crc32c(bytes)));
                 drop(sums);
-                self.tell(end - at, tell)?;
+                note(end - at, tell)?;
                 at = end;
             }
         }
         Ok(())
-    }
-
-    fn tell(&self, bytes: u64, tell: &dyn Fn(u64) -> bool) -> Result<(), MoveError> {
-        let _ = self;
-        match bytes == 0 || tell(bytes) {
-            true => Ok(()),
-            false => Err(MoveError::Stopped),
-        }
     }
 
     /// Syncs the part, checks it, and gives it its attributes and its name. `verify`: by reading it
@@ -285,6 +276,14 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
             }
         }
         Ok(())
+    }
+}
+
+/// Tells of bytes that were copied.
+fn note(bytes: u64, tell: &dyn Fn(u64) -> bool) -> Result<(), MoveError> {
+    match bytes == 0 || tell(bytes) {
+        true => Ok(()),
+        false => Err(MoveError::Stopped),
     }
 }
 

@@ -47,19 +47,6 @@ impl FileTree for DirectoryTree {
         std::fs::read_link(path)
     }
 
-    fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
-        match (path.parent(), path.file_name()) {
-            (Some(parent), Some(name)) => {
-                let parent = match parent.as_os_str().is_empty() {
-                    true => Path::new("."),
-                    false => parent,
-                };
-                Ok(parent.canonicalize()?.join(name))
-            }
-            _ => path.canonicalize(),
-        }
-    }
-
     fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>> {
         let path = bytes(path.as_os_str());
         let names = sized(|buffer| rustix::fs::llistxattr(path, buffer));
@@ -166,9 +153,9 @@ impl FileTree for DirectoryTree {
         rustix::fs::lsetxattr(path, bytes(name), value, XattrFlags::empty()).map_err(io_error)
     }
 
-    fn make_directory(&self, path: &Path) -> io::Result<()> {
+    fn make_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
         use std::os::unix::fs::DirBuilderExt;
-        std::fs::DirBuilder::new().mode(0o700).create(path)
+        std::fs::DirBuilder::new().mode(mode).create(path)
     }
 
     fn make_symlink(&self, target: &Path, path: &Path) -> io::Result<()> {
@@ -200,9 +187,11 @@ impl FileTree for DirectoryTree {
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
-        match File::open(path)?.sync_all() {
-            // A file system whose directories need no sync.
+        match File::open(path).and_then(|dir| dir.sync_all()) {
+            // A file system whose directories need no sync, or a directory that this user may change
+            // but not read.
             Err(error) if failed_with(&error, Errno::INVAL) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
             done => done,
         }
     }

@@ -53,7 +53,7 @@ impl InstanceTree {
         Path::new(OsStr::from_bytes(self.tree.prefix()))
     }
 
-    fn find(&self, path: &Path) -> io::Result<Ino> {
+    fn find(self, path: &Path) -> io::Result<Ino> {
         match self.tree.walk(bytes(path), false).io()? {
             ResolvedPath::Dir(ino)
             | ResolvedPath::Name {
@@ -66,7 +66,7 @@ impl InstanceTree {
     }
 
     /// The directory and the name of a path.
-    fn find_parent(&self, path: &Path) -> io::Result<(Ino, Vec<u8>)> {
+    fn find_parent(self, path: &Path) -> io::Result<(Ino, Vec<u8>)> {
         match self.tree.walk(bytes(path), false).io()? {
             ResolvedPath::Name { parent, name, .. } => Ok((parent, name.to_vec())),
             ResolvedPath::Dir(_) => Err(io_error(Errno::EXIST)),
@@ -139,11 +139,6 @@ impl FileTree for InstanceTree {
     fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
         let target = self.tree.readlink(self.find(path)?).io()?;
         Ok(OsString::from_vec(target).into())
-    }
-
-    fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
-        // The walk follows links on the way at each operation.
-        Ok(path.to_owned())
     }
 
     fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>> {
@@ -265,9 +260,9 @@ impl FileTree for InstanceTree {
             .io()
     }
 
-    fn make_directory(&self, path: &Path) -> io::Result<()> {
+    fn make_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
         let (parent, name) = self.find_parent(path)?;
-        self.tree.mkdir(&user(), parent, &name, 0o700).io()?;
+        self.tree.mkdir(&user(), parent, &name, mode).io()?;
         Ok(())
     }
 

@@ -18,8 +18,17 @@ pub struct BadLine {
     pub reason: String,
 }
 
-/// Reads a manifest: its pairs with their line numbers, or all of its bad lines.
-pub fn parse(text: &str) -> Result<Vec<(usize, StagePair)>, Vec<BadLine>> {
+/// A manifest that was read.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Manifest {
+    /// The pairs of the good lines, each with the number of its line.
+    pub pairs: Vec<(usize, StagePair)>,
+    /// The other lines.
+    pub bad: Vec<BadLine>,
+}
+
+/// Reads a manifest.
+pub fn parse(text: &str) -> Manifest {
     let (mut pairs, mut bad) = (Vec::new(), Vec::new());
     for (index, text) in text.lines().enumerate() {
         let line = index + 1;
@@ -44,10 +53,7 @@ pub fn parse(text: &str) -> Result<Vec<(usize, StagePair)>, Vec<BadLine>> {
             },
         }
     }
-    match bad.is_empty() {
-        true => Ok(pairs),
-        false => Err(bad),
-    }
+    Manifest { pairs, bad }
 }
 
 /// The words of a line.
@@ -92,9 +98,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn pairs(text: &str) -> Vec<(usize, String, String)> {
-        let parsed = parse(text).unwrap();
+        let parsed = parse(text);
+        assert_eq!(parsed.bad, []);
         let shown = |path: &PathBuf| path.to_str().unwrap().to_owned();
         parsed
+            .pairs
             .iter()
             .map(|(line, pair)| (*line, shown(&pair.source), shown(&pair.target)))
             .collect()
@@ -115,7 +123,7 @@ mod tests {
 
     #[test]
     fn all_bad_lines_are_named() {
-        let bad = parse("/a\n/b /c\n/d /e /f\n\"/g /h\n/i \\\n'' /j\n").unwrap_err();
+        let bad = parse("/a\n/b /c\n/d /e /f\n\"/g /h\n/i \\\n'' /j\n").bad;
         let lines: Vec<usize> = bad.iter().map(|bad| bad.line).collect();
         assert_eq!(lines, [1, 3, 4, 5, 6]);
         assert_eq!(bad[0].to_string(), "line 1: it has no destination");

@@ -1,4 +1,5 @@
-//! The arguments of a stage: `SOURCE... DESTINATION`, with cp(1)'s meaning and patterns.
+//! The arguments of a stage: `SOURCE... DESTINATION`, with patterns, and with the meaning that rsync(1)
+//! gives them: unlike cp(1)'s it is the same when the command is repeated.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -66,8 +67,9 @@ fn looking(path: &Path) -> impl FnOnce(io::Error) -> SourcesRefused {
     move |source| SourcesRefused::Io { path, source }
 }
 
-/// Pairs sources with their targets. If the destination is a directory, or ends with a slash, or
-/// several sources are given, each keeps its name in it; else the destination is the name.
+/// Pairs sources with their targets. A directory keeps its name below the destination; `DIR/` and
+/// `DIR/.` are what is in it. A file does too if the destination is a directory, or ends with a slash,
+/// or several sources are given; else the destination is its name.
 pub fn pair<S: FileTree, T: FileTree>(
     from: &S,
     sources: &[PathBuf],
@@ -92,15 +94,18 @@ pub fn pair<S: FileTree, T: FileTree>(
     if wants_directory && !is_directory && (there.is_some() || found.len() > 1) {
         return Err(SourcesRefused::NotDirectory(destination.to_owned()));
     }
-    let pairs = found.into_iter().map(|source| {
-        // `dir/.` and the root mean what is in them.
+    let mut pairs = Vec::new();
+    for source in found {
+        let stat = from.look_up(&source).map_err(looking(&source))?;
+        let keeps_name = is_directory
+            || wants_directory
+            || stat.is_some_and(|stat| kind_of(&stat) == NodeKind::Directory);
         let target = match name_of(&source) {
-            Some(name) if is_directory || wants_directory => destination.join(name),
+            Some(name) if keeps_name => destination.join(name),
             _ => destination.to_owned(),
         };
-        StagePair { source, target }
-    });
-    let pairs: Vec<StagePair> = pairs.collect();
+        pairs.push(StagePair { source, target });
+    }
     check_targets(&pairs)?;
     Ok(pairs)
 }
@@ -127,7 +132,7 @@ pub fn make_parents<T: FileTree>(to: &T, path: &Path) -> Result<(), SourcesRefus
     });
     let missing: Vec<&Path> = missing.collect();
     for dir in missing.into_iter().rev() {
-        match to.make_directory(dir) {
+        match to.make_directory(dir, 0o755) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(looking(dir)(error))
             }
@@ -158,7 +163,7 @@ fn ends_with_slash(path: &Path) -> bool {
 /// The name of a source in its directory; `None`: it stands for what is in it.
 fn name_of(source: &Path) -> Option<&OsStr> {
     let bytes = crate::directory_tree::bytes(source.as_os_str());
-    let stands_for_contents = bytes.ends_with(b"/.") || bytes == b".";
+    let stands_for_contents = bytes.ends_with(b"/") || bytes.ends_with(b"/.") || bytes == b".";
     source.file_name().filter(|_| !stands_for_contents)
 }
 
@@ -179,7 +184,9 @@ fn expand<S: FileTree>(from: &S, pattern: &Path) -> Result<Vec<PathBuf>, Sources
         let name = match component {
             Component::Normal(name) if special(name) => name,
             other => {
-                found.iter_mut().for_each(|path| path.push(other));
+                for path in &mut found {
+                    path.push(other);
+                }
                 continue;
             }
         };

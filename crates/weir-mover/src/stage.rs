@@ -50,7 +50,7 @@ pub struct StageProgress {
     /// True once all files were found.
     pub is_walked: AtomicBool,
     /// Set by anyone: ends the stage soon.
-    pub stop: AtomicBool,
+    pub stop: Arc<AtomicBool>,
 }
 
 /// Moves trees of files. All that could be moved was, whatever failed.
@@ -190,12 +190,12 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
                 false => Ok(()), // removed since its directory was listed
             };
         };
-        if let Some(parent) = target.parent() {
-            walked.changed.insert(parent.to_owned());
-        }
+        // The directory above the first one may have been created for it.
+        let above = target.ancestors().skip(1).take(if is_top { 2 } else { 1 });
+        walked.changed.extend(above.map(Path::to_owned));
         match kind_of(&stat) {
             NodeKind::Directory => {
-                if self.enter(target, is_top)? {
+                if self.enter(target, is_top, &stat)? {
                     walked.directories.push(FoundDirectory {
                         source: source.to_owned(),
                         target: target.to_owned(),
@@ -222,15 +222,17 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
     }
 
     /// Makes a directory; true if it gets the attributes of its source: one that was there, and that
-    /// the user named, does not.
-    fn enter(&self, target: &Path, is_top: bool) -> Result<bool, MoveError> {
+    /// the user named, does not. Its mode is that of the source at once, so that it is right if this
+    /// process dies, but for the owner, who has to create files in it.
+    fn enter(&self, target: &Path, is_top: bool, source: &Stat) -> Result<bool, MoveError> {
         let found = self.to.look_up(target);
         let found = found.map_err(MoveError::io("looking for", target))?;
         check_kind(target, found.as_ref(), NodeKind::Directory)?;
         if found.is_some() {
             return Ok(!is_top);
         }
-        match self.to.make_directory(target) {
+        let mode = source.mode & 0o777 | 0o700;
+        match self.to.make_directory(target, mode) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
                 Err(MoveError::io("creating", target)(error))
             }

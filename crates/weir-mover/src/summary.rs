@@ -23,7 +23,7 @@ pub struct StageSummary {
     pub xattrs_not_kept: u64,
     /// Devices, fifos and sockets, which are not moved.
     pub skipped: Vec<PathBuf>,
-    /// What was not moved.
+    /// Nodes that were not moved.
     pub failed: Vec<StageFailure>,
     /// Seconds that it took.
     pub seconds: f64,

@@ -1,7 +1,7 @@
 //! A tree of files, as a source or a target of moves: the parallel file system (PFS) or an instance.
 //!
-//! Paths are those of the tree: absolute, for an instance below its root. No operation but
-//! [`FileTree::open`]'s ancestors follows a symbolic link at the end of a path.
+//! Paths are those of the tree: absolute, for an instance below its root. Symbolic links on the way
+//! are followed, one at the end of a path is not.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
@@ -80,8 +80,6 @@ pub trait FileTree: Sync + Debug {
     fn list(&self, path: &Path) -> io::Result<Vec<OsString>>;
     /// The target of a symbolic link.
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
-    /// The same place without symbolic links on the way; the last component stays.
-    fn canonical(&self, path: &Path) -> io::Result<PathBuf>;
     /// The extended attributes that users may set.
     fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>>;
 
@@ -109,8 +107,8 @@ pub trait FileTree: Sync + Debug {
     fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()>;
     /// Sets an extended attribute.
     fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()>;
-    /// Makes a directory with mode 0700.
-    fn make_directory(&self, path: &Path) -> io::Result<()>;
+    /// Makes a directory with these permission bits.
+    fn make_directory(&self, path: &Path, mode: u32) -> io::Result<()>;
     /// Makes a symbolic link.
     fn make_symlink(&self, target: &Path, path: &Path) -> io::Result<()>;
     /// Gives a file a further name.

@@ -1,6 +1,6 @@
 //! One event at a time: how it changes the state of the agent.
 
-use super::state::{spawn, Agent, EndNotice, Event};
+use super::state::{forget_stdio, spawn, Agent, EndNotice, Event};
 use super::summary::Request;
 use crate::message::{MessageDown, MessageUp, StartFailure};
 use crate::workers::{Task, WorkerInvitation};
@@ -11,6 +11,7 @@ impl Agent {
         match event {
             Event::Above(Ok(Some(MessageDown::Roster(roster)))) => self.roster = Some(roster),
             Event::Above(Ok(Some(MessageDown::Stop))) => self.stopping = true,
+            Event::Above(Ok(Some(MessageDown::Stay))) => self.stay(),
             Event::Above(Ok(Some(MessageDown::Farewell(report)))) => {
                 self.farewell = Some(EndNotice { report });
             }
@@ -52,6 +53,15 @@ impl Agent {
             Event::LookOver(id) => self.close_look(id),
         }
         Ok(())
+    }
+
+    /// Lives on without the process above.
+    fn stay(&mut self) {
+        if self.charge.root && self.charge.lifeline {
+            self.charge.lifeline = false;
+            self.charge.heed_signals = true;
+            forget_stdio();
+        }
     }
 
     /// Has a worker started beside each server. One that cannot be is missed by who waits for it.

@@ -1,0 +1,326 @@
+//! Moving files into an instance and out of it: `weir stage`, and the stages of `weir run`. What a mover
+//! does with each kind of file, and after each fault, is in the tests of weir-mover.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use common::{wait_until, Room};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+
+/// A directory of the room with a few files, a link and a hole.
+fn source(room: &Room) -> PathBuf {
+    let dir = room.path().join("source");
+    fs::create_dir_all(dir.join("sub")).unwrap();
+    fs::write(dir.join("one"), "first").unwrap();
+    fs::write(dir.join("sub/two words"), vec![7; 3 << 20]).unwrap();
+    fs::set_permissions(dir.join("one"), PermissionsExt::from_mode(0o640)).unwrap();
+    fs::hard_link(dir.join("one"), dir.join("sub/again")).unwrap();
+    symlink("../one", dir.join("sub/link")).unwrap();
+    let hole = fs::File::create(dir.join("hole")).unwrap();
+    hole.set_len(32 << 20).unwrap();
+    dir
+}
+
+/// Checks that two trees are the same to a program.
+#[track_caller]
+fn assert_same(one: &Path, other: &Path) {
+    let (a, b) = (fs::symlink_metadata(one), fs::symlink_metadata(other));
+    let (a, b) = (a.unwrap(), b.unwrap());
+    assert_eq!(a.mode(), b.mode(), "{}", other.display());
+    if a.is_symlink() {
+        assert_eq!(fs::read_link(one).unwrap(), fs::read_link(other).unwrap());
+        return;
+    }
+    assert_eq!(
+        a.modified().unwrap(),
+        b.modified().unwrap(),
+        "{}",
+        other.display()
+    );
+    if a.is_dir() {
+        let names = |dir| {
+            let entries = fs::read_dir(dir).unwrap();
+            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(one), names(other));
+        for name in names(one) {
+            assert_same(&one.join(&name), &other.join(&name));
+        }
+    } else {
+        assert!(
+            fs::read(one).unwrap() == fs::read(other).unwrap(),
+            "{}",
+            other.display()
+        );
+        assert_eq!(a.nlink(), b.nlink(), "{}", other.display());
+        assert!(b.blocks() <= a.blocks() + 64, "{}: holes", other.display());
+    }
+}
+
+#[test]
+fn what_is_staged_in_comes_out_the_same() {
+    for servers in ["1", "3"] {
+        let room = Room::new();
+        let source = source(&room);
+        room.ok(&["start", "x", "--servers", servers]);
+        room.ok(&["stage", "in", "-i", "x", "source", "/weir/new/dir/"]);
+        let listed = room.ok(&["ls", "-i", "x", "/new/dir/source"]);
+        assert!(
+            listed.contains("hole") && listed.contains("one"),
+            "{listed}"
+        );
+        fs::create_dir(room.path().join("out")).unwrap();
+        let json = room.ok(&[
+            "stage",
+            "out",
+            "-i",
+            "x",
+            "--verify",
+            "--json",
+            "/weir/new/dir/*",
+            "out",
+        ]);
+        let summary: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(summary["files"], 3, "{summary}");
+        assert_eq!(summary["hard_links"], 1, "{summary}");
+        assert_same(&source, &room.path().join("out/source"));
+        let again = room.ends(
+            0,
+            &["stage", "out", "-i", "x", "/weir/new/dir/source", "out"],
+        );
+        again.complains("0 files (0 B) moved, 3 there already");
+        room.ok(&["stop", "x"]);
+        assert_eq!(room.left_behind(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_run_brings_in_and_drains() {
+    for servers in ["1", "2"] {
+        let room = Room::new();
+        let source = source(&room);
+        let run = [
+            "run",
+            "--servers",
+            servers,
+            "--stage-in",
+            "source:/weir/in",
+            "--drain-to",
+            "out",
+            "true",
+        ];
+        room.says(0, "weir: in out: 4 files", &run);
+        assert_same(&source, &room.path().join("out/in"));
+        // The command's own failure is what counts, and does not hold the data back.
+        fs::remove_dir_all(room.path().join("out")).unwrap();
+        let mut failing = run;
+        failing[7] = "false";
+        room.ends(1, &failing);
+        assert_same(&source, &room.path().join("out/in"));
+        assert_eq!(room.left_behind(), [""; 0]);
+    }
+}
+
+#[test]
+fn what_could_only_fail_is_refused_before_the_command_runs() {
+    let room = Room::new();
+    source(&room);
+    let cases: [(&[&str], &str); 5] = [
+        (&["--stage-in", "none"], "--stage-in none: No such file"),
+        (
+            &["--stage-in", "source:/elsewhere"],
+            "the destination is not below /weir",
+        ),
+        (&["--drain-to", "/weir/x"], "that is in the instance"),
+        (
+            &["--drain-to", "no/such/parent"],
+            "--drain-to no/such/parent: No such file",
+        ),
+        (&["--drain-to", "source/one"], "--drain-to source/one: "),
+    ];
+    for (options, words) in cases {
+        let ran = room.path().join("ran");
+        let command = ["touch", ran.to_str().unwrap()];
+        room.says(125, words, &[&["run"], options, &command].concat());
+        assert!(!ran.exists(), "{options:?}");
+    }
+    assert_eq!(room.left_behind(), [""; 0]);
+}
+
+#[test]
+fn data_that_is_not_safe_has_an_exit_code_and_stays() {
+    for servers in ["1", "2"] {
+        let room = Room::new();
+        let source = source(&room);
+        // A directory of the user's has the name of a file.
+        fs::create_dir_all(room.path().join("out/source/one")).unwrap();
+        let run = [
+            "run",
+            "--servers",
+            servers,
+            "--stage-in",
+            "source",
+            "--drain-to",
+            "out",
+            "true",
+        ];
+        let ended = room.ends(122, &run);
+        assert!(
+            ended
+                .err
+                .contains("out/source/one is in the way: a directory"),
+            "{ended:?}"
+        );
+        let name = ended.err.split("weir stop ").nth(1).unwrap();
+        let name = name.split_whitespace().next().unwrap();
+        // All but that file is there, and the instance has it.
+        assert!(room.path().join("out/source/sub/two words").exists());
+        fs::create_dir(room.path().join("second")).unwrap();
+        room.ok(&["stage", "out", "-i", name, "/weir/source", "second"]);
+        assert_same(&source, &room.path().join("second/source"));
+        room.ok(&["stop", name]);
+        assert_eq!(room.left_behind(), [""; 0]);
+    }
+}
+
+#[test]
+fn all_bad_lines_of_a_manifest_are_named_before_anything_moves() {
+    let room = Room::new();
+    source(&room);
+    room.ok(&["start", "x"]);
+    let manifest = "source/one /weir/a\n# comment\nsource/none /weir/b\nsource/one\n\
+                    source/one /tmp/c\n/weir/x /weir/d\nsource/hole '/weir/a'\n";
+    room.write("bad", manifest);
+    let refused = room.ends(2, &["stage", "in", "-i", "x", "--manifest", "bad"]);
+    for words in [
+        "bad:3: ",
+        "bad:4: ",
+        "bad:5: ",
+        "bad:6: ",
+        "would both become",
+        "nothing was moved",
+    ] {
+        assert!(refused.err.contains(words), "{words}: {refused:?}");
+    }
+    assert_eq!(room.ok(&["ls", "-i", "x"]), "");
+    room.write(
+        "good",
+        "source/one /weir/deep/er/a\n'source/sub/two words' \"/weir/b b\"\n",
+    );
+    room.ok(&["stage", "in", "-i", "x", "--manifest", "good"]);
+    room.write("out", "\"/weir/b b\" copied\n");
+    room.ok(&["stage", "out", "-i", "x", "--manifest", "out"]);
+    assert_eq!(
+        fs::metadata(room.path().join("copied")).unwrap().len(),
+        3 << 20
+    );
+    room.ok(&["stop", "x"]);
+}
+
+#[test]
+fn paths_of_the_wrong_side_are_refused() {
+    let room = Room::new();
+    source(&room);
+    room.ok(&["start", "x"]);
+    room.says(
+        2,
+        "is not in the instance",
+        &["stage", "in", "-i", "x", "source", "/elsewhere"],
+    );
+    room.says(
+        2,
+        "is in the instance",
+        &["stage", "out", "-i", "x", "/weir/.", "/weir/y"],
+    );
+    room.says(
+        2,
+        "no such file",
+        &["stage", "out", "-i", "x", "/weir/none", "."],
+    );
+    room.says(
+        2,
+        "create it first",
+        &["stage", "out", "-i", "x", "/weir/.", "no/such/dir"],
+    );
+    room.says(
+        4,
+        "no instance runs",
+        &["stage", "out", "-i", "y", "/weir/.", "."],
+    );
+    room.ok(&["stop", "x"]);
+}
+
+/// Parts below a directory.
+fn parts(dir: &Path) -> usize {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    entries
+        .map(|entry| match entry.file_type().unwrap().is_dir() {
+            true => parts(&entry.path()),
+            false => usize::from(entry.file_name().to_string_lossy().ends_with(".weir-part")),
+        })
+        .sum()
+}
+
+#[test]
+fn a_stage_that_is_killed_or_stopped_at_any_moment_leaves_whole_files_and_goes_on() {
+    let room = Room::new();
+    let dir = room.path().join("source");
+    fs::create_dir(&dir).unwrap();
+    for number in 0..200_u32 {
+        let content = vec![u8::try_from(number % 251).unwrap(); 40_000 + number as usize];
+        fs::write(dir.join(number.to_string()), content).unwrap();
+    }
+    room.ok(&["start", "x"]);
+    room.ok(&["stage", "in", "-i", "x", "source", "/weir"]);
+    let out = room.path().join("out");
+    let stage = ["stage", "out", "-i", "x", "/weir/source/", "out"];
+    let mut interrupted = 0;
+    for round in 0..12 {
+        if round % 4 == 0 {
+            let _ = fs::remove_dir_all(&out);
+        }
+        let mut command = room.weir(&stage);
+        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        let signal = match round % 2 {
+            0 => Signal::SIGKILL,
+            _ => Signal::SIGTERM,
+        };
+        let some = 10 * (round + 1);
+        let count = || fs::read_dir(&out).map_or(0, Iterator::count);
+        while count() < some && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        let _ = kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal);
+        interrupted += usize::from(!child.wait().unwrap().success());
+        for entry in fs::read_dir(&out).unwrap() {
+            let name = entry.unwrap().file_name();
+            if !name.to_string_lossy().ends_with(".weir-part") {
+                assert_eq!(
+                    fs::read(out.join(&name)).unwrap(),
+                    fs::read(dir.join(&name)).unwrap()
+                );
+            }
+        }
+    }
+    assert!(interrupted >= 6, "{interrupted} of 12");
+    // The client's place of a killed stage is free again.
+    wait_until("the last stage", || room.run(&stage).code == Some(0));
+    assert_eq!(parts(&out), 0);
+    assert_eq!(
+        fs::metadata(&out).unwrap().mode(),
+        fs::metadata(&dir).unwrap().mode()
+    );
+    for number in 0..200 {
+        let name = number.to_string();
+        assert_same(&dir.join(&name), &out.join(&name));
+    }
+    room.ok(&["stop", "x"]);
+}

@@ -1,0 +1,469 @@
+//! Moves between two directories, with faults and deaths at every step. An instance as the source or the
+//! target is in the tests of the command.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{symlink, FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use rustix::io::Errno;
+use weir_client::types::Stat;
+use weir_mover::copy::{is_part, part_of};
+use weir_mover::sources::{pair, SourcesRefused};
+use weir_mover::tree::{FileTree, KeptAttributes, NodeKind};
+use weir_mover::{stage, DirectoryTree, StageOptions, StagePair, StageProgress, StageSummary};
+
+/// Two directories, and the move of one to the other.
+struct Scene {
+    dir: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("source")).unwrap();
+        fs::create_dir(dir.path().join("target")).unwrap();
+        Scene { dir }
+    }
+
+    fn source(&self, name: &str) -> PathBuf {
+        self.dir.path().join("source").join(name)
+    }
+
+    fn target(&self, name: &str) -> PathBuf {
+        self.dir.path().join("target").join(name)
+    }
+
+    fn write(&self, name: &str, content: &[u8]) {
+        fs::write(self.source(name), content).unwrap();
+    }
+
+    fn pairs(&self) -> Vec<StagePair> {
+        vec![StagePair {
+            source: self.source(""),
+            target: self.target(""),
+        }]
+    }
+
+    fn stage_to<T: FileTree>(&self, to: &T, verify: bool) -> StageSummary {
+        let options = StageOptions { threads: 3, verify };
+        let progress = StageProgress::default();
+        stage(&DirectoryTree, to, &self.pairs(), options, &progress)
+    }
+
+    fn stage(&self) -> StageSummary {
+        self.stage_to(&DirectoryTree, false)
+    }
+
+    /// The parts in the target.
+    fn parts(&self) -> Vec<OsString> {
+        let mut open = vec![self.target("")];
+        let mut parts = Vec::new();
+        while let Some(dir) = open.pop() {
+            for entry in fs::read_dir(dir).unwrap() {
+                let entry = entry.unwrap();
+                if entry.file_type().unwrap().is_dir() {
+                    open.push(entry.path());
+                } else if is_part(&entry.file_name()) {
+                    parts.push(entry.file_name());
+                }
+            }
+        }
+        parts
+    }
+}
+
+/// A tree whose changes fail from one on: as if the process had died there, or for once.
+#[derive(Debug)]
+struct FaultyTree {
+    /// Changes until the fault.
+    left: AtomicI64,
+    /// All changes after it fail too.
+    dies: bool,
+    errno: Errno,
+}
+
+impl FaultyTree {
+    fn change<T>(&self, change: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let left = self.left.fetch_sub(1, Ordering::Relaxed);
+        match left == 0 || self.dies && left < 0 {
+            true => Err(io::Error::from_raw_os_error(self.errno.raw_os_error())),
+            false => change(),
+        }
+    }
+}
+
+impl FileTree for FaultyTree {
+    type File = fs::File;
+
+    fn look_up(&self, path: &Path) -> io::Result<Option<Stat>> {
+        DirectoryTree.look_up(path)
+    }
+    fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
+        DirectoryTree.list(path)
+    }
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        DirectoryTree.read_link(path)
+    }
+    fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>> {
+        DirectoryTree.xattrs(path)
+    }
+    fn open(&self, path: &Path) -> io::Result<fs::File> {
+        DirectoryTree.open(path)
+    }
+    fn stat(&self, file: &fs::File) -> io::Result<Stat> {
+        DirectoryTree.stat(file)
+    }
+    fn read_at(&self, file: &fs::File, offset: u64, bytes: &mut [u8]) -> io::Result<usize> {
+        DirectoryTree.read_at(file, offset, bytes)
+    }
+    fn next_data(&self, file: &fs::File, within: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        DirectoryTree.next_data(file, within)
+    }
+    fn create_part(&self, path: &Path) -> io::Result<fs::File> {
+        self.change(|| DirectoryTree.create_part(path))
+    }
+    fn write_at(&self, file: &fs::File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.change(|| DirectoryTree.write_at(file, offset, bytes))
+    }
+    fn set_size(&self, file: &fs::File, size: u64) -> io::Result<()> {
+        self.change(|| DirectoryTree.set_size(file, size))
+    }
+    fn sync(&self, file: &fs::File) -> io::Result<()> {
+        self.change(|| DirectoryTree.sync(file))
+    }
+    fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()> {
+        self.change(|| DirectoryTree.set_attributes(path, kind, kept))
+    }
+    fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()> {
+        self.change(|| DirectoryTree.set_xattr(path, name, value))
+    }
+    fn make_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
+        self.change(|| DirectoryTree.make_directory(path, mode))
+    }
+    fn make_symlink(&self, target: &Path, path: &Path) -> io::Result<()> {
+        self.change(|| DirectoryTree.make_symlink(target, path))
+    }
+    fn make_link(&self, existing: &Path, path: &Path) -> io::Result<()> {
+        self.change(|| DirectoryTree.make_link(existing, path))
+    }
+    fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
+        self.change(|| DirectoryTree.rename(from, to, replace))
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.change(|| DirectoryTree.remove(path))
+    }
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        self.change(|| DirectoryTree.sync_directory(path))
+    }
+}
+
+#[test]
+fn everything_is_kept() {
+    let scene = Scene::new();
+    fs::create_dir(scene.source("d")).unwrap();
+    scene.write("d/file", b"abc");
+    scene.write("empty", b"");
+    fs::hard_link(scene.source("d/file"), scene.source("again")).unwrap();
+    symlink("d/file", scene.source("link")).unwrap();
+    symlink("nowhere", scene.source("broken")).unwrap();
+    let long = "n".repeat(255);
+    scene.write(&long, b"long name");
+    let sparse = fs::File::create(scene.source("sparse")).unwrap();
+    sparse.set_len(300 << 20).unwrap();
+    // The second of several pieces has data in its middle.
+    sparse.write_all_at(b"x", 100 << 20).unwrap();
+    fs::set_permissions(scene.source("d/file"), PermissionsExt::from_mode(0o4751)).unwrap();
+    fs::set_permissions(scene.source("d"), PermissionsExt::from_mode(0o511)).unwrap();
+    let summary = scene.stage();
+    assert_eq!(summary.failed, []);
+    assert_eq!((summary.files, summary.hard_links), (4, 1));
+    assert_eq!((summary.directories, summary.symlinks), (2, 2));
+    for name in ["d", "d/file", "again", "empty", "sparse", &long] {
+        let (one, other) = (scene.source(name), scene.target(name));
+        let (one, other) = (fs::metadata(one).unwrap(), fs::metadata(other).unwrap());
+        assert_eq!(one.mode(), other.mode(), "{name}");
+        assert_eq!(one.modified().unwrap(), other.modified().unwrap(), "{name}");
+        assert_eq!(one.len(), other.len(), "{name}");
+    }
+    let inode = |name| fs::metadata(scene.target(name)).unwrap().ino();
+    assert_eq!(inode("d/file"), inode("again"));
+    assert_eq!(
+        fs::read_link(scene.target("broken")).unwrap(),
+        Path::new("nowhere")
+    );
+    let copied = fs::File::open(scene.target("sparse")).unwrap();
+    assert!(
+        copied.metadata().unwrap().blocks() < 1024,
+        "holes stay holes"
+    );
+    let mut byte = [0];
+    copied.read_exact_at(&mut byte, 100 << 20).unwrap();
+    assert_eq!(&byte, b"x");
+    assert!(scene.parts().is_empty());
+    let again = scene.stage_to(&DirectoryTree, true);
+    assert_eq!(
+        (again.files, again.unchanged, again.failed.len()),
+        (0, 4, 0)
+    );
+}
+
+#[test]
+fn a_fifo_is_named_and_not_opened() {
+    let scene = Scene::new();
+    nix::unistd::mkfifo(&scene.source("fifo"), nix::sys::stat::Mode::S_IRUSR).unwrap();
+    assert_eq!(scene.stage().skipped, [scene.source("fifo")]);
+}
+
+#[test]
+fn verify_finds_bytes_that_differ_behind_the_same_size_and_time() {
+    let scene = Scene::new();
+    scene.write("file", b"right");
+    assert_eq!(scene.stage().files, 1);
+    let time = fs::metadata(scene.target("file"))
+        .unwrap()
+        .modified()
+        .unwrap();
+    fs::write(scene.target("file"), b"wrong").unwrap();
+    let file = fs::File::options().write(true).open(scene.target("file"));
+    file.unwrap().set_modified(time).unwrap();
+    assert_eq!(scene.stage().unchanged, 1);
+    assert_eq!(scene.stage_to(&DirectoryTree, true).files, 1);
+    assert_eq!(fs::read(scene.target("file")).unwrap(), b"right");
+}
+
+#[test]
+fn a_part_of_a_dead_process_is_replaced_and_one_of_a_living_is_not() {
+    let scene = Scene::new();
+    scene.write("file", b"new");
+    let part = part_of(&scene.target("file"));
+    fs::write(&part, b"left by a process that died").unwrap();
+    assert_eq!(scene.stage().failed, []);
+    assert_eq!(fs::read(scene.target("file")).unwrap(), b"new");
+    fs::remove_file(scene.target("file")).unwrap();
+    // Another process has an open file description of its own, as this one has here.
+    let living = fs::File::create(&part).unwrap();
+    living.try_lock().unwrap();
+    let summary = scene.stage();
+    assert!(summary.failed[0].reason.contains("another process writes"));
+    assert!(!scene.target("file").exists());
+    drop(living);
+    assert_eq!(scene.stage().files, 1);
+}
+
+#[test]
+fn a_directory_in_the_way_of_a_file_stays() {
+    let scene = Scene::new();
+    scene.write("file", b"new");
+    scene.write("other", b"other");
+    fs::create_dir(scene.target("file")).unwrap();
+    let summary = scene.stage();
+    assert_eq!(summary.failed.len(), 1);
+    assert!(summary.failed[0]
+        .reason
+        .ends_with("is in the way: a directory"));
+    assert_eq!(fs::read(scene.target("other")).unwrap(), b"other");
+}
+
+#[test]
+fn what_somebody_else_wrote_meanwhile_is_not_overwritten() {
+    use weir_mover::copy::{FileCopy, MoveError};
+    let scene = Scene::new();
+    scene.write("file", b"ours");
+    let target = scene.target("file");
+    for before in [None, Some(b"old".as_slice())] {
+        if let Some(old) = before {
+            fs::write(&target, old).unwrap();
+        }
+        let source = scene.source("file");
+        let copy = FileCopy::begin(&DirectoryTree, &DirectoryTree, &source, &target).unwrap();
+        let mut buffer = Vec::new();
+        copy.copy(0..4, &mut buffer, &|_| true).unwrap();
+        fs::write(&target, b"theirs").unwrap();
+        let refused = copy.publish(false, &mut buffer).unwrap_err();
+        assert!(matches!(refused, MoveError::TargetChanged(_)), "{refused}");
+        assert_eq!(fs::read(&target).unwrap(), b"theirs");
+        assert!(scene.parts().is_empty());
+        fs::remove_file(&target).unwrap();
+    }
+}
+
+#[test]
+fn a_file_that_is_written_meanwhile_is_not_published_torn() {
+    use weir_mover::copy::{FileCopy, MoveError};
+    let scene = Scene::new();
+    scene.write("file", b"first");
+    let (source, target) = (scene.source("file"), scene.target("file"));
+    let copy = FileCopy::begin(&DirectoryTree, &DirectoryTree, &source, &target).unwrap();
+    let mut buffer = Vec::new();
+    copy.copy(0..5, &mut buffer, &|_| true).unwrap();
+    scene.write("file", b"second");
+    let refused = copy.publish(false, &mut buffer).unwrap_err();
+    assert!(matches!(refused, MoveError::SourceChanged(_)), "{refused}");
+    assert!(!target.exists());
+}
+
+/// The content of the files in the test of deaths: old and new versions.
+fn old_and_new(scene: &Scene) {
+    for name in ["a", "b", "d/c"] {
+        fs::create_dir_all(scene.target("d")).unwrap();
+        fs::create_dir_all(scene.source("d")).unwrap();
+        fs::write(scene.target(name), format!("old {name}")).unwrap();
+        scene.write(name, format!("the new {name}").as_bytes());
+    }
+    scene.write("only-new", b"the new only-new");
+    fs::hard_link(scene.source("a"), scene.source("linked")).unwrap();
+    symlink("b", scene.target("latest")).unwrap();
+    symlink("a", scene.source("latest")).unwrap();
+}
+
+/// Checks that each name is of a complete version.
+fn check_whole(scene: &Scene, at: i64) {
+    for name in ["a", "b", "d/c", "only-new", "linked"] {
+        let of = if name == "linked" { "a" } else { name };
+        match fs::read_to_string(scene.target(name)) {
+            Ok(found) => assert!(
+                found == format!("old {of}") || found == format!("the new {of}"),
+                "{name} at {at}: {found:?}"
+            ),
+            Err(_) => assert!(
+                ["only-new", "linked"].contains(&name),
+                "{name} at {at} is gone"
+            ),
+        }
+    }
+    let latest = fs::read_link(scene.target("latest")).unwrap();
+    assert!(
+        [Path::new("a"), Path::new("b")].contains(&latest.as_path()),
+        "at {at}"
+    );
+}
+
+#[test]
+fn a_death_at_any_change_leaves_whole_files_and_the_next_move_finishes() {
+    let mut at = 0;
+    loop {
+        let scene = Scene::new();
+        old_and_new(&scene);
+        let dying = FaultyTree {
+            left: AtomicI64::new(at),
+            dies: true,
+            errno: Errno::IO,
+        };
+        let summary = scene.stage_to(&dying, false);
+        check_whole(&scene, at);
+        let has_died = dying.left.load(Ordering::Relaxed) < 0;
+        assert_eq!(
+            has_died,
+            !summary.is_complete(),
+            "at {at}: {:?}",
+            summary.failed
+        );
+        let again = scene.stage();
+        assert_eq!(again.failed, [], "at {at}");
+        assert!(scene.parts().is_empty(), "at {at}");
+        for name in ["a", "b", "d/c", "only-new"] {
+            let found = fs::read_to_string(scene.target(name)).unwrap();
+            assert_eq!(found, format!("the new {name}"), "at {at}");
+        }
+        assert_eq!(
+            fs::read_link(scene.target("latest")).unwrap(),
+            Path::new("a")
+        );
+        if !has_died {
+            break;
+        }
+        at += 1;
+    }
+    assert!(at > 20, "{at} changes");
+}
+
+#[test]
+fn an_error_of_one_change_is_told_and_the_other_files_are_moved() {
+    for errno in [
+        Errno::IO,
+        Errno::NOSPC,
+        Errno::DQUOT,
+        Errno::STALE,
+        Errno::ROFS,
+    ] {
+        let mut at = 0;
+        loop {
+            let scene = Scene::new();
+            old_and_new(&scene);
+            let faulty = FaultyTree {
+                left: AtomicI64::new(at),
+                dies: false,
+                errno,
+            };
+            let summary = scene.stage_to(&faulty, true);
+            check_whole(&scene, at);
+            if faulty.left.load(Ordering::Relaxed) >= 0 {
+                assert!(summary.is_complete());
+                break;
+            }
+            // One file, with its other name and the directory that are told too.
+            assert!(
+                (1..=2).contains(&summary.failed.len()),
+                "at {at}: {summary:?}"
+            );
+            at += 1;
+        }
+    }
+}
+
+#[test]
+fn sources_are_paired_as_by_rsync() {
+    let scene = Scene::new();
+    fs::create_dir(scene.source("d")).unwrap();
+    scene.write("a1", b"");
+    scene.write("a2", b"");
+    scene.write(".a3", b"");
+    let pairs = |sources: &[&str], target: &str| {
+        let sources: Vec<PathBuf> = sources.iter().map(|name| scene.source(name)).collect();
+        let paired = pair(
+            &DirectoryTree,
+            &sources,
+            &DirectoryTree,
+            &scene.target(target),
+        );
+        paired.map(|pairs| {
+            let shown = pairs.iter().map(|pair| {
+                let below = |path: &Path| {
+                    let path = path.strip_prefix(scene.dir.path()).unwrap();
+                    path.to_str().unwrap().to_owned()
+                };
+                format!("{} {}", below(&pair.source), below(&pair.target))
+            });
+            shown.collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(pairs(&["a1"], "x").unwrap(), ["source/a1 target/x"]);
+    assert_eq!(pairs(&["a1"], "").unwrap(), ["source/a1 target/a1"]);
+    assert_eq!(pairs(&["a1"], "new/").unwrap(), ["source/a1 target/new/a1"]);
+    assert_eq!(pairs(&["d"], "").unwrap(), ["source/d target/d"]);
+    assert_eq!(pairs(&["d"], "x").unwrap(), ["source/d target/x/d"]);
+    assert_eq!(pairs(&["d/"], "x").unwrap(), ["source/d target/x"]);
+    assert_eq!(pairs(&["d/."], "x").unwrap(), ["source/d target/x"]);
+    let many = pairs(&["a*"], "").unwrap();
+    assert_eq!(many, ["source/a1 target/a1", "source/a2 target/a2"]);
+    let refused = |sources: &[&str], target| pairs(sources, target).unwrap_err();
+    assert!(matches!(
+        refused(&["none"], ""),
+        SourcesRefused::NoSource(_)
+    ));
+    assert!(matches!(refused(&["n*"], ""), SourcesRefused::NoMatch(_)));
+    assert!(matches!(
+        refused(&["a[1"], ""),
+        SourcesRefused::Pattern { .. }
+    ));
+    assert!(matches!(
+        refused(&["a*"], "x"),
+        SourcesRefused::NotDirectory(_)
+    ));
+    let same = refused(&["a1", "d/../a1"], "");
+    assert!(matches!(same, SourcesRefused::SameTarget { .. }), "{same}");
+}
