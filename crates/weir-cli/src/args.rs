@@ -317,6 +317,10 @@ pub struct StopArgs {
     /// Stop it under the programs that use it. Their calls get ESHUTDOWN from then on.
     #[arg(long)]
     pub force: bool,
+    /// Move everything in it into this directory first, which is created if its parent exists. If that
+    /// fails, the instance stays.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub drain_to: Option<PathBuf>,
     /// The report: text, json or none (run.report; default text).
     #[arg(long, value_name = "FORMAT")]
     report: Option<String>,

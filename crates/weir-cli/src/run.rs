@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use weir_config::{all_keys, Config, Environment, Loaded, ValueOrigin};
-use weir_instance::connection::{self, Use};
+use weir_instance::connection::{self, Connection, Use};
 use weir_instance::directories::{self, Job, Remains};
 use weir_launch::agent::{self, Summary};
 use weir_launch::nodes;
@@ -490,9 +490,20 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
     if !args.force {
         refuse_if_used(&run_dir)?;
     }
+    let drained_to = args.drain_to.as_deref();
+    let prefix = Connection::to(&run_dir)?.welcome().prefix.clone();
+    let stages = RunStages {
+        stage_in: &[],
+        drain_to: drained_to,
+        prefix: Path::new(&prefix),
+    };
+    stages.check()?;
+    if !stages.take_out(&run_dir) {
+        return Err(Failure::NotMoved("the instance stays".to_owned()));
+    }
     if let Some(summary) = agent::stop(&run_dir)? {
         directories::wait_until_gone(&run_dir)?;
-        show_summary(&summary, settings, None);
+        show_summary(&summary, settings, drained_to);
         return match summary.lost {
             0 => Ok(()),
             n => Err(anyhow::anyhow!("{n} servers did not end in order").into()),
@@ -500,7 +511,7 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
     }
     let done = connection::stop(&run_dir)?;
     directories::wait_until_gone(&run_dir)?;
-    report::print(&done, settings.config.run.report, None);
+    report::print(&done, settings.config.run.report, drained_to);
     Ok(())
 }
 

@@ -186,7 +186,18 @@ fn data_that_is_not_safe_has_an_exit_code_and_stays() {
         fs::create_dir(room.path().join("second")).unwrap();
         room.ok(&["stage", "out", "-i", name, "/weir/source", "second"]);
         assert_same(&source, &room.path().join("second/source"));
-        room.ok(&["stop", name]);
+        // It ends with its data somewhere, or not at all.
+        room.says(
+            7,
+            "the instance stays",
+            &["stop", name, "--drain-to", "out"],
+        );
+        room.says(
+            0,
+            "weir: in third: ",
+            &["stop", name, "--drain-to", "third"],
+        );
+        assert_same(&source, &room.path().join("third/source"));
         assert_eq!(room.left_behind(), [""; 0]);
     }
 }

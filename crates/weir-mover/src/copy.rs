@@ -218,6 +218,11 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         Ok(())
     }
 
+    /// Has the system begin to write the part to storage, before [`FileCopy::publish`] waits for it.
+    pub fn begin_sync(&self) {
+        self.trees.1.begin_sync(&self.output);
+    }
+
     /// Syncs the part, checks it, and gives it its attributes and its name. `verify`: by reading it
     /// back. Returns the number of extended attributes that the target's file system does not take.
     pub fn publish(mut self, verify: bool, buffer: &mut Vec<u8>) -> Result<u64, MoveError> {
@@ -225,7 +230,7 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         let writing = || MoveError::io("writing", &self.part);
         let lost = keep_xattrs(from, to, &self.source, &self.part)?;
         let kept = KeptAttributes::from(&self.before);
-        to.set_attributes(&self.part, NodeKind::File, &kept)
+        to.set_file_attributes(&self.output, &kept)
             .map_err(writing())?;
         to.sync(&self.output).map_err(writing())?;
         let written = to.stat(&self.output).map_err(writing())?;

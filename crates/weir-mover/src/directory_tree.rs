@@ -130,11 +130,22 @@ impl FileTree for DirectoryTree {
         file.set_len(size)
     }
 
+    fn begin_sync(&self, file: &File) {
+        // Linux begins to write dirty pages that are not needed.
+        let _ = nix::fcntl::posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+    }
+
     fn sync(&self, file: &File) -> io::Result<()> {
         file.sync_all()?;
-        // Only a hint.
+        // Now it drops them.
         let _ = nix::fcntl::posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
         Ok(())
+    }
+
+    fn set_file_attributes(&self, file: &File, kept: &KeptAttributes) -> io::Result<()> {
+        file.set_permissions(Permissions::from_mode(kept.mode))?;
+        let (atime, mtime) = (time_spec(kept.atime), time_spec(kept.mtime));
+        Ok(nix::sys::stat::futimens(file, &atime, &mtime)?)
     }
 
     fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()> {

@@ -100,6 +100,15 @@ fn own_groups() -> Vec<u32> {
     groups.iter().map(|group| group.as_raw()).collect()
 }
 
+fn changes(kind: NodeKind, kept: &KeptAttributes) -> Changes {
+    Changes {
+        mode: (kind != NodeKind::Symlink).then_some(kept.mode),
+        atime: Some(kept.atime),
+        mtime: Some(kept.mtime),
+        ..Changes::default()
+    }
+}
+
 fn bytes(path: &Path) -> &[u8] {
     path.as_os_str().as_bytes()
 }
@@ -237,17 +246,21 @@ impl FileTree for InstanceTree {
         Ok(())
     }
 
+    fn begin_sync(&self, _: &InstanceFile) {}
+
     fn sync(&self, file: &InstanceFile) -> io::Result<()> {
         self.tree.sync(file.open).io()
     }
 
+    fn set_file_attributes(&self, file: &InstanceFile, kept: &KeptAttributes) -> io::Result<()> {
+        let (ino, open) = (file.open.ino(), Some(file.open));
+        let changes = changes(NodeKind::File, kept);
+        self.tree.set_attr(&user(), ino, open, &changes).io()?;
+        Ok(())
+    }
+
     fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()> {
-        let changes = Changes {
-            mode: (kind != NodeKind::Symlink).then_some(kept.mode),
-            atime: Some(kept.atime),
-            mtime: Some(kept.mtime),
-            ..Changes::default()
-        };
+        let changes = changes(kind, kept);
         let ino = self.find(path)?;
         self.tree.set_attr(&user(), ino, None, &changes).io()?;
         Ok(())

@@ -1,6 +1,8 @@
 //! Trees of files on their way: one thread walks the sources, several copy.
 //!
-//! A large file is cut into pieces, which several threads copy. Directories get their attributes when
+//! A large file is cut into pieces, which several threads copy. Small files are copied in batches: a
+//! thread writes all of a batch before it waits for the first to be on storage, so that a journaling
+//! file system commits many at once. Directories get their attributes when
 //! all that is in them is there; then they are synced, and only then the stage is complete.
 
 use std::collections::{BTreeSet, HashMap};
@@ -22,8 +24,12 @@ use crate::tree::{kind_of, FileTree, KeptAttributes, NodeKind};
 
 /// The bytes of a large file that one thread copies at a time.
 const PIECE_BYTES: u64 = 64 << 20;
+/// The size up to which a file is small, bytes.
+const SMALL_BYTES: u64 = 1 << 20;
+/// The most files of a batch; all are open at once.
+const BATCH_FILES: usize = 32;
 /// The tasks that may wait.
-const WAITING_TASKS: usize = 1024;
+const WAITING_TASKS: usize = 256;
 /// The number of times that a file is copied which is written meanwhile.
 const TRIES: u32 = 3;
 
@@ -81,6 +87,7 @@ pub fn stage<S: FileTree, T: FileTree>(
         for pair in pairs {
             run.walk(pair, &mut walk);
         }
+        run.add_batch(&mut walk.small);
         progress.is_walked.store(true, Ordering::Relaxed);
         run.queue.close();
         walk
@@ -101,6 +108,8 @@ struct Walked {
     /// The first target of each file that has several names, by device and inode.
     linked: HashMap<(u64, u64), PathBuf>,
     links: Vec<FurtherName>,
+    /// Small files that wait for their batch to be full.
+    small: Vec<FoundFile>,
     directories: Vec<FoundDirectory>,
     /// Directories of the target whose names change.
     changed: BTreeSet<PathBuf>,
@@ -120,13 +129,18 @@ struct FoundDirectory {
     stat: Stat,
 }
 
+/// A file that is to be copied.
+#[derive(Debug)]
+struct FoundFile {
+    source: PathBuf,
+    target: PathBuf,
+    /// The number of this try, from 1.
+    tries: u32,
+}
+
 #[derive(Debug)]
 enum StageTask<'t, S: FileTree, T: FileTree> {
-    File {
-        source: PathBuf,
-        target: PathBuf,
-        tries: u32,
-    },
+    Files(Vec<FoundFile>),
     Piece(Arc<PiecewiseCopy<'t, S, T>>, u64),
 }
 
@@ -257,11 +271,25 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         self.progress
             .bytes_found
             .fetch_add(stat.size, Ordering::Relaxed);
-        self.queue.add(StageTask::File {
+        let file = FoundFile {
             source: source.to_owned(),
             target: target.to_owned(),
             tries: 1,
-        });
+        };
+        if stat.size > SMALL_BYTES {
+            self.queue.add(StageTask::Files(vec![file]));
+            return;
+        }
+        walked.small.push(file);
+        if walked.small.len() == BATCH_FILES {
+            self.add_batch(&mut walked.small);
+        }
+    }
+
+    fn add_batch(&self, small: &mut Vec<FoundFile>) {
+        if !small.is_empty() {
+            self.queue.add(StageTask::Files(std::mem::take(small)));
+        }
     }
 
     fn copy_symlink(&self, source: &Path, target: &Path, stat: &Stat) -> Result<(), MoveError> {
@@ -302,43 +330,51 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
 
     fn act(&self, task: StageTask<'t, S, T>, buffer: &mut Vec<u8>) {
         match task {
-            StageTask::File {
-                source,
-                target,
-                tries,
-            } => {
-                if let Err(error) = self.begin_file(&source, &target, tries, buffer) {
-                    self.failed(&source, &target, tries, &error);
-                }
-            }
+            StageTask::Files(files) => self.copy_files(&files, buffer),
             StageTask::Piece(whole, at) => self.copy_piece(whole, at, buffer),
         }
     }
 
-    /// Copies a file, or cuts it into pieces.
+    /// Copies a batch, then publishes it.
+    fn copy_files(&self, files: &[FoundFile], buffer: &mut Vec<u8>) {
+        let mut copied = Vec::with_capacity(files.len());
+        for file in files {
+            match self.begin_file(file, buffer) {
+                Ok(copy) => copied.extend(copy.map(|copy| (file, copy))),
+                Err(error) => self.failed(file, &error),
+            }
+        }
+        for (file, copy) in copied {
+            if let Err(error) = self.publish(copy, buffer) {
+                self.failed(file, &error);
+            }
+        }
+    }
+
+    /// Copies a file, or cuts it into pieces; `None`: nothing is left to do here.
     fn begin_file(
         &self,
-        source: &Path,
-        target: &Path,
-        tries: u32,
+        file: &FoundFile,
         buffer: &mut Vec<u8>,
-    ) -> Result<(), MoveError> {
+    ) -> Result<Option<FileCopy<'t, S, T>>, MoveError> {
+        let (source, target) = (&file.source, &file.target);
         if self.is_stopped() {
             return Err(MoveError::Stopped);
         }
         if self.is_moved(source, target)? {
-            return Ok(());
+            return Ok(None);
         }
         let copy = FileCopy::begin(self.from, self.to, source, target)?;
         let size = copy.size();
         let pieces = size.div_ceil(PIECE_BYTES);
         if pieces <= 1 {
             copy.copy(0..size, buffer, &|bytes| self.moved(bytes))?;
-            return self.publish(copy, buffer);
+            copy.begin_sync();
+            return Ok(Some(copy));
         }
         let whole = Arc::new(PiecewiseCopy {
             copy,
-            tries,
+            tries: file.tries,
             left: AtomicUsize::new(usize::try_from(pieces).expect("pieces of a file")),
             failed: Mutex::default(),
         });
@@ -346,7 +382,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         self.queue.add_first(
             pieces.map(|piece| StageTask::Piece(Arc::clone(&whole), piece * PIECE_BYTES)),
         );
-        Ok(())
+        Ok(None)
     }
 
     /// True if a file is there already; with `verify`, with the same bytes.
@@ -400,10 +436,11 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
             }
             std::thread::yield_now();
         };
-        let (source, target) = (
-            whole.copy.source().to_owned(),
-            whole.copy.target().to_owned(),
-        );
+        let file = FoundFile {
+            source: whole.copy.source().to_owned(),
+            target: whole.copy.target().to_owned(),
+            tries: whole.tries,
+        };
         let failed = whole
             .failed
             .into_inner()
@@ -416,7 +453,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
             None => self.publish(whole.copy, buffer),
         };
         if let Err(error) = done {
-            self.failed(&source, &target, whole.tries, &error);
+            self.failed(&file, &error);
         }
     }
 
@@ -437,21 +474,22 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         !self.is_stopped()
     }
 
-    fn failed(&self, source: &Path, target: &Path, tries: u32, error: &MoveError) {
+    fn failed(&self, file: &FoundFile, error: &MoveError) {
         match error {
-            MoveError::SourceChanged(_) if tries < TRIES => {
-                let again = StageTask::File {
-                    source: source.to_owned(),
-                    target: target.to_owned(),
-                    tries: tries + 1,
+            MoveError::SourceChanged(_) if file.tries < TRIES => {
+                let again = FoundFile {
+                    source: file.source.clone(),
+                    target: file.target.clone(),
+                    tries: file.tries + 1,
                 };
+                let again = StageTask::Files(vec![again]);
                 self.queue.add_first(std::iter::once(again));
             }
             // `StageSummary::stopped` says so once.
             MoveError::Stopped => {}
             error => {
                 self.progress.files_done.fetch_add(1, Ordering::Relaxed);
-                self.summary().fail(source, target, error);
+                self.summary().fail(&file.source, &file.target, error);
             }
         }
     }

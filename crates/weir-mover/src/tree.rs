@@ -99,11 +99,15 @@ pub trait FileTree: Sync + Debug {
     fn write_at(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Sets the size.
     fn set_size(&self, file: &Self::File, size: u64) -> io::Result<()>;
+    /// Has the system begin to write the file to storage, without waiting for it. A hint.
+    fn begin_sync(&self, file: &Self::File);
     /// Returns when the file is on storage (fsync), and has the next read come from there if the
     /// system allows.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
 
-    /// Sets attributes; of a symbolic link the times alone.
+    /// Sets the attributes of an open file: who swaps its name meanwhile changes no other file's.
+    fn set_file_attributes(&self, file: &Self::File, kept: &KeptAttributes) -> io::Result<()>;
+    /// Sets the attributes of a directory, or the times of a symbolic link.
     fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()>;
     /// Sets an extended attribute.
     fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()>;

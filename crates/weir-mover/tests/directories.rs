@@ -132,8 +132,14 @@ impl FileTree for FaultyTree {
     fn set_size(&self, file: &fs::File, size: u64) -> io::Result<()> {
         self.change(|| DirectoryTree.set_size(file, size))
     }
+    fn begin_sync(&self, file: &fs::File) {
+        DirectoryTree.begin_sync(file);
+    }
     fn sync(&self, file: &fs::File) -> io::Result<()> {
         self.change(|| DirectoryTree.sync(file))
+    }
+    fn set_file_attributes(&self, file: &fs::File, kept: &KeptAttributes) -> io::Result<()> {
+        self.change(|| DirectoryTree.set_file_attributes(file, kept))
     }
     fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()> {
         self.change(|| DirectoryTree.set_attributes(path, kind, kept))
