@@ -30,21 +30,24 @@ fn library(env: &Environment) -> Result<PathBuf> {
 pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, Failure> {
     let library = library(env)?;
     let config = &settings.config;
-    let stages = RunStages {
+    let mut stages = RunStages {
         stage_in: &args.stage_in,
         drain_to: args.drain_to.as_deref(),
         prefix: config.mount.prefix.as_path(),
     };
-    stages.check()?;
     if let Some(run_dir) = another(args, settings, env)? {
         let run_dir = living(run_dir, config, env)?;
         let run_dir = living(run_dir_of_rank(&run_dir, args.rank), config, env)?;
+        let prefix = Connection::to(&run_dir)?.welcome().prefix.clone();
+        stages.prefix = Path::new(&prefix);
+        stages.check()?;
         let outcome = run_staged(args, &stages, &run_dir, &library, env)?;
         if !outcome.is_safe {
             tell_where_it_is(&run_dir, &run_dir.display().to_string());
         }
         return Ok(outcome.code());
     }
+    stages.check()?;
     let job = Job::from_environment(env);
     tell_of_dead(&job, None, config, env);
     let found = nodes::find(&args.nodes.wanted(), &config.launch, env)?;

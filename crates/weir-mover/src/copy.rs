@@ -57,6 +57,9 @@ pub enum MoveError {
         /// True if the target is the directory.
         is_directory: bool,
     },
+    /// The first name of a file was not moved, so that a further one has nothing to be linked to.
+    #[error("{}, the first name of the same file, was not moved", .0.display())]
+    FirstNameNotMoved(PathBuf),
     /// The move was stopped.
     #[error("stopped")]
     Stopped,

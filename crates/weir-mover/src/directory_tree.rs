@@ -210,7 +210,11 @@ impl FileTree for DirectoryTree {
 
 /// Removes a part if its process is dead; EBUSY: it lives.
 fn remove_dead(path: &Path) -> io::Result<()> {
-    let part = match DirectoryTree.open(path) {
+    // NFS locks only what is open for writing.
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(flags.bits());
+    let part = match options.open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         // A symbolic link that was to get a name.
         Err(error) if failed_with(&error, Errno::LOOP) => return remove_if_there(path),

@@ -396,11 +396,8 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         if !looks_moved(&stat, &there) {
             return Ok(false);
         }
-        if self.options.verify
-            && compare(self.from, self.to, source, target, stat.size)
-                .inspect_err(|error| debug_assert!(!matches!(error, MoveError::Stopped)))
-                .is_err()
-        {
+        let differs = || compare(self.from, self.to, source, target, stat.size).is_err();
+        if self.options.verify && differs() {
             return Ok(false);
         }
         self.moved(stat.size);
@@ -536,6 +533,12 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
     fn make_link(&self, link: &FurtherName) -> Result<(), MoveError> {
         let looking = |path| MoveError::io("looking for", path);
         let first = self.to.look_up(&link.first).map_err(looking(&link.first))?;
+        let source = self.from.look_up(&link.source);
+        let source = source.map_err(looking(&link.source))?;
+        let is_moved = source.zip(first).is_some_and(|(source, first)| looks_moved(&source, &first));
+        if !is_moved {
+            return Err(MoveError::FirstNameNotMoved(link.first.clone()));
+        }
         let there = self.to.look_up(&link.target);
         let there = there.map_err(looking(&link.target))?;
         let identity = |stat: &Stat| (stat.dev, stat.ino);

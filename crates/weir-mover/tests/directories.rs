@@ -411,11 +411,15 @@ fn an_error_of_one_change_is_told_and_the_other_files_are_moved() {
                 assert!(summary.is_complete());
                 break;
             }
-            // One file, with its other name and the directory that are told too.
+            // One file, and its other name, which is not linked to the old version.
             assert!(
                 (1..=2).contains(&summary.failed.len()),
                 "at {at}: {summary:?}"
             );
+            let first = fs::read_to_string(scene.target("a")).unwrap();
+            if let Ok(linked) = fs::read_to_string(scene.target("linked")) {
+                assert_eq!((&*first, &*linked), ("the new a", "the new a"), "at {at}");
+            }
             at += 1;
         }
     }
