@@ -535,7 +535,9 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         let first = self.to.look_up(&link.first).map_err(looking(&link.first))?;
         let source = self.from.look_up(&link.source);
         let source = source.map_err(looking(&link.source))?;
-        let is_moved = source.zip(first).is_some_and(|(source, first)| looks_moved(&source, &first));
+        let is_moved = source
+            .zip(first)
+            .is_some_and(|(source, first)| looks_moved(&source, &first));
         if !is_moved {
             return Err(MoveError::FirstNameNotMoved(link.first.clone()));
         }

@@ -123,6 +123,7 @@ const fn check(name: &'static str, what: What, needs: &'static [Need]) -> Check 
 const C: &[Need] = &[needs::CC];
 const SHELL: &[Need] = &[needs::TAR, needs::XZ, needs::RSYNC, needs::PATCH];
 const XATTR: &[Need] = &[needs::SETFATTR, needs::TAR, needs::RSYNC, needs::PYTHON];
+const STAGE: &[Need] = &[needs::GIT, needs::SETFATTR, needs::PYTHON];
 const PROGRAMS: &[Need] = &[
     needs::CC,
     needs::CMAKE,
@@ -204,6 +205,8 @@ const CHECKS: &[Check] = &[
     shell("xattr::setfattr_cp_mv_rsync_tar_python", "shell/xattr.sh", XATTR),
     c("xattr::of_several_servers", "c/xattr.c").on(FOUR),
     shell("xattr::setfattr_cp_mv_rsync_tar_python_of_several_servers", "shell/xattr.sh", XATTR).on(FOUR),
+    shell("stage::what_programs_made_comes_out_and_goes_in_again", "shell/stage.sh", STAGE),
+    shell("stage::of_several_servers", "shell/stage.sh", STAGE).on(FOUR),
     c("libc::glob_wordexp_fts_ftw_scandir_as_libc_walks", "c/walks.c"),
     c("libc::what_libc_looks_at_from_inside_and_links_of_proc", "c/insides.c"),
     c("names::files_without_a_name", "c/tmpfile.c"),
