@@ -16,6 +16,7 @@ use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
@@ -84,6 +85,10 @@ pub fn run(command: &[OsString], variables: &[(&str, OsString)]) -> Result<ExitS
     Ok(signals.wait_for(pid)?)
 }
 
+/// The signals that were blocked when this process began, and so are in each command. Those that are
+/// read here stay blocked between commands and after the last: none is lost, and none ends weir.
+static BLOCKED_BEFORE: OnceLock<SigSet> = OnceLock::new();
+
 /// The signals, read from a descriptor instead of interrupting.
 struct Signals {
     before: SigSet,
@@ -102,6 +107,7 @@ impl Signals {
             .for_each(|signal| set.add(*signal));
         let mut before = SigSet::empty();
         nix::sys::signal::sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before))?;
+        let before = *BLOCKED_BEFORE.get_or_init(|| before);
         let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         Ok(Self { before, fd })
     }

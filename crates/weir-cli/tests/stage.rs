@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::{wait_until, Room};
+use common::{first_line, wait_until, Room};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
@@ -334,4 +334,24 @@ fn a_stage_that_is_killed_or_stopped_at_any_moment_leaves_whole_files_and_goes_o
         assert_same(&dir.join(&name), &out.join(&name));
     }
     room.ok(&["stop", "x"]);
+}
+
+#[test]
+fn a_run_that_is_told_to_end_drains_all_the_same() {
+    let room = Room::new();
+    let source = source(&room);
+    let command = ["sh", "-c", "echo running; exec sleep 100"];
+    let options = ["run", "--stage-in", "source", "--drain-to", "out"];
+    let mut run = room.weir(&[&options[..], &command].concat());
+    let mut run = run.stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(first_line(&mut run), "running\n");
+    // As the batch system does: to all processes of the job, so to the command by weir run.
+    kill(
+        Pid::from_raw(i32::try_from(run.id()).unwrap()),
+        Signal::SIGTERM,
+    )
+    .unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(128 + 15));
+    assert_same(&source, &room.path().join("out/source"));
+    assert_eq!(room.left_behind(), [""; 0]);
 }
