@@ -1,19 +1,18 @@
 //! Moves between two directories, with faults and deaths at every step. An instance as the source or the
 //! target is in the tests of the command.
 
-use std::ffi::{OsStr, OsString};
+mod faults;
+
+use std::ffi::OsString;
 use std::fs;
-use std::io;
-use std::ops::Range;
 use std::os::unix::fs::{symlink, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI64, Ordering};
 
+use faults::FaultyTree;
 use rustix::io::Errno;
-use weir_client::types::Stat;
 use weir_mover::copy::{is_part, part_of};
 use weir_mover::sources::{pair, SourcesRefused};
-use weir_mover::tree::{FileTree, KeptAttributes, NodeKind};
+use weir_mover::tree::FileTree;
 use weir_mover::{stage, DirectoryTree, StageOptions, StagePair, StageProgress, StageSummary};
 
 /// Two directories, and the move of one to the other.
@@ -73,97 +72,6 @@ impl Scene {
             }
         }
         parts
-    }
-}
-
-/// A tree whose changes fail from one on: as if the process had died there, or for once.
-#[derive(Debug)]
-struct FaultyTree {
-    /// Changes until the fault.
-    left: AtomicI64,
-    /// All changes after it fail too.
-    dies: bool,
-    errno: Errno,
-}
-
-impl FaultyTree {
-    fn change<T>(&self, change: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        let left = self.left.fetch_sub(1, Ordering::Relaxed);
-        match left == 0 || self.dies && left < 0 {
-            true => Err(io::Error::from_raw_os_error(self.errno.raw_os_error())),
-            false => change(),
-        }
-    }
-}
-
-impl FileTree for FaultyTree {
-    type File = fs::File;
-
-    fn look_up(&self, path: &Path) -> io::Result<Option<Stat>> {
-        DirectoryTree.look_up(path)
-    }
-    fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
-        DirectoryTree.list(path)
-    }
-    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
-        DirectoryTree.read_link(path)
-    }
-    fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>> {
-        DirectoryTree.xattrs(path)
-    }
-    fn open(&self, path: &Path) -> io::Result<fs::File> {
-        DirectoryTree.open(path)
-    }
-    fn stat(&self, file: &fs::File) -> io::Result<Stat> {
-        DirectoryTree.stat(file)
-    }
-    fn read_at(&self, file: &fs::File, offset: u64, bytes: &mut [u8]) -> io::Result<usize> {
-        DirectoryTree.read_at(file, offset, bytes)
-    }
-    fn next_data(&self, file: &fs::File, within: Range<u64>) -> io::Result<Option<Range<u64>>> {
-        DirectoryTree.next_data(file, within)
-    }
-    fn create_part(&self, path: &Path) -> io::Result<fs::File> {
-        self.change(|| DirectoryTree.create_part(path))
-    }
-    fn write_at(&self, file: &fs::File, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.change(|| DirectoryTree.write_at(file, offset, bytes))
-    }
-    fn set_size(&self, file: &fs::File, size: u64) -> io::Result<()> {
-        self.change(|| DirectoryTree.set_size(file, size))
-    }
-    fn begin_sync(&self, file: &fs::File) {
-        DirectoryTree.begin_sync(file);
-    }
-    fn sync(&self, file: &fs::File) -> io::Result<()> {
-        self.change(|| DirectoryTree.sync(file))
-    }
-    fn set_file_attributes(&self, file: &fs::File, kept: &KeptAttributes) -> io::Result<()> {
-        self.change(|| DirectoryTree.set_file_attributes(file, kept))
-    }
-    fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()> {
-        self.change(|| DirectoryTree.set_attributes(path, kind, kept))
-    }
-    fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()> {
-        self.change(|| DirectoryTree.set_xattr(path, name, value))
-    }
-    fn make_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
-        self.change(|| DirectoryTree.make_directory(path, mode))
-    }
-    fn make_symlink(&self, target: &Path, path: &Path) -> io::Result<()> {
-        self.change(|| DirectoryTree.make_symlink(target, path))
-    }
-    fn make_link(&self, existing: &Path, path: &Path) -> io::Result<()> {
-        self.change(|| DirectoryTree.make_link(existing, path))
-    }
-    fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
-        self.change(|| DirectoryTree.rename(from, to, replace))
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.change(|| DirectoryTree.remove(path))
-    }
-    fn sync_directory(&self, path: &Path) -> io::Result<()> {
-        self.change(|| DirectoryTree.sync_directory(path))
     }
 }
 
@@ -354,14 +262,10 @@ fn a_death_at_any_change_leaves_whole_files_and_the_next_move_finishes() {
     loop {
         let scene = Scene::new();
         old_and_new(&scene);
-        let dying = FaultyTree {
-            left: AtomicI64::new(at),
-            dies: true,
-            errno: Errno::IO,
-        };
+        let dying = FaultyTree::dying_after(at);
         let summary = scene.stage_to(&dying, false);
         check_whole(&scene, at);
-        let has_died = dying.left.load(Ordering::Relaxed) < 0;
+        let has_died = dying.has_failed();
         assert_eq!(
             has_died,
             !summary.is_complete(),
@@ -400,14 +304,10 @@ fn an_error_of_one_change_is_told_and_the_other_files_are_moved() {
         loop {
             let scene = Scene::new();
             old_and_new(&scene);
-            let faulty = FaultyTree {
-                left: AtomicI64::new(at),
-                dies: false,
-                errno,
-            };
+            let faulty = FaultyTree::failing_once(at, errno);
             let summary = scene.stage_to(&faulty, true);
             check_whole(&scene, at);
-            if faulty.left.load(Ordering::Relaxed) >= 0 {
+            if !faulty.has_failed() {
                 assert!(summary.is_complete());
                 break;
             }

@@ -1,0 +1,129 @@
+//! A target that fails.
+
+#![allow(dead_code)] // Each test program uses its part.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use rustix::io::Errno;
+use weir_client::types::Stat;
+use weir_mover::tree::{FileTree, KeptAttributes, NodeKind};
+use weir_mover::DirectoryTree;
+
+/// A tree whose changes fail from one on: as if the process had died there, or for once.
+#[derive(Debug)]
+pub struct FaultyTree {
+    /// Changes until the fault.
+    left: AtomicI64,
+    /// All changes after it fail too.
+    dies: bool,
+    errno: Errno,
+}
+
+impl FaultyTree {
+    /// All changes after this many fail, as if the process had died.
+    pub fn dying_after(changes: i64) -> FaultyTree {
+        FaultyTree {
+            left: AtomicI64::new(changes),
+            dies: true,
+            errno: Errno::IO,
+        }
+    }
+
+    /// One change after this many fails.
+    pub fn failing_once(changes: i64, errno: Errno) -> FaultyTree {
+        FaultyTree {
+            left: AtomicI64::new(changes),
+            dies: false,
+            errno,
+        }
+    }
+
+    /// True if a change has failed.
+    pub fn has_failed(&self) -> bool {
+        self.left.load(Ordering::Relaxed) < 0
+    }
+
+    fn change<T>(&self, change: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let left = self.left.fetch_sub(1, Ordering::Relaxed);
+        match left == 0 || self.dies && left < 0 {
+            true => Err(io::Error::from_raw_os_error(self.errno.raw_os_error())),
+            false => change(),
+        }
+    }
+}
+
+impl FileTree for FaultyTree {
+    type File = fs::File;
+
+    fn look_up(&self, path: &Path) -> io::Result<Option<Stat>> {
+        DirectoryTree.look_up(path)
+    }
+    fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
+        DirectoryTree.list(path)
+    }
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        DirectoryTree.read_link(path)
+    }
+    fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>> {
+        DirectoryTree.xattrs(path)
+    }
+    fn open(&self, path: &Path) -> io::Result<fs::File> {
+        DirectoryTree.open(path)
+    }
+    fn stat(&self, file: &fs::File) -> io::Result<Stat> {
+        DirectoryTree.stat(file)
+    }
+    fn read_at(&self, file: &fs::File, offset: u64, bytes: &mut [u8]) -> io::Result<usize> {
+        DirectoryTree.read_at(file, offset, bytes)
+    }
+    fn next_data(&self, file: &fs::File, within: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        DirectoryTree.next_data(file, within)
+    }
+    fn create_part(&self, path: &Path) -> io::Result<fs::File> {
+        self.change(|| DirectoryTree.create_part(path))
+    }
+    fn write_at(&self, file: &fs::File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.change(|| DirectoryTree.write_at(file, offset, bytes))
+    }
+    fn set_size(&self, file: &fs::File, size: u64) -> io::Result<()> {
+        self.change(|| DirectoryTree.set_size(file, size))
+    }
+    fn begin_sync(&self, file: &fs::File) {
+        DirectoryTree.begin_sync(file);
+    }
+    fn sync(&self, file: &fs::File) -> io::Result<()> {
+        self.change(|| DirectoryTree.sync(file))
+    }
+    fn set_file_attributes(&self, file: &fs::File, kept: &KeptAttributes) -> io::Result<()> {
+        self.change(|| DirectoryTree.set_file_attributes(file, kept))
+    }
+    fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()> {
+        self.change(|| DirectoryTree.set_attributes(path, kind, kept))
+    }
+    fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()> {
+        self.change(|| DirectoryTree.set_xattr(path, name, value))
+    }
+    fn make_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
+        self.change(|| DirectoryTree.make_directory(path, mode))
+    }
+    fn make_symlink(&self, target: &Path, path: &Path) -> io::Result<()> {
+        self.change(|| DirectoryTree.make_symlink(target, path))
+    }
+    fn make_link(&self, existing: &Path, path: &Path) -> io::Result<()> {
+        self.change(|| DirectoryTree.make_link(existing, path))
+    }
+    fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
+        self.change(|| DirectoryTree.rename(from, to, replace))
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.change(|| DirectoryTree.remove(path))
+    }
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        self.change(|| DirectoryTree.sync_directory(path))
+    }
+}
