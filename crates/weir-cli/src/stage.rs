@@ -432,12 +432,13 @@ fn stage_by_command(
     target: &Path,
 ) -> Result<ExitStatus, Failure> {
     let program = std::env::current_exe().context("finding the weir program")?;
-    let words: [&OsStr; 7] = [
+    let words: [&OsStr; 8] = [
         program.as_os_str(),
         "stage".as_ref(),
         direction.as_ref(),
         "-i".as_ref(),
         run_dir.as_os_str(),
+        "--".as_ref(),
         source.as_os_str(),
         target.as_os_str(),
     ];

@@ -127,6 +127,11 @@ fn a_run_brings_in_and_drains() {
         assert_same(&source, &room.path().join("out/in"));
         assert_eq!(room.left_behind(), [""; 0]);
     }
+    // Names that look like options.
+    let room = Room::new();
+    fs::write(room.path().join("-i"), "dash").unwrap();
+    room.ok(&["run", "--stage-in=-i", "--drain-to=--verify", "true"]);
+    assert_eq!(fs::read(room.path().join("--verify/-i")).unwrap(), b"dash");
 }
 
 #[test]
