@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use weir_config::ConfigError;
 use weir_launch::LaunchError;
+use weir_mover::sources::SourcesRefused;
 
 /// Something failed.
 pub const FAILED: u8 = 1;
@@ -115,6 +116,12 @@ impl From<LaunchError> for Failure {
             LaunchError::Dead { why } => Self::Dead { why },
             LaunchError::Other(error) => Self::Other(error),
         }
+    }
+}
+
+impl From<SourcesRefused> for Failure {
+    fn from(refused: SourcesRefused) -> Self {
+        Self::Refused(refused.to_string())
     }
 }
 

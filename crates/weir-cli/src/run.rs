@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use weir_config::{all_keys, Config, Environment, Loaded, ValueOrigin};
-use weir_instance::connection::{self, Connection, Use};
+use weir_instance::connection::{self, Use};
 use weir_instance::directories::{self, Job, Remains};
 use weir_launch::agent::{self, Summary};
 use weir_launch::nodes;
@@ -30,16 +30,15 @@ fn library(env: &Environment) -> Result<PathBuf> {
 pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, Failure> {
     let library = library(env)?;
     let config = &settings.config;
-    let mut stages = RunStages {
+    let stages = RunStages {
         stage_in: &args.stage_in,
         drain_to: args.drain_to.as_deref(),
-        prefix: config.mount.prefix.as_path(),
+        prefix: config.mount.prefix.as_path().to_owned(),
     };
     if let Some(run_dir) = another(args, settings, env)? {
         let run_dir = living(run_dir, config, env)?;
         let run_dir = living(run_dir_of_rank(&run_dir, args.rank), config, env)?;
-        let prefix = Connection::to(&run_dir)?.welcome().prefix.clone();
-        stages.prefix = Path::new(&prefix);
+        let stages = stages.of_running(&run_dir)?;
         stages.check()?;
         let outcome = run_staged(args, &stages, &run_dir, &library, env)?;
         if !outcome.is_safe {
@@ -494,12 +493,12 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
         refuse_if_used(&run_dir)?;
     }
     let drained_to = args.drain_to.as_deref();
-    let prefix = Connection::to(&run_dir)?.welcome().prefix.clone();
     let stages = RunStages {
         stage_in: &[],
         drain_to: drained_to,
-        prefix: Path::new(&prefix),
+        prefix: PathBuf::new(),
     };
+    let stages = stages.of_running(&run_dir)?;
     stages.check()?;
     if !stages.take_out(&run_dir) {
         return Err(Failure::NotMoved("the instance stays".to_owned()));

@@ -14,8 +14,9 @@ use anyhow::{anyhow, Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use weir_config::{Config, Environment};
+use weir_instance::connection::Connection;
 use weir_instance::size::bytes;
-use weir_mover::sources::{check_parent, check_targets, make_parents, pair};
+use weir_mover::sources::{check_parent, check_targets, make_parents, pair, SourcesRefused};
 use weir_mover::tree::FileTree;
 use weir_mover::{
     manifest, DirectoryTree, InstanceTree, StageOptions, StagePair, StageProgress, StageSummary,
@@ -133,7 +134,6 @@ fn pairs<S: FileTree, T: FileTree>(
     to: &T,
     rules: &PathRules<'_>,
 ) -> Result<Vec<StagePair>, Failure> {
-    let refused = |error: &dyn std::fmt::Display| Failure::Refused(error.to_string());
     let pairs = if let Some(file) = &args.manifest {
         from_manifest(file, from, to, rules)?
     } else {
@@ -142,13 +142,11 @@ fn pairs<S: FileTree, T: FileTree>(
         let sources = sources.collect::<Result<Vec<_>, _>>()?;
         let target = (rules.target)(target)?;
         if !rules.make_parents {
-            check_parent(to, &target).map_err(|error| refused(&error))?;
+            check_parent(to, &target)?;
         }
-        pair(from, &sources, to, &target).map_err(|error| refused(&error))?
+        pair(from, &sources, to, &target)?
     };
-    for pair in &pairs {
-        make_parents(to, &pair.target).map_err(|error| refused(&error))?;
-    }
+    make_parents(to, &pairs)?;
     Ok(pairs)
 }
 
@@ -171,13 +169,10 @@ fn from_manifest<S: FileTree, T: FileTree>(
                 .look_up(&source)
                 .with_context(|| source.display().to_string())?;
             if found.is_none() {
-                return Err(Failure::Refused(format!(
-                    "{}: no such file or directory",
-                    words.source.display()
-                )));
+                return Err(SourcesRefused::NoSource(words.source).into());
             }
             if !rules.make_parents {
-                check_parent(to, &target).map_err(|error| Failure::Refused(error.to_string()))?;
+                check_parent(to, &target)?;
             }
             Ok(StagePair { source, target })
         });
@@ -333,10 +328,20 @@ pub struct RunStages<'a> {
     /// `--drain-to`.
     pub drain_to: Option<&'a Path>,
     /// The mount prefix.
-    pub prefix: &'a Path,
+    pub prefix: PathBuf,
 }
 
 impl RunStages<'_> {
+    /// The same for an instance that runs, which has a prefix of its own; asks it only if there is
+    /// something to stage.
+    pub fn of_running(self, run_dir: &Path) -> Result<Self, Failure> {
+        if self.stage_in.is_empty() && self.drain_to.is_none() {
+            return Ok(self);
+        }
+        let prefix = Connection::to(run_dir)?.welcome().prefix.clone().into();
+        Ok(Self { prefix, ..self })
+    }
+
     /// Refuses what could only fail, before anything is started.
     pub fn check(&self) -> Result<(), Failure> {
         for argument in self.stage_in {
@@ -345,7 +350,7 @@ impl RunStages<'_> {
                 let source = source.display();
                 return Err(Failure::Refused(format!("--stage-in {source}: {error}")));
             }
-            if !target.starts_with(self.prefix) {
+            if !target.starts_with(&self.prefix) {
                 return Err(Failure::Refused(format!(
                     "--stage-in {}: the destination is not below {}",
                     argument.display(),
@@ -356,7 +361,7 @@ impl RunStages<'_> {
         let Some(dir) = self.drain_to else {
             return Ok(());
         };
-        if dir.starts_with(self.prefix) {
+        if dir.starts_with(&self.prefix) {
             return Err(Failure::Refused(format!(
                 "--drain-to {}: that is in the instance",
                 dir.display()
@@ -403,7 +408,7 @@ impl RunStages<'_> {
         let Some(dir) = self.drain_to else {
             return true;
         };
-        match stage_by_command("out", run_dir, self.prefix, dir) {
+        match stage_by_command("out", run_dir, &self.prefix, dir) {
             Ok(status) => status.success(),
             Err(failure) => {
                 eprintln!("weir: {failure}");

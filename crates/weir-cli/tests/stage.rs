@@ -246,31 +246,20 @@ fn paths_of_the_wrong_side_are_refused() {
     let room = Room::new();
     source(&room);
     room.ok(&["start", "x"]);
-    room.says(
-        2,
-        "is not in the instance",
-        &["stage", "in", "-i", "x", "source", "/elsewhere"],
-    );
-    room.says(
-        2,
-        "is in the instance",
-        &["stage", "out", "-i", "x", "/weir/.", "/weir/y"],
-    );
-    room.says(
-        2,
-        "no such file",
-        &["stage", "out", "-i", "x", "/weir/none", "."],
-    );
-    room.says(
-        2,
-        "create it first",
-        &["stage", "out", "-i", "x", "/weir/.", "no/such/dir"],
-    );
-    room.says(
-        4,
-        "no instance runs",
-        &["stage", "out", "-i", "y", "/weir/.", "."],
-    );
+    let cases = [
+        (
+            2,
+            "is not in the instance",
+            ["in", "x", "source", "/elsewhere"],
+        ),
+        (2, "is in the instance", ["out", "x", "/weir/.", "/weir/y"]),
+        (2, "no such file", ["out", "x", "/weir/none", "."]),
+        (2, "create it first", ["out", "x", "/weir/.", "no/such/dir"]),
+        (4, "no instance runs", ["out", "y", "/weir/.", "."]),
+    ];
+    for (code, words, [direction, name, from, to]) in cases {
+        room.says(code, words, &["stage", direction, "-i", name, from, to]);
+    }
     room.ok(&["stop", "x"]);
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::io::Errno;
 use weir_client::types::Stat;
 
-use crate::tree::{failed_with, kind_of, FileTree, KeptAttributes, NodeKind};
+use crate::tree::{failed_with, identity, kind_of, FileTree, KeptAttributes, NodeKind};
 
 /// The end of the name of a part.
 const PART_SUFFIX: &[u8] = b".weir-part";
@@ -121,12 +121,13 @@ pub struct FileCopy<'t, S: FileTree, T: FileTree> {
 }
 
 impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
-    /// Opens the source and makes the part.
+    /// Opens the source and makes the part. `replaced`: the node that has the target's name now.
     pub fn begin(
         from: &'t S,
         to: &'t T,
         source: &Path,
         target: &Path,
+        replaced: Option<Stat>,
     ) -> Result<FileCopy<'t, S, T>, MoveError> {
         let input = from
             .open(source)
@@ -137,9 +138,6 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         if kind_of(&before) != NodeKind::File {
             return Err(MoveError::SourceChanged(source.to_owned()));
         }
-        let replaced = to
-            .look_up(target)
-            .map_err(MoveError::io("looking for", target))?;
         check_kind(target, replaced.as_ref(), NodeKind::File)?;
         let part = part_of(target);
         let output =
@@ -171,16 +169,6 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
     /// The size, bytes.
     pub fn size(&self) -> u64 {
         self.before.size
-    }
-
-    /// The source's path.
-    pub fn source(&self) -> &Path {
-        &self.source
-    }
-
-    /// The target's path.
-    pub fn target(&self) -> &Path {
-        &self.target
     }
 
     /// Copies the data in a range, of which nobody else copies a byte. `tell` is told of each number
@@ -248,7 +236,6 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         }
         self.check_source()?;
         let named = to.look_up(&self.part).map_err(writing())?;
-        let identity = |stat: &Stat| (stat.dev, stat.ino);
         if named.as_ref().map(identity) != Some(identity(&written)) {
             self.is_published = true; // the part that has the name now is another mover's
             return Err(MoveError::Busy(self.target.clone()));

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::ops::Range;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,9 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use weir_client::types::{Stat, Time};
 
-use crate::tree::{failed_with, io_error, FileTree, KeptAttributes, NodeKind};
+use crate::tree::{
+    failed_with, find_data, io_error, read_xattrs, unless, FileTree, KeptAttributes, NodeKind,
+};
 
 /// The extended attributes that a user may set.
 const KEPT_XATTRS: [&[u8]; 2] = [b"user.", b"system.posix_acl_"];
@@ -48,22 +50,12 @@ impl FileTree for DirectoryTree {
     }
 
     fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>> {
-        let path = bytes(path.as_os_str());
-        let names = sized(|buffer| rustix::fs::llistxattr(path, buffer));
-        let names = match names {
-            Err(Errno::NOTSUP) => return Ok(Vec::new()),
-            names => names.map_err(io_error)?,
-        };
-        let mut found = Vec::new();
-        let kept = |name: &&[u8]| KEPT_XATTRS.iter().any(|kept| name.starts_with(kept));
-        for name in names.split(|byte| *byte == 0).filter(kept) {
-            match sized(|buffer| rustix::fs::lgetxattr(path, name, buffer)) {
-                Ok(value) => found.push((OsString::from_vec(name.to_vec()), value)),
-                Err(Errno::NODATA) => {}
-                Err(error) => return Err(io_error(error)),
-            }
-        }
-        Ok(found)
+        let path = path.as_os_str().as_bytes();
+        read_xattrs(
+            |buffer| rustix::fs::llistxattr(path, buffer),
+            |name, buffer| rustix::fs::lgetxattr(path, name, buffer),
+            |name| KEPT_XATTRS.iter().any(|kept| name.starts_with(kept)),
+        )
     }
 
     fn open(&self, path: &Path) -> io::Result<File> {
@@ -83,24 +75,20 @@ impl FileTree for DirectoryTree {
 
     fn next_data(&self, file: &File, within: Range<u64>) -> io::Result<Option<Range<u64>>> {
         use nix::errno::Errno;
-        let seek = |from: u64, what| {
-            let from = i64::try_from(from).map_err(|_| Errno::EINVAL)?;
-            match nix::unistd::lseek(file, from, what) {
-                Ok(at) => Ok(Some(at.unsigned_abs())),
+        find_data(within, |from, hole| {
+            let whence = if hole {
+                Whence::SeekHole
+            } else {
+                Whence::SeekData
+            };
+            match nix::unistd::lseek(file, from, whence) {
+                Ok(at) => Ok(Some(at)),
                 Err(Errno::ENXIO) => Ok(None),
-                Err(error) => Err(error),
+                // A file system that does not know of holes: all is data.
+                Err(Errno::EINVAL | Errno::ENOTSUP) => Ok((!hole).then_some(from)),
+                Err(error) => Err(error.into()),
             }
-        };
-        let begin = match seek(within.start, Whence::SeekData) {
-            // A file system that does not know of holes.
-            Err(Errno::EINVAL | Errno::ENOTSUP) => return Ok(Some(within)),
-            begin => begin?,
-        };
-        let Some(begin) = begin.filter(|begin| *begin < within.end) else {
-            return Ok(None);
-        };
-        let end = seek(begin, Whence::SeekHole)?.unwrap_or(within.end);
-        Ok(Some(begin..end.min(within.end)))
+        })
     }
 
     fn create_part(&self, path: &Path) -> io::Result<File> {
@@ -160,8 +148,8 @@ impl FileTree for DirectoryTree {
     }
 
     fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()> {
-        let path = bytes(path.as_os_str());
-        rustix::fs::lsetxattr(path, bytes(name), value, XattrFlags::empty()).map_err(io_error)
+        let (path, name) = (path.as_os_str().as_bytes(), name.as_bytes());
+        rustix::fs::lsetxattr(path, name, value, XattrFlags::empty()).map_err(io_error)
     }
 
     fn make_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
@@ -227,27 +215,7 @@ fn remove_dead(path: &Path) -> io::Result<()> {
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// A value of a call that tells its length if the buffer is empty; it may grow in between.
-fn sized(mut call: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
-    loop {
-        let mut value = vec![0; call(&mut [])?];
-        if value.is_empty() {
-            return Ok(value);
-        }
-        match call(&mut value) {
-            Err(Errno::RANGE) => {}
-            length => {
-                value.truncate(length?);
-                return Ok(value);
-            }
-        }
-    }
+    unless(std::fs::remove_file(path), io::ErrorKind::NotFound)
 }
 
 fn time_spec(time: Time) -> TimeSpec {
@@ -272,9 +240,4 @@ fn stat_of(found: &std::fs::Metadata) -> Stat {
         mount: None,
         btime: None,
     }
-}
-
-/// The bytes of a name.
-pub(crate) fn bytes(name: &OsStr) -> &[u8] {
-    name.as_bytes()
 }

@@ -12,7 +12,7 @@ use weir_client::path::ResolvedPath;
 use weir_client::process::mounted::{Changes, Ino, OpenFile, Requester, Tree};
 use weir_client::types::Stat;
 
-use crate::tree::{io_error, FileTree, KeptAttributes, NodeKind};
+use crate::tree::{find_data, io_error, read_xattrs, FileTree, KeptAttributes, NodeKind};
 
 /// The bytes of a listing that are asked for at a time.
 const LISTING_BYTES: u32 = 256 << 10;
@@ -36,7 +36,7 @@ pub struct InstanceFile {
 
 impl Drop for InstanceFile {
     fn drop(&mut self) {
-        // What was written is published by `sync`, whose errors are seen.
+        // The mover calls `sync` before, which publishes the bytes and reports errors.
         let _ = self.tree.close(self.open);
     }
 }
@@ -63,6 +63,11 @@ impl InstanceTree {
             ResolvedPath::Name { .. } => Err(io_error(Errno::NOENT)),
             ResolvedPath::Outside(_) => Err(io_error(Errno::XDEV)),
         }
+    }
+
+    fn change(self, ino: Ino, open: Option<OpenFile>, changes: &Changes) -> io::Result<()> {
+        self.tree.set_attr(&user(), ino, open, changes).io()?;
+        Ok(())
     }
 
     /// The directory and the name of a path.
@@ -152,23 +157,11 @@ impl FileTree for InstanceTree {
 
     fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>> {
         let ino = self.find(path)?;
-        let mut names = vec![0; self.tree.xattr_names(ino, &mut []).io()?];
-        if names.is_empty() {
-            return Ok(Vec::new());
-        }
-        let length = self.tree.xattr_names(ino, &mut names).io()?;
-        names.truncate(length);
-        let mut found = Vec::new();
-        let kept = |name: &&[u8]| !name.is_empty() && !name.starts_with(OWN_XATTRS);
-        for name in names.split(|byte| *byte == 0).filter(kept) {
-            let mut value = vec![0; self.tree.xattr(&user(), ino, name, &mut []).io()?];
-            if !value.is_empty() {
-                let length = self.tree.xattr(&user(), ino, name, &mut value).io()?;
-                value.truncate(length);
-            }
-            found.push((OsString::from_vec(name.to_vec()), value));
-        }
-        Ok(found)
+        read_xattrs(
+            |buffer| self.tree.xattr_names(ino, buffer),
+            |name, buffer| self.tree.xattr(&user(), ino, name, buffer),
+            |name| !name.starts_with(OWN_XATTRS),
+        )
     }
 
     fn open(&self, path: &Path) -> io::Result<InstanceFile> {
@@ -186,22 +179,13 @@ impl FileTree for InstanceTree {
     }
 
     fn next_data(&self, file: &InstanceFile, within: Range<u64>) -> io::Result<Option<Range<u64>>> {
-        let seek = |from: u64, hole| {
-            let from = i64::try_from(from).map_err(|_| Errno::INVAL)?;
+        find_data(within, |from, hole| {
             match self.tree.seek(file.open, from, hole) {
-                Ok(at) => Ok(Some(at.unsigned_abs())),
+                Ok(at) => Ok(Some(at)),
                 Err(Errno::NXIO) => Ok(None),
-                Err(error) => Err(error),
+                Err(error) => Err(io_error(error)),
             }
-        };
-        let begin = seek(within.start, false)
-            .io()?
-            .filter(|begin| *begin < within.end);
-        let Some(begin) = begin else {
-            return Ok(None);
-        };
-        let end = seek(begin, true).io()?.unwrap_or(within.end);
-        Ok(Some(begin..end.min(within.end)))
+        })
     }
 
     fn create_part(&self, path: &Path) -> io::Result<InstanceFile> {
@@ -241,9 +225,7 @@ impl FileTree for InstanceTree {
             size: Some(size),
             ..Changes::default()
         };
-        let (ino, open) = (file.open.ino(), Some(file.open));
-        self.tree.set_attr(&user(), ino, open, &size).io()?;
-        Ok(())
+        self.change(file.open.ino(), Some(file.open), &size)
     }
 
     fn begin_sync(&self, _: &InstanceFile) {}
@@ -253,17 +235,12 @@ impl FileTree for InstanceTree {
     }
 
     fn set_file_attributes(&self, file: &InstanceFile, kept: &KeptAttributes) -> io::Result<()> {
-        let (ino, open) = (file.open.ino(), Some(file.open));
         let changes = changes(NodeKind::File, kept);
-        self.tree.set_attr(&user(), ino, open, &changes).io()?;
-        Ok(())
+        self.change(file.open.ino(), Some(file.open), &changes)
     }
 
     fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()> {
-        let changes = changes(kind, kept);
-        let ino = self.find(path)?;
-        self.tree.set_attr(&user(), ino, None, &changes).io()?;
-        Ok(())
+        self.change(self.find(path)?, None, &changes(kind, kept))
     }
 
     fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()> {

@@ -1,14 +1,16 @@
 //! The arguments of a stage: `SOURCE... DESTINATION`, with patterns, and with the meaning that rsync(1)
 //! gives them: unlike cp(1)'s it is the same when the command is repeated.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use globset::GlobBuilder;
+use weir_client::types::Stat;
 
-use crate::tree::{kind_of, FileTree, NodeKind};
+use crate::tree::{kind_of, unless, FileTree, NodeKind};
 
 /// A source, and the path that it gets.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -95,11 +97,8 @@ pub fn pair<S: FileTree, T: FileTree>(
         return Err(SourcesRefused::NotDirectory(destination.to_owned()));
     }
     let mut pairs = Vec::new();
-    for source in found {
-        let stat = from.look_up(&source).map_err(looking(&source))?;
-        let keeps_name = is_directory
-            || wants_directory
-            || stat.is_some_and(|stat| kind_of(&stat) == NodeKind::Directory);
+    for (source, stat) in found {
+        let keeps_name = is_directory || wants_directory || kind_of(&stat) == NodeKind::Directory;
         let target = match name_of(&source) {
             Some(name) if keeps_name => destination.join(name),
             _ => destination.to_owned(),
@@ -126,17 +125,19 @@ pub fn check_targets(pairs: &[StagePair]) -> Result<(), SourcesRefused> {
 }
 
 /// Creates the directories above targets.
-pub fn make_parents<T: FileTree>(to: &T, path: &Path) -> Result<(), SourcesRefused> {
-    let missing = path.ancestors().skip(1).take_while(|dir| {
-        !dir.as_os_str().is_empty() && to.look_up(dir).is_ok_and(|stat| stat.is_none())
-    });
-    let missing: Vec<&Path> = missing.collect();
-    for dir in missing.into_iter().rev() {
-        match to.make_directory(dir, 0o755) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(looking(dir)(error))
-            }
-            _ => {}
+pub fn make_parents<T: FileTree>(to: &T, pairs: &[StagePair]) -> Result<(), SourcesRefused> {
+    let parents: BTreeSet<&Path> = pairs
+        .iter()
+        .filter_map(|pair| pair.target.parent())
+        .collect();
+    for parent in parents {
+        let missing = parent.ancestors().take_while(|dir| {
+            !dir.as_os_str().is_empty() && to.look_up(dir).is_ok_and(|stat| stat.is_none())
+        });
+        let missing: Vec<&Path> = missing.collect();
+        for dir in missing.into_iter().rev() {
+            let made = to.make_directory(dir, 0o755);
+            unless(made, io::ErrorKind::AlreadyExists).map_err(looking(dir))?;
         }
     }
     Ok(())
@@ -157,25 +158,22 @@ pub fn check_parent<T: FileTree>(to: &T, path: &Path) -> Result<(), SourcesRefus
 }
 
 fn ends_with_slash(path: &Path) -> bool {
-    crate::directory_tree::bytes(path.as_os_str()).ends_with(b"/")
+    path.as_os_str().as_bytes().ends_with(b"/")
 }
 
 /// The name of a source in its directory; `None`: it stands for what is in it.
 fn name_of(source: &Path) -> Option<&OsStr> {
-    let bytes = crate::directory_tree::bytes(source.as_os_str());
+    let bytes = source.as_os_str().as_bytes();
     let stands_for_contents = bytes.ends_with(b"/") || bytes.ends_with(b"/.") || bytes == b".";
     source.file_name().filter(|_| !stands_for_contents)
 }
 
-/// The paths that fit a pattern, in order; a path that exists is no pattern.
-fn expand<S: FileTree>(from: &S, pattern: &Path) -> Result<Vec<PathBuf>, SourcesRefused> {
-    if from.look_up(pattern).map_err(looking(pattern))?.is_some() {
-        return Ok(vec![pattern.to_owned()]);
+/// The paths that fit a pattern, in order, with their attributes; a path that exists is no pattern.
+fn expand<S: FileTree>(from: &S, pattern: &Path) -> Result<Vec<(PathBuf, Stat)>, SourcesRefused> {
+    if let Some(stat) = from.look_up(pattern).map_err(looking(pattern))? {
+        return Ok(vec![(pattern.to_owned(), stat)]);
     }
-    let special = |part: &OsStr| {
-        let bytes = crate::directory_tree::bytes(part);
-        bytes.iter().any(|byte| b"*?[{".contains(byte))
-    };
+    let special = |part: &OsStr| part.as_bytes().iter().any(|byte| b"*?[{".contains(byte));
     if !special(pattern.as_os_str()) {
         return Err(SourcesRefused::NoSource(pattern.to_owned()));
     }
@@ -193,7 +191,11 @@ fn expand<S: FileTree>(from: &S, pattern: &Path) -> Result<Vec<PathBuf>, Sources
         found = fitting(from, &found, name, pattern)?;
     }
     // A component behind the last pattern need not exist below each.
-    found.retain(|path| from.look_up(path).is_ok_and(|stat| stat.is_some()));
+    let found = found.into_iter().filter_map(|path| {
+        let stat = from.look_up(&path).ok()??;
+        Some((path, stat))
+    });
+    let found: Vec<(PathBuf, Stat)> = found.collect();
     match found.is_empty() {
         true => Err(SourcesRefused::NoMatch(pattern.to_owned())),
         false => Ok(found),
@@ -228,9 +230,8 @@ fn fitting<S: FileTree>(
         };
         let names = from.list(shown).map_err(looking(shown))?;
         // As a shell: a leading dot must be written.
-        let is_shown = |name: &&OsString| {
-            text.starts_with('.') || !crate::directory_tree::bytes(name).starts_with(b".")
-        };
+        let is_shown =
+            |name: &&OsString| text.starts_with('.') || !name.as_bytes().starts_with(b".");
         let mut fit: Vec<PathBuf> = names
             .iter()
             .filter(is_shown)

@@ -2,10 +2,11 @@
 //!
 //! A large file is cut into pieces, which several threads copy. Small files are copied in batches: a
 //! thread writes all of a batch before it waits for the first to be on storage, so that a journaling
-//! file system commits many at once. Directories get their attributes when
-//! all that is in them is there; then they are synced, and only then the stage is complete.
+//! file system commits many at once. Directories get their attributes when all that is in them is
+//! there; then they are synced, and only then the stage is complete.
 
 use std::collections::{BTreeSet, HashMap};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +21,7 @@ use crate::copy::{
 use crate::queue::TaskQueue;
 use crate::sources::StagePair;
 use crate::summary::StageSummary;
-use crate::tree::{kind_of, FileTree, KeptAttributes, NodeKind};
+use crate::tree::{identity, kind_of, unless, FileTree, KeptAttributes, NodeKind};
 
 /// The bytes of a large file that one thread copies at a time.
 const PIECE_BYTES: u64 = 64 << 20;
@@ -147,11 +148,15 @@ enum StageTask<'t, S: FileTree, T: FileTree> {
 /// A large file, copied by several threads.
 #[derive(Debug)]
 struct PiecewiseCopy<'t, S: FileTree, T: FileTree> {
+    file: FoundFile,
     copy: FileCopy<'t, S, T>,
-    tries: u32,
-    /// Pieces that are not done.
-    left: AtomicUsize,
     failed: Mutex<Option<MoveError>>,
+}
+
+impl<S: FileTree, T: FileTree> PiecewiseCopy<'_, S, T> {
+    fn failed(&self) -> MutexGuard<'_, Option<MoveError>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 struct StageRun<'t, S: FileTree, T: FileTree> {
@@ -199,7 +204,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         let Some(stat) = found else {
             return match is_top {
                 true => Err(MoveError::io("looking for", source)(
-                    std::io::ErrorKind::NotFound.into(),
+                    ErrorKind::NotFound.into(),
                 )),
                 false => Ok(()), // removed since its directory was listed
             };
@@ -236,8 +241,8 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
     }
 
     /// Makes a directory; true if it gets the attributes of its source: one that was there, and that
-    /// the user named, does not. Its mode is that of the source at once, so that it is right if this
-    /// process dies, but for the owner, who has to create files in it.
+    /// the user named, does not. It has the mode of its source at once, in case this process dies, and
+    /// until the end all rights for its owner, so that files can be created in it.
     fn enter(&self, target: &Path, is_top: bool, source: &Stat) -> Result<bool, MoveError> {
         let found = self.to.look_up(target);
         let found = found.map_err(MoveError::io("looking for", target))?;
@@ -246,17 +251,14 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
             return Ok(!is_top);
         }
         let mode = source.mode & 0o777 | 0o700;
-        match self.to.make_directory(target, mode) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                Err(MoveError::io("creating", target)(error))
-            }
-            _ => Ok(true),
-        }
+        let made = self.to.make_directory(target, mode);
+        unless(made, ErrorKind::AlreadyExists).map_err(MoveError::io("creating", target))?;
+        Ok(true)
     }
 
     fn found_file(&self, source: &Path, target: &Path, stat: &Stat, walked: &mut Walked) {
         if stat.nlink > 1 {
-            let first = walked.linked.entry((stat.dev, stat.ino));
+            let first = walked.linked.entry(identity(stat));
             let first = first.or_insert_with(|| target.to_owned());
             if *first != target {
                 walked.links.push(FurtherName {
@@ -306,163 +308,143 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         if is_there {
             return Ok(());
         }
-        let part = part_of(target);
-        let writing = || MoveError::io("creating", &part);
-        self.remove_part(&part)?;
-        self.to.make_symlink(&content, &part).map_err(writing())?;
         let kept = KeptAttributes::from(stat);
-        self.to
-            .set_attributes(&part, NodeKind::Symlink, &kept)
-            .map_err(writing())
-            .and_then(|()| publish_name(self.to, &part, target, replaced.as_ref()))
-            .inspect_err(|_| drop(self.to.remove(&part)))
+        self.make_named(target, replaced.as_ref(), |part| {
+            self.to.make_symlink(&content, part)?;
+            self.to.set_attributes(part, NodeKind::Symlink, &kept)
+        })
     }
 
-    /// Removes a part that an interrupted move left.
-    fn remove_part(&self, part: &Path) -> Result<(), MoveError> {
-        match self.to.remove(part) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(MoveError::io("removing", part)(error))
-            }
-            _ => Ok(()),
-        }
+    /// Makes a node that needs no copying: as a part, which then gets the target's name.
+    fn make_named(
+        &self,
+        target: &Path,
+        replaced: Option<&Stat>,
+        make: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> Result<(), MoveError> {
+        let part = part_of(target);
+        // An interrupted move may have left it.
+        unless(self.to.remove(&part), ErrorKind::NotFound)
+            .map_err(MoveError::io("removing", &part))?;
+        make(&part)
+            .map_err(MoveError::io("creating", &part))
+            .and_then(|()| publish_name(self.to, &part, target, replaced))
+            .inspect_err(|_| drop(self.to.remove(&part)))
     }
 
     fn act(&self, task: StageTask<'t, S, T>, buffer: &mut Vec<u8>) {
         match task {
-            StageTask::Files(files) => self.copy_files(&files, buffer),
+            StageTask::Files(files) => self.copy_files(files, buffer),
             StageTask::Piece(whole, at) => self.copy_piece(whole, at, buffer),
         }
     }
 
     /// Copies a batch, then publishes it.
-    fn copy_files(&self, files: &[FoundFile], buffer: &mut Vec<u8>) {
+    fn copy_files(&self, files: Vec<FoundFile>, buffer: &mut Vec<u8>) {
         let mut copied = Vec::with_capacity(files.len());
         for file in files {
-            match self.begin_file(file, buffer) {
-                Ok(copy) => copied.extend(copy.map(|copy| (file, copy))),
-                Err(error) => self.failed(file, &error),
+            let copy = match self.begin_file(&file) {
+                Ok(Some(copy)) => copy,
+                Ok(None) => continue,
+                Err(error) => {
+                    self.failed(file, &error);
+                    continue;
+                }
+            };
+            if copy.size() > PIECE_BYTES {
+                self.cut(file, copy);
+            } else if let Err(error) = self.copy_whole(&copy, buffer) {
+                drop(copy);
+                self.failed(file, &error);
+            } else {
+                copied.push((file, copy));
             }
         }
         for (file, copy) in copied {
-            if let Err(error) = self.publish(copy, buffer) {
-                self.failed(file, &error);
-            }
+            self.publish(file, copy, buffer);
         }
     }
 
-    /// Copies a file, or cuts it into pieces; `None`: nothing is left to do here.
-    fn begin_file(
-        &self,
-        file: &FoundFile,
-        buffer: &mut Vec<u8>,
-    ) -> Result<Option<FileCopy<'t, S, T>>, MoveError> {
+    fn copy_whole(&self, copy: &FileCopy<'t, S, T>, buffer: &mut Vec<u8>) -> Result<(), MoveError> {
+        copy.copy(0..copy.size(), buffer, &|bytes| self.moved(bytes))?;
+        copy.begin_sync();
+        Ok(())
+    }
+
+    /// Begins to copy a file; `None`: it is there already.
+    fn begin_file(&self, file: &FoundFile) -> Result<Option<FileCopy<'t, S, T>>, MoveError> {
         let (source, target) = (&file.source, &file.target);
         if self.is_stopped() {
             return Err(MoveError::Stopped);
         }
-        if self.is_moved(source, target)? {
-            return Ok(None);
-        }
-        let copy = FileCopy::begin(self.from, self.to, source, target)?;
-        let size = copy.size();
-        let pieces = size.div_ceil(PIECE_BYTES);
-        if pieces <= 1 {
-            copy.copy(0..size, buffer, &|bytes| self.moved(bytes))?;
-            copy.begin_sync();
-            return Ok(Some(copy));
-        }
-        let whole = Arc::new(PiecewiseCopy {
-            copy,
-            tries: file.tries,
-            left: AtomicUsize::new(usize::try_from(pieces).expect("pieces of a file")),
-            failed: Mutex::default(),
-        });
-        let pieces = 0..pieces;
-        self.queue.add_first(
-            pieces.map(|piece| StageTask::Piece(Arc::clone(&whole), piece * PIECE_BYTES)),
-        );
-        Ok(None)
-    }
-
-    /// True if a file is there already; with `verify`, with the same bytes.
-    fn is_moved(&self, source: &Path, target: &Path) -> Result<bool, MoveError> {
         let looking = |path| MoveError::io("looking for", path);
         let stat = self.from.look_up(source).map_err(looking(source))?;
         let there = self.to.look_up(target).map_err(looking(target))?;
-        let (Some(stat), Some(there)) = (stat, there) else {
-            return Ok(false);
-        };
-        if !looks_moved(&stat, &there) {
-            return Ok(false);
+        match (&stat, &there) {
+            (Some(stat), Some(there)) if self.is_moved(file, stat, there) => {
+                self.moved(stat.size);
+                self.progress.files_done.fetch_add(1, Ordering::Relaxed);
+                self.summary().unchanged += 1;
+                Ok(None)
+            }
+            _ => FileCopy::begin(self.from, self.to, source, target, there).map(Some),
         }
-        let differs = || compare(self.from, self.to, source, target, stat.size).is_err();
-        if self.options.verify && differs() {
-            return Ok(false);
-        }
-        self.moved(stat.size);
-        self.progress.files_done.fetch_add(1, Ordering::Relaxed);
-        self.summary().unchanged += 1;
-        Ok(true)
+    }
+
+    /// True if a file is there already; with `verify`, with the same bytes.
+    fn is_moved(&self, file: &FoundFile, stat: &Stat, there: &Stat) -> bool {
+        let compared = || compare(self.from, self.to, &file.source, &file.target, stat.size);
+        looks_moved(stat, there) && (!self.options.verify || compared().is_ok())
+    }
+
+    /// Cuts a large file into pieces.
+    fn cut(&self, file: FoundFile, copy: FileCopy<'t, S, T>) {
+        let pieces = copy.size().div_ceil(PIECE_BYTES);
+        let whole = Arc::new(PiecewiseCopy {
+            file,
+            copy,
+            failed: Mutex::default(),
+        });
+        let task = |piece| StageTask::Piece(Arc::clone(&whole), piece * PIECE_BYTES);
+        let tasks: Vec<_> = (0..pieces).map(task).collect();
+        // From here on the tasks alone hold it: the last one publishes it.
+        drop(whole);
+        self.queue.add_first(tasks.into_iter());
     }
 
     fn copy_piece(&self, whole: Arc<PiecewiseCopy<'t, S, T>>, at: u64, buffer: &mut Vec<u8>) {
         let end = (at + PIECE_BYTES).min(whole.copy.size());
-        let has_failed = || {
-            let failed = whole.failed.lock();
-            failed.unwrap_or_else(PoisonError::into_inner).is_some()
-        };
-        if !has_failed() {
-            let done = whole
-                .copy
-                .copy(at..end, buffer, &|bytes| self.moved(bytes) && !has_failed());
-            if let Err(error) = done {
-                let mut failed = whole.failed.lock().unwrap_or_else(PoisonError::into_inner);
-                failed.get_or_insert(error);
+        let goes_on = |bytes| self.moved(bytes) && whole.failed().is_none();
+        if whole.failed().is_none() {
+            if let Err(error) = whole.copy.copy(at..end, buffer, &goes_on) {
+                whole.failed().get_or_insert(error);
             }
         }
-        if whole.left.fetch_sub(1, Ordering::AcqRel) > 1 {
+        let Some(whole) = Arc::into_inner(whole) else {
             return;
-        }
-        // The other pieces are done: their threads let go of the file now.
-        let mut whole = whole;
-        let whole = loop {
-            match Arc::try_unwrap(whole) {
-                Ok(whole) => break whole,
-                Err(shared) => whole = shared,
-            }
-            std::thread::yield_now();
         };
-        let file = FoundFile {
-            source: whole.copy.source().to_owned(),
-            target: whole.copy.target().to_owned(),
-            tries: whole.tries,
-        };
-        let failed = whole
-            .failed
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner);
-        let done = match failed {
+        let failed = whole.failed.into_inner();
+        match failed.unwrap_or_else(PoisonError::into_inner) {
             Some(error) => {
                 drop(whole.copy);
-                Err(error)
+                self.failed(whole.file, &error);
             }
-            None => self.publish(whole.copy, buffer),
-        };
-        if let Err(error) = done {
-            self.failed(&file, &error);
+            None => self.publish(whole.file, whole.copy, buffer),
         }
     }
 
-    fn publish(&self, copy: FileCopy<'t, S, T>, buffer: &mut Vec<u8>) -> Result<(), MoveError> {
+    fn publish(&self, file: FoundFile, copy: FileCopy<'t, S, T>, buffer: &mut Vec<u8>) {
         let size = copy.size();
-        let lost = copy.publish(self.options.verify, buffer)?;
-        self.progress.files_done.fetch_add(1, Ordering::Relaxed);
-        let mut summary = self.summary();
-        summary.files += 1;
-        summary.bytes += size;
-        summary.xattrs_not_kept += lost;
-        Ok(())
+        match copy.publish(self.options.verify, buffer) {
+            Ok(lost) => {
+                self.progress.files_done.fetch_add(1, Ordering::Relaxed);
+                let mut summary = self.summary();
+                summary.files += 1;
+                summary.bytes += size;
+                summary.xattrs_not_kept += lost;
+            }
+            Err(error) => self.failed(file, &error),
+        }
     }
 
     /// Notes bytes that were moved; false: the stage is to end.
@@ -471,15 +453,11 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         !self.is_stopped()
     }
 
-    fn failed(&self, file: &FoundFile, error: &MoveError) {
+    fn failed(&self, mut file: FoundFile, error: &MoveError) {
         match error {
             MoveError::SourceChanged(_) if file.tries < TRIES => {
-                let again = FoundFile {
-                    source: file.source.clone(),
-                    target: file.target.clone(),
-                    tries: file.tries + 1,
-                };
-                let again = StageTask::Files(vec![again]);
+                file.tries += 1;
+                let again = StageTask::Files(vec![file]);
                 self.queue.add_first(std::iter::once(again));
             }
             // `StageSummary::stopped` says so once.
@@ -535,25 +513,21 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         let first = self.to.look_up(&link.first).map_err(looking(&link.first))?;
         let source = self.from.look_up(&link.source);
         let source = source.map_err(looking(&link.source))?;
-        let is_moved = source
+        let first = source
             .zip(first)
-            .is_some_and(|(source, first)| looks_moved(&source, &first));
-        if !is_moved {
+            .filter(|(source, first)| looks_moved(source, first))
+            .map(|(_, first)| first);
+        let Some(first) = first else {
             return Err(MoveError::FirstNameNotMoved(link.first.clone()));
-        }
+        };
         let there = self.to.look_up(&link.target);
         let there = there.map_err(looking(&link.target))?;
-        let identity = |stat: &Stat| (stat.dev, stat.ino);
-        if first.is_some() && first.as_ref().map(identity) == there.as_ref().map(identity) {
+        if there.as_ref().map(identity) == Some(identity(&first)) {
             return Ok(());
         }
         check_kind(&link.target, there.as_ref(), NodeKind::File)?;
-        let part = part_of(&link.target);
-        self.remove_part(&part)?;
-        self.to
-            .make_link(&link.first, &part)
-            .map_err(MoveError::io("creating", &part))?;
-        publish_name(self.to, &part, &link.target, there.as_ref())
-            .inspect_err(|_| drop(self.to.remove(&part)))
+        self.make_named(&link.target, there.as_ref(), |part| {
+            self.to.make_link(&link.first, part)
+        })
     }
 }

@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
 use std::io;
 use std::ops::Range;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
@@ -68,6 +69,76 @@ pub(crate) fn failed_with(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
+/// The result of a call that may find that it was done before: an error of this kind is none.
+pub(crate) fn unless(done: io::Result<()>, kind: io::ErrorKind) -> io::Result<()> {
+    match done {
+        Err(error) if error.kind() == kind => Ok(()),
+        done => done,
+    }
+}
+
+/// The device and the number of an inode.
+pub(crate) fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.dev, stat.ino)
+}
+
+/// The first range of data in `within`. `seek` is lseek(2) with SEEK_DATA, or with SEEK_HOLE if its
+/// second argument is true; `None` stands for ENXIO.
+pub(crate) fn find_data(
+    within: Range<u64>,
+    seek: impl Fn(i64, bool) -> io::Result<Option<i64>>,
+) -> io::Result<Option<Range<u64>>> {
+    let seek = |from: u64, hole| {
+        let from = i64::try_from(from).map_err(|_| io_error(Errno::INVAL))?;
+        Ok::<_, io::Error>(seek(from, hole)?.map(i64::unsigned_abs))
+    };
+    let Some(begin) = seek(within.start, false)?.filter(|begin| *begin < within.end) else {
+        return Ok(None);
+    };
+    let end = seek(begin, true)?.unwrap_or(within.end);
+    Ok(Some(begin..end.min(within.end)))
+}
+
+/// The extended attributes that are kept: `list` is listxattr(2), `get` getxattr(2).
+pub(crate) fn read_xattrs(
+    list: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
+    mut get: impl FnMut(&[u8], &mut [u8]) -> Result<usize, Errno>,
+    is_kept: impl Fn(&[u8]) -> bool,
+) -> io::Result<Vec<(OsString, Vec<u8>)>> {
+    let names = match sized(list) {
+        Err(Errno::NOTSUP) => return Ok(Vec::new()),
+        names => names.map_err(io_error)?,
+    };
+    let names = names.split(|byte| *byte == 0);
+    let mut found = Vec::new();
+    for name in names.filter(|name| !name.is_empty() && is_kept(name)) {
+        match sized(|buffer| get(name, buffer)) {
+            Ok(value) => found.push((OsString::from_vec(name.to_vec()), value)),
+            // Removed since they were listed.
+            Err(Errno::NODATA) => {}
+            Err(error) => return Err(io_error(error)),
+        }
+    }
+    Ok(found)
+}
+
+/// A value of a call that tells its length if the buffer is empty; it may grow in between.
+fn sized(mut call: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
+    loop {
+        let mut value = vec![0; call(&mut [])?];
+        if value.is_empty() {
+            return Ok(value);
+        }
+        match call(&mut value) {
+            Err(Errno::RANGE) => {}
+            length => {
+                value.truncate(length?);
+                return Ok(value);
+            }
+        }
+    }
+}
+
 /// A tree of files. Errors are those of the system calls of the same names; ENOENT where nothing has
 /// the name, unless it says otherwise.
 pub trait FileTree: Sync + Debug {
@@ -105,7 +176,7 @@ pub trait FileTree: Sync + Debug {
     /// system allows.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
 
-    /// Sets the attributes of an open file: who swaps its name meanwhile changes no other file's.
+    /// Sets the attributes of an open file, whatever has its name meanwhile.
     fn set_file_attributes(&self, file: &Self::File, kept: &KeptAttributes) -> io::Result<()>;
     /// Sets the attributes of a directory, or the times of a symbolic link.
     fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()>;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use faults::FaultyTree;
+use faults::{parts, FaultyTree};
 use proptest::prelude::*;
 use weir_mover::copy::is_part;
 use weir_mover::{stage, DirectoryTree, StageOptions, StagePair, StageProgress, StageSummary};
@@ -98,16 +98,6 @@ fn contents(at: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-fn parts(at: &Path) -> usize {
-    let entries = fs::read_dir(at).unwrap().map(Result::unwrap);
-    entries
-        .map(|entry| match entry.file_type().unwrap().is_dir() {
-            true => parts(&entry.path()),
-            false => usize::from(is_part(&entry.file_name())),
-        })
-        .sum()
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
@@ -120,7 +110,7 @@ proptest! {
     ) {
         let dir = tempfile::tempdir().unwrap();
         let (source, target) = (dir.path().join("source"), dir.path().join("target"));
-        // What the target has must not be in the way of what comes: a file where a directory is.
+        // The target must have no file where the source has a directory.
         let clashes = |name: &(u8, u8)| {
             old.contains_key(name) && matches!(new[name], Made::EmptyDirectory | Made::HardLink)
         };
