@@ -276,8 +276,12 @@ fn in_words(summary: &StageSummary) -> String {
     count(summary.symlinks, "symbolic links");
     count(summary.hard_links, "hard links");
     count(
+        summary.hard_links_not_kept,
+        "hard links became files of their own",
+    );
+    count(
         summary.skipped.len() as u64,
-        "devices, fifos and sockets skipped",
+        "skipped (devices, fifos, sockets, parts of interrupted moves)",
     );
     count(
         summary.xattrs_not_kept,

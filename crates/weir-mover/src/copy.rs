@@ -8,14 +8,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
-use weir_client::types::Stat;
+use weir_client::types::{Stat, Time};
 
-use crate::tree::{failed_with, identity, kind_of, FileTree, KeptAttributes, NodeKind};
+use crate::tree::{failed_with, kind_of, FileTree, KeptAttributes, NodeKind};
 
 /// The end of the name of a part.
 const PART_SUFFIX: &[u8] = b".weir-part";
 /// The longest name, bytes.
 const NAME_MAX: usize = 255;
+/// The units of times on file systems, nanoseconds: ext4 and weir, SMB, many FUSE file systems, NFS
+/// servers, Lustre.
+const TIME_GRAINS: [i64; 5] = [1, 100, 1000, 1_000_000, 1_000_000_000];
+/// The seconds within which two writes may leave the same time: the coarsest unit, and clocks of two
+/// nodes that are not quite the same.
+const LONGEST_TICK: i64 = 2;
 /// The bytes that are read and written at once: the usual stripe of a PFS, and aligned to it.
 pub const IO_BYTES: u64 = 4 << 20;
 
@@ -57,9 +63,6 @@ pub enum MoveError {
         /// True if the target is the directory.
         is_directory: bool,
     },
-    /// The first name of a file was not moved, so that a further one has nothing to be linked to.
-    #[error("{}, the first name of the same file, was not moved", .0.display())]
-    FirstNameNotMoved(PathBuf),
     /// The move was stopped.
     #[error("stopped")]
     Stopped,
@@ -91,9 +94,36 @@ pub fn is_part(name: &std::ffi::OsStr) -> bool {
     name.as_bytes().starts_with(b".") && name.as_bytes().ends_with(PART_SUFFIX)
 }
 
-/// True if a target is what a move of this source would make of it, by size and time.
-pub fn looks_moved(source: &Stat, target: &Stat) -> bool {
-    kind_of(target) == NodeKind::File && source.size == target.size && source.mtime == target.mtime
+/// The answer of size and times to the question if a target is what a move of this source would make
+/// of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Likeness {
+    /// It is not.
+    Different,
+    /// It is, unless the source was written again within a tick of a clock: the move was so soon after
+    /// the last write that both versions may have the same time. Only their bytes tell.
+    Perhaps,
+    /// It is.
+    Same,
+}
+
+/// Compares a source and what has the name of its target.
+pub fn likeness(source: &Stat, target: &Stat) -> Likeness {
+    let is_like = kind_of(target) == NodeKind::File
+        && source.size == target.size
+        && is_kept_time(source.mtime, target.mtime);
+    let is_long_after = target.ctime.sec > source.mtime.sec.saturating_add(LONGEST_TICK);
+    match is_like {
+        false => Likeness::Different,
+        true if is_long_after => Likeness::Same,
+        true => Likeness::Perhaps,
+    }
+}
+
+/// True if `kept` is what a file system makes of `time`, whose times may be coarser.
+fn is_kept_time(time: Time, kept: Time) -> bool {
+    let mut grains = TIME_GRAINS.iter();
+    time.sec == kept.sec && grains.any(|grain| time.nsec - time.nsec % grain == kept.nsec)
 }
 
 /// True if nobody has changed what has a name.
@@ -224,25 +254,34 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         to.set_file_attributes(&self.output, &kept)
             .map_err(writing())?;
         to.sync(&self.output).map_err(writing())?;
-        let written = to.stat(&self.output).map_err(writing())?;
+        if verify {
+            self.read_back(buffer)?;
+        }
+        self.check_source()?;
+        let written = self.check_named()?;
         if written.size != self.before.size {
             return Err(MoveError::Different {
                 path: self.part.clone(),
                 range: written.size.min(self.before.size)..written.size.max(self.before.size),
             });
         }
-        if verify {
-            self.read_back(buffer)?;
-        }
-        self.check_source()?;
-        let named = to.look_up(&self.part).map_err(writing())?;
-        if named.as_ref().map(identity) != Some(identity(&written)) {
-            self.is_published = true; // the part that has the name now is another mover's
-            return Err(MoveError::Busy(self.target.clone()));
-        }
         publish_name(to, &self.part, &self.target, self.replaced.as_ref())?;
         self.is_published = true;
+        // Else another mover took the name of the part just before it was renamed: its part has the
+        // target's name, and it finishes that, or the next move does.
+        self.check_named()?;
         Ok(lost)
+    }
+
+    /// The attributes of what was written, unless another mover took its name away.
+    fn check_named(&mut self) -> Result<Stat, MoveError> {
+        let written = self.trees.1.stat(&self.output);
+        let written = written.map_err(MoveError::io("writing", &self.part))?;
+        if written.nlink == 0 {
+            self.is_published = true; // what has the part's name now is another mover's
+            return Err(MoveError::Busy(self.target.clone()));
+        }
+        Ok(written)
     }
 
     /// Checks that the source is what it was when the copy began.
@@ -354,10 +393,18 @@ pub(crate) fn keep_xattrs<S: FileTree, T: FileTree>(
     Ok(lost)
 }
 
-/// True if a file system has no extended attributes, or no room for this one.
+/// True if a file system has no extended attributes, or no room for this one. ext4 has a block for those
+/// of a file, and says of a full one what it says of a full disk.
 fn is_refused(error: &io::Error) -> bool {
-    let refusals = [Errno::NOTSUP, Errno::PERM, Errno::TOOBIG, Errno::RANGE];
-    refusals.iter().any(|errno| failed_with(error, *errno))
+    const REFUSALS: [Errno; 6] = [
+        Errno::NOTSUP,
+        Errno::PERM,
+        Errno::TOOBIG,
+        Errno::RANGE,
+        Errno::NOSPC,
+        Errno::DQUOT,
+    ];
+    REFUSALS.iter().any(|errno| failed_with(error, *errno))
 }
 
 /// Checks that what has the target's name can be replaced by a node of this kind.

@@ -198,14 +198,25 @@ impl FileTree for DirectoryTree {
 
 /// Removes a part if its process is dead; EBUSY: it lives.
 fn remove_dead(path: &Path) -> io::Result<()> {
-    // NFS locks only what is open for writing.
-    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).custom_flags(flags.bits());
-    let part = match options.open(path) {
+    let open = |is_writable: bool| {
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(is_writable);
+        options.custom_flags(flags.bits()).open(path)
+    };
+    let is_refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    // NFS locks only what is open for writing; a part that had its attributes may be read-only.
+    let part = match open(true) {
+        Err(error) if is_refused(&error) => open(false),
+        part => part,
+    };
+    let part = match part {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        // A symbolic link that was to get a name.
-        Err(error) if failed_with(&error, Errno::LOOP) => return remove_if_there(path),
+        // A symbolic link that was to get a name, or a file that may not even be read. If its process
+        // lives, it finds out.
+        Err(error) if failed_with(&error, Errno::LOOP) || is_refused(&error) => {
+            return remove_if_there(path)
+        }
         part => part?,
     };
     match part.try_lock() {

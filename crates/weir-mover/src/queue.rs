@@ -29,7 +29,7 @@ impl<T> TaskQueue<T> {
         TaskQueue {
             state: Mutex::new(QueueState {
                 tasks: VecDeque::new(),
-                is_open: true,
+                is_open: false,
                 busy: 0,
             }),
             ready: Condvar::new(),
@@ -60,6 +60,11 @@ impl<T> TaskQueue<T> {
         tasks.rev().for_each(|task| state.tasks.push_front(task));
         drop(state);
         self.ready.notify_all();
+    }
+
+    /// The walk begins to add tasks.
+    pub(crate) fn open(&self) {
+        self.lock().is_open = true;
     }
 
     /// The walk has added all.

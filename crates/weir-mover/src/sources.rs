@@ -162,7 +162,7 @@ fn ends_with_slash(path: &Path) -> bool {
 }
 
 /// The name of a source in its directory; `None`: it stands for what is in it.
-fn name_of(source: &Path) -> Option<&OsStr> {
+pub(crate) fn name_of(source: &Path) -> Option<&OsStr> {
     let bytes = source.as_os_str().as_bytes();
     let stands_for_contents = bytes.ends_with(b"/") || bytes.ends_with(b"/.") || bytes == b".";
     source.file_name().filter(|_| !stands_for_contents)

@@ -2,26 +2,27 @@
 //!
 //! A large file is cut into pieces, which several threads copy. Small files are copied in batches: a
 //! thread writes all of a batch before it waits for the first to be on storage, so that a journaling
-//! file system commits many at once. Directories get their attributes when all that is in them is
-//! there; then they are synced, and only then the stage is complete.
+//! file system commits many at once. Further names of a file are made when it has its first. Directories
+//! are synced when all that is in them is there, and then get their attributes.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use rustix::io::Errno;
 use weir_client::types::Stat;
 
 use crate::copy::{
-    check_kind, compare, is_part, keep_xattrs, looks_moved, part_of, publish_name, FileCopy,
+    check_kind, compare, is_part, keep_xattrs, likeness, part_of, publish_name, FileCopy, Likeness,
     MoveError,
 };
 use crate::queue::TaskQueue;
-use crate::sources::StagePair;
+use crate::sources::{name_of, StagePair};
 use crate::summary::StageSummary;
-use crate::tree::{identity, kind_of, unless, FileTree, KeptAttributes, NodeKind};
+use crate::tree::{failed_with, identity, kind_of, unless, FileTree, KeptAttributes, NodeKind};
 
 /// The bytes of a large file that one thread copies at a time.
 const PIECE_BYTES: u64 = 64 << 20;
@@ -74,26 +75,20 @@ pub fn stage<S: FileTree, T: FileTree>(
         to,
         options,
         progress,
+        batch_files: batch_files(options.threads),
         queue: TaskQueue::new(WAITING_TASKS),
+        first_names: Mutex::default(),
         summary: Mutex::default(),
     };
-    let walked = std::thread::scope(|scope| {
-        for _ in 0..options.threads.max(1) {
-            scope.spawn(|| {
-                let mut buffer = Vec::new();
-                run.queue.work(|task| run.act(task, &mut buffer));
-            });
-        }
-        let mut walk = Walked::default();
+    let mut walked = Walked::default();
+    run.copy_all(|| {
         for pair in pairs {
-            run.walk(pair, &mut walk);
+            run.walk(pair, &mut walked);
         }
-        run.add_batch(&mut walk.small);
+        run.add_batch(&mut walked.small);
         progress.is_walked.store(true, Ordering::Relaxed);
-        run.queue.close();
-        walk
     });
-    run.finish(&walked);
+    run.finish(walked);
     let mut summary = run
         .summary
         .into_inner()
@@ -101,6 +96,14 @@ pub fn stage<S: FileTree, T: FileTree>(
     summary.stopped = progress.stop.load(Ordering::Relaxed);
     summary.seconds = begun.elapsed().as_secs_f64();
     summary
+}
+
+/// The files of a batch, whose sources and targets may be open at the same time in each thread.
+fn batch_files(threads: usize) -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let spared = limit.map_or(u64::MAX, |limit| limit / 2);
+    let each = usize::try_from(spared).unwrap_or(usize::MAX) / (2 * threads.max(1));
+    each.clamp(1, BATCH_FILES)
 }
 
 /// The nodes that are finished after all files.
@@ -135,6 +138,8 @@ struct FoundDirectory {
 struct FoundFile {
     source: PathBuf,
     target: PathBuf,
+    /// It has further names.
+    is_linked: bool,
     /// The number of this try, from 1.
     tries: u32,
 }
@@ -164,11 +169,35 @@ struct StageRun<'t, S: FileTree, T: FileTree> {
     to: &'t T,
     options: StageOptions,
     progress: &'t StageProgress,
+    /// The most files of a batch.
+    batch_files: usize,
     queue: TaskQueue<StageTask<'t, S, T>>,
+    /// The targets of files with further names that are there.
+    first_names: Mutex<HashSet<PathBuf>>,
     summary: Mutex<StageSummary>,
 }
 
 impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
+    /// Copies all files that `find` adds to the queue.
+    fn copy_all(&self, find: impl FnOnce()) {
+        self.queue.open();
+        std::thread::scope(|scope| {
+            for _ in 0..self.options.threads.max(1) {
+                scope.spawn(|| {
+                    let mut buffer = Vec::new();
+                    self.queue.work(|task| self.act(task, &mut buffer));
+                });
+            }
+            find();
+            self.queue.close();
+        });
+    }
+
+    fn first_names(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
+        let names = self.first_names.lock();
+        names.unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn summary(&self) -> MutexGuard<'_, StageSummary> {
         self.summary.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -184,8 +213,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
             if self.is_stopped() {
                 return;
             }
-            let is_top = target == pair.target;
-            if let Err(error) = self.visit(&source, &target, is_top, walked, &mut open) {
+            if let Err(error) = self.visit(pair, &source, &target, walked, &mut open) {
                 self.summary().fail(&source, &target, &error);
             }
         }
@@ -193,12 +221,13 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
 
     fn visit(
         &self,
+        pair: &StagePair,
         source: &Path,
         target: &Path,
-        is_top: bool,
         walked: &mut Walked,
         open: &mut Vec<(PathBuf, PathBuf)>,
     ) -> Result<(), MoveError> {
+        let is_top = target == pair.target;
         let found = self.from.look_up(source);
         let found = found.map_err(MoveError::io("looking for", source))?;
         let Some(stat) = found else {
@@ -213,8 +242,15 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         let above = target.ancestors().skip(1).take(if is_top { 2 } else { 1 });
         walked.changed.extend(above.map(Path::to_owned));
         match kind_of(&stat) {
+            kind if !is_top
+                && kind != NodeKind::Directory
+                && source.file_name().is_some_and(is_part) =>
+            {
+                self.summary().skipped.push(source.to_owned());
+            }
             NodeKind::Directory => {
-                if self.enter(target, is_top, &stat)? {
+                let is_named = !is_top || name_of(&pair.source).is_some();
+                if self.enter(target, is_named, &stat)? {
                     walked.directories.push(FoundDirectory {
                         source: source.to_owned(),
                         target: target.to_owned(),
@@ -224,9 +260,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
                 walked.changed.insert(target.to_owned());
                 let names = self.from.list(source);
                 for name in names.map_err(MoveError::io("listing", source))? {
-                    if !is_part(&name) {
-                        open.push((source.join(&name), target.join(&name)));
-                    }
+                    open.push((source.join(&name), target.join(&name)));
                 }
                 self.summary().directories += 1;
             }
@@ -240,20 +274,34 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         Ok(())
     }
 
-    /// Makes a directory; true if it gets the attributes of its source: one that was there, and that
-    /// the user named, does not. It has the mode of its source at once, in case this process dies, and
-    /// until the end all rights for its owner, so that files can be created in it.
-    fn enter(&self, target: &Path, is_top: bool, source: &Stat) -> Result<bool, MoveError> {
-        let found = self.to.look_up(target);
-        let found = found.map_err(MoveError::io("looking for", target))?;
-        check_kind(target, found.as_ref(), NodeKind::Directory)?;
-        if found.is_some() {
-            return Ok(!is_top);
+    /// Makes a directory; true if it gets the attributes of its source, and not one that was there for
+    /// the contents of a source, nor one that a symbolic link leads to: where users put their data
+    /// is theirs to say. It has the mode of its source at once, in case this process dies, and until
+    /// the end all rights for its owner, so that files can be created in it.
+    fn enter(&self, target: &Path, is_named: bool, source: &Stat) -> Result<bool, MoveError> {
+        let looking = || MoveError::io("looking for", target);
+        let found = self.to.look_up(target).map_err(looking())?;
+        let Some(found) = found else {
+            let mode = source.mode & 0o777 | 0o700;
+            let made = self.to.make_directory(target, mode);
+            unless(made, ErrorKind::AlreadyExists).map_err(MoveError::io("creating", target))?;
+            return Ok(true);
+        };
+        if kind_of(&found) == NodeKind::Symlink {
+            // A link to nothing, or around in a circle, is in the way.
+            let inside = self.to.look_up(&target.join("."));
+            if let Ok(Some(_)) = inside {
+                return Ok(false);
+            }
         }
-        let mode = source.mode & 0o777 | 0o700;
-        let made = self.to.make_directory(target, mode);
-        unless(made, ErrorKind::AlreadyExists).map_err(MoveError::io("creating", target))?;
-        Ok(true)
+        check_kind(target, Some(&found), NodeKind::Directory)?;
+        let mut kept = KeptAttributes::from(&found);
+        if is_named && kept.mode & 0o700 != 0o700 {
+            kept.mode |= 0o700;
+            let set = self.to.set_attributes(target, NodeKind::Directory, &kept);
+            set.map_err(MoveError::io("setting attributes of", target))?;
+        }
+        Ok(is_named)
     }
 
     fn found_file(&self, source: &Path, target: &Path, stat: &Stat, walked: &mut Walked) {
@@ -276,6 +324,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         let file = FoundFile {
             source: source.to_owned(),
             target: target.to_owned(),
+            is_linked: stat.nlink > 1,
             tries: 1,
         };
         if stat.size > SMALL_BYTES {
@@ -283,7 +332,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
             return;
         }
         walked.small.push(file);
-        if walked.small.len() == BATCH_FILES {
+        if walked.small.len() >= self.batch_files {
             self.add_batch(&mut walked.small);
         }
     }
@@ -383,7 +432,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         match (&stat, &there) {
             (Some(stat), Some(there)) if self.is_moved(file, stat, there) => {
                 self.moved(stat.size);
-                self.progress.files_done.fetch_add(1, Ordering::Relaxed);
+                self.is_there(file);
                 self.summary().unchanged += 1;
                 Ok(None)
             }
@@ -391,10 +440,24 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         }
     }
 
-    /// True if a file is there already; with `verify`, with the same bytes.
+    /// True if a file is there already, by its bytes if they are to be compared, or its time says too
+    /// little.
     fn is_moved(&self, file: &FoundFile, stat: &Stat, there: &Stat) -> bool {
-        let compared = || compare(self.from, self.to, &file.source, &file.target, stat.size);
-        looks_moved(stat, there) && (!self.options.verify || compared().is_ok())
+        let is_equal =
+            || compare(self.from, self.to, &file.source, &file.target, stat.size).is_ok();
+        match likeness(stat, there) {
+            Likeness::Different => false,
+            Likeness::Same if !self.options.verify => true,
+            Likeness::Same | Likeness::Perhaps => is_equal(),
+        }
+    }
+
+    /// Notes that a file is there.
+    fn is_there(&self, file: &FoundFile) {
+        self.progress.files_done.fetch_add(1, Ordering::Relaxed);
+        if file.is_linked {
+            self.first_names().insert(file.target.clone());
+        }
     }
 
     /// Cuts a large file into pieces.
@@ -437,7 +500,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         let size = copy.size();
         match copy.publish(self.options.verify, buffer) {
             Ok(lost) => {
-                self.progress.files_done.fetch_add(1, Ordering::Relaxed);
+                self.is_there(&file);
                 let mut summary = self.summary();
                 summary.files += 1;
                 summary.bytes += size;
@@ -470,16 +533,24 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
     }
 
     /// Finishes links and directories, the deepest first.
-    fn finish(&self, walked: &Walked) {
+    fn finish(&self, walked: Walked) {
         if self.is_stopped() {
             return;
         }
-        for link in &walked.links {
-            match self.make_link(link) {
-                Ok(()) => self.summary().hard_links += 1,
+        let mut copied = Vec::new();
+        for link in walked.links {
+            match self.make_link(&link) {
+                Ok(true) => self.summary().hard_links += 1,
+                Ok(false) => copied.push(link),
                 Err(error) => self.summary().fail(&link.source, &link.target, &error),
             }
         }
+        if !copied.is_empty() {
+            self.summary().hard_links_not_kept += copied.len() as u64;
+            self.copy_all(|| copied.into_iter().for_each(|link| self.add_as_file(link)));
+        }
+        // Before the modes, which may take this process the right to open them.
+        self.sync_directories(&walked.changed.iter().collect::<Vec<_>>());
         for directory in walked.directories.iter().rev() {
             let (source, target) = (&directory.source, &directory.target);
             let kept = KeptAttributes::from(&directory.stat);
@@ -492,12 +563,16 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
                 self.summary().fail(source, target, &error);
             }
         }
+        let directories = walked.directories.iter();
+        self.sync_directories(&directories.map(|dir| &dir.target).collect::<Vec<_>>());
+    }
+
+    fn sync_directories(&self, directories: &[&PathBuf]) {
         let next = AtomicUsize::new(0);
-        let changed: Vec<&PathBuf> = walked.changed.iter().collect();
         std::thread::scope(|scope| {
-            for _ in 0..self.options.threads.clamp(1, changed.len().max(1)) {
+            for _ in 0..self.options.threads.clamp(1, directories.len().max(1)) {
                 scope.spawn(|| {
-                    while let Some(dir) = changed.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    while let Some(dir) = directories.get(next.fetch_add(1, Ordering::Relaxed)) {
                         if let Err(error) = self.to.sync_directory(dir) {
                             let error = MoveError::io("syncing", dir)(error);
                             self.summary().fail(dir, dir, &error);
@@ -508,26 +583,46 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         });
     }
 
-    fn make_link(&self, link: &FurtherName) -> Result<(), MoveError> {
+    /// Makes a further name of a file; false: it is to be a file of its own, since the first name is
+    /// not there, or the file system has no such links.
+    fn make_link(&self, link: &FurtherName) -> Result<bool, MoveError> {
+        if !self.first_names().contains(&link.first) {
+            return Ok(false);
+        }
         let looking = |path| MoveError::io("looking for", path);
         let first = self.to.look_up(&link.first).map_err(looking(&link.first))?;
-        let source = self.from.look_up(&link.source);
-        let source = source.map_err(looking(&link.source))?;
-        let first = source
-            .zip(first)
-            .filter(|(source, first)| looks_moved(source, first))
-            .map(|(_, first)| first);
         let Some(first) = first else {
-            return Err(MoveError::FirstNameNotMoved(link.first.clone()));
+            return Ok(false); // somebody removed it
         };
         let there = self.to.look_up(&link.target);
         let there = there.map_err(looking(&link.target))?;
         if there.as_ref().map(identity) == Some(identity(&first)) {
-            return Ok(());
+            return Ok(true);
         }
         check_kind(&link.target, there.as_ref(), NodeKind::File)?;
-        self.make_named(&link.target, there.as_ref(), |part| {
+        let made = self.make_named(&link.target, there.as_ref(), |part| {
             self.to.make_link(&link.first, part)
-        })
+        });
+        match made {
+            Err(MoveError::Io { source, .. }) if has_no_links(&source) => Ok(false),
+            made => made.map(|()| true),
+        }
     }
+
+    fn add_as_file(&self, link: FurtherName) {
+        self.progress.files_found.fetch_add(1, Ordering::Relaxed);
+        self.queue.add(StageTask::Files(vec![FoundFile {
+            source: link.source,
+            target: link.target,
+            is_linked: false,
+            tries: 1,
+        }]));
+    }
+}
+
+/// True if a file system makes no further name: FAT and many FUSE file systems have none, and others
+/// none between some directories, or no more of one file.
+fn has_no_links(error: &io::Error) -> bool {
+    let refusals = [Errno::PERM, Errno::XDEV, Errno::MLINK, Errno::NOTSUP];
+    refusals.iter().any(|errno| failed_with(error, *errno))
 }

@@ -17,11 +17,15 @@ pub struct StageSummary {
     pub symlinks: u64,
     /// Further names of files that were moved.
     pub hard_links: u64,
+    /// Further names that became files of their own, since the target makes no such links, or the first
+    /// name was not moved.
+    pub hard_links_not_kept: u64,
     /// Bytes of files that were copied, holes included.
     pub bytes: u64,
     /// Extended attributes that the target does not take.
     pub xattrs_not_kept: u64,
-    /// Devices, fifos and sockets, which are not moved.
+    /// Devices, fifos and sockets, and what interrupted moves left ([`crate::copy::is_part`]), which are
+    /// not moved.
     pub skipped: Vec<PathBuf>,
     /// Nodes that were not moved.
     pub failed: Vec<StageFailure>,

@@ -23,6 +23,8 @@ pub struct FaultyTree {
     /// All changes after it fail too.
     dies: bool,
     errno: Errno,
+    /// It is only links that fail, and always.
+    has_no_links: bool,
 }
 
 impl FaultyTree {
@@ -32,6 +34,7 @@ impl FaultyTree {
             left: AtomicI64::new(changes),
             dies: true,
             errno: Errno::IO,
+            has_no_links: false,
         }
     }
 
@@ -41,6 +44,17 @@ impl FaultyTree {
             left: AtomicI64::new(changes),
             dies: false,
             errno,
+            has_no_links: false,
+        }
+    }
+
+    /// No hard link can be made.
+    pub fn without_links(errno: Errno) -> FaultyTree {
+        FaultyTree {
+            left: AtomicI64::new(i64::MAX),
+            dies: false,
+            errno,
+            has_no_links: true,
         }
     }
 
@@ -52,9 +66,13 @@ impl FaultyTree {
     fn change<T>(&self, change: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let left = self.left.fetch_sub(1, Ordering::Relaxed);
         match left == 0 || self.dies && left < 0 {
-            true => Err(io::Error::from_raw_os_error(self.errno.raw_os_error())),
+            true => Err(self.error()),
             false => change(),
         }
+    }
+
+    fn error(&self) -> io::Error {
+        io::Error::from_raw_os_error(self.errno.raw_os_error())
     }
 }
 
@@ -116,7 +134,10 @@ impl FileTree for FaultyTree {
         self.change(|| DirectoryTree.make_symlink(target, path))
     }
     fn make_link(&self, existing: &Path, path: &Path) -> io::Result<()> {
-        self.change(|| DirectoryTree.make_link(existing, path))
+        match self.has_no_links {
+            true => Err(self.error()),
+            false => self.change(|| DirectoryTree.make_link(existing, path)),
+        }
     }
     fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
         self.change(|| DirectoryTree.rename(from, to, replace))
