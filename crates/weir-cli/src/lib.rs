@@ -22,6 +22,7 @@ mod mount;
 mod namespace;
 mod report;
 mod run;
+mod run_stages;
 mod scale;
 mod serve;
 mod show;

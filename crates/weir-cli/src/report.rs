@@ -28,7 +28,8 @@ pub fn print(report: &Report, format: ReportFormat, drained_to: Option<&Path>) {
     }
 }
 
-fn counter(report: &Report, name: &str) -> u64 {
+/// A count of work by its name.
+pub(crate) fn counter(report: &Report, name: &str) -> u64 {
     let found = report.counters.iter().find(|(counter, _)| counter == name);
     found.map_or(0, |(_, count)| *count)
 }

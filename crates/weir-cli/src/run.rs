@@ -18,7 +18,7 @@ use weir_launch::LaunchError;
 use crate::args::{RunArgs, StartArgs, StopArgs};
 use crate::exit::{Failure, RUN_FAILED, RUN_NOT_SAFE};
 use crate::locate::{living, remains_of, run_dir_of};
-use crate::stage::RunStages;
+use crate::run_stages::RunStages;
 use crate::{inject, limits, namespace, report, show, supervise};
 
 fn library(env: &Environment) -> Result<PathBuf> {
@@ -283,8 +283,9 @@ fn run_staged(
     library: &Path,
     env: &Environment,
 ) -> Result<CommandOutcome, Failure> {
+    let mut used = Use::begin(run_dir)?;
     stages.bring_in(run_dir)?;
-    let mut outcome = run_in(args, run_dir, library, env)?;
+    let mut outcome = run_in(args, run_dir, library, env, &mut used)?;
     outcome.is_safe = !outcome.was_served || stages.take_out(run_dir);
     Ok(outcome)
 }
@@ -313,14 +314,14 @@ fn run_in(
     run_dir: &Path,
     library: &Path,
     env: &Environment,
+    used: &mut Use,
 ) -> Result<CommandOutcome, Failure> {
     let variables = inject::variables(run_dir, library, env)?;
     if let Some(warning) = limits::too_small_for(run_dir) {
         eprintln!("weir: warning: {warning}");
     }
-    let used = Use::begin(run_dir)?;
-    let status = supervise::run(&args.command, &variables)?;
-    let was_served = used.finish();
+    let status = supervise::run(&args.command, &variables, &[])?;
+    let was_served = used.is_served();
     if !was_served {
         eprintln!(
             "weir: the instance {} was stopped, or its server lost, while the command ran; the \
@@ -500,8 +501,20 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
     };
     let stages = stages.of_running(&run_dir)?;
     stages.check()?;
-    if !stages.take_out(&run_dir) {
-        return Err(Failure::NotMoved("the instance stays".to_owned()));
+    // Programs may come and go meanwhile.
+    loop {
+        let before = show::work_done(&run_dir);
+        if !stages.take_out(&run_dir) {
+            return Err(Failure::NotMoved("the instance stays".to_owned()));
+        }
+        if args.force || drained_to.is_none() {
+            break;
+        }
+        refuse_if_used(&run_dir)?;
+        if before == show::work_done(&run_dir) {
+            break;
+        }
+        eprintln!("weir: programs used the instance meanwhile; moving again");
     }
     if let Some(summary) = agent::stop(&run_dir)? {
         directories::wait_until_gone(&run_dir)?;

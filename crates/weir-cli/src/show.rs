@@ -96,13 +96,26 @@ pub(crate) fn attached(run_dir: &Path) -> Vec<Party> {
     all.map_or_else(Vec::new, |all| all.attached)
 }
 
+/// The path below which programs see an instance.
+pub(crate) fn prefix(run_dir: &Path) -> Result<String> {
+    Ok(Connection::to(run_dir)?.welcome().prefix.clone())
+}
+
+/// The numbers of an instance that tell if programs have changed anything in between, as far as its servers
+/// answer.
+pub(crate) fn work_done(run_dir: &Path) -> Option<[u64; 4]> {
+    let all = InstanceState::read(run_dir).ok()?.sum()?;
+    let written = report::counter(&all, "bytes_written");
+    Some([all.clients_ever, written, all.files, all.directories])
+}
+
 /// The status of a running instance for programs.
 pub(crate) fn status_json(run_dir: &Path) -> Result<Value> {
     let mut json = match &InstanceState::read(run_dir)? {
         InstanceState::One(report) => report::json(report),
         InstanceState::Several(seen) => report::several_json(seen),
     };
-    let prefix = Connection::to(run_dir)?.welcome().prefix.clone();
+    let prefix = prefix(run_dir)?;
     json["run_dir"] = run_dir.display().to_string().into();
     json["prefix"] = prefix.into();
     json["kernel_mount"] = mount::find_mount_point(run_dir)
@@ -117,7 +130,7 @@ fn show_status(run_dir: &Path, args: &StatusArgs) -> Result<()> {
         return Ok(());
     }
     let state = InstanceState::read(run_dir)?;
-    let prefix = Connection::to(run_dir)?.welcome().prefix.clone();
+    let prefix = prefix(run_dir)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
     let now_ns = i64::try_from(now)?;
     let name = run_dir.file_name().unwrap_or_default().to_string_lossy();

@@ -1,20 +1,18 @@
-//! `weir stage`: moving files into an instance and out of it, by [`weir_mover`]; and the stages of
-//! `weir run`, which starts this command for them.
+//! `weir stage`: moving files into an instance and out of it, by [`weir_mover`].
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, Context, Result};
+use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use nix::sys::resource::{getrlimit, setrlimit, Resource};
+use nix::sys::signal::Signal;
 use weir_config::{Config, Environment};
-use weir_instance::connection::Connection;
 use weir_instance::size::bytes;
 use weir_mover::sources::{check_parent, check_targets, make_parents, pair, SourcesRefused};
 use weir_mover::tree::FileTree;
@@ -31,6 +29,11 @@ use crate::supervise;
 const SHOWN_FAILURES: usize = 20;
 /// How often the progress bar is drawn.
 const DRAW: Duration = Duration::from_millis(100);
+/// The signals that end a stage.
+const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+/// How long the copies of one signal may arrive: a batch system sends it to all processes of a job, and
+/// `weir run` passes on its own.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 /// `weir stage`.
 pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(), Failure> {
@@ -210,6 +213,7 @@ fn run<S: FileTree, T: FileTree>(
     };
     let progress = StageProgress::default();
     stop_on_signals(&progress.stop)?;
+    allow_open_files();
     let is_done = AtomicBool::new(false);
     let summary = std::thread::scope(|scope| {
         if std::io::stderr().is_terminal() {
@@ -228,15 +232,33 @@ fn default_threads() -> usize {
     (2 * processors).clamp(4, 16)
 }
 
-/// The first signal ends the stage in order, the second one at once.
+/// The first signal ends the stage in order, a later one at once. Those that were ignored when this
+/// process began (nohup) stay so.
 fn stop_on_signals(stop: &Arc<AtomicBool>) -> Result<()> {
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        let by_default = Arc::clone(stop);
-        signal_hook::flag::register_conditional_default(signal, by_default)
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(stop)))
-            .context("signals")?;
-    }
+    let heard = ENDING
+        .iter()
+        .filter(|signal| !supervise::is_ignored(**signal));
+    let heard = heard.map(|signal| *signal as i32);
+    let mut signals = signal_hook::iterator::Signals::new(heard).context("signals")?;
+    let stop = Arc::clone(stop);
+    std::thread::spawn(move || {
+        let mut first: Option<Instant> = None;
+        for signal in signals.forever() {
+            stop.store(true, Ordering::Relaxed);
+            if first.get_or_insert_with(Instant::now).elapsed() > SAME_SIGNAL {
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
+            }
+        }
+    });
     Ok(())
+}
+
+/// Lets this process have as many open files as it may: each thread has a batch of them open.
+fn allow_open_files() {
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // Where it stays, batches are smaller.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    }
 }
 
 fn draw(progress: &StageProgress, is_done: &AtomicBool) {
@@ -322,135 +344,4 @@ fn complain(summary: &StageSummary) -> Result<(), Failure> {
         "{end}; what was moved is whole, and the same command goes on"
     ));
     Err(Failure::NotMoved(lines.join("\n")))
-}
-
-/// The stages of a `weir run`.
-#[derive(Debug)]
-pub struct RunStages<'a> {
-    /// `--stage-in`.
-    pub stage_in: &'a [OsString],
-    /// `--drain-to`.
-    pub drain_to: Option<&'a Path>,
-    /// The mount prefix.
-    pub prefix: PathBuf,
-}
-
-impl RunStages<'_> {
-    /// The same for an instance that runs, which has a prefix of its own; asks it only if there is
-    /// something to stage.
-    pub fn of_running(self, run_dir: &Path) -> Result<Self, Failure> {
-        if self.stage_in.is_empty() && self.drain_to.is_none() {
-            return Ok(self);
-        }
-        let prefix = Connection::to(run_dir)?.welcome().prefix.clone().into();
-        Ok(Self { prefix, ..self })
-    }
-
-    /// Refuses what could only fail, before anything is started.
-    pub fn check(&self) -> Result<(), Failure> {
-        for argument in self.stage_in {
-            let (source, target) = self.split(argument);
-            if let Err(error) = source.symlink_metadata() {
-                let source = source.display();
-                return Err(Failure::Refused(format!("--stage-in {source}: {error}")));
-            }
-            if !target.starts_with(&self.prefix) {
-                return Err(Failure::Refused(format!(
-                    "--stage-in {}: the destination is not below {}",
-                    argument.display(),
-                    self.prefix.display()
-                )));
-            }
-        }
-        let Some(dir) = self.drain_to else {
-            return Ok(());
-        };
-        if dir.starts_with(&self.prefix) {
-            return Err(Failure::Refused(format!(
-                "--drain-to {}: that is in the instance",
-                dir.display()
-            )));
-        }
-        prepare_target(dir)
-            .map_err(|error| Failure::Refused(format!("--drain-to {}: {error}", dir.display())))
-    }
-
-    fn split(&self, argument: &OsStr) -> (PathBuf, PathBuf) {
-        let whole = Path::new(argument);
-        let bytes = argument.as_bytes();
-        let colon = bytes.iter().rposition(|byte| *byte == b':');
-        match colon.filter(|_| whole.symlink_metadata().is_err()) {
-            Some(colon) => (
-                OsStr::from_bytes(&bytes[..colon]).into(),
-                OsStr::from_bytes(&bytes[colon + 1..]).into(),
-            ),
-            None => (whole.to_owned(), self.prefix.join("")),
-        }
-    }
-
-    /// Stages in; the command may not run without what it is to read.
-    pub fn bring_in(&self, run_dir: &Path) -> Result<(), Failure> {
-        for argument in self.stage_in {
-            let (source, target) = self.split(argument);
-            // A destination that was given is the directory's new name.
-            let is_renamed = source.is_dir() && target != self.prefix.join("");
-            let source = if is_renamed { source.join(".") } else { source };
-            let status = stage_by_command("in", run_dir, &source, &target)?;
-            if !status.success() {
-                return Err(anyhow!(
-                    "--stage-in {}: not everything was moved, so the command was not started",
-                    argument.display()
-                )
-                .into());
-            }
-        }
-        Ok(())
-    }
-
-    /// Moves everything out; true if it is safe.
-    pub fn take_out(&self, run_dir: &Path) -> bool {
-        let Some(dir) = self.drain_to else {
-            return true;
-        };
-        match stage_by_command("out", run_dir, &self.prefix, dir) {
-            Ok(status) => status.success(),
-            Err(failure) => {
-                eprintln!("weir: {failure}");
-                false
-            }
-        }
-    }
-}
-
-/// Creates the directory that takes everything, and tries to write there.
-fn prepare_target(dir: &Path) -> std::io::Result<()> {
-    match std::fs::create_dir(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let probe = dir.join(format!(".weir-probe-{}", std::process::id()));
-    std::fs::write(&probe, b"").and_then(|()| std::fs::remove_file(&probe))
-}
-
-/// A stage as a process of its own: signals reach it as they reach a command, and a file system that
-/// does not answer holds up no one else.
-fn stage_by_command(
-    direction: &str,
-    run_dir: &Path,
-    source: &Path,
-    target: &Path,
-) -> Result<ExitStatus, Failure> {
-    let program = std::env::current_exe().context("finding the weir program")?;
-    let words: [&OsStr; 8] = [
-        program.as_os_str(),
-        "stage".as_ref(),
-        direction.as_ref(),
-        "-i".as_ref(),
-        run_dir.as_os_str(),
-        "--".as_ref(),
-        source.as_os_str(),
-        target.as_os_str(),
-    ];
-    let words: Vec<OsString> = words.iter().map(|&word| word.to_owned()).collect();
-    supervise::run(&words, &[("LD_PRELOAD", OsString::new())])
 }

@@ -22,7 +22,7 @@ use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::prctl;
-use nix::sys::signal::{kill, raise, SigSet, SigmaskHow, Signal};
+use nix::sys::signal::{kill, raise, SigHandler, SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{siginfo, SfdFlags, SignalFd};
 use nix::sys::wait::{waitpid, WaitPidFlag, WaitStatus};
 use nix::unistd::Pid;
@@ -51,11 +51,16 @@ pub fn exit_code(status: ExitStatus) -> u8 {
     u8::try_from(code & 0xff).expect("masked")
 }
 
-/// Runs `command` with `variables` added to the environment, until it ends.
+/// Runs `command` with `variables` added to the environment, until it ends. It ignores the signals
+/// `deaf_to`.
 ///
 /// Must be called from the main thread: the kernel's word that weir died goes by the thread
 /// that started the command.
-pub fn run(command: &[OsString], variables: &[(&str, OsString)]) -> Result<ExitStatus, Failure> {
+pub fn run(
+    command: &[OsString],
+    variables: &[(&str, OsString)],
+    deaf_to: &'static [Signal],
+) -> Result<ExitStatus, Failure> {
     let signals = Signals::block()?;
     let before = signals.before;
     let parent = Pid::this();
@@ -63,10 +68,13 @@ pub fn run(command: &[OsString], variables: &[(&str, OsString)]) -> Result<ExitS
     start
         .args(&command[1..])
         .envs(variables.iter().map(|(name, value)| (name, value)));
-    // SAFETY: the closure makes three system calls that are safe after fork (sigprocmask, prctl,
-    // getppid); it allocates nothing and takes no lock.
+    // SAFETY: the closure makes system calls that are safe after fork (sigaction, sigprocmask, prctl,
+    // getppid); it allocates nothing and takes no lock. No handler of this process is replaced.
     unsafe {
         start.pre_exec(move || {
+            for deaf_to in deaf_to {
+                nix::sys::signal::signal(*deaf_to, SigHandler::SigIgn)?;
+            }
             nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
             prctl::set_pdeathsig(Signal::SIGTERM)?;
             // weir may have died before the line above.
@@ -99,12 +107,8 @@ impl Signals {
     fn block() -> Result<Self> {
         let mut set = SigSet::empty();
         set.add(Signal::SIGCHLD);
-        let ignored = ignored_signals();
-        let heard = |signal: &&Signal| ignored >> (**signal as i32 - 1) & 1 == 0;
-        PASSED_ON
-            .iter()
-            .filter(heard)
-            .for_each(|signal| set.add(*signal));
+        let heard = PASSED_ON.iter().filter(|signal| !is_ignored(**signal));
+        heard.for_each(|signal| set.add(*signal));
         let mut before = SigSet::empty();
         nix::sys::signal::sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before))?;
         let before = *BLOCKED_BEFORE.get_or_init(|| before);
@@ -131,13 +135,14 @@ impl Signals {
     }
 }
 
-/// The signals that are ignored, as bits; signal N is bit N - 1. From proc_pid_status(5), since
-/// sigaction(2) can only be asked through unsafe code.
-fn ignored_signals() -> u64 {
+/// True if this process ignores a signal. From proc_pid_status(5), since sigaction(2) can only be asked
+/// through unsafe code.
+pub fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0)
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Signal N is bit N - 1.
+    mask.unwrap_or(0) >> (signal as i32 - 1) & 1 == 1
 }
 
 fn pass_on(signal: Signal, info: &siginfo, child: Pid) {

@@ -6,10 +6,10 @@ mod common;
 use std::fs;
 use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use common::{first_line, wait_until, Room};
+use common::{first_line, parent_of, wait_until, Room};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
@@ -85,10 +85,14 @@ fn what_is_staged_in_comes_out_the_same() {
             "x",
             "--verify",
             "--json",
+            "--summary",
+            "summary",
             "/weir/new/dir/*",
             "out",
         ]);
         let summary: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let kept = fs::read_to_string(room.path().join("summary")).unwrap();
+        assert_eq!(kept, json.trim_end());
         assert_eq!(summary["files"], 3, "{summary}");
         assert_eq!(summary["hard_links"], 1, "{summary}");
         assert_same(&source, &room.path().join("out/source"));
@@ -348,4 +352,125 @@ fn a_run_that_is_told_to_end_drains_all_the_same() {
     assert_eq!(run.wait().unwrap().code(), Some(128 + 15));
     assert_same(&source, &room.path().join("out/source"));
     assert_eq!(room.left_behind(), [""; 0]);
+}
+
+/// The first child of a process that is a stage, stopped in the middle of its work: when `dir` has something.
+struct StoppedStage(Pid);
+
+impl StoppedStage {
+    fn of(parent: &mut Child, dir: &Path) -> StoppedStage {
+        let pid = Pid::from_raw(i32::try_from(parent.id()).unwrap());
+        loop {
+            assert_eq!(parent.try_wait().unwrap(), None, "it has ended");
+            let is_at_work = fs::read_dir(dir).is_ok_and(|mut names| names.next().is_some());
+            if let Some(stage) = stage_of(pid).filter(|_| is_at_work) {
+                kill(stage, Signal::SIGSTOP).unwrap();
+                return StoppedStage(stage);
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    fn go_on(self) {
+        kill(self.0, Signal::SIGCONT).unwrap();
+    }
+}
+
+/// The stage that a process has started.
+fn stage_of(parent: Pid) -> Option<Pid> {
+    let processes = fs::read_dir("/proc").unwrap().map_while(Result::ok);
+    let mut numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.find_map(|number: i32| {
+        let words = fs::read_to_string(format!("/proc/{number}/cmdline")).ok()?;
+        let is_stage = words.contains("\0stage\0out\0");
+        let process = Pid::from_raw(number);
+        (is_stage && parent_of(process) == parent).then_some(process)
+    })
+}
+
+/// Makes a directory with so many files that a stage takes a while.
+fn many_files(room: &Room) {
+    let dir = room.path().join("many");
+    fs::create_dir(&dir).unwrap();
+    for number in 0..1000 {
+        fs::write(dir.join(number.to_string()), number.to_string()).unwrap();
+    }
+}
+
+fn count(dir: &Path) -> usize {
+    fs::read_dir(dir).map_or(0, Iterator::count)
+}
+
+#[test]
+fn signals_for_the_command_do_not_end_its_drain_and_nobody_stops_its_instance() {
+    let room = Room::new();
+    many_files(&room);
+    room.ok(&["start", "x"]);
+    let out = room.path().join("out");
+    let options = ["-i", "x", "--stage-in", "many", "--drain-to", "out"];
+    let mut run = room.weir(&[&["run"], &options[..], &["true"]].concat());
+    let mut run = run.stderr(Stdio::null()).spawn().unwrap();
+    let stage = StoppedStage::of(&mut run, &out.join("many"));
+    let weir = Pid::from_raw(i32::try_from(run.id()).unwrap());
+    // A batch system sends them to all; weir run passes its own on.
+    for signal in [
+        Signal::SIGUSR1,
+        Signal::SIGUSR2,
+        Signal::SIGALRM,
+        Signal::SIGXCPU,
+    ] {
+        kill(weir, signal).unwrap();
+        kill(stage.0, signal).unwrap();
+    }
+    room.says(6, "weir run (process ", &["stop", "x"]);
+    stage.go_on();
+    assert_eq!(run.wait().unwrap().code(), Some(0));
+    assert_eq!(count(&out.join("many")), 1000);
+    room.ok(&["stop", "x"]);
+}
+
+#[test]
+fn copies_of_one_signal_stop_a_stage_in_order() {
+    let room = Room::new();
+    many_files(&room);
+    room.ok(&["start", "x"]);
+    room.ok(&["stage", "in", "-i", "x", "many", "/weir"]);
+    let out = room.path().join("out");
+    let mut stop = room.weir(&["stop", "x", "--drain-to", "out"]);
+    let mut stop = stop.stderr(Stdio::null()).spawn().unwrap();
+    let stage = StoppedStage::of(&mut stop, &out.join("many"));
+    for _ in 0..2 {
+        kill(stage.0, Signal::SIGTERM).unwrap();
+        kill(
+            Pid::from_raw(i32::try_from(stop.id()).unwrap()),
+            Signal::SIGTERM,
+        )
+        .unwrap();
+    }
+    stage.go_on();
+    assert_eq!(stop.wait().unwrap().code(), Some(7));
+    assert_eq!(parts(&out), 0, "it ended in order");
+    room.ok(&["stop", "x", "--drain-to", "out"]);
+    assert_eq!(count(&out.join("many")), 1000);
+}
+
+#[test]
+fn a_stop_moves_what_programs_wrote_while_it_moved() {
+    for servers in ["1", "2"] {
+        let room = Room::new();
+        many_files(&room);
+        room.ok(&["start", "x", "--servers", servers]);
+        room.ok(&["stage", "in", "-i", "x", "many", "/weir"]);
+        let out = room.path().join("out");
+        let mut stop = room.weir(&["stop", "x", "--drain-to", "out"]);
+        let mut stop = stop.stderr(Stdio::null()).spawn().unwrap();
+        let stage = StoppedStage::of(&mut stop, &out.join("many"));
+        let late = room.write("late", "late");
+        room.ok(&["stage", "in", "-i", "x", late.to_str().unwrap(), "/weir/0"]);
+        stage.go_on();
+        assert_eq!(stop.wait().unwrap().code(), Some(0));
+        assert_eq!(fs::read(out.join("0")).unwrap(), b"late");
+        assert_eq!(count(&out.join("many")), 1000);
+        assert_eq!(room.left_behind(), [""; 0]);
+    }
 }

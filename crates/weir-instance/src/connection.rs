@@ -60,11 +60,8 @@ impl Use {
         })
     }
 
-    /// Ends it; whether the instance is still there, perhaps with a server that went on with it.
-    pub fn finish(mut self) -> bool {
-        if let Some((path, _lock)) = self.lock.take() {
-            let _ = std::fs::remove_file(path);
-        }
+    /// True if the instance is still there, perhaps with a server that went on with it.
+    pub fn is_served(&mut self) -> bool {
         if self.connection.call(Status {}).is_ok() {
             return true;
         }
@@ -89,6 +86,14 @@ impl Use {
             Lock::is_held(&entry.path()).then_some(pid)
         });
         held.collect()
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        if let Some((path, _lock)) = self.lock.take() {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
