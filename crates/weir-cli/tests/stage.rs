@@ -358,7 +358,7 @@ fn a_run_that_is_told_to_end_drains_all_the_same() {
 struct StoppedStage(Pid);
 
 impl StoppedStage {
-    fn of(parent: &mut Child, dir: &Path) -> StoppedStage {
+    fn stop_stage_of(parent: &mut Child, dir: &Path) -> StoppedStage {
         let pid = Pid::from_raw(i32::try_from(parent.id()).unwrap());
         loop {
             assert_eq!(parent.try_wait().unwrap(), None, "it has ended");
@@ -410,7 +410,7 @@ fn signals_for_the_command_do_not_end_its_drain_and_nobody_stops_its_instance() 
     let options = ["-i", "x", "--stage-in", "many", "--drain-to", "out"];
     let mut run = room.weir(&[&["run"], &options[..], &["true"]].concat());
     let mut run = run.stderr(Stdio::null()).spawn().unwrap();
-    let stage = StoppedStage::of(&mut run, &out.join("many"));
+    let stage = StoppedStage::stop_stage_of(&mut run, &out.join("many"));
     let weir = Pid::from_raw(i32::try_from(run.id()).unwrap());
     // A batch system sends them to all; weir run passes its own on.
     for signal in [
@@ -438,7 +438,7 @@ fn copies_of_one_signal_stop_a_stage_in_order() {
     let out = room.path().join("out");
     let mut stop = room.weir(&["stop", "x", "--drain-to", "out"]);
     let mut stop = stop.stderr(Stdio::null()).spawn().unwrap();
-    let stage = StoppedStage::of(&mut stop, &out.join("many"));
+    let stage = StoppedStage::stop_stage_of(&mut stop, &out.join("many"));
     for _ in 0..2 {
         kill(stage.0, Signal::SIGTERM).unwrap();
         kill(
@@ -464,7 +464,7 @@ fn a_stop_moves_what_programs_wrote_while_it_moved() {
         let out = room.path().join("out");
         let mut stop = room.weir(&["stop", "x", "--drain-to", "out"]);
         let mut stop = stop.stderr(Stdio::null()).spawn().unwrap();
-        let stage = StoppedStage::of(&mut stop, &out.join("many"));
+        let stage = StoppedStage::stop_stage_of(&mut stop, &out.join("many"));
         let late = room.write("late", "late");
         room.ok(&["stage", "in", "-i", "x", late.to_str().unwrap(), "/weir/0"]);
         stage.go_on();

@@ -5,24 +5,23 @@
 //! file system commits many at once. Further names of a file are made when it has its first. Directories
 //! are synced when all that is in them is there, and then get their attributes.
 
+mod finish;
+mod walk;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use rustix::io::Errno;
 use weir_client::types::Stat;
 
-use crate::copy::{
-    check_kind, compare, is_part, keep_xattrs, likeness, part_of, publish_name, FileCopy, Likeness,
-    MoveError,
-};
+use crate::copy::{compare, likeness, part_of, publish_name, FileCopy, Likeness, MoveError};
 use crate::queue::TaskQueue;
-use crate::sources::{name_of, StagePair};
+use crate::sources::StagePair;
 use crate::summary::StageSummary;
-use crate::tree::{failed_with, identity, kind_of, unless, FileTree, KeptAttributes, NodeKind};
+use crate::tree::{unless, FileTree};
 
 /// The bytes of a large file that one thread copies at a time.
 const PIECE_BYTES: u64 = 64 << 20;
@@ -206,164 +205,6 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         self.progress.stop.load(Ordering::Relaxed)
     }
 
-    /// Finds what is at and below a source.
-    fn walk(&self, pair: &StagePair, walked: &mut Walked) {
-        let mut open = vec![(pair.source.clone(), pair.target.clone())];
-        while let Some((source, target)) = open.pop() {
-            if self.is_stopped() {
-                return;
-            }
-            if let Err(error) = self.visit(pair, &source, &target, walked, &mut open) {
-                self.summary().fail(&source, &target, &error);
-            }
-        }
-    }
-
-    fn visit(
-        &self,
-        pair: &StagePair,
-        source: &Path,
-        target: &Path,
-        walked: &mut Walked,
-        open: &mut Vec<(PathBuf, PathBuf)>,
-    ) -> Result<(), MoveError> {
-        let is_top = target == pair.target;
-        let found = self.from.look_up(source);
-        let found = found.map_err(MoveError::io("looking for", source))?;
-        let Some(stat) = found else {
-            return match is_top {
-                true => Err(MoveError::io("looking for", source)(
-                    ErrorKind::NotFound.into(),
-                )),
-                false => Ok(()), // removed since its directory was listed
-            };
-        };
-        // The directory above the first one may have been created for it.
-        let above = target.ancestors().skip(1).take(if is_top { 2 } else { 1 });
-        walked.changed.extend(above.map(Path::to_owned));
-        match kind_of(&stat) {
-            kind if !is_top
-                && kind != NodeKind::Directory
-                && source.file_name().is_some_and(is_part) =>
-            {
-                self.summary().skipped.push(source.to_owned());
-            }
-            NodeKind::Directory => {
-                let is_named = !is_top || name_of(&pair.source).is_some();
-                if self.enter(target, is_named, &stat)? {
-                    walked.directories.push(FoundDirectory {
-                        source: source.to_owned(),
-                        target: target.to_owned(),
-                        stat,
-                    });
-                }
-                walked.changed.insert(target.to_owned());
-                let names = self.from.list(source);
-                for name in names.map_err(MoveError::io("listing", source))? {
-                    open.push((source.join(&name), target.join(&name)));
-                }
-                self.summary().directories += 1;
-            }
-            NodeKind::File => self.found_file(source, target, &stat, walked),
-            NodeKind::Symlink => {
-                self.copy_symlink(source, target, &stat)?;
-                self.summary().symlinks += 1;
-            }
-            NodeKind::Special => self.summary().skipped.push(source.to_owned()),
-        }
-        Ok(())
-    }
-
-    /// Makes a directory; true if it gets the attributes of its source, and not one that was there for
-    /// the contents of a source, nor one that a symbolic link leads to: where users put their data
-    /// is theirs to say. It has the mode of its source at once, in case this process dies, and until
-    /// the end all rights for its owner, so that files can be created in it.
-    fn enter(&self, target: &Path, is_named: bool, source: &Stat) -> Result<bool, MoveError> {
-        let looking = || MoveError::io("looking for", target);
-        let found = self.to.look_up(target).map_err(looking())?;
-        let Some(found) = found else {
-            let mode = source.mode & 0o777 | 0o700;
-            let made = self.to.make_directory(target, mode);
-            unless(made, ErrorKind::AlreadyExists).map_err(MoveError::io("creating", target))?;
-            return Ok(true);
-        };
-        if kind_of(&found) == NodeKind::Symlink {
-            // A link to nothing, or around in a circle, is in the way.
-            let inside = self.to.look_up(&target.join("."));
-            if let Ok(Some(_)) = inside {
-                return Ok(false);
-            }
-        }
-        check_kind(target, Some(&found), NodeKind::Directory)?;
-        let mut kept = KeptAttributes::from(&found);
-        if is_named && kept.mode & 0o700 != 0o700 {
-            kept.mode |= 0o700;
-            let set = self.to.set_attributes(target, NodeKind::Directory, &kept);
-            set.map_err(MoveError::io("setting attributes of", target))?;
-        }
-        Ok(is_named)
-    }
-
-    fn found_file(&self, source: &Path, target: &Path, stat: &Stat, walked: &mut Walked) {
-        if stat.nlink > 1 {
-            let first = walked.linked.entry(identity(stat));
-            let first = first.or_insert_with(|| target.to_owned());
-            if *first != target {
-                walked.links.push(FurtherName {
-                    source: source.to_owned(),
-                    first: first.clone(),
-                    target: target.to_owned(),
-                });
-                return;
-            }
-        }
-        self.progress.files_found.fetch_add(1, Ordering::Relaxed);
-        self.progress
-            .bytes_found
-            .fetch_add(stat.size, Ordering::Relaxed);
-        let file = FoundFile {
-            source: source.to_owned(),
-            target: target.to_owned(),
-            is_linked: stat.nlink > 1,
-            tries: 1,
-        };
-        if stat.size > SMALL_BYTES {
-            self.queue.add(StageTask::Files(vec![file]));
-            return;
-        }
-        walked.small.push(file);
-        if walked.small.len() >= self.batch_files {
-            self.add_batch(&mut walked.small);
-        }
-    }
-
-    fn add_batch(&self, small: &mut Vec<FoundFile>) {
-        if !small.is_empty() {
-            self.queue.add(StageTask::Files(std::mem::take(small)));
-        }
-    }
-
-    fn copy_symlink(&self, source: &Path, target: &Path, stat: &Stat) -> Result<(), MoveError> {
-        let content = self.from.read_link(source);
-        let content = content.map_err(MoveError::io("reading", source))?;
-        let replaced = self.to.look_up(target);
-        let replaced = replaced.map_err(MoveError::io("looking for", target))?;
-        check_kind(target, replaced.as_ref(), NodeKind::Symlink)?;
-        let is_there = replaced.is_some_and(|found| kind_of(&found) == NodeKind::Symlink)
-            && self
-                .to
-                .read_link(target)
-                .is_ok_and(|there| there == content);
-        if is_there {
-            return Ok(());
-        }
-        let kept = KeptAttributes::from(stat);
-        self.make_named(target, replaced.as_ref(), |part| {
-            self.to.make_symlink(&content, part)?;
-            self.to.set_attributes(part, NodeKind::Symlink, &kept)
-        })
-    }
-
     /// Makes a node that needs no copying: as a part, which then gets the target's name.
     fn make_named(
         &self,
@@ -531,98 +372,4 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
             }
         }
     }
-
-    /// Finishes links and directories, the deepest first.
-    fn finish(&self, walked: Walked) {
-        if self.is_stopped() {
-            return;
-        }
-        let mut copied = Vec::new();
-        for link in walked.links {
-            match self.make_link(&link) {
-                Ok(true) => self.summary().hard_links += 1,
-                Ok(false) => copied.push(link),
-                Err(error) => self.summary().fail(&link.source, &link.target, &error),
-            }
-        }
-        if !copied.is_empty() {
-            self.summary().hard_links_not_kept += copied.len() as u64;
-            self.copy_all(|| copied.into_iter().for_each(|link| self.add_as_file(link)));
-        }
-        // Before the modes, which may take this process the right to open them.
-        self.sync_directories(&walked.changed.iter().collect::<Vec<_>>());
-        for directory in walked.directories.iter().rev() {
-            let (source, target) = (&directory.source, &directory.target);
-            let kept = KeptAttributes::from(&directory.stat);
-            let done = keep_xattrs(self.from, self.to, source, target).and_then(|lost| {
-                self.summary().xattrs_not_kept += lost;
-                let set = self.to.set_attributes(target, NodeKind::Directory, &kept);
-                set.map_err(MoveError::io("setting attributes of", target))
-            });
-            if let Err(error) = done {
-                self.summary().fail(source, target, &error);
-            }
-        }
-        let directories = walked.directories.iter();
-        self.sync_directories(&directories.map(|dir| &dir.target).collect::<Vec<_>>());
-    }
-
-    fn sync_directories(&self, directories: &[&PathBuf]) {
-        let next = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..self.options.threads.clamp(1, directories.len().max(1)) {
-                scope.spawn(|| {
-                    while let Some(dir) = directories.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        if let Err(error) = self.to.sync_directory(dir) {
-                            let error = MoveError::io("syncing", dir)(error);
-                            self.summary().fail(dir, dir, &error);
-                        }
-                    }
-                });
-            }
-        });
-    }
-
-    /// Makes a further name of a file; false: it is to be a file of its own, since the first name is
-    /// not there, or the file system has no such links.
-    fn make_link(&self, link: &FurtherName) -> Result<bool, MoveError> {
-        if !self.first_names().contains(&link.first) {
-            return Ok(false);
-        }
-        let looking = |path| MoveError::io("looking for", path);
-        let first = self.to.look_up(&link.first).map_err(looking(&link.first))?;
-        let Some(first) = first else {
-            return Ok(false); // somebody removed it
-        };
-        let there = self.to.look_up(&link.target);
-        let there = there.map_err(looking(&link.target))?;
-        if there.as_ref().map(identity) == Some(identity(&first)) {
-            return Ok(true);
-        }
-        check_kind(&link.target, there.as_ref(), NodeKind::File)?;
-        let made = self.make_named(&link.target, there.as_ref(), |part| {
-            self.to.make_link(&link.first, part)
-        });
-        match made {
-            Err(MoveError::Io { source, .. }) if has_no_links(&source) => Ok(false),
-            made => made.map(|()| true),
-        }
-    }
-
-    fn add_as_file(&self, link: FurtherName) {
-        self.progress.files_found.fetch_add(1, Ordering::Relaxed);
-        self.queue.add(StageTask::Files(vec![FoundFile {
-            source: link.source,
-            target: link.target,
-            is_linked: false,
-            tries: 1,
-        }]));
-    }
-}
-
-/// True if a file system makes no further name: FAT and many FUSE file systems have none, and others
-/// none between some directories, or no more of one file.
-fn has_no_links(error: &io::Error) -> bool {
-    let refusals = [Errno::PERM, Errno::XDEV, Errno::MLINK, Errno::NOTSUP];
-    refusals.iter().any(|errno| failed_with(error, *errno))
 }

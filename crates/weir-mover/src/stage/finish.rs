@@ -1,0 +1,107 @@
+//! The end of a stage: further names of files, and directories.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::io::Errno;
+
+use super::{FoundFile, FurtherName, StageRun, StageTask, Walked};
+use crate::copy::{check_kind, keep_xattrs, MoveError};
+use crate::tree::{failed_with, identity, FileTree, KeptAttributes, NodeKind};
+
+impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
+    /// Finishes links and directories, the deepest first.
+    pub(super) fn finish(&self, walked: Walked) {
+        if self.is_stopped() {
+            return;
+        }
+        let mut copied = Vec::new();
+        for link in walked.links {
+            match self.make_link(&link) {
+                Ok(true) => self.summary().hard_links += 1,
+                Ok(false) => copied.push(link),
+                Err(error) => self.summary().fail(&link.source, &link.target, &error),
+            }
+        }
+        if !copied.is_empty() {
+            self.summary().hard_links_not_kept += copied.len() as u64;
+            self.copy_all(|| copied.into_iter().for_each(|link| self.add_as_file(link)));
+        }
+        // Before the modes, which may take this process the right to open them.
+        self.sync_directories(&walked.changed.iter().collect::<Vec<_>>());
+        for directory in walked.directories.iter().rev() {
+            let (source, target) = (&directory.source, &directory.target);
+            let kept = KeptAttributes::from(&directory.stat);
+            let done = keep_xattrs(self.from, self.to, source, target).and_then(|lost| {
+                self.summary().xattrs_not_kept += lost;
+                let set = self.to.set_attributes(target, NodeKind::Directory, &kept);
+                set.map_err(MoveError::io("setting attributes of", target))
+            });
+            if let Err(error) = done {
+                self.summary().fail(source, target, &error);
+            }
+        }
+        let directories = walked.directories.iter();
+        self.sync_directories(&directories.map(|dir| &dir.target).collect::<Vec<_>>());
+    }
+
+    fn sync_directories(&self, directories: &[&PathBuf]) {
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..self.options.threads.clamp(1, directories.len().max(1)) {
+                scope.spawn(|| {
+                    while let Some(dir) = directories.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        if let Err(error) = self.to.sync_directory(dir) {
+                            let error = MoveError::io("syncing", dir)(error);
+                            self.summary().fail(dir, dir, &error);
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    /// Makes a further name of a file; false: it is to be a file of its own, since the first name is
+    /// not there, or the file system has no such links.
+    fn make_link(&self, link: &FurtherName) -> Result<bool, MoveError> {
+        if !self.first_names().contains(&link.first) {
+            return Ok(false);
+        }
+        let looking = |path| MoveError::io("looking for", path);
+        let first = self.to.look_up(&link.first).map_err(looking(&link.first))?;
+        let Some(first) = first else {
+            return Ok(false); // somebody removed it
+        };
+        let there = self.to.look_up(&link.target);
+        let there = there.map_err(looking(&link.target))?;
+        if there.as_ref().map(identity) == Some(identity(&first)) {
+            return Ok(true);
+        }
+        check_kind(&link.target, there.as_ref(), NodeKind::File)?;
+        let made = self.make_named(&link.target, there.as_ref(), |part| {
+            self.to.make_link(&link.first, part)
+        });
+        match made {
+            Err(MoveError::Io { source, .. }) if has_no_links(&source) => Ok(false),
+            made => made.map(|()| true),
+        }
+    }
+
+    fn add_as_file(&self, link: FurtherName) {
+        self.progress.files_found.fetch_add(1, Ordering::Relaxed);
+        self.queue.add(StageTask::Files(vec![FoundFile {
+            source: link.source,
+            target: link.target,
+            is_linked: false,
+            tries: 1,
+        }]));
+    }
+}
+
+/// True if a file system makes no further name: FAT and many FUSE file systems have none, and others
+/// none between some directories, or no more of one file.
+fn has_no_links(error: &io::Error) -> bool {
+    let refusals = [Errno::PERM, Errno::XDEV, Errno::MLINK, Errno::NOTSUP];
+    refusals.iter().any(|errno| failed_with(error, *errno))
+}

@@ -1,0 +1,172 @@
+//! The walk of the sources, which finds the files.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use weir_client::types::Stat;
+
+use super::{FoundDirectory, FoundFile, FurtherName, StageRun, StageTask, Walked, SMALL_BYTES};
+use crate::copy::{check_kind, is_part, MoveError};
+use crate::sources::{name_of, StagePair};
+use crate::tree::{identity, kind_of, unless, FileTree, KeptAttributes, NodeKind};
+
+impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
+    /// Finds what is at and below a source.
+    pub(super) fn walk(&self, pair: &StagePair, walked: &mut Walked) {
+        let mut open = vec![(pair.source.clone(), pair.target.clone())];
+        while let Some((source, target)) = open.pop() {
+            if self.is_stopped() {
+                return;
+            }
+            if let Err(error) = self.visit(pair, &source, &target, walked, &mut open) {
+                self.summary().fail(&source, &target, &error);
+            }
+        }
+    }
+
+    fn visit(
+        &self,
+        pair: &StagePair,
+        source: &Path,
+        target: &Path,
+        walked: &mut Walked,
+        open: &mut Vec<(PathBuf, PathBuf)>,
+    ) -> Result<(), MoveError> {
+        let is_top = target == pair.target;
+        let found = self.from.look_up(source);
+        let found = found.map_err(MoveError::io("looking for", source))?;
+        let Some(stat) = found else {
+            return match is_top {
+                true => Err(MoveError::io("looking for", source)(
+                    ErrorKind::NotFound.into(),
+                )),
+                false => Ok(()), // removed since its directory was listed
+            };
+        };
+        // The directory above the first one may have been created for it.
+        let above = target.ancestors().skip(1).take(if is_top { 2 } else { 1 });
+        walked.changed.extend(above.map(Path::to_owned));
+        match kind_of(&stat) {
+            kind if !is_top
+                && kind != NodeKind::Directory
+                && source.file_name().is_some_and(is_part) =>
+            {
+                self.summary().skipped.push(source.to_owned());
+            }
+            NodeKind::Directory => {
+                let is_named = !is_top || name_of(&pair.source).is_some();
+                if self.enter(target, is_named, &stat)? {
+                    walked.directories.push(FoundDirectory {
+                        source: source.to_owned(),
+                        target: target.to_owned(),
+                        stat,
+                    });
+                }
+                walked.changed.insert(target.to_owned());
+                let names = self.from.list(source);
+                for name in names.map_err(MoveError::io("listing", source))? {
+                    open.push((source.join(&name), target.join(&name)));
+                }
+                self.summary().directories += 1;
+            }
+            NodeKind::File => self.found_file(source, target, &stat, walked),
+            NodeKind::Symlink => {
+                self.copy_symlink(source, target, &stat)?;
+                self.summary().symlinks += 1;
+            }
+            NodeKind::Special => self.summary().skipped.push(source.to_owned()),
+        }
+        Ok(())
+    }
+
+    /// Makes a directory; true if it gets the attributes of its source, and not one that was there for
+    /// the contents of a source, nor one that a symbolic link leads to: where users put their data
+    /// is theirs to say. It has the mode of its source at once, in case this process dies, and until
+    /// the end all rights for its owner, so that files can be created in it.
+    fn enter(&self, target: &Path, is_named: bool, source: &Stat) -> Result<bool, MoveError> {
+        let looking = || MoveError::io("looking for", target);
+        let found = self.to.look_up(target).map_err(looking())?;
+        let Some(found) = found else {
+            let mode = source.mode & 0o777 | 0o700;
+            let made = self.to.make_directory(target, mode);
+            unless(made, ErrorKind::AlreadyExists).map_err(MoveError::io("creating", target))?;
+            return Ok(true);
+        };
+        if kind_of(&found) == NodeKind::Symlink {
+            // A link to nothing, or around in a circle, is in the way.
+            let inside = self.to.look_up(&target.join("."));
+            if let Ok(Some(_)) = inside {
+                return Ok(false);
+            }
+        }
+        check_kind(target, Some(&found), NodeKind::Directory)?;
+        let mut kept = KeptAttributes::from(&found);
+        if is_named && kept.mode & 0o700 != 0o700 {
+            kept.mode |= 0o700;
+            let set = self.to.set_attributes(target, NodeKind::Directory, &kept);
+            set.map_err(MoveError::io("setting attributes of", target))?;
+        }
+        Ok(is_named)
+    }
+
+    fn found_file(&self, source: &Path, target: &Path, stat: &Stat, walked: &mut Walked) {
+        if stat.nlink > 1 {
+            let first = walked.linked.entry(identity(stat));
+            let first = first.or_insert_with(|| target.to_owned());
+            if *first != target {
+                walked.links.push(FurtherName {
+                    source: source.to_owned(),
+                    first: first.clone(),
+                    target: target.to_owned(),
+                });
+                return;
+            }
+        }
+        self.progress.files_found.fetch_add(1, Ordering::Relaxed);
+        self.progress
+            .bytes_found
+            .fetch_add(stat.size, Ordering::Relaxed);
+        let file = FoundFile {
+            source: source.to_owned(),
+            target: target.to_owned(),
+            is_linked: stat.nlink > 1,
+            tries: 1,
+        };
+        if stat.size > SMALL_BYTES {
+            self.queue.add(StageTask::Files(vec![file]));
+            return;
+        }
+        walked.small.push(file);
+        if walked.small.len() >= self.batch_files {
+            self.add_batch(&mut walked.small);
+        }
+    }
+
+    pub(super) fn add_batch(&self, small: &mut Vec<FoundFile>) {
+        if !small.is_empty() {
+            self.queue.add(StageTask::Files(std::mem::take(small)));
+        }
+    }
+
+    fn copy_symlink(&self, source: &Path, target: &Path, stat: &Stat) -> Result<(), MoveError> {
+        let content = self.from.read_link(source);
+        let content = content.map_err(MoveError::io("reading", source))?;
+        let replaced = self.to.look_up(target);
+        let replaced = replaced.map_err(MoveError::io("looking for", target))?;
+        check_kind(target, replaced.as_ref(), NodeKind::Symlink)?;
+        let is_there = replaced.is_some_and(|found| kind_of(&found) == NodeKind::Symlink)
+            && self
+                .to
+                .read_link(target)
+                .is_ok_and(|there| there == content);
+        if is_there {
+            return Ok(());
+        }
+        let kept = KeptAttributes::from(stat);
+        self.make_named(target, replaced.as_ref(), |part| {
+            self.to.make_symlink(&content, part)?;
+            self.to.set_attributes(part, NodeKind::Symlink, &kept)
+        })
+    }
+}
