@@ -63,6 +63,9 @@ pub enum MoveError {
         /// True if the target is the directory.
         is_directory: bool,
     },
+    /// A symbolic link would lead to what could not be moved.
+    #[error("{} leads to what was not moved; it stays as it was", .0.display())]
+    LeadsToFailed(PathBuf),
     /// The move was stopped.
     #[error("stopped")]
     Stopped,

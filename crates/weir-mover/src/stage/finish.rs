@@ -1,14 +1,15 @@
 //! The end of a stage: further names of files, and directories.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
-use super::{FoundFile, FurtherName, StageRun, StageTask, Walked};
+use super::{FoundFile, FoundSymlink, FurtherName, StageRun, StageTask, Walked};
 use crate::copy::{check_kind, keep_xattrs, MoveError};
-use crate::tree::{failed_with, identity, FileTree, KeptAttributes, NodeKind};
+use crate::summary::StageFailure;
+use crate::tree::{failed_with, identity, kind_of, FileTree, KeptAttributes, NodeKind};
 
 impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
     /// Finishes links and directories, the deepest first.
@@ -27,6 +28,12 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
         if !copied.is_empty() {
             self.summary().hard_links_not_kept += copied.len() as u64;
             self.copy_all(|| copied.into_iter().for_each(|link| self.add_as_file(link)));
+        }
+        for link in walked.symlinks {
+            match self.make_symlink(&link) {
+                Ok(()) => self.summary().symlinks += 1,
+                Err(error) => self.summary().fail(&link.source, &link.target, &error),
+            }
         }
         // Before the modes, which may take this process the right to open them.
         self.sync_directories(&walked.changed.iter().collect::<Vec<_>>());
@@ -88,6 +95,32 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
         }
     }
 
+    /// Makes a symbolic link, unless it leads to something that could not be moved: the old one may
+    /// lead to something whole.
+    fn make_symlink(&self, link: &FoundSymlink) -> Result<(), MoveError> {
+        let target = &link.target;
+        let replaced = self.to.look_up(target);
+        let replaced = replaced.map_err(MoveError::io("looking for", target))?;
+        check_kind(target, replaced.as_ref(), NodeKind::Symlink)?;
+        let is_there = replaced.is_some_and(|found| kind_of(&found) == NodeKind::Symlink)
+            && (self.to.read_link(target)).is_ok_and(|there| there == link.content);
+        if is_there {
+            return Ok(());
+        }
+        let leads_to = destination_of(link);
+        let is_of_it = |failed: &StageFailure| {
+            failed.target.starts_with(&leads_to) || leads_to.starts_with(&failed.target)
+        };
+        if self.summary().failed.iter().any(is_of_it) {
+            return Err(MoveError::LeadsToFailed(target.clone()));
+        }
+        let kept = KeptAttributes::from(&link.stat);
+        self.make_named(target, replaced.as_ref(), |part| {
+            self.to.make_symlink(&link.content, part)?;
+            self.to.set_attributes(part, NodeKind::Symlink, &kept)
+        })
+    }
+
     fn add_as_file(&self, link: FurtherName) {
         self.progress.files_found.fetch_add(1, Ordering::Relaxed);
         self.queue.add(StageTask::Files(vec![FoundFile {
@@ -97,6 +130,20 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
             tries: 1,
         }]));
     }
+}
+
+/// The path in the target that a symbolic link leads to, as far as its text tells.
+fn destination_of(link: &FoundSymlink) -> PathBuf {
+    let dir = link.target.parent().unwrap_or(Path::new("/"));
+    let mut path = PathBuf::new();
+    for component in dir.join(&link.content).components() {
+        match component {
+            Component::ParentDir => drop(path.pop()),
+            Component::CurDir => {}
+            named => path.push(named),
+        }
+    }
+    path
 }
 
 /// True if a file system makes no further name: FAT and many FUSE file systems have none, and others

@@ -2,8 +2,8 @@
 //!
 //! A large file is cut into pieces, which several threads copy. Small files are copied in batches: a
 //! thread writes all of a batch before it waits for the first to be on storage, so that a journaling
-//! file system commits many at once. Further names of a file are made when it has its first. Directories
-//! are synced when all that is in them is there, and then get their attributes.
+//! file system commits many at once. Further names of a file are made when it has its first, and symbolic
+//! links after all files: `latest` never leads to what is not there yet. Directories are synced when all that is in them is there, and then get their attributes.
 
 mod finish;
 mod walk;
@@ -111,6 +111,7 @@ struct Walked {
     /// The first target of each file that has several names, by device and inode.
     linked: HashMap<(u64, u64), PathBuf>,
     links: Vec<FurtherName>,
+    symlinks: Vec<FoundSymlink>,
     /// Small files that wait for their batch to be full.
     small: Vec<FoundFile>,
     directories: Vec<FoundDirectory>,
@@ -123,6 +124,14 @@ struct FurtherName {
     source: PathBuf,
     first: PathBuf,
     target: PathBuf,
+}
+
+#[derive(Debug)]
+struct FoundSymlink {
+    source: PathBuf,
+    target: PathBuf,
+    content: PathBuf,
+    stat: Stat,
 }
 
 #[derive(Debug)]

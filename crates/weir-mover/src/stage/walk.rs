@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 
 use weir_client::types::Stat;
 
-use super::{FoundDirectory, FoundFile, FurtherName, StageRun, StageTask, Walked, SMALL_BYTES};
+use super::{
+    FoundDirectory, FoundFile, FoundSymlink, FurtherName, StageRun, StageTask, Walked, SMALL_BYTES,
+};
 use crate::copy::{check_kind, is_part, MoveError};
 use crate::sources::{name_of, StagePair};
 use crate::tree::{identity, kind_of, unless, FileTree, KeptAttributes, NodeKind};
@@ -72,8 +74,13 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
             }
             NodeKind::File => self.found_file(source, target, &stat, walked),
             NodeKind::Symlink => {
-                self.copy_symlink(source, target, &stat)?;
-                self.summary().symlinks += 1;
+                let content = self.from.read_link(source);
+                walked.symlinks.push(FoundSymlink {
+                    source: source.to_owned(),
+                    target: target.to_owned(),
+                    content: content.map_err(MoveError::io("reading", source))?,
+                    stat,
+                });
             }
             NodeKind::Special => self.summary().skipped.push(source.to_owned()),
         }
@@ -147,26 +154,5 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
         if !small.is_empty() {
             self.queue.add(StageTask::Files(std::mem::take(small)));
         }
-    }
-
-    fn copy_symlink(&self, source: &Path, target: &Path, stat: &Stat) -> Result<(), MoveError> {
-        let content = self.from.read_link(source);
-        let content = content.map_err(MoveError::io("reading", source))?;
-        let replaced = self.to.look_up(target);
-        let replaced = replaced.map_err(MoveError::io("looking for", target))?;
-        check_kind(target, replaced.as_ref(), NodeKind::Symlink)?;
-        let is_there = replaced.is_some_and(|found| kind_of(&found) == NodeKind::Symlink)
-            && self
-                .to
-                .read_link(target)
-                .is_ok_and(|there| there == content);
-        if is_there {
-            return Ok(());
-        }
-        let kept = KeptAttributes::from(stat);
-        self.make_named(target, replaced.as_ref(), |part| {
-            self.to.make_symlink(&content, part)?;
-            self.to.set_attributes(part, NodeKind::Symlink, &kept)
-        })
     }
 }
