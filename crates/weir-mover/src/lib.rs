@@ -12,7 +12,7 @@
 //! | --- | --- |
 //! | [`tree`] | what a mover needs of a source or a target: [`directory_tree`], [`instance_tree`] |
 //! | [`copy`] | one file |
-//! | [`stage`] | trees of files, by several threads; [`queue`]: their tasks; [`summary`]: the result |
+//! | [`mod@stage`] | trees of files, by several threads; `queue`: their tasks; [`summary`]: the result |
 //! | [`sources`], [`manifest`] | what is to be moved where, from arguments or from a file |
 //!
 //! Owners are not kept: a moved file belongs to the user who moves it, as with cp(1).
