@@ -186,17 +186,18 @@ fn start_slow(dir: &Path) -> std::process::Child {
         .unwrap()
 }
 
-/// The path of the file that a running benchmark writes in `dir`, once it is there.
-fn wait_for_file(dir: &Path) -> PathBuf {
+/// The path of the file that a running benchmark writes in `dir`, once it has bytes: before that the
+/// benchmark only prepares. `None`: the benchmark has ended.
+fn wait_for_bytes(child: &mut std::process::Child, dir: &Path) -> Option<PathBuf> {
     loop {
         let runs = fs::read_dir(dir).unwrap().flatten();
         let found = runs
             .map(|run| run.path().join("case-1/data"))
-            .find(|p| p.exists());
-        match found {
-            Some(path) => return path,
-            None => std::thread::yield_now(),
+            .find(|path| path.metadata().is_ok_and(|data| data.len() > 0));
+        if found.is_some() || child.try_wait().unwrap().is_some() {
+            return found;
         }
+        std::thread::yield_now();
     }
 }
 
@@ -214,8 +215,11 @@ fn a_byte_changed_behind_its_back_is_wrong_data_and_an_exit_code() {
     // The coordinator is stopped while its worker writes, so that what verifies starts after the change.
     // Should this test be too slow once, nothing was changed in time, and it tries again.
     let met = (0..5).any(|_| {
-        let child = start_slow(&dir.0);
-        let path = wait_for_file(&dir.0);
+        let mut child = start_slow(&dir.0);
+        let Some(path) = wait_for_bytes(&mut child, &dir.0) else {
+            return false;
+        };
+        // Its worker has been told to write, and goes on.
         signal(&child, "-STOP");
         if let Ok(file) = fs::File::options().write(true).open(&path) {
             while file.metadata().unwrap().len() < 64 << 20 {
@@ -239,8 +243,8 @@ fn a_byte_changed_behind_its_back_is_wrong_data_and_an_exit_code() {
 #[test]
 fn an_interrupted_run_removes_its_files() {
     let dir = Temporary::new("interrupt");
-    let child = start_slow(&dir.0);
-    wait_for_file(&dir.0);
+    let mut child = start_slow(&dir.0);
+    wait_for_bytes(&mut child, &dir.0).expect("it runs for longer");
     signal(&child, "-INT");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", text(&output));
