@@ -501,20 +501,8 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
     };
     let stages = stages.of_running(&run_dir)?;
     stages.check()?;
-    // Programs may come and go meanwhile.
-    loop {
-        let before = show::work_done(&run_dir);
-        if !stages.take_out(&run_dir) {
-            return Err(Failure::NotMoved("the instance stays".to_owned()));
-        }
-        if args.force || drained_to.is_none() {
-            break;
-        }
-        refuse_if_used(&run_dir)?;
-        if before == show::work_done(&run_dir) {
-            break;
-        }
-        eprintln!("weir: programs used the instance meanwhile; moving again");
+    if drained_to.is_some() {
+        drain(&stages, &run_dir, args.force)?;
     }
     if let Some(summary) = agent::stop(&run_dir)? {
         directories::wait_until_gone(&run_dir)?;
@@ -528,6 +516,25 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
     directories::wait_until_gone(&run_dir)?;
     report::print(&done, settings.config.run.report, drained_to);
     Ok(())
+}
+
+/// Moves everything out of an instance that is to be stopped. Programs may come and go meanwhile: unless
+/// it is stopped by force, it is moved again until none did.
+fn drain(stages: &RunStages<'_>, run_dir: &Path, by_force: bool) -> Result<(), Failure> {
+    loop {
+        let before = show::work_done(run_dir);
+        if !stages.take_out(run_dir) {
+            return Err(Failure::NotMoved("the instance stays".to_owned()));
+        }
+        if by_force {
+            return Ok(());
+        }
+        refuse_if_used(run_dir)?;
+        if before == show::work_done(run_dir) {
+            return Ok(());
+        }
+        eprintln!("weir: programs used the instance meanwhile; moving again");
+    }
 }
 
 /// How long programs that have just ended may take to be gone.

@@ -235,10 +235,7 @@ fn default_threads() -> usize {
 /// The first signal ends the stage in order, a later one at once. Those that were ignored when this
 /// process began (nohup) stay so.
 fn stop_on_signals(stop: &Arc<AtomicBool>) -> Result<()> {
-    let heard = ENDING
-        .iter()
-        .filter(|signal| !supervise::is_ignored(**signal));
-    let heard = heard.map(|signal| *signal as i32);
+    let heard = supervise::not_ignored(&ENDING).map(|signal| signal as i32);
     let mut signals = signal_hook::iterator::Signals::new(heard).context("signals")?;
     let stop = Arc::clone(stop);
     std::thread::spawn(move || {

@@ -107,8 +107,7 @@ impl Signals {
     fn block() -> Result<Self> {
         let mut set = SigSet::empty();
         set.add(Signal::SIGCHLD);
-        let heard = PASSED_ON.iter().filter(|signal| !is_ignored(**signal));
-        heard.for_each(|signal| set.add(*signal));
+        not_ignored(PASSED_ON).for_each(|signal| set.add(signal));
         let mut before = SigSet::empty();
         nix::sys::signal::sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before))?;
         let before = *BLOCKED_BEFORE.get_or_init(|| before);
@@ -135,14 +134,16 @@ impl Signals {
     }
 }
 
-/// True if this process ignores a signal. From proc_pid_status(5), since sigaction(2) can only be asked
-/// through unsafe code.
-pub fn is_ignored(signal: Signal) -> bool {
+/// Those of the signals that this process does not ignore. From proc_pid_status(5), since sigaction(2)
+/// can only be asked through unsafe code.
+pub fn not_ignored(signals: &[Signal]) -> impl Iterator<Item = Signal> + '_ {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let mask = mask.unwrap_or(0);
     // Signal N is bit N - 1.
-    mask.unwrap_or(0) >> (signal as i32 - 1) & 1 == 1
+    let is_heard = move |signal: &Signal| mask >> (*signal as i32 - 1) & 1 == 0;
+    signals.iter().copied().filter(is_heard)
 }
 
 fn pass_on(signal: Signal, info: &siginfo, child: Pid) {

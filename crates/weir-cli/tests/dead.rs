@@ -7,9 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{first_line, parent_of, pid_in, wait_until, Done, Room};
+use common::{first_line, parent_of, pid_in, pid_of, wait_until, Done, Room};
 use nix::sys::signal::{kill, Signal};
-use nix::unistd::Pid;
 
 /// The name that an instance gets outside of jobs.
 fn user() -> String {
@@ -173,7 +172,7 @@ fn a_server_killed_under_weir_run_is_there_for_a_start() {
     let line = first_line(&mut run);
     let run_dir = line.trim_end();
     room.kill_server(run_dir);
-    let pid = Pid::from_raw(i32::try_from(run.id()).unwrap());
+    let pid = pid_of(&run);
     kill(pid, Signal::SIGTERM).unwrap();
     let done = Done::from_output(&run.wait_with_output().unwrap()).ended(125);
     let name = Path::new(run_dir).file_name().unwrap().to_str().unwrap();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use common::{first_line, parent_of, wait_until, Room};
+use common::{first_line, parent_of, pid_of, wait_until, Room};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
@@ -303,11 +303,10 @@ fn a_stage_that_is_killed_or_stopped_at_any_moment_leaves_whole_files_and_goes_o
             _ => Signal::SIGTERM,
         };
         let some = 10 * (round + 1);
-        let count = || fs::read_dir(&out).map_or(0, Iterator::count);
-        while count() < some && child.try_wait().unwrap().is_none() {
+        while count(&out) < some && child.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_micros(200));
         }
-        let _ = kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal);
+        let _ = kill(pid_of(&child), signal);
         interrupted += usize::from(!child.wait().unwrap().success());
         for entry in fs::read_dir(&out).unwrap() {
             let name = entry.unwrap().file_name();
@@ -344,11 +343,7 @@ fn a_run_that_is_told_to_end_drains_all_the_same() {
     let mut run = run.stdout(Stdio::piped()).spawn().unwrap();
     assert_eq!(first_line(&mut run), "running\n");
     // As the batch system does: to all processes of the job, so to the command by weir run.
-    kill(
-        Pid::from_raw(i32::try_from(run.id()).unwrap()),
-        Signal::SIGTERM,
-    )
-    .unwrap();
+    kill(pid_of(&run), Signal::SIGTERM).unwrap();
     assert_eq!(run.wait().unwrap().code(), Some(128 + 15));
     assert_same(&source, &room.path().join("out/source"));
     assert_eq!(room.left_behind(), [""; 0]);
@@ -359,7 +354,7 @@ struct StoppedStage(Pid);
 
 impl StoppedStage {
     fn stop_stage_of(parent: &mut Child, dir: &Path) -> StoppedStage {
-        let pid = Pid::from_raw(i32::try_from(parent.id()).unwrap());
+        let pid = pid_of(parent);
         loop {
             assert_eq!(parent.try_wait().unwrap(), None, "it has ended");
             let is_at_work = fs::read_dir(dir).is_ok_and(|mut names| names.next().is_some());
@@ -411,7 +406,7 @@ fn signals_for_the_command_do_not_end_its_drain_and_nobody_stops_its_instance() 
     let mut run = room.weir(&[&["run"], &options[..], &["true"]].concat());
     let mut run = run.stderr(Stdio::null()).spawn().unwrap();
     let stage = StoppedStage::stop_stage_of(&mut run, &out.join("many"));
-    let weir = Pid::from_raw(i32::try_from(run.id()).unwrap());
+    let weir = pid_of(&run);
     // A batch system sends them to all; weir run passes its own on.
     for signal in [
         Signal::SIGUSR1,
@@ -441,11 +436,7 @@ fn copies_of_one_signal_stop_a_stage_in_order() {
     let stage = StoppedStage::stop_stage_of(&mut stop, &out.join("many"));
     for _ in 0..2 {
         kill(stage.0, Signal::SIGTERM).unwrap();
-        kill(
-            Pid::from_raw(i32::try_from(stop.id()).unwrap()),
-            Signal::SIGTERM,
-        )
-        .unwrap();
+        kill(pid_of(&stop), Signal::SIGTERM).unwrap();
     }
     stage.go_on();
     assert_eq!(stop.wait().unwrap().code(), Some(7));

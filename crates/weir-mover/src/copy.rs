@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::io::Errno;
 use weir_client::types::{Stat, Time};
 
-use crate::tree::{failed_with, kind_of, FileTree, KeptAttributes, NodeKind};
+use crate::tree::{failed_with, failed_with_any, kind_of, FileTree, KeptAttributes, NodeKind};
 
 /// The end of the name of a part.
 const PART_SUFFIX: &[u8] = b".weir-part";
@@ -407,7 +407,7 @@ fn is_refused(error: &io::Error) -> bool {
         Errno::NOSPC,
         Errno::DQUOT,
     ];
-    REFUSALS.iter().any(|errno| failed_with(error, *errno))
+    failed_with_any(error, &REFUSALS)
 }
 
 /// Checks that what has the target's name can be replaced by a node of this kind.

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use globset::GlobBuilder;
 use weir_client::types::Stat;
 
-use crate::tree::{kind_of, unless, FileTree, NodeKind};
+use crate::tree::{kind_of, leads_to_directory, unless, FileTree, NodeKind};
 
 /// A source, and the path that it gets.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -83,15 +83,10 @@ pub fn pair<S: FileTree, T: FileTree>(
         found.extend(expand(from, source)?);
     }
     let there = to.look_up(destination).map_err(looking(destination))?;
-    let is_directory = match there {
-        // A symbolic link to a directory leads into it.
-        Some(stat) if kind_of(&stat) == NodeKind::Symlink => {
-            let inside = to.look_up(&destination.join("."));
-            inside.is_ok_and(|stat| stat.is_some())
-        }
-        Some(stat) => kind_of(&stat) == NodeKind::Directory,
-        None => false,
-    };
+    let is_directory = there.is_some_and(|stat| match kind_of(&stat) {
+        NodeKind::Symlink => leads_to_directory(to, destination),
+        kind => kind == NodeKind::Directory,
+    });
     let wants_directory = found.len() > 1 || ends_with_slash(destination);
     if wants_directory && !is_directory && (there.is_some() || found.len() > 1) {
         return Err(SourcesRefused::NotDirectory(destination.to_owned()));
@@ -218,10 +213,7 @@ fn fitting<S: FileTree>(
     let matcher = glob.compile_matcher();
     let mut found = Vec::new();
     for dir in dirs {
-        let is_directory = from
-            .look_up(&dir.join("."))
-            .is_ok_and(|stat| stat.is_some_and(|stat| kind_of(&stat) == NodeKind::Directory));
-        if !is_directory {
+        if !leads_to_directory(from, dir) {
             continue;
         }
         let shown = match dir.as_os_str().is_empty() {

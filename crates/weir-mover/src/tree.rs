@@ -69,6 +69,17 @@ pub(crate) fn failed_with(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
+/// True if a call failed with one of these error numbers.
+pub(crate) fn failed_with_any(error: &io::Error, errnos: &[Errno]) -> bool {
+    errnos.iter().any(|errno| failed_with(error, *errno))
+}
+
+/// True if a path leads to a directory, symbolic links at its end too. Not if it cannot be seen.
+pub(crate) fn leads_to_directory<T: FileTree>(tree: &T, path: &Path) -> bool {
+    let inside = tree.look_up(&path.join("."));
+    inside.is_ok_and(|found| found.is_some_and(|stat| kind_of(&stat) == NodeKind::Directory))
+}
+
 /// The result of a call that may find that it was done before: an error of this kind is none.
 pub(crate) fn unless(done: io::Result<()>, kind: io::ErrorKind) -> io::Result<()> {
     match done {

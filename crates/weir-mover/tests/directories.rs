@@ -63,6 +63,19 @@ impl Scene {
     }
 }
 
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+}
+
+fn mode_of(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+fn set_time(path: &Path, time: SystemTime) {
+    let file = fs::File::options().write(true).open(path).unwrap();
+    file.set_modified(time).unwrap();
+}
+
 #[test]
 fn everything_is_kept() {
     let scene = Scene::new();
@@ -78,8 +91,8 @@ fn everything_is_kept() {
     sparse.set_len(300 << 20).unwrap();
     // The second of several pieces has data in its middle.
     sparse.write_all_at(b"x", 100 << 20).unwrap();
-    fs::set_permissions(scene.source("d/file"), PermissionsExt::from_mode(0o4751)).unwrap();
-    fs::set_permissions(scene.source("d"), PermissionsExt::from_mode(0o511)).unwrap();
+    set_mode(&scene.source("d/file"), 0o4751);
+    set_mode(&scene.source("d"), 0o511);
     let summary = scene.stage();
     assert_eq!(summary.failed, []);
     assert_eq!((summary.files, summary.hard_links), (4, 1));
@@ -126,9 +139,10 @@ fn verify_finds_bytes_that_differ_behind_the_same_size_and_time() {
     scene.write("file", b"right");
     fs::write(scene.target("file"), b"wrong").unwrap();
     for path in [scene.source("file"), scene.target("file")] {
-        let file = fs::File::options().write(true).open(path).unwrap();
-        let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-        file.set_modified(old).unwrap();
+        set_time(
+            &path,
+            SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+        );
     }
     assert_eq!(scene.stage().unchanged, 1);
     assert_eq!(scene.stage_to(&DirectoryTree, true).files, 1);
@@ -168,10 +182,13 @@ fn a_directory_in_the_way_of_a_file_stays() {
     assert_eq!(fs::read(scene.target("other")).unwrap(), b"other");
 }
 
-/// Begins to copy a file.
-fn begin(source: &Path, target: &Path) -> FileCopy<'static, DirectoryTree, DirectoryTree> {
+/// A copy of a file that has all bytes and is not published.
+fn copied(source: &Path, target: &Path) -> FileCopy<'static, DirectoryTree, DirectoryTree> {
     let replaced = DirectoryTree.look_up(target).unwrap();
-    FileCopy::begin(&DirectoryTree, &DirectoryTree, source, target, replaced).unwrap()
+    let copy = FileCopy::begin(&DirectoryTree, &DirectoryTree, source, target, replaced).unwrap();
+    copy.copy(0..copy.size(), &mut Vec::new(), &|_| true)
+        .unwrap();
+    copy
 }
 
 #[test]
@@ -184,11 +201,9 @@ fn what_somebody_else_wrote_meanwhile_is_not_overwritten() {
             fs::write(&target, old).unwrap();
         }
         let source = scene.source("file");
-        let copy = begin(&source, &target);
-        let mut buffer = Vec::new();
-        copy.copy(0..4, &mut buffer, &|_| true).unwrap();
+        let copy = copied(&source, &target);
         fs::write(&target, b"theirs").unwrap();
-        let refused = copy.publish(false, &mut buffer).unwrap_err();
+        let refused = copy.publish(false, &mut Vec::new()).unwrap_err();
         assert!(matches!(refused, MoveError::TargetChanged(_)), "{refused}");
         assert_eq!(fs::read(&target).unwrap(), b"theirs");
         assert_eq!(scene.parts(), 0);
@@ -201,11 +216,9 @@ fn a_file_that_is_written_meanwhile_is_not_published_torn() {
     let scene = Scene::new();
     scene.write("file", b"first");
     let (source, target) = (scene.source("file"), scene.target("file"));
-    let copy = begin(&source, &target);
-    let mut buffer = Vec::new();
-    copy.copy(0..5, &mut buffer, &|_| true).unwrap();
+    let copy = copied(&source, &target);
     scene.write("file", b"second");
-    let refused = copy.publish(false, &mut buffer).unwrap_err();
+    let refused = copy.publish(false, &mut Vec::new()).unwrap_err();
     assert!(matches!(refused, MoveError::SourceChanged(_)), "{refused}");
     assert!(!target.exists());
 }
@@ -214,15 +227,11 @@ fn a_file_that_is_written_meanwhile_is_not_published_torn() {
 fn a_version_of_the_same_size_and_time_is_told_by_its_bytes() {
     let scene = Scene::new();
     scene.write("file", b"1");
-    let set_time = |time| {
-        let file = fs::File::options().write(true).open(scene.source("file"));
-        file.unwrap().set_modified(time).unwrap();
-    };
     let now = SystemTime::now();
-    set_time(now);
+    set_time(&scene.source("file"), now);
     assert_eq!(scene.stage().files, 1);
     scene.write("file", b"2");
-    set_time(now);
+    set_time(&scene.source("file"), now);
     assert_eq!(scene.stage().files, 1);
     assert_eq!(fs::read(scene.target("file")).unwrap(), b"2");
     assert_eq!(scene.stage().unchanged, 1);
@@ -235,13 +244,9 @@ fn a_target_that_keeps_seconds_has_the_file_already() {
     for (name, nanoseconds) in [("second", 0), ("micro", 123_456_000), ("other", 500)] {
         scene.write(name, b"content");
         fs::write(scene.target(name), b"content").unwrap();
-        let set_time = |path, time| {
-            let file = fs::File::options().write(true).open(path).unwrap();
-            file.set_modified(time).unwrap();
-        };
-        set_time(scene.source(name), old);
+        set_time(&scene.source(name), old);
         let kept = SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, nanoseconds);
-        set_time(scene.target(name), kept);
+        set_time(&scene.target(name), kept);
     }
     let summary = scene.stage();
     assert_eq!((summary.files, summary.unchanged), (1, 2), "{summary:?}");
@@ -272,9 +277,6 @@ fn a_link_to_a_directory_in_the_target_leads_into_it() {
 #[test]
 fn a_directory_that_was_there_keeps_its_mode_if_it_takes_only_the_contents() {
     let scene = Scene::new();
-    let set_mode = |path: &Path, mode| {
-        fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
-    };
     fs::create_dir(scene.source("d")).unwrap();
     set_mode(&scene.source("d"), 0o750);
     set_mode(&scene.source(""), 0o711);
@@ -290,13 +292,12 @@ fn a_directory_that_was_there_keeps_its_mode_if_it_takes_only_the_contents() {
         let summary = stage(&DirectoryTree, &DirectoryTree, &pairs, options, &progress);
         assert_eq!(summary.failed, []);
     };
-    let mode_of = |path: PathBuf| fs::metadata(path).unwrap().mode() & 0o7777;
     stage_as(scene.source(""), scene.target(""));
-    assert_eq!(mode_of(scene.target("")), 0o2775);
-    assert_eq!(mode_of(scene.target("d")), 0o750);
+    assert_eq!(mode_of(&scene.target("")), 0o2775);
+    assert_eq!(mode_of(&scene.target("d")), 0o750);
     set_mode(&scene.source("d"), 0o700);
     stage_as(scene.source("d"), scene.target("d"));
-    assert_eq!(mode_of(scene.target("d")), 0o700);
+    assert_eq!(mode_of(&scene.target("d")), 0o700);
 }
 
 /// A user who is not root.
@@ -330,34 +331,31 @@ fn modes_that_keep_their_owner_out_are_moved_again_and_again() {
     as_a_user(&scene, || {
         fs::create_dir(scene.source("d")).unwrap();
         scene.write("d/file", b"1");
-        let set_mode = |path, mode| {
-            fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
-        };
-        set_mode(scene.source("d/file"), 0o400);
-        set_mode(scene.source("d"), 0o500);
+        set_mode(&scene.source("d/file"), 0o400);
+        set_mode(&scene.source("d"), 0o500);
         for version in ["1", "22"] {
-            // What a mover left that died when the part had its attributes.
-            set_mode(scene.source("d/file"), 0o600);
+            set_mode(&scene.source("d/file"), 0o600);
             fs::write(scene.source("d/file"), version).unwrap();
-            set_mode(scene.source("d/file"), 0o400);
+            set_mode(&scene.source("d/file"), 0o400);
             if version == "22" {
-                set_mode(scene.target("d"), 0o700);
+                // A mover died after it had given its part the attributes: the part is still there.
+                set_mode(&scene.target("d"), 0o700);
                 let part = part_of(&scene.target("d/file"));
                 fs::write(&part, b"left").unwrap();
-                set_mode(part, 0o400);
-                set_mode(scene.target("d"), 0o500);
+                set_mode(&part, 0o400);
+                set_mode(&scene.target("d"), 0o500);
             }
             let summary = scene.stage();
             assert_eq!(summary.failed, []);
             assert_eq!(summary.files, 1);
             let content = fs::read_to_string(scene.target("d/file")).unwrap();
             assert_eq!(content, version);
-            let mode = |name| fs::metadata(scene.target(name)).unwrap().mode() & 0o7777;
-            assert_eq!((mode("d"), mode("d/file")), (0o500, 0o400));
+            let modes = ["d", "d/file"].map(|name| mode_of(&scene.target(name)));
+            assert_eq!(modes, [0o500, 0o400]);
         }
         assert_eq!(scene.parts(), 0);
-        set_mode(scene.source("d"), 0o700);
-        set_mode(scene.target("d"), 0o700);
+        set_mode(&scene.source("d"), 0o700);
+        set_mode(&scene.target("d"), 0o700);
     });
 }
 
@@ -402,13 +400,11 @@ fn a_part_whose_name_another_mover_took_is_not_published() {
     let scene = Scene::new();
     scene.write("file", b"ours");
     let (source, target) = (scene.source("file"), scene.target("file"));
-    let copy = begin(&source, &target);
-    let mut buffer = Vec::new();
-    copy.copy(0..4, &mut buffer, &|_| true).unwrap();
+    let copy = copied(&source, &target);
     // As it does on a file system without locks, where each takes the other one for dead.
     fs::remove_file(part_of(&target)).unwrap();
     fs::write(part_of(&target), b"half of theirs").unwrap();
-    let refused = copy.publish(false, &mut buffer).unwrap_err();
+    let refused = copy.publish(false, &mut Vec::new()).unwrap_err();
     assert!(matches!(refused, MoveError::Busy(_)), "{refused}");
     assert!(!target.exists());
     assert_eq!(fs::read(part_of(&target)).unwrap(), b"half of theirs");

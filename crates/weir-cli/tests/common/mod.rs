@@ -165,6 +165,11 @@ pub fn first_line(child: &mut Child) -> String {
     line
 }
 
+/// The number of a process that was started.
+pub fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).unwrap())
+}
+
 /// The process in the status of a server.
 pub fn pid_in(status: &serde_json::Value) -> Pid {
     Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap())

@@ -1,15 +1,15 @@
-//! The end of a stage: further names of files, and directories.
+//! The end of a stage: further names of files, symbolic links, and directories.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
-use super::{FoundFile, FoundSymlink, FurtherName, StageRun, StageTask, Walked};
+use super::{FoundFile, FoundSymlink, FurtherName, StageRun, Walked};
 use crate::copy::{check_kind, keep_xattrs, MoveError};
-use crate::summary::StageFailure;
-use crate::tree::{failed_with, identity, kind_of, FileTree, KeptAttributes, NodeKind};
+use crate::tree::{failed_with_any, identity, kind_of, FileTree, KeptAttributes, NodeKind};
 
 impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
     /// Finishes links and directories, the deepest first.
@@ -27,14 +27,12 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
         }
         if !copied.is_empty() {
             self.summary().hard_links_not_kept += copied.len() as u64;
-            self.copy_all(|| copied.into_iter().for_each(|link| self.add_as_file(link)));
+            self.copy_all(|| self.add_as_files(copied));
         }
-        for link in walked.symlinks {
-            match self.make_symlink(&link) {
-                Ok(()) => self.summary().symlinks += 1,
-                Err(error) => self.summary().fail(&link.source, &link.target, &error),
-            }
+        if self.is_stopped() {
+            return; // a link might lead to a file that was not copied
         }
+        self.make_symlinks(&walked.symlinks);
         // Before the modes, which may take this process the right to open them.
         self.sync_directories(&walked.changed.iter().collect::<Vec<_>>());
         for directory in walked.directories.iter().rev() {
@@ -95,9 +93,41 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
         }
     }
 
+    fn add_as_files(&self, links: Vec<FurtherName>) {
+        let mut small = Vec::new();
+        for link in links {
+            let file = FoundFile {
+                source: link.source,
+                target: link.target,
+                is_linked: false,
+                tries: 1,
+            };
+            self.add_file(file, link.size, &mut small);
+        }
+        self.add_batch(&mut small);
+    }
+
+    fn make_symlinks(&self, links: &[FoundSymlink]) {
+        let failed = self.summary().failed.clone().into_iter();
+        let mut failed: BTreeSet<PathBuf> = failed.map(|one| one.target).collect();
+        for link in links {
+            match self.make_symlink(link, &failed) {
+                Ok(()) => self.summary().symlinks += 1,
+                Err(error) => {
+                    self.summary().fail(&link.source, &link.target, &error);
+                    failed.insert(link.target.clone());
+                }
+            }
+        }
+    }
+
     /// Makes a symbolic link, unless it leads to something that could not be moved: the old one may
     /// lead to something whole.
-    fn make_symlink(&self, link: &FoundSymlink) -> Result<(), MoveError> {
+    fn make_symlink(
+        &self,
+        link: &FoundSymlink,
+        failed: &BTreeSet<PathBuf>,
+    ) -> Result<(), MoveError> {
         let target = &link.target;
         let replaced = self.to.look_up(target);
         let replaced = replaced.map_err(MoveError::io("looking for", target))?;
@@ -108,10 +138,14 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
             return Ok(());
         }
         let leads_to = destination_of(link);
-        let is_of_it = |failed: &StageFailure| {
-            failed.target.starts_with(&leads_to) || leads_to.starts_with(&failed.target)
-        };
-        if self.summary().failed.iter().any(is_of_it) {
+        // What is in a directory follows it in the order of paths.
+        let is_in_it = |path: &PathBuf| path.starts_with(&leads_to);
+        if leads_to.ancestors().any(|path| failed.contains(path))
+            || failed
+                .range(leads_to.clone()..)
+                .next()
+                .is_some_and(is_in_it)
+        {
             return Err(MoveError::LeadsToFailed(target.clone()));
         }
         let kept = KeptAttributes::from(&link.stat);
@@ -119,16 +153,6 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
             self.to.make_symlink(&link.content, part)?;
             self.to.set_attributes(part, NodeKind::Symlink, &kept)
         })
-    }
-
-    fn add_as_file(&self, link: FurtherName) {
-        self.progress.files_found.fetch_add(1, Ordering::Relaxed);
-        self.queue.add(StageTask::Files(vec![FoundFile {
-            source: link.source,
-            target: link.target,
-            is_linked: false,
-            tries: 1,
-        }]));
     }
 }
 
@@ -150,5 +174,5 @@ fn destination_of(link: &FoundSymlink) -> PathBuf {
 /// none between some directories, or no more of one file.
 fn has_no_links(error: &io::Error) -> bool {
     let refusals = [Errno::PERM, Errno::XDEV, Errno::MLINK, Errno::NOTSUP];
-    refusals.iter().any(|errno| failed_with(error, *errno))
+    failed_with_any(error, &refusals)
 }

@@ -124,6 +124,8 @@ struct FurtherName {
     source: PathBuf,
     first: PathBuf,
     target: PathBuf,
+    /// Bytes.
+    size: u64,
 }
 
 #[derive(Debug)]

@@ -11,7 +11,9 @@ use super::{
 };
 use crate::copy::{check_kind, is_part, MoveError};
 use crate::sources::{name_of, StagePair};
-use crate::tree::{identity, kind_of, unless, FileTree, KeptAttributes, NodeKind};
+use crate::tree::{
+    identity, kind_of, leads_to_directory, unless, FileTree, KeptAttributes, NodeKind,
+};
 
 impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
     /// Finds what is at and below a source.
@@ -100,12 +102,9 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
             unless(made, ErrorKind::AlreadyExists).map_err(MoveError::io("creating", target))?;
             return Ok(true);
         };
-        if kind_of(&found) == NodeKind::Symlink {
-            // A link to nothing, or around in a circle, is in the way.
-            let inside = self.to.look_up(&target.join("."));
-            if let Ok(Some(_)) = inside {
-                return Ok(false);
-            }
+        // A link to nothing, or around in a circle, is in the way.
+        if kind_of(&found) == NodeKind::Symlink && leads_to_directory(self.to, target) {
+            return Ok(false);
         }
         check_kind(target, Some(&found), NodeKind::Directory)?;
         let mut kept = KeptAttributes::from(&found);
@@ -126,27 +125,31 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
                     source: source.to_owned(),
                     first: first.clone(),
                     target: target.to_owned(),
+                    size: stat.size,
                 });
                 return;
             }
         }
-        self.progress.files_found.fetch_add(1, Ordering::Relaxed);
-        self.progress
-            .bytes_found
-            .fetch_add(stat.size, Ordering::Relaxed);
         let file = FoundFile {
             source: source.to_owned(),
             target: target.to_owned(),
             is_linked: stat.nlink > 1,
             tries: 1,
         };
-        if stat.size > SMALL_BYTES {
+        self.add_file(file, stat.size, &mut walked.small);
+    }
+
+    /// Queues a file of this size; a small one waits in `small` for others.
+    pub(super) fn add_file(&self, file: FoundFile, size: u64, small: &mut Vec<FoundFile>) {
+        self.progress.files_found.fetch_add(1, Ordering::Relaxed);
+        self.progress.bytes_found.fetch_add(size, Ordering::Relaxed);
+        if size > SMALL_BYTES {
             self.queue.add(StageTask::Files(vec![file]));
             return;
         }
-        walked.small.push(file);
-        if walked.small.len() >= self.batch_files {
-            self.add_batch(&mut walked.small);
+        small.push(file);
+        if small.len() >= self.batch_files {
+            self.add_batch(small);
         }
     }
 
