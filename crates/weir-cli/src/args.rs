@@ -408,6 +408,10 @@ pub struct StageFiles {
     /// Read everything back from the target and compare.
     #[arg(long)]
     pub verify: bool,
+    /// Laminate files first of which other nodes see the bytes only then (visibility ral). Without it they are not
+    /// moved.
+    #[arg(long)]
+    pub laminate: bool,
     /// How many threads copy (default: two for each processor, 4 to 16).
     #[arg(long, value_name = "N")]
     pub threads: Option<std::num::NonZeroUsize>,

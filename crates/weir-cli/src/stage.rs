@@ -210,6 +210,7 @@ fn run<S: FileTree, T: FileTree>(
     let options = StageOptions {
         threads,
         verify: args.verify,
+        laminate: args.laminate,
     };
     let progress = StageProgress::default();
     stop_on_signals(&progress.stop)?;
@@ -291,6 +292,10 @@ fn in_words(summary: &StageSummary) -> String {
         }
     };
     count(summary.unchanged, "there already");
+    count(
+        summary.open,
+        "of them still open for writing, moved as they were",
+    );
     count(summary.directories, "directories");
     count(summary.symlinks, "symbolic links");
     count(summary.hard_links, "hard links");

@@ -106,6 +106,24 @@ fn what_is_staged_in_comes_out_the_same() {
     }
 }
 
+/// Bytes that other nodes see after a lamination only are moved after it, or the file is refused.
+#[test]
+fn what_awaits_its_lamination_is_not_moved_in_part() {
+    let room = Room::new();
+    fs::write(room.path().join("one"), "first").unwrap();
+    let set = ["--set", "visibility.default=ral"];
+    room.ok(&["start", "x", "--servers", "2", set[0], set[1]]);
+    room.ok(&["stage", "in", "-i", "x", "one", "/weir"]);
+    let out = ["stage", "out", "-i", "x", "--laminate", "/weir/one", "out"];
+    let refused = room.ends(7, &[&out[..4], &out[5..]].concat());
+    refused.complains("/one is not laminated");
+    assert!(!room.path().join("out").exists());
+    room.ok(&out);
+    assert_eq!(fs::read(room.path().join("out")).unwrap(), b"first");
+    room.ok(&["stop", "x"]);
+    assert_eq!(room.left_behind(), [""; 0]);
+}
+
 #[test]
 fn a_run_brings_in_and_drains() {
     for servers in ["1", "2"] {

@@ -63,6 +63,9 @@ pub enum MoveError {
         /// True if the target is the directory.
         is_directory: bool,
     },
+    /// Other nodes have bytes of it that are not to be seen yet.
+    #[error("{} is not laminated, so bytes that other nodes wrote cannot be read; weir laminate does that", .0.display())]
+    NotLaminated(PathBuf),
     /// A symbolic link would lead to what could not be moved.
     #[error("{} leads to what was not moved; it stays as it was", .0.display())]
     LeadsToFailed(PathBuf),

@@ -185,6 +185,10 @@ impl FileTree for DirectoryTree {
         std::fs::remove_file(path)
     }
 
+    fn remove_directory(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_dir(path)
+    }
+
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         match File::open(path).and_then(|dir| dir.sync_all()) {
             // A file system whose directories need no sync, or a directory that this user may change

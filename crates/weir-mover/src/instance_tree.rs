@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use weir_client::path::ResolvedPath;
-use weir_client::process::mounted::{Changes, Ino, OpenFile, Requester, Tree};
+use weir_client::process::mounted::{Changes, Ino, OpenFile, Requester, Tree, WriteState};
 use weir_client::types::Stat;
 
 use crate::tree::{find_data, io_error, read_xattrs, FileTree, KeptAttributes, NodeKind};
@@ -164,6 +164,14 @@ impl FileTree for InstanceTree {
         )
     }
 
+    fn write_state(&self, path: &Path) -> io::Result<WriteState> {
+        self.tree.write_state(self.find(path)?).io()
+    }
+
+    fn laminate(&self, path: &Path) -> io::Result<()> {
+        self.set_xattr(path, OsStr::new("user.weir.laminated"), b"1")
+    }
+
     fn open(&self, path: &Path) -> io::Result<InstanceFile> {
         let tree = self.tree;
         let open = tree.open(&user(), self.find(path)?, 0).io()?;
@@ -283,6 +291,11 @@ impl FileTree for InstanceTree {
     fn remove(&self, path: &Path) -> io::Result<()> {
         let (parent, name) = self.find_parent(path)?;
         self.tree.unlink(&user(), parent, &name).io()
+    }
+
+    fn remove_directory(&self, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.find_parent(path)?;
+        self.tree.rmdir(&user(), parent, &name).io()
     }
 
     fn sync_directory(&self, _: &Path) -> io::Result<()> {

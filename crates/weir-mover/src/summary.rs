@@ -11,6 +11,8 @@ pub struct StageSummary {
     pub files: u64,
     /// Files that were there already, by size and time, and with `--verify` by their bytes.
     pub unchanged: u64,
+    /// Copied files that programs had open for writing: they were copied as they were then.
+    pub open: u64,
     /// Directories.
     pub directories: u64,
     /// Symbolic links.

@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
+use weir_client::process::mounted::WriteState;
 use weir_client::types::{Stat, Time};
 
 const TYPE_MASK: u32 = 0o170_000;
@@ -165,6 +166,16 @@ pub trait FileTree: Sync + Debug {
     /// The extended attributes that users may set.
     fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>>;
 
+    /// How far the writing of a regular file is. A tree that does not know its writers takes each file
+    /// for written.
+    fn write_state(&self, _path: &Path) -> io::Result<WriteState> {
+        Ok(WriteState::Written)
+    }
+    /// Makes a file read-only for good, so that its bytes can be read from here; EBUSY: a program has it
+    /// open for writing.
+    fn laminate(&self, _path: &Path) -> io::Result<()> {
+        Ok(())
+    }
     /// Opens a regular file for reading.
     fn open(&self, path: &Path) -> io::Result<Self::File>;
     /// The attributes of an open file.
@@ -203,6 +214,8 @@ pub trait FileTree: Sync + Debug {
     fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()>;
     /// Removes a name that is not a directory's.
     fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Removes an empty directory; ENOTEMPTY or EEXIST if it is not.
+    fn remove_directory(&self, path: &Path) -> io::Result<()>;
     /// Returns when the names of a directory are on storage.
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
 }

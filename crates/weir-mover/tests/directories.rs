@@ -48,7 +48,11 @@ impl Scene {
     }
 
     fn stage_to<T: FileTree>(&self, to: &T, verify: bool) -> StageSummary {
-        let options = StageOptions { threads: 3, verify };
+        let options = StageOptions {
+            threads: 3,
+            verify,
+            ..StageOptions::default()
+        };
         let progress = StageProgress::default();
         stage(&DirectoryTree, to, &self.pairs(), options, &progress)
     }
@@ -285,7 +289,7 @@ fn a_directory_that_was_there_keeps_its_mode_if_it_takes_only_the_contents() {
     let stage_as = |source: PathBuf, target: PathBuf| {
         let options = StageOptions {
             threads: 2,
-            verify: false,
+            ..StageOptions::default()
         };
         let pairs = [StagePair { source, target }];
         let progress = StageProgress::default();

@@ -122,7 +122,7 @@ proptest! {
         let (before, wanted) = (contents(&target), contents(&source));
         let pairs = [StagePair { source: source.clone(), target: target.clone() }];
         let move_all = |to: &dyn Fn(StageOptions) -> StageSummary, threads| {
-            to(StageOptions { threads, verify })
+            to(StageOptions { threads, verify, ..StageOptions::default() })
         };
         for (changes, threads) in deaths {
             let dying = FaultyTree::dying_after(changes);

@@ -55,6 +55,11 @@ if setfattr -n user.x -v y "$outside" 2> /dev/null; then
 	same "an extended attribute" checkpoint "$(getfattr --absolute-names --only-values -n user.kind "$outside/out/strided")"
 fi
 
+exec 3> open
+echo first >&3
+check "a file that is still open is said to be" bash -c '"$1" stage out --json "$2/open" "$3" | grep -q "\"open\":1,"' \
+	sh "$weir" "$dir" "$outside/out"
+exec 3>&-
 check "the same again moves nothing" bash -c '"$1" stage out --json "$2/strided" "$3" | grep -q "\"files\":0,"' \
 	sh "$weir" "$dir" "$outside/out"
 echo more >> repository/numbers

@@ -29,13 +29,13 @@ pub use error::FsError;
 pub use greeting::{ClientKind, Hello, Role, Welcome, NO_CLIENT, NO_ROOM, PREFIX_LINK, SHM_LINK};
 pub use parts::{
     Attached, Cause, Child, Created, Entry, FsStat, HeldLock, Kept, Landing, Lent, Located,
-    ServerStatus, Tier, TierStatus,
+    ServerStatus, Tier, TierStatus, WriteState,
 };
 use table::{messages, operations};
 pub use table::{Caller, Control, FromCaller, Operation, OperationObject, Served};
 
 /// The version of this protocol; both sides must have the same.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 operations! {
     local {
@@ -258,6 +258,12 @@ operations! {
             /// The cause of the lamination.
             cause: Cause,
         } -> bool;
+
+        /// Returns how far the writing of a file is, on all nodes. If it is written, all nodes see its bytes.
+        get_write_state(Caller, Named): GetWriteState {
+            /// The file.
+            ino: Ino,
+        } -> WriteState;
 
         /// Sets the size: cuts, or extends with zeros.
         truncate(Caller, Named): Truncate {

@@ -29,6 +29,18 @@ pub enum Cause {
     Close,
 }
 
+/// How far the writing of a file is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum WriteState {
+    /// No program has it open for writing.
+    Written,
+    /// A program has it open for writing.
+    Open,
+    /// No program has it open for writing, and it awaits its lamination: until then a node sees only the
+    /// bytes that its own programs wrote.
+    Hidden,
+}
+
 /// The inode and type that a name names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Child {

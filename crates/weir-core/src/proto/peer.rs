@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use super::audit::Unseen;
 use super::table::{messages, peer_operations};
-use super::{encode, encoded, Cause, Child, Entry, FsError, HeldLock, Kept, ServerStatus};
+use super::{
+    encode, encoded, Cause, Child, Entry, FsError, HeldLock, Kept, ServerStatus, WriteState,
+};
 use crate::extent::Run;
 use crate::names::{Attr, FileType, Lamination, Policy};
 use crate::node::claim::Claim;
@@ -474,6 +476,19 @@ peer_operations! {
         ino: Ino,
     } -> u32;
 
+    /// Returns how far the writing of a file is, on all nodes. If it is written, all its bytes are
+    /// published. At its home.
+    get_write_state at home of ino: GetWriteState {
+        /// The file.
+        ino: Ino,
+    } -> WriteState;
+
+    /// Returns the number of descriptions of the asked server's node that have a file open for writing.
+    writers: Writers {
+        /// The file.
+        ino: Ino,
+    } -> u32;
+
     /// Tells the state of a file to the nodes that have it open.
     mark: Mark {
         /// The file.
@@ -753,6 +768,8 @@ pub enum News {
     Cut(Cut),
     /// See [`Seal`].
     Seal(Seal),
+    /// See [`Writers`].
+    Writers(Writers),
     /// See [`Flush`].
     Flush(Flush),
     /// See [`Revoke`].
@@ -768,7 +785,7 @@ pub enum News {
 /// The combined answers of the servers that were told a message.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Told {
-    /// To [`Seal`]: the sum.
+    /// To [`Seal`] and [`Writers`]: the sum.
     pub writers: u32,
     /// To [`Cut`]: the end up to which the file may reach.
     pub end: u64,

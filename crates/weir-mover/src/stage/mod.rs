@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
 
 use crate::copy::{compare, likeness, part_of, publish_name, FileCopy, Likeness, MoveError};
@@ -35,12 +36,14 @@ const WAITING_TASKS: usize = 256;
 const TRIES: u32 = 3;
 
 /// The parameters of a stage.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct StageOptions {
-    /// The number of threads that copy.
+    /// The number of threads that copy; 0 is one.
     pub threads: usize,
     /// Read everything back and compare.
     pub verify: bool,
+    /// Laminate files whose bytes other nodes see only then; else they are not moved.
+    pub laminate: bool,
 }
 
 /// The state of a stage, for the thread that shows it.
@@ -288,7 +291,28 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
                 self.summary().unchanged += 1;
                 Ok(None)
             }
-            _ => FileCopy::begin(self.from, self.to, source, target, there).map(Some),
+            _ => {
+                self.check_written(file)?;
+                FileCopy::begin(self.from, self.to, source, target, there).map(Some)
+            }
+        }
+    }
+
+    /// Laminates or refuses a file whose bytes cannot all be read from here, and counts one that a program
+    /// still writes.
+    fn check_written(&self, file: &FoundFile) -> Result<(), MoveError> {
+        match self.from.write_state(&file.source) {
+            Ok(WriteState::Hidden) if self.options.laminate => {
+                let laminated = self.from.laminate(&file.source);
+                laminated.map_err(MoveError::io("laminating", &file.source))
+            }
+            Ok(WriteState::Hidden) => Err(MoveError::NotLaminated(file.source.clone())),
+            Ok(WriteState::Open) if file.tries == 1 => {
+                self.summary().open += 1;
+                Ok(())
+            }
+            // The node of a writer that does not answer may be lost: what can be read is moved.
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 

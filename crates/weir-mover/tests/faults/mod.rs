@@ -145,6 +145,9 @@ impl FileTree for FaultyTree {
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.change(|| DirectoryTree.remove(path))
     }
+    fn remove_directory(&self, path: &Path) -> io::Result<()> {
+        self.change(|| DirectoryTree.remove_directory(path))
+    }
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         self.change(|| DirectoryTree.sync_directory(path))
     }

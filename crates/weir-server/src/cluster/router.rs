@@ -5,11 +5,11 @@ use weir_core::node::claim::Claim;
 use weir_core::proto::peer::{self, What};
 use weir_core::proto::{
     Allocate, Append, Attach, Attached, Audit, Caller, Child, Control, Create, CreateUnnamed,
-    Created, Entry, Fetch, Find, Flock, Flush, FsError, GetAttr, GetXattr, HeldLock, Hold,
-    Laminate, Landing, Lease, Lent, Link, ListXattrs, Locate, Located, Lookup, MakeSpecial, Mkdir,
-    Operations, Passage, PathOf, Readdir, Readlink, RecordLock, RemoveXattr, Rename, Rmdir,
+    Created, Entry, Fetch, Find, Flock, Flush, FsError, GetAttr, GetWriteState, GetXattr, HeldLock,
+    Hold, Laminate, Landing, Lease, Lent, Link, ListXattrs, Locate, Located, Lookup, MakeSpecial,
+    Mkdir, Operations, Passage, PathOf, Readdir, Readlink, RecordLock, RemoveXattr, Rename, Rmdir,
     Segment, Served, ServerStatus, SetAttr, SetXattr, Status, Stop, Symlink, Sync, TestLock, Token,
-    Truncate, Unlink,
+    Truncate, Unlink, WriteState,
 };
 use weir_core::types::{ClientId, Ino};
 
@@ -106,6 +106,13 @@ impl<P: Platform> Operations for Cluster<P> {
         self.later(|this| async move {
             let (ino, cause) = (this.resolve(op.ino)?, op.cause);
             this.call(ino.rank(), peer::Laminate { ino, cause }).await
+        })
+    }
+
+    fn get_write_state(&self, _: Caller, op: GetWriteState) -> Served<Result<WriteState, FsError>> {
+        self.later(|this| async move {
+            let ino = this.resolve(op.ino)?;
+            this.call(ino.rank(), peer::GetWriteState { ino }).await
         })
     }
 

@@ -6,7 +6,7 @@ use weir_core::extent::{Run, Source};
 use weir_core::names::{Attr, LaminateOn, Lamination, Policy, Visibility};
 use weir_core::node::claim::Claim;
 use weir_core::proto::peer::{self, LockOwner, LockWish};
-use weir_core::proto::{self, Caller, Cause, FsError};
+use weir_core::proto::{self, Caller, Cause, FsError, WriteState};
 use weir_core::types::{Ino, Rank};
 
 const LENGTH: u64 = 4096;
@@ -351,6 +351,53 @@ fn a_writer_elsewhere_is_waited_for() {
     let attr = open(&mut mesh, usize::from(writer.0), ino, false);
     assert_eq!(attr.lamination, Lamination::Done);
     assert_eq!(mesh.call(0, laminate), Ok(true));
+}
+
+/// A file is complete once its writer, at whatever node, has closed it; asking changes nothing.
+#[test]
+fn a_file_is_written_when_its_last_writer_has_closed_it() {
+    for visibility in [Visibility::ReadAfterWrite, Visibility::ReadAfterSync] {
+        let mut mesh = Mesh::new(4, 7);
+        let ino = file(&mut mesh, visibility);
+        let asks = proto::GetWriteState { ino };
+        assert_eq!(mesh.call(1, asks.clone()), Ok(WriteState::Written));
+        let (writer, reader) = (usize::from(others(ino)[0].0), usize::from(others(ino)[1].0));
+        open(&mut mesh, reader, ino, false);
+        let local = open(&mut mesh, writer, ino, true).ino;
+        let opened = mesh.open_description(writer, local, true);
+        for asked in 0..4 {
+            assert_eq!(
+                mesh.call(asked, asks.clone()),
+                Ok(WriteState::Open),
+                "{asked}"
+            );
+        }
+        let lamination = open(&mut mesh, reader, ino, false).lamination;
+        assert_eq!(lamination, Lamination::No);
+        opened.close();
+        assert_eq!(
+            mesh.call(reader, asks),
+            Ok(WriteState::Written),
+            "{visibility:?}"
+        );
+    }
+}
+
+/// Where other nodes see bytes after lamination only, no file is complete before it.
+#[test]
+fn a_file_of_ral_is_written_when_it_is_laminated() {
+    let mut mesh = Mesh::new(4, 8);
+    let ino = file(&mut mesh, Visibility::ReadAfterLaminate);
+    assert_eq!(
+        mesh.call(1, proto::GetWriteState { ino }),
+        Ok(WriteState::Hidden)
+    );
+    let cause = Cause::Request;
+    assert_eq!(mesh.call(1, proto::Laminate { ino, cause }), Ok(true));
+    assert_eq!(
+        mesh.call(1, proto::GetWriteState { ino }),
+        Ok(WriteState::Written)
+    );
 }
 
 /// While a program has the file open for writing, it may append, take tokens, truncate the file and

@@ -28,8 +28,8 @@ use core::sync::atomic::Ordering;
 use rustix::io::Errno;
 use rustix::thread::futex;
 use weir_core::names::{FileType, NAME_MAX, SYMLINK_MAX};
-pub use weir_core::proto::beneath;
-use weir_core::proto::{ClientKind, SetMapped};
+pub use weir_core::proto::{beneath, WriteState};
+use weir_core::proto::{ClientKind, GetWriteState, SetMapped};
 pub use weir_core::types::Ino;
 
 use super::Process;
@@ -135,6 +135,13 @@ impl Tree {
     pub fn stat(self, ino: Ino) -> Result<Stat, Errno> {
         let _call = operation::begin();
         self.process.inodes().stat_of(ino)
+    }
+
+    /// How far the writing of a file is, on all nodes. EHOSTUNREACH: a node that may have a writer does
+    /// not answer.
+    pub fn write_state(self, ino: Ino) -> Result<WriteState, Errno> {
+        let _call = operation::begin();
+        self.process.session()?.call(GetWriteState { ino })
     }
 
     /// The attributes of the inode that a directory's name refers to.

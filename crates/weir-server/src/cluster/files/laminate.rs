@@ -54,6 +54,14 @@ impl<P: Platform> Node<'_, P> {
         Ok(writers)
     }
 
+    /// The number of descriptions of this node that have a file open for writing. A client that has
+    /// just made it, and whose description does not say so yet, counts as one.
+    pub(super) fn count_writers(&mut self, ino: Ino) -> u32 {
+        self.take_all_notes();
+        let attached = u32::from(self.has_writers_of(ino));
+        self.writers().get(&ino).copied().unwrap_or(attached)
+    }
+
     /// For each file, the number of descriptions of this node that are open for writing.
     fn writers(&self) -> HashMap<Ino, u32> {
         let mut writers = HashMap::new();

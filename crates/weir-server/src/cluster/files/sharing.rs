@@ -17,7 +17,7 @@ use futures_util::future::join_all;
 use weir_core::extent::{Run, MAX_OFFSET};
 use weir_core::names::{FileType, Lamination, Policy, Visibility};
 use weir_core::proto::peer::{self, News};
-use weir_core::proto::{Cause, FsError};
+use weir_core::proto::{Cause, FsError, WriteState};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::extents::locate::ExtentMap;
@@ -100,9 +100,53 @@ impl<P: Platform> Cluster<P> {
         if writers > 0 {
             return Ok(false);
         }
-        all_of(self.tell(others, &News::Flush(peer::Flush { ino })).await)?;
-        self.flush(ino).await?;
+        self.publish_everywhere(ino, others).await?;
         Ok(true)
+    }
+
+    /// Makes all nodes publish.
+    async fn publish_everywhere(&self, ino: Ino, others: &[Rank]) -> Result<(), FsError> {
+        all_of(self.tell(others, &News::Flush(peer::Flush { ino })).await)?;
+        self.flush(ino).await
+    }
+
+    /// How far the writing of a file of this server is, on all nodes. Of one that is written, all bytes
+    /// are published.
+    pub(in crate::cluster) async fn write_state_at_home(
+        &self,
+        ino: Ino,
+    ) -> Result<WriteState, FsError> {
+        // Other nodes may have to say first that their programs have it open.
+        self.announced().await;
+        let attr = self.node(|node| node.regular(ino))?;
+        if attr.lamination == Lamination::Done {
+            return Ok(WriteState::Written);
+        }
+        if self.node(|node| node.count_writers(ino)) > 0 {
+            return Ok(WriteState::Open);
+        }
+        // A node that cannot be asked may have a writer.
+        if self.awaits_writer(ino) || !self.silent_servers().is_empty() {
+            return Err(FsError::Unreachable);
+        }
+        let others = self.holders_of(ino);
+        let told = self
+            .tell(&others, &News::Writers(peer::Writers { ino }))
+            .await;
+        if all_of(told)?.writers > 0 {
+            return Ok(WriteState::Open);
+        }
+        if attr.policy.visibility == Visibility::ReadAfterLaminate && !self.has_all_extents() {
+            return Ok(WriteState::Hidden);
+        }
+        self.publish_everywhere(ino, &others).await?;
+        Ok(WriteState::Written)
+    }
+
+    /// The number of descriptions of this node that have a foreign file open for writing.
+    pub(in crate::cluster) fn writers_here(&self, ino: Ino) -> u32 {
+        let local = self.local(ino);
+        local.map_or(0, |local| self.node(|node| node.count_writers(local)))
     }
 
     /// The number of descriptions of this node that have a foreign file open for writing; if there

@@ -9,15 +9,15 @@ use weir_core::node::claim::Claim;
 use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
     Append, Assign, Audit, Back, Begin, Bury, Cut, DeadOwners, DropEntry, DropLocks, EndMove,
-    Enrol, Enrolled, Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, GetXattr,
-    Grant, Handler, Hold, Laminate, Laminated, Lease, Leave, Link, List, ListXattrs, Lock,
-    LockMoves, LockName, LockOwner, LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Passage,
-    PlaceEntries, Placement, Published, Put, Readlink, Recall, Relay, Release, Relink, RemoveXattr,
-    Renew, Retire, Revoke, Rmdir, Runs, Seal, SetAttr, SetXattr, Settled, ShareAppends, SplitDir,
-    Status, Stayed, Stop, TestLock, Told, Truncate, Unlink, UnlockMoves, UnlockName, Unnamed,
-    UnseenHere, Whereabouts,
+    Enrol, Enrolled, Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, GetWriteState,
+    GetXattr, Grant, Handler, Hold, Laminate, Laminated, Lease, Leave, Link, List, ListXattrs,
+    Lock, LockMoves, LockName, LockOwner, LogRange, Made, Make, Mark, Moved, Part, PartOfDir,
+    Passage, PlaceEntries, Placement, Published, Put, Readlink, Recall, Relay, Release, Relink,
+    RemoveXattr, Renew, Retire, Revoke, Rmdir, Runs, Seal, SetAttr, SetXattr, Settled,
+    ShareAppends, SplitDir, Status, Stayed, Stop, TestLock, Told, Truncate, Unlink, UnlockMoves,
+    UnlockName, Unnamed, UnseenHere, Whereabouts, Writers,
 };
-use weir_core::proto::{Child, Entry, FsError, HeldLock, Kept, Readdir, ServerStatus};
+use weir_core::proto::{Child, Entry, FsError, HeldLock, Kept, Readdir, ServerStatus, WriteState};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::keyed::Token;
@@ -257,6 +257,14 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
 
     async fn seal(&self, _: Rank, op: Seal) -> Result<u32, FsError> {
         self.cluster.seal_here(op.ino)
+    }
+
+    async fn get_write_state(&self, _: Rank, op: GetWriteState) -> Result<WriteState, FsError> {
+        self.cluster.write_state_at_home(op.ino).await
+    }
+
+    async fn writers(&self, _: Rank, op: Writers) -> Result<u32, FsError> {
+        Ok(self.cluster.writers_here(op.ino))
     }
 
     async fn mark(&self, _: Rank, op: Mark) -> Result<(), FsError> {

@@ -108,13 +108,8 @@ impl<P: Platform> Cluster<P> {
             News::Laminated(op) => self.call(to, op).await,
             News::Forget(op) => self.call(to, op).await,
             News::DropEntry(op) => self.call(to, op).await,
-            News::Seal(op) => {
-                let writers = self.call(to, op).await?;
-                return Ok(Told {
-                    writers,
-                    ..Told::default()
-                });
-            }
+            News::Seal(op) => return Ok(told_writers(self.call(to, op).await?)),
+            News::Writers(op) => return Ok(told_writers(self.call(to, op).await?)),
         };
         done.map(|()| Told::default())
     }
@@ -132,8 +127,16 @@ impl<P: Platform> Cluster<P> {
             News::Forget(op) => self.forget_here(op.ino),
             News::DropEntry(op) => self.drop_entry(&(op.dir, op.name.clone())),
             News::Seal(op) => told.writers = self.seal_here(op.ino)?,
+            News::Writers(op) => told.writers = self.writers_here(op.ino),
         }
         Ok(told)
+    }
+}
+
+fn told_writers(writers: u32) -> Told {
+    Told {
+        writers,
+        ..Told::default()
     }
 }
 
