@@ -211,6 +211,7 @@ fn run<S: FileTree, T: FileTree>(
         threads,
         verify: args.verify,
         laminate: args.laminate,
+        written_files_only: false,
     };
     let progress = StageProgress::default();
     stop_on_signals(&progress.stop)?;

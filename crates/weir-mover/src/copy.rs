@@ -1,21 +1,17 @@
 //! One file on its way to its target: a part beside it, which gets the name when it is whole.
 
-use std::ffi::OsString;
 use std::io;
 use std::ops::Range;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
 use weir_client::types::{Stat, Time};
 
+use crate::error::MoveError;
+use crate::publish::{check_kind, is_same, part_of, publish_name};
 use crate::tree::{failed_with, failed_with_any, kind_of, FileTree, KeptAttributes, NodeKind};
 
-/// The end of the name of a part.
-const PART_SUFFIX: &[u8] = b".weir-part";
-/// The longest name, bytes.
-const NAME_MAX: usize = 255;
 /// The units of times on file systems, nanoseconds: ext4 and weir, SMB, many FUSE file systems, NFS
 /// servers, Lustre.
 const TIME_GRAINS: [i64; 5] = [1, 100, 1000, 1_000_000, 1_000_000_000];
@@ -24,81 +20,6 @@ const TIME_GRAINS: [i64; 5] = [1, 100, 1000, 1_000_000, 1_000_000_000];
 const LONGEST_TICK: i64 = 2;
 /// The bytes that are read and written at once: the usual stripe of a PFS, and aligned to it.
 pub const IO_BYTES: u64 = 4 << 20;
-
-/// The reason why a file was not moved.
-#[derive(Debug, thiserror::Error)]
-pub enum MoveError {
-    /// A system call failed.
-    #[error("{step} {}: {source}", path.display())]
-    Io {
-        /// The step, as a participle: "reading".
-        step: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The source was written, or replaced, while it was copied.
-    #[error("{} was written while it was copied", .0.display())]
-    SourceChanged(PathBuf),
-    /// Somebody else changed or made what has the target's name.
-    #[error("{} was changed by somebody else meanwhile; it was not overwritten", .0.display())]
-    TargetChanged(PathBuf),
-    /// Another process moves a file to the same name.
-    #[error("another process writes {}", .0.display())]
-    Busy(PathBuf),
-    /// The target reads back as something else.
-    #[error("{} reads back different from bytes {} to {}", path.display(), range.start, range.end)]
-    Different {
-        /// The file.
-        path: PathBuf,
-        /// The bytes.
-        range: Range<u64>,
-    },
-    /// The target is a directory, and the source is not, or the other way around.
-    #[error("{} is in the way: {}", path.display(), match is_directory { true => "a directory", false => "not a directory" })]
-    OtherKind {
-        /// The target.
-        path: PathBuf,
-        /// True if the target is the directory.
-        is_directory: bool,
-    },
-    /// Other nodes have bytes of it that are not to be seen yet.
-    #[error("{} is not laminated, so bytes that other nodes wrote cannot be read; weir laminate does that", .0.display())]
-    NotLaminated(PathBuf),
-    /// A symbolic link would lead to what could not be moved.
-    #[error("{} leads to what was not moved; it stays as it was", .0.display())]
-    LeadsToFailed(PathBuf),
-    /// The move was stopped.
-    #[error("stopped")]
-    Stopped,
-}
-
-impl MoveError {
-    /// The function that makes an error of a failed call.
-    pub(crate) fn io(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MoveError {
-        let path = path.to_owned();
-        move |source| MoveError::Io { step, path, source }
-    }
-}
-
-/// The name of the part of a file. The same for all movers: so they find each other.
-pub fn part_of(target: &Path) -> PathBuf {
-    let name = target.file_name().unwrap_or_default().as_bytes();
-    let whole = [b".", name, PART_SUFFIX].concat();
-    let name = if whole.len() <= NAME_MAX {
-        whole
-    } else {
-        let sum = blake3::hash(name).to_hex();
-        [b".", sum.as_bytes(), PART_SUFFIX].concat()
-    };
-    target.with_file_name(OsString::from_vec(name))
-}
-
-/// True if a name is that of a part.
-pub fn is_part(name: &std::ffi::OsStr) -> bool {
-    name.as_bytes().starts_with(b".") && name.as_bytes().ends_with(PART_SUFFIX)
-}
 
 /// The answer of size and times to the question if a target is what a move of this source would make
 /// of it.
@@ -127,15 +48,9 @@ pub fn likeness(source: &Stat, target: &Stat) -> Likeness {
 }
 
 /// True if `kept` is what a file system makes of `time`, whose times may be coarser.
-fn is_kept_time(time: Time, kept: Time) -> bool {
+pub(crate) fn is_kept_time(time: Time, kept: Time) -> bool {
     let mut grains = TIME_GRAINS.iter();
     time.sec == kept.sec && grains.any(|grain| time.nsec - time.nsec % grain == kept.nsec)
-}
-
-/// True if nobody has changed what has a name.
-fn is_same(before: Option<&Stat>, now: Option<&Stat>) -> bool {
-    let version = |stat: &Stat| (stat.dev, stat.ino, stat.size, stat.mtime);
-    before.map(version) == now.map(version)
 }
 
 /// A file that is being copied. Unless it is published its part is removed.
@@ -200,6 +115,11 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
                 .map_err(MoveError::io("writing", &copy.part))?;
         }
         Ok(copy)
+    }
+
+    /// The source, before its first byte was read.
+    pub fn copied(&self) -> &Stat {
+        &self.before
     }
 
     /// The size, bytes.
@@ -411,43 +331,4 @@ fn is_refused(error: &io::Error) -> bool {
         Errno::DQUOT,
     ];
     failed_with_any(error, &REFUSALS)
-}
-
-/// Checks that what has the target's name can be replaced by a node of this kind.
-pub(crate) fn check_kind(
-    target: &Path,
-    found: Option<&Stat>,
-    wanted: NodeKind,
-) -> Result<(), MoveError> {
-    let Some(found) = found else {
-        return Ok(());
-    };
-    let is_directory = kind_of(found) == NodeKind::Directory;
-    match is_directory == (wanted == NodeKind::Directory) {
-        true => Ok(()),
-        false => Err(MoveError::OtherKind {
-            path: target.to_owned(),
-            is_directory,
-        }),
-    }
-}
-
-/// Gives a part its name, unless somebody else changed what has it since it was `replaced`.
-pub(crate) fn publish_name<T: FileTree>(
-    to: &T,
-    part: &Path,
-    target: &Path,
-    replaced: Option<&Stat>,
-) -> Result<(), MoveError> {
-    let naming = || MoveError::io("naming", target);
-    let now = to.look_up(target).map_err(naming())?;
-    if !is_same(replaced, now.as_ref()) {
-        return Err(MoveError::TargetChanged(target.to_owned()));
-    }
-    match to.rename(part, target, replaced.is_some()) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            Err(MoveError::TargetChanged(target.to_owned()))
-        }
-        done => done.map_err(naming()),
-    }
 }

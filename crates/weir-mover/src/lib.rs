@@ -3,7 +3,7 @@
 //! Invariants:
 //! - a name on the target is that of a complete version: bytes are written into a *part*, a hidden
 //!   file in the same directory (which so gets the layout, the group and the ACL of the directory),
-//!   synced, checked and given its attributes; then the part is renamed ([`copy`]);
+//!   synced, checked and given its attributes; then the part is renamed ([`publish`]);
 //! - what has the target's name is not touched before that, and not at all if somebody else changed
 //!   it meanwhile;
 //! - a move that was interrupted leaves at most a part, which the next move to the same name removes.
@@ -12,7 +12,9 @@
 //! | --- | --- |
 //! | [`tree`] | what a mover needs of a source or a target: [`directory_tree`], [`instance_tree`] |
 //! | [`copy`] | one file |
+//! | [`publish`] | names of the target |
 //! | [`mod@stage`] | trees of files, by several threads; `queue`: their tasks; [`summary`]: the result |
+//! | [`mod@drain`] | a tree that programs write meanwhile, in rounds |
 //! | [`sources`], [`manifest`] | what is to be moved where, from arguments or from a file |
 //!
 //! Owners are not kept: a moved file belongs to the user who moves it, as with cp(1).
@@ -20,8 +22,11 @@
 
 pub mod copy;
 pub mod directory_tree;
+pub mod drain;
+pub mod error;
 pub mod instance_tree;
 pub mod manifest;
+pub mod publish;
 mod queue;
 pub mod sources;
 pub mod stage;

@@ -26,7 +26,7 @@ pub struct StageSummary {
     pub bytes: u64,
     /// Extended attributes that the target does not take.
     pub xattrs_not_kept: u64,
-    /// Devices, fifos and sockets, and what interrupted moves left ([`crate::copy::is_part`]), which are
+    /// Devices, fifos and sockets, and what interrupted moves left ([`crate::publish::is_part`]), which are
     /// not moved.
     pub skipped: Vec<PathBuf>,
     /// Nodes that were not moved.

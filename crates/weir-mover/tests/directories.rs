@@ -10,7 +10,9 @@ use std::time::{Duration, SystemTime};
 
 use faults::{parts, FaultyTree};
 use rustix::io::Errno;
-use weir_mover::copy::{part_of, FileCopy, MoveError};
+use weir_mover::copy::FileCopy;
+use weir_mover::error::MoveError;
+use weir_mover::publish::part_of;
 use weir_mover::sources::{pair, SourcesRefused};
 use weir_mover::tree::FileTree;
 use weir_mover::{stage, DirectoryTree, StageOptions, StagePair, StageProgress, StageSummary};

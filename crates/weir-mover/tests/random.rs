@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use faults::{parts, FaultyTree};
 use proptest::prelude::*;
-use weir_mover::copy::is_part;
+use weir_mover::publish::is_part;
 use weir_mover::{stage, DirectoryTree, StageOptions, StagePair, StageProgress, StageSummary};
 
 /// A name of a tree.

@@ -2,14 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
 use super::{FoundFile, FoundSymlink, FurtherName, StageRun, Walked};
-use crate::copy::{check_kind, keep_xattrs, MoveError};
-use crate::tree::{failed_with_any, identity, kind_of, FileTree, KeptAttributes, NodeKind};
+use crate::copy::keep_xattrs;
+use crate::error::MoveError;
+use crate::publish::{
+    check_kind, destination, is_at_above_or_below, is_symlink_to, make_named, make_symlink,
+};
+use crate::tree::{failed_with_any, identity, FileTree, KeptAttributes, NodeKind};
 
 impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
     /// Finishes links and directories, the deepest first.
@@ -84,12 +88,16 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
             return Ok(true);
         }
         check_kind(&link.target, there.as_ref(), NodeKind::File)?;
-        let made = self.make_named(&link.target, there.as_ref(), |part| {
+        let made = make_named(self.to, &link.target, there.as_ref(), |part| {
             self.to.make_link(&link.first, part)
         });
         match made {
             Err(MoveError::Io { source, .. }) if has_no_links(&source) => Ok(false),
-            made => made.map(|()| true),
+            made => {
+                made?;
+                self.memory.note_named(&link.target, None);
+                Ok(true)
+            }
         }
     }
 
@@ -132,42 +140,15 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
         let replaced = self.to.look_up(target);
         let replaced = replaced.map_err(MoveError::io("looking for", target))?;
         check_kind(target, replaced.as_ref(), NodeKind::Symlink)?;
-        let is_there = replaced.is_some_and(|found| kind_of(&found) == NodeKind::Symlink)
-            && (self.to.read_link(target)).is_ok_and(|there| there == link.content);
-        if is_there {
+        if is_symlink_to(self.to, target, replaced.as_ref(), &link.content) {
             return Ok(());
         }
-        let leads_to = destination_of(link);
-        // What is in a directory follows it in the order of paths.
-        let is_in_it = |path: &PathBuf| path.starts_with(&leads_to);
-        if leads_to.ancestors().any(|path| failed.contains(path))
-            || failed
-                .range(leads_to.clone()..)
-                .next()
-                .is_some_and(is_in_it)
-        {
+        if is_at_above_or_below(&destination(target, &link.content), failed) {
             return Err(MoveError::LeadsToFailed(target.clone()));
         }
         let kept = KeptAttributes::from(&link.stat);
-        self.make_named(target, replaced.as_ref(), |part| {
-            self.to.make_symlink(&link.content, part)?;
-            self.to.set_attributes(part, NodeKind::Symlink, &kept)
-        })
+        make_symlink(self.to, &link.content, target, replaced.as_ref(), &kept)
     }
-}
-
-/// The path in the target that a symbolic link leads to, as far as its text tells.
-fn destination_of(link: &FoundSymlink) -> PathBuf {
-    let dir = link.target.parent().unwrap_or(Path::new("/"));
-    let mut path = PathBuf::new();
-    for component in dir.join(&link.content).components() {
-        match component {
-            Component::ParentDir => drop(path.pop()),
-            Component::CurDir => {}
-            named => path.push(named),
-        }
-    }
-    path
 }
 
 /// True if a file system makes no further name: FAT and many FUSE file systems have none, and others

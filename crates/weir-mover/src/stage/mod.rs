@@ -9,7 +9,6 @@ mod finish;
 mod walk;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,11 +17,12 @@ use std::time::Instant;
 use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
 
-use crate::copy::{compare, likeness, part_of, publish_name, FileCopy, Likeness, MoveError};
+use crate::copy::{compare, likeness, FileCopy, Likeness};
+use crate::error::MoveError;
 use crate::queue::TaskQueue;
 use crate::sources::StagePair;
 use crate::summary::StageSummary;
-use crate::tree::{unless, FileTree};
+use crate::tree::FileTree;
 
 /// The bytes of a large file that one thread copies at a time.
 const PIECE_BYTES: u64 = 64 << 20;
@@ -44,6 +44,8 @@ pub struct StageOptions {
     pub verify: bool,
     /// Laminate files whose bytes other nodes see only then; else they are not moved.
     pub laminate: bool,
+    /// Move nothing but files, and none that a program has open for writing.
+    pub written_files_only: bool,
 }
 
 /// The state of a stage, for the thread that shows it.
@@ -71,11 +73,39 @@ pub fn stage<S: FileTree, T: FileTree>(
     options: StageOptions,
     progress: &StageProgress,
 ) -> StageSummary {
+    stage_with(from, to, pairs, options, progress, &())
+}
+
+/// The caller of a stage that remembers earlier ones.
+pub(crate) trait StageMemory: Sync {
+    /// True if a source with these attributes is known to be on the target, which then is not looked at.
+    fn is_known(&self, source: &Path, stat: &Stat) -> bool;
+    /// Notes that a target has its name from this stage. `copied`: the source, when it was copied.
+    fn note_named(&self, target: &Path, copied: Option<&Stat>);
+}
+
+impl StageMemory for () {
+    fn is_known(&self, _: &Path, _: &Stat) -> bool {
+        false
+    }
+    fn note_named(&self, _: &Path, _: Option<&Stat>) {}
+}
+
+/// A stage whose caller remembers earlier ones.
+pub(crate) fn stage_with<S: FileTree, T: FileTree>(
+    from: &S,
+    to: &T,
+    pairs: &[StagePair],
+    options: StageOptions,
+    progress: &StageProgress,
+    memory: &dyn StageMemory,
+) -> StageSummary {
     let begun = Instant::now();
     let run = StageRun {
         from,
         to,
         options,
+        memory,
         progress,
         batch_files: batch_files(options.threads),
         queue: TaskQueue::new(WAITING_TASKS),
@@ -181,6 +211,7 @@ struct StageRun<'t, S: FileTree, T: FileTree> {
     from: &'t S,
     to: &'t T,
     options: StageOptions,
+    memory: &'t dyn StageMemory,
     progress: &'t StageProgress,
     /// The most files of a batch.
     batch_files: usize,
@@ -217,23 +248,6 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
 
     fn is_stopped(&self) -> bool {
         self.progress.stop.load(Ordering::Relaxed)
-    }
-
-    /// Makes a node that needs no copying: as a part, which then gets the target's name.
-    fn make_named(
-        &self,
-        target: &Path,
-        replaced: Option<&Stat>,
-        make: impl FnOnce(&Path) -> io::Result<()>,
-    ) -> Result<(), MoveError> {
-        let part = part_of(target);
-        // An interrupted move may have left it.
-        unless(self.to.remove(&part), ErrorKind::NotFound)
-            .map_err(MoveError::io("removing", &part))?;
-        make(&part)
-            .map_err(MoveError::io("creating", &part))
-            .and_then(|()| publish_name(self.to, &part, target, replaced))
-            .inspect_err(|_| drop(self.to.remove(&part)))
     }
 
     fn act(&self, task: StageTask<'t, S, T>, buffer: &mut Vec<u8>) {
@@ -283,23 +297,30 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         }
         let looking = |path| MoveError::io("looking for", path);
         let stat = self.from.look_up(source).map_err(looking(source))?;
-        let there = self.to.look_up(target).map_err(looking(target))?;
-        match (&stat, &there) {
-            (Some(stat), Some(there)) if self.is_moved(file, stat, there) => {
-                self.moved(stat.size);
-                self.is_there(file);
-                self.summary().unchanged += 1;
-                Ok(None)
-            }
+        let there = |stat: &Stat| {
+            self.moved(stat.size);
+            self.is_there(file);
+            self.summary().unchanged += 1;
+            Ok(None)
+        };
+        if let Some(stat) = stat
+            .as_ref()
+            .filter(|stat| self.memory.is_known(source, stat))
+        {
+            return there(stat);
+        }
+        let found = self.to.look_up(target).map_err(looking(target))?;
+        match (&stat, &found) {
+            (Some(stat), Some(found)) if self.is_moved(file, stat, found) => there(stat),
             _ => {
                 self.check_written(file)?;
-                FileCopy::begin(self.from, self.to, source, target, there).map(Some)
+                FileCopy::begin(self.from, self.to, source, target, found).map(Some)
             }
         }
     }
 
-    /// Laminates or refuses a file whose bytes cannot all be read from here, and counts one that a program
-    /// still writes.
+    /// Laminates or refuses a file whose bytes cannot all be read from here, and refuses or counts one that
+    /// a program still writes.
     fn check_written(&self, file: &FoundFile) -> Result<(), MoveError> {
         match self.from.write_state(&file.source) {
             Ok(WriteState::Hidden) if self.options.laminate => {
@@ -307,6 +328,9 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
                 laminated.map_err(MoveError::io("laminating", &file.source))
             }
             Ok(WriteState::Hidden) => Err(MoveError::NotLaminated(file.source.clone())),
+            Ok(WriteState::Open) if self.options.written_files_only => {
+                Err(MoveError::Open(file.source.clone()))
+            }
             Ok(WriteState::Open) if file.tries == 1 => {
                 self.summary().open += 1;
                 Ok(())
@@ -373,9 +397,15 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
     }
 
     fn publish(&self, file: FoundFile, copy: FileCopy<'t, S, T>, buffer: &mut Vec<u8>) {
-        let size = copy.size();
-        match copy.publish(self.options.verify, buffer) {
+        let (size, copied) = (copy.size(), *copy.copied());
+        // Opened since the copy began: it may have begun with a part of a version.
+        let checked = match self.options.written_files_only {
+            true => self.check_written(&file),
+            false => Ok(()),
+        };
+        match checked.and_then(|()| copy.publish(self.options.verify, buffer)) {
             Ok(lost) => {
+                self.memory.note_named(&file.target, Some(&copied));
                 self.is_there(&file);
                 let mut summary = self.summary();
                 summary.files += 1;

@@ -9,7 +9,8 @@ use weir_client::types::Stat;
 use super::{
     FoundDirectory, FoundFile, FoundSymlink, FurtherName, StageRun, StageTask, Walked, SMALL_BYTES,
 };
-use crate::copy::{check_kind, is_part, MoveError};
+use crate::error::MoveError;
+use crate::publish::{check_kind, is_part};
 use crate::sources::{name_of, StagePair};
 use crate::tree::{
     identity, kind_of, leads_to_directory, unless, FileTree, KeptAttributes, NodeKind,
@@ -58,6 +59,10 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
             {
                 self.summary().skipped.push(source.to_owned());
             }
+            NodeKind::File => self.found_file(source, target, &stat, walked),
+            _ if self.options.written_files_only => {
+                return Err(MoveError::SourceChanged(source.to_owned()))
+            }
             NodeKind::Directory => {
                 let is_named = !is_top || name_of(&pair.source).is_some();
                 if self.enter(target, is_named, &stat)? {
@@ -74,7 +79,6 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
                 }
                 self.summary().directories += 1;
             }
-            NodeKind::File => self.found_file(source, target, &stat, walked),
             NodeKind::Symlink => {
                 let content = self.from.read_link(source);
                 walked.symlinks.push(FoundSymlink {

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // Each test program uses its part.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -10,13 +11,19 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use rustix::io::Errno;
+use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
-use weir_mover::copy::is_part;
+use weir_mover::publish::is_part;
 use weir_mover::tree::{FileTree, KeptAttributes, NodeKind};
 use weir_mover::DirectoryTree;
 
+/// Called beside calls of a tree.
+pub type Hook = Box<dyn Fn() + Send + Sync>;
+
+/// A question about a path.
+type PathTest = Box<dyn Fn(&Path) -> bool + Send + Sync>;
+
 /// A tree whose changes fail from one on: as if the process had died there, or for once.
-#[derive(Debug)]
 pub struct FaultyTree {
     /// Changes until the fault.
     left: AtomicI64,
@@ -25,36 +32,72 @@ pub struct FaultyTree {
     errno: Errno,
     /// It is only links that fail, and always.
     has_no_links: bool,
+    before_look: Option<Hook>,
+    after_change: Option<Hook>,
+    is_open: Option<PathTest>,
+}
+
+impl fmt::Debug for FaultyTree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} changes, then {}", self.left, self.errno)
+    }
 }
 
 impl FaultyTree {
+    fn new(left: i64, errno: Errno) -> FaultyTree {
+        FaultyTree {
+            left: AtomicI64::new(left),
+            dies: false,
+            errno,
+            has_no_links: false,
+            before_look: None,
+            after_change: None,
+            is_open: None,
+        }
+    }
+
     /// All changes after this many fail, as if the process had died.
     pub fn dying_after(changes: i64) -> FaultyTree {
         FaultyTree {
-            left: AtomicI64::new(changes),
             dies: true,
-            errno: Errno::IO,
-            has_no_links: false,
+            ..FaultyTree::new(changes, Errno::IO)
         }
     }
 
     /// One change after this many fails.
     pub fn failing_once(changes: i64, errno: Errno) -> FaultyTree {
-        FaultyTree {
-            left: AtomicI64::new(changes),
-            dies: false,
-            errno,
-            has_no_links: false,
-        }
+        FaultyTree::new(changes, errno)
     }
 
     /// No hard link can be made.
     pub fn without_links(errno: Errno) -> FaultyTree {
         FaultyTree {
-            left: AtomicI64::new(i64::MAX),
-            dies: false,
-            errno,
             has_no_links: true,
+            ..FaultyTree::new(i64::MAX, errno)
+        }
+    }
+
+    /// A source that programs use: `act` is called before each look at it, and files are open for
+    /// writing.
+    pub fn used(act: Hook, is_open: impl Fn(&Path) -> bool + Send + Sync + 'static) -> FaultyTree {
+        FaultyTree {
+            before_look: Some(act),
+            is_open: Some(Box::new(is_open)),
+            ..FaultyTree::new(i64::MAX, Errno::IO)
+        }
+    }
+
+    /// The same tree, with `check` called after each change.
+    pub fn checked(self, check: Hook) -> FaultyTree {
+        FaultyTree {
+            after_change: Some(check),
+            ..self
+        }
+    }
+
+    fn look(&self) {
+        if let Some(before_look) = &self.before_look {
+            before_look();
         }
     }
 
@@ -65,10 +108,14 @@ impl FaultyTree {
 
     fn change<T>(&self, change: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let left = self.left.fetch_sub(1, Ordering::Relaxed);
-        match left == 0 || self.dies && left < 0 {
-            true => Err(self.error()),
-            false => change(),
+        if left == 0 || self.dies && left < 0 {
+            return Err(self.error());
         }
+        let changed = change();
+        if let Some(after_change) = &self.after_change {
+            after_change();
+        }
+        changed
     }
 
     fn error(&self) -> io::Error {
@@ -80,28 +127,46 @@ impl FileTree for FaultyTree {
     type File = fs::File;
 
     fn look_up(&self, path: &Path) -> io::Result<Option<Stat>> {
+        self.look();
         DirectoryTree.look_up(path)
     }
     fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
+        self.look();
         DirectoryTree.list(path)
     }
     fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        self.look();
         DirectoryTree.read_link(path)
     }
     fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>> {
+        self.look();
         DirectoryTree.xattrs(path)
     }
     fn open(&self, path: &Path) -> io::Result<fs::File> {
+        self.look();
         DirectoryTree.open(path)
     }
     fn stat(&self, file: &fs::File) -> io::Result<Stat> {
+        self.look();
         DirectoryTree.stat(file)
     }
     fn read_at(&self, file: &fs::File, offset: u64, bytes: &mut [u8]) -> io::Result<usize> {
+        self.look();
         DirectoryTree.read_at(file, offset, bytes)
     }
     fn next_data(&self, file: &fs::File, within: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        self.look();
         DirectoryTree.next_data(file, within)
+    }
+    fn write_state(&self, path: &Path) -> io::Result<WriteState> {
+        self.look();
+        path.symlink_metadata()?;
+        Ok(
+            match self.is_open.as_ref().is_some_and(|is_open| is_open(path)) {
+                true => WriteState::Open,
+                false => WriteState::Written,
+            },
+        )
     }
     fn create_part(&self, path: &Path) -> io::Result<fs::File> {
         self.change(|| DirectoryTree.create_part(path))

@@ -1,0 +1,461 @@
+//! Moving what programs write while they run, in rounds.
+//!
+//! A round walks the source and copies each file that has no writer and that was not moved in this
+//! version. What has not changed costs no call of the target.
+//!
+//! Changes of names, which are symbolic links and removals, come one round later ([`names`]): a walk sees
+//! no history, and may have missed a file that was written before a link to it was made. So they wait
+//! for the files that were closed when the next walk saw them. A link never leads to what is not there, and
+//! nothing is removed before what was written ahead of that is there.
+//!
+//! Left out: the order of changes within two rounds, and versions that were replaced before a round saw
+//! them.
+
+mod names;
+mod snapshot;
+
+use std::collections::{HashMap, HashSet};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use weir_client::process::mounted::WriteState;
+use weir_client::types::{Stat, Time};
+
+use crate::error::MoveError;
+use crate::sources::StagePair;
+use crate::stage::{stage_with, StageMemory, StageOptions, StageProgress};
+use crate::summary::StageSummary;
+use crate::tree::{FileTree, NodeKind};
+use names::DueNames;
+use snapshot::{FileSet, FileVersion, SeenNode, Snapshot};
+
+/// The reason why a file is not safe yet.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "lowercase")]
+pub enum PendingState {
+    /// It was written a moment ago, or during the round.
+    Waiting,
+    /// A program has it open for writing.
+    Open,
+    /// It is closed, and awaits its lamination.
+    Unlaminated,
+    /// It could not be moved; the next round tries again.
+    Failed {
+        /// The reason, in one line.
+        reason: String,
+    },
+}
+
+impl PendingState {
+    fn failed(error: &MoveError) -> PendingState {
+        PendingState::Failed {
+            reason: error.to_string(),
+        }
+    }
+}
+
+/// A file that is not safe yet.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PendingFile {
+    /// Its path below the source.
+    pub path: PathBuf,
+    /// Bytes.
+    pub size: u64,
+    /// The reason.
+    #[serde(flatten)]
+    pub state: PendingState,
+}
+
+/// The result of a round.
+#[derive(Clone, Debug, Default)]
+pub struct DrainRound {
+    /// Files that were copied.
+    pub files: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Names that were changed or removed on the target.
+    pub names: u64,
+    /// Files that are on the target as they were when the round began.
+    pub safe_files: u64,
+    /// Bytes of them.
+    pub safe_bytes: u64,
+    /// Files that are not.
+    pub pending: Vec<PendingFile>,
+    /// Names that the next rounds change or remove.
+    pub names_due: u64,
+    /// Seconds that the walk took.
+    pub walk_seconds: f64,
+    names_seen: Arc<Snapshot>,
+}
+
+impl DrainRound {
+    /// True if a walk saw this path below the source.
+    pub fn has_seen(&self, path: &Path) -> bool {
+        path == Path::new("") || self.names_seen.get(path).is_some()
+    }
+
+    /// True if something could not be moved, other than by the doing of programs.
+    pub fn has_failed(&self) -> bool {
+        let is_failed = |file: &PendingFile| matches!(file.state, PendingState::Failed { .. });
+        self.pending.iter().any(is_failed)
+    }
+}
+
+/// A node of the target that is as its source was.
+#[derive(Debug)]
+struct MovedNode {
+    /// The number of the walk that saw it.
+    walk: u64,
+    kind: NodeKind,
+    version: FileVersion,
+    /// The source may have been written again with the same times, or the name was not synced.
+    is_doubtful: bool,
+    /// This drain made it; else it was there.
+    is_ours: bool,
+    /// The target of a symbolic link; else empty.
+    content: PathBuf,
+}
+
+impl MovedNode {
+    fn of(node: &SeenNode, is_ours: bool) -> MovedNode {
+        MovedNode {
+            walk: node.walk,
+            kind: node.kind,
+            version: node.version,
+            is_doubtful: false,
+            is_ours,
+            content: node.content.clone(),
+        }
+    }
+}
+
+/// The move of a directory of one tree into one of another, while programs write it.
+#[derive(Debug)]
+pub struct Drain<'t, S: FileTree, T: FileTree> {
+    from: &'t S,
+    to: &'t T,
+    source: PathBuf,
+    target: PathBuf,
+    options: StageOptions,
+    /// By the path below both directories.
+    moved: HashMap<PathBuf, MovedNode>,
+    due: Option<DueNames>,
+    /// The number of walks so far.
+    walks: u64,
+}
+
+impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
+    /// Both directories must exist.
+    pub fn new(
+        (from, source): (&'t S, &Path),
+        (to, target): (&'t T, &Path),
+        options: StageOptions,
+    ) -> Drain<'t, S, T> {
+        Drain {
+            from,
+            to,
+            source: source.to_owned(),
+            target: target.to_owned(),
+            options,
+            moved: HashMap::new(),
+            due: None,
+            walks: 0,
+        }
+    }
+
+    /// Copies what is written and has not changed since `settled`: two changes of a file within a tick of
+    /// the server's clock cannot be told apart, and temporary files are gone soon.
+    pub fn round(&mut self, settled: Time, progress: &StageProgress) -> DrainRound {
+        let begun = Instant::now();
+        let snapshot = Arc::new(self.walk());
+        let walk_seconds = begun.elapsed().as_secs_f64();
+        let mut round = RoundState {
+            settled,
+            snapshot: Arc::clone(&snapshot),
+            closed: FileSet::default(),
+            open: HashSet::new(),
+            pending: Vec::new(),
+            summary: StageSummary::default(),
+        };
+        for (path, error) in &snapshot.unread {
+            round.fail(path, error);
+        }
+        self.make_directories(&mut round);
+        let chosen = self.choose(&mut round);
+        self.copy(&mut round, &chosen, progress);
+        let names = self.change_names(&mut round);
+        let is_safe = |(path, node): &(&PathBuf, &SeenNode)| self.has_moved(path, node);
+        let files = snapshot.of_kind(NodeKind::File).filter(is_safe);
+        let safe = files.fold((0, 0), |(files, bytes), (_, node)| {
+            (files + 1, bytes + node.version.size)
+        });
+        DrainRound {
+            files: round.summary.files,
+            bytes: round.summary.bytes,
+            names,
+            safe_files: safe.0,
+            safe_bytes: safe.1,
+            pending: round.pending,
+            names_due: self.changed_names(&snapshot).count() as u64,
+            walk_seconds,
+            names_seen: snapshot,
+        }
+    }
+
+    /// Moves everything, once the programs have ended.
+    pub fn finish(&mut self, progress: &StageProgress) -> StageSummary {
+        let snapshot = self.walk();
+        if snapshot.unread.is_empty() {
+            // What stays in the way is said by the stage.
+            self.clear_the_way(&snapshot);
+        }
+        let pair = StagePair {
+            source: self.source.join("."),
+            target: self.target.clone(),
+        };
+        let known = KnownSources(self);
+        let (from, to) = (self.from, self.to);
+        let mut summary = stage_with(from, to, &[pair], self.options, progress, &known);
+        if summary.is_complete() && snapshot.unread.is_empty() {
+            for (path, error) in self.remove_all_gone(&snapshot).failed {
+                summary.fail(&self.source.join(&path), &self.target.join(&path), &error);
+            }
+        }
+        summary
+    }
+
+    fn walk(&mut self) -> Snapshot {
+        self.walks += 1;
+        Snapshot::take(self.from, &self.source, self.walks)
+    }
+
+    fn has_moved(&self, path: &Path, node: &SeenNode) -> bool {
+        let moved = self.moved.get(path);
+        moved.is_some_and(|moved| {
+            !moved.is_doubtful && moved.kind == node.kind && moved.version == node.version
+        })
+    }
+
+    /// Makes directories, with all rights for their owner; they get their attributes in the end.
+    fn make_directories(&mut self, round: &mut RoundState) {
+        let snapshot = Arc::clone(&round.snapshot);
+        for (path, node) in snapshot.of_kind(NodeKind::Directory) {
+            if self.moved.contains_key(path) {
+                continue;
+            }
+            let target = self.target.join(path);
+            match self
+                .to
+                .make_directory(&target, node.kept.mode & 0o777 | 0o700)
+            {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                    let error = MoveError::io("creating", &target)(error);
+                    round.fail(path, &error);
+                }
+                made => {
+                    let moved = MovedNode::of(node, made.is_ok());
+                    self.moved.insert(path.clone(), moved);
+                }
+            }
+        }
+    }
+
+    /// The files that are to be copied now.
+    fn choose(&self, round: &mut RoundState) -> Vec<PathBuf> {
+        let snapshot = Arc::clone(&round.snapshot);
+        let mut chosen = Vec::new();
+        for (path, node) in snapshot.of_kind(NodeKind::File) {
+            if self.has_moved(path, node) {
+                continue;
+            }
+            match self.obstacle(round, path, &node.version) {
+                Some(state) => round.pend(path, node, state),
+                None => chosen.push((node.version.size, path.clone())),
+            }
+        }
+        // Small files are the shortest-lived.
+        chosen.sort_unstable();
+        chosen.into_iter().map(|(_, path)| path).collect()
+    }
+
+    /// The reason why a changed file is not copied now.
+    fn obstacle(
+        &self,
+        round: &mut RoundState,
+        path: &Path,
+        version: &FileVersion,
+    ) -> Option<PendingState> {
+        if self.is_in_the_way(path) {
+            return Some(PendingState::Waiting);
+        }
+        let source = self.source.join(path);
+        let state = match self.from.write_state(&source) {
+            Ok(WriteState::Open) => PendingState::Open,
+            Ok(WriteState::Hidden) => PendingState::Unlaminated,
+            Ok(WriteState::Written) => {
+                round.closed.insert(path, version);
+                let is_chosen = self.due.is_some() || round.is_settled(version);
+                return (!is_chosen).then_some(PendingState::Waiting);
+            }
+            // The copy finds out that it is gone.
+            Err(error) if error.kind() == ErrorKind::NotFound => return None,
+            // A node that may have a writer does not answer.
+            Err(error) => {
+                round.closed.insert(path, version);
+                let error = MoveError::io("asking for writers of", &source)(error);
+                return Some(PendingState::failed(&error));
+            }
+        };
+        round.open.insert(version.inode());
+        Some(state)
+    }
+
+    fn copy(&mut self, round: &mut RoundState, chosen: &[PathBuf], progress: &StageProgress) {
+        if chosen.is_empty() {
+            return;
+        }
+        let pair = |path: &PathBuf| StagePair {
+            source: self.source.join(path),
+            target: self.target.join(path),
+        };
+        let pairs: Vec<StagePair> = chosen.iter().map(pair).collect();
+        let (from, to) = (self.from, self.to);
+        let named = NamedTargets::default();
+        let options = StageOptions {
+            written_files_only: true,
+            ..self.options
+        };
+        let summary = stage_with(from, to, &pairs, options, progress, &named);
+        let named = named.into_inner();
+        let reasons = summary.failed.iter();
+        let reasons: HashMap<&Path, &String> = reasons
+            .map(|failed| (failed.target.as_path(), &failed.reason))
+            .collect();
+        let snapshot = Arc::clone(&round.snapshot);
+        for (path, pair) in chosen.iter().zip(&pairs) {
+            let node = snapshot.get(path).expect("chosen from it");
+            // A directory that could not be synced may lose its names.
+            let dir = pair.target.parent().unwrap_or(&self.target);
+            let reason = reasons.get(&*pair.target).or_else(|| reasons.get(dir));
+            let new = named.get(&pair.target);
+            let version = new.copied().flatten().unwrap_or(node.version);
+            let is_settled = round.is_settled(&version);
+            if new.is_some() || reason.is_none() && !summary.stopped {
+                let was_ours = self.moved.get(path).is_some_and(|moved| moved.is_ours);
+                let moved = MovedNode {
+                    version,
+                    is_doubtful: reason.is_some() || !is_settled,
+                    ..MovedNode::of(node, new.is_some() || was_ours)
+                };
+                self.moved.insert(path.clone(), moved);
+            }
+            let state = match reason {
+                _ if summary.stopped => Some(PendingState::Waiting),
+                Some(reason) => self.state_after_failure(&pair.source, node, reason),
+                None => {
+                    round.closed.remove(path, &node.version);
+                    if let Some(due) = &mut self.due {
+                        due.awaited.remove(path, &node.version);
+                    }
+                    (!is_settled).then_some(PendingState::Waiting)
+                }
+            };
+            if let Some(state) = state {
+                round.pend(path, node, state);
+            }
+        }
+        round.summary = summary;
+    }
+
+    /// The state of a file that was not copied; `None`: it is gone.
+    fn state_after_failure(
+        &self,
+        source: &Path,
+        node: &SeenNode,
+        reason: &str,
+    ) -> Option<PendingState> {
+        let is_as_seen = match self.from.look_up(source) {
+            Ok(None) => return None,
+            Ok(Some(now)) => {
+                let state = self.from.write_state(source);
+                FileVersion::from(&now) == node.version && !matches!(state, Ok(WriteState::Open))
+            }
+            Err(_) => true,
+        };
+        let reason = reason.to_owned();
+        Some(match is_as_seen {
+            true => PendingState::Failed { reason },
+            // By a program.
+            false => PendingState::Waiting,
+        })
+    }
+}
+
+/// The targets that got their names from the stage of a round, with the versions that were copied.
+#[derive(Default)]
+struct NamedTargets(Mutex<HashMap<PathBuf, Option<FileVersion>>>);
+
+impl NamedTargets {
+    fn into_inner(self) -> HashMap<PathBuf, Option<FileVersion>> {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StageMemory for NamedTargets {
+    fn is_known(&self, _: &Path, _: &Stat) -> bool {
+        false
+    }
+    fn note_named(&self, target: &Path, copied: Option<&Stat>) {
+        let mut named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        named.insert(target.to_owned(), copied.map(FileVersion::from));
+    }
+}
+
+/// The sources that earlier rounds moved.
+struct KnownSources<'d, 't, S: FileTree, T: FileTree>(&'d Drain<'t, S, T>);
+
+impl<S: FileTree, T: FileTree> StageMemory for KnownSources<'_, '_, S, T> {
+    fn is_known(&self, source: &Path, stat: &Stat) -> bool {
+        let path = source.strip_prefix(&self.0.source).unwrap_or(source);
+        let moved = self.0.moved.get(path);
+        moved.is_some_and(|moved| !moved.is_doubtful && moved.version == FileVersion::from(stat))
+    }
+    fn note_named(&self, _: &Path, _: Option<&Stat>) {}
+}
+
+/// A round under way.
+struct RoundState {
+    settled: Time,
+    snapshot: Arc<Snapshot>,
+    /// Files without a writer that are not on the target.
+    closed: FileSet,
+    /// The inodes of changed files that programs write.
+    open: HashSet<(u64, u64)>,
+    pending: Vec<PendingFile>,
+    summary: StageSummary,
+}
+
+impl RoundState {
+    fn is_settled(&self, version: &FileVersion) -> bool {
+        (version.ctime.sec, version.ctime.nsec) <= (self.settled.sec, self.settled.nsec)
+    }
+
+    fn pend(&mut self, path: &Path, node: &SeenNode, state: PendingState) {
+        self.pending.push(PendingFile {
+            path: path.to_owned(),
+            size: node.version.size,
+            state,
+        });
+    }
+
+    fn fail(&mut self, path: &Path, error: &MoveError) {
+        self.pending.push(PendingFile {
+            path: path.to_owned(),
+            size: 0,
+            state: PendingState::failed(error),
+        });
+    }
+}

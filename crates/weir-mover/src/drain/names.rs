@@ -1,0 +1,329 @@
+//! The changes of names of a drain: symbolic links, and removals.
+//!
+//! They are *due* when a walk has seen them, and are made once all files are on the target that had no
+//! writer when that walk, or the next one, saw them; while changes are due, files are copied at once. Further protected:
+//! - a link is not made before all that it leads to is there;
+//! - what a link of the target leads to is not removed.
+//!
+//! Only nodes that the drain made are removed, and only if nobody else has changed them.
+
+use std::collections::{BTreeSet, HashSet};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::snapshot::{FileSet, SeenNode, Snapshot};
+use super::{Drain, MovedNode, RoundState};
+use crate::copy::is_kept_time;
+use crate::error::MoveError;
+use crate::publish::{check_kind, destination, is_at_above_or_below, is_symlink_to, make_symlink};
+use crate::tree::{failed_with_any, kind_of, unless, FileTree, NodeKind};
+
+/// Changes of names that a walk saw.
+#[derive(Debug)]
+pub(super) struct DueNames {
+    snapshot: Arc<Snapshot>,
+    /// Files that are to be on the target before.
+    pub awaited: FileSet,
+    /// True if those that the next walk saw are among them.
+    is_complete: bool,
+}
+
+/// The state of the files that due changes wait for.
+enum Awaited {
+    /// They are on the target; the changes are those of this walk.
+    There(Arc<Snapshot>),
+    Missing(DueNames),
+    /// Programs have removed some, and will have written others instead: the changes are those of a later
+    /// walk.
+    Gone,
+}
+
+/// Names that were changed.
+#[derive(Debug, Default)]
+pub(super) struct ChangedNames {
+    count: u64,
+    pub failed: Vec<(PathBuf, MoveError)>,
+    /// Directories of the target.
+    directories: BTreeSet<PathBuf>,
+}
+
+impl ChangedNames {
+    /// Notes the change of a name. `Ok(false)`: there was nothing to do.
+    fn note(&mut self, path: &Path, target: &Path, done: Result<bool, MoveError>) -> bool {
+        match done {
+            Ok(true) => {
+                self.count += 1;
+                self.directories.extend(target.parent().map(Path::to_owned));
+            }
+            Ok(false) => {}
+            Err(error) => {
+                self.failed.push((path.to_owned(), error));
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+    /// The names of the target that are not as a walk saw them.
+    pub(super) fn changed_names<'a>(
+        &'a self,
+        snapshot: &'a Snapshot,
+    ) -> impl Iterator<Item = &'a PathBuf> {
+        let links = snapshot.of_kind(NodeKind::Symlink);
+        let links = links.filter(|(path, node)| !self.has_link(path, node));
+        links
+            .map(|(path, _)| path)
+            .chain(self.gone(snapshot, snapshot))
+    }
+
+    fn has_link(&self, path: &Path, node: &SeenNode) -> bool {
+        let moved = self.moved.get(path);
+        moved.is_some_and(|moved| moved.kind == NodeKind::Symlink && moved.content == node.content)
+    }
+
+    /// The names that this drain made and that two later walks did not see, or of which they saw that a
+    /// directory became something else, or the other way around.
+    fn gone<'a>(
+        &'a self,
+        then: &'a Snapshot,
+        now: &'a Snapshot,
+    ) -> impl Iterator<Item = &'a PathBuf> {
+        let is_gone = |path: &Path, moved: &MovedNode, walk: &Snapshot| {
+            let is_directory = moved.kind == NodeKind::Directory;
+            let seen = walk.get(path);
+            moved.walk <= walk.walk
+                && seen.is_none_or(|seen| (seen.kind == NodeKind::Directory) != is_directory)
+        };
+        let moved = self.moved.iter();
+        let gone =
+            moved.filter(move |(path, node)| is_gone(path, node, then) && is_gone(path, node, now));
+        gone.map(|(path, _)| path)
+    }
+
+    /// True if this drain made something of another kind in the place of a file, or of a directory
+    /// above it.
+    pub(super) fn is_in_the_way(&self, path: &Path) -> bool {
+        let is_directory = |path: &Path| Some(self.moved.get(path)?.kind == NodeKind::Directory);
+        let mut above = path.ancestors().skip(1);
+        is_directory(path) == Some(true) || above.any(|dir| is_directory(dir) == Some(false))
+    }
+
+    /// Makes the changes of names that may be made now; returns their number.
+    pub(super) fn change_names(&mut self, round: &mut RoundState) -> u64 {
+        let snapshot = Arc::clone(&round.snapshot);
+        // A name that was not seen may be there.
+        if !snapshot.unread.is_empty() {
+            return 0;
+        }
+        let mut count = 0;
+        if let Some(due) = self.due.take() {
+            match self.await_files(due, round) {
+                Awaited::There(then) => {
+                    let changed = self.make_links(&then, &snapshot);
+                    let removed = self.remove_gone(&then, &snapshot);
+                    count = changed.count + removed.count;
+                    for (path, error) in changed.failed.iter().chain(&removed.failed) {
+                        round.fail(path, error);
+                    }
+                }
+                Awaited::Missing(due) => self.due = Some(due),
+                Awaited::Gone => {}
+            }
+        }
+        if self.due.is_none() && self.changed_names(&snapshot).next().is_some() {
+            self.due = Some(DueNames {
+                snapshot,
+                awaited: round.closed.clone(),
+                is_complete: false,
+            });
+        }
+        count
+    }
+
+    fn await_files(&self, mut due: DueNames, round: &RoundState) -> Awaited {
+        if !due.is_complete {
+            due.awaited.add(&round.closed);
+            due.is_complete = true;
+        }
+        if due.awaited.is_empty() {
+            return Awaited::There(due.snapshot);
+        }
+        let moved = self.moved.values();
+        let moved: HashSet<_> = moved.map(|node| node.version.inode()).collect();
+        // A log that is opened again and again is never closed for long.
+        due.awaited
+            .retain(|inode| !round.open.contains(inode) || !moved.contains(inode));
+        match due.awaited.are_in(&round.snapshot) {
+            _ if due.awaited.is_empty() => Awaited::There(due.snapshot),
+            true => Awaited::Missing(due),
+            false => Awaited::Gone,
+        }
+    }
+
+    fn make_links(&mut self, then: &Snapshot, now: &Snapshot) -> ChangedNames {
+        let mut changed = ChangedNames::default();
+        let links = then.of_kind(NodeKind::Symlink);
+        let mut links: Vec<_> = links
+            .filter(|(path, node)| {
+                let is_there = now
+                    .get(path)
+                    .is_some_and(|now| now.kind == NodeKind::Symlink);
+                is_there && !self.has_link(path, node) && !self.is_in_the_way(path)
+            })
+            .collect();
+        // Links that lead to links come after those.
+        loop {
+            let before = links.len();
+            links.retain(|(path, node)| {
+                if !self.is_whole(path, node, then, now) {
+                    return true;
+                }
+                let target = self.target.join(path);
+                let made = self.make_link(&target, node);
+                let is_ours = made.as_ref().is_ok_and(|made| *made);
+                if changed.note(path, &target, made) {
+                    self.moved
+                        .insert((*path).clone(), MovedNode::of(node, is_ours));
+                }
+                false
+            });
+            if links.len() == before {
+                break;
+            }
+        }
+        self.sync(&mut changed);
+        changed
+    }
+
+    fn make_link(&self, target: &Path, node: &SeenNode) -> Result<bool, MoveError> {
+        let there = self.to.look_up(target);
+        let there = there.map_err(MoveError::io("looking for", target))?;
+        check_kind(target, there.as_ref(), NodeKind::Symlink)?;
+        if is_symlink_to(self.to, target, there.as_ref(), &node.content) {
+            return Ok(false);
+        }
+        make_symlink(self.to, &node.content, target, there.as_ref(), &node.kept)?;
+        Ok(true)
+    }
+
+    /// True if all that a link leads to is on the target, in whatever version; or if it leads to nothing.
+    fn is_whole(&self, link: &Path, node: &SeenNode, then: &Snapshot, now: &Snapshot) -> bool {
+        let leads_to = destination(link, &node.content);
+        if then.get(&leads_to).is_none() {
+            // The walk may have missed what has been removed since.
+            let is_unchanged = now.get(link).is_some_and(|now| now.content == node.content);
+            return is_unchanged && now.get(&leads_to).is_none();
+        }
+        let mut nodes = then.at_and_below(&leads_to);
+        nodes.all(|(path, node)| node.kind == NodeKind::Directory || self.moved.contains_key(path))
+    }
+
+    /// Removes nodes that this drain made.
+    fn remove(&mut self, mut gone: Vec<PathBuf>) -> ChangedNames {
+        let mut changed = ChangedNames::default();
+        // Directories after what is in them.
+        gone.sort_unstable_by(|one, other| other.cmp(one));
+        for path in gone {
+            // It is not empty.
+            if changed
+                .failed
+                .iter()
+                .any(|(left, _)| left.starts_with(&path))
+            {
+                continue;
+            }
+            let target = self.target.join(&path);
+            let removed = self.remove_ours(&target, &self.moved[&path]);
+            if changed.note(&path, &target, removed) {
+                self.moved.remove(&path);
+            }
+        }
+        self.sync(&mut changed);
+        changed
+    }
+
+    /// Removes what two walks did not see, unless a link of the target leads to it.
+    fn remove_gone(&mut self, then: &Snapshot, now: &Snapshot) -> ChangedNames {
+        let mut gone: Vec<PathBuf> = self.gone(then, now).cloned().collect();
+        let kept = self.destinations_of_links(&gone);
+        gone.retain(|path| !is_at_above_or_below(path, &kept));
+        self.remove(gone)
+    }
+
+    /// Removes all that is gone, once the links are those of the source.
+    pub(super) fn remove_all_gone(&mut self, now: &Snapshot) -> ChangedNames {
+        self.remove(self.gone(now, now).cloned().collect())
+    }
+
+    /// Removes the directories where files are to be, and the other way around.
+    pub(super) fn clear_the_way(&mut self, now: &Snapshot) -> ChangedNames {
+        let in_the_way = self.gone(now, now).filter(|path| now.get(path).is_some());
+        let in_the_way: HashSet<&Path> = in_the_way.map(PathBuf::as_path).collect();
+        let is_below = |path: &&PathBuf| path.ancestors().any(|above| in_the_way.contains(above));
+        let gone = self.gone(now, now).filter(is_below).cloned().collect();
+        self.remove(gone)
+    }
+
+    /// What the links of the target lead to, except those that are gone.
+    fn destinations_of_links(&self, gone: &[PathBuf]) -> BTreeSet<PathBuf> {
+        let gone: HashSet<&PathBuf> = gone.iter().collect();
+        let links = self.moved.iter();
+        let links =
+            links.filter(|(path, node)| node.kind == NodeKind::Symlink && !gone.contains(path));
+        links
+            .map(|(path, node)| destination(path, &node.content))
+            .collect()
+    }
+
+    /// Removes what has a name, if it is what this drain made; false: it is not.
+    fn remove_ours(&self, target: &Path, moved: &MovedNode) -> Result<bool, MoveError> {
+        if !moved.is_ours {
+            return Ok(false);
+        }
+        let there = self.to.look_up(target);
+        let Some(there) = there.map_err(MoveError::io("looking for", target))? else {
+            return Ok(false);
+        };
+        let is_as_made = kind_of(&there) == moved.kind
+            && match moved.kind {
+                NodeKind::Symlink => is_symlink_to(self.to, target, Some(&there), &moved.content),
+                NodeKind::File => {
+                    there.size == moved.version.size
+                        && is_kept_time(moved.version.mtime, there.mtime)
+                }
+                NodeKind::Directory | NodeKind::Special => true,
+            };
+        if !is_as_made {
+            return Ok(false);
+        }
+        let removed = match moved.kind {
+            NodeKind::Directory => self.to.remove_directory(target),
+            _ => self.to.remove(target),
+        };
+        match removed {
+            // Somebody has put something there.
+            Err(error) if failed_with_any(&error, &[Errno::NOTEMPTY, Errno::EXIST]) => Ok(false),
+            removed => {
+                unless(removed, ErrorKind::NotFound).map_err(MoveError::io("removing", target))?;
+                Ok(true)
+            }
+        }
+    }
+
+    fn sync(&self, changed: &mut ChangedNames) {
+        for dir in &changed.directories {
+            match self.to.sync_directory(dir) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    let error = MoveError::io("syncing", dir)(error);
+                    changed.failed.push((dir.clone(), error));
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The names of a tree as one walk saw them. A walk takes time: names that change meanwhile may be seen
+//! or not.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use weir_client::types::{Stat, Time};
+
+use crate::error::MoveError;
+use crate::publish::is_part;
+use crate::tree::{kind_of, FileTree, KeptAttributes, NodeKind};
+
+/// What tells one version of a file from another. `ctime` is in it, since programs set `mtime`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FileVersion {
+    pub dev: u64,
+    pub ino: u64,
+    /// Bytes.
+    pub size: u64,
+    pub mtime: Time,
+    pub ctime: Time,
+}
+
+impl FileVersion {
+    pub fn inode(&self) -> (u64, u64) {
+        (self.dev, self.ino)
+    }
+}
+
+impl From<&Stat> for FileVersion {
+    fn from(stat: &Stat) -> FileVersion {
+        FileVersion {
+            dev: stat.dev,
+            ino: stat.ino,
+            size: stat.size,
+            mtime: stat.mtime,
+            ctime: stat.ctime,
+        }
+    }
+}
+
+/// Files, by inode. The number of an inode that is gone may have been given to another file: the same is
+/// what still has its path, or its time after a rename.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FileSet(HashMap<(u64, u64), (PathBuf, Time)>);
+
+impl FileSet {
+    pub fn insert(&mut self, path: &Path, version: &FileVersion) {
+        let file = (path.to_owned(), version.mtime);
+        self.0.insert(version.inode(), file);
+    }
+
+    pub fn add(&mut self, others: &FileSet) {
+        let others = others.0.iter();
+        self.0
+            .extend(others.map(|(inode, file)| (*inode, file.clone())));
+    }
+
+    pub fn remove(&mut self, path: &Path, version: &FileVersion) {
+        if self.contains(path, version) {
+            self.0.remove(&version.inode());
+        }
+    }
+
+    fn contains(&self, path: &Path, version: &FileVersion) -> bool {
+        let file = self.0.get(&version.inode());
+        file.is_some_and(|(at, mtime)| at == path || *mtime == version.mtime)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn retain(&mut self, is_kept: impl Fn(&(u64, u64)) -> bool) {
+        self.0.retain(|inode, _| is_kept(inode));
+    }
+
+    /// True if a walk saw all of them.
+    pub fn are_in(&self, snapshot: &Snapshot) -> bool {
+        if self.is_empty() {
+            return true;
+        }
+        let files = snapshot.of_kind(NodeKind::File);
+        let seen = files.filter(|(path, node)| self.contains(path, &node.version));
+        let seen: HashSet<_> = seen.map(|(_, node)| node.version.inode()).collect();
+        seen.len() == self.0.len()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct SeenNode {
+    /// The number of the walk.
+    pub walk: u64,
+    pub kind: NodeKind,
+    pub version: FileVersion,
+    pub kept: KeptAttributes,
+    /// The target of a symbolic link; else empty.
+    pub content: PathBuf,
+}
+
+/// The files, directories and symbolic links below a directory, by their paths below it.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshot {
+    /// The number of the walk.
+    pub walk: u64,
+    nodes: BTreeMap<PathBuf, SeenNode>,
+    /// What could not be looked at.
+    pub unread: Vec<(PathBuf, MoveError)>,
+}
+
+impl Snapshot {
+    pub fn take<T: FileTree>(tree: &T, root: &Path, walk: u64) -> Snapshot {
+        let mut snapshot = Snapshot {
+            walk,
+            ..Snapshot::default()
+        };
+        let mut open = vec![PathBuf::new()];
+        while let Some(dir) = open.pop() {
+            let whole = root.join(&dir);
+            let names = match tree.list(&whole) {
+                Ok(names) => names,
+                // Removed since its name was seen.
+                Err(error) if error.kind() == ErrorKind::NotFound && dir != Path::new("") => {
+                    continue
+                }
+                Err(error) => {
+                    let error = MoveError::io("listing", &whole)(error);
+                    snapshot.unread.push((dir, error));
+                    continue;
+                }
+            };
+            for name in names.iter().filter(|name| !is_part(name)) {
+                let path = dir.join(name);
+                match look_at(tree, &root.join(&path), walk) {
+                    Ok(Some(node)) => {
+                        if node.kind == NodeKind::Directory {
+                            open.push(path.clone());
+                        }
+                        snapshot.nodes.insert(path, node);
+                    }
+                    Ok(None) => {}
+                    Err(error) => snapshot.unread.push((path, error)),
+                }
+            }
+        }
+        snapshot
+    }
+
+    pub fn get(&self, path: &Path) -> Option<&SeenNode> {
+        self.nodes.get(path)
+    }
+
+    pub fn of_kind(&self, kind: NodeKind) -> impl Iterator<Item = (&PathBuf, &SeenNode)> {
+        self.nodes.iter().filter(move |(_, node)| node.kind == kind)
+    }
+
+    /// The node of this path, and all below it.
+    pub fn at_and_below<'s>(
+        &'s self,
+        path: &'s Path,
+    ) -> impl Iterator<Item = (&'s PathBuf, &'s SeenNode)> {
+        let from_there = self.nodes.range(path.to_owned()..);
+        from_there.take_while(move |(below, _)| below.starts_with(path))
+    }
+}
+
+/// What has a name; `None`: nothing, or a node that is not moved.
+fn look_at<T: FileTree>(tree: &T, path: &Path, walk: u64) -> Result<Option<SeenNode>, MoveError> {
+    let stat = tree.look_up(path);
+    let Some(stat) = stat.map_err(MoveError::io("looking for", path))? else {
+        return Ok(None);
+    };
+    let kind = kind_of(&stat);
+    let content = match kind {
+        NodeKind::Special => return Ok(None),
+        NodeKind::File | NodeKind::Directory => PathBuf::new(),
+        NodeKind::Symlink => match tree.read_link(path) {
+            // Something else has the name now.
+            Err(error)
+                if [ErrorKind::NotFound, ErrorKind::InvalidInput].contains(&error.kind()) =>
+            {
+                return Ok(None)
+            }
+            content => content.map_err(MoveError::io("reading", path))?,
+        },
+    };
+    Ok(Some(SeenNode {
+        walk,
+        kind,
+        version: FileVersion::from(&stat),
+        kept: KeptAttributes::from(&stat),
+        content,
+    }))
+}

@@ -1,0 +1,65 @@
+//! The reason why a node was not moved.
+
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// The reason why a file was not moved.
+#[derive(Debug, thiserror::Error)]
+pub enum MoveError {
+    /// A system call failed.
+    #[error("{step} {}: {source}", path.display())]
+    Io {
+        /// The step, as a participle: "reading".
+        step: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The source was written, or replaced, while it was copied.
+    #[error("{} was written while it was copied", .0.display())]
+    SourceChanged(PathBuf),
+    /// Somebody else changed or made what has the target's name.
+    #[error("{} was changed by somebody else meanwhile; it was not overwritten", .0.display())]
+    TargetChanged(PathBuf),
+    /// Another process moves a file to the same name.
+    #[error("another process writes {}", .0.display())]
+    Busy(PathBuf),
+    /// The target reads back as something else.
+    #[error("{} reads back different from bytes {} to {}", path.display(), range.start, range.end)]
+    Different {
+        /// The file.
+        path: PathBuf,
+        /// The bytes.
+        range: Range<u64>,
+    },
+    /// The target is a directory, and the source is not, or the other way around.
+    #[error("{} is in the way: {}", path.display(), match is_directory { true => "a directory", false => "not a directory" })]
+    OtherKind {
+        /// The target.
+        path: PathBuf,
+        /// True if the target is the directory.
+        is_directory: bool,
+    },
+    /// A program may still write it.
+    #[error("a program has {} open for writing", .0.display())]
+    Open(PathBuf),
+    /// Other nodes have bytes of it that are not to be seen yet.
+    #[error("{} is not laminated, so bytes that other nodes wrote cannot be read; weir laminate does that", .0.display())]
+    NotLaminated(PathBuf),
+    /// A symbolic link would lead to what could not be moved.
+    #[error("{} leads to what was not moved; it stays as it was", .0.display())]
+    LeadsToFailed(PathBuf),
+    /// The move was stopped.
+    #[error("stopped")]
+    Stopped,
+}
+
+impl MoveError {
+    /// The function that makes an error of a failed call.
+    pub(crate) fn io(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MoveError {
+        let path = path.to_owned();
+        move |source| MoveError::Io { step, path, source }
+    }
+}

@@ -1,0 +1,143 @@
+//! Names of the target: a node is made as a *part*, a hidden one in the same directory, and then gets its
+//! name in one step.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+
+use weir_client::types::Stat;
+
+use crate::error::MoveError;
+use crate::tree::{kind_of, unless, FileTree, KeptAttributes, NodeKind};
+
+/// The end of the name of a part.
+const PART_SUFFIX: &[u8] = b".weir-part";
+/// The longest name, bytes.
+const NAME_MAX: usize = 255;
+/// The name of the part of a file. The same for all movers: so they find each other.
+pub fn part_of(target: &Path) -> PathBuf {
+    let name = target.file_name().unwrap_or_default().as_bytes();
+    let whole = [b".", name, PART_SUFFIX].concat();
+    let name = if whole.len() <= NAME_MAX {
+        whole
+    } else {
+        let sum = blake3::hash(name).to_hex();
+        [b".", sum.as_bytes(), PART_SUFFIX].concat()
+    };
+    target.with_file_name(OsString::from_vec(name))
+}
+
+/// True if a name is that of a part.
+pub fn is_part(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b".") && name.as_bytes().ends_with(PART_SUFFIX)
+}
+
+/// True if nobody has changed what has a name.
+pub(crate) fn is_same(before: Option<&Stat>, now: Option<&Stat>) -> bool {
+    let version = |stat: &Stat| (stat.dev, stat.ino, stat.size, stat.mtime);
+    before.map(version) == now.map(version)
+}
+
+/// Checks that what has the target's name can be replaced by a node of this kind.
+pub(crate) fn check_kind(
+    target: &Path,
+    found: Option<&Stat>,
+    wanted: NodeKind,
+) -> Result<(), MoveError> {
+    let Some(found) = found else {
+        return Ok(());
+    };
+    let is_directory = kind_of(found) == NodeKind::Directory;
+    match is_directory == (wanted == NodeKind::Directory) {
+        true => Ok(()),
+        false => Err(MoveError::OtherKind {
+            path: target.to_owned(),
+            is_directory,
+        }),
+    }
+}
+
+/// Gives a part its name, unless somebody else changed what has it since it was `replaced`.
+pub(crate) fn publish_name<T: FileTree>(
+    to: &T,
+    part: &Path,
+    target: &Path,
+    replaced: Option<&Stat>,
+) -> Result<(), MoveError> {
+    let naming = || MoveError::io("naming", target);
+    let now = to.look_up(target).map_err(naming())?;
+    if !is_same(replaced, now.as_ref()) {
+        return Err(MoveError::TargetChanged(target.to_owned()));
+    }
+    match to.rename(part, target, replaced.is_some()) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            Err(MoveError::TargetChanged(target.to_owned()))
+        }
+        done => done.map_err(naming()),
+    }
+}
+
+/// Makes a node that needs no copying.
+pub(crate) fn make_named<T: FileTree>(
+    to: &T,
+    target: &Path,
+    replaced: Option<&Stat>,
+    make: impl FnOnce(&Path) -> io::Result<()>,
+) -> Result<(), MoveError> {
+    let part = part_of(target);
+    // An interrupted move may have left it.
+    unless(to.remove(&part), ErrorKind::NotFound).map_err(MoveError::io("removing", &part))?;
+    make(&part)
+        .map_err(MoveError::io("creating", &part))
+        .and_then(|()| publish_name(to, &part, target, replaced))
+        .inspect_err(|_| drop(to.remove(&part)))
+}
+
+/// Makes a symbolic link, instead of what has its name.
+pub(crate) fn make_symlink<T: FileTree>(
+    to: &T,
+    content: &Path,
+    target: &Path,
+    replaced: Option<&Stat>,
+    kept: &KeptAttributes,
+) -> Result<(), MoveError> {
+    make_named(to, target, replaced, |part| {
+        to.make_symlink(content, part)?;
+        to.set_attributes(part, NodeKind::Symlink, kept)
+    })
+}
+
+/// True if what was found under a name is a symbolic link with this content.
+pub(crate) fn is_symlink_to<T: FileTree>(
+    to: &T,
+    target: &Path,
+    found: Option<&Stat>,
+    content: &Path,
+) -> bool {
+    found.is_some_and(|found| kind_of(found) == NodeKind::Symlink)
+        && to.read_link(target).is_ok_and(|there| there == content)
+}
+
+/// The path that a symbolic link leads to, as far as its text tells.
+pub(crate) fn destination(link: &Path, content: &Path) -> PathBuf {
+    let mut path = PathBuf::new();
+    let dir = link.parent().unwrap_or(Path::new(""));
+    for component in dir.join(content).components() {
+        match component {
+            Component::ParentDir => drop(path.pop()),
+            Component::CurDir => {}
+            named => path.push(named),
+        }
+    }
+    path
+}
+
+/// True if a path, one above it or one below it is among others.
+pub(crate) fn is_at_above_or_below(path: &Path, others: &BTreeSet<PathBuf>) -> bool {
+    // What is in a directory follows it in the order of paths.
+    let mut behind = others.range(path.to_owned()..);
+    path.ancestors().any(|above| others.contains(above))
+        || behind.next().is_some_and(|below| below.starts_with(path))
+}

@@ -1,0 +1,496 @@
+//! Rounds beside a program that writes, links, renames and removes: between rounds, and in the middle of
+//! their walks and copies. After each change of the target:
+//! - each file there is of a version that the program had closed;
+//! - a loop of checkpoints finds its newest safe one.
+//!
+//! In the end the target is as the source.
+
+mod faults;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::fs::{self, File};
+use std::os::unix::fs::{symlink, FileExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use faults::{parts, FaultyTree};
+use proptest::prelude::*;
+use rustix::io::Errno;
+use weir_client::types::Time;
+use weir_mover::drain::{Drain, DrainRound, PendingState};
+use weir_mover::publish::is_part;
+use weir_mover::{StageOptions, StageProgress};
+
+/// All files are settled.
+const NOW: Time = Time {
+    sec: i64::MAX,
+    nsec: 0,
+};
+/// No file is.
+const LONG_AGO: Time = Time { sec: 0, nsec: 0 };
+
+/// A step of a program. Names are numbers.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Writes a whole file.
+    Write(u8),
+    /// Opens a file, and writes a part of a new version.
+    Open(u8),
+    /// Writes the rest of what is open, and closes it.
+    Close,
+    Remove(u8),
+    Rename(u8, u8),
+    /// Makes or changes a symbolic link.
+    Link(u8, u8),
+    MakeDirectory(u8),
+    /// With all that is in it.
+    RemoveDirectory(u8),
+    RenameDirectory(u8, u8),
+    /// Writes a checkpoint, has `latest` lead to it, and removes the one before the last.
+    Checkpoint,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let name = || 0..6_u8;
+    let dir = || 0..2_u8;
+    prop_oneof![
+        4 => name().prop_map(Step::Write),
+        1 => name().prop_map(Step::Open),
+        1 => Just(Step::Close),
+        2 => name().prop_map(Step::Remove),
+        2 => (name(), name()).prop_map(|(from, to)| Step::Rename(from, to)),
+        2 => (name(), name()).prop_map(|(link, to)| Step::Link(link, to)),
+        2 => dir().prop_map(Step::MakeDirectory),
+        1 => dir().prop_map(Step::RemoveDirectory),
+        1 => (dir(), dir()).prop_map(|(from, to)| Step::RenameDirectory(from, to)),
+        4 => Just(Step::Checkpoint),
+    ]
+}
+
+/// A program that works in a directory.
+#[derive(Debug)]
+struct Program {
+    dir: PathBuf,
+    /// Differs in each file that it writes, in the size too.
+    version: usize,
+    checkpoints: usize,
+    open: Option<(PathBuf, File)>,
+    /// The contents of all files that it has closed.
+    closed: HashSet<Vec<u8>>,
+}
+
+impl Program {
+    /// Names 0 and 1 are in the directory itself, the others in directories that may not be there.
+    fn path(&self, name: u8) -> PathBuf {
+        match name {
+            0 | 1 => self.dir.join(format!("n{name}")),
+            _ => self.dir.join(format!("d{}/n{name}", name % 2)),
+        }
+    }
+
+    fn content(&mut self) -> Vec<u8> {
+        self.version += 1;
+        format!("{:0>1$}", self.version, 8 + self.version).into_bytes()
+    }
+
+    /// Does a step, if it can be done.
+    fn act(&mut self, step: &Step) {
+        match *step {
+            Step::Write(name) => {
+                let content = self.content();
+                let path = self.path(name);
+                if self.open.as_ref().is_none_or(|(open, _)| *open != path)
+                    && !path.is_symlink()
+                    && fs::write(&path, &content).is_ok()
+                {
+                    self.closed.insert(content);
+                }
+            }
+            Step::Open(name) => {
+                let path = self.path(name);
+                if self.open.is_none() && !path.is_symlink() {
+                    let content = self.content();
+                    let file = File::create(&path);
+                    self.open = file.ok().map(|file| {
+                        file.write_all_at(&content[..4], 0).unwrap();
+                        (path, file)
+                    });
+                }
+            }
+            Step::Close => {
+                if let Some((_, file)) = self.open.take() {
+                    let content = self.content();
+                    file.write_all_at(&content, 0).unwrap();
+                    self.closed.insert(content);
+                }
+            }
+            Step::Remove(name) => drop(fs::remove_file(self.path(name))),
+            Step::Rename(from, to) => {
+                let (from, to) = (self.path(from), self.path(to));
+                // The tree of the test knows open files by their names.
+                let is_open = |path: &Path| self.open.as_ref().is_some_and(|open| open.0 == *path);
+                if !is_open(&from) && !is_open(&to) {
+                    drop(fs::rename(from, to));
+                }
+            }
+            Step::Link(link, to) => {
+                let path = self.path(link);
+                if path.symlink_metadata().is_err() || path.is_symlink() {
+                    let beside = self.dir.join("link");
+                    symlink(format!("n{to}"), &beside).unwrap();
+                    if fs::rename(&beside, path).is_err() {
+                        fs::remove_file(beside).unwrap();
+                    }
+                }
+            }
+            Step::MakeDirectory(dir) => drop(fs::create_dir(self.dir.join(format!("d{dir}")))),
+            Step::RemoveDirectory(dir) => {
+                drop(fs::remove_dir_all(self.dir.join(format!("d{dir}"))));
+            }
+            Step::RenameDirectory(from, to) => {
+                let dir = |dir| self.dir.join(format!("d{dir}"));
+                if self.open.is_none() {
+                    drop(fs::rename(dir(from), dir(to)));
+                }
+            }
+            Step::Checkpoint => {
+                let number = self.checkpoints;
+                self.checkpoints += 1;
+                let name = |number| self.dir.join(format!("ckpt.{number}"));
+                let content = checkpoint(number);
+                fs::write(name(number), &content).unwrap();
+                let beside = self.dir.join("link");
+                symlink(format!("ckpt.{number}"), &beside).unwrap();
+                fs::rename(&beside, self.dir.join("latest")).unwrap();
+                if let Some(old) = number.checked_sub(2) {
+                    fs::remove_file(name(old)).unwrap();
+                }
+                self.closed.insert(content);
+            }
+        }
+    }
+}
+
+fn checkpoint(number: usize) -> Vec<u8> {
+    format!("checkpoint {number:0>width$}", width = number + 3).into_bytes()
+}
+
+/// What has a name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Found {
+    File(Vec<u8>),
+    Link(PathBuf),
+    Directory,
+}
+
+/// What is below a directory, parts aside.
+fn contents(at: &Path) -> BTreeMap<PathBuf, Found> {
+    let mut found = BTreeMap::new();
+    let mut open = vec![at.to_owned()];
+    while let Some(dir) = open.pop() {
+        for entry in fs::read_dir(&dir).unwrap() {
+            let entry = entry.unwrap();
+            let (path, kind) = (entry.path(), entry.file_type().unwrap());
+            if is_part(&entry.file_name()) {
+                continue;
+            }
+            let node = if kind.is_dir() {
+                open.push(path.clone());
+                Found::Directory
+            } else if kind.is_symlink() {
+                Found::Link(fs::read_link(&path).unwrap())
+            } else {
+                Found::File(fs::read(&path).unwrap())
+            };
+            found.insert(path.strip_prefix(at).unwrap().to_owned(), node);
+        }
+    }
+    found
+}
+
+/// Checks a target after a change.
+fn check(target: &Path, program: &Program, has_checkpoint: &mut bool) -> Result<(), String> {
+    let contents = contents(target);
+    let mut checkpoints = BTreeSet::new();
+    for (path, found) in &contents {
+        if let Found::File(content) = found {
+            if !program.closed.contains(content) {
+                return Err(format!("{} is torn", path.display()));
+            }
+            if content.starts_with(b"checkpoint") {
+                checkpoints.insert(path.clone());
+            }
+        }
+    }
+    if *has_checkpoint && checkpoints.is_empty() {
+        return Err("no checkpoint is left".to_owned());
+    }
+    *has_checkpoint = !checkpoints.is_empty();
+    match contents.get(Path::new("latest")) {
+        Some(Found::Link(latest)) if !checkpoints.contains(latest) => {
+            Err(format!("latest leads to {}", latest.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A program at work, and the drain of its directory.
+struct Scene {
+    _dir: tempfile::TempDir,
+    source: PathBuf,
+    target: PathBuf,
+    program: Arc<Mutex<Program>>,
+    /// The steps that come, each with the number of looks at the source before it.
+    steps: Arc<Mutex<VecDeque<(u8, Step)>>>,
+    from: FaultyTree,
+    to: FaultyTree,
+    /// The first check of the target that failed.
+    wrong: Arc<Mutex<Result<(), String>>>,
+}
+
+impl Scene {
+    fn new(to: FaultyTree) -> Scene {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+        fs::create_dir(&source).unwrap();
+        fs::create_dir(&target).unwrap();
+        let program = Arc::new(Mutex::new(Program {
+            dir: source.clone(),
+            version: 0,
+            checkpoints: 0,
+            open: None,
+            closed: HashSet::new(),
+        }));
+        let steps = Arc::new(Mutex::new(VecDeque::new()));
+        let from = {
+            let (steps, acting) = (Arc::clone(&steps), Arc::clone(&program));
+            let act = move || act_in_time(&steps, &acting);
+            let program = Arc::clone(&program);
+            FaultyTree::used(Box::new(act), move |path| {
+                let program = program.lock().unwrap();
+                program.open.as_ref().is_some_and(|open| open.0 == path)
+            })
+        };
+        let wrong = Arc::new(Mutex::new(Ok(())));
+        let to = {
+            let (program, target) = (Arc::clone(&program), target.clone());
+            let (wrong, has_checkpoint) = (Arc::clone(&wrong), Mutex::new(false));
+            to.checked(Box::new(move || {
+                let mut has_checkpoint = has_checkpoint.lock().unwrap();
+                let checked = check(&target, &program.lock().unwrap(), &mut has_checkpoint);
+                let mut wrong = wrong.lock().unwrap();
+                if wrong.is_ok() {
+                    *wrong = checked;
+                }
+            }))
+        };
+        Scene {
+            _dir: dir,
+            source,
+            target,
+            program,
+            steps,
+            from,
+            to,
+            wrong,
+        }
+    }
+
+    fn drain(&self) -> Drain<'_, FaultyTree, FaultyTree> {
+        let options = StageOptions {
+            threads: 1,
+            ..StageOptions::default()
+        };
+        Drain::new(
+            (&self.from, &self.source),
+            (&self.to, &self.target),
+            options,
+        )
+    }
+
+    fn act(&self, step: &Step) {
+        self.program.lock().unwrap().act(step);
+    }
+
+    /// Ends the program.
+    fn end(&self) {
+        for (_, step) in self.steps.lock().unwrap().drain(..) {
+            self.act(&step);
+        }
+        self.act(&Step::Close);
+    }
+}
+
+/// Takes the next step, if enough looks came before it.
+fn act_in_time(steps: &Mutex<VecDeque<(u8, Step)>>, program: &Mutex<Program>) {
+    let mut steps = steps.lock().unwrap();
+    let Some((looks, step)) = steps.front_mut() else {
+        return;
+    };
+    if *looks > 0 {
+        *looks -= 1;
+    } else {
+        program.lock().unwrap().act(step);
+        steps.pop_front();
+    }
+}
+
+/// A round, with the steps of the program before it and, after as many looks at the source, in it.
+#[derive(Clone, Debug)]
+struct Work {
+    before: Vec<Step>,
+    meanwhile: Vec<(u8, Step)>,
+    is_settled: bool,
+}
+
+fn work() -> impl Strategy<Value = Work> {
+    use proptest::collection::vec;
+    let meanwhile = vec((0..20_u8, step()), 0..6);
+    (vec(step(), 0..4), meanwhile, any::<bool>()).prop_map(|(before, meanwhile, is_settled)| Work {
+        before,
+        meanwhile,
+        is_settled,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn rounds_keep_to_what_programs_have_written(
+        rounds in proptest::collection::vec(work(), 1..12),
+        fault in prop_oneof![Just(i64::MAX), 0..60_i64],
+    ) {
+        let scene = Scene::new(FaultyTree::failing_once(fault, Errno::NOSPC));
+        let mut drain = scene.drain();
+        for work in rounds {
+            work.before.iter().for_each(|step| scene.act(step));
+            scene.steps.lock().unwrap().extend(work.meanwhile);
+            let settled = if work.is_settled { NOW } else { LONG_AGO };
+            drain.round(settled, &StageProgress::default());
+            prop_assert_eq!(&*scene.wrong.lock().unwrap(), &Ok(()));
+        }
+        scene.end();
+        let mut summary = drain.finish(&StageProgress::default());
+        if !summary.is_complete() && scene.to.has_failed() {
+            summary = drain.finish(&StageProgress::default());
+        }
+        prop_assert_eq!(&*scene.wrong.lock().unwrap(), &Ok(()));
+        prop_assert_eq!(&summary.failed, &[]);
+        let (mut source, mut target) = (contents(&scene.source), contents(&scene.target));
+        if parts(&scene.target) > 0 {
+            // Even its removal failed, and it keeps its directory there.
+            prop_assert!(scene.to.has_failed());
+            source.retain(|_, found| *found != Found::Directory);
+            target.retain(|_, found| *found != Found::Directory);
+        }
+        prop_assert_eq!(source, target);
+    }
+}
+
+#[test]
+fn three_rounds_bring_a_quiet_tree_up_to_date() {
+    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let mut drain = scene.drain();
+    let progress = StageProgress::default();
+    for _ in 0..5 {
+        scene.act(&Step::Checkpoint);
+        drain.round(NOW, &progress);
+    }
+    scene.act(&Step::MakeDirectory(1));
+    scene.act(&Step::Write(3));
+    for _ in 0..2 {
+        drain.round(NOW, &progress);
+    }
+    let last = drain.round(NOW, &progress);
+    assert_eq!(last.pending, []);
+    assert_eq!((last.files, last.names, last.names_due), (0, 0, 0));
+    assert_eq!(last.safe_files, 3);
+    assert_eq!(contents(&scene.source), contents(&scene.target));
+}
+
+#[test]
+fn a_file_that_is_open_or_was_just_written_waits() {
+    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let mut drain = scene.drain();
+    let progress = StageProgress::default();
+    scene.act(&Step::Open(0));
+    scene.act(&Step::Write(1));
+    let states = |round: DrainRound| -> Vec<PendingState> {
+        round.pending.into_iter().map(|file| file.state).collect()
+    };
+    let first = drain.round(LONG_AGO, &progress);
+    assert_eq!(states(first), [PendingState::Open, PendingState::Waiting]);
+    assert_eq!(states(drain.round(NOW, &progress)), [PendingState::Open]);
+    scene.act(&Step::Close);
+    assert_eq!(states(drain.round(NOW, &progress)), []);
+    assert_eq!(contents(&scene.source), contents(&scene.target));
+}
+
+/// The user's own files in the target are not ours to remove, though the program removes its copies.
+#[test]
+fn files_that_were_there_stay() {
+    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let progress = StageProgress::default();
+    scene.act(&Step::MakeDirectory(0));
+    scene.act(&Step::Write(0));
+    scene.act(&Step::Write(2));
+    scene.act(&Step::Link(1, 0));
+    scene.drain().finish(&progress);
+    let before = contents(&scene.target);
+    let mut drain = scene.drain();
+    drain.round(NOW, &progress);
+    scene.act(&Step::Remove(0));
+    scene.act(&Step::Remove(1));
+    scene.act(&Step::RemoveDirectory(0));
+    for _ in 0..3 {
+        drain.round(NOW, &progress);
+    }
+    drain.finish(&progress);
+    assert_eq!(contents(&scene.target), before);
+}
+
+/// A file of ours that somebody else changed is theirs.
+#[test]
+fn a_changed_file_is_not_removed() {
+    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let mut drain = scene.drain();
+    let progress = StageProgress::default();
+    scene.act(&Step::Write(0));
+    drain.round(NOW, &progress);
+    scene.act(&Step::Remove(0));
+    let theirs = b"theirs".to_vec();
+    scene.program.lock().unwrap().closed.insert(theirs.clone());
+    fs::write(scene.target.join("n0"), &theirs).unwrap();
+    for _ in 0..3 {
+        drain.round(NOW, &progress);
+    }
+    assert!(drain.finish(&progress).is_complete());
+    assert_eq!(
+        contents(&scene.target)[Path::new("n0")],
+        Found::File(theirs)
+    );
+}
+
+/// A program that never rests does not hold its names back for long.
+#[test]
+fn names_follow_a_program_that_never_rests() {
+    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let mut drain = scene.drain();
+    for _ in 0..20 {
+        scene.act(&Step::Checkpoint);
+        scene.act(&Step::Write(0));
+        scene.steps.lock().unwrap().push_back((20, Step::Write(1)));
+        drain.round(LONG_AGO, &StageProgress::default());
+        scene.act(&Step::Remove(0));
+        assert_eq!(*scene.wrong.lock().unwrap(), Ok(()));
+    }
+    let there = contents(&scene.target);
+    let Found::Link(latest) = &there[Path::new("latest")] else {
+        panic!("{there:?}");
+    };
+    assert!(latest >= Path::new("ckpt.16"), "{}", latest.display());
+    let is_checkpoint = |path: &&PathBuf| path.to_string_lossy().starts_with("ckpt");
+    let checkpoints = there.keys().filter(is_checkpoint).count();
+    assert!(checkpoints <= 5, "{there:?}");
+}
