@@ -175,16 +175,16 @@ fn checkpoint(number: usize) -> Vec<u8> {
     format!("checkpoint {number:0>width$}", width = number + 3).into_bytes()
 }
 
-/// What has a name.
+/// A node of a tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Found {
+enum TreeNode {
     File(Vec<u8>),
     Link(PathBuf),
     Directory,
 }
 
-/// What is below a directory, parts aside.
-fn contents(at: &Path) -> BTreeMap<PathBuf, Found> {
+/// The nodes below a directory, parts aside.
+fn contents(at: &Path) -> BTreeMap<PathBuf, TreeNode> {
     let mut found = BTreeMap::new();
     let mut open = vec![at.to_owned()];
     while let Some(dir) = open.pop() {
@@ -196,11 +196,11 @@ fn contents(at: &Path) -> BTreeMap<PathBuf, Found> {
             }
             let node = if kind.is_dir() {
                 open.push(path.clone());
-                Found::Directory
+                TreeNode::Directory
             } else if kind.is_symlink() {
-                Found::Link(fs::read_link(&path).unwrap())
+                TreeNode::Link(fs::read_link(&path).unwrap())
             } else {
-                Found::File(fs::read(&path).unwrap())
+                TreeNode::File(fs::read(&path).unwrap())
             };
             found.insert(path.strip_prefix(at).unwrap().to_owned(), node);
         }
@@ -213,7 +213,7 @@ fn check(target: &Path, program: &Program, has_checkpoint: &mut bool) -> Result<
     let contents = contents(target);
     let mut checkpoints = BTreeSet::new();
     for (path, found) in &contents {
-        if let Found::File(content) = found {
+        if let TreeNode::File(content) = found {
             if !program.closed.contains(content) {
                 return Err(format!("{} is torn", path.display()));
             }
@@ -227,7 +227,7 @@ fn check(target: &Path, program: &Program, has_checkpoint: &mut bool) -> Result<
     }
     *has_checkpoint = !checkpoints.is_empty();
     match contents.get(Path::new("latest")) {
-        Some(Found::Link(latest)) if !checkpoints.contains(latest) => {
+        Some(TreeNode::Link(latest)) if !checkpoints.contains(latest) => {
             Err(format!("latest leads to {}", latest.display()))
         }
         _ => Ok(()),
@@ -313,7 +313,7 @@ impl Scene {
     }
 
     /// Ends the program.
-    fn end(&self) {
+    fn end_program(&self) {
         for (_, step) in self.steps.lock().unwrap().drain(..) {
             self.act(&step);
         }
@@ -370,7 +370,7 @@ proptest! {
             drain.round(settled, &StageProgress::default());
             prop_assert_eq!(&*scene.wrong.lock().unwrap(), &Ok(()));
         }
-        scene.end();
+        scene.end_program();
         let mut summary = drain.finish(&StageProgress::default());
         if !summary.is_complete() && scene.to.has_failed() {
             summary = drain.finish(&StageProgress::default());
@@ -381,8 +381,8 @@ proptest! {
         if parts(&scene.target) > 0 {
             // Even its removal failed, and it keeps its directory there.
             prop_assert!(scene.to.has_failed());
-            source.retain(|_, found| *found != Found::Directory);
-            target.retain(|_, found| *found != Found::Directory);
+            source.retain(|_, found| *found != TreeNode::Directory);
+            target.retain(|_, found| *found != TreeNode::Directory);
         }
         prop_assert_eq!(source, target);
     }
@@ -468,7 +468,7 @@ fn a_changed_file_is_not_removed() {
     assert!(drain.finish(&progress).is_complete());
     assert_eq!(
         contents(&scene.target)[Path::new("n0")],
-        Found::File(theirs)
+        TreeNode::File(theirs)
     );
 }
 
@@ -486,7 +486,7 @@ fn names_follow_a_program_that_never_rests() {
         assert_eq!(*scene.wrong.lock().unwrap(), Ok(()));
     }
     let there = contents(&scene.target);
-    let Found::Link(latest) = &there[Path::new("latest")] else {
+    let TreeNode::Link(latest) = &there[Path::new("latest")] else {
         panic!("{there:?}");
     };
     assert!(latest >= Path::new("ckpt.16"), "{}", latest.display());

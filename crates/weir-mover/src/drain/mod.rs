@@ -3,7 +3,7 @@
 //! A round walks the source and copies each file that has no writer and that was not moved in this
 //! version. What has not changed costs no call of the target.
 //!
-//! Changes of names, which are symbolic links and removals, come one round later ([`names`]): a walk sees
+//! Changes of names, which are symbolic links and removals, come one round later (`names`): a walk sees
 //! no history, and may have missed a file that was written before a link to it was made. So they wait
 //! for the files that were closed when the next walk saw them. A link never leads to what is not there, and
 //! nothing is removed before what was written ahead of that is there.
@@ -30,7 +30,7 @@ use crate::stage::{stage_with, StageMemory, StageOptions, StageProgress};
 use crate::summary::StageSummary;
 use crate::tree::{FileTree, NodeKind};
 use names::DueNames;
-use snapshot::{FileSet, FileVersion, SeenNode, Snapshot};
+use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot};
 
 /// The reason why a file is not safe yet.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -88,7 +88,7 @@ pub struct DrainRound {
     pub names_due: u64,
     /// Seconds that the walk took.
     pub walk_seconds: f64,
-    names_seen: Arc<Snapshot>,
+    names_seen: Arc<TreeSnapshot>,
 }
 
 impl DrainRound {
@@ -120,7 +120,7 @@ struct MovedNode {
 }
 
 impl MovedNode {
-    fn of(node: &SeenNode, is_ours: bool) -> MovedNode {
+    fn from_seen(node: &SeenNode, is_ours: bool) -> MovedNode {
         MovedNode {
             walk: node.walk,
             kind: node.kind,
@@ -227,9 +227,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         summary
     }
 
-    fn walk(&mut self) -> Snapshot {
+    fn walk(&mut self) -> TreeSnapshot {
         self.walks += 1;
-        Snapshot::take(self.from, &self.source, self.walks)
+        TreeSnapshot::walk_tree(self.from, &self.source, self.walks)
     }
 
     fn has_moved(&self, path: &Path, node: &SeenNode) -> bool {
@@ -256,7 +256,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
                     round.fail(path, &error);
                 }
                 made => {
-                    let moved = MovedNode::of(node, made.is_ok());
+                    let moved = MovedNode::from_seen(node, made.is_ok());
                     self.moved.insert(path.clone(), moved);
                 }
             }
@@ -348,7 +348,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
                 let moved = MovedNode {
                     version,
                     is_doubtful: reason.is_some() || !is_settled,
-                    ..MovedNode::of(node, new.is_some() || was_ours)
+                    ..MovedNode::from_seen(node, new.is_some() || was_ours)
                 };
                 self.moved.insert(path.clone(), moved);
             }
@@ -429,7 +429,7 @@ impl<S: FileTree, T: FileTree> StageMemory for KnownSources<'_, '_, S, T> {
 /// A round under way.
 struct RoundState {
     settled: Time,
-    snapshot: Arc<Snapshot>,
+    snapshot: Arc<TreeSnapshot>,
     /// Files without a writer that are not on the target.
     closed: FileSet,
     /// The inodes of changed files that programs write.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::snapshot::{FileSet, SeenNode, Snapshot};
+use super::snapshot::{FileSet, SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode, RoundState};
 use crate::copy::is_kept_time;
 use crate::error::MoveError;
@@ -24,7 +24,7 @@ use crate::tree::{failed_with_any, kind_of, unless, FileTree, NodeKind};
 /// Changes of names that a walk saw.
 #[derive(Debug)]
 pub(super) struct DueNames {
-    snapshot: Arc<Snapshot>,
+    snapshot: Arc<TreeSnapshot>,
     /// Files that are to be on the target before.
     pub awaited: FileSet,
     /// True if those that the next walk saw are among them.
@@ -34,7 +34,7 @@ pub(super) struct DueNames {
 /// The state of the files that due changes wait for.
 enum Awaited {
     /// They are on the target; the changes are those of this walk.
-    There(Arc<Snapshot>),
+    There(Arc<TreeSnapshot>),
     Missing(DueNames),
     /// Programs have removed some, and will have written others instead: the changes are those of a later
     /// walk.
@@ -72,7 +72,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// The names of the target that are not as a walk saw them.
     pub(super) fn changed_names<'a>(
         &'a self,
-        snapshot: &'a Snapshot,
+        snapshot: &'a TreeSnapshot,
     ) -> impl Iterator<Item = &'a PathBuf> {
         let links = snapshot.of_kind(NodeKind::Symlink);
         let links = links.filter(|(path, node)| !self.has_link(path, node));
@@ -90,10 +90,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// directory became something else, or the other way around.
     fn gone<'a>(
         &'a self,
-        then: &'a Snapshot,
-        now: &'a Snapshot,
+        then: &'a TreeSnapshot,
+        now: &'a TreeSnapshot,
     ) -> impl Iterator<Item = &'a PathBuf> {
-        let is_gone = |path: &Path, moved: &MovedNode, walk: &Snapshot| {
+        let is_gone = |path: &Path, moved: &MovedNode, walk: &TreeSnapshot| {
             let is_directory = moved.kind == NodeKind::Directory;
             let seen = walk.get(path);
             moved.walk <= walk.walk
@@ -165,7 +165,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    fn make_links(&mut self, then: &Snapshot, now: &Snapshot) -> ChangedNames {
+    fn make_links(&mut self, then: &TreeSnapshot, now: &TreeSnapshot) -> ChangedNames {
         let mut changed = ChangedNames::default();
         let links = then.of_kind(NodeKind::Symlink);
         let mut links: Vec<_> = links
@@ -188,7 +188,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 let is_ours = made.as_ref().is_ok_and(|made| *made);
                 if changed.note(path, &target, made) {
                     self.moved
-                        .insert((*path).clone(), MovedNode::of(node, is_ours));
+                        .insert((*path).clone(), MovedNode::from_seen(node, is_ours));
                 }
                 false
             });
@@ -212,7 +212,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// True if all that a link leads to is on the target, in whatever version; or if it leads to nothing.
-    fn is_whole(&self, link: &Path, node: &SeenNode, then: &Snapshot, now: &Snapshot) -> bool {
+    fn is_whole(
+        &self,
+        link: &Path,
+        node: &SeenNode,
+        then: &TreeSnapshot,
+        now: &TreeSnapshot,
+    ) -> bool {
         let leads_to = destination(link, &node.content);
         if then.get(&leads_to).is_none() {
             // The walk may have missed what has been removed since.
@@ -248,7 +254,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// Removes what two walks did not see, unless a link of the target leads to it.
-    fn remove_gone(&mut self, then: &Snapshot, now: &Snapshot) -> ChangedNames {
+    fn remove_gone(&mut self, then: &TreeSnapshot, now: &TreeSnapshot) -> ChangedNames {
         let mut gone: Vec<PathBuf> = self.gone(then, now).cloned().collect();
         let kept = self.destinations_of_links(&gone);
         gone.retain(|path| !is_at_above_or_below(path, &kept));
@@ -256,12 +262,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// Removes all that is gone, once the links are those of the source.
-    pub(super) fn remove_all_gone(&mut self, now: &Snapshot) -> ChangedNames {
+    pub(super) fn remove_all_gone(&mut self, now: &TreeSnapshot) -> ChangedNames {
         self.remove(self.gone(now, now).cloned().collect())
     }
 
     /// Removes the directories where files are to be, and the other way around.
-    pub(super) fn clear_the_way(&mut self, now: &Snapshot) -> ChangedNames {
+    pub(super) fn clear_the_way(&mut self, now: &TreeSnapshot) -> ChangedNames {
         let in_the_way = self.gone(now, now).filter(|path| now.get(path).is_some());
         let in_the_way: HashSet<&Path> = in_the_way.map(PathBuf::as_path).collect();
         let is_below = |path: &&PathBuf| path.ancestors().any(|above| in_the_way.contains(above));
@@ -269,7 +275,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.remove(gone)
     }
 
-    /// What the links of the target lead to, except those that are gone.
+    /// The paths that links of the target lead to, except those that are gone.
     fn destinations_of_links(&self, gone: &[PathBuf]) -> BTreeSet<PathBuf> {
         let gone: HashSet<&PathBuf> = gone.iter().collect();
         let links = self.moved.iter();

@@ -11,7 +11,7 @@ use crate::error::MoveError;
 use crate::publish::is_part;
 use crate::tree::{kind_of, FileTree, KeptAttributes, NodeKind};
 
-/// What tells one version of a file from another. `ctime` is in it, since programs set `mtime`.
+/// The attributes that differ between versions of a file. `ctime` is in it, since programs set `mtime`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FileVersion {
     pub dev: u64,
@@ -77,7 +77,7 @@ impl FileSet {
     }
 
     /// True if a walk saw all of them.
-    pub fn are_in(&self, snapshot: &Snapshot) -> bool {
+    pub fn are_in(&self, snapshot: &TreeSnapshot) -> bool {
         if self.is_empty() {
             return true;
         }
@@ -101,19 +101,19 @@ pub(crate) struct SeenNode {
 
 /// The files, directories and symbolic links below a directory, by their paths below it.
 #[derive(Debug, Default)]
-pub(crate) struct Snapshot {
+pub(crate) struct TreeSnapshot {
     /// The number of the walk.
     pub walk: u64,
     nodes: BTreeMap<PathBuf, SeenNode>,
-    /// What could not be looked at.
+    /// Paths that could not be looked at.
     pub unread: Vec<(PathBuf, MoveError)>,
 }
 
-impl Snapshot {
-    pub fn take<T: FileTree>(tree: &T, root: &Path, walk: u64) -> Snapshot {
-        let mut snapshot = Snapshot {
+impl TreeSnapshot {
+    pub fn walk_tree<T: FileTree>(tree: &T, root: &Path, walk: u64) -> TreeSnapshot {
+        let mut snapshot = TreeSnapshot {
             walk,
-            ..Snapshot::default()
+            ..TreeSnapshot::default()
         };
         let mut open = vec![PathBuf::new()];
         while let Some(dir) = open.pop() {
@@ -165,7 +165,7 @@ impl Snapshot {
     }
 }
 
-/// What has a name; `None`: nothing, or a node that is not moved.
+/// The node that has a name; `None`: nothing, or a node that is not moved.
 fn look_at<T: FileTree>(tree: &T, path: &Path, walk: u64) -> Result<Option<SeenNode>, MoveError> {
     let stat = tree.look_up(path);
     let Some(stat) = stat.map_err(MoveError::io("looking for", path))? else {
