@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use weir_config::{all_keys, Environment, Loaded, ReportFormat, Sources, ValueOrigin};
@@ -158,6 +159,13 @@ pub enum Command {
     /// A file that is there already, of the same size and time, is not moved again: so the same
     /// command goes on where one was interrupted.
     Stage(StageArgs),
+    /// Say if what programs wrote is on the parallel file system, and wait for it.
+    ///
+    /// weir run --drain-to moves files while its command runs: each once it is closed and has not changed for
+    /// two seconds. weir drain asks it to look now, and --wait returns when everything is moved that was closed
+    /// before. A file that a program has open for writing, or that awaits its lamination, is not safe, and is
+    /// waited for too.
+    Drain(DrainArgs),
     /// Mount an instance as a file system of the kernel, for programs that use no interposer.
     ///
     /// weir run and weir start do so by themselves where they can (mount.kernel); weir status says
@@ -203,6 +211,9 @@ pub enum Command {
         /// The directory to mount it at.
         at: PathBuf,
     },
+    /// The process that drains beside a command; started by run.
+    #[command(hide = true)]
+    DrainProcess(DrainProcessArgs),
     /// A worker of weir bench --hosts; started by the agents.
     #[command(hide = true)]
     Worker,
@@ -260,7 +271,7 @@ impl RunArgs {
         let nodes = nodes.into_iter().filter(|(_, is_given)| *is_given);
         let keys = all_keys().filter(|key| *settings.origin(key) == ValueOrigin::CommandLine);
         let keys = keys.map(weir_config::KeyInfo::path);
-        let keys = keys.filter(|key| !key.starts_with("run."));
+        let keys = keys.filter(|key| !key.starts_with("run.") && !key.starts_with("drain."));
         let own = &self.instance_args;
         let option = |key: String| match key.as_str() {
             "mount.prefix" if own.mount.is_some() => "--mount".to_owned(),
@@ -424,6 +435,53 @@ pub struct StageFiles {
     /// Name or run directory (default: WEIR_INSTANCE, else as for weir start).
     #[arg(long, short = 'i', value_name = "NAME")]
     pub instance: Option<String>,
+}
+
+/// Of `weir drain`.
+#[derive(Args, Debug)]
+pub struct DrainArgs {
+    /// Ask for these files and directories of the instance only (default: everything in it).
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Wait until all of it is safe, or could not be moved.
+    #[arg(long, short = 'w', conflicts_with = "status")]
+    pub wait: bool,
+    /// Wait no longer than this: 30, 10m, 1h.
+    #[arg(long, value_name = "TIME", requires = "wait", value_parser = parse_time)]
+    pub timeout: Option<Duration>,
+    /// Show the state, and do not have the drain look at once.
+    #[arg(long)]
+    pub status: bool,
+    /// Print the state as JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Name or run directory (default: WEIR_INSTANCE, else as for weir start).
+    #[arg(long, short = 'i', value_name = "NAME")]
+    pub instance: Option<String>,
+}
+
+/// A time: seconds, or with units.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let parsed = match text.parse() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()),
+        Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string()),
+    };
+    parsed.map_err(|error| format!("{error}; write 30, 90s, 10m or 1h"))
+}
+
+/// Of the process that drains.
+#[derive(Args, Debug)]
+pub struct DrainProcessArgs {
+    /// The least time between two looks.
+    #[arg(long)]
+    pub interval_s: u32,
+    /// Laminate files in the end that are seen by other nodes only then.
+    #[arg(long)]
+    pub laminate: bool,
+    /// The run directory of the instance.
+    pub run_dir: PathBuf,
+    /// The directory that takes everything.
+    pub target: PathBuf,
 }
 
 /// Of `weir mount`.

@@ -24,6 +24,8 @@ pub const IN_USE: u8 = 6;
 pub const DEAD: u8 = 5;
 /// `weir stage`: not all was moved.
 pub const NOT_MOVED: u8 = 7;
+/// `weir drain`: not everything is safe yet.
+pub const NOT_YET: u8 = 8;
 /// `weir run`: the command succeeded, but its data is not all where it was to be.
 pub const RUN_NOT_SAFE: u8 = 122;
 /// `weir run`: weir itself failed.
@@ -42,7 +44,8 @@ pub const CODES: &[(u8, &str)] = &[
     (NO_INSTANCE, "there is no such instance"),
     (DEAD, "the instance is dead: its server was killed; weir start goes on with it, weir stop clears it"),
     (IN_USE, "weir stop: programs use the instance; --force stops it all the same"),
-    (NOT_MOVED, "weir stage: not all was moved; what was is whole, and the same command goes on"),
+    (NOT_MOVED, "weir stage, weir drain: not all could be moved; what was is whole, and the same command goes on"),
+    (NOT_YET, "weir drain: not everything is on the parallel file system yet"),
 ];
 
 /// The exit codes of `weir run`.
@@ -101,6 +104,9 @@ pub enum Failure {
     /// `weir stage` could not move everything; it has been said what.
     #[error("{0}")]
     NotMoved(String),
+    /// `weir drain`: something is not safe yet.
+    #[error("{0}")]
+    NotYet(String),
     /// Checks of `weir doctor` failed; they have been printed.
     #[error("this machine needs attention")]
     Unfit,
@@ -135,6 +141,7 @@ impl Failure {
             Self::Dead { .. } => DEAD,
             Self::InUse { .. } => IN_USE,
             Self::NotMoved(_) => NOT_MOVED,
+            Self::NotYet(_) => NOT_YET,
             Self::Command { .. } | Self::Unfit | Self::Other(_) => FAILED,
         }
     }

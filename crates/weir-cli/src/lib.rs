@@ -10,6 +10,7 @@ mod out;
 mod args;
 mod bench;
 mod doctor;
+mod drain;
 mod exit;
 mod inject;
 mod instance;
@@ -93,6 +94,8 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Ls(args) => show::list(args, &settings()?.config, &env)?,
         Command::Laminate(args) => laminate::laminate(args, &settings()?.config, &env)?,
         Command::Stage(args) => stage::stage(args, &settings()?.config, &env)?,
+        Command::Drain(args) => drain::command::ask(args, &settings()?.config, &env)?,
+        Command::DrainProcess(args) => drain::process::drain(args)?,
         Command::Mount(args) => mount::by_hand(args, &settings()?.config, &env)?,
         Command::MountProcess { run_dir, at } => mount::serve(run_dir, at)?,
         Command::Doctor(args) => doctor::run(args, &settings()?, &env)?,

@@ -34,11 +34,19 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
         stage_in: &args.stage_in,
         drain_to: args.drain_to.as_deref(),
         prefix: config.mount.prefix.as_path().to_owned(),
+        ends_instance: true,
+        interval_s: config
+            .drain
+            .while_running
+            .then_some(config.drain.interval_s),
     };
     if let Some(run_dir) = another(args, settings, env)? {
         let run_dir = living(run_dir, config, env)?;
         let run_dir = living(run_dir_of_rank(&run_dir, args.rank), config, env)?;
-        let stages = stages.of_running(&run_dir)?;
+        let stages = RunStages {
+            ends_instance: false,
+            ..stages.of_running(&run_dir)?
+        };
         stages.check()?;
         let outcome = run_staged(args, &stages, &run_dir, &library, env)?;
         if !outcome.is_safe {
@@ -285,8 +293,9 @@ fn run_staged(
 ) -> Result<CommandOutcome, Failure> {
     let mut used = Use::begin(run_dir)?;
     stages.bring_in(run_dir)?;
+    let drain = stages.begin_drain(run_dir);
     let mut outcome = run_in(args, run_dir, library, env, &mut used)?;
-    outcome.is_safe = !outcome.was_served || stages.take_out(run_dir);
+    outcome.is_safe = !outcome.was_served || stages.take_out(run_dir, drain);
     Ok(outcome)
 }
 
@@ -498,6 +507,8 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
         stage_in: &[],
         drain_to: drained_to,
         prefix: PathBuf::new(),
+        ends_instance: true,
+        interval_s: None,
     };
     let stages = stages.of_running(&run_dir)?;
     stages.check()?;
@@ -523,7 +534,7 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
 fn drain(stages: &RunStages<'_>, run_dir: &Path, by_force: bool) -> Result<(), Failure> {
     loop {
         let before = show::work_done(run_dir);
-        if !stages.take_out(run_dir) {
+        if !stages.take_out(run_dir, None) {
             return Err(Failure::NotMoved("the instance stays".to_owned()));
         }
         if by_force {

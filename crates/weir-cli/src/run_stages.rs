@@ -8,6 +8,8 @@ use std::process::ExitStatus;
 use anyhow::{anyhow, Context, Result};
 use nix::sys::signal::Signal;
 
+use crate::args::DrainProcessArgs;
+use crate::drain::process::DrainProcess;
 use crate::exit::Failure;
 use crate::{show, supervise};
 
@@ -29,6 +31,11 @@ pub struct RunStages<'a> {
     pub drain_to: Option<&'a Path>,
     /// The mount prefix.
     pub prefix: PathBuf,
+    /// True if the instance ends with the stages: files may be laminated.
+    pub ends_instance: bool,
+    /// The least seconds between two looks for files while the command runs; `None`: they are moved in
+    /// the end.
+    pub interval_s: Option<u32>,
 }
 
 impl RunStages<'_> {
@@ -91,7 +98,7 @@ impl RunStages<'_> {
             // A destination that was given is the directory's new name.
             let is_renamed = source.is_dir() && target != self.prefix.join("");
             let source = if is_renamed { source.join(".") } else { source };
-            let status = stage_by_command("in", run_dir, &source, &target)?;
+            let status = stage_by_command("in", None, run_dir, &source, &target)?;
             if !status.success() {
                 return Err(anyhow!(
                     "--stage-in {}: not everything was moved, so the command was not started",
@@ -103,12 +110,37 @@ impl RunStages<'_> {
         Ok(())
     }
 
+    /// Starts to move files while the command runs, if that is asked for.
+    pub fn begin_drain(&self, run_dir: &Path) -> Option<DrainProcess> {
+        let target = self.drain_to?;
+        let args = DrainProcessArgs {
+            interval_s: self.interval_s?,
+            laminate: self.ends_instance,
+            run_dir: run_dir.to_owned(),
+            target: target.to_owned(),
+        };
+        let started = DrainProcess::start(&args, &FOR_COMMANDS);
+        let started = started.inspect_err(|error| {
+            eprintln!("weir: cannot drain while the command runs: {error}; it is done at the end");
+        });
+        started.ok()
+    }
+
     /// Moves everything out; true if it is safe.
-    pub fn take_out(&self, run_dir: &Path) -> bool {
+    pub fn take_out(&self, run_dir: &Path, drain: Option<DrainProcess>) -> bool {
         let Some(dir) = self.drain_to else {
             return true;
         };
-        match stage_by_command("out", run_dir, &self.prefix, dir) {
+        let finished = drain.map_or(Ok(None), DrainProcess::finish);
+        let staged = match finished {
+            Ok(Some(is_safe)) => return is_safe,
+            Ok(None) => {
+                let laminate = self.ends_instance.then_some("--laminate");
+                stage_by_command("out", laminate, run_dir, &self.prefix, dir)
+            }
+            Err(error) => Err(error.into()),
+        };
+        match staged {
             Ok(status) => status.success(),
             Err(failure) => {
                 eprintln!("weir: {failure}");
@@ -132,21 +164,24 @@ fn prepare_target(dir: &Path) -> std::io::Result<()> {
 /// does not answer holds up no one else.
 fn stage_by_command(
     direction: &str,
+    option: Option<&str>,
     run_dir: &Path,
     source: &Path,
     target: &Path,
 ) -> Result<ExitStatus, Failure> {
     let program = std::env::current_exe().context("finding the weir program")?;
-    let words: [&OsStr; 8] = [
+    let before: [&OsStr; 5] = [
         program.as_os_str(),
         "stage".as_ref(),
         direction.as_ref(),
         "-i".as_ref(),
         run_dir.as_os_str(),
-        "--".as_ref(),
-        source.as_os_str(),
-        target.as_os_str(),
     ];
-    let words: Vec<OsString> = words.iter().map(|&word| word.to_owned()).collect();
+    let after: [&OsStr; 3] = ["--".as_ref(), source.as_os_str(), target.as_os_str()];
+    let words = before
+        .into_iter()
+        .chain(option.map(OsStr::new))
+        .chain(after);
+    let words: Vec<OsString> = words.map(OsStr::to_owned).collect();
     supervise::run(&words, &[("LD_PRELOAD", OsString::new())], &FOR_COMMANDS)
 }

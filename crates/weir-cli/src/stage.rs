@@ -30,7 +30,7 @@ const SHOWN_FAILURES: usize = 20;
 /// How often the progress bar is drawn.
 const DRAW: Duration = Duration::from_millis(100);
 /// The signals that end a stage.
-const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+pub const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 /// How long the copies of one signal may arrive: a batch system sends it to all processes of a job, and
 /// `weir run` passes on its own.
 const SAME_SIGNAL: Duration = Duration::from_secs(1);
@@ -76,7 +76,7 @@ pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(),
 }
 
 /// The meaning of the paths on the command line.
-struct ArgumentPaths {
+pub struct ArgumentPaths {
     /// Of the instance.
     prefix: PathBuf,
     here: PathBuf,
@@ -91,7 +91,7 @@ struct PathRules<'a> {
 }
 
 impl ArgumentPaths {
-    fn new(prefix: &Path) -> Result<ArgumentPaths> {
+    pub fn new(prefix: &Path) -> Result<ArgumentPaths> {
         Ok(ArgumentPaths {
             prefix: prefix.to_owned(),
             here: std::env::current_dir().context("the current directory")?,
@@ -109,7 +109,7 @@ impl ArgumentPaths {
         }
     }
 
-    fn inside(&self, path: &Path) -> Result<PathBuf, Failure> {
+    pub fn inside(&self, path: &Path) -> Result<PathBuf, Failure> {
         self.below(path).ok_or_else(|| {
             Failure::Refused(format!(
                 "{} is not in the instance, whose paths begin with {}",
@@ -216,20 +216,26 @@ fn run<S: FileTree, T: FileTree>(
     let progress = StageProgress::default();
     stop_on_signals(&progress.stop)?;
     allow_open_files();
+    Ok(show_while(&progress, || {
+        weir_mover::stage(from, to, &pairs, options, &progress)
+    }))
+}
+
+/// Shows the progress of a stage on a terminal.
+pub fn show_while(progress: &StageProgress, stage: impl FnOnce() -> StageSummary) -> StageSummary {
     let is_done = AtomicBool::new(false);
-    let summary = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         if std::io::stderr().is_terminal() {
-            scope.spawn(|| draw(&progress, &is_done));
+            scope.spawn(|| draw(progress, &is_done));
         }
-        let summary = weir_mover::stage(from, to, &pairs, options, &progress);
+        let summary = stage();
         is_done.store(true, Ordering::Relaxed);
         summary
-    });
-    Ok(summary)
+    })
 }
 
 /// Copying waits for storage more than it computes.
-fn default_threads() -> usize {
+pub fn default_threads() -> usize {
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     (2 * processors).clamp(4, 16)
 }
@@ -237,15 +243,29 @@ fn default_threads() -> usize {
 /// The first signal ends the stage in order, a later one at once. Those that were ignored when this
 /// process began (nohup) stay so.
 fn stop_on_signals(stop: &Arc<AtomicBool>) -> Result<()> {
-    let heard = supervise::not_ignored(&ENDING).map(|signal| signal as i32);
-    let mut signals = signal_hook::iterator::Signals::new(heard).context("signals")?;
     let stop = Arc::clone(stop);
+    on_signals(supervise::not_ignored(&ENDING), move |_| {
+        stop.store(true, Ordering::Relaxed);
+        true
+    })
+}
+
+/// Calls `act` at each signal. It returns true if the process is about to end for it: then a later one
+/// ends it at once.
+pub fn on_signals(
+    heard: impl Iterator<Item = Signal>,
+    mut act: impl FnMut(Signal) -> bool + Send + 'static,
+) -> Result<()> {
+    let heard = heard.map(|signal| signal as i32);
+    let mut signals = signal_hook::iterator::Signals::new(heard).context("signals")?;
     std::thread::spawn(move || {
         let mut first: Option<Instant> = None;
-        for signal in signals.forever() {
-            stop.store(true, Ordering::Relaxed);
-            if first.get_or_insert_with(Instant::now).elapsed() > SAME_SIGNAL {
-                let _ = signal_hook::low_level::emulate_default_handler(signal);
+        for number in signals.forever() {
+            let Ok(signal) = Signal::try_from(number) else {
+                continue;
+            };
+            if act(signal) && first.get_or_insert_with(Instant::now).elapsed() > SAME_SIGNAL {
+                let _ = signal_hook::low_level::emulate_default_handler(number);
             }
         }
     });
@@ -253,7 +273,7 @@ fn stop_on_signals(stop: &Arc<AtomicBool>) -> Result<()> {
 }
 
 /// Lets this process have as many open files as it may: each thread has a batch of them open.
-fn allow_open_files() {
+pub fn allow_open_files() {
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
         // Where it stays, batches are smaller.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
@@ -281,7 +301,7 @@ fn draw(progress: &StageProgress, is_done: &AtomicBool) {
 }
 
 /// The summary for people, in a line.
-fn in_words(summary: &StageSummary) -> String {
+pub fn in_words(summary: &StageSummary) -> String {
     let mut parts = vec![format!(
         "{} files ({}) moved",
         summary.files,
@@ -329,7 +349,7 @@ fn in_words(summary: &StageSummary) -> String {
     )
 }
 
-fn complain(summary: &StageSummary) -> Result<(), Failure> {
+pub fn complain(summary: &StageSummary) -> Result<(), Failure> {
     if summary.is_complete() {
         return Ok(());
     }

@@ -15,7 +15,7 @@
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
@@ -61,13 +61,22 @@ pub fn run(
     variables: &[(&str, OsString)],
     deaf_to: &'static [Signal],
 ) -> Result<ExitStatus, Failure> {
-    let signals = Signals::block()?;
-    let before = signals.before;
-    let parent = Pid::this();
     let mut start = Command::new(&command[0]);
     start
         .args(&command[1..])
         .envs(variables.iter().map(|(name, value)| (name, value)));
+    let child = spawn(&mut start, deaf_to).map_err(|source| Failure::Command {
+        command: command[0].to_string_lossy().into_owned(),
+        source,
+    })?;
+    Ok(wait_for(&child)?)
+}
+
+/// Starts a command that ignores the signals `deaf_to`, and gets SIGTERM if weir dies. From the main
+/// thread, as [`run`].
+pub fn spawn(start: &mut Command, deaf_to: &'static [Signal]) -> std::io::Result<Child> {
+    let before = Signals::block().map_err(std::io::Error::other)?.before;
+    let parent = Pid::this();
     // SAFETY: the closure makes system calls that are safe after fork (sigaction, sigprocmask, prctl,
     // getppid); it allocates nothing and takes no lock. No handler of this process is replaced.
     unsafe {
@@ -85,12 +94,13 @@ pub fn run(
             }
         });
     }
-    let child = start.spawn().map_err(|source| Failure::Command {
-        command: command[0].to_string_lossy().into_owned(),
-        source,
-    })?;
+    start.spawn()
+}
+
+/// Waits for a command, and passes signals on to it meanwhile.
+pub fn wait_for(child: &Child) -> Result<ExitStatus> {
     let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
-    Ok(signals.wait_for(pid)?)
+    Signals::block()?.wait_for(pid)
 }
 
 /// The signals that were blocked when this process began, and so are in each command. Those that are
@@ -116,6 +126,10 @@ impl Signals {
     }
 
     fn wait_for(&self, child: Pid) -> Result<ExitStatus> {
+        // It may have ended while another command was waited for.
+        if let Some(status) = reap(child)? {
+            return Ok(status);
+        }
         loop {
             let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
             match poll(&mut fds, PollTimeout::NONE) {

@@ -389,13 +389,13 @@ impl StoppedStage {
     }
 }
 
-/// The stage that a process has started.
+/// The stage, or the drain, that a process has started.
 fn stage_of(parent: Pid) -> Option<Pid> {
     let processes = fs::read_dir("/proc").unwrap().map_while(Result::ok);
     let mut numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     numbers.find_map(|number: i32| {
         let words = fs::read_to_string(format!("/proc/{number}/cmdline")).ok()?;
-        let is_stage = words.contains("\0stage\0out\0");
+        let is_stage = words.contains("\0stage\0out\0") || words.contains("\0drain-process\0");
         let process = Pid::from_raw(number);
         (is_stage && parent_of(process) == parent).then_some(process)
     })

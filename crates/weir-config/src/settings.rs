@@ -282,6 +282,15 @@ settings! {
         file: Option<PathBuf> = "auto",
     }
 
+    /// `weir run --drain-to`.
+    drain: Drain {
+        /// Move files while the command runs, too; else once it has ended.
+        while_running: bool = "true",
+        /// The least time between two looks for files that were written, in seconds. It grows with the time
+        /// that a look takes, so that looking takes a twentieth of a processor at most.
+        interval_s: u32 = "5",
+    }
+
     /// `weir run` and the end of an instance.
     run: Run {
         /// The report written to standard error at the end of `weir run`.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// The result of a stage.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -28,6 +28,7 @@ pub struct StageSummary {
     pub xattrs_not_kept: u64,
     /// Devices, fifos and sockets, and what interrupted moves left ([`crate::publish::is_part`]), which are
     /// not moved.
+    #[serde(serialize_with = "as_texts")]
     pub skipped: Vec<PathBuf>,
     /// Nodes that were not moved.
     pub failed: Vec<StageFailure>,
@@ -41,8 +42,10 @@ pub struct StageSummary {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StageFailure {
     /// Its path.
+    #[serde(serialize_with = "as_text")]
     pub source: PathBuf,
     /// The path that it was to have.
+    #[serde(serialize_with = "as_text")]
     pub target: PathBuf,
     /// The reason, in one line.
     pub reason: String,
@@ -61,4 +64,13 @@ impl StageSummary {
             reason: reason.to_string(),
         });
     }
+}
+
+/// A path as text. JSON has no other strings, so bytes that are not UTF-8 are lost.
+pub(crate) fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
+}
+
+fn as_texts<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
 }

@@ -590,3 +590,21 @@ fn sources_are_paired_as_by_rsync() {
     let same = refused(&["a1", "d/../a1"], "");
     assert!(matches!(same, SourcesRefused::SameTarget { .. }), "{same}");
 }
+
+/// Names are bytes, and a summary is text.
+#[test]
+fn a_name_that_is_no_text_is_moved_and_reported() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let scene = Scene::new();
+    let name = |start: &[u8]| PathBuf::from(OsStr::from_bytes(&[start, b"\xff"].concat()));
+    fs::write(scene.source("").join(name(b"file")), b"content").unwrap();
+    let fifo = scene.source("").join(name(b"fifo"));
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let summary = scene.stage();
+    assert!(summary.is_complete(), "{:?}", summary.failed);
+    let moved = fs::read(scene.target("").join(name(b"file"))).unwrap();
+    assert_eq!(moved, b"content");
+    let json = serde_json::to_string(&summary).unwrap();
+    assert!(json.contains("fifo\u{fffd}"), "{json}");
+}

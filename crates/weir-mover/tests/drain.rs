@@ -12,22 +12,22 @@ use std::fs::{self, File};
 use std::os::unix::fs::{symlink, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
 use faults::{parts, FaultyTree};
 use proptest::prelude::*;
 use rustix::io::Errno;
-use weir_client::types::Time;
 use weir_mover::drain::{Drain, DrainRound, PendingState};
 use weir_mover::publish::is_part;
-use weir_mover::{StageOptions, StageProgress};
+use weir_mover::{StageOptions, StageProgress, StageSummary};
 
-/// All files are settled.
-const NOW: Time = Time {
-    sec: i64::MAX,
-    nsec: 0,
-};
-/// No file is.
-const LONG_AGO: Time = Time { sec: 0, nsec: 0 };
+/// No file has changed since.
+const LONG_AGO: SystemTime = SystemTime::UNIX_EPOCH;
+
+/// All files have not changed since.
+fn now() -> SystemTime {
+    SystemTime::now() + Duration::from_secs(3600)
+}
 
 /// A step of a program. Names are numbers.
 #[derive(Clone, Debug)]
@@ -297,15 +297,7 @@ impl Scene {
     }
 
     fn drain(&self) -> Drain<'_, FaultyTree, FaultyTree> {
-        let options = StageOptions {
-            threads: 1,
-            ..StageOptions::default()
-        };
-        Drain::new(
-            (&self.from, &self.source),
-            (&self.to, &self.target),
-            options,
-        )
+        Drain::new((&self.from, &self.source), (&self.to, &self.target))
     }
 
     fn act(&self, step: &Step) {
@@ -319,6 +311,14 @@ impl Scene {
         }
         self.act(&Step::Close);
     }
+}
+
+fn round(drain: &mut Drain<'_, FaultyTree, FaultyTree>, settled: SystemTime) -> DrainRound {
+    drain.round(settled, 1, &StageProgress::default())
+}
+
+fn finish(drain: &mut Drain<'_, FaultyTree, FaultyTree>) -> StageSummary {
+    drain.finish(StageOptions::default(), &StageProgress::default())
 }
 
 /// Takes the next step, if enough looks came before it.
@@ -366,14 +366,14 @@ proptest! {
         for work in rounds {
             work.before.iter().for_each(|step| scene.act(step));
             scene.steps.lock().unwrap().extend(work.meanwhile);
-            let settled = if work.is_settled { NOW } else { LONG_AGO };
-            drain.round(settled, &StageProgress::default());
+            let settled = if work.is_settled { now() } else { LONG_AGO };
+            round(&mut drain, settled);
             prop_assert_eq!(&*scene.wrong.lock().unwrap(), &Ok(()));
         }
         scene.end_program();
-        let mut summary = drain.finish(&StageProgress::default());
+        let mut summary = finish(&mut drain);
         if !summary.is_complete() && scene.to.has_failed() {
-            summary = drain.finish(&StageProgress::default());
+            summary = finish(&mut drain);
         }
         prop_assert_eq!(&*scene.wrong.lock().unwrap(), &Ok(()));
         prop_assert_eq!(&summary.failed, &[]);
@@ -392,17 +392,16 @@ proptest! {
 fn three_rounds_bring_a_quiet_tree_up_to_date() {
     let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
     let mut drain = scene.drain();
-    let progress = StageProgress::default();
     for _ in 0..5 {
         scene.act(&Step::Checkpoint);
-        drain.round(NOW, &progress);
+        round(&mut drain, now());
     }
     scene.act(&Step::MakeDirectory(1));
     scene.act(&Step::Write(3));
     for _ in 0..2 {
-        drain.round(NOW, &progress);
+        round(&mut drain, now());
     }
-    let last = drain.round(NOW, &progress);
+    let last = round(&mut drain, now());
     assert_eq!(last.pending, []);
     assert_eq!((last.files, last.names, last.names_due), (0, 0, 0));
     assert_eq!(last.safe_files, 3);
@@ -413,17 +412,16 @@ fn three_rounds_bring_a_quiet_tree_up_to_date() {
 fn a_file_that_is_open_or_was_just_written_waits() {
     let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
     let mut drain = scene.drain();
-    let progress = StageProgress::default();
     scene.act(&Step::Open(0));
     scene.act(&Step::Write(1));
     let states = |round: DrainRound| -> Vec<PendingState> {
         round.pending.into_iter().map(|file| file.state).collect()
     };
-    let first = drain.round(LONG_AGO, &progress);
+    let first = round(&mut drain, LONG_AGO);
     assert_eq!(states(first), [PendingState::Open, PendingState::Waiting]);
-    assert_eq!(states(drain.round(NOW, &progress)), [PendingState::Open]);
+    assert_eq!(states(round(&mut drain, now())), [PendingState::Open]);
     scene.act(&Step::Close);
-    assert_eq!(states(drain.round(NOW, &progress)), []);
+    assert_eq!(states(round(&mut drain, now())), []);
     assert_eq!(contents(&scene.source), contents(&scene.target));
 }
 
@@ -431,22 +429,21 @@ fn a_file_that_is_open_or_was_just_written_waits() {
 #[test]
 fn files_that_were_there_stay() {
     let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
-    let progress = StageProgress::default();
     scene.act(&Step::MakeDirectory(0));
     scene.act(&Step::Write(0));
     scene.act(&Step::Write(2));
     scene.act(&Step::Link(1, 0));
-    scene.drain().finish(&progress);
+    finish(&mut scene.drain());
     let before = contents(&scene.target);
     let mut drain = scene.drain();
-    drain.round(NOW, &progress);
+    round(&mut drain, now());
     scene.act(&Step::Remove(0));
     scene.act(&Step::Remove(1));
     scene.act(&Step::RemoveDirectory(0));
     for _ in 0..3 {
-        drain.round(NOW, &progress);
+        round(&mut drain, now());
     }
-    drain.finish(&progress);
+    finish(&mut drain);
     assert_eq!(contents(&scene.target), before);
 }
 
@@ -455,17 +452,16 @@ fn files_that_were_there_stay() {
 fn a_changed_file_is_not_removed() {
     let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
     let mut drain = scene.drain();
-    let progress = StageProgress::default();
     scene.act(&Step::Write(0));
-    drain.round(NOW, &progress);
+    round(&mut drain, now());
     scene.act(&Step::Remove(0));
     let theirs = b"theirs".to_vec();
     scene.program.lock().unwrap().closed.insert(theirs.clone());
     fs::write(scene.target.join("n0"), &theirs).unwrap();
     for _ in 0..3 {
-        drain.round(NOW, &progress);
+        round(&mut drain, now());
     }
-    assert!(drain.finish(&progress).is_complete());
+    assert!(finish(&mut drain).is_complete());
     assert_eq!(
         contents(&scene.target)[Path::new("n0")],
         TreeNode::File(theirs)
@@ -481,7 +477,7 @@ fn names_follow_a_program_that_never_rests() {
         scene.act(&Step::Checkpoint);
         scene.act(&Step::Write(0));
         scene.steps.lock().unwrap().push_back((20, Step::Write(1)));
-        drain.round(LONG_AGO, &StageProgress::default());
+        round(&mut drain, LONG_AGO);
         scene.act(&Step::Remove(0));
         assert_eq!(*scene.wrong.lock().unwrap(), Ok(()));
     }

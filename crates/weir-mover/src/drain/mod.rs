@@ -18,16 +18,16 @@ use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use weir_client::process::mounted::WriteState;
-use weir_client::types::{Stat, Time};
+use weir_client::types::Stat;
 
 use crate::error::MoveError;
 use crate::sources::StagePair;
 use crate::stage::{stage_with, StageMemory, StageOptions, StageProgress};
-use crate::summary::StageSummary;
+use crate::summary::{as_text, StageSummary};
 use crate::tree::{FileTree, NodeKind};
 use names::DueNames;
 use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot};
@@ -61,6 +61,7 @@ impl PendingState {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PendingFile {
     /// Its path below the source.
+    #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// Bytes.
     pub size: u64,
@@ -139,7 +140,6 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     to: &'t T,
     source: PathBuf,
     target: PathBuf,
-    options: StageOptions,
     /// By the path below both directories.
     moved: HashMap<PathBuf, MovedNode>,
     due: Option<DueNames>,
@@ -149,17 +149,12 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
 
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     /// Both directories must exist.
-    pub fn new(
-        (from, source): (&'t S, &Path),
-        (to, target): (&'t T, &Path),
-        options: StageOptions,
-    ) -> Drain<'t, S, T> {
+    pub fn new((from, source): (&'t S, &Path), (to, target): (&'t T, &Path)) -> Drain<'t, S, T> {
         Drain {
             from,
             to,
             source: source.to_owned(),
             target: target.to_owned(),
-            options,
             moved: HashMap::new(),
             due: None,
             walks: 0,
@@ -168,12 +163,23 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
 
     /// Copies what is written and has not changed since `settled`: two changes of a file within a tick of
     /// the server's clock cannot be told apart, and temporary files are gone soon.
-    pub fn round(&mut self, settled: Time, progress: &StageProgress) -> DrainRound {
+    /// `threads`: their number.
+    pub fn round(
+        &mut self,
+        settled: SystemTime,
+        threads: usize,
+        progress: &StageProgress,
+    ) -> DrainRound {
         let begun = Instant::now();
         let snapshot = Arc::new(self.walk());
         let walk_seconds = begun.elapsed().as_secs_f64();
         let mut round = RoundState {
-            settled,
+            settled: settled.duration_since(UNIX_EPOCH).unwrap_or_default(),
+            options: StageOptions {
+                threads,
+                written_files_only: true,
+                ..StageOptions::default()
+            },
             snapshot: Arc::clone(&snapshot),
             closed: FileSet::default(),
             open: HashSet::new(),
@@ -206,7 +212,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     }
 
     /// Moves everything, once the programs have ended.
-    pub fn finish(&mut self, progress: &StageProgress) -> StageSummary {
+    pub fn finish(&mut self, options: StageOptions, progress: &StageProgress) -> StageSummary {
         let snapshot = self.walk();
         if snapshot.unread.is_empty() {
             // What stays in the way is said by the stage.
@@ -218,7 +224,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         };
         let known = KnownSources(self);
         let (from, to) = (self.from, self.to);
-        let mut summary = stage_with(from, to, &[pair], self.options, progress, &known);
+        let mut summary = stage_with(from, to, &[pair], options, progress, &known);
         if summary.is_complete() && snapshot.unread.is_empty() {
             for (path, error) in self.remove_all_gone(&snapshot).failed {
                 summary.fail(&self.source.join(&path), &self.target.join(&path), &error);
@@ -324,11 +330,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let pairs: Vec<StagePair> = chosen.iter().map(pair).collect();
         let (from, to) = (self.from, self.to);
         let named = NamedTargets::default();
-        let options = StageOptions {
-            written_files_only: true,
-            ..self.options
-        };
-        let summary = stage_with(from, to, &pairs, options, progress, &named);
+        let summary = stage_with(from, to, &pairs, round.options, progress, &named);
         let named = named.into_inner();
         let reasons = summary.failed.iter();
         let reasons: HashMap<&Path, &String> = reasons
@@ -428,7 +430,9 @@ impl<S: FileTree, T: FileTree> StageMemory for KnownSources<'_, '_, S, T> {
 
 /// A round under way.
 struct RoundState {
-    settled: Time,
+    /// Since 1970.
+    settled: Duration,
+    options: StageOptions,
     snapshot: Arc<TreeSnapshot>,
     /// Files without a writer that are not on the target.
     closed: FileSet,
@@ -440,7 +444,9 @@ struct RoundState {
 
 impl RoundState {
     fn is_settled(&self, version: &FileVersion) -> bool {
-        (version.ctime.sec, version.ctime.nsec) <= (self.settled.sec, self.settled.nsec)
+        let seconds = u64::try_from(version.ctime.sec).unwrap_or(0);
+        let nanoseconds = u32::try_from(version.ctime.nsec).unwrap_or(0);
+        Duration::new(seconds, nanoseconds) <= self.settled
     }
 
     fn pend(&mut self, path: &Path, node: &SeenNode, state: PendingState) {

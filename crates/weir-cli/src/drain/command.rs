@@ -1,0 +1,197 @@
+//! `weir drain`.
+
+use std::io::{BufRead, BufReader, ErrorKind, IsTerminal, Read, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, Context, Result};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use weir_config::{Config, Environment};
+use weir_instance::size::bytes;
+
+use super::messages::{
+    sockets, DrainReply, DrainRequest, DrainStatus, DrainStep, DrainVerdict, LINE_BYTES,
+};
+use crate::args::DrainArgs;
+use crate::exit::Failure;
+use crate::locate::live_run_dir;
+use crate::show;
+use crate::stage::ArgumentPaths;
+
+/// The longest reply that is read, bytes: it names a hundred files.
+const REPLY_BYTES: u64 = 2 * LINE_BYTES;
+/// The time within which a reply comes, if there is no other limit.
+const REPLY_TIME: Duration = Duration::from_secs(30);
+
+/// `weir drain`.
+pub fn ask(args: &DrainArgs, config: &Config, env: &Environment) -> Result<(), Failure> {
+    let run_dir = live_run_dir(args.instance.as_deref(), config, env)?;
+    let prefix = show::prefix(&run_dir)?;
+    let paths = ArgumentPaths::new(Path::new(&prefix))?;
+    let mut request = DrainRequest {
+        begin: !args.status,
+        wait: args.wait,
+        paths: Vec::new(),
+    };
+    for path in &args.paths {
+        let path = paths.inside(path)?;
+        let names: PathBuf = path.components().skip(1).collect();
+        request.paths.push(names.into_os_string().into_vec());
+    }
+    let until = args.timeout.map(|timeout| Instant::now() + timeout);
+    let mut replies = Vec::new();
+    for socket in sockets(&run_dir).context("the run directory")? {
+        match UnixStream::connect(&socket) {
+            Ok(stream) => replies.push(talk(&stream, &request, until)?),
+            // Its process was killed.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(anyhow!(error).context(socket.display().to_string()).into()),
+        }
+    }
+    if replies.is_empty() {
+        return Err(anyhow!(
+            "nothing drains the instance in {} from this node: weir run --drain-to does, from the node where it \
+             runs; weir stage out moves files at once",
+            run_dir.display()
+        )
+        .into());
+    }
+    if args.json {
+        let statuses: Vec<_> = replies.iter().map(|reply| &reply.status).collect();
+        outln!("{}", serde_json::to_string(&statuses).context("the state")?);
+    } else {
+        for reply in &replies {
+            outln!("{}", in_words(&reply.status));
+        }
+    }
+    judge(&replies)
+}
+
+/// Sends a request, and reads replies up to the last, or until a time.
+fn talk(
+    mut stream: &UnixStream,
+    request: &DrainRequest,
+    until: Option<Instant>,
+) -> Result<DrainReply, Failure> {
+    let mut line = serde_json::to_vec(request).context("the request")?;
+    line.push(b'\n');
+    stream.write_all(&line).context("asking the drain")?;
+    stream
+        .set_read_timeout(Some(REPLY_TIME))
+        .context("asking the drain")?;
+    let mut reader = BufReader::new(stream);
+    let bar = progress_bar();
+    loop {
+        let mut line = String::new();
+        let read = reader.by_ref().take(REPLY_BYTES).read_line(&mut line);
+        if read.context("reading from the drain")? == 0 {
+            return Err(anyhow!("the drain has ended meanwhile; weir run says how").into());
+        }
+        let mut reply: DrainReply =
+            serde_json::from_str(&line).context("reading from the drain")?;
+        draw(&bar, &reply.status);
+        if until.is_some_and(|until| Instant::now() >= until) {
+            reply.verdict.get_or_insert(DrainVerdict::NotYet);
+        }
+        if reply.verdict.is_some() {
+            bar.finish_and_clear();
+            return Ok(reply);
+        }
+    }
+}
+
+fn progress_bar() -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{wide_bar} {msg}");
+    bar.with_style(style.expect("a template of ours"))
+}
+
+fn draw(bar: &ProgressBar, status: &DrainStatus) {
+    bar.set_length(status.round_bytes);
+    bar.set_position(status.round_bytes_done);
+    bar.set_message(in_words(status));
+}
+
+/// The state for people, in a line.
+fn in_words(status: &DrainStatus) -> String {
+    let files = |files: u64, size: u64| format!("{files} files ({})", bytes(size));
+    let mut parts = vec![format!(
+        "{} safe in {}",
+        files(status.safe_files, status.safe_bytes),
+        status.target
+    )];
+    if status.pending_files > 0 {
+        let pending = files(status.pending_files, status.pending_bytes);
+        parts.push(format!("{pending} are not"));
+    }
+    let mut count = |number: u64, what: &str| {
+        if number > 0 {
+            parts.push(format!("{number} {what}"));
+        }
+    };
+    count(
+        status.open_files,
+        "of them open for writing or not laminated",
+    );
+    count(status.failed_files, "of them could not be moved");
+    count(status.names_due, "names to change");
+    if status.step != DrainStep::Idle && status.round_bytes > 0 {
+        parts.push(rate_in_words(status));
+    }
+    parts.push(match status.rounds {
+        0 => "no look at the instance yet".to_owned(),
+        _ => format!("as of {:.0} s ago", status.age_s),
+    });
+    parts.join(", ")
+}
+
+/// The round under way.
+fn rate_in_words(status: &DrainStatus) -> String {
+    let done = bytes(status.round_bytes_done);
+    let all = bytes(status.round_bytes);
+    // For people.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss
+    )]
+    let (rate, left) = {
+        let rate = status.round_bytes_done as f64 / status.round_seconds.max(0.001);
+        let left = status.round_bytes.saturating_sub(status.round_bytes_done) as f64;
+        (rate as u64, left / rate.max(1.0))
+    };
+    format!(
+        "moving: {done} of {all}, {}/s, {left:.0} s left",
+        bytes(rate)
+    )
+}
+
+/// The exit code: that of the drain with the worst answer.
+fn judge(replies: &[DrainReply]) -> Result<(), Failure> {
+    let reason_of = |verdict: DrainVerdict| {
+        let mut replies = replies.iter();
+        let found = replies.find(|reply| reply.verdict == Some(verdict))?;
+        Some(found.reason.clone().unwrap_or_default())
+    };
+    if let Some(path) = reason_of(DrainVerdict::NoSuchPath) {
+        return Err(Failure::Refused(format!(
+            "{path}: not in the instance when the drain looked last"
+        )));
+    }
+    if let Some(reason) = reason_of(DrainVerdict::Failed) {
+        return Err(Failure::NotMoved(format!("{reason}; it is tried again")));
+    }
+    match reason_of(DrainVerdict::NotYet) {
+        None => Ok(()),
+        Some(path) if path.is_empty() => {
+            Err(Failure::NotYet("not everything is safe yet".to_owned()))
+        }
+        Some(path) => Err(Failure::NotYet(format!("{path} is not safe yet"))),
+    }
+}

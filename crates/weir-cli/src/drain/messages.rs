@@ -1,0 +1,130 @@
+//! The messages between `weir drain` and the processes that drain: one request, then replies, each a line
+//! of JSON.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use weir_mover::drain::PendingFile;
+
+/// The longest line that is read, bytes: paths on a command line are no longer.
+pub const LINE_BYTES: u64 = 4 << 20;
+/// The beginning and the end of the name of a socket; between them is the process.
+const SOCKET_NAME: (&str, &str) = ("drain-", ".socket");
+
+/// A request.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct DrainRequest {
+    /// Look for files now.
+    pub begin: bool,
+    /// Send more replies, until everything that the paths name is safe, or could not be moved.
+    pub wait: bool,
+    /// Paths below the root of the instance, as bytes; none: all.
+    pub paths: Vec<Vec<u8>>,
+}
+
+impl DrainRequest {
+    pub fn paths(&self) -> Vec<PathBuf> {
+        let paths = self.paths.iter().cloned();
+        paths
+            .map(|bytes| OsString::from_vec(bytes).into())
+            .collect()
+    }
+}
+
+/// The answer to the question of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DrainVerdict {
+    /// Everything is on the target.
+    Safe,
+    /// Something is not, yet.
+    NotYet,
+    /// Something could not be moved.
+    Failed,
+    /// A path of the request is not in the instance.
+    NoSuchPath,
+}
+
+/// The step that a drain takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DrainStep {
+    /// The next look at the instance is a matter of time.
+    #[default]
+    Idle,
+    /// It looks, or moves.
+    Moving,
+    /// The command has ended; it moves the rest.
+    Finishing,
+}
+
+/// The state of a drain.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct DrainStatus {
+    /// The process.
+    pub pid: u32,
+    /// The directory that takes everything.
+    pub target: String,
+    pub step: DrainStep,
+    /// Looks at the instance that are done.
+    pub rounds: u64,
+    /// Seconds since the last of them began: what was closed before is moved or pending.
+    pub age_s: f64,
+    /// Files of the instance that are on the target, as the last look saw them.
+    pub safe_files: u64,
+    pub safe_bytes: u64,
+    /// Files that are not, whatever the reason.
+    pub pending_files: u64,
+    pub pending_bytes: u64,
+    /// Those of them that programs have open for writing, or that await their lamination.
+    pub open_files: u64,
+    /// Those of them that could not be moved.
+    pub failed_files: u64,
+    /// Links that are to be made on the target, and names that are to be removed there.
+    pub names_due: u64,
+    /// Since the drain began.
+    pub moved_files: u64,
+    pub moved_bytes: u64,
+    /// Of the round under way.
+    pub round_files: u64,
+    pub round_bytes: u64,
+    pub round_bytes_done: u64,
+    pub round_seconds: f64,
+    /// The first files that are not safe.
+    pub pending: Vec<PendingFile>,
+}
+
+/// A reply.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct DrainReply {
+    pub status: DrainStatus,
+    /// The answer; `None`: more replies follow.
+    pub verdict: Option<DrainVerdict>,
+    /// The first file, or path, that the answer is about.
+    pub reason: Option<String>,
+}
+
+/// The socket of a process.
+pub fn socket_of(run_dir: &Path, process: u32) -> PathBuf {
+    run_dir.join(format!("{}{process}{}", SOCKET_NAME.0, SOCKET_NAME.1))
+}
+
+/// The sockets of all processes that drain an instance, or did so when they were killed.
+pub fn sockets(run_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in run_dir.read_dir()? {
+        let entry = entry?;
+        let name = entry.file_name().into_string().unwrap_or_default();
+        let process = name.strip_prefix(SOCKET_NAME.0);
+        let process = process.and_then(|rest| rest.strip_suffix(SOCKET_NAME.1));
+        if process.is_some_and(|id| id.parse::<u32>().is_ok()) && entry.file_type()?.is_socket() {
+            found.push(entry.path());
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}

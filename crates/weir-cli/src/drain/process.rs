@@ -1,0 +1,239 @@
+//! The process that drains, and its parent's side.
+//!
+//! Its rounds run in a thread with low priority, and signals only make it look at once: a batch system
+//! sends them to all processes of a job before its end. Once it finishes, the first of the signals that
+//! end a stage ends it in order, a later one at once.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result};
+use nix::sys::signal::Signal;
+use weir_instance::size::bytes;
+use weir_mover::drain::{Drain, DrainRound, PendingState};
+use weir_mover::{DirectoryTree, InstanceTree, StageOptions, StageProgress, StageSummary};
+
+use super::service::DrainService;
+use crate::args::DrainProcessArgs;
+use crate::exit::{Failure, NOT_MOVED};
+use crate::{stage, supervise};
+
+/// Written to the standard input of the process when the command has ended. If that is closed without it,
+/// weir is gone, and the instance with it.
+const FINISH: u8 = b'F';
+/// The time for which a file has not changed before it is copied. Longer than a tick of a clock, so that
+/// a change after the copy shows.
+const SETTLED: Duration = Duration::from_secs(2);
+/// The part of a processor that looks take is one of this.
+const LOOK_SHARE: u32 = 20;
+/// The longest time between two rounds after one that failed.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
+/// The priority of the rounds (setpriority(2)): a program that computes goes first.
+const NICE: i32 = 10;
+/// The most threads of a round: the program computes meanwhile.
+const ROUND_THREADS: usize = 4;
+/// Sent by batch systems some time before the end of a job.
+const WARNING: Signal = Signal::SIGUSR1;
+
+/// The process that drains beside a command, seen by its parent.
+#[derive(Debug)]
+pub struct DrainProcess {
+    child: Child,
+    /// Closed when the parent ends or gives up.
+    input: Option<ChildStdin>,
+}
+
+impl DrainProcess {
+    /// Starts it. From the main thread, as [`supervise::run`].
+    pub fn start(
+        args: &DrainProcessArgs,
+        deaf_to: &'static [Signal],
+    ) -> std::io::Result<DrainProcess> {
+        let mut start = Command::new(std::env::current_exe()?);
+        start
+            .arg("drain-process")
+            .args(args.words())
+            .env("LD_PRELOAD", "")
+            .stdin(Stdio::piped());
+        let mut child = supervise::spawn(&mut start, deaf_to)?;
+        let input = child.stdin.take();
+        Ok(DrainProcess { child, input })
+    }
+
+    /// Has it move the rest, and waits for its end: `Some(true)` if everything is safe, `None` if it died.
+    pub fn finish(mut self) -> Result<Option<bool>> {
+        // A process that is dead shows in its status.
+        let _ = self.input.as_mut().map(|input| input.write_all(&[FINISH]));
+        let status = supervise::wait_for(&self.child)?;
+        self.input = None;
+        Ok(is_safe(status))
+    }
+}
+
+fn is_safe(status: ExitStatus) -> Option<bool> {
+    match status.code() {
+        Some(0) => Some(true),
+        Some(code) if code == i32::from(NOT_MOVED) => Some(false),
+        _ => {
+            eprintln!(
+                "weir: the process that drained ended with {status}; moving everything again"
+            );
+            None
+        }
+    }
+}
+
+impl Drop for DrainProcess {
+    fn drop(&mut self) {
+        // Without a command to wait for there is nothing to finish.
+        if self.input.take().is_some() {
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// `weir drain-process`.
+pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
+    let instance = InstanceTree::attach(&args.run_dir)
+        .with_context(|| format!("cannot reach the server of {}", args.run_dir.display()))?;
+    stage::allow_open_files();
+    let options = StageOptions {
+        threads: stage::default_threads(),
+        laminate: args.laminate,
+        ..StageOptions::default()
+    };
+    let target = std::path::absolute(&args.target).context("the target")?;
+    let target = (&DirectoryTree, &*target);
+    let mut drain = Drain::new((&instance, Path::new("/")), target);
+    let service = DrainService::new(&args.target);
+    let _socket = service.listen(&args.run_dir)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    hear_signals(&service, &stop)?;
+    std::thread::scope(|scope| {
+        let rounds = scope.spawn(|| {
+            // A hint: where it is refused, rounds have the priority of the program.
+            let _ = rustix::process::setpriority_process(None, NICE);
+            make_rounds(&mut drain, &service, args.interval(), &stop);
+        });
+        wait_for_finish();
+        service.begin_to_finish();
+        // A panic has ended the process.
+        let _ = rounds.join();
+    });
+    let progress = Arc::new(StageProgress {
+        stop,
+        ..StageProgress::default()
+    });
+    service.show_finish(&progress);
+    let summary = stage::show_while(&progress, || drain.finish(options, &progress));
+    tell_summary(&service, &summary);
+    stage::complain(&summary)
+}
+
+/// Returns when the command has ended; ends this process if weir is gone.
+fn wait_for_finish() {
+    let mut letter = [0];
+    match std::io::stdin().read_exact(&mut letter) {
+        Ok(()) if letter[0] == FINISH => {}
+        _ => std::process::exit(0),
+    }
+}
+
+fn make_rounds(
+    drain: &mut Drain<'_, InstanceTree, DirectoryTree>,
+    service: &DrainService,
+    least: Duration,
+    stop: &Arc<AtomicBool>,
+) {
+    let threads = stage::default_threads().min(ROUND_THREADS);
+    let mut interval = least;
+    let mut told: Option<String> = None;
+    loop {
+        let progress = Arc::new(StageProgress {
+            stop: Arc::clone(stop),
+            ..StageProgress::default()
+        });
+        if !service.begin_round(Instant::now() + interval, &progress) {
+            return;
+        }
+        let round = drain.round(SystemTime::now() - SETTLED, threads, &progress);
+        let look = Duration::from_secs_f64(round.walk_seconds) * LOOK_SHARE;
+        interval = match round.has_failed() {
+            true => (interval * 2).min(LONGEST_INTERVAL),
+            false => least,
+        };
+        interval = interval.max(look);
+        tell_failure(&round, &mut told);
+        service.end_round(round);
+    }
+}
+
+/// Says why files are not moved, once for each reason.
+fn tell_failure(round: &DrainRound, told: &mut Option<String>) {
+    let failures = || {
+        let pending = round.pending.iter();
+        pending.filter_map(|file| match &file.state {
+            PendingState::Failed { reason } => Some(reason),
+            _ => None,
+        })
+    };
+    let first = failures().next().cloned();
+    match &first {
+        Some(reason) if told.as_ref() != Some(reason) => eprintln!(
+            "weir: drain: {} files could not be moved, and are tried again: {reason}",
+            failures().count()
+        ),
+        None if told.is_some() => eprintln!("weir: drain: what could not be moved is moved"),
+        _ => {}
+    }
+    *told = first;
+}
+
+fn tell_summary(service: &DrainService, summary: &StageSummary) {
+    let (files, moved) = service.moved();
+    if files > 0 {
+        eprintln!(
+            "weir: {files} files ({}) moved while the command ran",
+            bytes(moved)
+        );
+    }
+    eprintln!("weir: {}", stage::in_words(summary));
+}
+
+/// A signal begins a round, and ends the finish unless it is a warning.
+fn hear_signals(service: &Arc<DrainService>, stop: &Arc<AtomicBool>) -> Result<()> {
+    let (service, stop) = (Arc::clone(service), Arc::clone(stop));
+    let ending = supervise::not_ignored(&stage::ENDING);
+    stage::on_signals(ending.chain([WARNING]), move |signal| {
+        if !service.is_finishing() {
+            service.want_round();
+            return false;
+        }
+        if signal != WARNING {
+            stop.store(true, Ordering::Relaxed);
+        }
+        signal != WARNING
+    })
+}
+
+impl DrainProcessArgs {
+    fn interval(&self) -> Duration {
+        Duration::from_secs(self.interval_s.into())
+    }
+
+    fn words(&self) -> Vec<OsString> {
+        let mut words = vec!["--interval-s".into(), self.interval_s.to_string().into()];
+        words.extend(self.laminate.then(|| "--laminate".into()));
+        words.extend([
+            "--".into(),
+            self.run_dir.clone().into(),
+            self.target.clone().into(),
+        ]);
+        words
+    }
+}

@@ -1,0 +1,264 @@
+//! The state of a drain that several threads share, and the thread that answers `weir drain`.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use weir_mover::drain::{DrainRound, PendingFile, PendingState};
+use weir_mover::StageProgress;
+
+use super::messages::{
+    socket_of, DrainReply, DrainRequest, DrainStatus, DrainStep, DrainVerdict, LINE_BYTES,
+};
+
+/// The pending files that a reply names.
+const NAMED_FILES: usize = 100;
+/// The time between two replies to one request.
+const REPLY_INTERVAL: Duration = Duration::from_millis(250);
+/// The least time between two rounds that are waited for: a file that was written a moment ago is not
+/// copied yet.
+const ROUND_INTERVAL: Duration = Duration::from_millis(500);
+/// The time within which a request and its replies are to be on their way.
+const TALK_TIME: Duration = Duration::from_secs(10);
+
+/// The state of a drain.
+#[derive(Debug)]
+pub struct DrainService {
+    target: PathBuf,
+    state: Mutex<ServiceState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct ServiceState {
+    /// The number of rounds that have begun.
+    begun: u64,
+    /// The number of rounds that somebody wants.
+    wanted: u64,
+    /// The number of rounds that are done.
+    done: u64,
+    step: DrainStep,
+    last: DrainRound,
+    last_began: Option<Instant>,
+    moved_files: u64,
+    moved_bytes: u64,
+    progress: Arc<StageProgress>,
+    progress_began: Option<Instant>,
+}
+
+impl DrainService {
+    pub fn new(target: &Path) -> Arc<DrainService> {
+        Arc::new(DrainService {
+            target: target.to_owned(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, ServiceState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wants a round that has not begun.
+    pub fn want_round(&self) -> u64 {
+        let mut state = self.state();
+        let wanted = state.begun + 1;
+        state.wanted = state.wanted.max(wanted);
+        self.changed.notify_all();
+        wanted
+    }
+
+    /// Makes rounds no more: the command has ended.
+    pub fn begin_to_finish(&self) {
+        self.state().step = DrainStep::Finishing;
+        self.changed.notify_all();
+    }
+
+    pub fn is_finishing(&self) -> bool {
+        self.state().step == DrainStep::Finishing
+    }
+
+    /// Waits until a round is due, or wanted, and begins it; false: no more rounds.
+    pub fn begin_round(&self, due: Instant, progress: &Arc<StageProgress>) -> bool {
+        let mut state = self.state();
+        while state.step != DrainStep::Finishing {
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() || state.wanted > state.begun {
+                state.begun += 1;
+                state.step = DrainStep::Moving;
+                state.progress = Arc::clone(progress);
+                state.progress_began = Some(Instant::now());
+                return true;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        false
+    }
+
+    pub fn end_round(&self, round: DrainRound) {
+        let mut state = self.state();
+        state.done = state.begun;
+        if state.step == DrainStep::Moving {
+            state.step = DrainStep::Idle;
+        }
+        state.moved_files += round.files;
+        state.moved_bytes += round.bytes;
+        state.last = round;
+        state.last_began = state.progress_began.take();
+        self.changed.notify_all();
+    }
+
+    /// Shows the progress of the end.
+    pub fn show_finish(&self, progress: &Arc<StageProgress>) {
+        let mut state = self.state();
+        state.progress = Arc::clone(progress);
+        state.progress_began = Some(Instant::now());
+    }
+
+    /// The number and the bytes of the files that the rounds have moved.
+    pub fn moved(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.moved_files, state.moved_bytes)
+    }
+
+    fn status(&self, state: &ServiceState) -> DrainStatus {
+        let last = &state.last;
+        let count = |is_counted: fn(&PendingState) -> bool| {
+            let pending = last.pending.iter();
+            pending.filter(|file| is_counted(&file.state)).count() as u64
+        };
+        let seconds =
+            |since: Option<Instant>| since.map_or(0.0, |since| since.elapsed().as_secs_f64());
+        let is_under_way = state.progress_began.is_some();
+        let shown = |number: u64| if is_under_way { number } else { 0 };
+        let progress = &state.progress;
+        DrainStatus {
+            pid: std::process::id(),
+            target: self.target.to_string_lossy().into_owned(),
+            step: state.step,
+            rounds: state.done,
+            age_s: seconds(state.last_began),
+            safe_files: last.safe_files,
+            safe_bytes: last.safe_bytes,
+            pending_files: last.pending.len() as u64,
+            pending_bytes: last.pending.iter().map(|file| file.size).sum(),
+            open_files: count(|state| {
+                matches!(state, PendingState::Open | PendingState::Unlaminated)
+            }),
+            failed_files: count(|state| matches!(state, PendingState::Failed { .. })),
+            names_due: last.names_due,
+            moved_files: state.moved_files,
+            moved_bytes: state.moved_bytes,
+            round_files: shown(progress.files_found.load(Ordering::Relaxed)),
+            round_bytes: shown(progress.bytes_found.load(Ordering::Relaxed)),
+            round_bytes_done: shown(progress.bytes_done.load(Ordering::Relaxed)),
+            round_seconds: seconds(state.progress_began),
+            pending: last.pending.iter().take(NAMED_FILES).cloned().collect(),
+        }
+    }
+
+    /// Answers `weir drain` until this process ends; the socket is removed by the returned guard.
+    pub fn listen(self: &Arc<Self>, run_dir: &Path) -> Result<SocketGuard> {
+        let path = socket_of(run_dir, std::process::id());
+        // Of a process that had this number.
+        let _ = std::fs::remove_file(&path);
+        let socket = UnixListener::bind(&path).with_context(|| path.display().to_string())?;
+        let this = Arc::clone(self);
+        std::thread::spawn(move || {
+            for caller in socket.incoming().flatten() {
+                let this = Arc::clone(&this);
+                // One that goes away, or does not read, ends its thread.
+                let answer = move || drop(this.answer(&caller));
+                let _ = std::thread::Builder::new().spawn(answer);
+            }
+        });
+        Ok(SocketGuard(path))
+    }
+
+    fn answer(&self, caller: &UnixStream) -> Result<()> {
+        caller.set_read_timeout(Some(TALK_TIME))?;
+        caller.set_write_timeout(Some(TALK_TIME))?;
+        let mut line = String::new();
+        BufReader::new(caller.take(LINE_BYTES)).read_line(&mut line)?;
+        let request: DrainRequest = serde_json::from_str(&line)?;
+        let paths = request.paths();
+        let mut wanted = match request.begin || request.wait {
+            true => self.want_round(),
+            false => 0,
+        };
+        let mut asked = Instant::now();
+        loop {
+            let (mut reply, is_answered) = {
+                let state = self.state();
+                let is_done = state.done >= wanted;
+                let (verdict, reason) = verdict_of(&state.last, state.done, &paths);
+                let is_answered = !request.wait || is_done && verdict != DrainVerdict::NotYet;
+                let reply = DrainReply {
+                    status: self.status(&state),
+                    verdict: Some(verdict),
+                    reason,
+                };
+                if is_done && !is_answered && asked.elapsed() > ROUND_INTERVAL {
+                    drop(state);
+                    wanted = self.want_round();
+                    asked = Instant::now();
+                }
+                (reply, is_answered)
+            };
+            if !is_answered {
+                reply.verdict = None;
+            }
+            let mut line = serde_json::to_vec(&reply)?;
+            line.push(b'\n');
+            let mut caller = caller;
+            caller.write_all(&line)?;
+            if is_answered {
+                return Ok(());
+            }
+            let state = self.state();
+            let _ = self.changed.wait_timeout(state, REPLY_INTERVAL);
+        }
+    }
+}
+
+/// Judges paths by the last round.
+fn verdict_of(last: &DrainRound, rounds: u64, paths: &[PathBuf]) -> (DrainVerdict, Option<String>) {
+    if rounds == 0 {
+        return (DrainVerdict::NotYet, None);
+    }
+    let root = [PathBuf::new()];
+    let paths = if paths.is_empty() { &root } else { paths };
+    let is_all = paths.contains(&root[0]);
+    if let Some(missing) = paths.iter().find(|path| !last.has_seen(path)) {
+        let missing = missing.display().to_string();
+        return (DrainVerdict::NoSuchPath, Some(missing));
+    }
+    let is_meant = |file: &&PendingFile| paths.iter().any(|path| file.path.starts_with(path));
+    let pending = last.pending.iter().filter(is_meant);
+    let failure = pending.clone().find_map(|file| match &file.state {
+        PendingState::Failed { reason } => Some(reason.clone()),
+        _ => None,
+    });
+    let waiting = pending.map(|file| file.path.display().to_string()).next();
+    match (failure, waiting) {
+        (Some(reason), _) => (DrainVerdict::Failed, Some(reason)),
+        (None, Some(path)) => (DrainVerdict::NotYet, Some(path)),
+        (None, None) if is_all && last.names_due > 0 => (DrainVerdict::NotYet, None),
+        (None, None) => (DrainVerdict::Safe, None),
+    }
+}
+
+/// Removes a socket.
+#[derive(Debug)]
+pub struct SocketGuard(PathBuf);
+
+impl Drop for SocketGuard {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,224 @@
+//! Moving files out of an instance while a command works: `weir run --drain-to`, and `weir drain`. The rounds
+//! themselves are in the tests of weir-mover, and those beside real programs in tests/real.
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+
+use common::{pid_of, wait_until, Room};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+
+/// A `weir run --drain-to out` whose command lives until its standard input is closed.
+struct Drained<'r> {
+    room: &'r Room,
+    run: Child,
+}
+
+impl<'r> Drained<'r> {
+    /// `set`: settings of the run; rounds follow each other unless it says otherwise.
+    fn start(room: &'r Room, set: &[&str]) -> Drained<'r> {
+        room.ok(&["start", "x"]);
+        let rounds = ["--set", "drain.interval_s=0"];
+        let words = ["-i", "x", "--drain-to", "out", "cat"];
+        let mut run = room.weir(&[&["run"], &rounds[..], set, &words].concat());
+        let run = run.stdin(Stdio::piped()).stderr(Stdio::piped());
+        let run = run.spawn().unwrap();
+        Drained { room, run }
+    }
+
+    /// Writes a file in the instance.
+    fn write(&self, name: &str, content: &str) {
+        let file = self.room.write("to-write", content);
+        let target = format!("/weir/{name}");
+        let words = ["stage", "in", "-i", "x", file.to_str().unwrap(), &target];
+        self.room.ok(&words);
+    }
+
+    fn out(&self, name: &str) -> PathBuf {
+        self.room.path().join("out").join(name)
+    }
+
+    fn waits_for(&self, name: &str, content: &str) {
+        let path = self.out(name);
+        wait_until(name, || {
+            fs::read(&path).is_ok_and(|found| found == content.as_bytes())
+        });
+    }
+
+    /// The state of the drain, once there is one.
+    fn status(&self) -> serde_json::Value {
+        let ask = ["drain", "-i", "x", "--status", "--json"];
+        wait_until("the drain", || self.room.run(&ask).code != Some(1));
+        let all: serde_json::Value = serde_json::from_str(&self.room.run(&ask).out).unwrap();
+        all[0].clone()
+    }
+
+    fn process(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.status()["pid"].as_i64().unwrap()).unwrap())
+    }
+
+    /// Ends the command; what the run said.
+    fn ends(mut self, code: i32) -> String {
+        drop(self.run.stdin.take());
+        let done = self.run.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(code), "{said}");
+        said
+    }
+}
+
+#[test]
+fn files_are_moved_while_the_command_works() {
+    let room = Room::new();
+    let drained = Drained::start(&room, &[]);
+    drained.write("one", "first");
+    drained.waits_for("one", "first");
+    drained.write("one", "the second version");
+    drained.waits_for("one", "the second version");
+    let status = drained.status();
+    assert_eq!(status["safe_files"], 1, "{status}");
+    assert_eq!(status["moved_files"], 2, "{status}");
+    drained.write("late", "late");
+    let said = drained.ends(0);
+    assert!(
+        said.contains("2 files (23 B) moved while the command ran"),
+        "{said}"
+    );
+    assert_eq!(fs::read(room.path().join("out/late")).unwrap(), b"late");
+    room.ok(&["stop", "x"]);
+    assert_eq!(room.left_behind(), [""; 0]);
+}
+
+#[test]
+fn a_drain_is_waited_for_and_its_code_tells_how_it_ended() {
+    let room = Room::new();
+    room.says(4, "no instance", &["drain", "-i", "x"]);
+    let drained = Drained::start(&room, &["--set", "drain.interval_s=3600"]);
+    drained.write("dir/one", "first");
+    let wait = ["drain", "-i", "x", "--wait"];
+    drained.status();
+    let done = room.ends(0, &wait);
+    assert!(done.out.starts_with("1 files (5 B) safe in "), "{done:?}");
+    assert_eq!(fs::read(drained.out("dir/one")).unwrap(), b"first");
+    room.ok(&[&wait[..], &["/weir/dir/one"]].concat());
+    room.ok(&[&wait[..], &["/weir/dir", "/weir"]].concat());
+    room.says(
+        2,
+        "di: not in the instance",
+        &[&wait[..], &["/weir/di"]].concat(),
+    );
+    room.says(2, "not in the instance", &[&wait[..], &["/tmp"]].concat());
+    room.ends(2, &["drain", "-i", "x", "--timeout", "1"]);
+    for time in ["soon", "inf", "-1", "1e300"] {
+        let timeout = format!("--timeout={time}");
+        room.says(2, "write 30", &[&wait[..], &[&timeout]].concat());
+    }
+    // A file that cannot be moved: a directory has its name.
+    fs::create_dir_all(drained.out("two/x")).unwrap();
+    drained.write("two", "second");
+    room.says(7, "is in the way", &wait);
+    room.ok(&[&wait[..], &["/weir/dir"]].concat());
+    room.ends(7, &["drain", "-i", "x", "--status", "/weir/two"]);
+    let said = drained.ends(122);
+    assert!(said.contains("is in the way"), "{said}");
+    room.says(1, "nothing drains the instance", &["drain", "-i", "x"]);
+    fs::remove_dir_all(room.path().join("out/two")).unwrap();
+    room.ok(&["stop", "x", "--drain-to", "out"]);
+    assert_eq!(fs::read(room.path().join("out/two")).unwrap(), b"second");
+}
+
+#[test]
+fn a_warning_of_the_batch_system_moves_what_is_there() {
+    let room = Room::new();
+    let drained = Drained::start(&room, &["--set", "drain.interval_s=3600"]);
+    drained.write("one", "first");
+    let process = drained.process();
+    for signal in [
+        Signal::SIGUSR1,
+        Signal::SIGTERM,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+    ] {
+        let rounds = drained.status()["rounds"].as_u64();
+        kill(process, signal).unwrap();
+        wait_until("a round", || drained.status()["rounds"].as_u64() > rounds);
+    }
+    assert_eq!(drained.process(), process);
+    drained.ends(0);
+    room.ok(&["stop", "x"]);
+}
+
+#[test]
+fn a_drain_that_is_killed_is_made_up_for_in_the_end() {
+    let room = Room::new();
+    let drained = Drained::start(&room, &[]);
+    drained.write("one", "first");
+    let process = drained.process();
+    kill(process, Signal::SIGKILL).unwrap();
+    drained.write("two", "second");
+    let gone = ["drain", "-i", "x"];
+    wait_until("its end", || room.run(&gone).code == Some(1));
+    let said = drained.ends(0);
+    assert!(said.contains("SIGKILL); moving everything again"), "{said}");
+    for (name, content) in [("one", "first"), ("two", "second")] {
+        let moved = fs::read(room.path().join("out").join(name)).unwrap();
+        assert_eq!(moved, content.as_bytes());
+    }
+    room.ok(&["stop", "x"]);
+    assert_eq!(room.left_behind(), [""; 0]);
+}
+
+#[test]
+fn a_drain_ends_with_its_run() {
+    let room = Room::new();
+    let drained = Drained::start(&room, &[]);
+    let process = drained.process();
+    kill(pid_of(&drained.run), Signal::SIGKILL).unwrap();
+    let there = PathBuf::from(format!("/proc/{process}/cwd"));
+    wait_until("its end", || fs::read_link(&there).is_err());
+    room.ok(&["stop", "--force", "x"]);
+}
+
+#[test]
+fn a_drain_at_the_end_only_is_a_setting() {
+    let room = Room::new();
+    let drained = Drained::start(&room, &["--set", "drain.while_running=false"]);
+    drained.write("one", "first");
+    room.says(1, "nothing drains the instance", &["drain", "-i", "x"]);
+    let said = drained.ends(0);
+    assert!(said.contains("1 files (5 B) moved"), "{said}");
+    room.ok(&["stop", "x"]);
+}
+
+/// Whatever comes through the socket, the drain goes on.
+#[test]
+fn garbage_does_not_disturb_a_drain() {
+    use std::os::unix::net::UnixStream;
+    let room = Room::new();
+    let drained = Drained::start(&room, &[]);
+    let status: serde_json::Value =
+        serde_json::from_str(&room.ok(&["status", "x", "--json"])).unwrap();
+    let run_dir = Path::new(status["run_dir"].as_str().unwrap());
+    let socket = run_dir.join(format!("drain-{}.socket", drained.process()));
+    for garbage in [
+        &b""[..],
+        b"\n",
+        b"{}\n",
+        b"\xff\xfe\n",
+        b"{\"begin\":3,\"wait\":[],\"paths\":7}\n",
+    ] {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(garbage).unwrap();
+    }
+    // A request without an end.
+    let mut endless = UnixStream::connect(&socket).unwrap();
+    while endless.write_all(&[b'x'; 65536]).is_ok() {}
+    drained.write("one", "first");
+    drained.waits_for("one", "first");
+    drained.ends(0);
+    room.ok(&["stop", "x"]);
+}
