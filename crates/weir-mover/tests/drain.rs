@@ -7,7 +7,7 @@
 
 mod faults;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::{self, File};
 use std::os::unix::fs::{symlink, FileExt};
 use std::path::{Path, PathBuf};
@@ -46,8 +46,8 @@ enum Step {
     /// With all that is in it.
     RemoveDirectory(u8),
     RenameDirectory(u8, u8),
-    /// Writes a checkpoint, has `latest` lead to it, and removes the one before the last.
-    Checkpoint,
+    /// So many steps of [`Program::checkpoint`].
+    Checkpoint(u8),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -63,7 +63,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => dir().prop_map(Step::MakeDirectory),
         1 => dir().prop_map(Step::RemoveDirectory),
         1 => (dir(), dir()).prop_map(|(from, to)| Step::RenameDirectory(from, to)),
-        4 => Just(Step::Checkpoint),
+        6 => (1..12_u8).prop_map(Step::Checkpoint),
     ]
 }
 
@@ -73,7 +73,7 @@ struct Program {
     dir: PathBuf,
     /// Differs in each file that it writes, in the size too.
     version: usize,
-    checkpoints: usize,
+    checkpoint_steps: usize,
     open: Option<(PathBuf, File)>,
     /// The contents of all files that it has closed.
     closed: HashSet<Vec<u8>>,
@@ -153,26 +153,48 @@ impl Program {
                     drop(fs::rename(dir(from), dir(to)));
                 }
             }
-            Step::Checkpoint => {
-                let number = self.checkpoints;
-                self.checkpoints += 1;
-                let name = |number| self.dir.join(format!("ckpt.{number}"));
-                let content = checkpoint(number);
-                fs::write(name(number), &content).unwrap();
-                let beside = self.dir.join("link");
-                symlink(format!("ckpt.{number}"), &beside).unwrap();
-                fs::rename(&beside, self.dir.join("latest")).unwrap();
-                if let Some(old) = number.checked_sub(2) {
-                    fs::remove_file(name(old)).unwrap();
+            Step::Checkpoint(steps) => {
+                for _ in 0..steps {
+                    self.checkpoint();
                 }
-                self.closed.insert(content);
             }
         }
     }
+
+    /// A step in a loop of checkpoints: writes one in a directory, gives it its name, has `latest` lead to
+    /// it, and removes the one before the last.
+    fn checkpoint(&mut self) {
+        let number = self.checkpoint_steps / CHECKPOINT_STEPS;
+        let dir = |number: usize, end: &str| self.dir.join(format!("ckpt.{number}{end}"));
+        let name = ["a", "b"][self.checkpoint_steps % 2];
+        match self.checkpoint_steps % CHECKPOINT_STEPS {
+            0 => fs::create_dir(dir(number, ".tmp")).unwrap(),
+            step @ (1 | 2) => {
+                let content = checkpoint(number, step);
+                fs::write(dir(number, ".tmp").join(name), &content).unwrap();
+                self.closed.insert(content);
+            }
+            3 => fs::rename(dir(number, ".tmp"), dir(number, "")).unwrap(),
+            4 => symlink(format!("ckpt.{number}"), self.dir.join("next")).unwrap(),
+            5 => fs::rename(self.dir.join("next"), self.dir.join("latest")).unwrap(),
+            step => {
+                if let Some(old) = number.checked_sub(2) {
+                    let old = dir(old, "");
+                    match step {
+                        8 => fs::remove_dir(old).unwrap(),
+                        _ => fs::remove_file(old.join(name)).unwrap(),
+                    }
+                }
+            }
+        }
+        self.checkpoint_steps += 1;
+    }
 }
 
-fn checkpoint(number: usize) -> Vec<u8> {
-    format!("checkpoint {number:0>width$}", width = number + 3).into_bytes()
+const CHECKPOINT_STEPS: usize = 9;
+
+fn checkpoint(number: usize, step: usize) -> Vec<u8> {
+    format!("checkpoint {number:0>width$}", width = 2 * number + step).into_bytes()
 }
 
 /// A node of a tree.
@@ -211,23 +233,24 @@ fn contents(at: &Path) -> BTreeMap<PathBuf, TreeNode> {
 /// Checks a target after a change.
 fn check(target: &Path, program: &Program, has_checkpoint: &mut bool) -> Result<(), String> {
     let contents = contents(target);
-    let mut checkpoints = BTreeSet::new();
+    let is_file = |path: PathBuf| matches!(contents.get(&path), Some(TreeNode::File(_)));
     for (path, found) in &contents {
-        if let TreeNode::File(content) = found {
-            if !program.closed.contains(content) {
-                return Err(format!("{} is torn", path.display()));
-            }
-            if content.starts_with(b"checkpoint") {
-                checkpoints.insert(path.clone());
-            }
+        if matches!(found, TreeNode::File(content) if !program.closed.contains(content)) {
+            return Err(format!("{} is torn", path.display()));
         }
     }
-    if *has_checkpoint && checkpoints.is_empty() {
+    let is_whole = |path: &Path| is_file(path.join("a")) && is_file(path.join("b"));
+    let is_checkpoint = |path: &&PathBuf| {
+        let name = path.to_string_lossy();
+        name.starts_with("ckpt.") && !name.ends_with(".tmp") && is_whole(path)
+    };
+    let is_there = contents.keys().any(|path| is_checkpoint(&path));
+    if *has_checkpoint && !is_there {
         return Err("no checkpoint is left".to_owned());
     }
-    *has_checkpoint = !checkpoints.is_empty();
+    *has_checkpoint = is_there;
     match contents.get(Path::new("latest")) {
-        Some(TreeNode::Link(latest)) if !checkpoints.contains(latest) => {
+        Some(TreeNode::Link(latest)) if !is_whole(latest) => {
             Err(format!("latest leads to {}", latest.display()))
         }
         _ => Ok(()),
@@ -257,7 +280,7 @@ impl Scene {
         let program = Arc::new(Mutex::new(Program {
             dir: source.clone(),
             version: 0,
-            checkpoints: 0,
+            checkpoint_steps: 0,
             open: None,
             closed: HashSet::new(),
         }));
@@ -354,7 +377,7 @@ fn work() -> impl Strategy<Value = Work> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(20000))]
 
     #[test]
     fn rounds_keep_to_what_programs_have_written(
@@ -393,7 +416,7 @@ fn three_rounds_bring_a_quiet_tree_up_to_date() {
     let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
     let mut drain = scene.drain();
     for _ in 0..5 {
-        scene.act(&Step::Checkpoint);
+        scene.act(&Step::Checkpoint(9));
         round(&mut drain, now());
     }
     scene.act(&Step::MakeDirectory(1));
@@ -404,7 +427,7 @@ fn three_rounds_bring_a_quiet_tree_up_to_date() {
     let last = round(&mut drain, now());
     assert_eq!(last.pending, []);
     assert_eq!((last.files, last.names, last.names_due), (0, 0, 0));
-    assert_eq!(last.safe_files, 3);
+    assert_eq!(last.safe_files, 5);
     assert_eq!(contents(&scene.source), contents(&scene.target));
 }
 
@@ -474,7 +497,7 @@ fn names_follow_a_program_that_never_rests() {
     let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
     let mut drain = scene.drain();
     for _ in 0..20 {
-        scene.act(&Step::Checkpoint);
+        scene.act(&Step::Checkpoint(9));
         scene.act(&Step::Write(0));
         scene.steps.lock().unwrap().push_back((20, Step::Write(1)));
         round(&mut drain, LONG_AGO);
@@ -487,6 +510,6 @@ fn names_follow_a_program_that_never_rests() {
     };
     assert!(latest >= Path::new("ckpt.16"), "{}", latest.display());
     let is_checkpoint = |path: &&PathBuf| path.to_string_lossy().starts_with("ckpt");
-    let checkpoints = there.keys().filter(is_checkpoint).count();
-    assert!(checkpoints <= 5, "{there:?}");
+    let nodes = there.keys().filter(is_checkpoint).count();
+    assert!(nodes <= 3 * 5, "{there:?}");
 }

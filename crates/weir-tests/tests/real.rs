@@ -207,6 +207,7 @@ const CHECKS: &[Check] = &[
     shell("xattr::setfattr_cp_mv_rsync_tar_python_of_several_servers", "shell/xattr.sh", XATTR).on(FOUR),
     shell("stage::what_programs_made_comes_out_and_goes_in_again", "shell/stage.sh", STAGE),
     shell("stage::of_several_servers", "shell/stage.sh", STAGE).on(FOUR),
+    shell("drain::programs_and_killed_checkpoint_loops", "shell/drain.sh", STAGE),
     c("libc::glob_wordexp_fts_ftw_scandir_as_libc_walks", "c/walks.c"),
     c("libc::what_libc_looks_at_from_inside_and_links_of_proc", "c/insides.c"),
     c("names::files_without_a_name", "c/tmpfile.c"),

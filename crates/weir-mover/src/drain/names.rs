@@ -27,14 +27,16 @@ pub(super) struct DueNames {
     snapshot: Arc<TreeSnapshot>,
     /// Files that are to be on the target before.
     pub awaited: FileSet,
-    /// True if those that the next walk saw are among them.
+    /// True if those that a later walk saw are among them.
     is_complete: bool,
+    /// Links to directories that had the same names, and to which they still led, when the round ended:
+    /// the walk saw all of them at once.
+    steady: HashSet<PathBuf>,
 }
 
 /// The state of the files that due changes wait for.
 enum Awaited {
-    /// They are on the target; the changes are those of this walk.
-    There(Arc<TreeSnapshot>),
+    There(DueNames),
     Missing(DueNames),
     /// Programs have removed some, and will have written others instead: the changes are those of a later
     /// walk.
@@ -123,9 +125,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut count = 0;
         if let Some(due) = self.due.take() {
             match self.await_files(due, round) {
-                Awaited::There(then) => {
-                    let changed = self.make_links(&then, &snapshot);
-                    let removed = self.remove_gone(&then, &snapshot);
+                Awaited::There(due) => {
+                    let changed = self.make_links(&due, &snapshot);
+                    let removed = self.remove_gone(&due.snapshot, &snapshot);
                     count = changed.count + removed.count;
                     for (path, error) in changed.failed.iter().chain(&removed.failed) {
                         round.fail(path, error);
@@ -137,6 +139,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         if self.due.is_none() && self.changed_names(&snapshot).next().is_some() {
             self.due = Some(DueNames {
+                steady: self.steady_links(&snapshot),
                 snapshot,
                 awaited: round.closed.clone(),
                 is_complete: false,
@@ -148,10 +151,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     fn await_files(&self, mut due: DueNames, round: &RoundState) -> Awaited {
         if !due.is_complete {
             due.awaited.add(&round.closed);
-            due.is_complete = true;
-        }
-        if due.awaited.is_empty() {
-            return Awaited::There(due.snapshot);
+            due.is_complete = !round.snapshot.has_missed;
         }
         let moved = self.moved.values();
         let moved: HashSet<_> = moved.map(|node| node.version.inode()).collect();
@@ -159,13 +159,39 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         due.awaited
             .retain(|inode| !round.open.contains(inode) || !moved.contains(inode));
         match due.awaited.are_in(&round.snapshot) {
-            _ if due.awaited.is_empty() => Awaited::There(due.snapshot),
+            true if due.is_complete && due.awaited.is_empty() => Awaited::There(due),
             true => Awaited::Missing(due),
             false => Awaited::Gone,
         }
     }
 
-    fn make_links(&mut self, then: &TreeSnapshot, now: &TreeSnapshot) -> ChangedNames {
+    /// The changed links to directories in which a second look finds the same names, and that still lead
+    /// there.
+    fn steady_links(&self, snapshot: &TreeSnapshot) -> HashSet<PathBuf> {
+        let links = snapshot.of_kind(NodeKind::Symlink);
+        let links = links.filter(|(path, node)| !self.has_link(path, node));
+        let is_steady = |(path, node): &(&PathBuf, &SeenNode)| {
+            let leads_to = destination(path, &node.content);
+            let directory = snapshot.get(&leads_to);
+            if directory.is_none_or(|node| node.kind != NodeKind::Directory) {
+                return false;
+            }
+            let again = TreeSnapshot::walk_tree(self.from, &self.source.join(&leads_to), 0);
+            let seen = snapshot.at_and_below(&leads_to).skip(1);
+            let seen = seen.map(|(path, _)| path.strip_prefix(&leads_to).expect("below it"));
+            let is_same = again.unread.is_empty() && seen.eq(again.paths().map(PathBuf::as_path));
+            // Else the walk may have seen a directory that is being removed.
+            let leads_there = || self.from.read_link(&self.source.join(path));
+            is_same && leads_there().is_ok_and(|content| content == node.content)
+        };
+        links
+            .filter(is_steady)
+            .map(|(path, _)| path.clone())
+            .collect()
+    }
+
+    fn make_links(&mut self, due: &DueNames, now: &TreeSnapshot) -> ChangedNames {
+        let then = &*due.snapshot;
         let mut changed = ChangedNames::default();
         let links = then.of_kind(NodeKind::Symlink);
         let mut links: Vec<_> = links
@@ -180,7 +206,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         loop {
             let before = links.len();
             links.retain(|(path, node)| {
-                if !self.is_whole(path, node, then, now) {
+                if !self.is_whole(path, node, due, now) {
                     return true;
                 }
                 let target = self.target.join(path);
@@ -212,21 +238,19 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// True if all that a link leads to is on the target, in whatever version; or if it leads to nothing.
-    fn is_whole(
-        &self,
-        link: &Path,
-        node: &SeenNode,
-        then: &TreeSnapshot,
-        now: &TreeSnapshot,
-    ) -> bool {
+    fn is_whole(&self, link: &Path, node: &SeenNode, due: &DueNames, now: &TreeSnapshot) -> bool {
         let leads_to = destination(link, &node.content);
-        if then.get(&leads_to).is_none() {
+        let Some(there) = due.snapshot.get(&leads_to) else {
             // The walk may have missed what has been removed since.
             let is_unchanged = now.get(link).is_some_and(|now| now.content == node.content);
             return is_unchanged && now.get(&leads_to).is_none();
-        }
-        let mut nodes = then.at_and_below(&leads_to);
-        nodes.all(|(path, node)| node.kind == NodeKind::Directory || self.moved.contains_key(path))
+        };
+        let is_steady = there.kind != NodeKind::Directory || due.steady.contains(link);
+        let mut nodes = due.snapshot.at_and_below(&leads_to);
+        is_steady
+            && nodes.all(|(path, node)| {
+                node.kind == NodeKind::Directory || self.moved.contains_key(path)
+            })
     }
 
     /// Removes nodes that this drain made.

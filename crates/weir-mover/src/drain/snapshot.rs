@@ -105,6 +105,8 @@ pub(crate) struct TreeSnapshot {
     /// The number of the walk.
     pub walk: u64,
     nodes: BTreeMap<PathBuf, SeenNode>,
+    /// True if a name was gone when it was looked at: a file that was renamed may have been missed.
+    pub has_missed: bool,
     /// Paths that could not be looked at.
     pub unread: Vec<(PathBuf, MoveError)>,
 }
@@ -122,7 +124,8 @@ impl TreeSnapshot {
                 Ok(names) => names,
                 // Removed since its name was seen.
                 Err(error) if error.kind() == ErrorKind::NotFound && dir != Path::new("") => {
-                    continue
+                    snapshot.has_missed = true;
+                    continue;
                 }
                 Err(error) => {
                     let error = MoveError::io("listing", &whole)(error);
@@ -133,13 +136,14 @@ impl TreeSnapshot {
             for name in names.iter().filter(|name| !is_part(name)) {
                 let path = dir.join(name);
                 match look_at(tree, &root.join(&path), walk) {
-                    Ok(Some(node)) => {
+                    Ok(LookResult::Seen(node)) => {
                         if node.kind == NodeKind::Directory {
                             open.push(path.clone());
                         }
                         snapshot.nodes.insert(path, node);
                     }
-                    Ok(None) => {}
+                    Ok(LookResult::NotMoved) => {}
+                    Ok(LookResult::Gone) => snapshot.has_missed = true,
                     Err(error) => snapshot.unread.push((path, error)),
                 }
             }
@@ -155,6 +159,10 @@ impl TreeSnapshot {
         self.nodes.iter().filter(move |(_, node)| node.kind == kind)
     }
 
+    pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
+        self.nodes.keys()
+    }
+
     /// The node of this path, and all below it.
     pub fn at_and_below<'s>(
         &'s self,
@@ -165,27 +173,33 @@ impl TreeSnapshot {
     }
 }
 
-/// The node that has a name; `None`: nothing, or a node that is not moved.
-fn look_at<T: FileTree>(tree: &T, path: &Path, walk: u64) -> Result<Option<SeenNode>, MoveError> {
+enum LookResult {
+    Seen(SeenNode),
+    /// A device, fifo or socket.
+    NotMoved,
+    Gone,
+}
+
+fn look_at<T: FileTree>(tree: &T, path: &Path, walk: u64) -> Result<LookResult, MoveError> {
     let stat = tree.look_up(path);
     let Some(stat) = stat.map_err(MoveError::io("looking for", path))? else {
-        return Ok(None);
+        return Ok(LookResult::Gone);
     };
     let kind = kind_of(&stat);
     let content = match kind {
-        NodeKind::Special => return Ok(None),
+        NodeKind::Special => return Ok(LookResult::NotMoved),
         NodeKind::File | NodeKind::Directory => PathBuf::new(),
         NodeKind::Symlink => match tree.read_link(path) {
-            // Something else has the name now.
+            // Something else may have the name now.
             Err(error)
                 if [ErrorKind::NotFound, ErrorKind::InvalidInput].contains(&error.kind()) =>
             {
-                return Ok(None)
+                return Ok(LookResult::Gone)
             }
             content => content.map_err(MoveError::io("reading", path))?,
         },
     };
-    Ok(Some(SeenNode {
+    Ok(LookResult::Seen(SeenNode {
         walk,
         kind,
         version: FileVersion::from(&stat),
