@@ -423,7 +423,7 @@ pub struct StageFiles {
     /// moved.
     #[arg(long)]
     pub laminate: bool,
-    /// How many threads copy (default: two for each processor, 4 to 16).
+    /// How many threads copy (default: two for each processor, 16 to 32).
     #[arg(long, value_name = "N")]
     pub threads: Option<std::num::NonZeroUsize>,
     /// Print the summary as JSON.

@@ -234,10 +234,11 @@ pub fn show_while(progress: &StageProgress, stage: impl FnOnce() -> StageSummary
     })
 }
 
-/// Copying waits for storage more than it computes.
+/// Copying waits for storage more than it computes: small files on a disk are faster by 16 threads than by
+/// 4, also on two processors.
 pub fn default_threads() -> usize {
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
-    (2 * processors).clamp(4, 16)
+    (2 * processors).clamp(16, 32)
 }
 
 /// The first signal ends the stage in order, a later one at once. Those that were ignored when this

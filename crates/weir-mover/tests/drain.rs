@@ -377,7 +377,7 @@ fn work() -> impl Strategy<Value = Work> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20000))]
+    #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn rounds_keep_to_what_programs_have_written(

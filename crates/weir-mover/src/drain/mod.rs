@@ -108,7 +108,7 @@ impl DrainRound {
 /// A node of the target that is as its source was.
 #[derive(Debug)]
 struct MovedNode {
-    /// The number of the walk that saw it.
+    /// The number of the last walk that saw its name.
     walk: u64,
     kind: NodeKind,
     version: FileVersion,
@@ -235,7 +235,13 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
 
     fn walk(&mut self) -> TreeSnapshot {
         self.walks += 1;
-        TreeSnapshot::walk_tree(self.from, &self.source, self.walks)
+        let snapshot = TreeSnapshot::walk_tree(self.from, &self.source, self.walks);
+        for (path, moved) in &mut self.moved {
+            if snapshot.get(path).is_some() {
+                moved.walk = snapshot.walk;
+            }
+        }
+        snapshot
     }
 
     fn has_moved(&self, path: &Path, node: &SeenNode) -> bool {
