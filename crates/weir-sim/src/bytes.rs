@@ -420,6 +420,14 @@ impl Bytes {
         file.published.push((rank, span));
     }
 
+    /// Records that all nodes published their writes, except those that are lost.
+    pub fn published_everywhere(&mut self, ino: Ino, span: Span) {
+        let file = self.files.entry(ino).or_default();
+        let writers: BTreeSet<Rank> = file.changes.iter().map(|change| change.rank).collect();
+        let kept = writers.difference(&self.guarantees.lost);
+        file.published.extend(kept.map(|rank| (*rank, span)));
+    }
+
     /// Records blocks read, from `first` on.
     pub fn read(&mut self, ino: Ino, read: Read, first: u64, blocks: Vec<Block>) {
         self.reads.push((ino, read, first, blocks));

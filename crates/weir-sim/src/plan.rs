@@ -158,6 +158,8 @@ pub struct Client {
 }
 
 /// The parameters of a run.
+// Each is a choice of its own.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Clone, PartialEq, Debug)]
 pub struct Plan {
     /// The seed.
@@ -180,6 +182,8 @@ pub struct Plan {
     pub locks: bool,
     /// The programs' use of lamination.
     pub laminations: LaminationUse,
+    /// Programs ask how far the writing of files is, as a drain does.
+    pub asks_states: bool,
     /// A server starts a new journal after this many bytes.
     pub journal_bytes: usize,
     /// The faults of messages.
@@ -280,6 +284,8 @@ impl Plan {
             raw,
             locks,
             laminations,
+            // Drawn by nobody, so that each seed is the run that it was before.
+            asks_states: false,
             journal_bytes,
             network_faults,
             faults,
@@ -306,6 +312,13 @@ impl Plan {
     #[must_use]
     pub fn mild(mut self) -> Plan {
         self.faults.retain(|fault| !fault.what.fails_calls());
+        self
+    }
+
+    /// The plan with programs that ask how far the writing of files is.
+    #[must_use]
+    pub fn asking(mut self) -> Plan {
+        self.asks_states = true;
         self
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use weir_core::names::FileType;
 use weir_core::placement::SLICE_BYTES;
-use weir_core::proto;
+use weir_core::proto::{self, WriteState};
 use weir_core::types::{Ino, Rank};
 use weir_fabric::sim::rng::SeededRng;
 
@@ -459,6 +459,30 @@ impl Actor<'_> {
             noted.borrow_mut().laminated(ino, ended);
         }
     }
+
+    /// Asks how far the writing of a file is. `writes`: this program has it open for writing.
+    fn write_state(&self, ino: Ino, writes: bool) {
+        let began = self.begin();
+        let result = self.process.call(proto::GetWriteState { ino });
+        let usual = matches!(&result, Err(error) if refuses(*error));
+        let ended = self.record_result(began, &("write_state", ino), &result, usual);
+        let is_closed = matches!(result, Ok(WriteState::Written | WriteState::Hidden));
+        if writes && is_closed {
+            self.record.fault(format!(
+                "{ino:?} is open for writing, and was told to be {result:?}"
+            ));
+        }
+        if result == Ok(WriteState::Written) {
+            let span = Span {
+                began: began.0,
+                ended,
+            };
+            self.record
+                .bytes
+                .borrow_mut()
+                .published_everywhere(ino, span);
+        }
+    }
 }
 
 /// A client's knowledge.
@@ -472,6 +496,7 @@ pub struct Program<'a, 'f> {
     workload: Workload,
     locks: bool,
     laminates: bool,
+    asks_states: bool,
     open: Vec<OpenedFile>,
     files: Vec<Ino>,
 }
@@ -491,6 +516,7 @@ impl<'a, 'f> Program<'a, 'f> {
             workload: plan.workload,
             locks: plan.locks,
             laminates: plan.laminations != LaminationUse::None,
+            asks_states: plan.asks_states,
             open: Vec::new(),
             files: Vec::new(),
         }
@@ -518,6 +544,12 @@ impl<'a, 'f> Program<'a, 'f> {
         }
         if self.laminates && !self.files.is_empty() && rng.chance(40) {
             return self.laminate();
+        }
+        if self.asks_states && !self.files.is_empty() && rng.chance(60) {
+            let ino = self.files[rng.pick(self.files.len())];
+            let mut open = self.open.iter();
+            let writes = open.any(|opened| opened.file.home == ino && opened.writes);
+            return actor.write_state(ino, writes);
         }
         match self.workload {
             Workload::Logs if !rng.chance(150) => return self.log(),

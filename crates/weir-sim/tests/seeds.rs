@@ -25,6 +25,15 @@ fn servers_come_back() {
     assert!(came_back > 300, "{came_back}");
 }
 
+/// A file that is told to be written has no writer, and all nodes see its bytes.
+#[test]
+fn written_files_are_seen_everywhere() {
+    for seed in 0..200 {
+        let plan = Plan::from_seed(seed).asking();
+        assert_eq!(run(&plan, false).faults, [""; 0], "seed {seed}");
+    }
+}
+
 /// Seeds that failed once, with what was wrong.
 #[test]
 fn what_failed_once_fails_no_more() {
