@@ -249,9 +249,10 @@ pub struct RunArgs {
     /// weir stage.
     #[arg(long, value_name = "SOURCE[:DESTINATION]")]
     pub stage_in: Vec<OsString>,
-    /// When the command has ended, however it ended, move everything in the instance into this
-    /// directory, which is created if its parent exists. If that fails, weir run ends with 122 unless
-    /// the command failed, and the instance stays: nothing is lost.
+    /// Move what is in the instance into this directory, which is created if its parent exists: while the
+    /// command works each file that is closed (drain.while_running), and the rest when it has ended,
+    /// however it ended. If that fails, weir run ends with 122 unless the command failed, and the
+    /// instance stays: nothing is lost. drain.only and drain.skip choose files.
     #[arg(long, value_name = "DIRECTORY")]
     pub drain_to: Option<PathBuf>,
     /// The command and its arguments.
@@ -419,6 +420,8 @@ pub struct StageFiles {
     /// Read everything back from the target and compare.
     #[arg(long)]
     pub verify: bool,
+    #[command(flatten)]
+    pub choice: ChoiceArgs,
     /// Laminate files first of which other nodes see the bytes only then (visibility ral). Without it they are not
     /// moved.
     #[arg(long)]
@@ -469,9 +472,44 @@ fn parse_time(text: &str) -> Result<Duration, String> {
     parsed.map_err(|error| format!("{error}; write 30, 90s, 10m or 1h"))
 }
 
+/// The choice of what is moved.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ChoiceArgs {
+    /// Move only files that fit this pattern, or are in a directory that does: of paths of the instance, or of those
+    /// outside for stage in. May be given more than once.
+    #[arg(long, value_name = "PATTERN")]
+    pub only: Vec<String>,
+    /// Do not move files that fit this pattern, or are in a directory that does. May be given more than once.
+    #[arg(long, value_name = "PATTERN")]
+    pub skip: Vec<String>,
+}
+
+impl ChoiceArgs {
+    /// The choice that the settings make for drains.
+    pub fn of_drains(drain: &weir_config::Drain, prefix: &str) -> ChoiceArgs {
+        ChoiceArgs {
+            only: drain.only.below(prefix).collect(),
+            skip: drain.skip.below(prefix).collect(),
+        }
+    }
+
+    /// The same, as words of a command line.
+    pub fn words(&self) -> Vec<OsString> {
+        let words = |option: &'static str, patterns: &[String]| -> Vec<OsString> {
+            let pairs = patterns
+                .iter()
+                .map(|pattern| format!("{option}={pattern}").into());
+            pairs.collect()
+        };
+        [words("--only", &self.only), words("--skip", &self.skip)].concat()
+    }
+}
+
 /// Of the process that drains.
 #[derive(Args, Debug)]
 pub struct DrainProcessArgs {
+    #[command(flatten)]
+    pub choice: ChoiceArgs,
     /// The least time between two looks.
     #[arg(long)]
     pub interval_s: u32,

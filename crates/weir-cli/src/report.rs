@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{json, Value};
-use weir_config::ReportFormat;
+use weir_config::{Drain, ReportFormat};
 use weir_core::proto::audit::{Finding, Missing, Party};
 use weir_instance::directories::Remains;
 use weir_instance::report::{sum, sum_of_tiers, Report};
@@ -19,12 +19,11 @@ pub const NO_JOURNAL: &str = "given up, for want of room where memory is: a serv
 
 /// Prints the report at the end of an instance.
 ///
-/// `drained_to`: the directory that everything was moved to.
-pub fn print(report: &Report, format: ReportFormat, drained_to: Option<&Path>) {
+pub fn print(report: &Report, format: ReportFormat, drained: Option<&DrainedFiles<'_>>) {
     match format {
         ReportFormat::None => {}
         ReportFormat::Json => eprintln!("{}", json(report)),
-        ReportFormat::Text => eprint!("{}", text(report, drained_to)),
+        ReportFormat::Text => eprint!("{}", text(report, drained)),
     }
 }
 
@@ -34,8 +33,25 @@ pub(crate) fn counter(report: &Report, name: &str) -> u64 {
     found.map_or(0, |(_, count)| *count)
 }
 
+/// The files of an instance that were moved out of it.
+#[derive(Debug)]
+pub struct DrainedFiles<'a> {
+    dir: &'a Path,
+    are_all: bool,
+}
+
+impl<'a> DrainedFiles<'a> {
+    /// Those that the settings choose, in `dir`.
+    pub fn new(dir: &'a Path, settings: &Drain) -> DrainedFiles<'a> {
+        DrainedFiles {
+            dir,
+            are_all: settings.only.0.is_empty() && settings.skip.0.is_empty(),
+        }
+    }
+}
+
 /// The report at the end, for people.
-fn text(report: &Report, drained_to: Option<&Path>) -> String {
+fn text(report: &Report, drained: Option<&DrainedFiles<'_>>) -> String {
     let mut out = format!(
         "weir: written {}, read {}, {} opens, by {} processes\n",
         bytes(counter(report, "bytes_written")),
@@ -45,8 +61,12 @@ fn text(report: &Report, drained_to: Option<&Path>) -> String {
     );
     if report.files + report.directories > 0 {
         let held: u64 = report.tiers.iter().map(|tier| tier.live_bytes).sum();
-        let fate = match drained_to {
-            Some(dir) => format!("in {}", dir.display()),
+        let fate = match drained {
+            Some(drained) if drained.are_all => format!("in {}", drained.dir.display()),
+            Some(drained) => format!(
+                "in {} if drain.only and drain.skip choose them, else gone with the instance",
+                drained.dir.display()
+            ),
             None => "left behind and gone with the instance".to_owned(),
         };
         let _ = writeln!(

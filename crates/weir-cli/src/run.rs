@@ -18,6 +18,7 @@ use weir_launch::LaunchError;
 use crate::args::{RunArgs, StartArgs, StopArgs};
 use crate::exit::{Failure, RUN_FAILED, RUN_NOT_SAFE};
 use crate::locate::{living, remains_of, run_dir_of};
+use crate::report::DrainedFiles;
 use crate::run_stages::RunStages;
 use crate::{inject, limits, namespace, report, show, supervise};
 
@@ -35,10 +36,7 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
         drain_to: args.drain_to.as_deref(),
         prefix: config.mount.prefix.as_path().to_owned(),
         ends_instance: true,
-        interval_s: config
-            .drain
-            .while_running
-            .then_some(config.drain.interval_s),
+        settings: &config.drain,
     };
     if let Some(run_dir) = another(args, settings, env)? {
         let run_dir = living(run_dir, config, env)?;
@@ -84,7 +82,7 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
             tell_where_it_is(&ready.run_dir, &ready.name);
             return Ok(code);
         }
-        let ended = end_all(root, settings, drained_to(&outcome, args));
+        let ended = end_all(root, settings, drained_to(&outcome, args, config).as_ref());
         let code = outcome?.code();
         return Ok(if ended { code } else { RUN_FAILED });
     }
@@ -104,7 +102,12 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
         tell_where_it_is(&ready.run_dir, &ready.name);
         return Ok(code);
     }
-    let ended = stop_server(server, settings, env, drained_to(&outcome, args));
+    let ended = stop_server(
+        server,
+        settings,
+        env,
+        drained_to(&outcome, args, config).as_ref(),
+    );
     let code = outcome?.code();
     Ok(if ended { code } else { RUN_FAILED })
 }
@@ -236,7 +239,7 @@ fn run_on(
 }
 
 /// Stops an instance of several servers and reports; whether all went well with weir.
-fn end_all(root: RootAgent, settings: &Loaded, drained_to: Option<&Path>) -> bool {
+fn end_all(root: RootAgent, settings: &Loaded, drained_to: Option<&DrainedFiles<'_>>) -> bool {
     match root.stop() {
         Ok(summary) => {
             show_summary(&summary, settings, drained_to);
@@ -249,7 +252,7 @@ fn end_all(root: RootAgent, settings: &Loaded, drained_to: Option<&Path>) -> boo
     }
 }
 
-fn show_summary(summary: &Summary, settings: &Loaded, drained_to: Option<&Path>) {
+fn show_summary(summary: &Summary, settings: &Loaded, drained_to: Option<&DrainedFiles<'_>>) {
     for problem in &summary.problems {
         eprintln!("weir: {problem}");
     }
@@ -299,14 +302,16 @@ fn run_staged(
     Ok(outcome)
 }
 
-/// The directory that everything in the instance was moved to.
+/// The files that were moved out of an instance.
 fn drained_to<'a>(
     outcome: &Result<CommandOutcome, Failure>,
     args: &'a RunArgs,
-) -> Option<&'a Path> {
+    config: &Config,
+) -> Option<DrainedFiles<'a>> {
     let is_drained = |outcome: &CommandOutcome| outcome.was_served && outcome.is_safe;
     let dir = args.drain_to.as_deref();
-    dir.filter(|_| outcome.as_ref().is_ok_and(is_drained))
+    let dir = dir.filter(|_| outcome.as_ref().is_ok_and(is_drained))?;
+    Some(DrainedFiles::new(dir, &config.drain))
 }
 
 /// Says where data is that could not be moved out of an instance.
@@ -350,7 +355,7 @@ fn stop_server(
     server: Server,
     settings: &Loaded,
     env: &Environment,
-    drained_to: Option<&Path>,
+    drained_to: Option<&DrainedFiles<'_>>,
 ) -> bool {
     let run_dir = server.ready.run_dir.clone();
     let ended = match server.stop() {
@@ -502,13 +507,15 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
     if !args.force {
         refuse_if_used(&run_dir)?;
     }
+    let config = &settings.config.drain;
     let drained_to = args.drain_to.as_deref();
+    let drained_to = drained_to.map(|dir| DrainedFiles::new(dir, config));
     let stages = RunStages {
         stage_in: &[],
-        drain_to: drained_to,
+        drain_to: args.drain_to.as_deref(),
         prefix: PathBuf::new(),
         ends_instance: true,
-        interval_s: None,
+        settings: config,
     };
     let stages = stages.of_running(&run_dir)?;
     stages.check()?;
@@ -517,7 +524,7 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
     }
     if let Some(summary) = agent::stop(&run_dir)? {
         directories::wait_until_gone(&run_dir)?;
-        show_summary(&summary, settings, drained_to);
+        show_summary(&summary, settings, drained_to.as_ref());
         return match summary.lost {
             0 => Ok(()),
             n => Err(anyhow::anyhow!("{n} servers did not end in order").into()),
@@ -525,7 +532,7 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
     }
     let done = connection::stop(&run_dir)?;
     directories::wait_until_gone(&run_dir)?;
-    report::print(&done, settings.config.run.report, drained_to);
+    report::print(&done, settings.config.run.report, drained_to.as_ref());
     Ok(())
 }
 

@@ -7,8 +7,9 @@ use std::process::ExitStatus;
 
 use anyhow::{anyhow, Context, Result};
 use nix::sys::signal::Signal;
+use weir_config::Drain;
 
-use crate::args::DrainProcessArgs;
+use crate::args::{ChoiceArgs, DrainProcessArgs};
 use crate::drain::process::DrainProcess;
 use crate::exit::Failure;
 use crate::{show, supervise};
@@ -33,9 +34,8 @@ pub struct RunStages<'a> {
     pub prefix: PathBuf,
     /// True if the instance ends with the stages: files may be laminated.
     pub ends_instance: bool,
-    /// The least seconds between two looks for files while the command runs; `None`: they are moved in
-    /// the end.
-    pub interval_s: Option<u32>,
+    /// How files are drained.
+    pub settings: &'a Drain,
 }
 
 impl RunStages<'_> {
@@ -98,7 +98,7 @@ impl RunStages<'_> {
             // A destination that was given is the directory's new name.
             let is_renamed = source.is_dir() && target != self.prefix.join("");
             let source = if is_renamed { source.join(".") } else { source };
-            let status = stage_by_command("in", None, run_dir, &source, &target)?;
+            let status = stage_by_command("in", &[], run_dir, &source, &target)?;
             if !status.success() {
                 return Err(anyhow!(
                     "--stage-in {}: not everything was moved, so the command was not started",
@@ -110,11 +110,16 @@ impl RunStages<'_> {
         Ok(())
     }
 
+    fn choice(&self) -> ChoiceArgs {
+        ChoiceArgs::of_drains(self.settings, &self.prefix.to_string_lossy())
+    }
+
     /// Starts to move files while the command runs, if that is asked for.
     pub fn begin_drain(&self, run_dir: &Path) -> Option<DrainProcess> {
-        let target = self.drain_to?;
+        let target = self.drain_to.filter(|_| self.settings.while_running)?;
         let args = DrainProcessArgs {
-            interval_s: self.interval_s?,
+            choice: self.choice(),
+            interval_s: self.settings.interval_s,
             laminate: self.ends_instance,
             run_dir: run_dir.to_owned(),
             target: target.to_owned(),
@@ -135,8 +140,9 @@ impl RunStages<'_> {
         let staged = match finished {
             Ok(Some(is_safe)) => return is_safe,
             Ok(None) => {
-                let laminate = self.ends_instance.then_some("--laminate");
-                stage_by_command("out", laminate, run_dir, &self.prefix, dir)
+                let mut options = self.choice().words();
+                options.extend(self.ends_instance.then(|| "--laminate".into()));
+                stage_by_command("out", &options, run_dir, &self.prefix, dir)
             }
             Err(error) => Err(error.into()),
         };
@@ -164,7 +170,7 @@ fn prepare_target(dir: &Path) -> std::io::Result<()> {
 /// does not answer holds up no one else.
 fn stage_by_command(
     direction: &str,
-    option: Option<&str>,
+    options: &[OsString],
     run_dir: &Path,
     source: &Path,
     target: &Path,
@@ -180,7 +186,7 @@ fn stage_by_command(
     let after: [&OsStr; 3] = ["--".as_ref(), source.as_os_str(), target.as_os_str()];
     let words = before
         .into_iter()
-        .chain(option.map(OsStr::new))
+        .chain(options.iter().map(OsString::as_os_str))
         .chain(after);
     let words: Vec<OsString> = words.map(OsStr::to_owned).collect();
     supervise::run(&words, &[("LD_PRELOAD", OsString::new())], &FOR_COMMANDS)

@@ -17,10 +17,11 @@ use weir_instance::size::bytes;
 use weir_mover::sources::{check_parent, check_targets, make_parents, pair, SourcesRefused};
 use weir_mover::tree::FileTree;
 use weir_mover::{
-    manifest, DirectoryTree, InstanceTree, StageOptions, StagePair, StageProgress, StageSummary,
+    manifest, stage_chosen, DirectoryTree, InstanceTree, PathFilter, StageOptions, StagePair,
+    StageProgress, StageSummary,
 };
 
-use crate::args::{StageArgs, StageDirection, StageFiles};
+use crate::args::{ChoiceArgs, StageArgs, StageDirection, StageFiles};
 use crate::exit::Failure;
 use crate::locate::live_run_dir;
 use crate::supervise;
@@ -45,6 +46,14 @@ pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(),
     let instance = InstanceTree::attach(&run_dir)
         .with_context(|| format!("cannot reach the server of {}", run_dir.display()))?;
     let paths = ArgumentPaths::new(instance.prefix())?;
+    let below = |pattern: &str| match paths.below(Path::new(pattern)) {
+        Some(path) => path.to_string_lossy().into_owned(),
+        None => format!("/{}", pattern.trim_start_matches('/')),
+    };
+    let outside_pattern = |pattern: &str| {
+        let path = paths.here.join(pattern);
+        path.to_string_lossy().into_owned()
+    };
     let (outside, inside) = (
         |path: &Path| paths.outside(path),
         |path: &Path| paths.inside(path),
@@ -53,6 +62,7 @@ pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(),
         let rules = PathRules {
             source: &outside,
             target: &inside,
+            pattern: &outside_pattern,
             make_parents: true,
         };
         run(files, &DirectoryTree, &instance, &rules)?
@@ -60,6 +70,7 @@ pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(),
         let rules = PathRules {
             source: &inside,
             target: &outside,
+            pattern: &below,
             make_parents: false,
         };
         run(files, &instance, &DirectoryTree, &rules)?
@@ -86,6 +97,8 @@ pub struct ArgumentPaths {
 struct PathRules<'a> {
     source: &'a dyn Fn(&Path) -> Result<PathBuf, Failure>,
     target: &'a dyn Fn(&Path) -> Result<PathBuf, Failure>,
+    /// The pattern of paths of the source's tree that a pattern of the command line is.
+    pattern: &'a dyn Fn(&str) -> String,
     /// Directories above a target are created.
     make_parents: bool,
 }
@@ -205,6 +218,7 @@ fn run<S: FileTree, T: FileTree>(
     to: &T,
     rules: &PathRules<'_>,
 ) -> Result<StageSummary, Failure> {
+    let filter = filter(&args.choice, rules.pattern)?;
     let pairs = pairs(args, from, to, rules)?;
     let threads = args.threads.map_or_else(default_threads, usize::from);
     let options = StageOptions {
@@ -217,8 +231,18 @@ fn run<S: FileTree, T: FileTree>(
     stop_on_signals(&progress.stop)?;
     allow_open_files();
     Ok(show_while(&progress, || {
-        weir_mover::stage(from, to, &pairs, options, &progress)
+        stage_chosen(from, to, &pairs, options, &progress, &filter)
     }))
+}
+
+/// The choice of paths of a source's tree.
+pub fn filter(
+    choice: &ChoiceArgs,
+    pattern: impl Fn(&str) -> String,
+) -> Result<PathFilter, Failure> {
+    let patterns = |given: &[String]| given.iter().map(|one| pattern(one)).collect::<Vec<_>>();
+    PathFilter::new(&patterns(&choice.only), &patterns(&choice.skip))
+        .map_err(|error| Failure::Refused(format!("--only, --skip: {error}")))
 }
 
 /// Shows the progress of a stage on a terminal.

@@ -216,9 +216,89 @@ fn garbage_does_not_disturb_a_drain() {
     }
     // A request without an end.
     let mut endless = UnixStream::connect(&socket).unwrap();
-    while endless.write_all(&[b'x'; 65536]).is_ok() {}
+    let many = vec![b'x'; 65536];
+    while endless.write_all(&many).is_ok() {}
     drained.write("one", "first");
     drained.waits_for("one", "first");
     drained.ends(0);
     room.ok(&["stop", "x"]);
+}
+
+#[test]
+fn files_are_chosen_by_patterns() {
+    let room = Room::new();
+    let choice = [
+        "--set",
+        "drain.only=/weir/ckpt.*:log",
+        "--set",
+        "drain.skip=ckpt.*/scratch",
+    ];
+    let drained = Drained::start(&room, &choice);
+    for name in ["ckpt.1/a", "ckpt.1/scratch/b", "log", "other/c"] {
+        drained.write(name, name);
+    }
+    drained.waits_for("ckpt.1/a", "ckpt.1/a");
+    drained.waits_for("log", "log");
+    room.ok(&["drain", "-i", "x", "--wait"]);
+    kill(drained.process(), Signal::SIGKILL).unwrap();
+    drained.write("ckpt.2", "second");
+    drained.write("again", "again");
+    drained.ends(0);
+    let out = room.path().join("out");
+    assert_eq!(fs::read(out.join("ckpt.2")).unwrap(), b"second");
+    for name in ["ckpt.1/scratch", "other", "again"] {
+        assert!(!out.join(name).exists(), "{name}");
+    }
+    let staged = [
+        "stage",
+        "out",
+        "-i",
+        "x",
+        "--only",
+        "/weir/**/b",
+        "--skip=/other",
+        "/weir/",
+        "staged",
+    ];
+    room.ok(&staged);
+    assert!(room.path().join("staged/ckpt.1/scratch/b").exists());
+    assert!(!room.path().join("staged/log").exists());
+    assert!(!room.path().join("staged/other").exists());
+    let skip = ["--skip", "staged/ckpt.1"];
+    room.ok(&[&["stage", "in", "-i", "x"], &skip[..], &["staged", "/weir"]].concat());
+    assert!(!room
+        .ok(&["ls", "-i", "x", "/weir/staged"])
+        .contains("ckpt.1"));
+    room.says(
+        2,
+        "--only, --skip: ",
+        &[
+            "stage",
+            "out",
+            "-i",
+            "x",
+            "--only=a[",
+            "/weir/log",
+            "staged",
+        ],
+    );
+    room.ok(&["stop", "x"]);
+}
+
+#[test]
+fn a_report_says_that_a_choice_was_moved() {
+    let room = Room::new();
+    fs::write(room.path().join("one"), "first").unwrap();
+    let skip = [
+        "run",
+        "--set",
+        "drain.skip=/one",
+        "--stage-in",
+        "one",
+        "--drain-to",
+        "out",
+        "true",
+    ];
+    room.says(0, "if drain.only and drain.skip choose them", &skip);
+    assert!(!room.path().join("out/one").exists());
 }

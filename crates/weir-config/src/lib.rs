@@ -32,7 +32,7 @@ pub use load::{find_file, Loaded, Sources};
 pub use machine::{Budgets, Machine};
 pub use network::{CommandWords, FabricAddress, Ports, Provider};
 pub use patterns::Patterns;
-pub use settings::{all_keys, Config, KeyInfo, Mount, SectionInfo, SECTIONS};
+pub use settings::{all_keys, Config, Drain, KeyInfo, Mount, SectionInfo, SECTIONS};
 pub use types::{
     Budget, Directories, HugePages, KernelMount, LaminateOn, LogLevel, Method, MountPrefix,
     ReportFormat, Setting, Size, Transport, Visibility, WarmBudget,

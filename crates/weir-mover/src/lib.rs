@@ -15,6 +15,7 @@
 //! | [`publish`] | names of the target |
 //! | [`mod@stage`] | trees of files, by several threads; `queue`: their tasks; [`summary`]: the result |
 //! | [`mod@drain`] | a tree that programs write meanwhile, in rounds |
+//! | [`filter`] | the choice of paths by patterns |
 //! | [`sources`], [`manifest`] | what is to be moved where, from arguments or from a file |
 //!
 //! Owners are not kept: a moved file belongs to the user who moves it, as with cp(1).
@@ -24,6 +25,7 @@ pub mod copy;
 pub mod directory_tree;
 pub mod drain;
 pub mod error;
+pub mod filter;
 pub mod instance_tree;
 pub mod manifest;
 pub mod publish;
@@ -34,7 +36,8 @@ pub mod summary;
 pub mod tree;
 
 pub use directory_tree::DirectoryTree;
+pub use filter::PathFilter;
 pub use instance_tree::InstanceTree;
 pub use sources::StagePair;
-pub use stage::{stage, StageOptions, StageProgress};
+pub use stage::{stage, stage_chosen, StageOptions, StageProgress};
 pub use summary::StageSummary;

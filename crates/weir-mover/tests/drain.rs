@@ -19,7 +19,7 @@ use proptest::prelude::*;
 use rustix::io::Errno;
 use weir_mover::drain::{Drain, DrainRound, PendingState};
 use weir_mover::publish::is_part;
-use weir_mover::{StageOptions, StageProgress, StageSummary};
+use weir_mover::{PathFilter, StageOptions, StageProgress, StageSummary};
 
 /// No file has changed since.
 const LONG_AGO: SystemTime = SystemTime::UNIX_EPOCH;
@@ -320,7 +320,11 @@ impl Scene {
     }
 
     fn drain(&self) -> Drain<'_, FaultyTree, FaultyTree> {
-        Drain::new((&self.from, &self.source), (&self.to, &self.target))
+        Drain::new(
+            (&self.from, &self.source),
+            (&self.to, &self.target),
+            PathFilter::default(),
+        )
     }
 
     fn act(&self, step: &Step) {
@@ -512,4 +516,33 @@ fn names_follow_a_program_that_never_rests() {
     let is_checkpoint = |path: &&PathBuf| path.to_string_lossy().starts_with("ckpt");
     let nodes = there.keys().filter(is_checkpoint).count();
     assert!(nodes <= 3 * 5, "{there:?}");
+}
+
+#[test]
+fn paths_that_are_not_chosen_stay() {
+    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let owned = |pattern: &str| vec![pattern.to_owned()];
+    let filter = PathFilter::new(&owned("/{n*,d0/*}"), &owned("/d0/n4")).unwrap();
+    let (from, to) = ((&scene.from, &*scene.source), (&scene.to, &*scene.target));
+    let mut drain = Drain::new(from, to, filter);
+    for dir in 0..2 {
+        scene.act(&Step::MakeDirectory(dir));
+    }
+    for name in 0..6 {
+        scene.act(&Step::Write(name));
+    }
+    round(&mut drain, now());
+    scene.act(&Step::Write(2));
+    scene.act(&Step::Write(4));
+    assert!(finish(&mut drain).is_complete());
+    let moved = contents(&scene.target);
+    let files = moved
+        .iter()
+        .filter(|(_, node)| **node != TreeNode::Directory);
+    let files: Vec<_> = files.map(|(path, _)| path.to_str().unwrap()).collect();
+    assert_eq!(files, ["d0/n2", "n0", "n1"]);
+    assert_eq!(
+        moved[Path::new("d0/n2")],
+        contents(&scene.source)[Path::new("d0/n2")]
+    );
 }

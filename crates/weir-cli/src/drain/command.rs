@@ -181,7 +181,7 @@ fn judge(replies: &[DrainReply]) -> Result<(), Failure> {
     };
     if let Some(path) = reason_of(DrainVerdict::NoSuchPath) {
         return Err(Failure::Refused(format!(
-            "{path}: not in the instance when the drain looked last"
+            "{path}: not in the instance, or not to be moved, when the drain looked last"
         )));
     }
     if let Some(reason) = reason_of(DrainVerdict::Failed) {

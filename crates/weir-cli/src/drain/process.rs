@@ -109,7 +109,8 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     };
     let target = std::path::absolute(&args.target).context("the target")?;
     let target = (&DirectoryTree, &*target);
-    let mut drain = Drain::new((&instance, Path::new("/")), target);
+    let filter = stage::filter(&args.choice, str::to_owned)?;
+    let mut drain = Drain::new((&instance, Path::new("/")), target, filter);
     let service = DrainService::new(&args.target);
     let _socket = service.listen(&args.run_dir)?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -227,7 +228,8 @@ impl DrainProcessArgs {
     }
 
     fn words(&self) -> Vec<OsString> {
-        let mut words = vec!["--interval-s".into(), self.interval_s.to_string().into()];
+        let mut words = self.choice.words();
+        words.extend(["--interval-s".into(), self.interval_s.to_string().into()]);
         words.extend(self.laminate.then(|| "--laminate".into()));
         words.extend([
             "--".into(),

@@ -25,12 +25,13 @@ use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
 
 use crate::error::MoveError;
+use crate::filter::PathFilter;
 use crate::sources::StagePair;
-use crate::stage::{stage_with, StageMemory, StageOptions, StageProgress};
+use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};
 use crate::summary::{as_text, StageSummary};
 use crate::tree::{FileTree, NodeKind};
 use names::DueNames;
-use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot};
+use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot, WalkedTree};
 
 /// The reason why a file is not safe yet.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -140,6 +141,7 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     to: &'t T,
     source: PathBuf,
     target: PathBuf,
+    filter: PathFilter,
     /// By the path below both directories.
     moved: HashMap<PathBuf, MovedNode>,
     due: Option<DueNames>,
@@ -148,13 +150,18 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
 }
 
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
-    /// Both directories must exist.
-    pub fn new((from, source): (&'t S, &Path), (to, target): (&'t T, &Path)) -> Drain<'t, S, T> {
+    /// Both directories must exist. `filter`: of paths below the source, which begin with a slash.
+    pub fn new(
+        (from, source): (&'t S, &Path),
+        (to, target): (&'t T, &Path),
+        filter: PathFilter,
+    ) -> Drain<'t, S, T> {
         Drain {
             from,
             to,
             source: source.to_owned(),
             target: target.to_owned(),
+            filter,
             moved: HashMap::new(),
             due: None,
             walks: 0,
@@ -233,9 +240,18 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         summary
     }
 
+    fn walk_below(&self, dir: &Path, walk: u64) -> TreeSnapshot {
+        let tree = WalkedTree {
+            tree: self.from,
+            root: &self.source,
+            filter: &self.filter,
+        };
+        tree.walk_below(dir, walk)
+    }
+
     fn walk(&mut self) -> TreeSnapshot {
         self.walks += 1;
-        let snapshot = TreeSnapshot::walk_tree(self.from, &self.source, self.walks);
+        let snapshot = self.walk_below(Path::new(""), self.walks);
         for (path, moved) in &mut self.moved {
             if snapshot.get(path).is_some() {
                 moved.walk = snapshot.walk;
@@ -412,10 +428,7 @@ impl NamedTargets {
     }
 }
 
-impl StageMemory for NamedTargets {
-    fn is_known(&self, _: &Path, _: &Stat) -> bool {
-        false
-    }
+impl StageCaller for NamedTargets {
     fn note_named(&self, target: &Path, copied: Option<&Stat>) {
         let mut named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         named.insert(target.to_owned(), copied.map(FileVersion::from));
@@ -425,13 +438,16 @@ impl StageMemory for NamedTargets {
 /// The sources that earlier rounds moved.
 struct KnownSources<'d, 't, S: FileTree, T: FileTree>(&'d Drain<'t, S, T>);
 
-impl<S: FileTree, T: FileTree> StageMemory for KnownSources<'_, '_, S, T> {
+impl<S: FileTree, T: FileTree> StageCaller for KnownSources<'_, '_, S, T> {
+    fn takes(&self, source: &Path, kind: NodeKind) -> bool {
+        let path = source.strip_prefix(&self.0.source).unwrap_or(source);
+        StageCaller::takes(&self.0.filter, &Path::new("/").join(path), kind)
+    }
     fn is_known(&self, source: &Path, stat: &Stat) -> bool {
         let path = source.strip_prefix(&self.0.source).unwrap_or(source);
         let moved = self.0.moved.get(path);
         moved.is_some_and(|moved| !moved.is_doubtful && moved.version == FileVersion::from(stat))
     }
-    fn note_named(&self, _: &Path, _: Option<&Stat>) {}
 }
 
 /// A round under way.

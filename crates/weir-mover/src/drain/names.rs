@@ -176,10 +176,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if directory.is_none_or(|node| node.kind != NodeKind::Directory) {
                 return false;
             }
-            let again = TreeSnapshot::walk_tree(self.from, &self.source.join(&leads_to), 0);
+            let again = self.walk_below(&leads_to, snapshot.walk);
             let seen = snapshot.at_and_below(&leads_to).skip(1);
-            let seen = seen.map(|(path, _)| path.strip_prefix(&leads_to).expect("below it"));
-            let is_same = again.unread.is_empty() && seen.eq(again.paths().map(PathBuf::as_path));
+            let is_same = again.unread.is_empty() && seen.map(|(path, _)| path).eq(again.paths());
             // Else the walk may have seen a directory that is being removed.
             let leads_there = || self.from.read_link(&self.source.join(path));
             is_same && leads_there().is_ok_and(|content| content == node.content)

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use weir_client::types::{Stat, Time};
 
 use crate::error::MoveError;
+use crate::filter::PathFilter;
 use crate::publish::is_part;
 use crate::tree::{kind_of, FileTree, KeptAttributes, NodeKind};
 
@@ -111,16 +112,25 @@ pub(crate) struct TreeSnapshot {
     pub unread: Vec<(PathBuf, MoveError)>,
 }
 
-impl TreeSnapshot {
-    pub fn walk_tree<T: FileTree>(tree: &T, root: &Path, walk: u64) -> TreeSnapshot {
+/// The tree that is walked.
+#[derive(Debug)]
+pub(crate) struct WalkedTree<'t, T: FileTree> {
+    pub tree: &'t T,
+    pub root: &'t Path,
+    pub filter: &'t PathFilter,
+}
+
+impl<T: FileTree> WalkedTree<'_, T> {
+    /// Walks a directory below the root. `walk`: the number of the walk.
+    pub fn walk_below(&self, dir: &Path, walk: u64) -> TreeSnapshot {
         let mut snapshot = TreeSnapshot {
             walk,
             ..TreeSnapshot::default()
         };
-        let mut open = vec![PathBuf::new()];
+        let mut open = vec![dir.to_owned()];
         while let Some(dir) = open.pop() {
-            let whole = root.join(&dir);
-            let names = match tree.list(&whole) {
+            let whole = self.root.join(&dir);
+            let names = match self.tree.list(&whole) {
                 Ok(names) => names,
                 // Removed since its name was seen.
                 Err(error) if error.kind() == ErrorKind::NotFound && dir != Path::new("") => {
@@ -135,7 +145,8 @@ impl TreeSnapshot {
             };
             for name in names.iter().filter(|name| !is_part(name)) {
                 let path = dir.join(name);
-                match look_at(tree, &root.join(&path), walk) {
+                match look_at(self.tree, &self.root.join(&path), walk) {
+                    Ok(LookResult::Seen(node)) if !self.is_chosen(&path, node.kind) => {}
                     Ok(LookResult::Seen(node)) => {
                         if node.kind == NodeKind::Directory {
                             open.push(path.clone());
@@ -151,6 +162,16 @@ impl TreeSnapshot {
         snapshot
     }
 
+    fn is_chosen(&self, path: &Path, kind: NodeKind) -> bool {
+        let path = Path::new("/").join(path);
+        match kind {
+            NodeKind::Directory => self.filter.enters(&path),
+            _ => self.filter.takes(&path),
+        }
+    }
+}
+
+impl TreeSnapshot {
     pub fn get(&self, path: &Path) -> Option<&SeenNode> {
         self.nodes.get(path)
     }

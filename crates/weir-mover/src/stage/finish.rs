@@ -95,7 +95,7 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
             Err(MoveError::Io { source, .. }) if has_no_links(&source) => Ok(false),
             made => {
                 made?;
-                self.memory.note_named(&link.target, None);
+                self.caller.note_named(&link.target, None);
                 Ok(true)
             }
         }

@@ -19,10 +19,11 @@ use weir_client::types::Stat;
 
 use crate::copy::{compare, likeness, FileCopy, Likeness};
 use crate::error::MoveError;
+use crate::filter::PathFilter;
 use crate::queue::TaskQueue;
 use crate::sources::StagePair;
 use crate::summary::StageSummary;
-use crate::tree::FileTree;
+use crate::tree::{FileTree, NodeKind};
 
 /// The bytes of a large file that one thread copies at a time.
 const PIECE_BYTES: u64 = 64 << 20;
@@ -76,36 +77,60 @@ pub fn stage<S: FileTree, T: FileTree>(
     stage_with(from, to, pairs, options, progress, &())
 }
 
-/// The caller of a stage that remembers earlier ones.
-pub(crate) trait StageMemory: Sync {
-    /// True if a source with these attributes is known to be on the target, which then is not looked at.
-    fn is_known(&self, source: &Path, stat: &Stat) -> bool;
-    /// Notes that a target has its name from this stage. `copied`: the source, when it was copied.
-    fn note_named(&self, target: &Path, copied: Option<&Stat>);
+/// The same, of the paths that a filter chooses: paths of the source's tree.
+pub fn stage_chosen<S: FileTree, T: FileTree>(
+    from: &S,
+    to: &T,
+    pairs: &[StagePair],
+    options: StageOptions,
+    progress: &StageProgress,
+    filter: &PathFilter,
+) -> StageSummary {
+    stage_with(from, to, pairs, options, progress, filter)
 }
 
-impl StageMemory for () {
-    fn is_known(&self, _: &Path, _: &Stat) -> bool {
+/// The caller of a stage: the choice of paths, and the memory of earlier stages.
+pub(crate) trait StageCaller: Sync {
+    /// True if a node is to be moved, or if something in this directory may be.
+    fn takes(&self, _source: &Path, _kind: NodeKind) -> bool {
+        true
+    }
+    /// True if a source with these attributes is known to be on the target, which then is not looked at.
+    fn is_known(&self, _source: &Path, _stat: &Stat) -> bool {
         false
     }
-    fn note_named(&self, _: &Path, _: Option<&Stat>) {}
+    /// Notes that a target has its name from this stage. `copied`: the source, when it was copied.
+    fn note_named(&self, _target: &Path, _copied: Option<&Stat>) {}
 }
 
-/// A stage whose caller remembers earlier ones.
+impl StageCaller for () {}
+
+impl StageCaller for PathFilter {
+    fn takes(&self, source: &Path, kind: NodeKind) -> bool {
+        // Without the dot that stands for the contents of a source.
+        let source: PathBuf = source.components().collect();
+        match kind {
+            NodeKind::Directory => self.enters(&source),
+            _ => PathFilter::takes(self, &source),
+        }
+    }
+}
+
+/// A stage for a caller inside this crate.
 pub(crate) fn stage_with<S: FileTree, T: FileTree>(
     from: &S,
     to: &T,
     pairs: &[StagePair],
     options: StageOptions,
     progress: &StageProgress,
-    memory: &dyn StageMemory,
+    caller: &dyn StageCaller,
 ) -> StageSummary {
     let begun = Instant::now();
     let run = StageRun {
         from,
         to,
         options,
-        memory,
+        caller,
         progress,
         batch_files: batch_files(options.threads),
         queue: TaskQueue::new(WAITING_TASKS),
@@ -211,7 +236,7 @@ struct StageRun<'t, S: FileTree, T: FileTree> {
     from: &'t S,
     to: &'t T,
     options: StageOptions,
-    memory: &'t dyn StageMemory,
+    caller: &'t dyn StageCaller,
     progress: &'t StageProgress,
     /// The most files of a batch.
     batch_files: usize,
@@ -305,7 +330,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         };
         if let Some(stat) = stat
             .as_ref()
-            .filter(|stat| self.memory.is_known(source, stat))
+            .filter(|stat| self.caller.is_known(source, stat))
         {
             return there(stat);
         }
@@ -405,7 +430,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         };
         match checked.and_then(|()| copy.publish(self.options.verify, buffer)) {
             Ok(lost) => {
-                self.memory.note_named(&file.target, Some(&copied));
+                self.caller.note_named(&file.target, Some(&copied));
                 self.is_there(&file);
                 let mut summary = self.summary();
                 summary.files += 1;

@@ -49,6 +49,9 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
                 false => Ok(()), // removed since its directory was listed
             };
         };
+        if !is_top && !self.caller.takes(source, kind_of(&stat)) {
+            return Ok(());
+        }
         // The directory above the first one may have been created for it.
         let above = target.ancestors().skip(1).take(if is_top { 2 } else { 1 });
         walked.changed.extend(above.map(Path::to_owned));
