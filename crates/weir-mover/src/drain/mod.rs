@@ -11,13 +11,14 @@
 //! Left out: the order of changes within two rounds, and versions that were replaced before a round saw
 //! them.
 
+mod files;
 mod names;
 mod snapshot;
 
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,8 @@ use crate::sources::StagePair;
 use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};
 use crate::summary::{as_text, StageSummary};
 use crate::tree::{FileTree, NodeKind};
+pub use files::{move_files, FileMover, MovedFile, MovedFiles};
+use files::{share_files, ListedFile};
 use names::DueNames;
 use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot, WalkedTree};
 
@@ -142,6 +145,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     source: PathBuf,
     target: PathBuf,
     filter: PathFilter,
+    /// Other processes that move files.
+    movers: Vec<Box<dyn FileMover>>,
     /// By the path below both directories.
     moved: HashMap<PathBuf, MovedNode>,
     due: Option<DueNames>,
@@ -162,10 +167,16 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             source: source.to_owned(),
             target: target.to_owned(),
             filter,
+            movers: Vec::new(),
             moved: HashMap::new(),
             due: None,
             walks: 0,
         }
+    }
+
+    /// Adds a process that moves files, for later rounds.
+    pub fn add_mover(&mut self, mover: Box<dyn FileMover>) {
+        self.movers.push(mover);
     }
 
     /// Copies what is written and has not changed since `settled`: two changes of a file within a tick of
@@ -182,16 +193,13 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let walk_seconds = begun.elapsed().as_secs_f64();
         let mut round = RoundState {
             settled: settled.duration_since(UNIX_EPOCH).unwrap_or_default(),
-            options: StageOptions {
-                threads,
-                written_files_only: true,
-                ..StageOptions::default()
-            },
+            threads,
             snapshot: Arc::clone(&snapshot),
             closed: FileSet::default(),
             open: HashSet::new(),
             pending: Vec::new(),
-            summary: StageSummary::default(),
+            copied: 0,
+            bytes: 0,
         };
         for (path, error) in &snapshot.unread {
             round.fail(path, error);
@@ -206,8 +214,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             (files + 1, bytes + node.version.size)
         });
         DrainRound {
-            files: round.summary.files,
-            bytes: round.summary.bytes,
+            files: round.copied,
+            bytes: round.bytes,
             names,
             safe_files: safe.0,
             safe_bytes: safe.1,
@@ -342,56 +350,73 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     }
 
     fn copy(&mut self, round: &mut RoundState, chosen: &[PathBuf], progress: &StageProgress) {
-        if chosen.is_empty() {
-            return;
-        }
-        let pair = |path: &PathBuf| StagePair {
-            source: self.source.join(path),
-            target: self.target.join(path),
-        };
-        let pairs: Vec<StagePair> = chosen.iter().map(pair).collect();
-        let (from, to) = (self.from, self.to);
-        let named = NamedTargets::default();
-        let summary = stage_with(from, to, &pairs, round.options, progress, &named);
-        let named = named.into_inner();
-        let reasons = summary.failed.iter();
-        let reasons: HashMap<&Path, &String> = reasons
-            .map(|failed| (failed.target.as_path(), &failed.reason))
-            .collect();
         let snapshot = Arc::clone(&round.snapshot);
-        for (path, pair) in chosen.iter().zip(&pairs) {
-            let node = snapshot.get(path).expect("chosen from it");
-            // A directory that could not be synced may lose its names.
-            let dir = pair.target.parent().unwrap_or(&self.target);
-            let reason = reasons.get(&*pair.target).or_else(|| reasons.get(dir));
-            let new = named.get(&pair.target);
-            let version = new.copied().flatten().unwrap_or(node.version);
-            let is_settled = round.is_settled(&version);
-            if new.is_some() || reason.is_none() && !summary.stopped {
-                let was_ours = self.moved.get(path).is_some_and(|moved| moved.is_ours);
-                let moved = MovedNode {
-                    version,
-                    is_doubtful: reason.is_some() || !is_settled,
-                    ..MovedNode::from_seen(node, new.is_some() || was_ours)
-                };
-                self.moved.insert(path.clone(), moved);
+        let listed = |path: &PathBuf| {
+            let version = &snapshot.get(path).expect("chosen from it").version;
+            ListedFile {
+                pair: StagePair {
+                    source: self.source.join(path),
+                    target: self.target.join(path),
+                },
+                inode: version.inode(),
+                size: version.size,
             }
-            let state = match reason {
-                _ if summary.stopped => Some(PendingState::Waiting),
-                Some(reason) => self.state_after_failure(&pair.source, node, reason),
-                None => {
-                    round.closed.remove(path, &node.version);
-                    if let Some(due) = &mut self.due {
-                        due.awaited.remove(path, &node.version);
-                    }
-                    (!is_settled).then_some(PendingState::Waiting)
-                }
+        };
+        let files: Vec<ListedFile> = chosen.iter().map(listed).collect();
+        let here =
+            |list: &[StagePair]| move_files(self.from, self.to, list, round.threads, progress);
+        let lists = share_files(&files, &self.movers, here, progress);
+        let mut results: Vec<Option<MovedFile>> = Vec::new();
+        results.resize_with(files.len(), || None);
+        for list in lists {
+            round.copied += list.moved.copied;
+            round.bytes += list.moved.bytes;
+            for (file, moved) in list.files.into_iter().zip(list.moved.files) {
+                // A stage that is stopped says nothing of files that it did not come to.
+                let is_known = !list.moved.stopped || moved.is_named;
+                results[file] = is_known.then_some(moved);
+            }
+        }
+        for ((path, file), moved) in chosen.iter().zip(&files).zip(results) {
+            let node = snapshot.get(path).expect("chosen from it");
+            let state = match moved {
+                Some(moved) => self.note_moved(round, path, node, &file.pair.source, &moved),
+                None => Some(PendingState::Waiting),
             };
             if let Some(state) = state {
                 round.pend(path, node, state);
             }
         }
-        round.summary = summary;
+    }
+
+    /// Notes the move of a file; returns its state unless it is safe.
+    fn note_moved(
+        &mut self,
+        round: &mut RoundState,
+        path: &Path,
+        node: &SeenNode,
+        source: &Path,
+        result: &MovedFile,
+    ) -> Option<PendingState> {
+        let version = result.version(node.version.dev).unwrap_or(node.version);
+        let is_settled = round.is_settled(&version);
+        if result.is_named || result.failure.is_none() {
+            let was_ours = self.moved.get(path).is_some_and(|moved| moved.is_ours);
+            let moved = MovedNode {
+                version,
+                is_doubtful: result.failure.is_some() || !is_settled,
+                ..MovedNode::from_seen(node, result.is_named || was_ours)
+            };
+            self.moved.insert(path.to_owned(), moved);
+        }
+        if let Some(reason) = &result.failure {
+            return self.state_after_failure(source, node, reason);
+        }
+        round.closed.remove(path, &node.version);
+        if let Some(due) = &mut self.due {
+            due.awaited.remove(path, &node.version);
+        }
+        (!is_settled).then_some(PendingState::Waiting)
     }
 
     /// The state of a file that was not copied; `None`: it is gone.
@@ -418,23 +443,6 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     }
 }
 
-/// The targets that got their names from the stage of a round, with the versions that were copied.
-#[derive(Default)]
-struct NamedTargets(Mutex<HashMap<PathBuf, Option<FileVersion>>>);
-
-impl NamedTargets {
-    fn into_inner(self) -> HashMap<PathBuf, Option<FileVersion>> {
-        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl StageCaller for NamedTargets {
-    fn note_named(&self, target: &Path, copied: Option<&Stat>) {
-        let mut named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        named.insert(target.to_owned(), copied.map(FileVersion::from));
-    }
-}
-
 /// The sources that earlier rounds moved.
 struct KnownSources<'d, 't, S: FileTree, T: FileTree>(&'d Drain<'t, S, T>);
 
@@ -454,14 +462,17 @@ impl<S: FileTree, T: FileTree> StageCaller for KnownSources<'_, '_, S, T> {
 struct RoundState {
     /// Since 1970.
     settled: Duration,
-    options: StageOptions,
+    threads: usize,
     snapshot: Arc<TreeSnapshot>,
     /// Files without a writer that are not on the target.
     closed: FileSet,
     /// The inodes of changed files that programs write.
     open: HashSet<(u64, u64)>,
     pending: Vec<PendingFile>,
-    summary: StageSummary,
+    /// Files that were copied.
+    copied: u64,
+    /// Bytes of them.
+    bytes: u64,
 }
 
 impl RoundState {

@@ -1,0 +1,281 @@
+//! Lists of files that are moved together: by this process, or by one on another node.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt::Debug;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use weir_client::types::{Stat, Time};
+
+use super::snapshot::FileVersion;
+use crate::sources::StagePair;
+use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};
+use crate::summary::StageSummary;
+use crate::tree::FileTree;
+
+/// The most files of a list.
+const LIST_FILES: usize = 256;
+/// The bytes of a list, unless it is of one file.
+const LIST_BYTES: u64 = 256 << 20;
+
+/// Something that moves lists of files: a process on another node.
+pub trait FileMover: Send + Sync + Debug {
+    /// Moves files, none that a program has open for writing. An error: it is gone, and another mover
+    /// moves them again.
+    fn move_files(&self, files: &[StagePair]) -> io::Result<MovedFiles>;
+}
+
+/// The result of moving a list of files.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct MovedFiles {
+    /// Files that were copied.
+    pub copied: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// True if it was stopped before its end.
+    pub stopped: bool,
+    /// In the order of the list.
+    pub files: Vec<MovedFile>,
+}
+
+/// The result of moving a file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct MovedFile {
+    /// True if its target has its name from this move.
+    pub is_named: bool,
+    /// The source, when it was copied.
+    version: Option<WireVersion>,
+    /// The reason why it is not safe.
+    pub failure: Option<String>,
+}
+
+impl MovedFile {
+    /// The version that was copied, as this node sees it.
+    pub(super) fn version(&self, dev: u64) -> Option<FileVersion> {
+        let version = self.version?;
+        Some(FileVersion {
+            dev,
+            ino: version.ino,
+            size: version.size,
+            mtime: Time {
+                sec: version.mtime.0,
+                nsec: version.mtime.1,
+            },
+            ctime: Time {
+                sec: version.ctime.0,
+                nsec: version.ctime.1,
+            },
+        })
+    }
+}
+
+/// A version on its way between nodes, which may give the instance different devices.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct WireVersion {
+    ino: u64,
+    size: u64,
+    mtime: (i64, i64),
+    ctime: (i64, i64),
+}
+
+impl From<&Stat> for WireVersion {
+    fn from(stat: &Stat) -> WireVersion {
+        WireVersion {
+            ino: stat.ino,
+            size: stat.size,
+            mtime: (stat.mtime.sec, stat.mtime.nsec),
+            ctime: (stat.ctime.sec, stat.ctime.nsec),
+        }
+    }
+}
+
+/// Moves files by this process.
+pub fn move_files<S: FileTree, T: FileTree>(
+    from: &S,
+    to: &T,
+    files: &[StagePair],
+    threads: usize,
+    progress: &StageProgress,
+) -> MovedFiles {
+    let options = StageOptions {
+        threads,
+        written_files_only: true,
+        ..StageOptions::default()
+    };
+    let named = NamedTargets::default();
+    let summary = stage_with(from, to, files, options, progress, &named);
+    let mut named = named.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let reasons = reasons_of(&summary);
+    let result_of = |file: &StagePair| {
+        let version = named.remove(&file.target);
+        // A directory that could not be synced may lose its names.
+        let dir = file.target.parent().and_then(|dir| reasons.get(dir));
+        MovedFile {
+            is_named: version.is_some(),
+            version: version.flatten(),
+            failure: reasons
+                .get(&*file.target)
+                .or(dir)
+                .map(|reason| (*reason).clone()),
+        }
+    };
+    MovedFiles {
+        copied: summary.files,
+        bytes: summary.bytes,
+        stopped: summary.stopped,
+        files: files.iter().map(result_of).collect(),
+    }
+}
+
+fn reasons_of(summary: &StageSummary) -> HashMap<&Path, &String> {
+    let failed = summary.failed.iter();
+    failed
+        .map(|failed| (failed.target.as_path(), &failed.reason))
+        .collect()
+}
+
+/// The targets that got their names from a stage, with the versions that were copied.
+#[derive(Default)]
+struct NamedTargets(Mutex<HashMap<PathBuf, Option<WireVersion>>>);
+
+impl StageCaller for NamedTargets {
+    fn note_named(&self, target: &Path, copied: Option<&Stat>) {
+        let mut named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        named.insert(target.to_owned(), copied.map(WireVersion::from));
+    }
+}
+
+/// A file of a list.
+#[derive(Debug)]
+pub(super) struct ListedFile {
+    pub pair: StagePair,
+    pub inode: (u64, u64),
+    /// Bytes.
+    pub size: u64,
+}
+
+/// Moves files by `here` and by all movers; each takes the next list when it is done with one. The results
+/// are in the order of the files; `None`: not moved, since it was stopped.
+pub(super) fn share_files(
+    files: &[ListedFile],
+    movers: &[Box<dyn FileMover>],
+    here: impl Fn(&[StagePair]) -> MovedFiles + Sync,
+    progress: &StageProgress,
+) -> Vec<MovedList> {
+    let lists = Mutex::new(lists_of(files));
+    let next = || {
+        lists
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front()
+    };
+    let done = Mutex::new(Vec::new());
+    let keep = |files: Vec<usize>, moved: MovedFiles| {
+        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+        done.push(MovedList { files, moved });
+    };
+    let pairs = |list: &[usize]| -> Vec<StagePair> {
+        list.iter().map(|file| files[*file].pair.clone()).collect()
+    };
+    let is_stopped = || progress.stop.load(Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        for mover in movers {
+            scope.spawn(|| {
+                while let Some(list) = next().filter(|_| !is_stopped()) {
+                    let Ok(moved) = mover.move_files(&pairs(&list)) else {
+                        let mut lists = lists.lock().unwrap_or_else(PoisonError::into_inner);
+                        lists.push_back(list);
+                        return;
+                    };
+                    let size = list.iter().map(|file| files[*file].size).sum();
+                    progress
+                        .files_found
+                        .fetch_add(list.len() as u64, Ordering::Relaxed);
+                    progress.bytes_found.fetch_add(size, Ordering::Relaxed);
+                    progress
+                        .files_done
+                        .fetch_add(list.len() as u64, Ordering::Relaxed);
+                    progress.bytes_done.fetch_add(size, Ordering::Relaxed);
+                    keep(list, moved);
+                }
+            });
+        }
+        while let Some(list) = next().filter(|_| !is_stopped()) {
+            let moved = here(&pairs(&list));
+            keep(list, moved);
+        }
+    });
+    // What a mover took that was lost when all others were done.
+    while let Some(list) = next().filter(|_| !is_stopped()) {
+        let moved = here(&pairs(&list));
+        keep(list, moved);
+    }
+    done.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A list that was moved.
+#[derive(Debug)]
+pub(super) struct MovedList {
+    /// The numbers of its files.
+    pub files: Vec<usize>,
+    pub moved: MovedFiles,
+}
+
+/// Cuts files into lists. The names of one file are in one list, which so finds that they are links.
+fn lists_of(files: &[ListedFile]) -> VecDeque<Vec<usize>> {
+    let mut lists = VecDeque::new();
+    let (mut list, mut bytes) = (Vec::new(), 0);
+    let mut first_names: HashMap<(u64, u64), usize> = HashMap::new();
+    let mut names: HashMap<usize, Vec<usize>> = HashMap::new();
+    for (number, file) in files.iter().enumerate() {
+        let first = *first_names.entry(file.inode).or_insert(number);
+        names.entry(first).or_default().push(number);
+    }
+    let mut seen = HashSet::new();
+    for (number, file) in files.iter().enumerate() {
+        if !seen.insert(file.inode) {
+            continue;
+        }
+        list.extend(names.remove(&number).unwrap_or_default());
+        bytes += file.size;
+        if list.len() >= LIST_FILES || bytes >= LIST_BYTES {
+            lists.push_back(std::mem::take(&mut list));
+            bytes = 0;
+        }
+    }
+    if !list.is_empty() {
+        lists.push_back(list);
+    }
+    lists
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_have_all_files_once_and_links_together() {
+        let file = |number: u64| ListedFile {
+            pair: StagePair {
+                source: PathBuf::new(),
+                target: PathBuf::new(),
+            },
+            inode: (0, number % 900),
+            size: if number == 3 { LIST_BYTES } else { 1 },
+        };
+        let files: Vec<_> = (0..1000).map(file).collect();
+        let lists = lists_of(&files);
+        let mut all: Vec<usize> = lists.iter().flatten().copied().collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..1000).collect::<Vec<_>>());
+        for list in &lists {
+            for number in list.iter().filter(|number| **number < 100) {
+                assert!(list.contains(&(number + 900)), "{number}");
+            }
+        }
+        assert!(lists.len() >= 4 && lists.iter().all(|list| list.len() < 2 * LIST_FILES));
+    }
+}
