@@ -217,6 +217,9 @@ pub enum Command {
     /// A worker of weir bench --hosts; started by the agents.
     #[command(hide = true)]
     Worker,
+    /// A process that moves files for a drain; started by the agents.
+    #[command(hide = true)]
+    Mover,
     /// Write the man pages into a directory.
     #[command(hide = true)]
     Man {

@@ -107,6 +107,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::SimulateScale(args) => scale::run(args)?,
         Command::Server => serve::run()?,
         Command::Worker => bench::worker::run()?,
+        Command::Mover => drain::movers::serve()?,
         Command::Agent { join } => weir_launch::agent::run(join.as_deref())?,
         Command::Man { directory } => manual::write(directory)?,
     }

@@ -21,7 +21,12 @@ struct Drained<'r> {
 impl<'r> Drained<'r> {
     /// `set`: settings of the run; rounds follow each other unless it says otherwise.
     fn start(room: &'r Room, set: &[&str]) -> Drained<'r> {
-        room.ok(&["start", "x"]);
+        Drained::start_on(room, "1", set)
+    }
+
+    /// Of an instance of several servers.
+    fn start_on(room: &'r Room, servers: &str, set: &[&str]) -> Drained<'r> {
+        room.ok(&["start", "x", "--servers", servers]);
         let rounds = ["--set", "drain.interval_s=0"];
         let words = ["-i", "x", "--drain-to", "out", "cat"];
         let mut run = room.weir(&[&["run"], &rounds[..], set, &words].concat());
@@ -301,4 +306,51 @@ fn a_report_says_that_a_choice_was_moved() {
     ];
     room.says(0, "if drain.only and drain.skip choose them", &skip);
     assert!(!room.path().join("out/one").exists());
+}
+
+#[test]
+fn movers_beside_other_servers_help() {
+    let room = Room::new();
+    let drained = Drained::start_on(&room, "3", &[]);
+    wait_until("two movers", || drained.status()["movers"] == 2);
+    let source = room.path().join("many");
+    fs::create_dir(&source).unwrap();
+    for number in 0..1000 {
+        fs::write(source.join(number.to_string()), number.to_string()).unwrap();
+    }
+    room.ok(&["stage", "in", "-i", "x", "many", "/weir"]);
+    room.ok(&["drain", "-i", "x", "--wait"]);
+    for number in [0, 499, 999] {
+        let moved = fs::read(drained.out("many").join(number.to_string())).unwrap();
+        assert_eq!(moved, number.to_string().as_bytes());
+    }
+    let movers = movers_of(&room);
+    assert_eq!(movers.len(), 2);
+    kill(movers[0], Signal::SIGKILL).unwrap();
+    for number in 0..1000 {
+        fs::write(source.join(number.to_string()), format!("again {number}")).unwrap();
+    }
+    room.ok(&["stage", "in", "-i", "x", "many", "/weir"]);
+    let said = drained.ends(0);
+    for number in 0..1000 {
+        let moved = fs::read(room.path().join("out/many").join(number.to_string())).unwrap();
+        assert_eq!(moved, format!("again {number}").as_bytes(), "{said}");
+    }
+    wait_until("the movers' end", || movers_of(&room).is_empty());
+    room.ok(&["stop", "x"]);
+    assert_eq!(room.left_behind(), [""; 0]);
+}
+
+/// The movers whose environment is that of the room.
+fn movers_of(room: &Room) -> Vec<Pid> {
+    let processes = fs::read_dir("/proc").unwrap().map_while(Result::ok);
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_mover = |number: &i32| {
+        let words = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
+        let environment = fs::read(format!("/proc/{number}/environ")).unwrap_or_default();
+        let home = format!("HOME={}", room.path().display());
+        let mut variables = environment.split(|byte| *byte == 0);
+        words.ends_with(b"\0mover\0") && variables.any(|variable| variable == home.as_bytes())
+    };
+    numbers.filter(is_mover).map(Pid::from_raw).collect()
 }

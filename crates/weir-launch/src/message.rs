@@ -105,7 +105,7 @@ pub enum MessageDown {
     Stop,
     /// Live on without the process above, as under `weir start`.
     Stay,
-    /// Start a worker of `weir bench` beside each of your servers.
+    /// Start a worker beside each of your servers.
     Work(WorkerInvitation),
     /// Say what your servers are doing.
     Look(u64),

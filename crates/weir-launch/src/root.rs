@@ -146,7 +146,7 @@ impl RootAgent {
         })
     }
 
-    /// Has a worker of `weir bench` started beside each server.
+    /// Has a worker started beside each server.
     pub fn employ(&mut self, invitation: &WorkerInvitation) -> Result<()> {
         let line = to_line(&MessageDown::Work(invitation.clone()));
         writeln!(self.lifeline, "{line}").context("the agent was lost")

@@ -1,5 +1,5 @@
-//! Workers of `weir bench`: a process beside each server, which connects to the program that
-//! measures and does what that says.
+//! Workers: a process beside each server, which connects to the program that wants them and does what
+//! that says. Those of `weir bench` measure, those of a drain move files.
 //!
 //! ```text
 //!  weir bench --Work--> agent --Work--> agent of another node
@@ -22,10 +22,22 @@ use weir_core::roster::{InstanceId, Secret};
 use crate::greet::GreetingSecrets;
 use crate::server::to_line;
 
+/// The program that a worker is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WorkerProgram {
+    /// Of `weir bench`.
+    Bench,
+    /// Moves files of a drain.
+    Mover,
+}
+
 /// Where workers are awaited.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerInvitation {
-    /// The address at which the measuring program listens.
+    /// The program that they are.
+    pub program: WorkerProgram,
+    /// The address at which the program that wants them listens.
     pub address: SocketAddr,
     /// Which run it is.
     pub run: InstanceId,
@@ -59,7 +71,10 @@ impl Task {
     pub fn start(&self, variables: &[(&str, std::ffi::OsString)]) -> Result<Child> {
         let program = std::env::current_exe().context("finding the weir program")?;
         let mut child = Command::new(program)
-            .arg("worker")
+            .arg(match self.invitation.program {
+                WorkerProgram::Bench => "worker",
+                WorkerProgram::Mover => "mover",
+            })
             .env("LD_PRELOAD", "")
             .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())

@@ -9,17 +9,19 @@ mod faults;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::{symlink, FileExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use faults::{parts, FaultyTree};
 use proptest::prelude::*;
 use rustix::io::Errno;
-use weir_mover::drain::{Drain, DrainRound, PendingState};
+use weir_mover::drain::{move_files, Drain, DrainRound, FileMover, MovedFiles, PendingState};
 use weir_mover::publish::is_part;
-use weir_mover::{PathFilter, StageOptions, StageProgress, StageSummary};
+use weir_mover::{DirectoryTree, PathFilter, StageOptions, StagePair, StageProgress, StageSummary};
 
 /// No file has changed since.
 const LONG_AGO: SystemTime = SystemTime::UNIX_EPOCH;
@@ -257,14 +259,16 @@ fn check(target: &Path, program: &Program, has_checkpoint: &mut bool) -> Result<
     }
 }
 
+/// The steps that come, each with the number of looks at the source before it.
+type Steps = VecDeque<(u8, Step)>;
+
 /// A program at work, and the drain of its directory.
 struct Scene {
     _dir: tempfile::TempDir,
     source: PathBuf,
     target: PathBuf,
     program: Arc<Mutex<Program>>,
-    /// The steps that come, each with the number of looks at the source before it.
-    steps: Arc<Mutex<VecDeque<(u8, Step)>>>,
+    steps: Arc<Mutex<Steps>>,
     from: FaultyTree,
     to: FaultyTree,
     /// The first check of the target that failed.
@@ -285,15 +289,7 @@ impl Scene {
             closed: HashSet::new(),
         }));
         let steps = Arc::new(Mutex::new(VecDeque::new()));
-        let from = {
-            let (steps, acting) = (Arc::clone(&steps), Arc::clone(&program));
-            let act = move || act_in_time(&steps, &acting);
-            let program = Arc::clone(&program);
-            FaultyTree::used(Box::new(act), move |path| {
-                let program = program.lock().unwrap();
-                program.open.as_ref().is_some_and(|open| open.0 == path)
-            })
-        };
+        let from = used_tree(&steps, &program);
         let wrong = Arc::new(Mutex::new(Ok(())));
         let to = {
             let (program, target) = (Arc::clone(&program), target.clone());
@@ -327,6 +323,15 @@ impl Scene {
         )
     }
 
+    fn other_node(&self, lists: usize) -> OtherNode {
+        OtherNode {
+            from: used_tree(&self.steps, &self.program),
+            lists_left: AtomicUsize::new(lists),
+            dies_unheard: false,
+            lists_done: Arc::default(),
+        }
+    }
+
     fn act(&self, step: &Step) {
         self.program.lock().unwrap().act(step);
     }
@@ -348,8 +353,45 @@ fn finish(drain: &mut Drain<'_, FaultyTree, FaultyTree>) -> StageSummary {
     drain.finish(StageOptions::default(), &StageProgress::default())
 }
 
+/// A source that this program uses.
+fn used_tree(steps: &Arc<Mutex<Steps>>, program: &Arc<Mutex<Program>>) -> FaultyTree {
+    let (steps, acting) = (Arc::clone(steps), Arc::clone(program));
+    let act = move || act_in_time(&steps, &acting);
+    let program = Arc::clone(program);
+    FaultyTree::used(Box::new(act), move |path| {
+        let program = program.lock().unwrap();
+        program.open.as_ref().is_some_and(|open| open.0 == path)
+    })
+}
+
+/// A mover on another node, which is lost after some lists.
+#[derive(Debug)]
+struct OtherNode {
+    from: FaultyTree,
+    lists_left: AtomicUsize,
+    /// It has moved its last list, and nobody hears of it.
+    dies_unheard: bool,
+    lists_done: Arc<AtomicUsize>,
+}
+
+impl FileMover for OtherNode {
+    fn move_files(&self, files: &[StagePair]) -> io::Result<MovedFiles> {
+        let lost = || io::ErrorKind::UnexpectedEof.into();
+        let left = self.lists_left.load(Ordering::Relaxed);
+        self.lists_left
+            .store(left.checked_sub(1).ok_or_else(lost)?, Ordering::Relaxed);
+        let progress = StageProgress::default();
+        let moved = move_files(&self.from, &DirectoryTree, files, 1, &progress);
+        if left == 1 && self.dies_unheard {
+            return Err(lost());
+        }
+        self.lists_done.fetch_add(1, Ordering::Relaxed);
+        Ok(moved)
+    }
+}
+
 /// Takes the next step, if enough looks came before it.
-fn act_in_time(steps: &Mutex<VecDeque<(u8, Step)>>, program: &Mutex<Program>) {
+fn act_in_time(steps: &Mutex<Steps>, program: &Mutex<Program>) {
     let mut steps = steps.lock().unwrap();
     let Some((looks, step)) = steps.front_mut() else {
         return;
@@ -387,9 +429,13 @@ proptest! {
     fn rounds_keep_to_what_programs_have_written(
         rounds in proptest::collection::vec(work(), 1..12),
         fault in prop_oneof![Just(i64::MAX), 0..60_i64],
+        movers in proptest::collection::vec(0..6_usize, 0..3),
     ) {
         let scene = Scene::new(FaultyTree::failing_once(fault, Errno::NOSPC));
         let mut drain = scene.drain();
+        for lists in movers {
+            drain.add_mover(Box::new(scene.other_node(lists)));
+        }
         for work in rounds {
             work.before.iter().for_each(|step| scene.act(step));
             scene.steps.lock().unwrap().extend(work.meanwhile);
@@ -545,4 +591,40 @@ fn paths_that_are_not_chosen_stay() {
         moved[Path::new("d0/n2")],
         contents(&scene.source)[Path::new("d0/n2")]
     );
+}
+
+#[test]
+fn other_nodes_take_their_share() {
+    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let mut drain = scene.drain();
+    let other = scene.other_node(usize::MAX);
+    let lists = Arc::clone(&other.lists_done);
+    drain.add_mover(Box::new(other));
+    let mut program = scene.program.lock().unwrap();
+    for number in 0..2000 {
+        let content = program.content();
+        fs::write(scene.source.join(number.to_string()), &content).unwrap();
+        program.closed.insert(content);
+    }
+    drop(program);
+    let first = round(&mut drain, now());
+    assert_eq!((first.files, first.pending), (2000, vec![]));
+    assert!(lists.load(Ordering::Relaxed) > 0);
+    assert!(finish(&mut drain).is_complete());
+    assert_eq!(contents(&scene.source), contents(&scene.target));
+}
+
+#[test]
+fn a_list_of_a_mover_that_dies_is_moved_again() {
+    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let mut drain = scene.drain();
+    drain.add_mover(Box::new(OtherNode {
+        dies_unheard: true,
+        ..scene.other_node(1)
+    }));
+    scene.act(&Step::Checkpoint(9));
+    let first = round(&mut drain, now());
+    assert_eq!((first.pending, first.safe_files), (vec![], 2));
+    assert!(finish(&mut drain).is_complete());
+    assert_eq!(contents(&scene.source), contents(&scene.target));
 }

@@ -13,7 +13,7 @@ use socket2::{SockRef, TcpKeepalive};
 use weir_bench::{WorkerId, Workers};
 use weir_core::roster::{InstanceId, Secret};
 use weir_launch::random::random;
-use weir_launch::workers::WorkerInvitation;
+use weir_launch::workers::{WorkerInvitation, WorkerProgram};
 
 /// How long a step may take.
 const STEP_MOST: Duration = Duration::from_secs(300);
@@ -43,6 +43,7 @@ impl WorkerGate {
     pub fn listen(address: IpAddr, patience: Duration) -> Result<WorkerGate> {
         let listener = TcpListener::bind((address, 0)).context("listening for workers")?;
         let invitation = WorkerInvitation {
+            program: WorkerProgram::Bench,
             address: listener.local_addr()?,
             run: InstanceId(random()?),
             secret: Secret::new(random()?),

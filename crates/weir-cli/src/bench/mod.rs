@@ -14,6 +14,7 @@
 
 mod calls;
 mod gate;
+pub(crate) use gate::keep_alive;
 mod pin;
 mod stage;
 pub mod worker;

@@ -70,6 +70,8 @@ pub struct DrainStatus {
     /// The directory that takes everything.
     pub target: String,
     pub step: DrainStep,
+    /// Processes on other nodes that move files, too.
+    pub movers: u64,
     /// Looks at the instance that are done.
     pub rounds: u64,
     /// Seconds since the last of them began: what was closed before is moved or pending.

@@ -3,9 +3,11 @@
 //! `weir run --drain-to` starts a [`process`] of its own beside the command, which a call of the parallel
 //! file system can hold up without holding up anybody else. It makes rounds until it reads the letter
 //! [`process::FINISH`] from its standard input, and then moves the rest. `weir drain` ([`command`])
-//! asks it by a socket in the run directory ([`messages`], [`service`]).
+//! asks it by a socket in the run directory ([`messages`], [`service`]). Of an instance of several nodes,
+//! [`movers`] on the others share the files.
 
 pub mod command;
 mod messages;
+pub mod movers;
 pub mod process;
 mod service;

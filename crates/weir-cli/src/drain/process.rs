@@ -18,6 +18,7 @@ use weir_instance::size::bytes;
 use weir_mover::drain::{Drain, DrainRound, PendingState};
 use weir_mover::{DirectoryTree, InstanceTree, StageOptions, StageProgress, StageSummary};
 
+use super::movers::MoverGate;
 use super::service::DrainService;
 use crate::args::DrainProcessArgs;
 use crate::exit::{Failure, NOT_MOVED};
@@ -108,6 +109,11 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         ..StageOptions::default()
     };
     let target = std::path::absolute(&args.target).context("the target")?;
+    // This node can do it all.
+    let gate = MoverGate::open(&args.run_dir, &target).unwrap_or_else(|error| {
+        eprintln!("weir: drain: this node moves everything: {error:#}");
+        Arc::default()
+    });
     let target = (&DirectoryTree, &*target);
     let filter = stage::filter(&args.choice, str::to_owned)?;
     let mut drain = Drain::new((&instance, Path::new("/")), target, filter);
@@ -117,9 +123,8 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     hear_signals(&service, &stop)?;
     std::thread::scope(|scope| {
         let rounds = scope.spawn(|| {
-            // A hint: where it is refused, rounds have the priority of the program.
-            let _ = rustix::process::setpriority_process(None, NICE);
-            make_rounds(&mut drain, &service, args.interval(), &stop);
+            give_way();
+            make_rounds(&mut drain, &service, args.interval(), &stop, &gate);
         });
         wait_for_finish();
         service.begin_to_finish();
@@ -136,6 +141,17 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     stage::complain(&summary)
 }
 
+/// Lowers the priority of this thread.
+pub fn give_way() {
+    // Where it is refused, moves have the priority of the program.
+    let _ = rustix::process::setpriority_process(None, NICE);
+}
+
+/// The number of threads that move files while programs compute.
+pub fn round_threads() -> usize {
+    stage::default_threads().min(ROUND_THREADS)
+}
+
 /// Returns when the command has ended; ends this process if weir is gone.
 fn wait_for_finish() {
     let mut letter = [0];
@@ -150,8 +166,9 @@ fn make_rounds(
     service: &DrainService,
     least: Duration,
     stop: &Arc<AtomicBool>,
+    gate: &MoverGate,
 ) {
-    let threads = stage::default_threads().min(ROUND_THREADS);
+    let threads = round_threads();
     let mut interval = least;
     let mut told: Option<String> = None;
     loop {
@@ -161,6 +178,10 @@ fn make_rounds(
         });
         if !service.begin_round(Instant::now() + interval, &progress) {
             return;
+        }
+        for mover in gate.take_arrived() {
+            service.count_mover();
+            drain.add_mover(Box::new(mover));
         }
         let round = drain.round(SystemTime::now() - SETTLED, threads, &progress);
         let look = Duration::from_secs_f64(round.walk_seconds) * LOOK_SHARE;

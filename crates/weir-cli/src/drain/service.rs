@@ -42,6 +42,7 @@ struct ServiceState {
     /// The number of rounds that are done.
     done: u64,
     step: DrainStep,
+    movers: u64,
     last: DrainRound,
     last_began: Option<Instant>,
     moved_files: u64,
@@ -76,6 +77,11 @@ impl DrainService {
     pub fn begin_to_finish(&self) {
         self.state().step = DrainStep::Finishing;
         self.changed.notify_all();
+    }
+
+    /// Counts a mover of another node.
+    pub fn count_mover(&self) {
+        self.state().movers += 1;
     }
 
     pub fn is_finishing(&self) -> bool {
@@ -141,6 +147,7 @@ impl DrainService {
             pid: std::process::id(),
             target: self.target.to_string_lossy().into_owned(),
             step: state.step,
+            movers: state.movers,
             rounds: state.done,
             age_s: seconds(state.last_began),
             safe_files: last.safe_files,

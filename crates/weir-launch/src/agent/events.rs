@@ -1,8 +1,11 @@
 //! One event at a time: how it changes the state of the agent.
 
+use std::io::Write;
+
 use super::state::{forget_stdio, spawn, Agent, EndNotice, Event};
-use super::summary::Request;
+use super::summary::{EmployAnswer, Request};
 use crate::message::{MessageDown, MessageUp, StartFailure};
+use crate::server::to_line;
 use crate::workers::{Task, WorkerInvitation};
 
 impl Agent {
@@ -49,6 +52,16 @@ impl Agent {
                 self.ask_to_stop();
             }
             Event::Asked(Request::Status, stream) => self.asked_for_status(stream),
+            Event::Asked(Request::Employ(invitation), mut stream) => {
+                // Only this one reaches all servers.
+                let employed = self.charge.root;
+                if employed {
+                    self.work(&invitation);
+                }
+                let answer = to_line(&EmployAnswer { employed });
+                // Who asked may be gone.
+                let _ = writeln!(stream, "{answer}");
+            }
             Event::Seen(id, seen) => self.saw(id, seen),
             Event::LookOver(id) => self.close_look(id),
         }

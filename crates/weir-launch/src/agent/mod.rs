@@ -39,7 +39,7 @@ use crate::join;
 use crate::message::{read_down, AgentAssignment, MessageDown, MessageUp};
 use crate::random::random;
 use state::{spawn, Agent, Event};
-pub use summary::{status, stop, Summary};
+pub use summary::{employ, status, stop, Summary};
 
 /// `weir agent`: told what it is on standard input, or by the file of an invitation.
 pub fn run(invitation: Option<&Path>) -> Result<()> {

@@ -13,13 +13,17 @@ use weir_instance::report::Report;
 
 use crate::message::ServerReport;
 use crate::seat::ServerPosition;
-use crate::server::ServerEnd;
+use crate::server::{to_line, ServerEnd};
+use crate::workers::WorkerInvitation;
 
 /// The agent's socket in the run directory.
 pub const SOCKET: &str = "agent.sock";
 
 /// How long who connects may take to ask.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The longest invitation, bytes.
+const INVITATION_BYTES: u64 = 4096;
 
 /// How long an agent may take to say what all are doing; it waits 3 s for them itself.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -61,12 +65,14 @@ impl Summary {
 }
 
 /// A request at the socket, a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Request {
     /// To end the instance.
     Stop,
     /// Asks for the state of all servers.
     Status,
+    /// To start a worker beside each server.
+    Employ(WorkerInvitation),
 }
 
 impl Request {
@@ -78,6 +84,12 @@ impl Request {
         let request = match &word {
             b"stop\n" => Self::Stop,
             b"look\n" => Self::Status,
+            b"work\n" => {
+                let mut line = String::new();
+                let mut invitation = BufReader::new((&stream).take(INVITATION_BYTES));
+                invitation.read_line(&mut line).ok()?;
+                Self::Employ(serde_json::from_str(&line).ok()?)
+            }
             _ => return None,
         };
         Some((request, stream))
@@ -92,6 +104,21 @@ pub fn stop(run_dir: &Path) -> Result<Option<Summary>> {
 /// Asks the agent at `run_dir` what all servers are doing; `None` if there is no agent.
 pub fn status(run_dir: &Path) -> Result<Option<Vec<ServerReport>>> {
     ask(run_dir, "look\n", Some(ANSWER))
+}
+
+/// Has the agent at `run_dir` start a worker beside each server of the instance; `false` if there is no
+/// agent, or it is not the first node's.
+pub fn employ(run_dir: &Path, invitation: &WorkerInvitation) -> Result<bool> {
+    let request = format!("work\n{}\n", to_line(invitation));
+    let answer: Option<EmployAnswer> = ask(run_dir, &request, Some(ANSWER))?;
+    Ok(answer.is_some_and(|answer| answer.employed))
+}
+
+/// The answer to [`Request::Employ`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct EmployAnswer {
+    /// True if workers are on their way.
+    pub employed: bool,
 }
 
 /// `patience` is for an agent that does not answer at all.

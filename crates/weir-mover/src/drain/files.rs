@@ -157,8 +157,7 @@ pub(super) struct ListedFile {
     pub size: u64,
 }
 
-/// Moves files by `here` and by all movers; each takes the next list when it is done with one. The results
-/// are in the order of the files; `None`: not moved, since it was stopped.
+/// Moves files by `here` and by all movers; each takes the next list when it is done with one.
 pub(super) fn share_files(
     files: &[ListedFile],
     movers: &[Box<dyn FileMover>],
@@ -173,9 +172,13 @@ pub(super) fn share_files(
             .pop_front()
     };
     let done = Mutex::new(Vec::new());
-    let keep = |files: Vec<usize>, moved: MovedFiles| {
+    let keep = |files: Vec<usize>, moved: MovedFiles, is_remote| {
         let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-        done.push(MovedList { files, moved });
+        done.push(MovedList {
+            files,
+            moved,
+            is_remote,
+        });
     };
     let pairs = |list: &[usize]| -> Vec<StagePair> {
         list.iter().map(|file| files[*file].pair.clone()).collect()
@@ -199,19 +202,19 @@ pub(super) fn share_files(
                         .files_done
                         .fetch_add(list.len() as u64, Ordering::Relaxed);
                     progress.bytes_done.fetch_add(size, Ordering::Relaxed);
-                    keep(list, moved);
+                    keep(list, moved, true);
                 }
             });
         }
         while let Some(list) = next().filter(|_| !is_stopped()) {
             let moved = here(&pairs(&list));
-            keep(list, moved);
+            keep(list, moved, false);
         }
     });
     // What a mover took that was lost when all others were done.
     while let Some(list) = next().filter(|_| !is_stopped()) {
         let moved = here(&pairs(&list));
-        keep(list, moved);
+        keep(list, moved, false);
     }
     done.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
@@ -222,6 +225,8 @@ pub(super) struct MovedList {
     /// The numbers of its files.
     pub files: Vec<usize>,
     pub moved: MovedFiles,
+    /// By another process.
+    pub is_remote: bool,
 }
 
 /// Cuts files into lists. The names of one file are in one list, which so finds that they are links.

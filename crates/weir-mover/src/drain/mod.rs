@@ -36,6 +36,9 @@ use files::{share_files, ListedFile};
 use names::DueNames;
 use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot, WalkedTree};
 
+/// Longer than any clock of a server is wrong.
+const LONG: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
 /// The reason why a file is not safe yet.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
@@ -228,6 +231,12 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
 
     /// Moves everything, once the programs have ended.
     pub fn finish(&mut self, options: StageOptions, progress: &StageProgress) -> StageSummary {
+        let begun = Instant::now();
+        let mut shared = DrainRound::default();
+        if !self.movers.is_empty() {
+            let settled = SystemTime::now() + LONG;
+            shared = self.round(settled, options.threads, progress);
+        }
         let snapshot = self.walk();
         if snapshot.unread.is_empty() {
             // What stays in the way is said by the stage.
@@ -240,6 +249,10 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let known = KnownSources(self);
         let (from, to) = (self.from, self.to);
         let mut summary = stage_with(from, to, &[pair], options, progress, &known);
+        summary.seconds = begun.elapsed().as_secs_f64();
+        summary.files += shared.files;
+        summary.bytes += shared.bytes;
+        summary.unchanged = summary.unchanged.saturating_sub(shared.files);
         if summary.is_complete() && snapshot.unread.is_empty() {
             for (path, error) in self.remove_all_gone(&snapshot).failed {
                 summary.fail(&self.source.join(&path), &self.target.join(&path), &error);
@@ -371,7 +384,10 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         for list in lists {
             round.copied += list.moved.copied;
             round.bytes += list.moved.bytes;
-            for (file, moved) in list.files.into_iter().zip(list.moved.files) {
+            for (file, mut moved) in list.files.into_iter().zip(list.moved.files) {
+                if list.is_remote && moved.failure.is_none() {
+                    moved.failure = self.check_seen(&files[file].pair.target).err();
+                }
                 // A stage that is stopped says nothing of files that it did not come to.
                 let is_known = !list.moved.stopped || moved.is_named;
                 results[file] = is_known.then_some(moved);
@@ -386,6 +402,18 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             if let Some(state) = state {
                 round.pend(path, node, state);
             }
+        }
+    }
+
+    /// Checks that this node sees what another one has moved.
+    fn check_seen(&self, target: &Path) -> Result<(), String> {
+        match self.to.look_up(target) {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err(format!(
+                "another node has moved {}, and this one does not see it",
+                target.display()
+            )),
+            Err(error) => Err(MoveError::io("looking for", target)(error).to_string()),
         }
     }
 

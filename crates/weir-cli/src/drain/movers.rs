@@ -1,0 +1,313 @@
+//! Movers: processes on the other nodes of an instance that move files for a drain.
+//!
+//! The drain listens on the network of the instance and has the agents start movers, which connect to it.
+//! A mover shows first that it sees the target: on a node where that is another file system it would move
+//! files to nowhere. Then it moves lists of files, one after the other. A mover that is lost is missed by
+//! nobody: others take its list.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use weir_core::roster::{InstanceId, Roster, Secret};
+use weir_core::types::Rank;
+use weir_instance::connection::Connection;
+use weir_instance::roster;
+use weir_launch::agent;
+use weir_launch::random::random;
+use weir_launch::server::read_line;
+use weir_launch::workers::{Task, WorkerInvitation, WorkerProgram};
+use weir_mover::drain::{move_files, FileMover, MovedFiles};
+use weir_mover::{DirectoryTree, InstanceTree, StagePair, StageProgress};
+
+use crate::bench::keep_alive;
+use crate::stage;
+
+/// The longest message, bytes: a list has a few hundred paths, a byte of which takes up to four.
+const MESSAGE_BYTES: u64 = 64 << 20;
+/// The time within which a mover shows that it sees the target.
+const PROBE_TIME: Duration = Duration::from_secs(60);
+/// The bytes of a probe of the target.
+const PROBE_BYTES: usize = 16;
+
+/// A message to a mover.
+#[derive(Debug, Serialize, Deserialize)]
+enum MoverOrder {
+    /// Read this small file of the target.
+    Probe(Vec<u8>),
+    /// Move these files.
+    Move(Vec<(Vec<u8>, Vec<u8>)>),
+}
+
+/// The movers that have come.
+#[derive(Debug, Default)]
+pub struct MoverGate(Mutex<Vec<RemoteMover>>);
+
+impl MoverGate {
+    /// Has movers started on the other nodes; they come in their own time. None come to an instance of one
+    /// server.
+    pub fn open(run_dir: &Path, target: &Path) -> Result<Arc<MoverGate>> {
+        let gate = Arc::new(MoverGate::default());
+        let Some(roster) = roster::read(run_dir)? else {
+            return Ok(gate);
+        };
+        let own = Rank(Connection::to(run_dir)?.welcome().rank);
+        let wanted = wanted_movers(&roster, own);
+        let member = roster.member(own).context("not in the roster")?;
+        if wanted.is_empty() {
+            return Ok(gate);
+        }
+        let listener =
+            TcpListener::bind((member.address.ip(), 0)).context("listening for movers")?;
+        let invitation = WorkerInvitation {
+            program: WorkerProgram::Mover,
+            address: listener.local_addr()?,
+            run: InstanceId(random()?),
+            secret: Secret::new(random()?),
+        };
+        let door = MoverDoor {
+            gate: Arc::clone(&gate),
+            invitation: invitation.clone(),
+            wanted: Mutex::new(wanted),
+            target: target.to_owned(),
+        };
+        std::thread::spawn(move || door.let_in_all(&listener));
+        if !agent::employ(run_dir, &invitation)? {
+            tracing::debug!("the agent of the first node is not here: this node moves everything");
+        }
+        Ok(gate)
+    }
+
+    /// Takes those that have come since.
+    pub fn take_arrived(&self) -> Vec<RemoteMover> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// One server of each other node; if all are on one machine, all but this one.
+fn wanted_movers(roster: &Roster, own: Rank) -> BTreeSet<u16> {
+    let members = roster.members();
+    let own_host = roster.member(own).map(|member| member.host.as_str());
+    let mut hosts: BTreeSet<&str> = own_host.into_iter().collect();
+    let others = members.iter().filter(|member| hosts.insert(&member.host));
+    let others: BTreeSet<u16> = others.map(|member| member.rank.0).collect();
+    match others.is_empty() {
+        true => members
+            .iter()
+            .map(|member| member.rank.0)
+            .filter(|rank| *rank != own.0)
+            .collect(),
+        false => others,
+    }
+}
+
+/// Lets movers in.
+struct MoverDoor {
+    gate: Arc<MoverGate>,
+    invitation: WorkerInvitation,
+    /// The ranks that may come, each once.
+    wanted: Mutex<BTreeSet<u16>>,
+    target: PathBuf,
+}
+
+impl MoverDoor {
+    fn let_in_all(&self, listener: &TcpListener) {
+        std::thread::scope(|scope| {
+            for stream in listener.incoming().flatten() {
+                // Each in a thread: one that says nothing holds up nobody.
+                scope.spawn(|| self.let_in(stream));
+            }
+        });
+    }
+
+    fn let_in(&self, stream: TcpStream) {
+        let rank = self.invitation.known().let_in(&stream, |rank| {
+            let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+            wanted.remove(&rank)
+        });
+        let rank = match rank {
+            Ok(rank) => rank,
+            // Strangers, and movers of nodes that have one.
+            Err(error) => return tracing::debug!("turned away: {error:#}"),
+        };
+        let mover = RemoteMover {
+            rank,
+            stream: Mutex::new(BufReader::new(stream)),
+        };
+        match mover.check_target(&self.target) {
+            Ok(()) => {
+                let mut arrived = self.gate.0.lock().unwrap_or_else(PoisonError::into_inner);
+                arrived.push(mover);
+            }
+            Err(error) => eprintln!("weir: drain: server {rank} does not help: {error:#}"),
+        }
+    }
+}
+
+/// A mover, seen by the drain.
+#[derive(Debug)]
+pub struct RemoteMover {
+    rank: u16,
+    stream: Mutex<BufReader<TcpStream>>,
+}
+
+impl RemoteMover {
+    fn tell<R: DeserializeOwned>(&self, order: &MoverOrder) -> io::Result<R> {
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        send(stream.get_ref(), order)?;
+        receive(&mut *stream)
+    }
+
+    /// Checks that the mover's node has the same target.
+    fn check_target(&self, target: &Path) -> Result<()> {
+        let content: [u8; PROBE_BYTES] = random()?;
+        let probe = target.join(format!(".weir-probe-{}-{}", std::process::id(), self.rank));
+        std::fs::write(&probe, content).with_context(|| probe.display().to_string())?;
+        let set_limit = |time| {
+            let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+            keep_alive(stream.get_ref())?;
+            stream.get_ref().set_read_timeout(time)
+        };
+        set_limit(Some(PROBE_TIME))?;
+        let seen: io::Result<Vec<u8>> =
+            self.tell(&MoverOrder::Probe(probe.as_os_str().as_bytes().to_vec()));
+        let _ = std::fs::remove_file(&probe);
+        anyhow::ensure!(
+            seen.context("a mover was lost")? == content,
+            "its node does not see {}",
+            target.display()
+        );
+        set_limit(None)?;
+        Ok(())
+    }
+}
+
+impl FileMover for RemoteMover {
+    fn move_files(&self, files: &[StagePair]) -> io::Result<MovedFiles> {
+        let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
+        let files = files
+            .iter()
+            .map(|file| (bytes(&file.source), bytes(&file.target)));
+        self.tell(&MoverOrder::Move(files.collect()))
+    }
+}
+
+/// `weir mover`: does what the drain says until the connection ends.
+pub fn serve() -> Result<()> {
+    // Not to outlive what started it.
+    set_pdeathsig(Signal::SIGKILL)?;
+    let task: Task = read_line(&mut BufReader::new(std::io::stdin()))
+        .context("weir mover is started by the agents of an instance")?;
+    let invitation = &task.invitation;
+    // A server of a node that has a mover already is turned away.
+    let Ok(stream) = invitation.known().come(invitation.address, task.number) else {
+        return Ok(());
+    };
+    keep_alive(&stream)?;
+    let instance = InstanceTree::attach(&task.run_dir)
+        .with_context(|| format!("cannot reach the server of {}", task.run_dir.display()))?;
+    super::process::give_way();
+    stage::allow_open_files();
+    let mut reader = BufReader::new(&stream);
+    loop {
+        match receive(&mut reader) {
+            Ok(MoverOrder::Probe(path)) => send(&stream, &read_probe(&path_of(path)))?,
+            Ok(MoverOrder::Move(files)) => {
+                let pair = |(source, target)| StagePair {
+                    source: path_of(source),
+                    target: path_of(target),
+                };
+                let files: Vec<StagePair> = files.into_iter().map(pair).collect();
+                let threads = super::process::round_threads();
+                let progress = StageProgress::default();
+                let moved = move_files(&instance, &DirectoryTree, &files, threads, &progress);
+                send(&stream, &moved)?;
+            }
+            // The drain has ended.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) => return Err(error).context("listening to the drain"),
+        }
+    }
+}
+
+/// What a probe has on this node; nothing if it is not there.
+fn read_probe(path: &Path) -> Vec<u8> {
+    let mut content = Vec::new();
+    let file = std::fs::File::open(path);
+    let read = file.and_then(|file| file.take(PROBE_BYTES as u64).read_to_end(&mut content));
+    read.map_or_else(|_| Vec::new(), |_| content)
+}
+
+fn path_of(bytes: Vec<u8>) -> PathBuf {
+    OsString::from_vec(bytes).into()
+}
+
+fn send(mut stream: &TcpStream, message: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+fn receive<R: DeserializeOwned>(reader: &mut impl BufRead) -> io::Result<R> {
+    let mut line = String::new();
+    if reader.take(MESSAGE_BYTES).read_line(&mut line)? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(serde_json::from_str(&line)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    /// A mover that answers each message with these lines.
+    fn mover_that_says(answer: &'static [u8]) -> RemoteMover {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            BufReader::new(&peer).read_line(&mut line).unwrap();
+            peer.write_all(answer).unwrap();
+        });
+        RemoteMover {
+            rank: 1,
+            stream: Mutex::new(BufReader::new(stream)),
+        }
+    }
+
+    #[test]
+    fn a_node_with_another_file_system_does_not_help() {
+        let dir = tempfile::tempdir().unwrap();
+        for answer in [&b"[]\n"[..], b"[1,2,3]\n", b"{\n", b""] {
+            let refused = mover_that_says(answer).check_target(dir.path());
+            assert!(refused.is_err(), "{answer:?}");
+        }
+        assert_eq!(
+            dir.path().read_dir().unwrap().count(),
+            0,
+            "no probe is left"
+        );
+    }
+
+    #[test]
+    fn a_mover_that_says_anything_else_is_lost() {
+        for answer in [&b""[..], b"garbage\n", b"{\"copied\":1}\n"] {
+            assert!(
+                mover_that_says(answer).move_files(&[]).is_err(),
+                "{answer:?}"
+            );
+        }
+    }
+}
