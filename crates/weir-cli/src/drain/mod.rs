@@ -11,3 +11,4 @@ mod messages;
 pub mod movers;
 pub mod process;
 mod service;
+mod share;

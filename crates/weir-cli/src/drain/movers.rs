@@ -30,6 +30,7 @@ use weir_launch::workers::{Task, WorkerInvitation, WorkerProgram};
 use weir_mover::drain::{move_files, FileMover, MovedFiles};
 use weir_mover::{DirectoryTree, InstanceTree, StagePair, StageProgress};
 
+use super::share;
 use crate::bench::keep_alive;
 use crate::stage;
 
@@ -216,7 +217,7 @@ pub fn serve() -> Result<()> {
     keep_alive(&stream)?;
     let instance = InstanceTree::attach(&task.run_dir)
         .with_context(|| format!("cannot reach the server of {}", task.run_dir.display()))?;
-    super::process::give_way();
+    share::give_way();
     stage::allow_open_files();
     let mut reader = BufReader::new(&stream);
     loop {
@@ -228,7 +229,7 @@ pub fn serve() -> Result<()> {
                     target: path_of(target),
                 };
                 let files: Vec<StagePair> = files.into_iter().map(pair).collect();
-                let threads = super::process::round_threads();
+                let threads = share::threads();
                 let progress = StageProgress::default();
                 let moved = move_files(&instance, &DirectoryTree, &files, threads, &progress);
                 send(&stream, &moved)?;
@@ -240,7 +241,7 @@ pub fn serve() -> Result<()> {
     }
 }
 
-/// What a probe has on this node; nothing if it is not there.
+/// The content of a probe on this node; nothing if it is not there.
 fn read_probe(path: &Path) -> Vec<u8> {
     let mut content = Vec::new();
     let file = std::fs::File::open(path);

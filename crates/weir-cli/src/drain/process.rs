@@ -20,6 +20,7 @@ use weir_mover::{DirectoryTree, InstanceTree, StageOptions, StageProgress, Stage
 
 use super::movers::MoverGate;
 use super::service::DrainService;
+use super::share;
 use crate::args::DrainProcessArgs;
 use crate::exit::{Failure, NOT_MOVED};
 use crate::{stage, supervise};
@@ -34,10 +35,6 @@ const SETTLED: Duration = Duration::from_secs(2);
 const LOOK_SHARE: u32 = 20;
 /// The longest time between two rounds after one that failed.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
-/// The priority of the rounds (setpriority(2)): a program that computes goes first.
-const NICE: i32 = 10;
-/// The most threads of a round: the program computes meanwhile.
-const ROUND_THREADS: usize = 4;
 /// Sent by batch systems some time before the end of a job.
 const WARNING: Signal = Signal::SIGUSR1;
 
@@ -123,7 +120,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     hear_signals(&service, &stop)?;
     std::thread::scope(|scope| {
         let rounds = scope.spawn(|| {
-            give_way();
+            share::give_way();
             make_rounds(&mut drain, &service, args.interval(), &stop, &gate);
         });
         wait_for_finish();
@@ -139,17 +136,6 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     let summary = stage::show_while(&progress, || drain.finish(options, &progress));
     tell_summary(&service, &summary);
     stage::complain(&summary)
-}
-
-/// Lowers the priority of this thread.
-pub fn give_way() {
-    // Where it is refused, moves have the priority of the program.
-    let _ = rustix::process::setpriority_process(None, NICE);
-}
-
-/// The number of threads that move files while programs compute.
-pub fn round_threads() -> usize {
-    stage::default_threads().min(ROUND_THREADS)
 }
 
 /// Returns when the command has ended; ends this process if weir is gone.
@@ -168,7 +154,7 @@ fn make_rounds(
     stop: &Arc<AtomicBool>,
     gate: &MoverGate,
 ) {
-    let threads = round_threads();
+    let threads = share::threads();
     let mut interval = least;
     let mut told: Option<String> = None;
     loop {
