@@ -428,3 +428,73 @@ fn the_bench_of_nodes_measures_every_row() {
     let output = command.args(both).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
+
+/// Files that three nodes wrote are moved by all of them, if all see the target; else by the first.
+#[test]
+fn a_drain_is_shared_by_the_nodes_that_see_its_target() {
+    let needs = [needs::MPICH_RUN];
+    let Some(cluster) = cluster("drains of several nodes", 3, &needs, vec![]) else {
+        return;
+    };
+    let weir = weir_binary().unwrap();
+    let hosts = cluster.host_list();
+    let script = format!(
+        "mpiexec.mpich -hosts {hosts} -n 3 sh -c '
+            mkdir /weir/$PMI_RANK
+            for n in $(seq 300); do seq $n > /weir/$PMI_RANK/$n; done
+            head -c 20M /dev/urandom > /weir/large.$PMI_RANK'
+        for try in $(seq 100); do
+            {weir} drain --wait > /dev/null || exit
+            {weir} drain --status --json | grep -q '\"movers\":'$0 && break
+            sleep 0.1
+        done
+        mpiexec.mpich -hosts {hosts} -n 3 sh -c '
+            for n in $(seq 300); do seq 2 $n > /weir/$PMI_RANK/$n; done'
+        {weir} drain --wait > /dev/null || exit
+        {weir} drain --status --json
+        cp -r /weir/. $1",
+        weir = weir.display()
+    );
+    // Each node has a /tmp of its own.
+    let shared = tempfile::tempdir_in("/var/tmp").unwrap();
+    let copy = tempfile::tempdir_in("/var/tmp").unwrap();
+    for (movers, target) in [
+        ("2", shared.path().join("out")),
+        ("0", PathBuf::from("/tmp/out")),
+    ] {
+        let copy = copy.path().join(movers);
+        std::fs::create_dir(&copy).unwrap();
+        let mut command = cluster.node(0).command(&weir);
+        command.args(["run", "--hosts", &hosts, "--drain-to"]);
+        command
+            .arg(&target)
+            .args(["--", "bash", "-c", &script, movers])
+            .arg(&copy);
+        let output = small(&mut command).output().unwrap();
+        let text = said(&output);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            text.contains(&format!("\"movers\":{movers}")),
+            "{text}{told}"
+        );
+        assert_eq!(
+            told.matches("does not see /tmp/out").count(),
+            if movers == "0" { 2 } else { 0 }
+        );
+        let there = match target.strip_prefix("/tmp") {
+            Ok(below) => cluster.node(0).dir().join("tmp").join(below),
+            Err(_) => target.clone(),
+        };
+        let same = Command::new("diff")
+            .arg("-r")
+            .args([&there, &copy])
+            .output()
+            .unwrap();
+        assert!(
+            same.status.success(),
+            "{}",
+            String::from_utf8_lossy(&same.stdout)
+        );
+    }
+    assert_gone(&cluster);
+}
