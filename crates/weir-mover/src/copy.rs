@@ -122,6 +122,11 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         &self.before
     }
 
+    /// The part.
+    pub fn part(&self) -> &Path {
+        &self.part
+    }
+
     /// The size, bytes.
     pub fn size(&self) -> u64 {
         self.before.size
@@ -135,34 +140,18 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         buffer: &mut Vec<u8>,
         tell: &dyn Fn(u64) -> bool,
     ) -> Result<(), MoveError> {
-        let (from, to) = self.trees;
-        let reading = || MoveError::io("reading", &self.source);
-        let mut at = within.start;
-        while at < within.end {
-            let data = from.next_data(&self.input, at..within.end);
-            let data = data.map_err(reading())?;
-            let data = data.unwrap_or(within.end..within.end);
-            note(data.start - at, tell)?;
-            at = data.start;
-            while at < data.end {
-                // Up to a boundary of the target's stripes.
-                let end = (at - at % IO_BYTES + IO_BYTES).min(data.end);
-                let length = usize::try_from(end - at).expect("at most a stripe");
-                buffer.resize(length.max(buffer.len()), 0);
-                let bytes = &mut buffer[..length];
-                if fill(from, &self.input, at, bytes).map_err(reading())? < length {
-                    return Err(MoveError::SourceChanged(self.source.clone()));
-                }
-                to.write_at(&self.output, at, bytes)
-                    .map_err(MoveError::io("writing", &self.part))?;
-                let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
-                sums.push((at..end, crc32c::crc32c(bytes)));
-                drop(sums);
-                note(end - at, tell)?;
-                at = end;
-            }
-        }
-        Ok(())
+        let copy = OpenCopy {
+            trees: self.trees,
+            input: &self.input,
+            output: &self.output,
+            source: &self.source,
+            part: &self.part,
+        };
+        let note_sum = |range, sum| {
+            let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+            sums.push((range, sum));
+        };
+        copy.copy(within, buffer, &note_sum, tell)
     }
 
     /// Has the system begin to write the part to storage, before [`FileCopy::publish`] waits for it.
@@ -233,6 +222,54 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
                     path: self.part.clone(),
                     range: range.clone(),
                 });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A source and a part that are open.
+pub(crate) struct OpenCopy<'c, S: FileTree, T: FileTree> {
+    pub trees: (&'c S, &'c T),
+    pub input: &'c S::File,
+    pub output: &'c T::File,
+    pub source: &'c Path,
+    pub part: &'c Path,
+}
+
+impl<S: FileTree, T: FileTree> OpenCopy<'_, S, T> {
+    /// Copies the data in a range. `note_sum` gets the CRC32C of each range that is written; `tell` is as for
+    /// [`FileCopy::copy`].
+    pub fn copy(
+        &self,
+        within: Range<u64>,
+        buffer: &mut Vec<u8>,
+        note_sum: &dyn Fn(Range<u64>, u32),
+        tell: &dyn Fn(u64) -> bool,
+    ) -> Result<(), MoveError> {
+        let (from, to) = self.trees;
+        let reading = || MoveError::io("reading", self.source);
+        let mut at = within.start;
+        while at < within.end {
+            let data = from.next_data(self.input, at..within.end);
+            let data = data.map_err(reading())?;
+            let data = data.unwrap_or(within.end..within.end);
+            note(data.start - at, tell)?;
+            at = data.start;
+            while at < data.end {
+                // Up to a boundary of the target's stripes.
+                let end = (at - at % IO_BYTES + IO_BYTES).min(data.end);
+                let length = usize::try_from(end - at).expect("at most a stripe");
+                buffer.resize(length.max(buffer.len()), 0);
+                let bytes = &mut buffer[..length];
+                if fill(from, self.input, at, bytes).map_err(reading())? < length {
+                    return Err(MoveError::SourceChanged(self.source.to_owned()));
+                }
+                to.write_at(self.output, at, bytes)
+                    .map_err(MoveError::io("writing", self.part))?;
+                note_sum(at..end, crc32c::crc32c(bytes));
+                note(end - at, tell)?;
+                at = end;
             }
         }
         Ok(())

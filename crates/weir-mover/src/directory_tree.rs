@@ -110,6 +110,12 @@ impl FileTree for DirectoryTree {
         Err(io_error(Errno::BUSY))
     }
 
+    fn open_part(&self, path: &Path) -> io::Result<File> {
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+        let mut options = OpenOptions::new();
+        options.write(true).custom_flags(flags.bits()).open(path)
+    }
+
     fn write_at(&self, file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
         file.write_all_at(bytes, offset)
     }

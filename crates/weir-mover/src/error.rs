@@ -51,6 +51,9 @@ pub enum MoveError {
     /// A symbolic link would lead to what could not be moved.
     #[error("{} leads to what was not moved; it stays as it was", .0.display())]
     LeadsToFailed(PathBuf),
+    /// Another process could not move its piece.
+    #[error("{0}")]
+    Elsewhere(String),
     /// The move was stopped.
     #[error("stopped")]
     Stopped,

@@ -12,6 +12,7 @@
 //! | --- | --- |
 //! | [`tree`] | what a mover needs of a source or a target: [`directory_tree`], [`instance_tree`] |
 //! | [`copy`] | one file |
+//! | [`piece`] | a part of a large file, by another node |
 //! | [`publish`] | names of the target |
 //! | [`mod@stage`] | trees of files, by several threads; `queue`: their tasks; [`summary`]: the result |
 //! | [`mod@drain`] | a tree that programs write meanwhile, in rounds |
@@ -28,6 +29,7 @@ pub mod error;
 pub mod filter;
 pub mod instance_tree;
 pub mod manifest;
+pub mod piece;
 pub mod publish;
 mod queue;
 pub mod sources;

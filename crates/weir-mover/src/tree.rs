@@ -188,6 +188,10 @@ pub trait FileTree: Sync + Debug {
     /// Makes an empty file with mode 0600 that this process alone writes. What a dead process left
     /// under this name is removed; EBUSY: another living process writes it.
     fn create_part(&self, path: &Path) -> io::Result<Self::File>;
+    /// Opens a part that another process has made, for writing. EOPNOTSUPP: a tree that one process writes.
+    fn open_part(&self, _path: &Path) -> io::Result<Self::File> {
+        Err(io_error(Errno::OPNOTSUPP))
+    }
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Sets the size.

@@ -20,6 +20,7 @@ use faults::{parts, FaultyTree};
 use proptest::prelude::*;
 use rustix::io::Errno;
 use weir_mover::drain::{move_files, Drain, DrainRound, FileMover, MovedFiles, PendingState};
+use weir_mover::piece::{copy_piece, FilePiece};
 use weir_mover::publish::is_part;
 use weir_mover::{DirectoryTree, PathFilter, StageOptions, StagePair, StageProgress, StageSummary};
 
@@ -388,6 +389,16 @@ impl FileMover for OtherNode {
         self.lists_done.fetch_add(1, Ordering::Relaxed);
         Ok(moved)
     }
+
+    fn move_piece(&self, piece: &FilePiece) -> io::Result<Result<(), String>> {
+        let left = self.lists_left.load(Ordering::Relaxed);
+        let lost = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        self.lists_left
+            .store(left.checked_sub(1).ok_or_else(lost)?, Ordering::Relaxed);
+        let copied = copy_piece(&self.from, &DirectoryTree, piece, &mut Vec::new());
+        self.lists_done.fetch_add(1, Ordering::Relaxed);
+        Ok(copied.map_err(|error| error.to_string()))
+    }
 }
 
 /// Takes the next step, if enough looks came before it.
@@ -627,4 +638,52 @@ fn a_list_of_a_mover_that_dies_is_moved_again() {
     assert_eq!((first.pending, first.safe_files), (vec![], 2));
     assert!(finish(&mut drain).is_complete());
     assert_eq!(contents(&scene.source), contents(&scene.target));
+}
+
+/// A file with data at its ends and in its middle.
+fn large_file(path: &Path, mark: &[u8]) {
+    let file = File::create(path).unwrap();
+    file.set_len(1 << 30).unwrap();
+    for at in [0, (512 << 20) - 3, (1 << 30) - 100] {
+        file.write_all_at(mark, at).unwrap();
+    }
+}
+
+fn is_large_file(path: &Path, mark: &[u8]) -> bool {
+    let file = File::open(path).unwrap();
+    let mut read = vec![0; mark.len()];
+    let mut is_marked = |at| file.read_exact_at(&mut read, at).is_ok() && read == mark;
+    file.metadata().unwrap().len() == 1 << 30
+        && [0, (512 << 20) - 3, (1 << 30) - 100]
+            .into_iter()
+            .all(&mut is_marked)
+}
+
+#[test]
+fn a_large_file_is_copied_by_all_and_by_those_that_are_left() {
+    for pieces in [usize::MAX, 2, 0] {
+        let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+        let mut drain = Drain::new(
+            (&scene.from, &scene.source),
+            (&DirectoryTree, &scene.target),
+            PathFilter::default(),
+        );
+        let other = scene.other_node(pieces);
+        let done = Arc::clone(&other.lists_done);
+        drain.add_mover(Box::new(other));
+        large_file(&scene.source.join("large"), b"first");
+        let progress = StageProgress::default();
+        let first = drain.round(now(), 1, &progress);
+        assert_eq!((first.files, first.pending), (1, vec![]));
+        assert!(is_large_file(&scene.target.join("large"), b"first"));
+        assert!(done.load(Ordering::Relaxed) > 0 || pieces == 0);
+        let again = drain.round(now(), 1, &progress);
+        assert_eq!((again.files, again.pending), (0, vec![]));
+        large_file(&scene.source.join("large"), b"other");
+        assert!(drain
+            .finish(StageOptions::default(), &progress)
+            .is_complete());
+        assert!(is_large_file(&scene.target.join("large"), b"other"));
+        assert_eq!(parts(&scene.target), 0);
+    }
 }

@@ -443,6 +443,11 @@ fn a_drain_is_shared_by_the_nodes_that_see_its_target() {
             mkdir /weir/$PMI_RANK
             for n in $(seq 300); do seq $n > /weir/$PMI_RANK/$n; done
             head -c 20M /dev/urandom > /weir/large.$PMI_RANK'
+        # Large enough to be cut.
+        truncate -s 600M /weir/huge
+        for at in 0 200 599; do
+            head -c 999999 /dev/urandom | dd of=/weir/huge bs=1M seek=$at conv=notrunc status=none
+        done
         for try in $(seq 100); do
             {weir} drain --wait > /dev/null || exit
             {weir} drain --status --json | grep -q '\"movers\":'$0 && break

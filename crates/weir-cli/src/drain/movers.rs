@@ -28,6 +28,7 @@ use weir_launch::random::random;
 use weir_launch::server::read_line;
 use weir_launch::workers::{Task, WorkerInvitation, WorkerProgram};
 use weir_mover::drain::{move_files, FileMover, MovedFiles};
+use weir_mover::piece::{copy_piece, FilePiece};
 use weir_mover::{DirectoryTree, InstanceTree, StagePair, StageProgress};
 
 use super::share;
@@ -36,8 +37,8 @@ use crate::stage;
 
 /// The longest message, bytes: a list has a few hundred paths, a byte of which takes up to four.
 const MESSAGE_BYTES: u64 = 64 << 20;
-/// The time within which a mover shows that it sees the target.
-const PROBE_TIME: Duration = Duration::from_secs(60);
+/// The time within which a mover answers. Its file system may hang: then others move its files.
+const REPLY_TIME: Duration = Duration::from_secs(600);
 /// The bytes of a probe of the target.
 const PROBE_BYTES: usize = 16;
 
@@ -48,6 +49,8 @@ enum MoverOrder {
     Probe(Vec<u8>),
     /// Move these files.
     Move(Vec<(Vec<u8>, Vec<u8>)>),
+    /// Copy this piece of a file.
+    Copy(FilePiece),
 }
 
 /// The movers that have come.
@@ -141,12 +144,9 @@ impl MoverDoor {
             // Strangers, and movers of nodes that have one.
             Err(error) => return tracing::debug!("turned away: {error:#}"),
         };
-        let mover = RemoteMover {
-            rank,
-            stream: Mutex::new(BufReader::new(stream)),
-        };
-        match mover.check_target(&self.target) {
-            Ok(()) => {
+        let mover = RemoteMover::new(rank, stream).context("its connection");
+        match mover.and_then(|mover| mover.check_target(&self.target).map(|()| mover)) {
+            Ok(mover) => {
                 let mut arrived = self.gate.0.lock().unwrap_or_else(PoisonError::into_inner);
                 arrived.push(mover);
             }
@@ -159,14 +159,26 @@ impl MoverDoor {
 #[derive(Debug)]
 pub struct RemoteMover {
     rank: u16,
-    stream: Mutex<BufReader<TcpStream>>,
+    /// `None`: it is lost, or has not answered in time.
+    stream: Mutex<Option<BufReader<TcpStream>>>,
 }
 
 impl RemoteMover {
+    fn new(rank: u16, stream: TcpStream) -> io::Result<RemoteMover> {
+        keep_alive(&stream)?;
+        stream.set_read_timeout(Some(REPLY_TIME))?;
+        let stream = Mutex::new(Some(BufReader::new(stream)));
+        Ok(RemoteMover { rank, stream })
+    }
+
     fn tell<R: DeserializeOwned>(&self, order: &MoverOrder) -> io::Result<R> {
-        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        // It stays away after an error: a late reply would be taken for one to another order.
+        let mut stream = place.take().ok_or(io::ErrorKind::NotConnected)?;
         send(stream.get_ref(), order)?;
-        receive(&mut *stream)
+        let reply = receive(&mut stream)?;
+        *place = Some(stream);
+        Ok(reply)
     }
 
     /// Checks that the mover's node has the same target.
@@ -174,12 +186,6 @@ impl RemoteMover {
         let content: [u8; PROBE_BYTES] = random()?;
         let probe = target.join(format!(".weir-probe-{}-{}", std::process::id(), self.rank));
         std::fs::write(&probe, content).with_context(|| probe.display().to_string())?;
-        let set_limit = |time| {
-            let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-            keep_alive(stream.get_ref())?;
-            stream.get_ref().set_read_timeout(time)
-        };
-        set_limit(Some(PROBE_TIME))?;
         let seen: io::Result<Vec<u8>> =
             self.tell(&MoverOrder::Probe(probe.as_os_str().as_bytes().to_vec()));
         let _ = std::fs::remove_file(&probe);
@@ -188,7 +194,6 @@ impl RemoteMover {
             "its node does not see {}",
             target.display()
         );
-        set_limit(None)?;
         Ok(())
     }
 }
@@ -200,6 +205,10 @@ impl FileMover for RemoteMover {
             .iter()
             .map(|file| (bytes(&file.source), bytes(&file.target)));
         self.tell(&MoverOrder::Move(files.collect()))
+    }
+
+    fn move_piece(&self, piece: &FilePiece) -> io::Result<Result<(), String>> {
+        self.tell(&MoverOrder::Copy(piece.clone()))
     }
 }
 
@@ -220,6 +229,7 @@ pub fn serve() -> Result<()> {
     share::give_way();
     stage::allow_open_files();
     let mut reader = BufReader::new(&stream);
+    let mut buffer = Vec::new();
     loop {
         match receive(&mut reader) {
             Ok(MoverOrder::Probe(path)) => send(&stream, &read_probe(&path_of(path)))?,
@@ -233,6 +243,10 @@ pub fn serve() -> Result<()> {
                 let progress = StageProgress::default();
                 let moved = move_files(&instance, &DirectoryTree, &files, threads, &progress);
                 send(&stream, &moved)?;
+            }
+            Ok(MoverOrder::Copy(piece)) => {
+                let copied = copy_piece(&instance, &DirectoryTree, &piece, &mut buffer);
+                send(&stream, &copied.map_err(|error| error.to_string()))?;
             }
             // The drain has ended.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
@@ -282,10 +296,7 @@ mod tests {
             BufReader::new(&peer).read_line(&mut line).unwrap();
             peer.write_all(answer).unwrap();
         });
-        RemoteMover {
-            rank: 1,
-            stream: Mutex::new(BufReader::new(stream)),
-        }
+        RemoteMover::new(1, stream).unwrap()
     }
 
     #[test]

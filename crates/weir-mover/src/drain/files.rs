@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use weir_client::types::{Stat, Time};
 
 use super::snapshot::FileVersion;
+use crate::error::MoveError;
+use crate::piece::FilePiece;
 use crate::sources::StagePair;
 use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};
 use crate::summary::StageSummary;
@@ -26,6 +28,8 @@ pub trait FileMover: Send + Sync + Debug {
     /// Moves files, none that a program has open for writing. An error: it is gone, and another mover
     /// moves them again.
     fn move_files(&self, files: &[StagePair]) -> io::Result<MovedFiles>;
+    /// Copies a piece of a large file; the reason if it cannot.
+    fn move_piece(&self, piece: &FilePiece) -> io::Result<Result<(), String>>;
 }
 
 /// The result of moving a list of files.
@@ -88,6 +92,21 @@ impl From<&Stat> for WireVersion {
             size: stat.size,
             mtime: (stat.mtime.sec, stat.mtime.nsec),
             ctime: (stat.ctime.sec, stat.ctime.nsec),
+        }
+    }
+}
+
+impl MovedFile {
+    /// Of a file that this process moved; `None`: it was there.
+    pub(super) fn new(moved: Result<Option<Stat>, MoveError>) -> MovedFile {
+        let (version, failure) = match moved {
+            Ok(copied) => (copied.as_ref().map(WireVersion::from), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        MovedFile {
+            is_named: version.is_some(),
+            version,
+            failure,
         }
     }
 }
@@ -164,7 +183,9 @@ pub(super) fn share_files(
     here: impl Fn(&[StagePair]) -> MovedFiles + Sync,
     progress: &StageProgress,
 ) -> Vec<MovedList> {
-    let lists = Mutex::new(lists_of(files));
+    let lists = lists_of(files);
+    let helpers = movers.iter().take(lists.len().saturating_sub(1));
+    let lists = Mutex::new(lists);
     let next = || {
         lists
             .lock()
@@ -185,7 +206,7 @@ pub(super) fn share_files(
     };
     let is_stopped = || progress.stop.load(Ordering::Relaxed);
     std::thread::scope(|scope| {
-        for mover in movers {
+        for mover in helpers {
             scope.spawn(|| {
                 while let Some(list) = next().filter(|_| !is_stopped()) {
                     let Ok(moved) = mover.move_files(&pairs(&list)) else {

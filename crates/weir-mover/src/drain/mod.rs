@@ -12,6 +12,7 @@
 //! them.
 
 mod files;
+mod large;
 mod names;
 mod snapshot;
 
@@ -33,6 +34,7 @@ use crate::summary::{as_text, StageSummary};
 use crate::tree::{FileTree, NodeKind};
 pub use files::{move_files, FileMover, MovedFile, MovedFiles};
 use files::{share_files, ListedFile};
+use large::LARGE_BYTES;
 use names::DueNames;
 use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot, WalkedTree};
 
@@ -362,15 +364,44 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         Some(state)
     }
 
+    fn pair(&self, path: &Path) -> StagePair {
+        StagePair {
+            source: self.source.join(path),
+            target: self.target.join(path),
+        }
+    }
+
     fn copy(&mut self, round: &mut RoundState, chosen: &[PathBuf], progress: &StageProgress) {
         let snapshot = Arc::clone(&round.snapshot);
-        let listed = |path: &PathBuf| {
-            let version = &snapshot.get(path).expect("chosen from it").version;
+        let is_large = |path: &&PathBuf| {
+            let node = snapshot.get(path).expect("chosen from it");
+            !self.movers.is_empty() && node.version.size > LARGE_BYTES && !node.has_links
+        };
+        let (large, others): (Vec<&PathBuf>, Vec<&PathBuf>) = chosen.iter().partition(is_large);
+        let moved = self.copy_lists(round, &others, progress);
+        self.note_all(round, &others, moved);
+        // Each by all movers.
+        for path in large {
+            let moved = self.move_large(&self.pair(path), round.threads, progress);
+            if let Ok(Some(stat)) = &moved {
+                round.copied += 1;
+                round.bytes += stat.size;
+            }
+            self.note_all(round, &[path], vec![Some(MovedFile::new(moved))]);
+        }
+    }
+
+    /// Copies files; `None`: it was stopped before.
+    fn copy_lists(
+        &self,
+        round: &mut RoundState,
+        chosen: &[&PathBuf],
+        progress: &StageProgress,
+    ) -> Vec<Option<MovedFile>> {
+        let listed = |path: &&PathBuf| {
+            let version = &round.snapshot.get(path).expect("chosen from it").version;
             ListedFile {
-                pair: StagePair {
-                    source: self.source.join(path),
-                    target: self.target.join(path),
-                },
+                pair: self.pair(path),
                 inode: version.inode(),
                 size: version.size,
             }
@@ -393,10 +424,20 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
                 results[file] = is_known.then_some(moved);
             }
         }
-        for ((path, file), moved) in chosen.iter().zip(&files).zip(results) {
+        results
+    }
+
+    fn note_all(
+        &mut self,
+        round: &mut RoundState,
+        chosen: &[&PathBuf],
+        moved: Vec<Option<MovedFile>>,
+    ) {
+        let snapshot = Arc::clone(&round.snapshot);
+        for (path, moved) in chosen.iter().zip(moved) {
             let node = snapshot.get(path).expect("chosen from it");
             let state = match moved {
-                Some(moved) => self.note_moved(round, path, node, &file.pair.source, &moved),
+                Some(moved) => self.note_moved(round, path, node, &moved),
                 None => Some(PendingState::Waiting),
             };
             if let Some(state) = state {
@@ -423,7 +464,6 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         round: &mut RoundState,
         path: &Path,
         node: &SeenNode,
-        source: &Path,
         result: &MovedFile,
     ) -> Option<PendingState> {
         let version = result.version(node.version.dev).unwrap_or(node.version);
@@ -438,7 +478,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             self.moved.insert(path.to_owned(), moved);
         }
         if let Some(reason) = &result.failure {
-            return self.state_after_failure(source, node, reason);
+            return self.state_after_failure(&self.source.join(path), node, reason);
         }
         round.closed.remove(path, &node.version);
         if let Some(due) = &mut self.due {

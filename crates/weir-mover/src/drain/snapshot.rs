@@ -95,6 +95,8 @@ pub(crate) struct SeenNode {
     pub walk: u64,
     pub kind: NodeKind,
     pub version: FileVersion,
+    /// It has several names.
+    pub has_links: bool,
     pub kept: KeptAttributes,
     /// The target of a symbolic link; else empty.
     pub content: PathBuf,
@@ -224,6 +226,7 @@ fn look_at<T: FileTree>(tree: &T, path: &Path, walk: u64) -> Result<LookResult, 
         walk,
         kind,
         version: FileVersion::from(&stat),
+        has_links: stat.nlink > 1,
         kept: KeptAttributes::from(&stat),
         content,
     }))

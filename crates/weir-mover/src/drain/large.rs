@@ -1,0 +1,143 @@
+//! A large file that all movers copy, each a piece at a time.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use weir_client::process::mounted::WriteState;
+use weir_client::types::Stat;
+
+use super::files::FileMover;
+use super::Drain;
+use crate::copy::{likeness, FileCopy, Likeness};
+use crate::error::MoveError;
+use crate::piece::FilePiece;
+use crate::sources::StagePair;
+use crate::stage::StageProgress;
+use crate::tree::FileTree;
+
+/// The size from which on a file is cut, bytes.
+pub(super) const LARGE_BYTES: u64 = 256 << 20;
+/// The bytes of a piece: a multiple of all usual stripes.
+const PIECE_BYTES: u64 = 128 << 20;
+
+/// The pieces that are left, and the first failure.
+#[derive(Default)]
+struct PieceQueue {
+    left: Mutex<VecDeque<(u64, u64)>>,
+    failed: Mutex<Option<MoveError>>,
+}
+
+impl PieceQueue {
+    fn left(&self) -> MutexGuard<'_, VecDeque<(u64, u64)>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failed(&self) -> MutexGuard<'_, Option<MoveError>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next piece, unless one has failed.
+    fn next(&self) -> Option<(u64, u64)> {
+        match self.failed().is_some() {
+            true => None,
+            false => self.left().pop_front(),
+        }
+    }
+
+    fn fail(&self, error: MoveError) {
+        self.failed().get_or_insert(error);
+    }
+}
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+    /// Moves a large file by `threads` of this process and by all movers. Returns its attributes when it was
+    /// copied; `None`: it is on the target already.
+    pub(super) fn move_large(
+        &self,
+        file: &StagePair,
+        threads: usize,
+        progress: &StageProgress,
+    ) -> Result<Option<Stat>, MoveError> {
+        let looking = |path: &Path| MoveError::io("looking for", path);
+        let (source, target) = (&*file.source, &*file.target);
+        let there = self.to.look_up(target).map_err(looking(target))?;
+        let found = self.from.look_up(source).map_err(looking(source))?;
+        if let (Some(stat), Some(there)) = (&found, &there) {
+            // Of a file that is doubtful the bytes are not compared, but copied again.
+            if likeness(stat, there) == Likeness::Same {
+                return Ok(None);
+            }
+        }
+        let copy = FileCopy::begin(self.from, self.to, source, target, there)?;
+        let stat = *copy.copied();
+        progress.files_found.fetch_add(1, Ordering::Relaxed);
+        progress.bytes_found.fetch_add(stat.size, Ordering::Relaxed);
+        let queue = PieceQueue::default();
+        let begins = (0..stat.size).step_by(usize::try_from(PIECE_BYTES).expect("64 bits"));
+        let pieces = begins.map(|begin| (begin, (begin + PIECE_BYTES).min(stat.size)));
+        queue.left().extend(pieces);
+        let number = queue.left().len();
+        let here = || {
+            let mut buffer = Vec::new();
+            while let Some((begin, end)) = queue.next() {
+                let tell = |bytes| {
+                    progress.bytes_done.fetch_add(bytes, Ordering::Relaxed);
+                    !progress.stop.load(Ordering::Relaxed) && queue.failed().is_none()
+                };
+                if let Err(error) = copy.copy(begin..end, &mut buffer, &tell) {
+                    queue.fail(error);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for mover in self.movers.iter().take(number) {
+                scope
+                    .spawn(|| share_pieces(&**mover, &queue, source, &stat, copy.part(), progress));
+            }
+            for _ in 0..threads.max(1) {
+                scope.spawn(here);
+            }
+        });
+        // Of movers that were lost when all threads were done.
+        here();
+        if let Some(error) = queue.failed().take() {
+            return Err(error);
+        }
+        // Opened since the copy began: it may have begun with a part of a version.
+        if matches!(self.from.write_state(source), Ok(WriteState::Open)) {
+            return Err(MoveError::Open(source.to_owned()));
+        }
+        copy.publish(false, &mut Vec::new())?;
+        let dir = target.parent().unwrap_or(&self.target);
+        let synced = self.to.sync_directory(dir);
+        synced.map_err(MoveError::io("syncing", dir))?;
+        progress.files_done.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(stat))
+    }
+}
+
+/// Has a mover copy pieces until none is left, or it is lost.
+fn share_pieces(
+    mover: &dyn FileMover,
+    queue: &PieceQueue,
+    source: &Path,
+    stat: &Stat,
+    part: &Path,
+    progress: &StageProgress,
+) {
+    while let Some(piece) = queue.next() {
+        match mover.move_piece(&FilePiece::new(source, stat, part, piece)) {
+            Ok(Ok(())) => {
+                let bytes = piece.1 - piece.0;
+                progress.bytes_done.fetch_add(bytes, Ordering::Relaxed);
+            }
+            Ok(Err(reason)) => queue.fail(MoveError::Elsewhere(reason)),
+            Err(_) => return queue.left().push_back(piece),
+        }
+        if progress.stop.load(Ordering::Relaxed) {
+            queue.fail(MoveError::Stopped);
+        }
+    }
+}
