@@ -1,10 +1,10 @@
 //! Moving files out of an instance while the command of `weir run` works, by [`weir_mover::drain`].
 //!
-//! `weir run --drain-to` starts a [`process`] of its own beside the command, which a call of the parallel
+//! `weir run --drain-to` starts a `process` of its own beside the command, which a call of the parallel
 //! file system can hold up without holding up anybody else. It makes rounds until it reads the letter
-//! [`process::FINISH`] from its standard input, and then moves the rest. `weir drain` ([`command`])
-//! asks it by a socket in the run directory ([`messages`], [`service`]). Of an instance of several nodes,
-//! [`movers`] on the others share the files.
+//! `process::FINISH` from its standard input, and then moves the rest. `weir drain` (`command`)
+//! asks it by a socket in the run directory (`messages`, `service`). Of an instance of several nodes,
+//! `movers` on the others share the files.
 
 pub mod command;
 mod messages;

@@ -8,22 +8,28 @@
 //! for the files that were closed when the next walk saw them. A link never leads to what is not there, and
 //! nothing is removed before what was written ahead of that is there.
 //!
+//! | file | subject |
+//! | --- | --- |
+//! | `round` | the files of a round |
+//! | `files`, `large` | copying them with other movers: lists of files, pieces of a large one |
+//! | `names` | links and removals |
+//! | `snapshot` | what a walk saw |
+//!
 //! Left out: the order of changes within two rounds, and versions that were replaced before a round saw
 //! them.
 
 mod files;
 mod large;
 mod names;
+mod round;
 mod snapshot;
 
 use std::collections::{HashMap, HashSet};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
 
 use crate::error::MoveError;
@@ -33,9 +39,8 @@ use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};
 use crate::summary::{as_text, StageSummary};
 use crate::tree::{FileTree, NodeKind};
 pub use files::{move_files, FileMover, MovedFile, MovedFiles};
-use files::{share_files, ListedFile};
-use large::LARGE_BYTES;
 use names::DueNames;
+use round::RoundState;
 use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot, WalkedTree};
 
 /// Longer than any clock of a server is wrong.
@@ -289,226 +294,6 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             !moved.is_doubtful && moved.kind == node.kind && moved.version == node.version
         })
     }
-
-    /// Makes directories, with all rights for their owner; they get their attributes in the end.
-    fn make_directories(&mut self, round: &mut RoundState) {
-        let snapshot = Arc::clone(&round.snapshot);
-        for (path, node) in snapshot.of_kind(NodeKind::Directory) {
-            if self.moved.contains_key(path) {
-                continue;
-            }
-            let target = self.target.join(path);
-            match self
-                .to
-                .make_directory(&target, node.kept.mode & 0o777 | 0o700)
-            {
-                Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                    let error = MoveError::io("creating", &target)(error);
-                    round.fail(path, &error);
-                }
-                made => {
-                    let moved = MovedNode::from_seen(node, made.is_ok());
-                    self.moved.insert(path.clone(), moved);
-                }
-            }
-        }
-    }
-
-    /// The files that are to be copied now.
-    fn choose(&self, round: &mut RoundState) -> Vec<PathBuf> {
-        let snapshot = Arc::clone(&round.snapshot);
-        let mut chosen = Vec::new();
-        for (path, node) in snapshot.of_kind(NodeKind::File) {
-            if self.has_moved(path, node) {
-                continue;
-            }
-            match self.obstacle(round, path, &node.version) {
-                Some(state) => round.pend(path, node, state),
-                None => chosen.push((node.version.size, path.clone())),
-            }
-        }
-        // Small files are the shortest-lived.
-        chosen.sort_unstable();
-        chosen.into_iter().map(|(_, path)| path).collect()
-    }
-
-    /// The reason why a changed file is not copied now.
-    fn obstacle(
-        &self,
-        round: &mut RoundState,
-        path: &Path,
-        version: &FileVersion,
-    ) -> Option<PendingState> {
-        if self.is_in_the_way(path) {
-            return Some(PendingState::Waiting);
-        }
-        let source = self.source.join(path);
-        let state = match self.from.write_state(&source) {
-            Ok(WriteState::Open) => PendingState::Open,
-            Ok(WriteState::Hidden) => PendingState::Unlaminated,
-            Ok(WriteState::Written) => {
-                round.closed.insert(path, version);
-                let is_chosen = self.due.is_some() || round.is_settled(version);
-                return (!is_chosen).then_some(PendingState::Waiting);
-            }
-            // The copy finds out that it is gone.
-            Err(error) if error.kind() == ErrorKind::NotFound => return None,
-            // A node that may have a writer does not answer.
-            Err(error) => {
-                round.closed.insert(path, version);
-                let error = MoveError::io("asking for writers of", &source)(error);
-                return Some(PendingState::failed(&error));
-            }
-        };
-        round.open.insert(version.inode());
-        Some(state)
-    }
-
-    fn pair(&self, path: &Path) -> StagePair {
-        StagePair {
-            source: self.source.join(path),
-            target: self.target.join(path),
-        }
-    }
-
-    fn copy(&mut self, round: &mut RoundState, chosen: &[PathBuf], progress: &StageProgress) {
-        let snapshot = Arc::clone(&round.snapshot);
-        let is_large = |path: &&PathBuf| {
-            let node = snapshot.get(path).expect("chosen from it");
-            !self.movers.is_empty() && node.version.size > LARGE_BYTES && !node.has_links
-        };
-        let (large, others): (Vec<&PathBuf>, Vec<&PathBuf>) = chosen.iter().partition(is_large);
-        let moved = self.copy_lists(round, &others, progress);
-        self.note_all(round, &others, moved);
-        // Each by all movers.
-        for path in large {
-            let moved = self.move_large(&self.pair(path), round.threads, progress);
-            if let Ok(Some(stat)) = &moved {
-                round.copied += 1;
-                round.bytes += stat.size;
-            }
-            self.note_all(round, &[path], vec![Some(MovedFile::new(moved))]);
-        }
-    }
-
-    /// Copies files; `None`: it was stopped before.
-    fn copy_lists(
-        &self,
-        round: &mut RoundState,
-        chosen: &[&PathBuf],
-        progress: &StageProgress,
-    ) -> Vec<Option<MovedFile>> {
-        let listed = |path: &&PathBuf| {
-            let version = &round.snapshot.get(path).expect("chosen from it").version;
-            ListedFile {
-                pair: self.pair(path),
-                inode: version.inode(),
-                size: version.size,
-            }
-        };
-        let files: Vec<ListedFile> = chosen.iter().map(listed).collect();
-        let here =
-            |list: &[StagePair]| move_files(self.from, self.to, list, round.threads, progress);
-        let lists = share_files(&files, &self.movers, here, progress);
-        let mut results: Vec<Option<MovedFile>> = Vec::new();
-        results.resize_with(files.len(), || None);
-        for list in lists {
-            round.copied += list.moved.copied;
-            round.bytes += list.moved.bytes;
-            for (file, mut moved) in list.files.into_iter().zip(list.moved.files) {
-                if list.is_remote && moved.failure.is_none() {
-                    moved.failure = self.check_seen(&files[file].pair.target).err();
-                }
-                // A stage that is stopped says nothing of files that it did not come to.
-                let is_known = !list.moved.stopped || moved.is_named;
-                results[file] = is_known.then_some(moved);
-            }
-        }
-        results
-    }
-
-    fn note_all(
-        &mut self,
-        round: &mut RoundState,
-        chosen: &[&PathBuf],
-        moved: Vec<Option<MovedFile>>,
-    ) {
-        let snapshot = Arc::clone(&round.snapshot);
-        for (path, moved) in chosen.iter().zip(moved) {
-            let node = snapshot.get(path).expect("chosen from it");
-            let state = match moved {
-                Some(moved) => self.note_moved(round, path, node, &moved),
-                None => Some(PendingState::Waiting),
-            };
-            if let Some(state) = state {
-                round.pend(path, node, state);
-            }
-        }
-    }
-
-    /// Checks that this node sees what another one has moved.
-    fn check_seen(&self, target: &Path) -> Result<(), String> {
-        match self.to.look_up(target) {
-            Ok(Some(_)) => Ok(()),
-            Ok(None) => Err(format!(
-                "another node has moved {}, and this one does not see it",
-                target.display()
-            )),
-            Err(error) => Err(MoveError::io("looking for", target)(error).to_string()),
-        }
-    }
-
-    /// Notes the move of a file; returns its state unless it is safe.
-    fn note_moved(
-        &mut self,
-        round: &mut RoundState,
-        path: &Path,
-        node: &SeenNode,
-        result: &MovedFile,
-    ) -> Option<PendingState> {
-        let version = result.version(node.version.dev).unwrap_or(node.version);
-        let is_settled = round.is_settled(&version);
-        if result.is_named || result.failure.is_none() {
-            let was_ours = self.moved.get(path).is_some_and(|moved| moved.is_ours);
-            let moved = MovedNode {
-                version,
-                is_doubtful: result.failure.is_some() || !is_settled,
-                ..MovedNode::from_seen(node, result.is_named || was_ours)
-            };
-            self.moved.insert(path.to_owned(), moved);
-        }
-        if let Some(reason) = &result.failure {
-            return self.state_after_failure(&self.source.join(path), node, reason);
-        }
-        round.closed.remove(path, &node.version);
-        if let Some(due) = &mut self.due {
-            due.awaited.remove(path, &node.version);
-        }
-        (!is_settled).then_some(PendingState::Waiting)
-    }
-
-    /// The state of a file that was not copied; `None`: it is gone.
-    fn state_after_failure(
-        &self,
-        source: &Path,
-        node: &SeenNode,
-        reason: &str,
-    ) -> Option<PendingState> {
-        let is_as_seen = match self.from.look_up(source) {
-            Ok(None) => return None,
-            Ok(Some(now)) => {
-                let state = self.from.write_state(source);
-                FileVersion::from(&now) == node.version && !matches!(state, Ok(WriteState::Open))
-            }
-            Err(_) => true,
-        };
-        let reason = reason.to_owned();
-        Some(match is_as_seen {
-            true => PendingState::Failed { reason },
-            // By a program.
-            false => PendingState::Waiting,
-        })
-    }
 }
 
 /// The sources that earlier rounds moved.
@@ -523,46 +308,5 @@ impl<S: FileTree, T: FileTree> StageCaller for KnownSources<'_, '_, S, T> {
         let path = source.strip_prefix(&self.0.source).unwrap_or(source);
         let moved = self.0.moved.get(path);
         moved.is_some_and(|moved| !moved.is_doubtful && moved.version == FileVersion::from(stat))
-    }
-}
-
-/// A round under way.
-struct RoundState {
-    /// Since 1970.
-    settled: Duration,
-    threads: usize,
-    snapshot: Arc<TreeSnapshot>,
-    /// Files without a writer that are not on the target.
-    closed: FileSet,
-    /// The inodes of changed files that programs write.
-    open: HashSet<(u64, u64)>,
-    pending: Vec<PendingFile>,
-    /// Files that were copied.
-    copied: u64,
-    /// Bytes of them.
-    bytes: u64,
-}
-
-impl RoundState {
-    fn is_settled(&self, version: &FileVersion) -> bool {
-        let seconds = u64::try_from(version.ctime.sec).unwrap_or(0);
-        let nanoseconds = u32::try_from(version.ctime.nsec).unwrap_or(0);
-        Duration::new(seconds, nanoseconds) <= self.settled
-    }
-
-    fn pend(&mut self, path: &Path, node: &SeenNode, state: PendingState) {
-        self.pending.push(PendingFile {
-            path: path.to_owned(),
-            size: node.version.size,
-            state,
-        });
-    }
-
-    fn fail(&mut self, path: &Path, error: &MoveError) {
-        self.pending.push(PendingFile {
-            path: path.to_owned(),
-            size: 0,
-            state: PendingState::failed(error),
-        });
     }
 }

@@ -14,8 +14,9 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::round::RoundState;
 use super::snapshot::{FileSet, SeenNode, TreeSnapshot};
-use super::{Drain, MovedNode, RoundState};
+use super::{Drain, MovedNode};
 use crate::copy::is_kept_time;
 use crate::error::MoveError;
 use crate::publish::{check_kind, destination, is_at_above_or_below, is_symlink_to, make_symlink};
