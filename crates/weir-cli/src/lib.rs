@@ -1,5 +1,5 @@
 //! The `weir` command: reads the command line and the configuration, does what is asked, and
-//! turns the outcome into an exit code (see [`exit`]).
+//! turns the outcome into an exit code (see `exit`).
 //!
 //! One binary: the server is this program as well (`weir server`), so that what runs is
 //! always of one version.

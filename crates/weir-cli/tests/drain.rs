@@ -185,6 +185,10 @@ fn a_drain_ends_with_its_run() {
     kill(pid_of(&drained.run), Signal::SIGKILL).unwrap();
     let there = PathBuf::from(format!("/proc/{process}/cwd"));
     wait_until("its end", || fs::read_link(&there).is_err());
+    let status: serde_json::Value =
+        serde_json::from_str(&room.ok(&["status", "x", "--json"])).unwrap();
+    let run_dir = Path::new(status["run_dir"].as_str().unwrap());
+    assert!(!run_dir.join(format!("drain-{process}.socket")).exists());
     room.ok(&["stop", "--force", "x"]);
 }
 

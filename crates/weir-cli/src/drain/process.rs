@@ -33,7 +33,9 @@ const FINISH: u8 = b'F';
 const SETTLED: Duration = Duration::from_secs(2);
 /// The part of a processor that looks take is one of this.
 const LOOK_SHARE: u32 = 20;
-/// The longest time between two rounds after one that failed.
+/// The shortest time between two rounds after one that failed.
+const SHORTEST_RETRY: Duration = Duration::from_secs(1);
+/// The longest.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 /// Sent by batch systems some time before the end of a job.
 const WARNING: Signal = Signal::SIGUSR1;
@@ -115,7 +117,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     let filter = stage::filter(&args.choice, str::to_owned)?;
     let mut drain = Drain::new((&instance, Path::new("/")), target, filter);
     let service = DrainService::new(&args.target);
-    let _socket = service.listen(&args.run_dir)?;
+    let socket = service.listen(&args.run_dir)?;
     let stop = Arc::new(AtomicBool::new(false));
     hear_signals(&service, &stop)?;
     std::thread::scope(|scope| {
@@ -123,7 +125,11 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
             share::give_way();
             make_rounds(&mut drain, &service, args.interval(), &stop, &gate);
         });
-        wait_for_finish();
+        if !is_to_finish() {
+            // Without weir there is no instance; a round that hangs is not waited for.
+            socket.remove();
+            std::process::exit(0);
+        }
         service.begin_to_finish();
         // A panic has ended the process.
         let _ = rounds.join();
@@ -138,13 +144,11 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     stage::complain(&summary)
 }
 
-/// Returns when the command has ended; ends this process if weir is gone.
-fn wait_for_finish() {
+/// Returns when the command has ended; false if weir is gone.
+fn is_to_finish() -> bool {
     let mut letter = [0];
-    match std::io::stdin().read_exact(&mut letter) {
-        Ok(()) if letter[0] == FINISH => {}
-        _ => std::process::exit(0),
-    }
+    let read = std::io::stdin().read_exact(&mut letter);
+    read.is_ok() && letter[0] == FINISH
 }
 
 fn make_rounds(
@@ -172,7 +176,7 @@ fn make_rounds(
         let round = drain.round(SystemTime::now() - SETTLED, threads, &progress);
         let look = Duration::from_secs_f64(round.walk_seconds) * LOOK_SHARE;
         interval = match round.has_failed() {
-            true => (interval * 2).min(LONGEST_INTERVAL),
+            true => (interval * 2).clamp(SHORTEST_RETRY, LONGEST_INTERVAL),
             false => least,
         };
         interval = interval.max(look);

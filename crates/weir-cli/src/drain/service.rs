@@ -260,12 +260,20 @@ fn verdict_of(last: &DrainRound, rounds: u64, paths: &[PathBuf]) -> (DrainVerdic
     }
 }
 
-/// Removes a socket.
+/// A socket that is removed in the end.
 #[derive(Debug)]
 pub struct SocketGuard(PathBuf);
 
+impl SocketGuard {
+    /// Removes it at once.
+    pub fn remove(&self) {
+        // The run directory may be gone, with the instance.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 impl Drop for SocketGuard {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        self.remove();
     }
 }
