@@ -492,6 +492,24 @@ fn three_rounds_bring_a_quiet_tree_up_to_date() {
     assert_eq!(contents(&scene.source), contents(&scene.target));
 }
 
+/// A link that leads to nothing in the source, too, is no reason to wait.
+#[test]
+fn what_a_dangling_link_leads_to_is_removed() {
+    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let mut drain = scene.drain();
+    scene.act(&Step::Write(1));
+    scene.act(&Step::Link(0, 1));
+    for _ in 0..3 {
+        round(&mut drain, now());
+    }
+    scene.act(&Step::Remove(1));
+    for _ in 0..2 {
+        round(&mut drain, now());
+    }
+    assert_eq!(round(&mut drain, now()).names_due, 0);
+    assert_eq!(contents(&scene.source), contents(&scene.target));
+}
+
 #[test]
 fn a_file_that_is_open_or_was_just_written_waits() {
     let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));

@@ -3,7 +3,7 @@
 //! They are *due* when a walk has seen them, and are made once all files are on the target that had no
 //! writer when that walk, or the next one, saw them; while changes are due, files are copied at once. Further protected:
 //! - a link is not made before all that it leads to is there;
-//! - what a link of the target leads to is not removed.
+//! - what a link of the target leads to is not removed before the link is changed.
 //!
 //! Only nodes that the drain made are removed, and only if nobody else has changed them.
 
@@ -277,10 +277,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         changed
     }
 
-    /// Removes what two walks did not see, unless a link of the target leads to it.
+    /// Removes what two walks did not see, unless an old link of the target leads to it.
     fn remove_gone(&mut self, then: &TreeSnapshot, now: &TreeSnapshot) -> ChangedNames {
         let mut gone: Vec<PathBuf> = self.gone(then, now).cloned().collect();
-        let kept = self.destinations_of_links(&gone);
+        let kept = self.destinations_of_old_links(&gone, now);
         gone.retain(|path| !is_at_above_or_below(path, &kept));
         self.remove(gone)
     }
@@ -299,12 +299,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.remove(gone)
     }
 
-    /// The paths that links of the target lead to, except those that are gone.
-    fn destinations_of_links(&self, gone: &[PathBuf]) -> BTreeSet<PathBuf> {
+    /// The paths that links of the target lead to which are not as in the source, except those that are
+    /// gone. Where the source's link leads to nothing, so does the target's.
+    fn destinations_of_old_links(&self, gone: &[PathBuf], now: &TreeSnapshot) -> BTreeSet<PathBuf> {
         let gone: HashSet<&PathBuf> = gone.iter().collect();
-        let links = self.moved.iter();
-        let links =
-            links.filter(|(path, node)| node.kind == NodeKind::Symlink && !gone.contains(path));
+        let is_old = |path: &Path, node: &MovedNode| {
+            let seen = now.get(path);
+            node.kind == NodeKind::Symlink && seen.is_none_or(|seen| seen.content != node.content)
+        };
+        let moved = self.moved.iter();
+        let links = moved.filter(|(path, node)| !gone.contains(path) && is_old(path, node));
         links
             .map(|(path, node)| destination(path, &node.content))
             .collect()
