@@ -161,10 +161,10 @@ pub enum Command {
     Stage(StageArgs),
     /// Say if what programs wrote is on the parallel file system, and wait for it.
     ///
-    /// weir run --drain-to moves files while its command runs: each once it is closed and has not changed for
-    /// two seconds. weir drain asks it to look now, and --wait returns when everything is moved that was closed
-    /// before. A file that a program has open for writing, or that awaits its lamination, is not safe, and is
-    /// waited for too.
+    /// weir run --drain-to moves files while its command runs: each once it is closed and has not
+    /// changed for two seconds. weir drain asks it to look now, and --wait returns when everything is
+    /// moved that was closed before. A file that a program has open for writing, or that awaits its
+    /// lamination, is not safe, and is waited for too.
     Drain(DrainArgs),
     /// Mount an instance as a file system of the kernel, for programs that use no interposer.
     ///
@@ -425,8 +425,8 @@ pub struct StageFiles {
     pub verify: bool,
     #[command(flatten)]
     pub choice: ChoiceArgs,
-    /// Laminate files first of which other nodes see the bytes only then (visibility ral). Without it they are not
-    /// moved.
+    /// Laminate files first of which other nodes see the bytes only then (visibility ral). Without it
+    /// they are not moved.
     #[arg(long)]
     pub laminate: bool,
     /// How many threads copy (default: two for each processor, 16 to 32).
@@ -478,11 +478,12 @@ fn parse_time(text: &str) -> Result<Duration, String> {
 /// The choice of what is moved.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ChoiceArgs {
-    /// Move only files that fit this pattern, or are in a directory that does: of paths of the instance, or of those
-    /// outside for stage in. May be given more than once.
+    /// Move only files that fit this pattern, or are in a directory that does: of paths of the
+    /// instance, or of those outside for stage in. May be given more than once.
     #[arg(long, value_name = "PATTERN")]
     pub only: Vec<String>,
-    /// Do not move files that fit this pattern, or are in a directory that does. May be given more than once.
+    /// Do not move files that fit this pattern, or are in a directory that does. May be given more
+    /// than once.
     #[arg(long, value_name = "PATTERN")]
     pub skip: Vec<String>,
 }

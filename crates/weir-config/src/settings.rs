@@ -286,8 +286,8 @@ settings! {
     drain: Drain {
         /// Move files while the command runs, too; else once it has ended.
         while_running: bool = "true",
-        /// The least time between two looks for files that were written, in seconds. It grows with the time
-        /// that a look takes, so that looking takes a twentieth of a processor at most.
+        /// The least time between two looks for files that were written, in seconds. It grows with
+        /// the time that a look takes, so that looking takes a twentieth of a processor at most.
         interval_s: u32 = "5",
         /// Files that are moved; if none are named, all. A pattern that a directory fits is for all that
         /// is in it. The rest is gone with the instance.

@@ -259,7 +259,8 @@ operations! {
             cause: Cause,
         } -> bool;
 
-        /// Returns how far the writing of a file is, on all nodes. If it is written, all nodes see its bytes.
+        /// Returns how far the writing of a file is, on all nodes. If it is written, all nodes see its
+        /// bytes.
         get_write_state(Caller, Named): GetWriteState {
             /// The file.
             ino: Ino,

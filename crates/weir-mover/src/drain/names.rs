@@ -1,7 +1,8 @@
 //! The changes of names of a drain: symbolic links, and removals.
 //!
 //! They are *due* when a walk has seen them, and are made once all files are on the target that had no
-//! writer when that walk, or the next one, saw them; while changes are due, files are copied at once. Further protected:
+//! writer when that walk, or the next one, saw them. While changes are due, files are copied at once.
+//! Further protected:
 //! - a link is not made before all that it leads to is there;
 //! - what a link of the target leads to is not removed before the link is changed.
 //!

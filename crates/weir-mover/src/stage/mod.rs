@@ -3,7 +3,8 @@
 //! A large file is cut into pieces, which several threads copy. Small files are copied in batches: a
 //! thread writes all of a batch before it waits for the first to be on storage, so that a journaling
 //! file system commits many at once. Further names of a file are made when it has its first, and symbolic
-//! links after all files: `latest` never leads to what is not there yet. Directories are synced when all that is in them is there, and then get their attributes.
+//! links after all files: `latest` never leads to what is not there yet. Directories are synced when all
+//! that is in them is there, and then get their attributes.
 
 mod finish;
 mod walk;
