@@ -526,6 +526,7 @@ fn texts() {
         MessageDown::Roster(roster),
         MessageDown::Stop,
         MessageDown::Work(weir_launch::workers::WorkerInvitation {
+            program: weir_launch::workers::WorkerProgram::Bench,
             address: "10.0.0.1:4000".parse().unwrap(),
             run: weir_core::roster::InstanceId([3; 16]),
             secret: weir_core::roster::Secret::new([4; 32]),
