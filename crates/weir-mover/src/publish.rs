@@ -136,7 +136,7 @@ pub(crate) fn destination(link: &Path, content: &Path) -> PathBuf {
 
 /// True if a path, one above it or one below it is among others.
 pub(crate) fn is_at_above_or_below(path: &Path, others: &BTreeSet<PathBuf>) -> bool {
-    // What is in a directory follows it in the order of paths.
+    // In the order of paths the entries of a directory follow it.
     let mut behind = others.range(path.to_owned()..);
     path.ancestors().any(|above| others.contains(above))
         || behind.next().is_some_and(|below| below.starts_with(path))

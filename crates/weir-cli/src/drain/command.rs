@@ -1,6 +1,6 @@
 //! `weir drain`.
 
-use std::io::{BufRead, BufReader, ErrorKind, IsTerminal, Read, Write};
+use std::io::{BufReader, ErrorKind, IsTerminal};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use weir_config::{Config, Environment};
 use weir_instance::size::bytes;
 
 use super::messages::{
-    sockets, DrainReply, DrainRequest, DrainStatus, DrainStep, DrainVerdict, LINE_BYTES,
+    receive, send, sockets, DrainReply, DrainRequest, DrainStatus, DrainStep, DrainVerdict,
+    LINE_BYTES,
 };
 use crate::args::DrainArgs;
 use crate::exit::Failure;
@@ -72,26 +73,22 @@ pub fn ask(args: &DrainArgs, config: &Config, env: &Environment) -> Result<(), F
 
 /// Sends a request, and reads replies up to the last, or until a time.
 fn talk(
-    mut stream: &UnixStream,
+    stream: &UnixStream,
     request: &DrainRequest,
     until: Option<Instant>,
 ) -> Result<DrainReply, Failure> {
-    let mut line = serde_json::to_vec(request).context("the request")?;
-    line.push(b'\n');
-    stream.write_all(&line).context("asking the drain")?;
+    send(stream, request).context("asking the drain")?;
     stream
         .set_read_timeout(Some(REPLY_TIME))
         .context("asking the drain")?;
     let mut reader = BufReader::new(stream);
     let bar = progress_bar();
     loop {
-        let mut line = String::new();
-        let read = reader.by_ref().take(REPLY_BYTES).read_line(&mut line);
-        if read.context("reading from the drain")? == 0 {
-            return Err(anyhow!("the drain has ended meanwhile; weir run says how").into());
-        }
-        let mut reply: DrainReply =
-            serde_json::from_str(&line).context("reading from the drain")?;
+        let received = receive(&mut reader, REPLY_BYTES);
+        let mut reply: DrainReply = received.map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => anyhow!("the drain has ended meanwhile; weir run says how"),
+            _ => anyhow!(error).context("reading from the drain"),
+        })?;
         draw(&bar, &reply.status);
         if until.is_some_and(|until| Instant::now() >= until) {
             reply.verdict.get_or_insert(DrainVerdict::NotYet);

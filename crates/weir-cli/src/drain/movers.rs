@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader, Read};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -31,6 +31,7 @@ use weir_mover::drain::{move_files, FileMover, MovedFiles};
 use weir_mover::piece::{copy_piece, FilePiece};
 use weir_mover::{DirectoryTree, InstanceTree, StagePair, StageProgress};
 
+use super::messages::{receive, send};
 use super::share;
 use crate::bench::keep_alive;
 use crate::stage;
@@ -171,12 +172,12 @@ impl RemoteMover {
         Ok(RemoteMover { rank, stream })
     }
 
-    fn tell<R: DeserializeOwned>(&self, order: &MoverOrder) -> io::Result<R> {
+    fn give_order<R: DeserializeOwned>(&self, order: &MoverOrder) -> io::Result<R> {
         let mut place = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         // It stays away after an error: a late reply would be taken for one to another order.
         let mut stream = place.take().ok_or(io::ErrorKind::NotConnected)?;
         send(stream.get_ref(), order)?;
-        let reply = receive(&mut stream)?;
+        let reply = receive(&mut stream, MESSAGE_BYTES)?;
         *place = Some(stream);
         Ok(reply)
     }
@@ -187,7 +188,7 @@ impl RemoteMover {
         let probe = target.join(format!(".weir-probe-{}-{}", std::process::id(), self.rank));
         std::fs::write(&probe, content).with_context(|| probe.display().to_string())?;
         let seen: io::Result<Vec<u8>> =
-            self.tell(&MoverOrder::Probe(probe.as_os_str().as_bytes().to_vec()));
+            self.give_order(&MoverOrder::Probe(probe.as_os_str().as_bytes().to_vec()));
         let _ = std::fs::remove_file(&probe);
         anyhow::ensure!(
             seen.context("a mover was lost")? == content,
@@ -204,11 +205,11 @@ impl FileMover for RemoteMover {
         let files = files
             .iter()
             .map(|file| (bytes(&file.source), bytes(&file.target)));
-        self.tell(&MoverOrder::Move(files.collect()))
+        self.give_order(&MoverOrder::Move(files.collect()))
     }
 
     fn move_piece(&self, piece: &FilePiece) -> io::Result<Result<(), String>> {
-        self.tell(&MoverOrder::Copy(piece.clone()))
+        self.give_order(&MoverOrder::Copy(piece.clone()))
     }
 }
 
@@ -231,7 +232,7 @@ pub fn serve() -> Result<()> {
     let mut reader = BufReader::new(&stream);
     let mut buffer = Vec::new();
     loop {
-        match receive(&mut reader) {
+        match receive(&mut reader, MESSAGE_BYTES) {
             Ok(MoverOrder::Probe(path)) => send(&stream, &read_probe(&path_of(path)))?,
             Ok(MoverOrder::Move(files)) => {
                 let pair = |(source, target)| StagePair {
@@ -267,23 +268,10 @@ fn path_of(bytes: Vec<u8>) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-fn send(mut stream: &TcpStream, message: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(message)?;
-    line.push(b'\n');
-    stream.write_all(&line)
-}
-
-fn receive<R: DeserializeOwned>(reader: &mut impl BufRead) -> io::Result<R> {
-    let mut line = String::new();
-    if reader.take(MESSAGE_BYTES).read_line(&mut line)? == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(serde_json::from_str(&line)?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, Write};
     use std::net::Ipv4Addr;
 
     /// A mover that answers each message with these lines.

@@ -1,6 +1,6 @@
 //! The state of a drain that several threads share, and the thread that answers `weir drain`.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::BufReader;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -12,7 +12,8 @@ use weir_mover::drain::{DrainRound, PendingFile, PendingState};
 use weir_mover::StageProgress;
 
 use super::messages::{
-    socket_of, DrainReply, DrainRequest, DrainStatus, DrainStep, DrainVerdict, LINE_BYTES,
+    receive, send, socket_of, DrainReply, DrainRequest, DrainStatus, DrainStep, DrainVerdict,
+    LINE_BYTES,
 };
 
 /// The pending files that a reply names.
@@ -190,9 +191,7 @@ impl DrainService {
     fn answer(&self, caller: &UnixStream) -> Result<()> {
         caller.set_read_timeout(Some(TALK_TIME))?;
         caller.set_write_timeout(Some(TALK_TIME))?;
-        let mut line = String::new();
-        BufReader::new(caller.take(LINE_BYTES)).read_line(&mut line)?;
-        let request: DrainRequest = serde_json::from_str(&line)?;
+        let request: DrainRequest = receive(&mut BufReader::new(caller), LINE_BYTES)?;
         let paths = request.paths();
         let mut wanted = match request.begin || request.wait {
             true => self.want_round(),
@@ -220,10 +219,7 @@ impl DrainService {
             if !is_answered {
                 reply.verdict = None;
             }
-            let mut line = serde_json::to_vec(&reply)?;
-            line.push(b'\n');
-            let mut caller = caller;
-            caller.write_all(&line)?;
+            send(caller, &reply)?;
             if is_answered {
                 return Ok(());
             }

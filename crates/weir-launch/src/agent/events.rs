@@ -59,7 +59,7 @@ impl Agent {
                     self.work(&invitation);
                 }
                 let answer = to_line(&EmployAnswer { employed });
-                // Who asked may be gone.
+                // The process that asked may have ended.
                 let _ = writeln!(stream, "{answer}");
             }
             Event::Seen(id, seen) => self.saw(id, seen),

@@ -232,7 +232,7 @@ pub(super) fn share_files(
             keep(list, moved, false);
         }
     });
-    // What a mover took that was lost when all others were done.
+    // A mover may be lost when all others are done: this process moves its list.
     while let Some(list) = next().filter(|_| !is_stopped()) {
         let moved = here(&pairs(&list));
         keep(list, moved, false);

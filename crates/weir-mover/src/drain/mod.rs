@@ -145,6 +145,11 @@ impl MovedNode {
             content: node.content.clone(),
         }
     }
+
+    /// True if the target has this version for certain.
+    fn is_version(&self, version: FileVersion) -> bool {
+        !self.is_doubtful && self.version == version
+    }
 }
 
 /// The move of a directory of one tree into one of another, while programs write it.
@@ -246,7 +251,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         }
         let snapshot = self.walk();
         if snapshot.unread.is_empty() {
-            // What stays in the way is said by the stage.
+            // The stage names each node that is still in the way.
             self.clear_the_way(&snapshot);
         }
         let pair = StagePair {
@@ -290,9 +295,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
 
     fn has_moved(&self, path: &Path, node: &SeenNode) -> bool {
         let moved = self.moved.get(path);
-        moved.is_some_and(|moved| {
-            !moved.is_doubtful && moved.kind == node.kind && moved.version == node.version
-        })
+        moved.is_some_and(|moved| moved.kind == node.kind && moved.is_version(node.version))
     }
 }
 
@@ -307,6 +310,6 @@ impl<S: FileTree, T: FileTree> StageCaller for KnownSources<'_, '_, S, T> {
     fn is_known(&self, source: &Path, stat: &Stat) -> bool {
         let path = source.strip_prefix(&self.0.source).unwrap_or(source);
         let moved = self.0.moved.get(path);
-        moved.is_some_and(|moved| !moved.is_doubtful && moved.version == FileVersion::from(stat))
+        moved.is_some_and(|moved| moved.is_version(FileVersion::from(stat)))
     }
 }

@@ -78,11 +78,17 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         &'a self,
         snapshot: &'a TreeSnapshot,
     ) -> impl Iterator<Item = &'a PathBuf> {
+        let links = self.changed_links(snapshot).map(|(path, _)| path);
+        links.chain(self.gone(snapshot, snapshot))
+    }
+
+    /// The links of a walk that the target does not have so.
+    fn changed_links<'a>(
+        &'a self,
+        snapshot: &'a TreeSnapshot,
+    ) -> impl Iterator<Item = (&'a PathBuf, &'a SeenNode)> {
         let links = snapshot.of_kind(NodeKind::Symlink);
-        let links = links.filter(|(path, node)| !self.has_link(path, node));
-        links
-            .map(|(path, _)| path)
-            .chain(self.gone(snapshot, snapshot))
+        links.filter(|(path, node)| !self.has_link(path, node))
     }
 
     fn has_link(&self, path: &Path, node: &SeenNode) -> bool {
@@ -170,8 +176,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// The changed links to directories in which a second look finds the same names, and that still lead
     /// there.
     fn steady_links(&self, snapshot: &TreeSnapshot) -> HashSet<PathBuf> {
-        let links = snapshot.of_kind(NodeKind::Symlink);
-        let links = links.filter(|(path, node)| !self.has_link(path, node));
+        let links = self.changed_links(snapshot);
         let is_steady = |(path, node): &(&PathBuf, &SeenNode)| {
             let leads_to = destination(path, &node.content);
             let directory = snapshot.get(&leads_to);
