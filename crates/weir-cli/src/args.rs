@@ -84,6 +84,12 @@ pub struct InstanceArgs {
     /// Have no file tier (file.enabled=false).
     #[arg(long, conflicts_with = "storage")]
     no_storage: bool,
+    /// Take what programs write below this directory of the parallel file system, and move it there while
+    /// they run (elevate.directories). Programs use their own paths, and see one tree; the directory is
+    /// created if its parent exists. May be given more than once. What is not safe when the command has
+    /// ended is treated as for --drain-to.
+    #[arg(long, value_name = "DIRECTORY")]
+    elevate: Vec<PathBuf>,
 }
 
 impl InstanceArgs {
@@ -101,6 +107,12 @@ impl InstanceArgs {
         }
         if self.no_storage {
             add("file.enabled", "false");
+        }
+        if !self.elevate.is_empty() {
+            let absolute = |dir: &PathBuf| std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
+            let paths = self.elevate.iter().map(absolute);
+            let paths: Vec<String> = paths.map(|dir| dir.display().to_string()).collect();
+            add("elevate.directories", &paths.join(":"));
         }
         set
     }
@@ -232,7 +244,7 @@ pub enum Command {
 #[derive(Args, Debug)]
 pub struct RunArgs {
     /// Use the instance of this name or run directory, which must run.
-    #[arg(long, short = 'i', value_name = "NAME", conflicts_with_all = ["mount", "memory", "storage", "no_storage", "hosts", "hostfile", "servers"])]
+    #[arg(long, short = 'i', value_name = "NAME", conflicts_with_all = ["mount", "memory", "storage", "no_storage", "elevate", "hosts", "hostfile", "servers"])]
     pub instance: Option<String>,
     /// With several servers on this machine: the one that the command uses.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -282,6 +294,7 @@ impl RunArgs {
             "memory.budget" if own.memory.is_some() => "--memory".to_owned(),
             "file.directories" if !own.storage.is_empty() => "--storage".to_owned(),
             "file.enabled" if own.no_storage => "--no-storage".to_owned(),
+            "elevate.directories" if !own.elevate.is_empty() => "--elevate".to_owned(),
             key => format!("--set {key}"),
         };
         let names = nodes.map(|(name, _)| name.to_owned());
@@ -520,6 +533,9 @@ pub struct DrainProcessArgs {
     /// Laminate files in the end that are seen by other nodes only then.
     #[arg(long)]
     pub laminate: bool,
+    /// The number of the elevated tree, if one is drained.
+    #[arg(long)]
+    pub tree: Option<usize>,
     /// The run directory of the instance.
     pub run_dir: PathBuf,
     /// The directory that takes everything.

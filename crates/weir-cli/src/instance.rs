@@ -1,11 +1,15 @@
 //! The seam to `weir-server`: serving an instance.
 
 use std::net::TcpListener;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{ensure, Context, Result};
 use weir_config::{Budgets, Config, Machine};
-use weir_core::names::{LaminateOn, Policy, Visibility};
+use weir_core::elevated::NewTree;
+use weir_core::names::{LaminateOn, Owner, Policy, Visibility};
 use weir_core::roster::Roster;
 use weir_core::types::Rank;
 use weir_fabric::ofi::BoundEndpoint;
@@ -15,7 +19,7 @@ use weir_instance::report::Report;
 use weir_launch::endpoint::Opened;
 use weir_launch::server::ServerAssignment;
 use weir_server::rules::{Rule, Sharing};
-use weir_server::{Options, Several, StorageDir};
+use weir_server::{ElevatedDirectory, Options, Several, StorageDir};
 
 /// The membership of one of several servers: its own part, and the others.
 #[derive(Debug)]
@@ -32,11 +36,12 @@ pub struct Membership {
 
 /// The options of the server, from `config`, this machine and the directories of `claim`; of
 /// budgets, the share of one of `share` servers.
-fn options(claim: &Claim, config: &Config, share: u32) -> Options {
+fn options(claim: &Claim, config: &Config, share: u32) -> Result<Options> {
     let mut budgets = Budgets::for_machine(config, &Machine::look(config));
     budgets.share_among(share);
     let storage = claim.storage_dirs.iter().zip(&budgets.file_bytes);
-    Options {
+    let elevated = config.elevate.directories.0.iter();
+    Ok(Options {
         run_dir: claim.run_dir.clone(),
         shm_dir: claim.shm_dir.clone(),
         storage: storage
@@ -52,12 +57,33 @@ fn options(claim: &Claim, config: &Config, share: u32) -> Options {
         max_clients: config.server.max_clients as usize,
         spin_us: config.server.spin_us,
         prefix: config.mount.prefix.as_path().display().to_string(),
+        elevated: elevated
+            .map(|path| elevated_directory(path))
+            .collect::<Result<_>>()?,
         sharing: sharing(config),
         audit: config.audit.enabled,
         io_uring: config.calls.io_uring,
         // The lifeline does that, also for a server that is not ours to watch by pid.
         watch_pid: None,
-    }
+    })
+}
+
+fn elevated_directory(path: &Path) -> Result<ElevatedDirectory> {
+    let found = || format!("the elevated directory {}", path.display());
+    let target = path.canonicalize().with_context(found)?;
+    let metadata = target.metadata().with_context(found)?;
+    ensure!(metadata.is_dir(), "{} is not a directory", found());
+    Ok(ElevatedDirectory {
+        path: path.to_owned(),
+        tree: NewTree {
+            target: target.into_os_string().into_vec(),
+            mode: metadata.mode() & 0o7777,
+            owner: Owner {
+                uid: metadata.uid(),
+                gid: metadata.gid(),
+            },
+        },
+    })
 }
 
 /// How files are shared between nodes.
@@ -114,7 +140,7 @@ pub fn serve(
     ready: impl FnOnce(),
 ) -> Result<Report> {
     let share = membership.as_ref().map_or(1, |m| m.part.share);
-    let options = options(claim, config, share);
+    let options = options(claim, config, share)?;
     tracing::info!(?options, "serving");
     let several = membership.map(|membership| several(membership, config));
     let several = several.transpose()?;

@@ -19,7 +19,7 @@ use crate::args::{RunArgs, StartArgs, StopArgs};
 use crate::exit::{Failure, RUN_FAILED, RUN_NOT_SAFE};
 use crate::locate::{living, remains_of, run_dir_of};
 use crate::report::DrainedFiles;
-use crate::run_stages::RunStages;
+use crate::run_stages::{elevated_directories, RunStages};
 use crate::{inject, limits, namespace, report, show, supervise};
 
 fn library(env: &Environment) -> Result<PathBuf> {
@@ -34,6 +34,7 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
     let stages = RunStages {
         stage_in: &args.stage_in,
         drain_to: args.drain_to.as_deref(),
+        elevate: &config.elevate.directories.0,
         prefix: config.mount.prefix.as_path().to_owned(),
         ends_instance: true,
         settings: &config.drain,
@@ -56,6 +57,7 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
     let job = Job::from_environment(env);
     tell_of_dead(&job, None, config, env);
     let found = nodes::find(&args.nodes.wanted(), &config.launch, env)?;
+    refuse_elevation_of_several(found.is_some(), config)?;
     if found.is_none() && args.rank > 0 {
         return Err(Failure::Refused(format!(
             "--rank {}: a new instance has one server here, unless --servers says how many",
@@ -286,6 +288,18 @@ impl CommandOutcome {
     }
 }
 
+/// Elevated trees are of one server.
+fn refuse_elevation_of_several(several: bool, config: &Config) -> Result<(), Failure> {
+    if !several || config.elevate.directories.0.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Refused(
+        "elevate.directories is for an instance of one server so far; --drain-to moves the files of \
+         several"
+            .to_owned(),
+    ))
+}
+
 /// Runs the command between the stages that were asked for.
 fn run_staged(
     args: &RunArgs,
@@ -296,9 +310,9 @@ fn run_staged(
 ) -> Result<CommandOutcome, Failure> {
     let mut used = Use::begin(run_dir)?;
     stages.bring_in(run_dir)?;
-    let drain = stages.begin_drain(run_dir);
+    let drains = stages.begin_drains(run_dir);
     let mut outcome = run_in(args, run_dir, library, env, &mut used)?;
-    outcome.is_safe = !outcome.was_served || stages.take_out(run_dir, drain);
+    outcome.is_safe = !outcome.was_served || stages.take_out(run_dir, drains);
     Ok(outcome)
 }
 
@@ -400,6 +414,16 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
     directories::check_name(&name)?;
     let job = Job::from_environment(env);
     let found = nodes::find(&args.nodes.wanted(), &settings.config.launch, env)?;
+    refuse_elevation_of_several(found.is_some(), &settings.config)?;
+    let stages = RunStages {
+        stage_in: &[],
+        drain_to: None,
+        elevate: &settings.config.elevate.directories.0,
+        prefix: settings.config.mount.prefix.as_path().to_owned(),
+        ends_instance: true,
+        settings: &settings.config.drain,
+    };
+    stages.check()?;
     tell_of_dead(&job, Some(&name), &settings.config, env);
     let remains = Remains::named(&name, &settings.config, env);
     let remains = remains.filter(|remains| !remains.first().job.is_over(&job));
@@ -513,13 +537,14 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
     let stages = RunStages {
         stage_in: &[],
         drain_to: args.drain_to.as_deref(),
+        elevate: &[],
         prefix: PathBuf::new(),
         ends_instance: true,
         settings: config,
     };
     let stages = stages.of_running(&run_dir)?;
     stages.check()?;
-    if drained_to.is_some() {
+    if drained_to.is_some() || !elevated_directories(&run_dir).is_empty() {
         drain(&stages, &run_dir, args.force)?;
     }
     if let Some(summary) = agent::stop(&run_dir)? {
@@ -541,7 +566,7 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
 fn drain(stages: &RunStages<'_>, run_dir: &Path, by_force: bool) -> Result<(), Failure> {
     loop {
         let before = show::work_done(run_dir);
-        if !stages.take_out(run_dir, None) {
+        if !stages.take_all_out(run_dir) {
             return Err(Failure::NotMoved("the instance stays".to_owned()));
         }
         if by_force {

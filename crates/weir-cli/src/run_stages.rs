@@ -8,6 +8,7 @@ use std::process::ExitStatus;
 use anyhow::{anyhow, Context, Result};
 use nix::sys::signal::Signal;
 use weir_config::Drain;
+use weir_core::elevated::{MOST_TREES, TARGET_LINK};
 
 use crate::args::{ChoiceArgs, DrainProcessArgs};
 use crate::drain::process::DrainProcess;
@@ -23,6 +24,18 @@ const FOR_COMMANDS: [Signal; 4] = [
     Signal::SIGXCPU,
 ];
 
+/// A tree of an instance that is moved out of it.
+#[derive(Debug)]
+struct DrainedTree {
+    /// The number of an elevated tree; else it is that of the mount prefix.
+    elevated: Option<usize>,
+    target: PathBuf,
+}
+
+/// The trees that are moved out of an instance, and the processes that do so while a command runs.
+#[derive(Debug)]
+pub struct Drains(Vec<(DrainedTree, Option<DrainProcess>)>);
+
 /// The stages of a `weir run`.
 #[derive(Debug)]
 pub struct RunStages<'a> {
@@ -30,6 +43,8 @@ pub struct RunStages<'a> {
     pub stage_in: &'a [OsString],
     /// `--drain-to`.
     pub drain_to: Option<&'a Path>,
+    /// The elevated directories of the instance that is to be started.
+    pub elevate: &'a [PathBuf],
     /// The mount prefix.
     pub prefix: PathBuf,
     /// True if the instance ends with the stages: files may be laminated.
@@ -65,17 +80,33 @@ impl RunStages<'_> {
                 )));
             }
         }
-        let Some(dir) = self.drain_to else {
-            return Ok(());
-        };
-        if dir.starts_with(&self.prefix) {
-            return Err(Failure::Refused(format!(
-                "--drain-to {}: that is in the instance",
-                dir.display()
-            )));
+        let drain_to = self.drain_to.map(|dir| ("--drain-to", dir));
+        let elevated = self.elevate.iter().map(|dir| ("--elevate", dir.as_path()));
+        for (option, dir) in drain_to.into_iter().chain(elevated) {
+            let refuse = |why: &str| Failure::Refused(format!("{option} {}: {why}", dir.display()));
+            if dir.starts_with(&self.prefix) {
+                return Err(refuse("that is in the instance"));
+            }
+            if self.prefix.starts_with(dir) && option == "--elevate" {
+                return Err(refuse("the instance is in it"));
+            }
+            prepare_target(dir).map_err(|error| refuse(&error.to_string()))?;
         }
-        prepare_target(dir)
-            .map_err(|error| Failure::Refused(format!("--drain-to {}: {error}", dir.display())))
+        Ok(())
+    }
+
+    /// The trees that are moved out of the instance.
+    fn drained_trees(&self, run_dir: &Path) -> Vec<DrainedTree> {
+        let main = self.drain_to.map(|target| DrainedTree {
+            elevated: None,
+            target: target.to_owned(),
+        });
+        let elevated = elevated_directories(run_dir).into_iter().enumerate();
+        let elevated = elevated.map(|(number, target)| DrainedTree {
+            elevated: Some(number),
+            target,
+        });
+        main.into_iter().chain(elevated).collect()
     }
 
     fn split(&self, argument: &OsStr) -> (PathBuf, PathBuf) {
@@ -115,45 +146,89 @@ impl RunStages<'_> {
     }
 
     /// Starts to move files while the command runs, if that is asked for.
-    pub fn begin_drain(&self, run_dir: &Path) -> Option<DrainProcess> {
-        let target = self.drain_to.filter(|_| self.settings.while_running)?;
-        let args = DrainProcessArgs {
-            choice: self.choice(),
-            interval_s: self.settings.interval_s,
-            laminate: self.ends_instance,
-            run_dir: run_dir.to_owned(),
-            target: target.to_owned(),
+    pub fn begin_drains(&self, run_dir: &Path) -> Drains {
+        let begin = |tree: &DrainedTree| {
+            let started = self.start_process(run_dir, tree).inspect_err(|error| {
+                eprintln!(
+                    "weir: cannot drain while the command runs: {error}; it is done at the end"
+                );
+            });
+            started.ok()
         };
-        let started = DrainProcess::start(&args, &FOR_COMMANDS);
-        let started = started.inspect_err(|error| {
-            eprintln!("weir: cannot drain while the command runs: {error}; it is done at the end");
-        });
-        started.ok()
+        let trees = self.drained_trees(run_dir).into_iter();
+        Drains(
+            trees
+                .map(|tree| {
+                    let process = self.settings.while_running.then(|| begin(&tree));
+                    (tree, process.flatten())
+                })
+                .collect(),
+        )
     }
 
-    /// Moves everything out; true if it is safe.
-    pub fn take_out(&self, run_dir: &Path, drain: Option<DrainProcess>) -> bool {
-        let Some(dir) = self.drain_to else {
-            return true;
+    fn start_process(&self, run_dir: &Path, tree: &DrainedTree) -> std::io::Result<DrainProcess> {
+        let args = DrainProcessArgs {
+            choice: match tree.elevated {
+                None => self.choice(),
+                Some(_) => ChoiceArgs::default(),
+            },
+            interval_s: self.settings.interval_s,
+            laminate: self.ends_instance,
+            tree: tree.elevated,
+            run_dir: run_dir.to_owned(),
+            target: tree.target.clone(),
         };
-        let finished = drain.map_or(Ok(None), DrainProcess::finish);
-        let staged = match finished {
-            Ok(Some(is_safe)) => return is_safe,
-            Ok(None) => {
-                let mut options = self.choice().words();
-                options.extend(self.ends_instance.then(|| "--laminate".into()));
-                stage_by_command("out", &options, run_dir, &self.prefix, dir)
-            }
-            Err(error) => Err(error.into()),
-        };
-        match staged {
-            Ok(status) => status.success(),
-            Err(failure) => {
-                eprintln!("weir: {failure}");
-                false
-            }
-        }
+        DrainProcess::start(&args, &FOR_COMMANDS)
     }
+
+    /// Moves everything out of an instance that no command uses; true if it is safe.
+    pub fn take_all_out(&self, run_dir: &Path) -> bool {
+        let trees = self.drained_trees(run_dir).into_iter();
+        self.take_out(run_dir, Drains(trees.map(|tree| (tree, None)).collect()))
+    }
+
+    /// Moves the rest out; true if it is safe.
+    pub fn take_out(&self, run_dir: &Path, drains: Drains) -> bool {
+        let mut is_safe = true;
+        for (tree, process) in drains.0 {
+            is_safe &= self
+                .take_tree_out(run_dir, &tree, process)
+                .unwrap_or_else(|failure| {
+                    eprintln!("weir: {}: {failure}", tree.target.display());
+                    false
+                });
+        }
+        is_safe
+    }
+
+    fn take_tree_out(
+        &self,
+        run_dir: &Path,
+        tree: &DrainedTree,
+        process: Option<DrainProcess>,
+    ) -> Result<bool, Failure> {
+        let finished = process.map_or(Ok(None), DrainProcess::finish)?;
+        if let Some(is_safe) = finished {
+            return Ok(is_safe);
+        }
+        if tree.elevated.is_some() {
+            let again = self
+                .start_process(run_dir, tree)
+                .context("starting a drain")?;
+            return Ok(again.finish()? == Some(true));
+        }
+        let mut options = self.choice().words();
+        options.extend(self.ends_instance.then(|| "--laminate".into()));
+        let status = stage_by_command("out", &options, run_dir, &self.prefix, &tree.target)?;
+        Ok(status.success())
+    }
+}
+
+/// The elevated directories of the instance with this run directory, by their canonical paths.
+pub fn elevated_directories(run_dir: &Path) -> Vec<PathBuf> {
+    let link = |number| run_dir.join(format!("{TARGET_LINK}{number}"));
+    let targets = (0..MOST_TREES).map_while(|number| std::fs::read_link(link(number)).ok());
+    targets.collect()
 }
 
 /// Creates the directory that takes everything, and tries to write there.

@@ -44,6 +44,11 @@ pub struct Internal(usize);
 pub struct InternalSlot(AtomicU32);
 
 impl InternalSlot {
+    /// Holds none.
+    pub const fn new() -> InternalSlot {
+        InternalSlot(AtomicU32::new(0))
+    }
+
     /// A slot that holds `held`.
     pub fn holding(held: Internal) -> InternalSlot {
         let slot = InternalSlot::default();

@@ -12,8 +12,8 @@ use crate::environment::Environment;
 use crate::network::{CommandWords, FabricAddress, Ports, Provider};
 use crate::patterns::Patterns;
 use crate::types::{
-    Budget, Directories, HugePages, InvalidValue, KernelMount, LaminateOn, LogLevel, Method,
-    MountPrefix, RawValue, ReportFormat, Setting, Transport, Visibility, WarmBudget,
+    Budget, Directories, ElevatedPaths, HugePages, InvalidValue, KernelMount, LaminateOn, LogLevel,
+    Method, MountPrefix, RawValue, ReportFormat, Setting, Transport, Visibility, WarmBudget,
 };
 
 /// A section of `weir.toml`.
@@ -282,7 +282,15 @@ settings! {
         file: Option<PathBuf> = "auto",
     }
 
-    /// `weir run --drain-to`.
+    /// Directories of the parallel file system (PFS) that stay where they are for programs, and of which
+    /// weir takes what programs write: `weir run --elevate`.
+    elevate: Elevate {
+        /// The directories. A program's file there is taken at the speed of memory, moved while it
+        /// runs, and on the PFS, whole, when `weir run` ends. Nothing else changes for programs.
+        directories: ElevatedPaths = "",
+    }
+
+    /// How files are moved while a command runs: `weir run --drain-to` and `--elevate`.
     drain: Drain {
         /// Move files while the command runs, too; else once it has ended.
         while_running: bool = "true",

@@ -312,45 +312,91 @@ impl Setting for Option<PathBuf> {
 pub struct Directories(pub Vec<PathBuf>);
 
 impl Setting for Directories {
-    const SHAPE: &'static str =
-        "a list of absolute paths (in a variable or option: with `:` between); $VARIABLES are expanded";
+    const SHAPE: &'static str = PATHS_SHAPE;
 
     fn from_text(text: &str, env: &Environment) -> Result<Self, InvalidValue> {
-        // Expanded before it is split: `${TMPDIR:-/tmp}` has a colon of its own, and a variable may
-        // hold a list.
-        let expanded = env.expand(text)?;
-        let paths: Result<Vec<PathBuf>, InvalidValue> = expanded
-            .split(':')
-            .filter(|part| !part.is_empty())
-            .map(|part| absolute(part, env))
-            .collect();
-        at_least_one(paths?)
+        at_least_one(paths_of_text(text, env)?)
     }
 
     fn from_toml(value: &DeValue<'_>, env: &Environment) -> Result<Self, InvalidValue> {
-        let DeValue::Array(items) = value else {
-            return match value {
-                DeValue::String(text) => at_least_one(vec![absolute(text, env)?]),
-                other => Err(expected::<Self>(other.type_str())),
-            };
-        };
-        let paths: Result<Vec<PathBuf>, InvalidValue> = items
-            .iter()
-            .map(|item| match item.get_ref() {
-                DeValue::String(text) => absolute(text, env),
-                other => Err(expected::<Self>(&format!(
-                    "a list with {}",
-                    other.type_str()
-                ))),
-            })
-            .collect();
-        at_least_one(paths?)
+        at_least_one(paths_of_toml::<Self>(value, env)?)
     }
 
     fn to_toml(&self) -> String {
-        let items: Vec<String> = self.0.iter().map(Setting::to_toml).collect();
-        format!("[{}]", items.join(", "))
+        paths_to_toml(&self.0)
     }
+}
+
+/// Directories of the parallel file system that are elevated.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct ElevatedPaths(pub Vec<PathBuf>);
+
+impl ElevatedPaths {
+    /// None is the root, the kernel's, or within another one.
+    fn check(self) -> Result<Self, InvalidValue> {
+        for (at, path) in self.0.iter().enumerate() {
+            let stands_in = path.display().to_string();
+            MountPrefix::from_text(&stands_in, &Environment::default())?;
+            let others = self.0.iter().take(at);
+            if let Some(other) = others
+                .clone()
+                .find(|other| other.starts_with(path) || path.starts_with(other))
+            {
+                let (one, other) = (path.display(), other.display());
+                return Err(format!("{one} and {other}: one is within the other").into());
+            }
+        }
+        Ok(self)
+    }
+}
+
+impl Setting for ElevatedPaths {
+    const SHAPE: &'static str = PATHS_SHAPE;
+
+    fn from_text(text: &str, env: &Environment) -> Result<Self, InvalidValue> {
+        Self(paths_of_text(text, env)?).check()
+    }
+
+    fn from_toml(value: &DeValue<'_>, env: &Environment) -> Result<Self, InvalidValue> {
+        Self(paths_of_toml::<Self>(value, env)?).check()
+    }
+
+    fn to_toml(&self) -> String {
+        paths_to_toml(&self.0)
+    }
+}
+
+const PATHS_SHAPE: &str =
+    "a list of absolute paths (in a variable or option: with `:` between); $VARIABLES are expanded";
+
+fn paths_of_text(text: &str, env: &Environment) -> Result<Vec<PathBuf>, InvalidValue> {
+    // Expanded before it is split: `${TMPDIR:-/tmp}` has a colon of its own, and a variable may
+    // hold a list.
+    let expanded = env.expand(text)?;
+    let parts = expanded.split(':').filter(|part| !part.is_empty());
+    parts.map(|part| absolute(part, env)).collect()
+}
+
+fn paths_of_toml<T: Setting>(
+    value: &DeValue<'_>,
+    env: &Environment,
+) -> Result<Vec<PathBuf>, InvalidValue> {
+    let items = match value {
+        DeValue::String(text) => return Ok(vec![absolute(text, env)?]),
+        DeValue::Array(items) => items,
+        other => return Err(expected::<T>(other.type_str())),
+    };
+    let paths = items.iter().map(|item| match item.get_ref() {
+        DeValue::String(text) => absolute(text, env),
+        other => Err(expected::<T>(&format!("a list with {}", other.type_str()))),
+    });
+    paths.collect()
+}
+
+fn paths_to_toml(paths: &[PathBuf]) -> String {
+    let items: Vec<String> = paths.iter().map(Setting::to_toml).collect();
+    format!("[{}]", items.join(", "))
 }
 
 fn at_least_one(paths: Vec<PathBuf>) -> Result<Directories, InvalidValue> {

@@ -9,6 +9,7 @@
 //! | [`types`] | numbers that must not be mixed up |
 //! | [`extent`] | the location of files' bytes |
 //! | [`names`] | the namespace: inodes and directory entries |
+//! | [`elevated`] | the directories that stand over those of the PFS |
 //! | [`placement`] | the placement of names and extents on servers |
 //! | [`node`] | records of the memory that a node's processes share |
 //! | [`journal`] | the server's record of its changes, so that it can be started again |
@@ -18,6 +19,7 @@
 //! | [`sync`] | the atomics of shared memory |
 #![forbid(unsafe_code)]
 
+pub mod elevated;
 pub mod extent;
 pub mod journal;
 pub mod ledger;

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use weir_client::path::ResolvedPath;
-use weir_client::process::mounted::{Changes, Ino, OpenFile, Requester, Tree, WriteState};
+use weir_client::process::mounted::{
+    Changes, Ino, OpenFile, Requester, Tree, Whiteout, WriteState,
+};
 use weir_client::types::Stat;
 
 use crate::tree::{find_data, io_error, read_xattrs, FileTree, KeptAttributes, NodeKind};
@@ -48,6 +50,12 @@ impl InstanceTree {
         Ok(InstanceTree { tree })
     }
 
+    /// The tree over an elevated directory, without what is below it; `None`: there are not so many.
+    pub fn elevated(&self, number: usize) -> Option<InstanceTree> {
+        let tree = self.tree.elevated(number)?;
+        Some(InstanceTree { tree })
+    }
+
     /// The path below which programs see it.
     pub fn prefix(&self) -> &Path {
         Path::new(OsStr::from_bytes(self.tree.prefix()))
@@ -60,7 +68,7 @@ impl InstanceTree {
                 found: Some((ino, _)),
                 ..
             } => Ok(ino),
-            ResolvedPath::Name { .. } => Err(io_error(Errno::NOENT)),
+            ResolvedPath::Name { .. } | ResolvedPath::Below { .. } => Err(io_error(Errno::NOENT)),
             ResolvedPath::Outside(_) => Err(io_error(Errno::XDEV)),
         }
     }
@@ -75,7 +83,7 @@ impl InstanceTree {
         match self.tree.walk(bytes(path), false).io()? {
             ResolvedPath::Name { parent, name, .. } => Ok((parent, name.to_vec())),
             ResolvedPath::Dir(_) => Err(io_error(Errno::EXIST)),
-            ResolvedPath::Outside(_) => Err(io_error(Errno::XDEV)),
+            ResolvedPath::Outside(_) | ResolvedPath::Below { .. } => Err(io_error(Errno::XDEV)),
         }
     }
 }
@@ -162,6 +170,14 @@ impl FileTree for InstanceTree {
             |name, buffer| self.tree.xattr(&user(), ino, name, buffer),
             |name| !name.starts_with(OWN_XATTRS),
         )
+    }
+
+    fn whiteouts(&self) -> io::Result<Vec<Whiteout>> {
+        self.tree.whiteouts().io()
+    }
+
+    fn forget(&self, whiteout: &Whiteout) -> io::Result<()> {
+        self.tree.forget(whiteout).io()
     }
 
     fn write_state(&self, path: &Path) -> io::Result<WriteState> {

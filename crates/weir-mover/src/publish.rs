@@ -7,31 +7,30 @@ use std::io::{self, ErrorKind};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
+use weir_client::process::mounted::elevated::{self, PART_PREFIX, PART_SUFFIX};
 use weir_client::types::Stat;
 
 use crate::error::MoveError;
 use crate::tree::{kind_of, unless, FileTree, KeptAttributes, NodeKind};
 
-/// The end of the name of a part.
-const PART_SUFFIX: &[u8] = b".weir-part";
 /// The longest name, bytes.
 const NAME_MAX: usize = 255;
 /// The name of the part of a file. The same for all movers: so they find each other.
 pub fn part_of(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().as_bytes();
-    let whole = [b".", name, PART_SUFFIX].concat();
+    let whole = [PART_PREFIX, name, PART_SUFFIX].concat();
     let name = if whole.len() <= NAME_MAX {
         whole
     } else {
         let sum = blake3::hash(name).to_hex();
-        [b".", sum.as_bytes(), PART_SUFFIX].concat()
+        [PART_PREFIX, sum.as_bytes(), PART_SUFFIX].concat()
     };
     target.with_file_name(OsString::from_vec(name))
 }
 
 /// True if a name is that of a part.
 pub fn is_part(name: &OsStr) -> bool {
-    name.as_bytes().starts_with(b".") && name.as_bytes().ends_with(PART_SUFFIX)
+    elevated::is_part(name.as_bytes())
 }
 
 /// True if nobody has changed what has a name.

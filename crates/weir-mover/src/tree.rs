@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use weir_client::process::mounted::WriteState;
+use weir_client::process::mounted::{Whiteout, WriteState};
 use weir_client::types::{Stat, Time};
 
 const TYPE_MASK: u32 = 0o170_000;
@@ -165,6 +165,15 @@ pub trait FileTree: Sync + Debug {
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
     /// The extended attributes that users may set.
     fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>>;
+
+    /// The names that were removed from an elevated tree, and that its target may still have.
+    fn whiteouts(&self) -> io::Result<Vec<Whiteout>> {
+        Ok(Vec::new())
+    }
+    /// Forgets a removed name that the target does not have any more.
+    fn forget(&self, _whiteout: &Whiteout) -> io::Result<()> {
+        Ok(())
+    }
 
     /// How far the writing of a regular file is. A tree that does not know its writers takes each file
     /// for written.

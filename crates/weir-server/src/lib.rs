@@ -20,5 +20,5 @@ pub mod rules;
 pub mod runtime;
 
 pub use cluster::reads::arrival;
-pub use options::{Options, StorageDir};
+pub use options::{ElevatedDirectory, Options, StorageDir};
 pub use runtime::{serve, serve_as, ServerError, Several};

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use weir_core::elevated::NewTree;
+
 use crate::rules::Sharing;
 
 /// A directory of the file tier.
@@ -11,6 +13,15 @@ pub struct StorageDir {
     pub path: PathBuf,
     /// The most bytes that it may take.
     pub budget_bytes: u64,
+}
+
+/// A directory of the parallel file system that is elevated.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ElevatedDirectory {
+    /// Its path as users name it.
+    pub path: PathBuf,
+    /// Its tree; the target is its canonical path.
+    pub tree: NewTree,
 }
 
 /// The settings for [`crate::serve`].
@@ -37,6 +48,8 @@ pub struct Options {
     pub spin_us: u32,
     /// The mount prefix, without a slash at its end.
     pub prefix: String,
+    /// The directories of the parallel file system that are elevated.
+    pub elevated: Vec<ElevatedDirectory>,
     /// Rules for how files are shared between nodes.
     pub sharing: Sharing,
     /// True if reads are audited.

@@ -409,7 +409,7 @@ impl<'f> Process<'f> {
 
     /// The path of a directory, as from getcwd(2).
     pub fn path(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        self.call(proto::PathOf { ino })
+        Ok(self.call(proto::PathOf { ino })?.path)
     }
 
     /// The entries of a directory, read as with repeated getdents(2).

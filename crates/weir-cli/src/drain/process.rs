@@ -101,6 +101,10 @@ impl Drop for DrainProcess {
 pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     let instance = InstanceTree::attach(&args.run_dir)
         .with_context(|| format!("cannot reach the server of {}", args.run_dir.display()))?;
+    let instance = match args.tree {
+        None => instance,
+        Some(number) => instance.elevated(number).context("no such elevated tree")?,
+    };
     stage::allow_open_files();
     let options = StageOptions {
         threads: stage::default_threads(),
@@ -242,6 +246,9 @@ impl DrainProcessArgs {
         let mut words = self.choice.words();
         words.extend(["--interval-s".into(), self.interval_s.to_string().into()]);
         words.extend(self.laminate.then(|| "--laminate".into()));
+        if let Some(tree) = self.tree {
+            words.extend(["--tree".into(), tree.to_string().into()]);
+        }
         words.extend([
             "--".into(),
             self.run_dir.clone().into(),

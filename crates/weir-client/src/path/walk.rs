@@ -12,7 +12,8 @@ use weir_core::names::{Attr, FileType, NAME_MAX, SYMLINK_MAX};
 use weir_core::types::Ino;
 
 use super::access::{Credentials, Guard, EXECUTE};
-use super::prefix::{split, Prefix};
+use super::prefix::split;
+use super::roots::Roots;
 
 /// The longest path with its NUL, bytes.
 pub const PATH_MAX: usize = 4096;
@@ -33,6 +34,27 @@ pub trait Names {
     }
     /// The target of a symbolic link; ENOENT: it is gone.
     fn target(&self, ino: Ino, out: &mut [u8; SYMLINK_MAX]) -> Result<usize, Errno>;
+    /// Looks for a name that [`Names::lookup`] did not find in the directory that an elevated one
+    /// covers.
+    fn lookup_below(&self, _dir: Ino, _name: &[u8]) -> Result<Option<BelowEntry>, Errno> {
+        Ok(None)
+    }
+}
+
+/// The file of a name that an elevated directory does not have, and the directory that it covers has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum BelowEntry {
+    /// A directory; the elevated one has it now, too.
+    Directory(Ino),
+    /// A symbolic link.
+    Link {
+        /// Its path.
+        path: Vec<u8>,
+        /// Its target.
+        target: Vec<u8>,
+    },
+    /// Another file, at this path of the kernel's.
+    File(Vec<u8>),
 }
 
 /// A file name, without allocation.
@@ -85,6 +107,15 @@ pub enum ResolvedPath {
         /// True if a slash follows: then only a directory will do.
         slash: bool,
     },
+    /// A name that only the directory has which an elevated one covers, not a directory's.
+    Below {
+        /// The elevated directory.
+        parent: Ino,
+        /// The name.
+        name: Name,
+        /// The file's absolute path of the kernel's.
+        path: Vec<u8>,
+    },
     /// Outside of weir, at this absolute path of the kernel's.
     Outside(Vec<u8>),
 }
@@ -119,8 +150,8 @@ pub fn retry_if_gone<K: PartialEq, T>(
 pub struct Walk<'a, N> {
     /// The namespace.
     pub names: &'a N,
-    /// The prefix at which it is mounted.
-    pub prefix: &'a Prefix,
+    /// The directories of the kernel's at which it is seen.
+    pub roots: &'a Roots,
     /// The credentials of the caller.
     pub credentials: &'a Credentials,
     /// True if the last component is looked up; else the result is a free name.
@@ -176,8 +207,8 @@ impl<N: Names> Walk<'_, N> {
     /// `..`; out of weir above its root.
     fn step_up(&self, state: &mut State<'_, '_>, at: usize) -> Result<Option<ResolvedPath>, Errno> {
         self.check_search(state)?;
-        if state.dir == self.names.root() {
-            let above = self.above(&state.path[at..]);
+        if state.dir == self.names.root() || self.roots.is_elevated_root(state.dir) {
+            let above = self.above(state.dir, &state.path[at..]);
             return Ok(self.absolute(state, above));
         }
         let attr = self.names.attr(state.dir)?;
@@ -189,9 +220,9 @@ impl<N: Names> Walk<'_, N> {
         Ok(None)
     }
 
-    /// The path of `behind` (empty, or beginning with a slash) above the mount.
-    fn above(&self, behind: &[u8]) -> Vec<u8> {
-        match (self.prefix.parent(), behind) {
+    /// The path of `behind` (empty, or beginning with a slash) above a root.
+    fn above(&self, root: Ino, behind: &[u8]) -> Vec<u8> {
+        match (self.roots.prefix_of(root).parent(), behind) {
             (b"/", b"") => b"/".to_vec(),
             (b"/", behind) => behind.to_vec(),
             (parent, behind) => [parent, behind].concat(),
@@ -216,7 +247,24 @@ impl<N: Names> Walk<'_, N> {
                 slash,
             }));
         }
-        let found = self.names.lookup(state.dir, name.bytes())?;
+        let mut found = self.names.lookup(state.dir, name.bytes())?;
+        if found.is_none() {
+            match self.names.lookup_below(state.dir, name.bytes())? {
+                None => {}
+                Some(BelowEntry::Directory(dir)) => found = Some((dir, FileType::Dir)),
+                Some(BelowEntry::Link { target, .. }) if follow || slash => {
+                    return self.step_along(state, &target, at);
+                }
+                Some(BelowEntry::Link { path, .. } | BelowEntry::File(path)) if last && !slash => {
+                    return Ok(Some(ResolvedPath::Below {
+                        parent: state.dir,
+                        name: *name,
+                        path,
+                    }));
+                }
+                Some(_) => return Err(Errno::NOTDIR),
+            }
+        }
         match found {
             Some((link, FileType::Symlink)) if follow || slash => self.step_over(state, link, at),
             _ if last => {
@@ -246,16 +294,26 @@ impl<N: Names> Walk<'_, N> {
         link: Ino,
         at: usize,
     ) -> Result<Option<ResolvedPath>, Errno> {
-        state.links += 1;
-        if state.links > MAX_LINKS {
-            return Err(Errno::LOOP);
-        }
         let mut target = [0; SYMLINK_MAX];
         let len = match self.names.target(link, &mut target) {
             Err(Errno::NOENT) => state.there(link, None)?,
             len => len?,
         };
-        let path = [&target[..len], &state.path[at..]].concat();
+        self.step_along(state, &target[..len], at)
+    }
+
+    /// Continues along this target of a link.
+    fn step_along(
+        &self,
+        state: &mut State<'_, '_>,
+        target: &[u8],
+        at: usize,
+    ) -> Result<Option<ResolvedPath>, Errno> {
+        state.links += 1;
+        if state.links > MAX_LINKS {
+            return Err(Errno::LOOP);
+        }
+        let path = [target, &state.path[at..]].concat();
         if path.len() >= PATH_MAX {
             return Err(Errno::NAMETOOLONG);
         }
@@ -268,11 +326,11 @@ impl<N: Names> Walk<'_, N> {
 
     /// Continues along an absolute path: ours again, or the kernel's.
     fn absolute(&self, state: &mut State<'_, '_>, path: Vec<u8>) -> Option<ResolvedPath> {
-        let Some(rest) = self.prefix.strip(&path) else {
+        let Some((tree, rest)) = self.roots.strip(&path) else {
             return Some(ResolvedPath::Outside(path));
         };
         state.at = path.len() - rest.len();
-        state.dir = self.names.root();
+        state.dir = tree.root(self.names.root());
         state.path = Cow::Owned(path);
         None
     }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use weir_core::types::Rank;
 
 use super::*;
+use crate::path::Prefix;
 
 struct Table {
     entries: HashMap<(Ino, Vec<u8>), Ino>,
@@ -97,7 +98,7 @@ fn table() -> Table {
 }
 
 fn walk_as(t: &Table, path: &str, follow: bool, uid: u32) -> Result<ResolvedPath, Errno> {
-    let prefix = Prefix::new(b"/weir").unwrap();
+    let roots = Roots::of_mount(Prefix::new(b"/weir").unwrap());
     let who = Credentials {
         uid,
         ..Credentials::default()
@@ -105,7 +106,7 @@ fn walk_as(t: &Table, path: &str, follow: bool, uid: u32) -> Result<ResolvedPath
     let walk = Walk {
         to_the_end: true,
         names: t,
-        prefix: &prefix,
+        roots: &roots,
         credentials: &who,
     };
     walk.walk(t.root(), path.as_bytes(), follow)
@@ -115,6 +116,9 @@ fn walk_as(t: &Table, path: &str, follow: bool, uid: u32) -> Result<ResolvedPath
 fn describe(resolved: Result<ResolvedPath, Errno>) -> String {
     match resolved {
         Ok(ResolvedPath::Dir(dir)) => format!("dir {}", index(dir)),
+        Ok(ResolvedPath::Below { path, .. }) => {
+            format!("below {}", String::from_utf8(path).unwrap())
+        }
         Ok(ResolvedPath::Outside(path)) => format!("out {}", String::from_utf8(path).unwrap()),
         Ok(ResolvedPath::Name {
             parent,

@@ -11,12 +11,12 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use weir_core::proto::ClientKind;
 
-use super::instance::Instance;
+use super::instance::{elevated_trees, Instance};
 use super::start::READY;
 use super::{table, Process};
 use crate::kernel;
 use crate::node::Node;
-use crate::path::Prefix;
+use crate::path::{Prefix, Roots};
 use crate::session::Session;
 
 /// The umask if the kernel does not tell it: only the user has access.
@@ -41,7 +41,10 @@ impl Process {
         let instance = Instance {
             run_dir: run_dir.to_vec(),
             shm_dir: session.welcome().shm_dir.clone().into(),
-            prefix,
+            roots: Roots {
+                main: prefix,
+                elevated: elevated_trees(run_dir),
+            },
         };
         let process: &'static Process = Box::leak(Box::new(Process::new()));
         process.server.connection.set_session(session);

@@ -11,6 +11,7 @@ use weir_core::types::Ino;
 
 use super::forks::own_pid;
 use super::instance::Instance;
+use crate::path::Roots;
 use crate::types::Outcome;
 
 /// The value of [`CurrentDir::ino`] for a directory of weir's that this process cannot use.
@@ -25,8 +26,8 @@ pub(super) struct CurrentDir {
     is_named: AtomicBool,
     /// True if the kernel's may have changed since it was last looked at.
     is_unknown: AtomicBool,
-    /// True if the kernel's was one above the mount then.
-    is_above: AtomicBool,
+    /// True if a path from the kernel's might lead into a tree then.
+    may_lead: AtomicBool,
 }
 
 impl CurrentDir {
@@ -36,7 +37,7 @@ impl CurrentDir {
             ino: AtomicU64::new(0),
             is_named: AtomicBool::new(false),
             is_unknown: AtomicBool::new(true),
-            is_above: AtomicBool::new(false),
+            may_lead: AtomicBool::new(false),
         }
     }
 
@@ -87,26 +88,19 @@ impl CurrentDir {
         self.is_named.store(is_named, Ordering::Relaxed);
     }
 
-    /// True if the kernel's current directory is one above the mount at `prefix`.
-    pub(super) fn is_above(&self, prefix: &[u8]) -> bool {
+    /// True if a path without `..` from the kernel's current directory may lead into a tree.
+    pub(super) fn may_lead_to(&self, roots: &Roots) -> bool {
         if self.is_unknown.swap(false, Ordering::Relaxed) {
-            let above = kernel_cwd().is_some_and(|cwd| is_above(&cwd, prefix));
-            self.is_above.store(above, Ordering::Relaxed);
+            let may = kernel_cwd().is_some_and(|cwd| roots.may_be_reached_from(&cwd));
+            self.may_lead.store(may, Ordering::Relaxed);
         }
-        self.is_above.load(Ordering::Relaxed)
+        self.may_lead.load(Ordering::Relaxed)
     }
 }
 
 /// The kernel's current directory.
 pub fn kernel_cwd() -> Option<Vec<u8>> {
     Some(rustix::process::getcwd(Vec::new()).ok()?.into_bytes())
-}
-
-/// True if `path` lies below the directory `dir`.
-fn is_above(dir: &[u8], path: &[u8]) -> bool {
-    let dir = dir.strip_suffix(b"/").unwrap_or(dir);
-    path.strip_prefix(dir)
-        .is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
 /// The end of the kernel's path of a directory that was removed.

@@ -97,7 +97,8 @@ impl Process {
     }
 
     /// Makes the kernel's current directory name the one of weir's for which it stands. If the
-    /// kernel has mounted the instance, it is the directory itself.
+    /// kernel has mounted the instance, it is the directory itself; in an elevated tree, the one of the
+    /// PFS, if that has it.
     fn name_cwd_after(&'static self, ino: Ino) -> Result<(), Errno> {
         let instance = self.server.connection.instance().ok_or(Errno::SHUTDOWN)?;
         if self.enter_mounted(instance, ino).is_ok() {
@@ -118,11 +119,12 @@ impl Process {
         Ok(())
     }
 
-    /// Enters a directory of the kernel mount. ENOTCONN: there is none.
+    /// Enters a directory of the kernel mount, or of the PFS below an elevated one. ENOTCONN: there is no
+    /// mount.
     fn enter_mounted(&'static self, instance: &Instance, ino: Ino) -> Result<(), Errno> {
-        let mount = mount_of(&instance.run_dir).ok_or(Errno::NOTCONN)?;
-        let below = self.inodes().path_below(ino)?;
-        rustix::process::chdir([&mount[..], &below].concat())
+        let mount = mount_of(&instance.run_dir);
+        let path = self.inodes().path_of_real_dir(mount.as_deref(), ino)?;
+        rustix::process::chdir(path)
     }
 
     /// getcwd(2): the path's bytes without a NUL, of any length.
@@ -184,7 +186,7 @@ impl Process {
     /// kernel mount of the own server, or of another one of the instance on this machine. An error:
     /// it was removed, and the kernel has not noticed.
     fn mounted_dir(&'static self, instance: &Instance, path: &[u8]) -> Outcome<Ino> {
-        if instance.prefix.strip(path).is_none() && !self.is_mount_of_neighbour(path) {
+        if instance.roots.main.strip(path).is_none() && !self.is_mount_of_neighbour(path) {
             return None;
         }
         let is_fuse = rustix::fs::statfs(".").is_ok_and(|fs| fs.f_type == FUSE_SUPER_MAGIC);

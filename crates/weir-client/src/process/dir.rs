@@ -10,7 +10,8 @@ use rustix::io::Errno;
 use weir_core::proto::Readdir;
 use weir_core::types::Ino;
 
-use super::table::{DIR, GONE, PATH};
+use super::elevated::{ListingBelow, BELOW};
+use super::table::{Handle, DIR, GONE, PATH};
 use super::{Outcome, Process};
 use crate::kernel::Fd;
 use crate::operation;
@@ -42,8 +43,8 @@ impl Process {
             return Some(Err(Errno::BADF));
         };
         let mut at = ofd.offset.load(Ordering::Acquire);
-        let mut list = List { out, filled: 0 };
-        let done = self.list(handle.ino(), &mut at, &mut list);
+        let mut list = DirentList { out, filled: 0 };
+        let done = self.list(handle, &mut at, &mut list);
         ofd.offset.store(at, Ordering::Release);
         let filled = list.filled;
         Some(match done {
@@ -52,7 +53,13 @@ impl Process {
         })
     }
 
-    fn list(&'static self, dir: Ino, at: &mut u64, list: &mut List<'_>) -> Result<(), Errno> {
+    fn list(
+        &'static self,
+        handle: &'static Handle,
+        at: &mut u64,
+        list: &mut DirentList<'_>,
+    ) -> Result<(), Errno> {
+        let dir = handle.ino();
         let view = self.inodes().view()?;
         let attr = view.attr(dir)?.ok_or(Errno::NOENT)?;
         if attr.nlink == 0 {
@@ -67,7 +74,8 @@ impl Process {
             list.put(ino, *at + 1, DT_DIR, name)?;
             *at += 1;
         }
-        loop {
+        let covered = self.inodes().covered_by(dir)?;
+        while *at < BELOW {
             let room = list.out.len() - list.filled;
             // In a small buffer the first name is tried nevertheless.
             if room < HEAD + 256 + 8 && list.filled > 0 {
@@ -79,11 +87,16 @@ impl Process {
                 budget_bytes: u32::try_from(room.min(MOST)).unwrap_or(0),
             })?;
             if entries.is_empty() {
-                return Ok(());
+                break;
             }
             for entry in &entries {
                 let kind = u8::try_from((entry.mode >> 12) & 0o17).unwrap_or(0);
                 let next = entry.cookie + DOTS;
+                let is_dir = covered.is_some() && kind == DT_DIR;
+                if is_dir && self.inodes().is_taken_up(entry.ino)? {
+                    *at = next;
+                    continue;
+                }
                 match list.put(entry.ino, next, kind, &entry.name) {
                     Err(error) if list.filled == 0 => return Err(error),
                     Err(_) => return Ok(()),
@@ -92,6 +105,16 @@ impl Process {
                 *at = next;
             }
         }
+        let Some(covered) = covered else {
+            return Ok(());
+        };
+        *at = (*at).max(BELOW);
+        let what = ListingBelow {
+            dir,
+            covered: &covered,
+            handle: core::ptr::from_ref(handle).addr(),
+        };
+        self.inodes().list_below(&self.listings, &what, at, list)
     }
 }
 
@@ -105,14 +128,18 @@ fn parent_of(parent: Ino, dir: Ino) -> Ino {
 }
 
 /// A buffer of `struct linux_dirent64`.
-struct List<'a> {
+pub(super) struct DirentList<'a> {
     out: &'a mut [u8],
     filled: usize,
 }
 
-impl List<'_> {
+impl DirentList<'_> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.filled == 0
+    }
+
     /// Appends an entry; EINVAL: there is no room for it.
-    fn put(&mut self, ino: Ino, next: u64, kind: u8, name: &[u8]) -> Result<(), Errno> {
+    pub(super) fn put(&mut self, ino: Ino, next: u64, kind: u8, name: &[u8]) -> Result<(), Errno> {
         let length = (HEAD + name.len() + 1).next_multiple_of(8);
         let entry = self
             .out

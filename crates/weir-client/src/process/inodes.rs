@@ -7,7 +7,7 @@
 
 use rustix::io::Errno;
 use weir_core::names::Attr;
-use weir_core::proto::PathOf;
+use weir_core::proto::{PathInTree, PathOf};
 use weir_core::types::Ino;
 
 use super::server_link::{LazyClient, ServerLink};
@@ -43,30 +43,56 @@ impl InodeOperations {
     /// The path of a directory of weir's, with the prefix; ENOENT: it is gone.
     pub(super) fn path_of(self, ino: Ino) -> Result<Vec<u8>, Errno> {
         let instance = self.server.instance().ok_or(Errno::NOENT)?;
-        Ok([instance.prefix.bytes(), &self.path_below(ino)?].concat())
+        let found = self.path_in_tree(ino)?;
+        let prefix = instance.roots.prefix_of(found.root);
+        Ok([prefix.bytes(), below_root(&found)].concat())
     }
 
-    /// The same without the prefix: empty for the root.
-    pub(super) fn path_below(self, ino: Ino) -> Result<Vec<u8>, Errno> {
+    /// The path of a directory of weir's from the root of its tree; ENOENT: it is gone.
+    pub(super) fn path_in_tree(self, ino: Ino) -> Result<PathInTree, Errno> {
         let view = self.server.view()?;
-        let path = if view.is_of_several() {
-            self.server.session()?.call(PathOf { ino })?
-        } else {
-            // Nearly every path fits; clearing a buffer for the longest one takes longer than
-            // finding the path.
-            match self.path_within(ino, &mut [0; PATH_MAX]) {
-                Err(Errno::NAMETOOLONG) => self.path_within(ino, &mut vec![0; LONGEST_PATH])?,
-                path => path?,
-            }
+        if view.is_of_several() {
+            return self.server.session()?.call(PathOf { ino });
+        }
+        // Nearly every path fits; clearing a buffer for the longest one takes longer than
+        // finding the path.
+        match self.path_within(ino, &mut [0; PATH_MAX]) {
+            Err(Errno::NAMETOOLONG) => self.path_within(ino, &mut vec![0; LONGEST_PATH]),
+            path => path,
+        }
+    }
+
+    /// The same, found in the own tables. NAMETOOLONG: the buffer is too small.
+    fn path_within(self, ino: Ino, buffer: &mut [u8]) -> Result<PathInTree, Errno> {
+        let view = self.server.view()?;
+        let found = view.settled(|names| {
+            let found = names.path_of(ino, buffer)?;
+            Ok(found.map(|(root, path)| PathInTree {
+                root,
+                path: path.to_vec(),
+            }))
+        })?;
+        found.ok_or(Errno::NOENT)
+    }
+
+    /// The path of a directory of the kernel's that stands for one of weir's: in the kernel mount at
+    /// `mount`, or on the PFS, which need not have it. ENOTCONN: there is no mount.
+    pub(super) fn path_of_real_dir(self, mount: Option<&[u8]>, ino: Ino) -> Result<Vec<u8>, Errno> {
+        let instance = self.server.instance().ok_or(Errno::SHUTDOWN)?;
+        let found = self.path_in_tree(ino)?;
+        let prefix = match instance.roots.is_elevated_root(found.root) {
+            true => instance.roots.prefix_of(found.root).bytes(),
+            false => mount.ok_or(Errno::NOTCONN)?,
         };
-        Ok(if path == b"/" { Vec::new() } else { path })
+        Ok([prefix, below_root(&found)].concat())
     }
+}
 
-    /// The path of an inode from the root, found in the own tables. NAMETOOLONG: the buffer is too small.
-    fn path_within(self, ino: Ino, buffer: &mut [u8]) -> Result<Vec<u8>, Errno> {
-        let view = self.server.view()?;
-        let path = view.settled(|names| Ok(names.path_of(ino, buffer)?.map(<[u8]>::to_vec)))?;
-        path.ok_or(Errno::NOENT)
+/// The path without the slash of a root.
+fn below_root(found: &PathInTree) -> &[u8] {
+    match &found.path[..] {
+        b"/" => b"",
+        path => path,
     }
 }
 

@@ -5,6 +5,7 @@
 //! of the process.
 
 use rustix::io::Errno;
+use weir_core::elevated::{self, ALIAS_LINK, MOST_TREES, TARGET_LINK};
 use weir_core::proto::{ClientKind, PREFIX_LINK, SHM_LINK};
 
 use super::environment::{variable, PREFIX_VARIABLE};
@@ -12,7 +13,7 @@ use super::forks::ForkWatch;
 use crate::beneath::mount_of;
 use crate::kernel::{Fd, Slot};
 use crate::node::Node;
-use crate::path::Prefix;
+use crate::path::{ElevatedTree, Prefix, Roots};
 use crate::session::Session;
 
 /// The default mount prefix of instances.
@@ -29,8 +30,8 @@ pub struct Instance {
     pub run_dir: Vec<u8>,
     /// Its directory of shared memory.
     pub shm_dir: Vec<u8>,
-    /// Its mount prefix.
-    pub prefix: Prefix,
+    /// The directories at which its trees are seen.
+    pub roots: Roots,
 }
 
 impl Instance {
@@ -43,9 +44,31 @@ impl Instance {
             // Nothing there is a region: a process that needs one learns that the server is gone.
             shm_dir: run_dir.clone(),
             run_dir,
-            prefix: prefix.unwrap_or_else(|| Prefix::new(USUAL_PREFIX).expect("a good prefix")),
+            roots: Roots::of_mount(
+                prefix.unwrap_or_else(|| Prefix::new(USUAL_PREFIX).expect("a good prefix")),
+            ),
         }
     }
+}
+
+/// The target of a link in a run directory.
+fn link_of(run_dir: &[u8], name: &str) -> Option<Vec<u8>> {
+    let path = [run_dir, b"/", name.as_bytes()].concat();
+    let target = rustix::fs::readlink(path, Vec::new()).ok()?;
+    Some(target.into_bytes())
+}
+
+/// The elevated trees of the instance with this run directory.
+pub(super) fn elevated_trees(run_dir: &[u8]) -> Box<[ElevatedTree]> {
+    let tree = |number| {
+        let target = link_of(run_dir, &format!("{TARGET_LINK}{number}"))?;
+        let alias = link_of(run_dir, &format!("{ALIAS_LINK}{number}"));
+        Some(ElevatedTree {
+            root: elevated::root_of_tree(number),
+            target: Prefix::new(&target)?.with_mount(alias),
+        })
+    };
+    (0..MOST_TREES).map_while(tree).collect()
 }
 
 /// The error for a process whose instance has lost its directories or its server.
@@ -115,11 +138,7 @@ impl InstanceConnection {
     /// Reads the directories of the instance; asks the server if the run directory does not name
     /// them.
     pub(super) fn find_instance(&self, run_dir: Vec<u8>, forks: &ForkWatch) -> Option<Instance> {
-        let link = |name: &str| {
-            let path = [&run_dir, &b"/"[..], name.as_bytes()].concat();
-            let target = rustix::fs::readlink(path, Vec::new()).ok()?;
-            Some(target.into_bytes())
-        };
+        let link = |name: &str| link_of(&run_dir, name);
         let known = link(SHM_LINK).zip(link(PREFIX_LINK));
         let (shm_dir, prefix) = if let Some(known) = known {
             known
@@ -132,7 +151,10 @@ impl InstanceConnection {
         };
         Some(Instance {
             shm_dir,
-            prefix: Prefix::new(&prefix)?.with_mount(mount_of(&run_dir)),
+            roots: Roots {
+                main: Prefix::new(&prefix)?.with_mount(mount_of(&run_dir)),
+                elevated: elevated_trees(&run_dir),
+            },
             run_dir,
         })
     }

@@ -141,7 +141,7 @@ impl Process {
         let mount = mount_of(&instance.run_dir)?;
         let mut real = [0; 4096];
         let length = self.realpath(path, &mut real)?.ok()?;
-        let below = instance.prefix.strip(&real[..length])?;
+        let below = instance.roots.main.strip(&real[..length])?;
         CString::new([&mount[..], below].concat()).ok()
     }
 
@@ -183,7 +183,7 @@ impl Process {
         if let Some(path) = Self::path_of_copy_at("/proc/self/exe") {
             return Some(path);
         }
-        let prefix = &self.instance()?.prefix;
+        let prefix = &self.instance()?.roots.main;
         let path = rustix::fs::readlink("/proc/self/exe", Vec::new()).ok()?;
         let below = prefix.strip(path.as_bytes())?;
         Some([prefix.bytes(), below].concat())

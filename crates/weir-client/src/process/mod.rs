@@ -56,6 +56,7 @@ mod copy;
 mod current_dir;
 mod cwd;
 mod dir;
+mod elevated;
 mod environment;
 mod fds;
 mod forks;
@@ -94,6 +95,7 @@ use crate::kernel::Fd;
 use crate::neighbour::Neighbours;
 pub use crate::types::Outcome;
 use current_dir::CurrentDir;
+use elevated::LowerListings;
 pub use environment::{INSTANCE_VARIABLE, NOTHING_VARIABLE};
 pub use forks::own_pid;
 use inodes::InodeOperations;
@@ -117,6 +119,8 @@ pub struct Process {
     open_files: OpenFileTable,
     /// Servers of this machine from which something was inherited.
     neighbours: Neighbours,
+    /// Listings of directories of the PFS below elevated ones.
+    listings: LowerListings,
 }
 
 static PROCESS: Process = Process::new();
@@ -137,6 +141,7 @@ impl Process {
             cwd: CurrentDir::new(),
             open_files: OpenFileTable::new(),
             neighbours: Neighbours::new(),
+            listings: LowerListings::new(),
         }
     }
 

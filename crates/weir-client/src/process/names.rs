@@ -15,6 +15,9 @@ use crate::operation;
 use crate::path::walk::Names;
 use crate::path::{Name, ResolvedPath};
 
+/// `RENAME_NOREPLACE` and `RENAME_EXCHANGE`.
+const NOREPLACE: u32 = 1;
+const EXCHANGE: u32 = 2;
 const AT_REMOVEDIR: i32 = 0x200;
 const AT_SYMLINK_FOLLOW: i32 = 0x400;
 const S_IFMT: u32 = 0o170_000;
@@ -35,9 +38,9 @@ impl Process {
                 let mode = Mode::from_bits_truncate(mode);
                 return Some(rustix::fs::mkdir(path, mode));
             }
-            NameInParent::Dir | NameInParent::Name { found: Some(_), .. } => {
-                return Some(Err(Errno::EXIST))
-            }
+            NameInParent::Dir
+            | NameInParent::Below { .. }
+            | NameInParent::Name { found: Some(_), .. } => return Some(Err(Errno::EXIST)),
             NameInParent::Name { parent, name, .. } => (parent, name),
         };
         #[cfg(debug_assertions)]
@@ -58,9 +61,9 @@ impl Process {
         let _call = operation::begin();
         let (parent, name) = match ours!(self.resolve_parent(dirfd, path, false)) {
             NameInParent::Outside(_) => return Some(self.server.refuse("mknod")),
-            NameInParent::Dir | NameInParent::Name { found: Some(_), .. } => {
-                return Some(Err(Errno::EXIST))
-            }
+            NameInParent::Dir
+            | NameInParent::Below { .. }
+            | NameInParent::Name { found: Some(_), .. } => return Some(Err(Errno::EXIST)),
             NameInParent::Name { slash: true, .. } => return Some(Err(Errno::NOENT)),
             NameInParent::Name { parent, name, .. } => (parent, name),
         };
@@ -124,6 +127,10 @@ impl Process {
                     rustix::fs::unlinkat(CWD, path, flags)
                 }
                 NameInParent::Dir => Err(last_dot(path, dir)),
+                NameInParent::Below { slash, .. } if dir || slash => Err(Errno::NOTDIR),
+                NameInParent::Below {
+                    parent, name, path, ..
+                } => self.inodes().remove_below(parent, &name, &path),
                 NameInParent::Name { found: None, .. } => Err(Errno::NOENT),
                 NameInParent::Name {
                     parent,
@@ -155,6 +162,10 @@ impl Process {
         }
         self.inodes().check_parent(parent)?;
         self.inodes().check_sticky(parent, ino)?;
+        if dir {
+            self.inodes().check_empty_below(ino)?;
+        }
+        self.inodes().white_out(parent, name.bytes())?;
         self.inodes().remove_name(parent, name, dir)
     }
 
@@ -222,6 +233,60 @@ impl Process {
             (NameInParent::Outside(_), _) | (_, NameInParent::Outside(_)) => Some(Err(Errno::XDEV)),
             (NameInParent::Dir, _) | (_, NameInParent::Dir) => Some(Err(Errno::BUSY)),
             (NameInParent::Name { found: None, .. }, _) => Some(Err(Errno::NOENT)),
+            (_, NameInParent::Below { .. }) if flags == NOREPLACE => Some(Err(Errno::EXIST)),
+            (NameInParent::Below { slash: true, .. }, _)
+            | (_, NameInParent::Below { slash: true, .. }) => Some(Err(Errno::NOTDIR)),
+            (
+                NameInParent::Below {
+                    parent, name, path, ..
+                },
+                to,
+            ) => {
+                done!(self
+                    .inodes()
+                    .check_same_tree(parent, to.parent().unwrap_or(parent)));
+                done!(self.take_up_file(parent, &name, &path));
+                self.rename_once(old_dirfd, old, new_dirfd, new, flags, gone)
+            }
+            (
+                _,
+                NameInParent::Below {
+                    parent, name, path, ..
+                },
+            ) if flags == EXCHANGE => {
+                done!(self.take_up_file(parent, &name, &path));
+                self.rename_once(old_dirfd, old, new_dirfd, new, flags, gone)
+            }
+            (
+                NameInParent::Name {
+                    found: Some((_, FileType::Dir)),
+                    ..
+                },
+                NameInParent::Below { .. },
+            ) => Some(Err(Errno::NOTDIR)),
+            (from, NameInParent::Below { parent, name, .. }) => {
+                // The file of the PFS is replaced when this one is moved there.
+                let to = NameInParent::Name {
+                    parent,
+                    name,
+                    found: None,
+                    slash: false,
+                };
+                self.rename_in_trees(from, to, flags, gone)
+            }
+            (from, to) => self.rename_in_trees(from, to, flags, gone),
+        }
+    }
+
+    /// Renames a name of a tree.
+    fn rename_in_trees(
+        &'static self,
+        from: NameInParent,
+        to: NameInParent,
+        flags: u32,
+        gone: &mut Option<(Ino, Option<Ino>)>,
+    ) -> Outcome<()> {
+        match (from, to) {
             (
                 NameInParent::Name {
                     parent,
@@ -241,12 +306,18 @@ impl Process {
                 if (slash || new_slash) && kind != FileType::Dir {
                     return Some(Err(Errno::NOTDIR));
                 }
+                done!(self.inodes().check_same_tree(parent, new_parent));
                 done!(self.inodes().check_parent(parent));
                 done!(self.inodes().check_parent(new_parent));
                 done!(self.inodes().check_sticky(parent, source.0));
                 if let Some((target, _)) = found {
                     done!(self.inodes().check_sticky(new_parent, target));
                 }
+                done!(self.inodes().prepare_rename(
+                    (parent, &name, source),
+                    found.map(|(target, _)| target),
+                    flags == EXCHANGE,
+                ));
                 Some(done!(self.session()).call(Rename {
                     parent,
                     name: name.to_vec(),
@@ -255,6 +326,8 @@ impl Process {
                     flags,
                 }))
             }
+            // The caller has dealt with all others.
+            _ => Some(Err(Errno::INVAL)),
         }
     }
 
@@ -272,6 +345,13 @@ impl Process {
         if flags & !(AT_SYMLINK_FOLLOW | EMPTY_PATH) != 0 {
             let _ = ours!(self.resolve_parent(new_dirfd, new, false));
             return Some(Err(Errno::INVAL));
+        }
+        if self.inodes().elevates() {
+            if let Some(Ok(ResolvedPath::Below { parent, name, path })) =
+                self.resolve(old_dirfd, old, follow)
+            {
+                done!(self.take_up_file(parent, &name, &path));
+            }
         }
         let linked = self.with_existing(old_dirfd, old, follow, empty, |from| {
             let to = self
@@ -296,9 +376,12 @@ impl Process {
             (ResolvedFile::Outside(_), _) | (_, NameInParent::Outside(_)) => {
                 return Err(Errno::XDEV)
             }
-            (_, NameInParent::Dir | NameInParent::Name { found: Some(_), .. }) => {
-                return Err(Errno::EXIST)
-            }
+            (
+                _,
+                NameInParent::Dir
+                | NameInParent::Below { .. }
+                | NameInParent::Name { found: Some(_), .. },
+            ) => return Err(Errno::EXIST),
             (ResolvedFile::Inode(_, FileType::Dir), _) => return Err(Errno::PERM),
             (_, NameInParent::Name { slash: true, .. }) => return Err(Errno::NOENT),
             (ResolvedFile::Inode(ino, _), NameInParent::Name { parent, name, .. }) => {
@@ -306,6 +389,7 @@ impl Process {
             }
         };
         self.inodes().check_parent(parent)?;
+        self.inodes().check_same_tree_as_file(ino, parent)?;
         let name = name.to_vec();
         self.session()?.call(Link { ino, parent, name })
     }
@@ -315,9 +399,9 @@ impl Process {
         let _call = operation::begin();
         let (parent, name) = match ours!(self.resolve_parent(dirfd, path, false)) {
             NameInParent::Outside(path) => return Some(rustix::fs::symlink(target, path)),
-            NameInParent::Dir | NameInParent::Name { found: Some(_), .. } => {
-                return Some(Err(Errno::EXIST))
-            }
+            NameInParent::Dir
+            | NameInParent::Below { .. }
+            | NameInParent::Name { found: Some(_), .. } => return Some(Err(Errno::EXIST)),
             NameInParent::Name { slash: true, .. } => return Some(Err(Errno::NOENT)),
             NameInParent::Name { parent, name, .. } => (parent, name),
         };
@@ -371,7 +455,7 @@ impl Process {
                     .server
                     .connection
                     .instance()
-                    .map_or(&[][..], |i| i.prefix.bytes());
+                    .map_or(&[][..], |i| i.roots.main.bytes());
                 Ok([prefix, format!("/[{}] (deleted)", ino.0).as_bytes()].concat())
             }
             path => path,
@@ -398,6 +482,10 @@ impl Process {
                     Some(ino) => self.inodes().path_of(ino),
                     None => canonical_outside(&path),
                 },
+                ResolvedPath::Below { parent, name, .. } => {
+                    let path = self.inodes().path_of(parent);
+                    path.map(|path| [&path, &b"/"[..], name.bytes()].concat())
+                }
                 ResolvedPath::Name { found: None, .. } => Err(Errno::NOENT),
                 ResolvedPath::Name {
                     found: Some((_, kind)),
@@ -417,7 +505,7 @@ impl Process {
             .server
             .connection
             .instance()
-            .map(|instance| &instance.prefix);
+            .map(|instance| &instance.roots.main);
         let by_mount =
             prefix.and_then(|prefix| Some((prefix.mount_in(path)?, prefix.strip(&full)?)));
         Some(match by_mount {
@@ -447,7 +535,7 @@ impl InodeOperations {
     }
 
     /// True if the sticky bit keeps this process from no name of a directory.
-    fn removes_any(self, parent: Ino) -> Result<bool, Errno> {
+    pub(super) fn removes_any(self, parent: Ino) -> Result<bool, Errno> {
         let uid = self.user.credentials().uid;
         let dir = self.view()?.passage(parent)?.ok_or(Errno::NOENT)?;
         Ok(uid == 0 || dir.mode & S_ISVTX == 0 || dir.uid == uid)

@@ -58,6 +58,21 @@ impl Process {
             return self.open_or_create(dirfd, path, flags, mode);
         }
         let follow = flags & O_NOFOLLOW == 0;
+        if flags & O_TRUNC != 0 && flags & O_PATH == 0 && self.inodes().elevates() {
+            if let Some(Ok(NameInParent::Below {
+                parent, name, path, ..
+            })) = self.resolve_parent(dirfd, path, follow)
+            {
+                let spare = Spare::default();
+                return Some(
+                    self.replace_below(parent, &name, path, flags, &spare)
+                        .and_then(|way| match way {
+                            Way::Outside(path) => outside::open(&path, flags, mode),
+                            Way::Ours(target) => self.open_target(&target, flags, &spare),
+                        }),
+                );
+            }
+        }
         self.with_existing(dirfd, path, follow, false, |found| match found {
             ResolvedFile::Outside(path) => outside::open(&path, flags, mode),
             ResolvedFile::Inode(ino, kind @ (FileType::Fifo | FileType::Socket)) => {
@@ -141,6 +156,16 @@ impl Process {
         if let Some(ino) = self.magic_link_target(dirfd, path).filter(|_| follow) {
             return Some(of_magic(ino));
         }
+        if path.ends_with(b"/") {
+            // Like Linux, which does not look for the last name then.
+            let parent = ours!(self.resolve_parent(dirfd, path, false));
+            if matches!(
+                parent,
+                NameInParent::Name { .. } | NameInParent::Below { .. }
+            ) {
+                return Some(Err(Errno::ISDIR));
+            }
+        }
         if let Some(target) = ours!(self.create_at_once(dirfd, path, flags, mode, spare)) {
             return Some(Ok(Way::Ours(target)));
         }
@@ -151,8 +176,18 @@ impl Process {
                     return Some(magic.map_or(Ok(Way::Outside(path)), of_magic));
                 }
                 NameInParent::Dir => return Some(Err(exists_or(exclusive, Errno::ISDIR))),
-                NameInParent::Name { found: Some(_), .. } if exclusive => {
+                NameInParent::Name { found: Some(_), .. } | NameInParent::Below { .. }
+                    if exclusive =>
+                {
                     return Some(Err(Errno::EXIST))
+                }
+                NameInParent::Below {
+                    parent, name, path, ..
+                } => {
+                    if flags & O_TRUNC == 0 {
+                        return Some(Ok(Way::Outside(path)));
+                    }
+                    return Some(self.replace_below(parent, &name, path, flags, spare));
                 }
                 NameInParent::Name { slash: true, .. } => return Some(Err(Errno::ISDIR)),
                 NameInParent::Name {
@@ -172,6 +207,38 @@ impl Process {
             }
         }
         Some(Err(Errno::IO))
+    }
+
+    /// Opens a file that was just made.
+    pub(super) fn open_made(&'static self, made: &Target, flags: i32) -> Result<Fd, Errno> {
+        self.open_target(made, flags, &Spare::default())
+    }
+
+    /// Makes a file in the place of one of the PFS that is truncated as it is opened.
+    fn replace_below(
+        &'static self,
+        parent: Ino,
+        name: &Name,
+        path: Vec<u8>,
+        flags: i32,
+        spare: &Spare,
+    ) -> Result<Way, Errno> {
+        let Some(replaced) = Self::replaced_by_truncation(&path)? else {
+            return Ok(Way::Outside(path));
+        };
+        self.reserve(spare, flags)?;
+        let op = Create {
+            mode: replaced.st_mode & 0o7777,
+            uid: replaced.st_uid,
+            gid: replaced.st_gid,
+            ..self.inodes().create_op(parent, name, flags, 0)
+        };
+        for _ in 0..TRIES {
+            if let Some(target) = self.inodes().view()?.create(op.clone())? {
+                return Ok(Way::Ours(target));
+            }
+        }
+        Err(Errno::IO)
     }
 
     /// If there are several servers, asks the name's home, once, to make the file or to hold the

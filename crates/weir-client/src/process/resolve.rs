@@ -42,8 +42,29 @@ pub enum NameInParent {
     },
     /// A directory that the path does not name: the root, `x/.`, `x/..`.
     Dir,
+    /// A name that only the directory of the PFS has which an elevated one covers; not a directory's.
+    Below {
+        /// The elevated directory.
+        parent: Ino,
+        /// The name.
+        name: Name,
+        /// The file's path of the kernel's.
+        path: Vec<u8>,
+        /// True if a slash follows the name.
+        slash: bool,
+    },
     /// A file of the kernel's.
     Outside(Vec<u8>),
+}
+
+impl NameInParent {
+    /// The directory of weir's that the name is in.
+    pub(super) fn parent(&self) -> Option<Ino> {
+        match self {
+            NameInParent::Name { parent, .. } | NameInParent::Below { parent, .. } => Some(*parent),
+            NameInParent::Dir | NameInParent::Outside(_) => None,
+        }
+    }
 }
 
 /// Gives the value, or returns from the function with the result that has none.
@@ -80,13 +101,13 @@ impl Process {
         let instance = self.instance();
         if path.first() == Some(&b'/') {
             let instance = instance?;
-            let Some(rest) = instance.prefix.strip(path) else {
+            let Some((tree, rest)) = instance.roots.strip(path) else {
                 return self.begin_behind_magic_link(dirfd, path);
             };
             if path.len() >= PATH_MAX {
                 return Some(Err(Errno::NAMETOOLONG));
             }
-            let root = done!(self.inodes().view()).root();
+            let root = tree.root(done!(self.inodes().view()).root());
             return Some(Ok((root, Cow::Borrowed(rest))));
         }
         let start = match dirfd {
@@ -129,18 +150,16 @@ impl Process {
     }
 
     /// A relative path from a directory of the kernel's: it is ours only if the directory is one
-    /// above the mount, or through `..`.
+    /// above a tree's, or in an elevated one, or through `..`.
     fn begin_in_kernel_cwd<'p>(
         &'static self,
         instance: &Instance,
         path: &'p [u8],
     ) -> Outcome<(Ino, Cow<'p, [u8]>)> {
-        if !self.cwd.is_above(instance.prefix.bytes()) && !path.starts_with(b"..") {
+        if !self.cwd.may_lead_to(&instance.roots) && !path.starts_with(b"..") {
             return None;
         }
-        let full = [&kernel_cwd()?, &b"/"[..], path].concat();
-        let rest = instance.prefix.strip(&full)?.to_vec();
-        Some(Ok((done!(self.inodes().view()).root(), Cow::Owned(rest))))
+        self.begin_by_full_path(instance, &kernel_cwd()?, path)
     }
 
     /// A path relative to a descriptor of the kernel's: some programs walk from `/` component by
@@ -152,15 +171,28 @@ impl Process {
         fd: Fd,
         path: &'p [u8],
     ) -> Outcome<(Ino, Cow<'p, [u8]>)> {
-        let prefix = instance.prefix.bytes();
-        let name = prefix.rsplit(|b| *b == b'/').next()?;
-        if !path.split(|b| *b == b'/').any(|part| part == name) {
+        let mut prefixes = instance.roots.prefixes();
+        let is_mentioned = prefixes.any(|prefix| {
+            let name = prefix.bytes().rsplit(|b| *b == b'/').next();
+            path.split(|b| *b == b'/').any(|part| Some(part) == name)
+        });
+        if !is_mentioned {
             return None;
         }
         let dir = path_of(fd).ok()?;
-        let full = [dir.as_bytes(), b"/", path].concat();
-        let rest = instance.prefix.strip(&full)?.to_vec();
-        Some(Ok((done!(self.inodes().view()).root(), Cow::Owned(rest))))
+        self.begin_by_full_path(instance, dir.as_bytes(), path)
+    }
+
+    fn begin_by_full_path<'p>(
+        &'static self,
+        instance: &Instance,
+        dir: &[u8],
+        path: &[u8],
+    ) -> Outcome<(Ino, Cow<'p, [u8]>)> {
+        let full = [dir, b"/", path].concat();
+        let (tree, rest) = instance.roots.strip(&full)?;
+        let root = tree.root(done!(self.inodes().view()).root());
+        Some(Ok((root, Cow::Owned(rest.to_vec()))))
     }
 
     /// The end of a path, if it is weir's.
@@ -185,15 +217,18 @@ impl Process {
         if node.is_none_or(|node| node.several().is_none()) {
             return Some(Ok(None));
         }
-        Some(Ok(match ours!(self.last_name(dirfd, path)) {
+        Some(match ours!(self.last_name(dirfd, path)) {
             ResolvedPath::Name {
                 parent,
                 name,
                 slash: false,
                 ..
-            } => Some((parent, name)),
-            _ => None,
-        }))
+            } => match self.inodes().covered_by(parent) {
+                Ok(covered) => Ok(covered.is_none().then_some((parent, name))),
+                Err(error) => Err(error),
+            },
+            _ => Ok(None),
+        })
     }
 
     /// The last name of a path, without a check if it is taken.
@@ -212,10 +247,10 @@ impl Process {
         crate::bugs::planted::set_off_by_path(path);
         let (start, rest) = ours!(self.begin(dirfd, path));
         let instance = self.server.connection.instance()?;
-        let view = done!(self.inodes().view());
+        let names = done!(self.inodes().union());
         let walk = Walk {
-            names: &view,
-            prefix: &instance.prefix,
+            names: &names,
+            roots: &instance.roots,
             credentials: self.user.credentials(),
             to_the_end,
         };
@@ -254,6 +289,7 @@ impl Process {
         }
         let found = match ours!(self.resolve(dirfd, path, follow)) {
             ResolvedPath::Dir(dir) => Ok(ResolvedFile::Inode(dir, FileType::Dir)),
+            ResolvedPath::Below { path, .. } => Ok(ResolvedFile::Outside(path)),
             ResolvedPath::Outside(path) => {
                 match self.magic_link_target(AT_FDCWD, &path).filter(|_| follow) {
                     Some(magic) => self.resolved_inode(magic),
@@ -318,6 +354,12 @@ impl Process {
         let name = match ours!(self.resolve(dirfd, bare, follow)) {
             ResolvedPath::Dir(_) => NameInParent::Dir,
             ResolvedPath::Outside(path) => NameInParent::Outside(path),
+            ResolvedPath::Below { parent, name, path } => NameInParent::Below {
+                parent,
+                name,
+                path,
+                slash: slash_behind,
+            },
             ResolvedPath::Name {
                 parent,
                 name,

@@ -40,9 +40,9 @@ impl Process {
         let _call = operation::begin();
         let (parent, name) = match ours!(self.resolve_parent(AT_FDCWD, path, false)) {
             NameInParent::Outside(path) => return Some(Ok(path)),
-            NameInParent::Dir | NameInParent::Name { found: Some(_), .. } => {
-                return Some(Err(Errno::ADDRINUSE))
-            }
+            NameInParent::Dir
+            | NameInParent::Below { .. }
+            | NameInParent::Name { found: Some(_), .. } => return Some(Err(Errno::ADDRINUSE)),
             NameInParent::Name { slash: true, .. } => return Some(Err(Errno::NOENT)),
             NameInParent::Name { parent, name, .. } => (parent, name),
         };

@@ -36,6 +36,7 @@ impl Served {
             max_clients: 32,
             spin_us: 20,
             prefix: "/weir".into(),
+            elevated: Vec::new(),
             sharing: weir_server::rules::Sharing::default(),
             audit: false,
             io_uring: false,

@@ -356,7 +356,7 @@ impl<'a> Shard<'a> {
     }
 }
 
-fn owner_of(attr: &Attr) -> Owner {
+pub(super) fn owner_of(attr: &Attr) -> Owner {
     Owner {
         uid: attr.uid,
         gid: attr.gid,

@@ -29,6 +29,7 @@
 //! | `arena`, `inodes`, `order`, `entries` | the writer's parts: memory for entries, inode slots, directory order, the hash table |
 //! | `shard`, `rename`, `error` | the operations |
 //! | `foreign` | the same in parts, for a namespace of several servers |
+//! | `trees` | the directories of elevated trees |
 //! | `changes`, `restore` | the changes for the journal, and the namespace made of it again |
 //!
 //! Left out: permission checks (an instance has one user), special files. Entries and inodes may
@@ -52,6 +53,7 @@ mod restore;
 mod seq;
 mod shard;
 mod steps;
+mod trees;
 mod view;
 
 #[cfg(test)]

@@ -130,11 +130,16 @@ impl<'a> Shard<'a> {
             if ino == self.root() {
                 return false;
             }
-            match self.live(ino) {
-                Ok(record) => ino = Ino(record.parent.load(Relaxed)),
+            let above = match self.live(ino) {
+                Ok(record) => Ino(record.parent.load(Relaxed)),
                 // A removed directory is below nothing.
                 Err(_) => return false,
+            };
+            // Like the root, the parent of elevated trees is its own.
+            if above == ino {
+                return false;
             }
+            ino = above;
         }
         true
     }

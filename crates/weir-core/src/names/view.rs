@@ -14,6 +14,7 @@ use super::hash::Key;
 use super::layout::Tables;
 use super::seq;
 use super::{Attr, FileType, NAME_MAX, SYMLINK_MAX};
+use crate::elevated;
 use crate::types::Ino;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -120,17 +121,21 @@ impl<'a> NamesView<'a> {
         })
     }
 
-    /// Writes the path of `ino` from the root, `/` for the root itself, at the end of `out`. Safe
-    /// against renames above: the path was one of `ino` at one moment. `None` as in
-    /// [`NamesView::parent_and_name`].
-    pub fn path_of<'b>(&self, ino: Ino, out: &'b mut [u8]) -> Result<Option<&'b [u8]>, ViewError> {
+    /// Writes the path of `ino` from its root, `/` for a root itself, at the end of `out`; returns that
+    /// root as well, which is the instance's or that of an elevated tree. Safe against renames above:
+    /// the path was one of `ino` at one moment. `None` as in [`NamesView::parent_and_name`].
+    pub fn path_of<'b>(
+        &self,
+        ino: Ino,
+        out: &'b mut [u8],
+    ) -> Result<Option<(Ino, &'b [u8])>, ViewError> {
         let moves = &self.tables.header.moves.0;
-        let start = seq::read(moves, || self.write_path(ino, out))??;
-        Ok(start.map(|start| &out[start..]))
+        let found = seq::read(moves, || self.write_path(ino, out))??;
+        Ok(found.map(|(root, start)| (root, &out[start..])))
     }
 
-    /// Returns the position in `out` at which the path begins.
-    fn write_path(&self, ino: Ino, out: &mut [u8]) -> Result<Option<usize>, ViewError> {
+    /// Returns the root, and the position in `out` at which the path begins.
+    fn write_path(&self, ino: Ino, out: &mut [u8]) -> Result<Option<(Ino, usize)>, ViewError> {
         let (mut here, mut start) = (ino, out.len());
         let mut name = [0; NAME_MAX];
         // Each step writes at least two bytes, so this ends on any tables.
@@ -138,6 +143,9 @@ impl<'a> NamesView<'a> {
             let Some((parent, len)) = self.parent_and_name(here, &mut name)? else {
                 return Ok(None);
             };
+            if parent == elevated::PARENT && self.is_own_parent(parent)? {
+                break;
+            }
             let Some(begin) = start.checked_sub(len + 1) else {
                 return Err(ViewError::BufferTooSmall);
             };
@@ -149,6 +157,12 @@ impl<'a> NamesView<'a> {
             start = start.checked_sub(1).ok_or(ViewError::BufferTooSmall)?;
             out[start] = b'/';
         }
-        Ok(Some(start))
+        Ok(Some((here, start)))
+    }
+
+    /// True of the parent of elevated trees; an instance without such trees gives its number to something
+    /// else.
+    fn is_own_parent(&self, dir: Ino) -> Result<bool, ViewError> {
+        Ok(self.attr(dir)?.is_some_and(|attr| attr.parent == dir))
     }
 }

@@ -29,13 +29,13 @@ pub use error::FsError;
 pub use greeting::{ClientKind, Hello, Role, Welcome, NO_CLIENT, NO_ROOM, PREFIX_LINK, SHM_LINK};
 pub use parts::{
     Attached, Cause, Child, Created, Entry, FsStat, HeldLock, Kept, Landing, Lent, Located,
-    ServerStatus, Tier, TierStatus, WriteState,
+    PathInTree, ServerStatus, Tier, TierStatus, WriteState,
 };
 use table::{messages, operations};
 pub use table::{Caller, Control, FromCaller, Operation, OperationObject, Served};
 
 /// The version of this protocol; both sides must have the same.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 
 operations! {
     local {
@@ -429,11 +429,11 @@ operations! {
             ino: Ino,
         } -> Vec<u8>;
 
-        /// The path of a directory, from the root; "/" for the root.
+        /// The path of a directory from the root of its tree; "/" for a root.
         path_of(Caller, Named): PathOf {
             /// The directory.
             ino: Ino,
-        } -> Vec<u8>;
+        } -> PathInTree;
 
         /// Prepares a file for being open at this node: its attributes, with the number that
         /// it has in this node's table (`ino`).

@@ -50,6 +50,15 @@ pub struct Child {
     pub kind: FileType,
 }
 
+/// The path of a directory in its tree.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PathInTree {
+    /// The root of the tree: the instance's, or that of an elevated tree.
+    pub root: Ino,
+    /// The path from there, "/" for the root itself.
+    pub path: Vec<u8>,
+}
+
 /// An answer that its receiver may keep until it is recalled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Kept<T> {

@@ -213,6 +213,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             closed: FileSet::default(),
             open: HashSet::new(),
             pending: Vec::new(),
+            blocked: HashSet::new(),
             copied: 0,
             bytes: 0,
         };
@@ -253,6 +254,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         if snapshot.unread.is_empty() {
             // The stage names each node that is still in the way.
             self.clear_the_way(&snapshot);
+            self.clear_whited_out(&snapshot);
         }
         let pair = StagePair {
             source: self.source.join("."),
@@ -266,25 +268,30 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         summary.bytes += shared.bytes;
         summary.unchanged = summary.unchanged.saturating_sub(shared.files);
         if summary.is_complete() && snapshot.unread.is_empty() {
-            for (path, error) in self.remove_all_gone(&snapshot).failed {
+            let gone = self.remove_all_gone(&snapshot);
+            let hidden = self.remove_whited_out(&snapshot, &snapshot);
+            for (path, error) in gone.failed.into_iter().chain(hidden.failed) {
                 summary.fail(&self.source.join(&path), &self.target.join(&path), &error);
             }
         }
         summary
     }
 
-    fn walk_below(&self, dir: &Path, walk: u64) -> TreeSnapshot {
-        let tree = WalkedTree {
+    fn source_tree(&self) -> WalkedTree<'_, S> {
+        WalkedTree {
             tree: self.from,
             root: &self.source,
             filter: &self.filter,
-        };
-        tree.walk_below(dir, walk)
+        }
     }
 
     fn walk(&mut self) -> TreeSnapshot {
         self.walks += 1;
-        let snapshot = self.walk_below(Path::new(""), self.walks);
+        let mut snapshot = self.source_tree().walk_below(Path::new(""), self.walks);
+        match self.source_tree().whiteouts() {
+            Ok(whiteouts) => snapshot.whiteouts = whiteouts,
+            Err(error) => snapshot.unread.push((PathBuf::new(), error)),
+        }
         for (path, moved) in &mut self.moved {
             if snapshot.get(path).is_some() {
                 moved.walk = snapshot.walk;

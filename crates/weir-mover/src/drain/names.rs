@@ -79,7 +79,19 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         snapshot: &'a TreeSnapshot,
     ) -> impl Iterator<Item = &'a PathBuf> {
         let links = self.changed_links(snapshot).map(|(path, _)| path);
-        links.chain(self.gone(snapshot, snapshot))
+        let gone = self.gone(snapshot, snapshot);
+        links.chain(gone).chain(self.whited_out(snapshot, snapshot))
+    }
+
+    /// The names that were removed from an elevated tree when both walks looked, and that this drain has
+    /// not made on the target since. The tree may have them again.
+    fn whited_out<'a>(
+        &'a self,
+        then: &'a TreeSnapshot,
+        now: &'a TreeSnapshot,
+    ) -> impl Iterator<Item = &'a PathBuf> {
+        let paths = then.whiteouts.keys();
+        paths.filter(|path| now.whiteouts.contains_key(*path) && !self.moved.contains_key(*path))
     }
 
     /// The links of a walk that the target does not have so.
@@ -136,8 +148,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 Awaited::There(due) => {
                     let changed = self.make_links(&due, &snapshot);
                     let removed = self.remove_gone(&due.snapshot, &snapshot);
-                    count = changed.count + removed.count;
-                    for (path, error) in changed.failed.iter().chain(&removed.failed) {
+                    let hidden = self.remove_whited_out(&due.snapshot, &snapshot);
+                    count = changed.count + removed.count + hidden.count;
+                    let failed = changed.failed.iter().chain(&removed.failed);
+                    for (path, error) in failed.chain(&hidden.failed) {
                         round.fail(path, error);
                     }
                 }
@@ -183,7 +197,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if directory.is_none_or(|node| node.kind != NodeKind::Directory) {
                 return false;
             }
-            let again = self.walk_below(&leads_to, snapshot.walk);
+            let again = self.source_tree().walk_below(&leads_to, snapshot.walk);
             let seen = snapshot.at_and_below(&leads_to).skip(1);
             let is_same = again.unread.is_empty() && seen.map(|(path, _)| path).eq(again.paths());
             // Else the walk may have seen a directory that is being removed.
@@ -289,6 +303,82 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let kept = self.destinations_of_old_links(&gone, now);
         gone.retain(|path| !is_at_above_or_below(path, &kept));
         self.remove(gone)
+    }
+
+    /// Removes from the target what was removed from an elevated tree when both walks looked, unless an
+    /// old link of the target leads to it.
+    pub(super) fn remove_whited_out(
+        &mut self,
+        then: &TreeSnapshot,
+        now: &TreeSnapshot,
+    ) -> ChangedNames {
+        let mut hidden: Vec<PathBuf> = self.whited_out(then, now).cloned().collect();
+        let kept = self.destinations_of_old_links(&[], now);
+        hidden.retain(|path| !is_at_above_or_below(path, &kept));
+        // Directories after what is in them.
+        hidden.sort_unstable_by(|one, other| other.cmp(one));
+        let mut changed = ChangedNames::default();
+        let mut removed = Vec::new();
+        for path in hidden {
+            let target = self.target.join(&path);
+            let successor = now.get(&path).map(|node| node.kind);
+            let done = self.remove_from_target(&target, successor);
+            if changed.note(&path, &target, done) && successor.is_none() {
+                removed.push(path);
+            }
+        }
+        self.sync(&mut changed);
+        for path in removed {
+            let forgotten = self.from.forget(&now.whiteouts[&path]);
+            if let Err(error) = forgotten {
+                let error = MoveError::io("forgetting", &path)(error);
+                changed.failed.push((path, error));
+            }
+        }
+        changed
+    }
+
+    /// Before the rest is moved: removes what was removed from an elevated tree, where the tree has a
+    /// directory instead of something else, or the other way around.
+    pub(super) fn clear_whited_out(&mut self, now: &TreeSnapshot) -> ChangedNames {
+        let mut changed = ChangedNames::default();
+        let mut in_the_way: Vec<PathBuf> = self.whited_out(now, now).cloned().collect();
+        let has_successor = |path: &Path| {
+            path.ancestors()
+                .any(|above| now.whiteouts.contains_key(above) && now.get(above).is_some())
+        };
+        in_the_way.retain(|path| has_successor(path));
+        in_the_way.sort_unstable_by(|one, other| other.cmp(one));
+        for path in in_the_way {
+            let target = self.target.join(&path);
+            let successor = now.get(&path).map(|node| node.kind);
+            let done = self.remove_from_target(&target, successor);
+            changed.note(&path, &target, done);
+        }
+        changed
+    }
+
+    /// Removes what has a name, whoever made it, unless its successor replaces it in one step; false:
+    /// nothing has the name.
+    fn remove_from_target(
+        &self,
+        target: &Path,
+        successor: Option<NodeKind>,
+    ) -> Result<bool, MoveError> {
+        let there = self.to.look_up(target);
+        let Some(there) = there.map_err(MoveError::io("looking for", target))? else {
+            return Ok(false);
+        };
+        let is_directory = |kind| kind == NodeKind::Directory;
+        if successor.is_some_and(|kind| is_directory(kind) == is_directory(kind_of(&there))) {
+            return Ok(false);
+        }
+        let removed = match kind_of(&there) {
+            NodeKind::Directory => self.to.remove_directory(target),
+            _ => self.to.remove(target),
+        };
+        unless(removed, ErrorKind::NotFound).map_err(MoveError::io("removing", target))?;
+        Ok(true)
     }
 
     /// Removes all that is gone, once the links are those of the source.

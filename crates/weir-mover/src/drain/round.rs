@@ -15,7 +15,7 @@ use super::{Drain, MovedNode, PendingFile, PendingState};
 use crate::error::MoveError;
 use crate::sources::StagePair;
 use crate::stage::StageProgress;
-use crate::tree::{FileTree, NodeKind};
+use crate::tree::{kind_of, FileTree, NodeKind};
 
 /// A round under way.
 pub(super) struct RoundState {
@@ -28,6 +28,8 @@ pub(super) struct RoundState {
     /// The inodes of changed files that programs write.
     pub open: HashSet<(u64, u64)>,
     pub pending: Vec<PendingFile>,
+    /// Directories that could not be made because something of an elevated tree's past is in the way.
+    pub blocked: HashSet<PathBuf>,
     /// Files that were copied.
     pub copied: u64,
     /// Bytes of them.
@@ -47,6 +49,11 @@ impl RoundState {
             size: node.version.size,
             state,
         });
+    }
+
+    /// True if a directory above could not be made yet.
+    pub(super) fn is_blocked(&self, path: &Path) -> bool {
+        path.ancestors().any(|above| self.blocked.contains(above))
     }
 
     pub(super) fn fail(&mut self, path: &Path, error: &MoveError) {
@@ -73,7 +80,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => {
                     let error = MoveError::io("creating", &target)(error);
-                    round.fail(path, &error);
+                    if !round.is_blocked(path) {
+                        round.fail(path, &error);
+                    }
+                }
+                Err(_) if self.awaits_removal(&snapshot, path, node.kind) => {
+                    round.blocked.insert(path.clone());
                 }
                 made => {
                     let moved = MovedNode::from_seen(node, made.is_ok());
@@ -81,6 +93,17 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 }
             }
         }
+    }
+
+    /// True if the target has something in the place of a node that is about to be removed there.
+    fn awaits_removal(&self, snapshot: &TreeSnapshot, path: &Path, kind: NodeKind) -> bool {
+        if !snapshot.whiteouts.contains_key(path) || self.moved.contains_key(path) {
+            return false;
+        }
+        let there = self.to.look_up(&self.target.join(path));
+        let is_directory = |kind| kind == NodeKind::Directory;
+        let other = |there| is_directory(kind_of(&there)) != is_directory(kind);
+        there.is_ok_and(|there| there.is_some_and(other))
     }
 
     /// The files that are to be copied now.
@@ -108,7 +131,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         path: &Path,
         version: &FileVersion,
     ) -> Option<PendingState> {
-        if self.is_in_the_way(path) {
+        let snapshot = Arc::clone(&round.snapshot);
+        if self.is_in_the_way(path)
+            || round.is_blocked(path)
+            || self.awaits_removal(&snapshot, path, NodeKind::File)
+        {
             return Some(PendingState::Waiting);
         }
         let source = self.source.join(path);

@@ -2,9 +2,12 @@
 //! or not.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsStr;
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use weir_client::process::mounted::Whiteout;
 use weir_client::types::{Stat, Time};
 
 use crate::error::MoveError;
@@ -110,6 +113,8 @@ pub(crate) struct TreeSnapshot {
     nodes: BTreeMap<PathBuf, SeenNode>,
     /// True if a name was gone when it was looked at: a file that was renamed may have been missed.
     pub has_missed: bool,
+    /// Names that were removed from an elevated tree, by their paths.
+    pub whiteouts: BTreeMap<PathBuf, Whiteout>,
     /// Paths that could not be looked at.
     pub unread: Vec<(PathBuf, MoveError)>,
 }
@@ -162,6 +167,19 @@ impl<T: FileTree> WalkedTree<'_, T> {
             }
         }
         snapshot
+    }
+
+    /// The names that were removed from the tree, if it is an elevated one.
+    pub fn whiteouts(&self) -> Result<BTreeMap<PathBuf, Whiteout>, MoveError> {
+        let found = self.tree.whiteouts();
+        let found = found.map_err(MoveError::io("looking for names removed below", self.root))?;
+        let with_paths = found.into_iter().map(|whiteout| {
+            let path = PathBuf::from(OsStr::from_bytes(whiteout.path()));
+            (path, whiteout)
+        });
+        Ok(with_paths
+            .filter(|(path, _)| self.filter.takes(&Path::new("/").join(path)))
+            .collect())
     }
 
     fn is_chosen(&self, path: &Path, kind: NodeKind) -> bool {

@@ -4,6 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
+use weir_core::elevated::NewTree;
 use weir_core::names::{Policy, Shard};
 use weir_core::node::channel;
 use weir_core::proto::{self, Caller, FsError, Request};
@@ -16,6 +17,7 @@ use crate::cluster::extents::ExtentTables;
 use crate::cluster::files::OpenFileTables;
 use crate::cluster::locks::table::LockTable;
 use crate::cluster::names::NamesMemory;
+use crate::cluster::refusal::refusal;
 use crate::cluster::storage::SegmentTables;
 use crate::node::{ClientMemory, Identity, Node, OpenRegion, Platform};
 use crate::rules::Rules;
@@ -76,6 +78,14 @@ impl<'m, P: Platform> Node<'m, P> {
             self.set_policy(self.names.root(), policy)?;
         }
         Ok(())
+    }
+
+    /// Makes the trees of elevated directories, before anything else is made; files in them get this
+    /// policy.
+    pub fn make_trees(&mut self, trees: &[NewTree], policy: Policy) -> Result<(), FsError> {
+        let now_ns = self.now_ns;
+        let made = self.names.make_trees(trees, policy, now_ns);
+        made.map_err(refusal)
     }
 
     /// Returns the channels in which a client says that there are requests, one bit each. Lets the

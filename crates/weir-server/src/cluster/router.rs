@@ -7,9 +7,9 @@ use weir_core::proto::{
     Allocate, Append, Attach, Attached, Audit, Caller, Child, Control, Create, CreateUnnamed,
     Created, Entry, Fetch, Find, Flock, Flush, FsError, GetAttr, GetWriteState, GetXattr, HeldLock,
     Hold, Laminate, Landing, Lease, Lent, Link, ListXattrs, Locate, Located, Lookup, MakeSpecial,
-    Mkdir, Operations, Passage, PathOf, Readdir, Readlink, RecordLock, RemoveXattr, Rename, Rmdir,
-    Segment, Served, ServerStatus, SetAttr, SetXattr, Status, Stop, Symlink, Sync, TestLock, Token,
-    Truncate, Unlink, WriteState,
+    Mkdir, Operations, Passage, PathInTree, PathOf, Readdir, Readlink, RecordLock, RemoveXattr,
+    Rename, Rmdir, Segment, Served, ServerStatus, SetAttr, SetXattr, Status, Stop, Symlink, Sync,
+    TestLock, Token, Truncate, Unlink, WriteState,
 };
 use weir_core::types::{ClientId, Ino};
 
@@ -183,7 +183,7 @@ impl<P: Platform> Operations for Cluster<P> {
         })
     }
 
-    fn path_of(&self, _: Caller, op: PathOf) -> Served<Result<Vec<u8>, FsError>> {
+    fn path_of(&self, _: Caller, op: PathOf) -> Served<Result<PathInTree, FsError>> {
         self.path_for_client(op.ino)
     }
 

@@ -282,6 +282,15 @@ fn serve_in(
         Rules::new(&options.sharing.rules).map_err(|e| ServerError::Setting(e.to_string()))?;
     node.share(options.sharing.policy, rules, fresh)
         .map_err(|e| ServerError::Setting(e.to_string()))?;
+    if fresh && rank == Rank(0) {
+        let trees: Vec<_> = options
+            .elevated
+            .iter()
+            .map(|dir| dir.tree.clone())
+            .collect();
+        node.make_trees(&trees, options.sharing.policy)
+            .map_err(|e| ServerError::Setting(format!("elevated directories: {e}")))?;
+    }
     let several = several.filter(|_| servers > 1);
     let bell = match &several {
         Some(several) if several.endpoint.is_none() => Some(Arc::new(instance.bell()?)),

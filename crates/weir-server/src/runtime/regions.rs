@@ -7,8 +7,10 @@
 //!         slab-<n>          the memory tier      STORAGE/slab-<n>  the file tier
 //!         journal           all changes          SHM_DIR/open.old  during a recovery
 //! RUN_DIR/server.sock       RUN_DIR/shm, prefix  links to that directory and to the mount
+//!                           RUN_DIR/elevated*    links to elevated directories
 //! ```
 
+use std::ffi::OsStr;
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -25,6 +27,7 @@ use rustix::io::Errno;
 use rustix::net::{
     bind, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
 };
+use weir_core::elevated::{self, ALIAS_LINK, TARGET_LINK};
 use weir_core::names::{
     layout, InodeRecord, NamesHeader, Owner, Reach, Section, Shard, Tables, MIN_BUCKETS, ROOT_INDEX,
 };
@@ -47,7 +50,7 @@ use super::ground::{SparseRegion, TableLayout};
 use super::ServerError;
 use crate::frame::SOCKET;
 use crate::node::{ClientMemory, OpenRegion, Table};
-use crate::options::Options;
+use crate::options::{ElevatedDirectory, Options};
 
 /// The directory that all virtual descriptors refer to, while it is made.
 const PLACEHOLDER: &str = "ph";
@@ -82,6 +85,7 @@ pub struct Instance {
     storage: Vec<PathBuf>,
     max_files: u32,
     prefix: String,
+    elevated: Vec<ElevatedDirectory>,
     /// The directories that this server made.
     made: Vec<PathBuf>,
     /// Held for the server's life, so that no server takes over from one that lives.
@@ -146,6 +150,7 @@ impl Instance {
             storage: options.storage.iter().map(|dir| dir.path.clone()).collect(),
             max_files: options.max_files,
             prefix: options.prefix.clone(),
+            elevated: options.elevated.clone(),
             made: Vec::new(),
             lock: None,
             claim: None,
@@ -202,6 +207,11 @@ impl Instance {
         self.remove_links();
         if self.shm_dir.is_absolute() {
             let _ = symlink(&self.shm_dir, self.run_dir.join(SHM_LINK));
+            for (number, dir) in self.elevated.iter().enumerate() {
+                let link = |name: &str| self.run_dir.join(format!("{name}{number}"));
+                let _ = symlink(OsStr::from_bytes(&dir.tree.target), link(TARGET_LINK));
+                let _ = symlink(&dir.path, link(ALIAS_LINK));
+            }
             let _ = symlink(&self.prefix, self.run_dir.join(PREFIX_LINK));
         }
     }
@@ -553,7 +563,10 @@ impl Instance {
 
 impl Instance {
     fn remove_links(&self) {
-        for link in [SHM_LINK, PREFIX_LINK] {
+        let numbers = 0..elevated::MOST_TREES;
+        let of_trees =
+            numbers.flat_map(|n| [TARGET_LINK, ALIAS_LINK].map(|link| format!("{link}{n}")));
+        for link in of_trees.chain([SHM_LINK, PREFIX_LINK].map(str::to_owned)) {
             let link = self.run_dir.join(link);
             if link.is_symlink() {
                 let _ = std::fs::remove_file(link);

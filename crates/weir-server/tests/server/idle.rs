@@ -25,6 +25,7 @@ fn an_idle_server_sleeps() {
         max_clients: 8,
         spin_us: 1000,
         prefix: "/weir".into(),
+        elevated: Vec::new(),
         sharing: weir_server::rules::Sharing::default(),
         audit: false,
         io_uring: false,

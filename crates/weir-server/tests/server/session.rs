@@ -36,6 +36,7 @@ pub fn options(dir: &Path) -> Options {
         max_clients: 8,
         spin_us: 20,
         prefix: "/weir".into(),
+        elevated: Vec::new(),
         sharing: weir_server::rules::Sharing::default(),
         audit: false,
         io_uring: false,

@@ -14,6 +14,7 @@
 //! | `open` | open files; reading, writing, syncing them |
 //! | `attr` | setting attributes, sizes |
 //! | `locks` | record locks and flock, by the kernel's lock owners |
+//! | `whiteouts` | names that were removed from an elevated tree |
 //!
 //! Left out: the sticky look of the walk for links that lead out of weir, which the kernel follows.
 
@@ -21,12 +22,15 @@ mod attr;
 mod locks;
 mod names;
 mod open;
+mod whiteouts;
 
 use core::fmt;
 use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use rustix::thread::futex;
+pub use weir_core::elevated;
+use weir_core::elevated::root_of_tree;
 use weir_core::names::{FileType, NAME_MAX, SYMLINK_MAX};
 pub use weir_core::proto::{beneath, WriteState};
 use weir_core::proto::{ClientKind, GetWriteState, SetMapped};
@@ -35,12 +39,13 @@ pub use weir_core::types::Ino;
 use super::Process;
 use crate::operation;
 use crate::path::walk::{retry_if_gone, Names};
-use crate::path::{access, Credentials, Guard, ResolvedPath, Walk};
+use crate::path::{access, Credentials, Guard, Prefix, ResolvedPath, Roots, Walk};
 use crate::types::{Stat, StatFs};
 pub use attr::Changes;
 pub use locks::{LockOwner, Wish};
 pub use names::DirEntry;
 pub use open::{Followed, OpenFile};
+pub use whiteouts::Whiteout;
 
 /// The process that asked the kernel for a call.
 #[derive(Clone, Copy)]
@@ -81,22 +86,42 @@ impl Requester<'_> {
 #[derive(Clone, Copy, Debug)]
 pub struct Tree {
     process: &'static Process,
+    /// The number of the elevated tree, if it is one.
+    elevated: Option<usize>,
 }
 
 impl Tree {
     /// Connects to the instance with this run directory. Lives as long as the process.
     pub fn attach(run_dir: &[u8]) -> Result<Tree, Errno> {
         let process = Process::attached(run_dir, None, ClientKind::Mount)?;
-        Ok(Tree { process })
+        Ok(Tree {
+            process,
+            elevated: None,
+        })
+    }
+
+    /// The elevated tree with this number, without what is below it; `None`: there are not so many.
+    pub fn elevated(self, number: usize) -> Option<Tree> {
+        let instance = self.process.server.connection.instance()?;
+        instance.roots.elevated.get(number)?;
+        Some(Tree {
+            elevated: Some(number),
+            ..self
+        })
+    }
+
+    fn roots(self) -> Option<&'static Roots> {
+        let instance = self.process.server.connection.instance()?;
+        Some(&instance.roots)
     }
 
     /// The path below which interposed programs see the tree.
     pub fn prefix(self) -> &'static [u8] {
-        self.process
-            .server
-            .connection
-            .instance()
-            .map_or(&[], |instance| instance.prefix.bytes())
+        let prefix = self.roots().map(|roots| match self.elevated {
+            Some(number) => &roots.elevated[number].target,
+            None => &roots.main,
+        });
+        prefix.map_or(&[], Prefix::bytes)
     }
 
     /// True if the server can still be asked.
@@ -113,22 +138,24 @@ impl Tree {
 
     /// The root directory.
     pub fn root(self) -> Result<Ino, Errno> {
-        Ok(self.process.inodes().view()?.root())
+        match self.elevated {
+            Some(number) => Ok(root_of_tree(number)),
+            None => Ok(self.process.inodes().view()?.root()),
+        }
     }
 
     /// The end of a path below the root, walked by the user of this process. `follow`: a symbolic
     /// link at the end, too.
     pub fn walk(self, path: &[u8], follow: bool) -> Result<ResolvedPath, Errno> {
         let _call = operation::begin();
-        let instance = self.process.server.connection.instance();
         let view = self.process.inodes().view()?;
         let walk = Walk {
             names: &view,
-            prefix: &instance.ok_or(Errno::SHUTDOWN)?.prefix,
+            roots: self.roots().ok_or(Errno::SHUTDOWN)?,
             credentials: self.process.user.credentials(),
             to_the_end: true,
         };
-        walk.walk(view.root(), path, follow)
+        walk.walk(self.root()?, path, follow)
     }
 
     /// The attributes of an inode as of now; ENOENT: it is gone.

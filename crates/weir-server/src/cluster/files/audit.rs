@@ -149,10 +149,8 @@ impl<P: Platform> Cluster<P> {
         let Ok(Some((dir, name))) = asked.await else {
             return "a file without a name".to_owned();
         };
-        let dir = self
-            .path_by_homes(dir)
-            .await
-            .unwrap_or_else(|_| b"?".to_vec());
+        let dir = self.path_by_homes(dir).await;
+        let dir = dir.map_or_else(|_| b"?".to_vec(), |dir| dir.path);
         String::from_utf8_lossy(&join(&dir, &name)).into_owned()
     }
 }

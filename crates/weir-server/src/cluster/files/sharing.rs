@@ -261,7 +261,7 @@ impl<P: Platform> Cluster<P> {
         if known.is_some() {
             return Ok(known);
         }
-        let path = self.path_by_homes(dir).await?;
+        let path = self.path_by_homes(dir).await?.path;
         let joined = join(&path, name);
         self.inner
             .files

@@ -7,10 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join_all;
+use weir_core::elevated;
 use weir_core::journal::{self, Item};
 use weir_core::names::{Attr, FileType};
 use weir_core::proto::peer::{self, PartOfDir};
-use weir_core::proto::{self, Entry, FsError, Served};
+use weir_core::proto::{self, Entry, FsError, PathInTree, Served};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::snapshot::show_from;
@@ -296,28 +297,40 @@ impl<P: Platform> Cluster<P> {
         Ok(name.map(|name| (attr.parent, name.clone())))
     }
 
-    /// The path of a directory, from the root.
-    pub(in crate::cluster) fn path_for_client(&self, ino: Ino) -> Served<Result<Vec<u8>, FsError>> {
+    /// The path of a directory, from the root of its tree.
+    pub(in crate::cluster) fn path_for_client(
+        &self,
+        ino: Ino,
+    ) -> Served<Result<PathInTree, FsError>> {
         if self.has_all_names() {
             return Served::Now(self.node(|node| node.path_here(ino)));
         }
         self.later(|this| async move { this.path_by_homes(ino).await })
     }
 
-    pub(in crate::cluster) async fn path_by_homes(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
-        let mut names = Vec::new();
+    pub(in crate::cluster) async fn path_by_homes(&self, ino: Ino) -> Result<PathInTree, FsError> {
+        let mut names: Vec<(Ino, Vec<u8>)> = Vec::new();
         let mut at = self.resolve(ino)?;
+        let mut root = ROOT;
         while at != ROOT {
             let found = self.call(at.rank(), peer::Whereabouts { ino: at }).await?;
-            let (parent, name) = found.ok_or(FsError::NotFound)?;
-            names.push(name);
+            let Some((parent, name)) = found else {
+                // An instance without elevated trees gives this number to something else.
+                let of_tree = names.pop().filter(|_| at == elevated::PARENT);
+                root = of_tree.ok_or(FsError::NotFound)?.0;
+                break;
+            };
+            names.push((at, name));
             at = parent;
         }
-        if names.is_empty() {
-            return Ok(b"/".to_vec());
-        }
-        let parts = names.iter().rev().map(|name| [b"/", &name[..]].concat());
-        Ok(parts.collect::<Vec<_>>().concat())
+        let parts = names.iter().rev();
+        let path = match names.is_empty() {
+            true => b"/".to_vec(),
+            false => parts
+                .flat_map(|(_, name)| [b"/", &name[..]].concat())
+                .collect(),
+        };
+        Ok(PathInTree { root, path })
     }
 
     /// Returns true if `ino` is `ancestor` or below it. No directory moves meanwhile: the caller

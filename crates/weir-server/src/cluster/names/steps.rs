@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use weir_core::names::{Attr, DirPart, FileType, NamesError, Owner, NAME_MAX};
 use weir_core::proto::peer::{self, What};
-use weir_core::proto::{Child, FsError};
+use weir_core::proto::{Child, FsError, PathInTree};
 use weir_core::types::Ino;
 
 use crate::cluster::refusal::refusal;
@@ -151,11 +151,13 @@ impl<P: Platform> Node<'_, P> {
         self.names.symlink_target(ino).map_err(refusal)
     }
 
-    /// The path of a directory of the only server.
-    pub(super) fn path_here(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
+    /// The path of a directory of the only server, from the root of its tree.
+    pub(super) fn path_here(&self, ino: Ino) -> Result<PathInTree, FsError> {
         let mut buffer = vec![0; PATH_BYTES];
         let path = self.names.view().path_of(ino, &mut buffer);
         let path = path.map_err(|_| FsError::NameTooLong)?;
-        Ok(path.ok_or(FsError::NotFound)?.to_vec())
+        let (root, path) = path.ok_or(FsError::NotFound)?;
+        let path = path.to_vec();
+        Ok(PathInTree { root, path })
     }
 }

@@ -95,7 +95,7 @@ impl<P: Platform> Node<'_, P> {
             return Ok(());
         }
         let inherited = self.names.attr(ino).map_err(refusal)?.policy;
-        let path = join(&self.path_here(dir)?, name);
+        let path = join(&self.path_here(dir)?.path, name);
         let policy = self.files.policy_by_rules(&path, inherited);
         self.set_policy(ino, policy)
     }

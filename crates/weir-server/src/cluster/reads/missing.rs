@@ -163,7 +163,7 @@ impl<P: Platform> Cluster<P> {
         let found = self.inner.reads.missing.borrow().names.get(&ino).cloned();
         if let Some((dir, name)) = found {
             if let Ok(dir) = self.path_by_homes(dir).await {
-                return String::from_utf8_lossy(&join(&dir, &name)).into_owned();
+                return String::from_utf8_lossy(&join(&dir.path, &name)).into_owned();
             }
         }
         let node = self.inner.net.host(ino.rank());

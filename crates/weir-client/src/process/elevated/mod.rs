@@ -1,0 +1,139 @@
+//! Elevated trees: a union of a tree of weir's, the upper layer, with a directory of the parallel file
+//! system (PFS), the lower one. [`weir_core::elevated`] says what the instance keeps for it.
+//!
+//! A name that a directory of the tree does not have is looked for in the directory that it covers,
+//! unless it has a whiteout. A directory that is found there is *taken up*: from then on the tree has it
+//! too, so that the current directory and descriptors of it lead into the tree. Any other file of the PFS
+//! stays the kernel's: programs read it, change its attributes and update it there. It is taken up only
+//! to be renamed or linked. One that is truncated as it is opened is replaced by a new file of the tree.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | this one | looking for names |
+//! | `take_up` | making entries of the tree for files of the PFS |
+//! | `remove` | whiteouts |
+//! | `list` | listing both layers |
+//!
+//! Left out: moving files to the PFS (`weir-mover`); renaming a directory that covers one of the PFS,
+//! which is refused with EXDEV, as by overlayfs, so that programs copy it.
+
+mod list;
+mod remove;
+mod take_up;
+
+use rustix::fs::{AtFlags, CWD};
+use rustix::io::Errno;
+use weir_core::elevated::{is_part, name_of_directory, COVERS};
+use weir_core::names::{Attr, FileType, SYMLINK_MAX};
+use weir_core::types::Ino;
+
+use super::inodes::InodeOperations;
+use super::server_link::LazyClient;
+use crate::path::walk::Names;
+use crate::path::{BelowEntry, Guard};
+use crate::view::View;
+pub(super) use list::{ListingBelow, LowerListings, BELOW};
+
+/// The namespace of a process, with what is below elevated directories.
+pub(super) struct UnionNames {
+    inodes: InodeOperations,
+    view: View<LazyClient>,
+}
+
+impl Names for UnionNames {
+    fn root(&self) -> Ino {
+        self.view.root()
+    }
+
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
+        self.view.lookup(dir, name)
+    }
+
+    fn attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
+        self.view.attr(ino)
+    }
+
+    fn passage(&self, dir: Ino) -> Result<Option<Guard>, Errno> {
+        self.view.passage(dir)
+    }
+
+    fn target(&self, ino: Ino, out: &mut [u8; SYMLINK_MAX]) -> Result<usize, Errno> {
+        self.view.target(ino, out)
+    }
+
+    fn lookup_below(&self, dir: Ino, name: &[u8]) -> Result<Option<BelowEntry>, Errno> {
+        self.inodes.find_below(dir, name)
+    }
+}
+
+impl InodeOperations {
+    /// The namespace, with what is below elevated directories.
+    #[inline]
+    pub(super) fn union(self) -> Result<UnionNames, Errno> {
+        Ok(UnionNames {
+            view: self.view()?,
+            inodes: self,
+        })
+    }
+
+    /// True if the instance has elevated trees.
+    #[inline]
+    pub(super) fn elevates(self) -> bool {
+        let instance = self.server.instance();
+        instance.is_some_and(|instance| !instance.roots.elevated.is_empty())
+    }
+
+    /// The directory of the PFS that a directory covers; `None`: it is of no elevated tree, or opaque.
+    pub(super) fn covered_by(self, dir: Ino) -> Result<Option<Vec<u8>>, Errno> {
+        if !self.elevates() {
+            return Ok(None);
+        }
+        let view = self.view()?;
+        let Some((link, _)) = view.lookup(COVERS, &name_of_directory(dir))? else {
+            return Ok(None);
+        };
+        let mut target = [0; SYMLINK_MAX];
+        match view.target(link, &mut target) {
+            Ok(length) => Ok(Some(target[..length].to_vec())),
+            // Removed since it was found.
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Looks for a name that the tree does not have.
+    fn find_below(self, dir: Ino, name: &[u8]) -> Result<Option<BelowEntry>, Errno> {
+        let Some(covered) = self.covered_by(dir)? else {
+            return Ok(None);
+        };
+        if is_part(name) || self.is_whited_out(dir, name)? {
+            return Ok(None);
+        }
+        let path = [&covered, &b"/"[..], name].concat();
+        let stat = match rustix::fs::statat(CWD, &path[..], AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            stat => stat?,
+        };
+        Ok(Some(
+            match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+                rustix::fs::FileType::Directory => {
+                    BelowEntry::Directory(self.take_up_directory(dir, name, &path, &stat)?)
+                }
+                rustix::fs::FileType::Symlink => BelowEntry::Link {
+                    target: rustix::fs::readlink(&path[..], Vec::new())?.into_bytes(),
+                    path,
+                },
+                _ => BelowEntry::File(path),
+            },
+        ))
+    }
+
+    /// EXDEV: two directories are not of one tree.
+    pub(super) fn check_same_tree(self, one: Ino, other: Ino) -> Result<(), Errno> {
+        if one == other || !self.elevates() {
+            return Ok(());
+        }
+        let same = self.path_in_tree(one)?.root == self.path_in_tree(other)?.root;
+        same.then_some(()).ok_or(Errno::XDEV)
+    }
+}

@@ -1,0 +1,217 @@
+//! Taking up files of the PFS: making an entry of the elevated tree that stands for one, or replaces it.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{Access, AtFlags, FileType as KernelType, Mode, OFlags, Stat, XattrFlags, CWD};
+use rustix::io::Errno;
+use rustix::time::{clock_gettime, ClockId};
+use weir_core::elevated::{name_of_directory, COVERS, NURSERY};
+use weir_core::names::FileType;
+use weir_core::proto::{CreateUnnamed, Link, Mkdir, Rename, Rmdir, Symlink, Unlink};
+use weir_core::types::Ino;
+
+use super::super::forks::own_pid;
+use super::super::inodes::InodeOperations;
+use super::super::open_flags::O_CLOEXEC;
+use super::super::{Outcome, Process};
+use crate::kernel::Fd;
+use crate::path::walk::Names;
+use crate::path::Name;
+use crate::types::Time;
+
+/// `RENAME_NOREPLACE`.
+const NOREPLACE: u32 = 1;
+/// O_RDWR.
+const O_RDWR: i32 = 2;
+/// The bytes that are copied at a time.
+const PIECE: usize = 1 << 20;
+
+impl InodeOperations {
+    /// Makes a directory of the tree that covers one of the PFS. Nobody sees it before it says so, which
+    /// is why it is made elsewhere and renamed. Another process may be faster: then that one's is
+    /// returned.
+    pub(super) fn take_up_directory(
+        self,
+        parent: Ino,
+        name: &[u8],
+        path: &[u8],
+        stat: &Stat,
+    ) -> Result<Ino, Errno> {
+        let session = self.server.session()?;
+        let nursling = nursling();
+        let dir = session.call(Mkdir {
+            parent: NURSERY,
+            name: nursling.clone(),
+            mode: stat.st_mode & 0o7777,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+        })?;
+        let cover = name_of_directory(dir).to_vec();
+        let placed = session
+            .call(Symlink {
+                parent: COVERS,
+                name: cover.clone(),
+                target: path.to_vec(),
+                uid: stat.st_uid,
+                gid: stat.st_gid,
+            })
+            .and_then(|_| {
+                session.call(Rename {
+                    parent: NURSERY,
+                    name: nursling.clone(),
+                    new_parent: parent,
+                    new_name: name.to_vec(),
+                    flags: NOREPLACE,
+                })
+            });
+        let Err(error) = placed else {
+            return Ok(dir);
+        };
+        let _ = session.call(Unlink {
+            parent: COVERS,
+            name: cover,
+        });
+        let _ = session.call(Rmdir {
+            parent: NURSERY,
+            name: nursling,
+        });
+        if error == Errno::EXIST {
+            if let Some((other, FileType::Dir)) = self.view()?.lookup(parent, name)? {
+                return Ok(other);
+            }
+        }
+        Err(error)
+    }
+}
+
+/// A name that no other process uses.
+fn nursling() -> Vec<u8> {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    let time = clock_gettime(ClockId::Monotonic);
+    let nth = MADE.fetch_add(1, Ordering::Relaxed);
+    format!("{}-{}.{}-{nth}", own_pid(), time.tv_sec, time.tv_nsec).into_bytes()
+}
+
+impl Process {
+    /// Copies a file of the PFS into the tree, under the same name, so that it can be renamed or linked.
+    /// The name shows one or the other. EXDEV: it is neither a regular file nor a symbolic link.
+    pub(in super::super) fn take_up_file(
+        &'static self,
+        parent: Ino,
+        name: &Name,
+        path: &[u8],
+    ) -> Result<(), Errno> {
+        let stat = rustix::fs::lstat(path)?;
+        let taken = match KernelType::from_raw_mode(stat.st_mode) {
+            KernelType::RegularFile => self.copy_up(parent, name, path),
+            KernelType::Symlink => {
+                let target = rustix::fs::readlink(path, Vec::new())?.into_bytes();
+                let made = self.session()?.call(Symlink {
+                    parent,
+                    name: name.to_vec(),
+                    target,
+                    uid: stat.st_uid,
+                    gid: stat.st_gid,
+                });
+                made.map(drop)
+            }
+            _ => Err(Errno::XDEV),
+        };
+        match taken {
+            // Another process was faster.
+            Err(Errno::EXIST) => Ok(()),
+            taken => taken,
+        }
+    }
+
+    fn copy_up(&'static self, parent: Ino, name: &Name, path: &[u8]) -> Result<(), Errno> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let from = rustix::fs::open(path, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&from)?;
+        let made = self.inodes().view()?.create_unnamed(CreateUnnamed {
+            dir: parent,
+            mode: 0o600,
+            uid: self.user.credentials().uid,
+            gid: self.user.credentials().gid,
+            linkable: true,
+        })?;
+        let ino = made.ino;
+        let to = self.open_made(&made, O_RDWR | O_CLOEXEC)?;
+        let copied = self
+            .copy_whole(&from, to)
+            .and_then(|()| self.copy_attributes(&from, &stat, to));
+        let linked = copied.and_then(|()| {
+            let name = name.to_vec();
+            self.session()?.call(Link { ino, parent, name })
+        });
+        let closed = required(self.close(to));
+        linked.and(closed)
+    }
+
+    fn copy_whole(&'static self, from: &rustix::fd::OwnedFd, to: Fd) -> Result<(), Errno> {
+        let mut buffer = vec![0; PIECE];
+        let mut at = 0;
+        loop {
+            let got = rustix::io::pread(from, &mut buffer, at)?;
+            if got == 0 {
+                return Ok(());
+            }
+            let mut done = 0;
+            while done < got {
+                let offset = i64::try_from(at).map_err(|_| Errno::FBIG)?;
+                let written = required(self.pwrite(to, &buffer[done..got], offset))?;
+                done += written;
+                at += written as u64;
+            }
+        }
+    }
+
+    #[allow(clippy::unnecessary_cast)] // other widths on aarch64
+    #[allow(clippy::cast_possible_wrap)] // nanoseconds are small
+    fn copy_attributes(
+        &'static self,
+        from: &rustix::fd::OwnedFd,
+        stat: &Stat,
+        to: Fd,
+    ) -> Result<(), Errno> {
+        let mut names = [0; 4096];
+        // A file system without them, or more of them than any program sets.
+        let length = rustix::fs::flistxattr(from, &mut names).unwrap_or(0);
+        for name in names[..length].split(|byte| *byte == 0) {
+            if !name.starts_with(b"user.") || name.starts_with(b"user.weir.") {
+                continue;
+            }
+            let mut value = vec![0; 64 << 10];
+            let length = rustix::fs::fgetxattr(from, name, &mut value)?;
+            required(self.fsetxattr(to, name, &value[..length], XattrFlags::empty().bits()))?;
+        }
+        if (stat.st_uid, stat.st_gid) != (self.user.credentials().uid, self.user.credentials().gid)
+        {
+            // The owner is the PFS's business when the file is moved.
+            let _ = required(self.fchown(to, stat.st_uid, stat.st_gid));
+        }
+        required(self.fchmod(to, stat.st_mode & 0o7777))?;
+        let time = |sec, nsec| Time { sec, nsec };
+        let times = [
+            time(stat.st_atime as i64, stat.st_atime_nsec as i64),
+            time(stat.st_mtime as i64, stat.st_mtime_nsec as i64),
+        ];
+        required(self.futimens(to, Some(times)))
+    }
+
+    /// The attributes of a file of the PFS that one of the tree replaces when it is truncated; `None`:
+    /// it is no regular file. EACCES: this process may not write it.
+    pub(in super::super) fn replaced_by_truncation(path: &[u8]) -> Result<Option<Stat>, Errno> {
+        let stat = rustix::fs::lstat(path)?;
+        if KernelType::from_raw_mode(stat.st_mode) != KernelType::RegularFile {
+            return Ok(None);
+        }
+        rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS)?;
+        Ok(Some(stat))
+    }
+}
+
+/// The result of a call on a descriptor of weir's.
+fn required<T>(outcome: Outcome<T>) -> Result<T, Errno> {
+    outcome.unwrap_or(Err(Errno::BADF))
+}

@@ -1,0 +1,128 @@
+//! The names that were removed from an elevated tree, and that its target may still have, for those who
+//! remove them there.
+
+use rustix::io::Errno;
+use weir_core::elevated::{directory_of_name, name_of_directory, COVERS, WHITEOUTS};
+use weir_core::proto::{Rmdir, Unlink};
+use weir_core::types::Ino;
+
+use super::Tree;
+use crate::operation;
+
+/// The bytes of a listing that are asked for at a time.
+const LISTING_BYTES: u32 = 48 << 10;
+
+/// A name that was removed from an elevated tree.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Whiteout {
+    /// The directory of the tree that had it, and that may be gone.
+    dir: Ino,
+    /// The name.
+    name: Vec<u8>,
+    /// Its path on the target, from there.
+    path: Vec<u8>,
+}
+
+impl Whiteout {
+    /// The path of the name on the target, from there.
+    pub fn path(&self) -> &[u8] {
+        &self.path
+    }
+}
+
+impl Tree {
+    /// The names that were removed from this tree. Those of one directory in the order of their removal.
+    pub fn whiteouts(self) -> Result<Vec<Whiteout>, Errno> {
+        let _call = operation::begin();
+        let mut found = Vec::new();
+        if self.elevated.is_none() {
+            return Ok(found);
+        }
+        for listed in self.names_in(WHITEOUTS)? {
+            let Some(dir) = directory_of_name(&listed) else {
+                continue;
+            };
+            let Some(covered) = self.covered_on_target(dir)? else {
+                continue;
+            };
+            let Some((whiteouts, _)) = self.find(WHITEOUTS, &listed)? else {
+                continue;
+            };
+            found.extend(self.names_in(whiteouts)?.into_iter().map(|name| Whiteout {
+                dir,
+                path: match covered.is_empty() {
+                    true => name.clone(),
+                    false => [&covered[..], b"/", &name].concat(),
+                },
+                name,
+            }));
+        }
+        Ok(found)
+    }
+
+    /// Forgets a removed name: the target does not have it any more.
+    pub fn forget(self, whiteout: &Whiteout) -> Result<(), Errno> {
+        let session = self.process.session()?;
+        let of_dir = name_of_directory(whiteout.dir);
+        let Some((parent, _)) = self.find(WHITEOUTS, &of_dir)? else {
+            return Ok(());
+        };
+        let name = whiteout.name.clone();
+        unless_gone(session.call(Unlink { parent, name }))?;
+        let is_live = self.process.inodes().attr(whiteout.dir);
+        let is_live = is_live.is_ok_and(|attr| attr.nlink > 0);
+        if is_live || !self.names_in(parent)?.is_empty() {
+            return Ok(());
+        }
+        let name = of_dir.to_vec();
+        unless_gone(session.call(Rmdir {
+            parent: WHITEOUTS,
+            name: name.clone(),
+        }))?;
+        unless_gone(session.call(Unlink {
+            parent: COVERS,
+            name,
+        }))
+    }
+
+    /// The path on the target of the directory that one of this tree covers; `None`: it is of another
+    /// tree, or covers none.
+    fn covered_on_target(self, dir: Ino) -> Result<Option<Vec<u8>>, Errno> {
+        let Some((link, _)) = self.find(COVERS, &name_of_directory(dir))? else {
+            return Ok(None);
+        };
+        let covered = match self.readlink(link) {
+            Err(Errno::NOENT) => return Ok(None),
+            covered => covered?,
+        };
+        let below = covered.strip_prefix(self.prefix());
+        Ok(below.and_then(|below| match below {
+            [] => Some(Vec::new()),
+            [b'/', below @ ..] => Some(below.to_vec()),
+            _ => None,
+        }))
+    }
+
+    fn names_in(self, dir: Ino) -> Result<Vec<Vec<u8>>, Errno> {
+        let (mut names, mut at) = (Vec::new(), 0);
+        loop {
+            let entries = match self.readdir(dir, at, LISTING_BYTES) {
+                Err(Errno::NOENT) => return Ok(names),
+                entries => entries?,
+            };
+            let Some(last) = entries.last() else {
+                return Ok(names);
+            };
+            at = last.next;
+            let names_of = entries.into_iter().map(|entry| entry.name);
+            names.extend(names_of.filter(|name| !matches!(&name[..], b"." | b"..")));
+        }
+    }
+}
+
+fn unless_gone(done: Result<(), Errno>) -> Result<(), Errno> {
+    match done {
+        Err(Errno::NOENT) => Ok(()),
+        done => done,
+    }
+}

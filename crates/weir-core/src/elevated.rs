@@ -1,0 +1,121 @@
+//! The directories of an instance that elevates directories of the parallel file system (PFS).
+//!
+//! An *elevated tree* is a tree of weir's own, the upper layer of a union whose lower layer is a
+//! directory of the PFS, its *target*. A name that the tree does not have is looked for there. So the
+//! tree has what the job made, and these directories say what is below it:
+//!
+//! ```text
+//!  PARENT                            its own parent; no path leads to it
+//!    covers/<directory>              a symbolic link: the directory of the PFS that it covers
+//!    whiteouts/<directory>/<name>    a removed name that the PFS may still have
+//!    nursery/<any name>              a directory that is being made
+//!    tree0, tree1, ...               the trees' roots
+//! ```
+//!
+//! `<directory>` is the number of a directory of a tree, in hexadecimal. A directory that is not in
+//! `covers` is *opaque*: all its names are in the tree, and the PFS is not asked. A whiteout counts only
+//! while the tree does not have the name: it is made before the name is removed, and may stay when the
+//! name is made again. All of these are ordinary directories, with the journal, the atomicity and the
+//! placement of any other.
+//!
+//! The inodes have fixed numbers, since they are the first that a server makes.
+
+use crate::names::{Owner, ROOT_INDEX};
+use crate::types::{Ino, Rank};
+
+/// The parent of all these directories.
+pub const PARENT: Ino = fixed(1);
+/// See the module.
+pub const COVERS: Ino = fixed(2);
+/// See the module.
+pub const WHITEOUTS: Ino = fixed(3);
+/// See the module.
+pub const NURSERY: Ino = fixed(4);
+
+/// The most trees of an instance.
+pub const MOST_TREES: usize = 16;
+
+/// In the run directory, followed by the number of a tree: a symbolic link with the path of its target,
+/// canonical.
+pub const TARGET_LINK: &str = "elevated";
+/// The same, followed by the number of a tree: the path by which its user names the target, if that is
+/// another one.
+pub const ALIAS_LINK: &str = "elevated-as";
+
+/// The prefix of the hidden name under which a file of the PFS is written.
+pub const PART_PREFIX: &[u8] = b".";
+/// The suffix of that name.
+pub const PART_SUFFIX: &[u8] = b".weir-part";
+
+/// A tree that is to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewTree {
+    /// The path of its target, canonical.
+    pub target: Vec<u8>,
+    /// The permission bits of the root.
+    pub mode: u32,
+    /// The owner of the root.
+    pub owner: Owner,
+}
+
+const fn fixed(number: u32) -> Ino {
+    Ino::new(Rank(0), 0, ROOT_INDEX + number)
+}
+
+/// The root of a tree, which is not checked to exist. `number` is below [`MOST_TREES`].
+#[allow(clippy::cast_possible_truncation)] // there are few
+pub const fn root_of_tree(number: usize) -> Ino {
+    assert!(number < MOST_TREES);
+    fixed(5 + number as u32)
+}
+
+/// The name of a directory in `covers` and in `whiteouts`.
+pub fn name_of_directory(dir: Ino) -> [u8; 16] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut name = [0; 16];
+    for (at, digit) in name.iter_mut().enumerate() {
+        *digit = DIGITS[(dir.0 >> (60 - 4 * at) & 0xF) as usize];
+    }
+    name
+}
+
+/// The directory with this name.
+pub fn directory_of_name(name: &[u8]) -> Option<Ino> {
+    let text = core::str::from_utf8(name).ok()?;
+    let number = u64::from_str_radix(text, 16).ok()?;
+    (name_of_directory(Ino(number)) == name).then_some(Ino(number))
+}
+
+/// True if a name of the PFS is that of a file which a mover is writing.
+pub fn is_part(name: &[u8]) -> bool {
+    name.len() > PART_PREFIX.len() + PART_SUFFIX.len()
+        && name.starts_with(PART_PREFIX)
+        && name.ends_with(PART_SUFFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_one_name() {
+        let ino = Ino::new(Rank(3), 7, 0xABC);
+        assert_eq!(&name_of_directory(ino), b"0003000700000abc");
+        assert_eq!(directory_of_name(b"0003000700000abc"), Some(ino));
+        for bad in [
+            &b"0003000700000ABC"[..],
+            b"3000700000abc",
+            b"+003000700000abc",
+            b"",
+        ] {
+            assert_eq!(directory_of_name(bad), None);
+        }
+    }
+
+    #[test]
+    fn parts_are_known_by_their_names() {
+        assert!(is_part(b".a.weir-part"));
+        assert!(!is_part(b"..weir-part"));
+        assert!(!is_part(b"a.weir-part"));
+    }
+}

@@ -1,0 +1,139 @@
+//! Making the directories of elevated trees, which [`crate::elevated`] describes.
+
+use super::foreign::owner_of;
+use super::inodes::NewInode;
+use super::seq::Change;
+use super::shard::Shard;
+use super::{FileType, NamesError, Policy, SetAttr};
+use crate::elevated::{
+    name_of_directory, root_of_tree, NewTree, COVERS, MOST_TREES, NURSERY, PARENT, WHITEOUTS,
+};
+use crate::types::Ino;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Shard<'_> {
+    /// Makes the directories of `trees` in tables that have only the root, if there are any. Files that
+    /// are made in the trees get this policy. `Exists`: the tables have more than the root.
+    pub fn make_trees(
+        &mut self,
+        trees: &[NewTree],
+        policy: Policy,
+        now_ns: i64,
+    ) -> Result<(), NamesError> {
+        if trees.is_empty() {
+            return Ok(());
+        }
+        if trees.len() > MOST_TREES {
+            return Err(NamesError::NoSpace);
+        }
+        let policy = SetAttr {
+            policy: Some(policy),
+            ..SetAttr::default()
+        };
+        let owner = owner_of(&self.attr(self.root())?);
+        let parent = self.make_own_parent()?;
+        let mut made = vec![(parent, PARENT)];
+        for (name, ino) in [
+            (&b"covers"[..], COVERS),
+            (b"whiteouts", WHITEOUTS),
+            (b"nursery", NURSERY),
+        ] {
+            made.push((self.mkdir(parent, name, 0o700, owner, now_ns)?, ino));
+        }
+        for (number, tree) in trees.iter().enumerate() {
+            let name = format!("tree{number}");
+            let root = self.mkdir(parent, name.as_bytes(), tree.mode, tree.owner, now_ns)?;
+            self.setattr(root, &policy)?;
+            made.push((root, root_of_tree(number)));
+        }
+        if made.iter().any(|(made, fixed)| made != fixed) {
+            return Err(NamesError::Exists);
+        }
+        self.setattr(NURSERY, &policy)?;
+        for (number, tree) in trees.iter().enumerate() {
+            let name = name_of_directory(root_of_tree(number));
+            self.symlink(COVERS, &name, &tree.target, owner, now_ns)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a directory that no entry names, and that is its own parent.
+    fn make_own_parent(&mut self) -> Result<Ino, NamesError> {
+        let root = self.attr(self.root())?;
+        let aux = self.orders.add();
+        let new = NewInode::of(FileType::Dir, 0o700, owner_of(&root), root.btime_ns);
+        let ino = self.make_inode(&NewInode { aux, ..new })?;
+        let record = self.live(ino)?;
+        {
+            let _change = Change::begin(&record.seq);
+            record.parent.store(ino.0, Relaxed);
+        }
+        self.touch(ino);
+        self.tell();
+        Ok(ino)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::memory::Memory;
+    use crate::names::{Owner, RenameMode};
+    use crate::types::Rank;
+
+    const OWNER: Owner = Owner { uid: 1, gid: 2 };
+
+    fn trees() -> Vec<NewTree> {
+        let tree = |target: &str| NewTree {
+            target: target.into(),
+            mode: 0o750,
+            owner: OWNER,
+        };
+        vec![tree("/pfs/a"), tree("/pfs/b")]
+    }
+
+    #[test]
+    fn trees_have_fixed_roots_and_paths_of_their_own() {
+        let memory = Memory::new(64);
+        let mut shard = Shard::new(memory.format(Rank(0)), 0o755, OWNER, 1).unwrap();
+        shard.make_trees(&trees(), Policy::default(), 5).unwrap();
+        let root = root_of_tree(1);
+        let dir = shard.mkdir(root, b"d", 0o755, OWNER, 6).unwrap();
+        let file = shard.create(dir, b"f", 0o644, OWNER, 7).unwrap();
+        let view = shard.view();
+        let mut buffer = [0; 64];
+        assert_eq!(
+            view.path_of(file, &mut buffer).unwrap(),
+            Some((root, &b"/d/f"[..]))
+        );
+        assert_eq!(
+            view.path_of(root, &mut buffer).unwrap(),
+            Some((root, &b"/"[..]))
+        );
+        let in_weir = shard.mkdir(shard.root(), b"w", 0o755, OWNER, 8).unwrap();
+        let path = view.path_of(in_weir, &mut buffer).unwrap();
+        assert_eq!(path, Some((shard.root(), &b"/w"[..])));
+        let (link, _) = shard.lookup(COVERS, &name_of_directory(root)).unwrap();
+        assert_eq!(shard.symlink_target(link).unwrap(), b"/pfs/b");
+        // A rename looks for loops up to the parent of all trees.
+        let done = shard.rename(
+            (root, b"d"),
+            (root_of_tree(0), b"e"),
+            RenameMode::Replace,
+            9,
+        );
+        assert_eq!(done.unwrap().moved, dir);
+        let path = view.path_of(file, &mut buffer).unwrap();
+        assert_eq!(path, Some((root_of_tree(0), &b"/e/f"[..])));
+    }
+
+    #[test]
+    fn trees_are_made_first() {
+        let memory = Memory::new(64);
+        let mut shard = Shard::new(memory.format(Rank(0)), 0o755, OWNER, 1).unwrap();
+        let root = shard.root();
+        shard.create(root, b"f", 0o644, OWNER, 2).unwrap();
+        let made = shard.make_trees(&trees(), Policy::default(), 5);
+        assert_eq!(made, Err(NamesError::Exists));
+    }
+}
