@@ -382,8 +382,8 @@ impl Process {
                 | NameInParent::Below { .. }
                 | NameInParent::Name { found: Some(_), .. },
             ) => return Err(Errno::EXIST),
-            (ResolvedFile::Inode(_, FileType::Dir), _) => return Err(Errno::PERM),
             (_, NameInParent::Name { slash: true, .. }) => return Err(Errno::NOENT),
+            (ResolvedFile::Inode(_, FileType::Dir), _) => return Err(Errno::PERM),
             (ResolvedFile::Inode(ino, _), NameInParent::Name { parent, name, .. }) => {
                 (ino, parent, name)
             }

@@ -131,8 +131,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// above it.
     pub(super) fn is_in_the_way(&self, path: &Path) -> bool {
         let is_directory = |path: &Path| Some(self.moved.get(path)?.kind == NodeKind::Directory);
+        is_directory(path) == Some(true) || self.is_below_another_kind(path)
+    }
+
+    /// True if this drain made something else in the place of a directory above.
+    pub(super) fn is_below_another_kind(&self, path: &Path) -> bool {
         let mut above = path.ancestors().skip(1);
-        is_directory(path) == Some(true) || above.any(|dir| is_directory(dir) == Some(false))
+        above.any(|dir| {
+            let moved = self.moved.get(dir);
+            moved.is_some_and(|moved| moved.kind != NodeKind::Directory)
+        })
     }
 
     /// Makes the changes of names that may be made now; returns their number.

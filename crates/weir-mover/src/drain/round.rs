@@ -70,7 +70,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub(super) fn make_directories(&mut self, round: &mut RoundState) {
         let snapshot = Arc::clone(&round.snapshot);
         for (path, node) in snapshot.of_kind(NodeKind::Directory) {
-            if self.moved.contains_key(path) {
+            // A symbolic link above would lead elsewhere.
+            if self.moved.contains_key(path)
+                || round.is_blocked(path)
+                || self.is_below_another_kind(path)
+            {
                 continue;
             }
             let target = self.target.join(path);
@@ -80,9 +84,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => {
                     let error = MoveError::io("creating", &target)(error);
-                    if !round.is_blocked(path) {
-                        round.fail(path, &error);
-                    }
+                    round.fail(path, &error);
                 }
                 Err(_) if self.awaits_removal(&snapshot, path, node.kind) => {
                     round.blocked.insert(path.clone());
@@ -149,6 +151,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
             // The copy finds out that it is gone.
             Err(error) if error.kind() == ErrorKind::NotFound => return None,
+            // Something else has the name now.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                return Some(PendingState::Waiting)
+            }
             // A node that may have a writer does not answer.
             Err(error) => {
                 round.closed.insert(path, version);
