@@ -213,7 +213,7 @@ pub trait FileTree: Sync + Debug {
 
     /// Sets the attributes of an open file, whatever has its name meanwhile.
     fn set_file_attributes(&self, file: &Self::File, kept: &KeptAttributes) -> io::Result<()>;
-    /// Sets the attributes of a directory, or the times of a symbolic link.
+    /// Sets the attributes of a directory or a file, or the times of a symbolic link.
     fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()>;
     /// Sets an extended attribute.
     fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()>;

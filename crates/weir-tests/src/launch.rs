@@ -43,6 +43,8 @@ pub struct Job {
     pub weir_options: Options,
     /// The kernel mount that it requires.
     pub mount: KernelMount,
+    /// On weir: in a directory of an elevated one, instead of the mount prefix.
+    pub elevated: bool,
     /// The time limit.
     pub limit: Duration,
 }
@@ -117,21 +119,31 @@ impl Target {
     /// The whole command line, and the directory to remove afterwards.
     fn command(&self, job: &Job) -> Result<(Command, Option<PathBuf>)> {
         let mut words: Vec<OsString> = Vec::new();
+        let own_dir = |base: &Path| {
+            let name = job.name.replace("::", "-");
+            let dir = base.join(format!("{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+            anyhow::Ok(dir)
+        };
         let (dir, cleanup) = match self {
             Self::Weir { binary } => {
                 words.extend([binary.into(), "run".into()]);
                 words.extend(job.weir_options.words()?);
                 words.extend(job.mount.options().iter().map(OsString::from));
+                let (dir, cleanup) = if job.elevated {
+                    let pfs = own_dir(&std::env::temp_dir())?;
+                    let dir = pfs.join("project");
+                    std::fs::create_dir(&dir).context("a directory of the PFS")?;
+                    words.extend(["--elevate".into(), pfs.clone().into()]);
+                    (dir, Some(pfs))
+                } else {
+                    (PathBuf::from("/weir"), None)
+                };
                 words.push("--".into());
-                (PathBuf::from("/weir"), None)
+                (dir, cleanup)
             }
             Self::Directory(base) => {
-                let dir = base.join(format!(
-                    "{}-{}",
-                    job.name.replace("::", "-"),
-                    std::process::id()
-                ));
-                std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+                let dir = own_dir(base)?;
                 (dir.clone(), Some(dir))
             }
         };

@@ -119,6 +119,7 @@ impl Check {
             arguments,
             weir_options: self.options(),
             mount: KernelMount::Either,
+            elevated: false,
             limit: trials::limit(LIMIT_S)?,
         })
     }

@@ -37,6 +37,8 @@ struct Check {
     weir_options: Options,
     /// The kernel mount that it requires; ignored on a directory.
     mount: KernelMount,
+    /// In an elevated directory.
+    elevated: bool,
 }
 
 impl Check {
@@ -51,6 +53,13 @@ impl Check {
     const fn on(self, weir_options: Options) -> Check {
         Check {
             weir_options,
+            ..self
+        }
+    }
+
+    const fn elevated(self) -> Check {
+        Check {
+            elevated: true,
             ..self
         }
     }
@@ -117,6 +126,7 @@ const fn check(name: &'static str, what: What, needs: &'static [Need]) -> Check 
         needs,
         weir_options: USUAL,
         mount: KernelMount::Either,
+        elevated: false,
     }
 }
 
@@ -334,6 +344,7 @@ fn job(check: &Check) -> anyhow::Result<Job> {
             .collect(),
         weir_options: check.weir_options,
         mount: check.mount,
+        elevated: check.elevated || std::env::var_os("WEIR_TEST_ELEVATE").is_some(),
         limit: trials::limit(LIMIT_S)?,
     })
 }

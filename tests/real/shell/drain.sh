@@ -9,80 +9,38 @@ export WEIR_DRAIN_INTERVAL_S=0
 export WEIR_INSTANCE=
 cd "$outside" || exit 1
 
-# Writes checkpoints from a number on: each under a name of its own, then `latest` leads to it, then the one before the
-# last is removed. With a directory of many files, and a log that stays open.
-cat > loop.py <<'PROGRAM'
-import os, sys, time
-first, last, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-os.chdir("/weir")
-log = open("log", "a", buffering=1)
-for number in range(first, last):
-    os.mkdir(f"ckpt.{number}.tmp")
-    for rank in range(4):
-        with open(f"ckpt.{number}.tmp/rank.{rank}", "wb") as file:
-            for _ in range(8):
-                file.write(number.to_bytes(8, "little") * 16384)
-    os.rename(f"ckpt.{number}.tmp", f"ckpt.{number}")
-    os.symlink(f"ckpt.{number}", "next")
-    os.rename("next", "latest")
-    for old in [number - 2] if number >= first + 2 else []:
-        for rank in range(4):
-            os.unlink(f"ckpt.{old}/rank.{rank}")
-        os.rmdir(f"ckpt.{old}")
-    log.write(f"{number}\n")
-    time.sleep(seconds)
-PROGRAM
+loop=$here/../python/checkpoint_loop.py
+newest=$here/../python/checkpoint_newest.py
 
-# Prints the number of the checkpoint that `latest` leads to, if it is whole, and complains of any file that is not.
-cat > newest.py <<'PROGRAM'
-import os, re, sys
-top, ok = sys.argv[1], True
-for dir, _, names in os.walk(top):
-    for name in names:
-        path = os.path.join(dir, name)
-        number = re.search(r"ckpt\.(\d+)(\.tmp)?/rank", path)
-        if number and not name.endswith(".weir-part"):
-            if open(path, "rb").read() != int(number[1]).to_bytes(8, "little") * (8 * 16384):
-                print("torn", path)
-                ok = False
-latest = os.path.join(top, "latest")
-if not os.path.lexists(latest):
-    print("none" if ok else "")
-elif sorted(os.listdir(latest)) == [f"rank.{rank}" for rank in range(4)] and ok:
-    print(os.readlink(latest).split(".")[1])
-else:
-    print("latest is not whole:", os.readlink(latest), os.listdir(latest))
-PROGRAM
-
-check "a loop of checkpoints" "$weir" run --drain-to "$outside/pfs" python3 "$outside/loop.py" 0 40 0.1
-same "its last checkpoint" 39 "$(python3 newest.py pfs)"
+check "a loop of checkpoints" "$weir" run --drain-to "$outside/pfs" python3 "$loop" /weir 0 40 0.1
+same "its last checkpoint" 39 "$(python3 "$newest" pfs)"
 same "what is on the target" "ckpt.38 ckpt.39 latest log" "$(cd pfs && echo *)"
 same "the log" "$(seq 0 39)" "$(cat pfs/log)"
 same "no hidden file is left" '' "$(find pfs -name '*.weir-part')"
 
 # Killed with everything.
 rm -rf pfs
-newest=none
+safe=none
 begun=0
 wrong=0
 for kill in $(seq "${DRAIN_KILLS:-6}"); do
-	setsid "$weir" run --drain-to "$outside/pfs" python3 "$outside/loop.py" $begun 1000000 0.1 2> said &
+	setsid "$weir" run --drain-to "$outside/pfs" python3 "$loop" /weir $begun 1000000 0.1 2> said &
 	run=$!
 	sleep "$((2 + RANDOM % 2)).$((RANDOM % 1000))"
 	kill -KILL -- -$run
 	wait $run 2> /dev/null
-	again=$(python3 newest.py pfs)
+	again=$(python3 "$newest" pfs)
 	case $again in
-	none) [ "$newest" = none ] || wrong=1 ;;
+	none) [ "$safe" = none ] || wrong=1 ;;
 	*[!0-9]*) wrong=1 ;;
-	*) [ "$newest" = none ] || [ "$again" -ge "$newest" ] || wrong=1 ;;
+	*) [ "$safe" = none ] || [ "$again" -ge "$safe" ] || wrong=1 ;;
 	esac
-	[ $wrong = 0 ] || { echo "kill $kill: $again after $newest"; ls -l pfs; break; }
-	newest=$again
-	[ "$newest" = none ] || begun=$((newest + 1))
+	[ $wrong = 0 ] || { echo "kill $kill: $again after $safe"; ls -l pfs; break; }
+	safe=$again
+	[ "$safe" = none ] || begun=$((safe + 1))
 done
 same "each loop that was killed with everything left a whole checkpoint, and none that is older" 0 $wrong
-check "some checkpoint was safe ($newest)" test "$newest" != none
+check "some checkpoint was safe ($safe)" test "$safe" != none
 
 # Programs that nobody wrote for this: their files come out as they are in the end.
 cat > programs.sh <<'PROGRAM'

@@ -48,6 +48,8 @@ const PROBE_BYTES: usize = 16;
 enum MoverOrder {
     /// Read this small file of the target.
     Probe(Vec<u8>),
+    /// From now on, move files of the elevated tree with this number.
+    Tree(usize),
     /// Move these files.
     Move(Vec<(Vec<u8>, Vec<u8>)>),
     /// Copy this piece of a file.
@@ -61,7 +63,8 @@ pub struct MoverGate(Mutex<Vec<RemoteMover>>);
 impl MoverGate {
     /// Has movers started on the other nodes; they come in their own time. None come to an instance of one
     /// server.
-    pub fn open(run_dir: &Path, target: &Path) -> Result<Arc<MoverGate>> {
+    /// `tree`: the number of the elevated tree, if one is drained.
+    pub fn open(run_dir: &Path, target: &Path, tree: Option<usize>) -> Result<Arc<MoverGate>> {
         let gate = Arc::new(MoverGate::default());
         let Some(roster) = roster::read(run_dir)? else {
             return Ok(gate);
@@ -85,6 +88,7 @@ impl MoverGate {
             invitation: invitation.clone(),
             wanted: Mutex::new(wanted),
             target: target.to_owned(),
+            tree,
         };
         std::thread::spawn(move || door.let_in_all(&listener));
         if !agent::employ(run_dir, &invitation)? {
@@ -123,6 +127,7 @@ struct MoverDoor {
     /// The ranks that may come, each once.
     wanted: Mutex<BTreeSet<u16>>,
     target: PathBuf,
+    tree: Option<usize>,
 }
 
 impl MoverDoor {
@@ -146,7 +151,12 @@ impl MoverDoor {
             Err(error) => return tracing::debug!("turned away: {error:#}"),
         };
         let mover = RemoteMover::new(rank, stream).context("its connection");
-        match mover.and_then(|mover| mover.check_target(&self.target).map(|()| mover)) {
+        let checked = mover.and_then(|mover| {
+            mover.check_target(&self.target)?;
+            self.tree.map_or(Ok(()), |tree| mover.choose_tree(tree))?;
+            Ok(mover)
+        });
+        match checked {
             Ok(mover) => {
                 let mut arrived = self.gate.0.lock().unwrap_or_else(PoisonError::into_inner);
                 arrived.push(mover);
@@ -185,7 +195,7 @@ impl RemoteMover {
     /// Checks that the mover's node has the same target.
     fn check_target(&self, target: &Path) -> Result<()> {
         let content: [u8; PROBE_BYTES] = random()?;
-        let probe = target.join(format!(".weir-probe-{}-{}", std::process::id(), self.rank));
+        let probe = target.join(probe_name(self.rank));
         std::fs::write(&probe, content).with_context(|| probe.display().to_string())?;
         let seen: io::Result<Vec<u8>> =
             self.give_order(&MoverOrder::Probe(probe.as_os_str().as_bytes().to_vec()));
@@ -197,6 +207,19 @@ impl RemoteMover {
         );
         Ok(())
     }
+}
+
+impl RemoteMover {
+    fn choose_tree(&self, tree: usize) -> Result<()> {
+        let is_there: bool = self.give_order(&MoverOrder::Tree(tree))?;
+        anyhow::ensure!(is_there, "its server has no elevated tree {tree}");
+        Ok(())
+    }
+}
+
+/// Like the name of a file that is being moved: programs that use an elevated directory do not see it.
+fn probe_name(rank: u16) -> String {
+    format!(".probe-{}-{rank}.weir-part", std::process::id())
 }
 
 impl FileMover for RemoteMover {
@@ -225,8 +248,9 @@ pub fn serve() -> Result<()> {
         return Ok(());
     };
     keep_alive(&stream)?;
-    let instance = InstanceTree::attach(&task.run_dir)
+    let whole = InstanceTree::attach(&task.run_dir)
         .with_context(|| format!("cannot reach the server of {}", task.run_dir.display()))?;
+    let mut instance = whole;
     share::give_way();
     stage::allow_open_files();
     let mut reader = BufReader::new(&stream);
@@ -234,6 +258,11 @@ pub fn serve() -> Result<()> {
     loop {
         match receive(&mut reader, MESSAGE_BYTES) {
             Ok(MoverOrder::Probe(path)) => send(&stream, &read_probe(&path_of(path)))?,
+            Ok(MoverOrder::Tree(number)) => {
+                let tree = whole.elevated(number);
+                send(&stream, &tree.is_some())?;
+                instance = tree.unwrap_or(whole);
+            }
             Ok(MoverOrder::Move(files)) => {
                 let pair = |(source, target)| StagePair {
                     source: path_of(source),

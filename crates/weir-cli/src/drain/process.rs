@@ -113,7 +113,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     };
     let target = std::path::absolute(&args.target).context("the target")?;
     // This node can do it all.
-    let gate = MoverGate::open(&args.run_dir, &target).unwrap_or_else(|error| {
+    let gate = MoverGate::open(&args.run_dir, &target, args.tree).unwrap_or_else(|error| {
         eprintln!("weir: drain: this node moves everything: {error:#}");
         Arc::default()
     });

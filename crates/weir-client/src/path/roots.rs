@@ -152,7 +152,7 @@ mod tests {
             ("/", true),
             ("/pfs", true),
             ("/pfs/run42/sub", true),
-            ("/home/u", true),
+            ("/home/u", false),
             ("/pfs2", false),
             ("/weird", false),
         ] {

@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use weir_core::proto::ClientKind;
 
+use super::elevated::{OpaqueDirectories, OutsidePaths};
 use super::instance::{elevated_trees, Instance};
 use super::start::READY;
 use super::{table, Process};
@@ -45,6 +46,8 @@ impl Process {
                 main: prefix,
                 elevated: elevated_trees(run_dir),
             },
+            opaque: OpaqueDirectories::new(),
+            outside: OutsidePaths::new(),
         };
         let process: &'static Process = Box::leak(Box::new(Process::new()));
         process.server.connection.set_session(session);

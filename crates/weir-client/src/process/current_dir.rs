@@ -28,6 +28,8 @@ pub(super) struct CurrentDir {
     is_unknown: AtomicBool,
     /// True if a path from the kernel's might lead into a tree then.
     may_lead: AtomicBool,
+    /// Counts changes of the kernel's.
+    epoch: AtomicU64,
 }
 
 impl CurrentDir {
@@ -38,6 +40,7 @@ impl CurrentDir {
             is_named: AtomicBool::new(false),
             is_unknown: AtomicBool::new(true),
             may_lead: AtomicBool::new(false),
+            epoch: AtomicU64::new(0),
         }
     }
 
@@ -76,6 +79,12 @@ impl CurrentDir {
     /// Forgets the kernel's current directory: nothing reports its changes.
     pub(super) fn forget_kernels(&self) {
         self.is_unknown.store(true, Ordering::Relaxed);
+        self.epoch.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A number that changes with the kernel's current directory.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed)
     }
 
     /// True if a program that begins now can find it out.

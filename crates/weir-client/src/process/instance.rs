@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use weir_core::elevated::{self, ALIAS_LINK, MOST_TREES, TARGET_LINK};
 use weir_core::proto::{ClientKind, PREFIX_LINK, SHM_LINK};
 
+use super::elevated::{OpaqueDirectories, OutsidePaths};
 use super::environment::{variable, PREFIX_VARIABLE};
 use super::forks::ForkWatch;
 use crate::beneath::mount_of;
@@ -32,6 +33,10 @@ pub struct Instance {
     pub shm_dir: Vec<u8>,
     /// The directories at which its trees are seen.
     pub roots: Roots,
+    /// Directories of elevated trees that are known to be opaque.
+    pub(super) opaque: OpaqueDirectories,
+    /// Paths that are known to lead into no elevated tree.
+    pub(super) outside: OutsidePaths,
 }
 
 impl Instance {
@@ -47,6 +52,19 @@ impl Instance {
             roots: Roots::of_mount(
                 prefix.unwrap_or_else(|| Prefix::new(USUAL_PREFIX).expect("a good prefix")),
             ),
+            opaque: OpaqueDirectories::new(),
+            outside: OutsidePaths::new(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_tests(roots: Roots) -> Instance {
+        Instance {
+            run_dir: Vec::new(),
+            shm_dir: Vec::new(),
+            roots,
+            opaque: OpaqueDirectories::new(),
+            outside: OutsidePaths::new(),
         }
     }
 }
@@ -155,6 +173,8 @@ impl InstanceConnection {
                 main: Prefix::new(&prefix)?.with_mount(mount_of(&run_dir)),
                 elevated: elevated_trees(&run_dir),
             },
+            opaque: OpaqueDirectories::new(),
+            outside: OutsidePaths::new(),
             run_dir,
         })
     }

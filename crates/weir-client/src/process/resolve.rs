@@ -245,7 +245,11 @@ impl Process {
     ) -> Outcome<ResolvedPath> {
         #[cfg(debug_assertions)]
         crate::bugs::planted::set_off_by_path(path);
-        let (start, rest) = ours!(self.begin(dirfd, path));
+        let begun = self.begin(dirfd, path).or_else(|| {
+            let entrance = self.find_entrance(dirfd, path, follow)?;
+            Some(entrance.map(|(root, rest)| (root, Cow::Owned(rest))))
+        });
+        let (start, rest) = ours!(begun);
         let instance = self.server.connection.instance()?;
         let names = done!(self.inodes().union());
         let walk = Walk {
@@ -259,14 +263,21 @@ impl Process {
             let ResolvedPath::Outside(path) = &resolved else {
                 return Some(Ok(resolved));
             };
-            // A link of weir's that leads to one of /proc, and through that back to weir.
-            let Some((start, rest)) = self.through_magic_link(AT_FDCWD, path) else {
-                return Some(Ok(resolved));
+            // Out of weir, by a link or `..`, to a link of /proc, or to one into an elevated tree.
+            let (start, rest) = match self.through_magic_link(AT_FDCWD, path) {
+                Some((_, rest)) if rest.is_empty() => return Some(Ok(resolved)),
+                Some((start, rest)) => {
+                    done!(check_not_gone(start));
+                    (start, rest)
+                }
+                None => match self.find_entrance(AT_FDCWD, path, follow) {
+                    None => return Some(Ok(resolved)),
+                    Some(entrance) => {
+                        let (root, rest) = done!(entrance);
+                        (root, Cow::Owned(rest))
+                    }
+                },
             };
-            if rest.is_empty() {
-                return Some(Ok(resolved));
-            }
-            done!(check_not_gone(start));
             resolved = done!(walk.walk(start, &rest, follow));
         }
         Some(Err(Errno::LOOP))

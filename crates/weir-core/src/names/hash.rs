@@ -47,6 +47,16 @@ pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
         .chain((rest > 0).then(|| tail(bytes, rest)))
 }
 
+/// A hash of bytes, for a seed.
+#[inline]
+pub fn hash_of_bytes(seed: u64, bytes: &[u8]) -> u64 {
+    let mut hash = fold(seed ^ K[0], bytes.len() as u64 ^ K[1]);
+    for word in words(bytes) {
+        hash = fold(hash ^ word, K[2]);
+    }
+    hash
+}
+
 /// The key of an entry: its directory and name.
 #[derive(Clone, Copy)]
 pub(super) struct Key<'n> {
@@ -65,10 +75,7 @@ impl<'n> Key<'n> {
         if name.is_empty() || name.len() > NAME_MAX {
             return None;
         }
-        let mut hash = fold(parent.0 ^ K[0], name.len() as u64 ^ K[1]);
-        for word in words(name) {
-            hash = fold(hash ^ word, K[2]);
-        }
+        let hash = hash_of_bytes(parent.0, name);
         let hash = (hash >> 32) as u32 ^ (hash & 0xFFFF_FFFF) as u32;
         Some(Key { parent, name, hash })
     }

@@ -71,6 +71,7 @@ pub use attr::{Attr, FileType, SetAttr};
 pub use changes::Place;
 pub use error::NamesError;
 pub use foreign::DirPart;
+pub use hash::hash_of_bytes;
 pub use layout::{
     layout, InodeRecord, Layout, NamesHeader, Section, Tables, TablesError, MAGIC, MIN_BUCKETS,
     STRIPES, VERSION,

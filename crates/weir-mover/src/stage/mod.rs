@@ -24,7 +24,7 @@ use crate::filter::PathFilter;
 use crate::queue::TaskQueue;
 use crate::sources::StagePair;
 use crate::summary::StageSummary;
-use crate::tree::{FileTree, NodeKind};
+use crate::tree::{FileTree, KeptAttributes, NodeKind};
 
 /// The bytes of a large file that one thread copies at a time.
 const PIECE_BYTES: u64 = 64 << 20;
@@ -337,7 +337,10 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         }
         let found = self.to.look_up(target).map_err(looking(target))?;
         match (&stat, &found) {
-            (Some(stat), Some(found)) if self.is_moved(file, stat, found) => there(stat),
+            (Some(stat), Some(found)) if self.is_moved(file, stat, found) => {
+                self.keep_mode(target, stat, found)?;
+                there(stat)
+            }
             _ => {
                 self.check_written(file)?;
                 FileCopy::begin(self.from, self.to, source, target, found).map(Some)
@@ -376,6 +379,16 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
             Likeness::Same if !self.options.verify => true,
             Likeness::Same | Likeness::Perhaps => is_equal(),
         }
+    }
+
+    /// Gives a file that is there the permissions of its source, which a program may have changed since.
+    fn keep_mode(&self, target: &Path, stat: &Stat, there: &Stat) -> Result<(), MoveError> {
+        let kept = KeptAttributes::from(stat);
+        if kept.mode == there.mode & 0o7777 {
+            return Ok(());
+        }
+        let changed = self.to.set_attributes(target, NodeKind::File, &kept);
+        changed.map_err(MoveError::io("changing", target))
     }
 
     /// Notes that a file is there.

@@ -1,0 +1,171 @@
+#!/bin/bash
+# weir run --elevate: programs see one tree, of what they write and of what the parallel file system has, and it is there
+# at the end. Random operations must say the same as on a plain directory. A loop of checkpoints is killed together with
+# everything, again and again, and begins again from its newest checkpoint. Only on weir. ELEVATE_SEEDS: how many runs of
+# random operations; ELEVATE_KILLS: how often the loop is killed.
+. "$(dirname "$0")/check.sh"
+[ -n "${WEIR_TEST_ON_WEIR:-}" ] || check_end
+weir=$WEIR_TEST_WEIR
+export WEIR_DRAIN_INTERVAL_S=0
+export WEIR_INSTANCE=
+cd "$outside" || exit 1
+programs=$here/../python
+
+# elevated DIRECTORY [OPTION...] -- COMMAND...: runs a command with an elevated directory.
+elevated() {
+	local pfs=$1
+	shift
+	"$weir" run --set run.report=none --memory 256M --set memory.warm=64M --elevate "$pfs" "$@"
+}
+
+# A project directory with files of an earlier job.
+make_project() {
+	mkdir -p "$1"/d0/d1 "$1"/d1
+	echo la > "$1"/a
+	echo l0a > "$1"/d0/a
+	echo deep > "$1"/d0/d1/b
+	echo deepc > "$1"/d0/d1/c
+	echo c > "$1"/d1/c
+	chmod 600 "$1"/d1/c
+	ln -s d0 "$1"/l
+	ln -s a "$1"/d1/l
+}
+
+# What is in a directory, except times.
+shown() {
+	(cd "$1" && find . ! -type d -printf '%P %y %m %s %l %n\n' -o -printf '%P %y %m\n' | sort)
+	(cd "$1" && find . -type f | sort | xargs -d '\n' sha256sum)
+}
+
+# What the random operations on a plain and on an elevated directory say, and leave, must be the same.
+differ() {
+	local seed=$1 steps=$2
+	shift 2
+	rm -rf plain pfs
+	make_project plain
+	make_project pfs
+	python3 "$programs/union.py" plain "$seed" "$steps" > plain.log 2>&1
+	elevated "$outside/pfs" "$@" -- python3 "$programs/union.py" "$outside/pfs" "$seed" "$steps" > pfs.log 2> pfs.err ||
+		{ echo "seed $seed: exit $?"; cat pfs.err; return 0; }
+	diff plain.log pfs.log > different || { echo "seed $seed:"; head -n 4 different; return 0; }
+	diff <(shown plain) <(shown pfs) > different || { echo "seed $seed, on the target:"; head -n 4 different; return 0; }
+	return 1
+}
+wrong=
+for seed in $(seq "${ELEVATE_SEEDS:-8}"); do
+	wrong=$(differ "$seed" 800) && break
+done
+same "random operations" '' "$wrong"
+for seed in $(seq "${ELEVATE_SEEDS:-4}"); do
+	wrong=$(differ "1$seed" 300 --servers 3) && break
+done
+same "random operations, with three servers" '' "$wrong"
+
+# An elevated directory is one tree, by whatever path.
+rm -rf pfs
+make_project pfs
+ln -s pfs by-link
+cat > story.sh <<'PROGRAM'
+set -e
+cd "$1"
+echo new > x.tmp
+mv x.tmp a
+[ "$(cat a)" = new ] && [ "$(cat "$1/../by-link/a")" = new ]
+echo more >> d0/a
+[ "$(cat d0/a)" = "$(printf 'l0a\nmore')" ]
+mkdir results
+seq 1000 > results/numbers
+rm d0/d1/b
+[ "$(ls d0/d1)" = c ]
+rm -r d1
+[ ! -e d1 ]
+mkdir d1
+[ -z "$(ls d1)" ]
+[ "$(pwd)" = "$1" ]
+cd d0/d1
+[ "$(pwd)" = "$1/d0/d1" ] && [ "$(cat ../a | wc -l)" = 2 ]
+cp ../../results/numbers .
+mv numbers ../../l/moved
+PROGRAM
+check "a story" elevated "$outside/pfs" -- bash -x story.sh "$outside/pfs"
+same "a file that replaced one of the target" new "$(cat pfs/a)"
+same "one that was appended to" "$(printf 'l0a\nmore')" "$(cat pfs/d0/a)"
+same "new files, where they were moved to" "$(seq 1000)" "$(cat pfs/d0/moved)"
+same "what was removed, and made again" "" "$(ls pfs/d1; ls pfs/d0/d1/b 2> /dev/null)"
+same "no hidden file is left" '' "$(find pfs -name '*.weir-part')"
+
+# Only the process that drains is killed.
+rm -rf pfs
+mkdir pfs
+cat > drain_killed.sh <<'PROGRAM'
+seq 10000 > "$1/before"
+"$2" drain --wait "$1" > /dev/null
+pkill -KILL -f "weir drain-process .*$1\$"
+seq 20000 > "$1/after"
+rm "$1/before"
+PROGRAM
+check "a process that drains is killed" elevated "$outside/pfs" -- bash drain_killed.sh "$outside/pfs" "$weir"
+same "what the program left is there" "after $(seq 20000 | cksum)" "$(cd pfs && echo * "$(cksum < after)")"
+
+# The server is killed: another one goes on with what it had, names that were removed too.
+rm -rf pfs
+make_project pfs
+instance=elevate-$$
+export WEIR_DRAIN_WHILE_RUNNING=false
+check "an instance that stays" "$weir" start --memory 256M --elevate "$outside/pfs" "$instance"
+pid=$("$weir" status "$instance" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["pid"])')
+cat > before.sh <<'PROGRAM'
+rm "$1/a"
+seq 1000 > "$1/d0/numbers"
+mkdir "$1/new"
+kill -KILL "$2"
+PROGRAM
+cat > after.sh <<'PROGRAM'
+set -ex
+[ ! -e "$1/a" ]
+[ -d "$1/new" ]
+[ "$(ls -x "$1/d0")" = "a  d1  numbers" ]
+PROGRAM
+fails "a run whose server is killed" "$weir" run -i "$instance" -- bash before.sh "$outside/pfs" "$pid"
+check "nothing was moved" test -e pfs/a -a ! -e pfs/new
+check "another server goes on" "$weir" run -i "$instance" -- bash after.sh "$outside/pfs"
+same "what the program left is there" "a  d1  numbers" "$(ls -x pfs/d0)"
+check "and what it removed is not" test ! -e pfs/a -a -d pfs/new
+check "the end of the instance" "$weir" stop "$instance"
+unset WEIR_DRAIN_WHILE_RUNNING
+
+# Killed with everything.
+loop=$programs/checkpoint_loop.py
+newest=$programs/checkpoint_newest.py
+rm -rf pfs
+mkdir pfs
+check "a loop of checkpoints" elevated "$outside/pfs" -- python3 "$loop" "$outside/pfs" 0 30 0.1
+same "its last checkpoint" 29 "$(python3 "$newest" pfs)"
+same "what is on the target" "ckpt.28 ckpt.29 latest log" "$(cd pfs && echo *)"
+safe=29
+wrong=0
+for kill in $(seq "${ELEVATE_KILLS:-6}"); do
+	setsid "$weir" run --memory 256M --elevate "$outside/pfs" -- python3 "$loop" "$outside/pfs" $((safe + 1)) 1000000 0.1 \
+		2> said &
+	run=$!
+	sleep "$((2 + RANDOM % 2)).$((RANDOM % 1000))"
+	kill -KILL -- -$run
+	wait $run 2> /dev/null
+	again=$(python3 "$newest" pfs)
+	case $again in
+	none | *[!0-9]*) wrong=1 ;;
+	*) [ "$again" -ge "$safe" ] || wrong=1 ;;
+	esac
+	[ $wrong = 0 ] || { echo "kill $kill: $again after $safe"; ls -l pfs; break; }
+	safe=$again
+done
+same "each loop that was killed with everything left a whole checkpoint, and none that is older" 0 $wrong
+check "some checkpoints were safe ($safe)" test "$safe" -gt 29
+
+# A directory that cannot be elevated.
+fails "a directory whose parent does not exist" elevated "$outside/none/none" -- true
+fails "a file" elevated "$outside/story.sh" -- true
+fails "one that contains the mount" "$weir" run --mount "$outside/pfs/weir" --elevate "$outside/pfs" -- true
+fails "two, of which one is in the other" elevated "$outside/pfs" --elevate "$outside/pfs/d" -- true
+same "no message is one of a failed assertion" '' "$(grep -h panicked said pfs.err)"
+check_end
