@@ -87,7 +87,7 @@ pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(),
 }
 
 /// The meaning of the paths on the command line.
-pub struct ArgumentPaths {
+struct ArgumentPaths {
     /// Of the instance.
     prefix: PathBuf,
     here: PathBuf,
@@ -104,7 +104,7 @@ struct PathRules<'a> {
 }
 
 impl ArgumentPaths {
-    pub fn new(prefix: &Path) -> Result<ArgumentPaths> {
+    fn new(prefix: &Path) -> Result<ArgumentPaths> {
         Ok(ArgumentPaths {
             prefix: prefix.to_owned(),
             here: std::env::current_dir().context("the current directory")?,
@@ -122,7 +122,7 @@ impl ArgumentPaths {
         }
     }
 
-    pub fn inside(&self, path: &Path) -> Result<PathBuf, Failure> {
+    fn inside(&self, path: &Path) -> Result<PathBuf, Failure> {
         self.below(path).ok_or_else(|| {
             Failure::Refused(format!(
                 "{} is not in the instance, whose paths begin with {}",

@@ -99,7 +99,12 @@ rm -rf pfs
 mkdir pfs
 cat > drain_killed.sh <<'PROGRAM'
 seq 10000 > "$1/before"
-"$2" drain --wait "$1" > /dev/null
+set -e
+"$2" drain --wait "$1/before"
+"$2" drain --wait --json | grep -q '"safe_files":1'
+! "$2" drain "$1/none" 2> /dev/null
+! "$2" drain /elsewhere 2> /dev/null
+cmp "$1/before" <(LD_PRELOAD= cat "$1/before")
 pkill -KILL -f "weir drain-process .*$1\$"
 seq 20000 > "$1/after"
 rm "$1/before"

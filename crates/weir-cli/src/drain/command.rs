@@ -3,7 +3,7 @@
 use std::io::{BufReader, ErrorKind, IsTerminal};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, Context, Result};
@@ -18,8 +18,6 @@ use super::messages::{
 use crate::args::DrainArgs;
 use crate::exit::Failure;
 use crate::locate::live_run_dir;
-use crate::show;
-use crate::stage::ArgumentPaths;
 
 /// The longest reply that is read, bytes: it names a hundred files.
 const REPLY_BYTES: u64 = 2 * LINE_BYTES;
@@ -29,17 +27,15 @@ const REPLY_TIME: Duration = Duration::from_secs(30);
 /// `weir drain`.
 pub fn ask(args: &DrainArgs, config: &Config, env: &Environment) -> Result<(), Failure> {
     let run_dir = live_run_dir(args.instance.as_deref(), config, env)?;
-    let prefix = show::prefix(&run_dir)?;
-    let paths = ArgumentPaths::new(Path::new(&prefix))?;
     let mut request = DrainRequest {
         begin: !args.status,
         wait: args.wait,
         paths: Vec::new(),
     };
     for path in &args.paths {
-        let path = paths.inside(path)?;
-        let names: PathBuf = path.components().skip(1).collect();
-        request.paths.push(names.into_os_string().into_vec());
+        let path = std::path::absolute(path).context("a path")?;
+        let path: PathBuf = path.components().collect();
+        request.paths.push(path.into_os_string().into_vec());
     }
     let until = args.timeout.map(|timeout| Instant::now() + timeout);
     let mut replies = Vec::new();
@@ -54,8 +50,8 @@ pub fn ask(args: &DrainArgs, config: &Config, env: &Environment) -> Result<(), F
     }
     if replies.is_empty() {
         return Err(anyhow!(
-            "nothing drains the instance in {} from this node: weir run --drain-to does, from the node where it \
-             runs; weir stage out moves files at once",
+            "nothing drains the instance in {} from this node: weir run --drain-to and --elevate do, from the \
+             node where they run; weir stage out moves files at once",
             run_dir.display()
         )
         .into());
@@ -68,7 +64,20 @@ pub fn ask(args: &DrainArgs, config: &Config, env: &Environment) -> Result<(), F
             outln!("{}", in_words(&reply.status));
         }
     }
+    check_paths(&request, &replies)?;
     judge(&replies)
+}
+
+/// Each path is to be in the tree of a drain.
+fn check_paths(request: &DrainRequest, replies: &[DrainReply]) -> Result<(), Failure> {
+    let is_foreign = |path: &&Vec<u8>| replies.iter().all(|reply| reply.foreign.contains(path));
+    match request.paths.iter().find(is_foreign) {
+        None => Ok(()),
+        Some(path) => Err(Failure::Refused(format!(
+            "{} is not in the instance, nor in a directory that is elevated",
+            String::from_utf8_lossy(path)
+        ))),
+    }
 }
 
 /// Sends a request, and reads replies up to the last, or until a time.

@@ -23,7 +23,8 @@ pub struct DrainRequest {
     pub begin: bool,
     /// Send more replies, until everything that the paths name is safe, or could not be moved.
     pub wait: bool,
-    /// Paths below the root of the instance, as bytes; none: all.
+    /// Absolute paths, as programs use them, as bytes; none: all. A drain answers for those that are in its
+    /// tree.
     pub paths: Vec<Vec<u8>>,
 }
 
@@ -48,6 +49,8 @@ pub enum DrainVerdict {
     Failed,
     /// A path of the request is not in the instance.
     NoSuchPath,
+    /// None of the paths of the request is in the tree of this drain.
+    Elsewhere,
 }
 
 /// The step that a drain takes.
@@ -109,6 +112,8 @@ pub struct DrainReply {
     pub verdict: Option<DrainVerdict>,
     /// The first file, or path, that the answer is about.
     pub reason: Option<String>,
+    /// The paths of the request that are not in the tree of this drain.
+    pub foreign: Vec<Vec<u8>>,
 }
 
 /// The socket of a process.

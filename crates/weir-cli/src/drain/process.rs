@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
+use weir_core::elevated::ALIAS_LINK;
 use weir_instance::size::bytes;
 use weir_mover::drain::{Drain, DrainRound, PendingState};
 use weir_mover::{DirectoryTree, InstanceTree, StageOptions, StageProgress, StageSummary};
@@ -120,7 +121,8 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     let target = (&DirectoryTree, &*target);
     let filter = stage::filter(&args.choice, str::to_owned)?;
     let mut drain = Drain::new((&instance, Path::new("/")), target, filter);
-    let service = DrainService::new(&args.target);
+    let roots = args.roots(instance.prefix());
+    let service = DrainService::new(roots, &args.target);
     let socket = service.listen(&args.run_dir)?;
     let stop = Arc::new(AtomicBool::new(false));
     hear_signals(&service, &stop)?;
@@ -238,6 +240,18 @@ fn hear_signals(service: &Arc<DrainService>, stop: &Arc<AtomicBool>) -> Result<(
 }
 
 impl DrainProcessArgs {
+    /// The paths by which programs name the root of the tree, of which this is one.
+    fn roots(&self, prefix: &Path) -> Vec<PathBuf> {
+        let link = self
+            .tree
+            .map(|number| self.run_dir.join(format!("{ALIAS_LINK}{number}")));
+        let alias = link.and_then(|link| std::fs::read_link(link).ok());
+        [Some(prefix.to_owned()), alias]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
     fn interval(&self) -> Duration {
         Duration::from_secs(self.interval_s.into())
     }

@@ -1,6 +1,7 @@
 //! The state of a drain that several threads share, and the thread that answers `weir drain`.
 
 use std::io::BufReader;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -29,6 +30,8 @@ const TALK_TIME: Duration = Duration::from_secs(10);
 /// The state of a drain.
 #[derive(Debug)]
 pub struct DrainService {
+    /// The paths by which programs name the root of the tree.
+    roots: Vec<PathBuf>,
     target: PathBuf,
     state: Mutex<ServiceState>,
     changed: Condvar,
@@ -53,8 +56,9 @@ struct ServiceState {
 }
 
 impl DrainService {
-    pub fn new(target: &Path) -> Arc<DrainService> {
+    pub fn new(roots: Vec<PathBuf>, target: &Path) -> Arc<DrainService> {
         Arc::new(DrainService {
+            roots,
             target: target.to_owned(),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -127,6 +131,53 @@ impl DrainService {
         state.progress_began = Some(Instant::now());
     }
 
+    /// Judges paths by the last round.
+    fn verdict_of(
+        &self,
+        last: &DrainRound,
+        rounds: u64,
+        paths: &[PathBuf],
+    ) -> (DrainVerdict, Option<String>) {
+        if rounds == 0 {
+            return (DrainVerdict::NotYet, None);
+        }
+        let root = [PathBuf::new()];
+        let paths = if paths.is_empty() { &root } else { paths };
+        let is_all = paths.contains(&root[0]);
+        if let Some(missing) = paths
+            .iter()
+            .find(|path| !last.has_seen(path) && !self.has_on_target(path))
+        {
+            let missing = missing.display().to_string();
+            return (DrainVerdict::NoSuchPath, Some(missing));
+        }
+        let is_meant = |file: &&PendingFile| paths.iter().any(|path| file.path.starts_with(path));
+        let pending = last.pending.iter().filter(is_meant);
+        let failure = pending.clone().find_map(|file| match &file.state {
+            PendingState::Failed { reason } => Some(reason.clone()),
+            _ => None,
+        });
+        let waiting = pending.map(|file| file.path.display().to_string()).next();
+        match (failure, waiting) {
+            (Some(reason), _) => (DrainVerdict::Failed, Some(reason)),
+            (None, Some(path)) => (DrainVerdict::NotYet, Some(path)),
+            (None, None) if is_all && last.names_due > 0 => (DrainVerdict::NotYet, None),
+            (None, None) => (DrainVerdict::Safe, None),
+        }
+    }
+
+    /// True if a path of an elevated tree is that of a file which the target alone has.
+    fn has_on_target(&self, path: &Path) -> bool {
+        let is_elevated = self.roots.contains(&self.target);
+        is_elevated && self.target.join(path).symlink_metadata().is_ok()
+    }
+
+    /// The path below the root of the tree; `None`: it is not in the tree.
+    fn below(&self, path: &Path) -> Option<PathBuf> {
+        let mut roots = self.roots.iter();
+        roots.find_map(|root| Some(path.strip_prefix(root).ok()?.to_owned()))
+    }
+
     /// The number and the bytes of the files that the rounds have moved.
     pub fn moved(&self) -> (u64, u64) {
         let state = self.state();
@@ -192,7 +243,14 @@ impl DrainService {
         caller.set_read_timeout(Some(TALK_TIME))?;
         caller.set_write_timeout(Some(TALK_TIME))?;
         let request: DrainRequest = receive(&mut BufReader::new(caller), LINE_BYTES)?;
-        let paths = request.paths();
+        let given = request.paths();
+        let paths: Vec<PathBuf> = given.iter().filter_map(|path| self.below(path)).collect();
+        let is_foreign = |path: &&PathBuf| self.below(path).is_none();
+        let foreign = given.iter().filter(is_foreign);
+        let foreign: Vec<Vec<u8>> = foreign
+            .map(|path| path.as_os_str().as_bytes().to_vec())
+            .collect();
+        let is_elsewhere = paths.is_empty() && !given.is_empty();
         let mut wanted = match request.begin || request.wait {
             true => self.want_round(),
             false => 0,
@@ -202,12 +260,17 @@ impl DrainService {
             let (mut reply, is_answered) = {
                 let state = self.state();
                 let is_done = state.done >= wanted;
-                let (verdict, reason) = verdict_of(&state.last, state.done, &paths);
-                let is_answered = !request.wait || is_done && verdict != DrainVerdict::NotYet;
+                let (verdict, reason) = match is_elsewhere {
+                    true => (DrainVerdict::Elsewhere, None),
+                    false => self.verdict_of(&state.last, state.done, &paths),
+                };
+                let is_answered =
+                    is_elsewhere || !request.wait || is_done && verdict != DrainVerdict::NotYet;
                 let reply = DrainReply {
                     status: self.status(&state),
                     verdict: Some(verdict),
                     reason,
+                    foreign: foreign.clone(),
                 };
                 if is_done && !is_answered && asked.elapsed() > ROUND_INTERVAL {
                     drop(state);
@@ -226,33 +289,6 @@ impl DrainService {
             let state = self.state();
             let _ = self.changed.wait_timeout(state, REPLY_INTERVAL);
         }
-    }
-}
-
-/// Judges paths by the last round.
-fn verdict_of(last: &DrainRound, rounds: u64, paths: &[PathBuf]) -> (DrainVerdict, Option<String>) {
-    if rounds == 0 {
-        return (DrainVerdict::NotYet, None);
-    }
-    let root = [PathBuf::new()];
-    let paths = if paths.is_empty() { &root } else { paths };
-    let is_all = paths.contains(&root[0]);
-    if let Some(missing) = paths.iter().find(|path| !last.has_seen(path)) {
-        let missing = missing.display().to_string();
-        return (DrainVerdict::NoSuchPath, Some(missing));
-    }
-    let is_meant = |file: &&PendingFile| paths.iter().any(|path| file.path.starts_with(path));
-    let pending = last.pending.iter().filter(is_meant);
-    let failure = pending.clone().find_map(|file| match &file.state {
-        PendingState::Failed { reason } => Some(reason.clone()),
-        _ => None,
-    });
-    let waiting = pending.map(|file| file.path.display().to_string()).next();
-    match (failure, waiting) {
-        (Some(reason), _) => (DrainVerdict::Failed, Some(reason)),
-        (None, Some(path)) => (DrainVerdict::NotYet, Some(path)),
-        (None, None) if is_all && last.names_due > 0 => (DrainVerdict::NotYet, None),
-        (None, None) => (DrainVerdict::Safe, None),
     }
 }
 

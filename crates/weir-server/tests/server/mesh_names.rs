@@ -291,10 +291,8 @@ fn paths_and_dates_of_directories_come_from_wherever_they_are() {
         at = mesh.call(1, mkdir(at, name)).unwrap();
         path = format!("{path}/{name}");
     }
-    assert_eq!(
-        mesh.call(2, proto::PathOf { ino: at }).unwrap(),
-        path.as_bytes()
-    );
+    let found = mesh.call(2, proto::PathOf { ino: at }).unwrap();
+    assert_eq!((found.root, &found.path[..]), (ROOT, path.as_bytes()));
     let before = mesh.call(0, proto::GetAttr { ino: at }).unwrap();
     for i in 0..9 {
         mesh.call(i % 3, mkdir(at, &format!("sub{i}"))).unwrap();
@@ -442,7 +440,7 @@ impl Both {
     fn compare(&mut self) {
         let (mut ours, mut theirs) = (BTreeMap::new(), BTreeMap::new());
         for (dir, dir_of_one) in self.dirs.clone() {
-            let path = self.mesh.call(1, proto::PathOf { ino: dir }).unwrap();
+            let path = self.mesh.call(1, proto::PathOf { ino: dir }).unwrap().path;
             for entry in list(&mut self.mesh, 1, dir) {
                 let attr = self
                     .mesh
