@@ -49,6 +49,8 @@ enum Step {
     /// With all that is in it.
     RemoveDirectory(u8),
     RenameDirectory(u8, u8),
+    /// Makes a directory a file, that a link to the other directory, and that a directory again.
+    ChangeKind(u8),
     /// So many steps of [`Program::checkpoint`].
     Checkpoint(u8),
 }
@@ -66,6 +68,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => dir().prop_map(Step::MakeDirectory),
         1 => dir().prop_map(Step::RemoveDirectory),
         1 => (dir(), dir()).prop_map(|(from, to)| Step::RenameDirectory(from, to)),
+        2 => dir().prop_map(Step::ChangeKind),
         6 => (1..12_u8).prop_map(Step::Checkpoint),
     ]
 }
@@ -83,12 +86,16 @@ struct Program {
 }
 
 impl Program {
-    /// Names 0 and 1 are in the directory itself, the others in directories that may not be there.
+    /// Names 0 and 1 are in the directory itself, the others in directories that may not be there, or be
+    /// links to the other one: the tree of the test knows open files by their names.
     fn path(&self, name: u8) -> PathBuf {
-        match name {
-            0 | 1 => self.dir.join(format!("n{name}")),
-            _ => self.dir.join(format!("d{}/n{name}", name % 2)),
+        if name < 2 {
+            return self.dir.join(format!("n{name}"));
         }
+        let dir = |number: u8| self.dir.join(format!("d{number}"));
+        let number = name % 2;
+        let is_link = dir(number).is_symlink();
+        dir(if is_link { 1 - number } else { number }).join(format!("n{name}"))
     }
 
     fn content(&mut self) -> Vec<u8> {
@@ -154,6 +161,22 @@ impl Program {
                 let dir = |dir| self.dir.join(format!("d{dir}"));
                 if self.open.is_none() {
                     drop(fs::rename(dir(from), dir(to)));
+                }
+            }
+            Step::ChangeKind(dir) => {
+                let path = self.dir.join(format!("d{dir}"));
+                if self.open.is_some() {
+                } else if path.is_symlink() {
+                    fs::remove_file(&path).unwrap();
+                    fs::create_dir(&path).unwrap();
+                } else if path.is_dir() {
+                    fs::remove_dir_all(&path).unwrap();
+                    let content = self.content();
+                    fs::write(&path, &content).unwrap();
+                    self.closed.insert(content);
+                } else if path.is_file() {
+                    fs::remove_file(&path).unwrap();
+                    symlink(format!("d{}", 1 - dir), &path).unwrap();
                 }
             }
             Step::Checkpoint(steps) => {
@@ -490,6 +513,24 @@ fn three_rounds_bring_a_quiet_tree_up_to_date() {
     assert_eq!((last.files, last.names, last.names_due), (0, 0, 0));
     assert_eq!(last.safe_files, 5);
     assert_eq!(contents(&scene.source), contents(&scene.target));
+}
+
+#[test]
+fn rounds_bring_what_has_become_something_else() {
+    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let mut drain = scene.drain();
+    scene.act(&Step::MakeDirectory(0));
+    scene.act(&Step::MakeDirectory(1));
+    scene.act(&Step::Write(2));
+    for _ in 0..4 {
+        for _ in 0..4 {
+            round(&mut drain, now());
+        }
+        let last = round(&mut drain, now());
+        assert_eq!((last.pending, last.names_due), (vec![], 0));
+        assert_eq!(contents(&scene.source), contents(&scene.target));
+        scene.act(&Step::ChangeKind(0));
+    }
 }
 
 /// A link that leads to nothing in the source, too, is no reason to wait.

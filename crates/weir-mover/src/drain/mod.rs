@@ -293,7 +293,10 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             Err(error) => snapshot.unread.push((PathBuf::new(), error)),
         }
         for (path, moved) in &mut self.moved {
-            if snapshot.get(path).is_some() {
+            let is_directory = |kind| kind == NodeKind::Directory;
+            let seen = snapshot.get(path);
+            // What has become something else is not seen any more.
+            if seen.is_some_and(|seen| is_directory(seen.kind) == is_directory(moved.kind)) {
                 moved.walk = snapshot.walk;
             }
         }
