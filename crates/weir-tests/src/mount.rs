@@ -1,9 +1,5 @@
 //! The kernel mount: the requirements of a test, and the check whether this machine allows one.
 
-use std::fs::File;
-
-use crate::needs::Need;
-
 /// A test's requirement for the kernel mount beneath the interposer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelMount {
@@ -31,18 +27,7 @@ impl KernelMount {
     }
 }
 
-const HELPER: Need = Need {
-    what: "fusermount3",
-    package: "fuse3",
-};
-
 /// The reason why this machine allows no kernel mount; `None`: it allows one.
 pub fn why_none() -> Option<String> {
-    if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
-        return Some(format!("/dev/fuse: {error}"));
-    }
-    if !rustix::process::geteuid().is_root() && HELPER.find().is_none() {
-        return Some(format!("not root, and no fusermount3 ({})", HELPER.package));
-    }
-    None
+    weir_faultfs::why_no_mount()
 }

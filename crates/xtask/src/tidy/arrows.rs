@@ -21,6 +21,7 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("weir-cli", None),
     ("weir-tests", None),
     ("weir-cluster", Some(&[])),
+    ("weir-faultfs", Some(&[])),
     ("weir-fakes", Some(&["weir-core", "weir-store", "weir-fabric", "weir-server"])),
     (
         "weir-sim",
