@@ -10,7 +10,9 @@ use weir_client::types::{Stat, Time};
 
 use crate::error::MoveError;
 use crate::publish::{check_kind, is_same, part_of, publish_name};
-use crate::tree::{failed_with, failed_with_any, kind_of, FileTree, KeptAttributes, NodeKind};
+use crate::tree::{
+    failed_with, failed_with_any, identity, kind_of, FileTree, KeptAttributes, NodeKind,
+};
 
 /// The units of times on file systems, nanoseconds: ext4 and weir, SMB, many FUSE file systems, NFS
 /// servers, Lustre.
@@ -180,7 +182,9 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
                 range: written.size.min(self.before.size)..written.size.max(self.before.size),
             });
         }
-        publish_name(to, &self.part, &self.target, self.replaced.as_ref())?;
+        let is_written = |found: &Stat| identity(found) == identity(&written);
+        let replaced = self.replaced.as_ref();
+        publish_name(to, &self.part, &self.target, replaced, is_written)?;
         self.is_published = true;
         // Else another mover took the name of the part just before it was renamed: its part has the
         // target's name, and it finishes that, or the next move does.

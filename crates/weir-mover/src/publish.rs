@@ -58,19 +58,28 @@ pub(crate) fn check_kind(
     }
 }
 
-/// Gives a part its name, unless somebody else changed what has it since it was `replaced`.
+/// Gives a part its name, unless somebody else changed what has it since it was `replaced`. `is_part`: true
+/// if a node that was found under the name is what had that of the part.
 pub(crate) fn publish_name<T: FileTree>(
     to: &T,
     part: &Path,
     target: &Path,
     replaced: Option<&Stat>,
+    is_part: impl Fn(&Stat) -> bool,
 ) -> Result<(), MoveError> {
     let naming = || MoveError::io("naming", target);
     let now = to.look_up(target).map_err(naming())?;
     if !is_same(replaced, now.as_ref()) {
         return Err(MoveError::TargetChanged(target.to_owned()));
     }
+    // A file system over a network may have renamed it, and have lost the reply: then the call fails, or
+    // is repeated, and finds no part.
+    let is_done = || {
+        let now = to.look_up(target);
+        now.is_ok_and(|now| now.is_some_and(|now| is_part(&now)))
+    };
     match to.rename(part, target, replaced.is_some()) {
+        Err(_) if is_done() => Ok(()),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             Err(MoveError::TargetChanged(target.to_owned()))
         }
@@ -78,19 +87,20 @@ pub(crate) fn publish_name<T: FileTree>(
     }
 }
 
-/// Makes a node that needs no copying.
+/// Makes a node that needs no copying. `is_made`: true if a node is what `make` makes.
 pub(crate) fn make_named<T: FileTree>(
     to: &T,
     target: &Path,
     replaced: Option<&Stat>,
     make: impl FnOnce(&Path) -> io::Result<()>,
+    is_made: impl Fn(&Stat) -> bool,
 ) -> Result<(), MoveError> {
     let part = part_of(target);
     // An interrupted move may have left it.
     unless(to.remove(&part), ErrorKind::NotFound).map_err(MoveError::io("removing", &part))?;
     make(&part)
         .map_err(MoveError::io("creating", &part))
-        .and_then(|()| publish_name(to, &part, target, replaced))
+        .and_then(|()| publish_name(to, &part, target, replaced, is_made))
         .inspect_err(|_| drop(to.remove(&part)))
 }
 
@@ -102,9 +112,12 @@ pub(crate) fn make_symlink<T: FileTree>(
     replaced: Option<&Stat>,
     kept: &KeptAttributes,
 ) -> Result<(), MoveError> {
-    make_named(to, target, replaced, |part| {
+    let make = |part: &Path| {
         to.make_symlink(content, part)?;
         to.set_attributes(part, NodeKind::Symlink, kept)
+    };
+    make_named(to, target, replaced, make, |found| {
+        is_symlink_to(to, target, Some(found), content)
     })
 }
 

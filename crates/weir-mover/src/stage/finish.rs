@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
+use weir_client::types::Stat;
 
 use super::{FoundFile, FoundSymlink, FurtherName, StageRun, Walked};
 use crate::copy::keep_xattrs;
@@ -88,9 +89,9 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
             return Ok(true);
         }
         check_kind(&link.target, there.as_ref(), NodeKind::File)?;
-        let made = make_named(self.to, &link.target, there.as_ref(), |part| {
-            self.to.make_link(&link.first, part)
-        });
+        let make = |part: &Path| self.to.make_link(&link.first, part);
+        let is_made = |found: &Stat| identity(found) == identity(&first);
+        let made = make_named(self.to, &link.target, there.as_ref(), make, is_made);
         match made {
             Err(MoveError::Io { source, .. }) if has_no_links(&source) => Ok(false),
             made => {
