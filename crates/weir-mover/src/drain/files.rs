@@ -130,15 +130,13 @@ pub fn move_files<S: FileTree, T: FileTree>(
     let reasons = reasons_of(&summary);
     let result_of = |file: &StagePair| {
         let version = named.remove(&file.target);
-        // A directory that could not be synced may lose its names.
-        let dir = file.target.parent().and_then(|dir| reasons.get(dir));
+        // A directory that could not be synced may lose its names, also that of the directory of the file.
+        let mut synced = file.target.ancestors().take(3);
+        let failure = synced.find_map(|path| reasons.get(path));
         MovedFile {
             is_named: version.is_some(),
             version: version.flatten(),
-            failure: reasons
-                .get(&*file.target)
-                .or(dir)
-                .map(|reason| (*reason).clone()),
+            failure: failure.map(|reason| (*reason).clone()),
         }
     };
     MovedFiles {

@@ -24,7 +24,7 @@ mod names;
 mod round;
 mod snapshot;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -165,6 +165,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     /// By the path below both directories.
     moved: HashMap<PathBuf, MovedNode>,
     due: Option<DueNames>,
+    /// Directories, by the path below both, in which names were changed that are not on storage yet.
+    unsynced: BTreeSet<PathBuf>,
     /// The number of walks so far.
     walks: u64,
 }
@@ -185,6 +187,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             movers: Vec::new(),
             moved: HashMap::new(),
             due: None,
+            unsynced: BTreeSet::new(),
             walks: 0,
         }
     }

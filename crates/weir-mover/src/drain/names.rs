@@ -453,10 +453,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    fn sync(&self, changed: &mut ChangedNames) {
+    /// Has the changed names on storage; the next round syncs a directory again where that failed.
+    fn sync(&mut self, changed: &mut ChangedNames) {
         for dir in &changed.directories {
             match self.to.sync_directory(dir) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
+                    let below = dir.strip_prefix(&self.target);
+                    self.unsynced.extend(below.map(Path::to_owned));
                     let error = MoveError::io("syncing", dir)(error);
                     changed.failed.push((dir.clone(), error));
                 }

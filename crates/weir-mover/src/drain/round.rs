@@ -66,7 +66,8 @@ impl RoundState {
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Makes directories, with all rights for their owner; they get their attributes in the end.
+    /// Makes directories, with all rights for their owner; they get their attributes in the end. Their names
+    /// are on storage then: the moves of files sync no directory above those of the files.
     pub(super) fn make_directories(&mut self, round: &mut RoundState) {
         let snapshot = Arc::clone(&round.snapshot);
         for (path, node) in snapshot.of_kind(NodeKind::Directory) {
@@ -92,9 +93,21 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 made => {
                     let moved = MovedNode::from_seen(node, made.is_ok());
                     self.moved.insert(path.clone(), moved);
+                    self.unsynced.extend(path.parent().map(Path::to_owned));
                 }
             }
         }
+        self.unsynced.retain(|dir| {
+            let target = self.target.join(dir);
+            match self.to.sync_directory(&target) {
+                // It is gone, with the names in it.
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    round.fail(dir, &MoveError::io("syncing", &target)(error));
+                    true
+                }
+                _ => false,
+            }
+        });
     }
 
     /// True if the target has something in the place of a node that is about to be removed there.
