@@ -530,6 +530,9 @@ pub struct DrainProcessArgs {
     /// The least time between two looks.
     #[arg(long)]
     pub interval_s: u32,
+    /// The longest time without the return of a call, in the end; 0: no limit.
+    #[arg(long)]
+    pub stuck_s: u32,
     /// Laminate files in the end that are seen by other nodes only then.
     #[arg(long)]
     pub laminate: bool,

@@ -173,6 +173,7 @@ impl RunStages<'_> {
                 Some(_) => ChoiceArgs::default(),
             },
             interval_s: self.settings.interval_s,
+            stuck_s: self.settings.stuck_s,
             laminate: self.ends_instance,
             tree: tree.elevated,
             run_dir: run_dir.to_owned(),

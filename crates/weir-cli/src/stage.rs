@@ -27,14 +27,14 @@ use crate::locate::live_run_dir;
 use crate::supervise;
 
 /// The failures that are printed; the summary has all of them.
-const SHOWN_FAILURES: usize = 20;
+pub const SHOWN_FAILURES: usize = 20;
 /// How often the progress bar is drawn.
 const DRAW: Duration = Duration::from_millis(100);
 /// The signals that end a stage.
 pub const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 /// How long the copies of one signal may arrive: a batch system sends it to all processes of a job, and
 /// `weir run` passes on its own.
-const SAME_SIGNAL: Duration = Duration::from_secs(1);
+pub const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 /// `weir stage`.
 pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(), Failure> {

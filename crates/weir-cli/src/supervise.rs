@@ -13,7 +13,7 @@
 //! Left out: processes that the command leaves behind; they lose the instance with its end.
 
 use std::ffi::OsString;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::OnceLock;
@@ -99,8 +99,18 @@ pub fn spawn(start: &mut Command, deaf_to: &'static [Signal]) -> std::io::Result
 
 /// Waits for a command, and passes signals on to it meanwhile.
 pub fn wait_for(child: &Child) -> Result<ExitStatus> {
-    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
-    Signals::block()?.wait_for(pid)
+    let ended = Signals::block()?.wait_for(pid_of(child), None)?;
+    Ok(ended.expect("nothing else ends it"))
+}
+
+/// The same, or until the command writes something to `output`: then `None`. A process does not end
+/// before its last thread, which may be in a call of a file system that hangs.
+pub fn wait_for_end_or_word(child: &Child, output: BorrowedFd<'_>) -> Result<Option<ExitStatus>> {
+    Signals::block()?.wait_for(pid_of(child), Some(output))
+}
+
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).expect("a pid"))
 }
 
 /// The signals that were blocked when this process began, and so are in each command. Those that are
@@ -125,23 +135,39 @@ impl Signals {
         Ok(Self { before, fd })
     }
 
-    fn wait_for(&self, child: Pid) -> Result<ExitStatus> {
+    /// `None`: there is something to read from `output`.
+    fn wait_for(
+        &self,
+        child: Pid,
+        mut output: Option<BorrowedFd<'_>>,
+    ) -> Result<Option<ExitStatus>> {
         // It may have ended while another command was waited for.
         if let Some(status) = reap(child)? {
-            return Ok(status);
+            return Ok(Some(status));
         }
         loop {
-            let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+            let waited = [Some(self.fd.as_fd()), output].into_iter().flatten();
+            let mut fds: Vec<PollFd<'_>> = waited
+                .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+                .collect();
             match poll(&mut fds, PollTimeout::NONE) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(e) => return Err(e).context("waiting for the command"),
+            }
+            let events = fds.get(1).and_then(PollFd::revents);
+            if events.is_some_and(|events| events.contains(PollFlags::POLLIN)) {
+                return Ok(None);
+            }
+            // It is closed: the command ends.
+            if events.is_some_and(|events| !events.is_empty()) {
+                output = None;
             }
             while let Some(info) = self.fd.read_signal()? {
                 let signal = Signal::try_from(i32::try_from(info.ssi_signo)?)?;
                 if signal != Signal::SIGCHLD {
                     pass_on(signal, &info, child);
                 } else if let Some(status) = reap(child)? {
-                    return Ok(status);
+                    return Ok(Some(status));
                 }
             }
         }

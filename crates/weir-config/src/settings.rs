@@ -297,6 +297,10 @@ settings! {
         /// The least time between two looks for files that were written, in seconds. It grows with
         /// the time that a look takes, so that looking takes a twentieth of a processor at most.
         interval_s: u32 = "5",
+        /// The longest time for which the end of `weir run` waits while no call of the parallel file
+        /// system returns, in seconds; 0: without limit. Then it says what hangs, and exits with 122; the
+        /// files stay in the instance.
+        stuck_s: u32 = "600",
         /// Files that are moved; if none are named, all. A pattern that a directory fits is for all that
         /// is in it. The rest is gone with the instance.
         only: Patterns = "",

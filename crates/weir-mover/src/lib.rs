@@ -11,6 +11,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`tree`] | what a mover needs of a source or a target: [`directory_tree`], [`instance_tree`] |
+//! | [`watched`] | the calls of a tree that have not returned |
 //! | [`copy`] | one file |
 //! | [`piece`] | a part of a large file, by another node |
 //! | [`publish`] | names of the target |
@@ -36,6 +37,7 @@ pub mod sources;
 pub mod stage;
 pub mod summary;
 pub mod tree;
+pub mod watched;
 
 pub use directory_tree::DirectoryTree;
 pub use filter::PathFilter;
@@ -43,3 +45,4 @@ pub use instance_tree::InstanceTree;
 pub use sources::StagePair;
 pub use stage::{stage, stage_chosen, StageOptions, StageProgress};
 pub use summary::StageSummary;
+pub use watched::{CallWatch, SlowCall, WatchedTree};

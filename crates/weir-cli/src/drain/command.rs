@@ -10,6 +10,7 @@ use anyhow::{anyhow, Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use weir_config::{Config, Environment};
 use weir_instance::size::bytes;
+use weir_mover::SlowCall;
 
 use super::messages::{
     receive, send, sockets, DrainReply, DrainRequest, DrainStatus, DrainStep, DrainVerdict,
@@ -150,11 +151,24 @@ fn in_words(status: &DrainStatus) -> String {
     if status.step != DrainStep::Idle && status.round_bytes > 0 {
         parts.push(rate_in_words(status));
     }
+    if let Some(slow) = status.slow_calls.first() {
+        parts.push(in_words_slow(slow));
+    }
     parts.push(match status.rounds {
         0 => "no look at the instance yet".to_owned(),
         _ => format!("as of {:.0} s ago", status.age_s),
     });
     parts.join(", ")
+}
+
+/// A call that takes long.
+pub fn in_words_slow(call: &SlowCall) -> String {
+    format!(
+        "{} {} has not returned for {:.0} s",
+        call.step,
+        call.path.display(),
+        call.seconds
+    )
 }
 
 /// The round under way.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weir_mover::drain::PendingFile;
+use weir_mover::SlowCall;
 
 /// The longest line that is read, bytes: paths on a command line are no longer.
 pub const LINE_BYTES: u64 = 4 << 20;
@@ -100,6 +101,9 @@ pub struct DrainStatus {
     pub round_bytes: u64,
     pub round_bytes_done: u64,
     pub round_seconds: f64,
+    /// Calls of the target that have not returned for some time.
+    #[serde(default)]
+    pub slow_calls: Vec<SlowCall>,
     /// The first files that are not safe.
     pub pending: Vec<PendingFile>,
 }

@@ -3,11 +3,16 @@
 //! Its rounds run in a thread with low priority, and signals only make it look at once: a batch system
 //! sends them to all processes of a job before its end. Once it finishes, the first of the signals that
 //! end a stage ends it in order, a later one at once.
+//!
+//! A call of the target may hang. Then this process cannot end, and nobody can wait for its end: it writes the
+//! letter [`GIVE_UP`] to its standard output, and the parent goes on.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -17,8 +22,11 @@ use nix::sys::signal::Signal;
 use weir_core::elevated::ALIAS_LINK;
 use weir_instance::size::bytes;
 use weir_mover::drain::{Drain, DrainRound, PendingState};
-use weir_mover::{DirectoryTree, InstanceTree, StageOptions, StageProgress, StageSummary};
+use weir_mover::{
+    CallWatch, DirectoryTree, InstanceTree, StageOptions, StageProgress, StageSummary, WatchedTree,
+};
 
+use super::command::in_words_slow;
 use super::movers::MoverGate;
 use super::service::DrainService;
 use super::share;
@@ -29,6 +37,8 @@ use crate::{stage, supervise};
 /// Written to the standard input of the process when the command has ended. If that is closed without it,
 /// weir is gone, and the instance with it.
 const FINISH: u8 = b'F';
+/// Written to the standard output of the process when it ends though a call may hang.
+const GIVE_UP: u8 = b'G';
 /// The time for which a file has not changed before it is copied. Longer than a tick of a clock, so that
 /// a change after the copy shows.
 const SETTLED: Duration = Duration::from_secs(2);
@@ -38,6 +48,10 @@ const LOOK_SHARE: u32 = 20;
 const SHORTEST_RETRY: Duration = Duration::from_secs(1);
 /// The longest.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
+/// The time for which calls may hang once a signal has ended the drain.
+const STOP_TIME: Duration = Duration::from_secs(10);
+/// The time between two looks at calls that hang.
+const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 /// Sent by batch systems some time before the end of a job.
 const WARNING: Signal = Signal::SIGUSR1;
 
@@ -47,6 +61,7 @@ pub struct DrainProcess {
     child: Child,
     /// Closed when the parent ends or gives up.
     input: Option<ChildStdin>,
+    output: ChildStdout,
 }
 
 impl DrainProcess {
@@ -60,19 +75,26 @@ impl DrainProcess {
             .arg("drain-process")
             .args(args.words())
             .env("LD_PRELOAD", "")
-            .stdin(Stdio::piped());
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut child = supervise::spawn(&mut start, deaf_to)?;
         let input = child.stdin.take();
-        Ok(DrainProcess { child, input })
+        let output = child.stdout.take().expect("it is a pipe");
+        Ok(DrainProcess {
+            child,
+            input,
+            output,
+        })
     }
 
     /// Has it move the rest, and waits for its end: `Some(true)` if everything is safe, `None` if it died.
     pub fn finish(mut self) -> Result<Option<bool>> {
         // A process that is dead shows in its status.
         let _ = self.input.as_mut().map(|input| input.write_all(&[FINISH]));
-        let status = supervise::wait_for(&self.child)?;
+        let status = supervise::wait_for_end_or_word(&self.child, self.output.as_fd())?;
         self.input = None;
-        Ok(is_safe(status))
+        // Without a status it has said what hangs.
+        Ok(status.map_or(Some(false), is_safe))
     }
 }
 
@@ -93,7 +115,9 @@ impl Drop for DrainProcess {
     fn drop(&mut self) {
         // Without a command to wait for there is nothing to finish.
         if self.input.take().is_some() {
-            let _ = self.child.wait();
+            // It says that it ends, or ends.
+            let _ = self.output.read(&mut [0]);
+            let _ = self.child.try_wait();
         }
     }
 }
@@ -118,11 +142,13 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         eprintln!("weir: drain: this node moves everything: {error:#}");
         Arc::default()
     });
-    let target = (&DirectoryTree, &*target);
+    let tree = WatchedTree::new(DirectoryTree);
+    let watch = tree.watch();
+    let target = (&tree, &*target);
     let filter = stage::filter(&args.choice, str::to_owned)?;
     let mut drain = Drain::new((&instance, Path::new("/")), target, filter);
     let roots = args.roots(instance.prefix());
-    let service = DrainService::new(roots, &args.target);
+    let service = DrainService::new(roots, &args.target, Arc::clone(&watch));
     let socket = service.listen(&args.run_dir)?;
     let stop = Arc::new(AtomicBool::new(false));
     hear_signals(&service, &stop)?;
@@ -134,9 +160,16 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         if !is_to_finish() {
             // Without weir there is no instance; a round that hangs is not waited for.
             socket.remove();
-            std::process::exit(0);
+            give_up(0);
         }
         service.begin_to_finish();
+        let hang_guard = HangGuard {
+            service: Arc::clone(&service),
+            watch,
+            stop: Arc::clone(&stop),
+            limit: args.stuck_limit(),
+        };
+        std::thread::spawn(move || hang_guard.guard_end());
         // A panic has ended the process.
         let _ = rounds.join();
     });
@@ -150,6 +183,65 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     stage::complain(&summary)
 }
 
+/// Ends this process, though a call may hang.
+fn give_up(code: u8) -> ! {
+    // If nobody reads it, weir is gone.
+    let _ = std::io::stdout().write_all(&[GIVE_UP]);
+    let _ = std::io::stdout().flush();
+    // A thread in a call that hangs keeps what this process has open: also the output of weir, to whose end
+    // another program of a pipeline may listen.
+    if let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") {
+        let _ = nix::unistd::dup2_stdout(&nothing);
+        let _ = nix::unistd::dup2_stderr(&nothing);
+    }
+    std::process::exit(code.into())
+}
+
+/// Ends the process if its target hangs after the command has ended.
+struct HangGuard {
+    service: Arc<DrainService>,
+    watch: Arc<CallWatch>,
+    stop: Arc<AtomicBool>,
+    /// `None`: it waits as long as it takes.
+    limit: Option<Duration>,
+}
+
+impl HangGuard {
+    fn guard_end(&self) -> ! {
+        let began = Instant::now();
+        let mut stopped: Option<Instant> = None;
+        loop {
+            std::thread::sleep(WATCH_INTERVAL);
+            // Since the command ended: what hung before may come back.
+            let hung = self.watch.time_without_return().min(began.elapsed());
+            if self.stop.load(Ordering::Relaxed) {
+                stopped.get_or_insert_with(Instant::now);
+            }
+            let is_stuck = self.limit.is_some_and(|limit| hung >= limit);
+            let is_stopped =
+                stopped.is_some_and(|stopped| hung.min(stopped.elapsed()) >= STOP_TIME);
+            if is_stuck || is_stopped {
+                self.tell(hung);
+                give_up(NOT_MOVED);
+            }
+        }
+    }
+
+    fn tell(&self, hung: Duration) {
+        eprintln!(
+            "weir: drain: no call of {} has returned for {} s; at least {} files are not safe, and the \
+             names that changed after them",
+            self.service.target().display(),
+            hung.as_secs(),
+            self.service.unsafe_files()
+        );
+        let calls = self.watch.slow_calls(WATCH_INTERVAL);
+        for call in calls.iter().take(stage::SHOWN_FAILURES) {
+            eprintln!("weir: drain: {}", in_words_slow(call));
+        }
+    }
+}
+
 /// Returns when the command has ended; false if weir is gone.
 fn is_to_finish() -> bool {
     let mut letter = [0];
@@ -158,7 +250,7 @@ fn is_to_finish() -> bool {
 }
 
 fn make_rounds(
-    drain: &mut Drain<'_, InstanceTree, DirectoryTree>,
+    drain: &mut Drain<'_, InstanceTree, WatchedTree<DirectoryTree>>,
     service: &DrainService,
     least: Duration,
     stop: &Arc<AtomicBool>,
@@ -223,19 +315,22 @@ fn tell_summary(service: &DrainService, summary: &StageSummary) {
     eprintln!("weir: {}", stage::in_words(summary));
 }
 
-/// A signal begins a round, and ends the finish unless it is a warning.
+/// A signal begins a round. Unless it is a warning it ends the finish in order, and a later one does at once:
+/// not as a signal would, since the process may then not end.
 fn hear_signals(service: &Arc<DrainService>, stop: &Arc<AtomicBool>) -> Result<()> {
     let (service, stop) = (Arc::clone(service), Arc::clone(stop));
     let ending = supervise::not_ignored(&stage::ENDING);
+    let mut first: Option<Instant> = None;
     stage::on_signals(ending.chain([WARNING]), move |signal| {
         if !service.is_finishing() {
             service.want_round();
-            return false;
-        }
-        if signal != WARNING {
+        } else if signal != WARNING {
             stop.store(true, Ordering::Relaxed);
+            if first.get_or_insert_with(Instant::now).elapsed() > stage::SAME_SIGNAL {
+                give_up(NOT_MOVED);
+            }
         }
-        signal != WARNING
+        false
     })
 }
 
@@ -256,9 +351,14 @@ impl DrainProcessArgs {
         Duration::from_secs(self.interval_s.into())
     }
 
+    fn stuck_limit(&self) -> Option<Duration> {
+        (self.stuck_s > 0).then(|| Duration::from_secs(self.stuck_s.into()))
+    }
+
     fn words(&self) -> Vec<OsString> {
         let mut words = self.choice.words();
         words.extend(["--interval-s".into(), self.interval_s.to_string().into()]);
+        words.extend(["--stuck-s".into(), self.stuck_s.to_string().into()]);
         words.extend(self.laminate.then(|| "--laminate".into()));
         if let Some(tree) = self.tree {
             words.extend(["--tree".into(), tree.to_string().into()]);

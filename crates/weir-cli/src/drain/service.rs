@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use weir_mover::drain::{DrainRound, PendingFile, PendingState};
-use weir_mover::StageProgress;
+use weir_mover::{CallWatch, StageProgress};
 
 use super::messages::{
     receive, send, socket_of, DrainReply, DrainRequest, DrainStatus, DrainStep, DrainVerdict,
@@ -27,12 +27,17 @@ const ROUND_INTERVAL: Duration = Duration::from_millis(500);
 /// The time within which a request and its replies are to be on their way.
 const TALK_TIME: Duration = Duration::from_secs(10);
 
+/// The time after which a call of the target is named.
+const SLOW_CALL: Duration = Duration::from_secs(2);
+
 /// The state of a drain.
 #[derive(Debug)]
 pub struct DrainService {
     /// The paths by which programs name the root of the tree.
     roots: Vec<PathBuf>,
     target: PathBuf,
+    /// Calls of the target.
+    watch: Arc<CallWatch>,
     state: Mutex<ServiceState>,
     changed: Condvar,
 }
@@ -56,13 +61,18 @@ struct ServiceState {
 }
 
 impl DrainService {
-    pub fn new(roots: Vec<PathBuf>, target: &Path) -> Arc<DrainService> {
+    pub fn new(roots: Vec<PathBuf>, target: &Path, watch: Arc<CallWatch>) -> Arc<DrainService> {
         Arc::new(DrainService {
             roots,
             target: target.to_owned(),
+            watch,
             state: Mutex::default(),
             changed: Condvar::new(),
         })
+    }
+
+    pub fn target(&self) -> &Path {
+        &self.target
     }
 
     fn state(&self) -> MutexGuard<'_, ServiceState> {
@@ -178,6 +188,17 @@ impl DrainService {
         roots.find_map(|root| Some(path.strip_prefix(root).ok()?.to_owned()))
     }
 
+    /// The number of files that are known not to be safe: those of the last round that is done, and those that
+    /// the one under way has found and not moved.
+    pub fn unsafe_files(&self) -> u64 {
+        let state = self.state();
+        let found = state.progress.files_found.load(Ordering::Relaxed);
+        let done = state.progress.files_done.load(Ordering::Relaxed);
+        found
+            .saturating_sub(done)
+            .max(state.last.pending.len() as u64)
+    }
+
     /// The number and the bytes of the files that the rounds have moved.
     pub fn moved(&self) -> (u64, u64) {
         let state = self.state();
@@ -217,6 +238,7 @@ impl DrainService {
             round_bytes: shown(progress.bytes_found.load(Ordering::Relaxed)),
             round_bytes_done: shown(progress.bytes_done.load(Ordering::Relaxed)),
             round_seconds: seconds(state.progress_began),
+            slow_calls: self.watch.slow_calls(SLOW_CALL),
             pending: last.pending.iter().take(NAMED_FILES).cloned().collect(),
         }
     }
