@@ -1,0 +1,302 @@
+//! Runs of real programs whose data goes to a parallel file system that fails or hangs (`weir-faultfs`).
+//! Skipped, with a message, where the machine allows no mount.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{kill_process, kill_process_group, Pid, Signal};
+use weir_faultfs::{why_no_mount, FaultEffect, FaultFs, FaultRule, FsOperation};
+use weir_tests::launch::weir_binary;
+
+/// Longer than anything takes here.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A file system, and a directory beside it by which a test and a program talk.
+struct Scene {
+    fs: FaultFs,
+    dir: tempfile::TempDir,
+}
+
+/// A process group that does not outlive the test.
+struct ProcessGroup(Option<Child>);
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        if let Some(child) = &self.0 {
+            let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+    }
+}
+
+impl ProcessGroup {
+    fn has_ended(&mut self) -> bool {
+        let child = self.0.as_mut().unwrap();
+        child.try_wait().unwrap().is_some()
+    }
+
+    /// Waits for its end.
+    fn output(mut self) -> Output {
+        wait_until("the end of weir run", || self.has_ended());
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+}
+
+/// Waits for something that no event tells of.
+#[track_caller]
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < LIMIT, "not after {LIMIT:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A command of weir with a small instance.
+fn weir(words: &[&str]) -> Command {
+    let mut command = Command::new(weir_binary().unwrap());
+    command
+        .args(words)
+        .env_remove("WEIR_INSTANCE")
+        .env("WEIR_MEMORY_BUDGET", "64M")
+        .env("WEIR_FILE_BUDGET", "64M")
+        .env("WEIR_MEMORY_WARM", "0")
+        .env("WEIR_DRAIN_INTERVAL_S", "0")
+        .stdin(Stdio::null());
+    command
+}
+
+/// The output of seq.
+fn lines(last: u32) -> String {
+    let lines: Vec<String> = (1..=last).map(|line| format!("{line}\n")).collect();
+    lines.concat()
+}
+
+impl Scene {
+    fn new(what: &str) -> Option<Scene> {
+        if let Some(why) = why_no_mount() {
+            weir_cluster::skip_for_kernel(what, &why);
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["below", "mount", "talk"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let fs = FaultFs::mount(&dir.path().join("below"), &dir.path().join("mount")).unwrap();
+        Some(Scene { fs, dir })
+    }
+
+    /// Starts `weir run --drain-to` with a script, whose first argument is the directory for talk, and the
+    /// second one the weir command.
+    fn run(&self, options: &[&str], script: &str) -> ProcessGroup {
+        let mut command = weir(&["run"]);
+        command
+            .args(options)
+            .arg("--drain-to")
+            .arg(self.target())
+            .args(["--", "sh", "-ec", script, "sh"])
+            .arg(self.talk(""))
+            .arg(weir_binary().unwrap())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        ProcessGroup(Some(command.spawn().unwrap()))
+    }
+
+    fn target(&self) -> PathBuf {
+        self.fs.path().join("out")
+    }
+
+    fn talk(&self, name: &str) -> PathBuf {
+        self.dir.path().join("talk").join(name)
+    }
+
+    /// A file of the target, past the mount.
+    fn moved(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.dir.path().join("below/out").join(name)).ok()
+    }
+
+    /// Waits until the script has made a file.
+    #[track_caller]
+    fn wait_for(&self, name: &str, run: &mut ProcessGroup) {
+        let path = self.talk(name);
+        wait_until(name, || path.exists() || run.has_ended());
+        if !path.exists() {
+            let output = run.0.take().unwrap().wait_with_output().unwrap();
+            panic!("it ended before {name}: {}", told(&output));
+        }
+    }
+
+    fn say(&self, name: &str) {
+        fs::write(self.talk(name), b"").unwrap();
+    }
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Of a script: waits for a file of the test.
+const AWAIT: &str = "await() { until [ -e \"$1\" ]; do sleep 0.05; done; }\n";
+
+#[test]
+fn a_call_that_hangs_disturbs_neither_the_program_nor_the_status() {
+    let Some(scene) = Scene::new("a drain to a PFS that hangs") else {
+        return;
+    };
+    let hang = FaultRule::new(&[FsOperation::Write], FaultEffect::Hang);
+    let rule = scene.fs.inject(hang.at("out/.hung.weir-part"));
+    let script = "
+        cd /weir
+        seq 10000 > hung
+        await $1/hangs
+        until $2 drain --status --json | tee $1/status | grep -q 'slow_calls\":\\[{'; do sleep 0.1; done
+        $2 drain --status > $1/words || true
+        if $2 drain --wait --timeout 1s /weir/hung > $1/wait; then exit 9; else echo $? > $1/code; fi
+        seq 20000 > other
+        cp other $1/other
+        touch $1/went
+        await $1/back
+        $2 drain --wait --timeout 60s
+        touch $1/safe
+        await $1/end";
+    let mut run = scene.run(&[], &format!("{AWAIT}{script}"));
+    let hangs = scene.fs.wait_for_hanging(1, LIMIT);
+    scene.say("hangs");
+    scene.wait_for("went", &mut run);
+    assert!(hangs && scene.fs.hanging() == 1);
+    assert_eq!(scene.moved("hung"), None);
+    scene.fs.lift(rule);
+    scene.say("back");
+    scene.wait_for("safe", &mut run);
+    // Before the run ends.
+    assert_eq!(scene.moved("hung"), Some(lines(10_000)));
+    assert_eq!(scene.moved("other"), Some(lines(20_000)));
+    scene.say("end");
+    let output = run.output();
+    assert!(output.status.success(), "{}", told(&output));
+    let read = |name| fs::read_to_string(scene.talk(name)).unwrap();
+    assert_eq!(read("other"), lines(20_000));
+    assert_eq!(read("code"), "8\n");
+    assert!(
+        read("words").contains("has not returned for"),
+        "{}",
+        read("words")
+    );
+    let status: serde_json::Value = serde_json::from_str(&read("status")).unwrap();
+    let slow = &status[0]["slow_calls"][0];
+    assert_eq!(slow["step"], "writing");
+    let part = scene.target().join(".hung.weir-part");
+    assert_eq!(slow["path"], part.to_str().unwrap());
+}
+
+/// The run directory that weir run names when an instance stays.
+fn instance_of(told: &str) -> &str {
+    let after = told.split("weir stage out -i ").nth(1).expect("it stays");
+    after.split_whitespace().next().unwrap()
+}
+
+#[test]
+fn the_end_of_a_run_waits_for_a_call_that_hangs_for_a_limited_time() {
+    let Some(scene) = Scene::new("the end of a drain to a PFS that hangs") else {
+        return;
+    };
+    for (step, path) in [
+        (FsOperation::Write, "out/.file.weir-part"),
+        (FsOperation::Sync, "out/.file.weir-part"),
+        (FsOperation::SyncDirectory, "out"),
+    ] {
+        let rule = FaultRule::new(&[step], FaultEffect::Hang).at(path);
+        let rule = scene.fs.inject(rule);
+        let run = scene.run(&["--set", "drain.stuck_s=2"], "seq 1000 > /weir/file");
+        let output = run.output();
+        let hanging = scene.fs.hanging();
+        // The process that drains ends when it is back, and its instance can then be stopped.
+        scene.fs.lift(rule);
+        let told = told(&output);
+        assert_eq!(output.status.code(), Some(122), "{step:?}: {told}");
+        assert!(hanging > 0, "{step:?}: {told}");
+        assert!(told.contains("has not returned for"), "{step:?}: {told}");
+        let instance = instance_of(&told);
+        let mut stage = weir(&["stage", "out", "-i", instance, "/weir/"]);
+        let staged = stage.arg(scene.target()).output().unwrap();
+        assert!(staged.status.success(), "{step:?}: {staged:?}");
+        assert_eq!(scene.moved("file"), Some(lines(1000)), "{step:?}");
+        wait_until("the end of the instance", || {
+            let stopped = weir(&["stop", instance]).output().unwrap();
+            stopped.status.success() || !Path::new(instance).exists()
+        });
+        assert!(!Path::new(instance).exists(), "{step:?}");
+        fs::remove_dir_all(scene.dir.path().join("below/out")).unwrap();
+    }
+}
+
+#[test]
+fn signals_end_a_drain_whose_calls_hang() {
+    let Some(scene) = Scene::new("signals to a drain to a PFS that hangs") else {
+        return;
+    };
+    let hang = FaultRule::new(&[FsOperation::Write], FaultEffect::Hang);
+    let rule = scene.fs.inject(hang);
+    let script = "seq 1000 > /weir/file; echo $WEIR_INSTANCE > $1/name; mv $1/name $1/instance";
+    let mut run = scene.run(&[], script);
+    scene.wait_for("instance", &mut run);
+    let instance = fs::read_to_string(scene.talk("instance")).unwrap();
+    let status = ["drain", "--status", "--json", "-i", instance.trim()];
+    wait_until("the end of the command", || {
+        let status = weir(&status).output().unwrap();
+        String::from_utf8_lossy(&status.stdout).contains("\"step\":\"finishing\"")
+    });
+    let hangs = scene.fs.wait_for_hanging(1, LIMIT);
+    let child = run.0.as_ref().unwrap().id();
+    let child = Pid::from_raw(i32::try_from(child).unwrap()).unwrap();
+    // The first one ends the drain in order, which hangs; one that comes later ends it at once.
+    let begun = Instant::now();
+    while !run.has_ended() && begun.elapsed() < LIMIT {
+        kill_process(child, Signal::TERM).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let output = run.output();
+    scene.fs.lift(rule);
+    assert!(hangs);
+    assert_eq!(output.status.code(), Some(122), "{}", told(&output));
+    assert_eq!(instance_of(&told(&output)), instance.trim());
+    wait_until("the end of the instance", || {
+        let stopped = weir(&["stop", instance.trim()]).output().unwrap();
+        stopped.status.success() || !Path::new(instance.trim()).exists()
+    });
+}
+
+#[test]
+fn a_full_file_system_leaves_the_rest_in_the_instance() {
+    let Some(scene) = Scene::new("a drain to a full PFS") else {
+        return;
+    };
+    let full = FaultRule::new(&[FsOperation::Write], FaultEffect::Fail(Errno::NOSPC));
+    let rule = scene.fs.inject(full.after(3));
+    let script = "cd /weir; for n in 1 2 3 4 5 6; do seq 1000 > $n; done
+        until $2 drain --status --json | grep -q '\"failed_files\":[1-9]'; do sleep 0.1; done
+        seq 5 > late";
+    let run = scene.run(&[], script);
+    let output = run.output();
+    let told = told(&output);
+    assert_eq!(output.status.code(), Some(122), "{told}");
+    assert!(told.contains("No space left on device"), "{told}");
+    scene.fs.lift(rule);
+    let whole = lines(1000);
+    let moved = (1..=6).filter_map(|name| scene.moved(&name.to_string()));
+    let moved: Vec<String> = moved.collect();
+    assert_eq!(moved, vec![whole.clone(); 3]);
+    let instance = instance_of(&told);
+    let mut stop = weir(&["stop", instance, "--drain-to"]);
+    let stopped = stop.arg(scene.target()).output().unwrap();
+    assert!(stopped.status.success(), "{stopped:?}");
+    for name in 1..=6 {
+        assert_eq!(scene.moved(&name.to_string()), Some(whole.clone()));
+    }
+    assert_eq!(scene.moved("late").as_deref(), Some("1\n2\n3\n4\n5\n"));
+}
