@@ -186,10 +186,13 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         let replaced = self.replaced.as_ref();
         publish_name(to, &self.part, &self.target, replaced, is_written)?;
         self.is_published = true;
-        // Else another mover took the name of the part just before it was renamed: its part has the
-        // target's name, and it finishes that, or the next move does.
-        self.check_named()?;
-        Ok(lost)
+        // Another mover may have taken the name of the part just before it was renamed: then its part has
+        // the target's name, and it finishes that, or the next move does. If the file cannot be looked at, it
+        // has its name all the same.
+        match self.check_named() {
+            Err(busy @ MoveError::Busy(_)) => Err(busy),
+            _ => Ok(lost),
+        }
     }
 
     /// The attributes of what was written, unless another mover took its name away.
