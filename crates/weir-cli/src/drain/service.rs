@@ -1,5 +1,6 @@
 //! The state of a drain that several threads share, and the thread that answers `weir drain`.
 
+use std::collections::HashSet;
 use std::io::BufReader;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -141,41 +142,6 @@ impl DrainService {
         state.progress_began = Some(Instant::now());
     }
 
-    /// Judges paths by the last round.
-    fn verdict_of(
-        &self,
-        last: &DrainRound,
-        rounds: u64,
-        paths: &[PathBuf],
-    ) -> (DrainVerdict, Option<String>) {
-        if rounds == 0 {
-            return (DrainVerdict::NotYet, None);
-        }
-        let root = [PathBuf::new()];
-        let paths = if paths.is_empty() { &root } else { paths };
-        let is_all = paths.contains(&root[0]);
-        if let Some(missing) = paths
-            .iter()
-            .find(|path| !last.has_seen(path) && !self.has_on_target(path))
-        {
-            let missing = missing.display().to_string();
-            return (DrainVerdict::NoSuchPath, Some(missing));
-        }
-        let is_meant = |file: &&PendingFile| paths.iter().any(|path| file.path.starts_with(path));
-        let pending = last.pending.iter().filter(is_meant);
-        let failure = pending.clone().find_map(|file| match &file.state {
-            PendingState::Failed { reason } => Some(reason.clone()),
-            _ => None,
-        });
-        let waiting = pending.map(|file| file.path.display().to_string()).next();
-        match (failure, waiting) {
-            (Some(reason), _) => (DrainVerdict::Failed, Some(reason)),
-            (None, Some(path)) => (DrainVerdict::NotYet, Some(path)),
-            (None, None) if is_all && last.names_due > 0 => (DrainVerdict::NotYet, None),
-            (None, None) => (DrainVerdict::Safe, None),
-        }
-    }
-
     /// True if a path of an elevated tree is that of a file which the target alone has.
     fn has_on_target(&self, path: &Path) -> bool {
         let is_elevated = self.roots.contains(&self.target);
@@ -273,6 +239,13 @@ impl DrainService {
             .map(|path| path.as_os_str().as_bytes().to_vec())
             .collect();
         let is_elsewhere = paths.is_empty() && !given.is_empty();
+        // Asks the target, which may hang: not under the lock.
+        let is_moved = |path: &PathBuf| self.has_on_target(path);
+        let on_target: HashSet<PathBuf> = paths
+            .iter()
+            .filter(|path| is_moved(path))
+            .cloned()
+            .collect();
         let mut wanted = match request.begin || request.wait {
             true => self.want_round(),
             false => 0,
@@ -284,7 +257,7 @@ impl DrainService {
                 let is_done = state.done >= wanted;
                 let (verdict, reason) = match is_elsewhere {
                     true => (DrainVerdict::Elsewhere, None),
-                    false => self.verdict_of(&state.last, state.done, &paths),
+                    false => verdict_of(&state.last, state.done, &paths, &on_target),
                 };
                 let is_answered =
                     is_elsewhere || !request.wait || is_done && verdict != DrainVerdict::NotYet;
@@ -311,6 +284,41 @@ impl DrainService {
             let state = self.state();
             let _ = self.changed.wait_timeout(state, REPLY_INTERVAL);
         }
+    }
+}
+
+/// Judges paths by the last round. `on_target`: those that the target has.
+fn verdict_of(
+    last: &DrainRound,
+    rounds: u64,
+    paths: &[PathBuf],
+    on_target: &HashSet<PathBuf>,
+) -> (DrainVerdict, Option<String>) {
+    if rounds == 0 {
+        return (DrainVerdict::NotYet, None);
+    }
+    let root = [PathBuf::new()];
+    let paths = if paths.is_empty() { &root } else { paths };
+    let is_all = paths.contains(&root[0]);
+    if let Some(missing) = paths
+        .iter()
+        .find(|path| !last.has_seen(path) && !on_target.contains(*path))
+    {
+        let missing = missing.display().to_string();
+        return (DrainVerdict::NoSuchPath, Some(missing));
+    }
+    let is_meant = |file: &&PendingFile| paths.iter().any(|path| file.path.starts_with(path));
+    let pending = last.pending.iter().filter(is_meant);
+    let failure = pending.clone().find_map(|file| match &file.state {
+        PendingState::Failed { reason } => Some(reason.clone()),
+        _ => None,
+    });
+    let waiting = pending.map(|file| file.path.display().to_string()).next();
+    match (failure, waiting) {
+        (Some(reason), _) => (DrainVerdict::Failed, Some(reason)),
+        (None, Some(path)) => (DrainVerdict::NotYet, Some(path)),
+        (None, None) if is_all && last.names_due > 0 => (DrainVerdict::NotYet, None),
+        (None, None) => (DrainVerdict::Safe, None),
     }
 }
 
