@@ -349,6 +349,10 @@ pub struct StopArgs {
     /// fails, the instance stays.
     #[arg(long, value_name = "DIRECTORY")]
     pub drain_to: Option<PathBuf>,
+    /// Give up what is not yet on the parallel file system, instead of moving what is in elevated
+    /// directories first.
+    #[arg(long, conflicts_with = "drain_to")]
+    pub no_drain: bool,
     /// The report: text, json or none (run.report; default text).
     #[arg(long, value_name = "FORMAT")]
     report: Option<String>,

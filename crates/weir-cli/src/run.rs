@@ -317,9 +317,13 @@ fn drained_to<'a>(
 
 /// Says where data is that could not be moved out of an instance.
 fn tell_where_it_is(run_dir: &Path, name: &str) {
+    let (again, end) = match elevated_directories(run_dir).is_empty() {
+        true => ("", ""),
+        false => (" (weir stop does, of elevated directories)", " --no-drain"),
+    };
     eprintln!(
         "weir: the data is safe only in the instance, which stays: weir stage out -i {} SOURCE \
-         DESTINATION tries again, weir stop {name} gives up what it has",
+         DESTINATION tries again{again}, weir stop{end} {name} gives up what it has",
         run_dir.display()
     );
 }
@@ -530,7 +534,8 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
     };
     let stages = stages.of_running(&run_dir)?;
     stages.check()?;
-    if drained_to.is_some() || !elevated_directories(&run_dir).is_empty() {
+    let elevates = !elevated_directories(&run_dir).is_empty();
+    if drained_to.is_some() || elevates && !args.no_drain {
         drain(&stages, &run_dir, args.force)?;
     }
     if let Some(summary) = agent::stop(&run_dir)? {

@@ -222,9 +222,11 @@ fn the_end_of_a_run_waits_for_a_call_that_hangs_for_a_limited_time() {
         assert!(hanging > 0, "{step:?}: {told}");
         assert!(told.contains("has not returned for"), "{step:?}: {told}");
         let instance = instance_of(&told);
-        let mut stage = weir(&["stage", "out", "-i", instance, "/weir/"]);
-        let staged = stage.arg(scene.target()).output().unwrap();
-        assert!(staged.status.success(), "{step:?}: {staged:?}");
+        // Its part is locked until then.
+        wait_until("a stage that moves the file", || {
+            let mut stage = weir(&["stage", "out", "-i", instance, "/weir/"]);
+            stage.arg(scene.target()).status().unwrap().success()
+        });
         assert_eq!(scene.moved("file"), Some(lines(1000)), "{step:?}");
         wait_until("the end of the instance", || {
             let stopped = weir(&["stop", instance]).output().unwrap();

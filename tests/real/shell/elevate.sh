@@ -167,6 +167,27 @@ done
 same "each loop that was killed with everything left a whole checkpoint, and none that is older" 0 $wrong
 check "some checkpoints were safe ($safe)" test "$safe" -gt 29
 
+# Nothing is lost if the target is read-only for a time.
+rm -rf pfs
+mkdir pfs
+cat > read_only.sh <<'PROGRAM'
+mount --bind "$1" "$1"
+"$2" start --memory 256M --elevate "$1" "$3"
+mount -o remount,bind,ro "$1"
+"$2" run -i "$3" -- bash -c 'mkdir "$1/new" && seq 1000 > "$1/new/numbers"' - "$1"
+code=$?
+"$2" stop "$3"
+[ $? = 7 ] || exit 9
+mount -o remount,bind,rw "$1"
+"$2" stop "$3" || exit 8
+exit $code
+PROGRAM
+if unshare -m true 2> /dev/null; then
+	unshare -m bash read_only.sh "$outside/pfs" "$weir" "$instance" 2> said
+	same "the exit code of a run whose target is read-only" 122 $?
+	same "which stop moved in the end" "$(seq 1000)" "$(cat pfs/new/numbers)"
+fi
+
 # A directory that cannot be elevated.
 fails "a directory whose parent does not exist" elevated "$outside/none/none" -- true
 fails "a file" elevated "$outside/story.sh" -- true
