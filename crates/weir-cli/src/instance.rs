@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use weir_config::{Budgets, Config, Machine};
-use weir_core::elevated::NewTree;
-use weir_core::names::{LaminateOn, Owner, Policy, Visibility};
+use weir_core::names::{LaminateOn, NewTree, Owner, Policy, Visibility};
 use weir_core::roster::Roster;
 use weir_core::types::Rank;
 use weir_fabric::ofi::BoundEndpoint;

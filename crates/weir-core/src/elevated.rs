@@ -20,7 +20,6 @@
 //!
 //! The inodes have fixed numbers, since they are the first that a server makes.
 
-use crate::names::{Owner, ROOT_INDEX};
 use crate::types::{Ino, Rank};
 
 /// The parent of all these directories.
@@ -47,19 +46,11 @@ pub const PART_PREFIX: &[u8] = b".";
 /// The suffix of that name.
 pub const PART_SUFFIX: &[u8] = b".weir-part";
 
-/// A tree that is to be made.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NewTree {
-    /// The path of its target, canonical.
-    pub target: Vec<u8>,
-    /// The permission bits of the root.
-    pub mode: u32,
-    /// The owner of the root.
-    pub owner: Owner,
-}
+/// The slot of the root directory of the instance.
+const ROOT_SLOT: u32 = 1;
 
 const fn fixed(number: u32) -> Ino {
-    Ino::new(Rank(0), 0, ROOT_INDEX + number)
+    Ino::new(Rank(0), 0, ROOT_SLOT + number)
 }
 
 /// The root of a tree, which is not checked to exist. `number` is below [`MOST_TREES`].

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use weir_core::elevated::NewTree;
+use weir_core::names::NewTree;
 
 use crate::rules::Sharing;
 

@@ -218,6 +218,29 @@ const CHECKS: &[Check] = &[
     shell("stage::what_programs_made_comes_out_and_goes_in_again", "shell/stage.sh", STAGE),
     shell("stage::of_several_servers", "shell/stage.sh", STAGE).on(FOUR),
     shell("drain::programs_and_killed_checkpoint_loops", "shell/drain.sh", STAGE),
+    // Elevated directories
+    shell("elevate::random_operations_links_and_killed_checkpoint_loops", "shell/elevate.sh", STAGE),
+    shell("elevate::bash", "shell/bash_files.sh", SHELL).elevated(),
+    shell("elevate::coreutils", "shell/coreutils.sh", SHELL).elevated(),
+    shell("elevate::coreutils_with_several_servers", "shell/coreutils.sh", SHELL).on(FOUR).elevated(),
+    shell("elevate::tar", "shell/tar.sh", SHELL).elevated(),
+    shell("elevate::git_cmake_sqlite_vim_and_others", "shell/programs.sh", PROGRAMS).elevated(),
+    shell("elevate::xattr", "shell/xattr.sh", XATTR).elevated(),
+    python("elevate::python_files", "python/files.py", &[needs::PYTHON]).elevated(),
+    python("elevate::inherited_files", "python/processes.py", &[needs::PYTHON]).elevated(),
+    c("elevate::vectors_truncate_sparse_append", "c/posix_io.c").elevated(),
+    c("elevate::glob_wordexp_fts_ftw_scandir", "c/walks.c").elevated(),
+    c("elevate::files_without_a_name", "c/tmpfile.c").elevated(),
+    c("elevate::mappings", "c/mapped.c").mounted(KernelMount::Needed).elevated(),
+    c("elevate::inherited_descriptors", "c/heritage.c").elevated(),
+    mpi("elevate::mpiio_mpich", "mpiio", "mpich", MPICH).compiled(&[(MPIIO, Compiler::Mpich)]).elevated(),
+    mpi("elevate::parallel_hdf5_openmpi",
+        "phdf5", "openmpi", &[needs::OPENMPI_RUN, needs::HDF5_OPENMPI, needs::HDF5_TOOLS])
+        .compiled(&[(PHDF5, Compiler::Hdf5OpenMpi)]).elevated(),
+    mpi("elevate::pnetcdf",
+        "pnetcdf_io", "openmpi",
+        &[needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::PNETCDF, needs::PNETCDF_TOOLS, needs::NETCDF_TOOLS])
+        .compiled(&[("mpi/pnetcdf_io.c", Compiler::Pnetcdf)]).elevated(),
     c("libc::glob_wordexp_fts_ftw_scandir_as_libc_walks", "c/walks.c"),
     c("libc::what_libc_looks_at_from_inside_and_links_of_proc", "c/insides.c"),
     c("names::files_without_a_name", "c/tmpfile.c"),
@@ -344,7 +367,7 @@ fn job(check: &Check) -> anyhow::Result<Job> {
             .collect(),
         weir_options: check.weir_options,
         mount: check.mount,
-        elevated: check.elevated || std::env::var_os("WEIR_TEST_ELEVATE").is_some(),
+        elevated: check.elevated,
         limit: trials::limit(LIMIT_S)?,
     })
 }

@@ -11,8 +11,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use weir_core::proto::ClientKind;
 
-use super::elevated::{OpaqueDirectories, OutsidePaths};
 use super::instance::{elevated_trees, Instance};
+use super::known_paths::{OpaqueDirectories, OutsidePaths};
 use super::start::READY;
 use super::{table, Process};
 use crate::kernel;

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use weir_core::proto::Readdir;
 use weir_core::types::Ino;
 
+use super::dirents::{DirentList, LONGEST};
 use super::elevated::{ListingBelow, BELOW};
 use super::table::{Handle, DIR, GONE, PATH};
 use super::{Outcome, Process};
@@ -17,8 +18,6 @@ use crate::kernel::Fd;
 use crate::operation;
 use crate::path::walk::Names;
 
-/// Bytes of `struct linux_dirent64` before the name.
-const HEAD: usize = 19;
 /// The offset of the first name's predecessor.
 const DOTS: u64 = 2;
 /// The most that one request asks for: it fits the channel.
@@ -43,10 +42,10 @@ impl Process {
             return Some(Err(Errno::BADF));
         };
         let mut at = ofd.offset.load(Ordering::Acquire);
-        let mut list = DirentList { out, filled: 0 };
+        let mut list = DirentList::new(out);
         let done = self.list(handle, &mut at, &mut list);
         ofd.offset.store(at, Ordering::Release);
-        let filled = list.filled;
+        let filled = list.filled();
         Some(match done {
             Err(error) if filled == 0 => Err(error),
             _ => Ok(filled),
@@ -76,9 +75,9 @@ impl Process {
         }
         let covered = self.inodes().covered_by(dir)?;
         while *at < BELOW {
-            let room = list.out.len() - list.filled;
+            let room = list.room();
             // In a small buffer the first name is tried nevertheless.
-            if room < HEAD + 256 + 8 && list.filled > 0 {
+            if room < LONGEST && !list.is_empty() {
                 return Ok(());
             }
             let entries = self.session()?.call(Readdir {
@@ -98,7 +97,7 @@ impl Process {
                     continue;
                 }
                 match list.put(entry.ino, next, kind, &entry.name) {
-                    Err(error) if list.filled == 0 => return Err(error),
+                    Err(error) if list.is_empty() => return Err(error),
                     Err(_) => return Ok(()),
                     Ok(()) => {}
                 }
@@ -124,35 +123,5 @@ fn parent_of(parent: Ino, dir: Ino) -> Ino {
         dir
     } else {
         parent
-    }
-}
-
-/// A buffer of `struct linux_dirent64`.
-pub(super) struct DirentList<'a> {
-    out: &'a mut [u8],
-    filled: usize,
-}
-
-impl DirentList<'_> {
-    pub(super) fn is_empty(&self) -> bool {
-        self.filled == 0
-    }
-
-    /// Appends an entry; EINVAL: there is no room for it.
-    pub(super) fn put(&mut self, ino: Ino, next: u64, kind: u8, name: &[u8]) -> Result<(), Errno> {
-        let length = (HEAD + name.len() + 1).next_multiple_of(8);
-        let entry = self
-            .out
-            .get_mut(self.filled..self.filled + length)
-            .ok_or(Errno::INVAL)?;
-        let short = u16::try_from(length).map_err(|_| Errno::INVAL)?;
-        entry[..8].copy_from_slice(&ino.0.to_ne_bytes());
-        entry[8..16].copy_from_slice(&next.to_ne_bytes());
-        entry[16..18].copy_from_slice(&short.to_ne_bytes());
-        entry[18] = kind;
-        entry[HEAD..HEAD + name.len()].copy_from_slice(name);
-        entry[HEAD + name.len()..].fill(0);
-        self.filled += length;
-        Ok(())
     }
 }

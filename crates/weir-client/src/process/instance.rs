@@ -8,9 +8,9 @@ use rustix::io::Errno;
 use weir_core::elevated::{self, ALIAS_LINK, MOST_TREES, TARGET_LINK};
 use weir_core::proto::{ClientKind, PREFIX_LINK, SHM_LINK};
 
-use super::elevated::{OpaqueDirectories, OutsidePaths};
 use super::environment::{variable, PREFIX_VARIABLE};
 use super::forks::ForkWatch;
+use super::known_paths::{OpaqueDirectories, OutsidePaths};
 use crate::beneath::mount_of;
 use crate::kernel::{Fd, Slot};
 use crate::node::Node;

@@ -80,6 +80,7 @@ pub use policy::{LaminateOn, Lamination, Policy, Visibility};
 pub use rename::{RenameMode, Renamed};
 pub use restore::RestoreError;
 pub use shard::{Counts, DirEntry, Owner, Reach, Shard, Unlinked, FIRST_COOKIE};
+pub use trees::NewTree;
 pub use view::{NamesView, ViewError};
 
 /// The longest name, in bytes.

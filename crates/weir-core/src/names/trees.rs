@@ -4,12 +4,23 @@ use super::foreign::owner_of;
 use super::inodes::NewInode;
 use super::seq::Change;
 use super::shard::Shard;
-use super::{FileType, NamesError, Policy, SetAttr};
+use super::{FileType, NamesError, Owner, Policy, SetAttr};
 use crate::elevated::{
-    name_of_directory, root_of_tree, NewTree, COVERS, MOST_TREES, NURSERY, PARENT, WHITEOUTS,
+    name_of_directory, root_of_tree, COVERS, MOST_TREES, NURSERY, PARENT, WHITEOUTS,
 };
 use crate::types::Ino;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// A tree that is to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewTree {
+    /// The path of its target, canonical.
+    pub target: Vec<u8>,
+    /// The permission bits of the root.
+    pub mode: u32,
+    /// The owner of the root.
+    pub owner: Owner,
+}
 
 impl Shard<'_> {
     /// Makes the directories of `trees` in tables that have only the root, if there are any. Files that
@@ -78,7 +89,7 @@ impl Shard<'_> {
 mod tests {
     use super::*;
     use crate::names::memory::Memory;
-    use crate::names::{Owner, RenameMode};
+    use crate::names::RenameMode;
     use crate::types::Rank;
 
     const OWNER: Owner = Owner { uid: 1, gid: 2 };

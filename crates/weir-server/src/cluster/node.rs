@@ -4,8 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use weir_core::elevated::NewTree;
-use weir_core::names::{Policy, Shard};
+use weir_core::names::{NewTree, Policy, Shard};
 use weir_core::node::channel;
 use weir_core::proto::{self, Caller, FsError, Request};
 use weir_core::types::{ClientId, Rank};

@@ -5,8 +5,6 @@
 //! name leads to. That costs system calls, so what led nowhere near a tree is remembered for a second, by a
 //! hash of the path. Another path of the same hash would be taken for the kernel's, one in 2^64.
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use weir_core::names::hash_of_bytes;
@@ -19,52 +17,9 @@ use super::super::{Outcome, Process};
 use crate::kernel::{self, path_of, Fd, AT_FDCWD};
 use crate::path::roots::TreeOf;
 use crate::path::walk::Names;
-use crate::sys::coarse_now_ns;
 
-/// The time for which a path is known to be the kernel's.
-const KNOWN_NS: u64 = 1_000_000_000;
 /// The greatest number of links on a path.
 const MAX_LINKS: u32 = 40;
-
-/// Paths that were found to be the kernel's.
-#[derive(Debug)]
-pub(in super::super) struct OutsidePaths([OutsidePath; 512]);
-
-#[derive(Debug)]
-struct OutsidePath {
-    hash: AtomicU64,
-    until_ns: AtomicU64,
-}
-
-impl OutsidePaths {
-    pub(in super::super) const fn new() -> OutsidePaths {
-        OutsidePaths(
-            [const {
-                OutsidePath {
-                    hash: AtomicU64::new(0),
-                    until_ns: AtomicU64::new(0),
-                }
-            }; 512],
-        )
-    }
-
-    fn slot(&self, hash: u64) -> &OutsidePath {
-        &self.0[(hash % 512) as usize]
-    }
-
-    fn contains(&self, hash: u64) -> bool {
-        let slot = self.slot(hash);
-        slot.hash.load(Ordering::Acquire) == hash
-            && slot.until_ns.load(Ordering::Relaxed) > coarse_now_ns()
-    }
-
-    fn insert(&self, hash: u64) {
-        let slot = self.slot(hash);
-        let until = coarse_now_ns().saturating_add(KNOWN_NS);
-        slot.until_ns.store(until, Ordering::Relaxed);
-        slot.hash.store(hash, Ordering::Release);
-    }
-}
 
 impl Process {
     /// The root of an elevated tree and the rest behind it, if a path of the kernel's leads there.

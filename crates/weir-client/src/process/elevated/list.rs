@@ -17,7 +17,7 @@ use weir_core::elevated::{is_part, name_of_directory, COVERS};
 use weir_core::names::FileType;
 use weir_core::types::Ino;
 
-use super::super::dir::DirentList;
+use super::super::dirents::DirentList;
 use super::super::inodes::InodeOperations;
 use crate::internal::{Internal, InternalSlot};
 use crate::kernel;
@@ -58,7 +58,7 @@ impl LowerListing {
     }
 
     /// False: another thread uses it.
-    fn take(&self) -> bool {
+    fn occupy(&self) -> bool {
         !self.is_busy.swap(true, Ordering::Acquire)
     }
 }
@@ -78,11 +78,11 @@ impl LowerListings {
     }
 
     /// The listing of a handle, or else any that no thread uses.
-    fn take(&'static self, handle: usize) -> Option<TakenListing> {
+    fn take_listing(&'static self, handle: usize) -> Option<TakenListing> {
         let is_of = |one: &&LowerListing| one.handle.load(Ordering::Relaxed) == handle;
         let own = self.0.iter().filter(is_of);
         let mut any = own.chain(self.0.iter().cycle().skip(handle / 64 % 4).take(4));
-        any.find(|one| one.take()).map(TakenListing)
+        any.find(|one| one.occupy()).map(TakenListing)
     }
 }
 
@@ -103,7 +103,7 @@ impl InodeOperations {
         at: &mut u64,
         list: &mut DirentList<'_>,
     ) -> Result<(), Errno> {
-        let taken = listings.take(what.handle);
+        let taken = listings.take_listing(what.handle);
         let kept = taken.as_ref().and_then(|taken| {
             let one = taken.0;
             let same = one.handle.load(Ordering::Relaxed) == what.handle

@@ -23,8 +23,6 @@ mod list;
 mod remove;
 mod take_up;
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
 use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 use weir_core::elevated::{is_part, name_of_directory, COVERS};
@@ -36,32 +34,7 @@ use super::server_link::LazyClient;
 use crate::path::walk::Names;
 use crate::path::{BelowEntry, Guard};
 use crate::view::View;
-pub(super) use entrance::OutsidePaths;
 pub(super) use list::{ListingBelow, LowerListings, BELOW};
-
-/// Some of the directories that are known to cover none, which they remain: one that covers another is
-/// made so before anybody sees it. So the home of a name need not be asked for each of their new names.
-#[derive(Debug)]
-pub(super) struct OpaqueDirectories([AtomicU64; 256]);
-
-impl OpaqueDirectories {
-    pub(super) const fn new() -> OpaqueDirectories {
-        OpaqueDirectories([const { AtomicU64::new(0) }; 256])
-    }
-
-    fn slot(&self, dir: Ino) -> &AtomicU64 {
-        let mixed = (dir.0 ^ (dir.0 >> 32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        &self.0[(mixed >> 56) as usize]
-    }
-
-    fn contains(&self, dir: Ino) -> bool {
-        self.slot(dir).load(Ordering::Relaxed) == dir.0
-    }
-
-    fn insert(&self, dir: Ino) {
-        self.slot(dir).store(dir.0, Ordering::Relaxed);
-    }
-}
 
 /// The namespace of a process, with what is below elevated directories.
 pub(super) struct UnionNames {

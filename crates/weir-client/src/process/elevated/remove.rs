@@ -15,7 +15,7 @@ use super::list::names_in;
 use crate::path::walk::Names;
 use crate::path::Name;
 
-/// What a whiteout leads to: nothing needs to know it.
+/// The target of the link that a whiteout is. Nothing reads it.
 const NOTHING: &[u8] = b"-";
 
 impl InodeOperations {
