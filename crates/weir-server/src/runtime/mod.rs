@@ -239,6 +239,25 @@ fn welcome(
     })
 }
 
+/// Sets how files are shared, and makes the trees of elevated directories if the names are `fresh`.
+fn settle_names(
+    node: &mut Node<'static, Kernel>,
+    options: &Options,
+    rank: Rank,
+    fresh: bool,
+) -> Result<(), ServerError> {
+    let sharing = &options.sharing;
+    let rules = Rules::new(&sharing.rules).map_err(|e| ServerError::Setting(e.to_string()))?;
+    node.share(sharing.policy, rules, fresh)
+        .map_err(|e| ServerError::Setting(e.to_string()))?;
+    if !fresh || rank != Rank(0) {
+        return Ok(());
+    }
+    let trees = options.elevated.iter().map(|dir| dir.tree.clone());
+    node.make_trees(&trees.collect::<Vec<_>>(), sharing.policy)
+        .map_err(|e| ServerError::Setting(format!("elevated directories: {e}")))
+}
+
 fn serve_in(
     instance: &Instance,
     options: &Options,
@@ -278,19 +297,7 @@ fn serve_in(
         let node = Node::new(identity, open, names, space, platform, max_clients);
         (node, None)
     };
-    let rules =
-        Rules::new(&options.sharing.rules).map_err(|e| ServerError::Setting(e.to_string()))?;
-    node.share(options.sharing.policy, rules, fresh)
-        .map_err(|e| ServerError::Setting(e.to_string()))?;
-    if fresh && rank == Rank(0) {
-        let trees: Vec<_> = options
-            .elevated
-            .iter()
-            .map(|dir| dir.tree.clone())
-            .collect();
-        node.make_trees(&trees, options.sharing.policy)
-            .map_err(|e| ServerError::Setting(format!("elevated directories: {e}")))?;
-    }
+    settle_names(&mut node, options, rank, fresh)?;
     let several = several.filter(|_| servers > 1);
     let bell = match &several {
         Some(several) if several.endpoint.is_none() => Some(Arc::new(instance.bell()?)),
