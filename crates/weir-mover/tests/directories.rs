@@ -133,6 +133,18 @@ fn everything_is_kept() {
 }
 
 #[test]
+fn permissions_that_changed_alone_are_kept() {
+    let scene = Scene::new();
+    scene.write("file", b"abc");
+    set_mode(&scene.source("file"), 0o644);
+    assert_eq!(scene.stage().files, 1);
+    set_mode(&scene.source("file"), 0o4500);
+    let again = scene.stage();
+    assert_eq!((again.files, again.unchanged), (0, 1));
+    assert_eq!(mode_of(&scene.target("file")), 0o4500);
+}
+
+#[test]
 fn a_fifo_is_named_and_not_opened() {
     let scene = Scene::new();
     nix::unistd::mkfifo(&scene.source("fifo"), nix::sys::stat::Mode::S_IRUSR).unwrap();
