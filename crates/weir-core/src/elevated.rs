@@ -7,7 +7,8 @@
 //! ```text
 //!  PARENT                            its own parent; no path leads to it
 //!    covers/<directory>              a symbolic link: the directory of the PFS that it covers
-//!    whiteouts/<directory>/<name>    a removed name that the PFS may still have
+//!    whiteouts/<directory>/<name>    a removed name that the PFS may still have: a symbolic link, whose
+//!                                    text says which file ([`HiddenFile`])
 //!    nursery/<any name>              a directory that is being made
 //!    tree0, tree1, ...               the trees' roots
 //! ```
@@ -77,6 +78,47 @@ pub fn directory_of_name(name: &[u8]) -> Option<Ino> {
     (name_of_directory(Ino(number)) == name).then_some(Ino(number))
 }
 
+/// The file of the PFS that a whiteout hides, if there was one: whatever else has the name later is not
+/// what the job removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HiddenFile {
+    /// Its inode.
+    pub ino: u64,
+    /// The time of its creation, ns since 1970, where the file system knows it.
+    pub btime_ns: Option<i64>,
+}
+
+impl HiddenFile {
+    /// The text of the whiteout.
+    pub fn text_of(hidden: Option<HiddenFile>) -> Vec<u8> {
+        let text = match hidden {
+            None => "-".to_owned(),
+            Some(HiddenFile { ino, btime_ns }) => match btime_ns {
+                None => format!("{ino}"),
+                Some(btime_ns) => format!("{ino} {btime_ns}"),
+            },
+        };
+        text.into_bytes()
+    }
+
+    /// The file that a text says; none, if it says anything else.
+    pub fn of_text(text: &[u8]) -> Option<HiddenFile> {
+        let text = core::str::from_utf8(text).ok()?;
+        let (ino, btime_ns) = match text.split_once(' ') {
+            Some((ino, btime_ns)) => (ino, Some(btime_ns.parse().ok()?)),
+            None => (text, None),
+        };
+        let ino = ino.parse().ok()?;
+        Some(HiddenFile { ino, btime_ns })
+    }
+
+    /// True if they may be one file.
+    pub fn is(self, other: HiddenFile) -> bool {
+        let btimes = self.btime_ns.zip(other.btime_ns);
+        self.ino == other.ino && btimes.is_none_or(|(one, other)| one == other)
+    }
+}
+
 /// True if a name of the PFS is that of a file which a mover is writing.
 pub fn is_part(name: &[u8]) -> bool {
     name.len() > PART_PREFIX.len() + PART_SUFFIX.len()
@@ -101,6 +143,19 @@ mod tests {
         ] {
             assert_eq!(directory_of_name(bad), None);
         }
+    }
+
+    #[test]
+    fn a_whiteout_says_which_file_it_hides() {
+        let file = |ino, btime_ns| HiddenFile { ino, btime_ns };
+        for hidden in [None, Some(file(7, None)), Some(file(7, Some(-3)))] {
+            assert_eq!(HiddenFile::of_text(&HiddenFile::text_of(hidden)), hidden);
+        }
+        for bad in [&b""[..], b"x", b"1 x", b"-1", b"1 2 3"] {
+            assert_eq!(HiddenFile::of_text(bad), None);
+        }
+        assert!(file(7, None).is(file(7, Some(1))));
+        assert!(!file(7, Some(2)).is(file(7, Some(1))) && !file(8, None).is(file(7, None)));
     }
 
     #[test]

@@ -166,6 +166,11 @@ pub trait FileTree: Sync + Debug {
     /// The extended attributes that users may set.
     fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>>;
 
+    /// True if a directory stands for one that the target has: it was not made here, and its times are not
+    /// those of the target's.
+    fn is_borrowed(&self, _path: &Path) -> io::Result<bool> {
+        Ok(false)
+    }
     /// The names that were removed from an elevated tree, and that its target may still have.
     fn whiteouts(&self) -> io::Result<Vec<Whiteout>> {
         Ok(Vec::new())

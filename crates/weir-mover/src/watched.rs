@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use weir_client::process::mounted::WriteState;
+use weir_client::process::mounted::{Whiteout, WriteState};
 use weir_client::types::Stat;
 
 use crate::summary::as_text;
@@ -154,6 +154,18 @@ impl<T: FileTree> FileTree for WatchedTree<T> {
     fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>> {
         let call = || self.tree.xattrs(path);
         self.watch.watch("reading the attributes of", path, call)
+    }
+    fn is_borrowed(&self, path: &Path) -> io::Result<bool> {
+        let call = || self.tree.is_borrowed(path);
+        self.watch.watch("looking for", path, call)
+    }
+    fn whiteouts(&self) -> io::Result<Vec<Whiteout>> {
+        let call = || self.tree.whiteouts();
+        self.watch.watch("listing removed names of", Path::new("/"), call)
+    }
+    fn forget(&self, whiteout: &Whiteout) -> io::Result<()> {
+        let call = || self.tree.forget(whiteout);
+        self.watch.watch("forgetting a name of", Path::new("/"), call)
     }
     fn write_state(&self, path: &Path) -> io::Result<WriteState> {
         let call = || self.tree.write_state(path);

@@ -31,9 +31,9 @@ make_project() {
 	ln -s a "$1"/d1/l
 }
 
-# What is in a directory, except times.
+# What is in a directory, except times. Two names of one symbolic link become two links.
 shown() {
-	(cd "$1" && find . ! -type d -printf '%P %y %m %s %l %n\n' -o -printf '%P %y %m\n' | sort)
+	(cd "$1" && find . -type f -printf '%P %y %m %s %n\n' -o -printf '%P %y %m %l\n' | sort)
 	(cd "$1" && find . -type f | sort | xargs -d '\n' sha256sum)
 }
 

@@ -97,8 +97,8 @@ impl Process {
     }
 
     /// Makes the kernel's current directory name the one of weir's for which it stands. If the
-    /// kernel has mounted the instance, it is the directory itself; in an elevated tree, the one of the
-    /// PFS, if that has it.
+    /// kernel has mounted the instance, it is the directory itself; in an elevated tree, the one
+    /// that it covers.
     fn name_cwd_after(&'static self, ino: Ino) -> Result<(), Errno> {
         let instance = self.server.connection.instance().ok_or(Errno::SHUTDOWN)?;
         if self.enter_mounted(instance, ino).is_ok() {

@@ -75,16 +75,17 @@ impl InodeOperations {
         found.ok_or(Errno::NOENT)
     }
 
-    /// The path of a directory of the kernel's that stands for one of weir's: in the kernel mount at
-    /// `mount`, or on the PFS, which need not have it. ENOTCONN: there is no mount.
+    /// The path of a directory of the kernel's that is one of weir's: in the kernel mount at `mount`, or
+    /// on the PFS, where an elevated one covers it. ENOTCONN: there is none.
     pub(super) fn path_of_real_dir(self, mount: Option<&[u8]>, ino: Ino) -> Result<Vec<u8>, Errno> {
         let instance = self.server.instance().ok_or(Errno::SHUTDOWN)?;
         let found = self.path_in_tree(ino)?;
-        let prefix = match instance.roots.is_elevated_root(found.root) {
-            true => instance.roots.prefix_of(found.root).bytes(),
-            false => mount.ok_or(Errno::NOTCONN)?,
-        };
-        Ok([prefix, below_root(&found)].concat())
+        if instance.roots.is_elevated_root(found.root) {
+            // By its own path the PFS may have something else, or nothing yet.
+            return self.covered_by(ino)?.ok_or(Errno::NOTCONN);
+        }
+        let mount = mount.ok_or(Errno::NOTCONN)?;
+        Ok([mount, below_root(&found)].concat())
     }
 }
 

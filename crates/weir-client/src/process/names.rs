@@ -245,6 +245,13 @@ impl Process {
                 done!(self
                     .inodes()
                     .check_same_tree(parent, to.parent().unwrap_or(parent)));
+                done!(self.inodes().check_removal_below(parent, &path));
+                if matches!(to, NameInParent::Name { found: Some(_), .. }) && flags == NOREPLACE {
+                    return Some(Err(Errno::EXIST));
+                }
+                if let Some(dir) = to.parent() {
+                    done!(self.inodes().check_parent(dir));
+                }
                 done!(self.take_up_file(parent, &name, &path));
                 self.rename_once(old_dirfd, old, new_dirfd, new, flags, gone)
             }
@@ -350,7 +357,23 @@ impl Process {
             if let Some(Ok(ResolvedPath::Below { parent, name, path })) =
                 self.resolve(old_dirfd, old, follow)
             {
-                done!(self.take_up_file(parent, &name, &path));
+                // Only for a link that can be made.
+                let to = self.resolve_parent(new_dirfd, new, false);
+                match done!(to.unwrap_or(Err(Errno::XDEV))) {
+                    NameInParent::Name {
+                        parent: dir,
+                        found: None,
+                        slash: false,
+                        ..
+                    } => {
+                        done!(self.inodes().check_same_tree(parent, dir));
+                        done!(self.inodes().check_parent(dir));
+                        done!(self.take_up_file(parent, &name, &path));
+                    }
+                    NameInParent::Outside(_) => return Some(Err(Errno::XDEV)),
+                    NameInParent::Name { found: None, .. } => return Some(Err(Errno::NOENT)),
+                    _ => return Some(Err(Errno::EXIST)),
+                }
             }
         }
         let linked = self.with_existing(old_dirfd, old, follow, empty, |from| {

@@ -41,6 +41,8 @@ enum Way {
     Ours(Target),
     /// In the kernel, at this path.
     Outside(Vec<u8>),
+    /// The same, of a file that is not to be made there if it is gone.
+    Below(Vec<u8>),
 }
 
 impl Process {
@@ -67,7 +69,9 @@ impl Process {
                 return Some(
                     self.replace_below(parent, &name, path, flags, &spare)
                         .and_then(|way| match way {
-                            Way::Outside(path) => outside::open(&path, flags, mode),
+                            Way::Outside(path) | Way::Below(path) => {
+                                outside::open(&path, flags, mode)
+                            }
                             Way::Ours(target) => self.open_target(&target, flags, &spare),
                         }),
                 );
@@ -116,6 +120,11 @@ impl Process {
         for tries in 0..TRIES {
             let target = match ours!(self.create_target(dirfd, path, flags, mode, &spare)) {
                 Way::Outside(path) => return Some(outside::open(&path, flags, mode)),
+                Way::Below(path) => match outside::open(&path, flags & !O_CREAT, mode) {
+                    // Removed, or replaced, since it was found.
+                    Err(Errno::NOENT) => continue,
+                    opened => return Some(opened),
+                },
                 Way::Ours(target) => target,
             };
             let opened = match target.kind {
@@ -185,7 +194,7 @@ impl Process {
                     parent, name, path, ..
                 } => {
                     if flags & O_TRUNC == 0 {
-                        return Some(Ok(Way::Outside(path)));
+                        return Some(Ok(Way::Below(path)));
                     }
                     return Some(self.replace_below(parent, &name, path, flags, spare));
                 }
@@ -224,7 +233,7 @@ impl Process {
         spare: &Spare,
     ) -> Result<Way, Errno> {
         let Some(replaced) = Self::replaced_by_truncation(&path)? else {
-            return Ok(Way::Outside(path));
+            return Ok(Way::Below(path));
         };
         self.reserve(spare, flags)?;
         let op = Create {

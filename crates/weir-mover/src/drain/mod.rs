@@ -14,6 +14,7 @@
 //! | `files`, `large` | copying them with other movers: lists of files, pieces of a large one |
 //! | `names` | links and removals |
 //! | `snapshot` | what a walk saw |
+//! | `whiteouts` | what programs removed from an elevated tree |
 //!
 //! Left out: the order of changes within two rounds, and versions that were replaced before a round saw
 //! them.
@@ -23,6 +24,7 @@ mod large;
 mod names;
 mod round;
 mod snapshot;
+mod whiteouts;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};

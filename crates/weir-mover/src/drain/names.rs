@@ -48,7 +48,7 @@ enum Awaited {
 /// Names that were changed.
 #[derive(Debug, Default)]
 pub(super) struct ChangedNames {
-    count: u64,
+    pub count: u64,
     pub failed: Vec<(PathBuf, MoveError)>,
     /// Directories of the target.
     directories: BTreeSet<PathBuf>,
@@ -56,7 +56,12 @@ pub(super) struct ChangedNames {
 
 impl ChangedNames {
     /// Notes the change of a name. `Ok(false)`: there was nothing to do.
-    fn note(&mut self, path: &Path, target: &Path, done: Result<bool, MoveError>) -> bool {
+    pub(super) fn note(
+        &mut self,
+        path: &Path,
+        target: &Path,
+        done: Result<bool, MoveError>,
+    ) -> bool {
         match done {
             Ok(true) => {
                 self.count += 1;
@@ -81,17 +86,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let links = self.changed_links(snapshot).map(|(path, _)| path);
         let gone = self.gone(snapshot, snapshot);
         links.chain(gone).chain(self.whited_out(snapshot, snapshot))
-    }
-
-    /// The names that were removed from an elevated tree when both walks looked, and that this drain has
-    /// not made on the target since. The tree may have them again.
-    fn whited_out<'a>(
-        &'a self,
-        then: &'a TreeSnapshot,
-        now: &'a TreeSnapshot,
-    ) -> impl Iterator<Item = &'a PathBuf> {
-        let paths = then.whiteouts.keys();
-        paths.filter(|path| now.whiteouts.contains_key(*path) && !self.moved.contains_key(*path))
     }
 
     /// The links of a walk that the target does not have so.
@@ -227,7 +221,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 let is_there = now
                     .get(path)
                     .is_some_and(|now| now.kind == NodeKind::Symlink);
-                is_there && !self.has_link(path, node) && !self.is_in_the_way(path)
+                is_there
+                    && !self.has_link(path, node)
+                    && !self.is_in_the_way(path)
+                    && !self.awaits_removal(now, path, NodeKind::Symlink)
             })
             .collect();
         // Links that lead to links come after those.
@@ -313,82 +310,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.remove(gone)
     }
 
-    /// Removes from the target what was removed from an elevated tree when both walks looked, unless an
-    /// old link of the target leads to it.
-    pub(super) fn remove_whited_out(
-        &mut self,
-        then: &TreeSnapshot,
-        now: &TreeSnapshot,
-    ) -> ChangedNames {
-        let mut hidden: Vec<PathBuf> = self.whited_out(then, now).cloned().collect();
-        let kept = self.destinations_of_old_links(&[], now);
-        hidden.retain(|path| !is_at_above_or_below(path, &kept));
-        // Directories after what is in them.
-        hidden.sort_unstable_by(|one, other| other.cmp(one));
-        let mut changed = ChangedNames::default();
-        let mut removed = Vec::new();
-        for path in hidden {
-            let target = self.target.join(&path);
-            let successor = now.get(&path).map(|node| node.kind);
-            let done = self.remove_from_target(&target, successor);
-            if changed.note(&path, &target, done) && successor.is_none() {
-                removed.push(path);
-            }
-        }
-        self.sync(&mut changed);
-        for path in removed {
-            let forgotten = self.from.forget(&now.whiteouts[&path]);
-            if let Err(error) = forgotten {
-                let error = MoveError::io("forgetting", &path)(error);
-                changed.failed.push((path, error));
-            }
-        }
-        changed
-    }
-
-    /// Before the rest is moved: removes what was removed from an elevated tree, where the tree has a
-    /// directory instead of something else, or the other way around.
-    pub(super) fn clear_whited_out(&mut self, now: &TreeSnapshot) -> ChangedNames {
-        let mut changed = ChangedNames::default();
-        let mut in_the_way: Vec<PathBuf> = self.whited_out(now, now).cloned().collect();
-        let has_successor = |path: &Path| {
-            path.ancestors()
-                .any(|above| now.whiteouts.contains_key(above) && now.get(above).is_some())
-        };
-        in_the_way.retain(|path| has_successor(path));
-        in_the_way.sort_unstable_by(|one, other| other.cmp(one));
-        for path in in_the_way {
-            let target = self.target.join(&path);
-            let successor = now.get(&path).map(|node| node.kind);
-            let done = self.remove_from_target(&target, successor);
-            changed.note(&path, &target, done);
-        }
-        changed
-    }
-
-    /// Removes what has a name, whoever made it, unless its successor replaces it in one step; false:
-    /// nothing has the name.
-    fn remove_from_target(
-        &self,
-        target: &Path,
-        successor: Option<NodeKind>,
-    ) -> Result<bool, MoveError> {
-        let there = self.to.look_up(target);
-        let Some(there) = there.map_err(MoveError::io("looking for", target))? else {
-            return Ok(false);
-        };
-        let is_directory = |kind| kind == NodeKind::Directory;
-        if successor.is_some_and(|kind| is_directory(kind) == is_directory(kind_of(&there))) {
-            return Ok(false);
-        }
-        let removed = match kind_of(&there) {
-            NodeKind::Directory => self.to.remove_directory(target),
-            _ => self.to.remove(target),
-        };
-        unless(removed, ErrorKind::NotFound).map_err(MoveError::io("removing", target))?;
-        Ok(true)
-    }
-
     /// Removes all that is gone, once the links are those of the source.
     pub(super) fn remove_all_gone(&mut self, now: &TreeSnapshot) -> ChangedNames {
         self.remove(self.gone(now, now).cloned().collect())
@@ -405,7 +326,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// The paths that links of the target lead to which are not as in the source, except those that are
     /// gone. Where the source's link leads to nothing, so does the target's.
-    fn destinations_of_old_links(&self, gone: &[PathBuf], now: &TreeSnapshot) -> BTreeSet<PathBuf> {
+    pub(super) fn destinations_of_old_links(
+        &self,
+        gone: &[PathBuf],
+        now: &TreeSnapshot,
+    ) -> BTreeSet<PathBuf> {
         let gone: HashSet<&PathBuf> = gone.iter().collect();
         let is_old = |path: &Path, node: &MovedNode| {
             let seen = now.get(path);
@@ -454,7 +379,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// Has the changed names on storage; the next round syncs a directory again where that failed.
-    fn sync(&mut self, changed: &mut ChangedNames) {
+    pub(super) fn sync(&mut self, changed: &mut ChangedNames) {
         for dir in &changed.directories {
             match self.to.sync_directory(dir) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {

@@ -15,7 +15,7 @@ use super::{Drain, MovedNode, PendingFile, PendingState};
 use crate::error::MoveError;
 use crate::sources::StagePair;
 use crate::stage::StageProgress;
-use crate::tree::{kind_of, FileTree, NodeKind};
+use crate::tree::{FileTree, NodeKind};
 
 /// A round under way.
 pub(super) struct RoundState {
@@ -78,6 +78,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             {
                 continue;
             }
+            if self.is_borrowed(path, round) {
+                self.moved
+                    .insert(path.clone(), MovedNode::from_seen(node, false));
+                continue;
+            }
             let target = self.target.join(path);
             match self
                 .to
@@ -110,15 +115,18 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         });
     }
 
-    /// True if the target has something in the place of a node that is about to be removed there.
-    fn awaits_removal(&self, snapshot: &TreeSnapshot, path: &Path, kind: NodeKind) -> bool {
-        if !snapshot.whiteouts.contains_key(path) || self.moved.contains_key(path) {
-            return false;
+    /// True if a directory stands for one that the target has.
+    fn is_borrowed(&self, path: &Path, round: &mut RoundState) -> bool {
+        let source = self.source.join(path);
+        match self.from.is_borrowed(&source) {
+            Ok(is_borrowed) => is_borrowed,
+            // Removed since the walk.
+            Err(error) if error.kind() == ErrorKind::NotFound => false,
+            Err(error) => {
+                round.fail(path, &MoveError::io("looking for", &source)(error));
+                false
+            }
         }
-        let there = self.to.look_up(&self.target.join(path));
-        let is_directory = |kind| kind == NodeKind::Directory;
-        let other = |there| is_directory(kind_of(&there)) != is_directory(kind);
-        there.is_ok_and(|there| there.is_some_and(other))
     }
 
     /// The files that are to be copied now.

@@ -52,9 +52,14 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
         if !is_top && !self.caller.takes(source, kind_of(&stat)) {
             return Ok(());
         }
+        let looking = MoveError::io("looking for", source);
+        let is_borrowed = kind_of(&stat) == NodeKind::Directory
+            && self.from.is_borrowed(source).map_err(looking)?;
         // The directory above the first one may have been created for it.
         let above = target.ancestors().skip(1).take(if is_top { 2 } else { 1 });
-        walked.changed.extend(above.map(Path::to_owned));
+        if !is_borrowed || is_top {
+            walked.changed.extend(above.map(Path::to_owned));
+        }
         match kind_of(&stat) {
             kind if !is_top
                 && kind != NodeKind::Directory
@@ -68,14 +73,16 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
             }
             NodeKind::Directory => {
                 let is_named = !is_top || name_of(&pair.source).is_some();
-                if self.enter(target, is_named, &stat)? {
+                if self.enter(target, is_named, is_borrowed, &stat)? {
                     walked.directories.push(FoundDirectory {
                         source: source.to_owned(),
                         target: target.to_owned(),
                         stat,
                     });
                 }
-                walked.changed.insert(target.to_owned());
+                if !is_borrowed {
+                    walked.changed.insert(target.to_owned());
+                }
                 let names = self.from.list(source);
                 for name in names.map_err(MoveError::io("listing", source))? {
                     open.push((source.join(&name), target.join(&name)));
@@ -98,9 +105,15 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
 
     /// Makes a directory; true if it gets the attributes of its source, and not one that was there for
     /// the contents of a source, nor one that a symbolic link leads to: where users put their data
-    /// is theirs to say. It has the mode of its source at once, in case this process dies, and until
+    /// is theirs to say, nor one that is as it was before (`is_borrowed`). It has the mode of its source at once, in case this process dies, and until
     /// the end all rights for its owner, so that files can be created in it.
-    fn enter(&self, target: &Path, is_named: bool, source: &Stat) -> Result<bool, MoveError> {
+    fn enter(
+        &self,
+        target: &Path,
+        is_named: bool,
+        is_borrowed: bool,
+        source: &Stat,
+    ) -> Result<bool, MoveError> {
         let looking = || MoveError::io("looking for", target);
         let found = self.to.look_up(target).map_err(looking())?;
         let Some(found) = found else {
@@ -114,6 +127,9 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
             return Ok(false);
         }
         check_kind(target, Some(&found), NodeKind::Directory)?;
+        if is_borrowed && found.mode == source.mode {
+            return Ok(false);
+        }
         let mut kept = KeptAttributes::from(&found);
         if is_named && kept.mode & 0o700 != 0o700 {
             kept.mode |= 0o700;

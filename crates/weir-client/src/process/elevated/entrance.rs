@@ -5,6 +5,8 @@
 //! name leads to. That costs system calls, so what led nowhere near a tree is remembered for a second, by a
 //! hash of the path. Another path of the same hash would be taken for the kernel's, one in 2^64.
 
+use std::borrow::Cow;
+
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use weir_core::names::hash_of_bytes;
@@ -35,17 +37,25 @@ impl Process {
             return None;
         }
         let is_absolute = path.first() == Some(&b'/');
-        if path.is_empty() || !is_absolute && (dirfd != AT_FDCWD || self.cwd.is_weirs()) {
+        if path.is_empty() {
             return None;
         }
-        let epoch = if is_absolute { 0 } else { self.cwd.epoch() };
-        let hash = hash_of_bytes(epoch << 1 | u64::from(follow), path);
+        let full: Cow<'_, [u8]> = match dirfd {
+            _ if is_absolute => path.into(),
+            AT_FDCWD if self.cwd.is_weirs() => return None,
+            AT_FDCWD => path.into(),
+            // A descriptor says nothing of its next use.
+            fd => [path_of(fd).ok()?.as_bytes(), b"/", path].concat().into(),
+        };
+        let is_relative = full.first() != Some(&b'/');
+        let epoch = if is_relative { self.cwd.epoch() } else { 0 };
+        let hash = hash_of_bytes(epoch << 1 | u64::from(follow), &full);
         if instance.outside.contains(hash) {
             return None;
         }
-        let full = match is_absolute {
-            true => path.to_vec(),
-            false => [&kernel_cwd()?, &b"/"[..], path].concat(),
+        let full = match is_relative {
+            false => full.into_owned(),
+            true => [&kernel_cwd()?, &b"/"[..], path].concat(),
         };
         let Some((tree, below)) = entrance_of(instance, full, follow) else {
             instance.outside.insert(hash);

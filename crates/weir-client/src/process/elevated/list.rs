@@ -25,12 +25,14 @@ use crate::path::walk::Names;
 
 /// Positions from here on are among the names of the PFS. Those of the tree are below.
 pub(in super::super) const BELOW: u64 = 1 << 62;
+/// The most listings whose descriptors are kept.
+const SLOTS: usize = 16;
 /// The bytes of the kernel's listing that are read at a time.
 const BUFFER: usize = 16 << 10;
 
 /// Listings whose descriptors are kept.
 #[derive(Debug)]
-pub(in super::super) struct LowerListings([LowerListing; 4]);
+pub(in super::super) struct LowerListings([LowerListing; SLOTS]);
 
 #[derive(Debug)]
 struct LowerListing {
@@ -74,14 +76,14 @@ impl Drop for TakenListing {
 
 impl LowerListings {
     pub(in super::super) const fn new() -> LowerListings {
-        LowerListings([const { LowerListing::new() }; 4])
+        LowerListings([const { LowerListing::new() }; SLOTS])
     }
 
     /// The listing of a handle, or else any that no thread uses.
     fn take_listing(&'static self, handle: usize) -> Option<TakenListing> {
         let is_of = |one: &&LowerListing| one.handle.load(Ordering::Relaxed) == handle;
         let own = self.0.iter().filter(is_of);
-        let mut any = own.chain(self.0.iter().cycle().skip(handle / 64 % 4).take(4));
+        let mut any = own.chain(self.0.iter().cycle().skip(handle / 64 % SLOTS).take(SLOTS));
         any.find(|one| one.occupy()).map(TakenListing)
     }
 }
@@ -115,10 +117,11 @@ impl InodeOperations {
         if let Some((number, position)) = kept {
             let fd = kernel::borrow(number)?;
             rustix::fs::seek(fd, SeekFrom::Start(position))?;
-            let position = self.list_from(fd, what, at, list)?;
+            let after = self.list_from(fd, what, at, list)?;
             if let Some(TakenListing(one)) = &taken {
                 one.count.store(*at - BELOW, Ordering::Relaxed);
-                one.position.store(position.unwrap_or(0), Ordering::Relaxed);
+                one.position
+                    .store(after.unwrap_or(position), Ordering::Relaxed);
             }
             return Ok(());
         }

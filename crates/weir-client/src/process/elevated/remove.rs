@@ -4,19 +4,44 @@
 //! the PFS show through that was removed or replaced before. While the tree has the name, the whiteout
 //! means nothing. The drain removes it once the PFS does not have the name any more.
 
+use rustix::fs::{AtFlags, StatxFlags, CWD};
 use rustix::io::Errno;
-use weir_core::elevated::{name_of_directory, WHITEOUTS};
-use weir_core::names::FileType;
-use weir_core::proto::{Mkdir, Symlink};
+use weir_core::elevated::{name_of_directory, HiddenFile, NURSERY, WHITEOUTS};
+use weir_core::names::{FileType, SYMLINK_MAX};
+use weir_core::proto::{Mkdir, Rename, Symlink};
 use weir_core::types::Ino;
 
 use super::super::inodes::InodeOperations;
 use super::list::names_in;
+use super::take_up::nursling;
 use crate::path::walk::Names;
 use crate::path::Name;
 
-/// The target of the link that a whiteout is. Nothing reads it.
-const NOTHING: &[u8] = b"-";
+/// The file of the PFS at a path, if there is one.
+fn file_at(path: &[u8]) -> Result<Option<HiddenFile>, Errno> {
+    let wanted = StatxFlags::INO | StatxFlags::BTIME;
+    let stat = match rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, wanted) {
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        stat => stat?,
+    };
+    let knows_btime = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+    let seconds = stat.stx_btime.tv_sec.saturating_mul(1_000_000_000);
+    Ok(Some(HiddenFile {
+        ino: stat.stx_ino,
+        btime_ns: knows_btime.then(|| seconds.saturating_add(stat.stx_btime.tv_nsec.into())),
+    }))
+}
+
+/// What became of a name that was to be hidden.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) enum WhiteoutMade {
+    /// It has a whiteout now.
+    New,
+    /// It had one.
+    Before,
+    /// Its directory covers none: the PFS is not asked for its names.
+    NotNeeded,
+}
 
 impl InodeOperations {
     pub(super) fn is_whited_out(self, dir: Ino, name: &[u8]) -> Result<bool, Errno> {
@@ -27,29 +52,46 @@ impl InodeOperations {
         }
     }
 
-    /// Hides a name of the directory that an elevated one covers; false: it is hidden already, or the
-    /// directory covers none.
-    pub(in super::super) fn white_out(self, dir: Ino, name: &[u8]) -> Result<bool, Errno> {
-        if self.covered_by(dir)?.is_none() {
-            return Ok(false);
-        }
+    /// Hides a name of the directory that an elevated one covers.
+    pub(in super::super) fn white_out(self, dir: Ino, name: &[u8]) -> Result<WhiteoutMade, Errno> {
+        let Some(covered) = self.covered_by(dir)? else {
+            return Ok(WhiteoutMade::NotNeeded);
+        };
+        let hidden = file_at(&[&covered, &b"/"[..], name].concat())?;
+        let text = HiddenFile::text_of(hidden);
         let session = self.server.session()?;
         let who = self.user.credentials();
         let whiteouts = name_of_directory(dir);
         for _ in 0..3 {
             if let Some((parent, _)) = self.view()?.lookup(WHITEOUTS, &whiteouts)? {
-                let made = session.call(Symlink {
+                let link = |parent: Ino, name: &[u8]| Symlink {
                     parent,
                     name: name.to_vec(),
-                    target: NOTHING.to_vec(),
+                    target: text.clone(),
                     uid: who.uid,
                     gid: who.gid,
-                });
-                match made {
-                    Err(Errno::EXIST) => return Ok(false),
+                };
+                match session.call(link(parent, name)) {
+                    Ok(_) => return Ok(WhiteoutMade::New),
+                    Err(Errno::EXIST) if self.says(parent, name, &text)? => {
+                        return Ok(WhiteoutMade::Before)
+                    }
+                    // The PFS has another file since.
+                    Err(Errno::EXIST) => {
+                        let beside = nursling();
+                        session.call(link(NURSERY, &beside))?;
+                        let renamed = session.call(Rename {
+                            parent: NURSERY,
+                            name: beside,
+                            new_parent: parent,
+                            new_name: name.to_vec(),
+                            flags: 0,
+                        });
+                        return renamed.map(|()| WhiteoutMade::Before);
+                    }
                     // The drain has removed the directory, which was empty.
                     Err(Errno::NOENT) => {}
-                    made => return made.map(|_| true),
+                    Err(error) => return Err(error),
                 }
             }
             let made = session.call(Mkdir {
@@ -67,6 +109,19 @@ impl InodeOperations {
         Err(Errno::IO)
     }
 
+    /// True if a whiteout has this text.
+    fn says(self, whiteouts: Ino, name: &[u8], text: &[u8]) -> Result<bool, Errno> {
+        let view = self.view()?;
+        let Some((link, _)) = view.lookup(whiteouts, name)? else {
+            return Ok(false);
+        };
+        let mut target = [0; SYMLINK_MAX];
+        match view.target(link, &mut target) {
+            Err(Errno::NOENT) => Ok(false),
+            length => Ok(&target[..length?] == text),
+        }
+    }
+
     /// unlink(2) of a name that only the PFS has.
     pub(in super::super) fn remove_below(
         self,
@@ -74,14 +129,22 @@ impl InodeOperations {
         name: &Name,
         path: &[u8],
     ) -> Result<(), Errno> {
+        self.check_removal_below(dir, path)?;
+        // Another process was faster.
+        match self.white_out(dir, name.bytes())? {
+            WhiteoutMade::New => Ok(()),
+            WhiteoutMade::Before | WhiteoutMade::NotNeeded => Err(Errno::NOENT),
+        }
+    }
+
+    /// Fails unless the name of a file that only the PFS has may be removed from its directory.
+    pub(in super::super) fn check_removal_below(self, dir: Ino, path: &[u8]) -> Result<(), Errno> {
         self.check_parent(dir)?;
         let owner = rustix::fs::lstat(path)?.st_uid;
         if !self.removes_any(dir)? && owner != self.user.credentials().uid {
             return Err(Errno::PERM);
         }
-        // Another process was faster.
-        let is_new = self.white_out(dir, name.bytes())?;
-        is_new.then_some(()).ok_or(Errno::NOENT)
+        Ok(())
     }
 
     /// Before a name is renamed: hides it, unless two names are exchanged. `target`: what has the new

@@ -2,12 +2,14 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{Access, AtFlags, FileType as KernelType, Mode, OFlags, Stat, XattrFlags, CWD};
+use rustix::fs::{
+    Access, AtFlags, FileType as KernelType, Mode, OFlags, SeekFrom, Stat, XattrFlags, CWD,
+};
 use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
 use weir_core::elevated::{name_of_directory, COVERS, NURSERY};
 use weir_core::names::FileType;
-use weir_core::proto::{CreateUnnamed, Link, Mkdir, Rename, Rmdir, Symlink, Unlink};
+use weir_core::proto::{CreateUnnamed, Link, Mkdir, Rename, Rmdir, SetAttr, Symlink, Unlink};
 use weir_core::types::Ino;
 
 use super::super::forks::own_pid;
@@ -30,6 +32,8 @@ impl InodeOperations {
     /// Makes a directory of the tree that covers one of the PFS. Nobody sees it before it says so, which
     /// is why it is made elsewhere and renamed. Another process may be faster: then that one's is
     /// returned.
+    #[allow(clippy::unnecessary_cast)] // other widths on aarch64
+    #[allow(clippy::cast_possible_wrap)] // nanoseconds are small
     pub(super) fn take_up_directory(
         self,
         parent: Ino,
@@ -45,6 +49,13 @@ impl InodeOperations {
             mode: stat.st_mode & 0o7777,
             uid: stat.st_uid,
             gid: stat.st_gid,
+        })?;
+        let nanoseconds =
+            |sec: i64, nsec: i64| sec.saturating_mul(1_000_000_000).saturating_add(nsec);
+        session.call(SetAttr {
+            atime_ns: Some(nanoseconds(stat.st_atime as i64, stat.st_atime_nsec as i64)),
+            mtime_ns: Some(nanoseconds(stat.st_mtime as i64, stat.st_mtime_nsec as i64)),
+            ..SetAttr::nothing(dir)
         })?;
         let cover = name_of_directory(dir).to_vec();
         let placed = session
@@ -65,6 +76,18 @@ impl InodeOperations {
                 })
             });
         let Err(error) = placed else {
+            if self.is_whited_out(parent, name)? {
+                // Another process has removed it meanwhile: it is not to come back.
+                let again = session.call(Rmdir {
+                    parent,
+                    name: name.to_vec(),
+                });
+                let gone = session.call(Unlink {
+                    parent: COVERS,
+                    name: cover,
+                });
+                return again.and(gone).and(Err(Errno::NOENT));
+            }
             return Ok(dir);
         };
         let _ = session.call(Unlink {
@@ -85,7 +108,7 @@ impl InodeOperations {
 }
 
 /// A name that no other process uses.
-fn nursling() -> Vec<u8> {
+pub(super) fn nursling() -> Vec<u8> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let time = clock_gettime(ClockId::Monotonic);
     let nth = MADE.fetch_add(1, Ordering::Relaxed);
@@ -152,9 +175,15 @@ impl Process {
         let mut buffer = vec![0; PIECE];
         let mut at = 0;
         loop {
+            // Holes stay holes, where the file system knows them.
+            match rustix::fs::seek(from, SeekFrom::Data(at)) {
+                Ok(data) => at = data,
+                Err(Errno::NXIO) => break,
+                Err(_) => {}
+            }
             let got = rustix::io::pread(from, &mut buffer, at)?;
             if got == 0 {
-                return Ok(());
+                break;
             }
             let mut done = 0;
             while done < got {
@@ -164,6 +193,8 @@ impl Process {
                 at += written as u64;
             }
         }
+        let size = rustix::fs::fstat(from)?.st_size;
+        required(self.ftruncate(to, size))
     }
 
     #[allow(clippy::unnecessary_cast)] // other widths on aarch64

@@ -2,7 +2,7 @@
 //! remove them there.
 
 use rustix::io::Errno;
-use weir_core::elevated::{directory_of_name, name_of_directory, COVERS, WHITEOUTS};
+use weir_core::elevated::{directory_of_name, name_of_directory, HiddenFile, COVERS, WHITEOUTS};
 use weir_core::proto::{Rmdir, Unlink};
 use weir_core::types::Ino;
 
@@ -21,12 +21,21 @@ pub struct Whiteout {
     name: Vec<u8>,
     /// Its path on the target, from there.
     path: Vec<u8>,
+    /// The file of the target that the job has removed; if there was none, nothing is to be removed.
+    hidden: Option<HiddenFile>,
 }
 
 impl Whiteout {
     /// The path of the name on the target, from there.
     pub fn path(&self) -> &[u8] {
         &self.path
+    }
+
+    /// True if what has the name on the target is what the job has removed: by its inode and the time of its
+    /// creation, ns since 1970, where that is known.
+    pub fn hides(&self, ino: u64, btime_ns: Option<i64>) -> bool {
+        let found = HiddenFile { ino, btime_ns };
+        self.hidden.is_some_and(|hidden| hidden.is(found))
     }
 }
 
@@ -48,14 +57,21 @@ impl Tree {
             let Some((whiteouts, _)) = self.find(WHITEOUTS, &listed)? else {
                 continue;
             };
-            found.extend(self.names_in(whiteouts)?.into_iter().map(|name| Whiteout {
-                dir,
-                path: match covered.is_empty() {
-                    true => name.clone(),
-                    false => [&covered[..], b"/", &name].concat(),
-                },
-                name,
-            }));
+            for name in self.names_in(whiteouts)? {
+                // Forgotten meanwhile, by another drain.
+                let Some((link, _)) = self.find(whiteouts, &name)? else {
+                    continue;
+                };
+                found.push(Whiteout {
+                    dir,
+                    path: match covered.is_empty() {
+                        true => name.clone(),
+                        false => [&covered[..], b"/", &name].concat(),
+                    },
+                    name,
+                    hidden: HiddenFile::of_text(&self.readlink(link)?),
+                });
+            }
         }
         Ok(found)
     }
@@ -69,20 +85,33 @@ impl Tree {
         };
         let name = whiteout.name.clone();
         unless_gone(session.call(Unlink { parent, name }))?;
-        let is_live = self.process.inodes().attr(whiteout.dir);
-        let is_live = is_live.is_ok_and(|attr| attr.nlink > 0);
-        if is_live || !self.names_in(parent)?.is_empty() {
-            return Ok(());
+        match self.process.inodes().attr(whiteout.dir) {
+            Ok(attr) if attr.nlink > 0 => return Ok(()),
+            Ok(_) | Err(Errno::NOENT) => {}
+            // It may well live.
+            Err(error) => return Err(error),
         }
         let name = of_dir.to_vec();
-        unless_gone(session.call(Rmdir {
+        match session.call(Rmdir {
             parent: WHITEOUTS,
             name: name.clone(),
-        }))?;
-        unless_gone(session.call(Unlink {
-            parent: COVERS,
-            name,
-        }))
+        }) {
+            // There are more.
+            Err(Errno::NOTEMPTY) => Ok(()),
+            Ok(()) | Err(Errno::NOENT) => unless_gone(session.call(Unlink {
+                parent: COVERS,
+                name,
+            })),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// True if a directory of this elevated tree covers one of the target.
+    pub fn covers(self, dir: Ino) -> Result<bool, Errno> {
+        if self.elevated.is_none() {
+            return Ok(false);
+        }
+        Ok(self.find(COVERS, &name_of_directory(dir))?.is_some())
     }
 
     /// The path on the target of the directory that one of this tree covers; `None`: it is of another

@@ -1,0 +1,169 @@
+//! The names that programs have removed from an elevated tree, and that the target may still have.
+//!
+//! They are removed from the target when a removal of the drain's own would be due. What is removed is what
+//! the job has removed: the file that the whiteout says, in the directory that it was in. If something
+//! else has the name, or a link leads elsewhere from where the directory was, the name is gone.
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use weir_client::process::mounted::Whiteout;
+use weir_client::types::Stat;
+
+use super::names::ChangedNames;
+use super::snapshot::TreeSnapshot;
+use super::Drain;
+use crate::error::MoveError;
+use crate::publish::is_at_above_or_below;
+use crate::tree::{kind_of, unless, FileTree, NodeKind};
+
+/// The directories of the target that are such, and no links.
+#[derive(Debug, Default)]
+struct RealDirectories(HashMap<PathBuf, bool>);
+
+impl RealDirectories {
+    /// True if all directories above a path below `top` are there, and none of them is a link.
+    fn lead_to<T: FileTree>(
+        &mut self,
+        tree: &T,
+        top: &Path,
+        path: &Path,
+    ) -> Result<bool, MoveError> {
+        let above: Vec<&Path> = path.ancestors().skip(1).collect();
+        for dir in above.into_iter().rev() {
+            let is_real = match self.0.get(dir) {
+                Some(is_real) => *is_real,
+                None => {
+                    let whole = top.join(dir);
+                    let found = tree.look_up(&whole);
+                    let found = found.map_err(MoveError::io("looking for", &whole))?;
+                    let is_directory = |stat: Stat| kind_of(&stat) == NodeKind::Directory;
+                    // The top itself may be named by a link.
+                    let is_real = dir == Path::new("") || found.is_some_and(is_directory);
+                    self.0.insert(dir.to_owned(), is_real);
+                    is_real
+                }
+            };
+            if !is_real {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+    /// The names that were removed from an elevated tree when both walks looked, and that this drain has
+    /// not made on the target since. The tree may have them again.
+    pub(super) fn whited_out<'a>(
+        &'a self,
+        then: &'a TreeSnapshot,
+        now: &'a TreeSnapshot,
+    ) -> impl Iterator<Item = &'a PathBuf> {
+        let paths = then.whiteouts.keys();
+        paths.filter(|path| now.whiteouts.contains_key(*path) && !self.moved.contains_key(*path))
+    }
+
+    /// True if the target has something in the place of a node that is about to be removed there.
+    pub(super) fn awaits_removal(
+        &self,
+        snapshot: &TreeSnapshot,
+        path: &Path,
+        kind: NodeKind,
+    ) -> bool {
+        if !snapshot.whiteouts.contains_key(path) || self.moved.contains_key(path) {
+            return false;
+        }
+        let there = self.to.look_up(&self.target.join(path));
+        let is_directory = |kind| kind == NodeKind::Directory;
+        let other = |there| is_directory(kind_of(&there)) != is_directory(kind);
+        there.is_ok_and(|there| there.is_some_and(other))
+    }
+
+    /// Removes from the target what was removed from an elevated tree when both walks looked, unless an
+    /// old link of the target leads to it.
+    pub(super) fn remove_whited_out(
+        &mut self,
+        then: &TreeSnapshot,
+        now: &TreeSnapshot,
+    ) -> ChangedNames {
+        let mut hidden: Vec<PathBuf> = self.whited_out(then, now).cloned().collect();
+        let kept = self.destinations_of_old_links(&[], now);
+        hidden.retain(|path| !is_at_above_or_below(path, &kept));
+        self.remove_hidden(hidden, now)
+    }
+
+    /// Before the rest is moved: removes what was removed from an elevated tree, where the tree has a
+    /// directory instead of something else, or the other way around.
+    pub(super) fn clear_whited_out(&mut self, now: &TreeSnapshot) -> ChangedNames {
+        let mut in_the_way: Vec<PathBuf> = self.whited_out(now, now).cloned().collect();
+        let has_successor = |path: &Path| {
+            path.ancestors()
+                .any(|above| now.whiteouts.contains_key(above) && now.get(above).is_some())
+        };
+        in_the_way.retain(|path| has_successor(path));
+        self.remove_hidden(in_the_way, now)
+    }
+
+    fn remove_hidden(&mut self, mut hidden: Vec<PathBuf>, now: &TreeSnapshot) -> ChangedNames {
+        // Directories after what is in them.
+        hidden.sort_unstable_by(|one, other| other.cmp(one));
+        let mut changed = ChangedNames::default();
+        let mut removed = Vec::new();
+        let mut directories = RealDirectories::default();
+        for path in hidden {
+            let target = self.target.join(&path);
+            let successor = now.get(&path).map(|node| node.kind);
+            let done = directories
+                .lead_to(self.to, &self.target, &path)
+                .and_then(|is_there| match is_there {
+                    true => self.remove_from_target(&target, &now.whiteouts[&path], successor),
+                    false => Ok(false),
+                });
+            if changed.note(&path, &target, done) && successor.is_none() {
+                removed.push(path);
+            }
+        }
+        self.sync(&mut changed);
+        for path in removed {
+            let forgotten = self.from.forget(&now.whiteouts[&path]);
+            if let Err(error) = forgotten {
+                let error = MoveError::io("forgetting", &path)(error);
+                changed.failed.push((path, error));
+            }
+        }
+        changed
+    }
+
+    /// Removes what a whiteout hides, unless its successor replaces it in one step; false: the target does
+    /// not have it.
+    fn remove_from_target(
+        &self,
+        target: &Path,
+        whiteout: &Whiteout,
+        successor: Option<NodeKind>,
+    ) -> Result<bool, MoveError> {
+        let there = self.to.look_up(target);
+        let Some(there) = there.map_err(MoveError::io("looking for", target))? else {
+            return Ok(false);
+        };
+        let is_directory = |kind| kind == NodeKind::Directory;
+        if successor.is_some_and(|kind| is_directory(kind) == is_directory(kind_of(&there))) {
+            return Ok(false);
+        }
+        let nanoseconds = |time: weir_client::types::Time| {
+            let seconds = time.sec.checked_mul(1_000_000_000)?;
+            seconds.checked_add(time.nsec)
+        };
+        if !whiteout.hides(there.ino, there.btime.and_then(nanoseconds)) {
+            return Ok(false);
+        }
+        let removed = match kind_of(&there) {
+            NodeKind::Directory => self.to.remove_directory(target),
+            _ => self.to.remove(target),
+        };
+        unless(removed, ErrorKind::NotFound).map_err(MoveError::io("removing", target))?;
+        Ok(true)
+    }
+}
