@@ -7,7 +7,6 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::fcntl::{OFlag, PosixFadviseAdvice, RenameFlags, AT_FDCWD};
 use nix::sys::stat::UtimensatFlags;
@@ -244,15 +243,6 @@ fn time_spec(time: Time) -> TimeSpec {
     TimeSpec::new(time.sec, time.nsec)
 }
 
-/// `None`: it is before 1970.
-fn time_of(time: SystemTime) -> Option<Time> {
-    let since = time.duration_since(UNIX_EPOCH).ok()?;
-    Some(Time {
-        sec: i64::try_from(since.as_secs()).ok()?,
-        nsec: since.subsec_nanos().into(),
-    })
-}
-
 fn stat_of(found: &std::fs::Metadata) -> Stat {
     let time = |sec, nsec| Time { sec, nsec };
     Stat {
@@ -269,6 +259,6 @@ fn stat_of(found: &std::fs::Metadata) -> Stat {
         mtime: time(found.mtime(), found.mtime_nsec()),
         ctime: time(found.ctime(), found.ctime_nsec()),
         mount: None,
-        btime: found.created().ok().and_then(time_of),
+        btime: None,
     }
 }

@@ -161,11 +161,13 @@ impl<T: FileTree> FileTree for WatchedTree<T> {
     }
     fn whiteouts(&self) -> io::Result<Vec<Whiteout>> {
         let call = || self.tree.whiteouts();
-        self.watch.watch("listing removed names of", Path::new("/"), call)
+        self.watch
+            .watch("listing removed names of", Path::new("/"), call)
     }
     fn forget(&self, whiteout: &Whiteout) -> io::Result<()> {
         let call = || self.tree.forget(whiteout);
-        self.watch.watch("forgetting a name of", Path::new("/"), call)
+        self.watch
+            .watch("forgetting a name of", Path::new("/"), call)
     }
     fn write_state(&self, path: &Path) -> io::Result<WriteState> {
         let call = || self.tree.write_state(path);

@@ -40,7 +40,7 @@ def tree(dir):
             s = os.lstat(p)
             what = ""
             if os.path.islink(p):
-                what = os.readlink(p)
+                what = os.readlink(p).replace(top, "TOP")
             elif os.path.isfile(p):
                 what = open(p, "rb").read()
             out.append((os.path.relpath(p, dir), shown(s), what))
@@ -110,6 +110,17 @@ def rename(p, to):
         return "old"
     os.rename(p, to)
 
+def relink(p):
+    """A directory goes, and a link to another one takes its place: with the same names in it, perhaps."""
+    if os.path.islink(p) or not os.path.isdir(p):
+        return "no directory"
+    for where, dirs, files in os.walk(p, topdown=False):
+        for name in dirs + files:
+            path = os.path.join(where, name)
+            os.rmdir(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+    os.rmdir(p)
+    os.symlink(os.path.join(top, rng.choice(NAMES)), p.rstrip("/"))
+
 def home(p):
     os.chdir(top)
 
@@ -118,10 +129,11 @@ OPS = [
     (8, lambda p: write(p, "wb")), (3, lambda p: write(p, "ab")), (3, exclusive), (3, truncating), (3, update),
     (4, lambda p: os.mkdir(p, 0o755)), (3, os.rmdir), (6, os.unlink), (6, lambda p: rename(p, path())),
     (3, lambda p: os.link(p, path(), follow_symlinks=False)), (3, lambda p: os.symlink(rng.choice(NAMES), p)),
-    (4, lambda p: shown(os.stat(p))), (4, lambda p: shown(os.lstat(p))), (3, os.readlink), (5, names),
+    (4, lambda p: shown(os.stat(p))), (4, lambda p: shown(os.lstat(p))), (3, lambda p: os.readlink(p).replace(top, "TOP")), (5, names),
     (3, lambda p: open(p, "rb").read()), (2, lambda p: os.chmod(p, rng.choice([0o644, 0o600, 0o755]))),
     (2, lambda p: os.truncate(p, rng.randrange(9))), (2, chdir), (4, home), (3, dirfd), (2, held),
     (1, lambda p: os.path.realpath(p)[len(top):]), (1, lambda p: os.access(p, os.W_OK)), (1, lambda p: tree(top)),
+    (1, relink),
 ]
 WEIGHTED = [op for weight, op in OPS for _ in range(weight)]
 for step in range(steps):

@@ -33,7 +33,7 @@ make_project() {
 
 # What is in a directory, except times. Two names of one symbolic link become two links.
 shown() {
-	(cd "$1" && find . -type f -printf '%P %y %m %s %n\n' -o -printf '%P %y %m %l\n' | sort)
+	(cd "$1" && find . -type f -printf '%P %y %m %s %n\n' -o -printf '%P %y %m %l\n' | sed "s $PWD TOP " | sort)
 	(cd "$1" && find . -type f | sort | xargs -d '\n' sha256sum)
 }
 
@@ -93,6 +93,34 @@ same "one that was appended to" "$(printf 'l0a\nmore')" "$(cat pfs/d0/a)"
 same "new files, where they were moved to" "$(seq 1000)" "$(cat pfs/d0/moved)"
 same "what was removed, and made again" "" "$(ls pfs/d1; ls pfs/d0/d1/b 2> /dev/null)"
 same "no hidden file is left" '' "$(find pfs -name '*.weir-part')"
+
+# A directory is moved away, and a link to its new place takes its name.
+for while_running in true false; do
+	rm -rf pfs
+	make_project pfs
+	mkdir pfs/archive
+	check "a directory that is moved away" env WEIR_DRAIN_WHILE_RUNNING=$while_running "$weir" run --set run.report=none \
+		--elevate "$outside/pfs" -- bash -ec 'cd "$1"; mv d1 archive/; ln -s archive/d1 d1; cat d1/c' - "$outside/pfs"
+	same "it is where it was moved to" "c archive/d1" "$(cat pfs/archive/d1/c) $(readlink pfs/d1)"
+	rm -rf pfs
+	make_project pfs
+	mkdir pfs/other
+	echo kept > pfs/other/c
+	check "one that is replaced by a link" env WEIR_DRAIN_WHILE_RUNNING=$while_running "$weir" run --set run.report=none \
+		--elevate "$outside/pfs" -- bash -ec 'cd "$1"; rm -r d1; ln -s other d1' - "$outside/pfs"
+	same "what the link leads to is as it was" kept "$(cat pfs/d1/c)"
+done
+
+# What others put in the place of a removed file is theirs, and what only looked changes nothing.
+rm -rf pfs
+make_project pfs
+touch -d 2001-01-01 pfs/d1 pfs/d0
+ln pfs/d0/a pfs/d0/d1/a
+check "a file of others" elevated "$outside/pfs" -- bash -ec 'cd "$1"; find . > /dev/null; rm a d0/a d0/d1/a; LD_PRELOAD= cp /dev/stdin a <<< "of others"
+	sleep 0.5' - "$outside/pfs"
+same "it stays" "of others" "$(cat pfs/a)"
+check "two names of one file are gone" test ! -e pfs/d0/a -a ! -e pfs/d0/d1/a
+same "times of a directory" "$(date -d 2001-01-01 +%s)" "$(stat -c %Y pfs/d1)"
 
 # Only the process that drains is killed.
 rm -rf pfs

@@ -181,7 +181,7 @@ impl File {
 }
 
 /// Asks until the lock is there, or a signal comes (EINTR).
-fn until_granted<O>(session: &Session, op: &O, wait: bool) -> Result<(), Errno>
+pub(super) fn until_granted<O>(session: &Session, op: &O, wait: bool) -> Result<(), Errno>
 where
     O: Operation<Reply = ()> + Clone,
 {

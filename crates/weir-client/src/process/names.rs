@@ -129,8 +129,14 @@ impl Process {
                 NameInParent::Dir => Err(last_dot(path, dir)),
                 NameInParent::Below { slash, .. } if dir || slash => Err(Errno::NOTDIR),
                 NameInParent::Below {
-                    parent, name, path, ..
-                } => self.inodes().remove_below(parent, &name, &path),
+                    parent,
+                    name,
+                    path: below,
+                    ..
+                } => match self.inodes().remove_below(parent, &name, &below) {
+                    Ok(false) => return self.unlinkat(dirfd, path, flags),
+                    removed => removed.map(drop),
+                },
                 NameInParent::Name { found: None, .. } => Err(Errno::NOENT),
                 NameInParent::Name {
                     parent,

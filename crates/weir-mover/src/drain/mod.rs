@@ -169,6 +169,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     due: Option<DueNames>,
     /// Directories, by the path below both, in which names were changed that are not on storage yet.
     unsynced: BTreeSet<PathBuf>,
+    /// Inodes of the target from which this drain has removed one of several names: their times changed.
+    unlinked: HashSet<u64>,
     /// The number of walks so far.
     walks: u64,
 }
@@ -190,6 +192,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             moved: HashMap::new(),
             due: None,
             unsynced: BTreeSet::new(),
+            unlinked: HashSet::new(),
             walks: 0,
         }
     }

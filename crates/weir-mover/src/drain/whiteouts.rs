@@ -139,7 +139,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Removes what a whiteout hides, unless its successor replaces it in one step; false: the target does
     /// not have it.
     fn remove_from_target(
-        &self,
+        &mut self,
         target: &Path,
         whiteout: &Whiteout,
         successor: Option<NodeKind>,
@@ -152,16 +152,22 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if successor.is_some_and(|kind| is_directory(kind) == is_directory(kind_of(&there))) {
             return Ok(false);
         }
-        let nanoseconds = |time: weir_client::types::Time| {
-            let seconds = time.sec.checked_mul(1_000_000_000)?;
-            seconds.checked_add(time.nsec)
-        };
-        if !whiteout.hides(there.ino, there.btime.and_then(nanoseconds)) {
+        let Some(hidden) = whiteout.hidden().filter(|hidden| hidden.ino == there.ino) else {
             return Ok(false);
-        }
+        };
+        let ctime = there.ctime.sec.saturating_mul(1_000_000_000) + there.ctime.nsec;
         let removed = match kind_of(&there) {
+            // It changes with each name in it; only an empty one is removed.
             NodeKind::Directory => self.to.remove_directory(target),
-            _ => self.to.remove(target),
+            _ if hidden.ctime_ns != ctime && !self.unlinked.contains(&there.ino) => {
+                return Ok(false);
+            }
+            _ => {
+                if there.nlink > 1 {
+                    self.unlinked.insert(there.ino);
+                }
+                self.to.remove(target)
+            }
         };
         unless(removed, ErrorKind::NotFound).map_err(MoveError::io("removing", target))?;
         Ok(true)

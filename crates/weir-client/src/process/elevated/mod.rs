@@ -12,6 +12,7 @@
 //! | this one | looking for names |
 //! | `take_up` | making entries of the tree for files of the PFS |
 //! | `remove` | whiteouts |
+//! | `name_lock` | the lock of a name that only the PFS has |
 //! | `list` | listing both layers |
 //! | `entrance` | paths that lead into a tree by links outside of it |
 //!
@@ -20,6 +21,7 @@
 
 mod entrance;
 mod list;
+mod name_lock;
 mod remove;
 mod take_up;
 
@@ -130,6 +132,13 @@ impl InodeOperations {
                 _ => BelowEntry::File(path),
             },
         ))
+    }
+
+    /// True if only the PFS has a name, as the union shows it. Under the lock of the name that stays so,
+    /// unless the name is made anew.
+    fn is_only_below(self, dir: Ino, name: &[u8]) -> Result<bool, Errno> {
+        let found = self.view()?.lookup(dir, name)?;
+        Ok(found.is_none() && self.find_below(dir, name)?.is_some())
     }
 
     /// EXDEV: two directories are not of one tree.

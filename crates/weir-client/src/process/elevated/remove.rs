@@ -4,7 +4,6 @@
 //! the PFS show through that was removed or replaced before. While the tree has the name, the whiteout
 //! means nothing. The drain removes it once the PFS does not have the name any more.
 
-use rustix::fs::{AtFlags, StatxFlags, CWD};
 use rustix::io::Errno;
 use weir_core::elevated::{name_of_directory, HiddenFile, NURSERY, WHITEOUTS};
 use weir_core::names::{FileType, SYMLINK_MAX};
@@ -13,26 +12,27 @@ use weir_core::types::Ino;
 
 use super::super::inodes::InodeOperations;
 use super::list::names_in;
+use super::name_lock::NameLock;
 use super::take_up::nursling;
 use crate::path::walk::Names;
 use crate::path::Name;
 
 /// The file of the PFS at a path, if there is one.
+#[allow(clippy::unnecessary_cast)] // other widths on aarch64
+#[allow(clippy::cast_possible_wrap)] // nanoseconds are small
 fn file_at(path: &[u8]) -> Result<Option<HiddenFile>, Errno> {
-    let wanted = StatxFlags::INO | StatxFlags::BTIME;
-    let stat = match rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, wanted) {
+    let stat = match rustix::fs::lstat(path) {
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         stat => stat?,
     };
-    let knows_btime = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
-    let seconds = stat.stx_btime.tv_sec.saturating_mul(1_000_000_000);
+    let seconds = (stat.st_ctime as i64).saturating_mul(1_000_000_000);
     Ok(Some(HiddenFile {
-        ino: stat.stx_ino,
-        btime_ns: knows_btime.then(|| seconds.saturating_add(stat.stx_btime.tv_nsec.into())),
+        ino: stat.st_ino,
+        ctime_ns: seconds.saturating_add(stat.st_ctime_nsec as i64),
     }))
 }
 
-/// What became of a name that was to be hidden.
+/// The outcome of hiding a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) enum WhiteoutMade {
     /// It has a whiteout now.
@@ -122,17 +122,21 @@ impl InodeOperations {
         }
     }
 
-    /// unlink(2) of a name that only the PFS has.
+    /// unlink(2) of a name that only the PFS has; false: another process was faster, and the name has
+    /// become something else.
     pub(in super::super) fn remove_below(
         self,
         dir: Ino,
         name: &Name,
         path: &[u8],
-    ) -> Result<(), Errno> {
+    ) -> Result<bool, Errno> {
         self.check_removal_below(dir, path)?;
-        // Another process was faster.
+        let _lock = NameLock::hold(self.server.session()?, dir, name.bytes())?;
+        if !self.is_only_below(dir, name.bytes())? {
+            return Ok(false);
+        }
         match self.white_out(dir, name.bytes())? {
-            WhiteoutMade::New => Ok(()),
+            WhiteoutMade::New => Ok(true),
             WhiteoutMade::Before | WhiteoutMade::NotNeeded => Err(Errno::NOENT),
         }
     }

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::fd::OwnedFd;
 use rustix::fs::{
     Access, AtFlags, FileType as KernelType, Mode, OFlags, SeekFrom, Stat, XattrFlags, CWD,
 };
@@ -16,6 +17,7 @@ use super::super::forks::own_pid;
 use super::super::inodes::InodeOperations;
 use super::super::open_flags::O_CLOEXEC;
 use super::super::{Outcome, Process};
+use super::name_lock::NameLock;
 use crate::kernel::Fd;
 use crate::path::walk::Names;
 use crate::path::Name;
@@ -25,6 +27,8 @@ use crate::types::Time;
 const NOREPLACE: u32 = 1;
 /// O_RDWR.
 const O_RDWR: i32 = 2;
+/// The times that a file is copied while somebody writes it.
+const TRIES: u32 = 10;
 /// The bytes that are copied at a time.
 const PIECE: usize = 1 << 20;
 
@@ -117,13 +121,18 @@ pub(super) fn nursling() -> Vec<u8> {
 
 impl Process {
     /// Copies a file of the PFS into the tree, under the same name, so that it can be renamed or linked.
-    /// The name shows one or the other. EXDEV: it is neither a regular file nor a symbolic link.
+    /// The name shows one or the other. The caller looks for the name again: it may be gone. EXDEV: it is neither a regular file nor a symbolic link.
     pub(in super::super) fn take_up_file(
         &'static self,
         parent: Ino,
         name: &Name,
         path: &[u8],
     ) -> Result<(), Errno> {
+        let _lock = NameLock::hold(self.session()?, parent, name.bytes())?;
+        if !self.inodes().is_only_below(parent, name.bytes())? {
+            // Another process has taken it up, or removed it: the caller looks again.
+            return Ok(());
+        }
         let stat = rustix::fs::lstat(path)?;
         let taken = match KernelType::from_raw_mode(stat.st_mode) {
             KernelType::RegularFile => self.copy_up(parent, name, path),
@@ -141,7 +150,7 @@ impl Process {
             _ => Err(Errno::XDEV),
         };
         match taken {
-            // Another process was faster.
+            // Another process has made the name anew.
             Err(Errno::EXIST) => Ok(()),
             taken => taken,
         }
@@ -150,7 +159,6 @@ impl Process {
     fn copy_up(&'static self, parent: Ino, name: &Name, path: &[u8]) -> Result<(), Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let from = rustix::fs::open(path, flags, Mode::empty())?;
-        let stat = rustix::fs::fstat(&from)?;
         let made = self.inodes().view()?.create_unnamed(CreateUnnamed {
             dir: parent,
             mode: 0o600,
@@ -161,8 +169,8 @@ impl Process {
         let ino = made.ino;
         let to = self.open_made(&made, O_RDWR | O_CLOEXEC)?;
         let copied = self
-            .copy_whole(&from, to)
-            .and_then(|()| self.copy_attributes(&from, &stat, to));
+            .copy_unchanged(&from, to)
+            .and_then(|stat| self.copy_attributes(&from, &stat, to));
         let linked = copied.and_then(|()| {
             let name = name.to_vec();
             self.session()?.call(Link { ino, parent, name })
@@ -171,7 +179,21 @@ impl Process {
         linked.and(closed)
     }
 
-    fn copy_whole(&'static self, from: &rustix::fd::OwnedFd, to: Fd) -> Result<(), Errno> {
+    /// Copies the bytes, again if somebody writes them meanwhile; returns the attributes of what was copied.
+    /// EBUSY: it never ends.
+    fn copy_unchanged(&'static self, from: &OwnedFd, to: Fd) -> Result<Stat, Errno> {
+        let version = |stat: &Stat| (stat.st_size, stat.st_ctime, stat.st_ctime_nsec);
+        for _ in 0..TRIES {
+            let before = rustix::fs::fstat(from)?;
+            self.copy_whole(from, to)?;
+            if version(&before) == version(&rustix::fs::fstat(from)?) {
+                return Ok(before);
+            }
+        }
+        Err(Errno::BUSY)
+    }
+
+    fn copy_whole(&'static self, from: &OwnedFd, to: Fd) -> Result<(), Errno> {
         let mut buffer = vec![0; PIECE];
         let mut at = 0;
         loop {
@@ -199,12 +221,7 @@ impl Process {
 
     #[allow(clippy::unnecessary_cast)] // other widths on aarch64
     #[allow(clippy::cast_possible_wrap)] // nanoseconds are small
-    fn copy_attributes(
-        &'static self,
-        from: &rustix::fd::OwnedFd,
-        stat: &Stat,
-        to: Fd,
-    ) -> Result<(), Errno> {
+    fn copy_attributes(&'static self, from: &OwnedFd, stat: &Stat, to: Fd) -> Result<(), Errno> {
         let mut names = [0; 4096];
         // A file system without them, or more of them than any program sets.
         let length = rustix::fs::flistxattr(from, &mut names).unwrap_or(0);

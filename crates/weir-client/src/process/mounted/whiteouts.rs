@@ -31,11 +31,9 @@ impl Whiteout {
         &self.path
     }
 
-    /// True if what has the name on the target is what the job has removed: by its inode and the time of its
-    /// creation, ns since 1970, where that is known.
-    pub fn hides(&self, ino: u64, btime_ns: Option<i64>) -> bool {
-        let found = HiddenFile { ino, btime_ns };
-        self.hidden.is_some_and(|hidden| hidden.is(found))
+    /// The file of the target that the job has removed, as it was then; none: the target had none.
+    pub fn hidden(&self) -> Option<HiddenFile> {
+        self.hidden
     }
 }
 
