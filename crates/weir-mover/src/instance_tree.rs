@@ -179,6 +179,10 @@ impl FileTree for InstanceTree {
         self.tree.covers(self.find(path)?).io()
     }
 
+    fn borrow_from(&self, target: &Path, path: &Path) -> io::Result<()> {
+        self.tree.cover(self.find(path)?, bytes(target)).io()
+    }
+
     fn whiteouts(&self) -> io::Result<Vec<Whiteout>> {
         self.tree.whiteouts().io()
     }

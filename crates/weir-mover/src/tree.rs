@@ -171,6 +171,10 @@ pub trait FileTree: Sync + Debug {
     fn is_borrowed(&self, _path: &Path) -> io::Result<bool> {
         Ok(false)
     }
+    /// Has a directory of an elevated tree stand for one that the target has now.
+    fn borrow_from(&self, _target: &Path, _path: &Path) -> io::Result<()> {
+        Ok(())
+    }
     /// The names that were removed from an elevated tree, and that its target may still have.
     fn whiteouts(&self) -> io::Result<Vec<Whiteout>> {
         Ok(Vec::new())

@@ -159,6 +159,10 @@ impl<T: FileTree> FileTree for WatchedTree<T> {
         let call = || self.tree.is_borrowed(path);
         self.watch.watch("looking for", path, call)
     }
+    fn borrow_from(&self, target: &Path, path: &Path) -> io::Result<()> {
+        let call = || self.tree.borrow_from(target, path);
+        self.watch.watch("looking for", path, call)
+    }
     fn whiteouts(&self) -> io::Result<Vec<Whiteout>> {
         let call = || self.tree.whiteouts();
         self.watch

@@ -167,6 +167,64 @@ check "and what it removed is not" test ! -e pfs/a -a -d pfs/new
 check "the end of the instance" "$weir" stop "$instance"
 unset WEIR_DRAIN_WHILE_RUNNING
 
+# Two runs of one instance: the second one knows what the first has moved.
+rm -rf pfs
+mkdir pfs
+check "an instance that stays, again" "$weir" start --memory 256M --elevate "$outside/pfs" "$instance"
+check "its first run" "$weir" run -i "$instance" -- bash -ec 'cd "$1"; mkdir new; touch new/f new/g' - "$outside/pfs"
+same "what it made" "f  g" "$(ls -x pfs/new)"
+check "its second run" "$weir" run -i "$instance" -- bash -ec 'cd "$1"; rm new/g; touch new/h' - "$outside/pfs"
+same "what that left" "f  h" "$(ls -x pfs/new)"
+check "its third run" "$weir" run -i "$instance" -- bash -ec 'cd "$1"; rm -r new; mkdir new; touch new/i' - "$outside/pfs"
+same "what that left" i "$(ls -x pfs/new)"
+check "its end" "$weir" stop "$instance"
+
+# Processes that take one file of the target: one gets it.
+rm -rf pfs
+mkdir -p pfs/dirs
+for task in $(seq 20); do head -c 100000 /dev/zero > pfs/task.$task; mkdir pfs/dirs/$task; done
+cat > claims.py <<'PROGRAM'
+import os
+import sys
+
+os.chdir(sys.argv[1])
+
+
+def compete(*acts):
+    """Each in a process of its own, all at once; how many of them succeeded."""
+    ready, go = os.pipe()
+    pids = []
+    for act in acts:
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            os.read(ready, 1)
+            try:
+                act()
+            except OSError:
+                os._exit(0)
+            os._exit(1)
+    os.write(go, b"x" * len(acts))
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    os.close(ready)
+    os.close(go)
+    return sum(codes)
+
+
+for task in range(1, 11):
+    claims = [lambda n=n: os.rename(f"task.{task}", f"claimed.{task}.{n}") for n in range(6)]
+    print(compete(*claims), end=" ")
+for task in range(11, 21):
+    print(compete(lambda: os.rename(f"task.{task}", f"other.{task}"), lambda: os.unlink(f"task.{task}")), end=" ")
+    os.path.exists(f"other.{task}") and os.unlink(f"other.{task}")
+for dir in range(1, 21):
+    looks = [lambda: os.stat(f"dirs/{dir}") for _ in range(2)]
+    compete(lambda: os.rmdir(f"dirs/{dir}"), *looks)
+print(os.listdir("dirs"))
+PROGRAM
+same "each is taken once" "$(printf '1 %.0s' $(seq 20))[]" \
+	"$(elevated "$outside/pfs" -- python3 claims.py "$outside/pfs" 2> pfs.err)"
+same "and is there once" "10 0" "$(ls pfs | grep -c claimed) $(ls pfs/dirs | wc -l)"
+
 # Killed with everything.
 loop=$programs/checkpoint_loop.py
 newest=$programs/checkpoint_newest.py

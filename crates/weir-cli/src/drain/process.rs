@@ -179,6 +179,11 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     });
     service.show_finish(&progress);
     let summary = stage::show_while(&progress, || drain.finish(options, &progress));
+    if summary.is_complete() && args.tree.is_some() && !args.laminate {
+        if let Err(error) = drain.hand_over() {
+            eprintln!("weir: drain: names that are removed later may stay: {error}");
+        }
+    }
     tell_summary(&service, &summary);
     stage::complain(&summary)
 }

@@ -27,6 +27,7 @@ mod snapshot;
 mod whiteouts;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -39,7 +40,7 @@ use crate::filter::PathFilter;
 use crate::sources::StagePair;
 use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};
 use crate::summary::{as_text, StageSummary};
-use crate::tree::{FileTree, NodeKind};
+use crate::tree::{unless, FileTree, NodeKind};
 pub use files::{move_files, FileMover, MovedFile, MovedFiles};
 use names::DueNames;
 use round::RoundState;
@@ -283,6 +284,18 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             }
         }
         summary
+    }
+
+    /// After everything was moved out of an elevated tree that stays: has its directories stand for those of
+    /// the target, so that later drains know what is there.
+    pub fn hand_over(&mut self) -> Result<(), MoveError> {
+        let snapshot = self.walk();
+        for (path, _) in snapshot.of_kind(NodeKind::Directory) {
+            let (source, target) = (self.source.join(path), self.target.join(path));
+            let handed_over = self.from.borrow_from(&target, &source);
+            unless(handed_over, ErrorKind::NotFound).map_err(MoveError::io("noting", &source))?;
+        }
+        Ok(())
     }
 
     fn source_tree(&self) -> WalkedTree<'_, S> {

@@ -3,7 +3,7 @@
 
 use rustix::io::Errno;
 use weir_core::elevated::{directory_of_name, name_of_directory, HiddenFile, COVERS, WHITEOUTS};
-use weir_core::proto::{Rmdir, Unlink};
+use weir_core::proto::{Rmdir, Symlink, Unlink};
 use weir_core::types::Ino;
 
 use super::Tree;
@@ -110,6 +110,22 @@ impl Tree {
             return Ok(false);
         }
         Ok(self.find(COVERS, &name_of_directory(dir))?.is_some())
+    }
+
+    /// Has a directory of this elevated tree cover the one at this path of the target, so that names which
+    /// are removed from it from now on get whiteouts. Processes that know it as opaque learn it no more.
+    pub fn cover(self, dir: Ino, target: &[u8]) -> Result<(), Errno> {
+        let covered = self.process.session()?.call(Symlink {
+            parent: COVERS,
+            name: name_of_directory(dir).to_vec(),
+            target: target.to_vec(),
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+        });
+        match covered {
+            Err(Errno::EXIST) => Ok(()),
+            covered => covered.map(drop),
+        }
     }
 
     /// The path on the target of the directory that one of this tree covers; `None`: it is of another
