@@ -279,7 +279,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// Removes nodes that this drain made.
-    fn remove(&mut self, mut gone: Vec<PathBuf>) -> ChangedNames {
+    fn remove(&mut self, mut gone: Vec<PathBuf>, now: &TreeSnapshot) -> ChangedNames {
         let mut changed = ChangedNames::default();
         // Directories after what is in them.
         gone.sort_unstable_by(|one, other| other.cmp(one));
@@ -293,7 +293,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 continue;
             }
             let target = self.target.join(&path);
-            let removed = self.remove_ours(&target, &self.moved[&path]);
+            // A program of the job has removed it: then it is ours to remove, whoever had made the name.
+            let is_whited_out = now.whiteouts.contains_key(&path);
+            let removed = self.remove_ours(&target, &self.moved[&path], is_whited_out);
             if changed.note(&path, &target, removed) {
                 self.moved.remove(&path);
             }
@@ -307,12 +309,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut gone: Vec<PathBuf> = self.gone(then, now).cloned().collect();
         let kept = self.destinations_of_old_links(&gone, now);
         gone.retain(|path| !is_at_above_or_below(path, &kept));
-        self.remove(gone)
+        self.remove(gone, now)
     }
 
     /// Removes all that is gone, once the links are those of the source.
     pub(super) fn remove_all_gone(&mut self, now: &TreeSnapshot) -> ChangedNames {
-        self.remove(self.gone(now, now).cloned().collect())
+        self.remove(self.gone(now, now).cloned().collect(), now)
     }
 
     /// Removes the directories where files are to be, and the other way around.
@@ -321,7 +323,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let in_the_way: HashSet<&Path> = in_the_way.map(PathBuf::as_path).collect();
         let is_below = |path: &&PathBuf| path.ancestors().any(|above| in_the_way.contains(above));
         let gone = self.gone(now, now).filter(is_below).cloned().collect();
-        self.remove(gone)
+        self.remove(gone, now)
     }
 
     /// The paths that links of the target lead to which are not as in the source, except those that are
@@ -344,8 +346,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// Removes what has a name, if it is what this drain made; false: it is not.
-    fn remove_ours(&self, target: &Path, moved: &MovedNode) -> Result<bool, MoveError> {
-        if !moved.is_ours {
+    fn remove_ours(
+        &self,
+        target: &Path,
+        moved: &MovedNode,
+        is_whited_out: bool,
+    ) -> Result<bool, MoveError> {
+        if !moved.is_ours && !is_whited_out {
             return Ok(false);
         }
         let there = self.to.look_up(target);
