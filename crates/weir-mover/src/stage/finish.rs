@@ -75,9 +75,9 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
     /// Makes a further name of a file; false: it is to be a file of its own, since the first name is
     /// not there, or the file system has no such links.
     fn make_link(&self, link: &FurtherName) -> Result<bool, MoveError> {
-        if !self.first_names().contains(&link.first) {
+        let Some(copied) = self.first_names().get(&link.first).copied() else {
             return Ok(false);
-        }
+        };
         let looking = |path| MoveError::io("looking for", path);
         let first = self.to.look_up(&link.first).map_err(looking(&link.first))?;
         let Some(first) = first else {
@@ -96,7 +96,7 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
             Err(MoveError::Io { source, .. }) if has_no_links(&source) => Ok(false),
             made => {
                 made?;
-                self.caller.note_named(&link.target, None);
+                self.caller.note_named(&link.target, copied.as_ref());
                 Ok(true)
             }
         }

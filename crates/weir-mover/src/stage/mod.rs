@@ -9,7 +9,7 @@
 mod finish;
 mod walk;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -243,7 +243,7 @@ struct StageRun<'t, S: FileTree, T: FileTree> {
     batch_files: usize,
     queue: TaskQueue<StageTask<'t, S, T>>,
     /// The targets of files with further names that are there.
-    first_names: Mutex<HashSet<PathBuf>>,
+    first_names: Mutex<HashMap<PathBuf, Option<Stat>>>,
     summary: Mutex<StageSummary>,
 }
 
@@ -263,7 +263,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         });
     }
 
-    fn first_names(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
+    fn first_names(&self) -> MutexGuard<'_, HashMap<PathBuf, Option<Stat>>> {
         let names = self.first_names.lock();
         names.unwrap_or_else(PoisonError::into_inner)
     }
@@ -325,7 +325,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         let stat = self.from.look_up(source).map_err(looking(source))?;
         let there = |stat: &Stat| {
             self.moved(stat.size);
-            self.is_there(file);
+            self.is_there(file, None);
             self.summary().unchanged += 1;
             Ok(None)
         };
@@ -391,11 +391,11 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         changed.map_err(MoveError::io("changing", target))
     }
 
-    /// Notes that a file is there.
-    fn is_there(&self, file: &FoundFile) {
+    /// Notes that a file is there. `copied`: the source, if it was copied now.
+    fn is_there(&self, file: &FoundFile, copied: Option<Stat>) {
         self.progress.files_done.fetch_add(1, Ordering::Relaxed);
         if file.is_linked {
-            self.first_names().insert(file.target.clone());
+            self.first_names().insert(file.target.clone(), copied);
         }
     }
 
@@ -445,7 +445,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         match checked.and_then(|()| copy.publish(self.options.verify, buffer)) {
             Ok(lost) => {
                 self.caller.note_named(&file.target, Some(&copied));
-                self.is_there(&file);
+                self.is_there(&file, Some(copied));
                 let mut summary = self.summary();
                 summary.files += 1;
                 summary.bytes += size;
