@@ -286,7 +286,7 @@ settings! {
     /// weir takes what programs write: `weir run --elevate`.
     elevate: Elevate {
         /// The directories. A program's file there is taken at the speed of memory, moved while it
-        /// runs, and on the PFS, whole, when `weir run` ends. Nothing else changes for programs.
+        /// runs, and on the PFS, whole, when `weir run` ends. docs/ELEVATOR.md says what else differs.
         directories: ElevatedPaths = "",
     }
 
