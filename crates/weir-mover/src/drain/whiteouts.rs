@@ -32,18 +32,17 @@ impl RealDirectories {
     ) -> Result<bool, MoveError> {
         let above: Vec<&Path> = path.ancestors().skip(1).collect();
         for dir in above.into_iter().rev() {
-            let is_real = match self.0.get(dir) {
-                Some(is_real) => *is_real,
-                None => {
-                    let whole = top.join(dir);
-                    let found = tree.look_up(&whole);
-                    let found = found.map_err(MoveError::io("looking for", &whole))?;
-                    let is_directory = |stat: Stat| kind_of(&stat) == NodeKind::Directory;
-                    // The top itself may be named by a link.
-                    let is_real = dir == Path::new("") || found.is_some_and(is_directory);
-                    self.0.insert(dir.to_owned(), is_real);
-                    is_real
-                }
+            let is_real = if let Some(is_real) = self.0.get(dir) {
+                *is_real
+            } else {
+                let whole = top.join(dir);
+                let found = tree.look_up(&whole);
+                let found = found.map_err(MoveError::io("looking for", &whole))?;
+                let is_directory = |stat: Stat| kind_of(&stat) == NodeKind::Directory;
+                // The top itself may be named by a link.
+                let is_real = dir == Path::new("") || found.is_some_and(is_directory);
+                self.0.insert(dir.to_owned(), is_real);
+                is_real
             };
             if !is_real {
                 return Ok(false);
