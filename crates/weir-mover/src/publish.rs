@@ -7,11 +7,12 @@ use std::io::{self, ErrorKind};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
+use rustix::io::Errno;
 use weir_client::process::mounted::elevated::{self, PART_PREFIX, PART_SUFFIX};
 use weir_client::types::Stat;
 
 use crate::error::MoveError;
-use crate::tree::{kind_of, unless, FileTree, KeptAttributes, NodeKind};
+use crate::tree::{failed_with_any, kind_of, unless, FileTree, KeptAttributes, NodeKind};
 
 /// The longest name, bytes.
 const NAME_MAX: usize = 255;
@@ -56,6 +57,25 @@ pub(crate) fn check_kind(
             is_directory,
         }),
     }
+}
+
+/// Removes a directory that has nothing but parts that interrupted moves have left; ENOTEMPTY or EEXIST:
+/// it has more.
+pub(crate) fn remove_directory<T: FileTree>(to: &T, dir: &Path) -> io::Result<()> {
+    let left = match to.remove_directory(dir) {
+        Err(error) if failed_with_any(&error, &[Errno::NOTEMPTY, Errno::EXIST]) => error,
+        removed => return removed,
+    };
+    let names = to.list(dir)?;
+    if !names.iter().all(|name| is_part(name)) {
+        return Err(left);
+    }
+    for part in names.iter().map(|name| dir.join(name)) {
+        // EBUSY: a living process writes it.
+        drop(to.create_part(&part)?);
+        to.remove(&part)?;
+    }
+    to.remove_directory(dir)
 }
 
 /// Gives a part its name, unless somebody else changed what has it since it was `replaced`. `is_part`: true

@@ -20,7 +20,9 @@ use super::snapshot::{FileSet, SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode};
 use crate::copy::is_kept_time;
 use crate::error::MoveError;
-use crate::publish::{check_kind, destination, is_at_above_or_below, is_symlink_to, make_symlink};
+use crate::publish::{
+    check_kind, destination, is_at_above_or_below, is_symlink_to, make_symlink, remove_directory,
+};
 use crate::tree::{failed_with_any, kind_of, unless, FileTree, NodeKind};
 
 /// Changes of names that a walk saw.
@@ -372,7 +374,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return Ok(false);
         }
         let removed = match moved.kind {
-            NodeKind::Directory => self.to.remove_directory(target),
+            NodeKind::Directory => remove_directory(self.to, target),
             _ => self.to.remove(target),
         };
         match removed {

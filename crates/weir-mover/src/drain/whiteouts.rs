@@ -15,7 +15,7 @@ use super::names::ChangedNames;
 use super::snapshot::TreeSnapshot;
 use super::Drain;
 use crate::error::MoveError;
-use crate::publish::is_at_above_or_below;
+use crate::publish::{is_at_above_or_below, remove_directory};
 use crate::tree::{kind_of, unless, FileTree, NodeKind};
 
 /// The directories of the target that are such, and no links.
@@ -157,7 +157,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let ctime = there.ctime.sec.saturating_mul(1_000_000_000) + there.ctime.nsec;
         let removed = match kind_of(&there) {
             // It changes with each name in it; only an empty one is removed.
-            NodeKind::Directory => self.to.remove_directory(target),
+            NodeKind::Directory => remove_directory(self.to, target),
             _ if hidden.ctime_ns != ctime && !self.unlinked.contains(&there.ino) => {
                 return Ok(false);
             }
