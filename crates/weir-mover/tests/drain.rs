@@ -6,8 +6,9 @@
 //! In the end the target is as the source.
 
 mod faults;
+mod trees;
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{symlink, FileExt};
@@ -19,9 +20,9 @@ use std::time::{Duration, SystemTime};
 use faults::{parts, FaultyTree};
 use proptest::prelude::*;
 use rustix::io::Errno;
+use trees::{contents, TreeNode};
 use weir_mover::drain::{move_files, Drain, DrainRound, FileMover, MovedFiles, PendingState};
 use weir_mover::piece::{copy_piece, FilePiece};
-use weir_mover::publish::is_part;
 use weir_mover::{DirectoryTree, PathFilter, StageOptions, StagePair, StageProgress, StageSummary};
 
 /// No file has changed since.
@@ -221,39 +222,6 @@ const CHECKPOINT_STEPS: usize = 9;
 
 fn checkpoint(number: usize, step: usize) -> Vec<u8> {
     format!("checkpoint {number:0>width$}", width = 2 * number + step).into_bytes()
-}
-
-/// A node of a tree.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum TreeNode {
-    File(Vec<u8>),
-    Link(PathBuf),
-    Directory,
-}
-
-/// The nodes below a directory, parts aside.
-fn contents(at: &Path) -> BTreeMap<PathBuf, TreeNode> {
-    let mut found = BTreeMap::new();
-    let mut open = vec![at.to_owned()];
-    while let Some(dir) = open.pop() {
-        for entry in fs::read_dir(&dir).unwrap() {
-            let entry = entry.unwrap();
-            let (path, kind) = (entry.path(), entry.file_type().unwrap());
-            if is_part(&entry.file_name()) {
-                continue;
-            }
-            let node = if kind.is_dir() {
-                open.push(path.clone());
-                TreeNode::Directory
-            } else if kind.is_symlink() {
-                TreeNode::Link(fs::read_link(&path).unwrap())
-            } else {
-                TreeNode::File(fs::read(&path).unwrap())
-            };
-            found.insert(path.strip_prefix(at).unwrap().to_owned(), node);
-        }
-    }
-    found
 }
 
 /// Checks a target after a change.

@@ -127,7 +127,7 @@ impl Scene {
         wait_until(name, || path.exists() || run.has_ended());
         if !path.exists() {
             let output = run.0.take().unwrap().wait_with_output().unwrap();
-            panic!("it ended before {name}: {}", told(&output));
+            panic!("it ended before {name}: {}", messages_of(&output));
         }
     }
 
@@ -136,7 +136,7 @@ impl Scene {
     }
 }
 
-fn told(output: &Output) -> String {
+fn messages_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -178,7 +178,7 @@ fn a_call_that_hangs_disturbs_neither_the_program_nor_the_status() {
     assert_eq!(scene.moved("other"), Some(lines(20_000)));
     scene.say("end");
     let output = run.output();
-    assert!(output.status.success(), "{}", told(&output));
+    assert!(output.status.success(), "{}", messages_of(&output));
     let read = |name| fs::read_to_string(scene.talk(name)).unwrap();
     assert_eq!(read("other"), lines(20_000));
     assert_eq!(read("code"), "8\n");
@@ -217,7 +217,7 @@ fn the_end_of_a_run_waits_for_a_call_that_hangs_for_a_limited_time() {
         let hanging = scene.fs.hanging();
         // The process that drains ends when it is back, and its instance can then be stopped.
         scene.fs.lift(rule);
-        let told = told(&output);
+        let told = messages_of(&output);
         assert_eq!(output.status.code(), Some(122), "{step:?}: {told}");
         assert!(hanging > 0, "{step:?}: {told}");
         assert!(told.contains("has not returned for"), "{step:?}: {told}");
@@ -265,8 +265,8 @@ fn signals_end_a_drain_whose_calls_hang() {
     let output = run.output();
     scene.fs.lift(rule);
     assert!(hangs);
-    assert_eq!(output.status.code(), Some(122), "{}", told(&output));
-    assert_eq!(instance_of(&told(&output)), instance.trim());
+    assert_eq!(output.status.code(), Some(122), "{}", messages_of(&output));
+    assert_eq!(instance_of(&messages_of(&output)), instance.trim());
     wait_until("the end of the instance", || {
         let stopped = weir(&["stop", instance.trim()]).output().unwrap();
         stopped.status.success() || !Path::new(instance.trim()).exists()
@@ -285,7 +285,7 @@ fn a_full_file_system_leaves_the_rest_in_the_instance() {
         seq 5 > late";
     let run = scene.run(&[], script);
     let output = run.output();
-    let told = told(&output);
+    let told = messages_of(&output);
     assert_eq!(output.status.code(), Some(122), "{told}");
     assert!(told.contains("No space left on device"), "{told}");
     scene.fs.lift(rule);

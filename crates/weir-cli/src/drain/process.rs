@@ -226,13 +226,13 @@ impl HangGuard {
             let is_stopped =
                 stopped.is_some_and(|stopped| hung.min(stopped.elapsed()) >= STOP_TIME);
             if is_stuck || is_stopped {
-                self.tell(hung);
+                self.name_hanging_calls(hung);
                 give_up(NOT_MOVED);
             }
         }
     }
 
-    fn tell(&self, hung: Duration) {
+    fn name_hanging_calls(&self, hung: Duration) {
         eprintln!(
             "weir: drain: no call of {} has returned for {} s; at least {} files are not safe, and the \
              names that changed after them",

@@ -316,7 +316,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         for (path, moved) in &mut self.moved {
             let is_directory = |kind| kind == NodeKind::Directory;
             let seen = snapshot.get(path);
-            // What has become something else is not seen any more.
+            // A walk does not see a node that has become another kind.
             if seen.is_some_and(|seen| is_directory(seen.kind) == is_directory(moved.kind)) {
                 moved.walk = snapshot.walk;
             }

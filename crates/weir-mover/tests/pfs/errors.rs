@@ -71,7 +71,7 @@ fn is_tolerated(step: FsOperation, errno: Errno, is_once: bool) -> bool {
         FsOperation::SetXattr => [Errno::NOSPC, Errno::DQUOT].contains(&errno),
         // A directory may be changed by users who may not open it.
         FsOperation::SyncDirectory => errno == Errno::ACCESS,
-        // What cannot be compared is copied again.
+        // The mover copies a file again if it cannot compare it.
         FsOperation::Open => true,
         // The kernel repeats a call; it may then find what the first one did.
         _ => errno == Errno::STALE,
@@ -137,7 +137,7 @@ fn each_error_of_a_stage_leaves_whole_files_and_is_told() {
         check_told(scene, what, error, &reasons);
         scene.fs.lift_all();
         assert_eq!(scene.stage().failed, [], "{what}");
-        // What the target had besides stays there.
+        // The mover leaves files of the target that the source does not have.
         fs::remove_dir_all(scene.below("new1")).unwrap();
         fs::remove_dir_all(scene.source("new1")).unwrap();
         scene.check_equal(what);

@@ -12,3 +12,5 @@ mod errors;
 mod random;
 mod scene;
 mod slow;
+#[path = "../trees/mod.rs"]
+mod trees;

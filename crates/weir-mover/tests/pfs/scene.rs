@@ -6,6 +6,7 @@ use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use crate::trees::{contents, TreeNode};
 use weir_faultfs::{why_no_mount, FaultFs};
 use weir_mover::drain::{Drain, DrainRound, PendingState};
 use weir_mover::publish::is_part;
@@ -15,39 +16,6 @@ use weir_mover::{
 
 /// Longer than anything takes here.
 pub const LIMIT: Duration = Duration::from_secs(120);
-
-/// A node of a tree.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum SceneNode {
-    File(Vec<u8>),
-    Link(PathBuf),
-    Directory,
-}
-
-/// The nodes below a directory, parts aside.
-pub fn contents(at: &Path) -> BTreeMap<PathBuf, SceneNode> {
-    let mut found = BTreeMap::new();
-    let mut open = vec![at.to_owned()];
-    while let Some(dir) = open.pop() {
-        for entry in fs::read_dir(&dir).unwrap() {
-            let entry = entry.unwrap();
-            let (path, kind) = (entry.path(), entry.file_type().unwrap());
-            if is_part(&entry.file_name()) {
-                continue;
-            }
-            let node = if kind.is_dir() {
-                open.push(path.clone());
-                SceneNode::Directory
-            } else if kind.is_symlink() {
-                SceneNode::Link(fs::read_link(&path).unwrap())
-            } else {
-                SceneNode::File(fs::read(&path).unwrap())
-            };
-            found.insert(path.strip_prefix(at).unwrap().to_owned(), node);
-        }
-    }
-    found
-}
 
 /// The number of parts below a directory.
 pub fn parts(at: &Path) -> usize {
@@ -65,7 +33,7 @@ pub struct Scene {
     pub fs: FaultFs,
     dir: tempfile::TempDir,
     /// All nodes that each name had in the source.
-    versions: BTreeMap<PathBuf, BTreeSet<SceneNode>>,
+    versions: BTreeMap<PathBuf, BTreeSet<TreeNode>>,
 }
 
 impl Scene {
