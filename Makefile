@@ -127,7 +127,7 @@ fmt:
 clippy:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --package weir-core --features explore --test explore -- -D warnings
-	$(CARGO) check --quiet --manifest-path fuzz/Cargo.toml --target-dir build/fuzz --example seeds
+	$(CARGO) check --quiet --manifest-path fuzz/Cargo.toml --target-dir build/fuzz --all-targets
 
 tidy:
 	$(CARGO) xtask tidy

@@ -491,6 +491,8 @@ fn texts() {
         ("dots", "/weir/a\n/weir/./a/../a//d/../f/\n../.."),
         ("links", "/weir\n/weir/d/l/x\n/weir/d/../l/"),
         ("outside", "/weir\n/weir/../etc/passwd\n/"),
+        ("below", "/weir\n/weir/bd/../bl/bf\n/pfs/d"),
+        ("elevated", "/weir\n/pfs/d/../../weir/l\n/pfs"),
     ] {
         write("path", name, path.as_bytes());
     }

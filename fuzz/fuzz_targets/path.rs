@@ -2,12 +2,15 @@
 #![no_main]
 
 use rustix::io::Errno;
-use weir_client::path::{Credentials, Name, Names, Prefix, ResolvedPath, Walk};
+use weir_client::path::{
+    BelowEntry, Credentials, ElevatedTree, Name, Names, Prefix, ResolvedPath, Roots, Walk,
+};
 use weir_core::names::{Attr, FileType, Lamination, Policy, SYMLINK_MAX};
 use weir_core::types::{Ino, Rank};
 
-/// A namespace in which `d*` is a directory, `l*` a link to the text after the l, and every other name a
-/// file.
+/// A namespace in which `d*` is a directory, `l*` a link to the input's last line, `n*` a free name and
+/// every other name a file; of those that only a covered directory has, `bd*` is a directory, `bl*` a link
+/// and `bf*` a file.
 struct Table<'a>(&'a [u8]);
 
 const ROOT: Ino = Ino(1);
@@ -25,7 +28,7 @@ impl Names for Table<'_> {
         Ok(match name.first() {
             Some(b'd') => Some((ino(2), FileType::Dir)),
             Some(b'l') => Some((ino(3), FileType::Symlink)),
-            Some(b'n') => None,
+            Some(b'n' | b'b') => None,
             _ => Some((ino(4), FileType::File)),
         })
     }
@@ -65,6 +68,19 @@ impl Names for Table<'_> {
         out[..length].copy_from_slice(&self.0[..length]);
         Ok(length)
     }
+
+    fn lookup_below(&self, _: Ino, name: &[u8]) -> Result<Option<BelowEntry>, Errno> {
+        let path = [b"/below/", name].concat();
+        Ok(match name {
+            [b'b', b'd', ..] => Some(BelowEntry::Directory(ino(2))),
+            [b'b', b'l', ..] => Some(BelowEntry::Link {
+                path,
+                target: self.0.to_vec(),
+            }),
+            [b'b', b'f', ..] => Some(BelowEntry::File(path)),
+            _ => None,
+        })
+    }
 }
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
@@ -81,9 +97,19 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             "what is behind the prefix is of the path"
         );
     }
+    let roots = Roots {
+        main: prefix,
+        elevated: Prefix::new(target)
+            .map(|target| ElevatedTree {
+                root: Ino(7),
+                target,
+            })
+            .into_iter()
+            .collect(),
+    };
     let walk = Walk {
         names: &Table(target),
-        prefix: &prefix,
+        roots: &roots,
         credentials: &Credentials {
             uid: 1000,
             gid: 1000,
@@ -96,6 +122,9 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             Ok(ResolvedPath::Name { name, .. }) => {
                 assert!(!name.bytes().contains(&b'/') && !name.bytes().is_empty());
                 assert!(Name::new(name.bytes()).is_ok());
+            }
+            Ok(ResolvedPath::Below { name, path, .. }) => {
+                assert!(path.ends_with(name.bytes()), "the path is that of the name");
             }
             Ok(ResolvedPath::Outside(path)) => assert!(path.starts_with(b"/")),
             Ok(ResolvedPath::Dir(_)) | Err(_) => {}
