@@ -57,7 +57,6 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
     let job = Job::from_environment(env);
     tell_of_dead(&job, None, config, env);
     let found = nodes::find(&args.nodes.wanted(), &config.launch, env)?;
-    refuse_elevation_of_several(found.is_some(), config)?;
     if found.is_none() && args.rank > 0 {
         return Err(Failure::Refused(format!(
             "--rank {}: a new instance has one server here, unless --servers says how many",
@@ -288,18 +287,6 @@ impl CommandOutcome {
     }
 }
 
-/// Of several servers, a name of an elevated directory that they take up at the same time may be missed.
-fn refuse_elevation_of_several(several: bool, config: &Config) -> Result<(), Failure> {
-    if !several || config.elevate.directories.0.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::Refused(
-        "elevate.directories is for an instance of one server so far; --drain-to moves the files of \
-         several"
-            .to_owned(),
-    ))
-}
-
 /// Runs the command between the stages that were asked for.
 fn run_staged(
     args: &RunArgs,
@@ -418,7 +405,6 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
     directories::check_name(&name)?;
     let job = Job::from_environment(env);
     let found = nodes::find(&args.nodes.wanted(), &settings.config.launch, env)?;
-    refuse_elevation_of_several(found.is_some(), &settings.config)?;
     let stages = RunStages {
         stage_in: &[],
         drain_to: None,

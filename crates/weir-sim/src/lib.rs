@@ -15,6 +15,7 @@
 //!  linear, model   check that names behaved as in one namespace
 //!  bytes     checks that readers saw the bytes they must see
 //!  locks     checks that locks excluded one another
+//!  elevated  directories that are taken up into an elevated tree, and must be found from then on
 //! ```
 //!
 //! Left out: the walk along a path, lamination at the last close, programs that hold several locks,
@@ -23,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bytes;
+pub mod elevated;
 pub mod executor;
 pub mod fiber;
 pub mod journal;

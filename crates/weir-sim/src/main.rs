@@ -66,9 +66,12 @@ fn main() -> ExitCode {
 
 /// The plan of a seed, or a part of it.
 fn plan_of(seed: u64, faults: Faults) -> Plan {
-    let plan = match seed % 2 {
-        0 => Plan::from_seed(seed),
-        _ => Plan::from_seed(seed).asking(),
+    let plan = Plan::from_seed(seed);
+    let plan = match seed % 4 {
+        0 => plan,
+        1 => plan.asking(),
+        2 => plan.elevating(),
+        _ => plan.asking().elevating(),
     };
     match faults {
         Faults::Mild => plan.mild(),

@@ -184,6 +184,8 @@ pub struct Plan {
     pub laminations: LaminationUse,
     /// Programs ask how far the writing of files is, as a drain does.
     pub asks_states: bool,
+    /// Programs take up directories of an elevated tree.
+    pub elevates: bool,
     /// A server starts a new journal after this many bytes.
     pub journal_bytes: usize,
     /// The faults of messages.
@@ -284,8 +286,9 @@ impl Plan {
             raw,
             locks,
             laminations,
-            // Drawn by nobody, so that each seed is the run that it was before.
+            // These are drawn by nobody, so that each seed is the run that it was before.
             asks_states: false,
+            elevates: false,
             journal_bytes,
             network_faults,
             faults,
@@ -319,6 +322,13 @@ impl Plan {
     #[must_use]
     pub fn asking(mut self) -> Plan {
         self.asks_states = true;
+        self
+    }
+
+    /// The plan with programs that take up directories of an elevated tree.
+    #[must_use]
+    pub fn elevating(mut self) -> Plan {
+        self.elevates = true;
         self
     }
 

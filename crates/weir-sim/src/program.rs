@@ -81,12 +81,12 @@ impl Actor<'_> {
         self.process.wait(future)
     }
 
-    fn begin(&self) -> (u64, Duration) {
+    pub(crate) fn begin(&self) -> (u64, Duration) {
         (self.record.event(), self.executor.now())
     }
 
     /// Records the result of an operation; returns its time.
-    fn record_result<T: std::fmt::Debug>(
+    pub(crate) fn record_result<T: std::fmt::Debug>(
         &self,
         began: (u64, Duration),
         what: &impl std::fmt::Debug,
@@ -486,6 +486,8 @@ impl Actor<'_> {
 }
 
 /// A client's knowledge.
+// Each is a choice of its own.
+#[allow(clippy::struct_excessive_bools)]
 pub struct Program<'a, 'f> {
     /// The actor.
     pub actor: &'a Actor<'f>,
@@ -497,6 +499,7 @@ pub struct Program<'a, 'f> {
     locks: bool,
     laminates: bool,
     asks_states: bool,
+    elevates: bool,
     open: Vec<OpenedFile>,
     files: Vec<Ino>,
 }
@@ -517,6 +520,7 @@ impl<'a, 'f> Program<'a, 'f> {
             locks: plan.locks,
             laminates: plan.laminations != LaminationUse::None,
             asks_states: plan.asks_states,
+            elevates: plan.elevates,
             open: Vec::new(),
             files: Vec::new(),
         }
@@ -550,6 +554,12 @@ impl<'a, 'f> Program<'a, 'f> {
             let mut open = self.open.iter();
             let writes = open.any(|opened| opened.file.home == ino && opened.writes);
             return actor.write_state(ino, writes);
+        }
+        if self.elevates && rng.chance(100) {
+            return match rng.chance(300) {
+                true => actor.take_up(),
+                false => actor.find_taken_up(&rng),
+            };
         }
         match self.workload {
             Workload::Logs if !rng.chance(150) => return self.log(),

@@ -5,6 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::fmt::{Arguments, Write};
 use std::time::Duration;
 
+use weir_core::types::Ino;
+
 use crate::bytes::{Bytes, Guarantees};
 use crate::linear::Call;
 use crate::locks::Locks;
@@ -23,6 +25,8 @@ pub struct Record {
     pub bytes: RefCell<Bytes>,
     /// Locks of files.
     pub locks: RefCell<Locks>,
+    /// The directories that programs have taken up into an elevated tree, with their names there.
+    pub taken_up: RefCell<Vec<(Vec<u8>, Ino)>>,
     faults: RefCell<Vec<String>>,
     operations: Cell<u64>,
     failed: Cell<u64>,

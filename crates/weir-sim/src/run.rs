@@ -129,6 +129,7 @@ pub fn run(plan: &Plan, trace: bool) -> Outcome {
             warm: plan.warm,
             journal_bytes: plan.journal_bytes,
             visibility: plan.visibility(),
+            elevates: plan.elevates,
             seed: plan.seed ^ (u64::from(rank.0) << 32),
         };
         let site = Site::start(params, world.around());
@@ -442,6 +443,9 @@ impl World {
             self.run_alone(*rank, move |actor, world| {
                 let tree = Tree::walk(actor, world);
                 trees.borrow_mut().push(tree);
+                if world.plan.elevates {
+                    actor.find_all_taken_up();
+                }
             });
         }
         let trees = trees.take();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_channel::oneshot;
 use futures_util::future::LocalBoxFuture;
 use weir_core::journal;
-use weir_core::names::{NamesView, Owner, Policy, Shard, Visibility};
+use weir_core::names::{NamesView, NewTree, Owner, Policy, Shard, Visibility};
 use weir_core::proto::{Caller, ClientKind};
 use weir_core::types::{ClientId, Rank};
 use weir_fabric::sim::rng::SeededRng;
@@ -80,6 +80,15 @@ struct RunningServer {
     waiting: Waiting,
 }
 
+/// The tree of an elevated directory.
+fn elevated_tree() -> NewTree {
+    NewTree {
+        target: b"/pfs".to_vec(),
+        mode: 0o755,
+        owner: Owner { uid: 0, gid: 0 },
+    }
+}
+
 /// The parameters of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerParams {
@@ -95,6 +104,8 @@ pub struct ServerParams {
     pub journal_bytes: usize,
     /// The visibility of files.
     pub visibility: Visibility,
+    /// There is an elevated tree.
+    pub elevates: bool,
     /// The seed of its optional actions.
     pub seed: u64,
 }
@@ -246,6 +257,9 @@ impl Site {
         if let Some(before) = begin.before {
             cluster.take_up(before);
             world.executor.spawn(group, cluster.announce());
+        } else if params.rank == Rank(0) && params.elevates {
+            let made = cluster.make_trees(&[elevated_tree()], Policy::default());
+            made.expect("nothing is there");
         }
         let head = journal::Head {
             rank: params.rank,

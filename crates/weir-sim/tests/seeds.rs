@@ -34,6 +34,15 @@ fn written_files_are_seen_everywhere() {
     }
 }
 
+/// A directory that was taken up is found by all nodes, and so is its cover.
+#[test]
+fn directories_that_were_taken_up_are_found_everywhere() {
+    for seed in 0..200 {
+        let plan = Plan::from_seed(seed).elevating();
+        assert_eq!(run(&plan, false).faults, [""; 0], "seed {seed}");
+    }
+}
+
 /// Seeds that failed once, with what was wrong.
 #[test]
 fn what_failed_once_fails_no_more() {

@@ -61,16 +61,16 @@ pub struct Options {
 }
 
 impl Options {
-    /// The words of a command line. If they set no number of servers, it is this one: servers on one
-    /// machine share its budgets.
-    fn words(self, servers_wanted: u64) -> Result<Vec<OsString>> {
+    /// The words of a command line. If they set no number of servers, `WEIR_TEST_SERVERS` does, else it
+    /// is 1: servers on one machine share its budgets.
+    fn words(self) -> Result<Vec<OsString>> {
         let mut words: Vec<OsString> = self.more.iter().map(OsString::from).collect();
         let said = self
             .more
             .iter()
             .skip_while(|&&word| word != "--servers")
             .nth(1);
-        let servers = match (said, servers_wanted) {
+        let servers = match (said, servers_wanted()?) {
             (Some(said), _) => said.parse().context("--servers")?,
             (None, 1) => 1,
             (None, wanted) => {
@@ -128,9 +128,7 @@ impl Target {
         let (dir, cleanup) = match self {
             Self::Weir { binary } => {
                 words.extend([binary.into(), "run".into()]);
-                // An elevated directory is of one server.
-                let servers = if job.elevated { 1 } else { servers_wanted()? };
-                words.extend(job.weir_options.words(servers)?);
+                words.extend(job.weir_options.words()?);
                 words.extend(job.mount.options().iter().map(OsString::from));
                 let (dir, cleanup) = if job.elevated {
                     let pfs = own_dir(&std::env::temp_dir())?;

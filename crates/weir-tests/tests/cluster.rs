@@ -503,3 +503,78 @@ fn a_drain_is_shared_by_the_nodes_that_see_its_target() {
     }
     assert_gone(&cluster);
 }
+
+/// Programs on three nodes see one tree over an elevated directory, whichever of them changed it.
+#[test]
+fn an_elevated_directory_is_shared_by_nodes() {
+    let needs = [needs::MPICH_RUN];
+    let Some(cluster) = cluster("an elevated directory", 3, &needs, vec![]) else {
+        return;
+    };
+    let weir = weir_binary().unwrap();
+    let hosts = cluster.host_list();
+    // Each node has a /tmp of its own.
+    let shared = tempfile::tempdir_in("/var/tmp").unwrap();
+    let pfs = shared.path().canonicalize().unwrap().join("pfs");
+    std::fs::create_dir_all(pfs.join("old/dir")).unwrap();
+    for name in ["old/kept", "old/removed", "old/dir/replaced"] {
+        std::fs::write(pfs.join(name), "of the PFS").unwrap();
+    }
+    let script = format!(
+        "set -e
+        cd {pfs}
+        mpiexec.mpich -hosts {hosts} -n 3 sh -ec '
+            cd {pfs}
+            mkdir $PMI_RANK
+            for n in $(seq 300); do seq $n > $PMI_RANK/$n; done
+            echo $PMI_RANK > old/dir/of.$PMI_RANK
+            case $PMI_RANK in
+            0) rm old/removed ;;
+            1) echo new > old/dir/tmp && mv old/dir/tmp old/dir/replaced ;;
+            2) mkdir old/made && echo 2 > old/made/file ;;
+            esac'
+        mpiexec.mpich -hosts {hosts} -n 3 sh -ec '
+            cd {pfs}
+            test \"$(ls -x old)\" = \"dir  kept  made\"
+            test \"$(ls -x old/dir)\" = \"of.0  of.1  of.2  replaced\"
+            test \"$(cat old/dir/replaced old/kept old/made/file)\" = \"$(printf \"new\\nof the PFS2\")\"
+            test $(find . -type f | wc -l) = 906
+            next=$((($PMI_RANK + 1) % 3))
+            for n in $(seq 300); do test \"$(cat $next/$n | wc -l)\" = $n; done
+            rm -r $next
+            echo done > $next'
+        test \"$(cat 0 1 2)\" = \"$(printf \"done\\ndone\\ndone\")\"
+        {weir} drain --wait > /dev/null",
+        pfs = pfs.display(),
+        weir = weir.display()
+    );
+    let mut command = cluster.node(0).command(&weir);
+    command
+        .args(["run", "--hosts", &hosts, "--elevate"])
+        .arg(&pfs);
+    command.args(["--", "bash", "-c", &script]);
+    let output = small(&mut command).output().unwrap();
+    said(&output);
+    let listed = Command::new("find").arg(&pfs).args(["-type", "f"]).output();
+    let mut names: Vec<String> = String::from_utf8(listed.unwrap().stdout)
+        .unwrap()
+        .lines()
+        .map(|line| line.replace(&format!("{}/", pfs.display()), ""))
+        .collect();
+    names.sort_unstable();
+    let wanted = [
+        "0",
+        "1",
+        "2",
+        "old/dir/of.0",
+        "old/dir/of.1",
+        "old/dir/of.2",
+        "old/dir/replaced",
+        "old/kept",
+        "old/made/file",
+    ];
+    assert_eq!(names, wanted);
+    let replaced = std::fs::read_to_string(pfs.join("old/dir/replaced"));
+    assert_eq!(replaced.unwrap(), "new\n");
+    assert_gone(&cluster);
+}

@@ -222,6 +222,7 @@ const CHECKS: &[Check] = &[
     shell("elevate::random_operations_links_and_killed_checkpoint_loops", "shell/elevate.sh", STAGE),
     shell("elevate::bash", "shell/bash_files.sh", SHELL).elevated(),
     shell("elevate::coreutils", "shell/coreutils.sh", SHELL).elevated(),
+    shell("elevate::coreutils_with_several_servers", "shell/coreutils.sh", SHELL).on(FOUR).elevated(),
     shell("elevate::tar", "shell/tar.sh", SHELL).elevated(),
     shell("elevate::git_cmake_sqlite_vim_and_others", "shell/programs.sh", PROGRAMS).elevated(),
     shell("elevate::xattr", "shell/xattr.sh", XATTR).elevated(),

@@ -56,6 +56,10 @@ for seed in $(seq "${ELEVATE_SEEDS:-8}"); do
 	wrong=$(differ "$seed" 800) && break
 done
 same "random operations" '' "$wrong"
+for seed in $(seq "${ELEVATE_SEEDS:-4}"); do
+	wrong=$(differ "1$seed" 300 --servers 3) && break
+done
+same "random operations, with three servers" '' "$wrong"
 
 # An elevated directory is one tree, by whatever path.
 rm -rf pfs
@@ -271,7 +275,6 @@ if unshare -m true 2> /dev/null; then
 fi
 
 # A directory that cannot be elevated.
-fails "several servers" elevated "$outside/pfs" --servers 2 -- true
 fails "a directory whose parent does not exist" elevated "$outside/none/none" -- true
 fails "a file" elevated "$outside/story.sh" -- true
 fails "one that contains the mount" "$weir" run --mount "$outside/pfs/weir" --elevate "$outside/pfs" -- true

@@ -24,15 +24,16 @@ pub struct NewTree {
 
 impl Shard<'_> {
     /// Makes the directories of `trees` in tables that have only the root, if there are any. Files that
-    /// are made in the trees get this policy. `Exists`: the tables have more than the root.
+    /// are made in the trees get this policy. Returns the new directories that have entries. `Exists`: the
+    /// tables have more than the root.
     pub fn make_trees(
         &mut self,
         trees: &[NewTree],
         policy: Policy,
         now_ns: i64,
-    ) -> Result<(), NamesError> {
+    ) -> Result<Vec<Ino>, NamesError> {
         if trees.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         if trees.len() > MOST_TREES {
             return Err(NamesError::NoSpace);
@@ -65,7 +66,7 @@ impl Shard<'_> {
             let name = name_of_directory(root_of_tree(number));
             self.symlink(COVERS, &name, &tree.target, owner, now_ns)?;
         }
-        Ok(())
+        Ok(vec![PARENT, COVERS])
     }
 
     /// Makes a directory that no entry names, and that is its own parent.
@@ -107,7 +108,17 @@ mod tests {
     fn trees_have_fixed_roots_and_paths_of_their_own() {
         let memory = Memory::new(64);
         let mut shard = Shard::new(memory.format(Rank(0)), 0o755, OWNER, 1).unwrap();
-        shard.make_trees(&trees(), Policy::default(), 5).unwrap();
+        let filled = shard.make_trees(&trees(), Policy::default(), 5).unwrap();
+        for (dir, has_entries) in [
+            (PARENT, true),
+            (COVERS, true),
+            (WHITEOUTS, false),
+            (NURSERY, false),
+            (root_of_tree(0), false),
+        ] {
+            assert_eq!(shard.dir_part(dir).unwrap().entries > 0, has_entries);
+            assert_eq!(filled.contains(&dir), has_entries);
+        }
         let root = root_of_tree(1);
         let dir = shard.mkdir(root, b"d", 0o755, OWNER, 6).unwrap();
         let file = shard.create(dir, b"f", 0o644, OWNER, 7).unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use weir_core::names::{NewTree, Policy, Shard};
 use weir_core::node::channel;
 use weir_core::proto::{self, Caller, FsError, Request};
-use weir_core::types::{ClientId, Rank};
+use weir_core::types::{ClientId, Ino, Rank};
 
 use crate::cluster::clients::admission::AdmittedUsers;
 use crate::cluster::clients::stats::Stats;
@@ -79,9 +79,12 @@ impl<'m, P: Platform> Node<'m, P> {
         Ok(())
     }
 
-    /// Makes the trees of elevated directories, before anything else is made; files in them get this
-    /// policy.
-    pub fn make_trees(&mut self, trees: &[NewTree], policy: Policy) -> Result<(), FsError> {
+    /// See [`Shard::make_trees`](weir_core::names::Shard::make_trees).
+    pub(super) fn make_trees(
+        &mut self,
+        trees: &[NewTree],
+        policy: Policy,
+    ) -> Result<Vec<Ino>, FsError> {
         let now_ns = self.now_ns;
         let made = self.names.make_trees(trees, policy, now_ns);
         made.map_err(refusal)

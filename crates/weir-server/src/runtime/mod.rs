@@ -239,23 +239,16 @@ fn welcome(
     })
 }
 
-/// Sets how files are shared, and makes the trees of elevated directories if the names are `fresh`.
-fn settle_names(
+/// Sets how files are shared.
+fn set_sharing(
     node: &mut Node<'static, Kernel>,
     options: &Options,
-    rank: Rank,
     fresh: bool,
 ) -> Result<(), ServerError> {
     let sharing = &options.sharing;
     let rules = Rules::new(&sharing.rules).map_err(|e| ServerError::Setting(e.to_string()))?;
     node.share(sharing.policy, rules, fresh)
-        .map_err(|e| ServerError::Setting(e.to_string()))?;
-    if !fresh || rank != Rank(0) {
-        return Ok(());
-    }
-    let trees = options.elevated.iter().map(|dir| dir.tree.clone());
-    node.make_trees(&trees.collect::<Vec<_>>(), sharing.policy)
-        .map_err(|e| ServerError::Setting(format!("elevated directories: {e}")))
+        .map_err(|e| ServerError::Setting(e.to_string()))
 }
 
 fn serve_in(
@@ -297,7 +290,7 @@ fn serve_in(
         let node = Node::new(identity, open, names, space, platform, max_clients);
         (node, None)
     };
-    settle_names(&mut node, options, rank, fresh)?;
+    set_sharing(&mut node, options, fresh)?;
     let several = several.filter(|_| servers > 1);
     let bell = match &several {
         Some(several) if several.endpoint.is_none() => Some(Arc::new(instance.bell()?)),
@@ -334,6 +327,8 @@ fn serve_in(
     let reactor = Reactor::new(several, parts)?;
     if let Some(before) = before {
         reactor.take_up(before);
+    } else if rank == Rank(0) {
+        reactor.make_trees(options)?;
     }
     let others = |visit: Visit<'_>| reactor.for_each_item(visit);
     recovery::begin_journal(instance, &mut node.borrow_mut(), &whose, &others)?;

@@ -16,6 +16,7 @@ use futures_util::future::LocalBoxFuture;
 use futures_util::task::LocalSpawnExt;
 use rustix::io::read;
 use weir_core::journal;
+use weir_core::names::NewTree;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Caller, FsError, ServerStatus};
 use weir_core::types::{ClientId, Rank};
@@ -34,6 +35,7 @@ use super::shelf::OwnSlabs;
 use super::ServerError;
 use crate::cluster::{Answer, Cluster, LogBytes, Lost, Net, NoOthers};
 use crate::node::{Node, SnapshotPosition, Visit};
+use crate::options::Options;
 
 /// The interval of publishes, ns.
 const INTERVAL_NS: i64 = 1_000_000_000;
@@ -300,6 +302,15 @@ impl Reactor {
     pub fn take_up(&self, before: journal::Cluster) {
         self.cluster.take_up(before);
         self.spawn(self.cluster.announce());
+    }
+
+    /// Makes the trees of elevated directories, of a file system that is new.
+    pub fn make_trees(&self, options: &Options) -> Result<(), ServerError> {
+        let trees = options.elevated.iter().map(|dir| dir.tree.clone());
+        let trees: Vec<NewTree> = trees.collect();
+        self.cluster
+            .make_trees(&trees, options.sharing.policy)
+            .map_err(|e| ServerError::Setting(format!("elevated directories: {e}")))
     }
 
     /// Shows all state that is not the node's own.

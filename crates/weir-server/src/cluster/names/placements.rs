@@ -22,6 +22,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use weir_core::journal::{self, Item};
+use weir_core::names::{NewTree, Policy};
 use weir_core::placement::{hash_of_name, home_of_entry};
 use weir_core::proto::peer::{self, FirstServer, PeerOperation, Placement, PlacementQuery};
 use weir_core::proto::FsError;
@@ -402,6 +403,18 @@ impl<P: Platform> Cluster<P> {
         drop(placements);
         self.node(|node| node.known().drop_all_here(dir));
         Ok(Some(hashes.collect()))
+    }
+
+    /// Makes the trees of elevated directories, before anything else is made; files in them get this
+    /// policy.
+    pub fn make_trees(&self, trees: &[NewTree], policy: Policy) -> Result<(), FsError> {
+        let filled = self.node(|node| node.make_trees(trees, policy))?;
+        let mut placements = self.inner.names.placements.borrow_mut();
+        for dir in filled {
+            placements.own.insert(dir, settled_at(self.rank()));
+            placements.has_all.insert(dir);
+        }
+        Ok(())
     }
 
     /// Forgets the placement of a directory that is gone, or of which this server holds no entry
