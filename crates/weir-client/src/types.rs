@@ -14,6 +14,15 @@ pub struct Time {
     pub nsec: i64,
 }
 
+impl Time {
+    /// In ns since 1970, as far as they go.
+    pub const fn since_epoch_ns(self) -> i64 {
+        self.sec
+            .saturating_mul(1_000_000_000)
+            .saturating_add(self.nsec)
+    }
+}
+
 /// "Now", in [`Time::nsec`].
 pub const UTIME_NOW: i64 = 0x3fff_ffff;
 /// "Leave as it is", in [`Time::nsec`].

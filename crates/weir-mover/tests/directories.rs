@@ -2,13 +2,15 @@
 //! target is in the tests of the command.
 
 mod faults;
+mod parts;
 
 use std::fs;
 use std::os::unix::fs::{symlink, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use faults::{parts, FaultyTree};
+use faults::FaultyTree;
+use parts::count_parts;
 use rustix::io::Errno;
 use weir_mover::copy::FileCopy;
 use weir_mover::error::MoveError;
@@ -65,7 +67,7 @@ impl Scene {
 
     /// The number of parts in the target.
     fn parts(&self) -> usize {
-        parts(&self.target(""))
+        count_parts(&self.target(""))
     }
 }
 

@@ -205,9 +205,7 @@ pub(super) fn nanoseconds(time: Time) -> Result<Option<i64>, Errno> {
         UTIME_NOW => Ok(Some(
             i64::try_from(crate::sys::coarse_now_ns()).unwrap_or(i64::MAX),
         )),
-        nsec @ 0..=999_999_999 => Ok(Some(
-            time.sec.saturating_mul(1_000_000_000).saturating_add(nsec),
-        )),
+        0..=999_999_999 => Ok(Some(time.since_epoch_ns())),
         _ => Err(Errno::INVAL),
     }
 }

@@ -91,8 +91,9 @@ impl Process {
             for entry in &entries {
                 let kind = u8::try_from((entry.mode >> 12) & 0o17).unwrap_or(0);
                 let next = entry.cookie + DOTS;
+                // One that was taken up is listed with the names of the PFS.
                 let is_dir = covered.is_some() && kind == DT_DIR;
-                if is_dir && self.inodes().is_taken_up(entry.ino)? {
+                if is_dir && self.inodes().covers(entry.ino)? {
                     *at = next;
                     continue;
                 }

@@ -3,12 +3,14 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use weir_core::names::hash_of_bytes;
 use weir_core::types::Ino;
 
 use crate::sys::coarse_now_ns;
 
 /// The time for which a path is known to be the kernel's.
 const KNOWN_NS: u64 = 1_000_000_000;
+
 /// Some of the directories that are known to cover none, which they remain: one that covers another is
 /// made so before anybody sees it. So the home of a name need not be asked for each of their new names.
 #[derive(Debug)]
@@ -20,8 +22,8 @@ impl OpaqueDirectories {
     }
 
     fn slot(&self, dir: Ino) -> &AtomicU64 {
-        let mixed = (dir.0 ^ (dir.0 >> 32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        &self.0[(mixed >> 56) as usize]
+        let hash = hash_of_bytes(0, &dir.0.to_ne_bytes());
+        &self.0[(hash % 256) as usize]
     }
 
     pub(super) fn contains(&self, dir: Ino) -> bool {

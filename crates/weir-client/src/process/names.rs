@@ -6,6 +6,7 @@ use weir_core::names::FileType;
 use weir_core::proto::{Create, Link, Mkdir, Rename, Rmdir, Symlink, Unlink};
 use weir_core::types::Ino;
 
+use super::elevated::RenamedEntry;
 use super::inodes::InodeOperations;
 use super::resolve::{done, ours, retry_ours_if_gone, NameInParent, ResolvedFile};
 use super::stat::EMPTY_PATH;
@@ -327,7 +328,12 @@ impl Process {
                     done!(self.inodes().check_sticky(new_parent, target));
                 }
                 done!(self.inodes().prepare_rename(
-                    (parent, &name, source),
+                    &RenamedEntry {
+                        parent,
+                        name: &name,
+                        ino: source.0,
+                        kind: source.1,
+                    },
                     found.map(|(target, _)| target),
                     flags == EXCHANGE,
                 ));

@@ -8,6 +8,8 @@ use super::NodeClient;
 
 /// `LOCK_UN` of flock(2).
 pub const LOCK_UN: u32 = 8;
+/// `F_WRLCK` of fcntl(2).
+pub const F_WRLCK: u32 = 1;
 /// `F_UNLCK` of fcntl(2).
 pub const F_UNLCK: u32 = 2;
 

@@ -1,4 +1,4 @@
-//! A target that fails, and the parts that moves leave in one.
+//! A target that fails.
 
 #![allow(dead_code)] // Each test program uses its part.
 
@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use rustix::io::Errno;
 use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
-use weir_mover::publish::is_part;
 use weir_mover::tree::{FileTree, KeptAttributes, NodeKind};
 use weir_mover::DirectoryTree;
 
@@ -216,15 +215,4 @@ impl FileTree for FaultyTree {
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         self.change(|| DirectoryTree.sync_directory(path))
     }
-}
-
-/// The number of parts below a directory.
-pub fn parts(at: &Path) -> usize {
-    let entries = fs::read_dir(at).unwrap().map(Result::unwrap);
-    entries
-        .map(|entry| match entry.file_type().unwrap().is_dir() {
-            true => parts(&entry.path()),
-            false => usize::from(is_part(&entry.file_name())),
-        })
-        .sum()
 }

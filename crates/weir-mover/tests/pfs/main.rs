@@ -9,6 +9,8 @@
 //! | `slow` | rate, sizes and order of requests, requests that hang |
 
 mod errors;
+#[path = "../parts/mod.rs"]
+mod parts;
 mod random;
 mod scene;
 mod slow;

@@ -3,30 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use crate::parts::count_parts;
 use crate::trees::{contents, TreeNode};
 use weir_faultfs::{why_no_mount, FaultFs};
 use weir_mover::drain::{Drain, DrainRound, PendingState};
-use weir_mover::publish::is_part;
 use weir_mover::{
     stage, DirectoryTree, PathFilter, StageOptions, StagePair, StageProgress, StageSummary,
 };
 
 /// Longer than anything takes here.
 pub const LIMIT: Duration = Duration::from_secs(120);
-
-/// The number of parts below a directory.
-pub fn parts(at: &Path) -> usize {
-    let entries = fs::read_dir(at).unwrap().map(Result::unwrap);
-    entries
-        .map(|entry| match entry.file_type().unwrap().is_dir() {
-            true => parts(&entry.path()),
-            false => usize::from(is_part(&entry.file_name())),
-        })
-        .sum()
-}
 
 /// A directory, and its move to a parallel file system.
 pub struct Scene {
@@ -133,7 +122,7 @@ impl Scene {
                 path.display()
             );
         }
-        assert_eq!(parts(&self.below("")), 0, "{what}");
+        assert_eq!(count_parts(&self.below("")), 0, "{what}");
     }
 
     pub fn stage_with(&self, options: StageOptions, progress: &StageProgress) -> StageSummary {

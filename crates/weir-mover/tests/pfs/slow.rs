@@ -11,7 +11,8 @@ use weir_faultfs::{FaultEffect, FaultRule, FsOperation, RecordedRequest, MAX_WRI
 use weir_mover::publish::is_part;
 use weir_mover::{StageOptions, StageProgress};
 
-use super::scene::{finish, parts, reasons, round, Scene, LIMIT};
+use super::parts::count_parts;
+use super::scene::{finish, reasons, round, Scene, LIMIT};
 
 const THREADS: usize = 3;
 
@@ -157,7 +158,7 @@ fn a_file_system_that_is_full_half_way_takes_the_rest_once_there_is_room() {
     assert_eq!((first.files, first.failed.len()), (10, 10));
     let is_told = |reason: &String| reason.contains("No space left on device");
     assert!(first.failed.iter().all(|failed| is_told(&failed.reason)));
-    assert_eq!(parts(&scene.below("")), 0, "parts take no room");
+    assert_eq!(count_parts(&scene.below("")), 0, "parts take no room");
     scene.fs.lift(rule);
     let second = scene.stage();
     assert_eq!((second.files, second.unchanged), (10, 10));

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
-use weir_core::elevated::{is_part, name_of_directory, COVERS};
+use weir_core::elevated::is_part;
 use weir_core::names::FileType;
 use weir_core::types::Ino;
 
@@ -190,17 +190,11 @@ impl InodeOperations {
             return Ok(None);
         }
         match self.view()?.lookup(dir, name)? {
-            Some((taken_up, FileType::Dir)) if self.is_taken_up(taken_up)? => Ok(Some(taken_up)),
+            Some((taken_up, FileType::Dir)) if self.covers(taken_up)? => Ok(Some(taken_up)),
             Some(_) => Ok(None),
             None if self.is_whited_out(dir, name)? => Ok(None),
             None => Ok(Some(Ino(ino))),
         }
-    }
-
-    /// True if a directory of a covering one covers another one: it is listed with the names of the PFS.
-    pub(in super::super) fn is_taken_up(self, dir: Ino) -> Result<bool, Errno> {
-        let cover = self.view()?.lookup(COVERS, &name_of_directory(dir))?;
-        Ok(cover.is_some())
     }
 
     /// True if the union shows a name because the PFS has it.

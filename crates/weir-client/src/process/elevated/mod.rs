@@ -37,6 +37,7 @@ use crate::path::walk::Names;
 use crate::path::{BelowEntry, Guard};
 use crate::view::View;
 pub(super) use list::{ListingBelow, LowerListings, BELOW};
+pub(super) use remove::RenamedEntry;
 
 /// The namespace of a process, with what is below elevated directories.
 pub(super) struct UnionNames {
@@ -89,19 +90,35 @@ impl InodeOperations {
 
     /// The directory of the PFS that a directory covers; `None`: it is of no elevated tree, or opaque.
     pub(super) fn covered_by(self, dir: Ino) -> Result<Option<Vec<u8>>, Errno> {
+        match self.cover_of(dir)? {
+            Some(link) => self.text_of(link),
+            None => Ok(None),
+        }
+    }
+
+    /// True if a directory covers one of the PFS.
+    pub(super) fn covers(self, dir: Ino) -> Result<bool, Errno> {
+        Ok(self.cover_of(dir)?.is_some())
+    }
+
+    /// The link that says which directory of the PFS a directory covers.
+    fn cover_of(self, dir: Ino) -> Result<Option<Ino>, Errno> {
         let instance = self.server.instance().filter(|_| self.elevates());
         let Some(instance) = instance.filter(|instance| !instance.opaque.contains(dir)) else {
             return Ok(None);
         };
-        let view = self.view()?;
-        let Some((link, _)) = view.lookup(COVERS, &name_of_directory(dir))? else {
+        let cover = self.view()?.lookup(COVERS, &name_of_directory(dir))?;
+        if cover.is_none() {
             instance.opaque.insert(dir);
-            return Ok(None);
-        };
+        }
+        Ok(cover.map(|(link, _)| link))
+    }
+
+    /// The target of a symbolic link of these directories; `None`: it was removed since it was found.
+    fn text_of(self, link: Ino) -> Result<Option<Vec<u8>>, Errno> {
         let mut target = [0; SYMLINK_MAX];
-        match view.target(link, &mut target) {
+        match self.view()?.target(link, &mut target) {
             Ok(length) => Ok(Some(target[..length].to_vec())),
-            // Removed since it was found.
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(error),
         }

@@ -15,9 +15,8 @@ use weir_core::types::Ino;
 
 use super::super::locks::until_granted;
 use crate::session::Session;
-use crate::view::locks::F_UNLCK;
+use crate::view::locks::{F_UNLCK, F_WRLCK};
 
-const F_WRLCK: u32 = 1;
 /// The time between two looks for another thread's lock.
 const NAP: Timespec = Timespec {
     tv_sec: 0,

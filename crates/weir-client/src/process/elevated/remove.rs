@@ -6,7 +6,7 @@
 
 use rustix::io::Errno;
 use weir_core::elevated::{name_of_directory, HiddenFile, NURSERY, WHITEOUTS};
-use weir_core::names::{FileType, SYMLINK_MAX};
+use weir_core::names::FileType;
 use weir_core::proto::{Mkdir, Rename, Symlink};
 use weir_core::types::Ino;
 
@@ -16,6 +16,7 @@ use super::name_lock::NameLock;
 use super::take_up::nursling;
 use crate::path::walk::Names;
 use crate::path::Name;
+use crate::types::Time;
 
 /// The file of the PFS at a path, if there is one.
 #[allow(clippy::unnecessary_cast)] // other widths on aarch64
@@ -25,10 +26,13 @@ fn file_at(path: &[u8]) -> Result<Option<HiddenFile>, Errno> {
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         stat => stat?,
     };
-    let seconds = (stat.st_ctime as i64).saturating_mul(1_000_000_000);
+    let ctime = Time {
+        sec: stat.st_ctime as i64,
+        nsec: stat.st_ctime_nsec as i64,
+    };
     Ok(Some(HiddenFile {
         ino: stat.st_ino,
-        ctime_ns: seconds.saturating_add(stat.st_ctime_nsec as i64),
+        ctime_ns: ctime.since_epoch_ns(),
     }))
 }
 
@@ -41,6 +45,14 @@ pub(in super::super) enum WhiteoutMade {
     Before,
     /// Its directory covers none: the PFS is not asked for its names.
     NotNeeded,
+}
+
+/// A name that is to be renamed, and its inode.
+pub(in super::super) struct RenamedEntry<'a> {
+    pub(in super::super) parent: Ino,
+    pub(in super::super) name: &'a Name,
+    pub(in super::super) ino: Ino,
+    pub(in super::super) kind: FileType,
 }
 
 impl InodeOperations {
@@ -111,15 +123,10 @@ impl InodeOperations {
 
     /// True if a whiteout has this text.
     fn says(self, whiteouts: Ino, name: &[u8], text: &[u8]) -> Result<bool, Errno> {
-        let view = self.view()?;
-        let Some((link, _)) = view.lookup(whiteouts, name)? else {
+        let Some((link, _)) = self.view()?.lookup(whiteouts, name)? else {
             return Ok(false);
         };
-        let mut target = [0; SYMLINK_MAX];
-        match view.target(link, &mut target) {
-            Err(Errno::NOENT) => Ok(false),
-            length => Ok(&target[..length?] == text),
-        }
+        Ok(self.text_of(link)?.as_deref() == Some(text))
     }
 
     /// unlink(2) of a name that only the PFS has; false: another process was faster, and the name has
@@ -155,27 +162,26 @@ impl InodeOperations {
     /// name. EXDEV: a directory covers one of the PFS, which cannot be renamed.
     pub(in super::super) fn prepare_rename(
         self,
-        (parent, name, (source, kind)): (Ino, &Name, (Ino, FileType)),
+        source: &RenamedEntry<'_>,
         target: Option<Ino>,
         exchanges: bool,
     ) -> Result<(), Errno> {
         if !self.elevates() {
             return Ok(());
         }
-        let covers = |dir| Ok::<_, Errno>(self.covered_by(dir)?.is_some());
-        if covers(source)? {
+        if self.covers(source.ino)? {
             return Err(Errno::XDEV);
         }
         if let Some(target) = target {
-            if exchanges && covers(target)? {
+            if exchanges && self.covers(target)? {
                 return Err(Errno::XDEV);
             }
-            if kind == FileType::Dir {
+            if source.kind == FileType::Dir {
                 self.check_empty_below(target)?;
             }
         }
         if !exchanges {
-            self.white_out(parent, name.bytes())?;
+            self.white_out(source.parent, source.name.bytes())?;
         }
         Ok(())
     }

@@ -36,8 +36,6 @@ impl InodeOperations {
     /// Makes a directory of the tree that covers one of the PFS. Nobody sees it before it says so, which
     /// is why it is made elsewhere and renamed. Another process may be faster: then that one's is
     /// returned.
-    #[allow(clippy::unnecessary_cast)] // other widths on aarch64
-    #[allow(clippy::cast_possible_wrap)] // nanoseconds are small
     pub(super) fn take_up_directory(
         self,
         parent: Ino,
@@ -54,11 +52,10 @@ impl InodeOperations {
             uid: stat.st_uid,
             gid: stat.st_gid,
         })?;
-        let nanoseconds =
-            |sec: i64, nsec: i64| sec.saturating_mul(1_000_000_000).saturating_add(nsec);
+        let [atime, mtime] = times_of(stat);
         session.call(SetAttr {
-            atime_ns: Some(nanoseconds(stat.st_atime as i64, stat.st_atime_nsec as i64)),
-            mtime_ns: Some(nanoseconds(stat.st_mtime as i64, stat.st_mtime_nsec as i64)),
+            atime_ns: Some(atime.since_epoch_ns()),
+            mtime_ns: Some(mtime.since_epoch_ns()),
             ..SetAttr::nothing(dir)
         })?;
         let cover = name_of_directory(dir).to_vec();
@@ -109,6 +106,22 @@ impl InodeOperations {
         }
         Err(error)
     }
+}
+
+/// The times of the last access and of the last modification.
+#[allow(clippy::unnecessary_cast)] // other widths on aarch64
+#[allow(clippy::cast_possible_wrap)] // nanoseconds are small
+fn times_of(stat: &Stat) -> [Time; 2] {
+    [
+        Time {
+            sec: stat.st_atime as i64,
+            nsec: stat.st_atime_nsec as i64,
+        },
+        Time {
+            sec: stat.st_mtime as i64,
+            nsec: stat.st_mtime_nsec as i64,
+        },
+    ]
 }
 
 /// A name that no other process uses.
@@ -219,8 +232,6 @@ impl Process {
         required(self.ftruncate(to, size))
     }
 
-    #[allow(clippy::unnecessary_cast)] // other widths on aarch64
-    #[allow(clippy::cast_possible_wrap)] // nanoseconds are small
     fn copy_attributes(&'static self, from: &OwnedFd, stat: &Stat, to: Fd) -> Result<(), Errno> {
         let mut names = [0; 4096];
         // A file system without them, or more of them than any program sets.
@@ -239,12 +250,7 @@ impl Process {
             let _ = required(self.fchown(to, stat.st_uid, stat.st_gid));
         }
         required(self.fchmod(to, stat.st_mode & 0o7777))?;
-        let time = |sec, nsec| Time { sec, nsec };
-        let times = [
-            time(stat.st_atime as i64, stat.st_atime_nsec as i64),
-            time(stat.st_mtime as i64, stat.st_mtime_nsec as i64),
-        ];
-        required(self.futimens(to, Some(times)))
+        required(self.futimens(to, Some(times_of(stat))))
     }
 
     /// The attributes of a file of the PFS that one of the tree replaces when it is truncated; `None`:
