@@ -29,7 +29,7 @@ impl<'r> Drained<'r> {
         room.ok(&["start", "x", "--servers", servers]);
         let rounds = ["--set", "drain.interval_s=0"];
         let words = ["-i", "x", "--drain-to", "out", "cat"];
-        let mut run = room.weir(&[&["run"], &rounds[..], set, &words].concat());
+        let mut run = room.weir_with_all_signals(&[&["run"], &rounds[..], set, &words].concat());
         let run = run.stdin(Stdio::piped()).stderr(Stdio::piped());
         let run = run.spawn().unwrap();
         Drained { room, run }

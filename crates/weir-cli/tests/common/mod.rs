@@ -41,10 +41,7 @@ impl Room {
     /// The command, with a clean environment and small budgets. What is injected is the C library
     /// itself, which every program has anyway: these tests are about the command.
     pub fn weir(&self, arguments: &[&str]) -> Command {
-        // Weir leaves an ignored signal alone; nohup and shells, for what runs in the background, make
-        // the tests ignore some.
-        let mut command = Command::new("env");
-        command.args(["--default-signal", env!("CARGO_BIN_EXE_weir")]);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         Self::prepare(&mut command, arguments);
         command
             .current_dir(self.path())
@@ -52,6 +49,23 @@ impl Room {
             .env("TMPDIR", self.path())
             .env("WEIR_LAUNCH_DIRECTORY", self.path())
             .env("WEIR_MEMORY_DIRECTORY", self.memory());
+        command
+    }
+
+    /// The same with no signal ignored: nohup, and shells for what runs in the background, make the tests
+    /// ignore some, and weir leaves those alone.
+    pub fn weir_with_all_signals(&self, arguments: &[&str]) -> Command {
+        let weir = self.weir(arguments);
+        let mut command = Command::new("env");
+        command.env_clear();
+        command.arg("--default-signal").arg(weir.get_program());
+        command.args(weir.get_args()).current_dir(self.path());
+        for (name, value) in weir.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         command
     }
 
