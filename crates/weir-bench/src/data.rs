@@ -103,6 +103,19 @@ pub fn write<'a>(
     }))
 }
 
+/// Opens a new file, writes it and closes it, all in the measured time.
+pub fn create(data: &Data) -> anyhow::Result<Prepared<'_>> {
+    let content = Content::new(data.seed, data.size()?, data.direct)?;
+    let walk = data.walk();
+    Ok(Box::new(move || {
+        let start_ns = now_ns();
+        let file = OpenFile::open(data, OpenOptions::new().write(true).create_new(true))?;
+        write_walk(&file, &walk, &content)?;
+        file.close()?;
+        Ok(timing(start_ns, data, &walk))
+    }))
+}
+
 /// `fsync` and `close` of the file that a write left open.
 pub fn publish(kept: &mut Option<OpenFile>) -> Prepared<'_> {
     timed(move || {

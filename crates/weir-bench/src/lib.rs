@@ -7,20 +7,22 @@
 //! - `args`, `plan`: what is asked for, as cases that yield metrics; `suite`: the promises of weir as a table.
 //! - `runner`, `group`: rounds over the targets; a group of processes of this node for each case.
 //! - `wire`, `workers`, `worker`: what workers are told and say; all workers; one worker's part.
-//! - `layout`, `pieces`, `content`, `data`, `names`, `copy`, `calls`, `links`, `mixed`: offsets, bytes, and the loops
+//! - `layout`, `pieces`, `content`, `data`, `names`, `copy`, `calls`, `links`, `mixed`, `compute`: offsets, bytes, and the loops
 //!   that are measured.
-//! - `nodes`: an instance of several nodes.
+//! - `nodes`: an instance of several nodes; `elevate`: checkpoints through an instance; `rows`: what both promise, judged.
 //! - `results`, `table`, `report`, `plot`: medians and ratios, for people, programs and eyes.
 //!
 //! It leaves out dropping the page cache before reads of a disk.
 
 mod args;
 mod calls;
+mod compute;
 mod content;
 mod copy;
 mod copy_limit;
 mod data;
 mod directories;
+pub mod elevate;
 mod error;
 mod group;
 mod layout;
@@ -36,6 +38,7 @@ mod plot;
 mod random;
 mod report;
 mod results;
+mod rows;
 mod runner;
 mod size;
 mod space;
@@ -80,8 +83,8 @@ pub const EXIT_INTERRUPTED: u8 = 130;
 /// Bad input, or a call that failed. Wrong data and interruption are told on standard error and give exit codes
 /// of their own.
 pub fn run(args: &BenchArgs) -> anyhow::Result<u8> {
-    if worker::is_worker() {
-        return worker::run();
+    if let Some(code) = run_part()? {
+        return Ok(code);
     }
     match measure_and_report(args) {
         Err(error) if error.is::<WrongData>() => {
@@ -94,6 +97,21 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<u8> {
         }
         other => other,
     }
+}
+
+/// The part of a process that a benchmark started itself; `None`: this is none. To be called before anything else is done
+/// with the command line.
+///
+/// # Errors
+/// A call that failed.
+pub fn run_part() -> anyhow::Result<Option<u8>> {
+    if worker::is_worker() {
+        return worker::run().map(Some);
+    }
+    if elevate::is_program() {
+        return elevate::run_program().map(Some);
+    }
+    Ok(None)
 }
 
 fn measure_and_report(args: &BenchArgs) -> anyhow::Result<u8> {

@@ -163,6 +163,7 @@ mod tests {
             ("b", 2, 1.0),
         ] {
             let measured = Measured {
+                start_ns: 0,
                 seconds,
                 bytes: 100,
                 ops: 1,

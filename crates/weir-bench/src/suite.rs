@@ -242,6 +242,7 @@ mod tests {
         for (round, &s) in (0u32..).zip(seconds) {
             for (series, seconds) in [("weir", s), ("tmpfs", 1.0)] {
                 let measured = Measured {
+                    start_ns: 0,
                     seconds,
                     bytes: MIB,
                     ops: 1,

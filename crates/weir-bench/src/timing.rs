@@ -61,6 +61,8 @@ pub fn timed<'a>(act: impl FnOnce() -> anyhow::Result<()> + 'a) -> Prepared<'a> 
 /// The time and the work of a group of processes in one step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
+    /// `CLOCK_MONOTONIC` at the first start, in ns.
+    pub start_ns: u64,
     /// From the first start to the last end, in seconds.
     pub seconds: f64,
     /// Bytes of all.
@@ -81,6 +83,7 @@ impl Measured {
             return None;
         }
         Some(Measured {
+            start_ns: whole.start_ns,
             seconds: whole.seconds(),
             bytes: processes.iter().map(|t| t.bytes).sum(),
             ops: processes.iter().map(|t| t.ops).sum(),

@@ -98,6 +98,10 @@ pub enum Step {
         /// The end of it.
         after: AfterWrite,
     },
+    /// Open a new file, write it and close it, all in the measured time.
+    Create(Data),
+    /// Compute for so many turns.
+    Compute(u64),
     /// `fsync` and close what was written and kept open.
     Publish,
     /// Read.

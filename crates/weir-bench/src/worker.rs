@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use anyhow::{bail, Context, Result};
 
 use crate::calls::time_call;
+use crate::compute;
 use crate::copy_limit::{self, Warm};
 use crate::data::{self, OpenFile};
 use crate::directories;
@@ -143,6 +144,11 @@ impl Worker {
                 data.check()?;
                 data::write(data, *after, &mut self.kept)
             }
+            Step::Create(data) => {
+                data.check()?;
+                data::create(data)
+            }
+            Step::Compute(work) => Ok(compute::compute(*work)),
             Step::Publish => Ok(data::publish(&mut self.kept)),
             Step::Read(data) => {
                 data.check()?;

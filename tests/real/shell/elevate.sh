@@ -279,5 +279,19 @@ fails "a directory whose parent does not exist" elevated "$outside/none/none" --
 fails "a file" elevated "$outside/story.sh" -- true
 fails "one that contains the mount" "$weir" run --mount "$outside/pfs/weir" --elevate "$outside/pfs" -- true
 fails "two, of which one is in the other" elevated "$outside/pfs" --elevate "$outside/pfs/d" -- true
+
+# The benchmark of checkpoints measures each row, draws them, and clears its files away.
+rm -rf pfs
+mkdir pfs
+echo kept > pfs/story
+"$weir" bench --elevate pfs --quick -b 1m -n 2 --checkpoints 2 --json bench.json --svg bench.svg > bench.out 2> said
+same "the exit code of a benchmark" 0 $?
+same "the rows, and those of times with a value and one beside it" "6 4" "$(python3 -c '
+import json
+rows = json.load(open("bench.json"))["rows"]
+times = [row for row in rows if row["unit"] == "seconds"]
+print(len(rows), sum(row["value"]["median"] > 0 < row["measured_beside"]["median"] for row in times))')"
+check "the picture has its lines" grep -q "written by the program" bench.svg
+same "what a benchmark leaves" story "$(ls -A pfs)"
 same "no message is one of a failed assertion" '' "$(grep -h panicked said pfs.err)"
 check_end

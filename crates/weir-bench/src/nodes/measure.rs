@@ -3,13 +3,13 @@
 use anyhow::{Context, Result};
 
 use super::plan::{self, Part, Plan};
-use super::rows::Rows;
 use super::site::{increase, is_request, Site};
 use crate::data::AfterWrite;
 use crate::links::Streams;
 use crate::names::NameCall;
 use crate::pieces::Data;
 use crate::random::random;
+use crate::rows::Rows;
 use crate::timing::Timing;
 use crate::wire::{FabricCalls, Step};
 use crate::workers::{Assignment, Timings, WorkerId};

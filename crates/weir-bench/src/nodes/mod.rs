@@ -4,18 +4,16 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `site` | the instance, its workers, its counters |
-//! | `plan` | the rows: what is promised |
+//! | `plan` | the rows ([`crate::rows`]): what is promised |
 //! | `measure`, `metadata`, `visibility` | how they are measured |
-//! | `rows` | judged, as a table |
 
 mod measure;
 mod metadata;
 mod plan;
-mod rows;
 mod site;
 mod visibility;
 
+pub use crate::rows::{table, Row, Rows, Verdict};
 pub use measure::Run;
 pub use plan::{calls, read, Part, Plan, CREATORS, LOOKERS};
-pub use rows::{table, Row, Rows, Verdict};
 pub use site::{Counts, Node, Site};

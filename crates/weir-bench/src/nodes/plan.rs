@@ -1,8 +1,8 @@
 //! The rows of `weir bench --hosts`, and their promises: one place for each number.
 
-use super::rows::Bar::{self, AtLeast, AtMost, Reported};
-use super::rows::Row;
-use super::rows::Unit::{self, Bytes, BytesPerSecond, FilesPerSecond, Number, Seconds};
+use crate::rows::Bar::{self, AtLeast, AtMost, Reported};
+use crate::rows::Row;
+use crate::rows::Unit::{self, Bytes, BytesPerSecond, FilesPerSecond, Number, Seconds};
 
 /// How many processes look up one file.
 pub const LOOKERS: usize = 32;

@@ -1,5 +1,6 @@
 //! `weir bench`: of directories by the crate `weir-bench`; with `--hosts`, `--hostfile`, `--job`
-//! or `--servers`, of an instance of several nodes, which it starts for that and stops.
+//! or `--servers`, of an instance of several nodes, which it starts for that and stops; with `--elevate`, of
+//! checkpoints that instances take and move to the parallel file system.
 //!
 //! Workers are started by the instance's agents, so by whatever starts `weir start`. What is
 //! promised is judged beside plain TCP and plain servers in the same run, round by round.
@@ -9,10 +10,12 @@
 //! | `gate` | lets workers in |
 //! | `worker` | a worker beside a server: `calls` (weir's fabric), `pin` (processors) |
 //! | `stage` | the instance, its workers, its counters |
+//! | `elevate` | instances that elevate a directory |
 //!
-//! The measurements, and how they are judged, are in `weir-bench` (`nodes`).
+//! The measurements, and how they are judged, are in `weir-bench` (`nodes`, `elevate`).
 
 mod calls;
+mod elevate;
 mod gate;
 pub(crate) use gate::keep_alive;
 mod pin;
@@ -80,6 +83,8 @@ pub struct BenchCommand {
     )]
     only: Vec<Part>,
     #[command(flatten)]
+    elevate: elevate::ElevateArgs,
+    #[command(flatten)]
     bench: weir_bench::BenchArgs,
 }
 
@@ -115,6 +120,12 @@ pub fn run(
     load: impl Fn(&[&str]) -> Result<Loaded, Failure>,
     env: &Environment,
 ) -> Result<u8, Failure> {
+    if let Some(code) = weir_bench::run_part()? {
+        return Ok(code);
+    }
+    if let Some(directory) = args.elevate.directory() {
+        return elevate::run(directory, args, load);
+    }
     if !args.of_nodes() {
         return Ok(weir_bench::run(&args.bench)?);
     }
@@ -160,19 +171,10 @@ fn of_nodes(
     let mut done = measure(&found, &settings, env, &plan, &mut rows)?;
     done.verified += libfabric(&found, &load, env, &plan, &mut rows)?;
     let verdicts = rows.verdicts();
-    outln!("{}", bench::table(&verdicts));
-    let judged = verdicts.iter().filter(|verdict| verdict.met.is_some());
-    let met = judged.clone().filter(|verdict| verdict.met == Some(true));
-    let (met, judged) = (met.count(), judged.count());
-    outln!("{met} of {judged} promises met.");
+    let all_met = tell_verdicts(&verdicts);
     let mib = done.verified >> 20;
     outln!("Read back and compared: {mib} MiB, all as written.");
-    let load = [load_before, loadavg()];
-    outln!(
-        "Load of this node before and after: {}; {}",
-        load[0],
-        load[1]
-    );
+    let load = tell_load(load_before);
     if let Some(path) = &args.bench.json {
         let report = Report {
             nodes: &done.hosts,
@@ -184,10 +186,31 @@ fn of_nodes(
         };
         write_report(path, "weir-bench-hosts", &report)?;
     }
-    Ok(match args.bench.strict && met < judged {
+    Ok(match args.bench.strict && !all_met {
         true => EXIT_NOT_MET,
         false => 0,
     })
+}
+
+/// Prints the table; true if each promise is met.
+fn tell_verdicts(verdicts: &[Verdict]) -> bool {
+    outln!("{}", bench::table(verdicts));
+    let judged = verdicts.iter().filter(|verdict| verdict.met.is_some());
+    let met = judged.clone().filter(|verdict| verdict.met == Some(true));
+    let (met, judged) = (met.count(), judged.count());
+    outln!("{met} of {judged} promises met.");
+    met == judged
+}
+
+/// Prints the load of this node before and after.
+fn tell_load(before: String) -> [String; 2] {
+    let load = [before, loadavg()];
+    outln!(
+        "Load of this node before and after: {}; {}",
+        load[0],
+        load[1]
+    );
+    load
 }
 
 /// The facts of a finished run, beside its rows.
