@@ -199,6 +199,8 @@ fn what_failed_once_fails_no_more() {
         // A name that a rename had given, and another taken, before the rename asked a home that was
         // started anew whether it had: it gave it once more.
         moving(740_126),
+        // A server that kept a file's old name showed it after another node had found the new one.
+        Plan::from_seed(3319).asking().elevating(),
     ] {
         assert_eq!(run(&plan, false).faults, [""; 0], "seed {}", plan.seed);
     }

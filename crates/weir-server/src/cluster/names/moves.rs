@@ -151,6 +151,10 @@ impl<P: Platform> Cluster<P> {
         if asked.is_none() || asked != going_to {
             self.have_name(&key);
         }
+        if op.to.is_some() {
+            // A server that keeps the old name must not show it any more once the new one is there.
+            self.recall_entry(&key).await;
+        }
         let found = self.node(|node| node.find_child(key.0, &key.1));
         match (&found, op.to) {
             (Ok(Some(child)), to) if op.swaps || (to.is_some() && is_dir(*child)) => {
