@@ -147,8 +147,14 @@ pub enum Command {
     /// While programs use it this is refused, and says which they are; --force does it all the same.
     ///
     /// One that is dead, whose server was killed, is cleared: what it had is gone then. Nothing else
-    /// does that while its job lasts.
+    /// does that while its job lasts. If files are to be moved out of it, they are moved first, as by weir recover.
     Stop(StopArgs),
+    /// Move what dead instances still have to the parallel file system, and clear them.
+    ///
+    /// One is dead whose server was killed, or whose weir run was, as at the time limit of a job. What its memory and
+    /// its file tier have is on this node as long as nobody clears it: weir recover moves it to the directories that it
+    /// elevated, or to that of --drain-to, as the end of the run would have. What cannot be recovered is named.
+    Recover(RecoverArgs),
     /// Show an instance, or list those that run and those that are dead.
     ///
     /// One is dead whose server was killed. weir start NAME goes on with what it left, and so
@@ -355,7 +361,23 @@ pub struct StopArgs {
     pub no_drain: bool,
     /// The report: text, json or none (run.report; default text).
     #[arg(long, value_name = "FORMAT")]
-    report: Option<String>,
+    pub(crate) report: Option<String>,
+}
+
+/// Of `weir recover`.
+#[derive(Args, Debug)]
+pub struct RecoverArgs {
+    /// Names or run directories (default: all dead instances of the user on this node that files are to be
+    /// moved out of).
+    #[arg(value_name = "NAME")]
+    pub instances: Vec<String>,
+    /// Only say which instances are dead, what they have, and what can be done.
+    #[arg(long)]
+    pub list: bool,
+    /// Move everything in them into this directory, which is created if its parent exists (default: that of their
+    /// weir run --drain-to).
+    #[arg(long, value_name = "DIRECTORY")]
+    pub drain_to: Option<PathBuf>,
 }
 
 /// Of `weir status`.

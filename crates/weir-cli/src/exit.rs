@@ -44,7 +44,7 @@ pub const CODES: &[(u8, &str)] = &[
     (NO_INSTANCE, "there is no such instance"),
     (DEAD, "the instance is dead: its server was killed; weir start goes on with it, weir stop clears it"),
     (IN_USE, "weir stop: programs use the instance; --force stops it all the same"),
-    (NOT_MOVED, "weir stage, weir drain: not all could be moved; what was is whole, and the same command goes on"),
+    (NOT_MOVED, "weir stage, weir drain, weir stop, weir recover: not all could be moved; what was is whole, and the same command goes on"),
     (NOT_YET, "weir drain: not everything is on the parallel file system yet"),
 ];
 

@@ -21,6 +21,7 @@ mod locate;
 mod manual;
 mod mount;
 mod namespace;
+mod recover;
 mod report;
 mod run;
 mod run_stages;
@@ -90,6 +91,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Run(args) => return run::run(args, &settings()?, &env).map(ExitCode::from),
         Command::Start(args) => run::start(args, &settings()?, &env)?,
         Command::Stop(args) => run::stop(args, &settings()?, &env)?,
+        Command::Recover(args) => recover::recover(args, &settings()?, &env)?,
         Command::Status(args) => show::status(args, &settings()?.config, &env)?,
         Command::Ls(args) => show::list(args, &settings()?.config, &env)?,
         Command::Laminate(args) => laminate::laminate(args, &settings()?.config, &env)?,

@@ -192,11 +192,7 @@ pub fn status(name: &str, prefix: &str, report: &Report, now_ns: i64) -> String 
 pub fn dead(remains: &Remains) -> String {
     let (memory, files) = remains.held_bytes();
     let label = remains.first();
-    let name = &remains.name;
-    let next = match remains.obstacle() {
-        None => format!("weir start {name} goes on with it; weir stop {name} clears it"),
-        Some(why) => format!("{why}; weir stop {name} clears it"),
-    };
+    let (name, next) = (&remains.name, remains.advice());
     format!(
         "{name} at {}, dead: its server was killed ({})\n  left      {} in memory, {} in files\n  \
          next      {next}\n",

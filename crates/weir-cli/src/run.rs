@@ -92,6 +92,7 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
         run_dir: None,
         job,
         lifeline: true,
+        drain_to: absolute(args.drain_to.as_deref())?,
         settings: settings.toml(),
         part: None,
     })?;
@@ -191,6 +192,7 @@ fn take_up(remains: &Remains, settings: String, job: Job) -> Result<ReadyInstanc
         run_dir: Some(label.run_dir.clone()),
         job,
         lifeline: false,
+        drain_to: label.drain_to.clone(),
         settings,
         part: None,
     });
@@ -210,10 +212,25 @@ fn take_up(remains: &Remains, settings: String, job: Job) -> Result<ReadyInstanc
     Ok(ready)
 }
 
-/// Names the dead instances of this job, which nobody clears but who is told to.
+/// Starts a server that goes on with a dead instance, so that what it has can be moved out of it. It stays that
+/// of its own job: one that is over would be cleared.
+pub fn take_up_to_drain(remains: &Remains) -> Result<ReadyInstance, Failure> {
+    let label = remains.first();
+    take_up(remains, label.settings.clone(), label.job.clone())
+}
+
+/// The path from the root, for a server that has another directory.
+fn absolute(path: Option<&Path>) -> Result<Option<PathBuf>> {
+    let absolute = path.map(std::path::absolute).transpose();
+    absolute.context("the current directory")
+}
+
+/// Names the dead instances of this job, and those with files that are to be moved out of them: nobody clears them
+/// unless told to.
 fn tell_of_dead(job: &Job, except: Option<&str>, config: &Config, env: &Environment) {
     for remains in directories::all(config, env) {
-        if remains.first().job == *job && except != Some(remains.name.as_str()) {
+        let concerns = remains.first().job == *job || remains.awaits_drain();
+        if concerns && except != Some(remains.name.as_str()) {
             eprintln!("weir: {}", remains.describe());
         }
     }
@@ -416,6 +433,12 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
     stages.check()?;
     tell_of_dead(&job, Some(&name), &settings.config, env);
     let remains = Remains::named(&name, &settings.config, env);
+    if let Some(left) = remains.as_ref().filter(|remains| remains.awaits_drain()) {
+        if left.first().job.is_over(&job) && left.obstacle().is_none() {
+            let why = left.describe();
+            return Err(Failure::Dead { why });
+        }
+    }
     let remains = remains.filter(|remains| !remains.first().job.is_over(&job));
     if let Some(remains) = remains {
         if found.is_some() {
@@ -443,6 +466,7 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
         run_dir: None,
         job,
         lifeline: false,
+        drain_to: None,
         settings: settings.toml(),
         part: None,
     })?;
@@ -508,25 +532,30 @@ fn announce(
 
 /// `weir stop`.
 pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(), Failure> {
-    let run_dir = run_dir_of(args.instance.as_deref(), &settings.config, env)?;
+    let mut run_dir = run_dir_of(args.instance.as_deref(), &settings.config, env)?;
+    let mut drain_to = args.drain_to.clone();
     if !directories::lives(&run_dir) {
-        if let Some(remains) = remains_of(&run_dir, &settings.config, env) {
+        let Some(remains) = remains_of(&run_dir, &settings.config, env) else {
+            return Err(Failure::NoInstance { run_dir });
+        };
+        if args.no_drain || drain_to.is_none() && !remains.awaits_drain() {
             let left = remains.state();
             remains.clear()?;
             eprintln!("weir: {left}; cleared");
             return Ok(());
         }
-        return Err(Failure::NoInstance { run_dir });
+        drain_to = drain_to.or_else(|| remains.first().drain_to.clone());
+        run_dir = take_up_to_drain(&remains)?.run_dir;
     }
     if !args.force {
         refuse_if_used(&run_dir)?;
     }
     let config = &settings.config.drain;
-    let drained_to = args.drain_to.as_deref();
+    let drained_to = drain_to.as_deref();
     let drained_to = drained_to.map(|dir| DrainedFiles::new(dir, config));
     let stages = RunStages {
         stage_in: &[],
-        drain_to: args.drain_to.as_deref(),
+        drain_to: drain_to.as_deref(),
         elevate: &[],
         prefix: PathBuf::new(),
         ends_instance: true,

@@ -19,12 +19,13 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use weir_config::{Config, Environment, Loaded, LogLevel};
 use weir_core::types::Rank;
 use weir_instance::connection;
-use weir_instance::directories::{claim, Burial, Claim, Claimant, Claimed, Parent};
+use weir_instance::directories::{claim, Burial, Claim, Claimant, Claimed, Label, Parent};
 use weir_instance::roster;
 use weir_launch::address::fabric_listener;
 use weir_launch::endpoint::{self, Opened};
 use weir_launch::server::{
-    read_line, to_line, Launch, ReadyInstance, RosterWritten, ServerEnd, ServerMessage, Stay,
+    read_line, to_line, Launch, LifelineWord, ReadyInstance, RosterWritten, ServerEnd,
+    ServerMessage,
 };
 
 use crate::instance::{self, Membership};
@@ -171,7 +172,9 @@ fn serve(
 ) -> Result<()> {
     let config = settings(launch)?;
     let log = open_log(&config, &claim.run_dir)?;
-    watch_for_the_end(launch.lifeline, claim.run_dir.clone())?;
+    let awaits_drain = launch.drain_to.is_some() || !config.elevate.directories.0.is_empty();
+    let keeps_remains = awaits_drain && launch.part.is_none();
+    watch_for_the_end(launch.lifeline, keeps_remains, claim.run_dir.clone())?;
     let ready = ReadyInstance {
         name: claim.name.clone(),
         run_dir: claim.run_dir.clone(),
@@ -182,7 +185,10 @@ fn serve(
         kernel_mount: None,
     };
     let servers = launch.part.as_ref().map_or(1, |part| part.servers);
-    let label = claim.label(servers, &launch.job, &ready.mount, &launch.settings);
+    let label = Label {
+        drain_to: launch.drain_to.clone(),
+        ..claim.label(servers, &launch.job, &ready.mount, &launch.settings)
+    };
     let part = launch.part.as_ref();
     let is_first = part.is_none_or(|part| part.share <= 1 || part.rank == 0);
     let mut is_ready = false;
@@ -313,7 +319,7 @@ fn forget_stdout() {
 /// Waits, in a thread of its own, for what ends the server. Called before other threads start,
 /// which inherit that the signals are blocked. With SIGXFSZ blocked, a file size limit makes a
 /// call fail instead of killing the server.
-fn watch_for_the_end(lifeline: bool, run_dir: PathBuf) -> Result<()> {
+fn watch_for_the_end(lifeline: bool, keeps_remains: bool, run_dir: PathBuf) -> Result<()> {
     let signals: SigSet = [
         Signal::SIGTERM,
         Signal::SIGINT,
@@ -327,9 +333,17 @@ fn watch_for_the_end(lifeline: bool, run_dir: PathBuf) -> Result<()> {
     std::thread::Builder::new()
         .name("weir-end".into())
         .spawn(move || {
-            if let Err(e) =
-                wait_for_the_end(lifeline, &fd).and_then(|()| connection::stop(&run_dir).map(drop))
-            {
+            let ended = wait_for_the_end(lifeline, &fd);
+            if keeps_remains && matches!(ended, Ok(ServerEnding::RunLost)) {
+                tracing::error!(
+                    "weir run is gone without a word, and its files are not moved: what they have stays, for \
+                     weir recover {}",
+                    run_dir.display()
+                );
+                // As if it had been killed, from which a server can go on.
+                let _ = nix::sys::signal::raise(Signal::SIGKILL);
+            }
+            if let Err(e) = ended.and_then(|_| connection::stop(&run_dir).map(drop)) {
                 tracing::error!("cannot stop in order: {e:#}");
                 std::process::abort();
             }
@@ -337,7 +351,16 @@ fn watch_for_the_end(lifeline: bool, run_dir: PathBuf) -> Result<()> {
     Ok(())
 }
 
-fn wait_for_the_end(mut lifeline: bool, signals: &SignalFd) -> Result<()> {
+/// The reason why a server ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ServerEnding {
+    /// It was told to.
+    Ordered,
+    /// Its lifeline has ended without a word.
+    RunLost,
+}
+
+fn wait_for_the_end(mut lifeline: bool, signals: &SignalFd) -> Result<ServerEnding> {
     let stdin = std::io::stdin();
     loop {
         let mut fds = vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
@@ -347,17 +370,20 @@ fn wait_for_the_end(mut lifeline: bool, signals: &SignalFd) -> Result<()> {
         poll(&mut fds, PollTimeout::NONE)?;
         if fds.get(1).and_then(PollFd::any) == Some(true) {
             // Everything that came before was read to its last line, so that nothing is buffered.
-            if read_line::<Stay>(&mut stdin.lock()).is_err() {
-                return Ok(());
+            match read_line::<LifelineWord>(&mut stdin.lock()) {
+                Ok(LifelineWord::Stay) => {
+                    lifeline = false;
+                    forget_stdout();
+                }
+                Ok(LifelineWord::Stop) => return Ok(ServerEnding::Ordered),
+                Err(_) => return Ok(ServerEnding::RunLost),
             }
-            lifeline = false;
-            forget_stdout();
         }
         while let Some(info) = signals.read_signal()? {
             let signal = Signal::try_from(i32::try_from(info.ssi_signo)?)?;
             if !lifeline && [Signal::SIGTERM, Signal::SIGINT].contains(&signal) {
                 tracing::info!("stopping on {signal}");
-                return Ok(());
+                return Ok(ServerEnding::Ordered);
             }
         }
     }

@@ -354,6 +354,10 @@ pub fn in_words(summary: &StageSummary) -> String {
         "skipped (devices, fifos, sockets, parts of interrupted moves)",
     );
     count(
+        summary.not_emptied.len() as u64,
+        "directories stay on the target, which were removed and are not empty there",
+    );
+    count(
         summary.xattrs_not_kept,
         "extended attributes not taken by the target",
     );

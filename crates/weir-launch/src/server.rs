@@ -11,13 +11,14 @@
 //!   |<-- stdout: Ready -------------------- |
 //!   |     (weir start goes away here)       |
 //!   | --- stdin:  Stay -------------------->|   or lives on until it is told to stop
-//!   | --- stdin:  end of file ------------->| stops
+//!   | --- stdin:  Stop, or end of file ---->| stops
 //!   |<-- stdout: Ended -------------------- | exits
 //! ```
 //!
 //! Both ends wait in read(2): no polling. The end of file on stdin is the lifeline of
 //! `weir run` and of `weir agent`: the kernel closes the pipe however they end, so a server never
-//! outlives them. The server of a `weir start` of one node does not look at its stdin after the
+//! outlives them. If it ends without a word, and files were to be moved out of the instance at the end of the run, what the
+//! server holds stays, as if it had been killed, for `weir recover`. The server of a `weir start` of one node does not look at its stdin after the
 //! first line.
 
 use std::io::{BufRead, BufReader, Write};
@@ -45,6 +46,8 @@ pub struct Launch {
     pub job: Job,
     /// Stop when stdin ends.
     pub lifeline: bool,
+    /// The directory that everything in the instance is to be moved to at the end of the run.
+    pub drain_to: Option<PathBuf>,
     /// The settings in force, as a weir.toml.
     pub settings: String,
     /// Its part among several servers.
@@ -75,9 +78,15 @@ pub struct ServerAssignment {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RosterWritten {}
 
-/// The word that a server with a lifeline lives on without it.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Stay {}
+/// The last word to a server with a lifeline.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LifelineWord {
+    /// It lives on without a lifeline.
+    Stay,
+    /// It stops, and nothing that it holds is needed any more.
+    Stop,
+}
 
 /// A line that a server says.
 #[derive(Debug, Serialize, Deserialize)]
@@ -203,6 +212,8 @@ pub fn start(launch: &Launch) -> Result<Server, LaunchError> {
 impl Server {
     /// Ends the lifeline and waits for the server's last words.
     pub fn stop(mut self) -> Result<ServerEnd> {
+        // A server that is lost says so below.
+        let _ = writeln!(self.lifeline, "{}", to_line(&LifelineWord::Stop));
         drop(self.lifeline);
         let word = read_line(&mut self.words);
         let status = self.child.wait().context("waiting for the server")?;
@@ -214,7 +225,7 @@ impl Server {
 
     /// Leaves a server with a lifeline to itself: it stays until `weir stop`.
     pub fn leave(mut self) -> Result<()> {
-        writeln!(self.lifeline, "{}", to_line(&Stay {})).context("the server was lost")
+        writeln!(self.lifeline, "{}", to_line(&LifelineWord::Stay)).context("the server was lost")
     }
 
     /// Leaves a server without a lifeline to itself.

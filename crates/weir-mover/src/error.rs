@@ -65,4 +65,9 @@ impl MoveError {
         let path = path.to_owned();
         move |source| MoveError::Io { step, path, source }
     }
+
+    /// True for a directory that was to be removed, and has names.
+    pub(crate) fn is_directory_not_empty(&self) -> bool {
+        matches!(self, MoveError::Io { source, .. } if source.kind() == io::ErrorKind::DirectoryNotEmpty)
+    }
 }

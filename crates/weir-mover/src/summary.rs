@@ -30,6 +30,10 @@ pub struct StageSummary {
     /// not moved.
     #[serde(serialize_with = "as_texts")]
     pub skipped: Vec<PathBuf>,
+    /// Directories of the target that the source removed and that have files of which it is not known whose they
+    /// are: of somebody else, or of a move that was interrupted. They stay.
+    #[serde(serialize_with = "as_texts")]
+    pub not_emptied: Vec<PathBuf>,
     /// Nodes that were not moved.
     pub failed: Vec<StageFailure>,
     /// Seconds that it took.

@@ -53,3 +53,22 @@ check_end() {
 	[ "$failed" = 0 ]
 	exit
 }
+
+# own_instances: the instances that are started from now on, and what is left of them, are of this script alone.
+own_instances() {
+	memory=$(mktemp -d /dev/shm/weir-check-XXXXXX)
+	# Paths of sockets are short.
+	runs=$(mktemp -d /tmp/wXXXXXX)
+	trap 'rm -rf "$outside" "$memory" "$runs"' EXIT
+	export TMPDIR=$outside XDG_RUNTIME_DIR=$runs WEIR_LAUNCH_DIRECTORY=$runs WEIR_MEMORY_DIRECTORY=$memory
+}
+
+# recovered: after own_instances, waits until the instance of a run that was killed is dead, and moves what it has to the target.
+recovered() {
+	local tries
+	for tries in $(seq 200); do
+		"$weir" recover --list | grep -q 'is dead' && break
+		sleep 0.05
+	done
+	"$weir" recover > recovered.out 2>&1
+}

@@ -8,6 +8,7 @@ weir=$WEIR_TEST_WEIR
 export WEIR_DRAIN_INTERVAL_S=0
 export WEIR_INSTANCE=
 cd "$outside" || exit 1
+own_instances
 
 loop=$here/../python/checkpoint_loop.py
 newest=$here/../python/checkpoint_newest.py
@@ -36,6 +37,10 @@ for kill in $(seq "${DRAIN_KILLS:-6}"); do
 	*) [ "$safe" = none ] || [ "$again" -ge "$safe" ] || wrong=1 ;;
 	esac
 	[ $wrong = 0 ] || { echo "kill $kill: $again after $safe"; ls -l pfs; break; }
+	safe=$again
+	recovered || { wrong=1 && cat recovered.out && break; }
+	again=$(python3 "$newest" pfs)
+	[ "$safe" = none ] || [ "$again" -ge "$safe" ] || { wrong=1 && echo "kill $kill: $again recovered, $safe before" && break; }
 	safe=$again
 	[ "$safe" = none ] || begun=$((safe + 1))
 done

@@ -9,6 +9,7 @@ weir=$WEIR_TEST_WEIR
 export WEIR_DRAIN_INTERVAL_S=0
 export WEIR_INSTANCE=
 cd "$outside" || exit 1
+own_instances
 programs=$here/../python
 
 # elevated DIRECTORY [OPTION...] -- COMMAND...: runs a command with an elevated directory.
@@ -249,9 +250,37 @@ for kill in $(seq "${ELEVATE_KILLS:-6}"); do
 	esac
 	[ $wrong = 0 ] || { echo "kill $kill: $again after $safe"; ls -l pfs; break; }
 	safe=$again
+	recovered || { wrong=1 && cat recovered.out && break; }
+	again=$(python3 "$newest" pfs)
+	[ "$again" -ge "$safe" ] || { wrong=1 && echo "kill $kill: $again recovered, $safe before" && break; }
+	safe=$again
 done
 same "each loop that was killed with everything left a whole checkpoint, and none that is older" 0 $wrong
 check "some checkpoints were safe ($safe)" test "$safe" -gt 29
+
+# What a killed run had not moved is recovered, also when its job is over and another one has been there.
+for way in elevated drained; do
+	rm -rf pfs
+	mkdir pfs
+	case $way in
+	elevated) option=--elevate where=$outside/pfs ;;
+	drained) option=--drain-to where=/weir ;;
+	esac
+	WEIR_DRAIN_WHILE_RUNNING=false SLURM_JOB_ID=1 setsid "$weir" run --memory 256M "$option" "$outside/pfs" \
+		-- bash -c 'seq 100000 > "$0/part" && mv "$0/part" "$0/numbers" && touch written && sleep 1000' "$where" 2> said &
+	run=$!
+	until [ -e written ]; do sleep 0.05; done
+	rm written
+	kill -KILL -- -$run
+	wait $run 2> /dev/null
+	same "$way: nothing was moved before the kill" '' "$(ls pfs)"
+	until "$weir" recover --list | grep -q 'is dead'; do sleep 0.05; done
+	SLURM_JOB_ID=1 SLURM_RESTART_COUNT=1 "$weir" run --memory 64M --set run.report=none -- true 2> said
+	check "$way: the next run says what is left" grep -q 'weir recover' said
+	check "$way: it is recovered" recovered
+	same "$way: whole" "$(seq 100000 | sha256sum)" "$(sha256sum < pfs/numbers)"
+	same "$way: and cleared" "weir: no dead instance on this node has files that are to be moved out of it" "$("$weir" recover)"
+done
 
 # Nothing is lost if the target is read-only for a time.
 rm -rf pfs

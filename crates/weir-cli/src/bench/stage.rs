@@ -83,6 +83,7 @@ impl BenchInstance {
                 run_dir: None,
                 job: Job::from_environment(env),
                 lifeline: true,
+                drain_to: None,
                 settings: settings.toml(),
                 part: None,
             })?;

@@ -70,7 +70,11 @@ pub fn claim(
         .collect();
     // Batch systems take their time: asked before any lock is taken.
     let over = jobs_over(std::iter::once(runs).chain(&data), claimant.job);
-    let clears = |dir: &Path| Label::read(dir).is_none_or(|label| over.contains(&label.job));
+    let is_kept_back = |label: &Label| label.awaits_drain() && label.can_go_on();
+    let clears = |dir: &Path| {
+        let label = Label::read(dir);
+        label.is_none_or(|label| over.contains(&label.job) && !is_kept_back(&label))
+    };
     let mut burial = Burial::default();
     let run_dir = runs.child(name);
     let Some(run_lock) = claim_in(runs, name, claimant, &clears, &mut burial)? else {
@@ -190,6 +194,7 @@ impl Claim {
     /// The label of its directories.
     pub fn label(&self, servers: u16, job: &Job, mount: &Path, settings: &str) -> Label {
         Label {
+            drain_to: None,
             name: self.name.clone(),
             born_ns: self.born_ns,
             servers,

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use weir_config::{Environment, Loaded};
 
 use super::job::Job;
 use super::life::{is_kept, lives};
@@ -38,6 +39,9 @@ pub struct Label {
     pub mount: PathBuf,
     /// The settings it was started with, as a weir.toml.
     pub settings: String,
+    /// The directory that everything in it is to be moved to at the end of its run.
+    #[serde(default)]
+    pub drain_to: Option<PathBuf>,
     /// Its directories.
     pub run_dir: PathBuf,
     /// That of the memory tier.
@@ -81,6 +85,22 @@ impl Label {
             renamed.with_context(|| dir.join(LABEL).display().to_string())?;
         }
         Ok(())
+    }
+
+    /// True if it elevates directories of the parallel file system.
+    pub fn elevates(&self) -> bool {
+        let settings = Loaded::from_toml(&self.settings, &Environment::default());
+        settings.is_ok_and(|settings| !settings.config.elevate.directories.0.is_empty())
+    }
+
+    /// True if the instance may hold files that are to be on the parallel file system and are nowhere else.
+    pub fn awaits_drain(&self) -> bool {
+        self.drain_to.is_some() || self.elevates()
+    }
+
+    /// True if a server can go on with it.
+    pub fn can_go_on(&self) -> bool {
+        self.servers == 1 && has_journal(&self.memory_dir)
     }
 
     /// Its directories; the run directory last, since its name is taken as long as it is there.

@@ -99,10 +99,25 @@ impl Remains {
     /// Says what can be done with it.
     pub fn advice(&self) -> String {
         let name = &self.name;
-        match self.obstacle() {
-            None => format!("weir start {name} goes on with it, weir stop {name} clears it"),
-            Some(why) => format!("{why}; weir stop {name} clears it"),
+        match (self.obstacle(), self.awaits_drain()) {
+            (None, false) => {
+                format!("weir start {name} goes on with it, weir stop {name} clears it")
+            }
+            (None, true) => format!(
+                "weir recover {name} moves what is in it to the parallel file system, weir stop \
+                 --no-drain {name} gives it up"
+            ),
+            (Some(why), false) => format!("{why}; weir stop {name} clears it"),
+            (Some(why), true) => format!(
+                "{why}; what is not on the parallel file system yet is lost; weir stop --no-drain \
+                 {name} clears it"
+            ),
         }
+    }
+
+    /// True if it may hold files that are to be on the parallel file system and are nowhere else.
+    pub fn awaits_drain(&self) -> bool {
+        self.first().awaits_drain()
     }
 
     /// Removes its directories.

@@ -192,6 +192,7 @@ impl Agent {
             run_dir: None,
             job: self.charge.job.clone().on_this_node(),
             lifeline: true,
+            drain_to: None,
             settings: self.charge.settings.clone(),
             part: Some(ServerAssignment {
                 instance: self.charge.instance,

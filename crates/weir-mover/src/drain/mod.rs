@@ -279,7 +279,13 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         if summary.is_complete() && snapshot.unread.is_empty() {
             let gone = self.remove_all_gone(&snapshot);
             let hidden = self.remove_whited_out(&snapshot, &snapshot);
-            for (path, error) in gone.failed.into_iter().chain(hidden.failed) {
+            let (filled, hidden): (Vec<_>, Vec<_>) =
+                hidden.failed.into_iter().partition(|(path, error)| {
+                    error.is_directory_not_empty() && snapshot.get(path).is_none()
+                });
+            let filled = filled.into_iter().map(|(path, _)| self.target.join(path));
+            summary.not_emptied.extend(filled);
+            for (path, error) in gone.failed.into_iter().chain(hidden) {
                 summary.fail(&self.source.join(&path), &self.target.join(&path), &error);
             }
         }

@@ -188,6 +188,43 @@ fn what_is_left_of_a_job_that_is_over_is_cleared() {
 }
 
 #[test]
+fn what_is_to_be_moved_outlives_its_job() {
+    let room = room();
+    let label = Label {
+        job: Job::from_environment(&[("SLURM_JOB_ID", "7")].into_iter().collect()),
+        ..room.killed("a")
+    };
+    let again = [("SLURM_JOB_ID", "7"), ("SLURM_RESTART_COUNT", "1")];
+    let later = Job::from_environment(&again.into_iter().collect());
+    let elevates = "elevate.directories = [\"/pfs/run\"]";
+    for (drain_to, settings) in [(Some("/pfs/run".into()), ""), (None, elevates)] {
+        let label = Label {
+            drain_to,
+            settings: settings.to_owned(),
+            ..label.clone()
+        };
+        assert!(label.awaits_drain());
+        label.prepare().unwrap();
+        label.put().unwrap();
+        let Claimed::Ours(other, burial) = room.claim_as("b", &later, true) else {
+            panic!("it is not ours");
+        };
+        assert_eq!(burial.names(), [""; 0]);
+        other.release().unwrap();
+        let advice = Remains::named("a", &room.config, &room.env)
+            .unwrap()
+            .advice();
+        assert!(advice.contains("weir recover a"), "{advice}");
+    }
+    // Nothing can go on with it.
+    std::fs::remove_file(label.memory_dir.join(JOURNAL)).unwrap();
+    let Claimed::Ours(_, burial) = room.claim_as("b", &later, true) else {
+        panic!("it is not ours");
+    };
+    assert_eq!(burial.names(), ["a"]);
+}
+
+#[test]
 fn what_an_agent_keeps_is_for_its_own_start_alone() {
     let room = room();
     let label = room.killed("several.1");
