@@ -48,9 +48,8 @@ impl RunLines {
         }
         let end_s = since(run.ended_ns);
         written.push((end_s, gib));
-        let samples = || run.target.iter().filter(|sample| sample.at_ns >= began);
-        let on_target = samples().map(|s| (since(s.at_ns), s.bytes as f64 / GIB));
-        let kept: Vec<TargetSample> = samples().copied().collect();
+        let kept = thin_out(run, end_s / f64::from(SIZE.0));
+        let on_target = kept.iter().map(|s| (since(s.at_ns), s.bytes as f64 / GIB));
         RunLines {
             written,
             on_target: on_target.collect(),
@@ -59,6 +58,22 @@ impl RunLines {
             end_s,
         }
     }
+}
+
+/// The samples of a run from its first checkpoint on, at least `step_s` apart, and the last one.
+#[allow(clippy::cast_precision_loss)] // far below 2^53
+fn thin_out(run: &WatchedRun, step_s: f64) -> Vec<TargetSample> {
+    let samples = run.target.iter().copied();
+    let mut kept: Vec<TargetSample> = Vec::new();
+    for sample in samples.filter(|sample| sample.at_ns >= run.began_ns()) {
+        let is_far = |last: &TargetSample| (sample.at_ns - last.at_ns) as f64 / 1e9 >= step_s;
+        if kept.last().is_none_or(is_far) {
+            kept.push(sample);
+        }
+    }
+    let last = run.target.last().filter(|last| kept.last() != Some(last));
+    kept.extend(last);
+    kept
 }
 
 /// The rate at the end of each span.
