@@ -80,11 +80,13 @@ pub struct ElevateOutcome {
 /// A directory that cannot be written, an instance that cannot be started, a program that fails.
 pub fn measure(plan: &ElevatePlan, host: &ElevateHost<'_>) -> Result<ElevateOutcome> {
     ensure!(plan.checkpoints >= 2, "at least two checkpoints, please");
-    let own = OwnDirectory::make(&plan.directory)?;
+    let own = OwnDirectory::make(&plan.directory, "weir-bench")?;
+    let reports = OwnDirectory::make(&std::env::temp_dir(), "weir-bench-report")?;
+    let report = reports.0.join("report.json");
     let mut rows = Rows::default();
     let mut shown = None;
     for number in 1..=plan.rounds {
-        let round = one_round(plan, host, &own.0)?;
+        let round = one_round(plan, host, &own.0, &report)?;
         round.add_to(&mut rows);
         if !plan.quiet {
             eprintln!("round {number}/{}  {}", plan.rounds, round.in_words());
@@ -97,7 +99,12 @@ pub fn measure(plan: &ElevatePlan, host: &ElevateHost<'_>) -> Result<ElevateOutc
     })
 }
 
-fn one_round(plan: &ElevatePlan, host: &ElevateHost<'_>, directory: &Path) -> Result<Round> {
+fn one_round(
+    plan: &ElevatePlan,
+    host: &ElevateHost<'_>,
+    directory: &Path,
+    report: &Path,
+) -> Result<Round> {
     let checkpoints = |directory: &Path, count: u32, work: u64| Checkpoints {
         directory: directory.to_owned(),
         processes: plan.processes,
@@ -106,25 +113,28 @@ fn one_round(plan: &ElevatePlan, host: &ElevateHost<'_>, directory: &Path) -> Re
         count,
         work,
     };
+    let run = |mut program: Command, told: &Checkpoints, target| {
+        run_watched(&mut program, told, report, target)
+    };
     let direct = |count, work| {
         let mut program = Command::new(std::env::current_exe().context("finding this program")?);
         program.env("LD_PRELOAD", "");
-        run_watched(&mut program, &checkpoints(directory, count, work), None)
+        run(program, &checkpoints(directory, count, work), None)
     };
     let of_run = |count: u32| u64::from(plan.processes) * plan.bytes * u64::from(count);
     let elevated = |count, work| {
-        let mut program = (host.in_instance)(Some(directory), of_run(count));
+        let program = (host.in_instance)(Some(directory), of_run(count));
         let told = checkpoints(directory, count, work);
-        run_watched(&mut program, &told, Some(directory))
+        run(program, &told, Some(directory))
     };
     let speed = work_per_second(plan.processes);
     let first = direct(1, 0)?;
     let (even, eased) = (first.io_s(), first.io_s() * EASE);
     let (even, eased) = (work_of(speed, even), work_of(speed, eased));
     let in_weir = {
-        let mut program = (host.in_instance)(None, of_run(plan.checkpoints));
+        let program = (host.in_instance)(None, of_run(plan.checkpoints));
         let told = checkpoints(&host.directory, plan.checkpoints, eased);
-        run_watched(&mut program, &told, None)?
+        run(program, &told, None)?
     };
     Ok(Round {
         stretch: Stretch {
@@ -150,11 +160,12 @@ fn work_of(per_second: f64, seconds: f64) -> u64 {
 struct OwnDirectory(PathBuf);
 
 impl OwnDirectory {
-    fn make(within: &Path) -> Result<OwnDirectory> {
+    fn make(within: &Path, name: &str) -> Result<OwnDirectory> {
         let within = within
             .canonicalize()
             .with_context(|| within.display().to_string())?;
-        let own = within.join(format!("weir-bench-{}", std::process::id()));
+        let own = within.join(format!("{name}-{}", std::process::id()));
+        // It must be new: a link that somebody has put there is not followed.
         std::fs::create_dir(&own).with_context(|| own.display().to_string())?;
         Ok(OwnDirectory(own))
     }

@@ -76,14 +76,14 @@ fn mean(intervals: &[Interval]) -> f64 {
 }
 
 /// Runs the program as the last words of `command`, looks at the bytes of `target` meanwhile, and removes
-/// its checkpoints.
+/// its checkpoints. The program writes its report to the path `report`, where nothing is.
 pub fn run_watched(
     command: &mut Command,
     checkpoints: &Checkpoints,
+    report: &Path,
     target: Option<&Path>,
 ) -> Result<WatchedRun> {
-    let report = std::env::temp_dir().join(format!("weir-bench-{}.json", std::process::id()));
-    let (name, value) = checkpoints.variable(&report)?;
+    let (name, value) = checkpoints.variable(report)?;
     let arguments = std::env::args_os().skip(1);
     command
         .args(arguments)
@@ -105,8 +105,8 @@ pub fn run_watched(
         output.status,
         String::from_utf8_lossy(&output.stderr).trim_end()
     );
-    let program = std::fs::read(&report).with_context(|| report.display().to_string())?;
-    std::fs::remove_file(&report)?;
+    let program = std::fs::read(report).with_context(|| report.display().to_string())?;
+    std::fs::remove_file(report)?;
     let program = serde_json::from_slice(&program).context("the report of the program")?;
     remove_checkpoints(checkpoints)?;
     Ok(WatchedRun {
