@@ -361,7 +361,7 @@ pub struct StopArgs {
     pub no_drain: bool,
     /// The report: text, json or none (run.report; default text).
     #[arg(long, value_name = "FORMAT")]
-    pub(crate) report: Option<String>,
+    report: Option<String>,
 }
 
 /// Of `weir recover`.

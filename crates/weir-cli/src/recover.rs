@@ -4,10 +4,10 @@
 use weir_config::{Environment, Loaded};
 use weir_instance::directories::{self, Remains};
 
-use crate::args::{RecoverArgs, StopArgs};
+use crate::args::RecoverArgs;
 use crate::exit::Failure;
 use crate::locate::{remains_of, run_dir_of};
-use crate::run;
+use crate::run::{self, InstanceEnding};
 
 /// `weir recover`. `NotMoved`: what an instance has is not all safe; it stays.
 pub fn recover(args: &RecoverArgs, settings: &Loaded, env: &Environment) -> Result<(), Failure> {
@@ -22,14 +22,12 @@ pub fn recover(args: &RecoverArgs, settings: &Loaded, env: &Environment) -> Resu
             left.extend((!args.list).then(|| remains.name.clone()));
             continue;
         }
-        let stop = StopArgs {
-            instance: Some(remains.first().run_dir.display().to_string()),
-            force: false,
-            drain_to: args.drain_to.clone(),
-            no_drain: false,
-            report: None,
+        let ending = InstanceEnding {
+            drain_to: args.drain_to.as_deref(),
+            drains: true,
+            by_force: false,
         };
-        if let Err(failure) = run::stop(&stop, settings, env) {
+        if let Err(failure) = run::end_dead(remains, ending, settings) {
             eprintln!("weir: {}: {failure}", remains.name);
             left.push(remains.name.clone());
         }

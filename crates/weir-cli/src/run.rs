@@ -212,13 +212,6 @@ fn take_up(remains: &Remains, settings: String, job: Job) -> Result<ReadyInstanc
     Ok(ready)
 }
 
-/// Starts a server that goes on with a dead instance, so that what it has can be moved out of it. It stays that
-/// of its own job: one that is over would be cleared.
-pub fn take_up_to_drain(remains: &Remains) -> Result<ReadyInstance, Failure> {
-    let label = remains.first();
-    take_up(remains, label.settings.clone(), label.job.clone())
-}
-
 /// The path from the root, for a server that has another directory.
 fn absolute(path: Option<&Path>) -> Result<Option<PathBuf>> {
     let absolute = path.map(std::path::absolute).transpose();
@@ -433,13 +426,17 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
     stages.check()?;
     tell_of_dead(&job, Some(&name), &settings.config, env);
     let remains = Remains::named(&name, &settings.config, env);
-    if let Some(left) = remains.as_ref().filter(|remains| remains.awaits_drain()) {
-        if left.first().job.is_over(&job) && left.obstacle().is_none() {
-            let why = left.describe();
-            return Err(Failure::Dead { why });
+    let is_over = |remains: &Remains| remains.first().job.is_over(&job);
+    let remains = match remains {
+        Some(left) if is_over(&left) => {
+            if left.first().outlives_job() {
+                let why = left.describe();
+                return Err(Failure::Dead { why });
+            }
+            None
         }
-    }
-    let remains = remains.filter(|remains| !remains.first().job.is_over(&job));
+        remains => remains,
+    };
     if let Some(remains) = remains {
         if found.is_some() {
             let why = format!(
@@ -532,51 +529,90 @@ fn announce(
 
 /// `weir stop`.
 pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(), Failure> {
-    let mut run_dir = run_dir_of(args.instance.as_deref(), &settings.config, env)?;
-    let mut drain_to = args.drain_to.clone();
-    if !directories::lives(&run_dir) {
-        let Some(remains) = remains_of(&run_dir, &settings.config, env) else {
-            return Err(Failure::NoInstance { run_dir });
-        };
-        if args.no_drain || drain_to.is_none() && !remains.awaits_drain() {
-            let left = remains.state();
-            remains.clear()?;
-            eprintln!("weir: {left}; cleared");
-            return Ok(());
-        }
-        drain_to = drain_to.or_else(|| remains.first().drain_to.clone());
-        run_dir = take_up_to_drain(&remains)?.run_dir;
+    let run_dir = run_dir_of(args.instance.as_deref(), &settings.config, env)?;
+    let drain_to = args.drain_to.as_deref();
+    let ending = InstanceEnding {
+        drain_to,
+        drains: !args.no_drain,
+        by_force: args.force,
+    };
+    if directories::lives(&run_dir) {
+        return end_living(&run_dir, ending, settings);
     }
-    if !args.force {
-        refuse_if_used(&run_dir)?;
+    let Some(remains) = remains_of(&run_dir, &settings.config, env) else {
+        return Err(Failure::NoInstance { run_dir });
+    };
+    if args.no_drain || drain_to.is_none() && !remains.awaits_drain() {
+        let left = remains.state();
+        remains.clear()?;
+        eprintln!("weir: {left}; cleared");
+        return Ok(());
+    }
+    end_dead(&remains, ending, settings)
+}
+
+/// How an instance is ended.
+#[derive(Clone, Copy, Debug)]
+pub struct InstanceEnding<'a> {
+    /// The directory that everything is moved to first.
+    pub drain_to: Option<&'a Path>,
+    /// True if the files of elevated directories are moved first.
+    pub drains: bool,
+    /// Programs may use it.
+    pub by_force: bool,
+}
+
+/// Moves what a dead instance has, and ends it. It stays that of its own job meanwhile: one that is over would be cleared.
+pub fn end_dead(
+    remains: &Remains,
+    ending: InstanceEnding<'_>,
+    settings: &Loaded,
+) -> Result<(), Failure> {
+    let label = remains.first();
+    let ready = take_up(remains, label.settings.clone(), label.job.clone())?;
+    let drain_to = ending.drain_to.or(label.drain_to.as_deref());
+    end_living(
+        &ready.run_dir,
+        InstanceEnding { drain_to, ..ending },
+        settings,
+    )
+}
+
+/// Ends an instance that lives, and reports.
+fn end_living(
+    run_dir: &Path,
+    ending: InstanceEnding<'_>,
+    settings: &Loaded,
+) -> Result<(), Failure> {
+    if !ending.by_force {
+        refuse_if_used(run_dir)?;
     }
     let config = &settings.config.drain;
-    let drained_to = drain_to.as_deref();
-    let drained_to = drained_to.map(|dir| DrainedFiles::new(dir, config));
+    let drained_to = ending.drain_to.map(|dir| DrainedFiles::new(dir, config));
     let stages = RunStages {
         stage_in: &[],
-        drain_to: drain_to.as_deref(),
+        drain_to: ending.drain_to,
         elevate: &[],
         prefix: PathBuf::new(),
         ends_instance: true,
         settings: config,
     };
-    let stages = stages.of_running(&run_dir)?;
+    let stages = stages.of_running(run_dir)?;
     stages.check()?;
-    let elevates = !elevated_directories(&run_dir).is_empty();
-    if drained_to.is_some() || elevates && !args.no_drain {
-        drain(&stages, &run_dir, args.force)?;
+    let elevates = !elevated_directories(run_dir).is_empty();
+    if drained_to.is_some() || elevates && ending.drains {
+        drain(&stages, run_dir, ending.by_force)?;
     }
-    if let Some(summary) = agent::stop(&run_dir)? {
-        directories::wait_until_gone(&run_dir)?;
+    if let Some(summary) = agent::stop(run_dir)? {
+        directories::wait_until_gone(run_dir)?;
         show_summary(&summary, settings, drained_to.as_ref());
         return match summary.lost {
             0 => Ok(()),
             n => Err(anyhow::anyhow!("{n} servers did not end in order").into()),
         };
     }
-    let done = connection::stop(&run_dir)?;
-    directories::wait_until_gone(&run_dir)?;
+    let done = connection::stop(run_dir)?;
+    directories::wait_until_gone(run_dir)?;
     report::print(&done, settings.config.run.report, drained_to.as_ref());
     Ok(())
 }

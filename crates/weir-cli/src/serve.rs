@@ -172,22 +172,22 @@ fn serve(
 ) -> Result<()> {
     let config = settings(launch)?;
     let log = open_log(&config, &claim.run_dir)?;
-    let awaits_drain = launch.drain_to.is_some() || !config.elevate.directories.0.is_empty();
-    let keeps_remains = awaits_drain && launch.part.is_none();
+    let mount = config.mount.prefix.as_path();
+    let servers = launch.part.as_ref().map_or(1, |part| part.servers);
+    let label = Label {
+        drain_to: launch.drain_to.clone(),
+        ..claim.label(servers, &launch.job, mount, &launch.settings)
+    };
+    let keeps_remains = launch.lifeline && launch.part.is_none() && label.awaits_drain();
     watch_for_the_end(launch.lifeline, keeps_remains, claim.run_dir.clone())?;
     let ready = ReadyInstance {
         name: claim.name.clone(),
         run_dir: claim.run_dir.clone(),
         dirs: claim.dirs(),
-        mount: config.mount.prefix.as_path().to_owned(),
+        mount: mount.to_owned(),
         cleared: burial.names(),
         took_up: claim.takes_up,
         kernel_mount: None,
-    };
-    let servers = launch.part.as_ref().map_or(1, |part| part.servers);
-    let label = Label {
-        drain_to: launch.drain_to.clone(),
-        ..claim.label(servers, &launch.job, &ready.mount, &launch.settings)
     };
     let part = launch.part.as_ref();
     let is_first = part.is_none_or(|part| part.share <= 1 || part.rank == 0);

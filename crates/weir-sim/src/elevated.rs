@@ -56,21 +56,24 @@ impl Actor<'_> {
         let taken = self.record.taken_up.borrow();
         let drawn = taken.get(rng.pick(taken.len() + 1)).cloned();
         drop(taken);
-        if let Some((name, dir)) = &drawn {
-            self.must_find(ROOT, name, Some(*dir));
+        match drawn {
+            Some((name, dir)) => self.must_find_with_cover(&name, dir),
+            None => self.must_find(COVERS, &name_of_directory(ROOT), None),
         }
-        let dir = drawn.map_or(ROOT, |(_, dir)| dir);
-        self.must_find(COVERS, &name_of_directory(dir), None);
     }
 
     /// Looks each of them up.
     pub fn find_all_taken_up(&self) {
         let taken = self.record.taken_up.borrow().clone();
         for (name, dir) in &taken {
-            self.must_find(ROOT, name, Some(*dir));
-            self.must_find(COVERS, &name_of_directory(*dir), None);
+            self.must_find_with_cover(name, *dir);
         }
         self.must_find(COVERS, &name_of_directory(ROOT), None);
+    }
+
+    fn must_find_with_cover(&self, name: &[u8], dir: Ino) {
+        self.must_find(ROOT, name, Some(dir));
+        self.must_find(COVERS, &name_of_directory(dir), None);
     }
 
     /// Looks up a name that is there: `is`, or any symbolic link.

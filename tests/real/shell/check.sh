@@ -63,12 +63,17 @@ own_instances() {
 	export TMPDIR=$outside XDG_RUNTIME_DIR=$runs WEIR_LAUNCH_DIRECTORY=$runs WEIR_MEMORY_DIRECTORY=$memory
 }
 
-# recovered: after own_instances, waits until the instance of a run that was killed is dead, and moves what it has to the target.
-recovered() {
+# await_dead: after own_instances, waits until the instance of a run that was killed is dead.
+await_dead() {
 	local tries
 	for tries in $(seq 200); do
 		"$weir" recover --list | grep -q 'is dead' && break
 		sleep 0.05
 	done
+}
+
+# recovered: the same, and moves what it has to the target.
+recovered() {
+	await_dead
 	"$weir" recover > recovered.out 2>&1
 }

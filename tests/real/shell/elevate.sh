@@ -274,7 +274,7 @@ for way in elevated drained; do
 	kill -KILL -- -$run
 	wait $run 2> /dev/null
 	same "$way: nothing was moved before the kill" '' "$(ls pfs)"
-	until "$weir" recover --list | grep -q 'is dead'; do sleep 0.05; done
+	await_dead
 	SLURM_JOB_ID=1 SLURM_RESTART_COUNT=1 "$weir" run --memory 64M --set run.report=none -- true 2> said
 	check "$way: the next run says what is left" grep -q 'weir recover' said
 	check "$way: it is recovered" recovered

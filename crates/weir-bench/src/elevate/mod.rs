@@ -113,9 +113,7 @@ fn one_round(
         count,
         work,
     };
-    let run = |mut program: Command, told: &Checkpoints, target| {
-        run_watched(&mut program, told, report, target)
-    };
+    let run = |program, told: &Checkpoints, target| run_watched(program, told, report, target);
     let direct = |count, work| {
         let mut program = Command::new(std::env::current_exe().context("finding this program")?);
         program.env("LD_PRELOAD", "");

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use serde::Serialize;
 
 use super::program::{Checkpoints, Interval, ProgramReport};
 use crate::timing::now_ns;
@@ -18,7 +17,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 const BLOCK_BYTES: u64 = 512;
 
 /// The bytes that the target had at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetSample {
     /// `CLOCK_MONOTONIC`, ns.
     pub at_ns: u64,
@@ -62,7 +61,7 @@ impl WatchedRun {
             .map_or(0, |first| first.start_ns)
     }
 
-    /// The moment at which the target had so many bytes, ns.
+    /// The time of the first look that found at least `bytes` bytes on the target, ns; `None`: no look did.
     pub fn reached_ns(&self, bytes: u64) -> Option<u64> {
         let found = self.target.iter().find(|sample| sample.bytes >= bytes);
         found.map(|sample| sample.at_ns)
@@ -78,7 +77,7 @@ fn mean(intervals: &[Interval]) -> f64 {
 /// Runs the program as the last words of `command`, looks at the bytes of `target` meanwhile, and removes
 /// its checkpoints. The program writes its report to the path `report`, where nothing is.
 pub fn run_watched(
-    command: &mut Command,
+    mut command: Command,
     checkpoints: &Checkpoints,
     report: &Path,
     target: Option<&Path>,

@@ -8,36 +8,22 @@ use clap::Args;
 use serde::Serialize;
 use weir_bench::elevate::{self as bench, ElevateHost, ElevatePlan};
 use weir_bench::nodes::Verdict;
-use weir_bench::{write_report, EXIT_NOT_MET};
+use weir_bench::write_report;
 use weir_config::Loaded;
 
-use super::{loadavg, tell_load, tell_verdicts, BenchCommand};
+use super::{exit_code, loadavg, tell_load, tell_verdicts, BenchCommand, OF_DIRECTORIES};
 use crate::exit::Failure;
 
 /// Memory of an instance beside the bytes that are written to it.
 const SPARE_BYTES: u64 = 256 << 20;
 
-const OF_OTHERS: [&str; 19] = [
-    "hosts",
-    "hostfile",
-    "job",
-    "servers",
-    "only",
-    "dirs",
-    "calls",
-    "targets",
-    "transfers",
-    "patterns",
-    "ops",
-    "segments",
-    "files",
-    "baseline",
-    "fsync",
-    "verify",
-    "no_limits",
-    "device",
-    "durable",
-];
+/// The options that are about something else.
+fn of_others() -> impl Iterator<Item = &'static str> {
+    let shared = |name: &&str| ["processes", "svg"].contains(name);
+    let of_nodes = ["hosts", "hostfile", "job", "servers", "only"];
+    let of_directories = OF_DIRECTORIES.into_iter().filter(move |name| !shared(name));
+    of_directories.chain(["files"]).chain(of_nodes)
+}
 
 /// Of `weir bench --elevate`.
 #[derive(Args, Debug)]
@@ -48,10 +34,10 @@ pub struct ElevateArgs {
     /// nothing. --processes, --block (bytes of each process to a checkpoint), --repeat, --quick, --quiet, --json, --svg
     /// (one run over time) and --strict mean what they do for directories. The buffer must hold all checkpoints of a run
     /// in memory.
-    #[arg(long, value_name = "DIR", group = "judged", conflicts_with_all = OF_OTHERS)]
+    #[arg(long, value_name = "DIR", group = "judged", conflicts_with_all = of_others())]
     elevate: Option<PathBuf>,
     /// With --elevate: the checkpoints of a run [default: 10; 3 with --quick]
-    #[arg(long, value_name = "COUNT", requires = "elevate", conflicts_with_all = OF_OTHERS, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    #[arg(long, value_name = "COUNT", requires = "elevate", conflicts_with_all = of_others(), value_parser = clap::value_parser!(u32).range(2..=1000))]
     checkpoints: Option<u32>,
 }
 
@@ -75,12 +61,15 @@ struct CheckpointReport<'a> {
     rows: &'a [Verdict],
 }
 
-/// Measures; the exit code.
+/// Measures, or does the part of a process that a measurement has started; the exit code.
 pub fn run(
     directory: &Path,
     args: &BenchCommand,
     load: impl Fn(&[&str]) -> Result<Loaded, Failure>,
 ) -> Result<u8, Failure> {
+    if let Some(code) = weir_bench::run_part()? {
+        return Ok(code);
+    }
     let settings = load(&[])?;
     let (args, bench_args) = (&args.elevate, &args.bench);
     let quick = bench_args.quick;
@@ -130,8 +119,5 @@ pub fn run(
         bench::draw(&done.shown, bytes, path)
             .with_context(|| format!("drawing {}", path.display()))?;
     }
-    Ok(match bench_args.strict && !all_met {
-        true => EXIT_NOT_MET,
-        false => 0,
-    })
+    Ok(exit_code(bench_args, all_met))
 }

@@ -120,9 +120,6 @@ pub fn run(
     load: impl Fn(&[&str]) -> Result<Loaded, Failure>,
     env: &Environment,
 ) -> Result<u8, Failure> {
-    if let Some(code) = weir_bench::run_part()? {
-        return Ok(code);
-    }
     if let Some(directory) = args.elevate.directory() {
         return elevate::run(directory, args, load);
     }
@@ -186,10 +183,14 @@ fn of_nodes(
         };
         write_report(path, "weir-bench-hosts", &report)?;
     }
-    Ok(match args.bench.strict && !all_met {
+    Ok(exit_code(&args.bench, all_met))
+}
+
+fn exit_code(args: &weir_bench::BenchArgs, all_met: bool) -> u8 {
+    match args.strict && !all_met {
         true => EXIT_NOT_MET,
         false => 0,
-    })
+    }
 }
 
 /// Prints the table; true if each promise is met.

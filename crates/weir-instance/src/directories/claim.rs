@@ -70,10 +70,9 @@ pub fn claim(
         .collect();
     // Batch systems take their time: asked before any lock is taken.
     let over = jobs_over(std::iter::once(runs).chain(&data), claimant.job);
-    let is_kept_back = |label: &Label| label.awaits_drain() && label.can_go_on();
     let clears = |dir: &Path| {
         let label = Label::read(dir);
-        label.is_none_or(|label| over.contains(&label.job) && !is_kept_back(&label))
+        label.is_none_or(|label| over.contains(&label.job) && !label.outlives_job())
     };
     let mut burial = Burial::default();
     let run_dir = runs.child(name);

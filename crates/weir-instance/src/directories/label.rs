@@ -87,20 +87,28 @@ impl Label {
         Ok(())
     }
 
-    /// True if it elevates directories of the parallel file system.
-    pub fn elevates(&self) -> bool {
-        let settings = Loaded::from_toml(&self.settings, &Environment::default());
-        settings.is_ok_and(|settings| !settings.config.elevate.directories.0.is_empty())
-    }
-
     /// True if the instance may hold files that are to be on the parallel file system and are nowhere else.
     pub fn awaits_drain(&self) -> bool {
-        self.drain_to.is_some() || self.elevates()
+        self.drain_to.is_some() || {
+            let settings = Loaded::from_toml(&self.settings, &Environment::default());
+            settings.is_ok_and(|settings| !settings.config.elevate.directories.0.is_empty())
+        }
     }
 
-    /// True if a server can go on with it.
-    pub fn can_go_on(&self) -> bool {
-        self.servers == 1 && has_journal(&self.memory_dir)
+    /// Why no server can go on with it; `None` if one can.
+    pub fn obstacle(&self) -> Option<&'static str> {
+        if self.servers > 1 {
+            Some("all its servers on this node were killed with their agent, which only together could go on")
+        } else if !has_journal(&self.memory_dir) {
+            Some("its journal was given up or removed, so nothing can go on with it")
+        } else {
+            None
+        }
+    }
+
+    /// True if it stays when its job is over: what it holds can be moved, and is to be.
+    pub fn outlives_job(&self) -> bool {
+        self.awaits_drain() && self.obstacle().is_none()
     }
 
     /// Its directories; the run directory last, since its name is taken as long as it is there.

@@ -13,7 +13,7 @@ use std::path::Path;
 use anyhow::{bail, Context, Result};
 use weir_config::{Config, Environment};
 
-use super::label::{has_journal, remove_labels, Label, LABEL};
+use super::label::{remove_labels, Label, LABEL};
 use super::life::lock_of_dead;
 use super::parent::Parent;
 use super::removal::Burial;
@@ -60,13 +60,7 @@ impl Remains {
 
     /// Why nothing can go on with it; `None` if a start can.
     pub fn obstacle(&self) -> Option<&'static str> {
-        if self.first().servers > 1 {
-            Some("all its servers on this node were killed with their agent, which only together could go on")
-        } else if !has_journal(&self.first().memory_dir) {
-            Some("its journal was given up or removed, so nothing can go on with it")
-        } else {
-            None
-        }
+        self.first().obstacle()
     }
 
     /// How much it holds in memory and in files, bytes.
