@@ -10,7 +10,9 @@ use weir_core::journal::{InodeImage, Item, LockedName, NameChange};
 use weir_core::names::{FileType, Lamination, Policy};
 use weir_core::node::claim::Claim;
 use weir_core::proto::peer::{self, LockOwner, LockWish, LogRange, What};
-use weir_core::proto::{self, Cause, Child, ClientKind, Hello, Operation, Role, Welcome};
+use weir_core::proto::{
+    self, Cause, Child, ClientKind, ContentVersion, Hello, Operation, Role, RoomOutlook, Welcome,
+};
 use weir_core::roster::{InstanceId, Member, Roster, Secret};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
 use weir_fabric::frame::{FrameHead, FrameKind, Greeting, GREETING_BYTES, VERSION};
@@ -25,6 +27,12 @@ const ROOT: Ino = Ino(1);
 const FILE: Ino = Ino::new(Rank(0), 0, 2);
 /// A file of another server.
 const FOREIGN: Ino = Ino::new(Rank(1), 0, 2);
+/// A version of that file.
+const VERSION_OF_FILE: ContentVersion = ContentVersion {
+    size: 1 << 20,
+    mtime_ns: 5,
+    ctime_ns: 6,
+};
 /// The claim of one of four ranks in a strided file.
 const STRIDED: Claim = Claim {
     offset: 4096,
@@ -113,6 +121,12 @@ fn client() {
         asked(proto::SetAttr { ino, mode: Some(0o600), uid: None, gid: None, atime_ns: Some(1), mtime_ns: None,
             policy: Some(Policy::default()) }),
         asked(proto::Laminate { ino, cause: Cause::Request }),
+        asked(proto::Evict { ino, version: VERSION_OF_FILE }),
+        asked(proto::BeginRestore { ino }),
+        asked(proto::EndEviction { ino }),
+        asked(proto::AwaitRoom { ino, waited_ms: 1 << 40 }),
+        asked(proto::ReportRelief { rank: 0, tree: 15, outlook: RoomOutlook::Hopeless, age_ms: 0,
+            wait_ms: 1000 }),
         asked(proto::GetWriteState { ino }),
         asked(proto::Truncate { ino, size: 1 << 40 }),
         asked(proto::Allocate { ino, offset: 10, length: 100, zero: true, keep_size: true }),
@@ -253,7 +267,12 @@ fn peer_requests() -> Vec<Vec<u8>> {
         peer::request(peer::GetWriteState { ino }),
         peer::request(peer::Writers { ino }),
         peer::request(peer::Laminate { ino, cause: Cause::Close }),
-        peer::request(peer::Mark { ino, policy: Policy::default(), lamination: Lamination::Due, unnamed: true }),
+        peer::request(peer::Mark { ino, policy: Policy::default(), lamination: Lamination::Due, evicted: true,
+            unnamed: true }),
+        peer::request(peer::Evict { ino, version: VERSION_OF_FILE }),
+        peer::request(peer::BeginRestore { ino }),
+        peer::request(peer::EndEviction { ino }),
+        peer::request(peer::ReportRelief { tree: 0, outlook: RoomOutlook::Failing { patience_ms: 1 << 20 }, age_ms: 5 }),
         peer::request(peer::Forget { ino }),
         peer::request(peer::Lease { ino }),
         peer::request(peer::Put { ino, runs: vec![run(0, 5), run(1 << 30, 1)], publish: 9, part: 1, cut: 1 << 40,

@@ -559,6 +559,9 @@ pub struct DrainProcessArgs {
     /// The longest time without the return of a call, in the end; 0: no limit.
     #[arg(long)]
     pub stuck_s: u32,
+    /// The percentage of the storage in use at which files of an elevated tree are evicted.
+    #[arg(long)]
+    pub evict_percent: u32,
     /// Laminate files in the end that are seen by other nodes only then.
     #[arg(long)]
     pub laminate: bool,

@@ -50,6 +50,12 @@ impl<'a> DrainedFiles<'a> {
     }
 }
 
+/// A time in us, for people.
+#[allow(clippy::cast_precision_loss)] // for people
+fn seconds(us: u64) -> String {
+    format!("{:.2} s", us as f64 / 1e6)
+}
+
 /// The report at the end, for people.
 fn text(report: &Report, drained: Option<&DrainedFiles<'_>>) -> String {
     let mut out = format!(
@@ -59,6 +65,10 @@ fn text(report: &Report, drained: Option<&DrainedFiles<'_>>) -> String {
         counter(report, "opens"),
         report.clients_ever,
     );
+    let waited = counter(report, "room_wait_us");
+    if waited > 0 {
+        let _ = writeln!(out, "weir: writes waited for room for {}", seconds(waited));
+    }
     if report.files + report.directories > 0 {
         let held: u64 = report.tiers.iter().map(|tier| tier.live_bytes).sum();
         let fate = match drained {
@@ -171,6 +181,10 @@ pub fn status(name: &str, prefix: &str, report: &Report, now_ns: i64) -> String 
         bytes(counter(report, "bytes_written")),
         bytes(counter(report, "bytes_read"))
     );
+    let waited = counter(report, "room_wait_us");
+    if waited > 0 {
+        let _ = writeln!(out, "  waits     {} of writes, for room", seconds(waited));
+    }
     for tier in &report.tiers {
         let _ = writeln!(
             out,
@@ -359,6 +373,7 @@ mod tests {
             text(&report, None),
             "weir: written 3.00 MiB, read 0 B, 7 opens, by 3 processes\n"
         );
+        report.counters.push(("room_wait_us".into(), 1_500_000));
         report.files = 2;
         report.refused = vec![("xattr".into(), 4)];
         let text = text(&report, None);
@@ -367,6 +382,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("not supported: xattr 4"), "{text}");
+        assert!(text.contains("waited for room for 1.50 s"), "{text}");
     }
 
     #[test]

@@ -174,6 +174,7 @@ impl RunStages<'_> {
             },
             interval_s: self.settings.interval_s,
             stuck_s: self.settings.stuck_s,
+            evict_percent: self.settings.evict_percent,
             laminate: self.ends_instance,
             tree: tree.elevated,
             run_dir: run_dir.to_owned(),

@@ -3,6 +3,9 @@
 use rustix::io::Errno;
 use weir_core::proto::{FsError, OperationObject};
 
+/// A file that was evicted is to be written. No program sees it: its bytes are brought back first.
+pub const EVICTED: Errno = Errno::TXTBSY;
+
 /// The errno that POSIX programs expect if an operation fails with an error of the server.
 ///
 /// An inode that is gone is never ESTALE. A named one counts as not found, as if it had been named
@@ -20,6 +23,7 @@ pub fn errno_of(object: OperationObject, error: FsError) -> Errno {
         FsError::Busy => Errno::BUSY,
         FsError::Stale if object == OperationObject::Named => Errno::NOENT,
         FsError::ReadOnly => Errno::ROFS,
+        FsError::Evicted => EVICTED,
         FsError::NotPermitted => Errno::PERM,
         FsError::NoSpace => Errno::NOSPC,
         FsError::TooBig => Errno::FBIG,
@@ -66,6 +70,7 @@ mod tests {
             (FsError::Stale, 2),
             (FsError::NewSession, 5),
             (FsError::ReadOnly, 30),
+            (FsError::Evicted, 26),
             (FsError::NotPermitted, 1),
             (FsError::NoSpace, 28),
             (FsError::TooBig, 27),

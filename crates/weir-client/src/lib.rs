@@ -40,5 +40,6 @@ pub mod siglock;
 mod slots;
 pub mod socket;
 pub mod sys;
+mod target_copy;
 pub mod types;
 pub mod view;

@@ -296,11 +296,15 @@ settings! {
         while_running: bool = "true",
         /// The least time between two looks for files that were written, in seconds. It grows with
         /// the time that a look takes, so that looking takes a twentieth of a processor at most.
-        interval_s: u32 = "5",
+        interval_s: u32 = "1",
         /// The longest time for which the end of `weir run` waits while no call of the parallel file
         /// system returns, in seconds; 0: without limit. Then it says what hangs, and exits with 122; the
         /// files stay in the instance.
         stuck_s: u32 = "600",
+        /// The part of a node's storage, in percent, from which on the storage of files of elevated directories is
+        /// freed that are on the parallel file system, the least recently used first; programs then read
+        /// them there. 100: only when a write finds no room; 0: never, and a full instance is ENOSPC.
+        evict_percent: u32 = "75",
         /// Files that are moved; if none are named, all. A pattern that a directory fits is for all that
         /// is in it. The rest is gone with the instance.
         only: Patterns = "",

@@ -10,10 +10,12 @@
 //!    whiteouts/<directory>/<name>    a removed name that the PFS may still have: a symbolic link, whose
 //!                                    text says which file ([`HiddenFile`])
 //!    nursery/<any name>              a directory that is being made
+//!    evicted/<file>                  a symbolic link, whose text says where on the PFS the bytes of an
+//!                                    evicted file are ([`TargetCopy`])
 //!    tree0, tree1, ...               the trees' roots
 //! ```
 //!
-//! `<directory>` is the number of a directory of a tree, in hexadecimal. A directory that is not in
+//! `<directory>` and `<file>` are the numbers of inodes of a tree, in hexadecimal. A directory that is not in
 //! `covers` is *opaque*: all its names are in the tree, and the PFS is not asked. A whiteout counts only
 //! while the tree does not have the name: it is made before the name is removed, and may stay when the
 //! name is made again. All of these are ordinary directories, with the journal, the atomicity and the
@@ -31,6 +33,8 @@ pub const COVERS: Ino = fixed(2);
 pub const WHITEOUTS: Ino = fixed(3);
 /// See the module.
 pub const NURSERY: Ino = fixed(4);
+/// See the module.
+pub const EVICTED: Ino = fixed(5);
 
 /// The most trees of an instance.
 pub const MOST_TREES: usize = 16;
@@ -58,24 +62,24 @@ const fn fixed(number: u32) -> Ino {
 #[allow(clippy::cast_possible_truncation)] // there are few
 pub const fn root_of_tree(number: usize) -> Ino {
     assert!(number < MOST_TREES);
-    fixed(5 + number as u32)
+    fixed(6 + number as u32)
 }
 
-/// The name of a directory in `covers` and in `whiteouts`.
-pub fn name_of_directory(dir: Ino) -> [u8; 16] {
+/// The name of an inode in `covers`, `whiteouts` and `evicted`.
+pub fn name_of_inode(ino: Ino) -> [u8; 16] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut name = [0; 16];
     for (at, digit) in name.iter_mut().enumerate() {
-        *digit = DIGITS[(dir.0 >> (60 - 4 * at) & 0xF) as usize];
+        *digit = DIGITS[(ino.0 >> (60 - 4 * at) & 0xF) as usize];
     }
     name
 }
 
-/// The directory with this name.
-pub fn directory_of_name(name: &[u8]) -> Option<Ino> {
+/// The inode with this name.
+pub fn inode_of_name(name: &[u8]) -> Option<Ino> {
     let text = core::str::from_utf8(name).ok()?;
     let number = u64::from_str_radix(text, 16).ok()?;
-    (name_of_directory(Ino(number)) == name).then_some(Ino(number))
+    (name_of_inode(Ino(number)) == name).then_some(Ino(number))
 }
 
 /// The file of the PFS that a whiteout hides, if there was one: what else has the name later, and what
@@ -108,6 +112,40 @@ impl HiddenFile {
     }
 }
 
+/// The copy on the PFS of a file that was evicted: a regular file with these attributes, or the bytes of the
+/// file are lost.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TargetCopy {
+    /// Its absolute path.
+    pub path: Vec<u8>,
+    /// Its size, bytes.
+    pub size: u64,
+    /// The time of the last change of its contents as the PFS has it, ns since 1970.
+    pub mtime_ns: i64,
+}
+
+impl TargetCopy {
+    /// The text of the link in `evicted`.
+    pub fn text(&self) -> Vec<u8> {
+        let attributes = format!("{} {} ", self.size, self.mtime_ns);
+        [attributes.as_bytes(), &self.path].concat()
+    }
+
+    /// The copy that a text says; none, if it says anything else.
+    pub fn of_text(text: &[u8]) -> Option<TargetCopy> {
+        let mut words = text.splitn(3, |byte| *byte == b' ');
+        let mut number = || core::str::from_utf8(words.next()?).ok();
+        let size = number()?.parse().ok()?;
+        let mtime_ns = number()?.parse().ok()?;
+        let path = words.next().filter(|path| path.first() == Some(&b'/'))?;
+        Some(TargetCopy {
+            path: path.to_vec(),
+            size,
+            mtime_ns,
+        })
+    }
+}
+
 /// True if a name of the PFS is that of a file which a mover is writing.
 pub fn is_part(name: &[u8]) -> bool {
     name.len() > PART_PREFIX.len() + PART_SUFFIX.len()
@@ -120,17 +158,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_has_one_name() {
+    fn an_inode_has_one_name() {
         let ino = Ino::new(Rank(3), 7, 0xABC);
-        assert_eq!(&name_of_directory(ino), b"0003000700000abc");
-        assert_eq!(directory_of_name(b"0003000700000abc"), Some(ino));
+        assert_eq!(&name_of_inode(ino), b"0003000700000abc");
+        assert_eq!(inode_of_name(b"0003000700000abc"), Some(ino));
         for bad in [
             &b"0003000700000ABC"[..],
             b"3000700000abc",
             b"+003000700000abc",
             b"",
         ] {
-            assert_eq!(directory_of_name(bad), None);
+            assert_eq!(inode_of_name(bad), None);
         }
     }
 
@@ -142,6 +180,21 @@ mod tests {
         }
         for bad in [&b""[..], b"x", b"1", b"1 x", b"-1 1", b"1 2 3"] {
             assert_eq!(HiddenFile::of_text(bad), None);
+        }
+    }
+
+    #[test]
+    fn an_evicted_file_says_where_its_copy_is() {
+        for path in ["/pfs/a", "/pfs/a b  c", "/ \n"] {
+            let copy = TargetCopy {
+                path: path.into(),
+                size: u64::MAX,
+                mtime_ns: -1,
+            };
+            assert_eq!(TargetCopy::of_text(&copy.text()), Some(copy));
+        }
+        for bad in [&b""[..], b"1 2", b"1 2 ", b"1 2 a", b"-1 2 /a", b"1  2 /a"] {
+            assert_eq!(TargetCopy::of_text(bad), None);
         }
     }
 

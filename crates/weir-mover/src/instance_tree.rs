@@ -10,11 +10,14 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use weir_client::path::ResolvedPath;
 use weir_client::process::mounted::{
-    Changes, Ino, OpenFile, Requester, Tree, Whiteout, WriteState,
+    elevated::TargetCopy, Changes, ContentVersion, EvictedFile, Ino, OpenFile, ReportRelief,
+    Requester, RoomState, Tree, Whiteout, WriteState,
 };
 use weir_client::types::Stat;
 
-use crate::tree::{find_data, io_error, read_xattrs, FileTree, KeptAttributes, NodeKind};
+use crate::tree::{
+    find_data, io_error, read_xattrs, EvictionTable, FileTree, KeptAttributes, NodeKind,
+};
 
 /// The bytes of a listing that are asked for at a time.
 const LISTING_BYTES: u32 = 256 << 10;
@@ -59,6 +62,16 @@ impl InstanceTree {
     /// The path below which programs see it.
     pub fn prefix(&self) -> &Path {
         Path::new(OsStr::from_bytes(self.tree.prefix()))
+    }
+
+    /// Tells a server of the instance whether room can be made; returns how much there is.
+    pub fn report_relief(&self, report: ReportRelief) -> io::Result<RoomState> {
+        self.tree.report_relief(report).io()
+    }
+
+    /// The number of servers.
+    pub fn servers(&self) -> io::Result<u16> {
+        self.tree.servers().io()
     }
 
     fn find(self, path: &Path) -> io::Result<Ino> {
@@ -126,6 +139,41 @@ fn bytes(path: &Path) -> &[u8] {
     path.as_os_str().as_bytes()
 }
 
+impl EvictionTable for InstanceTree {
+    fn list(&self) -> io::Result<Vec<EvictedFile>> {
+        self.tree.evicted_files().io()
+    }
+
+    fn is_evicted(&self, file: Ino) -> io::Result<bool> {
+        self.tree.is_evicted(file).io()
+    }
+
+    fn evict(&self, file: &EvictedFile, version: ContentVersion) -> io::Result<bool> {
+        match self.tree.evict(file, version) {
+            // It is gone.
+            Err(Errno::NOENT) => Ok(false),
+            evicted => evicted.io(),
+        }
+    }
+
+    fn put_copy(&self, file: &EvictedFile) -> io::Result<()> {
+        self.tree.put_copy(file).io()
+    }
+
+    fn forget_copy(&self, file: Ino) -> io::Result<()> {
+        self.tree.forget_copy(file).io()
+    }
+
+    fn absolute(&self, below: &Path) -> Vec<u8> {
+        self.prefix().join(below).into_os_string().into_vec()
+    }
+
+    fn path_below(&self, copy: &TargetCopy) -> Option<PathBuf> {
+        let path = Path::new(OsStr::from_bytes(&copy.path));
+        Some(path.strip_prefix(self.prefix()).ok()?.to_owned())
+    }
+}
+
 impl FileTree for InstanceTree {
     type File = InstanceFile;
 
@@ -191,6 +239,10 @@ impl FileTree for InstanceTree {
         self.tree.forget(whiteout).io()
     }
 
+    fn evictions(&self) -> Option<&dyn EvictionTable> {
+        self.tree.is_elevated().then_some(self)
+    }
+
     fn write_state(&self, path: &Path) -> io::Result<WriteState> {
         self.tree.write_state(self.find(path)?).io()
     }
@@ -210,7 +262,13 @@ impl FileTree for InstanceTree {
     }
 
     fn read_at(&self, file: &InstanceFile, offset: u64, bytes: &mut [u8]) -> io::Result<usize> {
-        self.tree.read(file.open, offset, bytes).io()
+        match self.tree.read(file.open, offset, bytes) {
+            Err(Errno::STALE) => Err(io::Error::other(
+                "its bytes are lost: it was evicted, and its copy on the parallel file system is not there as weir \
+                 left it",
+            )),
+            read => read.io(),
+        }
     }
 
     fn next_data(&self, file: &InstanceFile, within: Range<u64>) -> io::Result<Option<Range<u64>>> {

@@ -40,6 +40,7 @@ pub mod tree;
 pub mod watched;
 
 pub use directory_tree::DirectoryTree;
+pub use error::MoveError;
 pub use filter::PathFilter;
 pub use instance_tree::InstanceTree;
 pub use sources::StagePair;

@@ -11,7 +11,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use weir_client::process::mounted::{Whiteout, WriteState};
+use weir_client::process::mounted::elevated::TargetCopy;
+use weir_client::process::mounted::{ContentVersion, EvictedFile, Ino, Whiteout, WriteState};
 use weir_client::types::{Stat, Time};
 
 const TYPE_MASK: u32 = 0o170_000;
@@ -151,6 +152,28 @@ fn sized(mut call: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<
     }
 }
 
+/// The evicted files of an elevated tree.
+pub trait EvictionTable {
+    /// All of them, and files that were evicted.
+    fn list(&self) -> io::Result<Vec<EvictedFile>>;
+    /// True if there are any.
+    fn has_evicted(&self) -> bool {
+        self.list().map_or(true, |files| !files.is_empty())
+    }
+    /// True if a file has no bytes but those of its copy.
+    fn is_evicted(&self, file: Ino) -> io::Result<bool>;
+    /// Frees the storage of a file whose copy is on the target; false: it is not this version, or in use.
+    fn evict(&self, file: &EvictedFile, version: ContentVersion) -> io::Result<bool>;
+    /// Notes that the copy of a file has another path.
+    fn put_copy(&self, file: &EvictedFile) -> io::Result<()>;
+    /// Forgets the copy of a file that is not evicted any more.
+    fn forget_copy(&self, file: Ino) -> io::Result<()>;
+    /// The absolute path of a path below the target.
+    fn absolute(&self, below: &Path) -> Vec<u8>;
+    /// The path of a copy below the target; `None`: it is elsewhere.
+    fn path_below(&self, copy: &TargetCopy) -> Option<PathBuf>;
+}
+
 /// A tree of files. Errors are those of the system calls of the same names; ENOENT where nothing has
 /// the name, unless it says otherwise.
 pub trait FileTree: Sync + Debug {
@@ -182,6 +205,11 @@ pub trait FileTree: Sync + Debug {
     /// Forgets a removed name that the target does not have any more.
     fn forget(&self, _whiteout: &Whiteout) -> io::Result<()> {
         Ok(())
+    }
+
+    /// The evicted files, if it is an elevated tree.
+    fn evictions(&self) -> Option<&dyn EvictionTable> {
+        None
     }
 
     /// How far the writing of a regular file is. A tree that does not know its writers takes each file

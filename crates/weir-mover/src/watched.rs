@@ -14,7 +14,7 @@ use weir_client::process::mounted::{Whiteout, WriteState};
 use weir_client::types::Stat;
 
 use crate::summary::as_text;
-use crate::tree::{FileTree, KeptAttributes, NodeKind};
+use crate::tree::{EvictionTable, FileTree, KeptAttributes, NodeKind};
 
 /// The calls of a tree that have not returned.
 #[derive(Debug, Default)]
@@ -172,6 +172,9 @@ impl<T: FileTree> FileTree for WatchedTree<T> {
         let call = || self.tree.forget(whiteout);
         self.watch
             .watch("forgetting a name of", Path::new("/"), call)
+    }
+    fn evictions(&self) -> Option<&dyn EvictionTable> {
+        self.tree.evictions()
     }
     fn write_state(&self, path: &Path) -> io::Result<WriteState> {
         let call = || self.tree.write_state(path);

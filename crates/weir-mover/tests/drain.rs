@@ -347,6 +347,16 @@ fn finish(drain: &mut Drain<'_, FaultyTree, FaultyTree>) -> StageSummary {
     drain.finish(StageOptions::default(), &StageProgress::default())
 }
 
+/// A source that is read here once another node has done something, so that there is something left for it.
+fn read_after_other(from: FaultyTree, done: &Arc<AtomicUsize>) -> FaultyTree {
+    let done = Arc::clone(done);
+    from.read_after(Box::new(move || {
+        while done.load(Ordering::Relaxed) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }))
+}
+
 /// A source that this program uses.
 fn used_tree(steps: &Arc<Mutex<Steps>>, program: &Arc<Mutex<Program>>) -> FaultyTree {
     let (steps, acting) = (Arc::clone(steps), Arc::clone(program));
@@ -635,10 +645,11 @@ fn paths_that_are_not_chosen_stay() {
 
 #[test]
 fn other_nodes_take_their_share() {
-    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
-    let mut drain = scene.drain();
+    let mut scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
     let other = scene.other_node(usize::MAX);
     let lists = Arc::clone(&other.lists_done);
+    scene.from = read_after_other(scene.from, &lists);
+    let mut drain = scene.drain();
     drain.add_mover(Box::new(other));
     let mut program = scene.program.lock().unwrap();
     for number in 0..2000 {
@@ -692,13 +703,17 @@ fn is_large_file(path: &Path, mark: &[u8]) -> bool {
 fn a_large_file_is_copied_by_all_and_by_those_that_are_left() {
     for pieces in [usize::MAX, 2, 0] {
         let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+        let other = scene.other_node(pieces);
+        let done = Arc::clone(&other.lists_done);
+        let from = match pieces {
+            0 => scene.from,
+            _ => read_after_other(scene.from, &done),
+        };
         let mut drain = Drain::new(
-            (&scene.from, &scene.source),
+            (&from, &scene.source),
             (&DirectoryTree, &scene.target),
             PathFilter::default(),
         );
-        let other = scene.other_node(pieces);
-        let done = Arc::clone(&other.lists_done);
         drain.add_mover(Box::new(other));
         large_file(&scene.source.join("large"), b"first");
         let progress = StageProgress::default();

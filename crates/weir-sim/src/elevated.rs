@@ -2,7 +2,7 @@
 //! nursery, given a cover, and renamed into the tree. From then on each look-up must find both.
 
 use rustix::io::Errno;
-use weir_core::elevated::{name_of_directory, root_of_tree, COVERS, NURSERY};
+use weir_core::elevated::{name_of_inode, root_of_tree, COVERS, NURSERY};
 use weir_core::names::FileType;
 use weir_core::proto;
 use weir_core::types::Ino;
@@ -36,7 +36,7 @@ impl Actor<'_> {
         })?;
         self.process.call(proto::Symlink {
             parent: COVERS,
-            name: name_of_directory(dir).to_vec(),
+            name: name_of_inode(dir).to_vec(),
             target: [b"/pfs/", name].concat(),
             uid: 0,
             gid: 0,
@@ -58,7 +58,7 @@ impl Actor<'_> {
         drop(taken);
         match drawn {
             Some((name, dir)) => self.must_find_with_cover(&name, dir),
-            None => self.must_find(COVERS, &name_of_directory(ROOT), None),
+            None => self.must_find(COVERS, &name_of_inode(ROOT), None),
         }
     }
 
@@ -68,12 +68,12 @@ impl Actor<'_> {
         for (name, dir) in &taken {
             self.must_find_with_cover(name, *dir);
         }
-        self.must_find(COVERS, &name_of_directory(ROOT), None);
+        self.must_find(COVERS, &name_of_inode(ROOT), None);
     }
 
     fn must_find_with_cover(&self, name: &[u8], dir: Ino) {
         self.must_find(ROOT, name, Some(dir));
-        self.must_find(COVERS, &name_of_directory(dir), None);
+        self.must_find(COVERS, &name_of_inode(dir), None);
     }
 
     /// Looks up a name that is there: `is`, or any symbolic link.

@@ -14,7 +14,7 @@ use weir_client::data::{file_state, FileState, Host, Log, SegmentSource, Vnode};
 use weir_client::errno::errno_of;
 use weir_client::path::Names;
 use weir_client::view::locks::{end_description_locks, end_process_locks, F_UNLCK, LOCK_UN};
-use weir_client::view::open::{Opening, Target};
+use weir_client::view::open::{OpenAccess, Opening, Target};
 use weir_client::view::{NodeClient, View};
 use weir_core::names::{Attr, FileType, NamesView};
 use weir_core::node::block::FileBlock;
@@ -254,9 +254,13 @@ impl<'f> Process<'f> {
         let (local, home) = (attr.ino, attr.home);
         let ofd = self.take_ofd()?;
         let flags = if access.writes { O_RDWR } else { O_RDONLY };
+        let access_of_view = match access.writes {
+            true => OpenAccess::Update,
+            false => OpenAccess::Read,
+        };
         let shown = self.description(ofd).and_then(|shown| {
             self.view()
-                .show_open(shown, local, by_name, flags, access.writes)
+                .show_open(shown, local, by_name, flags, access_of_view)
         });
         if let Err(error) = shown {
             self.free_ofds.borrow_mut().push(ofd);

@@ -1,5 +1,6 @@
-"""checkpoint_newest.py TOP: prints the number of the checkpoint that `latest` leads to, if it is whole, and complains of
-any file that is not. `none`: there is no `latest`."""
+"""checkpoint_newest.py TOP [recovered]: prints the number of the checkpoint that `latest` leads to, if it is whole, and
+complains of any file that is not. `none`: there is no `latest`. `recovered`: of a file that the loop was writing when
+it was killed there may be the beginning."""
 import os
 import re
 import sys
@@ -10,8 +11,10 @@ for dir, _, names in os.walk(top):
         path = os.path.join(dir, name)
         number = re.search(r"ckpt\.(\d+)(\.tmp)?/rank", path)
         if number and not name.endswith(".weir-part"):
-            if open(path, "rb").read() != int(number[1]).to_bytes(8, "little") * (8 * 16384):
-                print("torn", path)
+            found, whole = open(path, "rb").read(), int(number[1]).to_bytes(8, "little") * (8 * 16384)
+            was_written = number[2] and "recovered" in sys.argv[2:]
+            if found != whole and not (was_written and whole.startswith(found)):
+                print("torn", path, len(found))
                 ok = False
 latest = os.path.join(top, "latest")
 if not os.path.lexists(latest):

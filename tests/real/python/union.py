@@ -1,11 +1,13 @@
 """union.py TOP SEED STEPS: random operations on the names and files of TOP, each with what came of it.
 
-Two runs with one seed on two file systems say the same. The directory has files before; `lower.sh` makes them.
+Two runs with one seed on two file systems say the same. The directory has files before; `elevate.sh` makes them.
+UNION_PAUSES: rest now and then, by a random time of at most so many seconds, so that files are moved and evicted.
 """
 import errno
 import os
 import random
 import sys
+import time
 
 top, seed, steps = os.path.realpath(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 rng = random.Random(seed)
@@ -136,7 +138,10 @@ OPS = [
     (1, relink),
 ]
 WEIGHTED = [op for weight, op in OPS for _ in range(weight)]
+pauses = float(os.environ.get("UNION_PAUSES", 0))
 for step in range(steps):
+    if pauses and random.random() < 0.03:
+        time.sleep(random.random() * pauses)
     op, p = rng.choice(WEIGHTED), path()
     state = rng.getstate()
     try:

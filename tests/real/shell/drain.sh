@@ -39,8 +39,10 @@ for kill in $(seq "${DRAIN_KILLS:-6}"); do
 	[ $wrong = 0 ] || { echo "kill $kill: $again after $safe"; ls -l pfs; break; }
 	safe=$again
 	recovered || { wrong=1 && cat recovered.out && break; }
-	again=$(python3 "$newest" pfs)
+	again=$(python3 "$newest" pfs recovered)
 	[ "$safe" = none ] || [ "$again" -ge "$safe" ] || { wrong=1 && echo "kill $kill: $again recovered, $safe before" && break; }
+	# What the loop had not finished.
+	rm -rf pfs/ckpt.*.tmp
 	safe=$again
 	[ "$safe" = none ] || begun=$((safe + 1))
 done

@@ -12,11 +12,13 @@ cd "$outside" || exit 1
 own_instances
 programs=$here/../python
 
-# elevated DIRECTORY [OPTION...] -- COMMAND...: runs a command with an elevated directory.
+# elevated DIRECTORY [OPTION...] -- COMMAND...: runs a command with an elevated directory. MEMORY: the instance has so much,
+# and nothing else.
 elevated() {
 	local pfs=$1
 	shift
-	"$weir" run --set run.report=none --memory 256M --set memory.warm=64M --elevate "$pfs" "$@"
+	"$weir" run --set run.report=none --set memory.warm=64M --memory "${MEMORY:-256M}" ${MEMORY:+--no-storage} \
+		--elevate "$pfs" "$@"
 }
 
 # A project directory with files of an earlier job.
@@ -61,6 +63,65 @@ for seed in $(seq "${ELEVATE_SEEDS:-4}"); do
 	wrong=$(differ "1$seed" 300 --servers 3) && break
 done
 same "random operations, with three servers" '' "$wrong"
+
+# The same while files are evicted as soon as they are on the target: a page that is in use is too much.
+export WEIR_DRAIN_EVICT_PERCENT=1 MEMORY=64M
+for seed in $(seq "${ELEVATE_SEEDS:-2}"); do
+	wrong=$(UNION_PAUSES=1 differ "2$seed" 300) && break
+	grep -h 'evicted from the instance' pfs.err >> evicted.log
+	wrong=$(UNION_PAUSES=1 differ "3$seed" 200 --servers 3) && break
+done
+same "random operations on files that are evicted" '' "$wrong"
+check "some were" test -s evicted.log
+for servers in 1 3; do
+	rm -rf pfs
+	mkdir pfs
+	elevated "$outside/pfs" --servers $servers -- python3 "$programs/evicted.py" "$outside/pfs" "$weir" > sums 2> said
+	same "evicted files, with $servers servers" 0 $?
+	same "their bytes are on the target" '' "$(cd pfs && sha256sum -c --quiet ../sums 2>&1)"
+	same "no copy of them is left there" '' "$(cd pfs && find . -name '*.weir-part'; sed 's/^[^ ]* *//' ../sums | sort |
+		diff - <(find . -type f -printf '%P\n' | sort))"
+done
+unset WEIR_DRAIN_EVICT_PERCENT
+
+# More than the instance holds: a write waits for room, one to the instance itself does not.
+rm -rf pfs
+mkdir pfs
+cat > burst.sh <<'PROGRAM'
+set -e
+cd "$1"
+head -c 20M /dev/zero > /weir/kept
+for burst in $(seq 12); do
+	head -c 15M /dev/urandom > burst.$burst
+	sha256sum burst.$burst >> sums
+done
+sha256sum -c --quiet sums
+! head -c 60M /dev/zero > /weir/large 2> said || exit 9
+grep -q 'No space left' said
+rm /weir/large said
+PROGRAM
+cat > appends.py <<'PROGRAM'
+import os, sys, threading
+
+os.chdir(sys.argv[1])
+log, large = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), open("large", "wb")
+large.write(bytes(58 << 20))
+# Only then can it be moved, and make room.
+threading.Timer(0.5, large.close).start()
+for number in range(60):
+    assert os.write(log, bytes([number]) * 200000) == 200000
+assert open("log", "rb").read() == b"".join(bytes([number]) * 200000 for number in range(60))
+PROGRAM
+check "appends that wait for room leave no hole" elevated "$outside/pfs" -- python3 appends.py "$outside/pfs"
+rm -rf pfs
+mkdir pfs
+check "a burst of 180 MiB to an instance of 64 MiB" elevated "$outside/pfs" -- \
+	bash burst.sh "$outside/pfs"
+same "all of it is there" '' "$(cd pfs && sha256sum -c --quiet sums 2>&1)"
+elevated "$outside/pfs" -- bash -c 'head -c 100M /dev/zero > "$1/large"' - "$outside/pfs" 2> said
+same "one file that is larger than the instance" 1 $?
+check "is ENOSPC" grep -q 'No space left' said
+unset MEMORY
 
 # An elevated directory is one tree, by whatever path.
 rm -rf pfs
@@ -237,8 +298,10 @@ same "what is on the target" "ckpt.28 ckpt.29 latest log" "$(cd pfs && echo *)"
 safe=29
 wrong=0
 for kill in $(seq "${ELEVATE_KILLS:-6}"); do
-	setsid "$weir" run --memory 256M --elevate "$outside/pfs" -- python3 "$loop" "$outside/pfs" $((safe + 1)) 1000000 0.1 \
-		2> said &
+	# In every other run files are evicted as soon as they are safe.
+	WEIR_DRAIN_EVICT_PERCENT=$((kill % 2 ? 1 : 75)) setsid "$weir" run --memory 64M --no-storage \
+		--elevate "$outside/pfs" -- \
+		python3 "$loop" "$outside/pfs" $((safe + 1)) 1000000 0.1 2> said &
 	run=$!
 	sleep "$((2 + RANDOM % 2)).$((RANDOM % 1000))"
 	kill -KILL -- -$run
@@ -251,8 +314,10 @@ for kill in $(seq "${ELEVATE_KILLS:-6}"); do
 	[ $wrong = 0 ] || { echo "kill $kill: $again after $safe"; ls -l pfs; break; }
 	safe=$again
 	recovered || { wrong=1 && cat recovered.out && break; }
-	again=$(python3 "$newest" pfs)
+	again=$(python3 "$newest" pfs recovered)
 	[ "$again" -ge "$safe" ] || { wrong=1 && echo "kill $kill: $again recovered, $safe before" && break; }
+	# What the loop had not finished.
+	rm -rf pfs/ckpt.*.tmp
 	safe=$again
 done
 same "each loop that was killed with everything left a whole checkpoint, and none that is older" 0 $wrong

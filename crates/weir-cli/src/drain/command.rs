@@ -137,6 +137,10 @@ fn in_words(status: &DrainStatus) -> String {
         let pending = files(status.pending_files, status.pending_bytes);
         parts.push(format!("{pending} are not"));
     }
+    if status.evicted_files > 0 {
+        let evicted = files(status.evicted_files, status.evicted_bytes);
+        parts.push(format!("{evicted} evicted"));
+    }
     let mut count = |number: u64, what: &str| {
         if number > 0 {
             parts.push(format!("{number} {what}"));
@@ -148,6 +152,7 @@ fn in_words(status: &DrainStatus) -> String {
     );
     count(status.failed_files, "of them could not be moved");
     count(status.names_due, "names to change");
+    count(status.waiting_writes.into(), "writes wait for room");
     if status.step != DrainStep::Idle && status.round_bytes > 0 {
         parts.push(rate_in_words(status));
     }

@@ -96,6 +96,14 @@ pub struct DrainStatus {
     /// Since the drain began.
     pub moved_files: u64,
     pub moved_bytes: u64,
+    /// Files whose storage was freed since then.
+    #[serde(default)]
+    pub evicted_files: u64,
+    #[serde(default)]
+    pub evicted_bytes: u64,
+    /// Writes that wait for room.
+    #[serde(default)]
+    pub waiting_writes: u32,
     /// Of the round under way.
     pub round_files: u64,
     pub round_bytes: u64,

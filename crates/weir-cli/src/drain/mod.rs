@@ -4,11 +4,13 @@
 //! file system can hold up without holding up anybody else. It makes rounds until it reads the letter
 //! `process::FINISH` from its standard input, and then moves the rest. `weir drain` (`command`)
 //! asks it by a socket in the run directory (`messages`, `service`). Of an instance of several nodes,
-//! `movers` on the others share the files.
+//! `movers` on the others share the files. `relief` has files of elevated directories evicted when the instance
+//! has little room.
 
 pub mod command;
 mod messages;
 pub mod movers;
 pub mod process;
+mod relief;
 mod service;
 mod share;

@@ -28,6 +28,7 @@ use weir_mover::{
 
 use super::command::in_words_slow;
 use super::movers::MoverGate;
+use super::relief::ServerRelief;
 use super::service::DrainService;
 use super::share;
 use crate::args::DrainProcessArgs;
@@ -41,7 +42,10 @@ const FINISH: u8 = b'F';
 const GIVE_UP: u8 = b'G';
 /// The time for which a file has not changed before it is copied. Longer than a tick of a clock, so that
 /// a change after the copy shows.
-const SETTLED: Duration = Duration::from_secs(2);
+const SETTLED: Duration = Duration::from_secs(1);
+/// The same while a server has little room, in an instance of one: the clock of its times is that of this
+/// process.
+const SOON_SETTLED: Duration = Duration::from_millis(100);
 /// The part of a processor that looks take is one of this.
 const LOOK_SHARE: u32 = 20;
 /// The shortest time between two rounds after one that failed.
@@ -150,12 +154,24 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     let roots = args.roots(instance.prefix());
     let service = DrainService::new(roots, &args.target, Arc::clone(&watch));
     let socket = service.listen(&args.run_dir)?;
+    let relief = args.relief(&instance)?;
     let stop = Arc::new(AtomicBool::new(false));
     hear_signals(&service, &stop)?;
+    if let Some(relief) = relief.clone() {
+        let service = Arc::clone(&service);
+        std::thread::spawn(move || relief.report(&service));
+    }
     std::thread::scope(|scope| {
         let rounds = scope.spawn(|| {
             share::give_way();
-            make_rounds(&mut drain, &service, args.interval(), &stop, &gate);
+            let rounds = Rounds {
+                service: &service,
+                least: args.interval(),
+                stop: &stop,
+                gate: &gate,
+                relief: relief.as_deref(),
+            };
+            rounds.make(&mut drain);
         });
         if !is_to_finish() {
             // Without weir there is no instance; a round that hangs is not waited for.
@@ -254,37 +270,70 @@ fn is_to_finish() -> bool {
     read.is_ok() && letter[0] == FINISH
 }
 
-fn make_rounds(
-    drain: &mut Drain<'_, InstanceTree, WatchedTree<DirectoryTree>>,
-    service: &DrainService,
+/// The rounds of a drain.
+struct Rounds<'r> {
+    service: &'r DrainService,
+    /// The least time between two.
     least: Duration,
-    stop: &Arc<AtomicBool>,
-    gate: &MoverGate,
-) {
-    let threads = share::threads();
-    let mut interval = least;
-    let mut told: Option<String> = None;
-    loop {
-        let progress = Arc::new(StageProgress {
-            stop: Arc::clone(stop),
-            ..StageProgress::default()
-        });
-        if !service.begin_round(Instant::now() + interval, &progress) {
-            return;
+    stop: &'r Arc<AtomicBool>,
+    gate: &'r MoverGate,
+    /// Of an elevated tree.
+    relief: Option<&'r ServerRelief>,
+}
+
+impl Rounds<'_> {
+    fn make(&self, drain: &mut Drain<'_, InstanceTree, WatchedTree<DirectoryTree>>) {
+        let threads = share::threads();
+        let mut interval = self.least;
+        let mut told: Option<String> = None;
+        loop {
+            let progress = Arc::new(StageProgress {
+                stop: Arc::clone(self.stop),
+                ..StageProgress::default()
+            });
+            let due = Instant::now() + interval;
+            if !self.service.begin_round(due, &progress) {
+                return;
+            }
+            for mover in self.gate.take_arrived() {
+                self.service.count_mover();
+                drain.add_mover(Box::new(mover));
+            }
+            self.evict(drain);
+            if let Some(relief) = self.relief {
+                drain.limit_rounds(relief.round_limit());
+            }
+            let round = drain.round(SystemTime::now() - self.settled(), threads, &progress);
+            self.evict(drain);
+            let look = Duration::from_secs_f64(round.walk_seconds) * LOOK_SHARE;
+            interval = match round.has_failed() {
+                true => (interval * 2).clamp(SHORTEST_RETRY, LONGEST_INTERVAL),
+                false if round.is_cut => Duration::ZERO,
+                false => self.least,
+            };
+            if !round.is_cut {
+                interval = interval.max(look);
+            }
+            tell_failure(&round, &mut told);
+            self.service.end_round(round);
         }
-        for mover in gate.take_arrived() {
-            service.count_mover();
-            drain.add_mover(Box::new(mover));
+    }
+
+    /// The time for which a file that is copied has not changed.
+    fn settled(&self) -> Duration {
+        let relief = self.relief;
+        match relief.is_some_and(|relief| relief.is_alone() && relief.is_pressed()) {
+            true => SOON_SETTLED,
+            false => SETTLED,
         }
-        let round = drain.round(SystemTime::now() - SETTLED, threads, &progress);
-        let look = Duration::from_secs_f64(round.walk_seconds) * LOOK_SHARE;
-        interval = match round.has_failed() {
-            true => (interval * 2).clamp(SHORTEST_RETRY, LONGEST_INTERVAL),
-            false => least,
-        };
-        interval = interval.max(look);
-        tell_failure(&round, &mut told);
-        service.end_round(round);
+    }
+
+    fn evict(&self, drain: &mut Drain<'_, InstanceTree, WatchedTree<DirectoryTree>>) {
+        if let Some(relief) = self.relief {
+            if let Err(error) = relief.evict(drain, self.service) {
+                eprintln!("weir: drain: {error}");
+            }
+        }
     }
 }
 
@@ -315,6 +364,14 @@ fn tell_summary(service: &DrainService, summary: &StageSummary) {
         eprintln!(
             "weir: {files} files ({}) moved while the command ran",
             bytes(moved)
+        );
+    }
+    let evicted = service.evicted();
+    if evicted.files > 0 {
+        eprintln!(
+            "weir: {} files ({}) evicted from the instance to make room",
+            evicted.files,
+            bytes(evicted.bytes)
         );
     }
     eprintln!("weir: {}", stage::in_words(summary));
@@ -352,6 +409,15 @@ impl DrainProcessArgs {
             .collect()
     }
 
+    /// The relief of the servers, of an elevated tree.
+    fn relief(&self, instance: &InstanceTree) -> Result<Option<Arc<ServerRelief>>> {
+        let relief = self.tree.map(|tree| {
+            let patience = self.stuck_limit().unwrap_or(Duration::MAX);
+            ServerRelief::new(*instance, tree, self.evict_percent, patience).map(Arc::new)
+        });
+        relief.transpose().context("asking for the servers")
+    }
+
     fn interval(&self) -> Duration {
         Duration::from_secs(self.interval_s.into())
     }
@@ -364,6 +430,10 @@ impl DrainProcessArgs {
         let mut words = self.choice.words();
         words.extend(["--interval-s".into(), self.interval_s.to_string().into()]);
         words.extend(["--stuck-s".into(), self.stuck_s.to_string().into()]);
+        words.extend([
+            "--evict-percent".into(),
+            self.evict_percent.to_string().into(),
+        ]);
         words.extend(self.laminate.then(|| "--laminate".into()));
         if let Some(tree) = self.tree {
             words.extend(["--tree".into(), tree.to_string().into()]);

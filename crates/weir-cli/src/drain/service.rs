@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use weir_mover::drain::{DrainRound, PendingFile, PendingState};
+use weir_mover::drain::{DrainRound, EvictedBytes, PendingFile, PendingState};
 use weir_mover::{CallWatch, StageProgress};
 
 use super::messages::{
@@ -25,11 +25,30 @@ const REPLY_INTERVAL: Duration = Duration::from_millis(250);
 /// The least time between two rounds that are waited for: a file that was written a moment ago is not
 /// copied yet.
 const ROUND_INTERVAL: Duration = Duration::from_millis(500);
+/// The least time between two rounds for a server that has little room.
+const RELIEF_INTERVAL: Duration = Duration::from_millis(100);
+/// The same if the last one could not move everything.
+const FAILED_RELIEF_INTERVAL: Duration = Duration::from_secs(5);
+/// The part of the time that looks for it take is one of this.
+const RELIEF_SHARE: u32 = 4;
 /// The time within which a request and its replies are to be on their way.
 const TALK_TIME: Duration = Duration::from_secs(10);
 
 /// The time after which a call of the target is named.
 const SLOW_CALL: Duration = Duration::from_secs(2);
+
+/// The work of a drain, under way and done.
+#[derive(Clone, Copy, Debug)]
+pub struct DrainActivity {
+    /// A number that grows as bytes are moved, and files evicted.
+    pub amount: u64,
+    /// A round is under way.
+    pub is_moving: bool,
+    /// Files are to be moved, or could not be moved, when the last round looked.
+    pub awaits_move: bool,
+    /// The time at which that began.
+    pub began: Option<Instant>,
+}
 
 /// The state of a drain.
 #[derive(Debug)]
@@ -57,6 +76,8 @@ struct ServiceState {
     last_began: Option<Instant>,
     moved_files: u64,
     moved_bytes: u64,
+    evicted: EvictedBytes,
+    waiting_writes: u32,
     progress: Arc<StageProgress>,
     progress_began: Option<Instant>,
 }
@@ -87,6 +108,71 @@ impl DrainService {
         state.wanted = state.wanted.max(wanted);
         self.changed.notify_all();
         wanted
+    }
+
+    /// Wants a round, unless one has begun a moment ago: looks are to take a part of the time only.
+    pub fn want_relief(&self) {
+        let mut state = self.state();
+        let look = Duration::from_secs_f64(state.last.walk_seconds) * RELIEF_SHARE;
+        let least = match state.last.has_failed() {
+            true => FAILED_RELIEF_INTERVAL,
+            false => RELIEF_INTERVAL,
+        };
+        let is_recent = |began: Instant| began.elapsed() < look.max(least);
+        if state.wanted <= state.begun && !state.last_began.is_some_and(is_recent) {
+            state.wanted = state.begun + 1;
+            self.changed.notify_all();
+        }
+    }
+
+    /// The work of the drain.
+    pub fn activity(&self) -> DrainActivity {
+        let state = self.state();
+        let done = state.progress.bytes_done.load(Ordering::Relaxed);
+        let is_moving = state.progress_began.is_some();
+        let awaits = |file: &PendingFile| {
+            matches!(
+                file.state,
+                PendingState::Waiting | PendingState::Failed { .. }
+            )
+        };
+        DrainActivity {
+            amount: state.moved_bytes + state.evicted.bytes + if is_moving { done } else { 0 },
+            is_moving,
+            awaits_move: state.last.pending.iter().any(awaits),
+            began: state.last_began,
+        }
+    }
+
+    /// Counts files that were evicted.
+    pub fn count_evicted(&self, evicted: EvictedBytes) {
+        let mut state = self.state();
+        state.evicted.files += evicted.files;
+        state.evicted.bytes += evicted.bytes;
+    }
+
+    /// The files that were evicted.
+    pub fn evicted(&self) -> EvictedBytes {
+        self.state().evicted
+    }
+
+    /// Shows the number of writes that wait for room.
+    pub fn show_waiting(&self, writes: u32) {
+        self.state().waiting_writes = writes;
+    }
+
+    /// Waits for some time, or until the command has ended.
+    pub fn pause(&self, time: Duration) {
+        let until = Instant::now() + time;
+        let mut state = self.state();
+        while state.step != DrainStep::Finishing {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// Makes rounds no more: the command has ended.
@@ -200,6 +286,9 @@ impl DrainService {
             names_due: last.names_due,
             moved_files: state.moved_files,
             moved_bytes: state.moved_bytes,
+            evicted_files: state.evicted.files,
+            evicted_bytes: state.evicted.bytes,
+            waiting_writes: state.waiting_writes,
             round_files: shown(progress.files_found.load(Ordering::Relaxed)),
             round_bytes: shown(progress.bytes_found.load(Ordering::Relaxed)),
             round_bytes_done: shown(progress.bytes_done.load(Ordering::Relaxed)),

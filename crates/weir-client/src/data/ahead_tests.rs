@@ -154,6 +154,7 @@ impl Host for Far {
             generation: self.server.borrow().generation,
             block: None,
             mapped: false,
+            evicted: false,
         })
     }
     fn log(&self) -> &Log {

@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 use core::sync::atomic::{fence, Ordering};
+use core::time::Duration;
 
 use rustix::io::Errno;
 use weir_core::names::{Attr, ViewError};
@@ -20,6 +21,7 @@ use super::log::{Log, SegmentSource};
 use crate::beneath::Transfer;
 use crate::errno::of_open;
 use crate::internal::InternalSlot;
+use crate::kernel::Fd;
 use crate::view::{NodeClient, PATIENCE};
 
 /// The namespace's record of a file.
@@ -33,6 +35,8 @@ pub struct FileState {
     pub block: Option<u32>,
     /// The kernel keeps pages of it: it is read and written through the kernel mount.
     pub mapped: bool,
+    /// The bytes that no extent covers are those of its copy on the parallel file system.
+    pub evicted: bool,
 }
 
 /// The process around the data path. [`crate::session::Session`] is the real one.
@@ -61,6 +65,15 @@ pub trait Host: SegmentSource {
         _bytes: Transfer<'_>,
     ) -> Option<Result<usize, Errno>> {
         None
+    }
+    /// Opens the copy of an evicted file on the parallel file system.
+    fn open_copy(&self, _ino: Ino) -> Result<Fd, Errno> {
+        Err(Errno::IO)
+    }
+    /// Waits for room for a write to a file that found none; `waited` is the time for which this write has
+    /// waited. ENOSPC: nothing makes room.
+    fn await_room(&self, _ino: Ino, _waited: &mut Duration) -> Result<(), Errno> {
+        Err(Errno::NOSPC)
     }
     /// The greatest size to which the process may let a file grow (RLIMIT_FSIZE), bytes.
     fn size_limit(&self) -> u64 {
@@ -147,6 +160,7 @@ pub fn file_state<C: NodeClient>(client: &C, ino: Ino) -> Result<FileState, Errn
                     generation: attr.index_generation,
                     block: attr.block.checked_sub(1),
                     mapped: attr.mapped,
+                    evicted: attr.evicted,
                 })
             }
             // The file is open, yet gone.

@@ -15,6 +15,7 @@ pub mod read;
 mod remote;
 mod seek;
 pub mod stream;
+mod target_copy;
 mod under_way;
 pub mod vnode;
 

@@ -171,6 +171,8 @@ impl Vnode {
         targets: &mut [Target<'_>],
     ) -> Result<bool, Errno> {
         let alone = targets.len() == 1;
+        let evicted = now.state.evicted;
+        let mut has_holes = false;
         let mut far = RemotePieces::default();
         // The state in which the pieces in `far` were looked up.
         let mut looked = None;
@@ -187,7 +189,7 @@ impl Vnode {
                 if far.is_full() || looked.is_some_and(|looked| looked != generation) {
                     if let Some(looked) = looked.take() {
                         self.bring(host, now, &mut far, looked, targets)?;
-                        if self.is_past(host, looked) {
+                        if self.is_past(host, looked, evicted) {
                             return Ok(false);
                         }
                     }
@@ -195,9 +197,17 @@ impl Vnode {
                 let upto = found.upto(end);
                 let bytes = &mut *targets[number].bytes;
                 let slice = |from: u64, to: u64| index(from - offset)..index(to - offset);
+                let fill = |from: u64, to: u64, bytes: &mut [u8]| {
+                    if evicted && from < to {
+                        return self.copy.read(host, (self.ino(), generation), from, bytes);
+                    }
+                    bytes.fill(0);
+                    Ok(())
+                };
                 let mut near = false;
                 for piece in found.pieces() {
-                    bytes[slice(at, piece.offset)].fill(0);
+                    has_holes |= at < piece.offset || piece.source == PieceSource::Hole;
+                    fill(at, piece.offset, &mut bytes[slice(at, piece.offset)])?;
                     at = (piece.offset + piece.length).min(upto);
                     let target = slice(piece.offset, at);
                     match piece.source {
@@ -228,13 +238,19 @@ impl Vnode {
                                 looked = Some(generation);
                             }
                         }
-                        PieceSource::Hole => bytes[target].fill(0),
+                        PieceSource::Hole => fill(piece.offset, at, &mut bytes[target])?,
                     }
                 }
-                bytes[slice(at, upto)].fill(0);
+                has_holes |= at < upto;
+                fill(at, upto, &mut bytes[slice(at, upto)])?;
                 at = upto;
-                if (near || far.is_empty()) && host.file(self.ino())?.generation != generation {
-                    return Ok(false);
+                if near || far.is_empty() {
+                    let now = host.file(self.ino())?;
+                    // A file is evicted before it loses its extents.
+                    let is_other = has_holes && now.evicted != evicted;
+                    if now.generation != generation || is_other {
+                        return Ok(false);
+                    }
                 }
             }
         }
@@ -242,7 +258,7 @@ impl Vnode {
             return Ok(true);
         };
         self.bring(host, now, &mut far, looked, targets)?;
-        Ok(!self.is_past(host, looked))
+        Ok(!self.is_past(host, looked, evicted))
     }
 
     /// Fetches bytes of other nodes that were looked up at a generation, and requests those that a
@@ -324,10 +340,11 @@ impl Vnode {
         }
     }
 
-    /// True if a look-up at `generation` no longer holds.
-    fn is_past<H: Host>(&self, host: &H, generation: u64) -> bool {
-        host.file(self.ino())
-            .map_or(true, |state| state.generation != generation)
+    /// True if a look-up at `generation` no longer holds, of a file that was evicted or not.
+    fn is_past<H: Host>(&self, host: &H, generation: u64, evicted: bool) -> bool {
+        host.file(self.ino()).map_or(true, |state| {
+            (state.generation, state.evicted) != (generation, evicted)
+        })
     }
 
     /// Looks up pieces from `found.from` to `end`, in what is known, or at the server if that does not

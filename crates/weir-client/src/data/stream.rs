@@ -289,7 +289,8 @@ impl Stream {
         Self::place_of_append(host, &file, ino, length as u64)
     }
 
-    /// Writes `bytes` at the end of the file; returns the offset and how many.
+    /// Writes `bytes` at the end of the file; returns the offset and how many, 0 if there is no room. No other
+    /// append gets the offset.
     pub fn append<H: Host>(
         &mut self,
         host: &H,
@@ -319,7 +320,10 @@ impl Stream {
         self.ends_here = file.block.shares_appends();
         let done = self.write(host, ino, offset, bytes);
         self.ends_here = false;
-        Ok((offset, done?))
+        match done {
+            Err(Errno::NOSPC) => Ok((offset, 0)),
+            done => Ok((offset, done?)),
+        }
     }
 
     /// Reserves the offset of `length` bytes to append: no other append gets them.

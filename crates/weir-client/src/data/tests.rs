@@ -218,6 +218,7 @@ impl Host for Process {
             generation: server.generation,
             block: (!server.taken_back).then_some(0),
             mapped: false,
+            evicted: false,
         };
         if std::mem::take(&mut server.take_back) {
             self.node.harvest(&mut server);

@@ -10,6 +10,7 @@
 //! writes stay: they are in the cell and the ring, which the server keeps until the process ends.
 
 use core::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
 
 use rustix::io::Errno;
 use weir_core::types::Ino;
@@ -17,7 +18,9 @@ use weir_core::types::Ino;
 use super::ahead::Ahead;
 use super::host::{at_once, Host};
 use super::map::Map;
+use super::pieces::index;
 use super::stream::Stream;
+use super::target_copy::CopyReader;
 use crate::beneath::Transfer;
 use crate::internal::{Internal, InternalSlot};
 use crate::siglock::{SigLock, TryLock};
@@ -36,6 +39,8 @@ pub struct Vnode {
     pub(crate) beneath: InternalSlot,
     pub(crate) beneath_reads: InternalSlot,
     pub(crate) beneath_private: InternalSlot,
+    /// The copy of the file on the parallel file system, if it was evicted.
+    pub(super) copy: CopyReader,
     /// True if an assertion failed during a change of this.
     broken: AtomicBool,
 }
@@ -141,12 +146,41 @@ impl Vnode {
         if let Some(done) = self.write_mapped(host, offset, bytes) {
             return done;
         }
-        let written = self.with_stream(|stream| stream.write(host, ino, offset, bytes))?;
+        let written = self.write_all(host, ino, offset, bytes)?;
         // The kernel may have read a page of it meanwhile, which would stay stale.
         fence(Ordering::SeqCst);
         match self.write_mapped(host, offset, &bytes[..written]) {
             Some(done) => done,
             None => Ok(written),
+        }
+    }
+
+    /// Writes bytes, and waits for room for them if there may be some; fewer if there is none.
+    fn write_all<H: Host>(
+        &self,
+        host: &H,
+        ino: Ino,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<usize, Errno> {
+        let (mut done, mut waited) = (0, Duration::ZERO);
+        loop {
+            let (at, rest) = (offset + done as u64, &bytes[done..]);
+            match self.with_stream(|stream| stream.write(host, ino, at, rest)) {
+                Ok(written) if written == rest.len() => return Ok(bytes.len()),
+                Ok(written) => {
+                    done += written;
+                    waited = Duration::ZERO;
+                }
+                Err(Errno::NOSPC) => {}
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => return Ok(done),
+            }
+            match host.await_room(ino, &mut waited) {
+                Ok(()) => {}
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => return Ok(done),
+            }
         }
     }
 
@@ -177,7 +211,16 @@ impl Vnode {
         if appended == Err(Errno::FBIG) && host.size_limit() != u64::MAX {
             host.exceed_size_limit();
         }
-        let (at, written) = appended?;
+        let (at, mut written) = appended?;
+        let end = at.saturating_add(bytes.len() as u64).min(host.size_limit());
+        if at + (written as u64) < end {
+            // There was no room for the rest.
+            let rest = &bytes[written..index(end - at)];
+            match self.write_all(host, ino, at + written as u64, rest) {
+                Err(error) if written == 0 => return Err(error),
+                more => written += more.unwrap_or(0),
+            }
+        }
         // As for every write.
         fence(Ordering::SeqCst);
         match self.write_mapped(host, at, &bytes[..written]) {
@@ -240,6 +283,7 @@ impl Vnode {
         for slot in beneath {
             slot.take_descriptor().into_iter().for_each(Internal::close);
         }
+        self.copy.close();
         if let Some(mut map) = self.map.lock() {
             map.forget();
         }
@@ -248,6 +292,12 @@ impl Vnode {
                 self.change(&mut *ahead, |ahead| ahead.drop_all(host));
             }
         }
+    }
+
+    /// Opens the copy of an evicted file as of this generation of its extents, for later reads. ESTALE:
+    /// it is not there as it was left.
+    pub fn prepare_copy<H: Host>(&self, host: &H, generation: u64) -> Result<(), Errno> {
+        self.copy.prepare(host, self.ino(), generation)
     }
 
     /// Publishes the process's writes, if there were any since the last time. EIO: no server takes
@@ -288,6 +338,8 @@ impl Vnode {
         }
         // SAFETY: as above.
         unsafe { self.map.break_after_fork() };
+        // SAFETY: as above.
+        unsafe { self.copy.break_after_fork() };
         if let Some(mut map) = self.map.lock() {
             map.forget();
         }

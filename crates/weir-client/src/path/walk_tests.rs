@@ -68,6 +68,7 @@ impl Names for Table {
             fresh: true,
             ask: false,
             mapped: false,
+            evicted: false,
             policy: weir_core::names::Policy::default(),
             lamination: weir_core::names::Lamination::No,
         }))

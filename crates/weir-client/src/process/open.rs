@@ -29,7 +29,7 @@ use crate::kernel::{self, Fd, AT_FDCWD};
 use crate::operation;
 use crate::path::walk::Names;
 use crate::path::{access, Name};
-use crate::view::open::{Opening, Target};
+use crate::view::open::{OpenAccess, Opening, Target};
 
 /// The number of times that a create starts over because the name came and went.
 const TRIES: u32 = 100;
@@ -298,8 +298,19 @@ impl Process {
             process: self,
             flags,
             spare,
+            evicted: Cell::new(None),
         };
-        let fd = self.inodes().view()?.open(target, &descriptor)?;
+        let fd = self.with_bytes(target.ino, || {
+            self.inodes().view()?.open(target, &descriptor)
+        })?;
+        if let Some(generation) = descriptor.evicted.get() {
+            let file = table::get(fd).and_then(|handle| handle.file.get());
+            let ready = file.map(|file| file.vnode.prepare_copy(self.session()?, generation));
+            if let Some(Err(error)) = ready {
+                descriptor.close(fd);
+                return Err(error);
+            }
+        }
         let session = self.session()?;
         session.count(Counter::Opens, 1);
         if descriptor.truncates() && !target.new {
@@ -386,12 +397,29 @@ impl Process {
         by_name: bool,
         flags: i32,
     ) -> Result<&'static Handle, Errno> {
+        let access = match writes(flags) {
+            false => OpenAccess::Read,
+            true if flags & O_TRUNC != 0 => OpenAccess::Rewrite,
+            true => OpenAccess::Update,
+        };
+        self.show_handle_for(attr, by_name, flags, access)
+    }
+
+    /// The same, for an access that the flags do not tell.
+    pub(super) fn show_handle_for(
+        &'static self,
+        attr: &Attr,
+        by_name: bool,
+        flags: i32,
+        access: OpenAccess,
+    ) -> Result<&'static Handle, Errno> {
         let handle = self.open_files.take_handle(self.session()?)?;
         let kept = flags & !(O_CREAT | O_EXCL | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
         let ofd = handle.ofd.get().ok_or(Errno::NFILE)?;
-        let shown = self.inodes().view().and_then(|view| {
-            view.show_open(ofd, attr.ino, by_name, kept.cast_unsigned(), writes(flags))
-        });
+        let shown = self
+            .inodes()
+            .view()
+            .and_then(|view| view.show_open(ofd, attr.ino, by_name, kept.cast_unsigned(), access));
         match shown {
             Ok(()) => {
                 self.open_files
@@ -493,6 +521,8 @@ struct Descriptor<'s> {
     process: &'static Process,
     flags: i32,
     spare: &'s Spare,
+    /// The generation of the extents of an evicted file that is opened for reading.
+    evicted: Cell<Option<u64>>,
 }
 
 impl Opening for Descriptor<'_> {
@@ -511,6 +541,8 @@ impl Opening for Descriptor<'_> {
     }
 
     fn open(&self, attr: &Attr, by_name: bool) -> Result<Fd, Errno> {
+        let is_read = attr.evicted && !self.writes() && self.flags & O_PATH == 0;
+        self.evicted.set(is_read.then_some(attr.index_generation));
         self.process
             .open_inode(attr, by_name, self.flags, self.spare)
     }

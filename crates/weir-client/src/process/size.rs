@@ -62,7 +62,7 @@ impl Process {
             {
                 return Err(Errno::ACCESS);
             }
-            self.inodes().set_size(ino, length)
+            self.with_bytes(ino, || self.inodes().set_size(ino, length))
         })
     }
 

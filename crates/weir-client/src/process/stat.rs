@@ -174,7 +174,11 @@ fn stat_from(attr: &Attr, hub: &Hub) -> Stat {
             _ => attr.size,
         },
         blksize: BLKSIZE,
-        blocks: attr.allocated.div_ceil(512),
+        blocks: match attr.evicted {
+            // As if it had its bytes: programs take one with none for a hole.
+            true => attr.size.div_ceil(512),
+            false => attr.allocated.div_ceil(512),
+        },
         atime: time(attr.atime_ns),
         mtime: time(attr.mtime_ns),
         ctime: time(attr.ctime_ns),

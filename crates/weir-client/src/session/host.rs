@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 use core::sync::atomic::{fence, Ordering};
+use core::time::Duration;
 
 use rustix::io::Errno;
 use weir_core::node::block::FileBlock;
@@ -13,8 +14,8 @@ use weir_core::node::ring::{Note, Record};
 use weir_core::node::tail::TailWords;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{
-    Append, Attach, Attached, Audit, Fetch, Flush, Landing, Lent, Locate, Located, Segment,
-    SetAttr, Token, FETCH_PIECES,
+    Append, Attach, Attached, Audit, AwaitRoom, Fetch, Flush, Landing, Lent, Locate, Located,
+    Segment, SetAttr, Token, FETCH_PIECES,
 };
 use weir_core::types::Ino;
 use weir_store::slabmap::{ReadWindow, SlabMap};
@@ -23,9 +24,12 @@ use super::{now_ns, sleep_on, Session};
 use crate::beneath::Transfer;
 use crate::data::{file_state, FileState, Host, Log, SegmentSource};
 use crate::internal::InternalSlot;
-use crate::kernel;
+use crate::kernel::{self, Fd};
 use crate::limits::{self, mode_after_write};
 use crate::operation;
+use crate::path::walk::Names;
+use crate::target_copy::open_copy;
+use crate::view::View;
 
 impl SegmentSource for Session {
     fn tail(&self) -> Option<&TailWords> {
@@ -85,6 +89,25 @@ impl Host for Session {
         bytes: Transfer<'_>,
     ) -> Option<Result<usize, Errno>> {
         Session::move_mapped(self, ino, slot, bytes)
+    }
+
+    fn open_copy(&self, ino: Ino) -> Result<Fd, Errno> {
+        let view = View::new(self);
+        let file = view.attr(ino)?.ok_or(Errno::IO)?.home;
+        open_copy(&view, file).map(kernel::into_number)
+    }
+
+    fn await_room(&self, ino: Ino, waited: &mut Duration) -> Result<(), Errno> {
+        let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        let begun_ns = now_ns();
+        let awaited = self.call(AwaitRoom { ino, waited_ms });
+        let now = Duration::from_nanos(now_ns().saturating_sub(begun_ns));
+        *waited += now;
+        if awaited.is_ok() {
+            let now_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+            self.count(Counter::RoomWaitUs, now_us);
+        }
+        awaited
     }
 
     #[inline]

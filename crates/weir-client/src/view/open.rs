@@ -14,6 +14,7 @@ use weir_core::proto::{Attached, Cause, Create, CreateUnnamed, Created, Hold, La
 use weir_core::types::Ino;
 
 use super::{NodeClient, View};
+use crate::errno::EVICTED;
 use crate::path::walk::Names;
 
 /// An inode that a program opens.
@@ -53,6 +54,17 @@ impl Target {
             attached: made.attached,
         }
     }
+}
+
+/// The use of a description.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpenAccess {
+    /// Reading.
+    Read,
+    /// Writing, of a file that has its bytes.
+    Update,
+    /// Writing all bytes, or cutting the file to nothing.
+    Rewrite,
 }
 
 /// The parameters with which a process opens a file: its descriptors, its credentials.
@@ -162,21 +174,23 @@ impl<C: NodeClient> View<C> {
 
     /// Records in a description that an inode is open, with `flags` of open(2). ENOENT: the inode
     /// is gone, or has lost the name that was the only way to it: the server may have looked for
-    /// descriptions before this one. EROFS: it was laminated meanwhile, and `writes`. On an error
-    /// the description is free again.
+    /// descriptions before this one. For writing, EROFS: it was laminated meanwhile; [`EVICTED`]: it was
+    /// evicted, and is to be updated. On an error the description is free again.
     pub fn show_open(
         &self,
         ofd: &Ofd,
         ino: Ino,
         by_name: bool,
         flags: u32,
-        writes: bool,
+        access: OpenAccess,
     ) -> Result<(), Errno> {
+        let writes = access != OpenAccess::Read;
         ofd.open(ino.0, flags);
         fence(Ordering::SeqCst);
         let shown = match self.attr(ino) {
             Ok(Some(now)) if by_name && self.has_no_name(&now) => Err(Errno::NOENT),
             Ok(Some(now)) if writes && is_sealed(&now) => Err(Errno::ROFS),
+            Ok(Some(now)) if access == OpenAccess::Update && now.evicted => Err(EVICTED),
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(Errno::NOENT),
             Err(error) => Err(error),

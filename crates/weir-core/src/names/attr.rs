@@ -65,6 +65,7 @@ impl FileType {
 }
 
 /// An inode's attributes, all of one moment.
+#[allow(clippy::struct_excessive_bools)] // each is an attribute of its own
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Attr {
     /// The inode that has them.
@@ -106,6 +107,9 @@ pub struct Attr {
     /// True if the kernel of this node keeps pages of the file, which programs have mapped.
     /// Programs then read and write it through the kernel mount, so that all see the same.
     pub mapped: bool,
+    /// True if the bytes that no extent of the file covers are those of its copy on the parallel file
+    /// system ([`crate::elevated::TargetCopy`]). Such a file has no writers.
+    pub evicted: bool,
     /// The file's sharing between nodes; of a directory, the policy of the files made in it.
     pub policy: Policy,
     /// The progress of its lamination.
@@ -150,6 +154,8 @@ pub struct SetAttr {
     pub policy: Option<Policy>,
     /// The progress of its lamination.
     pub lamination: Option<Lamination>,
+    /// See [`Attr::evicted`].
+    pub evicted: Option<bool>,
 }
 
 impl SetAttr {
@@ -199,6 +205,7 @@ impl InodeRecord {
             fresh: standing_in != STALE,
             ask: bits.ask,
             mapped: bits.mapped,
+            evicted: bits.evicted,
             policy: bits.policy,
             lamination: bits.lamination,
             mode: mode & 0xFFFF,
@@ -251,6 +258,7 @@ impl InodeRecord {
         let mut bits = Bits::of(old);
         bits.policy = set.policy.unwrap_or(bits.policy);
         bits.lamination = set.lamination.unwrap_or(bits.lamination);
+        bits.evicted = set.evicted.unwrap_or(bits.evicted);
         let permissions = set.mode.unwrap_or(old) & PERMISSIONS;
         self.mode
             .store(bits.with((old & TYPE_MASK) | permissions), Relaxed);

@@ -172,6 +172,7 @@ impl<'a> Shard<'a> {
             block: None,
             policy: Some(attr.policy),
             lamination: Some(attr.lamination),
+            evicted: Some(attr.evicted),
         });
         record.set_ask(attr.ask);
         record.nlink.store(attr.nlink, Relaxed);

@@ -5,10 +5,10 @@
 //! word, so that one load tells a client if it may write:
 //!
 //! ```text
-//! 31   24 23      22    21      20 19         18 17       16 15        0
-//! +------+-------+-----+----------+-------------+-----------+-----------+
-//! | 0    | mapped| ask | laminat. | laminate on | visibility| st_mode   |
-//! +------+-------+-----+----------+-------------+-----------+-----------+
+//! 31 25 24      23      22    21      20 19         18 17       16 15        0
+//! +----+-------+-------+-----+----------+-------------+-----------+-----------+
+//! | 0  |evicted| mapped| ask | laminat. | laminate on | visibility| st_mode   |
+//! +----+-------+-------+-----+----------+-------------+-----------+-----------+
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -109,6 +109,8 @@ pub(super) struct Bits {
     pub(super) ask: bool,
     /// The kernel of this node keeps pages of the file.
     pub(super) mapped: bool,
+    /// The bytes that no extent covers are those of its copy on the parallel file system.
+    pub(super) evicted: bool,
 }
 
 impl Bits {
@@ -138,6 +140,7 @@ impl Bits {
             lamination,
             ask: (mode >> 22) & 1 != 0,
             mapped: (mode >> 23) & 1 != 0,
+            evicted: (mode >> 24) & 1 != 0,
         }
     }
 
@@ -161,12 +164,14 @@ impl Bits {
         };
         let ask = if self.ask { 1 } else { 0 };
         let mapped = if self.mapped { 1 } else { 0 };
+        let evicted = if self.evicted { 1 } else { 0 };
         (st_mode & 0xFFFF)
             | (visibility << 16)
             | (laminate_on << 18)
             | (lamination << 20)
             | (ask << 22)
             | (mapped << 23)
+            | (evicted << 24)
     }
 }
 

@@ -6,7 +6,7 @@ use super::seq::Change;
 use super::shard::Shard;
 use super::{FileType, NamesError, Owner, Policy, SetAttr};
 use crate::elevated::{
-    name_of_directory, root_of_tree, COVERS, MOST_TREES, NURSERY, PARENT, WHITEOUTS,
+    name_of_inode, root_of_tree, COVERS, EVICTED, MOST_TREES, NURSERY, PARENT, WHITEOUTS,
 };
 use crate::types::Ino;
 use std::sync::atomic::Ordering::Relaxed;
@@ -49,6 +49,7 @@ impl Shard<'_> {
             (&b"covers"[..], COVERS),
             (b"whiteouts", WHITEOUTS),
             (b"nursery", NURSERY),
+            (b"evicted", EVICTED),
         ] {
             made.push((self.mkdir(parent, name, 0o700, owner, now_ns)?, ino));
         }
@@ -63,7 +64,7 @@ impl Shard<'_> {
         }
         self.setattr(NURSERY, &policy)?;
         for (number, tree) in trees.iter().enumerate() {
-            let name = name_of_directory(root_of_tree(number));
+            let name = name_of_inode(root_of_tree(number));
             self.symlink(COVERS, &name, &tree.target, owner, now_ns)?;
         }
         Ok(vec![PARENT, COVERS])
@@ -135,7 +136,7 @@ mod tests {
         let in_weir = shard.mkdir(shard.root(), b"w", 0o755, OWNER, 8).unwrap();
         let path = view.path_of(in_weir, &mut buffer).unwrap();
         assert_eq!(path, Some((shard.root(), &b"/w"[..])));
-        let (link, _) = shard.lookup(COVERS, &name_of_directory(root)).unwrap();
+        let (link, _) = shard.lookup(COVERS, &name_of_inode(root)).unwrap();
         assert_eq!(shard.symlink_target(link).unwrap(), b"/pfs/b");
         // A rename looks for loops up to the parent of all trees.
         let done = shard.rename(

@@ -185,6 +185,8 @@ pub enum Counter {
     Records,
     /// Claims that conflicted with another writer's.
     Conflicts,
+    /// The time for which writes waited for room, us.
+    RoomWaitUs,
 }
 
 /// Calls that weir does not support (yet) and so refuses, by name. A call's position in this list

@@ -41,6 +41,9 @@ pub enum FsError {
     /// EROFS: the file is laminated.
     #[error("the file is laminated: read-only for good")]
     ReadOnly,
+    /// ETXTBSY, which no program sees: the file was evicted, and a client brings its bytes back first.
+    #[error("the file was evicted")]
+    Evicted,
     /// EPERM.
     #[error("operation not permitted")]
     NotPermitted,

@@ -28,14 +28,14 @@ use crate::xattr::SetFlags;
 pub use error::FsError;
 pub use greeting::{ClientKind, Hello, Role, Welcome, NO_CLIENT, NO_ROOM, PREFIX_LINK, SHM_LINK};
 pub use parts::{
-    Attached, Cause, Child, Created, Entry, FsStat, HeldLock, Kept, Landing, Lent, Located,
-    PathInTree, ServerStatus, Tier, TierStatus, WriteState,
+    Attached, Cause, Child, ContentVersion, Created, Entry, FsStat, HeldLock, Kept, Landing, Lent,
+    Located, PathInTree, RoomOutlook, RoomState, ServerStatus, Tier, TierStatus, WriteState,
 };
 use table::{messages, operations};
 pub use table::{Caller, Control, FromCaller, Operation, OperationObject, Served};
 
 /// The version of this protocol; both sides must have the same.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 
 operations! {
     local {
@@ -266,7 +266,57 @@ operations! {
             ino: Ino,
         } -> WriteState;
 
-        /// Sets the size: cuts, or extends with zeros.
+        /// Frees the storage of a file of an elevated tree whose bytes are on the parallel file system: its
+        /// link in [`crate::elevated::EVICTED`] says where. False: it is not the version that is named, or a
+        /// program has it open for writing, or another node has it open; then nothing was done.
+        evict(Caller, Named): Evict {
+            /// The file.
+            ino: Ino,
+            /// The version that is on the parallel file system.
+            version: ContentVersion,
+        } -> bool;
+
+        /// Returns true if a file is evicted, and then no other request evicts it any more. The caller, who
+        /// holds the lock of the file's link, writes all its bytes, and then [`EndEviction`].
+        begin_restore(Caller, Named): BeginRestore {
+            /// The file.
+            ino: Ino,
+        } -> bool;
+
+        /// Ends the state of being evicted: the extents of the file, which the caller has published, have all
+        /// its bytes.
+        end_eviction(Caller, Named): EndEviction {
+            /// The file.
+            ino: Ino,
+        } -> ();
+
+        /// Returns once there may be room for a write to an elevated tree that found none, or after some
+        /// time. `NoSpace`: nothing makes room.
+        await_room(ClientId, Open): AwaitRoom {
+            /// The file.
+            ino: Ino,
+            /// The time for which this write has waited, ms.
+            waited_ms: u64,
+        } -> ();
+
+        /// From the process that moves an elevated tree: tells a server whether room can be made, and
+        /// returns how much there is.
+        report_relief(Caller, Open): ReportRelief {
+            /// The rank of the server.
+            rank: u16,
+            /// The number of the tree.
+            tree: u16,
+            /// The outlook.
+            outlook: RoomOutlook,
+            /// The time since the look at the tree began on which the outlook is based, ms.
+            age_ms: u64,
+            /// The longest time for which the reply waits until a write waits for room, ms. The caller's own
+            /// server alone does that.
+            wait_ms: u32,
+        } -> RoomState;
+
+        /// Sets the size: cuts, or extends with zeros. `Evicted`: a file that was evicted, to another size
+        /// than 0.
         truncate(Caller, Named): Truncate {
             /// The file.
             ino: Ino,

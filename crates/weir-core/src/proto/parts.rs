@@ -41,6 +41,43 @@ pub enum WriteState {
     Hidden,
 }
 
+/// The attributes by which two versions of a file's contents differ. The time of the last change of the
+/// attributes is one, since programs set the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ContentVersion {
+    /// Bytes.
+    pub size: u64,
+    /// The last change of the contents, ns since 1970.
+    pub mtime_ns: i64,
+    /// The last change of the attributes, ns since 1970.
+    pub ctime_ns: i64,
+}
+
+/// The chance that moving an elevated tree makes room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RoomOutlook {
+    /// Files are being moved, or evicted.
+    Working,
+    /// Files cannot be moved now, and are tried again.
+    Failing {
+        /// The time for which a write waits for that, ms.
+        patience_ms: u64,
+    },
+    /// There is nothing that could be moved or evicted.
+    Hopeless,
+}
+
+/// The room at a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RoomState {
+    /// Bytes of all tiers.
+    pub capacity_bytes: u64,
+    /// Bytes that can still be lent.
+    pub free_bytes: u64,
+    /// Writes that wait for room.
+    pub waiting: u32,
+}
+
 /// The inode and type that a name names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Child {

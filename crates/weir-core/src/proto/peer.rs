@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use super::audit::Unseen;
 use super::table::{messages, peer_operations};
 use super::{
-    encode, encoded, Cause, Child, Entry, FsError, HeldLock, Kept, ServerStatus, WriteState,
+    encode, encoded, Cause, Child, ContentVersion, Entry, FsError, HeldLock, Kept, RoomOutlook,
+    RoomState, ServerStatus, WriteState,
 };
 use crate::extent::Run;
 use crate::names::{Attr, FileType, Lamination, Policy};
@@ -483,6 +484,36 @@ peer_operations! {
         ino: Ino,
     } -> WriteState;
 
+    /// Frees the storage of a file; see [`super::Evict`]. At its home.
+    evict at home of ino: Evict {
+        /// The file.
+        ino: Ino,
+        /// The version that is on the parallel file system.
+        version: ContentVersion,
+    } -> bool;
+
+    /// Returns true if a file is evicted; see [`super::BeginRestore`]. At its home.
+    begin_restore at home of ino: BeginRestore {
+        /// The file.
+        ino: Ino,
+    } -> bool;
+
+    /// Ends the state of being evicted; see [`super::EndEviction`]. At the file's home.
+    end_eviction at home of ino: EndEviction {
+        /// The file.
+        ino: Ino,
+    } -> ();
+
+    /// Tells the asked server whether room can be made; see [`super::ReportRelief`].
+    report_relief: ReportRelief {
+        /// The number of the tree.
+        tree: u16,
+        /// The outlook.
+        outlook: RoomOutlook,
+        /// The time since the look at the tree began on which the outlook is based, ms.
+        age_ms: u64,
+    } -> RoomState;
+
     /// Returns the number of descriptions of the asked server's node that have a file open for writing.
     writers: Writers {
         /// The file.
@@ -497,6 +528,8 @@ peer_operations! {
         policy: Policy,
         /// The progress of its lamination.
         lamination: Lamination,
+        /// See [`Attr::evicted`].
+        evicted: bool,
         /// It has no name any more.
         unnamed: bool,
     } -> ();

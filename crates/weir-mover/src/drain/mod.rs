@@ -15,10 +15,12 @@
 //! | `names` | links and removals |
 //! | `snapshot` | what a walk saw |
 //! | `whiteouts` | what programs removed from an elevated tree |
+//! | `evict` | files of an elevated tree whose storage is freed |
 //!
 //! Left out: the order of changes within two rounds, and versions that were replaced before a round saw
 //! them.
 
+mod evict;
 mod files;
 mod large;
 mod names;
@@ -40,7 +42,8 @@ use crate::filter::PathFilter;
 use crate::sources::StagePair;
 use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};
 use crate::summary::{as_text, StageSummary};
-use crate::tree::{unless, FileTree, NodeKind};
+use crate::tree::{unless, EvictionTable, FileTree, NodeKind};
+pub use evict::EvictedBytes;
 pub use files::{move_files, FileMover, MovedFile, MovedFiles};
 use names::DueNames;
 use round::RoundState;
@@ -106,6 +109,8 @@ pub struct DrainRound {
     pub names_due: u64,
     /// Seconds that the walk took.
     pub walk_seconds: f64,
+    /// It has copied as much as a round may, and left files for the next one.
+    pub is_cut: bool,
     names_seen: Arc<TreeSnapshot>,
 }
 
@@ -174,6 +179,14 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     unlinked: HashSet<u64>,
     /// The number of walks so far.
     walks: u64,
+    /// The last walk of a round.
+    seen: Arc<TreeSnapshot>,
+    /// The inodes of evicted files, and the paths of their copies below the target.
+    evicted: HashMap<u64, PathBuf>,
+    /// Copies of evicted files that nothing replaces or removes, by the path below both directories.
+    held: BTreeSet<PathBuf>,
+    /// The bytes of files after which a round copies no more.
+    round_limit: u64,
 }
 
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
@@ -195,12 +208,21 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             unsynced: BTreeSet::new(),
             unlinked: HashSet::new(),
             walks: 0,
+            seen: Arc::default(),
+            evicted: HashMap::new(),
+            held: BTreeSet::new(),
+            round_limit: u64::MAX,
         }
     }
 
     /// Adds a process that moves files, for later rounds.
     pub fn add_mover(&mut self, mover: Box<dyn FileMover>) {
         self.movers.push(mover);
+    }
+
+    /// Has rounds end once they have copied this number of bytes, so that the files can be evicted.
+    pub fn limit_rounds(&mut self, bytes: u64) {
+        self.round_limit = bytes;
     }
 
     /// Copies what is written and has not changed since `settled`: two changes of a file within a tick of
@@ -225,14 +247,17 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             blocked: HashSet::new(),
             copied: 0,
             bytes: 0,
+            is_cut: false,
         };
         for (path, error) in &snapshot.unread {
             round.fail(path, error);
         }
         self.make_directories(&mut round);
+        self.relink_copies(&mut round, progress);
         let chosen = self.choose(&mut round);
         self.copy(&mut round, &chosen, progress);
         let names = self.change_names(&mut round);
+        self.seen = Arc::clone(&snapshot);
         let is_safe = |(path, node): &(&PathBuf, &SeenNode)| self.has_moved(path, node);
         let files = snapshot.of_kind(NodeKind::File).filter(is_safe);
         let safe = files.fold((0, 0), |(files, bytes), (_, node)| {
@@ -247,6 +272,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             pending: round.pending,
             names_due: self.changed_names(&snapshot).count() as u64,
             walk_seconds,
+            is_cut: round.is_cut,
             names_seen: snapshot,
         }
     }
@@ -255,7 +281,13 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     pub fn finish(&mut self, options: StageOptions, progress: &StageProgress) -> StageSummary {
         let begun = Instant::now();
         let mut shared = DrainRound::default();
-        if !self.movers.is_empty() {
+        // The copies of evicted files come first.
+        let evicts = self
+            .from
+            .evictions()
+            .is_some_and(EvictionTable::has_evicted);
+        if !self.movers.is_empty() || evicts {
+            self.round_limit = u64::MAX;
             let settled = SystemTime::now() + LONG;
             shared = self.round(settled, options.threads, progress);
         }
@@ -276,6 +308,13 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         summary.files += shared.files;
         summary.bytes += shared.bytes;
         summary.unchanged = summary.unchanged.saturating_sub(shared.files);
+        for held in &self.held {
+            let target = self.target.join(held);
+            let error = MoveError::Elsewhere(
+                "an evicted file has no name where its copy can be yet".to_owned(),
+            );
+            summary.fail(&self.source.join(held), &target, &error);
+        }
         if summary.is_complete() && snapshot.unread.is_empty() {
             let gone = self.remove_all_gone(&snapshot);
             let hidden = self.remove_whited_out(&snapshot, &snapshot);
@@ -319,6 +358,10 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             Ok(whiteouts) => snapshot.whiteouts = whiteouts,
             Err(error) => snapshot.unread.push((PathBuf::new(), error)),
         }
+        match self.source_tree().evicted_files() {
+            Ok(evicted) => snapshot.evicted = evicted,
+            Err(error) => snapshot.unread.push((PathBuf::new(), error)),
+        }
         for (path, moved) in &mut self.moved {
             let is_directory = |kind| kind == NodeKind::Directory;
             let seen = snapshot.get(path);
@@ -342,7 +385,8 @@ struct KnownSources<'d, 't, S: FileTree, T: FileTree>(&'d Drain<'t, S, T>);
 impl<S: FileTree, T: FileTree> StageCaller for KnownSources<'_, '_, S, T> {
     fn takes(&self, source: &Path, kind: NodeKind) -> bool {
         let path = source.strip_prefix(&self.0.source).unwrap_or(source);
-        StageCaller::takes(&self.0.filter, &Path::new("/").join(path), kind)
+        !self.0.held.contains(path)
+            && StageCaller::takes(&self.0.filter, &Path::new("/").join(path), kind)
     }
     fn is_known(&self, source: &Path, stat: &Stat) -> bool {
         let path = source.strip_prefix(&self.0.source).unwrap_or(source);

@@ -105,7 +105,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// The names that this drain made and that two later walks did not see, or of which they saw that a
-    /// directory became something else, or the other way around.
+    /// directory became something else, or the other way around; except copies of evicted files.
     fn gone<'a>(
         &'a self,
         then: &'a TreeSnapshot,
@@ -121,6 +121,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let gone =
             moved.filter(move |(path, node)| is_gone(path, node, then) && is_gone(path, node, now));
         gone.map(|(path, _)| path)
+            .filter(|path| !is_at_above_or_below(path, &self.held))
     }
 
     /// True if this drain made something of another kind in the place of a file, or of a directory
@@ -227,6 +228,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     && !self.has_link(path, node)
                     && !self.is_in_the_way(path)
                     && !self.awaits_removal(now, path, NodeKind::Symlink)
+                    && !self.held.contains(*path)
             })
             .collect();
         // Links that lead to links come after those.

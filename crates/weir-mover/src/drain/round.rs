@@ -34,6 +34,8 @@ pub(super) struct RoundState {
     pub copied: u64,
     /// Bytes of them.
     pub bytes: u64,
+    /// Files were left for the next round.
+    pub is_cut: bool,
 }
 
 impl RoundState {
@@ -130,21 +132,38 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// The files that are to be copied now.
-    pub(super) fn choose(&self, round: &mut RoundState) -> Vec<PathBuf> {
+    pub(super) fn choose(&mut self, round: &mut RoundState) -> Vec<PathBuf> {
         let snapshot = Arc::clone(&round.snapshot);
-        let mut chosen = Vec::new();
+        let mut chosen: Vec<(&PathBuf, &SeenNode)> = Vec::new();
         for (path, node) in snapshot.of_kind(NodeKind::File) {
             if self.has_moved(path, node) {
                 continue;
             }
+            if self.has_copy_at(path, node) {
+                if let Err(error) = self.keep_copy_attributes(path, node) {
+                    round.fail(path, &error);
+                }
+                continue;
+            }
             match self.obstacle(round, path, &node.version) {
                 Some(state) => round.pend(path, node, state),
-                None => chosen.push((node.version.size, path.clone())),
+                None => chosen.push((path, node)),
             }
         }
+        let mut bytes = 0;
+        chosen.sort_by_key(|(_, node)| node.version.mtime);
+        chosen.retain(|(path, node)| {
+            let is_within = bytes < self.round_limit;
+            bytes += node.version.size;
+            if !is_within {
+                round.is_cut = true;
+                round.pend(path, node, PendingState::Waiting);
+            }
+            is_within
+        });
         // Small files are the shortest-lived.
-        chosen.sort_unstable();
-        chosen.into_iter().map(|(_, path)| path).collect()
+        chosen.sort_by_key(|(path, node)| (node.version.size, *path));
+        chosen.into_iter().map(|(path, _)| path.clone()).collect()
     }
 
     /// The reason why a changed file is not copied now.
@@ -156,6 +175,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> Option<PendingState> {
         let snapshot = Arc::clone(&round.snapshot);
         if self.is_in_the_way(path)
+            || self.held.contains(path)
             || round.is_blocked(path)
             || self.awaits_removal(&snapshot, path, NodeKind::File)
         {

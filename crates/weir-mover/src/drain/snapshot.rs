@@ -7,13 +7,13 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use weir_client::process::mounted::Whiteout;
+use weir_client::process::mounted::{EvictedFile, Whiteout};
 use weir_client::types::{Stat, Time};
 
 use crate::error::MoveError;
 use crate::filter::PathFilter;
 use crate::publish::is_part;
-use crate::tree::{kind_of, FileTree, KeptAttributes, NodeKind};
+use crate::tree::{kind_of, EvictionTable, FileTree, KeptAttributes, NodeKind};
 
 /// The attributes that differ between versions of a file. `ctime` is in it, since programs set `mtime`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,6 +115,8 @@ pub(crate) struct TreeSnapshot {
     pub has_missed: bool,
     /// Names that were removed from an elevated tree, by their paths.
     pub whiteouts: BTreeMap<PathBuf, Whiteout>,
+    /// Files of an elevated tree that were evicted.
+    pub evicted: Vec<EvictedFile>,
     /// Paths that could not be looked at.
     pub unread: Vec<(PathBuf, MoveError)>,
 }
@@ -180,6 +182,13 @@ impl<T: FileTree> WalkedTree<'_, T> {
         Ok(with_paths
             .filter(|(path, _)| self.filter.takes(&Path::new("/").join(path)))
             .collect())
+    }
+
+    /// The files that were evicted, if it is an elevated tree.
+    pub fn evicted_files(&self) -> Result<Vec<EvictedFile>, MoveError> {
+        let found = self.tree.evictions().map(EvictionTable::list);
+        let found = found.unwrap_or(Ok(Vec::new()));
+        found.map_err(MoveError::io("looking for files evicted from", self.root))
     }
 
     fn is_chosen(&self, path: &Path, kind: NodeKind) -> bool {

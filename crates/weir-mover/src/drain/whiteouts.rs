@@ -61,7 +61,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         now: &'a TreeSnapshot,
     ) -> impl Iterator<Item = &'a PathBuf> {
         let paths = then.whiteouts.keys();
-        paths.filter(|path| now.whiteouts.contains_key(*path) && !self.moved.contains_key(*path))
+        paths.filter(|path| {
+            now.whiteouts.contains_key(*path)
+                && !self.moved.contains_key(*path)
+                && !is_at_above_or_below(path, &self.held)
+        })
     }
 
     /// True if the target has something in the place of a node that is about to be removed there.

@@ -32,6 +32,7 @@ pub struct FaultyTree {
     /// It is only links that fail, and always.
     has_no_links: bool,
     before_look: Option<Hook>,
+    before_read: Option<Hook>,
     after_change: Option<Hook>,
     is_open: Option<PathTest>,
 }
@@ -50,6 +51,7 @@ impl FaultyTree {
             errno,
             has_no_links: false,
             before_look: None,
+            before_read: None,
             after_change: None,
             is_open: None,
         }
@@ -90,6 +92,14 @@ impl FaultyTree {
     pub fn checked(self, check: Hook) -> FaultyTree {
         FaultyTree {
             after_change: Some(check),
+            ..self
+        }
+    }
+
+    /// The same tree, with `wait` called before each look for bytes.
+    pub fn read_after(self, wait: Hook) -> FaultyTree {
+        FaultyTree {
+            before_read: Some(wait),
             ..self
         }
     }
@@ -155,6 +165,9 @@ impl FileTree for FaultyTree {
     }
     fn next_data(&self, file: &fs::File, within: Range<u64>) -> io::Result<Option<Range<u64>>> {
         self.look();
+        if let Some(before_read) = &self.before_read {
+            before_read();
+        }
         DirectoryTree.next_data(file, within)
     }
     fn write_state(&self, path: &Path) -> io::Result<WriteState> {

@@ -144,6 +144,7 @@ struct Inner<P: Platform + 'static> {
     extents: extents::ExtentsState,
     reads: reads::ReadsState<P::Memory>,
     locks: locks::LocksState,
+    relief: storage::relief::RoomRelief,
 }
 
 impl<P: Platform> Cluster<P> {
@@ -174,6 +175,7 @@ impl<P: Platform> Cluster<P> {
                 extents: extents::ExtentsState::default(),
                 reads,
                 locks: locks::LocksState::default(),
+                relief: storage::relief::RoomRelief::default(),
             }),
         }
     }

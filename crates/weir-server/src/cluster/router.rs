@@ -4,12 +4,13 @@ use weir_core::names::Attr;
 use weir_core::node::claim::Claim;
 use weir_core::proto::peer::{self, What};
 use weir_core::proto::{
-    Allocate, Append, Attach, Attached, Audit, Caller, Child, Control, Create, CreateUnnamed,
-    Created, Entry, Fetch, Find, Flock, Flush, FsError, GetAttr, GetWriteState, GetXattr, HeldLock,
-    Hold, Laminate, Landing, Lease, Lent, Link, ListXattrs, Locate, Located, Lookup, MakeSpecial,
-    Mkdir, Operations, Passage, PathInTree, PathOf, Readdir, Readlink, RecordLock, RemoveXattr,
-    Rename, Rmdir, Segment, Served, ServerStatus, SetAttr, SetXattr, Status, Stop, Symlink, Sync,
-    TestLock, Token, Truncate, Unlink, WriteState,
+    Allocate, Append, Attach, Attached, Audit, AwaitRoom, BeginRestore, Caller, Child, Control,
+    Create, CreateUnnamed, Created, EndEviction, Entry, Evict, Fetch, Find, Flock, Flush, FsError,
+    GetAttr, GetWriteState, GetXattr, HeldLock, Hold, Laminate, Landing, Lease, Lent, Link,
+    ListXattrs, Locate, Located, Lookup, MakeSpecial, Mkdir, Operations, Passage, PathInTree,
+    PathOf, Readdir, Readlink, RecordLock, RemoveXattr, Rename, ReportRelief, Rmdir, RoomState,
+    Segment, Served, ServerStatus, SetAttr, SetXattr, Status, Stop, Symlink, Sync, TestLock, Token,
+    Truncate, Unlink, WriteState,
 };
 use weir_core::types::{ClientId, Ino};
 
@@ -114,6 +115,35 @@ impl<P: Platform> Operations for Cluster<P> {
             let ino = this.resolve(op.ino)?;
             this.call(ino.rank(), peer::GetWriteState { ino }).await
         })
+    }
+
+    fn evict(&self, _: Caller, op: Evict) -> Served<Result<bool, FsError>> {
+        self.later(|this| async move {
+            let (ino, version) = (this.resolve(op.ino)?, op.version);
+            this.call(ino.rank(), peer::Evict { ino, version }).await
+        })
+    }
+
+    fn begin_restore(&self, _: Caller, op: BeginRestore) -> Served<Result<bool, FsError>> {
+        self.later(|this| async move {
+            let ino = this.resolve(op.ino)?;
+            this.call(ino.rank(), peer::BeginRestore { ino }).await
+        })
+    }
+
+    fn end_eviction(&self, _: Caller, op: EndEviction) -> Served<Result<(), FsError>> {
+        self.later(|this| async move {
+            let ino = this.resolve(op.ino)?;
+            this.call(ino.rank(), peer::EndEviction { ino }).await
+        })
+    }
+
+    fn await_room(&self, _: ClientId, op: AwaitRoom) -> Served<Result<(), FsError>> {
+        self.later(|this| async move { this.await_room_for_client(op).await })
+    }
+
+    fn report_relief(&self, _: Caller, op: ReportRelief) -> Served<Result<RoomState, FsError>> {
+        self.later(|this| async move { this.report_relief_for_client(op).await })
     }
 
     fn truncate(&self, _: Caller, op: Truncate) -> Served<Result<(), FsError>> {

@@ -15,6 +15,7 @@ mod session;
 mod twins;
 mod world;
 
+mod evict;
 mod hostile;
 mod idle;
 mod life;

@@ -9,9 +9,9 @@ use weir_core::proto::peer::{self, LockOwner, LockWish};
 use weir_core::proto::{self, Caller, Cause, FsError, WriteState};
 use weir_core::types::{Ino, Rank};
 
-const LENGTH: u64 = 4096;
+pub const LENGTH: u64 = 4096;
 
-fn file(mesh: &mut Mesh, visibility: Visibility) -> Ino {
+pub fn file(mesh: &mut Mesh, visibility: Visibility) -> Ino {
     let made = mesh.file_here("file");
     set(mesh, made, |set| {
         set.policy = Some(Policy {
@@ -34,12 +34,12 @@ fn set(mesh: &mut Mesh, ino: Ino, change: impl Fn(&mut proto::SetAttr)) -> Resul
 }
 
 /// Opens the file at a node; returns its attributes there.
-fn open(mesh: &mut Mesh, rank: usize, ino: Ino, write: bool) -> Attr {
+pub fn open(mesh: &mut Mesh, rank: usize, ino: Ino, write: bool) -> Attr {
     mesh.call(rank, proto::Hold { ino, write }).unwrap()
 }
 
 /// `[0, LENGTH)` of the log of `rank`, published.
-fn publish(mesh: &mut Mesh, rank: Rank, ino: Ino) {
+pub fn publish(mesh: &mut Mesh, rank: Rank, ino: Ino) {
     let run = Run {
         offset: 0,
         length: LENGTH,
@@ -75,7 +75,7 @@ fn publish(mesh: &mut Mesh, rank: Rank, ino: Ino) {
     mesh.ask_peer(rank, ino.rank(), published).unwrap();
 }
 
-fn others(ino: Ino) -> Vec<Rank> {
+pub fn others(ino: Ino) -> Vec<Rank> {
     (0..4)
         .map(Rank)
         .filter(|rank| *rank != ino.rank())

@@ -12,6 +12,8 @@
 //! | this one | looking for names |
 //! | `take_up` | making entries of the tree for files of the PFS |
 //! | `remove` | whiteouts |
+//! | `restore` | bringing back the bytes of evicted files |
+//! | `links` | what the instance keeps, as symbolic links |
 //! | `name_lock` | the lock of a name that only the PFS has |
 //! | `list` | listing both layers |
 //! | `entrance` | paths that lead into a tree by links outside of it |
@@ -20,14 +22,16 @@
 //! which is refused with EXDEV, as by overlayfs, so that programs copy it.
 
 mod entrance;
+mod links;
 mod list;
-mod name_lock;
+pub(super) mod name_lock;
 mod remove;
+mod restore;
 mod take_up;
 
 use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
-use weir_core::elevated::{is_part, name_of_directory, COVERS};
+use weir_core::elevated::{is_part, name_of_inode, COVERS};
 use weir_core::names::{Attr, FileType, SYMLINK_MAX};
 use weir_core::types::Ino;
 
@@ -107,21 +111,11 @@ impl InodeOperations {
         let Some(instance) = instance.filter(|instance| !instance.opaque.contains(dir)) else {
             return Ok(None);
         };
-        let cover = self.view()?.lookup(COVERS, &name_of_directory(dir))?;
+        let cover = self.view()?.lookup(COVERS, &name_of_inode(dir))?;
         if cover.is_none() {
             instance.opaque.insert(dir);
         }
         Ok(cover.map(|(link, _)| link))
-    }
-
-    /// The target of a symbolic link of these directories; `None`: it was removed since it was found.
-    fn text_of(self, link: Ino) -> Result<Option<Vec<u8>>, Errno> {
-        let mut target = [0; SYMLINK_MAX];
-        match self.view()?.target(link, &mut target) {
-            Ok(length) => Ok(Some(target[..length].to_vec())),
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(error),
-        }
     }
 
     /// Looks for a name that the tree does not have.

@@ -1,7 +1,8 @@
 //! The lock of a name that only the PFS has, for what is done in several steps: so that one process takes
-//! the file up, or removes it, and the others find it taken up or gone.
+//! the file up, or removes it, and the others find it taken up or gone. The lock of an evicted file is that of
+//! its link's name.
 //!
-//! It is a record lock of weir's, on a byte of the covering directory that the name's hash gives. The
+//! It is a record lock of weir's, on a byte of the directory that the name's hash gives. The
 //! server ends it with its process. Names of one hash wait for each other.
 
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +28,7 @@ const NAP: Timespec = Timespec {
 static IS_HELD: AtomicBool = AtomicBool::new(false);
 
 /// A held lock.
-pub(super) struct NameLock {
+pub(in super::super) struct NameLock {
     session: &'static Session,
     dir: Ino,
     byte: u64,
@@ -35,7 +36,7 @@ pub(super) struct NameLock {
 
 impl NameLock {
     /// Waits for the lock of a name in a directory.
-    pub(super) fn hold(
+    pub(in super::super) fn hold(
         session: &'static Session,
         dir: Ino,
         name: &[u8],

@@ -5,15 +5,15 @@
 //! means nothing. The drain removes it once the PFS does not have the name any more.
 
 use rustix::io::Errno;
-use weir_core::elevated::{name_of_directory, HiddenFile, NURSERY, WHITEOUTS};
+use weir_core::elevated::{name_of_inode, HiddenFile, WHITEOUTS};
 use weir_core::names::FileType;
-use weir_core::proto::{Mkdir, Rename, Symlink};
+use weir_core::proto::Mkdir;
 use weir_core::types::Ino;
 
 use super::super::inodes::InodeOperations;
+use super::links::LinkMade;
 use super::list::names_in;
 use super::name_lock::NameLock;
-use super::take_up::nursling;
 use crate::path::walk::Names;
 use crate::path::Name;
 use crate::types::Time;
@@ -58,7 +58,7 @@ pub(in super::super) struct RenamedEntry<'a> {
 impl InodeOperations {
     pub(super) fn is_whited_out(self, dir: Ino, name: &[u8]) -> Result<bool, Errno> {
         let view = self.view()?;
-        match view.lookup(WHITEOUTS, &name_of_directory(dir))? {
+        match view.lookup(WHITEOUTS, &name_of_inode(dir))? {
             Some((whiteouts, _)) => Ok(view.lookup(whiteouts, name)?.is_some()),
             None => Ok(false),
         }
@@ -71,42 +71,19 @@ impl InodeOperations {
         };
         let hidden = file_at(&[&covered, &b"/"[..], name].concat())?;
         let text = HiddenFile::text_of(hidden);
-        let session = self.server.session()?;
         let who = self.user.credentials();
-        let whiteouts = name_of_directory(dir);
+        let whiteouts = name_of_inode(dir);
         for _ in 0..3 {
             if let Some((parent, _)) = self.view()?.lookup(WHITEOUTS, &whiteouts)? {
-                let link = |parent: Ino, name: &[u8]| Symlink {
-                    parent,
-                    name: name.to_vec(),
-                    target: text.clone(),
-                    uid: who.uid,
-                    gid: who.gid,
-                };
-                match session.call(link(parent, name)) {
-                    Ok(_) => return Ok(WhiteoutMade::New),
-                    Err(Errno::EXIST) if self.says(parent, name, &text)? => {
-                        return Ok(WhiteoutMade::Before)
-                    }
-                    // The PFS has another file since.
-                    Err(Errno::EXIST) => {
-                        let beside = nursling();
-                        session.call(link(NURSERY, &beside))?;
-                        let renamed = session.call(Rename {
-                            parent: NURSERY,
-                            name: beside,
-                            new_parent: parent,
-                            new_name: name.to_vec(),
-                            flags: 0,
-                        });
-                        return renamed.map(|()| WhiteoutMade::Before);
-                    }
+                match self.put_link(parent, name, &text) {
+                    Ok(LinkMade::New) => return Ok(WhiteoutMade::New),
+                    Ok(LinkMade::Before) => return Ok(WhiteoutMade::Before),
                     // The drain has removed the directory, which was empty.
                     Err(Errno::NOENT) => {}
                     Err(error) => return Err(error),
                 }
             }
-            let made = session.call(Mkdir {
+            let made = self.server.session()?.call(Mkdir {
                 parent: WHITEOUTS,
                 name: whiteouts.to_vec(),
                 mode: 0o700,
@@ -119,14 +96,6 @@ impl InodeOperations {
             }
         }
         Err(Errno::IO)
-    }
-
-    /// True if a whiteout has this text.
-    fn says(self, whiteouts: Ino, name: &[u8], text: &[u8]) -> Result<bool, Errno> {
-        let Some((link, _)) = self.view()?.lookup(whiteouts, name)? else {
-            return Ok(false);
-        };
-        Ok(self.text_of(link)?.as_deref() == Some(text))
     }
 
     /// unlink(2) of a name that only the PFS has; false: another process was faster, and the name has

@@ -8,7 +8,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
-use weir_core::elevated::{name_of_directory, COVERS, NURSERY};
+use weir_core::elevated::{name_of_inode, COVERS, NURSERY};
 use weir_core::names::FileType;
 use weir_core::proto::{CreateUnnamed, Link, Mkdir, Rename, Rmdir, SetAttr, Symlink, Unlink};
 use weir_core::types::Ino;
@@ -58,7 +58,7 @@ impl InodeOperations {
             mtime_ns: Some(mtime.since_epoch_ns()),
             ..SetAttr::nothing(dir)
         })?;
-        let cover = name_of_directory(dir).to_vec();
+        let cover = name_of_inode(dir).to_vec();
         let placed = session
             .call(Symlink {
                 parent: COVERS,
@@ -207,27 +207,14 @@ impl Process {
     }
 
     fn copy_whole(&'static self, from: &OwnedFd, to: Fd) -> Result<(), Errno> {
-        let mut buffer = vec![0; PIECE];
-        let mut at = 0;
-        loop {
-            // Holes stay holes, where the file system knows them.
-            match rustix::fs::seek(from, SeekFrom::Data(at)) {
-                Ok(data) => at = data,
-                Err(Errno::NXIO) => break,
-                Err(_) => {}
-            }
-            let got = rustix::io::pread(from, &mut buffer, at)?;
-            if got == 0 {
-                break;
-            }
+        for_each_piece(from, |at, bytes| {
             let mut done = 0;
-            while done < got {
-                let offset = i64::try_from(at).map_err(|_| Errno::FBIG)?;
-                let written = required(self.pwrite(to, &buffer[done..got], offset))?;
-                done += written;
-                at += written as u64;
+            while done < bytes.len() {
+                let offset = i64::try_from(at + done as u64).map_err(|_| Errno::FBIG)?;
+                done += required(self.pwrite(to, &bytes[done..], offset))?;
             }
-        }
+            Ok(())
+        })?;
         let size = rustix::fs::fstat(from)?.st_size;
         required(self.ftruncate(to, size))
     }
@@ -262,6 +249,29 @@ impl Process {
         }
         rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS)?;
         Ok(Some(stat))
+    }
+}
+
+/// Reads a file of the PFS in pieces, without its holes, where the file system knows them. `act` gets the
+/// offset of each, and its bytes.
+pub(super) fn for_each_piece(
+    file: &OwnedFd,
+    mut act: impl FnMut(u64, &[u8]) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let mut buffer = vec![0; PIECE];
+    let mut at = 0;
+    loop {
+        match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(data) => at = data,
+            Err(Errno::NXIO) => return Ok(()),
+            Err(_) => {}
+        }
+        let got = rustix::io::pread(file, &mut buffer, at)?;
+        if got == 0 {
+            return Ok(());
+        }
+        act(at, &buffer[..got])?;
+        at += got as u64;
     }
 }
 

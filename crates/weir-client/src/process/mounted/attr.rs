@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 use weir_core::names::{Attr, FileType};
-use weir_core::proto::{SetAttr, Truncate};
+use weir_core::proto::SetAttr;
 use weir_core::types::Ino;
 
 use super::{OpenFile, Requester, Tree};
@@ -42,7 +42,7 @@ impl Tree {
         self.check_changes(who, ino, open, changes)?;
         let session = self.process.session()?;
         if let Some(size) = changes.size {
-            session.call(Truncate { ino, size })?;
+            self.process.truncate_inode(ino, size)?;
         }
         let omit = Time {
             sec: 0,

@@ -14,11 +14,13 @@
 //! | `open` | open files; reading, writing, syncing them |
 //! | `attr` | setting attributes, sizes |
 //! | `locks` | record locks and flock, by the kernel's lock owners |
+//! | `evicted` | files whose bytes are on the parallel file system alone |
 //! | `whiteouts` | names that were removed from an elevated tree |
 //!
 //! Left out: the sticky look of the walk for links that lead out of weir, which the kernel follows.
 
 mod attr;
+mod evicted;
 mod locks;
 mod names;
 mod open;
@@ -32,7 +34,9 @@ use rustix::thread::futex;
 pub use weir_core::elevated;
 use weir_core::elevated::root_of_tree;
 use weir_core::names::{FileType, NAME_MAX, SYMLINK_MAX};
-pub use weir_core::proto::{beneath, WriteState};
+pub use weir_core::proto::{
+    beneath, ContentVersion, ReportRelief, RoomOutlook, RoomState, WriteState,
+};
 use weir_core::proto::{ClientKind, GetWriteState, SetMapped};
 pub use weir_core::types::Ino;
 
@@ -42,6 +46,7 @@ use crate::path::walk::{retry_if_gone, Names};
 use crate::path::{access, Credentials, Guard, Prefix, ResolvedPath, Roots, Walk};
 use crate::types::{Stat, StatFs};
 pub use attr::Changes;
+pub use evicted::EvictedFile;
 pub use locks::{LockOwner, Wish};
 pub use names::DirEntry;
 pub use open::{Followed, OpenFile};
@@ -108,6 +113,11 @@ impl Tree {
             elevated: Some(number),
             ..self
         })
+    }
+
+    /// True if it is an elevated tree.
+    pub fn is_elevated(self) -> bool {
+        self.elevated.is_some()
     }
 
     fn roots(self) -> Option<&'static Roots> {

@@ -2,7 +2,7 @@
 //! remove them there.
 
 use rustix::io::Errno;
-use weir_core::elevated::{directory_of_name, name_of_directory, HiddenFile, COVERS, WHITEOUTS};
+use weir_core::elevated::{inode_of_name, name_of_inode, HiddenFile, COVERS, WHITEOUTS};
 use weir_core::proto::{Rmdir, Symlink, Unlink};
 use weir_core::types::Ino;
 
@@ -46,7 +46,7 @@ impl Tree {
             return Ok(found);
         }
         for listed in self.names_in(WHITEOUTS)? {
-            let Some(dir) = directory_of_name(&listed) else {
+            let Some(dir) = inode_of_name(&listed) else {
                 continue;
             };
             let Some(covered) = self.covered_on_target(dir)? else {
@@ -77,7 +77,7 @@ impl Tree {
     /// Forgets a removed name: the target does not have it any more.
     pub fn forget(self, whiteout: &Whiteout) -> Result<(), Errno> {
         let session = self.process.session()?;
-        let of_dir = name_of_directory(whiteout.dir);
+        let of_dir = name_of_inode(whiteout.dir);
         let Some((parent, _)) = self.find(WHITEOUTS, &of_dir)? else {
             return Ok(());
         };
@@ -109,7 +109,7 @@ impl Tree {
         if self.elevated.is_none() {
             return Ok(false);
         }
-        Ok(self.find(COVERS, &name_of_directory(dir))?.is_some())
+        Ok(self.find(COVERS, &name_of_inode(dir))?.is_some())
     }
 
     /// Has a directory of this elevated tree cover the one at this path of the target, so that names which
@@ -117,7 +117,7 @@ impl Tree {
     pub fn cover(self, dir: Ino, target: &[u8]) -> Result<(), Errno> {
         let covered = self.process.session()?.call(Symlink {
             parent: COVERS,
-            name: name_of_directory(dir).to_vec(),
+            name: name_of_inode(dir).to_vec(),
             target: target.to_vec(),
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
@@ -131,7 +131,7 @@ impl Tree {
     /// The path on the target of the directory that one of this tree covers; `None`: it is of another
     /// tree, or covers none.
     fn covered_on_target(self, dir: Ino) -> Result<Option<Vec<u8>>, Errno> {
-        let Some((link, _)) = self.find(COVERS, &name_of_directory(dir))? else {
+        let Some((link, _)) = self.find(COVERS, &name_of_inode(dir))? else {
             return Ok(None);
         };
         let covered = match self.readlink(link) {
@@ -146,7 +146,7 @@ impl Tree {
         }))
     }
 
-    fn names_in(self, dir: Ino) -> Result<Vec<Vec<u8>>, Errno> {
+    pub(super) fn names_in(self, dir: Ino) -> Result<Vec<Vec<u8>>, Errno> {
         let (mut names, mut at) = (Vec::new(), 0);
         loop {
             let entries = match self.readdir(dir, at, LISTING_BYTES) {
@@ -163,7 +163,7 @@ impl Tree {
     }
 }
 
-fn unless_gone(done: Result<(), Errno>) -> Result<(), Errno> {
+pub(super) fn unless_gone(done: Result<(), Errno>) -> Result<(), Errno> {
     match done {
         Err(Errno::NOENT) => Ok(()),
         done => done,

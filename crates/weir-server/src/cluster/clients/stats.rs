@@ -6,13 +6,14 @@ use std::sync::atomic::Ordering;
 use weir_core::node::region::{ClientHeader, Counter, COUNTERS, REFUSAL_NAMES};
 
 /// The names of [`weir_core::node::region::Counter`]s, in their order.
-const COUNTER_NAMES: [&str; 6] = [
+const COUNTER_NAMES: [&str; 7] = [
     "bytes_written",
     "bytes_read",
     "opens",
     "requests",
     "records",
     "conflicts",
+    "room_wait_us",
 ];
 
 /// Counters.

@@ -61,11 +61,13 @@ impl<P: Platform> Node<'_, P> {
         Ok(located)
     }
 
-    /// Checks that a file may be cut or extended to this size (EROFS, EFBIG).
+    /// Checks that a file may be cut or extended to this size (`ReadOnly`, `Evicted`, `TooBig`).
     pub(in crate::cluster) fn check_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
-        self.writable(ino)?;
+        let attr = self.writable(ino)?;
         match size > MAX_OFFSET {
             true => Err(FsError::TooBig),
+            // Its bytes are not here.
+            false if attr.evicted && size > 0 => Err(FsError::Evicted),
             false => Ok(()),
         }
     }
@@ -83,8 +85,17 @@ impl<P: Platform> Node<'_, P> {
         } else {
             self.raise_size(&attr, size);
         }
+        if attr.evicted && size == 0 {
+            // Nothing of its copy is in it any more.
+            self.set_evicted(ino, false)?;
+        }
         self.forget_cell_times(ino);
         self.touch(ino, true)
+    }
+
+    /// Frees the bytes of a file that has no writers, and leaves its attributes.
+    pub(in crate::cluster) fn drop_extents(&mut self, ino: Ino) {
+        self.make_hole(ino, 0, MAX_OFFSET, None);
     }
 
     /// Makes a range a hole, or extends the file to the end of the range.

@@ -22,6 +22,7 @@
 //! | `audit` | reads that came too early |
 //! | `end`, `leaving`, `orphans` | files that no program needs any more |
 //! | `descriptions` | open file descriptions |
+//! | `evict` | files whose bytes are on the parallel file system alone |
 //! | `mapped` | files of which the kernel keeps pages |
 //! | `xattrs`, `xattr_tables` | extended attributes: at their home, and its table |
 
@@ -43,6 +44,7 @@ pub(super) mod append;
 pub(super) mod audit;
 pub(super) mod descriptions;
 pub(super) mod end;
+mod evict;
 mod holders;
 mod inodes;
 pub(super) mod laminate;

@@ -105,7 +105,11 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Makes all nodes publish.
-    async fn publish_everywhere(&self, ino: Ino, others: &[Rank]) -> Result<(), FsError> {
+    pub(super) async fn publish_everywhere(
+        &self,
+        ino: Ino,
+        others: &[Rank],
+    ) -> Result<(), FsError> {
         all_of(self.tell(others, &News::Flush(peer::Flush { ino })).await)?;
         self.flush(ino).await
     }
@@ -196,6 +200,7 @@ impl<P: Platform> Cluster<P> {
             ino,
             policy: attr.policy,
             lamination: attr.lamination,
+            evicted: attr.evicted,
             unnamed,
         };
         // A node that is gone has nothing open.
@@ -213,7 +218,8 @@ impl<P: Platform> Cluster<P> {
         let was = self.node(|node| node.attr_of(local))?.policy;
         self.node(|node| {
             node.set_policy(local, op.policy)?;
-            node.set_lamination(local, op.lamination)
+            node.set_lamination(local, op.lamination)?;
+            node.set_evicted(local, op.evicted)
         })?;
         let attr = self.node(|node| node.attr_of(local))?;
         if is_raw(&attr) && !op.unnamed {

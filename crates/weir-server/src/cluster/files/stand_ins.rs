@@ -363,7 +363,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Adds to the stored bytes of a file of this server.
-    fn add_stored(&self, ino: Ino, stored: i64) {
+    pub(super) fn add_stored(&self, ino: Ino, stored: i64) {
         let now = self
             .inner
             .files

@@ -8,16 +8,18 @@ use weir_core::names::{Attr, FileType};
 use weir_core::node::claim::Claim;
 use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
-    Append, Assign, Audit, Back, Begin, Bury, Cut, DeadOwners, DropEntry, DropLocks, EndMove,
-    Enrol, Enrolled, Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, GetWriteState,
-    GetXattr, Grant, Handler, Hold, Laminate, Laminated, Lease, Leave, Link, List, ListXattrs,
-    Lock, LockMoves, LockName, LockOwner, LogRange, Made, Make, Mark, Moved, Part, PartOfDir,
-    Passage, PlaceEntries, Placement, Published, Put, Readlink, Recall, Relay, Release, Relink,
-    RemoveXattr, Renew, Retire, Revoke, Rmdir, Runs, Seal, SetAttr, SetXattr, Settled,
-    ShareAppends, SplitDir, Status, Stayed, Stop, TestLock, Told, Truncate, Unlink, UnlockMoves,
-    UnlockName, Unnamed, UnseenHere, Whereabouts, Writers,
+    Append, Assign, Audit, Back, Begin, BeginRestore, Bury, Cut, DeadOwners, DropEntry, DropLocks,
+    EndEviction, EndMove, Enrol, Enrolled, Erase, Evict, Fetch, Find, FindToKeep, Flush, Forget,
+    Freed, GetAttr, GetWriteState, GetXattr, Grant, Handler, Hold, Laminate, Laminated, Lease,
+    Leave, Link, List, ListXattrs, Lock, LockMoves, LockName, LockOwner, LogRange, Made, Make,
+    Mark, Moved, Part, PartOfDir, Passage, PlaceEntries, Placement, Published, Put, Readlink,
+    Recall, Relay, Release, Relink, RemoveXattr, Renew, ReportRelief, Retire, Revoke, Rmdir, Runs,
+    Seal, SetAttr, SetXattr, Settled, ShareAppends, SplitDir, Status, Stayed, Stop, TestLock, Told,
+    Truncate, Unlink, UnlockMoves, UnlockName, Unnamed, UnseenHere, Whereabouts, Writers,
 };
-use weir_core::proto::{Child, Entry, FsError, HeldLock, Kept, Readdir, ServerStatus, WriteState};
+use weir_core::proto::{
+    Child, Entry, FsError, HeldLock, Kept, Readdir, RoomState, ServerStatus, WriteState,
+};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::keyed::Token;
@@ -294,6 +296,22 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
 
     async fn erase(&self, _: Rank, op: Erase) -> Result<Vec<LogRange>, FsError> {
         Ok(self.cluster.erase(&op))
+    }
+
+    async fn evict(&self, _: Rank, op: Evict) -> Result<bool, FsError> {
+        self.cluster.evict_at_home(op.ino, &op.version).await
+    }
+
+    async fn begin_restore(&self, _: Rank, op: BeginRestore) -> Result<bool, FsError> {
+        self.cluster.begin_restore_at_home(op.ino).await
+    }
+
+    async fn end_eviction(&self, _: Rank, op: EndEviction) -> Result<(), FsError> {
+        self.cluster.end_eviction_at_home(op.ino).await
+    }
+
+    async fn report_relief(&self, _: Rank, op: ReportRelief) -> Result<RoomState, FsError> {
+        self.cluster.note_relief(&op)
     }
 
     async fn truncate(&self, _: Rank, op: Truncate) -> Result<(), FsError> {

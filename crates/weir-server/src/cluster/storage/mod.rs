@@ -10,6 +10,7 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `space` | lending and taking back segments |
+//! | `relief` | writes that wait for room |
 //! | `presence` | memory behind tables, before they are touched |
 
 use weir_core::proto::TierStatus;
@@ -18,6 +19,7 @@ use weir_core::types::SegmentId;
 use crate::node::{Accounts, RecoverError, Space};
 
 pub(super) mod presence;
+pub(super) mod relief;
 pub(super) mod space;
 
 /// The segments of this server.

@@ -39,6 +39,7 @@ impl<P: Platform> Cluster<P> {
         // A restarted server first hears which servers hold its files.
         self.announced().await;
         let _alone = self.hold_in_time(&self.inner.files.changing, ino).await?;
+        let was_evicted = self.node(|node| node.regular(ino))?.evicted;
         self.inner.files.published.borrow_mut().begin_cut(ino, size);
         let mut cut = self.cut_everywhere(ino, size).await;
         let old = self.inner.files.published.borrow_mut().end_cut(ino);
@@ -46,6 +47,9 @@ impl<P: Platform> Cluster<P> {
             // Bytes may be left behind the new end: the file keeps its size, so that the next
             // truncation erases them.
             cut = self.raise_published(ino, old, 0).and(cut);
+            if was_evicted {
+                self.mark_evicted(ino, true).await?;
+            }
         }
         self.note_published(ino);
         cut

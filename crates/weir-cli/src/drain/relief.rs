@@ -1,0 +1,216 @@
+//! Room for writes to an elevated tree: files that are on the target are evicted before the instance is full,
+//! and writes that find no room wait meanwhile (`weir-server`, `storage/relief.rs`).
+//!
+//! A thread asks the servers for their room, and tells them what they can expect. The rounds of the drain
+//! evict, since they know what is on the target.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use weir_core::proto::{ReportRelief, RoomOutlook, RoomState};
+use weir_mover::drain::{Drain, EvictedBytes};
+use weir_mover::{DirectoryTree, InstanceTree, MoveError, WatchedTree};
+
+use super::service::{DrainActivity, DrainService};
+
+/// The time between two reports while a write waits.
+const SHORT_INTERVAL: Duration = Duration::from_millis(100);
+/// The same while none does.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The same for each server of a large instance.
+const INTERVAL_OF_SERVER: Duration = Duration::from_millis(2);
+/// The time after the last byte for which a move counts as being under way.
+const LIVELY: Duration = Duration::from_secs(5);
+/// The percentage points by which eviction goes below the part that begins it.
+const HYSTERESIS: u64 = 15;
+/// A round copies this part of the smallest server's storage: then its files can be evicted.
+const ROUND_SHARE: u64 = 8;
+/// The least bytes of a round.
+const SMALLEST_ROUND: u64 = 64 << 20;
+
+/// The relief of the servers of an instance.
+#[derive(Debug)]
+pub struct ServerRelief {
+    instance: InstanceTree,
+    tree: u16,
+    servers: u16,
+    /// The percentage of a server's storage in use at which eviction begins; 0: never.
+    percent: u64,
+    /// The time for which writes wait while nothing can be moved.
+    patience: Duration,
+    /// The servers that have little room.
+    pressed: Mutex<BTreeSet<u16>>,
+    /// The storage of the smallest server, bytes.
+    smallest: AtomicU64,
+}
+
+/// The relief while nothing changes: when something did last, and what it was.
+struct Observation {
+    activity: DrainActivity,
+    changed: Instant,
+}
+
+impl ServerRelief {
+    /// `percent`: of the storage of a server, 0 to 100.
+    pub fn new(
+        instance: InstanceTree,
+        tree: usize,
+        percent: u32,
+        patience: Duration,
+    ) -> std::io::Result<ServerRelief> {
+        Ok(ServerRelief {
+            servers: instance.servers()?,
+            instance,
+            tree: u16::try_from(tree).unwrap_or(u16::MAX),
+            percent: percent.min(100).into(),
+            patience,
+            pressed: Mutex::default(),
+            smallest: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    /// The bytes after which a round is to end.
+    pub fn round_limit(&self) -> u64 {
+        (self.smallest.load(Ordering::Relaxed) / ROUND_SHARE).max(SMALLEST_ROUND)
+    }
+
+    /// True if there is one server.
+    pub fn is_alone(&self) -> bool {
+        self.servers <= 1
+    }
+
+    /// True if a server has little room.
+    pub fn is_pressed(&self) -> bool {
+        !self.pressed().is_empty()
+    }
+
+    fn pressed(&self) -> std::sync::MutexGuard<'_, BTreeSet<u16>> {
+        self.pressed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reports to the servers until the command has ended, and has rounds made for those that have little room.
+    pub fn report(&self, service: &DrainService) {
+        let mut observed = Observation {
+            activity: service.activity(),
+            changed: Instant::now(),
+        };
+        while !service.is_finishing() {
+            let activity = service.activity();
+            if activity.amount != observed.activity.amount {
+                observed.changed = Instant::now();
+            }
+            observed.activity = activity;
+            let began = Instant::now();
+            let waiting = self.report_once(service, &observed);
+            service.show_waiting(waiting);
+            let interval = match waiting {
+                0 => INTERVAL,
+                _ => SHORT_INTERVAL,
+            };
+            let interval = interval.max(INTERVAL_OF_SERVER * self.servers.into());
+            // The reply of this node's server has taken its time, if no write waits.
+            service.pause(interval.saturating_sub(began.elapsed()));
+        }
+    }
+
+    /// Reports to each server; returns the number of writes that wait.
+    fn report_once(&self, service: &DrainService, observed: &Observation) -> u32 {
+        let mut waiting = 0;
+        for rank in 0..self.servers {
+            // A server that is not reached has its own trouble.
+            let Ok(room) = self.report_to(rank, observed, INTERVAL) else {
+                continue;
+            };
+            waiting += room.waiting;
+            self.smallest
+                .fetch_min(room.capacity_bytes, Ordering::Relaxed);
+            if self.missing(&room) > 0 {
+                self.pressed().insert(rank);
+                service.want_relief();
+            }
+        }
+        waiting
+    }
+
+    /// Reports to a server; the reply of this node's waits for a write that waits for room.
+    fn report_to(
+        &self,
+        rank: u16,
+        observed: &Observation,
+        wait: Duration,
+    ) -> std::io::Result<RoomState> {
+        let activity = &observed.activity;
+        let outlook = match () {
+            () if self.percent == 0 => RoomOutlook::Hopeless,
+            () if observed.changed.elapsed() < LIVELY => RoomOutlook::Working,
+            () if activity.is_moving || activity.awaits_move => RoomOutlook::Failing {
+                patience_ms: in_ms(self.patience),
+            },
+            () => RoomOutlook::Hopeless,
+        };
+        self.instance.report_relief(ReportRelief {
+            rank,
+            tree: self.tree,
+            outlook,
+            wait_ms: u32::try_from(in_ms(wait)).unwrap_or(u32::MAX),
+            age_ms: activity
+                .began
+                .map_or(u64::MAX, |began| in_ms(began.elapsed())),
+        })
+    }
+
+    /// The bytes that are to be evicted for a server.
+    fn missing(&self, room: &RoomState) -> u64 {
+        let capacity = room.capacity_bytes;
+        let used = capacity.saturating_sub(room.free_bytes);
+        let part = |percent: u64| capacity / 100 * percent;
+        let is_due = room.waiting > 0 || used > part(self.percent) && self.percent < 100;
+        match is_due && self.percent > 0 {
+            true => used
+                .saturating_sub(part(self.percent.saturating_sub(HYSTERESIS)))
+                .max(1),
+            false => 0,
+        }
+    }
+
+    /// Evicts files for the servers that have little room.
+    pub fn evict(
+        &self,
+        drain: &mut Drain<'_, InstanceTree, WatchedTree<DirectoryTree>>,
+        service: &DrainService,
+    ) -> Result<EvictedBytes, MoveError> {
+        let mut evicted = EvictedBytes::default();
+        let mut asked = self.pressed().clone();
+        if self.is_alone() {
+            // It costs nothing to ask.
+            asked.insert(0);
+        }
+        for rank in asked {
+            let observed = Observation {
+                activity: service.activity(),
+                changed: Instant::now(),
+            };
+            // A report of work, since this is some.
+            let Ok(room) = self.report_to(rank, &observed, Duration::ZERO) else {
+                continue;
+            };
+            let missing = self.missing(&room);
+            if missing == 0 {
+                self.pressed().remove(&rank);
+                continue;
+            }
+            self.pressed().insert(rank);
+            let more = drain.evict(rank, missing)?;
+            evicted.files += more.files;
+            evicted.bytes += more.bytes;
+        }
+        service.count_evicted(evicted);
+        Ok(evicted)
+    }
+}
+
+fn in_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,145 @@
+//! Eviction: the storage of a file is freed whose bytes are on the parallel file system (PFS).
+//!
+//! An evicted file keeps its inode, size and times. A byte that no extent covers is that of its copy, which a
+//! link says ([`weir_core::elevated::EVICTED`]). Clients read it there, and nobody writes such a file: a client
+//! that opens one for writing first *restores* it, by writing all its bytes, and then ends the eviction.
+//!
+//! As in a lamination ([`super::laminate`]) the mark is made before writers are looked for, and a client shows
+//! its description before it looks at the mark. So one of the two sees the other. The extents go
+//! last: a kill in between leaves a file that has its bytes twice.
+//!
+//! A file that a program of its home's node reads is not evicted, so that it is read fast. For correctness it
+//! could be, as on other nodes: what a reader does not find in extents any more it reads from the copy.
+//!
+//! The caller holds the lock of the file's link, as those do who restore it: so the bytes that one
+//! writes are not freed.
+
+use std::sync::atomic::{fence, Ordering};
+
+use weir_core::names::{Attr, Lamination, SetAttr};
+use weir_core::proto::peer::{self, News};
+use weir_core::proto::{ContentVersion, FsError};
+use weir_core::types::{Ino, Rank};
+
+use crate::cluster::extents::publish::bytes_of;
+use crate::cluster::peers::tell::all_of;
+use crate::cluster::refusal::refusal;
+use crate::cluster::Cluster;
+use crate::node::{Node, Platform};
+
+impl<P: Platform> Cluster<P> {
+    /// Frees the storage of a file of this server; false: it is another version, or somebody writes it.
+    pub(in crate::cluster) async fn evict_at_home(
+        &self,
+        ino: Ino,
+        version: &ContentVersion,
+    ) -> Result<bool, FsError> {
+        if self.has_all_extents() {
+            return self.node(|node| node.evict(ino, version));
+        }
+        self.announced().await;
+        let _alone = self.hold_in_time(&self.inner.files.changing, ino).await?;
+        let attr = self.node(|node| node.regular(ino))?;
+        // The extents of a laminated file are kept by other servers for good.
+        let is_laminated = attr.lamination != Lamination::No;
+        if is_laminated || self.awaits_writer(ino) || !self.silent_servers().is_empty() {
+            return Ok(false);
+        }
+        let others = self.holders_of(ino);
+        self.mark_evicted(ino, true).await?;
+        let is_due = self.is_unused_version(ino, &others, version).await;
+        if !matches!(is_due, Ok(true)) {
+            if !attr.evicted {
+                self.mark_evicted(ino, false).await?;
+            }
+            return is_due;
+        }
+        let erased = self.erase_everywhere(ino, 0, attr.size).await;
+        self.recall_here(ino);
+        self.recall_leases(ino, None).await;
+        let freed = erased?;
+        self.add_stored(ino, -bytes_of(&freed));
+        self.give_back(freed).await;
+        Ok(true)
+    }
+
+    /// True if no program of this node has a file of this server open, no program writes it, all of it is
+    /// published, and it is this version.
+    async fn is_unused_version(
+        &self,
+        ino: Ino,
+        others: &[Rank],
+        version: &ContentVersion,
+    ) -> Result<bool, FsError> {
+        if self.node(|node| node.is_open(ino) || node.count_writers(ino) > 0) {
+            return Ok(false);
+        }
+        let asked = News::Writers(peer::Writers { ino });
+        if all_of(self.tell(others, &asked).await)?.writers > 0 {
+            return Ok(false);
+        }
+        self.publish_everywhere(ino, others).await?;
+        Ok(version_of(&self.attr_at_home(ino).await?) == *version)
+    }
+
+    /// Returns true if a file of this server is evicted, and then is not being evicted any more.
+    pub(in crate::cluster) async fn begin_restore_at_home(
+        &self,
+        ino: Ino,
+    ) -> Result<bool, FsError> {
+        let _alone = self.hold_in_time(&self.inner.files.changing, ino).await?;
+        self.node(|node| node.regular(ino)).map(|attr| attr.evicted)
+    }
+
+    /// The extents of a file of this server have all its bytes again.
+    pub(in crate::cluster) async fn end_eviction_at_home(&self, ino: Ino) -> Result<(), FsError> {
+        let _alone = self.hold_in_time(&self.inner.files.changing, ino).await?;
+        self.mark_evicted(ino, false).await
+    }
+
+    /// Says at all nodes that have a file of this server open whether it is evicted.
+    pub(super) async fn mark_evicted(&self, ino: Ino, evicted: bool) -> Result<(), FsError> {
+        self.node(|node| node.set_evicted(ino, evicted))?;
+        self.mark_holders(ino).await?;
+        self.recall_leases(ino, None).await;
+        Ok(())
+    }
+}
+
+/// The version of a file with these attributes, as stat(2) shows it.
+fn version_of(attr: &Attr) -> ContentVersion {
+    ContentVersion {
+        size: attr.size,
+        mtime_ns: attr.mtime_ns,
+        ctime_ns: attr.ctime_ns.max(attr.mtime_ns),
+    }
+}
+
+impl<P: Platform> Node<'_, P> {
+    /// Evicts a file of an instance that has all its extents here.
+    fn evict(&mut self, ino: Ino, version: &ContentVersion) -> Result<bool, FsError> {
+        let before = self.regular(ino)?;
+        self.set_evicted(ino, true)?;
+        fence(Ordering::SeqCst);
+        let is_used = self.is_open(ino) || self.count_writers(ino) > 0;
+        self.harvest(ino);
+        if is_used || version_of(&self.attr_now(ino)?) != *version {
+            self.set_evicted(ino, before.evicted)?;
+            return Ok(false);
+        }
+        self.drop_extents(ino);
+        Ok(true)
+    }
+
+    pub(in crate::cluster) fn set_evicted(
+        &mut self,
+        ino: Ino,
+        evicted: bool,
+    ) -> Result<(), FsError> {
+        let set = SetAttr {
+            evicted: Some(evicted),
+            ..SetAttr::default()
+        };
+        self.names.setattr(ino, &set).map(drop).map_err(refusal)
+    }
+}

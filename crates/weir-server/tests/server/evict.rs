@@ -1,0 +1,225 @@
+//! Files whose storage is freed because their bytes are on the parallel file system.
+
+use crate::mesh::Mesh;
+use crate::mesh_share::{file, open, others, publish, LENGTH};
+use crate::world::{Client, World};
+use weir_core::names::{Attr, Visibility};
+use weir_core::proto::{self, Caller, ContentVersion, FsError, RoomOutlook};
+use weir_core::types::{Ino, Rank};
+
+fn version_of(attr: &Attr) -> ContentVersion {
+    ContentVersion {
+        size: attr.size,
+        mtime_ns: attr.mtime_ns,
+        ctime_ns: attr.ctime_ns.max(attr.mtime_ns),
+    }
+}
+
+fn attr(world: &mut World, ino: Ino) -> Attr {
+    world.call(Caller::Control, proto::GetAttr { ino }).unwrap()
+}
+
+fn evict(world: &mut World, ino: Ino, version: ContentVersion) -> bool {
+    let op = proto::Evict { ino, version };
+    world.call(Caller::Control, op).unwrap()
+}
+
+/// A world with a file of 200 bytes that no program has open.
+fn with_file() -> (World, Client, Ino) {
+    let mut world = World::new(8);
+    let ino = world.create(b"f").unwrap();
+    let mut client = Client::new(&mut world);
+    let bytes = vec![7; 200];
+    client.write(&mut world, ino, 0, &bytes, None).1.unwrap();
+    client.detach(ino);
+    world.poll_client(client.id, world.now_ns);
+    world.node().gone(client.id, world.now_ns);
+    let client = Client::new(&mut world);
+    (world, client, ino)
+}
+
+#[test]
+fn an_evicted_file_keeps_all_but_its_bytes() {
+    let (mut world, _, ino) = with_file();
+    let before = attr(&mut world, ino);
+    assert!(!before.evicted);
+    assert!(evict(&mut world, ino, version_of(&before)));
+    let now = attr(&mut world, ino);
+    assert!(now.evicted && now.index_generation > before.index_generation);
+    assert_eq!(version_of(&now), version_of(&before));
+    assert_eq!((now.nlink, now.allocated), (before.nlink, 0));
+    let locate = proto::Locate {
+        ino,
+        offset: 0,
+        length: 200,
+    };
+    assert_eq!(world.call(Caller::Control, locate).unwrap().runs, []);
+    // Once more: it is what it is.
+    assert!(evict(&mut world, ino, version_of(&before)));
+}
+
+#[test]
+fn what_was_written_since_is_not_freed() {
+    let (mut world, mut client, ino) = with_file();
+    let moved = version_of(&attr(&mut world, ino));
+    client.write(&mut world, ino, 1, b"new", None).1.unwrap();
+    assert!(!evict(&mut world, ino, moved), "a program writes it");
+    client.detach(ino);
+    world.poll_client(client.id, world.now_ns);
+    assert!(!evict(&mut world, ino, moved), "it is another version");
+    assert!(!attr(&mut world, ino).evicted);
+    assert_eq!(world.read(ino, 4), b"\x07new");
+    for wrong in [
+        ContentVersion { size: 1, ..moved },
+        ContentVersion {
+            mtime_ns: 1,
+            ..moved
+        },
+        ContentVersion {
+            ctime_ns: 1,
+            ..moved
+        },
+    ] {
+        assert!(!evict(&mut world, ino, wrong));
+    }
+}
+
+#[test]
+fn a_file_that_is_open_is_not_evicted() {
+    let (mut world, client, ino) = with_file();
+    let moved = version_of(&attr(&mut world, ino));
+    let first = world.call(client.caller(), proto::OfdBatch {}).unwrap();
+    for flags in [0, 1, 2] {
+        world.open.ofds[first as usize].open(ino.0, flags);
+        assert!(!evict(&mut world, ino, moved), "flags {flags}");
+        assert!(!attr(&mut world, ino).evicted);
+        world.open.ofds[first as usize].close();
+    }
+    assert!(evict(&mut world, ino, moved));
+}
+
+#[test]
+fn an_evicted_file_is_cut_to_nothing_or_restored_first() {
+    let (mut world, mut client, ino) = with_file();
+    let moved = version_of(&attr(&mut world, ino));
+    let caller = Caller::Control;
+    assert!(evict(&mut world, ino, moved));
+    let cut = |size| proto::Truncate { ino, size };
+    for size in [1, 200, 1 << 30] {
+        assert_eq!(world.call(caller, cut(size)), Err(FsError::Evicted));
+    }
+    assert_eq!(world.call(caller, proto::BeginRestore { ino }), Ok(true));
+    client.write(&mut world, ino, 0, &[7; 100], None).1.unwrap();
+    assert!(attr(&mut world, ino).evicted, "until all is there");
+    world.call(caller, proto::EndEviction { ino }).unwrap();
+    assert_eq!(world.call(caller, proto::BeginRestore { ino }), Ok(false));
+    client.detach(ino);
+    world.poll_client(client.id, world.now_ns);
+    assert_eq!(world.call(caller, cut(50)), Ok(()));
+    let moved = version_of(&attr(&mut world, ino));
+    assert!(evict(&mut world, ino, moved));
+    assert_eq!(world.call(caller, cut(0)), Ok(()));
+    let empty = attr(&mut world, ino);
+    assert!(!empty.evicted && empty.size == 0);
+}
+
+/// A file of three other nodes' interest: one wrote it, and all have it open for reading.
+#[test]
+fn all_nodes_learn_that_a_file_is_evicted() {
+    let mut mesh = Mesh::new(4, 3);
+    mesh.accept_invented_bytes(0..4);
+    let ino = file(&mut mesh, Visibility::ReadAfterSync);
+    let nodes = others(ino);
+    for node in &nodes {
+        open(&mut mesh, usize::from(node.0), ino, false);
+    }
+    publish(&mut mesh, nodes[0], ino);
+    let attr_at = |mesh: &mut Mesh, rank: Rank| {
+        let attr = open(mesh, usize::from(rank.0), ino, false);
+        mesh.call(usize::from(rank.0), proto::Lease { ino: attr.ino })
+            .unwrap();
+        mesh.attr(usize::from(rank.0), attr.ino).unwrap()
+    };
+    let before = mesh.call(0, proto::GetAttr { ino }).unwrap();
+    let version = version_of(&before);
+    let wrong = ContentVersion { size: 1, ..version };
+    assert_eq!(
+        mesh.call(
+            0,
+            proto::Evict {
+                ino,
+                version: wrong
+            }
+        ),
+        Ok(false)
+    );
+    for node in &nodes {
+        assert!(!attr_at(&mut mesh, *node).evicted);
+    }
+    assert_eq!(mesh.call(0, proto::Evict { ino, version }), Ok(true));
+    for node in &nodes {
+        let attr = attr_at(&mut mesh, *node);
+        assert!(attr.evicted && attr.size == LENGTH, "{attr:?}");
+        let locate = proto::Locate {
+            ino: attr.ino,
+            offset: 0,
+            length: LENGTH,
+        };
+        let located = mesh.call(usize::from(node.0), locate).unwrap();
+        assert_eq!(located.runs, []);
+    }
+    let cut = proto::Truncate { ino, size: 1 };
+    assert_eq!(mesh.call(1, cut), Err(FsError::Evicted));
+    let cut = proto::Truncate { ino, size: 0 };
+    assert_eq!(mesh.call(1, cut), Ok(()));
+    for node in &nodes {
+        let attr = attr_at(&mut mesh, *node);
+        assert!(!attr.evicted && attr.size == 0, "{attr:?}");
+    }
+}
+
+#[test]
+fn a_program_of_another_node_keeps_a_file_from_being_evicted() {
+    let mut mesh = Mesh::new(4, 5);
+    mesh.accept_invented_bytes(0..4);
+    let ino = file(&mut mesh, Visibility::ReadAfterSync);
+    let writer = others(ino)[1];
+    let at = usize::from(writer.0);
+    publish(&mut mesh, writer, ino);
+    let version = version_of(&mesh.call(0, proto::GetAttr { ino }).unwrap());
+    let local = open(&mut mesh, at, ino, true).ino;
+    let description = mesh.open_description(at, local, true);
+    assert_eq!(mesh.call(0, proto::Evict { ino, version }), Ok(false));
+    description.close();
+    let evicted = mesh.call(0, proto::Evict { ino, version }).unwrap();
+    assert!(evicted);
+    assert!(mesh.call(at, proto::GetAttr { ino }).unwrap().evicted);
+}
+
+/// A write that finds no room waits as long as the one that moves an elevated tree says that there will be some.
+#[test]
+fn a_write_waits_for_room_in_an_elevated_tree_alone() {
+    let (mut world, client, ino) = with_file();
+    let wait = proto::AwaitRoom { ino, waited_ms: 0 };
+    let caller = client.caller();
+    assert_eq!(world.call(caller, wait.clone()), Err(FsError::NoSpace));
+    let report = |outlook| proto::ReportRelief {
+        rank: 0,
+        tree: 0,
+        outlook,
+        age_ms: 0,
+        wait_ms: 0,
+    };
+    let room = world.call(caller, report(RoomOutlook::Working)).unwrap();
+    assert_eq!(room.waiting, 0);
+    assert_eq!(
+        world.call(caller, wait),
+        Err(FsError::NoSpace),
+        "the file is in no elevated tree"
+    );
+    let none = proto::ReportRelief {
+        tree: 16,
+        ..report(RoomOutlook::Working)
+    };
+    assert_eq!(world.call(caller, none), Err(FsError::Invalid));
+}
