@@ -58,6 +58,7 @@ impl Names for Table<'_> {
             fresh: true,
             ask: false,
             mapped: false,
+            evicted: false,
             policy: Policy::default(),
             lamination: Lamination::No,
         }))

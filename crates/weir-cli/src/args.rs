@@ -562,6 +562,12 @@ pub struct DrainProcessArgs {
     /// The percentage of the storage in use at which files of an elevated tree are evicted.
     #[arg(long)]
     pub evict_percent: u32,
+    /// The program that hears of events.
+    #[arg(long)]
+    pub hook: Option<PathBuf>,
+    /// The file that has the state.
+    #[arg(long)]
+    pub status_file: Option<PathBuf>,
     /// Laminate files in the end that are seen by other nodes only then.
     #[arg(long)]
     pub laminate: bool,

@@ -175,6 +175,8 @@ impl RunStages<'_> {
             interval_s: self.settings.interval_s,
             stuck_s: self.settings.stuck_s,
             evict_percent: self.settings.evict_percent,
+            hook: self.settings.hook.clone(),
+            status_file: self.settings.status_file.clone(),
             laminate: self.ends_instance,
             tree: tree.elevated,
             run_dir: run_dir.to_owned(),

@@ -5,6 +5,7 @@ mod common;
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
@@ -134,6 +135,64 @@ fn a_drain_is_waited_for_and_its_code_tells_how_it_ended() {
     fs::remove_dir_all(room.path().join("out/two")).unwrap();
     room.ok(&["stop", "x", "--drain-to", "out"]);
     assert_eq!(fs::read(room.path().join("out/two")).unwrap(), b"second");
+}
+
+/// A hook hears of each version of a file, and a file has the state, so that a script need not ask.
+#[test]
+fn scripts_hear_of_each_file() {
+    let room = Room::new();
+    let (heard, state) = (room.path().join("heard"), room.path().join("state"));
+    let hook = room.write(
+        "hook",
+        &format!("#!/bin/sh\nexec cat > {}\n", heard.display()),
+    );
+    fs::set_permissions(&hook, PermissionsExt::from_mode(0o700)).unwrap();
+    let settings = [
+        format!("drain.hook={}", hook.display()),
+        format!("drain.status_file={}", state.display()),
+    ];
+    let set = settings
+        .each_ref()
+        .map(|setting| ["--set", setting])
+        .concat();
+    let drained = Drained::start(&room, &set);
+    drained.write("one", "first");
+    drained.waits_for("one", "first");
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    wait_until("its state", || {
+        fs::read_to_string(&state).is_ok_and(|text| json(&text)["safe_files"] == 1)
+    });
+    drained.write("one", "again");
+    drained.waits_for("one", "again");
+    fs::create_dir_all(drained.out("two/x")).unwrap();
+    drained.write("two", "second");
+    drained.ends(122);
+    let lines = fs::read_to_string(&heard).unwrap();
+    let lines: Vec<_> = lines.lines().map(json).collect();
+    let told = |event: &str, name: &str| {
+        let path = format!("/weir/{name}");
+        let is_told = |line: &&serde_json::Value| line["event"] == event && line["path"] == *path;
+        lines.iter().filter(is_told).count()
+    };
+    assert_eq!(told("safe", "one"), 2, "{lines:?}");
+    assert!(
+        told("failed", "two") > 0 && told("safe", "two") == 0,
+        "{lines:?}"
+    );
+    let end = serde_json::json!({ "event": "finished", "safe": false });
+    assert_eq!(lines.last(), Some(&end));
+    let state = json(&fs::read_to_string(&state).unwrap());
+    assert_eq!(
+        (&state["step"], &state["failed_files"]),
+        (&"ended".into(), &1.into())
+    );
+    room.ok(&["stop", "x"]);
+    // One that is not there is said, and everything is moved all the same.
+    let drained = Drained::start(&room, &["--set", "drain.hook=/none/hook"]);
+    drained.write("three", "third");
+    let said = drained.ends(0);
+    assert!(said.contains("drain.hook: /none/hook"), "{said}");
+    assert_eq!(fs::read(room.path().join("out/three")).unwrap(), b"third");
 }
 
 #[test]

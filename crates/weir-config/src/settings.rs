@@ -305,6 +305,12 @@ settings! {
         /// freed that are on the parallel file system, the least recently used first; programs then read
         /// them there. 100: only when a write finds no room; 0: never, and a full instance is ENOSPC.
         evict_percent: u32 = "75",
+        /// A program that hears what becomes of files while they are moved, as lines of JSON on its standard input:
+        /// docs/ELEVATOR.md, "Asking".
+        hook: Option<PathBuf> = "auto",
+        /// A file that has the state of the move after each look, as `weir drain --status --json` tells it; with the
+        /// number of the elevated directory behind its name, from 0, if one is moved.
+        status_file: Option<PathBuf> = "auto",
         /// Files that are moved; if none are named, all. A pattern that a directory fits is for all that
         /// is in it. The rest is gone with the instance.
         only: Patterns = "",

@@ -65,6 +65,8 @@ pub enum DrainStep {
     Moving,
     /// The command has ended; it moves the rest.
     Finishing,
+    /// It has moved what it could: the last word of a status file.
+    Ended,
 }
 
 /// The state of a drain.

@@ -27,6 +27,7 @@ use weir_mover::{
 };
 
 use super::command::in_words_slow;
+use super::hook::EventHook;
 use super::movers::MoverGate;
 use super::relief::ServerRelief;
 use super::service::DrainService;
@@ -152,7 +153,12 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     let filter = stage::filter(&args.choice, str::to_owned)?;
     let mut drain = Drain::new((&instance, Path::new("/")), target, filter);
     let roots = args.roots(instance.prefix());
+    let hook = args.hook(&roots, target.1);
     let service = DrainService::new(roots, &args.target, Arc::clone(&watch));
+    let status_file = args.status_file();
+    if hook.is_some() {
+        drain.note_events();
+    }
     let socket = service.listen(&args.run_dir)?;
     let relief = args.relief(&instance)?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -166,6 +172,8 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
             share::give_way();
             let rounds = Rounds {
                 service: &service,
+                hook: hook.as_ref(),
+                status_file: status_file.as_deref(),
                 least: args.interval(),
                 stop: &stop,
                 gate: &gate,
@@ -201,6 +209,14 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         }
     }
     tell_summary(&service, &summary);
+    service.show_end(&summary);
+    if let Some(file) = &status_file {
+        write_status(&service, file);
+    }
+    if let Some(hook) = hook {
+        hook.tell(drain.take_events());
+        hook.finish(summary.is_complete());
+    }
     stage::complain(&summary)
 }
 
@@ -273,6 +289,8 @@ fn is_to_finish() -> bool {
 /// The rounds of a drain.
 struct Rounds<'r> {
     service: &'r DrainService,
+    hook: Option<&'r EventHook>,
+    status_file: Option<&'r Path>,
     /// The least time between two.
     least: Duration,
     stop: &'r Arc<AtomicBool>,
@@ -316,6 +334,12 @@ impl Rounds<'_> {
             }
             tell_failure(&round, &mut told);
             self.service.end_round(round);
+            if let Some(hook) = self.hook {
+                hook.tell(drain.take_events());
+            }
+            if let Some(file) = self.status_file {
+                write_status(self.service, file);
+            }
         }
     }
 
@@ -377,6 +401,20 @@ fn tell_summary(service: &DrainService, summary: &StageSummary) {
     eprintln!("weir: {}", stage::in_words(summary));
 }
 
+/// Writes the state into a file, which always has a whole one. What fails is told once.
+fn write_status(service: &DrainService, file: &Path) {
+    static IS_TOLD: AtomicBool = AtomicBool::new(false);
+    let mut part = file.as_os_str().to_owned();
+    part.push(".part");
+    let text = serde_json::to_string(&service.status_now()).unwrap_or_default() + "\n";
+    let written = std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, file));
+    if let Err(error) = written {
+        if !IS_TOLD.swap(true, Ordering::Relaxed) {
+            eprintln!("weir: drain.status_file: {}: {error}", file.display());
+        }
+    }
+}
+
 /// A signal begins a round. Unless it is a warning it ends the finish in order, and a later one does at once:
 /// not as a signal would, since the process may then not end.
 fn hear_signals(service: &Arc<DrainService>, stop: &Arc<AtomicBool>) -> Result<()> {
@@ -418,6 +456,22 @@ impl DrainProcessArgs {
         relief.transpose().context("asking for the servers")
     }
 
+    /// The user's program that hears of events. Without it everything is moved all the same.
+    fn hook(&self, roots: &[PathBuf], target: &Path) -> Option<EventHook> {
+        let started = EventHook::start(self.hook.as_deref()?, &roots[0], target);
+        let told = |error: &anyhow::Error| eprintln!("weir: {error:#}; it hears nothing");
+        started.inspect_err(told).ok()
+    }
+
+    /// The file that has the state of this drain.
+    fn status_file(&self) -> Option<PathBuf> {
+        let mut name = self.status_file.clone()?.into_os_string();
+        if let Some(tree) = self.tree {
+            name.push(format!(".{tree}"));
+        }
+        Some(name.into())
+    }
+
     fn interval(&self) -> Duration {
         Duration::from_secs(self.interval_s.into())
     }
@@ -434,6 +488,9 @@ impl DrainProcessArgs {
             "--evict-percent".into(),
             self.evict_percent.to_string().into(),
         ]);
+        for (option, path) in [("--hook", &self.hook), ("--status-file", &self.status_file)] {
+            words.extend(path.iter().flat_map(|path| [option.into(), path.into()]));
+        }
         words.extend(self.laminate.then(|| "--laminate".into()));
         if let Some(tree) = self.tree {
             words.extend(["--tree".into(), tree.to_string().into()]);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use weir_mover::drain::{DrainRound, EvictedBytes, PendingFile, PendingState};
-use weir_mover::{CallWatch, StageProgress};
+use weir_mover::{CallWatch, StageProgress, StageSummary};
 
 use super::messages::{
     receive, send, socket_of, DrainReply, DrainRequest, DrainStatus, DrainStep, DrainVerdict,
@@ -78,6 +78,8 @@ struct ServiceState {
     moved_bytes: u64,
     evicted: EvictedBytes,
     waiting_writes: u32,
+    /// Everything was moved, or could not be.
+    is_over: bool,
     progress: Arc<StageProgress>,
     progress_began: Option<Instant>,
 }
@@ -257,6 +259,32 @@ impl DrainService {
         (state.moved_files, state.moved_bytes)
     }
 
+    /// Shows the end: what is safe, and what could not be moved.
+    pub fn show_end(&self, summary: &StageSummary) {
+        let mut state = self.state();
+        let failed = summary.failed.iter().map(|failure| PendingFile {
+            path: failure.source.clone(),
+            size: 0,
+            state: PendingState::Failed {
+                reason: failure.reason.clone(),
+            },
+        });
+        let mut last = DrainRound::default();
+        last.safe_files = summary.files + summary.unchanged;
+        last.safe_bytes = state.progress.bytes_done.load(Ordering::Relaxed);
+        last.pending = failed.collect();
+        state.last = last;
+        state.last_began = state.progress_began.take();
+        state.moved_files += summary.files;
+        state.moved_bytes += summary.bytes;
+        state.is_over = true;
+    }
+
+    /// The state now.
+    pub fn status_now(&self) -> DrainStatus {
+        self.status(&self.state())
+    }
+
     fn status(&self, state: &ServiceState) -> DrainStatus {
         let last = &state.last;
         let count = |is_counted: fn(&PendingState) -> bool| {
@@ -271,7 +299,11 @@ impl DrainService {
         DrainStatus {
             pid: std::process::id(),
             target: self.target.to_string_lossy().into_owned(),
-            step: state.step,
+            step: if state.is_over {
+                DrainStep::Ended
+            } else {
+                state.step
+            },
             movers: state.movers,
             rounds: state.done,
             age_s: seconds(state.last_began),

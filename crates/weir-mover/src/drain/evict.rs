@@ -82,6 +82,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 .map_err(MoveError::io("evicting", &file))?
             {
                 self.evicted.insert(node.version.ino, path.clone());
+                self.note_evicted(path, node.version.size);
                 evicted.files += 1;
                 evicted.bytes += node.version.size;
             }

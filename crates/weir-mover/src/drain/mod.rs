@@ -15,11 +15,13 @@
 //! | `names` | links and removals |
 //! | `snapshot` | what a walk saw |
 //! | `whiteouts` | what programs removed from an elevated tree |
+//! | `events` | what becomes of files, for those who want to know of each |
 //! | `evict` | files of an elevated tree whose storage is freed |
 //!
 //! Left out: the order of changes within two rounds, and versions that were replaced before a round saw
 //! them.
 
+mod events;
 mod evict;
 mod files;
 mod large;
@@ -43,6 +45,8 @@ use crate::sources::StagePair;
 use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};
 use crate::summary::{as_text, StageSummary};
 use crate::tree::{unless, EvictionTable, FileTree, NodeKind};
+use events::EventLog;
+pub use events::{FileEvent, MoveEvent};
 pub use evict::EvictedBytes;
 pub use files::{move_files, FileMover, MovedFile, MovedFiles};
 use names::DueNames;
@@ -140,6 +144,8 @@ struct MovedNode {
     is_ours: bool,
     /// The target of a symbolic link; else empty.
     content: PathBuf,
+    /// An event has told that it is there.
+    is_told: bool,
 }
 
 impl MovedNode {
@@ -151,6 +157,7 @@ impl MovedNode {
             is_doubtful: false,
             is_ours,
             content: node.content.clone(),
+            is_told: false,
         }
     }
 
@@ -187,6 +194,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     held: BTreeSet<PathBuf>,
     /// The bytes of files after which a round copies no more.
     round_limit: u64,
+    /// `None`: nobody wants to know.
+    events: Option<EventLog>,
 }
 
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
@@ -212,6 +221,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             evicted: HashMap::new(),
             held: BTreeSet::new(),
             round_limit: u64::MAX,
+            events: None,
         }
     }
 
@@ -258,6 +268,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.copy(&mut round, &chosen, progress);
         let names = self.change_names(&mut round);
         self.seen = Arc::clone(&snapshot);
+        self.note_round(&snapshot, &round.pending);
         let is_safe = |(path, node): &(&PathBuf, &SeenNode)| self.has_moved(path, node);
         let files = snapshot.of_kind(NodeKind::File).filter(is_safe);
         let safe = files.fold((0, 0), |(files, bytes), (_, node)| {
@@ -328,6 +339,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
                 summary.fail(&self.source.join(&path), &self.target.join(&path), &error);
             }
         }
+        self.note_finish(&snapshot, &summary);
         summary
     }
 

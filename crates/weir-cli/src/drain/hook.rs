@@ -1,0 +1,158 @@
+//! The user's program that hears of each file (`drain.hook`): a line of JSON for each event, on its
+//! standard input. A program that does not read, or that ends, holds up nothing.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TrySendError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde_json::{json, Value};
+use weir_mover::drain::MoveEvent;
+
+/// The most events that wait to be read.
+const WAITING_EVENTS: usize = 1 << 16;
+/// The time for which the program may go on after the last event.
+const END_TIME: Duration = Duration::from_secs(10);
+/// The time between two looks if it has ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The program, and the thread that writes to it.
+#[derive(Debug)]
+pub struct EventHook {
+    /// The path by which programs name the root of the tree.
+    root: PathBuf,
+    target: PathBuf,
+    events: SyncSender<Value>,
+    writer: JoinHandle<()>,
+    child: Child,
+    /// Events that it did not read in time.
+    missed: AtomicU64,
+}
+
+impl EventHook {
+    /// Starts it.
+    pub fn start(program: &Path, root: &Path, target: &Path) -> Result<EventHook> {
+        let mut child = Command::new(program)
+            .env("LD_PRELOAD", "")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .with_context(|| format!("drain.hook: {}", program.display()))?;
+        let input = child.stdin.take().context("drain.hook: its input")?;
+        let (events, waiting) = sync_channel(WAITING_EVENTS);
+        Ok(EventHook {
+            root: root.to_owned(),
+            target: target.to_owned(),
+            events,
+            writer: std::thread::spawn(move || write_all(input, &waiting)),
+            child,
+            missed: AtomicU64::new(0),
+        })
+    }
+
+    /// Tells it what became of files.
+    pub fn tell(&self, events: Vec<MoveEvent>) {
+        for event in events {
+            let mut line = json!(event);
+            line["path"] = self.root.join(&event.path).to_string_lossy().into();
+            line["target"] = self.target.join(&event.path).to_string_lossy().into();
+            self.send(line);
+        }
+    }
+
+    fn send(&self, line: Value) {
+        if let Err(TrySendError::Full(_)) = self.events.try_send(line) {
+            self.missed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Tells it the end, and waits a little for it.
+    pub fn finish(mut self, is_safe: bool) {
+        self.send(json!({ "event": "finished", "safe": is_safe }));
+        let missed = self.missed.load(Ordering::Relaxed);
+        if missed > 0 {
+            eprintln!("weir: drain.hook did not read {missed} events in time");
+        }
+        // Its input ends when all are written.
+        drop(self.events);
+        let until = Instant::now() + END_TIME;
+        while Instant::now() < until {
+            let is_over = self.writer.is_finished();
+            if is_over && !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(LOOK);
+        }
+        eprintln!("weir: drain.hook does not end; it is killed");
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Writes events until there are no more, or nobody reads them.
+fn write_all(mut input: impl Write, events: &Receiver<Value>) {
+    for event in events {
+        if writeln!(input, "{event}").is_err() {
+            // The program has ended. What comes is dropped.
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use weir_mover::drain::FileEvent;
+
+    fn hook(dir: &Path, script: &str) -> EventHook {
+        let program = dir.join("hook");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o700)).unwrap();
+        EventHook::start(&program, Path::new("/weir"), Path::new("/pfs/out")).unwrap()
+    }
+
+    fn safe(path: &str) -> MoveEvent {
+        MoveEvent {
+            path: path.into(),
+            state: FileEvent::Safe { bytes: 3 },
+        }
+    }
+
+    #[test]
+    fn each_event_is_a_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("out");
+        let hook = hook(dir.path(), &format!("exec cat > {}", out.display()));
+        hook.tell(vec![safe("d/a\nb")]);
+        hook.finish(false);
+        let lines = std::fs::read_to_string(out).unwrap();
+        let lines: Vec<Value> = lines
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let first = json!({
+            "event": "safe", "path": "/weir/d/a\nb", "target": "/pfs/out/d/a\nb", "bytes": 3,
+        });
+        assert_eq!(
+            lines,
+            [first, json!({ "event": "finished", "safe": false })]
+        );
+    }
+
+    #[test]
+    fn one_that_ends_or_does_not_read_holds_up_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let hook = hook(dir.path(), "exit 1");
+        for _ in 0..3 {
+            hook.tell(vec![safe("a")]);
+            std::thread::sleep(LOOK);
+        }
+        hook.finish(true);
+        assert!(EventHook::start(Path::new("/none"), Path::new("/"), Path::new("/")).is_err());
+    }
+}

@@ -1,0 +1,136 @@
+//! The events of files: safe, evicted, failed. A caller of a drain takes them after each round.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::snapshot::TreeSnapshot;
+use super::{Drain, PendingFile, PendingState};
+use crate::summary::{as_text, StageSummary};
+use crate::tree::{FileTree, NodeKind};
+
+/// Something that has become of a file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct MoveEvent {
+    /// Its path below the source.
+    #[serde(serialize_with = "as_text")]
+    pub path: PathBuf,
+    /// Its new state.
+    #[serde(flatten)]
+    pub state: FileEvent,
+}
+
+/// The new state of a file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum FileEvent {
+    /// This version of it is on the target, and on its storage.
+    Safe {
+        /// Its size.
+        bytes: u64,
+    },
+    /// Its storage in the instance was freed.
+    Evicted {
+        /// Its size.
+        bytes: u64,
+    },
+    /// It could not be moved, for another reason than before; it is tried again, if it is not the end.
+    Failed {
+        /// The reason, in one line.
+        reason: String,
+    },
+}
+
+/// The events that nobody has taken yet.
+#[derive(Debug, Default)]
+pub(super) struct EventLog {
+    events: Vec<MoveEvent>,
+    /// The failures that were told, with their reasons.
+    failed: HashSet<(PathBuf, String)>,
+}
+
+impl EventLog {
+    fn add(&mut self, path: &Path, state: FileEvent) {
+        let path = path.to_owned();
+        self.events.push(MoveEvent { path, state });
+    }
+
+    fn add_failure(&mut self, path: &Path, reason: &str) {
+        if self.failed.insert((path.to_owned(), reason.to_owned())) {
+            let reason = reason.to_owned();
+            self.add(path, FileEvent::Failed { reason });
+        }
+    }
+}
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+    /// Notes what becomes of files from now on, for [`Drain::take_events`].
+    pub fn note_events(&mut self) {
+        self.events = Some(EventLog::default());
+    }
+
+    /// The events since the last call, in their order.
+    pub fn take_events(&mut self) -> Vec<MoveEvent> {
+        let log = self.events.as_mut();
+        log.map_or_else(Vec::new, |log| std::mem::take(&mut log.events))
+    }
+
+    /// Notes the files that a round found or made safe, and those that it could not move.
+    pub(super) fn note_round(&mut self, snapshot: &TreeSnapshot, pending: &[PendingFile]) {
+        let Some(log) = &mut self.events else {
+            return;
+        };
+        for (path, node) in snapshot.of_kind(NodeKind::File) {
+            let moved = self.moved.get_mut(path);
+            let is_version = |moved: &&mut super::MovedNode| {
+                moved.kind == NodeKind::File && moved.is_version(node.version)
+            };
+            if let Some(moved) = moved.filter(is_version).filter(|moved| !moved.is_told) {
+                moved.is_told = true;
+                log.failed.retain(|(failed, _)| failed != path);
+                let bytes = node.version.size;
+                log.add(path, FileEvent::Safe { bytes });
+            }
+        }
+        for file in pending {
+            if let PendingState::Failed { reason } = &file.state {
+                log.add_failure(&file.path, reason);
+            }
+        }
+    }
+
+    pub(super) fn note_evicted(&mut self, path: &Path, bytes: u64) {
+        if let Some(log) = &mut self.events {
+            log.add(path, FileEvent::Evicted { bytes });
+        }
+    }
+
+    /// Notes the files that the end has moved, and those that it has not.
+    pub(super) fn note_finish(&mut self, snapshot: &TreeSnapshot, summary: &StageSummary) {
+        let Some(log) = &mut self.events else {
+            return;
+        };
+        let mut failed = HashSet::new();
+        for failure in &summary.failed {
+            let path = failure.source.strip_prefix(&self.source);
+            let path: PathBuf = path.unwrap_or(&failure.source).components().collect();
+            log.add_failure(&path, &failure.reason);
+            failed.insert(path);
+        }
+        // Of one that was stopped nobody knows how far it came.
+        if summary.stopped {
+            return;
+        }
+        for (path, node) in snapshot.of_kind(NodeKind::File) {
+            let is_told = self
+                .moved
+                .get(path)
+                .is_some_and(|moved| moved.is_told && moved.is_version(node.version));
+            if !is_told && !failed.contains(path) {
+                let bytes = node.version.size;
+                log.add(path, FileEvent::Safe { bytes });
+            }
+        }
+    }
+}
