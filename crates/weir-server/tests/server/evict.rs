@@ -217,6 +217,13 @@ fn a_write_waits_for_room_in_an_elevated_tree_alone() {
         Err(FsError::NoSpace),
         "the file is in no elevated tree"
     );
+    let waits = proto::ReportRelief {
+        wait_ms: u32::MAX,
+        ..report(RoomOutlook::Working)
+    };
+    let before = world.now_ns;
+    assert_eq!(world.call(caller, waits).unwrap().waiting, 0);
+    assert!(world.now_ns > before + 1, "nothing waits for room");
     let none = proto::ReportRelief {
         tree: 16,
         ..report(RoomOutlook::Working)

@@ -23,6 +23,8 @@ use crate::node::Platform;
 const REPORT_NS: i64 = 120_000_000_000;
 /// The time for which a request waits, ns.
 const WAIT_NS: i64 = 200_000_000;
+/// The longest time for which the reply to a report waits, ns.
+const LONGEST_REPORT_NS: i64 = 10_000_000_000;
 /// The time between two looks for room, ns.
 const LOOK_NS: i64 = 20_000_000;
 
@@ -150,7 +152,8 @@ impl<P: Platform> Cluster<P> {
         }
         let (sender, waits) = oneshot::channel();
         self.inner.relief.watchers.borrow_mut().push(sender);
-        let over = pin!(self.until(self.now_ns() + i64::from(wait_ms) * 1_000_000));
+        let wait_ns = (i64::from(wait_ms) * 1_000_000).min(LONGEST_REPORT_NS);
+        let over = pin!(self.until(self.now_ns() + wait_ns));
         select(waits, over).await;
         Ok(self.room_state())
     }
