@@ -193,6 +193,8 @@ fn scripts_hear_of_each_file() {
     let said = drained.ends(0);
     assert!(said.contains("drain.hook: /none/hook"), "{said}");
     assert_eq!(fs::read(room.path().join("out/three")).unwrap(), b"third");
+    room.ok(&["stop", "x"]);
+    assert_eq!(room.left_behind(), [""; 0]);
 }
 
 #[test]

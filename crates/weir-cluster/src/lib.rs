@@ -273,7 +273,11 @@ impl Cluster {
         if groups == 0 {
             return Ok(());
         }
-        net::heal(&self.switch()?, self.nodes.len(), groups)
+        net::heal(&self.switch()?, self.nodes.len(), groups)?;
+        for pid in self.nodes.iter().filter_map(Node::pid) {
+            net::forget_neighbours(&pid.to_string())?;
+        }
+        Ok(())
     }
 
     /// The switch's first process.

@@ -71,6 +71,12 @@ pub fn heal(switch: &str, nodes: usize, groups: usize) -> Result<()> {
     batch("ip", switch, &lines)
 }
 
+/// Forgets what the node of the process `pid` knows of its neighbours: of one that it has looked for in vain it
+/// asks once a second only, and so would not reach it at once when the network is whole again.
+pub fn forget_neighbours(pid: &str) -> Result<()> {
+    batch("ip", pid, "neigh flush all\n")
+}
+
 /// Runs a batch of ip(8) or tc(8) in the network namespace of the process `pid`.
 fn batch(program: &str, pid: &str, lines: &str) -> Result<()> {
     let mut child = Command::new("nsenter")
