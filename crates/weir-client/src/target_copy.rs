@@ -6,7 +6,6 @@ use rustix::io::Errno;
 use rustix::thread::nanosleep;
 use rustix::time::Timespec;
 use weir_core::elevated::{name_of_inode, TargetCopy, EVICTED};
-use weir_core::names::SYMLINK_MAX;
 use weir_core::types::Ino;
 
 use crate::path::walk::Names;
@@ -27,7 +26,8 @@ pub fn open_copy(names: &impl Names, file: Ino) -> Result<OwnedFd, Errno> {
             // The mover may be changing it, and its link is behind.
             let _ = nanosleep(&NAP);
         }
-        let Some(copy) = copy_of(names, file)? else {
+        let text = names.text_at(EVICTED, &name_of_inode(file))?;
+        let Some(copy) = text.as_deref().and_then(TargetCopy::of_text) else {
             // The file is gone.
             return Err(Errno::STALE);
         };
@@ -43,19 +43,6 @@ pub fn open_copy(names: &impl Names, file: Ino) -> Result<OwnedFd, Errno> {
         }
     }
     Err(Errno::STALE)
-}
-
-/// The text of a file's link in [`EVICTED`]; `None`: it has none.
-fn copy_of(names: &impl Names, file: Ino) -> Result<Option<TargetCopy>, Errno> {
-    let Some((link, _)) = names.lookup(EVICTED, &name_of_inode(file))? else {
-        return Ok(None);
-    };
-    let mut text = [0; SYMLINK_MAX];
-    match names.target(link, &mut text) {
-        Ok(length) => Ok(TargetCopy::of_text(&text[..length])),
-        Err(Errno::NOENT) => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 #[allow(clippy::unnecessary_cast)] // other widths on aarch64

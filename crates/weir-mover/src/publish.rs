@@ -12,7 +12,7 @@ use weir_client::process::mounted::elevated::{self, PART_PREFIX, PART_SUFFIX};
 use weir_client::types::Stat;
 
 use crate::error::MoveError;
-use crate::tree::{failed_with_any, kind_of, unless, FileTree, KeptAttributes, NodeKind};
+use crate::tree::{failed_with_any, identity, kind_of, unless, FileTree, KeptAttributes, NodeKind};
 
 /// The longest name, bytes.
 const NAME_MAX: usize = 255;
@@ -122,6 +122,55 @@ pub(crate) fn make_named<T: FileTree>(
         .map_err(MoveError::io("creating", &part))
         .and_then(|()| publish_name(to, &part, target, replaced, is_made))
         .inspect_err(|_| drop(to.remove(&part)))
+}
+
+/// The outcome of giving a file a further name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LinkOutcome {
+    /// It has the name now.
+    Made,
+    /// It had the name.
+    There,
+    /// The file system makes no such link.
+    Refused,
+    /// There is no such file.
+    NoFile,
+}
+
+/// Gives a file of the target a further name, instead of what has it.
+pub(crate) fn make_hard_link<T: FileTree>(
+    to: &T,
+    existing: &Path,
+    target: &Path,
+) -> Result<LinkOutcome, MoveError> {
+    let looking = |path| MoveError::io("looking for", path);
+    let Some(file) = to.look_up(existing).map_err(looking(existing))? else {
+        return Ok(LinkOutcome::NoFile);
+    };
+    let there = to.look_up(target).map_err(looking(target))?;
+    let is_file = |found: &Stat| identity(found) == identity(&file);
+    if there.as_ref().is_some_and(is_file) {
+        return Ok(LinkOutcome::There);
+    }
+    check_kind(target, there.as_ref(), NodeKind::File)?;
+    let make = |part: &Path| to.make_link(existing, part);
+    match make_named(to, target, there.as_ref(), make, is_file) {
+        Err(MoveError::Io { source, .. }) if has_no_links(&source) => Ok(LinkOutcome::Refused),
+        made => made.map(|()| LinkOutcome::Made),
+    }
+}
+
+/// True if a file system makes no further name: FAT and many FUSE file systems have none, and others
+/// none between some directories, or no more of one file.
+fn has_no_links(error: &io::Error) -> bool {
+    const REFUSALS: [Errno; 5] = [
+        Errno::PERM,
+        Errno::XDEV,
+        Errno::MLINK,
+        Errno::NOTSUP,
+        Errno::NOSYS,
+    ];
+    failed_with_any(error, &REFUSALS)
 }
 
 /// Makes a symbolic link, instead of what has its name.

@@ -54,17 +54,17 @@ impl EventHook {
         })
     }
 
-    /// Tells it what became of files.
-    pub fn tell(&self, events: Vec<MoveEvent>) {
+    /// Sends it events of files.
+    pub fn send_events(&self, events: Vec<MoveEvent>) {
         for event in events {
             let mut line = json!(event);
             line["path"] = self.root.join(&event.path).to_string_lossy().into();
             line["target"] = self.target.join(&event.path).to_string_lossy().into();
-            self.send(line);
+            self.send_line(line);
         }
     }
 
-    fn send(&self, line: Value) {
+    fn send_line(&self, line: Value) {
         if let Err(TrySendError::Full(_)) = self.events.try_send(line) {
             self.missed.fetch_add(1, Ordering::Relaxed);
         }
@@ -72,7 +72,7 @@ impl EventHook {
 
     /// Tells it the end, and waits a little for it.
     pub fn finish(mut self, is_safe: bool) {
-        self.send(json!({ "event": "finished", "safe": is_safe }));
+        self.send_line(json!({ "event": "finished", "safe": is_safe }));
         let missed = self.missed.load(Ordering::Relaxed);
         if missed > 0 {
             eprintln!("weir: drain.hook did not read {missed} events in time");
@@ -128,7 +128,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("out");
         let hook = hook(dir.path(), &format!("exec cat > {}", out.display()));
-        hook.tell(vec![safe("d/a\nb")]);
+        hook.send_events(vec![safe("d/a\nb")]);
         hook.finish(false);
         let lines = std::fs::read_to_string(out).unwrap();
         let lines: Vec<Value> = lines
@@ -149,7 +149,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let hook = hook(dir.path(), "exit 1");
         for _ in 0..3 {
-            hook.tell(vec![safe("a")]);
+            hook.send_events(vec![safe("a")]);
             std::thread::sleep(LOOK);
         }
         hook.finish(true);

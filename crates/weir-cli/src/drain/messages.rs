@@ -69,6 +69,13 @@ pub enum DrainStep {
     Ended,
 }
 
+impl DrainStep {
+    /// True if the command has ended.
+    pub fn is_last(self) -> bool {
+        matches!(self, DrainStep::Finishing | DrainStep::Ended)
+    }
+}
+
 /// The state of a drain.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct DrainStatus {

@@ -214,7 +214,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         write_status(&service, file);
     }
     if let Some(hook) = hook {
-        hook.tell(drain.take_events());
+        hook.send_events(drain.take_events());
         hook.finish(summary.is_complete());
     }
     stage::complain(&summary)
@@ -335,7 +335,7 @@ impl Rounds<'_> {
             tell_failure(&round, &mut told);
             self.service.end_round(round);
             if let Some(hook) = self.hook {
-                hook.tell(drain.take_events());
+                hook.send_events(drain.take_events());
             }
             if let Some(file) = self.status_file {
                 write_status(self.service, file);

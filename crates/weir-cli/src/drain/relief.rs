@@ -18,7 +18,8 @@ use super::service::{DrainActivity, DrainService};
 /// The time between two reports while a write waits.
 const SHORT_INTERVAL: Duration = Duration::from_millis(100);
 /// The same while none does.
-const INTERVAL: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_millis(INTERVAL_MS as u64);
+const INTERVAL_MS: u32 = 1000;
 /// The same for each server of a large instance.
 const INTERVAL_OF_SERVER: Duration = Duration::from_millis(2);
 /// The time after the last byte for which a move counts as being under way.
@@ -119,8 +120,17 @@ impl ServerRelief {
     fn report_once(&self, service: &DrainService, observed: &Observation) -> u32 {
         let mut waiting = 0;
         for rank in 0..self.servers {
+            let began = observed.activity.began;
+            let report = ReportRelief {
+                rank,
+                tree: self.tree,
+                outlook: self.outlook(observed),
+                age_ms: began.map_or(u64::MAX, |began| in_ms(began.elapsed())),
+                // The reply of this node's server waits for a write that waits for room.
+                wait_ms: INTERVAL_MS,
+            };
             // A server that is not reached has its own trouble.
-            let Ok(room) = self.report_to(rank, observed, INTERVAL) else {
+            let Ok(room) = self.instance.report_relief(report) else {
                 continue;
             };
             waiting += room.waiting;
@@ -134,31 +144,17 @@ impl ServerRelief {
         waiting
     }
 
-    /// Reports to a server; the reply of this node's waits for a write that waits for room.
-    fn report_to(
-        &self,
-        rank: u16,
-        observed: &Observation,
-        wait: Duration,
-    ) -> std::io::Result<RoomState> {
+    /// The outlook of a write that waits.
+    fn outlook(&self, observed: &Observation) -> RoomOutlook {
         let activity = &observed.activity;
-        let outlook = match () {
+        match () {
             () if self.percent == 0 => RoomOutlook::Hopeless,
             () if observed.changed.elapsed() < LIVELY => RoomOutlook::Working,
             () if activity.is_moving || activity.awaits_move => RoomOutlook::Failing {
                 patience_ms: in_ms(self.patience),
             },
             () => RoomOutlook::Hopeless,
-        };
-        self.instance.report_relief(ReportRelief {
-            rank,
-            tree: self.tree,
-            outlook,
-            wait_ms: u32::try_from(in_ms(wait)).unwrap_or(u32::MAX),
-            age_ms: activity
-                .began
-                .map_or(u64::MAX, |began| in_ms(began.elapsed())),
-        })
+        }
     }
 
     /// The bytes that are to be evicted for a server.
@@ -182,18 +178,24 @@ impl ServerRelief {
         service: &DrainService,
     ) -> Result<EvictedBytes, MoveError> {
         let mut evicted = EvictedBytes::default();
+        if self.percent == 0 {
+            return Ok(evicted);
+        }
         let mut asked = self.pressed().clone();
         if self.is_alone() {
             // It costs nothing to ask.
             asked.insert(0);
         }
         for rank in asked {
-            let observed = Observation {
-                activity: service.activity(),
-                changed: Instant::now(),
+            let report = ReportRelief {
+                rank,
+                tree: self.tree,
+                // This is some work.
+                outlook: RoomOutlook::Working,
+                age_ms: 0,
+                wait_ms: 0,
             };
-            // A report of work, since this is some.
-            let Ok(room) = self.report_to(rank, &observed, Duration::ZERO) else {
+            let Ok(room) = self.instance.report_relief(report) else {
                 continue;
             };
             let missing = self.missing(&room);

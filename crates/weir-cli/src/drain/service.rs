@@ -78,8 +78,6 @@ struct ServiceState {
     moved_bytes: u64,
     evicted: EvictedBytes,
     waiting_writes: u32,
-    /// Everything was moved, or could not be.
-    is_over: bool,
     progress: Arc<StageProgress>,
     progress_began: Option<Instant>,
 }
@@ -167,7 +165,7 @@ impl DrainService {
     pub fn pause(&self, time: Duration) {
         let until = Instant::now() + time;
         let mut state = self.state();
-        while state.step != DrainStep::Finishing {
+        while !state.step.is_last() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -189,13 +187,13 @@ impl DrainService {
     }
 
     pub fn is_finishing(&self) -> bool {
-        self.state().step == DrainStep::Finishing
+        self.state().step.is_last()
     }
 
     /// Waits until a round is due, or wanted, and begins it; false: no more rounds.
     pub fn begin_round(&self, due: Instant, progress: &Arc<StageProgress>) -> bool {
         let mut state = self.state();
-        while state.step != DrainStep::Finishing {
+        while !state.step.is_last() {
             let left = due.saturating_duration_since(Instant::now());
             if left.is_zero() || state.wanted > state.begun {
                 state.begun += 1;
@@ -277,7 +275,7 @@ impl DrainService {
         state.last_began = state.progress_began.take();
         state.moved_files += summary.files;
         state.moved_bytes += summary.bytes;
-        state.is_over = true;
+        state.step = DrainStep::Ended;
     }
 
     /// The state now.
@@ -299,11 +297,7 @@ impl DrainService {
         DrainStatus {
             pid: std::process::id(),
             target: self.target.to_string_lossy().into_owned(),
-            step: if state.is_over {
-                DrainStep::Ended
-            } else {
-                state.step
-            },
+            step: state.step,
             movers: state.movers,
             rounds: state.done,
             age_s: seconds(state.last_began),

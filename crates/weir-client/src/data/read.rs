@@ -172,7 +172,6 @@ impl Vnode {
     ) -> Result<bool, Errno> {
         let alone = targets.len() == 1;
         let evicted = now.state.evicted;
-        let mut has_holes = false;
         let mut far = RemotePieces::default();
         // The state in which the pieces in `far` were looked up.
         let mut looked = None;
@@ -206,7 +205,6 @@ impl Vnode {
                 };
                 let mut near = false;
                 for piece in found.pieces() {
-                    has_holes |= at < piece.offset || piece.source == PieceSource::Hole;
                     fill(at, piece.offset, &mut bytes[slice(at, piece.offset)])?;
                     at = (piece.offset + piece.length).min(upto);
                     let target = slice(piece.offset, at);
@@ -241,16 +239,10 @@ impl Vnode {
                         PieceSource::Hole => fill(piece.offset, at, &mut bytes[target])?,
                     }
                 }
-                has_holes |= at < upto;
                 fill(at, upto, &mut bytes[slice(at, upto)])?;
                 at = upto;
-                if near || far.is_empty() {
-                    let now = host.file(self.ino())?;
-                    // A file is evicted before it loses its extents.
-                    let is_other = has_holes && now.evicted != evicted;
-                    if now.generation != generation || is_other {
-                        return Ok(false);
-                    }
+                if (near || far.is_empty()) && self.is_past(host, generation, evicted) {
+                    return Ok(false);
                 }
             }
         }
@@ -340,7 +332,8 @@ impl Vnode {
         }
     }
 
-    /// True if a look-up at `generation` no longer holds, of a file that was evicted or not.
+    /// True if a look-up at `generation` no longer holds, of a file that was evicted or not: the mark is set
+    /// before the extents go.
     fn is_past<H: Host>(&self, host: &H, generation: u64, evicted: bool) -> bool {
         host.file(self.ino()).map_or(true, |state| {
             (state.generation, state.evicted) != (generation, evicted)

@@ -15,7 +15,7 @@ impl Vnode {
         self.check()?;
         let mut now = self.moment(host)?;
         if now.state.evicted {
-            // What is a hole in its copy reads as data.
+            // The holes of the copy count as data.
             let found = if hole { now.size } else { offset };
             return Ok((offset < now.size).then_some(found));
         }

@@ -34,6 +34,22 @@ pub trait Names {
     }
     /// The target of a symbolic link; ENOENT: it is gone.
     fn target(&self, ino: Ino, out: &mut [u8; SYMLINK_MAX]) -> Result<usize, Errno>;
+    /// The target of a symbolic link; `None`: it was removed since it was found.
+    fn text_of(&self, link: Ino) -> Result<Option<Vec<u8>>, Errno> {
+        let mut text = [0; SYMLINK_MAX];
+        match self.target(link, &mut text) {
+            Ok(length) => Ok(Some(text[..length].to_vec())),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+    /// The target of the symbolic link with a name in a directory; `None`: there is none.
+    fn text_at(&self, dir: Ino, name: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
+        match self.lookup(dir, name)? {
+            Some((link, _)) => self.text_of(link),
+            None => Ok(None),
+        }
+    }
     /// Looks for a name that [`Names::lookup`] did not find in the directory that an elevated one
     /// covers.
     fn lookup_below(&self, _dir: Ino, _name: &[u8]) -> Result<Option<BelowEntry>, Errno> {

@@ -12,7 +12,6 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::io::Errno;
 use weir_client::process::mounted::{elevated::TargetCopy, ContentVersion, EvictedFile, Ino};
 use weir_client::types::Stat;
 
@@ -21,10 +20,10 @@ use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
 use super::{move_files, Drain, MovedNode};
 use crate::copy::{is_kept_time, keep_xattrs};
 use crate::error::MoveError;
-use crate::publish::{is_at_above_or_below, is_part, make_named, part_of};
+use crate::publish::{is_at_above_or_below, is_part, make_hard_link, part_of, LinkOutcome};
 use crate::sources::StagePair;
 use crate::stage::StageProgress;
-use crate::tree::{failed_with_any, identity, kind_of, unless, EvictionTable, FileTree, NodeKind};
+use crate::tree::{kind_of, unless, EvictionTable, FileTree, NodeKind};
 
 /// A file whose storage was freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -44,18 +43,6 @@ struct DisplacedFile {
     names: Vec<PathBuf>,
     /// Its copy was to make way for another one.
     is_aside: bool,
-}
-
-impl DisplacedFile {
-    fn is_named(&self) -> bool {
-        !self.names.is_empty()
-    }
-}
-
-/// The parts of a round that move copies.
-struct CopyMover<'m> {
-    table: &'m dyn EvictionTable,
-    progress: &'m StageProgress,
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
@@ -135,7 +122,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut displaced = self.displaced(table, round);
         self.held
             .extend(displaced.iter().map(|file| file.at.clone()));
-        let mover = CopyMover { table, progress };
         // A copy that gets its name may make way for another one.
         loop {
             let before = displaced.len();
@@ -143,7 +129,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 let Some(name) = self.free_name(round, file, &snapshot) else {
                     return true;
                 };
-                match self.relink(&mover, round, file, name) {
+                match self.relink(progress, round, file, name) {
                     Ok(()) => drop(self.held.remove(&file.at)),
                     // The next round tries again.
                     Err(error) => round.fail(&file.at, &error),
@@ -154,14 +140,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 continue;
             }
             // Files that have exchanged their names: one makes way.
-            let is_in_cycle = |file: &&mut DisplacedFile| file.is_named() && !file.is_aside;
+            let is_in_cycle = |file: &&mut DisplacedFile| !file.names.is_empty() && !file.is_aside;
             let Some(file) = displaced.iter_mut().find(is_in_cycle) else {
                 break;
             };
             file.is_aside = true;
-            match self.set_aside(&mover, round, file) {
-                Ok(()) => {}
-                Err(error) => round.fail(&file.at, &error),
+            if let Err(error) = self.set_aside(progress, round, file) {
+                round.fail(&file.at, &error);
             }
         }
     }
@@ -227,20 +212,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         path: &Path,
         node: &SeenNode,
     ) -> Result<(), MoveError> {
-        let table = self.from.evictions().expect("it has an evicted file");
         let target = self.target.join(path);
-        let changing = || MoveError::io("changing", &target);
         keep_xattrs(self.from, self.to, &self.source.join(path), &target)?;
-        self.to
-            .set_attributes(&target, NodeKind::File, &node.kept)
-            .map_err(changing())?;
-        let there = self.to.look_up(&target).map_err(changing())?;
-        let there = there.ok_or_else(|| MoveError::TargetChanged(target.clone()))?;
-        let evicted = EvictedFile {
-            ino: Ino(node.version.ino),
-            copy: copy_at(table, path, &there),
-        };
-        table.put_copy(&evicted).map_err(changing())?;
+        let set = self.to.set_attributes(&target, NodeKind::File, &node.kept);
+        set.map_err(MoveError::io("changing", &target))?;
+        self.note_copy(Ino(node.version.ino), path)?;
         self.moved
             .insert(path.to_owned(), MovedNode::from_seen(node, true));
         Ok(())
@@ -265,12 +241,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Gives the copy of a file this name of the file.
     fn relink(
         &mut self,
-        mover: &CopyMover<'_>,
+        progress: &StageProgress,
         round: &RoundState,
         file: &DisplacedFile,
         name: &Path,
     ) -> Result<(), MoveError> {
-        self.put_at(mover, round, file, name, name)?;
+        self.place_copy(progress, round, file, name, name)?;
         let node = round.snapshot.get(name).expect("its name was seen");
         self.keep_copy_attributes(name, node)?;
         if file.at.file_name().is_some_and(is_part) {
@@ -285,72 +261,63 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Gives the copy of a file a hidden name beside it, so that another one can have its name.
     fn set_aside(
         &mut self,
-        mover: &CopyMover<'_>,
+        progress: &StageProgress,
         round: &RoundState,
         file: &mut DisplacedFile,
     ) -> Result<(), MoveError> {
         let beside = format!("{:x}", file.ino.0);
         let aside = part_of(&file.at.with_file_name(beside));
         let name = file.names[0].clone();
-        self.put_at(mover, round, file, &aside, &name)?;
+        self.place_copy(progress, round, file, &aside, &name)?;
+        self.note_copy(file.ino, &aside)?;
         self.held.remove(&file.at);
         self.held.insert(aside.clone());
         file.at = aside;
         Ok(())
     }
 
-    /// Has the copy of a file at another path, too, and notes that it is there. `name`: a name of the file, by
-    /// which it is copied where the target has no links.
-    fn put_at(
+    /// Has the copy of a file at another path, too. `name`: a name of the file, by which it is copied where the
+    /// target has no links.
+    fn place_copy(
         &self,
-        mover: &CopyMover<'_>,
+        progress: &StageProgress,
         round: &RoundState,
         file: &DisplacedFile,
         path: &Path,
         name: &Path,
     ) -> Result<(), MoveError> {
+        let existing = self.target.join(&file.at);
         let target = self.target.join(path);
-        match self.link_copy(&self.target.join(&file.at), &target) {
-            Err(MoveError::Io { source, .. }) if is_without_links(&source) => {
+        match make_hard_link(self.to, &existing, &target)? {
+            LinkOutcome::Made | LinkOutcome::There => {}
+            LinkOutcome::NoFile => return Err(MoveError::SourceChanged(existing)),
+            LinkOutcome::Refused => {
                 let pair = StagePair {
                     source: self.source.join(name),
                     target: target.clone(),
                 };
-                let moved = move_files(self.from, self.to, &[pair], round.threads, mover.progress);
+                let moved = move_files(self.from, self.to, &[pair], round.threads, progress);
                 let failure = moved.files.into_iter().find_map(|moved| moved.failure);
                 if let Some(failure) = failure {
                     return Err(MoveError::Elsewhere(failure));
                 }
             }
-            linked => linked?,
         }
         let dir = target.parent().unwrap_or(Path::new("/"));
-        self.to
-            .sync_directory(dir)
-            .map_err(MoveError::io("syncing", dir))?;
+        let synced = self.to.sync_directory(dir);
+        synced.map_err(MoveError::io("syncing", dir))
+    }
+
+    /// Notes that the copy of an evicted file is at this path below the target.
+    fn note_copy(&self, ino: Ino, path: &Path) -> Result<(), MoveError> {
+        let table = self.from.evictions().expect("it has an evicted file");
+        let target = self.target.join(path);
         let there = self.to.look_up(&target);
         let there = there.map_err(MoveError::io("looking for", &target))?;
         let there = there.ok_or_else(|| MoveError::TargetChanged(target.clone()))?;
-        let evicted = EvictedFile {
-            ino: file.ino,
-            copy: copy_at(mover.table, path, &there),
-        };
-        let put = mover.table.put_copy(&evicted);
-        put.map_err(MoveError::io("noting", &target))
-    }
-
-    /// Makes a link to a copy, instead of what has its name.
-    fn link_copy(&self, copy: &Path, target: &Path) -> Result<(), MoveError> {
-        let looking = |path| MoveError::io("looking for", path);
-        let source = self.to.look_up(copy).map_err(looking(copy))?;
-        let source = source.ok_or_else(|| MoveError::SourceChanged(copy.to_owned()))?;
-        let there = self.to.look_up(target).map_err(looking(target))?;
-        let is_copy = |found: &Stat| identity(found) == identity(&source);
-        if there.as_ref().is_some_and(is_copy) {
-            return Ok(());
-        }
-        let make = |part: &Path| self.to.make_link(copy, part);
-        make_named(self.to, target, there.as_ref(), make, is_copy)
+        let copy = copy_at(table, path, &there);
+        let noted = table.put_copy(&EvictedFile { ino, copy });
+        noted.map_err(MoveError::io("noting", &target))
     }
 }
 
@@ -369,17 +336,4 @@ fn content_of(version: &FileVersion) -> ContentVersion {
         mtime_ns: version.mtime.since_epoch_ns(),
         ctime_ns: version.ctime.since_epoch_ns(),
     }
-}
-
-/// True if a file system cannot make this link.
-fn is_without_links(error: &std::io::Error) -> bool {
-    const REFUSALS: [Errno; 6] = [
-        Errno::PERM,
-        Errno::NOTSUP,
-        Errno::OPNOTSUPP,
-        Errno::NOSYS,
-        Errno::MLINK,
-        Errno::XDEV,
-    ];
-    failed_with_any(error, &REFUSALS)
 }

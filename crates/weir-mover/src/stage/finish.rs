@@ -1,20 +1,17 @@
 //! The end of a stage: further names of files, symbolic links, and directories.
 
 use std::collections::BTreeSet;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-use rustix::io::Errno;
-use weir_client::types::Stat;
 
 use super::{FoundFile, FoundSymlink, FurtherName, StageRun, Walked};
 use crate::copy::keep_xattrs;
 use crate::error::MoveError;
 use crate::publish::{
-    check_kind, destination, is_at_above_or_below, is_symlink_to, make_named, make_symlink,
+    check_kind, destination, is_at_above_or_below, is_symlink_to, make_hard_link, make_symlink,
+    LinkOutcome,
 };
-use crate::tree::{failed_with_any, identity, FileTree, KeptAttributes, NodeKind};
+use crate::tree::{FileTree, KeptAttributes, NodeKind};
 
 impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
     /// Finishes links and directories, the deepest first.
@@ -78,24 +75,11 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
         let Some(copied) = self.first_names().get(&link.first).copied() else {
             return Ok(false);
         };
-        let looking = |path| MoveError::io("looking for", path);
-        let first = self.to.look_up(&link.first).map_err(looking(&link.first))?;
-        let Some(first) = first else {
-            return Ok(false); // somebody removed it
-        };
-        let there = self.to.look_up(&link.target);
-        let there = there.map_err(looking(&link.target))?;
-        if there.as_ref().map(identity) == Some(identity(&first)) {
-            return Ok(true);
-        }
-        check_kind(&link.target, there.as_ref(), NodeKind::File)?;
-        let make = |part: &Path| self.to.make_link(&link.first, part);
-        let is_made = |found: &Stat| identity(found) == identity(&first);
-        let made = make_named(self.to, &link.target, there.as_ref(), make, is_made);
-        match made {
-            Err(MoveError::Io { source, .. }) if has_no_links(&source) => Ok(false),
-            made => {
-                made?;
+        match make_hard_link(self.to, &link.first, &link.target)? {
+            // Or somebody removed it.
+            LinkOutcome::Refused | LinkOutcome::NoFile => Ok(false),
+            LinkOutcome::There => Ok(true),
+            LinkOutcome::Made => {
                 self.caller.note_named(&link.target, copied.as_ref());
                 Ok(true)
             }
@@ -150,11 +134,4 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
         let kept = KeptAttributes::from(&link.stat);
         make_symlink(self.to, &link.content, target, replaced.as_ref(), &kept)
     }
-}
-
-/// True if a file system makes no further name: FAT and many FUSE file systems have none, and others
-/// none between some directories, or no more of one file.
-fn has_no_links(error: &io::Error) -> bool {
-    let refusals = [Errno::PERM, Errno::XDEV, Errno::MLINK, Errno::NOTSUP];
-    failed_with_any(error, &refusals)
 }

@@ -2,7 +2,6 @@
 
 use rustix::io::Errno;
 use weir_core::elevated::NURSERY;
-use weir_core::names::SYMLINK_MAX;
 use weir_core::proto::{Rename, Symlink};
 use weir_core::types::Ino;
 
@@ -36,9 +35,10 @@ impl InodeOperations {
             uid: who.uid,
             gid: who.gid,
         };
+        let says = || Ok::<_, Errno>(self.view()?.text_at(parent, name)?.as_deref() == Some(text));
         match session.call(link(parent, name)) {
             Ok(_) => return Ok(LinkMade::New),
-            Err(Errno::EXIST) if self.says(parent, name, text)? => return Ok(LinkMade::Before),
+            Err(Errno::EXIST) if says()? => return Ok(LinkMade::Before),
             Err(Errno::EXIST) => {}
             Err(error) => return Err(error),
         }
@@ -52,23 +52,5 @@ impl InodeOperations {
             flags: 0,
         });
         renamed.map(|()| LinkMade::Before)
-    }
-
-    /// True if a link has this text.
-    fn says(self, parent: Ino, name: &[u8], text: &[u8]) -> Result<bool, Errno> {
-        let Some((link, _)) = self.view()?.lookup(parent, name)? else {
-            return Ok(false);
-        };
-        Ok(self.text_of(link)?.as_deref() == Some(text))
-    }
-
-    /// The text of a link; `None`: it was removed since it was found.
-    pub(super) fn text_of(self, link: Ino) -> Result<Option<Vec<u8>>, Errno> {
-        let mut text = [0; SYMLINK_MAX];
-        match self.view()?.target(link, &mut text) {
-            Ok(length) => Ok(Some(text[..length].to_vec())),
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(error),
-        }
     }
 }

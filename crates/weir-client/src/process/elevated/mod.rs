@@ -95,7 +95,7 @@ impl InodeOperations {
     /// The directory of the PFS that a directory covers; `None`: it is of no elevated tree, or opaque.
     pub(super) fn covered_by(self, dir: Ino) -> Result<Option<Vec<u8>>, Errno> {
         match self.cover_of(dir)? {
-            Some(link) => self.text_of(link),
+            Some(link) => self.view()?.text_of(link),
             None => Ok(None),
         }
     }

@@ -8,6 +8,7 @@ use weir_core::types::Ino;
 use super::whiteouts::unless_gone;
 use super::Tree;
 use crate::operation;
+use crate::path::walk::Names;
 use crate::process::elevated::name_lock::NameLock;
 
 /// A file of an elevated tree that was evicted.
@@ -38,10 +39,7 @@ impl Tree {
         }
         let done = session.call(Evict { ino, version });
         if done == Ok(false) {
-            unless_gone(session.call(Unlink {
-                parent: EVICTED,
-                name: name.to_vec(),
-            }))?;
+            self.unlink_copy(ino)?;
         }
         done
     }
@@ -53,18 +51,14 @@ impl Tree {
         if self.elevated.is_none() {
             return Ok(found);
         }
+        let names = self.process.inodes().view()?;
         for name in self.names_in(EVICTED)? {
             let Some(ino) = inode_of_name(&name) else {
                 continue;
             };
-            let Some((link, _)) = self.find(EVICTED, &name)? else {
-                continue;
-            };
-            let copy = match self.readlink(link) {
-                // Forgotten meanwhile.
-                Err(Errno::NOENT) => None,
-                text => TargetCopy::of_text(&text?),
-            };
+            // Forgotten meanwhile, perhaps.
+            let text = names.text_at(EVICTED, &name)?;
+            let copy = text.as_deref().and_then(TargetCopy::of_text);
             let is_of_target = |copy: &TargetCopy| {
                 let below = copy.path.strip_prefix(self.prefix());
                 below.is_some_and(|below| below.first() == Some(&b'/'))
@@ -104,10 +98,15 @@ impl Tree {
         if self.is_evicted(ino)? {
             return Ok(());
         }
-        unless_gone(session.call(Unlink {
+        self.unlink_copy(ino)
+    }
+
+    fn unlink_copy(self, ino: Ino) -> Result<(), Errno> {
+        let gone = self.process.session()?.call(Unlink {
             parent: EVICTED,
-            name: name.to_vec(),
-        }))
+            name: name_of_inode(ino).to_vec(),
+        });
+        unless_gone(gone)
     }
 
     /// Tells a server of the instance whether room can be made, and returns how much there is.

@@ -8,6 +8,7 @@ use weir_core::types::Ino;
 
 use super::Tree;
 use crate::operation;
+use crate::path::walk::Names;
 
 /// The bytes of a listing that are asked for at a time.
 const LISTING_BYTES: u32 = 48 << 10;
@@ -45,6 +46,7 @@ impl Tree {
         if self.elevated.is_none() {
             return Ok(found);
         }
+        let names = self.process.inodes().view()?;
         for listed in self.names_in(WHITEOUTS)? {
             let Some(dir) = inode_of_name(&listed) else {
                 continue;
@@ -57,7 +59,7 @@ impl Tree {
             };
             for name in self.names_in(whiteouts)? {
                 // Forgotten meanwhile, by another drain.
-                let Some((link, _)) = self.find(whiteouts, &name)? else {
+                let Some(text) = names.text_at(whiteouts, &name)? else {
                     continue;
                 };
                 found.push(Whiteout {
@@ -67,7 +69,7 @@ impl Tree {
                         false => [&covered[..], b"/", &name].concat(),
                     },
                     name,
-                    hidden: HiddenFile::of_text(&self.readlink(link)?),
+                    hidden: HiddenFile::of_text(&text),
                 });
             }
         }
@@ -131,12 +133,9 @@ impl Tree {
     /// The path on the target of the directory that one of this tree covers; `None`: it is of another
     /// tree, or covers none.
     fn covered_on_target(self, dir: Ino) -> Result<Option<Vec<u8>>, Errno> {
-        let Some((link, _)) = self.find(COVERS, &name_of_inode(dir))? else {
+        let names = self.process.inodes().view()?;
+        let Some(covered) = names.text_at(COVERS, &name_of_inode(dir))? else {
             return Ok(None);
-        };
-        let covered = match self.readlink(link) {
-            Err(Errno::NOENT) => return Ok(None),
-            covered => covered?,
         };
         let below = covered.strip_prefix(self.prefix());
         Ok(below.and_then(|below| match below {
