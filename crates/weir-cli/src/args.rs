@@ -562,6 +562,9 @@ pub struct DrainProcessArgs {
     /// The percentage of the storage in use at which files of an elevated tree are evicted.
     #[arg(long)]
     pub evict_percent: u32,
+    /// Replace what somebody else has put on the target of an elevated tree.
+    #[arg(long)]
+    pub replace_foreign: bool,
     /// The program that hears of events.
     #[arg(long)]
     pub hook: Option<PathBuf>,

@@ -175,6 +175,7 @@ impl RunStages<'_> {
             interval_s: self.settings.interval_s,
             stuck_s: self.settings.stuck_s,
             evict_percent: self.settings.evict_percent,
+            replace_foreign: self.settings.replace_foreign,
             hook: self.settings.hook.clone(),
             status_file: self.settings.status_file.clone(),
             laminate: self.ends_instance,

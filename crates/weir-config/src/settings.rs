@@ -305,6 +305,10 @@ settings! {
         /// freed that are on the parallel file system, the least recently used first; programs then read
         /// them there. 100: only when a write finds no room; 0: never, and a full instance is ENOSPC.
         evict_percent: u32 = "75",
+        /// Of an elevated directory: replace also files that somebody else has put on the parallel file system, or
+        /// changed there, since the job took their names. Else they stay, and the job's files stay in the
+        /// instance until they have been moved out of the way.
+        replace_foreign: bool = "false",
         /// A program that hears what becomes of files while they are moved, as lines of JSON on its standard input:
         /// docs/ELEVATOR.md, "Asking".
         hook: Option<PathBuf> = "auto",

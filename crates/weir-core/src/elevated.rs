@@ -7,8 +7,9 @@
 //! ```text
 //!  PARENT                            its own parent; no path leads to it
 //!    covers/<directory>              a symbolic link: the directory of the PFS that it covers
-//!    whiteouts/<directory>/<name>    a removed name that the PFS may still have: a symbolic link, whose
-//!                                    text says which file ([`HiddenFile`])
+//!    whiteouts/<directory>/<name>    a name of the PFS that the job has removed, or whose file it has
+//!                                    replaced: a symbolic link, whose text says which file that was
+//!                                    ([`LowerName`])
 //!    nursery/<any name>              a directory that is being made
 //!    evicted/<file>                  a symbolic link, whose text says where on the PFS the bytes of an
 //!                                    evicted file are ([`TargetCopy`])
@@ -18,7 +19,8 @@
 //! `<directory>` and `<file>` are the numbers of inodes of a tree, in hexadecimal. A directory that is not in
 //! `covers` is *opaque*: all its names are in the tree, and the PFS is not asked. A whiteout counts only
 //! while the tree does not have the name: it is made before the name is removed, and may stay when the
-//! name is made again. All of these are ordinary directories, with the journal, the atomicity and the
+//! name is made again. It says also which file of the PFS may be replaced when the file of the tree is moved
+//! there: what else has the name then was put there by somebody else. All of these are ordinary directories, with the journal, the atomicity and the
 //! placement of any other.
 //!
 //! The inodes have fixed numbers, since they are the first that a server makes.
@@ -82,34 +84,67 @@ pub fn inode_of_name(name: &[u8]) -> Option<Ino> {
     (name_of_inode(Ino(number)) == name).then_some(Ino(number))
 }
 
-/// The file of the PFS that a whiteout hides, if there was one: what else has the name later, and what
-/// somebody else has written into it since, is not what the job removed.
+/// A file of the PFS: what else has its name later, and what somebody else has written into it since, is
+/// another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct HiddenFile {
+pub struct LowerFile {
     /// Its inode.
     pub ino: u64,
     /// The time of its last change of any kind, ns since 1970.
     pub ctime_ns: i64,
 }
 
-impl HiddenFile {
-    /// The text of the whiteout.
-    pub fn text_of(hidden: Option<HiddenFile>) -> Vec<u8> {
-        let text = hidden.map_or_else(
-            || "-".to_owned(),
-            |hidden| format!("{} {}", hidden.ino, hidden.ctime_ns),
-        );
+/// A name of the PFS that the job has removed or taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LowerName {
+    /// Removed: the union does not show it. None: the PFS had no file of this name.
+    Removed(Option<LowerFile>),
+    /// A file of the tree replaces this one, which shows until the tree has the name: noted before, so that
+    /// a process which is killed in between leaves the name as it was.
+    Replaced(LowerFile),
+}
+
+impl LowerName {
+    /// The text of its link in `whiteouts`.
+    pub fn text(&self) -> Vec<u8> {
+        let text = match self {
+            LowerName::Removed(None) => "-".to_owned(),
+            LowerName::Removed(Some(file)) => format!("{} {}", file.ino, file.ctime_ns),
+            LowerName::Replaced(file) => format!("+{} {}", file.ino, file.ctime_ns),
+        };
         text.into_bytes()
     }
 
-    /// The file that a text says; none, if it says anything else.
-    pub fn of_text(text: &[u8]) -> Option<HiddenFile> {
-        let (ino, ctime_ns) = core::str::from_utf8(text).ok()?.split_once(' ')?;
-        Some(HiddenFile {
-            ino: ino.parse().ok()?,
-            ctime_ns: ctime_ns.parse().ok()?,
-        })
+    /// The name that a text says. Any other text hides it, and says of no file that it may be removed.
+    pub fn of_text(text: &[u8]) -> LowerName {
+        let (is_replaced, numbers) = match text.strip_prefix(b"+") {
+            Some(numbers) => (true, numbers),
+            None => (false, text),
+        };
+        match (file_of_numbers(numbers), is_replaced) {
+            (Some(file), true) => LowerName::Replaced(file),
+            (file, false) => LowerName::Removed(file),
+            (None, true) => LowerName::Removed(None),
+        }
     }
+
+    /// The file of the PFS that the job has removed or replaced.
+    pub fn file(&self) -> Option<LowerFile> {
+        match *self {
+            LowerName::Removed(file) => file,
+            LowerName::Replaced(file) => Some(file),
+        }
+    }
+}
+
+fn file_of_numbers(text: &[u8]) -> Option<LowerFile> {
+    let (ino, ctime_ns) = core::str::from_utf8(text).ok()?.split_once(' ')?;
+    let is_number = |text: &str| text.bytes().next().is_some_and(|first| first != b'+');
+    (is_number(ino) && is_number(ctime_ns)).then_some(())?;
+    Some(LowerFile {
+        ino: ino.parse().ok()?,
+        ctime_ns: ctime_ns.parse().ok()?,
+    })
 }
 
 /// The copy on the PFS of a file that was evicted: a regular file with these attributes, or the bytes of the
@@ -173,13 +208,31 @@ mod tests {
     }
 
     #[test]
-    fn a_whiteout_says_which_file_it_hides() {
-        let (ino, ctime_ns) = (7, -3);
-        for hidden in [None, Some(HiddenFile { ino, ctime_ns })] {
-            assert_eq!(HiddenFile::of_text(&HiddenFile::text_of(hidden)), hidden);
+    fn a_whiteout_says_which_file_was_there() {
+        let file = LowerFile {
+            ino: 7,
+            ctime_ns: -3,
+        };
+        for name in [
+            LowerName::Removed(None),
+            LowerName::Removed(Some(file)),
+            LowerName::Replaced(file),
+        ] {
+            assert_eq!(LowerName::of_text(&name.text()), name);
         }
-        for bad in [&b""[..], b"x", b"1", b"1 x", b"-1 1", b"1 2 3"] {
-            assert_eq!(HiddenFile::of_text(bad), None);
+        for bad in [
+            &b""[..],
+            b"x",
+            b"1",
+            b"1 x",
+            b"-1 1",
+            b"1 2 3",
+            b"+",
+            b"+1",
+            b"++1 2",
+            b"1 +2",
+        ] {
+            assert_eq!(LowerName::of_text(bad), LowerName::Removed(None));
         }
     }
 

@@ -23,6 +23,9 @@ pub enum MoveError {
     /// Somebody else changed or made what has the target's name.
     #[error("{} was changed by somebody else meanwhile; it was not overwritten", .0.display())]
     TargetChanged(PathBuf),
+    /// The target has a node that neither this instance has put there, nor its job has replaced.
+    #[error("{} is somebody else's: it was put there, or changed, since the job took its name; it was not overwritten (move it away, or set drain.replace_foreign)", .0.display())]
+    Foreign(PathBuf),
     /// Another process moves a file to the same name.
     #[error("another process writes {}", .0.display())]
     Busy(PathBuf),

@@ -137,11 +137,12 @@ pub(crate) enum LinkOutcome {
     NoFile,
 }
 
-/// Gives a file of the target a further name, instead of what has it.
+/// Gives a file of the target a further name, instead of what has it, if that may be replaced.
 pub(crate) fn make_hard_link<T: FileTree>(
     to: &T,
     existing: &Path,
     target: &Path,
+    may_replace: &dyn Fn(&Stat) -> bool,
 ) -> Result<LinkOutcome, MoveError> {
     let looking = |path| MoveError::io("looking for", path);
     let Some(file) = to.look_up(existing).map_err(looking(existing))? else {
@@ -153,6 +154,9 @@ pub(crate) fn make_hard_link<T: FileTree>(
         return Ok(LinkOutcome::There);
     }
     check_kind(target, there.as_ref(), NodeKind::File)?;
+    if !there.as_ref().is_none_or(may_replace) {
+        return Err(MoveError::Foreign(target.to_owned()));
+    }
     let make = |part: &Path| to.make_link(existing, part);
     match make_named(to, target, there.as_ref(), make, is_file) {
         Err(MoveError::Io { source, .. }) if has_no_links(&source) => Ok(LinkOutcome::Refused),

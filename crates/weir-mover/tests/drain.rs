@@ -23,9 +23,11 @@ use parts::count_parts;
 use proptest::prelude::*;
 use rustix::io::Errno;
 use trees::{contents, TreeNode};
-use weir_mover::drain::{move_files, Drain, DrainRound, FileMover, MovedFiles, PendingState};
+use weir_mover::drain::{
+    move_files, Drain, DrainRound, FileMover, FileOrder, MovedFiles, PendingState,
+};
 use weir_mover::piece::{copy_piece, FilePiece};
-use weir_mover::{DirectoryTree, PathFilter, StageOptions, StagePair, StageProgress, StageSummary};
+use weir_mover::{DirectoryTree, PathFilter, StageOptions, StageProgress, StageSummary};
 
 /// No file has changed since.
 const LONG_AGO: SystemTime = SystemTime::UNIX_EPOCH;
@@ -379,7 +381,7 @@ struct OtherNode {
 }
 
 impl FileMover for OtherNode {
-    fn move_files(&self, files: &[StagePair]) -> io::Result<MovedFiles> {
+    fn move_files(&self, files: &[FileOrder]) -> io::Result<MovedFiles> {
         let lost = || io::ErrorKind::UnexpectedEof.into();
         let left = self.lists_left.load(Ordering::Relaxed);
         self.lists_left

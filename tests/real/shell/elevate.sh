@@ -11,6 +11,7 @@ export WEIR_INSTANCE=
 cd "$outside" || exit 1
 own_instances
 programs=$here/../python
+instance=elevate-$$
 
 # elevated DIRECTORY [OPTION...] -- COMMAND...: runs a command with an elevated directory. MEMORY: the instance has so much,
 # and nothing else.
@@ -96,9 +97,10 @@ for burst in $(seq 12); do
 	sha256sum burst.$burst >> sums
 done
 sha256sum -c --quiet sums
-! head -c 60M /dev/zero > /weir/large 2> said || exit 9
-grep -q 'No space left' said
-rm /weir/large said
+# Not in the instance, which is full.
+! head -c 60M /dev/zero > /weir/large 2> ../burst.said || exit 9
+grep -q 'No space left' ../burst.said
+rm /weir/large
 PROGRAM
 cat > appends.py <<'PROGRAM'
 import os, sys, threading
@@ -184,6 +186,71 @@ same "it stays" "of others" "$(cat pfs/a)"
 check "two names of one file are gone" test ! -e pfs/d0/a -a ! -e pfs/d0/d1/a
 same "times of a directory" "$(date -d 2001-01-01 +%s)" "$(stat -c %Y pfs/d1)"
 
+# What others put on the target under a name that the job has taken stays, and is named.
+rm -rf pfs
+make_project pfs
+echo old > pfs/removed
+cat > conflicts.sh <<'PROGRAM'
+set -ex
+cd "$1"
+echo mine > made
+echo mine > a
+echo mine > x.tmp
+mv x.tmp d0/a
+rm removed
+echo mine > removed
+ln -sfn free l
+echo mine > free
+for name in made a d0/a removed; do
+	LD_PRELOAD= dd of=$name.new status=none <<< theirs
+	LD_PRELOAD= mv $name.new $name
+done
+LD_PRELOAD= ln -sfn theirs l
+[ "$(cat made a d0/a removed free; readlink l)" = "$(printf 'mine\nmine\nmine\nmine\nmine\nfree')" ]
+sleep "$2"
+PROGRAM
+there() {
+	(cd pfs && echo $(cat made a d0/a removed free; readlink l))
+}
+for pause in 0 2; do
+	rm -rf pfs
+	make_project pfs
+	echo old > pfs/removed
+	"$weir" start --memory 256M --elevate "$outside/pfs" $instance 2> said
+	"$weir" run -i $instance -- bash conflicts.sh "$outside/pfs" $pause 2> pfs.err
+	same "a run whose files have names of others, after $pause s" 122 $?
+	same "each is named" 5 "$(grep -c "^weir: $outside/pfs/.* is somebody else's" pfs.err)"
+	same "and stays" "theirs theirs theirs theirs mine theirs" "$(there)"
+	fails "the end of the instance" "$weir" stop $instance
+	rm pfs/made
+	mv pfs/a pfs/a.theirs
+	fails "while it is so" "$weir" stop $instance
+	same "what makes way is moved" "mine mine theirs theirs mine theirs" "$(there)"
+	check "and the rest if it is asked for" "$weir" stop --set drain.replace_foreign=true $instance
+	same "the files of the job" "mine mine mine mine mine free" "$(there)"
+done
+
+# A file that is written again after its drain was killed is the instance's.
+rm -rf pfs
+mkdir pfs
+cat > again.sh <<'PROGRAM'
+set -ex
+cd "$1"
+echo first > a
+echo first > b
+ln -s a l
+"$2" drain --wait > /dev/null
+LD_PRELOAD= grep -q first "$1/b"
+pkill -KILL -f "weir drain-process .*$1\$"
+echo other > a
+ln -sfn b l
+echo other > x.tmp
+mv x.tmp b
+PROGRAM
+check "files that are written again after a drain was killed" \
+	elevated "$outside/pfs" -- bash again.sh "$outside/pfs" "$weir"
+same "they are there" "other other b" "$(cd pfs && echo $(cat a b; readlink l))"
+
 # Only the process that drains is killed.
 rm -rf pfs
 mkdir pfs
@@ -205,7 +272,6 @@ same "what the program left is there" "after $(seq 20000 | cksum)" "$(cd pfs && 
 # The server is killed: another one goes on with what it had, names that were removed too.
 rm -rf pfs
 make_project pfs
-instance=elevate-$$
 export WEIR_DRAIN_WHILE_RUNNING=false
 check "an instance that stays" "$weir" start --memory 256M --elevate "$outside/pfs" "$instance"
 pid=$("$weir" status "$instance" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["pid"])')

@@ -27,7 +27,7 @@ use weir_launch::agent;
 use weir_launch::random::random;
 use weir_launch::server::read_line;
 use weir_launch::workers::{Task, WorkerInvitation, WorkerProgram};
-use weir_mover::drain::{move_files, FileMover, MovedFiles};
+use weir_mover::drain::{move_files, FileMover, FileOrder, MovedFiles, Replaceable};
 use weir_mover::piece::{copy_piece, FilePiece};
 use weir_mover::{DirectoryTree, InstanceTree, StagePair, StageProgress};
 
@@ -51,9 +51,40 @@ enum MoverOrder {
     /// From now on, move files of the elevated tree with this number.
     Tree(usize),
     /// Move these files.
-    Move(Vec<(Vec<u8>, Vec<u8>)>),
+    Move(Vec<WireFile>),
     /// Copy this piece of a file.
     Copy(FilePiece),
+}
+
+/// A file that is to be moved, with the bytes of its paths.
+#[derive(Debug, Serialize, Deserialize)]
+struct WireFile {
+    source: Vec<u8>,
+    target: Vec<u8>,
+    replaces: Replaceable,
+}
+
+impl From<&FileOrder> for WireFile {
+    fn from(file: &FileOrder) -> WireFile {
+        let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
+        WireFile {
+            source: bytes(&file.pair.source),
+            target: bytes(&file.pair.target),
+            replaces: file.replaces.clone(),
+        }
+    }
+}
+
+impl From<WireFile> for FileOrder {
+    fn from(file: WireFile) -> FileOrder {
+        FileOrder {
+            pair: StagePair {
+                source: path_of(file.source),
+                target: path_of(file.target),
+            },
+            replaces: file.replaces,
+        }
+    }
 }
 
 /// The movers that have come.
@@ -223,11 +254,8 @@ fn probe_name(rank: u16) -> String {
 }
 
 impl FileMover for RemoteMover {
-    fn move_files(&self, files: &[StagePair]) -> io::Result<MovedFiles> {
-        let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
-        let files = files
-            .iter()
-            .map(|file| (bytes(&file.source), bytes(&file.target)));
+    fn move_files(&self, files: &[FileOrder]) -> io::Result<MovedFiles> {
+        let files = files.iter().map(WireFile::from);
         self.give_order(&MoverOrder::Move(files.collect()))
     }
 
@@ -264,11 +292,7 @@ pub fn serve() -> Result<()> {
                 instance = tree.unwrap_or(whole);
             }
             Ok(MoverOrder::Move(files)) => {
-                let pair = |(source, target)| StagePair {
-                    source: path_of(source),
-                    target: path_of(target),
-                };
-                let files: Vec<StagePair> = files.into_iter().map(pair).collect();
+                let files: Vec<FileOrder> = files.into_iter().map(FileOrder::from).collect();
                 let threads = share::threads();
                 let progress = StageProgress::default();
                 let moved = move_files(&instance, &DirectoryTree, &files, threads, &progress);

@@ -21,7 +21,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use weir_core::elevated::ALIAS_LINK;
 use weir_instance::size::bytes;
-use weir_mover::drain::{Drain, DrainRound, PendingState};
+use weir_mover::drain::{Drain, DrainRound, PendingState, PlacedNodes};
 use weir_mover::{
     CallWatch, DirectoryTree, InstanceTree, StageOptions, StageProgress, StageSummary, WatchedTree,
 };
@@ -57,6 +57,8 @@ const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 const STOP_TIME: Duration = Duration::from_secs(10);
 /// The time between two looks at calls that hang.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
+/// In the run directory, followed by the number of an elevated tree: the files that its drains have moved.
+const MARKS_FILE: &str = "moved";
 /// Sent by batch systems some time before the end of a job.
 const WARNING: Signal = Signal::SIGUSR1;
 
@@ -159,6 +161,10 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     if hook.is_some() {
         drain.note_events();
     }
+    let placed = args.placed_nodes()?;
+    if let Some(placed) = placed.clone() {
+        drain.keep_marks(placed, args.replace_foreign);
+    }
     let socket = service.listen(&args.run_dir)?;
     let relief = args.relief(&instance)?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -178,6 +184,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
                 stop: &stop,
                 gate: &gate,
                 relief: relief.as_deref(),
+                placed: placed.as_deref(),
             };
             rounds.make(&mut drain);
         });
@@ -297,6 +304,8 @@ struct Rounds<'r> {
     gate: &'r MoverGate,
     /// Of an elevated tree.
     relief: Option<&'r ServerRelief>,
+    /// Of an elevated tree.
+    placed: Option<&'r PlacedNodes>,
 }
 
 impl Rounds<'_> {
@@ -333,6 +342,7 @@ impl Rounds<'_> {
                 interval = interval.max(look);
             }
             tell_failure(&round, &mut told);
+            self.tell_lost_marks();
             self.service.end_round(round);
             if let Some(hook) = self.hook {
                 hook.send_events(drain.take_events());
@@ -340,6 +350,15 @@ impl Rounds<'_> {
             if let Some(file) = self.status_file {
                 write_status(self.service, file);
             }
+        }
+    }
+
+    fn tell_lost_marks(&self) {
+        if let Some(error) = self.placed.and_then(PlacedNodes::take_failure) {
+            eprintln!(
+                "weir: drain: cannot keep which files it has moved: {error}; if this process is killed, the \
+                 next one may take them for somebody else's"
+            );
         }
     }
 
@@ -456,6 +475,17 @@ impl DrainProcessArgs {
         relief.transpose().context("asking for the servers")
     }
 
+    /// The nodes that drains of this elevated tree have put on its target. They are kept beside the journal of
+    /// this node's server, and go with it.
+    fn placed_nodes(&self) -> Result<Option<Arc<PlacedNodes>>> {
+        let Some(tree) = self.tree else {
+            return Ok(None);
+        };
+        let path = self.run_dir.join(format!("{MARKS_FILE}{tree}"));
+        let opened = PlacedNodes::open(&path).with_context(|| path.display().to_string());
+        Ok(Some(Arc::new(opened?)))
+    }
+
     /// The user's program that hears of events. Without it everything is moved all the same.
     fn hook(&self, roots: &[PathBuf], target: &Path) -> Option<EventHook> {
         let started = EventHook::start(self.hook.as_deref()?, &roots[0], target);
@@ -492,6 +522,7 @@ impl DrainProcessArgs {
             words.extend(path.iter().flat_map(|path| [option.into(), path.into()]));
         }
         words.extend(self.laminate.then(|| "--laminate".into()));
+        words.extend(self.replace_foreign.then(|| "--replace-foreign".into()));
         if let Some(tree) = self.tree {
             words.extend(["--tree".into(), tree.to_string().into()]);
         }

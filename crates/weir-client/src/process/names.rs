@@ -172,7 +172,7 @@ impl Process {
         if dir {
             self.inodes().check_empty_below(ino)?;
         }
-        self.inodes().white_out(parent, name.bytes())?;
+        self.inodes().white_out(parent, name.bytes(), Some(kind))?;
         self.inodes().remove_name(parent, name, dir)
     }
 
@@ -280,6 +280,9 @@ impl Process {
             ) => Some(Err(Errno::NOTDIR)),
             (from, NameInParent::Below { parent, name, .. }) => {
                 // The file of the PFS is replaced when this one is moved there.
+                if !done!(self.inodes().note_replaced(parent, &name)) {
+                    return self.rename_once(old_dirfd, old, new_dirfd, new, flags, gone);
+                }
                 let to = NameInParent::Name {
                     parent,
                     name,

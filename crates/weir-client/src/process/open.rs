@@ -66,15 +66,15 @@ impl Process {
             })) = self.resolve_parent(dirfd, path, follow)
             {
                 let spare = Spare::default();
-                return Some(
-                    self.replace_below(parent, &name, path, flags, &spare)
-                        .and_then(|way| match way {
-                            Way::Outside(path) | Way::Below(path) => {
-                                outside::open(&path, flags, mode)
-                            }
-                            Way::Ours(target) => self.open_target(&target, flags, &spare),
-                        }),
-                );
+                match done!(self.replace_below(parent, &name, path, flags, &spare)) {
+                    Some(Way::Outside(path) | Way::Below(path)) => {
+                        return Some(outside::open(&path, flags, mode))
+                    }
+                    Some(Way::Ours(target)) => {
+                        return Some(self.open_target(&target, flags, &spare))
+                    }
+                    None => {}
+                }
             }
         }
         self.with_existing(dirfd, path, follow, false, |found| match found {
@@ -196,7 +196,10 @@ impl Process {
                     if flags & O_TRUNC == 0 {
                         return Some(Ok(Way::Below(path)));
                     }
-                    return Some(self.replace_below(parent, &name, path, flags, spare));
+                    let way = done!(self.replace_below(parent, &name, path, flags, spare));
+                    if let Some(way) = way {
+                        return Some(Ok(way));
+                    }
                 }
                 NameInParent::Name { slash: true, .. } => return Some(Err(Errno::ISDIR)),
                 NameInParent::Name {
@@ -223,7 +226,8 @@ impl Process {
         self.open_target(made, flags, &Spare::default())
     }
 
-    /// Makes a file in the place of one of the PFS that is truncated as it is opened.
+    /// Makes a file in the place of one of the PFS that is truncated as it is opened; `None`: the name has
+    /// become something else.
     fn replace_below(
         &'static self,
         parent: Ino,
@@ -231,11 +235,14 @@ impl Process {
         path: Vec<u8>,
         flags: i32,
         spare: &Spare,
-    ) -> Result<Way, Errno> {
+    ) -> Result<Option<Way>, Errno> {
         let Some(replaced) = Self::replaced_by_truncation(&path)? else {
-            return Ok(Way::Below(path));
+            return Ok(Some(Way::Below(path)));
         };
         self.reserve(spare, flags)?;
+        if !self.inodes().note_replaced(parent, name)? {
+            return Ok(None);
+        }
         let op = Create {
             mode: replaced.st_mode & 0o7777,
             uid: replaced.st_uid,
@@ -244,7 +251,7 @@ impl Process {
         };
         for _ in 0..TRIES {
             if let Some(target) = self.inodes().view()?.create(op.clone())? {
-                return Ok(Way::Ours(target));
+                return Ok(Some(Way::Ours(target)));
             }
         }
         Err(Errno::IO)

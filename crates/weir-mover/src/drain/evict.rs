@@ -15,6 +15,8 @@ use std::sync::Arc;
 use weir_client::process::mounted::{elevated::TargetCopy, ContentVersion, EvictedFile, Ino};
 use weir_client::types::Stat;
 
+use super::files::FileOrder;
+use super::marks::Replaceable;
 use super::round::RoundState;
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
 use super::{move_files, Drain, MovedNode};
@@ -213,12 +215,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         node: &SeenNode,
     ) -> Result<(), MoveError> {
         let target = self.target.join(path);
+        self.note_placing(std::iter::once((path, node)));
         keep_xattrs(self.from, self.to, &self.source.join(path), &target)?;
         let set = self.to.set_attributes(&target, NodeKind::File, &node.kept);
         set.map_err(MoveError::io("changing", &target))?;
         self.note_copy(Ino(node.version.ino), path)?;
         self.moved
             .insert(path.to_owned(), MovedNode::from_seen(node, true));
+        self.note_placed(path, &node.version);
         Ok(())
     }
 
@@ -288,15 +292,28 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> Result<(), MoveError> {
         let existing = self.target.join(&file.at);
         let target = self.target.join(path);
-        match make_hard_link(self.to, &existing, &target)? {
+        let is_hidden = path.file_name().is_some_and(is_part);
+        let replaces = match is_hidden {
+            true => Replaceable::Any,
+            false => self.replaceable(path),
+        };
+        if !is_hidden {
+            let copy = self.to.look_up(&existing);
+            let copy = copy.map_err(MoveError::io("looking for", &existing))?;
+            self.note_placing_copy(path, copy.as_ref());
+        }
+        match make_hard_link(self.to, &existing, &target, &|there| replaces.allows(there))? {
             LinkOutcome::Made | LinkOutcome::There => {}
             LinkOutcome::NoFile => return Err(MoveError::SourceChanged(existing)),
             LinkOutcome::Refused => {
-                let pair = StagePair {
-                    source: self.source.join(name),
-                    target: target.clone(),
+                let order = FileOrder {
+                    pair: StagePair {
+                        source: self.source.join(name),
+                        target: target.clone(),
+                    },
+                    replaces,
                 };
-                let moved = move_files(self.from, self.to, &[pair], round.threads, progress);
+                let moved = move_files(self.from, self.to, &[order], round.threads, progress);
                 let failure = moved.files.into_iter().find_map(|moved| moved.failure);
                 if let Some(failure) = failure {
                     return Err(MoveError::Elsewhere(failure));

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use weir_client::types::{Stat, Time};
 
+use super::marks::Replaceable;
 use super::snapshot::FileVersion;
 use crate::error::MoveError;
 use crate::piece::FilePiece;
@@ -23,11 +24,20 @@ const LIST_FILES: usize = 256;
 /// The bytes of a list, unless it is of one file.
 const LIST_BYTES: u64 = 256 << 20;
 
+/// A file that is to be moved.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileOrder {
+    /// Where it is, and where it is to be.
+    pub pair: StagePair,
+    /// The nodes that it may replace there.
+    pub replaces: Replaceable,
+}
+
 /// Something that moves lists of files: a process on another node.
 pub trait FileMover: Send + Sync + Debug {
     /// Moves files, none that a program has open for writing. An error: it is gone, and another mover
     /// moves them again.
-    fn move_files(&self, files: &[StagePair]) -> io::Result<MovedFiles>;
+    fn move_files(&self, files: &[FileOrder]) -> io::Result<MovedFiles>;
     /// Copies a piece of a large file; the reason if it cannot.
     fn move_piece(&self, piece: &FilePiece) -> io::Result<Result<(), String>>;
 }
@@ -115,7 +125,7 @@ impl MovedFile {
 pub fn move_files<S: FileTree, T: FileTree>(
     from: &S,
     to: &T,
-    files: &[StagePair],
+    files: &[FileOrder],
     threads: usize,
     progress: &StageProgress,
 ) -> MovedFiles {
@@ -124,14 +134,17 @@ pub fn move_files<S: FileTree, T: FileTree>(
         written_files_only: true,
         ..StageOptions::default()
     };
-    let named = NamedTargets::default();
-    let summary = stage_with(from, to, files, options, progress, &named);
-    let mut named = named.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let caller = ListCaller::new(files);
+    let pairs: Vec<StagePair> = files.iter().map(|file| file.pair.clone()).collect();
+    let summary = stage_with(from, to, &pairs, options, progress, &caller);
+    let named = caller.named.into_inner();
+    let mut named = named.unwrap_or_else(PoisonError::into_inner);
     let reasons = reasons_of(&summary);
-    let result_of = |file: &StagePair| {
-        let version = named.remove(&file.target);
+    let result_of = |file: &FileOrder| {
+        let target = &file.pair.target;
+        let version = named.remove(target);
         // A directory that could not be synced may lose its names, also that of the directory of the file.
-        let mut synced = file.target.ancestors().take(3);
+        let mut synced = target.ancestors().take(3);
         let failure = synced.find_map(|path| reasons.get(path));
         MovedFile {
             is_named: version.is_some(),
@@ -154,13 +167,32 @@ fn reasons_of(summary: &StageSummary) -> HashMap<&Path, &String> {
         .collect()
 }
 
-/// The targets that got their names from a stage, with the versions that were copied.
-#[derive(Default)]
-struct NamedTargets(Mutex<HashMap<PathBuf, Option<WireVersion>>>);
+/// The caller of the stage of a list.
+struct ListCaller<'l> {
+    replaces: HashMap<&'l Path, &'l Replaceable>,
+    /// The targets that got their names, with the versions that were copied.
+    named: Mutex<HashMap<PathBuf, Option<WireVersion>>>,
+}
 
-impl StageCaller for NamedTargets {
+impl<'l> ListCaller<'l> {
+    fn new(files: &'l [FileOrder]) -> ListCaller<'l> {
+        let replaces = files
+            .iter()
+            .map(|file| (&*file.pair.target, &file.replaces));
+        ListCaller {
+            replaces: replaces.collect(),
+            named: Mutex::default(),
+        }
+    }
+}
+
+impl StageCaller for ListCaller<'_> {
+    fn may_replace(&self, target: &Path, there: &Stat) -> bool {
+        let replaces = self.replaces.get(target);
+        replaces.is_none_or(|replaces| replaces.allows(there))
+    }
     fn note_named(&self, target: &Path, copied: Option<&Stat>) {
-        let mut named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
         named.insert(target.to_owned(), copied.map(WireVersion::from));
     }
 }
@@ -168,7 +200,7 @@ impl StageCaller for NamedTargets {
 /// A file of a list.
 #[derive(Debug)]
 pub(super) struct ListedFile {
-    pub pair: StagePair,
+    pub order: FileOrder,
     pub inode: (u64, u64),
     /// Bytes.
     pub size: u64,
@@ -178,7 +210,7 @@ pub(super) struct ListedFile {
 pub(super) fn share_files(
     files: &[ListedFile],
     movers: &[Box<dyn FileMover>],
-    here: impl Fn(&[StagePair]) -> MovedFiles + Sync,
+    here: impl Fn(&[FileOrder]) -> MovedFiles + Sync,
     progress: &StageProgress,
 ) -> Vec<MovedList> {
     let lists = lists_of(files);
@@ -199,15 +231,15 @@ pub(super) fn share_files(
             is_remote,
         });
     };
-    let pairs = |list: &[usize]| -> Vec<StagePair> {
-        list.iter().map(|file| files[*file].pair.clone()).collect()
+    let orders = |list: &[usize]| -> Vec<FileOrder> {
+        list.iter().map(|file| files[*file].order.clone()).collect()
     };
     let is_stopped = || progress.stop.load(Ordering::Relaxed);
     std::thread::scope(|scope| {
         for mover in helpers {
             scope.spawn(|| {
                 while let Some(list) = next().filter(|_| !is_stopped()) {
-                    let Ok(moved) = mover.move_files(&pairs(&list)) else {
+                    let Ok(moved) = mover.move_files(&orders(&list)) else {
                         let mut lists = lists.lock().unwrap_or_else(PoisonError::into_inner);
                         lists.push_back(list);
                         return;
@@ -226,13 +258,13 @@ pub(super) fn share_files(
             });
         }
         while let Some(list) = next().filter(|_| !is_stopped()) {
-            let moved = here(&pairs(&list));
+            let moved = here(&orders(&list));
             keep(list, moved, false);
         }
     });
     // A mover may be lost when all others are done: this process moves its list.
     while let Some(list) = next().filter(|_| !is_stopped()) {
-        let moved = here(&pairs(&list));
+        let moved = here(&orders(&list));
         keep(list, moved, false);
     }
     done.into_inner().unwrap_or_else(PoisonError::into_inner)
@@ -283,9 +315,12 @@ mod tests {
     #[test]
     fn lists_have_all_files_once_and_links_together() {
         let file = |number: u64| ListedFile {
-            pair: StagePair {
-                source: PathBuf::new(),
-                target: PathBuf::new(),
+            order: FileOrder {
+                pair: StagePair {
+                    source: PathBuf::new(),
+                    target: PathBuf::new(),
+                },
+                replaces: Replaceable::Any,
             },
             inode: (0, number % 900),
             size: if number == 3 { LIST_BYTES } else { 1 },

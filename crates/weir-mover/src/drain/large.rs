@@ -8,12 +8,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
 
-use super::files::FileMover;
+use super::files::{FileMover, FileOrder};
 use super::Drain;
 use crate::copy::{likeness, FileCopy, Likeness};
 use crate::error::MoveError;
 use crate::piece::FilePiece;
-use crate::sources::StagePair;
 use crate::stage::StageProgress;
 use crate::tree::FileTree;
 
@@ -56,12 +55,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// copied; `None`: it is on the target already.
     pub(super) fn move_large(
         &self,
-        file: &StagePair,
+        file: &FileOrder,
         threads: usize,
         progress: &StageProgress,
     ) -> Result<Option<Stat>, MoveError> {
         let looking = |path: &Path| MoveError::io("looking for", path);
-        let (source, target) = (&*file.source, &*file.target);
+        let (source, target) = (&*file.pair.source, &*file.pair.target);
         let there = self.to.look_up(target).map_err(looking(target))?;
         let found = self.from.look_up(source).map_err(looking(source))?;
         if let (Some(stat), Some(there)) = (&found, &there) {
@@ -69,6 +68,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if likeness(stat, there) == Likeness::Same {
                 return Ok(None);
             }
+        }
+        if there
+            .as_ref()
+            .is_some_and(|there| !file.replaces.allows(there))
+        {
+            return Err(MoveError::Foreign(target.to_owned()));
         }
         let copy = FileCopy::begin(self.from, self.to, source, target, there)?;
         let stat = *copy.copied();

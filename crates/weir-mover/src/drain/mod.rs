@@ -14,6 +14,7 @@
 //! | `files`, `large` | copying them with other movers: lists of files, pieces of a large one |
 //! | `names` | links and removals |
 //! | `snapshot` | what a walk saw |
+//! | `marks`, `ownership` | what may be replaced on the target |
 //! | `whiteouts` | what programs removed from an elevated tree |
 //! | `events` | what becomes of files, for those who want to know of each |
 //! | `evict` | files of an elevated tree whose storage is freed |
@@ -25,7 +26,9 @@ mod events;
 mod evict;
 mod files;
 mod large;
+mod marks;
 mod names;
+mod ownership;
 mod round;
 mod snapshot;
 mod whiteouts;
@@ -37,6 +40,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use weir_client::process::mounted::elevated::LowerFile;
 use weir_client::types::Stat;
 
 use crate::error::MoveError;
@@ -48,7 +52,8 @@ use crate::tree::{unless, EvictionTable, FileTree, NodeKind};
 use events::EventLog;
 pub use events::{FileEvent, MoveEvent};
 pub use evict::EvictedBytes;
-pub use files::{move_files, FileMover, MovedFile, MovedFiles};
+pub use files::{move_files, FileMover, FileOrder, MovedFile, MovedFiles};
+pub use marks::{NodeMark, PlacedNodes, Replaceable, TakenNode};
 use names::DueNames;
 use round::RoundState;
 use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot, WalkedTree};
@@ -192,6 +197,12 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     evicted: HashMap<u64, PathBuf>,
     /// Copies of evicted files that nothing replaces or removes, by the path below both directories.
     held: BTreeSet<PathBuf>,
+    /// Of the target, what the job has removed or replaced, by the path below both directories.
+    taken: HashMap<PathBuf, LowerFile>,
+    /// Of an elevated tree: the nodes of the target that drains have put there. `None`: they are not kept.
+    placed: Option<Arc<PlacedNodes>>,
+    /// Nodes that somebody else has put on the target are replaced, too.
+    replaces_all: bool,
     /// The bytes of files after which a round copies no more.
     round_limit: u64,
     /// `None`: nobody wants to know.
@@ -220,6 +231,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             seen: Arc::default(),
             evicted: HashMap::new(),
             held: BTreeSet::new(),
+            taken: HashMap::new(),
+            placed: None,
+            replaces_all: true,
             round_limit: u64::MAX,
             events: None,
         }
@@ -228,6 +242,13 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     /// Adds a process that moves files, for later rounds.
     pub fn add_mover(&mut self, mover: Box<dyn FileMover>) {
         self.movers.push(mover);
+    }
+
+    /// Keeps marks of what this drain puts on the target of an elevated tree. `replaces_all`: what somebody else has
+    /// put there is replaced all the same.
+    pub fn keep_marks(&mut self, placed: Arc<PlacedNodes>, replaces_all: bool) {
+        self.placed = Some(placed);
+        self.replaces_all = replaces_all;
     }
 
     /// Has rounds end once they have copied this number of bytes, so that the files can be evicted.
@@ -367,7 +388,11 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.walks += 1;
         let mut snapshot = self.source_tree().walk_below(Path::new(""), self.walks);
         match self.source_tree().whiteouts() {
-            Ok(whiteouts) => snapshot.whiteouts = whiteouts,
+            Ok(mut whiteouts) => {
+                self.note_taken(&whiteouts);
+                whiteouts.retain(|_, whiteout| whiteout.is_removed());
+                snapshot.whiteouts = whiteouts;
+            }
             Err(error) => snapshot.unread.push((PathBuf::new(), error)),
         }
         match self.source_tree().evicted_files() {
@@ -404,5 +429,11 @@ impl<S: FileTree, T: FileTree> StageCaller for KnownSources<'_, '_, S, T> {
         let path = source.strip_prefix(&self.0.source).unwrap_or(source);
         let moved = self.0.moved.get(path);
         moved.is_some_and(|moved| moved.is_version(FileVersion::from(stat)))
+    }
+    fn may_replace(&self, target: &Path, there: &Stat) -> bool {
+        self.0.may_replace(self.0.below(target), Some(there))
+    }
+    fn note_attempt(&self, target: &Path, source: &Stat) {
+        self.0.note_placing_copy(self.0.below(target), Some(source));
     }
 }

@@ -239,7 +239,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     return true;
                 }
                 let target = self.target.join(path);
-                let made = self.make_link(&target, node);
+                let made = self.make_link(path, &target, node);
                 let is_ours = made.as_ref().is_ok_and(|made| *made);
                 if changed.note(path, &target, made) {
                     self.moved
@@ -255,13 +255,17 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         changed
     }
 
-    fn make_link(&self, target: &Path, node: &SeenNode) -> Result<bool, MoveError> {
+    fn make_link(&self, path: &Path, target: &Path, node: &SeenNode) -> Result<bool, MoveError> {
         let there = self.to.look_up(target);
         let there = there.map_err(MoveError::io("looking for", target))?;
         check_kind(target, there.as_ref(), NodeKind::Symlink)?;
         if is_symlink_to(self.to, target, there.as_ref(), &node.content) {
             return Ok(false);
         }
+        if !self.may_replace(path, there.as_ref()) {
+            return Err(MoveError::Foreign(target.to_owned()));
+        }
+        self.note_placing(std::iter::once((path, node)));
         make_symlink(self.to, &node.content, target, there.as_ref(), &node.kept)?;
         Ok(true)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weir_client::process::mounted::WriteState;
 
-use super::files::{move_files, share_files, ListedFile, MovedFile};
+use super::files::{move_files, share_files, FileOrder, ListedFile, MovedFile};
 use super::large::LARGE_BYTES;
 use super::snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode, PendingFile, PendingState};
@@ -207,10 +207,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         Some(state)
     }
 
-    fn pair(&self, path: &Path) -> StagePair {
-        StagePair {
-            source: self.source.join(path),
-            target: self.target.join(path),
+    fn order(&self, path: &Path) -> FileOrder {
+        FileOrder {
+            pair: StagePair {
+                source: self.source.join(path),
+                target: self.target.join(path),
+            },
+            replaces: self.replaceable(path),
         }
     }
 
@@ -226,11 +229,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             !self.movers.is_empty() && node.version.size > LARGE_BYTES && !node.has_links
         };
         let (large, others): (Vec<&PathBuf>, Vec<&PathBuf>) = chosen.iter().partition(is_large);
+        let seen = chosen.iter().filter_map(|path| snapshot.get(path));
+        self.note_placing(chosen.iter().zip(seen));
         let moved = self.copy_lists(round, &others, progress);
         self.note_all(round, &others, moved);
         // Each by all movers.
         for path in large {
-            let moved = self.move_large(&self.pair(path), round.threads, progress);
+            let moved = self.move_large(&self.order(path), round.threads, progress);
             if let Ok(Some(stat)) = &moved {
                 round.copied += 1;
                 round.bytes += stat.size;
@@ -249,14 +254,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let listed = |path: &&PathBuf| {
             let version = &round.snapshot.get(path).expect("chosen from it").version;
             ListedFile {
-                pair: self.pair(path),
+                order: self.order(path),
                 inode: version.inode(),
                 size: version.size,
             }
         };
         let files: Vec<ListedFile> = chosen.iter().map(listed).collect();
         let here =
-            |list: &[StagePair]| move_files(self.from, self.to, list, round.threads, progress);
+            |list: &[FileOrder]| move_files(self.from, self.to, list, round.threads, progress);
         let lists = share_files(&files, &self.movers, here, progress);
         let mut results: Vec<Option<MovedFile>> = Vec::new();
         results.resize_with(files.len(), || None);
@@ -265,7 +270,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             round.bytes += list.moved.bytes;
             for (file, mut moved) in list.files.into_iter().zip(list.moved.files) {
                 if list.is_remote && moved.failure.is_none() {
-                    moved.failure = self.check_seen(&files[file].pair.target).err();
+                    moved.failure = self.check_seen(&files[file].order.pair.target).err();
                 }
                 // A stage that is stopped says nothing of files that it did not come to.
                 let is_known = !list.moved.stopped || moved.is_named;
@@ -324,6 +329,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 ..MovedNode::from_seen(node, result.is_named || was_ours)
             };
             self.moved.insert(path.to_owned(), moved);
+            self.note_placed(path, &version);
         }
         if let Some(reason) = &result.failure {
             return self.state_after_failure(&self.source.join(path), node, reason);

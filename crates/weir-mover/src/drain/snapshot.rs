@@ -171,7 +171,7 @@ impl<T: FileTree> WalkedTree<'_, T> {
         snapshot
     }
 
-    /// The names that were removed from the tree, if it is an elevated one.
+    /// The names that were removed from the tree, or whose files it has replaced, if it is an elevated one.
     pub fn whiteouts(&self) -> Result<BTreeMap<PathBuf, Whiteout>, MoveError> {
         let found = self.tree.whiteouts();
         let found = found.map_err(MoveError::io("looking for names removed below", self.root))?;

@@ -1,8 +1,9 @@
 //! The names that programs have removed from an elevated tree, and that the target may still have.
 //!
 //! They are removed from the target when a removal of the drain's own would be due. What is removed is what
-//! the job has removed: the file that the whiteout says, in the directory that it was in. If something
-//! else has the name, or a link leads elsewhere from where the directory was, the name is gone.
+//! the job has removed: the file that the whiteout says, or one that a drain has put there, in the directory
+//! that it was in. If something else has the name, or a link leads elsewhere from where the directory was,
+//! the name is gone.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -121,7 +122,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let done = directories
                 .lead_to(self.to, &self.target, &path)
                 .and_then(|is_there| match is_there {
-                    true => self.remove_from_target(&target, &now.whiteouts[&path], successor),
+                    true => self.remove_from_target(&path, &now.whiteouts[&path], successor),
                     false => Ok(false),
                 });
             if changed.note(&path, &target, done) && successor.is_none() {
@@ -143,10 +144,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// not have it.
     fn remove_from_target(
         &mut self,
-        target: &Path,
+        path: &Path,
         whiteout: &Whiteout,
         successor: Option<NodeKind>,
     ) -> Result<bool, MoveError> {
+        let target = &*self.target.join(path);
         let there = self.to.look_up(target);
         let Some(there) = there.map_err(MoveError::io("looking for", target))? else {
             return Ok(false);
@@ -155,16 +157,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if successor.is_some_and(|kind| is_directory(kind) == is_directory(kind_of(&there))) {
             return Ok(false);
         }
-        let Some(hidden) = whiteout.hidden().filter(|hidden| hidden.ino == there.ino) else {
-            return Ok(false);
-        };
-        let ctime = there.ctime.sec.saturating_mul(1_000_000_000) + there.ctime.nsec;
         let removed = match kind_of(&there) {
             // It changes with each name in it; only an empty one is removed.
-            NodeKind::Directory => remove_directory(self.to, target),
-            _ if hidden.ctime_ns != ctime && !self.unlinked.contains(&there.ino) => {
-                return Ok(false);
+            NodeKind::Directory if whiteout.file().is_some_and(|file| file.ino == there.ino) => {
+                remove_directory(self.to, target)
             }
+            NodeKind::Directory => return Ok(false),
+            _ if !self.is_taken_or_placed(path, &there) => return Ok(false),
             _ => {
                 if there.nlink > 1 {
                     self.unlinked.insert(there.ino);

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use weir_client::types::Stat;
+
 use super::{FoundFile, FoundSymlink, FurtherName, StageRun, Walked};
 use crate::copy::keep_xattrs;
 use crate::error::MoveError;
@@ -75,7 +77,11 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
         let Some(copied) = self.first_names().get(&link.first).copied() else {
             return Ok(false);
         };
-        match make_hard_link(self.to, &link.first, &link.target)? {
+        let may_replace = |there: &Stat| self.caller.may_replace(&link.target, there);
+        if let Some(copied) = &copied {
+            self.caller.note_attempt(&link.target, copied);
+        }
+        match make_hard_link(self.to, &link.first, &link.target, &may_replace)? {
             // Or somebody removed it.
             LinkOutcome::Refused | LinkOutcome::NoFile => Ok(false),
             LinkOutcome::There => Ok(true),
@@ -131,6 +137,8 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
         if is_at_above_or_below(&destination(target, &link.content), failed) {
             return Err(MoveError::LeadsToFailed(target.clone()));
         }
+        self.check_replaceable(target, replaced.as_ref())?;
+        self.caller.note_attempt(target, &link.stat);
         let kept = KeptAttributes::from(&link.stat);
         make_symlink(self.to, &link.content, target, replaced.as_ref(), &kept)
     }

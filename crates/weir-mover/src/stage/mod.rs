@@ -100,6 +100,12 @@ pub(crate) trait StageCaller: Sync {
     fn is_known(&self, _source: &Path, _stat: &Stat) -> bool {
         false
     }
+    /// True if what has the name of a target may be replaced, though it is not what the source is.
+    fn may_replace(&self, _target: &Path, _there: &Stat) -> bool {
+        true
+    }
+    /// Notes that a target is about to get its name, with the size and the time of its source.
+    fn note_attempt(&self, _target: &Path, _source: &Stat) {}
     /// Notes that a target has its name from this stage. `copied`: the source, when it was copied.
     fn note_named(&self, _target: &Path, _copied: Option<&Stat>) {}
 }
@@ -343,8 +349,20 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
             }
             _ => {
                 self.check_written(file)?;
+                self.check_replaceable(target, found.as_ref())?;
+                if let Some(stat) = &stat {
+                    self.caller.note_attempt(target, stat);
+                }
                 FileCopy::begin(self.from, self.to, source, target, found).map(Some)
             }
+        }
+    }
+
+    /// Refuses to replace what somebody else has put there.
+    fn check_replaceable(&self, target: &Path, there: Option<&Stat>) -> Result<(), MoveError> {
+        match there.is_none_or(|there| self.caller.may_replace(target, there)) {
+            true => Ok(()),
+            false => Err(MoveError::Foreign(target.to_owned())),
         }
     }
 

@@ -19,6 +19,23 @@ pub(in super::super) enum LinkMade {
 }
 
 impl InodeOperations {
+    /// Makes a link, unless there is one of this name.
+    pub(super) fn add_link(self, parent: Ino, name: &[u8], text: &[u8]) -> Result<LinkMade, Errno> {
+        let who = self.user.credentials();
+        let made = self.server.session()?.call(Symlink {
+            parent,
+            name: name.to_vec(),
+            target: text.to_vec(),
+            uid: who.uid,
+            gid: who.gid,
+        });
+        match made {
+            Ok(_) => Ok(LinkMade::New),
+            Err(Errno::EXIST) => Ok(LinkMade::Before),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Makes a link, or has the one of this name say something else, in one step.
     pub(in super::super) fn put_link(
         self,
@@ -26,25 +43,15 @@ impl InodeOperations {
         name: &[u8],
         text: &[u8],
     ) -> Result<LinkMade, Errno> {
-        let session = self.server.session()?;
-        let who = self.user.credentials();
-        let link = |parent: Ino, name: &[u8]| Symlink {
-            parent,
-            name: name.to_vec(),
-            target: text.to_vec(),
-            uid: who.uid,
-            gid: who.gid,
-        };
-        let says = || Ok::<_, Errno>(self.view()?.text_at(parent, name)?.as_deref() == Some(text));
-        match session.call(link(parent, name)) {
-            Ok(_) => return Ok(LinkMade::New),
-            Err(Errno::EXIST) if says()? => return Ok(LinkMade::Before),
-            Err(Errno::EXIST) => {}
-            Err(error) => return Err(error),
+        if self.add_link(parent, name, text)? == LinkMade::New {
+            return Ok(LinkMade::New);
+        }
+        if self.view()?.text_at(parent, name)?.as_deref() == Some(text) {
+            return Ok(LinkMade::Before);
         }
         let beside = nursling();
-        session.call(link(NURSERY, &beside))?;
-        let renamed = session.call(Rename {
+        self.add_link(NURSERY, &beside, text)?;
+        let renamed = self.server.session()?.call(Rename {
             parent: NURSERY,
             name: beside,
             new_parent: parent,

@@ -1,11 +1,12 @@
-//! Whiteouts: names that were removed from an elevated tree, and that the PFS may still have.
+//! Whiteouts: names of the PFS that were removed from an elevated tree, or whose files it has replaced.
 //!
 //! A whiteout is made before its name is removed. So at no moment, and whatever is killed, does a file of
 //! the PFS show through that was removed or replaced before. While the tree has the name, the whiteout
-//! means nothing. The drain removes it once the PFS does not have the name any more.
+//! hides nothing; it says which file of the PFS the tree's may replace. The drain removes it once the PFS
+//! does not have the name any more.
 
 use rustix::io::Errno;
-use weir_core::elevated::{name_of_inode, HiddenFile, WHITEOUTS};
+use weir_core::elevated::{name_of_inode, LowerFile, LowerName, WHITEOUTS};
 use weir_core::names::FileType;
 use weir_core::proto::Mkdir;
 use weir_core::types::Ino;
@@ -21,7 +22,7 @@ use crate::types::Time;
 /// The file of the PFS at a path, if there is one.
 #[allow(clippy::unnecessary_cast)] // other widths on aarch64
 #[allow(clippy::cast_possible_wrap)] // nanoseconds are small
-fn file_at(path: &[u8]) -> Result<Option<HiddenFile>, Errno> {
+fn file_at(path: &[u8]) -> Result<Option<LowerFile>, Errno> {
     let stat = match rustix::fs::lstat(path) {
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         stat => stat?,
@@ -30,7 +31,7 @@ fn file_at(path: &[u8]) -> Result<Option<HiddenFile>, Errno> {
         sec: stat.st_ctime as i64,
         nsec: stat.st_ctime_nsec as i64,
     };
-    Ok(Some(HiddenFile {
+    Ok(Some(LowerFile {
         ino: stat.st_ino,
         ctime_ns: ctime.since_epoch_ns(),
     }))
@@ -57,25 +58,83 @@ pub(in super::super) struct RenamedEntry<'a> {
 
 impl InodeOperations {
     pub(super) fn is_whited_out(self, dir: Ino, name: &[u8]) -> Result<bool, Errno> {
-        let view = self.view()?;
-        match view.lookup(WHITEOUTS, &name_of_inode(dir))? {
-            Some((whiteouts, _)) => Ok(view.lookup(whiteouts, name)?.is_some()),
-            None => Ok(false),
-        }
+        let noted = self.lower_name(dir, name)?;
+        Ok(matches!(noted, Some(LowerName::Removed(_))))
     }
 
-    /// Hides a name of the directory that an elevated one covers.
-    pub(in super::super) fn white_out(self, dir: Ino, name: &[u8]) -> Result<WhiteoutMade, Errno> {
+    /// The note of a name that the job has removed or taken.
+    fn lower_name(self, dir: Ino, name: &[u8]) -> Result<Option<LowerName>, Errno> {
+        let view = self.view()?;
+        let Some((whiteouts, _)) = view.lookup(WHITEOUTS, &name_of_inode(dir))? else {
+            return Ok(None);
+        };
+        let text = view.text_at(whiteouts, name)?;
+        Ok(text.map(|text| LowerName::of_text(&text)))
+    }
+
+    /// Hides a name of the directory that an elevated one covers. `kind`: that of the name in the tree; `None`:
+    /// only the PFS has it.
+    pub(in super::super) fn white_out(
+        self,
+        dir: Ino,
+        name: &[u8],
+        kind: Option<FileType>,
+    ) -> Result<WhiteoutMade, Errno> {
         let Some(covered) = self.covered_by(dir)? else {
             return Ok(WhiteoutMade::NotNeeded);
         };
-        let hidden = file_at(&[&covered, &b"/"[..], name].concat())?;
-        let text = HiddenFile::text_of(hidden);
+        if matches!(kind, None | Some(FileType::Dir)) {
+            let removed = LowerName::Removed(file_at(&[&covered, &b"/"[..], name].concat())?);
+            let put = |parent| self.put_link(parent, name, &removed.text());
+            return self.note_lower_name(dir, put);
+        }
+        // What the PFS has now is the drain's copy, or somebody else's.
+        let replaced = match self.lower_name(dir, name)? {
+            Some(LowerName::Removed(_)) => return Ok(WhiteoutMade::Before),
+            Some(LowerName::Replaced(file)) => Some(file),
+            None => None,
+        };
+        let removed = LowerName::Removed(replaced).text();
+        self.note_lower_name(dir, |parent| match replaced {
+            Some(_) => self.put_link(parent, name, &removed),
+            None => self.add_link(parent, name, &removed),
+        })
+    }
+
+    /// Before a file of the tree takes a name that only the PFS has: notes which file it replaces. False: the
+    /// name has become something else.
+    pub(in super::super) fn note_replaced(self, dir: Ino, name: &Name) -> Result<bool, Errno> {
+        let _lock = NameLock::hold(self.server.session()?, dir, name.bytes())?;
+        if !self.is_only_below(dir, name.bytes())? {
+            return Ok(false);
+        }
+        self.note_taken_up(dir, name.bytes())
+    }
+
+    /// The same under the lock of the name.
+    pub(super) fn note_taken_up(self, dir: Ino, name: &[u8]) -> Result<bool, Errno> {
+        let Some(covered) = self.covered_by(dir)? else {
+            return Ok(false);
+        };
+        let Some(file) = file_at(&[&covered, &b"/"[..], name].concat())? else {
+            return Ok(false);
+        };
+        let text = LowerName::Replaced(file).text();
+        self.note_lower_name(dir, |parent| self.put_link(parent, name, &text))?;
+        Ok(true)
+    }
+
+    /// Makes a note by `put`, which gets the directory that is to have it.
+    fn note_lower_name(
+        self,
+        dir: Ino,
+        put: impl Fn(Ino) -> Result<LinkMade, Errno>,
+    ) -> Result<WhiteoutMade, Errno> {
         let who = self.user.credentials();
         let whiteouts = name_of_inode(dir);
         for _ in 0..3 {
             if let Some((parent, _)) = self.view()?.lookup(WHITEOUTS, &whiteouts)? {
-                match self.put_link(parent, name, &text) {
+                match put(parent) {
                     Ok(LinkMade::New) => return Ok(WhiteoutMade::New),
                     Ok(LinkMade::Before) => return Ok(WhiteoutMade::Before),
                     // The drain has removed the directory, which was empty.
@@ -111,9 +170,10 @@ impl InodeOperations {
         if !self.is_only_below(dir, name.bytes())? {
             return Ok(false);
         }
-        match self.white_out(dir, name.bytes())? {
-            WhiteoutMade::New => Ok(true),
-            WhiteoutMade::Before | WhiteoutMade::NotNeeded => Err(Errno::NOENT),
+        match self.white_out(dir, name.bytes(), None)? {
+            // Under the lock, and it showed: it was noted as replaced at most.
+            WhiteoutMade::New | WhiteoutMade::Before => Ok(true),
+            WhiteoutMade::NotNeeded => Err(Errno::NOENT),
         }
     }
 
@@ -150,7 +210,7 @@ impl InodeOperations {
             }
         }
         if !exchanges {
-            self.white_out(source.parent, source.name.bytes())?;
+            self.white_out(source.parent, source.name.bytes(), Some(source.kind))?;
         }
         Ok(())
     }

@@ -147,6 +147,7 @@ impl Process {
             return Ok(());
         }
         let stat = rustix::fs::lstat(path)?;
+        self.inodes().note_taken_up(parent, name.bytes())?;
         let taken = match KernelType::from_raw_mode(stat.st_mode) {
             KernelType::RegularFile => self.copy_up(parent, name, path),
             KernelType::Symlink => {

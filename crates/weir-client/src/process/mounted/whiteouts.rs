@@ -1,8 +1,8 @@
-//! The names that were removed from an elevated tree, and that its target may still have, for those who
-//! remove them there.
+//! The names that were removed from an elevated tree, and that its target may still have, and those whose
+//! files it has replaced, for those who change them there.
 
 use rustix::io::Errno;
-use weir_core::elevated::{inode_of_name, name_of_inode, HiddenFile, COVERS, WHITEOUTS};
+use weir_core::elevated::{inode_of_name, name_of_inode, LowerFile, LowerName, COVERS, WHITEOUTS};
 use weir_core::proto::{Rmdir, Symlink, Unlink};
 use weir_core::types::Ino;
 
@@ -13,7 +13,7 @@ use crate::path::walk::Names;
 /// The bytes of a listing that are asked for at a time.
 const LISTING_BYTES: u32 = 48 << 10;
 
-/// A name that was removed from an elevated tree.
+/// A name that was removed from an elevated tree, or whose file it has replaced.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Whiteout {
     /// The directory of the tree that had it, and that may be gone.
@@ -22,8 +22,7 @@ pub struct Whiteout {
     name: Vec<u8>,
     /// Its path on the target, from there.
     path: Vec<u8>,
-    /// The file of the target that the job has removed; if there was none, nothing is to be removed.
-    hidden: Option<HiddenFile>,
+    lower: LowerName,
 }
 
 impl Whiteout {
@@ -32,14 +31,20 @@ impl Whiteout {
         &self.path
     }
 
-    /// The file of the target that the job has removed, as it was then; none: the target had none.
-    pub fn hidden(&self) -> Option<HiddenFile> {
-        self.hidden
+    /// True if the job has removed the name, at least for a time.
+    pub fn is_removed(&self) -> bool {
+        matches!(self.lower, LowerName::Removed(_))
+    }
+
+    /// The file of the target that the job has removed or replaced, as it was then; none: the target had none.
+    pub fn file(&self) -> Option<LowerFile> {
+        self.lower.file()
     }
 }
 
 impl Tree {
-    /// The names that were removed from this tree. Those of one directory in the order of their removal.
+    /// The names that were removed from this tree, or whose files it has replaced. Those of one directory in
+    /// the order of their removal.
     pub fn whiteouts(self) -> Result<Vec<Whiteout>, Errno> {
         let _call = operation::begin();
         let mut found = Vec::new();
@@ -69,7 +74,7 @@ impl Tree {
                         false => [&covered[..], b"/", &name].concat(),
                     },
                     name,
-                    hidden: HiddenFile::of_text(&text),
+                    lower: LowerName::of_text(&text),
                 });
             }
         }

@@ -1,0 +1,417 @@
+//! The nodes of a target that the drain of an elevated tree may replace: those that a drain of this instance
+//! has put there, and those that the job has replaced or removed. Anything else that has the name of a file
+//! was put there by somebody else.
+//!
+//! The marks of nodes that drains put there outlive their processes, in a file beside the journal of the
+//! server. A mark is written before its node gets its name, as an attempt: so a drain that is killed leaves no
+//! node that the next one does not know. Several drains of one tree append to one file, in writes of whole
+//! records, and read the records of the others.
+//!
+//! ```text
+//!  0   16  the beginning of the BLAKE3 hash of the path below the target
+//! 16    8  size, bytes, little-endian as all numbers
+//! 24    8  time of the last change of the contents: seconds since 1970
+//! 32    4  and nanoseconds
+//! 36    4  1: attempted, 2: placed, so attempts before it count no more
+//! 40    4  CRC32C of the above
+//! ```
+//!
+//! A record that is torn or damaged is skipped: then its node counts as somebody else's, which is the safe
+//! side.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use weir_client::process::mounted::elevated::LowerFile;
+use weir_client::types::{Stat, Time};
+
+use crate::copy::is_kept_time;
+use crate::tree::{kind_of, NodeKind};
+
+/// The bytes of a record.
+const RECORD: usize = 44;
+/// The most attempts of a name that are kept: of moves that failed, or whose process was killed before it knew
+/// if the node got its name.
+const MOST_ATTEMPTS: usize = 8;
+/// The least number of records of a file that is written anew.
+const LEAST_REWRITTEN: usize = 1 << 16;
+
+/// The size and the time of a node that a drain puts on the target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeMark {
+    /// Bytes; of a symbolic link those of its text.
+    size: u64,
+    /// The last change of the contents: seconds since 1970, and nanoseconds.
+    mtime: (i64, i64),
+}
+
+impl NodeMark {
+    pub(super) fn new(size: u64, mtime: Time) -> NodeMark {
+        NodeMark {
+            size,
+            mtime: (mtime.sec, mtime.nsec),
+        }
+    }
+
+    fn fits(&self, there: &Stat) -> bool {
+        let mtime = Time {
+            sec: self.mtime.0,
+            nsec: self.mtime.1,
+        };
+        there.size == self.size && is_kept_time(mtime, there.mtime)
+    }
+}
+
+/// A node of the target that the job has replaced or removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TakenNode {
+    ino: u64,
+    /// Nanoseconds since 1970; `None`: the drain itself has changed it since.
+    ctime_ns: Option<i64>,
+}
+
+impl TakenNode {
+    pub(super) fn new(file: LowerFile, is_changed_here: bool) -> TakenNode {
+        TakenNode {
+            ino: file.ino,
+            ctime_ns: (!is_changed_here).then_some(file.ctime_ns),
+        }
+    }
+
+    pub(super) fn fits(&self, there: &Stat) -> bool {
+        self.ino == there.ino
+            && self
+                .ctime_ns
+                .is_none_or(|ctime_ns| ctime_ns == there.ctime.since_epoch_ns())
+    }
+}
+
+/// The nodes that a move may find under the name of its target.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Replaceable {
+    /// Whatever is there.
+    #[default]
+    Any,
+    /// One of these.
+    Only {
+        /// Those that a drain has put there.
+        placed: Vec<NodeMark>,
+        /// The one that the job has replaced or removed.
+        taken: Option<TakenNode>,
+    },
+}
+
+impl Replaceable {
+    pub(super) fn allows(&self, there: &Stat) -> bool {
+        match self {
+            Replaceable::Any => true,
+            // A file is in the way of a directory, or the other way around: not a question of this.
+            _ if kind_of(there) == NodeKind::Directory => true,
+            Replaceable::Only { placed, taken } => {
+                placed.iter().any(|mark| mark.fits(there))
+                    || taken.is_some_and(|taken| taken.fits(there))
+            }
+        }
+    }
+}
+
+/// The marks of nodes that drains of one elevated tree have put on its target.
+#[derive(Debug)]
+pub struct PlacedNodes(Mutex<MarkFile>);
+
+#[derive(Debug)]
+struct MarkFile {
+    file: File,
+    /// The bytes that were read.
+    read: u64,
+    marks: HashMap<[u8; 16], NameMarks>,
+    /// The records that were read or written.
+    records: usize,
+    failure: Option<io::Error>,
+}
+
+/// The marks of a name.
+#[derive(Clone, Debug, Default)]
+struct NameMarks {
+    placed: Option<NodeMark>,
+    /// The newest last.
+    attempts: Vec<NodeMark>,
+}
+
+impl NameMarks {
+    fn all(&self) -> impl Iterator<Item = &NodeMark> {
+        self.placed.iter().chain(&self.attempts)
+    }
+
+    fn add(&mut self, mark: NodeMark, step: MarkStep) {
+        match step {
+            MarkStep::Placed => {
+                *self = NameMarks {
+                    placed: Some(mark),
+                    attempts: Vec::new(),
+                }
+            }
+            MarkStep::Attempted => {
+                self.attempts.retain(|one| *one != mark);
+                self.attempts.push(mark);
+                let extra = self.attempts.len().saturating_sub(MOST_ATTEMPTS);
+                self.attempts.drain(..extra);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum MarkStep {
+    Attempted = 1,
+    Placed = 2,
+}
+
+impl PlacedNodes {
+    /// Reads a file of marks, or makes it.
+    pub fn open(path: &Path) -> io::Result<PlacedNodes> {
+        let mut marks = MarkFile::open(path)?;
+        if marks.records > LEAST_REWRITTEN.max(4 * marks.marks.len()) {
+            marks.rewrite(path)?;
+        }
+        Ok(PlacedNodes(Mutex::new(marks)))
+    }
+
+    /// The last failure to keep the marks. Without them a later process takes files of this one for somebody
+    /// else's: it overwrites nothing, and says so.
+    pub fn take_failure(&self) -> Option<io::Error> {
+        self.marks().failure.take()
+    }
+
+    fn marks(&self) -> MutexGuard<'_, MarkFile> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The marks of a name.
+    pub(super) fn of_name(&self, path: &Path) -> Vec<NodeMark> {
+        let marks = self.marks();
+        let of_name = marks.marks.get(&hash_of(path));
+        of_name.map_or_else(Vec::new, |of_name| of_name.all().copied().collect())
+    }
+
+    /// Reads the marks of other drains of the tree.
+    pub(super) fn refresh(&self) {
+        let mut marks = self.marks();
+        if let Err(error) = marks.read_on() {
+            marks.failure = Some(error);
+        }
+    }
+
+    /// Notes the nodes that are about to get these names.
+    pub(super) fn note_attempts<'p>(&self, nodes: impl Iterator<Item = (&'p Path, NodeMark)>) {
+        self.marks().append(nodes, MarkStep::Attempted);
+    }
+
+    /// Notes that a node has its name.
+    pub(super) fn note_placed(&self, path: &Path, mark: NodeMark) {
+        let node = std::iter::once((path, mark));
+        self.marks().append(node, MarkStep::Placed);
+    }
+}
+
+impl MarkFile {
+    fn open(path: &Path) -> io::Result<MarkFile> {
+        let mut options = File::options();
+        let file = options
+            .read(true)
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path)?;
+        // While others append to it, it is not written anew.
+        file.lock_shared()?;
+        let mut marks = MarkFile {
+            file,
+            read: 0,
+            marks: HashMap::new(),
+            records: 0,
+            failure: None,
+        };
+        marks.read_on()?;
+        Ok(marks)
+    }
+
+    /// Reads the records that were appended since.
+    fn read_on(&mut self) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        self.file.seek(SeekFrom::Start(self.read))?;
+        self.file.read_to_end(&mut bytes)?;
+        let mut at = 0;
+        while let Some(record) = bytes.get(at..at + RECORD) {
+            match decode(record) {
+                Some((hash, mark, step)) => {
+                    self.marks.entry(hash).or_default().add(mark, step);
+                    self.records += 1;
+                    at += RECORD;
+                }
+                None => at += 1,
+            }
+        }
+        self.read += at as u64;
+        Ok(())
+    }
+
+    fn append<'p>(&mut self, nodes: impl Iterator<Item = (&'p Path, NodeMark)>, step: MarkStep) {
+        let mut bytes = Vec::new();
+        for (path, mark) in nodes {
+            let hash = hash_of(path);
+            self.marks.entry(hash).or_default().add(mark, step);
+            self.records += 1;
+            encode(&mut bytes, hash, mark, step);
+        }
+        let written = self.file.write_all(&bytes);
+        match written.and_then(|()| self.file.stream_position()) {
+            // Else others have written in between, and these are read again with theirs.
+            Ok(end) if end == self.read + bytes.len() as u64 => self.read = end,
+            Ok(_) => {}
+            Err(error) => self.failure = Some(error),
+        }
+    }
+
+    /// Has the file say nothing but what counts, unless another drain uses it.
+    fn rewrite(&mut self, path: &Path) -> io::Result<()> {
+        self.file.unlock()?;
+        if self.file.try_lock().is_err() {
+            return self.file.lock_shared();
+        }
+        let mut bytes = Vec::new();
+        for (hash, of_name) in &self.marks {
+            if let Some(mark) = &of_name.placed {
+                encode(&mut bytes, *hash, *mark, MarkStep::Placed);
+            }
+            for mark in &of_name.attempts {
+                encode(&mut bytes, *hash, *mark, MarkStep::Attempted);
+            }
+        }
+        let beside = path.with_extension("new");
+        std::fs::write(&beside, &bytes)?;
+        std::fs::rename(&beside, path)?;
+        *self = MarkFile::open(path)?;
+        Ok(())
+    }
+}
+
+fn hash_of(path: &Path) -> [u8; 16] {
+    let whole = blake3::hash(path.as_os_str().as_bytes());
+    let (begin, _) = whole.as_bytes().split_at(16);
+    begin.try_into().expect("16 bytes")
+}
+
+fn encode(bytes: &mut Vec<u8>, hash: [u8; 16], mark: NodeMark, step: MarkStep) {
+    let begin = bytes.len();
+    bytes.extend(hash);
+    bytes.extend(mark.size.to_le_bytes());
+    bytes.extend(mark.mtime.0.to_le_bytes());
+    let nanoseconds = u32::try_from(mark.mtime.1).unwrap_or(0);
+    bytes.extend(nanoseconds.to_le_bytes());
+    bytes.extend((step as u32).to_le_bytes());
+    bytes.extend(crc32c::crc32c(&bytes[begin..]).to_le_bytes());
+}
+
+fn decode(record: &[u8]) -> Option<([u8; 16], NodeMark, MarkStep)> {
+    let (content, sum) = record.split_at(RECORD - 4);
+    let number = |at: usize| u64::from_le_bytes(content[at..at + 8].try_into().expect("8 bytes"));
+    let half = |at: usize| u32::from_le_bytes(content[at..at + 4].try_into().expect("4 bytes"));
+    if crc32c::crc32c(content).to_le_bytes() != sum {
+        return None;
+    }
+    let mark = NodeMark {
+        size: number(16),
+        mtime: (number(24).cast_signed(), half(32).into()),
+    };
+    let step = match half(36) {
+        1 => MarkStep::Attempted,
+        2 => MarkStep::Placed,
+        _ => return None,
+    };
+    Some((content[..16].try_into().expect("16 bytes"), mark, step))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(size: u64) -> NodeMark {
+        NodeMark::new(size, Time { sec: -7, nsec: 3 })
+    }
+
+    fn note(marks: &PlacedNodes, name: &str, size: u64) {
+        marks.note_attempts(std::iter::once((Path::new(name), mark(size))));
+    }
+
+    #[test]
+    fn marks_outlive_their_process_and_each_one_is_of_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("moved0");
+        let marks = PlacedNodes::open(&path).unwrap();
+        note(&marks, "a", 1);
+        note(&marks, "a", 2);
+        marks.note_placed(Path::new("b"), mark(1));
+        for size in 3..30 {
+            note(&marks, "b", size);
+        }
+        let again = PlacedNodes::open(&path).unwrap();
+        for marks in [&marks, &again] {
+            assert_eq!(marks.of_name(Path::new("a")), [mark(1), mark(2)]);
+            let of_b = marks.of_name(Path::new("b"));
+            assert_eq!((of_b[0], of_b.len()), (mark(1), 1 + MOST_ATTEMPTS));
+            assert_eq!(of_b.last(), Some(&mark(29)));
+            assert_eq!(marks.of_name(Path::new("c")), []);
+        }
+        again.note_placed(Path::new("b"), mark(40));
+        marks.refresh();
+        assert_eq!(marks.of_name(Path::new("b")), [mark(40)]);
+        assert!(marks.take_failure().is_none());
+    }
+
+    #[test]
+    fn damaged_records_are_skipped_and_the_others_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("moved0");
+        let marks = PlacedNodes::open(&path).unwrap();
+        for name in ["a", "b", "c"] {
+            note(&marks, name, 1);
+        }
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[RECORD + 20] ^= 1;
+        // A write that was cut, and one after it.
+        let cut = [&bytes[..], &bytes[..17], &bytes[..RECORD]].concat();
+        std::fs::write(&path, cut).unwrap();
+        let again = PlacedNodes::open(&path).unwrap();
+        let counts = |name| again.of_name(Path::new(name)).len();
+        assert_eq!((counts("a"), counts("b"), counts("c")), (1, 0, 1));
+        std::fs::write(&path, [7; 1000]).unwrap();
+        let garbage = PlacedNodes::open(&path).unwrap();
+        assert_eq!(garbage.marks().records, 0);
+    }
+
+    #[test]
+    fn a_file_that_says_little_is_written_anew_unless_it_is_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("moved0");
+        let marks = PlacedNodes::open(&path).unwrap();
+        for size in 0..=LEAST_REWRITTEN as u64 {
+            marks.note_placed(Path::new("a"), mark(size));
+        }
+        let length = || std::fs::metadata(&path).unwrap().len();
+        let before = length();
+        let second = PlacedNodes::open(&path).unwrap();
+        assert_eq!(length(), before, "another one uses it");
+        drop((marks, second));
+        let third = PlacedNodes::open(&path).unwrap();
+        assert_eq!(length(), RECORD as u64);
+        let last = mark(LEAST_REWRITTEN as u64);
+        assert_eq!(third.of_name(Path::new("a")), [last]);
+    }
+}

@@ -1,0 +1,103 @@
+//! The question if a node of the target may be replaced or removed: it is what this instance has put there, or
+//! what its job has taken.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use weir_client::process::mounted::Whiteout;
+use weir_client::types::Stat;
+
+use super::marks::{NodeMark, Replaceable, TakenNode};
+use super::snapshot::{FileVersion, SeenNode};
+use super::Drain;
+use crate::tree::FileTree;
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+    /// Notes what the job has removed or replaced.
+    pub(super) fn note_taken(&mut self, whiteouts: &BTreeMap<PathBuf, Whiteout>) {
+        self.taken = whiteouts
+            .iter()
+            .filter_map(|(path, whiteout)| Some((path.clone(), whiteout.file()?)))
+            .collect();
+        // Other drains of the tree may have put something there.
+        if let Some(placed) = &self.placed {
+            placed.refresh();
+        }
+    }
+
+    fn taken(&self, path: &Path) -> Option<TakenNode> {
+        let file = *self.taken.get(path)?;
+        Some(TakenNode::new(file, self.unlinked.contains(&file.ino)))
+    }
+
+    /// The nodes that a file of the tree may replace.
+    pub(super) fn replaceable(&self, path: &Path) -> Replaceable {
+        match &self.placed {
+            Some(placed) if !self.replaces_all => Replaceable::Only {
+                placed: placed.of_name(path),
+                taken: self.taken(path),
+            },
+            _ => Replaceable::Any,
+        }
+    }
+
+    /// True if a node may be replaced by one of the tree.
+    pub(super) fn may_replace(&self, path: &Path, there: Option<&Stat>) -> bool {
+        there.is_none_or(|there| {
+            self.replaceable(path).allows(there) || {
+                if let Some(placed) = &self.placed {
+                    placed.refresh();
+                }
+                self.replaceable(path).allows(there)
+            }
+        })
+    }
+
+    /// True if a node is what the job has removed, or what a drain has put there.
+    pub(super) fn is_taken_or_placed(&self, path: &Path, there: &Stat) -> bool {
+        let placed = self.placed.as_ref().map(|placed| placed.of_name(path));
+        let known = Replaceable::Only {
+            placed: placed.unwrap_or_default(),
+            taken: self.taken(path),
+        };
+        known.allows(there)
+    }
+
+    /// Notes nodes of the tree that are about to get their names on the target.
+    pub(super) fn note_placing<'p>(
+        &self,
+        nodes: impl Iterator<Item = (&'p (impl AsRef<Path> + ?Sized + 'p), &'p SeenNode)>,
+    ) {
+        if let Some(placed) = &self.placed {
+            placed.note_attempts(nodes.map(|(path, node)| (path.as_ref(), mark_of(node))));
+        }
+    }
+
+    /// The same of what has these attributes.
+    pub(super) fn note_placing_copy(&self, path: &Path, copied: Option<&Stat>) {
+        if let (Some(placed), Some(copied)) = (&self.placed, copied) {
+            let mark = NodeMark::new(copied.size, copied.mtime);
+            placed.note_attempts(std::iter::once((path, mark)));
+        }
+    }
+
+    /// Notes that a file has its name on the target.
+    pub(super) fn note_placed(&self, path: &Path, version: &FileVersion) {
+        if let Some(placed) = &self.placed {
+            placed.note_placed(path, NodeMark::new(version.size, version.mtime));
+        }
+    }
+
+    /// The path below the target.
+    pub(super) fn below<'p>(&self, target: &'p Path) -> &'p Path {
+        target.strip_prefix(&self.target).unwrap_or(target)
+    }
+}
+
+fn mark_of(node: &SeenNode) -> NodeMark {
+    let size = match node.content.as_os_str().len() {
+        0 => node.version.size,
+        text => text as u64,
+    };
+    NodeMark::new(size, node.version.mtime)
+}
