@@ -562,6 +562,12 @@ pub struct DrainProcessArgs {
     /// The percentage of the storage in use at which files of an elevated tree are evicted.
     #[arg(long)]
     pub evict_percent: u32,
+    /// Patterns of files that are moved before all others.
+    #[arg(long)]
+    pub first: Vec<String>,
+    /// The seconds from a warning to the end of the job; 0: not known.
+    #[arg(long)]
+    pub warning_s: u32,
     /// Replace what somebody else has put on the target of an elevated tree.
     #[arg(long)]
     pub replace_foreign: bool,

@@ -8,7 +8,7 @@ use std::process::ExitStatus;
 use anyhow::{anyhow, Context, Result};
 use nix::sys::signal::Signal;
 use weir_config::Drain;
-use weir_core::elevated::{MOST_TREES, TARGET_LINK};
+use weir_core::elevated::{ALIAS_LINK, MOST_TREES, TARGET_LINK};
 
 use crate::args::{ChoiceArgs, DrainProcessArgs};
 use crate::drain::process::DrainProcess;
@@ -175,6 +175,12 @@ impl RunStages<'_> {
             interval_s: self.settings.interval_s,
             stuck_s: self.settings.stuck_s,
             evict_percent: self.settings.evict_percent,
+            first: self
+                .settings
+                .first
+                .below(&self.tree_root(run_dir, tree))
+                .collect(),
+            warning_s: self.settings.warning_s,
             replace_foreign: self.settings.replace_foreign,
             hook: self.settings.hook.clone(),
             status_file: self.settings.status_file.clone(),
@@ -192,9 +198,27 @@ impl RunStages<'_> {
         self.take_out(run_dir, Drains(trees.map(|tree| (tree, None)).collect()))
     }
 
+    /// The path by which programs name the root of a tree.
+    fn tree_root(&self, run_dir: &Path, tree: &DrainedTree) -> String {
+        let root = match tree.elevated {
+            None => self.prefix.clone(),
+            Some(number) => {
+                let alias = std::fs::read_link(run_dir.join(format!("{ALIAS_LINK}{number}")));
+                alias.unwrap_or_else(|_| tree.target.clone())
+            }
+        };
+        root.to_string_lossy().into_owned()
+    }
+
     /// Moves the rest out; true if it is safe.
-    pub fn take_out(&self, run_dir: &Path, drains: Drains) -> bool {
+    pub fn take_out(&self, run_dir: &Path, mut drains: Drains) -> bool {
         let mut is_safe = true;
+        // All at once: the end of the job may be near.
+        let running = drains
+            .0
+            .iter_mut()
+            .filter_map(|(_, process)| process.as_mut());
+        running.for_each(DrainProcess::begin_to_finish);
         for (tree, process) in drains.0 {
             is_safe &= self
                 .take_tree_out(run_dir, &tree, process)
@@ -216,16 +240,10 @@ impl RunStages<'_> {
         if let Some(is_safe) = finished {
             return Ok(is_safe);
         }
-        if tree.elevated.is_some() {
-            let again = self
-                .start_process(run_dir, tree)
-                .context("starting a drain")?;
-            return Ok(again.finish()? == Some(true));
-        }
-        let mut options = self.choice().words();
-        options.extend(self.ends_instance.then(|| "--laminate".into()));
-        let status = stage_by_command("out", &options, run_dir, &self.prefix, &tree.target)?;
-        Ok(status.success())
+        let again = self
+            .start_process(run_dir, tree)
+            .context("starting a drain")?;
+        Ok(again.finish()? == Some(true))
     }
 }
 

@@ -388,8 +388,14 @@ pub fn complain(summary: &StageSummary) -> Result<(), Failure> {
     if more > 0 {
         lines.push(format!("and {more} more; --json names all"));
     }
+    let left = summary.not_reached.iter().take(SHOWN_FAILURES);
+    lines.extend(left.map(|path| format!("{}: not safe", path.display())));
+    let more = summary.not_reached.len().saturating_sub(SHOWN_FAILURES);
+    if more > 0 {
+        lines.push(format!("and {more} more are not safe"));
+    }
     let end = match summary.stopped {
-        true => "stopped by a signal",
+        true => "stopped before the end",
         false => "not all was moved",
     };
     lines.push(format!(

@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::OnceLock;
+use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
@@ -41,6 +42,14 @@ const PASSED_ON: &[Signal] = &[
     Signal::SIGXCPU,
     Signal::SIGTSTP,
     Signal::SIGCONT,
+];
+
+/// The signals by which batch systems warn of the end of a job.
+pub const WARNINGS: [Signal; 4] = [
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGXCPU,
 ];
 
 /// The exit code of `weir run` for a command that ended so.
@@ -117,6 +126,14 @@ fn pid_of(child: &Child) -> Pid {
 /// read here stay blocked between commands and after the last: none is lost, and none ends weir.
 static BLOCKED_BEFORE: OnceLock<SigSet> = OnceLock::new();
 
+/// The time of the first signal by which a batch system warns of the end of the job.
+static WARNED_AT: OnceLock<SystemTime> = OnceLock::new();
+
+/// The time at which the batch system has warned of the end of the job, by the first such signal.
+pub fn warned_at() -> Option<SystemTime> {
+    WARNED_AT.get().copied()
+}
+
 /// The signals, read from a descriptor instead of interrupting.
 struct Signals {
     before: SigSet,
@@ -164,6 +181,9 @@ impl Signals {
             }
             while let Some(info) = self.fd.read_signal()? {
                 let signal = Signal::try_from(i32::try_from(info.ssi_signo)?)?;
+                if WARNINGS.contains(&signal) {
+                    WARNED_AT.get_or_init(SystemTime::now);
+                }
                 if signal != Signal::SIGCHLD {
                     pass_on(signal, &info, child);
                 } else if let Some(status) = reap(child)? {

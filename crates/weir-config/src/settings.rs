@@ -309,6 +309,13 @@ settings! {
         /// changed there, since the job took their names. Else they stay, and the job's files stay in the
         /// instance until they have been moved out of the way.
         replace_foreign: bool = "false",
+        /// Files that are moved before all others, such as the checkpoint from which a job goes on: patterns as for
+        /// `drain.only`, in elevated directories too.
+        first: Patterns = "",
+        /// The seconds from the signal by which the batch system warns (SIGTERM, SIGUSR1, SIGUSR2 or SIGXCPU) to the end
+        /// of the job; 0: it is not known. Some seconds before the end, also of one that Slurm tells, `weir run`
+        /// moves no more, and says which files are not safe.
+        warning_s: u32 = "0",
         /// A program that hears what becomes of files while they are moved, as lines of JSON on its standard input:
         /// docs/ELEVATOR.md, "Asking".
         hook: Option<PathBuf> = "auto",

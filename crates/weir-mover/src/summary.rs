@@ -34,6 +34,9 @@ pub struct StageSummary {
     /// are: of somebody else, or of a move that was interrupted. They stay.
     #[serde(serialize_with = "as_texts")]
     pub not_emptied: Vec<PathBuf>,
+    /// Of a drain that was stopped: the files of the source that are not safe, beside those that failed.
+    #[serde(default, serialize_with = "as_texts")]
+    pub not_reached: Vec<PathBuf>,
     /// Nodes that were not moved.
     pub failed: Vec<StageFailure>,
     /// Seconds that it took.

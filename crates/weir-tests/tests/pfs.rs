@@ -302,3 +302,60 @@ fn a_full_file_system_leaves_the_rest_in_the_instance() {
     }
     assert_eq!(scene.moved("late").as_deref(), Some("1\n2\n3\n4\n5\n"));
 }
+
+#[test]
+fn a_drain_stops_before_its_job_ends_and_has_moved_the_first_files() {
+    let Some(scene) = Scene::new("a drain that has little time") else {
+        return;
+    };
+    // Sixteen seconds, of which there are three.
+    scene.fs.set_write_rate(Some(1 << 20));
+    let script = "
+        cd /weir
+        for n in $(seq 16); do head -c 1048576 /dev/zero > $n; done
+        seq 10000 > restart
+        echo $WEIR_INSTANCE > $1/name
+        mv $1/name $1/instance
+        trap 'exit 0' TERM
+        until [ -e $1/ends ]; do sleep 0.05; done";
+    for command_ends_first in [false, true] {
+        let settings = [
+            "drain.warning_s=4",
+            "drain.first=/weir/restart*",
+            "drain.while_running=false",
+        ];
+        let options = settings.map(|setting| ["--set", setting]).concat();
+        let mut run = scene.run(&options, script);
+        scene.wait_for("instance", &mut run);
+        let instance = fs::read_to_string(scene.talk("instance")).unwrap();
+        let instance = instance.trim();
+        if command_ends_first {
+            scene.say("ends");
+            wait_until("the first file", || scene.moved("restart").is_some());
+        }
+        let child = run.0.as_ref().unwrap().id();
+        let child = Pid::from_raw(i32::try_from(child).unwrap()).unwrap();
+        kill_process(child, Signal::TERM).unwrap();
+        let output = run.output();
+        let told = messages_of(&output);
+        assert_eq!(output.status.code(), Some(122), "{told}");
+        assert!(told.contains("the job ends soon"), "{told}");
+        assert_eq!(scene.moved("restart"), Some(lines(10_000)), "{told}");
+        let is_there = |number: &u32| scene.moved(&number.to_string()).is_some();
+        let missing = (1..=16).filter(|number| !is_there(number));
+        let missing: Vec<u32> = missing.collect();
+        assert!(!missing.is_empty(), "{told}");
+        let named = |number: &u32| told.contains(&format!("weir: /weir/{number}: not safe\n"));
+        let named = (1..=16).filter(named).count();
+        assert!(named == missing.len(), "{missing:?}: {told}");
+        assert_eq!(instance_of(&told), instance);
+        scene.fs.set_write_rate(None);
+        let mut stop = weir(&["stop", instance, "--drain-to"]);
+        let stopped = stop.arg(scene.target()).output().unwrap();
+        assert!(stopped.status.success(), "{stopped:?}");
+        assert!((1..=16).all(|number| is_there(&number)));
+        scene.fs.set_write_rate(Some(1 << 20));
+        fs::remove_dir_all(scene.dir.path().join("below/out")).unwrap();
+        fs::remove_file(scene.talk("instance")).unwrap();
+    }
+}

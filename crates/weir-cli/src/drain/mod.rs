@@ -5,9 +5,10 @@
 //! `process::FINISH` from its standard input, and then moves the rest. `weir drain` (`command`)
 //! asks it by a socket in the run directory (`messages`, `service`). Of an instance of several nodes,
 //! `movers` on the others share the files. `relief` has files of elevated directories evicted when the instance
-//! has little room. `hook` is the user's program that hears what becomes of files.
+//! has little room. `end_time` is when the job ends. `hook` is the user's program that hears what becomes of files.
 
 pub mod command;
+pub mod end_time;
 mod hook;
 mod messages;
 pub mod movers;

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
@@ -23,10 +23,12 @@ use weir_core::elevated::ALIAS_LINK;
 use weir_instance::size::bytes;
 use weir_mover::drain::{Drain, DrainRound, PendingState, PlacedNodes};
 use weir_mover::{
-    CallWatch, DirectoryTree, InstanceTree, StageOptions, StageProgress, StageSummary, WatchedTree,
+    CallWatch, DirectoryTree, InstanceTree, PathFilter, StageOptions, StageProgress, StageSummary,
+    WatchedTree,
 };
 
 use super::command::in_words_slow;
+use super::end_time::EndTime;
 use super::hook::EventHook;
 use super::movers::MoverGate;
 use super::relief::ServerRelief;
@@ -36,8 +38,9 @@ use crate::args::DrainProcessArgs;
 use crate::exit::{Failure, NOT_MOVED};
 use crate::{stage, supervise};
 
-/// Written to the standard input of the process when the command has ended. If that is closed without it,
-/// weir is gone, and the instance with it.
+/// Written to the standard input of the process when the command has ended, and after it the time at which the
+/// batch system has warned of the end of the job: milliseconds since 1970, 8 bytes, little-endian; 0: it has not.
+/// If that is closed without it, weir is gone, and the instance with it.
 const FINISH: u8 = b'F';
 /// Written to the standard output of the process when it ends though a call may hang.
 const GIVE_UP: u8 = b'G';
@@ -69,6 +72,7 @@ pub struct DrainProcess {
     /// Closed when the parent ends or gives up.
     input: Option<ChildStdin>,
     output: ChildStdout,
+    is_finishing: bool,
 }
 
 impl DrainProcess {
@@ -91,13 +95,26 @@ impl DrainProcess {
             child,
             input,
             output,
+            is_finishing: false,
         })
     }
 
-    /// Has it move the rest, and waits for its end: `Some(true)` if everything is safe, `None` if it died.
-    pub fn finish(mut self) -> Result<Option<bool>> {
+    /// Has it move the rest.
+    pub fn begin_to_finish(&mut self) {
+        if std::mem::replace(&mut self.is_finishing, true) {
+            return;
+        }
+        let since_1970 = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let warned_ms = supervise::warned_at().map_or(0, |time| since_1970(time).as_millis());
+        let warned_ms = u64::try_from(warned_ms).unwrap_or(0).to_le_bytes();
+        let message = [&[FINISH], &warned_ms[..]].concat();
         // A process that is dead shows in its status.
-        let _ = self.input.as_mut().map(|input| input.write_all(&[FINISH]));
+        let _ = self.input.as_mut().map(|input| input.write_all(&message));
+    }
+
+    /// The same, and waits for its end: `Some(true)` if everything is safe, `None` if it died.
+    pub fn finish(mut self) -> Result<Option<bool>> {
+        self.begin_to_finish();
         let status = supervise::wait_for_end_or_word(&self.child, self.output.as_fd())?;
         self.input = None;
         // Without a status it has said what hangs.
@@ -144,11 +161,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         ..StageOptions::default()
     };
     let target = std::path::absolute(&args.target).context("the target")?;
-    // This node can do it all.
-    let gate = MoverGate::open(&args.run_dir, &target, args.tree).unwrap_or_else(|error| {
-        eprintln!("weir: drain: this node moves everything: {error:#}");
-        Arc::default()
-    });
+    let gate = args.mover_gate(&target);
     let tree = WatchedTree::new(DirectoryTree);
     let watch = tree.watch();
     let target = (&tree, &*target);
@@ -161,6 +174,9 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     if hook.is_some() {
         drain.note_events();
     }
+    if let Some(first) = args.first_files()? {
+        drain.move_first(first);
+    }
     let placed = args.placed_nodes()?;
     if let Some(placed) = placed.clone() {
         drain.keep_marks(placed, args.replace_foreign);
@@ -168,7 +184,8 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     let socket = service.listen(&args.run_dir)?;
     let relief = args.relief(&instance)?;
     let stop = Arc::new(AtomicBool::new(false));
-    hear_signals(&service, &stop)?;
+    let end_time = Arc::new(args.end_time());
+    hear_signals(&service, &stop, &end_time)?;
     if let Some(relief) = relief.clone() {
         let service = Arc::clone(&service);
         std::thread::spawn(move || relief.report(&service));
@@ -188,10 +205,13 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
             };
             rounds.make(&mut drain);
         });
-        if !is_to_finish() {
+        let Some(order) = await_finish() else {
             // Without weir there is no instance; a round that hangs is not waited for.
             socket.remove();
             give_up(0);
+        };
+        if let Some(warned_at) = order.warned_at {
+            end_time.warn(warned_at);
         }
         service.begin_to_finish();
         let hang_guard = HangGuard {
@@ -199,6 +219,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
             watch,
             stop: Arc::clone(&stop),
             limit: args.stuck_limit(),
+            end_time,
         };
         std::thread::spawn(move || hang_guard.guard_end());
         // A panic has ended the process.
@@ -209,7 +230,10 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         ..StageProgress::default()
     });
     service.show_finish(&progress);
-    let summary = stage::show_while(&progress, || drain.finish(options, &progress));
+    let mut summary = stage::show_while(&progress, || drain.finish(options, &progress));
+    for path in &mut summary.not_reached {
+        *path = service.name_of(path);
+    }
     if summary.is_complete() && args.tree.is_some() && !args.laminate {
         if let Err(error) = drain.hand_over() {
             eprintln!("weir: drain: names that are removed later may stay: {error}");
@@ -248,6 +272,7 @@ struct HangGuard {
     stop: Arc<AtomicBool>,
     /// `None`: it waits as long as it takes.
     limit: Option<Duration>,
+    end_time: Arc<EndTime>,
 }
 
 impl HangGuard {
@@ -258,6 +283,12 @@ impl HangGuard {
             std::thread::sleep(WATCH_INTERVAL);
             // Since the command ended: what hung before may come back.
             let hung = self.watch.time_without_return().min(began.elapsed());
+            if self.end_time.is_near() && !self.stop.swap(true, Ordering::Relaxed) {
+                eprintln!(
+                    "weir: drain: the job ends soon: no more is moved to {}",
+                    self.service.target().display()
+                );
+            }
             if self.stop.load(Ordering::Relaxed) {
                 stopped.get_or_insert_with(Instant::now);
             }
@@ -286,11 +317,24 @@ impl HangGuard {
     }
 }
 
-/// Returns when the command has ended; false if weir is gone.
-fn is_to_finish() -> bool {
-    let mut letter = [0];
-    let read = std::io::stdin().read_exact(&mut letter);
-    read.is_ok() && letter[0] == FINISH
+/// The order to move the rest.
+struct FinishOrder {
+    /// The time of the batch system's warning, if there was one.
+    warned_at: Option<SystemTime>,
+}
+
+/// Returns when the command has ended; `None` if weir is gone.
+fn await_finish() -> Option<FinishOrder> {
+    let mut message = [0; 9];
+    std::io::stdin().read_exact(&mut message).ok()?;
+    let [FINISH, warned_ms @ ..] = message else {
+        return None;
+    };
+    let warned_ms = u64::from_le_bytes(warned_ms);
+    let warned_at = UNIX_EPOCH + Duration::from_millis(warned_ms);
+    Some(FinishOrder {
+        warned_at: (warned_ms > 0).then_some(warned_at),
+    })
 }
 
 /// The rounds of a drain.
@@ -435,15 +479,22 @@ fn write_status(service: &DrainService, file: &Path) {
 }
 
 /// A signal begins a round. Unless it is a warning it ends the finish in order, and a later one does at once:
-/// not as a signal would, since the process may then not end.
-fn hear_signals(service: &Arc<DrainService>, stop: &Arc<AtomicBool>) -> Result<()> {
+/// not as a signal would, since the process may then not end. The first SIGTERM warns, if the user has said how
+/// long before the end it comes.
+fn hear_signals(
+    service: &Arc<DrainService>,
+    stop: &Arc<AtomicBool>,
+    end_time: &Arc<EndTime>,
+) -> Result<()> {
     let (service, stop) = (Arc::clone(service), Arc::clone(stop));
+    let end_time = Arc::clone(end_time);
     let ending = supervise::not_ignored(&stage::ENDING);
     let mut first: Option<Instant> = None;
     stage::on_signals(ending.chain([WARNING]), move |signal| {
+        let warns = supervise::WARNINGS.contains(&signal) && end_time.warn(SystemTime::now());
         if !service.is_finishing() {
             service.want_round();
-        } else if signal != WARNING {
+        } else if signal != WARNING && !warns {
             stop.store(true, Ordering::Relaxed);
             if first.get_or_insert_with(Instant::now).elapsed() > stage::SAME_SIGNAL {
                 give_up(NOT_MOVED);
@@ -502,6 +553,27 @@ impl DrainProcessArgs {
         Some(name.into())
     }
 
+    /// The movers of other nodes; without them this node can do it all.
+    fn mover_gate(&self, target: &Path) -> Arc<MoverGate> {
+        MoverGate::open(&self.run_dir, target, self.tree).unwrap_or_else(|error| {
+            eprintln!("weir: drain: this node moves everything: {error:#}");
+            Arc::default()
+        })
+    }
+
+    /// The files that are moved before all others.
+    fn first_files(&self) -> Result<Option<PathFilter>, Failure> {
+        let filter = || PathFilter::new(&self.first, &[]);
+        let filter = (!self.first.is_empty()).then(filter).transpose();
+        filter.map_err(|error| Failure::Refused(format!("--first: {error}")))
+    }
+
+    /// The end of the job, as far as it is known.
+    fn end_time(&self) -> EndTime {
+        let warning = (self.warning_s > 0).then(|| Duration::from_secs(self.warning_s.into()));
+        EndTime::new(warning, std::env::var("SLURM_JOB_END_TIME").ok().as_deref())
+    }
+
     fn interval(&self) -> Duration {
         Duration::from_secs(self.interval_s.into())
     }
@@ -521,6 +593,9 @@ impl DrainProcessArgs {
         for (option, path) in [("--hook", &self.hook), ("--status-file", &self.status_file)] {
             words.extend(path.iter().flat_map(|path| [option.into(), path.into()]));
         }
+        words.extend(["--warning-s".into(), self.warning_s.to_string().into()]);
+        let first = self.first.iter();
+        words.extend(first.map(|pattern| format!("--first={pattern}").into()));
         words.extend(self.laminate.then(|| "--laminate".into()));
         words.extend(self.replace_foreign.then(|| "--replace-foreign".into()));
         if let Some(tree) = self.tree {

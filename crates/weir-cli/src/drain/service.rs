@@ -93,6 +93,11 @@ impl DrainService {
         })
     }
 
+    /// The path by which programs name one of the tree.
+    pub fn name_of(&self, path: &Path) -> PathBuf {
+        self.roots[0].join(path.strip_prefix("/").unwrap_or(path))
+    }
+
     pub fn target(&self) -> &Path {
         &self.target
     }

@@ -36,7 +36,7 @@ mod whiteouts;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -180,6 +180,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     source: PathBuf,
     target: PathBuf,
     filter: PathFilter,
+    /// Files that are moved before all others.
+    first: Option<PathFilter>,
     /// Other processes that move files.
     movers: Vec<Box<dyn FileMover>>,
     /// By the path below both directories.
@@ -222,6 +224,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             source: source.to_owned(),
             target: target.to_owned(),
             filter,
+            first: None,
             movers: Vec::new(),
             moved: HashMap::new(),
             due: None,
@@ -249,6 +252,16 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     pub fn keep_marks(&mut self, placed: Arc<PlacedNodes>, replaces_all: bool) {
         self.placed = Some(placed);
         self.replaces_all = replaces_all;
+    }
+
+    /// Has the files that a filter takes moved before all others.
+    pub fn move_first(&mut self, first: PathFilter) {
+        self.first = Some(first);
+    }
+
+    fn is_first(&self, path: &Path) -> bool {
+        let first = self.first.as_ref();
+        first.is_some_and(|first| first.takes(&Path::new("/").join(path)))
     }
 
     /// Has rounds end once they have copied this number of bytes, so that the files can be evicted.
@@ -318,7 +331,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             .from
             .evictions()
             .is_some_and(EvictionTable::has_evicted);
-        if !self.movers.is_empty() || evicts {
+        if !self.movers.is_empty() || evicts || self.first.is_some() {
             self.round_limit = u64::MAX;
             let settled = SystemTime::now() + LONG;
             shared = self.round(settled, options.threads, progress);
@@ -333,9 +346,24 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             source: self.source.join("."),
             target: self.target.clone(),
         };
-        let known = KnownSources(self);
+        let known = KnownSources {
+            drain: self,
+            there: Mutex::default(),
+        };
         let (from, to) = (self.from, self.to);
         let mut summary = stage_with(from, to, &[pair], options, progress, &known);
+        let there = known.there.into_inner();
+        let there = there.unwrap_or_else(PoisonError::into_inner);
+        if summary.stopped {
+            let files = snapshot.of_kind(NodeKind::File);
+            let is_left = |(path, node): &(&PathBuf, &SeenNode)| {
+                !self.has_moved(path, node) && !there.contains(*path)
+            };
+            let left = files
+                .filter(is_left)
+                .map(|(path, _)| self.source.join(path));
+            summary.not_reached.extend(left);
+        }
         summary.seconds = begun.elapsed().as_secs_f64();
         summary.files += shared.files;
         summary.bytes += shared.bytes;
@@ -417,23 +445,39 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
 }
 
 /// The sources that earlier rounds moved.
-struct KnownSources<'d, 't, S: FileTree, T: FileTree>(&'d Drain<'t, S, T>);
+struct KnownSources<'d, 't, S: FileTree, T: FileTree> {
+    drain: &'d Drain<'t, S, T>,
+    /// The files that are on the target, by the path below it.
+    there: Mutex<HashSet<PathBuf>>,
+}
+
+impl<S: FileTree, T: FileTree> KnownSources<'_, '_, S, T> {
+    fn below_source<'p>(&self, source: &'p Path) -> &'p Path {
+        source.strip_prefix(&self.drain.source).unwrap_or(source)
+    }
+}
 
 impl<S: FileTree, T: FileTree> StageCaller for KnownSources<'_, '_, S, T> {
     fn takes(&self, source: &Path, kind: NodeKind) -> bool {
-        let path = source.strip_prefix(&self.0.source).unwrap_or(source);
-        !self.0.held.contains(path)
-            && StageCaller::takes(&self.0.filter, &Path::new("/").join(path), kind)
+        let path = self.below_source(source);
+        !self.drain.held.contains(path)
+            && StageCaller::takes(&self.drain.filter, &Path::new("/").join(path), kind)
     }
     fn is_known(&self, source: &Path, stat: &Stat) -> bool {
-        let path = source.strip_prefix(&self.0.source).unwrap_or(source);
-        let moved = self.0.moved.get(path);
+        let moved = self.drain.moved.get(self.below_source(source));
         moved.is_some_and(|moved| moved.is_version(FileVersion::from(stat)))
     }
     fn may_replace(&self, target: &Path, there: &Stat) -> bool {
-        self.0.may_replace(self.0.below(target), Some(there))
+        let path = self.drain.below_target(target);
+        self.drain.may_replace(path, Some(there))
     }
     fn note_attempt(&self, target: &Path, source: &Stat) {
-        self.0.note_placing_copy(self.0.below(target), Some(source));
+        let path = self.drain.below_target(target);
+        self.drain.note_placing_copy(path, Some(source));
+    }
+    fn note_there(&self, target: &Path) {
+        let path = self.drain.below_target(target).components().collect();
+        let mut there = self.there.lock().unwrap_or_else(PoisonError::into_inner);
+        there.insert(path);
     }
 }

@@ -89,7 +89,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// The path below the target.
-    pub(super) fn below<'p>(&self, target: &'p Path) -> &'p Path {
+    pub(super) fn below_target<'p>(&self, target: &'p Path) -> &'p Path {
         target.strip_prefix(&self.target).unwrap_or(target)
     }
 }

@@ -151,7 +151,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
         }
         let mut bytes = 0;
-        chosen.sort_by_key(|(_, node)| node.version.mtime);
+        chosen.sort_by_key(|(path, node)| (!self.is_first(path), node.version.mtime));
         chosen.retain(|(path, node)| {
             let is_within = bytes < self.round_limit;
             bytes += node.version.size;
@@ -217,10 +217,24 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
+    /// Copies files, those first that are to be first: they have their names before others are begun.
     pub(super) fn copy(
         &mut self,
         round: &mut RoundState,
         chosen: &[PathBuf],
+        progress: &StageProgress,
+    ) {
+        let (first, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
+            chosen.iter().partition(|path| self.is_first(path));
+        for group in [first, others] {
+            self.copy_group(round, &group, progress);
+        }
+    }
+
+    fn copy_group(
+        &mut self,
+        round: &mut RoundState,
+        chosen: &[&PathBuf],
         progress: &StageProgress,
     ) {
         let snapshot = Arc::clone(&round.snapshot);
@@ -228,9 +242,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let node = snapshot.get(path).expect("chosen from it");
             !self.movers.is_empty() && node.version.size > LARGE_BYTES && !node.has_links
         };
-        let (large, others): (Vec<&PathBuf>, Vec<&PathBuf>) = chosen.iter().partition(is_large);
-        let seen = chosen.iter().filter_map(|path| snapshot.get(path));
-        self.note_placing(chosen.iter().zip(seen));
+        let (large, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
+            chosen.iter().copied().partition(is_large);
+        let seen = chosen.iter();
+        self.note_placing(seen.filter_map(|path| Some((*path, snapshot.get(path)?))));
         let moved = self.copy_lists(round, &others, progress);
         self.note_all(round, &others, moved);
         // Each by all movers.

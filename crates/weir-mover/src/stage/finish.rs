@@ -19,6 +19,8 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
     /// Finishes links and directories, the deepest first.
     pub(super) fn finish(&self, walked: Walked) {
         if self.is_stopped() {
+            // The files that were moved are to be safe.
+            self.sync_directories(&walked.changed.iter().collect::<Vec<_>>());
             return;
         }
         let mut copied = Vec::new();

@@ -100,6 +100,8 @@ pub(crate) trait StageCaller: Sync {
     fn is_known(&self, _source: &Path, _stat: &Stat) -> bool {
         false
     }
+    /// Notes that a file is at its target.
+    fn note_there(&self, _target: &Path) {}
     /// True if what has the name of a target may be replaced, though it is not what the source is.
     fn may_replace(&self, _target: &Path, _there: &Stat) -> bool {
         true
@@ -412,6 +414,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
     /// Notes that a file is there. `copied`: the source, if it was copied now.
     fn is_there(&self, file: &FoundFile, copied: Option<Stat>) {
         self.progress.files_done.fetch_add(1, Ordering::Relaxed);
+        self.caller.note_there(&file.target);
         if file.is_linked {
             self.first_names().insert(file.target.clone(), copied);
         }
