@@ -69,6 +69,11 @@ impl InstanceTree {
         self.tree.report_relief(report).io()
     }
 
+    /// The rank of this node's server.
+    pub fn rank(&self) -> io::Result<u16> {
+        self.tree.rank().io()
+    }
+
     /// The number of servers.
     pub fn servers(&self) -> io::Result<u16> {
         self.tree.servers().io()
@@ -237,6 +242,11 @@ impl FileTree for InstanceTree {
 
     fn forget(&self, whiteout: &Whiteout) -> io::Result<()> {
         self.tree.forget(whiteout).io()
+    }
+
+    fn holder_of(&self, path: &Path, range: Range<u64>) -> io::Result<Option<u16>> {
+        let ino = self.find(path)?;
+        self.tree.holder_of(ino, range).io()
     }
 
     fn evictions(&self) -> Option<&dyn EvictionTable> {

@@ -207,6 +207,11 @@ pub trait FileTree: Sync + Debug {
         Ok(())
     }
 
+    /// The rank of the server that has most of the bytes of a range of a file; `None`: it is not known.
+    fn holder_of(&self, _path: &Path, _range: Range<u64>) -> io::Result<Option<u16>> {
+        Ok(None)
+    }
+
     /// The evicted files, if it is an elevated tree.
     fn evictions(&self) -> Option<&dyn EvictionTable> {
         None

@@ -381,6 +381,10 @@ struct OtherNode {
 }
 
 impl FileMover for OtherNode {
+    fn rank(&self) -> u16 {
+        1
+    }
+
     fn move_files(&self, files: &[FileOrder]) -> io::Result<MovedFiles> {
         let lost = || io::ErrorKind::UnexpectedEof.into();
         let left = self.lists_left.load(Ordering::Relaxed);

@@ -254,6 +254,10 @@ fn probe_name(rank: u16) -> String {
 }
 
 impl FileMover for RemoteMover {
+    fn rank(&self) -> u16 {
+        self.rank
+    }
+
     fn move_files(&self, files: &[FileOrder]) -> io::Result<MovedFiles> {
         let files = files.iter().map(WireFile::from);
         self.give_order(&MoverOrder::Move(files.collect()))

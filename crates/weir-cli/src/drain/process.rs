@@ -167,6 +167,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     let target = (&tree, &*target);
     let filter = stage::filter(&args.choice, str::to_owned)?;
     let mut drain = Drain::new((&instance, Path::new("/")), target, filter);
+    drain.set_rank(instance.rank().context("asking for the server")?);
     let roots = args.roots(instance.prefix());
     let hook = args.hook(&roots, target.1);
     let service = DrainService::new(roots, &args.target, Arc::clone(&watch));
@@ -225,6 +226,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         // A panic has ended the process.
         let _ = rounds.join();
     });
+    add_movers(&mut drain, &gate, &service);
     let progress = Arc::new(StageProgress {
         stop,
         ..StageProgress::default()
@@ -235,9 +237,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         *path = service.name_of(path);
     }
     if summary.is_complete() && args.tree.is_some() && !args.laminate {
-        if let Err(error) = drain.hand_over() {
-            eprintln!("weir: drain: names that are removed later may stay: {error}");
-        }
+        hand_over(&mut drain);
     }
     tell_summary(&service, &summary);
     service.show_end(&summary);
@@ -249,6 +249,12 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         hook.finish(summary.is_complete());
     }
     stage::complain(&summary)
+}
+
+fn hand_over(drain: &mut TargetDrain<'_>) {
+    if let Err(error) = drain.hand_over() {
+        eprintln!("weir: drain: names that are removed later may stay: {error}");
+    }
 }
 
 /// Ends this process, though a call may hang.
@@ -337,6 +343,17 @@ fn await_finish() -> Option<FinishOrder> {
     })
 }
 
+/// A drain of an instance to a directory.
+type TargetDrain<'t> = Drain<'t, InstanceTree, WatchedTree<DirectoryTree>>;
+
+/// Adds the movers that have come.
+fn add_movers(drain: &mut TargetDrain<'_>, gate: &MoverGate, service: &DrainService) {
+    for mover in gate.take_arrived() {
+        service.count_mover();
+        drain.add_mover(Box::new(mover));
+    }
+}
+
 /// The rounds of a drain.
 struct Rounds<'r> {
     service: &'r DrainService,
@@ -353,7 +370,7 @@ struct Rounds<'r> {
 }
 
 impl Rounds<'_> {
-    fn make(&self, drain: &mut Drain<'_, InstanceTree, WatchedTree<DirectoryTree>>) {
+    fn make(&self, drain: &mut TargetDrain<'_>) {
         let threads = share::threads();
         let mut interval = self.least;
         let mut told: Option<String> = None;
@@ -366,10 +383,7 @@ impl Rounds<'_> {
             if !self.service.begin_round(due, &progress) {
                 return;
             }
-            for mover in self.gate.take_arrived() {
-                self.service.count_mover();
-                drain.add_mover(Box::new(mover));
-            }
+            add_movers(drain, self.gate, self.service);
             self.evict(drain);
             if let Some(relief) = self.relief {
                 drain.limit_rounds(relief.round_limit());
@@ -415,7 +429,7 @@ impl Rounds<'_> {
         }
     }
 
-    fn evict(&self, drain: &mut Drain<'_, InstanceTree, WatchedTree<DirectoryTree>>) {
+    fn evict(&self, drain: &mut TargetDrain<'_>) {
         if let Some(relief) = self.relief {
             if let Err(error) = relief.evict(drain, self.service) {
                 eprintln!("weir: drain: {error}");

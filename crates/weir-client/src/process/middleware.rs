@@ -3,6 +3,8 @@
 //! Paths are interpreted as in libc, and links are followed. A path that is not below the mount is
 //! refused (EXDEV); the kernel never does the call instead.
 
+use core::ops::Range;
+
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use weir_core::extent::Layout;
@@ -17,6 +19,7 @@ use super::{Outcome, Process};
 use crate::kernel::{self, Fd, AT_FDCWD};
 use crate::operation;
 use crate::path::{access, ResolvedPath};
+use crate::session::Session;
 use crate::types::Stat;
 use crate::view::View;
 
@@ -148,24 +151,7 @@ impl Process {
         let session = self.session()?;
         let write = false;
         let held = self.with_file(path, |ino| session.call(Hold { ino, write }))?;
-        let Attr { ino, size, .. } = held;
-        let mut layout = Layout::default();
-        let mut offset = 0;
-        while offset < size {
-            let length = size - offset;
-            let located = session.call(Locate {
-                ino,
-                offset,
-                length,
-            })?;
-            let end = located.known_to.min(size);
-            if end <= offset {
-                return Err(Errno::IO);
-            }
-            layout.add(&located.runs, offset, end);
-            offset = end;
-        }
-        Ok(layout)
+        layout_of(session, held.ino, 0..held.size)
     }
 
     /// open(2) of a file of weir's; EINVAL: a flag that is not in [`OPEN_FLAGS`]. Always
@@ -191,6 +177,27 @@ impl Process {
         let _ = kernel::close(fd);
         Err(Errno::XDEV)
     }
+}
+
+/// The number of bytes of a range of a file that this node knows of, at each server.
+pub(super) fn layout_of(session: &Session, ino: Ino, range: Range<u64>) -> Result<Layout, Errno> {
+    let mut layout = Layout::default();
+    let mut offset = range.start;
+    while offset < range.end {
+        let length = range.end - offset;
+        let located = session.call(Locate {
+            ino,
+            offset,
+            length,
+        })?;
+        let end = located.known_to.min(range.end);
+        if end <= offset {
+            return Err(Errno::IO);
+        }
+        layout.add(&located.runs, offset, end);
+        offset = end;
+    }
+    Ok(layout)
 }
 
 impl InodeOperations {

@@ -1,6 +1,6 @@
 //! Lists of files that are moved together: by this process, or by one on another node.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use weir_client::types::{Stat, Time};
 
+use super::lists::{lists_of, ListedFile, RankQueue};
 use super::marks::Replaceable;
 use super::snapshot::FileVersion;
 use crate::error::MoveError;
@@ -18,11 +19,6 @@ use crate::sources::StagePair;
 use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};
 use crate::summary::StageSummary;
 use crate::tree::FileTree;
-
-/// The most files of a list.
-const LIST_FILES: usize = 256;
-/// The bytes of a list, unless it is of one file.
-const LIST_BYTES: u64 = 256 << 20;
 
 /// A file that is to be moved.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,6 +31,8 @@ pub struct FileOrder {
 
 /// Something that moves lists of files: a process on another node.
 pub trait FileMover: Send + Sync + Debug {
+    /// The rank of its node's server.
+    fn rank(&self) -> u16;
     /// Moves files, none that a program has open for writing. An error: it is gone, and another mover
     /// moves them again.
     fn move_files(&self, files: &[FileOrder]) -> io::Result<MovedFiles>;
@@ -197,31 +195,18 @@ impl StageCaller for ListCaller<'_> {
     }
 }
 
-/// A file of a list.
-#[derive(Debug)]
-pub(super) struct ListedFile {
-    pub order: FileOrder,
-    pub inode: (u64, u64),
-    /// Bytes.
-    pub size: u64,
-}
-
-/// Moves files by `here` and by all movers; each takes the next list when it is done with one.
+/// Moves files by `here`, a process beside the server of `rank`, and by all movers. Each takes lists of files that
+/// its node has, then those of others.
 pub(super) fn share_files(
     files: &[ListedFile],
     movers: &[Box<dyn FileMover>],
+    rank: u16,
     here: impl Fn(&[FileOrder]) -> MovedFiles + Sync,
     progress: &StageProgress,
 ) -> Vec<MovedList> {
-    let lists = lists_of(files);
-    let helpers = movers.iter().take(lists.len().saturating_sub(1));
-    let lists = Mutex::new(lists);
-    let next = || {
-        lists
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop_front()
-    };
+    let lists = RankQueue::new(lists_of(files).into_iter(), rank, movers);
+    let helpers = lists.choose_helpers(movers);
+    let next = |rank| lists.take_next(rank);
     let done = Mutex::new(Vec::new());
     let keep = |files: Vec<usize>, moved: MovedFiles, is_remote| {
         let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -237,12 +222,11 @@ pub(super) fn share_files(
     let is_stopped = || progress.stop.load(Ordering::Relaxed);
     std::thread::scope(|scope| {
         for mover in helpers {
-            scope.spawn(|| {
-                while let Some(list) = next().filter(|_| !is_stopped()) {
+            let (next, keep, orders, lists) = (&next, &keep, &orders, &lists);
+            scope.spawn(move || {
+                while let Some(list) = next(mover.rank()).filter(|_| !is_stopped()) {
                     let Ok(moved) = mover.move_files(&orders(&list)) else {
-                        let mut lists = lists.lock().unwrap_or_else(PoisonError::into_inner);
-                        lists.push_back(list);
-                        return;
+                        return lists.give_back(mover.rank(), list);
                     };
                     let size = list.iter().map(|file| files[*file].size).sum();
                     progress
@@ -257,13 +241,13 @@ pub(super) fn share_files(
                 }
             });
         }
-        while let Some(list) = next().filter(|_| !is_stopped()) {
+        while let Some(list) = next(rank).filter(|_| !is_stopped()) {
             let moved = here(&orders(&list));
             keep(list, moved, false);
         }
     });
-    // A mover may be lost when all others are done: this process moves its list.
-    while let Some(list) = next().filter(|_| !is_stopped()) {
+    // A mover may be lost when all others are done: this process moves its lists.
+    while let Some(list) = lists.take_any().filter(|_| !is_stopped()) {
         let moved = here(&orders(&list));
         keep(list, moved, false);
     }
@@ -278,63 +262,4 @@ pub(super) struct MovedList {
     pub moved: MovedFiles,
     /// By another process.
     pub is_remote: bool,
-}
-
-/// Cuts files into lists. The names of one file are in one list, which so finds that they are links.
-fn lists_of(files: &[ListedFile]) -> VecDeque<Vec<usize>> {
-    let mut lists = VecDeque::new();
-    let (mut list, mut bytes) = (Vec::new(), 0);
-    let mut first_names: HashMap<(u64, u64), usize> = HashMap::new();
-    let mut names: HashMap<usize, Vec<usize>> = HashMap::new();
-    for (number, file) in files.iter().enumerate() {
-        let first = *first_names.entry(file.inode).or_insert(number);
-        names.entry(first).or_default().push(number);
-    }
-    let mut seen = HashSet::new();
-    for (number, file) in files.iter().enumerate() {
-        if !seen.insert(file.inode) {
-            continue;
-        }
-        list.extend(names.remove(&number).unwrap_or_default());
-        bytes += file.size;
-        if list.len() >= LIST_FILES || bytes >= LIST_BYTES {
-            lists.push_back(std::mem::take(&mut list));
-            bytes = 0;
-        }
-    }
-    if !list.is_empty() {
-        lists.push_back(list);
-    }
-    lists
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_have_all_files_once_and_links_together() {
-        let file = |number: u64| ListedFile {
-            order: FileOrder {
-                pair: StagePair {
-                    source: PathBuf::new(),
-                    target: PathBuf::new(),
-                },
-                replaces: Replaceable::Any,
-            },
-            inode: (0, number % 900),
-            size: if number == 3 { LIST_BYTES } else { 1 },
-        };
-        let files: Vec<_> = (0..1000).map(file).collect();
-        let lists = lists_of(&files);
-        let mut all: Vec<usize> = lists.iter().flatten().copied().collect();
-        all.sort_unstable();
-        assert_eq!(all, (0..1000).collect::<Vec<_>>());
-        for list in &lists {
-            for number in list.iter().filter(|number| **number < 100) {
-                assert!(list.contains(&(number + 900)), "{number}");
-            }
-        }
-        assert!(lists.len() >= 4 && lists.iter().all(|list| list.len() < 2 * LIST_FILES));
-    }
 }

@@ -1,6 +1,5 @@
 //! A large file that all movers copy, each a piece at a time.
 
-use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,6 +8,7 @@ use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
 
 use super::files::{FileMover, FileOrder};
+use super::lists::RankQueue;
 use super::Drain;
 use crate::copy::{likeness, FileCopy, Likeness};
 use crate::error::MoveError;
@@ -22,27 +22,20 @@ pub(super) const LARGE_BYTES: u64 = 256 << 20;
 const PIECE_BYTES: u64 = 128 << 20;
 
 /// The pieces that are left, and the first failure.
-#[derive(Default)]
 struct PieceQueue {
-    left: Mutex<VecDeque<(u64, u64)>>,
+    left: RankQueue<(u64, u64)>,
     failed: Mutex<Option<MoveError>>,
 }
 
 impl PieceQueue {
-    fn left(&self) -> MutexGuard<'_, VecDeque<(u64, u64)>> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn failed(&self) -> MutexGuard<'_, Option<MoveError>> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next piece, unless one has failed.
-    fn next(&self) -> Option<(u64, u64)> {
-        match self.failed().is_some() {
-            true => None,
-            false => self.left().pop_front(),
-        }
+    /// The next piece for a mover of this rank, unless one has failed.
+    fn next(&self, rank: u16) -> Option<(u64, u64)> {
+        let has_failed = self.failed().is_some();
+        (!has_failed).then(|| self.left.take_next(rank)).flatten()
     }
 
     fn fail(&self, error: MoveError) {
@@ -79,14 +72,19 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let stat = *copy.copied();
         progress.files_found.fetch_add(1, Ordering::Relaxed);
         progress.bytes_found.fetch_add(stat.size, Ordering::Relaxed);
-        let queue = PieceQueue::default();
         let begins = (0..stat.size).step_by(usize::try_from(PIECE_BYTES).expect("64 bits"));
-        let pieces = begins.map(|begin| (begin, (begin + PIECE_BYTES).min(stat.size)));
-        queue.left().extend(pieces);
-        let number = queue.left().len();
-        let here = || {
+        let pieces = begins.map(|begin| {
+            let piece = (begin, (begin + PIECE_BYTES).min(stat.size));
+            let holder = self.from.holder_of(source, piece.0..piece.1);
+            (holder.ok().flatten().unwrap_or(self.rank), piece)
+        });
+        let queue = PieceQueue {
+            left: RankQueue::new(pieces, self.rank, &self.movers),
+            failed: Mutex::default(),
+        };
+        let here = |next: &dyn Fn() -> Option<(u64, u64)>| {
             let mut buffer = Vec::new();
-            while let Some((begin, end)) = queue.next() {
+            while let Some((begin, end)) = next() {
                 let tell = |bytes| {
                     progress.bytes_done.fetch_add(bytes, Ordering::Relaxed);
                     !progress.stop.load(Ordering::Relaxed) && queue.failed().is_none()
@@ -97,16 +95,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
         };
         std::thread::scope(|scope| {
-            for mover in self.movers.iter().take(number) {
-                scope
-                    .spawn(|| share_pieces(&**mover, &queue, source, &stat, copy.part(), progress));
+            for mover in queue.left.choose_helpers(&self.movers) {
+                let (queue, stat, part) = (&queue, &stat, copy.part());
+                scope.spawn(move || share_pieces(mover, queue, source, stat, part, progress));
             }
             for _ in 0..threads.max(1) {
-                scope.spawn(here);
+                scope.spawn(|| here(&|| queue.next(self.rank)));
             }
         });
         // Of movers that were lost when all threads were done.
-        here();
+        here(&|| queue.left.take_any().filter(|_| queue.failed().is_none()));
         if let Some(error) = queue.failed().take() {
             return Err(error);
         }
@@ -132,14 +130,14 @@ fn share_pieces(
     part: &Path,
     progress: &StageProgress,
 ) {
-    while let Some(piece) = queue.next() {
+    while let Some(piece) = queue.next(mover.rank()) {
         match mover.move_piece(&FilePiece::new(source, stat, part, piece)) {
             Ok(Ok(())) => {
                 let bytes = piece.1 - piece.0;
                 progress.bytes_done.fetch_add(bytes, Ordering::Relaxed);
             }
             Ok(Err(reason)) => queue.fail(MoveError::Elsewhere(reason)),
-            Err(_) => return queue.left().push_back(piece),
+            Err(_) => return queue.left.give_back(mover.rank(), piece),
         }
         if progress.stop.load(Ordering::Relaxed) {
             queue.fail(MoveError::Stopped);

@@ -11,7 +11,7 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `round` | the files of a round |
-//! | `files`, `large` | copying them with other movers: lists of files, pieces of a large one |
+//! | `files`, `lists`, `large` | copying them with other movers: lists of files, pieces of a large one |
 //! | `names` | links and removals |
 //! | `snapshot` | what a walk saw |
 //! | `marks`, `ownership` | what may be replaced on the target |
@@ -26,6 +26,7 @@ mod events;
 mod evict;
 mod files;
 mod large;
+mod lists;
 mod marks;
 mod names;
 mod ownership;
@@ -184,6 +185,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     first: Option<PathFilter>,
     /// Other processes that move files.
     movers: Vec<Box<dyn FileMover>>,
+    /// The rank of this process's server.
+    rank: u16,
     /// By the path below both directories.
     moved: HashMap<PathBuf, MovedNode>,
     due: Option<DueNames>,
@@ -226,6 +229,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             filter,
             first: None,
             movers: Vec::new(),
+            rank: 0,
             moved: HashMap::new(),
             due: None,
             unsynced: BTreeSet::new(),
@@ -240,6 +244,11 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             round_limit: u64::MAX,
             events: None,
         }
+    }
+
+    /// Says which server is beside this process: it moves the files that were made there.
+    pub fn set_rank(&mut self, rank: u16) {
+        self.rank = rank;
     }
 
     /// Adds a process that moves files, for later rounds.

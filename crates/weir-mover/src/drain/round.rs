@@ -6,16 +6,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_client::process::mounted::WriteState;
+use weir_client::process::mounted::{Ino, WriteState};
 
-use super::files::{move_files, share_files, FileOrder, ListedFile, MovedFile};
+use super::files::{move_files, share_files, FileOrder, MovedFile};
 use super::large::LARGE_BYTES;
+use super::lists::ListedFile;
 use super::snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode, PendingFile, PendingState};
 use crate::error::MoveError;
 use crate::sources::StagePair;
 use crate::stage::StageProgress;
 use crate::tree::{FileTree, NodeKind};
+
+/// The size from which on a server is asked who has the bytes of a file, and the bytes that it is asked for.
+const ASKED_BYTES: u64 = 1 << 20;
 
 /// A round under way.
 pub(super) struct RoundState {
@@ -242,8 +246,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let node = snapshot.get(path).expect("chosen from it");
             !self.movers.is_empty() && node.version.size > LARGE_BYTES && !node.has_links
         };
+        // As many large files as nodes keep all busy, each with the files that it has.
+        let is_cut = chosen.iter().filter(|path| is_large(path)).count() <= self.movers.len();
         let (large, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
-            chosen.iter().copied().partition(is_large);
+            chosen.iter().partition(|path| is_cut && is_large(path));
         let seen = chosen.iter();
         self.note_placing(seen.filter_map(|path| Some((*path, snapshot.get(path)?))));
         let moved = self.copy_lists(round, &others, progress);
@@ -259,6 +265,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
+    /// The rank of the server that has the bytes of a file, as far as it is worth the question.
+    fn rank_of(&self, path: &Path, version: &FileVersion) -> u16 {
+        let is_asked = !self.movers.is_empty() && version.size >= ASKED_BYTES;
+        let holder = is_asked.then(|| self.from.holder_of(&self.source.join(path), 0..ASKED_BYTES));
+        // Often where it was made, or where its name is.
+        let made_at = Ino(version.ino).rank().0;
+        holder.and_then(Result::ok).flatten().unwrap_or(made_at)
+    }
+
     /// Copies files; `None`: it was stopped before.
     fn copy_lists(
         &self,
@@ -272,12 +287,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 order: self.order(path),
                 inode: version.inode(),
                 size: version.size,
+                rank: self.rank_of(path, version),
             }
         };
         let files: Vec<ListedFile> = chosen.iter().map(listed).collect();
         let here =
             |list: &[FileOrder]| move_files(self.from, self.to, list, round.threads, progress);
-        let lists = share_files(&files, &self.movers, here, progress);
+        let lists = share_files(&files, &self.movers, self.rank, here, progress);
         let mut results: Vec<Option<MovedFile>> = Vec::new();
         results.resize_with(files.len(), || None);
         for list in lists {

@@ -113,9 +113,4 @@ impl Tree {
     pub fn report_relief(self, report: ReportRelief) -> Result<super::RoomState, Errno> {
         self.process.session()?.call(report)
     }
-
-    /// The number of servers.
-    pub fn servers(self) -> Result<u16, Errno> {
-        Ok(self.process.session()?.welcome().servers)
-    }
 }

@@ -15,6 +15,7 @@
 //! | `attr` | setting attributes, sizes |
 //! | `locks` | record locks and flock, by the kernel's lock owners |
 //! | `evicted` | files whose bytes are on the parallel file system alone |
+//! | `placement` | the servers, and the bytes that they have |
 //! | `whiteouts` | names that were removed from an elevated tree |
 //!
 //! Left out: the sticky look of the walk for links that lead out of weir, which the kernel follows.
@@ -24,6 +25,7 @@ mod evicted;
 mod locks;
 mod names;
 mod open;
+mod placement;
 mod whiteouts;
 
 use core::fmt;
@@ -38,7 +40,7 @@ pub use weir_core::proto::{
     beneath, ContentVersion, ReportRelief, RoomOutlook, RoomState, WriteState,
 };
 use weir_core::proto::{ClientKind, GetWriteState, SetMapped};
-pub use weir_core::types::Ino;
+pub use weir_core::types::{Ino, Rank};
 
 use super::Process;
 use crate::operation;
