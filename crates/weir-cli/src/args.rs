@@ -184,6 +184,17 @@ pub enum Command {
     /// moved that was closed before. A file that a program has open for writing, or that awaits its
     /// lamination, is not safe, and is waited for too.
     Drain(DrainArgs),
+    /// Run a command for each file that programs have written, before it is moved.
+    ///
+    /// Beside a weir run --elevate or --drain-to, on its node: each file that is closed and has not changed for a
+    /// second is given to the command, and moved to the parallel file system when that has ended. The command
+    /// sees the file at its own path, and reads the instance's bytes. If it fails, the file is moved all the same.
+    /// A file that is written again is analysed again. If weir analyze ends, however, nothing is held back for it;
+    /// nor is anything while a program waits for room.
+    ///
+    /// It waits for the weir run, and ends with it: what was written last is analysed before that ends. So in a
+    /// batch script start it in the background, before weir run; the command of weir run must not wait for it.
+    Analyze(AnalyzeArgs),
     /// Mount an instance as a file system of the kernel, for programs that use no interposer.
     ///
     /// weir run and weir start do so by themselves where they can (mount.kernel); weir status says
@@ -503,6 +514,34 @@ pub struct DrainArgs {
     /// Name or run directory (default: WEIR_INSTANCE, else as for weir start).
     #[arg(long, short = 'i', value_name = "NAME")]
     pub instance: Option<String>,
+}
+
+/// Of `weir analyze`.
+#[derive(Args, Debug)]
+pub struct AnalyzeArgs {
+    /// Analyse files that fit this pattern, or are in a directory that does, as of drain.only: a path of the
+    /// instance, or of the elevated directory, or one below it, such as '**/*.h5' (default: every file). May be
+    /// given more than once.
+    #[arg(long, value_name = "GLOB")]
+    pub on: Vec<String>,
+    /// Run so many commands at once.
+    #[arg(long, short = 'j', value_name = "N", default_value = "1")]
+    pub jobs: std::num::NonZeroU8,
+    /// Kill a command after this time, with all that it started: 30, 10m, 1h; 0: never.
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_time)]
+    pub timeout: Duration,
+    /// Wait so long for a weir run that moves files.
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time)]
+    pub wait: Duration,
+    /// Print a line of JSON for each file.
+    #[arg(long)]
+    pub json: bool,
+    /// Name or run directory (default: WEIR_INSTANCE, else as for weir start).
+    #[arg(long, short = 'i', value_name = "NAME")]
+    pub instance: Option<String>,
+    /// The command and its arguments. {} in them is the path of the file; without one it is the last argument.
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 /// A time: seconds, or with units.

@@ -26,6 +26,8 @@ pub const DEAD: u8 = 5;
 pub const NOT_MOVED: u8 = 7;
 /// `weir drain`: not everything is safe yet.
 pub const NOT_YET: u8 = 8;
+/// `weir analyze`: some files were not analysed.
+pub const NOT_ANALYSED: u8 = 9;
 /// `weir run`: the command succeeded, but its data is not all where it was to be.
 pub const RUN_NOT_SAFE: u8 = 122;
 /// `weir run`: weir itself failed.
@@ -46,6 +48,7 @@ pub const CODES: &[(u8, &str)] = &[
     (IN_USE, "weir stop: programs use the instance; --force stops it all the same"),
     (NOT_MOVED, "weir stage, weir drain, weir stop, weir recover: not all could be moved; what was is whole, and the same command goes on"),
     (NOT_YET, "weir drain: not everything is on the parallel file system yet"),
+    (NOT_ANALYSED, "weir analyze: an analysis failed, or files were moved without one; all are moved all the same"),
 ];
 
 /// The exit codes of `weir run`.
@@ -107,6 +110,9 @@ pub enum Failure {
     /// `weir drain`: something is not safe yet.
     #[error("{0}")]
     NotYet(String),
+    /// `weir analyze`: some files were not analysed.
+    #[error("{0}")]
+    NotAnalysed(String),
     /// Checks of `weir doctor` failed; they have been printed.
     #[error("this machine needs attention")]
     Unfit,
@@ -142,6 +148,7 @@ impl Failure {
             Self::InUse { .. } => IN_USE,
             Self::NotMoved(_) => NOT_MOVED,
             Self::NotYet(_) => NOT_YET,
+            Self::NotAnalysed(_) => NOT_ANALYSED,
             Self::Command { .. } | Self::Unfit | Self::Other(_) => FAILED,
         }
     }

@@ -7,6 +7,7 @@
 #[macro_use]
 mod out;
 
+mod analyze;
 mod args;
 mod bench;
 mod doctor;
@@ -97,6 +98,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Laminate(args) => laminate::laminate(args, &settings()?.config, &env)?,
         Command::Stage(args) => stage::stage(args, &settings()?.config, &env)?,
         Command::Drain(args) => drain::command::ask(args, &settings()?.config, &env)?,
+        Command::Analyze(args) => return analyze::analyze(args, &settings()?.config, &env),
         Command::DrainProcess(args) => drain::process::drain(args)?,
         Command::Mount(args) => mount::by_hand(args, &settings()?.config, &env)?,
         Command::MountProcess { run_dir, at } => mount::serve(run_dir, at)?,

@@ -22,7 +22,7 @@ use crate::report::DrainedFiles;
 use crate::run_stages::{elevated_directories, RunStages};
 use crate::{inject, limits, namespace, report, show, supervise};
 
-fn library(env: &Environment) -> Result<PathBuf> {
+pub fn library(env: &Environment) -> Result<PathBuf> {
     let program = std::env::current_exe().context("finding the weir program")?;
     inject::find_library(env, &program)
 }

@@ -16,6 +16,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
@@ -51,6 +52,22 @@ pub const WARNINGS: [Signal; 4] = [
     Signal::SIGUSR2,
     Signal::SIGXCPU,
 ];
+
+/// Those of them that end a job.
+const ENDING: &[Signal] = &[
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+];
+
+/// True once one of them has come.
+static IS_TOLD_TO_END: AtomicBool = AtomicBool::new(false);
+
+/// True if a signal that ends a job has come while a command was waited for.
+pub fn was_told_to_end() -> bool {
+    IS_TOLD_TO_END.load(Ordering::Relaxed)
+}
 
 /// The exit code of `weir run` for a command that ended so.
 pub fn exit_code(status: ExitStatus) -> u8 {
@@ -207,6 +224,9 @@ pub fn not_ignored(signals: &[Signal]) -> impl Iterator<Item = Signal> + '_ {
 }
 
 fn pass_on(signal: Signal, info: &siginfo, child: Pid) {
+    if ENDING.contains(&signal) {
+        IS_TOLD_TO_END.store(true, Ordering::Relaxed);
+    }
     let from_kernel = info.ssi_code == libc::SI_KERNEL;
     let from_child = i32::try_from(info.ssi_pid) == Ok(child.as_raw());
     if !from_child && (!from_kernel || signal == Signal::SIGCONT) {

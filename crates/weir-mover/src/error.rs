@@ -48,6 +48,9 @@ pub enum MoveError {
     /// A program may still write it.
     #[error("a program has {} open for writing", .0.display())]
     Open(PathBuf),
+    /// It was written again after its analysis, and before it was copied.
+    #[error("{} was written again, and is analysed again before it is moved", .0.display())]
+    NotAnalysed(PathBuf),
     /// Other nodes have bytes of it that are not to be seen yet.
     #[error("{} is not laminated, so bytes that other nodes wrote cannot be read; weir laminate does that", .0.display())]
     NotLaminated(PathBuf),

@@ -1,10 +1,12 @@
 //! Rounds beside a program that writes, links, renames and removes: between rounds, and in the middle of
 //! their walks and copies. After each change of the target:
 //! - each file there is of a version that the program had closed;
-//! - a loop of checkpoints finds its newest safe one.
+//! - a loop of checkpoints finds its newest safe one;
+//! - each file there is of a version that the analyzers have seen, while they are there.
 //!
 //! In the end the target is as the source.
 
+mod analyst;
 mod faults;
 mod parts;
 mod trees;
@@ -18,13 +20,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use analyst::{analyst_step, patterns, Analyst, AnalystStep};
 use faults::FaultyTree;
 use parts::count_parts;
 use proptest::prelude::*;
 use rustix::io::Errno;
 use trees::{contents, TreeNode};
 use weir_mover::drain::{
-    move_files, Drain, DrainRound, FileMover, FileOrder, MovedFiles, PendingState,
+    move_files, AnalysesLeft, AnalysisTable, Drain, DrainRound, FileMover, FileToMove, MovedFiles,
+    PendingState,
 };
 use weir_mover::piece::{copy_piece, FilePiece};
 use weir_mover::{DirectoryTree, PathFilter, StageOptions, StageProgress, StageSummary};
@@ -58,6 +62,12 @@ enum Step {
     ChangeKind(u8),
     /// So many steps of [`Program::checkpoint`].
     Checkpoint(u8),
+    /// One of the analyzers does something.
+    Analyze(usize, AnalystStep),
+}
+
+fn analysis() -> impl Strategy<Value = Step> {
+    (0..2_usize, analyst_step()).prop_map(|(analyst, step)| Step::Analyze(analyst, step))
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -75,6 +85,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (dir(), dir()).prop_map(|(from, to)| Step::RenameDirectory(from, to)),
         2 => dir().prop_map(Step::ChangeKind),
         6 => (1..12_u8).prop_map(Step::Checkpoint),
+        12 => analysis(),
     ]
 }
 
@@ -88,6 +99,7 @@ struct Program {
     open: Option<(PathBuf, File)>,
     /// The contents of all files that it has closed.
     closed: HashSet<Vec<u8>>,
+    analysts: Vec<Analyst>,
 }
 
 impl Program {
@@ -189,6 +201,12 @@ impl Program {
                     self.checkpoint();
                 }
             }
+            Step::Analyze(analyst, step) => {
+                let open = self.open.as_ref().map(|(path, _)| path.as_path());
+                if let Some(analyst) = self.analysts.get_mut(analyst) {
+                    analyst.act(step, open);
+                }
+            }
         }
     }
 
@@ -235,6 +253,10 @@ fn check(target: &Path, program: &Program, has_checkpoint: &mut bool) -> Result<
     for (path, found) in &contents {
         if matches!(found, TreeNode::File(content) if !program.closed.contains(content)) {
             return Err(format!("{} is torn", path.display()));
+        }
+        if let TreeNode::File(content) = found {
+            let mut analysts = program.analysts.iter();
+            analysts.try_for_each(|analyst| analyst.check(path, content))?;
         }
     }
     let is_whole = |path: &Path| is_file(path.join("a")) && is_file(path.join("b"));
@@ -283,6 +305,7 @@ impl Scene {
             checkpoint_steps: 0,
             open: None,
             closed: HashSet::new(),
+            analysts: Vec::new(),
         }));
         let steps = Arc::new(Mutex::new(VecDeque::new()));
         let from = used_tree(&steps, &program);
@@ -326,6 +349,23 @@ impl Scene {
             dies_unheard: false,
             lists_done: Arc::default(),
         }
+    }
+
+    /// Has analyzers want files of these patterns.
+    fn analyze(&self, patterns: &[Vec<String>]) -> Arc<AnalysisTable> {
+        let table = Arc::<AnalysisTable>::default();
+        let mut program = self.program.lock().unwrap();
+        for (id, patterns) in (0..).zip(patterns) {
+            let analyst = Analyst::new(id, &table, patterns, &self.source);
+            program.analysts.push(analyst);
+        }
+        table
+    }
+
+    /// Has the analyzers analyse all that is queued.
+    fn analyze_all(&self) {
+        let mut program = self.program.lock().unwrap();
+        program.analysts.iter_mut().for_each(Analyst::catch_up);
     }
 
     fn act(&self, step: &Step) {
@@ -385,7 +425,7 @@ impl FileMover for OtherNode {
         1
     }
 
-    fn move_files(&self, files: &[FileOrder]) -> io::Result<MovedFiles> {
+    fn move_files(&self, files: &[FileToMove]) -> io::Result<MovedFiles> {
         let lost = || io::ErrorKind::UnexpectedEof.into();
         let left = self.lists_left.load(Ordering::Relaxed);
         self.lists_left
@@ -450,9 +490,12 @@ proptest! {
         rounds in proptest::collection::vec(work(), 1..12),
         fault in prop_oneof![Just(i64::MAX), 0..60_i64],
         movers in proptest::collection::vec(0..6_usize, 0..3),
+        analysts in proptest::collection::vec(patterns(), 0..3),
     ) {
         let scene = Scene::new(FaultyTree::failing_once(fault, Errno::NOSPC));
         let mut drain = scene.drain();
+        let table = scene.analyze(&analysts);
+        drain.hold_for_analysis(Arc::clone(&table));
         for lists in movers {
             drain.add_mover(Box::new(scene.other_node(lists)));
         }
@@ -464,6 +507,20 @@ proptest! {
             prop_assert_eq!(&*scene.wrong.lock().unwrap(), &Ok(()));
         }
         scene.end_program();
+        for _ in 0..20 {
+            scene.analyze_all();
+            let progress = StageProgress::default();
+            let last = drain.round_at_end(false, 1, &progress);
+            prop_assert_eq!(&*scene.wrong.lock().unwrap(), &Ok(()));
+            if drain.left_for_analysis(&last) == AnalysesLeft::None {
+                break;
+            }
+        }
+        let last = drain.round_at_end(false, 1, &StageProgress::default());
+        prop_assert_eq!(drain.left_for_analysis(&last), AnalysesLeft::None);
+        table.close();
+        // A rename of a program in the last moment is moved without an analysis.
+        scene.program.lock().unwrap().analysts.clear();
         let mut summary = finish(&mut drain);
         if !summary.is_complete() && scene.to.has_failed() {
             summary = finish(&mut drain);
@@ -543,9 +600,6 @@ fn a_file_that_is_open_or_was_just_written_waits() {
     let mut drain = scene.drain();
     scene.act(&Step::Open(0));
     scene.act(&Step::Write(1));
-    let states = |round: DrainRound| -> Vec<PendingState> {
-        round.pending.into_iter().map(|file| file.state).collect()
-    };
     let first = round(&mut drain, LONG_AGO);
     assert_eq!(states(first), [PendingState::Open, PendingState::Waiting]);
     assert_eq!(states(round(&mut drain, now())), [PendingState::Open]);
@@ -684,6 +738,98 @@ fn a_list_of_a_mover_that_dies_is_moved_again() {
     assert_eq!((first.pending, first.safe_files), (vec![], 2));
     assert!(finish(&mut drain).is_complete());
     assert_eq!(contents(&scene.source), contents(&scene.target));
+}
+
+/// The states of files that are not safe.
+fn states(round: DrainRound) -> Vec<PendingState> {
+    round.pending.into_iter().map(|file| file.state).collect()
+}
+
+#[test]
+fn a_file_is_held_until_all_that_want_it_are_done() {
+    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let mut drain = scene.drain();
+    let owned = |pattern: &str| vec![pattern.to_owned()];
+    let table = scene.analyze(&[owned("/n0"), owned("/n*")]);
+    drain.hold_for_analysis(Arc::clone(&table));
+    scene.act(&Step::Write(0));
+    scene.act(&Step::Write(1));
+    assert_eq!(
+        states(round(&mut drain, LONG_AGO)),
+        [PendingState::Waiting, PendingState::Waiting]
+    );
+    let both = [PendingState::Analysis, PendingState::Analysis];
+    assert_eq!(states(round(&mut drain, now())), both);
+    let one = |step| scene.act(&Step::Analyze(1, step));
+    // The first one, written first, fails.
+    one(AnalystStep::Take);
+    one(AnalystStep::Fail);
+    assert_eq!(states(round(&mut drain, now())), both);
+    one(AnalystStep::Take);
+    one(AnalystStep::Succeed);
+    let held = round(&mut drain, now());
+    assert_eq!(
+        (held.files, states(held)),
+        (1, vec![PendingState::Analysis])
+    );
+    // Written again while it is analysed: the new one is not moved for that.
+    scene.act(&Step::Analyze(0, AnalystStep::Take));
+    scene.act(&Step::Write(0));
+    scene.act(&Step::Analyze(0, AnalystStep::Succeed));
+    assert_eq!(states(round(&mut drain, now())), [PendingState::Analysis]);
+    one(AnalystStep::Take);
+    one(AnalystStep::Succeed);
+    assert_eq!(states(round(&mut drain, now())), [PendingState::Analysis]);
+    scene.act(&Step::Analyze(0, AnalystStep::Leave));
+    assert_eq!(states(round(&mut drain, now())), []);
+    let counts = table.counts();
+    assert_eq!((counts.analysed, counts.failed), (3, 1));
+    assert_eq!(*scene.wrong.lock().unwrap(), Ok(()));
+    assert_eq!(contents(&scene.source), contents(&scene.target));
+}
+
+/// A file that is written again after its analysis, when the round that is to copy it has begun, is not copied.
+#[test]
+fn only_the_content_that_was_analysed_is_copied() {
+    for movers in 0..2 {
+        let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+        let mut drain = scene.drain();
+        (0..movers).for_each(|_| drain.add_mover(Box::new(scene.other_node(9))));
+        let table = scene.analyze(&[vec!["/n*".to_owned()]]);
+        drain.hold_for_analysis(table);
+        scene.act(&Step::Write(0));
+        round(&mut drain, now());
+        scene.analyze_all();
+        // The walk and the question for writers are five looks.
+        scene.steps.lock().unwrap().push_back((5, Step::Write(0)));
+        let round_of_change = round(&mut drain, now());
+        assert!(scene.steps.lock().unwrap().is_empty());
+        assert_eq!(states(round_of_change), [PendingState::Waiting]);
+        assert!(!scene.target.join("n0").exists());
+        round(&mut drain, now());
+        scene.analyze_all();
+        assert_eq!(states(round(&mut drain, now())), []);
+        assert_eq!(*scene.wrong.lock().unwrap(), Ok(()));
+        assert_eq!(contents(&scene.source), contents(&scene.target));
+    }
+}
+
+/// While a write waits for room files are moved, and analysed afterwards.
+#[test]
+fn a_table_that_yields_holds_nothing_back() {
+    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let mut drain = scene.drain();
+    let table = scene.analyze(&[vec!["/n*".to_owned()]]);
+    drain.hold_for_analysis(Arc::clone(&table));
+    scene.act(&Step::Write(0));
+    assert_eq!(states(round(&mut drain, now())), [PendingState::Analysis]);
+    table.set_yielding(true);
+    assert_eq!(states(round(&mut drain, now())), []);
+    assert_eq!(contents(&scene.source), contents(&scene.target));
+    table.set_yielding(false);
+    scene.analyze_all();
+    assert_eq!(table.counts().analysed, 1);
+    assert_eq!(states(round(&mut drain, now())), []);
 }
 
 /// A file with data at its ends and in its middle.

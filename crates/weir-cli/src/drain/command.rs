@@ -31,7 +31,7 @@ pub fn ask(args: &DrainArgs, config: &Config, env: &Environment) -> Result<(), F
     let mut request = DrainRequest {
         begin: !args.status,
         wait: args.wait,
-        paths: Vec::new(),
+        ..DrainRequest::default()
     };
     for path in &args.paths {
         let path = std::path::absolute(path).context("a path")?;
@@ -150,6 +150,7 @@ fn in_words(status: &DrainStatus) -> String {
         status.open_files,
         "of them open for writing or not laminated",
     );
+    count(status.analysis_files, "of them await their analysis");
     count(status.failed_files, "of them could not be moved");
     count(status.names_due, "names to change");
     count(status.waiting_writes.into(), "writes wait for room");

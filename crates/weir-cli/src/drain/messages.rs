@@ -1,19 +1,22 @@
 //! The messages between `weir drain` and the processes that drain: one request, then replies, each a line
-//! of JSON.
+//! of JSON. `weir analyze` sends a request with its arrival, and then answers the orders of the drain.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, Read, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use weir_mover::drain::PendingFile;
+use weir_mover::drain::{AnalyzerId, PendingFile};
 use weir_mover::SlowCall;
 
 /// The longest line that is read, bytes: paths on a command line are no longer.
 pub const LINE_BYTES: u64 = 4 << 20;
+/// The time after which an analyzer, or a drain, that says nothing is taken for lost.
+pub const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 /// The beginning and the end of the name of a socket; between them is the process.
 const SOCKET_NAME: (&str, &str) = ("drain-", ".socket");
 
@@ -27,6 +30,57 @@ pub struct DrainRequest {
     /// Absolute paths, as programs use them, as bytes; none: all. A drain answers for those that are in its
     /// tree.
     pub paths: Vec<Vec<u8>>,
+    /// An analyzer comes for files. The rest of the request is nothing then.
+    #[serde(default)]
+    pub analyzer: Option<AnalyzerArrival>,
+}
+
+/// An analyzer that comes for files.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AnalyzerArrival {
+    /// The same on all its connections.
+    pub id: AnalyzerId,
+    /// Patterns of the files that it wants; none: all.
+    pub patterns: Vec<String>,
+}
+
+/// A message of a drain to an analyzer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AnalysisOrder {
+    /// There is no file now. It is answered by `Alive`.
+    Wait,
+    /// This file is next. It is answered by `Ready`, and any number of `Alive` before.
+    Analyze {
+        /// As programs name it, as bytes.
+        path: Vec<u8>,
+    },
+    /// The file has changed: nothing is to be done.
+    Skip,
+    /// The command is to begin. It is answered by `Ended`, and any number of `Alive` before.
+    Begin,
+    /// The result is known.
+    Noted {
+        /// The file was changed or removed meanwhile, so that a failure means nothing.
+        is_outdated: bool,
+    },
+    /// Nothing is held back any more. It may come while a command runs.
+    Finished {
+        /// Files that the analyzer wanted, and that are moved all the same.
+        unanalysed: u64,
+    },
+}
+
+/// The answer of an analyzer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AnalyzerReply {
+    Alive,
+    /// A command could begin now.
+    Ready,
+    Ended {
+        succeeded: bool,
+    },
 }
 
 impl DrainRequest {
@@ -100,6 +154,17 @@ pub struct DrainStatus {
     pub open_files: u64,
     /// Those of them that could not be moved.
     pub failed_files: u64,
+    /// Those of them that are not moved before their analysis.
+    #[serde(default)]
+    pub analysis_files: u64,
+    /// The programs that analyse files.
+    #[serde(default)]
+    pub analyzers: u64,
+    /// Analyses since the drain began: those that succeeded, and those that did not.
+    #[serde(default)]
+    pub analysed_files: u64,
+    #[serde(default)]
+    pub failed_analyses: u64,
     /// Links that are to be made on the target, and names that are to be removed there.
     pub names_due: u64,
     /// Since the drain began.

@@ -27,7 +27,7 @@ use weir_launch::agent;
 use weir_launch::random::random;
 use weir_launch::server::read_line;
 use weir_launch::workers::{Task, WorkerInvitation, WorkerProgram};
-use weir_mover::drain::{move_files, FileMover, FileOrder, MovedFiles, Replaceable};
+use weir_mover::drain::{move_files, ContentStamp, FileMover, FileToMove, MovedFiles, Replaceable};
 use weir_mover::piece::{copy_piece, FilePiece};
 use weir_mover::{DirectoryTree, InstanceTree, StagePair, StageProgress};
 
@@ -62,27 +62,31 @@ struct WireFile {
     source: Vec<u8>,
     target: Vec<u8>,
     replaces: Replaceable,
+    /// The only content that is moved.
+    content: Option<ContentStamp>,
 }
 
-impl From<&FileOrder> for WireFile {
-    fn from(file: &FileOrder) -> WireFile {
+impl From<&FileToMove> for WireFile {
+    fn from(file: &FileToMove) -> WireFile {
         let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
         WireFile {
             source: bytes(&file.pair.source),
             target: bytes(&file.pair.target),
             replaces: file.replaces.clone(),
+            content: file.content,
         }
     }
 }
 
-impl From<WireFile> for FileOrder {
-    fn from(file: WireFile) -> FileOrder {
-        FileOrder {
+impl From<WireFile> for FileToMove {
+    fn from(file: WireFile) -> FileToMove {
+        FileToMove {
             pair: StagePair {
                 source: path_of(file.source),
                 target: path_of(file.target),
             },
             replaces: file.replaces,
+            content: file.content,
         }
     }
 }
@@ -258,7 +262,7 @@ impl FileMover for RemoteMover {
         self.rank
     }
 
-    fn move_files(&self, files: &[FileOrder]) -> io::Result<MovedFiles> {
+    fn move_files(&self, files: &[FileToMove]) -> io::Result<MovedFiles> {
         let files = files.iter().map(WireFile::from);
         self.give_order(&MoverOrder::Move(files.collect()))
     }
@@ -296,7 +300,7 @@ pub fn serve() -> Result<()> {
                 instance = tree.unwrap_or(whole);
             }
             Ok(MoverOrder::Move(files)) => {
-                let files: Vec<FileOrder> = files.into_iter().map(FileOrder::from).collect();
+                let files: Vec<FileToMove> = files.into_iter().map(FileToMove::from).collect();
                 let threads = share::threads();
                 let progress = StageProgress::default();
                 let moved = move_files(&instance, &DirectoryTree, &files, threads, &progress);

@@ -10,9 +10,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use weir_mover::drain::{DrainRound, EvictedBytes, PendingFile, PendingState};
+use weir_mover::drain::{AnalysisTable, DrainRound, EvictedBytes, PendingFile, PendingState};
 use weir_mover::{CallWatch, StageProgress, StageSummary};
 
+use super::analyzers::AnalyzerService;
 use super::messages::{
     receive, send, socket_of, DrainReply, DrainRequest, DrainStatus, DrainStep, DrainVerdict,
     LINE_BYTES,
@@ -53,6 +54,7 @@ pub struct DrainActivity {
 /// The state of a drain.
 #[derive(Debug)]
 pub struct DrainService {
+    analyzers: AnalyzerService,
     /// The paths by which programs name the root of the tree.
     roots: Vec<PathBuf>,
     target: PathBuf,
@@ -83,8 +85,14 @@ struct ServiceState {
 }
 
 impl DrainService {
-    pub fn new(roots: Vec<PathBuf>, target: &Path, watch: Arc<CallWatch>) -> Arc<DrainService> {
+    pub fn new(
+        roots: Vec<PathBuf>,
+        target: &Path,
+        watch: Arc<CallWatch>,
+        analyzers: AnalyzerService,
+    ) -> Arc<DrainService> {
         Arc::new(DrainService {
+            analyzers,
             roots,
             target: target.to_owned(),
             watch,
@@ -96,6 +104,11 @@ impl DrainService {
     /// The path by which programs name one of the tree.
     pub fn name_of(&self, path: &Path) -> PathBuf {
         self.roots[0].join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// The analyzers, and the files that they want.
+    pub fn analyses(&self) -> &AnalysisTable {
+        &self.analyzers.table
     }
 
     pub fn target(&self) -> &Path {
@@ -138,7 +151,8 @@ impl DrainService {
         let awaits = |file: &PendingFile| {
             matches!(
                 file.state,
-                PendingState::Waiting | PendingState::Failed { .. }
+                // One that awaits its analysis is moved while a write waits.
+                PendingState::Waiting | PendingState::Analysis | PendingState::Failed { .. }
             )
         };
         DrainActivity {
@@ -164,6 +178,11 @@ impl DrainService {
     /// Shows the number of writes that wait for room.
     pub fn show_waiting(&self, writes: u32) {
         self.state().waiting_writes = writes;
+    }
+
+    /// True if a write waits for room.
+    pub fn has_waiting_writes(&self) -> bool {
+        self.state().waiting_writes > 0
     }
 
     /// Waits for some time, or until the command has ended.
@@ -299,6 +318,8 @@ impl DrainService {
         let is_under_way = state.progress_began.is_some();
         let shown = |number: u64| if is_under_way { number } else { 0 };
         let progress = &state.progress;
+        let analyses = self.analyses();
+        let analysed = analyses.counts();
         DrainStatus {
             pid: std::process::id(),
             target: self.target.to_string_lossy().into_owned(),
@@ -314,6 +335,10 @@ impl DrainService {
                 matches!(state, PendingState::Open | PendingState::Unlaminated)
             }),
             failed_files: count(|state| matches!(state, PendingState::Failed { .. })),
+            analysis_files: count(|state| *state == PendingState::Analysis),
+            analyzers: analyses.analyzers() as u64,
+            analysed_files: analysed.analysed,
+            failed_analyses: analysed.failed,
             names_due: last.names_due,
             moved_files: state.moved_files,
             moved_bytes: state.moved_bytes,
@@ -350,7 +375,11 @@ impl DrainService {
     fn answer(&self, caller: &UnixStream) -> Result<()> {
         caller.set_read_timeout(Some(TALK_TIME))?;
         caller.set_write_timeout(Some(TALK_TIME))?;
-        let request: DrainRequest = receive(&mut BufReader::new(caller), LINE_BYTES)?;
+        let mut reader = BufReader::new(caller);
+        let request: DrainRequest = receive(&mut reader, LINE_BYTES)?;
+        if let Some(arrival) = &request.analyzer {
+            return Ok(self.analyzers.serve(caller, &mut reader, arrival)?);
+        }
         let given = request.paths();
         let paths: Vec<PathBuf> = given.iter().filter_map(|path| self.below(path)).collect();
         let is_foreign = |path: &&PathBuf| self.below(path).is_none();

@@ -3,6 +3,8 @@
 
 #![allow(dead_code)] // Each test program uses its part.
 
+pub mod drained;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

@@ -15,11 +15,10 @@ use std::sync::Arc;
 use weir_client::process::mounted::{elevated::TargetCopy, ContentVersion, EvictedFile, Ino};
 use weir_client::types::Stat;
 
-use super::files::FileOrder;
 use super::marks::Replaceable;
 use super::round::RoundState;
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
-use super::{move_files, Drain, MovedNode};
+use super::{move_files, Drain, FileToMove, MovedNode};
 use crate::copy::{is_kept_time, keep_xattrs};
 use crate::error::MoveError;
 use crate::publish::{is_at_above_or_below, is_part, make_hard_link, part_of, LinkOutcome};
@@ -57,9 +56,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         };
         let snapshot = Arc::clone(&self.seen);
         let mut chosen = self.evictable(&snapshot);
-        chosen.sort_by_key(|(_, node)| {
+        chosen.sort_by_cached_key(|(path, node)| {
             let used = node.kept.atime.max(node.version.mtime);
-            (Ino(node.version.ino).rank().0 != rank, used)
+            let is_last = self.awaits_analysis(path, node);
+            (is_last, Ino(node.version.ino).rank().0 != rank, used)
         });
         for (path, node) in chosen {
             if evicted.bytes >= bytes {
@@ -87,6 +87,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 && !node.has_links
                 && !self.evicted.contains_key(&node.version.ino)
                 && self.has_moved(path, node)
+                && !(self.keeps_for_analysis() && self.awaits_analysis(path, node))
         };
         files.filter(is_evictable).collect()
     }
@@ -306,14 +307,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             LinkOutcome::Made | LinkOutcome::There => {}
             LinkOutcome::NoFile => return Err(MoveError::SourceChanged(existing)),
             LinkOutcome::Refused => {
-                let order = FileOrder {
+                let file = FileToMove {
                     pair: StagePair {
                         source: self.source.join(name),
                         target: target.clone(),
                     },
                     replaces,
+                    content: None,
                 };
-                let moved = move_files(self.from, self.to, &[order], round.threads, progress);
+                let moved = move_files(self.from, self.to, &[file], round.threads, progress);
                 let failure = moved.files.into_iter().find_map(|moved| moved.failure);
                 if let Some(failure) = failure {
                     return Err(MoveError::Elsewhere(failure));

@@ -7,8 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
 
-use super::files::{FileMover, FileOrder};
+use super::content::refuse_other_content;
 use super::lists::RankQueue;
+use super::mover::{FileMover, FileToMove};
 use super::Drain;
 use crate::copy::{likeness, FileCopy, Likeness};
 use crate::error::MoveError;
@@ -48,7 +49,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// copied; `None`: it is on the target already.
     pub(super) fn move_large(
         &self,
-        file: &FileOrder,
+        file: &FileToMove,
         threads: usize,
         progress: &StageProgress,
     ) -> Result<Option<Stat>, MoveError> {
@@ -70,6 +71,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         let copy = FileCopy::begin(self.from, self.to, source, target, there)?;
         let stat = *copy.copied();
+        refuse_other_content(file.content, source, &stat)?;
         progress.files_found.fetch_add(1, Ordering::Relaxed);
         progress.bytes_found.fetch_add(stat.size, Ordering::Relaxed);
         let begins = (0..stat.size).step_by(usize::try_from(PIECE_BYTES).expect("64 bits"));

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::files::{FileMover, FileOrder};
+use super::mover::{FileMover, FileToMove};
 
 /// The most files of a list.
 const LIST_FILES: usize = 256;
@@ -16,7 +16,7 @@ const LIST_BYTES: u64 = 256 << 20;
 /// A file of a list.
 #[derive(Debug)]
 pub(super) struct ListedFile {
-    pub order: FileOrder,
+    pub file: FileToMove,
     /// Device and number.
     pub inode: (u64, u64),
     /// Bytes.
@@ -133,8 +133,8 @@ pub(super) fn lists_of(files: &[ListedFile]) -> Vec<(u16, Vec<usize>)> {
 mod tests {
     use std::io;
 
-    use super::super::files::MovedFiles;
     use super::super::marks::Replaceable;
+    use super::super::mover::MovedFiles;
     use super::*;
     use crate::piece::FilePiece;
     use crate::sources::StagePair;
@@ -146,7 +146,7 @@ mod tests {
         fn rank(&self) -> u16 {
             self.0
         }
-        fn move_files(&self, _: &[FileOrder]) -> io::Result<MovedFiles> {
+        fn move_files(&self, _: &[FileToMove]) -> io::Result<MovedFiles> {
             unreachable!()
         }
         fn move_piece(&self, _: &FilePiece) -> io::Result<Result<(), String>> {
@@ -162,12 +162,13 @@ mod tests {
     #[test]
     fn lists_have_all_files_once_and_links_together() {
         let file = |number: u64| ListedFile {
-            order: FileOrder {
+            file: FileToMove {
                 pair: StagePair {
                     source: "a".into(),
                     target: "b".into(),
                 },
                 replaces: Replaceable::Any,
+                content: None,
             },
             inode: (0, number % 900),
             size: if number == 3 { LIST_BYTES } else { 1 },
@@ -219,7 +220,7 @@ mod tests {
         let asked = |tasks: &[(u16, ())]| -> Vec<u16> {
             let queue = RankQueue::new(tasks.iter().copied(), 0, &all);
             let helpers = queue.choose_helpers(&all);
-            helpers.map(|mover| mover.rank()).collect()
+            helpers.map(FileMover::rank).collect()
         };
         assert_eq!(asked(&[(0, ())]), [] as [u16; 0]);
         assert_eq!(asked(&[(3, ())]), [3]);

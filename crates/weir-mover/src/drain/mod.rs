@@ -11,23 +11,29 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `round` | the files of a round |
-//! | `files`, `lists`, `large` | copying them with other movers: lists of files, pieces of a large one |
+//! | `files`, `lists`, `large`, `mover` | copying them with other movers: lists of files, pieces of a large one |
 //! | `names` | links and removals |
 //! | `snapshot` | what a walk saw |
 //! | `marks`, `ownership` | what may be replaced on the target |
 //! | `whiteouts` | what programs removed from an elevated tree |
 //! | `events` | what becomes of files, for those who want to know of each |
+//! | `analysis`, `hold` | files that are held back until programs have analysed them |
+//! | `content` | the content that they have seen |
 //! | `evict` | files of an elevated tree whose storage is freed |
 //!
 //! Left out: the order of changes within two rounds, and versions that were replaced before a round saw
 //! them.
 
+mod analysis;
+mod content;
 mod events;
 mod evict;
 mod files;
+mod hold;
 mod large;
 mod lists;
 mod marks;
+mod mover;
 mod names;
 mod ownership;
 mod round;
@@ -50,11 +56,15 @@ use crate::sources::StagePair;
 use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};
 use crate::summary::{as_text, StageSummary};
 use crate::tree::{unless, EvictionTable, FileTree, NodeKind};
+pub use analysis::{AnalysisCounts, AnalysisTable, AnalysisTask, AnalyzerId, TaskResult};
+pub use content::ContentStamp;
 use events::EventLog;
 pub use events::{FileEvent, MoveEvent};
 pub use evict::EvictedBytes;
-pub use files::{move_files, FileMover, FileOrder, MovedFile, MovedFiles};
+pub use files::move_files;
+pub use hold::{is_current, AnalysesLeft};
 pub use marks::{NodeMark, PlacedNodes, Replaceable, TakenNode};
+pub use mover::{FileMover, FileToMove, MovedFile, MovedFiles};
 use names::DueNames;
 use round::RoundState;
 use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot, WalkedTree};
@@ -72,6 +82,8 @@ pub enum PendingState {
     Open,
     /// It is closed, and awaits its lamination.
     Unlaminated,
+    /// It is not moved before its analysis.
+    Analysis,
     /// It could not be moved; the next round tries again.
     Failed {
         /// The reason, in one line.
@@ -212,6 +224,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     round_limit: u64,
     /// `None`: nobody wants to know.
     events: Option<EventLog>,
+    /// `None`: nothing is held back for an analysis.
+    analyses: Option<Arc<AnalysisTable>>,
 }
 
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
@@ -243,6 +257,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             replaces_all: true,
             round_limit: u64::MAX,
             events: None,
+            analyses: None,
         }
     }
 

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use weir_client::process::mounted::{Ino, WriteState};
 
-use super::files::{move_files, share_files, FileOrder, MovedFile};
+use super::files::{move_files, share_files};
 use super::large::LARGE_BYTES;
 use super::lists::ListedFile;
+use super::mover::{FileToMove, MovedFile};
 use super::snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode, PendingFile, PendingState};
 use crate::error::MoveError;
@@ -138,6 +139,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// The files that are to be copied now.
     pub(super) fn choose(&mut self, round: &mut RoundState) -> Vec<PathBuf> {
         let snapshot = Arc::clone(&round.snapshot);
+        self.forget_outdated_analyses(&snapshot);
         let mut chosen: Vec<(&PathBuf, &SeenNode)> = Vec::new();
         for (path, node) in snapshot.of_kind(NodeKind::File) {
             if self.has_moved(path, node) {
@@ -191,11 +193,17 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             Ok(WriteState::Hidden) => PendingState::Unlaminated,
             Ok(WriteState::Written) => {
                 round.closed.insert(path, version);
-                let is_chosen = self.due.is_some() || round.is_settled(version);
+                let is_settled = round.is_settled(version);
+                if let Some(state) = self.await_analysis(path, version, is_settled) {
+                    return Some(state);
+                }
+                let is_chosen = self.due.is_some() || is_settled;
                 return (!is_chosen).then_some(PendingState::Waiting);
             }
-            // The copy finds out that it is gone.
-            Err(error) if error.kind() == ErrorKind::NotFound => return None,
+            // The copy finds out that it is gone, or copies another one that has the name by then.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return self.is_for_analysis(path).then_some(PendingState::Waiting)
+            }
             // Something else has the name now.
             Err(error) if error.kind() == ErrorKind::InvalidInput => {
                 return Some(PendingState::Waiting)
@@ -211,13 +219,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         Some(state)
     }
 
-    fn order(&self, path: &Path) -> FileOrder {
-        FileOrder {
+    fn file_to_move(&self, path: &Path) -> FileToMove {
+        FileToMove {
             pair: StagePair {
                 source: self.source.join(path),
                 target: self.target.join(path),
             },
             replaces: self.replaceable(path),
+            content: self.analysed_content(path),
         }
     }
 
@@ -256,7 +265,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.note_all(round, &others, moved);
         // Each by all movers.
         for path in large {
-            let moved = self.move_large(&self.order(path), round.threads, progress);
+            let moved = self.move_large(&self.file_to_move(path), round.threads, progress);
             if let Ok(Some(stat)) = &moved {
                 round.copied += 1;
                 round.bytes += stat.size;
@@ -284,7 +293,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let listed = |path: &&PathBuf| {
             let version = &round.snapshot.get(path).expect("chosen from it").version;
             ListedFile {
-                order: self.order(path),
+                file: self.file_to_move(path),
                 inode: version.inode(),
                 size: version.size,
                 rank: self.rank_of(path, version),
@@ -292,7 +301,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         };
         let files: Vec<ListedFile> = chosen.iter().map(listed).collect();
         let here =
-            |list: &[FileOrder]| move_files(self.from, self.to, list, round.threads, progress);
+            |list: &[FileToMove]| move_files(self.from, self.to, list, round.threads, progress);
         let lists = share_files(&files, &self.movers, self.rank, here, progress);
         let mut results: Vec<Option<MovedFile>> = Vec::new();
         results.resize_with(files.len(), || None);
@@ -301,7 +310,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             round.bytes += list.moved.bytes;
             for (file, mut moved) in list.files.into_iter().zip(list.moved.files) {
                 if list.is_remote && moved.failure.is_none() {
-                    moved.failure = self.check_seen(&files[file].order.pair.target).err();
+                    moved.failure = self.check_seen(&files[file].file.pair.target).err();
                 }
                 // A stage that is stopped says nothing of files that it did not come to.
                 let is_known = !list.moved.stopped || moved.is_named;
@@ -350,7 +359,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         node: &SeenNode,
         result: &MovedFile,
     ) -> Option<PendingState> {
-        let version = result.version(node.version.dev).unwrap_or(node.version);
+        let version = result.version_on(node.version.dev).unwrap_or(node.version);
         let is_settled = round.is_settled(&version);
         if result.is_named || result.failure.is_none() {
             let was_ours = self.moved.get(path).is_some_and(|moved| moved.is_ours);

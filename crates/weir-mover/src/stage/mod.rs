@@ -108,6 +108,10 @@ pub(crate) trait StageCaller: Sync {
     }
     /// Notes that a target is about to get its name, with the size and the time of its source.
     fn note_attempt(&self, _target: &Path, _source: &Stat) {}
+    /// Refuses to copy a source with these attributes.
+    fn check_content(&self, _source: &Path, _found: &Stat) -> Result<(), MoveError> {
+        Ok(())
+    }
     /// Notes that a target has its name from this stage. `copied`: the source, when it was copied.
     fn note_named(&self, _target: &Path, _copied: Option<&Stat>) {}
 }
@@ -355,7 +359,9 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
                 if let Some(stat) = &stat {
                     self.caller.note_attempt(target, stat);
                 }
-                FileCopy::begin(self.from, self.to, source, target, found).map(Some)
+                let copy = FileCopy::begin(self.from, self.to, source, target, found)?;
+                self.caller.check_content(source, copy.copied())?;
+                Ok(Some(copy))
             }
         }
     }

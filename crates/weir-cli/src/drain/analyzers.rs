@@ -1,0 +1,153 @@
+//! The analyzers of a drain (`weir analyze`), each with one connection for each command that it may run at once.
+//!
+//! The drain gives orders, and the analyzer answers. One that says nothing for some time is taken for lost: it
+//! hangs, or was stopped. With its last connection an analyzer has left, and nothing is held back for it any more.
+
+use std::io::{self, BufReader};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_mover::drain::{is_current, AnalysisTable, AnalysisTask, AnalyzerId, TaskResult};
+use weir_mover::{InstanceTree, PathFilter};
+
+use super::messages::{
+    receive, send, AnalysisOrder, AnalyzerArrival, AnalyzerReply, LINE_BYTES, SILENCE_LIMIT,
+};
+
+/// The time between two looks if an analyzer without a file is there.
+const IDLE_INTERVAL: Duration = Duration::from_millis(250);
+/// The root of the tree of an instance.
+const ROOT: &str = "/";
+
+/// The service for the analyzers of a tree.
+#[derive(Debug)]
+pub struct AnalyzerService {
+    pub table: Arc<AnalysisTable>,
+    instance: InstanceTree,
+    /// The paths by which programs name the root of the tree.
+    roots: Vec<PathBuf>,
+}
+
+/// Has an analyzer leave when its connection ends.
+struct AnalyzerGuard<'s> {
+    table: &'s AnalysisTable,
+    id: AnalyzerId,
+}
+
+impl Drop for AnalyzerGuard<'_> {
+    fn drop(&mut self) {
+        self.table.leave(self.id);
+    }
+}
+
+impl AnalyzerService {
+    pub fn new(instance: InstanceTree, roots: Vec<PathBuf>) -> AnalyzerService {
+        AnalyzerService {
+            table: Arc::default(),
+            instance,
+            roots,
+        }
+    }
+
+    /// Gives files to an analyzer until it is gone, or nothing is held back any more.
+    pub fn serve(
+        &self,
+        stream: &UnixStream,
+        reader: &mut BufReader<&UnixStream>,
+        arrival: &AnalyzerArrival,
+    ) -> io::Result<()> {
+        let wanted = self.wanted(&arrival.patterns);
+        let wanted = wanted.map_err(io::Error::other)?;
+        stream.set_read_timeout(Some(SILENCE_LIMIT))?;
+        self.table.join(arrival.id, &wanted);
+        let analyzer = AnalyzerGuard {
+            table: &self.table,
+            id: arrival.id,
+        };
+        loop {
+            let changes = self.table.changes();
+            if self.table.is_closed() {
+                return self.release(stream, analyzer.id);
+            }
+            let Some(task) = self.table.take_task(analyzer.id) else {
+                send(stream, &AnalysisOrder::Wait)?;
+                receive_reply(reader)?;
+                self.table.wait_for_change(changes, IDLE_INTERVAL);
+                continue;
+            };
+            // If the connection is lost, another one of the analyzer takes the file.
+            let result = self.hand_out(stream, reader, analyzer.id, &task);
+            let noted = *result.as_ref().unwrap_or(&TaskResult::Outdated);
+            self.table.end_task(analyzer.id, &task, noted);
+            result?;
+        }
+    }
+
+    /// Has an analyzer work at a file.
+    fn hand_out(
+        &self,
+        stream: &UnixStream,
+        reader: &mut BufReader<&UnixStream>,
+        id: AnalyzerId,
+        task: &AnalysisTask,
+    ) -> io::Result<TaskResult> {
+        let path = self.roots[0].join(&task.path);
+        let path = path.as_os_str().as_bytes().to_vec();
+        send(stream, &AnalysisOrder::Analyze { path })?;
+        // It may wait for another command to end.
+        while receive_reply(reader)? == AnalyzerReply::Alive {}
+        if !self.is_current(task) {
+            send(stream, &AnalysisOrder::Skip)?;
+            return Ok(TaskResult::Outdated);
+        }
+        send(stream, &AnalysisOrder::Begin)?;
+        loop {
+            let result = match receive_reply(reader)? {
+                AnalyzerReply::Ended { succeeded: true } => TaskResult::Analysed,
+                AnalyzerReply::Ended { succeeded: false } if self.is_current(task) => {
+                    TaskResult::Failed
+                }
+                AnalyzerReply::Ended { succeeded: false } => TaskResult::Outdated,
+                // Its command may outlive this process.
+                AnalyzerReply::Alive if self.table.is_closed() => {
+                    self.release(stream, id)?;
+                    return Err(io::ErrorKind::ConnectionAborted.into());
+                }
+                AnalyzerReply::Alive | AnalyzerReply::Ready => continue,
+            };
+            let is_outdated = result == TaskResult::Outdated;
+            send(stream, &AnalysisOrder::Noted { is_outdated })?;
+            return Ok(result);
+        }
+    }
+
+    /// Tells an analyzer that nothing is held back for it any more.
+    fn release(&self, stream: &UnixStream, id: AnalyzerId) -> io::Result<()> {
+        let unanalysed = self.table.unfinished_of(id);
+        send(stream, &AnalysisOrder::Finished { unanalysed })
+    }
+
+    fn is_current(&self, task: &AnalysisTask) -> bool {
+        is_current(&self.instance, Path::new(ROOT), task)
+    }
+
+    /// The choice that patterns make, as those of drain.only do.
+    fn wanted(&self, patterns: &[String]) -> Result<PathFilter, String> {
+        let below = |pattern: &String| {
+            let roots = self.roots.iter().filter_map(|root| root.to_str());
+            let mut below = roots.filter_map(|root| pattern.strip_prefix(root));
+            let below = below.find(|rest| rest.is_empty() || rest.starts_with('/'));
+            let below = below.unwrap_or(pattern);
+            format!("/{}", below.trim_start_matches('/'))
+        };
+        let patterns: Vec<String> = patterns.iter().map(below).collect();
+        PathFilter::new(&patterns, &[]).map_err(|error| error.to_string())
+    }
+}
+
+fn receive_reply(reader: &mut BufReader<&UnixStream>) -> io::Result<AnalyzerReply> {
+    receive(reader, LINE_BYTES)
+}

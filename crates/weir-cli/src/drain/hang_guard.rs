@@ -1,0 +1,73 @@
+//! The end of a drain whose target hangs, or whose job ends.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weir_mover::CallWatch;
+
+use super::command::in_words_slow;
+use super::end_time::EndTime;
+use super::orders::give_up;
+use super::service::DrainService;
+use crate::exit::NOT_MOVED;
+use crate::stage;
+
+/// The time for which calls may hang once a signal has ended the drain.
+const STOP_TIME: Duration = Duration::from_secs(10);
+/// The time between two looks at calls that hang.
+const WATCH_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Ends the process if its target hangs after the command has ended.
+pub struct HangGuard {
+    pub service: Arc<DrainService>,
+    pub watch: Arc<CallWatch>,
+    pub stop: Arc<AtomicBool>,
+    /// `None`: it waits as long as it takes.
+    pub limit: Option<Duration>,
+    pub end_time: Arc<EndTime>,
+}
+
+impl HangGuard {
+    /// Ends the process if no call returns, and stops the move before the job ends.
+    pub fn guard_end(&self) -> ! {
+        let began = Instant::now();
+        let mut stopped: Option<Instant> = None;
+        loop {
+            std::thread::sleep(WATCH_INTERVAL);
+            // Since the command ended: what hung before may come back.
+            let hung = self.watch.time_without_return().min(began.elapsed());
+            if self.end_time.is_near() && !self.stop.swap(true, Ordering::Relaxed) {
+                self.service.analyses().close();
+                eprintln!(
+                    "weir: drain: the job ends soon: no more is moved to {}",
+                    self.service.target().display()
+                );
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                stopped.get_or_insert_with(Instant::now);
+            }
+            let is_stuck = self.limit.is_some_and(|limit| hung >= limit);
+            let is_stopped =
+                stopped.is_some_and(|stopped| hung.min(stopped.elapsed()) >= STOP_TIME);
+            if is_stuck || is_stopped {
+                self.name_hanging_calls(hung);
+                give_up(NOT_MOVED);
+            }
+        }
+    }
+
+    fn name_hanging_calls(&self, hung: Duration) {
+        eprintln!(
+            "weir: drain: no call of {} has returned for {} s; at least {} files are not safe, and the \
+             names that changed after them",
+            self.service.target().display(),
+            hung.as_secs(),
+            self.service.unsafe_files()
+        );
+        let calls = self.watch.slow_calls(WATCH_INTERVAL);
+        for call in calls.iter().take(stage::SHOWN_FAILURES) {
+            eprintln!("weir: drain: {}", in_words_slow(call));
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The end of a drain while there are analyzers: what the programs wrote last is analysed, too, before it is moved.
+//!
+//! Each analysis is bounded by the analyzer's time limit, and a signal that ends the job ends the wait.
+
+use std::time::{Duration, Instant};
+
+use weir_mover::drain::{AnalysesLeft, AnalysisTable, Drain, DrainRound};
+use weir_mover::tree::FileTree;
+use weir_mover::StageProgress;
+
+/// The longest time between two rounds.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(2);
+/// The part of the time that looks take is one of this.
+const LOOK_SHARE: u32 = 4;
+/// The time between two rounds for files that have something in their way.
+const BLOCKED_INTERVAL: Duration = Duration::from_millis(250);
+/// The most rounds for those: what is in their way may be somebody else's.
+const BLOCKED_ROUNDS: u32 = 8;
+/// The time for which analyzers may take to hear of the end.
+const DISMISSAL_TIME: Duration = Duration::from_secs(2);
+/// The time between two looks if they have.
+const SHORT_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The analyses after the last write.
+#[derive(Debug)]
+pub struct LastAnalyses<'a> {
+    pub table: &'a AnalysisTable,
+    /// Files are laminated in the end.
+    pub laminates: bool,
+    /// The number of threads that move files.
+    pub threads: usize,
+}
+
+impl LastAnalyses<'_> {
+    /// Makes rounds until all files are analysed that analyzers want, or nothing is to be held back; then nothing
+    /// is. `note` hears of each round.
+    pub fn wait<S: FileTree, T: FileTree>(
+        &self,
+        drain: &mut Drain<'_, S, T>,
+        progress: &StageProgress,
+        mut note: impl FnMut(&mut Drain<'_, S, T>, DrainRound),
+    ) {
+        let mut blocked_rounds = 0;
+        let mut is_told = false;
+        while self.is_awaited() {
+            let round = drain.round_at_end(self.laminates, self.threads, progress);
+            // The round itself has queued some.
+            let changes = self.table.changes();
+            let left = drain.left_for_analysis(&round);
+            let look = Duration::from_secs_f64(round.walk_seconds);
+            note(drain, round);
+            match left {
+                AnalysesLeft::None => break,
+                AnalysesLeft::Queued if !is_told => {
+                    let number = self.table.unfinished();
+                    eprintln!("weir: drain: waits for {number} analyses");
+                    is_told = true;
+                }
+                AnalysesLeft::Queued => {}
+                AnalysesLeft::Blocked => {
+                    blocked_rounds += 1;
+                    if blocked_rounds > BLOCKED_ROUNDS {
+                        break;
+                    }
+                    self.table.wait_for_change(changes, BLOCKED_INTERVAL);
+                    continue;
+                }
+            }
+            // Looks take a part of the time only.
+            std::thread::sleep(look * LOOK_SHARE);
+            self.table.wait_for_change(changes, LONGEST_INTERVAL);
+        }
+        self.table.close();
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.table.analyzers() > 0 && !self.table.is_closed()
+    }
+}
+
+/// Gives analyzers a moment to hear that this was the end.
+pub fn dismiss_analyzers(table: &AnalysisTable) {
+    let until = Instant::now() + DISMISSAL_TIME;
+    while table.analyzers() > 0 && Instant::now() < until {
+        table.wait_for_change(table.changes(), SHORT_INTERVAL);
+    }
+}

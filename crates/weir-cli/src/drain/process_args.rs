@@ -1,0 +1,127 @@
+//! The arguments of the process that drains: from the settings of its parent to the parts of the drain.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use weir_core::elevated::ALIAS_LINK;
+use weir_mover::drain::PlacedNodes;
+use weir_mover::{InstanceTree, PathFilter};
+
+use super::end_time::EndTime;
+use super::hook::EventHook;
+use super::movers::MoverGate;
+use super::relief::ServerRelief;
+use crate::args::DrainProcessArgs;
+use crate::exit::Failure;
+
+/// In the run directory, followed by the number of an elevated tree: the files that its drains have moved.
+const MARKS_FILE: &str = "moved";
+
+impl DrainProcessArgs {
+    /// The paths by which programs name the root of the tree, of which this is one.
+    pub(super) fn roots(&self, prefix: &Path) -> Vec<PathBuf> {
+        let link = self
+            .tree
+            .map(|number| self.run_dir.join(format!("{ALIAS_LINK}{number}")));
+        let alias = link.and_then(|link| std::fs::read_link(link).ok());
+        [Some(prefix.to_owned()), alias]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    /// The relief of the servers, of an elevated tree.
+    pub(super) fn relief(&self, instance: &InstanceTree) -> Result<Option<Arc<ServerRelief>>> {
+        let relief = self.tree.map(|tree| {
+            let patience = self.stuck_limit().unwrap_or(Duration::MAX);
+            ServerRelief::new(*instance, tree, self.evict_percent, patience).map(Arc::new)
+        });
+        relief.transpose().context("asking for the servers")
+    }
+
+    /// The nodes that drains of this elevated tree have put on its target. They are kept beside the journal of
+    /// this node's server, and go with it.
+    pub(super) fn placed_nodes(&self) -> Result<Option<Arc<PlacedNodes>>> {
+        let Some(tree) = self.tree else {
+            return Ok(None);
+        };
+        let path = self.run_dir.join(format!("{MARKS_FILE}{tree}"));
+        let opened = PlacedNodes::open(&path).with_context(|| path.display().to_string());
+        Ok(Some(Arc::new(opened?)))
+    }
+
+    /// The user's program that hears of events. Without it everything is moved all the same.
+    pub(super) fn hook(&self, roots: &[PathBuf], target: &Path) -> Option<EventHook> {
+        let started = EventHook::start(self.hook.as_deref()?, &roots[0], target);
+        let told = |error: &anyhow::Error| eprintln!("weir: {error:#}; it hears nothing");
+        started.inspect_err(told).ok()
+    }
+
+    /// The file that has the state of this drain.
+    pub(super) fn status_file(&self) -> Option<PathBuf> {
+        let mut name = self.status_file.clone()?.into_os_string();
+        if let Some(tree) = self.tree {
+            name.push(format!(".{tree}"));
+        }
+        Some(name.into())
+    }
+
+    /// The movers of other nodes; without them this node can do it all.
+    pub(super) fn mover_gate(&self, target: &Path) -> Arc<MoverGate> {
+        MoverGate::open(&self.run_dir, target, self.tree).unwrap_or_else(|error| {
+            eprintln!("weir: drain: this node moves everything: {error:#}");
+            Arc::default()
+        })
+    }
+
+    /// The files that are moved before all others.
+    pub(super) fn first_files(&self) -> Result<Option<PathFilter>, Failure> {
+        let filter = || PathFilter::new(&self.first, &[]);
+        let filter = (!self.first.is_empty()).then(filter).transpose();
+        filter.map_err(|error| Failure::Refused(format!("--first: {error}")))
+    }
+
+    /// The end of the job, as far as it is known.
+    pub(super) fn end_time(&self) -> EndTime {
+        let warning = (self.warning_s > 0).then(|| Duration::from_secs(self.warning_s.into()));
+        EndTime::new(warning, std::env::var("SLURM_JOB_END_TIME").ok().as_deref())
+    }
+
+    pub(super) fn interval(&self) -> Duration {
+        Duration::from_secs(self.interval_s.into())
+    }
+
+    pub(super) fn stuck_limit(&self) -> Option<Duration> {
+        (self.stuck_s > 0).then(|| Duration::from_secs(self.stuck_s.into()))
+    }
+
+    pub(super) fn words(&self) -> Vec<OsString> {
+        let mut words = self.choice.words();
+        words.extend(["--interval-s".into(), self.interval_s.to_string().into()]);
+        words.extend(["--stuck-s".into(), self.stuck_s.to_string().into()]);
+        words.extend([
+            "--evict-percent".into(),
+            self.evict_percent.to_string().into(),
+        ]);
+        for (option, path) in [("--hook", &self.hook), ("--status-file", &self.status_file)] {
+            words.extend(path.iter().flat_map(|path| [option.into(), path.into()]));
+        }
+        words.extend(["--warning-s".into(), self.warning_s.to_string().into()]);
+        let first = self.first.iter();
+        words.extend(first.map(|pattern| format!("--first={pattern}").into()));
+        words.extend(self.laminate.then(|| "--laminate".into()));
+        words.extend(self.replace_foreign.then(|| "--replace-foreign".into()));
+        if let Some(tree) = self.tree {
+            words.extend(["--tree".into(), tree.to_string().into()]);
+        }
+        words.extend([
+            "--".into(),
+            self.run_dir.clone().into(),
+            self.target.clone().into(),
+        ]);
+        words
+    }
+}

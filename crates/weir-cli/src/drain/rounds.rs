@@ -1,0 +1,185 @@
+//! The rounds of a drain while its command works, and the files that tell of them.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use weir_mover::drain::{Drain, DrainRound, PendingState, PlacedNodes};
+use weir_mover::{DirectoryTree, InstanceTree, StageOptions, StageProgress, WatchedTree};
+
+use super::hook::EventHook;
+use super::last_analyses::LastAnalyses;
+use super::movers::MoverGate;
+use super::relief::ServerRelief;
+use super::service::DrainService;
+use super::share;
+
+/// The time for which a file has not changed before it is copied. Longer than a tick of a clock, so that
+/// a change after the copy shows.
+const SETTLED: Duration = Duration::from_secs(1);
+/// The same while a server has little room, in an instance of one: the clock of its times is that of this
+/// process.
+const SOON_SETTLED: Duration = Duration::from_millis(100);
+/// The part of a processor that looks take is one of this.
+const LOOK_SHARE: u32 = 20;
+/// The shortest time between two rounds after one that failed.
+const SHORTEST_RETRY: Duration = Duration::from_secs(1);
+/// The longest.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A drain of an instance to a directory.
+pub type TargetDrain<'t> = Drain<'t, InstanceTree, WatchedTree<DirectoryTree>>;
+
+/// Adds the movers that have come.
+pub fn add_movers(drain: &mut TargetDrain<'_>, gate: &MoverGate, service: &DrainService) {
+    for mover in gate.take_arrived() {
+        service.count_mover();
+        drain.add_mover(Box::new(mover));
+    }
+}
+
+/// The rounds of a drain.
+pub struct Rounds<'r> {
+    pub service: &'r DrainService,
+    pub hook: Option<&'r EventHook>,
+    pub status_file: Option<&'r Path>,
+    /// The least time between two.
+    pub least: Duration,
+    pub stop: &'r Arc<AtomicBool>,
+    pub gate: &'r MoverGate,
+    /// Of an elevated tree.
+    pub relief: Option<&'r ServerRelief>,
+    /// Of an elevated tree.
+    pub placed: Option<&'r PlacedNodes>,
+}
+
+impl Rounds<'_> {
+    /// Makes rounds until the command has ended.
+    pub fn make(&self, drain: &mut TargetDrain<'_>) {
+        let threads = share::threads();
+        let mut interval = self.least;
+        let mut told: Option<String> = None;
+        loop {
+            let progress = Arc::new(StageProgress {
+                stop: Arc::clone(self.stop),
+                ..StageProgress::default()
+            });
+            let due = Instant::now() + interval;
+            if !self.service.begin_round(due, &progress) {
+                return;
+            }
+            add_movers(drain, self.gate, self.service);
+            let analyses = self.service.analyses();
+            analyses.set_yielding(self.service.has_waiting_writes());
+            self.evict(drain);
+            if let Some(relief) = self.relief {
+                drain.limit_rounds(relief.round_limit());
+            }
+            let round = drain.round(SystemTime::now() - self.settled(), threads, &progress);
+            self.evict(drain);
+            let look = Duration::from_secs_f64(round.walk_seconds) * LOOK_SHARE;
+            interval = match round.has_failed() {
+                true => (interval * 2).clamp(SHORTEST_RETRY, LONGEST_INTERVAL),
+                false if round.is_cut => Duration::ZERO,
+                false => self.least,
+            };
+            if !round.is_cut {
+                interval = interval.max(look);
+            }
+            tell_failure(&round, &mut told);
+            self.tell_lost_marks();
+            self.note(drain, round);
+        }
+    }
+
+    /// Waits for the analyses of what the programs wrote last.
+    pub fn finish_analyses(&self, drain: &mut TargetDrain<'_>, options: StageOptions) {
+        let analyses = LastAnalyses {
+            table: self.service.analyses(),
+            laminates: options.laminate,
+            threads: options.threads,
+        };
+        let progress = Arc::new(StageProgress {
+            stop: Arc::clone(self.stop),
+            ..StageProgress::default()
+        });
+        self.service.show_finish(&progress);
+        analyses.wait(drain, &progress, |drain, round| {
+            self.note(drain, round);
+            self.service.show_finish(&progress);
+        });
+    }
+
+    /// Shows a round that was made.
+    fn note(&self, drain: &mut TargetDrain<'_>, round: DrainRound) {
+        self.service.end_round(round);
+        if let Some(hook) = self.hook {
+            hook.send_events(drain.take_events());
+        }
+        if let Some(file) = self.status_file {
+            write_status(self.service, file);
+        }
+    }
+
+    fn tell_lost_marks(&self) {
+        if let Some(error) = self.placed.and_then(PlacedNodes::take_failure) {
+            eprintln!(
+                "weir: drain: cannot keep which files it has moved: {error}; if this process is killed, the \
+                 next one may take them for somebody else's"
+            );
+        }
+    }
+
+    /// The time for which a file that is copied has not changed.
+    fn settled(&self) -> Duration {
+        let relief = self.relief;
+        match relief.is_some_and(|relief| relief.is_alone() && relief.is_pressed()) {
+            true => SOON_SETTLED,
+            false => SETTLED,
+        }
+    }
+
+    fn evict(&self, drain: &mut TargetDrain<'_>) {
+        if let Some(relief) = self.relief {
+            if let Err(error) = relief.evict(drain, self.service) {
+                eprintln!("weir: drain: {error}");
+            }
+        }
+    }
+}
+
+/// Says why files are not moved, once for each reason.
+fn tell_failure(round: &DrainRound, told: &mut Option<String>) {
+    let failures = || {
+        let pending = round.pending.iter();
+        pending.filter_map(|file| match &file.state {
+            PendingState::Failed { reason } => Some(reason),
+            _ => None,
+        })
+    };
+    let first = failures().next().cloned();
+    match &first {
+        Some(reason) if told.as_ref() != Some(reason) => eprintln!(
+            "weir: drain: {} files could not be moved, and are tried again: {reason}",
+            failures().count()
+        ),
+        None if told.is_some() => eprintln!("weir: drain: what could not be moved is moved"),
+        _ => {}
+    }
+    *told = first;
+}
+
+/// Writes the state into a file, which always has a whole one. What fails is told once.
+pub fn write_status(service: &DrainService, file: &Path) {
+    static IS_TOLD: AtomicBool = AtomicBool::new(false);
+    let mut part = file.as_os_str().to_owned();
+    part.push(".part");
+    let text = serde_json::to_string(&service.status_now()).unwrap_or_default() + "\n";
+    let written = std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, file));
+    if let Err(error) = written {
+        if !IS_TOLD.swap(true, Ordering::Relaxed) {
+            eprintln!("weir: drain.status_file: {}: {error}", file.display());
+        }
+    }
+}

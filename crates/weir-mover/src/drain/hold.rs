@@ -1,0 +1,131 @@
+//! The files of a drain that are held back for their analysis: what rounds, copies, evictions and the end ask the
+//! table of `analysis`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use weir_client::process::mounted::WriteState;
+
+use super::analysis::{AnalysisHold, AnalysisTable, AnalysisTask};
+use super::content::ContentStamp;
+use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
+use super::{Drain, DrainRound, PendingFile, PendingState, LONG};
+use crate::stage::StageProgress;
+use crate::tree::FileTree;
+
+/// The files that a round has left for analyzers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AnalysesLeft {
+    /// There are none.
+    None,
+    /// Some are queued, or under analysis.
+    Queued,
+    /// Some are queued by a later round, once what has their names on the target is removed.
+    Blocked,
+}
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+    /// Holds files back for the analyzers of a table from now on.
+    pub fn hold_for_analysis(&mut self, table: Arc<AnalysisTable>) {
+        self.analyses = Some(table);
+    }
+
+    /// A round after the last write of the programs, which takes all files for settled. Files whose bytes would
+    /// be laminated in the end are laminated now, if they are to be analysed.
+    pub fn round_at_end(
+        &mut self,
+        laminates: bool,
+        threads: usize,
+        progress: &StageProgress,
+    ) -> DrainRound {
+        let settled = SystemTime::now() + LONG;
+        let round = self.round(settled, threads, progress);
+        let Some(table) = self.analyses.clone().filter(|_| laminates) else {
+            return round;
+        };
+        let is_hidden = |file: &&PendingFile| file.state == PendingState::Unlaminated;
+        let hidden = round.pending.iter().filter(is_hidden);
+        let wanted = hidden.filter(|file| table.wants(&file.path));
+        // One that cannot be laminated is tried again, and told, by the end.
+        let laminated = wanted
+            .filter(|file| self.from.laminate(&self.source.join(&file.path)).is_ok())
+            .count();
+        match laminated {
+            0 => round,
+            _ => self.round(settled, threads, progress),
+        }
+    }
+
+    /// The analyses that a round has left.
+    pub fn left_for_analysis(&self, round: &DrainRound) -> AnalysesLeft {
+        let table = self.analyses.as_ref();
+        let is_held = |file: &PendingFile| file.state == PendingState::Analysis;
+        let is_blocked = |file: &PendingFile| {
+            file.state == PendingState::Waiting && self.is_for_analysis(&file.path)
+        };
+        // Also of files that were moved while a write waited.
+        if table.is_some_and(|table| table.unfinished() > 0) || round.pending.iter().any(is_held) {
+            AnalysesLeft::Queued
+        } else if round.pending.iter().any(is_blocked) {
+            AnalysesLeft::Blocked
+        } else {
+            AnalysesLeft::None
+        }
+    }
+
+    /// The state of a closed file that is not copied before its analysis.
+    pub(super) fn await_analysis(
+        &self,
+        path: &Path,
+        version: &FileVersion,
+        is_settled: bool,
+    ) -> Option<PendingState> {
+        let table = self.analyses.as_ref()?;
+        match table.queue(path, version.into(), is_settled) {
+            AnalysisHold::Free | AnalysisHold::Analysed => None,
+            AnalysisHold::Unsettled => Some(PendingState::Waiting),
+            AnalysisHold::Held => Some(PendingState::Analysis),
+        }
+    }
+
+    /// True if a file is to be analysed, whatever its content is.
+    pub(super) fn is_for_analysis(&self, path: &Path) -> bool {
+        self.analyses
+            .as_ref()
+            .is_some_and(|table| table.wants(path))
+    }
+
+    /// The only content of a file that may be copied.
+    pub(super) fn analysed_content(&self, path: &Path) -> Option<ContentStamp> {
+        self.analyses.as_ref()?.content(path)
+    }
+
+    /// Forgets the analyses of files that a walk saw no more.
+    pub(super) fn forget_outdated_analyses(&self, walk: &TreeSnapshot) {
+        if let Some(table) = &self.analyses {
+            table.forget_outdated(walk);
+        }
+    }
+
+    /// True if the analysis of a file is not done.
+    pub(super) fn awaits_analysis(&self, path: &Path, node: &SeenNode) -> bool {
+        let table = self.analyses.as_ref();
+        table.is_some_and(|table| table.is_awaited(path, (&node.version).into()))
+    }
+
+    /// True if files are kept for their analysis.
+    pub(super) fn keeps_for_analysis(&self) -> bool {
+        self.analyses
+            .as_ref()
+            .is_some_and(|table| !table.is_yielding())
+    }
+}
+
+/// True if a file below `source` has the content of a task, and no program has it open for writing.
+pub fn is_current<F: FileTree>(from: &F, source: &Path, task: &AnalysisTask) -> bool {
+    let path = source.join(&task.path);
+    let found = from.look_up(&path).ok().flatten();
+    found.is_some_and(|stat| ContentStamp::from(&stat) == task.content)
+        && matches!(from.write_state(&path), Ok(WriteState::Written))
+}
