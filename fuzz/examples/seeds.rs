@@ -522,6 +522,7 @@ fn texts() {
     };
     let failed = StartFailure {
         host: "n1".into(),
+        rank: Some(1),
         why: "no".into(),
         lives: None,
         dead: false,
@@ -529,6 +530,7 @@ fn texts() {
     let ups = [
         MessageUp::Bound(vec![member(1)]),
         MessageUp::Failed(failed),
+        MessageUp::Cleared(vec![(seat.clone(), Err("no answer".into()))]),
         MessageUp::Lost {
             seat,
             why: "killed".into(),
@@ -574,6 +576,10 @@ fn texts() {
         }],
         own: OwnPositions::First,
         reach: weir_launch::reach::StartMethod::Nowhere,
+        drain_to: Some("/pfs/run".into()),
+        task: weir_launch::message::AgentTask::Recover {
+            missing: vec![member(1)],
+        },
         deadline_ms: 1000,
         root: true,
         lifeline: true,

@@ -153,7 +153,8 @@ pub enum Command {
     ///
     /// One is dead whose server was killed, or whose weir run was, as at the time limit of a job. What its memory and
     /// its file tier have is on this node as long as nobody clears it: weir recover moves it to the directories that it
-    /// elevated, or to that of --drain-to, as the end of the run would have. What cannot be recovered is named.
+    /// elevated, or to that of --drain-to, as the end of the run would have. Of an instance of several nodes it brings
+    /// the servers of all nodes back for that, and clears all. What cannot be recovered is named.
     Recover(RecoverArgs),
     /// Show an instance, or list those that run and those that are dead.
     ///

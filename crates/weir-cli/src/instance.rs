@@ -163,6 +163,7 @@ fn several(membership: Membership, config: &Config) -> Result<Several> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
     Ok(Several {
         endpoint: endpoint(opened, &roster),
+        given_up: part.given_up.iter().copied().map(Rank).collect(),
         listener,
         hosts,
         timing: Timing {

@@ -12,6 +12,7 @@ mod args;
 mod bench;
 mod doctor;
 mod drain;
+mod ending;
 mod exit;
 mod inject;
 mod instance;
@@ -30,6 +31,7 @@ mod scale;
 mod serve;
 mod show;
 mod stage;
+mod stop;
 mod supervise;
 
 use std::process::ExitCode;
@@ -91,7 +93,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
     match &cli.command {
         Command::Run(args) => return run::run(args, &settings()?, &env).map(ExitCode::from),
         Command::Start(args) => run::start(args, &settings()?, &env)?,
-        Command::Stop(args) => run::stop(args, &settings()?, &env)?,
+        Command::Stop(args) => stop::stop(args, &settings()?, &env)?,
         Command::Recover(args) => recover::recover(args, &settings()?, &env)?,
         Command::Status(args) => show::status(args, &settings()?.config, &env)?,
         Command::Ls(args) => show::list(args, &settings()?.config, &env)?,

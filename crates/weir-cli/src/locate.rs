@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use weir_config::{Config, Environment};
-use weir_instance::directories::{self, Parent, Remains};
+use weir_instance::directories::{self, Label, Parent, Remains};
 use weir_instance::roster::ROSTER;
 
 use crate::exit::Failure;
@@ -19,10 +19,13 @@ pub fn run_dir_of(named: Option<&str>, config: &Config, env: &Environment) -> Re
     };
     directories::check_name(&name)?;
     let of_several = Parent::of_shared_runs(config).child(&name);
-    if directories::lives(&of_several) {
+    let of_one = Parent::of_runs(env).child(&name);
+    // One of several servers that is dead is meant only if no other one is there.
+    let is_dead = || Label::read(&of_several).is_some() && Label::read(&of_one).is_none();
+    if directories::lives(&of_several) || !directories::lives(&of_one) && is_dead() {
         return Ok(of_several);
     }
-    Ok(Parent::of_runs(env).child(&name))
+    Ok(of_one)
 }
 
 /// The same, of an instance that lives.

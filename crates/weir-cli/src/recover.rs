@@ -1,13 +1,21 @@
 //! `weir recover`: what dead instances of this node have is moved to the parallel file system, and they are
 //! cleared, one after the other. What one cannot have moved does not keep the others.
+//!
+//! An instance of several servers is brought back on all its nodes. If some of its servers cannot be, the others' files are
+//! moved, and everything stays where it is for another try.
 
+use std::path::Path;
+
+use anyhow::Context;
 use weir_config::{Environment, Loaded};
 use weir_instance::directories::{self, Remains};
+use weir_launch::recover::{self as servers, MissingServer};
 
 use crate::args::RecoverArgs;
+use crate::ending::{end_living, move_out, InstanceEnding};
 use crate::exit::Failure;
 use crate::locate::{remains_of, run_dir_of};
-use crate::run::{self, InstanceEnding};
+use crate::run::take_up;
 
 /// `weir recover`. `NotMoved`: what an instance has is not all safe; it stays.
 pub fn recover(args: &RecoverArgs, settings: &Loaded, env: &Environment) -> Result<(), Failure> {
@@ -19,6 +27,9 @@ pub fn recover(args: &RecoverArgs, settings: &Loaded, env: &Environment) -> Resu
     for remains in &found {
         if args.list || !may_move(args, remains) {
             outln!("weir: {}", remains.describe());
+            for target in remains.first().drain_targets() {
+                outln!("weir: {}: files for {}", remains.name, target.display());
+            }
             left.extend((!args.list).then(|| remains.name.clone()));
             continue;
         }
@@ -27,7 +38,7 @@ pub fn recover(args: &RecoverArgs, settings: &Loaded, env: &Environment) -> Resu
             drains: true,
             by_force: false,
         };
-        if let Err(failure) = run::end_dead(remains, ending, settings) {
+        if let Err(failure) = end_dead(remains, ending, settings, env) {
             eprintln!("weir: {}: {failure}", remains.name);
             left.push(remains.name.clone());
         }
@@ -65,4 +76,96 @@ fn find_dead(
 /// True if there is a directory to move files to, and something that can.
 fn may_move(args: &RecoverArgs, remains: &Remains) -> bool {
     remains.obstacle().is_none() && (args.drain_to.is_some() || remains.awaits_drain())
+}
+
+/// Moves what a dead instance has, and ends it. It stays that of its own job meanwhile: one that is over would be cleared.
+pub fn end_dead(
+    remains: &Remains,
+    ending: InstanceEnding<'_>,
+    settings: &Loaded,
+    env: &Environment,
+) -> Result<(), Failure> {
+    let label = remains.first();
+    let drain_to = ending.drain_to.or(label.drain_to.as_deref());
+    let ending = InstanceEnding { drain_to, ..ending };
+    if remains.is_of_several() {
+        return end_dead_servers(remains, ending, settings, env);
+    }
+    let ready = take_up(remains, label.settings.clone(), label.job.clone())?;
+    end_living(&ready.run_dir, ending, settings)
+}
+
+/// The same for an instance of several servers.
+fn end_dead_servers(
+    remains: &Remains,
+    ending: InstanceEnding<'_>,
+    settings: &Loaded,
+    env: &Environment,
+) -> Result<(), Failure> {
+    let launch = servers::launch_settings(remains, settings)?;
+    let left = remains.state();
+    let recovered = servers::recover(remains, &launch, env)?;
+    eprintln!("weir: {left}; its servers go on with it");
+    let root = recovered.root;
+    let ready = root.server(root.own).context("no server on this node")?;
+    let run_dir = ready.run_dir.clone();
+    let ended = match recovered.missing.is_empty() {
+        true => end_living(&run_dir, ending, settings),
+        false => move_from_some(&run_dir, ending, settings, &recovered.missing),
+    };
+    let gone = root.abandon();
+    ended?;
+    Ok(gone?)
+}
+
+/// Moves what is on the nodes whose servers are back. The instance stays.
+fn move_from_some(
+    run_dir: &Path,
+    ending: InstanceEnding<'_>,
+    settings: &Loaded,
+    missing: &[MissingServer],
+) -> Result<(), Failure> {
+    for MissingServer { seat, why } in missing {
+        eprintln!(
+            "weir: server {} on {} cannot be brought back, so what only it has is not moved: {why}",
+            seat.rank, seat.host
+        );
+    }
+    // It has the roots of all trees.
+    if missing.iter().any(|one| one.seat.rank == 0) {
+        let why = "without server 0 no file is found; the instance stays";
+        return Err(Failure::NotMoved(why.to_owned()));
+    }
+    eprintln!("weir: files are named that have bytes there, but not those whose names only such a server had");
+    move_out(run_dir, ending, settings)?;
+    Err(Failure::NotMoved(format!(
+        "what the other servers have is moved; {} missing, and the instance stays",
+        match missing.len() {
+            1 => "one is".to_owned(),
+            n => format!("{n} are"),
+        }
+    )))
+}
+
+/// Clears a dead instance, of several servers on all nodes.
+pub fn clear_dead(remains: &Remains, settings: &Loaded, env: &Environment) -> Result<(), Failure> {
+    let left = remains.state();
+    if !remains.is_of_several() {
+        remains.clear()?;
+        eprintln!("weir: {left}; cleared");
+        return Ok(());
+    }
+    let launch = servers::launch_settings(remains, settings)?;
+    let missing = servers::clear(remains, &launch, env)?;
+    for MissingServer { seat, why } in &missing {
+        eprintln!(
+            "weir: what server {} on {} left is not cleared; weir stop --no-drain {} there clears it: {why}",
+            seat.rank, seat.host, remains.name
+        );
+    }
+    match missing.len() {
+        0 => eprintln!("weir: {left}; cleared"),
+        n => return Err(anyhow::anyhow!("what {n} servers left may be there still").into()),
+    }
+    Ok(())
 }

@@ -207,8 +207,12 @@ pub fn dead(remains: &Remains) -> String {
     let (memory, files) = remains.held_bytes();
     let label = remains.first();
     let (name, next) = (&remains.name, remains.advice());
+    let was = match remains.is_of_several() {
+        true => "servers were",
+        false => "server was",
+    };
     format!(
-        "{name} at {}, dead: its server was killed ({})\n  left      {} in memory, {} in files\n  \
+        "{name} at {}, dead: its {was} killed ({})\n  left      {} in memory, {} in files\n  \
          next      {next}\n",
         label.mount.display(),
         label.job,

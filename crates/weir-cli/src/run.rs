@@ -1,26 +1,25 @@
-//! `weir run`, `weir start` and `weir stop`: the life of an instance, seen from outside.
+//! `weir run` and `weir start`: the life of an instance, seen from outside.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use weir_config::{all_keys, Config, Environment, Loaded, ValueOrigin};
-use weir_instance::connection::{self, Use};
+use weir_instance::connection::Use;
 use weir_instance::directories::{self, Job, Remains};
-use weir_launch::agent::{self, Summary};
 use weir_launch::nodes;
-use weir_launch::root::{self, run_dir_of_rank, RootAgent};
+use weir_launch::root::{self, run_dir_of_rank, InstancePlan, RootAgent};
 use weir_launch::server::{self, Launch, ReadyInstance, Server};
 use weir_launch::shell::quoted;
 use weir_launch::LaunchError;
 
-use crate::args::{RunArgs, StartArgs, StopArgs};
+use crate::args::{RunArgs, StartArgs};
+use crate::ending::show_summary;
 use crate::exit::{Failure, RUN_FAILED, RUN_NOT_SAFE};
 use crate::locate::{living, remains_of, run_dir_of};
 use crate::report::DrainedFiles;
 use crate::run_stages::{elevated_directories, RunStages};
-use crate::{inject, limits, namespace, report, show, supervise};
+use crate::{inject, limits, namespace, report, supervise};
 
 pub fn library(env: &Environment) -> Result<PathBuf> {
     let program = std::env::current_exe().context("finding the weir program")?;
@@ -74,7 +73,15 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
         namespace::enter(config.mount.prefix.as_path()).context("mount.namespace")?;
     }
     if let Some(found) = found {
-        let root = root::start(&found, None, settings, &job, true)?;
+        let drain_to = absolute(args.drain_to.as_deref())?;
+        let plan = InstancePlan {
+            name: None,
+            job: &job,
+            drain_to: drain_to.as_deref(),
+            settings,
+            lifeline: true,
+        };
+        let root = root::start(&found, plan)?;
         let outcome = run_on(args, &stages, &root, &library, env);
         if let Some(code) = outcome.as_ref().ok().and_then(CommandOutcome::unsafe_code) {
             let ready = root.server(root.own).cloned();
@@ -84,6 +91,12 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
             return Ok(code);
         }
         let ended = end_all(root, settings, drained_to(&outcome, args, config).as_ref());
+        let awaits_drain = drain_to.is_some() || !stages.elevate.is_empty();
+        if !ended && awaits_drain && outcome.as_ref().is_ok_and(|outcome| !outcome.was_served) {
+            eprintln!(
+                "weir: what was not moved stays on the nodes; weir recover on one of them moves it"
+            );
+        }
         let code = outcome?.code();
         return Ok(if ended { code } else { RUN_FAILED });
     }
@@ -179,8 +192,8 @@ fn found(
 }
 
 /// Starts a server that goes on with what a killed one left, and says so.
-fn take_up(remains: &Remains, settings: String, job: Job) -> Result<ReadyInstance, Failure> {
-    if remains.obstacle().is_some() {
+pub fn take_up(remains: &Remains, settings: String, job: Job) -> Result<ReadyInstance, Failure> {
+    if remains.obstacle().is_some() || remains.is_of_several() {
         return Err(Failure::Dead {
             why: remains.describe(),
         });
@@ -260,15 +273,6 @@ fn end_all(root: RootAgent, settings: &Loaded, drained_to: Option<&DrainedFiles<
             eprintln!("weir: {e:#}");
             false
         }
-    }
-}
-
-fn show_summary(summary: &Summary, settings: &Loaded, drained_to: Option<&DrainedFiles<'_>>) {
-    for problem in &summary.problems {
-        eprintln!("weir: {problem}");
-    }
-    if let Some(done) = &summary.report {
-        report::print(done, settings.config.run.report, drained_to);
     }
 }
 
@@ -438,7 +442,7 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
         remains => remains,
     };
     if let Some(remains) = remains {
-        if found.is_some() {
+        if found.is_some() && !remains.is_of_several() {
             let why = format!(
                 "{}; it cannot become one of several servers",
                 remains.describe()
@@ -450,7 +454,14 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
         return Ok(announce(args, &ready, "", &library, env)?);
     }
     if let Some(found) = found {
-        let root = root::start(&found, Some(&name), settings, &job, false)?;
+        let plan = InstancePlan {
+            name: Some(&name),
+            job: &job,
+            drain_to: None,
+            settings,
+            lifeline: false,
+        };
+        let root = root::start(&found, plan)?;
         for (host, name) in root.cleared() {
             eprintln!("weir: cleared what instance {name} left on {host}, whose job is over");
         }
@@ -525,146 +536,4 @@ fn announce(
         );
     }
     Ok(())
-}
-
-/// `weir stop`.
-pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(), Failure> {
-    let run_dir = run_dir_of(args.instance.as_deref(), &settings.config, env)?;
-    let drain_to = args.drain_to.as_deref();
-    let ending = InstanceEnding {
-        drain_to,
-        drains: !args.no_drain,
-        by_force: args.force,
-    };
-    if directories::lives(&run_dir) {
-        return end_living(&run_dir, ending, settings);
-    }
-    let Some(remains) = remains_of(&run_dir, &settings.config, env) else {
-        return Err(Failure::NoInstance { run_dir });
-    };
-    if args.no_drain || drain_to.is_none() && !remains.awaits_drain() {
-        let left = remains.state();
-        remains.clear()?;
-        eprintln!("weir: {left}; cleared");
-        return Ok(());
-    }
-    end_dead(&remains, ending, settings)
-}
-
-/// How an instance is ended.
-#[derive(Clone, Copy, Debug)]
-pub struct InstanceEnding<'a> {
-    /// The directory that everything is moved to first.
-    pub drain_to: Option<&'a Path>,
-    /// True if the files of elevated directories are moved first.
-    pub drains: bool,
-    /// Programs may use it.
-    pub by_force: bool,
-}
-
-/// Moves what a dead instance has, and ends it. It stays that of its own job meanwhile: one that is over would be cleared.
-pub fn end_dead(
-    remains: &Remains,
-    ending: InstanceEnding<'_>,
-    settings: &Loaded,
-) -> Result<(), Failure> {
-    let label = remains.first();
-    let ready = take_up(remains, label.settings.clone(), label.job.clone())?;
-    let drain_to = ending.drain_to.or(label.drain_to.as_deref());
-    end_living(
-        &ready.run_dir,
-        InstanceEnding { drain_to, ..ending },
-        settings,
-    )
-}
-
-/// Ends an instance that lives, and reports.
-fn end_living(
-    run_dir: &Path,
-    ending: InstanceEnding<'_>,
-    settings: &Loaded,
-) -> Result<(), Failure> {
-    if !ending.by_force {
-        refuse_if_used(run_dir)?;
-    }
-    let config = &settings.config.drain;
-    let drained_to = ending.drain_to.map(|dir| DrainedFiles::new(dir, config));
-    let stages = RunStages {
-        stage_in: &[],
-        drain_to: ending.drain_to,
-        elevate: &[],
-        prefix: PathBuf::new(),
-        ends_instance: true,
-        settings: config,
-    };
-    let stages = stages.of_running(run_dir)?;
-    stages.check()?;
-    let elevates = !elevated_directories(run_dir).is_empty();
-    if drained_to.is_some() || elevates && ending.drains {
-        drain(&stages, run_dir, ending.by_force)?;
-    }
-    if let Some(summary) = agent::stop(run_dir)? {
-        directories::wait_until_gone(run_dir)?;
-        show_summary(&summary, settings, drained_to.as_ref());
-        return match summary.lost {
-            0 => Ok(()),
-            n => Err(anyhow::anyhow!("{n} servers did not end in order").into()),
-        };
-    }
-    let done = connection::stop(run_dir)?;
-    directories::wait_until_gone(run_dir)?;
-    report::print(&done, settings.config.run.report, drained_to.as_ref());
-    Ok(())
-}
-
-/// Moves everything out of an instance that is to be stopped. Programs may come and go meanwhile: unless
-/// it is stopped by force, it is moved again until none did.
-fn drain(stages: &RunStages<'_>, run_dir: &Path, by_force: bool) -> Result<(), Failure> {
-    loop {
-        let before = show::work_done(run_dir);
-        if !stages.take_all_out(run_dir) {
-            return Err(Failure::NotMoved("the instance stays".to_owned()));
-        }
-        if by_force {
-            return Ok(());
-        }
-        refuse_if_used(run_dir)?;
-        if before == show::work_done(run_dir) {
-            return Ok(());
-        }
-        eprintln!("weir: programs used the instance meanwhile; moving again");
-    }
-}
-
-/// How long programs that have just ended may take to be gone.
-const LAST_ONES: Duration = Duration::from_secs(2);
-/// How often it is looked whether they are.
-const AGAIN: Duration = Duration::from_millis(20);
-
-/// Refuses to stop what programs use, or commands of `weir run` on this node.
-fn refuse_if_used(run_dir: &Path) -> Result<(), Failure> {
-    let begin = Instant::now();
-    loop {
-        let by = users(run_dir);
-        if by.is_empty() {
-            return Ok(());
-        }
-        if begin.elapsed() > LAST_ONES {
-            let name = run_dir.file_name().unwrap_or_default();
-            let name = name.to_string_lossy().into_owned();
-            return Err(Failure::InUse { name, by });
-        }
-        std::thread::sleep(AGAIN);
-    }
-}
-
-/// The programs that use an instance, for people; empty if none does. Servers that do not answer are left out.
-fn users(run_dir: &Path) -> String {
-    let attached = show::attached(run_dir);
-    let ranks = (0..).map(|rank| run_dir_of_rank(run_dir, rank));
-    let here = ranks.take_while(|dir| dir.exists());
-    let runs = here.flat_map(|dir| Use::all(&dir));
-    let runs = runs.map(|pid| format!("weir run (process {pid})"));
-    let programs = (!attached.is_empty()).then(|| report::parties(&attached));
-    runs.chain(programs).collect::<Vec<String>>().join(", ")
 }

@@ -19,13 +19,15 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use weir_config::{Config, Environment, Loaded, LogLevel};
 use weir_core::types::Rank;
 use weir_instance::connection;
-use weir_instance::directories::{claim, Burial, Claim, Claimant, Claimed, Label, Parent};
+use weir_instance::directories::{
+    claim, Burial, Claim, Claimant, Claimed, Label, Parent, ServerPart,
+};
 use weir_instance::roster;
 use weir_launch::address::fabric_listener;
 use weir_launch::endpoint::{self, Opened};
 use weir_launch::server::{
-    read_line, to_line, Launch, LifelineWord, ReadyInstance, RosterWritten, ServerEnd,
-    ServerMessage,
+    read_line, to_line, Launch, LifelineWord, ReadyInstance, RosterWritten, ServerAssignment,
+    ServerEnd, ServerMessage,
 };
 
 use crate::instance::{self, Membership};
@@ -64,10 +66,13 @@ fn join(launch: &Launch, claim: &Claim, stdin: &mut impl BufRead) -> Result<Opti
     };
     roster::write_secret(&claim.run_dir, &part.secret)?;
     let fabric = settings(launch)?.fabric;
+    // An empty one among others that are not would be wrong about all that it had.
+    ensure!(
+        claim.takes_up || !goes_on(part),
+        "nothing is left to go on with"
+    );
     let listener = match part.again {
         Some(address) => {
-            // An empty one among others that are not would be wrong about all that it had.
-            ensure!(claim.takes_up, "nothing is left to go on with");
             TcpListener::bind(address).with_context(|| format!("listening at {address} again"))?
         }
         None => fabric_listener(&fabric, &part.host, part.share > 1)?,
@@ -91,6 +96,8 @@ fn join(launch: &Launch, claim: &Claim, stdin: &mut impl BufRead) -> Result<Opti
             && listed == Some(address),
         "the roster is of another instance"
     );
+    // For a recovery, beside the journal.
+    roster::write(&claim.shm_dir, &to_line(&roster))?;
     if let (Ok(_), Opened::Unusable(why)) = (roster.endpoints(), &opened) {
         // Who comes back cannot talk over anything else than the others.
         bail!("the others talk over libfabric, which cannot be used any more: {why}");
@@ -101,6 +108,11 @@ fn join(launch: &Launch, claim: &Claim, stdin: &mut impl BufRead) -> Result<Opti
         listener,
         opened,
     }))
+}
+
+/// True if the server goes on with what it left when it was killed.
+fn goes_on(part: &ServerAssignment) -> bool {
+    part.again.is_some() || part.recovers
 }
 
 /// Reads byte by byte, so that what follows the first line stays in the pipe: the end of file is
@@ -139,7 +151,7 @@ fn prepare(launch: &Launch) -> Result<Claimed> {
     let claimant = Claimant {
         job: &launch.job,
         // An instance of several that is started anew is another one: what is left is no part of it.
-        resumes: launch.part.as_ref().is_none_or(|part| part.again.is_some()),
+        resumes: launch.part.as_ref().is_none_or(goes_on),
     };
     if let Some(name) = &launch.name {
         return claim(name, &config, &runs, claimant);
@@ -176,9 +188,11 @@ fn serve(
     let servers = launch.part.as_ref().map_or(1, |part| part.servers);
     let label = Label {
         drain_to: launch.drain_to.clone(),
+        part: launch.part.as_ref().map(server_part),
         ..claim.label(servers, &launch.job, mount, &launch.settings)
     };
-    let keeps_remains = launch.lifeline && launch.part.is_none() && label.awaits_drain();
+    let recovers = launch.part.as_ref().is_some_and(|part| part.recovers);
+    let keeps_remains = launch.lifeline && (recovers || label.awaits_drain());
     watch_for_the_end(launch.lifeline, keeps_remains, claim.run_dir.clone())?;
     let ready = ReadyInstance {
         name: claim.name.clone(),
@@ -239,6 +253,15 @@ fn serve(
         say(&ServerMessage::Ended(ServerEnd { result, log }))?;
     }
     Ok(())
+}
+
+fn server_part(part: &ServerAssignment) -> ServerPart {
+    ServerPart {
+        instance: part.instance,
+        rank: part.rank,
+        host: part.host.clone(),
+        share: part.share,
+    }
 }
 
 /// Brings up the kernel mount, and says that programs may come. If there is to be a mount and cannot

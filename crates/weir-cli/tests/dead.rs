@@ -220,3 +220,148 @@ fn a_job_that_was_started_anew_begins_with_nothing() {
     room.ok(&["stop", "job-17"]);
     wait_until("all is cleared", || room.left_behind().is_empty());
 }
+
+/// A run of three servers that took files in and is to move them out, all of which is killed.
+struct KilledServers<'r> {
+    room: &'r Room,
+    name: String,
+}
+
+impl<'r> KilledServers<'r> {
+    fn start_and_kill(room: &'r Room) -> Self {
+        let input = room.path().join("in");
+        std::fs::create_dir_all(&input).unwrap();
+        for n in 0..30_usize {
+            std::fs::write(input.join(n.to_string()), n.to_string().repeat(1000 * n)).unwrap();
+        }
+        let mut run = room.weir(&[
+            "run",
+            "--servers",
+            "3",
+            "--stage-in",
+            "in",
+            "--drain-to",
+            "out",
+        ]);
+        run.env("WEIR_DRAIN_WHILE_RUNNING", "false");
+        run.args(["sh", "-c", "echo $WEIR_INSTANCE; exec sleep 1000"]);
+        let run = run.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut run = run.spawn().unwrap();
+        let line = first_line(&mut run);
+        let run_dir = Path::new(line.trim_end());
+        let name = run_dir.file_name().unwrap().to_str().unwrap().to_owned();
+        let status = room.status(&name);
+        let pids = [0, 1, 2].map(|rank: usize| pid_in(&status["each"][rank]));
+        let all = [&pids[..], &[parent_of(pids[0]), pid_of(&run)]].concat();
+        for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+            for pid in &all {
+                kill(*pid, signal).unwrap();
+            }
+        }
+        run.wait().unwrap();
+        wait_until("all are gone", || room.is_dead(&name));
+        Self { room, name }
+    }
+
+    /// The command's files are where the end of the run would have moved them, and nothing is left.
+    fn is_recovered(&self) {
+        let [input, output] = ["in", "out/in"].map(|dir| self.room.path().join(dir));
+        for n in 0..30_usize {
+            let [was, is] = [&input, &output].map(|dir| std::fs::read(dir.join(n.to_string())));
+            assert_eq!(was.unwrap(), is.unwrap(), "{n}");
+        }
+        assert_eq!(self.room.left_behind(), [""; 0]);
+    }
+}
+
+#[test]
+fn several_servers_that_were_killed_are_recovered_together() {
+    let room = Room::new();
+    for command in ["recover", "stop"] {
+        let killed = KilledServers::start_and_kill(&room);
+        let list = room.ok(&["recover", "--list"]);
+        for words in [
+            &format!(
+                "instance {} (no job) is dead: its 3 servers on localhost",
+                killed.name
+            )[..],
+            &format!("files for {}", room.path().join("out").display()),
+            &format!("weir recover {} moves what is in it", killed.name),
+        ] {
+            assert!(list.contains(words), "{list}");
+        }
+        let before = room.left_behind();
+        let advice = "to the parallel file system";
+        room.says(5, advice, &["start", &killed.name, "--servers", "3"]);
+        room.says(125, advice, &["run", "-i", &killed.name, "true"]);
+        room.says(0, advice, &["run", "--servers", "2", "true"]);
+        assert_eq!(room.left_behind(), before);
+        room.says(0, "its servers go on with it", &[command, &killed.name]);
+        killed.is_recovered();
+        std::fs::remove_dir_all(room.path().join("out")).unwrap();
+    }
+    let killed = KilledServers::start_and_kill(&room);
+    // It is found by its name where instances of one server have their run directories elsewhere.
+    let elsewhere = room.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    let mut stop = room.weir(&["stop", "--no-drain", &killed.name]);
+    stop.env("XDG_RUNTIME_DIR", &elsewhere);
+    Done::from_output(&stop.output().unwrap())
+        .ended(0)
+        .complains("cleared");
+    assert_eq!(room.left_behind(), [""; 0]);
+}
+
+#[test]
+fn several_servers_one_of_which_cannot_go_on_stay_until_they_are_given_up() {
+    let room = Room::new();
+    let killed = KilledServers::start_and_kill(&room);
+    let of_second = format!("weir-{}-memory/{}.1", nix::unistd::geteuid(), killed.name);
+    let [journal, aside] =
+        ["journal", "aside"].map(|name| room.memory().join(&of_second).join(name));
+    std::fs::rename(&journal, &aside).unwrap();
+    let lost = "server 1 on localhost cannot be brought back";
+    let recovered = room.says(7, lost, &["recover"]);
+    // Files of which it had a part are named, and all others are there.
+    let mut moved = 0;
+    for n in 0..30_usize {
+        let [was, is] = ["in", "out/in"].map(|dir| room.path().join(dir).join(n.to_string()));
+        match std::fs::read(is) {
+            Ok(is) => {
+                assert_eq!(std::fs::read(was).unwrap(), is, "{n}");
+                moved += 1;
+            }
+            Err(_) => assert!(
+                recovered.err.contains(&format!("/in/{n}: ")),
+                "{recovered:?}"
+            ),
+        }
+    }
+    assert!(moved > 0, "{recovered:?}");
+    // With it everything is there again.
+    std::fs::rename(&aside, &journal).unwrap();
+    room.ok(&["recover"]);
+    killed.is_recovered();
+}
+
+#[test]
+fn a_recovery_that_is_killed_is_begun_again() {
+    let room = Room::new();
+    let killed = KilledServers::start_and_kill(&room);
+    for wait_ms in [0, 20, 50, 80, 120] {
+        let mut recover = room
+            .weir(&["recover"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(wait_ms));
+        recover.kill().unwrap();
+        recover.wait().unwrap();
+    }
+    // The servers of the last one may be ending.
+    wait_until("it is recovered", || {
+        room.run(&["recover"]).code == Some(0) && room.left_behind().is_empty()
+    });
+    killed.is_recovered();
+}

@@ -93,6 +93,12 @@ impl Loaded {
             .unwrap_or(&ValueOrigin::Default)
     }
 
+    /// True if the key of this path, as `launch.ssh`, has no default value.
+    pub fn is_set(&self, path: &str) -> bool {
+        let origin = self.origins.get(path);
+        origin.is_some_and(|origin| *origin != ValueOrigin::Default)
+    }
+
     /// The settings in force as a `weir.toml`, each with its origin in a comment.
     pub fn toml(&self) -> String {
         let mut out = String::new();

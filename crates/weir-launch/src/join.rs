@@ -150,6 +150,8 @@ mod tests {
             name: "x".into(),
             job: weir_instance::directories::Job::default(),
             servers: 2,
+            drain_to: None,
+            task: crate::message::AgentTask::Start,
             settings: "[fabric]\naddress = \"127.0.0.0/8\"\n".into(),
             seats: vec![ServerPosition {
                 rank: 1,

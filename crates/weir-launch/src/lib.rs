@@ -14,7 +14,7 @@
 //! Invariants:
 //! - the secret goes down pipes only, and into a file of mode 0600 in each run directory;
 //! - agents stay as long as the instance. When one ends, however it ends, the pipes below it
-//!   close, and what hangs on them stops: nothing outlives the first node's agent, which
+//!   close, and what hangs on them stops: no process outlives the first node's agent, which
 //!   dies with the job;
 //! - either all servers are ready within the deadline, or none is left and the error names a
 //!   node.
@@ -32,6 +32,7 @@
 //! | `workers` | workers of `weir bench`, which agents start too |
 //! | `agent` | one node's part: the state machine |
 //! | `root` | the starter's end |
+//! | `recover` | the same for an instance whose servers were all killed |
 //! | `address` | where a server listens for others |
 //! | `endpoint` | its endpoint of libfabric |
 //! | `mount_right` | the right to mount, for servers |
@@ -51,6 +52,7 @@ pub mod mount_right;
 pub mod nodes;
 pub mod random;
 pub mod reach;
+pub mod recover;
 pub mod root;
 pub mod seat;
 pub mod server;

@@ -16,8 +16,8 @@
 //!    | --- Farewell: the sum of them ----->|   exits
 //! ```
 //!
-//! `Failed` may come instead of `Bound` or `Ready`; the end of file from above means Stop at any
-//! time. What comes up without the mark is noise of shells and launchers, kept for an error
+//! `Failed` may come instead of `Bound` or `Ready`. The end of file from above without Stop means that what is
+//! above was lost: what is to be moved out of the instance stays with its servers' directories, anything else is cleared. What comes up without the mark is noise of shells and launchers, kept for an error
 //! message.
 //!
 //! ```text
@@ -75,6 +75,8 @@ pub struct AgentAssignment {
     pub job: Job,
     /// How many servers it has.
     pub servers: u16,
+    /// The directory that everything in it is to be moved to at the end of the run.
+    pub drain_to: Option<PathBuf>,
     /// The settings in force, as a weir.toml.
     pub settings: String,
     /// The seats of this agent and of those below.
@@ -83,6 +85,8 @@ pub struct AgentAssignment {
     pub own: OwnPositions,
     /// How agents below are started.
     pub reach: StartMethod,
+    /// Its part in the life of the instance.
+    pub task: AgentTask,
     /// How long all below may take to be ready, ms.
     pub deadline_ms: u64,
     /// True of the first node's agent.
@@ -91,6 +95,21 @@ pub struct AgentAssignment {
     pub lifeline: bool,
     /// It stops on SIGTERM; not under `weir run`, whose command may still be saving.
     pub heed_signals: bool,
+}
+
+/// The task of an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AgentTask {
+    /// It starts them.
+    Start,
+    /// All servers of the instance were killed: it has its own go on with what they left.
+    Recover {
+        /// The servers that cannot, with the addresses that they had. They count as lost.
+        missing: Vec<Member>,
+    },
+    /// All servers were killed: it clears what they left.
+    Clear,
 }
 
 /// Downwards.
@@ -125,6 +144,8 @@ pub enum MessageUp {
     Ready(Vec<ReadyServer>),
     /// It cannot be.
     Failed(StartFailure),
+    /// The remains of these servers are cleared, or the reason why they are not.
+    Cleared(Vec<(ServerPosition, Result<(), String>)>),
     /// A server died while the instance ran.
     Lost {
         /// Its rank and host.
@@ -168,6 +189,8 @@ pub struct ServerReport {
 pub struct StartFailure {
     /// Where.
     pub host: String,
+    /// Which server failed, if it was one.
+    pub rank: Option<u16>,
     /// Why.
     pub why: String,
     /// The run directory of the instance of that name which runs there already.

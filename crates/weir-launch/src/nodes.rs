@@ -81,6 +81,39 @@ pub fn find(
     }))
 }
 
+/// How the nodes of `seats` are reached again, this node's own seat first. With `one_each` no command starts the agents
+/// of several nodes, so that a node that cannot be reached does not keep the others.
+pub fn plan_again(
+    seats: Vec<ServerPosition>,
+    launch: &Launch,
+    env: &Environment,
+    one_each: bool,
+) -> Result<NodePlan> {
+    let mut plan = NodePlan {
+        reach: StartMethod::Nowhere,
+        own: OwnPositions::First,
+        seats,
+    };
+    if plan.seats.len() < 2 {
+        return Ok(plan);
+    }
+    let method = method(launch, env)?;
+    plan.reach = reach(method, &plan.seats, launch, env)?;
+    if one_each && matches!(plan.reach, StartMethod::All { .. }) {
+        let others = plan.seats[1..].iter();
+        let commands = others.map(|seat| {
+            match reach(method, &[plan.seats[0].clone(), seat.clone()], launch, env)? {
+                StartMethod::All { command, .. } => Ok(command),
+                other => bail!("{other:?} is no command for several nodes"),
+            }
+        });
+        plan.reach = StartMethod::Each {
+            commands: commands.collect::<Result<_>>()?,
+        };
+    }
+    Ok(plan)
+}
+
 fn on_this_machine(servers: u16) -> Result<Option<NodePlan>> {
     ensure!(
         (1..=SERVERS_MOST).contains(&servers),
@@ -410,5 +443,35 @@ mod tests {
             &Environment::default()
         )
         .is_err());
+    }
+
+    #[test]
+    fn the_same_nodes_are_reached_again_by_one_command_or_one_each() {
+        let seats: Vec<ServerPosition> = ["a", "b", "c"]
+            .iter()
+            .zip([1, 0, 2])
+            .map(|(host, rank)| ServerPosition {
+                rank,
+                host: (*host).to_owned(),
+            })
+            .collect();
+        let env: Environment = [("SLURM_JOB_NODELIST", "a,b,c")].into_iter().collect();
+        let launch = launch(Method::Auto);
+        let all = plan_again(seats.clone(), &launch, &env, false).unwrap();
+        assert!(matches!(&all.reach, StartMethod::All { command, .. }
+            if command.contains(&"--nodelist=b,c".to_owned())));
+        let each = plan_again(seats.clone(), &launch, &env, true).unwrap();
+        let StartMethod::Each { commands } = &each.reach else {
+            panic!("{each:?}");
+        };
+        let lists = ["--nodelist=b", "--nodelist=c"].map(str::to_owned);
+        assert_eq!(commands.len(), 2);
+        assert!(commands
+            .iter()
+            .zip(&lists)
+            .all(|(command, list)| command.contains(list)));
+        let alone = plan_again(seats[..1].to_vec(), &launch, &env, false).unwrap();
+        assert_eq!(alone.reach, StartMethod::Nowhere);
+        assert_eq!(alone.seats, seats[..1]);
     }
 }

@@ -13,10 +13,12 @@ use weir_instance::directories::Job;
 use crate::agent::Summary;
 use crate::error::LaunchError;
 use crate::message::{
-    AgentAssignment, AgentLine, AgentLineReader, MessageDown, MessageUp, ReadyServer,
+    AgentAssignment, AgentLine, AgentLineReader, AgentTask, MessageDown, MessageUp, ReadyServer,
+    StartFailure,
 };
 use crate::nodes::NodePlan;
 use crate::random::random;
+use crate::seat::ServerPosition;
 use crate::server::{read_line, to_line, ReadyInstance};
 use crate::workers::WorkerInvitation;
 
@@ -32,34 +34,62 @@ pub struct RootAgent {
     pub own: u16,
 }
 
-/// Starts the servers and waits until all are ready, or none is left. A `name` that is not given
-/// is made up.
-pub fn start(
-    found: &NodePlan,
-    name: Option<&str>,
-    settings: &Loaded,
-    job: &Job,
-    lifeline: bool,
-) -> Result<RootAgent, LaunchError> {
+/// The instance that is to be started.
+#[derive(Clone, Copy, Debug)]
+pub struct InstancePlan<'a> {
+    /// Its name; `None` to make one up.
+    pub name: Option<&'a str>,
+    /// The job that it belongs to.
+    pub job: &'a Job,
+    /// The directory that everything in it is to be moved to at the end of the run.
+    pub drain_to: Option<&'a Path>,
+    /// The settings in force.
+    pub settings: &'a Loaded,
+    /// True if it ends with this process.
+    pub lifeline: bool,
+}
+
+/// Starts the servers and waits until all are ready, or none is left.
+pub fn start(found: &NodePlan, plan: InstancePlan<'_>) -> Result<RootAgent, LaunchError> {
     let instance = InstanceId(random()?);
     let made_up = format!("run-{}", &instance.to_string()[..12]);
-    let name = name.unwrap_or(&made_up);
+    let name = plan.name.unwrap_or(&made_up);
     let charge = AgentAssignment {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         instance,
         secret: Secret::new(random()?),
         name: name.to_owned(),
-        job: job.clone(),
+        job: plan.job.clone(),
         servers: u16::try_from(found.seats.len()).context("too many nodes")?,
-        settings: settings.toml(),
+        drain_to: plan.drain_to.map(Path::to_owned),
+        settings: plan.settings.toml(),
         seats: found.seats.clone(),
         own: found.own,
         reach: found.reach.clone(),
-        deadline_ms: u64::from(settings.config.launch.deadline_s) * 1000,
+        task: AgentTask::Start,
+        deadline_ms: u64::from(plan.settings.config.launch.deadline_s) * 1000,
         root: true,
-        lifeline,
-        heed_signals: !lifeline,
+        lifeline: plan.lifeline,
+        heed_signals: !plan.lifeline,
     };
+    let failed = match begin(charge)? {
+        Ok(root) => return Ok(root),
+        Err(failed) => failed,
+    };
+    Err(match failed.lives {
+        Some(run_dir) => LaunchError::AlreadyRunning {
+            name: name.to_owned(),
+            run_dir: format!("{}:{}", failed.host, run_dir.display()).into(),
+        },
+        None if failed.dead => LaunchError::Dead {
+            why: format!("{}: {}", failed.host, failed.why),
+        },
+        None => anyhow!("{}: {}", failed.host, failed.why).into(),
+    })
+}
+
+/// Starts the agent of this node, and waits for the outcome of the start.
+pub(crate) fn begin(charge: AgentAssignment) -> Result<Result<RootAgent, StartFailure>> {
     let mut root = spawn(&charge)?;
     // If it died already, its answer shows that.
     let _ = writeln!(
@@ -71,22 +101,27 @@ pub fn start(
         MessageUp::Ready(mut seated) => {
             seated.sort_by_key(|seated| seated.seat.rank);
             root.seated = seated;
-            Ok(root)
+            Ok(Ok(root))
         }
         MessageUp::Failed(failed) => {
             let _ = root.child.wait();
-            match failed.lives {
-                Some(run_dir) => Err(LaunchError::AlreadyRunning {
-                    name: name.to_owned(),
-                    run_dir: format!("{}:{}", failed.host, run_dir.display()).into(),
-                }),
-                None if failed.dead => Err(LaunchError::Dead {
-                    why: format!("{}: {}", failed.host, failed.why),
-                }),
-                None => Err(anyhow!("{}: {}", failed.host, failed.why).into()),
-            }
+            Ok(Err(failed))
         }
-        other => Err(anyhow!("the agent said {other:?}").into()),
+        other => Err(anyhow!("the agent said {other:?}")),
+    }
+}
+
+/// Has agents clear what the servers of an instance left; the outcome of each.
+pub(crate) fn clear(charge: AgentAssignment) -> Result<Vec<(ServerPosition, Result<(), String>)>> {
+    let mut root = spawn(&charge)?;
+    let line = to_line(&MessageDown::Charge(Box::new(charge)));
+    let _ = writeln!(root.lifeline, "{line}");
+    let answer = root.answer()?;
+    root.abandon()?;
+    match answer {
+        MessageUp::Cleared(cleared) => Ok(cleared),
+        MessageUp::Failed(failed) => Err(anyhow!("{}: {}", failed.host, failed.why)),
+        other => Err(anyhow!("the agent said {other:?}")),
     }
 }
 
@@ -160,10 +195,20 @@ impl RootAgent {
 
     /// Ends the instance and hears what it did.
     pub fn stop(mut self) -> Result<Summary> {
+        // An agent that was lost shows that below.
+        let _ = writeln!(self.lifeline, "{}", to_line(&MessageDown::Stop));
         drop(self.lifeline);
         let summary = read_summary(self.words.source());
         let status = self.child.wait().context("waiting for the agent")?;
         summary.with_context(|| format!("the agent was lost ({status})"))
+    }
+
+    /// Ends the agents without a word, if another command has not ended the instance. What is to be moved out of it
+    /// stays with the directories of its servers.
+    pub fn abandon(mut self) -> Result<()> {
+        drop(self.lifeline);
+        self.child.wait().context("waiting for the agent")?;
+        Ok(())
     }
 }
 

@@ -18,7 +18,8 @@
 //! Both ends wait in read(2): no polling. The end of file on stdin is the lifeline of
 //! `weir run` and of `weir agent`: the kernel closes the pipe however they end, so a server never
 //! outlives them. If it ends without a word, and files were to be moved out of the instance at the end of the run, what the
-//! server holds stays, as if it had been killed, for `weir recover`. The server of a `weir start` of one node does not look at its stdin after the
+//! server holds stays, as if it had been killed, for `weir recover`; so it does on all nodes if the first one's agent is
+//! lost. The server of a `weir start` of one node does not look at its stdin after the
 //! first line.
 
 use std::io::{BufRead, BufReader, Write};
@@ -72,6 +73,10 @@ pub struct ServerAssignment {
     /// Where it listened, of one that was killed and is started again: it knows the others from
     /// then.
     pub again: Option<SocketAddr>,
+    /// True if all servers were killed, and go on together with what they left.
+    pub recovers: bool,
+    /// The servers that do not: they count as lost.
+    pub given_up: Vec<u16>,
 }
 
 /// The word that the roster is in the run directory.

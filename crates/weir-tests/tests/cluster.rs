@@ -3,9 +3,9 @@
 //! message, without root.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use weir_cluster::leftovers::{assert_gone, left_behind};
 use weir_cluster::slurm::{self, Slurm};
@@ -233,7 +233,30 @@ impl StandIn {
         }
         assert_gone(cluster);
         let words = std::fs::read_to_string(&self.log).unwrap();
+        self.kill_and_recover(cluster, variables);
         words.lines().map(str::to_owned).collect()
+    }
+
+    /// Starts an instance, kills it on all nodes, and has its servers brought back by the same commands.
+    fn kill_and_recover(&self, cluster: &Cluster, variables: &[(&str, &str)]) {
+        let pfs = tempfile::tempdir_in("/var/tmp").unwrap();
+        let weir = |words: &[&str]| {
+            let mut command = cluster.node(0).command(weir_binary().unwrap());
+            command.args(words).env("PATH", self.path());
+            command.envs(variables.iter().copied());
+            small(&mut command).output().unwrap()
+        };
+        said(&weir(&["start", "killed", "--elevate", text(pfs.path())]));
+        for node in cluster.nodes() {
+            let mut kill = node.command("pkill");
+            let kill = kill.args(["-KILL", "-f", "weir (agent|server)"]);
+            kill.output().unwrap();
+        }
+        let recovered = weir(&["recover", "killed"]);
+        said(&recovered);
+        let told = String::from_utf8_lossy(&recovered.stderr);
+        assert!(told.contains("its servers go on with it"), "{told}");
+        assert_gone(cluster);
     }
 }
 
@@ -576,5 +599,198 @@ fn an_elevated_directory_is_shared_by_nodes() {
     assert_eq!(names, wanted);
     let replaced = std::fs::read_to_string(pfs.join("old/dir/replaced"));
     assert_eq!(replaced.unwrap(), "new\n");
+    assert_gone(&cluster);
+}
+
+/// A run on all nodes whose programs have written, and whose root or all of whose processes are then killed.
+struct KilledRun<'c> {
+    cluster: &'c Cluster,
+    pfs: PathBuf,
+}
+
+impl KilledRun<'_> {
+    const FILES: usize = 300;
+
+    /// Begins a run that elevates the directory, if it `elevates`, and kills it: on the first node, or on all of them.
+    fn kill(&self, elevates: bool, everywhere: bool) {
+        let _ = std::fs::remove_dir_all(&self.pfs);
+        std::fs::create_dir_all(&self.pfs).unwrap();
+        let (weir, hosts) = (weir_binary().unwrap(), self.cluster.host_list());
+        let mut command = self.cluster.node(0).command(&weir);
+        command.args(["run", "--hosts", &hosts]);
+        let dir = match elevates {
+            true => {
+                command.arg("--elevate").arg(&self.pfs);
+                self.pfs.clone()
+            }
+            false => PathBuf::from("/weir"),
+        };
+        let script = format!(
+            "mpiexec.mpich -hosts {hosts} -n 3 sh -ec '
+                cd {dir}
+                mkdir $PMI_RANK
+                for n in $(seq {files}); do seq $n > $PMI_RANK/$n; done
+                seq 300000 > large.$PMI_RANK'
+            echo written
+            exec sleep 1000",
+            dir = dir.display(),
+            files = Self::FILES
+        );
+        command.args(["--", "bash", "-c", &script]);
+        command.env("WEIR_DRAIN_WHILE_RUNNING", "false");
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut run = small(&mut command).spawn().unwrap();
+        let mut line = String::new();
+        let out = run.stdout.take().unwrap();
+        BufReader::new(out).read_line(&mut line).unwrap();
+        assert_eq!(line, "written\n");
+        // Of the first node the run and its agent only.
+        let (nodes, killed) = match everywhere {
+            true => (usize::MAX, "weir (run|agent|server)|sleep"),
+            false => (1, "weir (run|agent)|sleep"),
+        };
+        for node in self.cluster.nodes().iter().take(nodes) {
+            let mut kill = node.command("pkill");
+            kill.args(["-KILL", "-f", killed]).output().unwrap();
+        }
+        run.wait().unwrap();
+        self.await_end();
+    }
+
+    /// Waits until no server is left on any node.
+    fn await_end(&self) {
+        let begin = std::time::Instant::now();
+        let nodes = self.cluster.nodes().iter();
+        for node in nodes.filter(|node| node.pid().is_some()) {
+            let is_there = || {
+                let mut look = node.command("pgrep");
+                look.args(["-f", "[w]eir (agent|server)"])
+                    .output()
+                    .unwrap()
+                    .status
+                    .success()
+            };
+            while is_there() {
+                assert!(begin.elapsed().as_secs() < 60, "they do not end");
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+        }
+    }
+
+    fn weir(&self, node: usize, arguments: &[&str]) -> Output {
+        let mut command = self.cluster.node(node).command(weir_binary().unwrap());
+        small(command.args(arguments)).output().unwrap()
+    }
+
+    fn has(&self, rank: usize) -> bool {
+        let text = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+        let dir = self.pfs.join(rank.to_string());
+        (1..=Self::FILES).all(|n| text(dir.join(n.to_string())) == numbers(n))
+            && text(self.pfs.join(format!("large.{rank}"))) == numbers(300_000)
+    }
+}
+
+/// The output of `seq`.
+fn numbers(last: usize) -> String {
+    let lines: Vec<String> = (1..=last).map(|n| n.to_string()).collect();
+    lines.join("\n") + "\n"
+}
+
+/// Runs of three nodes that are killed, on the first one or everywhere: what is to be moved stays on all nodes until it
+/// is, by a command on any of them.
+#[test]
+fn what_a_run_killed_on_its_nodes_had_not_moved_is_recovered() {
+    let needs = [needs::MPICH_RUN];
+    let Some(cluster) = cluster("recovery of several nodes", 3, &needs, vec![]) else {
+        return;
+    };
+    // Each node has a /tmp of its own.
+    let shared = tempfile::tempdir_in("/var/tmp").unwrap();
+    let run = KilledRun {
+        cluster: &cluster,
+        pfs: shared.path().canonicalize().unwrap().join("pfs"),
+    };
+    for (everywhere, node) in [(false, 0), (true, 0), (true, 2), (false, 1)] {
+        run.kill(true, everywhere);
+        assert_eq!(std::fs::read_dir(&run.pfs).unwrap().count(), 0);
+        let list = said(&run.weir(node, &["recover", "--list"]));
+        let hosts = cluster.host_list().replace(',', ", ");
+        assert!(
+            list.contains(&format!("its 3 servers on {hosts} were killed")),
+            "{list}"
+        );
+        assert!(
+            list.contains(&format!("files for {}", run.pfs.display())),
+            "{list}"
+        );
+        // The next job on these nodes has nothing to do with it.
+        said(&run.weir(0, &["run", "--hosts", &cluster.host_list(), "true"]));
+        let recovered = run.weir(node, &["recover"]);
+        said(&recovered);
+        assert!((0..3).all(|rank| run.has(rank)), "{recovered:?}");
+        assert_gone(&cluster);
+    }
+    run.kill(false, false);
+    assert_gone(&cluster);
+    run.kill(true, true);
+    let list = said(&run.weir(1, &["recover", "--list"]));
+    let name = list.split(' ').nth(2).unwrap();
+    said(&run.weir(1, &["stop", "--no-drain", name]));
+    assert_gone(&cluster);
+}
+
+/// A node that is lost with what it had: the files of the others are moved, and the instance stays until it is given up.
+#[test]
+fn what_the_other_nodes_have_is_recovered_without_a_lost_one() {
+    let needs = [needs::MPICH_RUN];
+    let Some(mut cluster) = cluster("recovery without a node", 3, &needs, vec![]) else {
+        return;
+    };
+    let shared = tempfile::tempdir_in("/var/tmp").unwrap();
+    let pfs = shared.path().canonicalize().unwrap().join("pfs");
+    KilledRun {
+        cluster: &cluster,
+        pfs: pfs.clone(),
+    }
+    .kill(true, true);
+    cluster.lose(1).unwrap();
+    let run = KilledRun {
+        cluster: &cluster,
+        pfs,
+    };
+    let host = cluster.node(1).host();
+    let impatient = ["--set", "launch.deadline_s=10"];
+    let recovered = run.weir(0, &[&["recover"], &impatient[..]].concat());
+    let told = String::from_utf8_lossy(&recovered.stderr);
+    assert_eq!(recovered.status.code(), Some(7), "{told}");
+    assert!(
+        told.contains(&format!("on {host} cannot be brought back")),
+        "{told}"
+    );
+    // Each file that is there is whole, and those of the other nodes that are not are named.
+    let mut moved = 0;
+    for (rank, n) in [0, 2]
+        .into_iter()
+        .flat_map(|rank| (1..=KilledRun::FILES).map(move |n| (rank, n)))
+    {
+        let name = format!("{rank}/{n}");
+        match std::fs::read_to_string(run.pfs.join(&name)) {
+            Ok(is) => {
+                assert_eq!(is, numbers(n), "{name}");
+                moved += 1;
+            }
+            Err(_) => assert!(told.contains(&format!("/{name}: ")), "{name}: {told}"),
+        }
+    }
+    assert!(moved > 0, "{told}");
+    let list = said(&run.weir(2, &["recover", "--list"]));
+    let name = list.split(' ').nth(2).unwrap();
+    let stopped = run.weir(2, &[&["stop", "--no-drain", name], &impatient[..]].concat());
+    let told = String::from_utf8_lossy(&stopped.stderr);
+    assert_eq!(stopped.status.code(), Some(1), "{told}");
+    assert!(
+        told.contains(&format!("on {host} left is not cleared")),
+        "{told}"
+    );
     assert_gone(&cluster);
 }

@@ -66,6 +66,15 @@ impl Room {
         command
     }
 
+    /// A writer in an elevated directory, whose files are moved only by a recovery.
+    fn survive_in(&self, dir: &Path, rank: u16, seed: usize) -> Command {
+        let mut command = self.weir(&["run", "-i", "x", "--rank", &rank.to_string(), "--"]);
+        command.env("WEIR_DRAIN_WHILE_RUNNING", "false");
+        command.arg(&self.survive).arg(dir).arg(self.log(seed));
+        command.args(["write", &seed.to_string()]);
+        command
+    }
+
     fn writer(&self, rank: u16, seed: usize) -> Child {
         let seed_text = seed.to_string();
         let mut command = self.survive(rank, seed, &["write", &seed_text]);
@@ -402,6 +411,74 @@ fn one_of_four_servers_killed_again_and_again() {
     }
     room.said(&["stop", "x"]);
     assert!(has_nothing_left(room.memory.path()));
+}
+
+/// Four servers and their agent, or the agent alone, killed under programs: what each of them had written is on the
+/// parallel file system after `weir recover`.
+#[test]
+fn all_of_four_servers_killed_with_their_agent_again_and_again() {
+    let room = Room::new();
+    let pfs = room.dir.path().join("pfs");
+    std::fs::create_dir(&pfs).unwrap();
+    let elevated = pfs.to_str().unwrap();
+    for (round, waits_ms) in [0, 150, 400, 30, 700, 90].into_iter().enumerate() {
+        room.said(&["start", "x", "--servers", "4", "--elevate", elevated]);
+        let seeds: Vec<usize> = (round * 4..round * 4 + 4).collect();
+        let start = |(rank, seed): (u16, &usize)| {
+            let mut command = room.survive_in(&pfs, rank, *seed);
+            command.stdout(Stdio::null()).spawn().unwrap()
+        };
+        let writers: Vec<Child> = (0..4).zip(&seeds).map(start).collect();
+        for seed in &seeds {
+            until("writers write", || room.lines(*seed) >= ENOUGH / 4);
+        }
+        std::thread::sleep(Duration::from_millis(waits_ms));
+        let servers = room.pids();
+        let agent = parent_of(servers[0]);
+        match round % 3 {
+            0 => kill_at_once(&[&servers[..], &[agent]].concat()),
+            1 => kill(agent),
+            _ => {
+                kill_at_once(&[servers[1], servers[3], agent]);
+            }
+        }
+        writers.into_iter().for_each(end);
+        for pid in servers {
+            until("the servers are gone", || !is_there(pid));
+        }
+        let recovered = room.weir(&["recover", "x"]).output().unwrap();
+        assert!(recovered.status.success(), "round {round}: {recovered:?}");
+        assert!(has_nothing_left(room.memory.path()));
+        for seed in seeds {
+            let mut check = Command::new(&room.survive);
+            let check = check.arg(&pfs).arg(room.log(seed)).arg("check").output();
+            let check = check.unwrap();
+            let out = String::from_utf8_lossy(&check.stdout);
+            let failed = out.lines().filter(|line| !line.starts_with("ok "));
+            let failed: Vec<&str> = failed.collect();
+            assert!(check.status.success(), "{round} {seed}: {failed:?}");
+            assert!(out.contains(" passed, 0 failed"), "{out}");
+        }
+    }
+}
+
+/// Kills processes, none of which sees another one's end before its own.
+fn kill_at_once(pids: &[i32]) {
+    for pid in pids {
+        let pid = rustix::process::Pid::from_raw(*pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    }
+    pids.iter().copied().for_each(kill);
+}
+
+fn is_there(pid: i32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+fn parent_of(pid: i32) -> i32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let after_name = stat.rsplit_once(") ").unwrap().1;
+    after_name.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
 /// All files of this name below a directory.

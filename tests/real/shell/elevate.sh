@@ -364,9 +364,9 @@ same "what is on the target" "ckpt.28 ckpt.29 latest log" "$(cd pfs && echo *)"
 safe=29
 wrong=0
 for kill in $(seq "${ELEVATE_KILLS:-6}"); do
-	# In every other run files are evicted as soon as they are safe.
+	# In every other run files are evicted as soon as they are safe; every third one has three servers.
 	WEIR_DRAIN_EVICT_PERCENT=$((kill % 2 ? 1 : 75)) setsid "$weir" run --memory 64M --no-storage \
-		--elevate "$outside/pfs" -- \
+		--servers $((kill % 3 ? 1 : 3)) --elevate "$outside/pfs" -- \
 		python3 "$loop" "$outside/pfs" $((safe + 1)) 1000000 0.1 2> said &
 	run=$!
 	sleep "$((2 + RANDOM % 2)).$((RANDOM % 1000))"
@@ -390,15 +390,15 @@ same "each loop that was killed with everything left a whole checkpoint, and non
 check "some checkpoints were safe ($safe)" test "$safe" -gt 29
 
 # What a killed run had not moved is recovered, also when its job is over and another one has been there.
-for way in elevated drained; do
+for way in "elevated 1" "drained 1" "elevated 3" "drained 3"; do
 	rm -rf pfs
 	mkdir pfs
 	case $way in
-	elevated) option=--elevate where=$outside/pfs ;;
-	drained) option=--drain-to where=/weir ;;
+	elevated*) option=--elevate where=$outside/pfs ;;
+	drained*) option=--drain-to where=/weir ;;
 	esac
-	WEIR_DRAIN_WHILE_RUNNING=false SLURM_JOB_ID=1 setsid "$weir" run --memory 256M "$option" "$outside/pfs" \
-		-- bash -c 'seq 100000 > "$0/part" && mv "$0/part" "$0/numbers" && touch written && sleep 1000' "$where" 2> said &
+	WEIR_DRAIN_WHILE_RUNNING=false SLURM_JOB_ID=1 setsid "$weir" run --memory 256M --servers "${way#* }" \
+		"$option" "$outside/pfs" -- bash -c 'seq 100000 > "$0/part" && mv "$0/part" "$0/numbers" && touch written && sleep 1000' "$where" 2> said &
 	run=$!
 	until [ -e written ]; do sleep 0.05; done
 	rm written

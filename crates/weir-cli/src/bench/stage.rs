@@ -13,7 +13,7 @@ use weir_instance::directories::Job;
 use weir_instance::roster;
 use weir_launch::agent;
 use weir_launch::nodes::NodePlan;
-use weir_launch::root::{self, RootAgent};
+use weir_launch::root::{self, InstancePlan, RootAgent};
 use weir_launch::server::{self, Launch, Server};
 use weir_launch::workers::Task;
 
@@ -43,7 +43,14 @@ impl BenchInstance {
         processes: usize,
         alone: bool,
     ) -> Result<BenchInstance, Failure> {
-        let mut root = root::start(found, None, settings, &Job::from_environment(env), true)?;
+        let plan = InstancePlan {
+            name: None,
+            job: &Job::from_environment(env),
+            drain_to: None,
+            settings,
+            lifeline: true,
+        };
+        let mut root = root::start(found, plan)?;
         let ready = root.server(root.own).context("no server on this node")?;
         let (run_dir, mount) = (ready.run_dir.clone(), ready.mount.clone());
         let roster = roster::read(&run_dir)?.context("no roster")?;

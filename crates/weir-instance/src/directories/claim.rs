@@ -197,6 +197,7 @@ impl Claim {
             name: self.name.clone(),
             born_ns: self.born_ns,
             servers,
+            part: None,
             job: job.clone(),
             mount: mount.to_owned(),
             settings: settings.to_owned(),

@@ -11,11 +11,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use weir_config::{Environment, Loaded};
+use weir_core::roster::{InstanceId, Roster};
 
 use super::job::Job;
 use super::life::{is_kept, lives};
 use super::names::{base_name, JOURNAL};
 use super::private::check_private;
+use crate::roster;
 
 /// The file of the label.
 pub(super) const LABEL: &str = "label.json";
@@ -23,6 +25,19 @@ pub(super) const LABEL: &str = "label.json";
 const PREPARED: &str = ".label.json";
 /// The longest label that is read, bytes.
 const LABEL_MOST: u64 = 1 << 20;
+
+/// The part of a server in an instance of several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerPart {
+    /// Which life of the instance.
+    pub instance: InstanceId,
+    /// The server's number.
+    pub rank: u16,
+    /// The name of its node.
+    pub host: String,
+    /// How many servers share this machine.
+    pub share: u32,
+}
 
 /// The label in the directories of one server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +48,9 @@ pub struct Label {
     pub born_ns: u64,
     /// How many servers the instance has.
     pub servers: u16,
+    /// Which of them it is, of several.
+    #[serde(default)]
+    pub part: Option<ServerPart>,
     /// Whose data it is.
     pub job: Job,
     /// Where programs see it.
@@ -89,21 +107,34 @@ impl Label {
 
     /// True if the instance may hold files that are to be on the parallel file system and are nowhere else.
     pub fn awaits_drain(&self) -> bool {
-        self.drain_to.is_some() || {
-            let settings = Loaded::from_toml(&self.settings, &Environment::default());
-            settings.is_ok_and(|settings| !settings.config.elevate.directories.0.is_empty())
-        }
+        !self.drain_targets().is_empty()
+    }
+
+    /// The directories that files in it are to be moved to: that of the end of its run, and those that it elevates.
+    pub fn drain_targets(&self) -> Vec<PathBuf> {
+        let settings = Loaded::from_toml(&self.settings, &Environment::default());
+        let elevated = settings.map_or_else(|_| Vec::new(), |it| it.config.elevate.directories.0);
+        self.drain_to.iter().cloned().chain(elevated).collect()
     }
 
     /// Why no server can go on with it; `None` if one can.
     pub fn obstacle(&self) -> Option<&'static str> {
-        if self.servers > 1 {
-            Some("all its servers on this node were killed with their agent, which only together could go on")
-        } else if !has_journal(&self.memory_dir) {
+        if !has_journal(&self.memory_dir) {
             Some("its journal was given up or removed, so nothing can go on with it")
+        } else if self.servers > 1 && self.roster().is_none() {
+            Some("the list of its servers is gone, and only together could they go on")
         } else {
             None
         }
+    }
+
+    /// The servers of the instance, of several. They are listed beside the journal, since a directory for temporary
+    /// files may be gone before the memory that belongs to it.
+    pub fn roster(&self) -> Option<Roster> {
+        let part = self.part.as_ref()?;
+        let roster = roster::read(&self.memory_dir).ok().flatten()?;
+        let is_same = roster.instance() == part.instance && roster.servers() == self.servers;
+        is_same.then_some(roster)
     }
 
     /// True if it stays when its job is over: what it holds can be moved, and is to be.

@@ -6,7 +6,8 @@
 //! $TMPDIR/weir-UID/NAME/                 the run directory: lock, label.json, server.sock, server.log
 //! launch.directory/weir-UID/NAME/                    the same of an instance of several servers, and
 //!                                        secret, roster.json, agent.sock, agent.log
-//! MEMORY/weir-UID-memory/NAME/           the memory tier: lock, label.json, regions, slabs
+//! MEMORY/weir-UID-memory/NAME/           the memory tier: lock, label.json, journal, regions, slabs, and
+//!                                        roster.json again, for the recovery of several servers
 //! STORAGE/weir-UID-files-HOST/NAME/      the file tier: lock, label.json, slabs
 //! ```
 //!
@@ -37,7 +38,7 @@ mod removal;
 
 pub use claim::{claim, Claim, Claimant, Claimed};
 pub use job::Job;
-pub use label::Label;
+pub use label::{Label, ServerPart};
 pub use life::{is_kept, keep, lives, wait_until_gone};
 pub use names::{check_name, default_name, uid, SOCKET};
 pub use parent::Parent;

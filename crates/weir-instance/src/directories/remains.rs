@@ -58,9 +58,16 @@ impl Remains {
         &self.labels[0]
     }
 
-    /// Why nothing can go on with it; `None` if a start can.
+    /// True if it has, or had, several servers: they go on together, by `weir recover`.
+    pub fn is_of_several(&self) -> bool {
+        self.first().servers > 1
+    }
+
+    /// Why nothing can go on with it; `None` if a server can.
     pub fn obstacle(&self) -> Option<&'static str> {
-        self.first().obstacle()
+        let mut obstacles = self.labels.iter().map(Label::obstacle);
+        let first = obstacles.next().flatten();
+        first.filter(|_| obstacles.all(|obstacle| obstacle.is_some()))
     }
 
     /// How much it holds in memory and in files, bytes.
@@ -81,12 +88,36 @@ impl Remains {
     /// Says that it is dead, and how much it holds.
     pub fn state(&self) -> String {
         let (memory, files) = self.held_bytes();
+        let (memory, files) = (bytes(memory), bytes(files));
+        let killed = match self.is_of_several() {
+            false => "its server was killed and left".to_owned(),
+            true => format!("{} were killed; here they left", self.servers()),
+        };
         format!(
-            "instance {} ({}) is dead: its server was killed and left {} in memory, {} in files",
+            "instance {} ({}) is dead: {killed} {memory} in memory, {files} in files",
             self.name,
             self.first().job,
-            bytes(memory),
-            bytes(files)
+        )
+    }
+
+    /// How many servers it had, and on which nodes.
+    fn servers(&self) -> String {
+        const MOST: usize = 8;
+        let label = self.first();
+        let roster = label.roster();
+        let members = roster.as_ref().map_or(&[][..], |roster| roster.members());
+        let mut hosts: Vec<&str> = members.iter().map(|member| member.host.as_str()).collect();
+        hosts.dedup();
+        let more = match hosts.len().saturating_sub(MOST) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        hosts.truncate(MOST);
+        let on = if hosts.is_empty() { "" } else { " on " };
+        format!(
+            "its {} servers{on}{}{more}",
+            label.servers,
+            hosts.join(", ")
         )
     }
 
@@ -94,6 +125,10 @@ impl Remains {
     pub fn advice(&self) -> String {
         let name = &self.name;
         match (self.obstacle(), self.awaits_drain()) {
+            (None, false) if self.is_of_several() => format!(
+                "weir recover --drain-to DIRECTORY {name} moves what is in it to that directory, \
+                 weir stop {name} clears it"
+            ),
             (None, false) => {
                 format!("weir start {name} goes on with it, weir stop {name} clears it")
             }
@@ -102,6 +137,10 @@ impl Remains {
                  --no-drain {name} gives it up"
             ),
             (Some(why), false) => format!("{why}; weir stop {name} clears it"),
+            (Some(why), true) if self.is_of_several() => format!(
+                "{why}; weir recover on another of its nodes moves what is there; weir stop --no-drain \
+                 {name} clears it"
+            ),
             (Some(why), true) => format!(
                 "{why}; what is not on the parallel file system yet is lost; weir stop --no-drain \
                  {name} clears it"

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use weir_core::roster::Roster;
+use weir_core::roster::{Member, Roster};
 use weir_core::types::Rank;
 
 use super::state::{forget_stdio, spawn, Agent, Event, LocalServer};
 use super::summary::{Request, SOCKET};
 use crate::join;
 use crate::link::Link;
-use crate::message::{AgentAssignment, MessageDown, MessageUp, StartFailure};
+use crate::message::{AgentAssignment, AgentTask, MessageDown, MessageUp, StartFailure};
 use crate::reach::StartMethod;
 use crate::seat::{find_here, name_of, own_name, OwnPositions, ServerPosition};
 use crate::server::{self, read_line, to_line, Launch, RosterWritten, ServerAssignment};
@@ -35,6 +35,7 @@ impl Agent {
             .map_or_else(|| "this node".to_owned(), |seat| seat.host.clone());
         let fail = |e: anyhow::Error| StartFailure {
             host: here.clone(),
+            rank: None,
             why: format!("{e:#}"),
             lives: None,
             dead: false,
@@ -55,7 +56,10 @@ impl Agent {
         self.invitation = None;
         self.members.sort_by_key(|member| member.rank);
         if self.charge.root {
-            let members = std::mem::take(&mut self.members);
+            let mut members = std::mem::take(&mut self.members);
+            if let AgentTask::Recover { missing } = &self.charge.task {
+                add_missing(&mut members, missing);
+            }
             let roster = Roster::new(self.charge.instance, members);
             self.roster = Some(roster.map_err(|e| fail(e.into()))?);
         } else {
@@ -85,12 +89,12 @@ impl Agent {
         Ok(())
     }
 
-    fn deadline(&self) -> Instant {
+    pub(super) fn deadline(&self) -> Instant {
         Instant::now() + Duration::from_millis(self.charge.deadline_ms)
     }
 
     /// Own seats, and those below.
-    fn seats(&self) -> Result<(Vec<ServerPosition>, Vec<ServerPosition>), StartFailure> {
+    pub(super) fn seats(&self) -> Result<(Vec<ServerPosition>, Vec<ServerPosition>), StartFailure> {
         let mut seats = self.charge.seats.clone();
         match self.charge.own {
             OwnPositions::All => Ok((seats, Vec::new())),
@@ -102,6 +106,7 @@ impl Agent {
                 Ok(seat) => Ok((vec![seat], Vec::new())),
                 Err(e) => Err(StartFailure {
                     host: own_name(),
+                    rank: None,
                     why: format!("{e:#}"),
                     lives: None,
                     dead: false,
@@ -110,7 +115,7 @@ impl Agent {
         }
     }
 
-    fn start_links(&mut self, below: &[ServerPosition]) -> Result<()> {
+    pub(super) fn start_links(&mut self, below: &[ServerPosition]) -> Result<()> {
         // Whoever is nearest to what hangs is to be the first to say so.
         let below_charge = AgentAssignment {
             deadline_ms: self.charge.deadline_ms * 9 / 10,
@@ -192,7 +197,7 @@ impl Agent {
             run_dir: None,
             job: self.charge.job.clone().on_this_node(),
             lifeline: true,
-            drain_to: None,
+            drain_to: self.charge.drain_to.clone(),
             settings: self.charge.settings.clone(),
             part: Some(ServerAssignment {
                 instance: self.charge.instance,
@@ -202,6 +207,8 @@ impl Agent {
                 host: seat.host.clone(),
                 share,
                 again,
+                recovers: self.recovers(),
+                given_up: self.given_up(),
             }),
         })?;
         let tell = self.tell.clone();
@@ -266,6 +273,10 @@ impl Agent {
     fn serve_socket(&self) -> Result<()> {
         for local in &self.locals {
             let run_dir = local.run_dir.as_deref().expect("bound");
+            if self.recovers() {
+                // That of the agent that was killed.
+                let _ = std::fs::remove_file(run_dir.join(SOCKET));
+            }
             let listener = UnixListener::bind(run_dir.join(SOCKET)).context(SOCKET)?;
             let tell = self.tell.clone();
             spawn("weir-asked", move || {
@@ -293,9 +304,10 @@ impl Agent {
                 Err(RecvTimeoutError::Timeout) => return Err(self.too_late()),
                 Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is kept"),
             }
-            if self.stopping {
+            if self.ending.is_some() {
                 return Err(StartFailure {
                     host: own_name(),
+                    rank: None,
                     why: "given up: it was asked to end before all was ready".into(),
                     lives: None,
                     dead: false,
@@ -311,15 +323,58 @@ impl Agent {
             .links
             .iter()
             .find_map(|link| Some((link.awaited()?, link.last_output())));
-        let (host, output) = match late {
-            Some((seat, output)) => (seat.host.clone(), output),
-            None => (own_name(), String::new()),
+        let (host, rank, output) = match late {
+            Some((seat, output)) => (seat.host.clone(), Some(seat.rank), output),
+            None => (own_name(), self.late_local(), String::new()),
         };
         StartFailure {
             host,
+            rank,
             why: format!("not ready after {seconds} s (launch.deadline_s){output}"),
             lives: None,
             dead: false,
         }
+    }
+
+    /// A server of this node that has not become ready.
+    fn late_local(&self) -> Option<u16> {
+        let late = self.locals.iter().find(|local| local.ready.is_none());
+        late.map(|local| local.seat.rank)
+    }
+}
+
+/// Adds the servers that cannot be brought back, where they were. Nobody answers there, unless one of the others has
+/// got that port by now: then at the next one.
+fn add_missing(members: &mut Vec<Member>, missing: &[Member]) {
+    for member in missing {
+        let mut member = member.clone();
+        while members.iter().any(|one| one.address == member.address) {
+            let port = member.address.port();
+            member.address.set_port(port.checked_add(1).unwrap_or(1024));
+        }
+        members.push(member);
+    }
+    members.sort_by_key(|member| member.rank);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_server_has_an_address_of_nobody_else() {
+        let member = |rank, port| Member {
+            rank: Rank(rank),
+            host: "n".into(),
+            address: SocketAddr::from(([127, 0, 0, 1], port)),
+            endpoint: None,
+        };
+        let mut members = vec![member(2, 4000), member(0, 4001)];
+        add_missing(&mut members, &[member(1, 4000), member(3, 65535)]);
+        let is: Vec<(u16, u16)> = members
+            .iter()
+            .map(|member| (member.rank.0, member.address.port()))
+            .collect();
+        assert_eq!(is, [(0, 4001), (1, 4002), (2, 4000), (3, 65535)]);
     }
 }

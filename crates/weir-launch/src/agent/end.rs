@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use weir_instance::directories::clear_dirs;
 
-use super::state::{Agent, EndNotice, LocalServer};
+use super::state::{Agent, AgentEnding, EndNotice, LocalServer};
 use super::summary::Summary;
 use crate::link::Link;
 use crate::message::{MessageDown, MessageUp};
 use crate::server::to_line;
 
 /// How long what was given up may take to end by itself.
-const GIVE_UP: Duration = Duration::from_secs(10);
+pub(super) const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// How long the end of servers is waited for in silence.
 const SAY_AFTER: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ impl Agent {
         for link in &mut self.links {
             link.done.clear();
         }
-        while !self.stopping {
+        while self.ending.is_none() {
             let Ok(event) = self.events.recv() else {
                 return;
             };
@@ -36,12 +36,13 @@ impl Agent {
 
     /// Ends what is here and below, tells what came of it, and leaves.
     fn stop(&mut self) {
+        if self.ending == Some(AgentEnding::Orphaned) && self.keeps_remains() {
+            return self.leave_remains();
+        }
         self.links
             .iter()
             .for_each(|link| link.send(&MessageDown::Stop));
-        self.locals
-            .iter_mut()
-            .for_each(|local| local.lifeline = None);
+        self.locals.iter_mut().for_each(LocalServer::order_stop);
         self.handle_until(|agent| {
             agent.locals.iter().all(|local| local.closed)
                 && agent
@@ -85,6 +86,26 @@ impl Agent {
         }
     }
 
+    /// Ends what is here and below as if it had been killed: nobody is left who would have moved what it holds. So the
+    /// agents below hear no word but the end of the pipe, as the servers do.
+    fn leave_remains(&mut self) {
+        eprintln!("the process above was lost: what the servers hold stays, for weir recover");
+        self.farewell = Some(EndNotice { report: None });
+        self.hang_up();
+        self.handle_until(|agent| {
+            agent.locals.iter().all(|local| local.closed)
+                && agent.links.iter().all(|link| link.closed)
+        });
+    }
+
+    /// Ends the pipes to what is here and below.
+    fn hang_up(&mut self) {
+        self.links.iter_mut().for_each(Link::hang_up);
+        self.locals
+            .iter_mut()
+            .for_each(|local| local.lifeline = None);
+    }
+
     /// Takes events until `done`. No end is put to the wait, for what servers still do may take
     /// its time; those that asked are told which servers it is for.
     fn handle_until(&mut self, done: impl Fn(&Self) -> bool) {
@@ -115,18 +136,22 @@ impl Agent {
         }
     }
 
-    /// The start failed: everything here and below is to go, soon.
+    /// The start failed: everything here and below is to go, soon; of an instance that was to be recovered its processes
+    /// only.
     pub(super) fn give_up(&mut self) {
         self.started = true;
+        self.ending = Some(AgentEnding::GivenUp);
         self.farewell = Some(EndNotice { report: None });
-        self.links.iter_mut().for_each(Link::hang_up);
+        if !self.recovers() {
+            let links = self.links.iter();
+            links.for_each(|link| link.send(&MessageDown::Stop));
+            self.locals.iter_mut().for_each(LocalServer::order_stop);
+        }
+        self.hang_up();
         // Where no agent is yet, none has anything to clear away; if it is on its way, it
         // finds the connection closed.
         let silent = self.links.iter_mut().filter(|link| !link.heard);
         silent.for_each(Link::kill);
-        self.locals
-            .iter_mut()
-            .for_each(|local| local.lifeline = None);
         let deadline = Instant::now() + GIVE_UP;
         let gone = |agent: &Self| {
             agent.locals.iter().all(|local| local.closed)

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use super::state::{forget_stdio, spawn, Agent, EndNotice, Event};
+use super::state::{forget_stdio, spawn, Agent, AgentEnding, EndNotice, Event};
 use super::summary::{EmployAnswer, Request};
 use crate::message::{MessageDown, MessageUp, StartFailure};
 use crate::server::to_line;
@@ -13,7 +13,7 @@ impl Agent {
     pub(super) fn handle_event(&mut self, event: Event) -> Result<(), StartFailure> {
         match event {
             Event::Above(Ok(Some(MessageDown::Roster(roster)))) => self.roster = Some(roster),
-            Event::Above(Ok(Some(MessageDown::Stop))) => self.stopping = true,
+            Event::Above(Ok(Some(MessageDown::Stop))) => self.end_as(AgentEnding::Ordered),
             Event::Above(Ok(Some(MessageDown::Stay))) => self.stay(),
             Event::Above(Ok(Some(MessageDown::Farewell(report)))) => {
                 self.farewell = Some(EndNotice { report });
@@ -24,7 +24,9 @@ impl Agent {
             Event::Above(Ok(Some(MessageDown::Charge(_)))) => {}
             Event::Above(Ok(None) | Err(_)) => {
                 self.above_closed = true;
-                self.stopping |= self.charge.lifeline || !self.started;
+                if self.charge.lifeline || !self.started {
+                    self.end_as(AgentEnding::Orphaned);
+                }
             }
             Event::Server(index, word) => return self.heard_server(index, word),
             Event::Link(index, up) => return self.heard_link(index, up),
@@ -45,7 +47,7 @@ impl Agent {
             }
             Event::JobOver => {
                 eprintln!("stopping with the job");
-                self.ask_to_stop();
+                self.end_as(AgentEnding::Orphaned);
             }
             Event::Asked(Request::Stop, stream) => {
                 self.asked.push(stream);
@@ -66,6 +68,11 @@ impl Agent {
             Event::LookOver(id) => self.close_look(id),
         }
         Ok(())
+    }
+
+    /// Has it end. The first reason counts: an end that was ordered goes on if the process above is lost.
+    fn end_as(&mut self, ending: AgentEnding) {
+        self.ending.get_or_insert(ending);
     }
 
     /// Lives on without the process above.
@@ -104,7 +111,7 @@ impl Agent {
     /// The whole instance is to stop: the root knows how.
     pub(super) fn ask_to_stop(&mut self) {
         if self.charge.root {
-            self.stopping = true;
+            self.end_as(AgentEnding::Ordered);
         } else {
             self.say(&MessageUp::Stop);
         }

@@ -6,8 +6,8 @@ use weir_core::roster::Member;
 use weir_core::types::Rank;
 use weir_instance::directories::{self, Remains};
 
-use super::state::{spawn, Agent, Event};
-use crate::message::{MessageUp, ReadyServer, StartFailure};
+use super::state::{spawn, Agent, AgentEnding, Event};
+use crate::message::{AgentTask, MessageUp, ReadyServer, StartFailure};
 use crate::reach::StartMethod;
 use crate::seat::ServerPosition;
 use crate::server::ServerMessage;
@@ -20,8 +20,10 @@ impl Agent {
     ) -> Result<(), StartFailure> {
         let local = &mut self.locals[index];
         let host = local.seat.host.clone();
+        let rank = Some(local.seat.rank);
         let failed = |why, lives| StartFailure {
             host,
+            rank,
             why,
             lives,
             dead: false,
@@ -61,7 +63,11 @@ impl Agent {
                 return Err(failed(why, Some(run_dir)));
             }
             Some(ServerMessage::Dead(label)) => {
-                let why = Remains::from_label(*label).describe();
+                let obstacle = label
+                    .obstacle()
+                    .filter(|_| self.charge.task != AgentTask::Start);
+                let describe = || Remains::from_label(*label).describe();
+                let why = obstacle.map_or_else(describe, str::to_owned);
                 if !self.started {
                     return Err(StartFailure {
                         dead: true,
@@ -70,6 +76,7 @@ impl Agent {
                 }
                 eprintln!("server {} on {}: {why}", local.seat.rank, local.seat.host);
             }
+            Some(ServerMessage::Failed(_)) if self.ending == Some(AgentEnding::GivenUp) => {}
             Some(ServerMessage::Failed(why)) if self.started => {
                 eprintln!("server {} on {}: {why}", local.seat.rank, local.seat.host);
             }
@@ -86,7 +93,7 @@ impl Agent {
                     let seat = local.seat.clone();
                     let why = format!("the server was lost ({status})");
                     // One that does not become ready again is not tried once more.
-                    if local.ready.is_some() && !self.stopping {
+                    if local.ready.is_some() && self.ending.is_none() {
                         eprintln!(
                             "server {} on {}: {why}; started again",
                             seat.rank, seat.host
@@ -123,6 +130,10 @@ impl Agent {
             Some(MessageUp::Failed(failed)) if !self.started => return Err(failed),
             Some(MessageUp::Failed(_)) => {}
             Some(MessageUp::Lost { seat, why }) => self.heard_of_loss(seat, why),
+            Some(MessageUp::Cleared(cleared)) => {
+                link.done.extend(cleared.iter().map(|(seat, _)| seat.rank));
+                self.cleared.extend(cleared);
+            }
             Some(MessageUp::Stop) => self.ask_to_stop(),
             Some(MessageUp::Ask(id)) => self.asked_below(index, id),
             Some(MessageUp::Saw(id, seen)) => self.saw(id, *seen),
@@ -140,9 +151,10 @@ impl Agent {
                 let missing: Vec<ServerPosition> = missing.collect();
                 if !self.started {
                     let why = link.describe_end();
-                    let host = missing.first().or(link.seats.first()).expect("not empty");
+                    let seat = missing.first().or(link.seats.first()).expect("not empty");
                     return Err(StartFailure {
-                        host: host.host.clone(),
+                        host: seat.host.clone(),
+                        rank: Some(seat.rank),
                         why,
                         lives: None,
                         dead: false,
@@ -183,7 +195,8 @@ impl Agent {
 
     fn heard_of_loss(&mut self, seat: ServerPosition, why: String) {
         let known = format!("server {} on {}: ", seat.rank, seat.host);
-        if self.lost.iter().any(|line| line.starts_with(&known)) {
+        let is_given_up = self.ending == Some(AgentEnding::GivenUp);
+        if is_given_up || self.lost.iter().any(|line| line.starts_with(&known)) {
             return;
         }
         eprintln!("{known}{why}");

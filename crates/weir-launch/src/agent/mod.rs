@@ -14,6 +14,7 @@
 //! | --- | --- |
 //! | `state` | what an agent knows, and the events of its queue |
 //! | `begin` | from nothing to ready |
+//! | `clear` | instead of that: clearing what killed servers left |
 //! | `events` | one event |
 //! | `hear` | what servers and the agents below say |
 //! | `look` | what all servers are doing |
@@ -21,6 +22,7 @@
 //! | `summary` | what is asked at the socket, how it ended |
 
 mod begin;
+mod clear;
 mod end;
 mod events;
 mod hear;
@@ -36,7 +38,7 @@ use anyhow::{ensure, Result};
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::join;
-use crate::message::{read_down, AgentAssignment, MessageDown, MessageUp};
+use crate::message::{read_down, AgentAssignment, AgentTask, MessageDown, MessageUp};
 use crate::random::random;
 use state::{spawn, Agent, Event};
 pub use summary::{employ, status, stop, Summary};
@@ -87,7 +89,14 @@ fn act(
         }
     })?;
     let number = u64::from_ne_bytes(random()?);
+    let clears = charge.task == AgentTask::Clear;
     let mut agent = Agent::new(number, charge, up, events, tell);
+    if clears {
+        if let Err(failed) = agent.clear() {
+            agent.say(&MessageUp::Failed(failed));
+        }
+        return Ok(());
+    }
     match agent.begin() {
         Ok(()) => agent.live(),
         Err(failed) => {

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
+use weir_config::{Environment, Loaded};
 use weir_core::roster::{Member, Roster};
 use weir_instance::lock::Lock;
 use weir_instance::report::Report;
@@ -17,9 +18,11 @@ use weir_instance::report::Report;
 use super::summary::Request;
 use crate::join;
 use crate::link::Link;
-use crate::message::{send_up, AgentAssignment, MessageDown, MessageUp, ReadyServer, ServerReport};
+use crate::message::{
+    send_up, AgentAssignment, AgentTask, MessageDown, MessageUp, ReadyServer, ServerReport,
+};
 use crate::seat::ServerPosition;
-use crate::server::{ReadyInstance, ServerEnd, ServerMessage};
+use crate::server::{to_line, LifelineWord, ReadyInstance, ServerEnd, ServerMessage};
 
 /// Something that happened.
 pub(super) enum Event {
@@ -57,6 +60,27 @@ pub(super) struct LocalServer {
     pub(super) restarts: u32,
 }
 
+impl LocalServer {
+    /// Has it stop, and remove what it holds.
+    pub(super) fn order_stop(&mut self) {
+        if let Some(mut lifeline) = self.lifeline.take() {
+            // A server that was lost shows that by its end.
+            let _ = writeln!(lifeline, "{}", to_line(&LifelineWord::Stop));
+        }
+    }
+}
+
+/// Why an agent ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum AgentEnding {
+    /// It was told to.
+    Ordered,
+    /// The process above was lost: it ended without a word.
+    Orphaned,
+    /// The start failed, or what servers left is being cleared: what is heard of the end of others follows from that.
+    GivenUp,
+}
+
 pub(super) struct Agent {
     /// Its own among all agents, before it knows its rank; drawn at random.
     pub(super) number: u64,
@@ -72,8 +96,11 @@ pub(super) struct Agent {
     pub(super) asked: Vec<UnixStream>,
     pub(super) looks: ReportQueries,
     pub(super) started: bool,
-    pub(super) stopping: bool,
+    /// Set once it is to end.
+    pub(super) ending: Option<AgentEnding>,
     pub(super) above_closed: bool,
+    /// The outcome of clearing what servers left, of [`AgentTask::Clear`].
+    pub(super) cleared: Vec<(ServerPosition, Result<(), String>)>,
     pub(super) up: Box<dyn Write + Send>,
     pub(super) invitation: Option<join::Invited>,
     pub(super) events: Receiver<Event>,
@@ -113,6 +140,7 @@ impl Agent {
         tell: Sender<Event>,
     ) -> Self {
         Self {
+            cleared: Vec::new(),
             number,
             charge,
             locals: Vec::new(),
@@ -126,12 +154,33 @@ impl Agent {
             asked: Vec::new(),
             looks: ReportQueries::default(),
             started: false,
-            stopping: false,
+            ending: None,
             above_closed: false,
             up,
             invitation: None,
             events,
             tell,
+        }
+    }
+
+    /// True if what the servers hold stays, as if they had been killed, when the process above is lost: it is to be
+    /// moved to the parallel file system, and is nowhere else.
+    pub(super) fn keeps_remains(&self) -> bool {
+        let settings = Loaded::from_toml(&self.charge.settings, &Environment::default());
+        let elevates = |loaded: Loaded| !loaded.config.elevate.directories.0.is_empty();
+        self.charge.drain_to.is_some() || settings.is_ok_and(elevates) || self.recovers()
+    }
+
+    /// True if the servers go on with what they left when they were killed.
+    pub(super) fn recovers(&self) -> bool {
+        matches!(self.charge.task, AgentTask::Recover { .. })
+    }
+
+    /// The servers that do not go on with the others.
+    pub(super) fn given_up(&self) -> Vec<u16> {
+        match &self.charge.task {
+            AgentTask::Recover { missing } => missing.iter().map(|one| one.rank.0).collect(),
+            AgentTask::Start | AgentTask::Clear => Vec::new(),
         }
     }
 

@@ -443,8 +443,16 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| node.time())
     }
 
+    /// The other servers that can be there.
     fn others(&self) -> Vec<Rank> {
-        self.ranks().filter(|rank| *rank != self.rank()).collect()
+        let is_other = |rank: &Rank| *rank != self.rank() && !self.inner.peers.is_given_up(*rank);
+        self.ranks().filter(is_other).collect()
+    }
+
+    /// Counts servers as lost from the start, of an instance whose servers were all killed and came back without them.
+    /// Directories are then listed without their entries.
+    pub fn give_up(&self, ranks: impl Iterator<Item = Rank>) {
+        self.inner.peers.give_up(ranks);
     }
 }
 

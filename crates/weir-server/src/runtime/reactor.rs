@@ -54,6 +54,8 @@ pub struct Several {
     pub membership: Membership,
     /// The host names of all nodes, by rank.
     pub hosts: Vec<String>,
+    /// Those that are lost for good.
+    pub given_up: Vec<Rank>,
     /// The time limits.
     pub timing: Timing,
     /// Its libfabric endpoint and the addresses of all by rank, if the servers talk over libfabric.
@@ -258,6 +260,9 @@ impl Reactor {
         let missed = Arc::new(Missed::new(hosts));
         let waiting = Waiting::default();
         let deadline = others.as_ref().map(|others| others.timing.deadline);
+        let given_up = others
+            .as_ref()
+            .map_or_else(Vec::new, |o| o.given_up.clone());
         let join = |others: Several| {
             let shelf = Arc::new(OwnSlabs(slabs));
             others.join(shelf, parts.rouser, parts.bell)
@@ -285,6 +290,7 @@ impl Reactor {
         };
         let (rank, servers) = (parts.rank, parts.servers);
         let cluster = Cluster::new(rank, servers, node, net, Rc::new(log), spawn);
+        cluster.give_up(given_up.into_iter());
         Ok(Reactor {
             cluster,
             pool,

@@ -323,3 +323,58 @@ fn names_come_from_the_job_and_cannot_leave_the_directory() {
         assert!(check_name(bad).is_err(), "{bad}");
     }
 }
+
+#[test]
+fn several_servers_go_on_if_they_know_each_other() {
+    use weir_core::roster::{InstanceId, Member, Roster};
+    use weir_core::types::Rank;
+    let room = room();
+    let instance = InstanceId([7; 16]);
+    let label = Label {
+        servers: 2,
+        part: Some(ServerPart {
+            instance,
+            rank: 0,
+            host: "n0".into(),
+            share: 1,
+        }),
+        drain_to: Some("/pfs/run".into()),
+        ..room.killed("a")
+    };
+    label.prepare().unwrap();
+    label.put().unwrap();
+    let describe = || {
+        let remains = Remains::named("a", &room.config, &room.env).unwrap();
+        assert!(remains.is_of_several());
+        (remains.obstacle(), remains.describe())
+    };
+    assert!(describe()
+        .0
+        .unwrap()
+        .contains("the list of its servers is gone"));
+    let members = (0..2).map(|rank| Member {
+        rank: Rank(rank),
+        host: format!("n{rank}"),
+        address: ([10, 0, 0, 1], 4000 + rank).into(),
+        endpoint: None,
+    });
+    let write = |instance| {
+        let roster = Roster::new(instance, members.clone().collect()).unwrap();
+        let text = serde_json::to_string(&roster).unwrap();
+        crate::roster::write(&label.memory_dir, &text).unwrap();
+    };
+    write(InstanceId([8; 16]));
+    assert!(describe().0.is_some());
+    write(instance);
+    let (obstacle, text) = describe();
+    assert_eq!(obstacle, None);
+    assert!(
+        text.contains("its 2 servers on n0, n1 were killed"),
+        "{text}"
+    );
+    assert!(text.contains("weir recover a moves"), "{text}");
+    assert!(label.outlives_job());
+    // An instance that is started anew is another one.
+    let anew = room.claim_as("a", &Job::default(), false);
+    assert!(matches!(anew, Claimed::Dead(left) if left == label));
+}

@@ -251,7 +251,7 @@ impl<P: Platform> Cluster<P> {
 
     async fn list_homes(&self, op: proto::Readdir) -> Result<Vec<Entry>, FsError> {
         let dir = self.resolve(op.ino)?;
-        let ranks = self.call(dir.rank(), peer::Enrolled { dir }).await?;
+        let ranks = self.listed_servers(dir).await?;
         let at = u16::try_from(op.cookie >> COOKIE_BITS).unwrap_or(u16::MAX);
         for rank in ranks.into_iter().filter(|rank| *rank >= at) {
             let begun = if rank == at { op.cookie } else { 0 };
@@ -260,8 +260,11 @@ impl<P: Platform> Cluster<P> {
                 cookie: begun & ((1 << COOKIE_BITS) - 1),
                 budget_bytes: op.budget_bytes,
             };
-            let mut entries = match self.call(Rank(rank), list).await {
+            let listed = self.call(Rank(rank), list).await;
+            let home_is_lost = self.inner.peers.is_given_up(dir.rank());
+            let mut entries = match listed {
                 Err(FsError::Stale) => continue,
+                Err(FsError::NotFound) if home_is_lost => continue,
                 entries => entries?,
             };
             if !entries.is_empty() {
@@ -272,6 +275,18 @@ impl<P: Platform> Cluster<P> {
             }
         }
         Ok(Vec::new())
+    }
+
+    /// The servers that hold entries of a directory, and can be there.
+    async fn listed_servers(&self, dir: Ino) -> Result<Vec<u16>, FsError> {
+        if self.inner.peers.is_given_up(dir.rank()) {
+            // Nobody else knows which do.
+            let is_there = |rank: &Rank| !self.inner.peers.is_given_up(*rank);
+            return Ok(self.ranks().filter(is_there).map(|rank| rank.0).collect());
+        }
+        let mut ranks = self.call(dir.rank(), peer::Enrolled { dir }).await?;
+        ranks.retain(|rank| !self.inner.peers.is_given_up(Rank(*rank)));
+        Ok(ranks)
     }
 
     pub(super) fn note_moved(&self, ino: Ino, parent: Ino, name: Vec<u8>) -> Result<(), FsError> {

@@ -2,7 +2,8 @@
 //!
 //! Keeps: the session with each server and what it is owed.
 //!
-//! Invariant: a call acts once, or not at all if its session has ended.
+//! Invariant: a call acts once, or not at all if its session has ended. A server that is given up is never asked: no
+//! session with it begins.
 //!
 //! May call: all rooms, for requests of other servers (`handler`) and when a session ends.
 //!
@@ -20,7 +21,7 @@
 //! | `handler` | the operations that other servers ask for |
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use weir_core::placement;
 use weir_core::types::Rank;
@@ -48,6 +49,7 @@ pub(in crate::cluster) struct PeersState {
     /// The number of requests of other servers, by operation.
     asked: RefCell<HashMap<&'static str, u64>>,
     sent: Cell<counts::SentCounts>,
+    given_up: RefCell<BTreeSet<Rank>>,
 }
 
 impl Default for PeersState {
@@ -60,11 +62,22 @@ impl Default for PeersState {
             fan_out: Cell::new(placement::tree::FAN_OUT),
             asked: RefCell::default(),
             sent: Cell::default(),
+            given_up: RefCell::default(),
         }
     }
 }
 
 impl PeersState {
+    /// Counts these servers as lost for as long as this one lives.
+    pub(in crate::cluster) fn give_up(&self, ranks: impl Iterator<Item = Rank>) {
+        self.given_up.borrow_mut().extend(ranks);
+    }
+
+    /// True if the server is lost for good.
+    pub(in crate::cluster) fn is_given_up(&self, rank: Rank) -> bool {
+        self.given_up.borrow().contains(&rank)
+    }
+
     /// Starts as after a restart: no earlier session with another server holds.
     pub(in crate::cluster) fn begin_anew(&self, others: impl Iterator<Item = Rank>, now_ns: i64) {
         self.sessions.borrow_mut().begin_anew(others, now_ns);

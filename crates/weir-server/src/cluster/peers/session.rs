@@ -380,6 +380,9 @@ impl<P: Platform> Cluster<P> {
         if let Some(number) = known {
             return Ok(number);
         }
+        if self.inner.peers.is_given_up(with) {
+            return Err(FsError::Unreachable);
+        }
         let _turn = self.inner.peers.beginning.hold(with, self.token()).await;
         match current(self) {
             (Some(number), _) => return Ok(number),
