@@ -239,6 +239,9 @@ cd "$1"
 echo first > a
 echo first > b
 ln -s a l
+mkdir -p kept/gone gone/gone
+touch kept/a kept/b kept/gone/c gone/gone/d
+ln -s a kept/l
 "$2" drain --wait > /dev/null
 LD_PRELOAD= grep -q first "$1/b"
 pkill -KILL -f "weir drain-process .*$1\$"
@@ -246,10 +249,13 @@ echo other > a
 ln -sfn b l
 echo other > x.tmp
 mv x.tmp b
+rm -r kept/a kept/l kept/gone gone
+LD_PRELOAD= touch kept/of-others
 PROGRAM
 check "files that are written again after a drain was killed" \
 	elevated "$outside/pfs" -- bash again.sh "$outside/pfs" "$weir"
 same "they are there" "other other b" "$(cd pfs && echo $(cat a b; readlink l))"
+same "what was removed since is not" "kept kept/b kept/of-others" "$(cd pfs && echo $(find * -path '*e*' | sort))"
 
 # Only the process that drains is killed.
 rm -rf pfs

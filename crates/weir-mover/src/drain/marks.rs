@@ -123,7 +123,10 @@ impl Replaceable {
 
 /// The marks of nodes that drains of one elevated tree have put on its target.
 #[derive(Debug)]
-pub struct PlacedNodes(Mutex<MarkFile>);
+pub struct PlacedNodes {
+    file: Mutex<MarkFile>,
+    is_continued: bool,
+}
 
 #[derive(Debug)]
 struct MarkFile {
@@ -180,7 +183,14 @@ impl PlacedNodes {
         if marks.records > LEAST_REWRITTEN.max(4 * marks.marks.len()) {
             marks.rewrite(path)?;
         }
-        Ok(PlacedNodes(Mutex::new(marks)))
+        let is_continued = !marks.marks.is_empty();
+        let file = Mutex::new(marks);
+        Ok(PlacedNodes { file, is_continued })
+    }
+
+    /// True if an earlier process has put nodes there.
+    pub(super) fn is_continued(&self) -> bool {
+        self.is_continued
     }
 
     /// The last failure to keep the marks. Without them a later process takes files of this one for somebody
@@ -190,7 +200,7 @@ impl PlacedNodes {
     }
 
     fn marks(&self) -> MutexGuard<'_, MarkFile> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The marks of a name.

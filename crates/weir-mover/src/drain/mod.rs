@@ -16,6 +16,7 @@
 //! | `snapshot` | what a walk saw |
 //! | `marks`, `ownership` | what may be replaced on the target |
 //! | `whiteouts` | what programs removed from an elevated tree |
+//! | `leftovers` | what they removed after the drain that moved it was killed |
 //! | `events` | what becomes of files, for those who want to know of each |
 //! | `analysis`, `hold` | files that are held back until programs have analysed them |
 //! | `content` | the content that they have seen |
@@ -31,6 +32,7 @@ mod evict;
 mod files;
 mod hold;
 mod large;
+mod leftovers;
 mod lists;
 mod marks;
 mod mover;
@@ -361,6 +363,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             shared = self.round(settled, options.threads, progress);
         }
         let snapshot = self.walk();
+        self.adopt_leftovers(&snapshot);
         if snapshot.unread.is_empty() {
             // The stage names each node that is still in the way.
             self.clear_the_way(&snapshot);

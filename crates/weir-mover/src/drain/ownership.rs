@@ -63,6 +63,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         known.allows(there)
     }
 
+    /// True if a drain has put a node there.
+    pub(super) fn has_placed(&self, path: &Path, there: &Stat) -> bool {
+        let placed = self.placed.as_ref().map(|placed| placed.of_name(path));
+        let known = Replaceable::Only {
+            placed: placed.unwrap_or_default(),
+            taken: None,
+        };
+        known.allows(there)
+    }
+
     /// Notes nodes of the tree that are about to get their names on the target.
     pub(super) fn note_placing<'p>(
         &self,

@@ -1,0 +1,106 @@
+//! Nodes that an earlier drain of the tree has put on the target, and that programs have removed since: the names
+//! of a directory that the job has made are known to nobody but the drain that moved them.
+//!
+//! Left out: empty directories.
+
+use std::path::{Path, PathBuf};
+
+use weir_client::types::Stat;
+
+use super::snapshot::{FileVersion, TreeSnapshot};
+use super::{Drain, MovedNode};
+use crate::publish::is_part;
+use crate::tree::{kind_of, FileTree, NodeKind};
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+    /// Takes over what earlier drains have put into directories of the job, and the tree does not have any more, so
+    /// that it is removed as if this drain had moved it. What cannot be looked at stays.
+    pub(super) fn adopt_leftovers(&mut self, now: &TreeSnapshot) {
+        let is_continued = self
+            .placed
+            .as_ref()
+            .is_some_and(|placed| placed.is_continued());
+        if !is_continued || !now.unread.is_empty() {
+            return;
+        }
+        let directories = now.of_kind(NodeKind::Directory).map(|(path, _)| path);
+        // The names of others have whiteouts.
+        let is_of_job = |path: &&PathBuf| {
+            let is_borrowed = self.from.is_borrowed(&self.source.join(path));
+            is_borrowed.is_ok_and(|is_borrowed| !is_borrowed)
+        };
+        let removed = now.whiteouts.keys().filter(|path| now.get(path).is_none());
+        let mut open: Vec<PathBuf> = directories
+            .filter(is_of_job)
+            .chain(removed)
+            .cloned()
+            .collect();
+        while let Some(dir) = open.pop() {
+            for (path, there) in self.unknown_nodes(&dir, now) {
+                match kind_of(&there) {
+                    NodeKind::Directory => open.push(path),
+                    _ if self.has_placed(&path, &there) => self.adopt(&path, &there, now),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// The nodes of a directory of the target that neither the tree nor this drain knows.
+    fn unknown_nodes(&self, dir: &Path, now: &TreeSnapshot) -> Vec<(PathBuf, Stat)> {
+        let whole = self.target.join(dir);
+        let is_directory = |there: Stat| kind_of(&there) == NodeKind::Directory;
+        let there = self.to.look_up(&whole).ok().flatten();
+        // A link leads elsewhere.
+        if !there.is_some_and(is_directory) {
+            return Vec::new();
+        }
+        let names = self.to.list(&whole).unwrap_or_default().into_iter();
+        let paths = names
+            .filter(|name| !is_part(name))
+            .map(|name| dir.join(name));
+        let unknown = paths.filter(|path| {
+            now.get(path).is_none()
+                && !self.moved.contains_key(path)
+                && !now.whiteouts.contains_key(path)
+        });
+        let look = |path: PathBuf| {
+            // Made since the walk, and moved by another drain.
+            if self.from.look_up(&self.source.join(&path)).ok()?.is_some() {
+                return None;
+            }
+            let there = self.to.look_up(&self.target.join(&path)).ok()??;
+            Some((path, there))
+        };
+        unknown.filter_map(look).collect()
+    }
+
+    /// Takes a node for one of this drain's, and the directories above it that the tree does not have.
+    fn adopt(&mut self, path: &Path, there: &Stat, now: &TreeSnapshot) {
+        let content = match kind_of(there) {
+            NodeKind::Symlink => self.to.read_link(&self.target.join(path)),
+            _ => Ok(PathBuf::new()),
+        };
+        let Ok(content) = content else {
+            return;
+        };
+        let node = |kind, content| MovedNode {
+            walk: 0,
+            kind,
+            version: FileVersion::from(there),
+            is_doubtful: true,
+            is_ours: true,
+            content,
+            is_told: true,
+        };
+        self.moved
+            .insert(path.to_owned(), node(kind_of(there), content));
+        for dir in path.ancestors().skip(1) {
+            if dir == Path::new("") || now.get(dir).is_some() || self.moved.contains_key(dir) {
+                break;
+            }
+            let node = node(NodeKind::Directory, PathBuf::new());
+            self.moved.insert(dir.to_owned(), node);
+        }
+    }
+}
