@@ -509,12 +509,32 @@ pub struct DrainArgs {
     /// Show the state, and do not have the drain look at once.
     #[arg(long)]
     pub status: bool,
+    #[command(flatten)]
+    pub pause: PauseArgs,
     /// Print the state as JSON.
     #[arg(long)]
     pub json: bool,
     /// Name or run directory (default: WEIR_INSTANCE, else as for weir start).
     #[arg(long, short = 'i', value_name = "NAME")]
     pub instance: Option<String>,
+}
+
+/// A pause of a drain.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct PauseArgs {
+    /// Move nothing until --resume, or until the command of weir run has ended. Other nodes finish what they move.
+    #[arg(long, conflicts_with_all = ["wait", "resume"])]
+    pub pause: bool,
+    /// End a pause.
+    #[arg(long)]
+    pub resume: bool,
+}
+
+impl PauseArgs {
+    /// True to begin a pause, false to end it.
+    pub fn change(self) -> Option<bool> {
+        (self.pause || self.resume).then_some(self.pause)
+    }
 }
 
 /// Of `weir analyze`.
@@ -608,6 +628,9 @@ pub struct DrainProcessArgs {
     /// The seconds from a warning to the end of the job; 0: not known.
     #[arg(long)]
     pub warning_s: u32,
+    /// The most bytes that are written in a second; 0: without limit.
+    #[arg(long)]
+    pub limit: u64,
     /// Replace what somebody else has put on the target of an elevated tree.
     #[arg(long)]
     pub replace_foreign: bool,

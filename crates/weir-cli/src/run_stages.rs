@@ -181,6 +181,7 @@ impl RunStages<'_> {
                 .below(&self.tree_root(run_dir, tree))
                 .collect(),
             warning_s: self.settings.warning_s,
+            limit: self.settings.limit.0,
             replace_foreign: self.settings.replace_foreign,
             hook: self.settings.hook.clone(),
             status_file: self.settings.status_file.clone(),

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use common::drained::Drained;
 use common::{pid_of, wait_until, Room};
@@ -354,4 +355,31 @@ fn movers_of(room: &Room) -> Vec<Pid> {
         words.ends_with(b"\0mover\0") && variables.any(|variable| variable == home.as_bytes())
     };
     numbers.filter(is_mover).map(Pid::from_raw).collect()
+}
+
+#[test]
+fn nothing_is_moved_in_a_pause_and_a_move_keeps_its_limit() {
+    let room = Room::new();
+    let drained = Drained::start(&room, &["--set", "drain.limit=8M"]);
+    drained.write("before", "before");
+    drained.waits_for("before", "before");
+    room.ok(&["drain", "-i", "x", "--pause"]);
+    drained.write("late", "late");
+    assert_eq!(drained.status()["is_paused"], true);
+    // Longer than a file is left alone.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(!drained.out("late").exists());
+    room.ok(&["drain", "-i", "x", "--resume"]);
+    drained.waits_for("late", "late");
+    // The end of the command ends a pause.
+    room.ok(&["drain", "-i", "x", "--pause"]);
+    let large = "x".repeat(16 << 20);
+    drained.write("large", &large);
+    let began = Instant::now();
+    let out = drained.out("large");
+    drained.ends(0);
+    // Four writes, of which the first waits for nothing.
+    assert!(began.elapsed() >= Duration::from_millis(1400));
+    assert!(fs::read(out).unwrap() == large.as_bytes());
+    room.ok(&["stop", "x"]);
 }

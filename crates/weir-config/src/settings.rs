@@ -13,7 +13,7 @@ use crate::network::{CommandWords, FabricAddress, Ports, Provider};
 use crate::patterns::Patterns;
 use crate::types::{
     Budget, Directories, ElevatedPaths, HugePages, InvalidValue, KernelMount, LaminateOn, LogLevel,
-    Method, MountPrefix, RawValue, ReportFormat, Setting, Transport, Visibility, WarmBudget,
+    Method, MountPrefix, RawValue, ReportFormat, Setting, Size, Transport, Visibility, WarmBudget,
 };
 
 /// A section of `weir.toml`.
@@ -316,6 +316,9 @@ settings! {
         /// of the job; 0: it is not known. Some seconds before the end, also of one that Slurm tells, `weir run`
         /// moves no more, and says which files are not safe.
         warning_s: u32 = "0",
+        /// The most bytes that all nodes together write to the parallel file system in a second; 0: as many as it
+        /// takes.
+        limit: Size = "0",
         /// A program that hears what becomes of files while they are moved, as lines of JSON on its standard input:
         /// docs/ELEVATOR.md, "Asking".
         hook: Option<PathBuf> = "auto",

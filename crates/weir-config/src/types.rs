@@ -113,6 +113,18 @@ impl Size {
     }
 }
 
+impl Setting for Size {
+    const SHAPE: &'static str = "a size (\"200M\")";
+
+    fn from_text(text: &str, _: &Environment) -> Result<Self, InvalidValue> {
+        Size::parse(text)
+    }
+
+    fn to_toml(&self) -> String {
+        quoted(&self.exact())
+    }
+}
+
 /// A share of a total, or a number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]

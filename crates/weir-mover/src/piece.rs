@@ -3,12 +3,14 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_client::types::Stat;
 
 use crate::copy::OpenCopy;
 use crate::error::MoveError;
+use crate::stage::StageProgress;
 use crate::tree::FileTree;
 
 /// A piece, and the version of the file that it is of.
@@ -49,12 +51,13 @@ impl FilePiece {
     }
 }
 
-/// Copies a piece; it is on storage then.
+/// Copies a piece; it is on storage then. `progress` counts its bytes.
 pub fn copy_piece<S: FileTree, T: FileTree>(
     from: &S,
     to: &T,
     piece: &FilePiece,
     buffer: &mut Vec<u8>,
+    progress: &StageProgress,
 ) -> Result<(), MoveError> {
     let (source, part) = (&*piece.source, &*piece.part);
     let input = from
@@ -78,7 +81,11 @@ pub fn copy_piece<S: FileTree, T: FileTree>(
         source,
         part,
     };
-    copy.copy(piece.begin..piece.end, buffer, &|_, _| (), &|_| true)?;
+    let tell = |bytes| {
+        progress.bytes_done.fetch_add(bytes, Ordering::Relaxed);
+        !progress.stop.load(Ordering::Relaxed)
+    };
+    copy.copy(piece.begin..piece.end, buffer, &|_, _| (), &tell)?;
     // Written elsewhere, the bytes are in this node's cache until then.
     to.sync(&output).map_err(MoveError::io("writing", part))?;
     check()

@@ -1,5 +1,5 @@
 //! A tree whose calls are known while they are under way: a parallel file system (PFS) may hang, and its
-//! calls cannot be taken back.
+//! calls cannot be taken back. Its writes wait for a limit of their rate.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use weir_client::process::mounted::{Whiteout, WriteState};
 use weir_client::types::Stat;
 
+use crate::limit::RateLimit;
 use crate::summary::as_text;
 use crate::tree::{EvictionTable, FileTree, KeptAttributes, NodeKind};
 
@@ -100,6 +101,7 @@ impl CallWatch {
 pub struct WatchedTree<T> {
     tree: T,
     watch: Arc<CallWatch>,
+    limit: Arc<RateLimit>,
 }
 
 /// An open file of such a tree.
@@ -115,7 +117,13 @@ impl<T> WatchedTree<T> {
         WatchedTree {
             tree,
             watch: Arc::default(),
+            limit: Arc::default(),
         }
+    }
+
+    /// The limit of its writes.
+    pub fn limit(&self) -> Arc<RateLimit> {
+        Arc::clone(&self.limit)
     }
 
     /// The calls that are under way.
@@ -206,6 +214,8 @@ impl<T: FileTree> FileTree for WatchedTree<T> {
         self.open_by("opening", path, T::open_part)
     }
     fn write_at(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        // A write that waits here does not hang.
+        self.limit.await_turn(bytes.len() as u64);
         let call = || self.tree.write_at(&file.file, offset, bytes);
         self.watch.watch("writing", &file.path, call)
     }

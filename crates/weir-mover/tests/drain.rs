@@ -444,7 +444,14 @@ impl FileMover for OtherNode {
         let lost = || io::Error::from(io::ErrorKind::UnexpectedEof);
         self.lists_left
             .store(left.checked_sub(1).ok_or_else(lost)?, Ordering::Relaxed);
-        let copied = copy_piece(&self.from, &DirectoryTree, piece, &mut Vec::new());
+        let progress = StageProgress::default();
+        let copied = copy_piece(
+            &self.from,
+            &DirectoryTree,
+            piece,
+            &mut Vec::new(),
+            &progress,
+        );
         self.lists_done.fetch_add(1, Ordering::Relaxed);
         Ok(copied.map_err(|error| error.to_string()))
     }

@@ -29,8 +29,9 @@ const REPLY_TIME: Duration = Duration::from_secs(30);
 pub fn ask(args: &DrainArgs, config: &Config, env: &Environment) -> Result<(), Failure> {
     let run_dir = live_run_dir(args.instance.as_deref(), config, env)?;
     let mut request = DrainRequest {
-        begin: !args.status,
+        begin: !args.status && !args.pause.pause,
         wait: args.wait,
+        pause: args.pause.change(),
         ..DrainRequest::default()
     };
     for path in &args.paths {
@@ -66,6 +67,10 @@ pub fn ask(args: &DrainArgs, config: &Config, env: &Environment) -> Result<(), F
         }
     }
     check_paths(&request, &replies)?;
+    if request.pause.is_some() && !args.wait {
+        // It was done, whatever is safe.
+        return Ok(());
+    }
     judge(&replies)
 }
 
@@ -154,6 +159,9 @@ fn in_words(status: &DrainStatus) -> String {
     count(status.failed_files, "of them could not be moved");
     count(status.names_due, "names to change");
     count(status.waiting_writes.into(), "writes wait for room");
+    if status.is_paused {
+        parts.push("paused".to_owned());
+    }
     if status.step != DrainStep::Idle && status.round_bytes > 0 {
         parts.push(rate_in_words(status));
     }

@@ -30,6 +30,9 @@ pub struct DrainRequest {
     /// Absolute paths, as programs use them, as bytes; none: all. A drain answers for those that are in its
     /// tree.
     pub paths: Vec<Vec<u8>>,
+    /// Begin a pause, or end it.
+    #[serde(default)]
+    pub pause: Option<bool>,
     /// An analyzer comes for files. The rest of the request is nothing then.
     #[serde(default)]
     pub analyzer: Option<AnalyzerArrival>,
@@ -138,6 +141,9 @@ pub struct DrainStatus {
     /// The directory that takes everything.
     pub target: String,
     pub step: DrainStep,
+    /// Nothing is moved until the pause ends.
+    #[serde(default)]
+    pub is_paused: bool,
     /// Processes on other nodes that move files, too.
     pub movers: u64,
     /// Looks at the instance that are done.

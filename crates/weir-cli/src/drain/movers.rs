@@ -11,6 +11,8 @@ use std::io::{self, BufReader, Read};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -29,7 +31,7 @@ use weir_launch::server::read_line;
 use weir_launch::workers::{Task, WorkerInvitation, WorkerProgram};
 use weir_mover::drain::{move_files, ContentStamp, FileMover, FileToMove, MovedFiles, Replaceable};
 use weir_mover::piece::{copy_piece, FilePiece};
-use weir_mover::{DirectoryTree, InstanceTree, StagePair, StageProgress};
+use weir_mover::{DirectoryTree, InstanceTree, StagePair, StageProgress, WatchedTree};
 
 use super::messages::{receive, send};
 use super::share;
@@ -38,8 +40,10 @@ use crate::stage;
 
 /// The longest message, bytes: a list has a few hundred paths, a byte of which takes up to four.
 const MESSAGE_BYTES: u64 = 64 << 20;
-/// The time within which a mover answers. Its file system may hang: then others move its files.
+/// The longest time in which a mover moves no byte. Its file system may hang: then others move its files.
 const REPLY_TIME: Duration = Duration::from_secs(600);
+/// The time between two messages of a mover that goes on.
+const TELL_INTERVAL: Duration = Duration::from_secs(10);
 /// The bytes of a probe of the target.
 const PROBE_BYTES: usize = 16;
 
@@ -50,6 +54,8 @@ enum MoverOrder {
     Probe(Vec<u8>),
     /// From now on, move files of the elevated tree with this number.
     Tree(usize),
+    /// Write no more bytes in a second than this; 0: without limit.
+    Limit(u64),
     /// Move these files.
     Move(Vec<WireFile>),
     /// Copy this piece of a file.
@@ -91,9 +97,22 @@ impl From<WireFile> for FileToMove {
     }
 }
 
+/// A message of a mover.
+#[derive(Debug, Serialize, Deserialize)]
+enum MoverReply<R> {
+    /// It has moved bytes since the last message.
+    Alive,
+    /// The answer to the order.
+    Done(R),
+}
+
 /// The movers that have come.
 #[derive(Debug, Default)]
-pub struct MoverGate(Mutex<Vec<RemoteMover>>);
+pub struct MoverGate {
+    arrived: Mutex<Vec<RemoteMover>>,
+    /// The most bytes that each writes in a second; 0: without limit.
+    limit_of_each: Arc<AtomicU64>,
+}
 
 impl MoverGate {
     /// Has movers started on the other nodes; they come in their own time. None come to an instance of one
@@ -134,7 +153,13 @@ impl MoverGate {
 
     /// Takes those that have come since.
     pub fn take_arrived(&self) -> Vec<RemoteMover> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *arrived)
+    }
+
+    /// The limit that movers keep from their next order on.
+    pub fn limit_of_each(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.limit_of_each)
     }
 }
 
@@ -185,7 +210,8 @@ impl MoverDoor {
             // Strangers, and movers of nodes that have one.
             Err(error) => return tracing::debug!("turned away: {error:#}"),
         };
-        let mover = RemoteMover::new(rank, stream).context("its connection");
+        let mover =
+            RemoteMover::new(rank, stream, self.gate.limit_of_each()).context("its connection");
         let checked = mover.and_then(|mover| {
             mover.check_target(&self.target)?;
             self.tree.map_or(Ok(()), |tree| mover.choose_tree(tree))?;
@@ -193,8 +219,8 @@ impl MoverDoor {
         });
         match checked {
             Ok(mover) => {
-                let mut arrived = self.gate.0.lock().unwrap_or_else(PoisonError::into_inner);
-                arrived.push(mover);
+                let arrived = self.gate.arrived.lock();
+                arrived.unwrap_or_else(PoisonError::into_inner).push(mover);
             }
             Err(error) => eprintln!("weir: drain: server {rank} does not help: {error:#}"),
         }
@@ -205,16 +231,22 @@ impl MoverDoor {
 #[derive(Debug)]
 pub struct RemoteMover {
     rank: u16,
-    /// `None`: it is lost, or has not answered in time.
+    /// `None`: it is lost, or has not moved a byte for a long time.
     stream: Mutex<Option<BufReader<TcpStream>>>,
+    /// The most bytes that it writes in a second; 0: without limit.
+    limit: Arc<AtomicU64>,
 }
 
 impl RemoteMover {
-    fn new(rank: u16, stream: TcpStream) -> io::Result<RemoteMover> {
+    fn new(rank: u16, stream: TcpStream, limit: Arc<AtomicU64>) -> io::Result<RemoteMover> {
         keep_alive(&stream)?;
         stream.set_read_timeout(Some(REPLY_TIME))?;
         let stream = Mutex::new(Some(BufReader::new(stream)));
-        Ok(RemoteMover { rank, stream })
+        Ok(RemoteMover {
+            rank,
+            stream,
+            limit,
+        })
     }
 
     fn give_order<R: DeserializeOwned>(&self, order: &MoverOrder) -> io::Result<R> {
@@ -222,9 +254,16 @@ impl RemoteMover {
         // It stays away after an error: a late reply would be taken for one to another order.
         let mut stream = place.take().ok_or(io::ErrorKind::NotConnected)?;
         send(stream.get_ref(), order)?;
-        let reply = receive(&mut stream, MESSAGE_BYTES)?;
-        *place = Some(stream);
-        Ok(reply)
+        loop {
+            if let MoverReply::Done(reply) = receive(&mut stream, MESSAGE_BYTES)? {
+                *place = Some(stream);
+                return Ok(reply);
+            }
+        }
+    }
+
+    fn set_limit(&self) -> io::Result<()> {
+        self.give_order(&MoverOrder::Limit(self.limit.load(Ordering::Relaxed)))
     }
 
     /// Checks that the mover's node has the same target.
@@ -263,11 +302,13 @@ impl FileMover for RemoteMover {
     }
 
     fn move_files(&self, files: &[FileToMove]) -> io::Result<MovedFiles> {
+        self.set_limit()?;
         let files = files.iter().map(WireFile::from);
         self.give_order(&MoverOrder::Move(files.collect()))
     }
 
     fn move_piece(&self, piece: &FilePiece) -> io::Result<Result<(), String>> {
+        self.set_limit()?;
         self.give_order(&MoverOrder::Copy(piece.clone()))
     }
 }
@@ -289,32 +330,72 @@ pub fn serve() -> Result<()> {
     let mut instance = whole;
     share::give_way();
     stage::allow_open_files();
+    let target = WatchedTree::new(DirectoryTree);
+    let limit = target.limit();
     let mut reader = BufReader::new(&stream);
     let mut buffer = Vec::new();
     loop {
         match receive(&mut reader, MESSAGE_BYTES) {
-            Ok(MoverOrder::Probe(path)) => send(&stream, &read_probe(&path_of(path)))?,
+            Ok(MoverOrder::Probe(path)) => answer(&stream, read_probe(&path_of(path)))?,
             Ok(MoverOrder::Tree(number)) => {
                 let tree = whole.elevated(number);
-                send(&stream, &tree.is_some())?;
+                answer(&stream, tree.is_some())?;
                 instance = tree.unwrap_or(whole);
+            }
+            Ok(MoverOrder::Limit(bytes_per_s)) => {
+                limit.set_rate(bytes_per_s);
+                answer(&stream, ())?;
             }
             Ok(MoverOrder::Move(files)) => {
                 let files: Vec<FileToMove> = files.into_iter().map(FileToMove::from).collect();
                 let threads = share::threads();
                 let progress = StageProgress::default();
-                let moved = move_files(&instance, &DirectoryTree, &files, threads, &progress);
-                send(&stream, &moved)?;
+                let moved = tell_while(&stream, &progress, || {
+                    move_files(&instance, &target, &files, threads, &progress)
+                });
+                answer(&stream, moved)?;
             }
             Ok(MoverOrder::Copy(piece)) => {
-                let copied = copy_piece(&instance, &DirectoryTree, &piece, &mut buffer);
-                send(&stream, &copied.map_err(|error| error.to_string()))?;
+                let progress = StageProgress::default();
+                let copied = tell_while(&stream, &progress, || {
+                    copy_piece(&instance, &target, &piece, &mut buffer, &progress)
+                });
+                answer(&stream, copied.map_err(|error| error.to_string()))?;
             }
             // The drain has ended.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             Err(error) => return Err(error).context("listening to the drain"),
         }
     }
+}
+
+fn answer<R: Serialize>(stream: &TcpStream, reply: R) -> io::Result<()> {
+    send(stream, &MoverReply::Done(reply))
+}
+
+/// Does something, and tells the drain now and then that it goes on, as long as it does.
+fn tell_while<R>(stream: &TcpStream, progress: &StageProgress, act: impl FnOnce() -> R) -> R {
+    let (end, ended) = channel::<()>();
+    let amount = || {
+        let bytes = progress.bytes_done.load(Ordering::Relaxed);
+        (bytes, progress.files_done.load(Ordering::Relaxed))
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut told = amount();
+            while ended.recv_timeout(TELL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                let now = amount();
+                // If it cannot be sent, the drain is gone, and the answer cannot be sent either.
+                if now != told {
+                    let _ = send(stream, &MoverReply::<()>::Alive);
+                }
+                told = now;
+            }
+        });
+        let result = act();
+        drop(end);
+        result
+    })
 }
 
 /// The content of a probe on this node; nothing if it is not there.
@@ -345,7 +426,7 @@ mod tests {
             BufReader::new(&peer).read_line(&mut line).unwrap();
             peer.write_all(answer).unwrap();
         });
-        RemoteMover::new(1, stream).unwrap()
+        RemoteMover::new(1, stream, Arc::default()).unwrap()
     }
 
     #[test]

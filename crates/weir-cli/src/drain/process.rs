@@ -28,7 +28,7 @@ use super::end_time::EndTime;
 use super::hang_guard::HangGuard;
 use super::last_analyses;
 use super::orders::{await_finish, give_up, FinishOrder};
-use super::rounds::{add_movers, write_status, Rounds, TargetDrain};
+use super::rounds::{write_status, Rounds, SharedLimit, TargetDrain};
 use super::service::DrainService;
 use super::share;
 use crate::args::DrainProcessArgs;
@@ -140,6 +140,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     let gate = args.mover_gate(&target);
     let tree = WatchedTree::new(DirectoryTree);
     let watch = tree.watch();
+    let limit = SharedLimit::new(args.limit, &tree, &gate);
     let target = (&tree, &*target);
     let filter = stage::filter(&args.choice, str::to_owned)?;
     let mut drain = Drain::new((&instance, Path::new("/")), target, filter);
@@ -148,7 +149,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     let hook = args.hook(&roots, target.1);
     let analyzers = AnalyzerService::new(instance, roots.clone());
     drain.hold_for_analysis(Arc::clone(&analyzers.table));
-    let service = DrainService::new(roots, &args.target, Arc::clone(&watch), analyzers);
+    let service = DrainService::new(roots, &args.target, &tree, analyzers);
     let status_file = args.status_file();
     if hook.is_some() {
         drain.note_events();
@@ -176,6 +177,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         least: args.interval(),
         stop: &stop,
         gate: &gate,
+        limit: &limit,
         relief: relief.as_deref(),
         placed: placed.as_deref(),
     };
@@ -207,7 +209,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         // A panic has ended the process.
         let _ = made.join();
     });
-    add_movers(&mut drain, &gate, &service);
+    rounds.add_movers(&mut drain);
     rounds.finish_analyses(&mut drain, options);
     let progress = Arc::new(StageProgress {
         stop: Arc::clone(&stop),

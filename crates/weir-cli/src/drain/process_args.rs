@@ -109,6 +109,7 @@ impl DrainProcessArgs {
         for (option, path) in [("--hook", &self.hook), ("--status-file", &self.status_file)] {
             words.extend(path.iter().flat_map(|path| [option.into(), path.into()]));
         }
+        words.extend(["--limit".into(), self.limit.to_string().into()]);
         words.extend(["--warning-s".into(), self.warning_s.to_string().into()]);
         let first = self.first.iter();
         words.extend(first.map(|pattern| format!("--first={pattern}").into()));

@@ -1,12 +1,14 @@
 //! The rounds of a drain while its command works, and the files that tell of them.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use weir_mover::drain::{Drain, DrainRound, PendingState, PlacedNodes};
-use weir_mover::{DirectoryTree, InstanceTree, StageOptions, StageProgress, WatchedTree};
+use weir_mover::{
+    DirectoryTree, InstanceTree, RateLimit, StageOptions, StageProgress, WatchedTree,
+};
 
 use super::hook::EventHook;
 use super::last_analyses::LastAnalyses;
@@ -31,11 +33,35 @@ const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 /// A drain of an instance to a directory.
 pub type TargetDrain<'t> = Drain<'t, InstanceTree, WatchedTree<DirectoryTree>>;
 
-/// Adds the movers that have come.
-pub fn add_movers(drain: &mut TargetDrain<'_>, gate: &MoverGate, service: &DrainService) {
-    for mover in gate.take_arrived() {
-        service.count_mover();
-        drain.add_mover(Box::new(mover));
+/// The limit of the writes of all nodes to a target, of which each has its share.
+#[derive(Debug)]
+pub struct SharedLimit {
+    /// 0: without limit.
+    bytes_per_s: u64,
+    here: Arc<RateLimit>,
+    elsewhere: Arc<AtomicU64>,
+}
+
+impl SharedLimit {
+    /// All of it is this process's, until movers come.
+    pub fn new(
+        bytes_per_s: u64,
+        target: &WatchedTree<DirectoryTree>,
+        gate: &MoverGate,
+    ) -> SharedLimit {
+        let limit = SharedLimit {
+            bytes_per_s,
+            here: target.limit(),
+            elsewhere: gate.limit_of_each(),
+        };
+        limit.share(1);
+        limit
+    }
+
+    fn share(&self, processes: u64) {
+        let each = self.bytes_per_s.div_ceil(processes);
+        self.here.set_rate(each);
+        self.elsewhere.store(each, Ordering::Relaxed);
     }
 }
 
@@ -48,6 +74,7 @@ pub struct Rounds<'r> {
     pub least: Duration,
     pub stop: &'r Arc<AtomicBool>,
     pub gate: &'r MoverGate,
+    pub limit: &'r SharedLimit,
     /// Of an elevated tree.
     pub relief: Option<&'r ServerRelief>,
     /// Of an elevated tree.
@@ -55,6 +82,15 @@ pub struct Rounds<'r> {
 }
 
 impl Rounds<'_> {
+    /// Adds the movers that have come.
+    pub fn add_movers(&self, drain: &mut TargetDrain<'_>) {
+        for mover in self.gate.take_arrived() {
+            let movers = self.service.count_mover();
+            self.limit.share(movers + 1);
+            drain.add_mover(Box::new(mover));
+        }
+    }
+
     /// Makes rounds until the command has ended.
     pub fn make(&self, drain: &mut TargetDrain<'_>) {
         let threads = share::threads();
@@ -69,7 +105,7 @@ impl Rounds<'_> {
             if !self.service.begin_round(due, &progress) {
                 return;
             }
-            add_movers(drain, self.gate, self.service);
+            self.add_movers(drain);
             let analyses = self.service.analyses();
             analyses.set_yielding(self.service.has_waiting_writes());
             self.evict(drain);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use weir_mover::drain::{AnalysisTable, DrainRound, EvictedBytes, PendingFile, PendingState};
-use weir_mover::{CallWatch, StageProgress, StageSummary};
+use weir_mover::{CallWatch, DirectoryTree, RateLimit, StageProgress, StageSummary, WatchedTree};
 
 use super::analyzers::AnalyzerService;
 use super::messages::{
@@ -60,6 +60,8 @@ pub struct DrainService {
     target: PathBuf,
     /// Calls of the target.
     watch: Arc<CallWatch>,
+    /// Writes to it.
+    limit: Arc<RateLimit>,
     state: Mutex<ServiceState>,
     changed: Condvar,
 }
@@ -88,14 +90,15 @@ impl DrainService {
     pub fn new(
         roots: Vec<PathBuf>,
         target: &Path,
-        watch: Arc<CallWatch>,
+        target_tree: &WatchedTree<DirectoryTree>,
         analyzers: AnalyzerService,
     ) -> Arc<DrainService> {
         Arc::new(DrainService {
             analyzers,
             roots,
             target: target.to_owned(),
-            watch,
+            watch: target_tree.watch(),
+            limit: target_tree.limit(),
             state: Mutex::default(),
             changed: Condvar::new(),
         })
@@ -199,15 +202,30 @@ impl DrainService {
         }
     }
 
-    /// Makes rounds no more: the command has ended.
+    /// Makes rounds no more: the command has ended. So does a pause.
     pub fn begin_to_finish(&self) {
-        self.state().step = DrainStep::Finishing;
+        let mut state = self.state();
+        state.step = DrainStep::Finishing;
+        self.limit.set_paused(false);
+        drop(state);
         self.changed.notify_all();
     }
 
-    /// Counts a mover of another node.
-    pub fn count_mover(&self) {
-        self.state().movers += 1;
+    /// Counts a mover of another node; returns their number.
+    pub fn count_mover(&self) -> u64 {
+        let mut state = self.state();
+        state.movers += 1;
+        state.movers
+    }
+
+    /// Begins a pause, or ends it, while the command works.
+    fn set_paused(&self, is_paused: bool) {
+        let state = self.state();
+        if !state.step.is_last() {
+            self.limit.set_paused(is_paused);
+        }
+        drop(state);
+        self.changed.notify_all();
     }
 
     pub fn is_finishing(&self) -> bool {
@@ -219,7 +237,14 @@ impl DrainService {
         let mut state = self.state();
         while !state.step.is_last() {
             let left = due.saturating_duration_since(Instant::now());
-            if left.is_zero() || state.wanted > state.begun {
+            let is_due = left.is_zero() || state.wanted > state.begun;
+            if is_due && self.limit.is_paused() {
+                // The end of the pause is told.
+                let waited = self.changed.wait(state);
+                state = waited.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            if is_due {
                 state.begun += 1;
                 state.step = DrainStep::Moving;
                 state.progress = Arc::clone(progress);
@@ -324,6 +349,7 @@ impl DrainService {
             pid: std::process::id(),
             target: self.target.to_string_lossy().into_owned(),
             step: state.step,
+            is_paused: self.limit.is_paused(),
             movers: state.movers,
             rounds: state.done,
             age_s: seconds(state.last_began),
@@ -379,6 +405,9 @@ impl DrainService {
         let request: DrainRequest = receive(&mut reader, LINE_BYTES)?;
         if let Some(arrival) = &request.analyzer {
             return Ok(self.analyzers.serve(caller, &mut reader, arrival)?);
+        }
+        if let Some(is_paused) = request.pause {
+            self.set_paused(is_paused);
         }
         let given = request.paths();
         let paths: Vec<PathBuf> = given.iter().filter_map(|path| self.below(path)).collect();
