@@ -134,7 +134,7 @@ impl Scene<'_> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
     #[test]
     fn nothing_of_theirs_is_replaced_and_all_else_arrives(
         acts in proptest::collection::vec(act(), 1..30),

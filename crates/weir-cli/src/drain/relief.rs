@@ -112,7 +112,7 @@ impl ServerRelief {
             };
             let interval = interval.max(INTERVAL_OF_SERVER * self.servers.into());
             // The reply of this node's server has taken its time, if no write waits.
-            service.pause(interval.saturating_sub(began.elapsed()));
+            service.await_end(interval.saturating_sub(began.elapsed()));
         }
     }
 

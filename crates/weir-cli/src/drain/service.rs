@@ -189,7 +189,7 @@ impl DrainService {
     }
 
     /// Waits for some time, or until the command has ended.
-    pub fn pause(&self, time: Duration) {
+    pub fn await_end(&self, time: Duration) {
         let until = Instant::now() + time;
         let mut state = self.state();
         while !state.step.is_last() {

@@ -192,7 +192,12 @@ fn killed<T: Transport>() {
 }
 
 fn restarted<T: Transport>() {
-    let mut all = Servers::on(T::new(2, Timing::default()), 2);
+    // A start takes its time; nobody is to give up meanwhile.
+    let timing = Timing {
+        give_up: SLOW_TIMING.give_up,
+        ..Timing::default()
+    };
+    let mut all = Servers::on(T::new(2, timing), 2);
     all.server(1).conduct = Conduct::Hold;
     let id = all.call(0, 1, message(5, 0, 1));
     all.until("it is asked", |all| all.server(1).held.len() == 1);

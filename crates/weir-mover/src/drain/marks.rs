@@ -12,7 +12,7 @@
 //! 16    8  size, bytes, little-endian as all numbers
 //! 24    8  time of the last change of the contents: seconds since 1970
 //! 32    4  and nanoseconds
-//! 36    4  1: attempted, 2: placed, so attempts before it count no more
+//! 36    4  1: attempted, 2: placed, so attempts before it count no more, 3: removed, with its marks
 //! 40    4  CRC32C of the above
 //! ```
 //!
@@ -23,8 +23,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -131,6 +131,7 @@ pub struct PlacedNodes {
 #[derive(Debug)]
 struct MarkFile {
     file: File,
+    path: PathBuf,
     /// The bytes that were read.
     read: u64,
     marks: HashMap<[u8; 16], NameMarks>,
@@ -152,21 +153,11 @@ impl NameMarks {
         self.placed.iter().chain(&self.attempts)
     }
 
-    fn add(&mut self, mark: NodeMark, step: MarkStep) {
-        match step {
-            MarkStep::Placed => {
-                *self = NameMarks {
-                    placed: Some(mark),
-                    attempts: Vec::new(),
-                }
-            }
-            MarkStep::Attempted => {
-                self.attempts.retain(|one| *one != mark);
-                self.attempts.push(mark);
-                let extra = self.attempts.len().saturating_sub(MOST_ATTEMPTS);
-                self.attempts.drain(..extra);
-            }
-        }
+    fn add_attempt(&mut self, mark: NodeMark) {
+        self.attempts.retain(|one| *one != mark);
+        self.attempts.push(mark);
+        let extra = self.attempts.len().saturating_sub(MOST_ATTEMPTS);
+        self.attempts.drain(..extra);
     }
 }
 
@@ -174,15 +165,14 @@ impl NameMarks {
 enum MarkStep {
     Attempted = 1,
     Placed = 2,
+    Removed = 3,
 }
 
 impl PlacedNodes {
     /// Reads a file of marks, or makes it.
     pub fn open(path: &Path) -> io::Result<PlacedNodes> {
         let mut marks = MarkFile::open(path)?;
-        if marks.records > LEAST_REWRITTEN.max(4 * marks.marks.len()) {
-            marks.rewrite(path)?;
-        }
+        marks.rewrite_if_large()?;
         let is_continued = !marks.marks.is_empty();
         let file = Mutex::new(marks);
         Ok(PlacedNodes { file, is_continued })
@@ -213,7 +203,8 @@ impl PlacedNodes {
     /// Reads the marks of other drains of the tree.
     pub(super) fn refresh(&self) {
         let mut marks = self.marks();
-        if let Err(error) = marks.read_on() {
+        let read = marks.read_on().and_then(|()| marks.rewrite_if_large());
+        if let Err(error) = read {
             marks.failure = Some(error);
         }
     }
@@ -228,21 +219,37 @@ impl PlacedNodes {
         let node = std::iter::once((path, mark));
         self.marks().append(node, MarkStep::Placed);
     }
+
+    /// Notes that the target does not have these names any more.
+    pub(super) fn note_removed<'p>(&self, paths: impl Iterator<Item = &'p Path>) {
+        let any = NodeMark::new(0, Time { sec: 0, nsec: 0 });
+        self.marks()
+            .append(paths.map(|path| (path, any)), MarkStep::Removed);
+    }
 }
 
 impl MarkFile {
     fn open(path: &Path) -> io::Result<MarkFile> {
-        let mut options = File::options();
-        let file = options
-            .read(true)
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(path)?;
-        // While others append to it, it is not written anew.
-        file.lock_shared()?;
+        let file = loop {
+            let mut options = File::options();
+            let file = options
+                .read(true)
+                .append(true)
+                .create(true)
+                .mode(0o600)
+                .open(path)?;
+            // While others append to it, it is not written anew.
+            file.lock_shared()?;
+            // It may have been just before.
+            let named = std::fs::metadata(path);
+            let ino = file.metadata()?.ino();
+            if named.is_ok_and(|named| named.ino() == ino) {
+                break file;
+            }
+        };
         let mut marks = MarkFile {
             file,
+            path: path.to_owned(),
             read: 0,
             marks: HashMap::new(),
             records: 0,
@@ -261,7 +268,7 @@ impl MarkFile {
         while let Some(record) = bytes.get(at..at + RECORD) {
             match decode(record) {
                 Some((hash, mark, step)) => {
-                    self.marks.entry(hash).or_default().add(mark, step);
+                    self.change(hash, mark, step);
                     self.records += 1;
                     at += RECORD;
                 }
@@ -272,11 +279,25 @@ impl MarkFile {
         Ok(())
     }
 
+    fn change(&mut self, hash: [u8; 16], mark: NodeMark, step: MarkStep) {
+        match step {
+            MarkStep::Attempted => self.marks.entry(hash).or_default().add_attempt(mark),
+            MarkStep::Placed => {
+                let marks = NameMarks {
+                    placed: Some(mark),
+                    attempts: Vec::new(),
+                };
+                self.marks.insert(hash, marks);
+            }
+            MarkStep::Removed => drop(self.marks.remove(&hash)),
+        }
+    }
+
     fn append<'p>(&mut self, nodes: impl Iterator<Item = (&'p Path, NodeMark)>, step: MarkStep) {
         let mut bytes = Vec::new();
         for (path, mark) in nodes {
             let hash = hash_of(path);
-            self.marks.entry(hash).or_default().add(mark, step);
+            self.change(hash, mark, step);
             self.records += 1;
             encode(&mut bytes, hash, mark, step);
         }
@@ -289,8 +310,11 @@ impl MarkFile {
         }
     }
 
-    /// Has the file say nothing but what counts, unless another drain uses it.
-    fn rewrite(&mut self, path: &Path) -> io::Result<()> {
+    /// Has the file say nothing but what counts, if that is little of it, and no other drain uses it.
+    fn rewrite_if_large(&mut self) -> io::Result<()> {
+        if self.records <= LEAST_REWRITTEN.max(4 * self.marks.len()) {
+            return Ok(());
+        }
         self.file.unlock()?;
         if self.file.try_lock().is_err() {
             return self.file.lock_shared();
@@ -304,10 +328,11 @@ impl MarkFile {
                 encode(&mut bytes, *hash, *mark, MarkStep::Attempted);
             }
         }
+        let path = self.path.clone();
         let beside = path.with_extension("new");
         std::fs::write(&beside, &bytes)?;
-        std::fs::rename(&beside, path)?;
-        *self = MarkFile::open(path)?;
+        std::fs::rename(&beside, &path)?;
+        *self = MarkFile::open(&path)?;
         Ok(())
     }
 }
@@ -343,6 +368,7 @@ fn decode(record: &[u8]) -> Option<([u8; 16], NodeMark, MarkStep)> {
     let step = match half(36) {
         1 => MarkStep::Attempted,
         2 => MarkStep::Placed,
+        3 => MarkStep::Removed,
         _ => return None,
     };
     Some((content[..16].try_into().expect("16 bytes"), mark, step))
@@ -418,10 +444,21 @@ mod tests {
         let before = length();
         let second = PlacedNodes::open(&path).unwrap();
         assert_eq!(length(), before, "another one uses it");
-        drop((marks, second));
-        let third = PlacedNodes::open(&path).unwrap();
-        assert_eq!(length(), RECORD as u64);
+        drop(second);
+        note(&marks, "b", 7);
+        marks.refresh();
+        assert_eq!(length(), 2 * RECORD as u64);
         let last = mark(LEAST_REWRITTEN as u64);
-        assert_eq!(third.of_name(Path::new("a")), [last]);
+        let third = PlacedNodes::open(&path).unwrap();
+        for marks in [&marks, &third] {
+            assert_eq!(marks.of_name(Path::new("a")), [last]);
+            assert_eq!(marks.of_name(Path::new("b")), [mark(7)]);
+        }
+        marks.note_removed([Path::new("a"), Path::new("c")].into_iter());
+        third.refresh();
+        for marks in [&marks, &third] {
+            assert_eq!(marks.of_name(Path::new("a")), []);
+            assert_eq!(marks.marks().marks.len(), 1);
+        }
     }
 }

@@ -289,6 +289,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Removes nodes that this drain made.
     fn remove(&mut self, mut gone: Vec<PathBuf>, now: &TreeSnapshot) -> ChangedNames {
         let mut changed = ChangedNames::default();
+        let mut removed_names = Vec::new();
         // Directories after what is in them.
         gone.sort_unstable_by(|one, other| other.cmp(one));
         for path in gone {
@@ -304,11 +305,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             // A program of the job has removed it: then it is ours to remove, whoever had made the name.
             let is_whited_out = now.whiteouts.contains_key(&path);
             let removed = self.remove_ours(&target, &self.moved[&path], is_whited_out);
+            let is_removed = matches!(removed, Ok(true));
             if changed.note(&path, &target, removed) {
                 self.moved.remove(&path);
+                removed_names.extend(is_removed.then_some(path));
             }
         }
         self.sync(&mut changed);
+        self.note_removed(removed_names.iter());
         changed
     }
 

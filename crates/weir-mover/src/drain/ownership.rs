@@ -98,6 +98,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
+    /// Notes that names are gone from the target.
+    pub(super) fn note_removed<'p>(&self, paths: impl Iterator<Item = &'p PathBuf>) {
+        if let Some(placed) = &self.placed {
+            placed.note_removed(paths.map(PathBuf::as_path));
+        }
+    }
+
     /// The path below the target.
     pub(super) fn below_target<'p>(&self, target: &'p Path) -> &'p Path {
         target.strip_prefix(&self.target).unwrap_or(target)

@@ -114,7 +114,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         // Directories after what is in them.
         hidden.sort_unstable_by(|one, other| other.cmp(one));
         let mut changed = ChangedNames::default();
-        let mut removed = Vec::new();
+        let (mut removed, mut gone) = (Vec::new(), Vec::new());
         let mut directories = RealDirectories::default();
         for path in hidden {
             let target = self.target.join(&path);
@@ -125,11 +125,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     true => self.remove_from_target(&path, &now.whiteouts[&path], successor),
                     false => Ok(false),
                 });
+            gone.extend(matches!(done, Ok(true)).then(|| path.clone()));
             if changed.note(&path, &target, done) && successor.is_none() {
                 removed.push(path);
             }
         }
         self.sync(&mut changed);
+        self.note_removed(gone.iter());
         for path in removed {
             let forgotten = self.from.forget(&now.whiteouts[&path]);
             if let Err(error) = forgotten {
