@@ -3,7 +3,9 @@
 //! It leaves the session of who started it (a terminal's keys and hangups are not for it) and
 //! the directory (which may have to be unmounted). While `weir run` lives, only the lifeline
 //! ends it: a batch system that signals a whole job must not take the file system away from a
-//! program that is still saving its state. Without a lifeline SIGTERM and SIGINT stop it.
+//! program that is still saving its state. Without a lifeline SIGTERM and SIGINT stop it: in order, or, if it has
+//! files that are to be moved to the parallel file system, so that another server can go on with them. For a batch
+//! system sends SIGTERM to all processes of a job whose time is up.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -192,7 +194,7 @@ fn serve(
         ..claim.label(servers, &launch.job, mount, &launch.settings)
     };
     let recovers = launch.part.as_ref().is_some_and(|part| part.recovers);
-    let keeps_remains = launch.lifeline && (recovers || label.awaits_drain());
+    let keeps_remains = recovers || label.awaits_drain();
     watch_for_the_end(launch.lifeline, keeps_remains, claim.run_dir.clone())?;
     let ready = ReadyInstance {
         name: claim.name.clone(),
@@ -357,10 +359,11 @@ fn watch_for_the_end(lifeline: bool, keeps_remains: bool, run_dir: PathBuf) -> R
         .name("weir-end".into())
         .spawn(move || {
             let ended = wait_for_the_end(lifeline, &fd);
-            if keeps_remains && matches!(ended, Ok(ServerEnding::RunLost)) {
+            let is_order = matches!(ended, Ok(ServerEnding::Ordered) | Err(_));
+            if keeps_remains && !is_order {
                 tracing::error!(
-                    "weir run is gone without a word, and its files are not moved: what they have stays, for \
-                     weir recover {}",
+                    "it ends without an order, and files may not be moved: what they have stays, for weir \
+                     recover {}",
                     run_dir.display()
                 );
                 // As if it had been killed, from which a server can go on.
@@ -381,6 +384,8 @@ enum ServerEnding {
     Ordered,
     /// Its lifeline has ended without a word.
     RunLost,
+    /// A signal asks it to end.
+    Signalled,
 }
 
 fn wait_for_the_end(mut lifeline: bool, signals: &SignalFd) -> Result<ServerEnding> {
@@ -406,7 +411,7 @@ fn wait_for_the_end(mut lifeline: bool, signals: &SignalFd) -> Result<ServerEndi
             let signal = Signal::try_from(i32::try_from(info.ssi_signo)?)?;
             if !lifeline && [Signal::SIGTERM, Signal::SIGINT].contains(&signal) {
                 tracing::info!("stopping on {signal}");
-                return Ok(ServerEnding::Ordered);
+                return Ok(ServerEnding::Signalled);
             }
         }
     }

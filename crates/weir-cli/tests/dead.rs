@@ -365,3 +365,29 @@ fn a_recovery_that_is_killed_is_begun_again() {
     });
     killed.is_recovered();
 }
+
+/// A batch system sends SIGTERM to all processes of a job whose time is up. The files that are moved then are in
+/// tests/real/shell/elevate.sh.
+#[test]
+fn an_instance_that_may_have_files_to_move_is_not_cleared_by_a_signal() {
+    let room = Room::new();
+    std::fs::create_dir(room.path().join("pfs")).unwrap();
+    let target = room.path().join("pfs");
+    let elevate = ["--elevate", target.to_str().unwrap()];
+    for servers in ["1", "3"] {
+        for options in [&elevate[..], &[]] {
+            room.ok(&[&["start", "x", "--servers", servers], options].concat());
+            let first = room.server("x");
+            let told = match servers {
+                "1" => first,
+                _ => parent_of(first),
+            };
+            kill(told, Signal::SIGTERM).unwrap();
+            if !options.is_empty() {
+                wait_until("all are gone", || room.is_dead("x"));
+                room.ok(&["recover", "x"]);
+            }
+            wait_until("all is cleared", || room.left_behind().is_empty());
+        }
+    }
+}

@@ -299,6 +299,26 @@ check "another server goes on" "$weir" run -i "$instance" -- bash after.sh "$out
 same "what the program left is there" "a  d1  numbers" "$(ls -x pfs/d0)"
 check "and what it removed is not" test ! -e pfs/a -a -d pfs/new
 check "the end of the instance" "$weir" stop "$instance"
+
+# A batch system sends SIGTERM to all processes of a job whose time is up: what was not moved stays.
+for servers in 1 3; do
+	rm -rf pfs
+	mkdir pfs
+	"$weir" start --memory 256M --servers $servers --elevate "$outside/pfs" $instance > said 2>&1
+	pid=$("$weir" status $instance --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["pid"])')
+	[ $servers = 1 ] || pid=$(ps -o ppid= -p "$pid")
+	"$weir" run -i $instance -- bash -c 'seq 1000 > "$1/numbers"; touch written; exec sleep 1000' - "$outside/pfs" 2> said &
+	run=$!
+	until [ -e written ]; do sleep 0.05; done
+	rm written
+	kill -TERM $pid
+	kill -KILL $run
+	wait $run 2> /dev/null
+	await_dead
+	same "nothing was moved, with $servers servers" '' "$(ls pfs)"
+	check "it is recovered" recovered
+	same "whole" "$(seq 1000 | cksum)" "$(cksum < pfs/numbers)"
+done
 unset WEIR_DRAIN_WHILE_RUNNING
 
 # Two runs of one instance: the second one knows what the first has moved.

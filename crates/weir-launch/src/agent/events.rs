@@ -33,7 +33,7 @@ impl Agent {
             Event::Signal(signal) => {
                 if self.charge.heed_signals || !self.started {
                     eprintln!("stopping on {signal}");
-                    self.ask_to_stop();
+                    self.end_on_signal();
                 }
             }
             Event::Joined(rank, stream) => {
@@ -73,6 +73,16 @@ impl Agent {
     /// Has it end. The first reason counts: an end that was ordered goes on if the process above is lost.
     fn end_as(&mut self, ending: AgentEnding) {
         self.ending.get_or_insert(ending);
+    }
+
+    /// A batch system sends SIGTERM to all processes of a job whose time is up: what is to be moved to the parallel
+    /// file system stays then. The root decides for all.
+    fn end_on_signal(&mut self) {
+        if !self.started || !self.keeps_remains() {
+            self.ask_to_stop();
+        } else if self.charge.root {
+            self.end_as(AgentEnding::Orphaned);
+        }
     }
 
     /// Lives on without the process above.

@@ -8,7 +8,9 @@
 //!   its node; after that, a server that is killed is started again, unless it had not become
 //!   ready: then its death is told, and the others go on;
 //! - what is above ends, then this ends its servers and what is below; only the agent of the
-//!   first node under `weir start` lives on, until it is asked (`agent.sock`, SIGTERM).
+//!   first node under `weir start` lives on, until it is asked (`agent.sock`, SIGTERM);
+//! - what is to be moved to the parallel file system is cleared by an order only, not because a process was lost
+//!   or a signal came.
 //!
 //! | file | subject |
 //! | --- | --- |
