@@ -113,7 +113,7 @@ fn a_file_is_moved_after_its_analysis_whether_or_not_that_succeeds() {
         let seen = fs::read(room.path().join("seen").join(name)).unwrap();
         assert_eq!(seen, content.as_bytes());
     }
-    // What is written last is analysed, too, and a new version again.
+    // The end of a run waits for the analysis of the last files, and of a new version.
     drained.write("ckpt.1", "the second version");
     drained.write("ckpt.2", "last");
     let said = drained.ends(0);

@@ -19,7 +19,7 @@ use crate::message::{AgentAssignment, AgentTask, StartFailure};
 use crate::nodes::{plan_again, NodePlan};
 use crate::random::random;
 use crate::reach::StartMethod;
-use crate::root::{begin, clear as clear_by_agents, RootAgent};
+use crate::root::{begin, clear as clear_by_agents, explain_failure, RootAgent};
 use crate::seat::{OwnPositions, ServerPosition};
 
 /// How often the end of servers of the try before is waited for, which are still there.
@@ -71,12 +71,9 @@ pub fn recover(
             }
             Err(failed) => failed,
         };
-        if let Some(run_dir) = failed.lives {
+        if failed.lives.is_some() {
             if waits_left == 0 {
-                return Err(LaunchError::AlreadyRunning {
-                    name: remains.name.clone(),
-                    run_dir: format!("{}:{}", failed.host, run_dir.display()).into(),
-                });
+                return Err(explain_failure(failed, &remains.name));
             }
             waits_left -= 1;
             std::thread::sleep(LIVES_PAUSE);

@@ -72,11 +72,12 @@ pub fn start(found: &NodePlan, plan: InstancePlan<'_>) -> Result<RootAgent, Laun
         lifeline: plan.lifeline,
         heed_signals: !plan.lifeline,
     };
-    let failed = match begin(charge)? {
-        Ok(root) => return Ok(root),
-        Err(failed) => failed,
-    };
-    Err(match failed.lives {
+    begin(charge)?.map_err(|failed| explain_failure(failed, name))
+}
+
+/// The error of a start that failed.
+pub(crate) fn explain_failure(failed: StartFailure, name: &str) -> LaunchError {
+    match failed.lives {
         Some(run_dir) => LaunchError::AlreadyRunning {
             name: name.to_owned(),
             run_dir: format!("{}:{}", failed.host, run_dir.display()).into(),
@@ -85,7 +86,7 @@ pub fn start(found: &NodePlan, plan: InstancePlan<'_>) -> Result<RootAgent, Laun
             why: format!("{}: {}", failed.host, failed.why),
         },
         None => anyhow!("{}: {}", failed.host, failed.why).into(),
-    })
+    }
 }
 
 /// Starts the agent of this node, and waits for the outcome of the start.

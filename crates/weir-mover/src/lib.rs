@@ -23,6 +23,7 @@
 //! Owners are not kept: a moved file belongs to the user who moves it, as with cp(1).
 #![forbid(unsafe_code)]
 
+pub mod content;
 pub mod copy;
 pub mod directory_tree;
 pub mod drain;
@@ -40,6 +41,7 @@ pub mod summary;
 pub mod tree;
 pub mod watched;
 
+pub use content::ContentStamp;
 pub use directory_tree::DirectoryTree;
 pub use error::MoveError;
 pub use filter::PathFilter;

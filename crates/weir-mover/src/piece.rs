@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_client::types::Stat;
 
+use crate::content::ContentStamp;
 use crate::copy::OpenCopy;
 use crate::error::MoveError;
 use crate::stage::StageProgress;
@@ -26,9 +27,7 @@ pub struct FilePiece {
     pub begin: u64,
     /// The byte behind the last.
     pub end: u64,
-    ino: u64,
-    size: u64,
-    mtime: (i64, i64),
+    content: ContentStamp,
 }
 
 impl FilePiece {
@@ -39,15 +38,8 @@ impl FilePiece {
             part: part.to_owned(),
             begin,
             end,
-            ino: stat.ino,
-            size: stat.size,
-            mtime: (stat.mtime.sec, stat.mtime.nsec),
+            content: ContentStamp::from(stat),
         }
-    }
-
-    fn is_of(&self, stat: &Stat) -> bool {
-        let mtime = (stat.mtime.sec, stat.mtime.nsec);
-        (stat.ino, stat.size, mtime) == (self.ino, self.size, self.mtime)
     }
 }
 
@@ -67,7 +59,7 @@ pub fn copy_piece<S: FileTree, T: FileTree>(
         let now = from
             .stat(&input)
             .map_err(MoveError::io("reading", source))?;
-        match piece.is_of(&now) {
+        match piece.content == ContentStamp::from(&now) {
             true => Ok(()),
             false => Err(MoveError::SourceChanged(source.to_owned())),
         }

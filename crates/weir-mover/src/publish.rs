@@ -59,6 +59,18 @@ pub(crate) fn check_kind(
     }
 }
 
+/// Refuses to replace what somebody else has put under the target's name.
+pub(crate) fn check_replaceable(
+    target: &Path,
+    found: Option<&Stat>,
+    may_replace: impl FnOnce(&Stat) -> bool,
+) -> Result<(), MoveError> {
+    match found.is_none_or(may_replace) {
+        true => Ok(()),
+        false => Err(MoveError::Foreign(target.to_owned())),
+    }
+}
+
 /// Removes a directory that has nothing but parts that interrupted moves have left; ENOTEMPTY or EEXIST:
 /// it has more.
 pub(crate) fn remove_directory<T: FileTree>(to: &T, dir: &Path) -> io::Result<()> {
@@ -154,9 +166,7 @@ pub(crate) fn make_hard_link<T: FileTree>(
         return Ok(LinkOutcome::There);
     }
     check_kind(target, there.as_ref(), NodeKind::File)?;
-    if !there.as_ref().is_none_or(may_replace) {
-        return Err(MoveError::Foreign(target.to_owned()));
-    }
+    check_replaceable(target, there.as_ref(), may_replace)?;
     let make = |part: &Path| to.make_link(existing, part);
     match make_named(to, target, there.as_ref(), make, is_file) {
         Err(MoveError::Io { source, .. }) if has_no_links(&source) => Ok(LinkOutcome::Refused),

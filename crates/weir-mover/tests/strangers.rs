@@ -183,7 +183,7 @@ proptest! {
             let is_failed = failed.contains(&target.join(name.to_string()));
             let was_safe = wanted.is_some() && scene.arrived.get(&name) == wanted.as_ref();
             match (scene.theirs.contains_key(&name), &wanted) {
-                // What somebody else did with a file that was safe is their affair.
+                // The program's file was safe before somebody else changed it there.
                 (_, Some(_)) if was_safe => {}
                 (false, Some(_)) => {
                     prop_assert_eq!(text(&target, name), wanted);

@@ -2,12 +2,7 @@
 # weir analyze: injected commands see each file at its own path, whole, before the parallel file system has it: HDF5 files,
 # odd names, files of other servers, and more than the instance holds. Only on weir.
 . "$(dirname "$0")/check.sh"
-[ -n "${WEIR_TEST_ON_WEIR:-}" ] || check_end
-weir=$WEIR_TEST_WEIR
-export WEIR_DRAIN_INTERVAL_S=0
-export WEIR_INSTANCE=
-cd "$outside" || exit 1
-own_instances
+begin_drains
 
 # analyzed DIRECTORY "OPTION..." ANALYSIS [OPTION...] -- COMMAND...: runs a command with an elevated directory, and beside it an
 # analysis, whose exit code is in the file `code` then.

@@ -63,6 +63,17 @@ own_instances() {
 	export TMPDIR=$outside XDG_RUNTIME_DIR=$runs WEIR_LAUNCH_DIRECTORY=$runs WEIR_MEMORY_DIRECTORY=$memory
 }
 
+# begin_drains: of a script that is only for weir: works in $outside, with instances of its own whose drains look all the
+# time. Else the script ends.
+begin_drains() {
+	[ -n "${WEIR_TEST_ON_WEIR:-}" ] || check_end
+	weir=$WEIR_TEST_WEIR
+	export WEIR_DRAIN_INTERVAL_S=0
+	export WEIR_INSTANCE=
+	cd "$outside" || exit 1
+	own_instances
+}
+
 # await_dead: after own_instances, waits until the instance of a run that was killed is dead.
 await_dead() {
 	local tries

@@ -3,12 +3,7 @@
 # what the programs left. A loop of checkpoints is killed together with everything, again and again, and begins again
 # from its newest checkpoint on the target. Only on weir. DRAIN_KILLS: how often.
 . "$(dirname "$0")/check.sh"
-[ -n "${WEIR_TEST_ON_WEIR:-}" ] || check_end
-weir=$WEIR_TEST_WEIR
-export WEIR_DRAIN_INTERVAL_S=0
-export WEIR_INSTANCE=
-cd "$outside" || exit 1
-own_instances
+begin_drains
 
 loop=$here/../python/checkpoint_loop.py
 newest=$here/../python/checkpoint_newest.py

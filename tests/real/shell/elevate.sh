@@ -4,12 +4,7 @@
 # everything, again and again, and begins again from its newest checkpoint. Only on weir. ELEVATE_SEEDS: how many runs of
 # random operations; ELEVATE_KILLS: how often the loop is killed.
 . "$(dirname "$0")/check.sh"
-[ -n "${WEIR_TEST_ON_WEIR:-}" ] || check_end
-weir=$WEIR_TEST_WEIR
-export WEIR_DRAIN_INTERVAL_S=0
-export WEIR_INSTANCE=
-cd "$outside" || exit 1
-own_instances
+begin_drains
 programs=$here/../python
 instance=elevate-$$
 

@@ -78,7 +78,7 @@ pub fn analyze(
     };
     let ended = analyzer.work(args.wait);
     let signal = signal.load(Ordering::Relaxed);
-    analyzer.tell();
+    analyzer.tell_totals();
     match u8::try_from(signal) {
         Ok(signal) if signal > 0 => Ok(ExitCode::from(128 + signal)),
         _ => ended
@@ -214,7 +214,7 @@ impl FileAnalyzer {
     }
 
     /// The last line.
-    fn tell(&self) {
+    fn tell_totals(&self) {
         let files = self.state.tally.files();
         let mut parts = vec![format!("{} files analysed", files.analysed)];
         if files.failed > 0 {

@@ -29,9 +29,11 @@ use weir_launch::agent;
 use weir_launch::random::random;
 use weir_launch::server::read_line;
 use weir_launch::workers::{Task, WorkerInvitation, WorkerProgram};
-use weir_mover::drain::{move_files, ContentStamp, FileMover, FileToMove, MovedFiles, Replaceable};
+use weir_mover::drain::{move_files, FileMover, FileToMove, MovedFiles, Replaceable};
 use weir_mover::piece::{copy_piece, FilePiece};
-use weir_mover::{DirectoryTree, InstanceTree, StagePair, StageProgress, WatchedTree};
+use weir_mover::{
+    ContentStamp, DirectoryTree, InstanceTree, StagePair, StageProgress, WatchedTree,
+};
 
 use super::messages::{receive, send};
 use super::share;
@@ -54,12 +56,18 @@ enum MoverOrder {
     Probe(Vec<u8>),
     /// From now on, move files of the elevated tree with this number.
     Tree(usize),
-    /// Write no more bytes in a second than this; 0: without limit.
-    Limit(u64),
     /// Move these files.
-    Move(Vec<WireFile>),
+    Move {
+        files: Vec<WireFile>,
+        /// The most bytes that are written in a second; 0: without limit.
+        limit: u64,
+    },
     /// Copy this piece of a file.
-    Copy(FilePiece),
+    Copy {
+        piece: FilePiece,
+        /// As of files.
+        limit: u64,
+    },
 }
 
 /// A file that is to be moved, with the bytes of its paths.
@@ -262,8 +270,8 @@ impl RemoteMover {
         }
     }
 
-    fn set_limit(&self) -> io::Result<()> {
-        self.give_order(&MoverOrder::Limit(self.limit.load(Ordering::Relaxed)))
+    fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
     }
 
     /// Checks that the mover's node has the same target.
@@ -302,14 +310,17 @@ impl FileMover for RemoteMover {
     }
 
     fn move_files(&self, files: &[FileToMove]) -> io::Result<MovedFiles> {
-        self.set_limit()?;
-        let files = files.iter().map(WireFile::from);
-        self.give_order(&MoverOrder::Move(files.collect()))
+        self.give_order(&MoverOrder::Move {
+            files: files.iter().map(WireFile::from).collect(),
+            limit: self.limit(),
+        })
     }
 
     fn move_piece(&self, piece: &FilePiece) -> io::Result<Result<(), String>> {
-        self.set_limit()?;
-        self.give_order(&MoverOrder::Copy(piece.clone()))
+        self.give_order(&MoverOrder::Copy {
+            piece: piece.clone(),
+            limit: self.limit(),
+        })
     }
 }
 
@@ -331,7 +342,6 @@ pub fn serve() -> Result<()> {
     share::give_way();
     stage::allow_open_files();
     let target = WatchedTree::new(DirectoryTree);
-    let limit = target.limit();
     let mut reader = BufReader::new(&stream);
     let mut buffer = Vec::new();
     loop {
@@ -342,11 +352,8 @@ pub fn serve() -> Result<()> {
                 answer(&stream, tree.is_some())?;
                 instance = tree.unwrap_or(whole);
             }
-            Ok(MoverOrder::Limit(bytes_per_s)) => {
-                limit.set_rate(bytes_per_s);
-                answer(&stream, ())?;
-            }
-            Ok(MoverOrder::Move(files)) => {
+            Ok(MoverOrder::Move { files, limit }) => {
+                target.limit().set_rate(limit);
                 let files: Vec<FileToMove> = files.into_iter().map(FileToMove::from).collect();
                 let threads = share::threads();
                 let progress = StageProgress::default();
@@ -355,7 +362,8 @@ pub fn serve() -> Result<()> {
                 });
                 answer(&stream, moved)?;
             }
-            Ok(MoverOrder::Copy(piece)) => {
+            Ok(MoverOrder::Copy { piece, limit }) => {
+                target.limit().set_rate(limit);
                 let progress = StageProgress::default();
                 let copied = tell_while(&stream, &progress, || {
                     copy_piece(&instance, &target, &piece, &mut buffer, &progress)

@@ -19,9 +19,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use weir_instance::size::bytes;
 use weir_mover::drain::Drain;
-use weir_mover::{
-    DirectoryTree, InstanceTree, StageOptions, StageProgress, StageSummary, WatchedTree,
-};
+use weir_mover::{DirectoryTree, InstanceTree, StageOptions, StageSummary, WatchedTree};
 
 use super::analyzers::AnalyzerService;
 use super::end_time::EndTime;
@@ -211,11 +209,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     });
     rounds.add_movers(&mut drain);
     rounds.finish_analyses(&mut drain, options);
-    let progress = Arc::new(StageProgress {
-        stop: Arc::clone(&stop),
-        ..StageProgress::default()
-    });
-    let summary = move_rest(args, &mut drain, &rounds, options, &progress);
+    let summary = move_rest(args, &mut drain, &rounds, options);
     if let Some(hook) = hook {
         hook.finish(summary.is_complete());
     }
@@ -229,11 +223,10 @@ fn move_rest(
     drain: &mut TargetDrain<'_>,
     rounds: &Rounds<'_>,
     options: StageOptions,
-    progress: &Arc<StageProgress>,
 ) -> StageSummary {
-    let service = rounds.service;
-    service.show_finish(progress);
-    let mut summary = stage::show_while(progress, || drain.finish(options, progress));
+    let (service, progress) = (rounds.service, rounds.begin_progress());
+    service.show_finish(&progress);
+    let mut summary = stage::show_while(&progress, || drain.finish(options, &progress));
     for path in &mut summary.not_reached {
         *path = service.name_of(path);
     }

@@ -91,16 +91,21 @@ impl Rounds<'_> {
         }
     }
 
+    /// The progress of a step, which ends if the drain is stopped.
+    pub fn begin_progress(&self) -> Arc<StageProgress> {
+        Arc::new(StageProgress {
+            stop: Arc::clone(self.stop),
+            ..StageProgress::default()
+        })
+    }
+
     /// Makes rounds until the command has ended.
     pub fn make(&self, drain: &mut TargetDrain<'_>) {
         let threads = share::threads();
         let mut interval = self.least;
         let mut told: Option<String> = None;
         loop {
-            let progress = Arc::new(StageProgress {
-                stop: Arc::clone(self.stop),
-                ..StageProgress::default()
-            });
+            let progress = self.begin_progress();
             let due = Instant::now() + interval;
             if !self.service.begin_round(due, &progress) {
                 return;
@@ -136,10 +141,7 @@ impl Rounds<'_> {
             laminates: options.laminate,
             threads: options.threads,
         };
-        let progress = Arc::new(StageProgress {
-            stop: Arc::clone(self.stop),
-            ..StageProgress::default()
-        });
+        let progress = self.begin_progress();
         self.service.show_finish(&progress);
         analyses.wait(drain, &progress, |drain, round| {
             self.note(drain, round);

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::content::ContentStamp;
 use super::snapshot::TreeSnapshot;
+use crate::content::ContentStamp;
 use crate::filter::PathFilter;
 use crate::tree::NodeKind;
 

@@ -7,9 +7,9 @@ use std::sync::{Mutex, PoisonError};
 
 use weir_client::types::Stat;
 
-use super::content::refuse_other_content;
 use super::lists::{lists_of, ListedFile, RankQueue};
 use super::mover::{FileMover, FileToMove, MovedFile, MovedFiles, WireVersion};
+use crate::content::refuse_other_content;
 use crate::error::MoveError;
 use crate::sources::StagePair;
 use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};

@@ -8,9 +8,9 @@ use std::time::SystemTime;
 use weir_client::process::mounted::WriteState;
 
 use super::analysis::{AnalysisHold, AnalysisTable, AnalysisTask};
-use super::content::ContentStamp;
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
 use super::{Drain, DrainRound, PendingFile, PendingState, LONG};
+use crate::content::ContentStamp;
 use crate::stage::StageProgress;
 use crate::tree::FileTree;
 

@@ -7,13 +7,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
 
-use super::content::refuse_other_content;
 use super::lists::RankQueue;
 use super::mover::{FileMover, FileToMove};
 use super::Drain;
+use crate::content::refuse_other_content;
 use crate::copy::{likeness, FileCopy, Likeness};
 use crate::error::MoveError;
 use crate::piece::FilePiece;
+use crate::publish::check_replaceable;
 use crate::stage::StageProgress;
 use crate::tree::FileTree;
 
@@ -63,12 +64,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 return Ok(None);
             }
         }
-        if there
-            .as_ref()
-            .is_some_and(|there| !file.replaces.allows(there))
-        {
-            return Err(MoveError::Foreign(target.to_owned()));
-        }
+        check_replaceable(target, there.as_ref(), |there| file.replaces.allows(there))?;
         let copy = FileCopy::begin(self.from, self.to, source, target, there)?;
         let stat = *copy.copied();
         refuse_other_content(file.content, source, &stat)?;

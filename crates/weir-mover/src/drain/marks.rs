@@ -59,7 +59,7 @@ impl NodeMark {
         }
     }
 
-    fn fits(&self, there: &Stat) -> bool {
+    pub(super) fn fits(&self, there: &Stat) -> bool {
         let mtime = Time {
             sec: self.mtime.0,
             nsec: self.mtime.1,
@@ -84,7 +84,7 @@ impl TakenNode {
         }
     }
 
-    pub(super) fn fits(&self, there: &Stat) -> bool {
+    fn fits(&self, there: &Stat) -> bool {
         self.ino == there.ino
             && self
                 .ctime_ns

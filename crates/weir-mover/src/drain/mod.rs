@@ -19,14 +19,12 @@
 //! | `leftovers` | what they removed after the drain that moved it was killed |
 //! | `events` | what becomes of files, for those who want to know of each |
 //! | `analysis`, `hold` | files that are held back until programs have analysed them |
-//! | `content` | the content that they have seen |
 //! | `evict` | files of an elevated tree whose storage is freed |
 //!
 //! Left out: the order of changes within two rounds, and versions that were replaced before a round saw
 //! them.
 
 mod analysis;
-mod content;
 mod events;
 mod evict;
 mod files;
@@ -59,7 +57,6 @@ use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};
 use crate::summary::{as_text, StageSummary};
 use crate::tree::{unless, EvictionTable, FileTree, NodeKind};
 pub use analysis::{AnalysisCounts, AnalysisTable, AnalysisTask, AnalyzerId, TaskResult};
-pub use content::ContentStamp;
 use events::EventLog;
 pub use events::{FileEvent, MoveEvent};
 pub use evict::EvictedBytes;
@@ -496,7 +493,7 @@ impl<S: FileTree, T: FileTree> StageCaller for KnownSources<'_, '_, S, T> {
     }
     fn may_replace(&self, target: &Path, there: &Stat) -> bool {
         let path = self.drain.below_target(target);
-        self.drain.may_replace(path, Some(there))
+        self.drain.may_replace(path, there)
     }
     fn note_attempt(&self, target: &Path, source: &Stat) {
         let path = self.drain.below_target(target);

@@ -6,9 +6,9 @@ use std::io;
 use serde::{Deserialize, Serialize};
 use weir_client::types::{Stat, Time};
 
-use super::content::ContentStamp;
 use super::marks::Replaceable;
 use super::snapshot::FileVersion;
+use crate::content::ContentStamp;
 use crate::error::MoveError;
 use crate::piece::FilePiece;
 use crate::sources::StagePair;

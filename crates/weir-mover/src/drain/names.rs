@@ -21,7 +21,8 @@ use super::{Drain, MovedNode};
 use crate::copy::is_kept_time;
 use crate::error::MoveError;
 use crate::publish::{
-    check_kind, destination, is_at_above_or_below, is_symlink_to, make_symlink, remove_directory,
+    check_kind, check_replaceable, destination, is_at_above_or_below, is_symlink_to, make_symlink,
+    remove_directory,
 };
 use crate::tree::{failed_with_any, kind_of, unless, FileTree, NodeKind};
 
@@ -262,9 +263,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if is_symlink_to(self.to, target, there.as_ref(), &node.content) {
             return Ok(false);
         }
-        if !self.may_replace(path, there.as_ref()) {
-            return Err(MoveError::Foreign(target.to_owned()));
-        }
+        check_replaceable(target, there.as_ref(), |there| {
+            self.may_replace(path, there)
+        })?;
         self.note_placing(std::iter::once((path, node)));
         make_symlink(self.to, &node.content, target, there.as_ref(), &node.kept)?;
         Ok(true)

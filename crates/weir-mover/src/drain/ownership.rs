@@ -30,47 +30,43 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         Some(TakenNode::new(file, self.unlinked.contains(&file.ino)))
     }
 
+    /// The nodes that a drain has put under a name, and the one that the job has taken.
+    fn known_nodes(&self, path: &Path) -> Replaceable {
+        let placed = self.placed.as_ref().map(|placed| placed.of_name(path));
+        Replaceable::Only {
+            placed: placed.unwrap_or_default(),
+            taken: self.taken(path),
+        }
+    }
+
     /// The nodes that a file of the tree may replace.
     pub(super) fn replaceable(&self, path: &Path) -> Replaceable {
-        match &self.placed {
-            Some(placed) if !self.replaces_all => Replaceable::Only {
-                placed: placed.of_name(path),
-                taken: self.taken(path),
-            },
-            _ => Replaceable::Any,
+        match self.replaces_all {
+            true => Replaceable::Any,
+            false => self.known_nodes(path),
         }
     }
 
     /// True if a node may be replaced by one of the tree.
-    pub(super) fn may_replace(&self, path: &Path, there: Option<&Stat>) -> bool {
-        there.is_none_or(|there| {
-            self.replaceable(path).allows(there) || {
-                if let Some(placed) = &self.placed {
-                    placed.refresh();
-                }
-                self.replaceable(path).allows(there)
+    pub(super) fn may_replace(&self, path: &Path, there: &Stat) -> bool {
+        let is_allowed = || self.replaceable(path).allows(there);
+        is_allowed() || {
+            if let Some(placed) = &self.placed {
+                placed.refresh();
             }
-        })
+            is_allowed()
+        }
     }
 
     /// True if a node is what the job has removed, or what a drain has put there.
     pub(super) fn is_taken_or_placed(&self, path: &Path, there: &Stat) -> bool {
-        let placed = self.placed.as_ref().map(|placed| placed.of_name(path));
-        let known = Replaceable::Only {
-            placed: placed.unwrap_or_default(),
-            taken: self.taken(path),
-        };
-        known.allows(there)
+        self.known_nodes(path).allows(there)
     }
 
     /// True if a drain has put a node there.
     pub(super) fn has_placed(&self, path: &Path, there: &Stat) -> bool {
-        let placed = self.placed.as_ref().map(|placed| placed.of_name(path));
-        let known = Replaceable::Only {
-            placed: placed.unwrap_or_default(),
-            taken: None,
-        };
-        known.allows(there)
+        let placed = self.placed.as_ref();
+        placed.is_some_and(|placed| placed.of_name(path).iter().any(|mark| mark.fits(there)))
     }
 
     /// Notes nodes of the tree that are about to get their names on the target.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use weir_client::process::mounted::{EvictedFile, Whiteout};
 use weir_client::types::{Stat, Time};
 
+use crate::content::ContentStamp;
 use crate::error::MoveError;
 use crate::filter::PathFilter;
 use crate::publish::is_part;
@@ -41,6 +42,12 @@ impl From<&Stat> for FileVersion {
             mtime: stat.mtime,
             ctime: stat.ctime,
         }
+    }
+}
+
+impl From<&FileVersion> for ContentStamp {
+    fn from(version: &FileVersion) -> ContentStamp {
+        ContentStamp::new(version.ino, version.size, version.mtime)
     }
 }
 

@@ -21,6 +21,7 @@ use weir_client::types::Stat;
 use crate::copy::{compare, likeness, FileCopy, Likeness};
 use crate::error::MoveError;
 use crate::filter::PathFilter;
+use crate::publish::check_replaceable;
 use crate::queue::TaskQueue;
 use crate::sources::StagePair;
 use crate::summary::StageSummary;
@@ -368,10 +369,8 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
 
     /// Refuses to replace what somebody else has put there.
     fn check_replaceable(&self, target: &Path, there: Option<&Stat>) -> Result<(), MoveError> {
-        match there.is_none_or(|there| self.caller.may_replace(target, there)) {
-            true => Ok(()),
-            false => Err(MoveError::Foreign(target.to_owned())),
-        }
+        let may_replace = |there: &Stat| self.caller.may_replace(target, there);
+        check_replaceable(target, there, may_replace)
     }
 
     /// Laminates or refuses a file whose bytes cannot all be read from here, and refuses or counts one that

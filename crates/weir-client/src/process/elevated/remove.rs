@@ -19,11 +19,11 @@ use crate::path::walk::Names;
 use crate::path::Name;
 use crate::types::Time;
 
-/// The file of the PFS at a path, if there is one.
+/// The file with a name in a directory of the PFS, if there is one.
 #[allow(clippy::unnecessary_cast)] // other widths on aarch64
 #[allow(clippy::cast_possible_wrap)] // nanoseconds are small
-fn file_at(path: &[u8]) -> Result<Option<LowerFile>, Errno> {
-    let stat = match rustix::fs::lstat(path) {
+fn file_at(covered: &[u8], name: &[u8]) -> Result<Option<LowerFile>, Errno> {
+    let stat = match rustix::fs::lstat([covered, &b"/"[..], name].concat()) {
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         stat => stat?,
     };
@@ -35,17 +35,6 @@ fn file_at(path: &[u8]) -> Result<Option<LowerFile>, Errno> {
         ino: stat.st_ino,
         ctime_ns: ctime.since_epoch_ns(),
     }))
-}
-
-/// The outcome of hiding a name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) enum WhiteoutMade {
-    /// It has a whiteout now.
-    New,
-    /// It had one.
-    Before,
-    /// Its directory covers none: the PFS is not asked for its names.
-    NotNeeded,
 }
 
 /// A name that is to be renamed, and its inode.
@@ -73,24 +62,24 @@ impl InodeOperations {
     }
 
     /// Hides a name of the directory that an elevated one covers. `kind`: that of the name in the tree; `None`:
-    /// only the PFS has it.
+    /// only the PFS has it. False: the directory covers none, and the PFS is not asked for its names.
     pub(in super::super) fn white_out(
         self,
         dir: Ino,
         name: &[u8],
         kind: Option<FileType>,
-    ) -> Result<WhiteoutMade, Errno> {
+    ) -> Result<bool, Errno> {
         let Some(covered) = self.covered_by(dir)? else {
-            return Ok(WhiteoutMade::NotNeeded);
+            return Ok(false);
         };
         if matches!(kind, None | Some(FileType::Dir)) {
-            let removed = LowerName::Removed(file_at(&[&covered, &b"/"[..], name].concat())?);
+            let removed = LowerName::Removed(file_at(&covered, name)?);
             let put = |parent| self.put_link(parent, name, &removed.text());
-            return self.note_lower_name(dir, put);
+            return self.note_lower_name(dir, put).map(|()| true);
         }
-        // What the PFS has now is the drain's copy, or somebody else's.
+        // The PFS may have the drain's copy under this name now, or a file of somebody else.
         let replaced = match self.lower_name(dir, name)? {
-            Some(LowerName::Removed(_)) => return Ok(WhiteoutMade::Before),
+            Some(LowerName::Removed(_)) => return Ok(true),
             Some(LowerName::Replaced(file)) => Some(file),
             None => None,
         };
@@ -98,7 +87,8 @@ impl InodeOperations {
         self.note_lower_name(dir, |parent| match replaced {
             Some(_) => self.put_link(parent, name, &removed),
             None => self.add_link(parent, name, &removed),
-        })
+        })?;
+        Ok(true)
     }
 
     /// Before a file of the tree takes a name that only the PFS has: notes which file it replaces. False: the
@@ -116,7 +106,7 @@ impl InodeOperations {
         let Some(covered) = self.covered_by(dir)? else {
             return Ok(false);
         };
-        let Some(file) = file_at(&[&covered, &b"/"[..], name].concat())? else {
+        let Some(file) = file_at(&covered, name)? else {
             return Ok(false);
         };
         let text = LowerName::Replaced(file).text();
@@ -129,14 +119,13 @@ impl InodeOperations {
         self,
         dir: Ino,
         put: impl Fn(Ino) -> Result<LinkMade, Errno>,
-    ) -> Result<WhiteoutMade, Errno> {
+    ) -> Result<(), Errno> {
         let who = self.user.credentials();
         let whiteouts = name_of_inode(dir);
         for _ in 0..3 {
             if let Some((parent, _)) = self.view()?.lookup(WHITEOUTS, &whiteouts)? {
                 match put(parent) {
-                    Ok(LinkMade::New) => return Ok(WhiteoutMade::New),
-                    Ok(LinkMade::Before) => return Ok(WhiteoutMade::Before),
+                    Ok(_) => return Ok(()),
                     // The drain has removed the directory, which was empty.
                     Err(Errno::NOENT) => {}
                     Err(error) => return Err(error),
@@ -171,9 +160,8 @@ impl InodeOperations {
             return Ok(false);
         }
         match self.white_out(dir, name.bytes(), None)? {
-            // Under the lock, and it showed: it was noted as replaced at most.
-            WhiteoutMade::New | WhiteoutMade::Before => Ok(true),
-            WhiteoutMade::NotNeeded => Err(Errno::NOENT),
+            true => Ok(true),
+            false => Err(Errno::NOENT),
         }
     }
 

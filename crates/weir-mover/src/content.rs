@@ -5,7 +5,6 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use weir_client::types::{Stat, Time};
 
-use super::snapshot::FileVersion;
 use crate::error::MoveError;
 
 /// The attributes that differ between two contents of a file. The time at which its attributes changed is not
@@ -19,7 +18,8 @@ pub struct ContentStamp {
 }
 
 impl ContentStamp {
-    fn new(ino: u64, size: u64, mtime: Time) -> ContentStamp {
+    /// `mtime`: the last change of the contents.
+    pub fn new(ino: u64, size: u64, mtime: Time) -> ContentStamp {
         ContentStamp {
             ino,
             size,
@@ -31,12 +31,6 @@ impl ContentStamp {
 impl From<&Stat> for ContentStamp {
     fn from(stat: &Stat) -> ContentStamp {
         ContentStamp::new(stat.ino, stat.size, stat.mtime)
-    }
-}
-
-impl From<&FileVersion> for ContentStamp {
-    fn from(version: &FileVersion) -> ContentStamp {
-        ContentStamp::new(version.ino, version.size, version.mtime)
     }
 }
 
