@@ -5,7 +5,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::thread::nanosleep;
 use rustix::time::Timespec;
-use weir_core::elevated::{name_of_inode, TargetCopy, EVICTED};
+use weir_core::elevated::{name_of_inode, CopyIdentity, TargetCopy, EVICTED};
 use weir_core::types::Ino;
 
 use crate::path::walk::Names;
@@ -48,8 +48,13 @@ pub fn open_copy(names: &impl Names, file: Ino) -> Result<OwnedFd, Errno> {
 #[allow(clippy::unnecessary_cast)] // other widths on aarch64
 #[allow(clippy::cast_possible_wrap)] // nanoseconds are small
 fn is_as_left(copy: &TargetCopy, found: &Stat) -> bool {
-    let seconds = (found.st_mtime as i64).saturating_mul(1_000_000_000);
-    FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
-        && u64::try_from(found.st_size) == Ok(copy.size)
-        && seconds.saturating_add(found.st_mtime_nsec as i64) == copy.mtime_ns
+    let is_it = match copy.identity {
+        CopyIdentity::Content { size, mtime_ns } => {
+            let seconds = (found.st_mtime as i64).saturating_mul(1_000_000_000);
+            u64::try_from(found.st_size) == Ok(size)
+                && seconds.saturating_add(found.st_mtime_nsec as i64) == mtime_ns
+        }
+        CopyIdentity::Inode(ino) => found.st_ino as u64 == ino,
+    };
+    FileType::from_raw_mode(found.st_mode) == FileType::RegularFile && is_it
 }

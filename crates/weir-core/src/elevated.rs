@@ -11,8 +11,8 @@
 //!                                    replaced: a symbolic link, whose text says which file that was
 //!                                    ([`LowerName`])
 //!    nursery/<any name>              a directory that is being made
-//!    evicted/<file>                  a symbolic link, whose text says where on the PFS the bytes of an
-//!                                    evicted file are ([`TargetCopy`])
+//!    evicted/<file>                  a symbolic link, whose text says where on the PFS the bytes of a file are
+//!                                    that was evicted, as a whole or in part ([`TargetCopy`])
 //!    tree0, tree1, ...               the trees' roots
 //! ```
 //!
@@ -147,36 +147,55 @@ fn file_of_numbers(text: &[u8]) -> Option<LowerFile> {
     })
 }
 
-/// The copy on the PFS of a file that was evicted: a regular file with these attributes, or the bytes of the
+/// The copy on the PFS of a file that was evicted: a regular file that is known by this, or the bytes of the
 /// file are lost.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TargetCopy {
     /// Its absolute path.
     pub path: Vec<u8>,
-    /// Its size, bytes.
-    pub size: u64,
-    /// The time of the last change of its contents as the PFS has it, ns since 1970.
-    pub mtime_ns: i64,
+    /// How it is known.
+    pub identity: CopyIdentity,
+}
+
+/// How a copy is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CopyIdentity {
+    /// It has a name that others may use, and its bytes are those of one version of the file.
+    Content {
+        /// Bytes.
+        size: u64,
+        /// The time of the last change of its contents as the PFS has it, ns since 1970.
+        mtime_ns: i64,
+    },
+    /// It has a hidden name. The drain may write to it: bytes that are the file's stay.
+    Inode(u64),
 }
 
 impl TargetCopy {
     /// The text of the link in `evicted`.
     pub fn text(&self) -> Vec<u8> {
-        let attributes = format!("{} {} ", self.size, self.mtime_ns);
-        [attributes.as_bytes(), &self.path].concat()
+        let identity = match self.identity {
+            CopyIdentity::Content { size, mtime_ns } => format!("{size} {mtime_ns} "),
+            CopyIdentity::Inode(ino) => format!("@ {ino} "),
+        };
+        [identity.as_bytes(), &self.path].concat()
     }
 
     /// The copy that a text says; none, if it says anything else.
     pub fn of_text(text: &[u8]) -> Option<TargetCopy> {
         let mut words = text.splitn(3, |byte| *byte == b' ');
         let mut number = || core::str::from_utf8(words.next()?).ok();
-        let size = number()?.parse().ok()?;
-        let mtime_ns = number()?.parse().ok()?;
+        let identity = match (number()?, number()?) {
+            ("@", ino) => CopyIdentity::Inode(ino.parse().ok()?),
+            (size, mtime_ns) => CopyIdentity::Content {
+                size: size.parse().ok()?,
+                mtime_ns: mtime_ns.parse().ok()?,
+            },
+        };
         let path = words.next().filter(|path| path.first() == Some(&b'/'))?;
         Some(TargetCopy {
             path: path.to_vec(),
-            size,
-            mtime_ns,
+            identity,
         })
     }
 }
@@ -238,15 +257,28 @@ mod tests {
 
     #[test]
     fn an_evicted_file_says_where_its_copy_is() {
+        let content = CopyIdentity::Content {
+            size: u64::MAX,
+            mtime_ns: -1,
+        };
         for path in ["/pfs/a", "/pfs/a b  c", "/ \n"] {
-            let copy = TargetCopy {
-                path: path.into(),
-                size: u64::MAX,
-                mtime_ns: -1,
-            };
-            assert_eq!(TargetCopy::of_text(&copy.text()), Some(copy));
+            for identity in [content, CopyIdentity::Inode(u64::MAX)] {
+                let path = path.into();
+                let copy = TargetCopy { path, identity };
+                assert_eq!(TargetCopy::of_text(&copy.text()), Some(copy));
+            }
         }
-        for bad in [&b""[..], b"1 2", b"1 2 ", b"1 2 a", b"-1 2 /a", b"1  2 /a"] {
+        for bad in [
+            &b""[..],
+            b"1 2",
+            b"1 2 ",
+            b"1 2 a",
+            b"-1 2 /a",
+            b"1  2 /a",
+            b"@ 1",
+            b"@ -1 /a",
+            b"@1 2 /a",
+        ] {
             assert_eq!(TargetCopy::of_text(bad), None);
         }
     }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use weir_client::types::{Stat, Time};
 
 use crate::error::MoveError;
-use crate::publish::{check_kind, is_same, part_of, publish_name};
+use crate::publish::{check_kind, is_same, make_hard_link, part_of, publish_name, LinkOutcome};
 use crate::tree::{
     failed_with, failed_with_any, identity, kind_of, FileTree, KeptAttributes, NodeKind,
 };
@@ -70,7 +70,10 @@ pub struct FileCopy<'t, S: FileTree, T: FileTree> {
     output: T::File,
     /// The CRC32C of each range that was written.
     sums: Mutex<Vec<(Range<u64>, u32)>>,
-    is_published: bool,
+    /// The part goes if it does not get the name.
+    is_removed: bool,
+    /// A name that the part keeps.
+    kept_name: Option<PathBuf>,
 }
 
 impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
@@ -82,15 +85,7 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         target: &Path,
         replaced: Option<Stat>,
     ) -> Result<FileCopy<'t, S, T>, MoveError> {
-        let input = from
-            .open(source)
-            .map_err(MoveError::io("opening", source))?;
-        let before = from
-            .stat(&input)
-            .map_err(MoveError::io("opening", source))?;
-        if kind_of(&before) != NodeKind::File {
-            return Err(MoveError::SourceChanged(source.to_owned()));
-        }
+        let (input, before) = open_source(from, source)?;
         check_kind(target, replaced.as_ref(), NodeKind::File)?;
         let part = part_of(target);
         let output =
@@ -109,7 +104,8 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
             input,
             output,
             sums: Mutex::default(),
-            is_published: false,
+            is_removed: true,
+            kept_name: None,
         };
         // Holes at the end, too.
         if copy.before.size > 0 {
@@ -117,6 +113,72 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
                 .map_err(MoveError::io("writing", &copy.part))?;
         }
         Ok(copy)
+    }
+
+    /// Opens the source and a part that has some of its bytes, and which keeps its name whatever becomes of the copy,
+    /// if the target has hard links. `part`: its path, and its inode.
+    pub fn resume(
+        from: &'t S,
+        to: &'t T,
+        (source, target): (&Path, &Path),
+        (part, inode): (&Path, u64),
+        replaced: Option<Stat>,
+    ) -> Result<FileCopy<'t, S, T>, MoveError> {
+        let (input, before) = open_source(from, source)?;
+        check_kind(target, replaced.as_ref(), NodeKind::File)?;
+        let writing = || MoveError::io("writing", part);
+        let output = to.open_part(part).map_err(writing())?;
+        if to.stat(&output).map_err(writing())?.ino != inode {
+            return Err(MoveError::TargetChanged(part.to_owned()));
+        }
+        to.set_size(&output, before.size).map_err(writing())?;
+        Ok(FileCopy {
+            trees: (from, to),
+            source: source.to_owned(),
+            target: target.to_owned(),
+            part: part.to_owned(),
+            before,
+            replaced,
+            input,
+            output,
+            sums: Mutex::default(),
+            is_removed: false,
+            kept_name: Some(part.to_owned()),
+        })
+    }
+
+    /// Has a range in which the source has holes or what the part has read so from the part, which may have had other bytes.
+    pub fn clear_holes(&self, within: Range<u64>) -> Result<(), MoveError> {
+        let (from, to) = self.trees;
+        let mut at = within.start;
+        while at < within.end {
+            let data = from.next_data(&self.input, at..within.end);
+            let data = data.map_err(MoveError::io("reading", &self.source))?;
+            let data = data.unwrap_or(within.end..within.end);
+            while let Some(old) = to
+                .next_data(&self.output, at..data.start)
+                .map_err(MoveError::io("writing", &self.part))?
+            {
+                let end = old.end.min(old.start + IO_BYTES);
+                let zeros = vec![0; usize::try_from(end - old.start).expect("at most a stripe")];
+                to.write_at(&self.output, old.start, &zeros)
+                    .map_err(MoveError::io("writing", &self.part))?;
+                at = end;
+            }
+            at = data.end;
+        }
+        Ok(())
+    }
+
+    /// The open files.
+    pub(crate) fn open(&self) -> OpenCopy<'_, S, T> {
+        OpenCopy {
+            trees: self.trees,
+            input: &self.input,
+            output: &self.output,
+            source: &self.source,
+            part: &self.part,
+        }
     }
 
     /// The source, before its first byte was read.
@@ -142,13 +204,7 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         buffer: &mut Vec<u8>,
         tell: &dyn Fn(u64) -> bool,
     ) -> Result<(), MoveError> {
-        let copy = OpenCopy {
-            trees: self.trees,
-            input: &self.input,
-            output: &self.output,
-            source: &self.source,
-            part: &self.part,
-        };
+        let copy = self.open();
         let note_sum = |range, sum| {
             let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
             sums.push((range, sum));
@@ -183,9 +239,17 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
             });
         }
         let is_written = |found: &Stat| identity(found) == identity(&written);
+        if let Some(kept) = self.kept_name.take() {
+            self.part = part_of(&self.target);
+            let linked = make_hard_link(to, &kept, &self.part, &|_| true)?;
+            self.is_removed = linked == LinkOutcome::Made;
+            if linked == LinkOutcome::Refused {
+                self.part = kept;
+            }
+        }
         let replaced = self.replaced.as_ref();
         publish_name(to, &self.part, &self.target, replaced, is_written)?;
-        self.is_published = true;
+        self.is_removed = false;
         // Another mover may have taken the name of the part just before it was renamed: then its part has
         // the target's name, and it finishes that, or the next move does. If the file cannot be looked at, it
         // has its name all the same.
@@ -200,7 +264,7 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         let written = self.trees.1.stat(&self.output);
         let written = written.map_err(MoveError::io("writing", &self.part))?;
         if written.nlink == 0 {
-            self.is_published = true; // what has the part's name now is another mover's
+            self.is_removed = false; // what has the part's name now is another mover's
             return Err(MoveError::Busy(self.target.clone()));
         }
         Ok(written)
@@ -283,6 +347,16 @@ impl<S: FileTree, T: FileTree> OpenCopy<'_, S, T> {
     }
 }
 
+fn open_source<S: FileTree>(from: &S, source: &Path) -> Result<(S::File, Stat), MoveError> {
+    let opening = || MoveError::io("opening", source);
+    let input = from.open(source).map_err(opening())?;
+    let before = from.stat(&input).map_err(opening())?;
+    match kind_of(&before) {
+        NodeKind::File => Ok((input, before)),
+        _ => Err(MoveError::SourceChanged(source.to_owned())),
+    }
+}
+
 /// Tells of bytes that were copied.
 fn note(bytes: u64, tell: &dyn Fn(u64) -> bool) -> Result<(), MoveError> {
     match bytes == 0 || tell(bytes) {
@@ -293,7 +367,7 @@ fn note(bytes: u64, tell: &dyn Fn(u64) -> bool) -> Result<(), MoveError> {
 
 impl<S: FileTree, T: FileTree> Drop for FileCopy<'_, S, T> {
     fn drop(&mut self) {
-        if !self.is_published {
+        if self.is_removed {
             // The next move to this name would remove it, too.
             let _ = self.trees.1.remove(&self.part);
         }

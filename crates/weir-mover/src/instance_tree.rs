@@ -10,8 +10,8 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use weir_client::path::ResolvedPath;
 use weir_client::process::mounted::{
-    elevated::TargetCopy, Changes, ContentVersion, EvictedFile, Ino, OpenFile, ReportRelief,
-    Requester, RoomState, Tree, Whiteout, WriteState,
+    elevated::TargetCopy, Changes, ContentVersion, CopyUse, EvictedFile, Ino, OpenFile,
+    ReportRelief, Requester, RoomState, SettledExtents, Tree, Whiteout, WriteState,
 };
 use weir_client::types::Stat;
 
@@ -149,8 +149,29 @@ impl EvictionTable for InstanceTree {
         self.tree.evicted_files().io()
     }
 
-    fn is_evicted(&self, file: Ino) -> io::Result<bool> {
-        self.tree.is_evicted(file).io()
+    fn copy_use(&self, file: Ino) -> io::Result<CopyUse> {
+        self.tree.copy_use(file).io()
+    }
+
+    fn copy_of(&self, file: Ino) -> io::Result<Option<TargetCopy>> {
+        self.tree.copy_of(file).io()
+    }
+
+    fn settle_extents(&self, file: Ino) -> io::Result<Option<SettledExtents>> {
+        self.tree.settle_extents(file).io()
+    }
+
+    fn stored_ranges(&self, file: Ino, within: Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> {
+        self.tree.stored_ranges(file, within).io()
+    }
+
+    fn evict_ranges(
+        &self,
+        file: &EvictedFile,
+        settled: SettledExtents,
+        ranges: &[Range<u64>],
+    ) -> io::Result<u64> {
+        self.tree.evict_ranges(file, settled, ranges).io()
     }
 
     fn evict(&self, file: &EvictedFile, version: ContentVersion) -> io::Result<bool> {

@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use weir_client::process::mounted::elevated::TargetCopy;
-use weir_client::process::mounted::{ContentVersion, EvictedFile, Ino, Whiteout, WriteState};
+use weir_client::process::mounted::{
+    ContentVersion, CopyUse, EvictedFile, Ino, SettledExtents, Whiteout, WriteState,
+};
 use weir_client::types::{Stat, Time};
 
 const TYPE_MASK: u32 = 0o170_000;
@@ -154,19 +156,34 @@ fn sized(mut call: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<
 
 /// The evicted files of an elevated tree.
 pub trait EvictionTable {
-    /// All of them, and files that were evicted.
+    /// All of them, also those of which a part is evicted, and files that were evicted.
     fn list(&self) -> io::Result<Vec<EvictedFile>>;
     /// True if there are any.
     fn has_evicted(&self) -> bool {
         self.list().map_or(true, |files| !files.is_empty())
     }
-    /// True if a file has no bytes but those of its copy.
-    fn is_evicted(&self, file: Ino) -> io::Result<bool>;
+    /// The part of a file that its copy alone has; none, if the file is gone.
+    fn copy_use(&self, file: Ino) -> io::Result<CopyUse>;
+    /// The copy of a file, if there is one.
+    fn copy_of(&self, file: Ino) -> io::Result<Option<TargetCopy>>;
     /// Frees the storage of a file whose copy is on the target; false: it is not this version, or in use.
     fn evict(&self, file: &EvictedFile, version: ContentVersion) -> io::Result<bool>;
     /// Notes that the copy of a file has another path.
     fn put_copy(&self, file: &EvictedFile) -> io::Result<()>;
-    /// Forgets the copy of a file that is not evicted any more.
+    /// Has all that was written to a file be as it is from now on, whatever is written later; `None`: ranges of files
+    /// cannot be evicted.
+    fn settle_extents(&self, file: Ino) -> io::Result<Option<SettledExtents>>;
+    /// The ranges in `within` whose bytes the instance has, sorted, and the offset up to which these are all.
+    fn stored_ranges(&self, file: Ino, within: Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)>;
+    /// Frees the storage of ranges of a file that its copy has, as they were when its extents were settled.
+    /// Returns the bytes of those that have not changed since.
+    fn evict_ranges(
+        &self,
+        file: &EvictedFile,
+        settled: SettledExtents,
+        ranges: &[Range<u64>],
+    ) -> io::Result<u64>;
+    /// Forgets the copy of a file, unless the file needs it.
     fn forget_copy(&self, file: Ino) -> io::Result<()>;
     /// The absolute path of a path below the target.
     fn absolute(&self, below: &Path) -> Vec<u8>;

@@ -10,8 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use weir_core::proto::{ReportRelief, RoomOutlook, RoomState};
-use weir_mover::drain::{Drain, EvictedBytes};
-use weir_mover::{DirectoryTree, InstanceTree, MoveError, WatchedTree};
+use weir_mover::drain::{AheadResult, Drain};
+use weir_mover::{DirectoryTree, InstanceTree, MoveError, StageProgress, WatchedTree};
 
 use super::service::{DrainActivity, DrainService};
 
@@ -171,15 +171,17 @@ impl ServerRelief {
         }
     }
 
-    /// Evicts files for the servers that have little room.
+    /// Evicts files for the servers that have little room. `ahead`: where these are not enough, also ranges of files that
+    /// programs write, by this number of threads, if there is one server.
     pub fn evict(
         &self,
         drain: &mut Drain<'_, InstanceTree, WatchedTree<DirectoryTree>>,
         service: &DrainService,
-    ) -> Result<EvictedBytes, MoveError> {
-        let mut evicted = EvictedBytes::default();
+        ahead: Option<(usize, &StageProgress)>,
+    ) -> Result<AheadResult, MoveError> {
+        let mut result = AheadResult::default();
         if self.percent == 0 {
-            return Ok(evicted);
+            return Ok(result);
         }
         let mut asked = self.pressed().clone();
         if self.is_alone() {
@@ -204,12 +206,17 @@ impl ServerRelief {
                 continue;
             }
             self.pressed().insert(rank);
-            let more = drain.evict(rank, missing)?;
-            evicted.files += more.files;
-            evicted.bytes += more.bytes;
+            let mut more = drain.evict(rank, missing)?;
+            let is_due = more.bytes < missing && self.is_alone();
+            if let Some((threads, progress)) = ahead.filter(|_| is_due) {
+                let ranges = drain.evict_open_files(missing - more.bytes, threads, progress);
+                more += ranges.evicted;
+                result.failed.extend(ranges.failed);
+            }
+            result.evicted += more;
         }
-        service.count_evicted(evicted);
-        Ok(evicted)
+        service.count_evicted(result.evicted);
+        Ok(result)
     }
 }
 

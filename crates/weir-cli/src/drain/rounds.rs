@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use weir_mover::drain::{Drain, DrainRound, PendingState, PlacedNodes};
+use weir_mover::drain::{AheadResult, Drain, DrainRound, PendingState, PlacedNodes};
 use weir_mover::{
     DirectoryTree, InstanceTree, RateLimit, StageOptions, StageProgress, WatchedTree,
 };
@@ -113,12 +113,14 @@ impl Rounds<'_> {
             self.add_movers(drain);
             let analyses = self.service.analyses();
             analyses.set_yielding(self.service.has_waiting_writes());
-            self.evict(drain);
+            self.evict(drain, None);
             if let Some(relief) = self.relief {
                 drain.limit_rounds(relief.round_limit());
             }
-            let round = drain.round(SystemTime::now() - self.settled(), threads, &progress);
-            self.evict(drain);
+            let mut round = drain.round(SystemTime::now() - self.settled(), threads, &progress);
+            // Files that are closed go before ranges of others.
+            let ahead = (!round.is_cut).then_some((threads, &*progress));
+            round.note_failures(&self.evict(drain, ahead).failed);
             let look = Duration::from_secs_f64(round.walk_seconds) * LOOK_SHARE;
             interval = match round.has_failed() {
                 true => (interval * 2).clamp(SHORTEST_RETRY, LONGEST_INTERVAL),
@@ -178,12 +180,20 @@ impl Rounds<'_> {
         }
     }
 
-    fn evict(&self, drain: &mut TargetDrain<'_>) {
-        if let Some(relief) = self.relief {
-            if let Err(error) = relief.evict(drain, self.service) {
+    fn evict(
+        &self,
+        drain: &mut TargetDrain<'_>,
+        ahead: Option<(usize, &StageProgress)>,
+    ) -> AheadResult {
+        let evicted = self
+            .relief
+            .map(|relief| relief.evict(drain, self.service, ahead));
+        evicted
+            .unwrap_or(Ok(AheadResult::default()))
+            .unwrap_or_else(|error| {
                 eprintln!("weir: drain: {error}");
-            }
-        }
+                AheadResult::default()
+            })
     }
 }
 

@@ -168,9 +168,7 @@ impl DrainService {
 
     /// Counts files that were evicted.
     pub fn count_evicted(&self, evicted: EvictedBytes) {
-        let mut state = self.state();
-        state.evicted.files += evicted.files;
-        state.evicted.bytes += evicted.bytes;
+        self.state().evicted += evicted;
     }
 
     /// The files that were evicted.

@@ -9,7 +9,7 @@
 use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
-use weir_core::extent::{Piece, PieceSource};
+use weir_core::extent::{Piece, PieceSource, COPY_RANK};
 use weir_core::node::region::Counter;
 use weir_core::proto::peer::LogRange;
 use weir_store::slab::SlabId;
@@ -209,6 +209,11 @@ impl Vnode {
                     at = (piece.offset + piece.length).min(upto);
                     let target = slice(piece.offset, at);
                     match piece.source {
+                        PieceSource::Log { rank, pos, .. } if rank == COPY_RANK => {
+                            let copied = &mut bytes[target];
+                            self.copy
+                                .read(host, (self.ino(), generation), pos, copied)?;
+                        }
                         PieceSource::Log { rank, slab, pos } if rank != host.rank() => {
                             let len = at - piece.offset;
                             let range = LogRange {
@@ -303,7 +308,9 @@ impl Vnode {
                 return None;
             }
             let mut add = |piece: Piece| match piece.source {
-                PieceSource::Log { rank, slab, pos } if rank != host.rank() => {
+                PieceSource::Log { rank, slab, pos }
+                    if rank != host.rank() && rank != COPY_RANK =>
+                {
                     let len = piece.length;
                     let range = LogRange {
                         rank,

@@ -22,6 +22,11 @@
 //! Published bytes are not written in place: a publish first ends all claims, so that the bytes
 //! that other nodes hold stay valid until those nodes are told.
 //!
+//! *Settled bytes* may be freed, since the parallel file system has them (the server's
+//! `cluster/files/evict_part.rs`). When the server settles a file, the epoch ends every claim, and a
+//! write of the slow path that was under way is made again as a new record: else the server could free
+//! bytes that came after its look at the record.
+//!
 //! A progression is guessed from two consecutive pieces at equal distances.
 
 use core::sync::atomic::{compiler_fence, fence, Ordering};
@@ -352,12 +357,18 @@ impl Stream {
         bytes: &[u8],
     ) -> Result<usize, Errno> {
         for _ in 0..REFUSALS {
+            let settlings = file.block.settlings.load(Ordering::SeqCst);
             let room = self.continue_at(host, file, offset, bytes.len() as u64)?;
             let n = usize::try_from(room).map_or(bytes.len(), |r| r.min(bytes.len()));
             match self.store(host, self.used, &bytes[..n]) {
                 Ok(()) => {
                     self.advance(n as u64);
-                    return Ok(n);
+                    self.settle_order();
+                    if file.block.settlings.load(Ordering::SeqCst) == settlings {
+                        return Ok(n);
+                    }
+                    // The server may have taken the record for finished before it had these bytes.
+                    self.epoch = NEVER;
                 }
                 Err(Errno::NOSPC) => self.refuse(host),
                 Err(errno) => return Err(errno),

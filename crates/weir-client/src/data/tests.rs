@@ -1,13 +1,13 @@
 //! The data path against a server that is a few vectors, and a model that is bytes.
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{fence, AtomicU32, Ordering};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use rustix::io::Errno;
-use weir_core::extent::{ExtentIndex, Run, Source};
+use weir_core::extent::{ExtentIndex, PieceSource, Run, Source};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::claim::Claim;
@@ -18,8 +18,10 @@ use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Attached, Landing, Lent, Located, Tier};
 use weir_core::types::{Ino, SegmentId};
 use weir_store::map::create_sparse;
+use weir_store::slab::SlabId;
 use weir_store::slabmap::{ReadWindow, SlabMap};
 
+use super::pieces::index;
 use super::{FileState, Host, Log, SegmentSource, Vnode};
 
 const SLAB: u64 = 64 << 20;
@@ -197,6 +199,9 @@ impl Host for Process {
         server.tokens += 1;
         let length = server.token_bytes.max(needed.length);
         Ok(Claim::range(needed.offset, length))
+    }
+    fn fences(&self) -> bool {
+        true
     }
     fn audits(&self) -> bool {
         false
@@ -682,4 +687,79 @@ fn a_write_token_is_asked_for_once_until_it_is_taken_away() {
     // The token is for the bytes from there on.
     assert_eq!((asked_after(51..150), asked_after(150..151)), (2, 3));
     assert_eq!(asked_after(10..11), 4);
+}
+
+/// The server frees what it has settled and copied. That must never be more than what writers have finished, and what
+/// they write from then on must count for more.
+#[test]
+fn what_is_evicted_hides_no_later_write() {
+    const REGION: u64 = 32 << 10;
+    const WRITES: u64 = 25_000;
+    let node = Node::new(4 << 20, true);
+    let reader = node.process();
+    let block = &node.blocks[0];
+    // By offset: the stamp of the byte, and the byte.
+    let mut known = vec![(0, 0); 2 * index(REGION)];
+    let harvest = |known: &mut Vec<(u64, u8)>| {
+        let mut server = node.server.lock().unwrap();
+        node.harvest(&mut server);
+        for (_, run) in std::mem::take(&mut server.seen) {
+            for piece in run.pieces_in(0, 2 * REGION) {
+                let PieceSource::Log { slab, pos, .. } = piece.source else {
+                    continue;
+                };
+                let mut bytes = vec![0; index(piece.length)];
+                let slab = SlabId::from_raw(slab).unwrap();
+                reader.slabs.read_at(slab, pos, &mut bytes).unwrap();
+                let places = known[index(piece.offset)..].iter_mut();
+                for (place, byte) in places.zip(bytes).filter(|(place, _)| place.0 <= run.stamp) {
+                    *place = (run.stamp, byte);
+                }
+            }
+        }
+    };
+    let write_all = |writer: u64| {
+        let (process, file) = (node.process(), vnode());
+        let mut expected = vec![0; index(REGION)];
+        let mut numbers = pattern(0, 1 << 16, writer).into_iter().cycle();
+        for number in 0..WRITES {
+            let (at, length) = (numbers.next().unwrap(), numbers.next().unwrap());
+            let at = u64::from(at % 7) * 4096 + number % 3;
+            let bytes = pattern(number, u64::from(length) * 8 + 1, writer);
+            // The logs are full at some time.
+            if file
+                .write_at(&process, writer * REGION + at, &bytes)
+                .is_err()
+            {
+                break;
+            }
+            expected[index(at)..][..bytes.len()].copy_from_slice(&bytes);
+        }
+        expected
+    };
+    let expected = std::thread::scope(|scope| {
+        let writers = [0, 1].map(|writer| scope.spawn(move || write_all(writer)));
+        while !writers
+            .iter()
+            .all(std::thread::ScopedJoinHandle::is_finished)
+        {
+            let settled = block.settle();
+            // The writers have barriers of their own.
+            fence(Ordering::SeqCst);
+            harvest(&mut known);
+            let copied = known.clone();
+            let evicted = block.settle();
+            fence(Ordering::SeqCst);
+            harvest(&mut known);
+            for (place, copied) in known.iter_mut().zip(copied) {
+                if place.0 > 0 && place.0 <= settled {
+                    *place = (evicted, copied.1);
+                }
+            }
+        }
+        writers.map(|writer| writer.join().unwrap()).concat()
+    });
+    harvest(&mut known);
+    let bytes: Vec<u8> = known.iter().map(|(_, byte)| *byte).collect();
+    assert!(bytes == expected);
 }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{Run, Source};
+use super::{Run, Source, COPY_RANK};
 
 /// The bit of a slab's number that marks a file of a storage directory.
 const FILE_TIER: u32 = 1 << 31;
 
-/// Bytes of a file in each server's tiers, by rank. Holes count nothing.
+/// Bytes of a file in each server's tiers, by rank. Holes count nothing, nor do bytes of the file's copy.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Layout(BTreeMap<u16, Tiers>);
 
@@ -29,6 +29,9 @@ impl Layout {
         }
         for run in inside {
             if let Source::Log { rank, slab, .. } = run.source {
+                if rank == COPY_RANK {
+                    continue;
+                }
                 let tiers = self.0.entry(rank).or_default();
                 let sum = match slab & FILE_TIER {
                     0 => &mut tiers.memory_bytes,

@@ -67,4 +67,4 @@ mod tests;
 pub use index::{ExtentIndex, Inserted};
 pub use layout::{Layout, Tiers};
 pub use query::Known;
-pub use run::{FreedRange, Piece, PieceSource, Run, RunError, Source, MAX_OFFSET};
+pub use run::{FreedRange, Piece, PieceSource, Run, RunError, Source, COPY_RANK, MAX_OFFSET};

@@ -25,13 +25,17 @@ use serde::{Deserialize, Serialize};
 /// The largest file offset, and the largest position in a slab: the maximum of `off_t`.
 pub const MAX_OFFSET: u64 = i64::MAX as u64;
 
+/// The rank that stands for a file's copy on the parallel file system, in place of a server's. The position of such
+/// bytes is their offset in the copy ([`crate::elevated::TargetCopy`]). No server has this rank.
+pub const COPY_RANK: u16 = u16::MAX;
+
 /// The location of a run's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Source {
     /// Bytes in a slab: byte `k` of piece `i` is at `pos + i * pos_stride + k` of slab `slab` of
     /// server `rank`.
     Log {
-        /// The server that owns the slab.
+        /// The server that owns the slab; [`COPY_RANK`] for bytes of the file's copy.
         rank: u16,
         /// The slab's number on that server.
         slab: u32,
@@ -271,6 +275,23 @@ impl Run {
             source,
         }
         .checked()
+    }
+
+    /// Bytes `[offset, end)` of the file's copy on the parallel file system, checked.
+    pub fn of_copy(offset: u64, end: u64, stamp: u64) -> Result<Run, RunError> {
+        let length = end.saturating_sub(offset);
+        Run::extent(offset, length, stamp, COPY_RANK, 0, offset)
+    }
+
+    /// Returns true if the bytes are those of the file's copy.
+    pub fn is_of_copy(&self) -> bool {
+        matches!(
+            self.source,
+            Source::Log {
+                rank: COPY_RANK,
+                ..
+            }
+        )
     }
 
     /// A hole over `[offset, end)`, checked. For a truncation, `end` is [`MAX_OFFSET`].

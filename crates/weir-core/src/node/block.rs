@@ -42,7 +42,9 @@ pub struct FileBlock {
     pub append: AtomicU64,
     /// The value of `append` when appends began to go elsewhere: reservations below stay valid.
     pub counted: AtomicU64,
-    spare_shared: [AtomicU64; 5],
+    /// Bumped when the server takes all records for finished ([`FileBlock::settle`]).
+    pub settlings: AtomicU64,
+    spare_shared: [AtomicU64; 4],
 }
 
 /// [`FileBlock::tokens`]: the file is not raw, and writers do not ask.
@@ -82,6 +84,18 @@ impl FileBlock {
     /// Ends every claim of the file; writes after this call are in records with new stamps.
     pub fn end_claims(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Ends every claim of the file, and returns a stamp: no record with a lower one grows any more (server only).
+    /// A writer that looked before sees that `settlings` changed once its bytes are in place: either the
+    /// server's next look at the cells finds the bytes, or the writer writes them to a new record. (The
+    /// server ensures this by a barrier on all processors before it looks.)
+    pub fn settle(&self) -> u64 {
+        // Before the claims end: a record that has its claim from then on has a greater stamp.
+        let stamp = self.stamp();
+        self.end_claims();
+        self.settlings.fetch_add(1, Ordering::SeqCst);
+        stamp
     }
 
     /// Ends this node's right to write a raw file without asking (server only). A writer that

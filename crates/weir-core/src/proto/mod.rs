@@ -28,14 +28,15 @@ use crate::xattr::SetFlags;
 pub use error::FsError;
 pub use greeting::{ClientKind, Hello, Role, Welcome, NO_CLIENT, NO_ROOM, PREFIX_LINK, SHM_LINK};
 pub use parts::{
-    Attached, Cause, Child, ContentVersion, Created, Entry, FsStat, HeldLock, Kept, Landing, Lent,
-    Located, PathInTree, RoomOutlook, RoomState, ServerStatus, Tier, TierStatus, WriteState,
+    Attached, ByteRange, Cause, Child, ContentVersion, CopyUse, Created, Entry, FsStat, HeldLock,
+    Kept, Landing, Lent, Located, PathInTree, RoomOutlook, RoomState, ServerStatus, SettledExtents,
+    Tier, TierStatus, WriteState,
 };
 use table::{messages, operations};
 pub use table::{Caller, Control, FromCaller, Operation, OperationObject, Served};
 
 /// The version of this protocol; both sides must have the same.
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 16;
 
 operations! {
     local {
@@ -276,8 +277,36 @@ operations! {
             version: ContentVersion,
         } -> bool;
 
-        /// Returns true if a file is evicted, and then no other request evicts it any more. The caller, who
-        /// holds the lock of the file's link, writes all its bytes, and then [`EndEviction`].
+        /// Returns the part of a file that is on the parallel file system alone.
+        get_copy_use(Caller, Named): GetCopyUse {
+            /// The file.
+            ino: Ino,
+        } -> CopyUse;
+
+        /// Has all that was written to a file be in extents of its own: what programs write from now on is in
+        /// others. `None`: the instance has several servers, which cannot evict ranges.
+        settle_extents(Caller, Named): SettleExtents {
+            /// The file.
+            ino: Ino,
+        } -> Option<SettledExtents>;
+
+        /// Frees the storage of ranges of a file that the parallel file system has: its link in
+        /// [`crate::elevated::EVICTED`] says where. Ranges that have holes, or that were written since the
+        /// extents were settled, stay; so do all, if another request has settled them since, or if programs began or
+        /// ended writing. Returns the number of bytes freed.
+        evict_ranges(Caller, Named): EvictRanges {
+            /// The file.
+            ino: Ino,
+            /// The moment before their bytes were copied.
+            settled: SettledExtents,
+            /// The ranges, at most [`MOST_RANGES`].
+            ranges: Vec<ByteRange>,
+        } -> u64;
+
+        /// Prepares an evicted file for being written. False: it is not evicted, or its extents say now which
+        /// of its bytes are those of its copy. True, if there are several servers: no other request evicts it any
+        /// more, and the caller, who holds the lock of the file's link, writes all its bytes, and then
+        /// [`EndEviction`].
         begin_restore(Caller, Named): BeginRestore {
             /// The file.
             ino: Ino,
@@ -553,6 +582,8 @@ pub const XATTR_PART_BYTES: usize = 7 << 10;
 pub const FETCH_BYTES: u64 = 1 << 20;
 /// The most pieces of all reads of a [`Fetch`]: as many as fit a request.
 pub const FETCH_PIECES: usize = 400;
+/// The most ranges of an [`EvictRanges`], which fits a channel.
+pub const MOST_RANGES: usize = 256;
 
 /// Encodes a request.
 pub fn request<O: Operation>(op: O, out: &mut Vec<u8>) {

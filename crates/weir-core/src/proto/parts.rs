@@ -53,6 +53,35 @@ pub struct ContentVersion {
     pub ctime_ns: i64,
 }
 
+/// The part of a file of an elevated tree whose bytes are those of its copy on the parallel file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum CopyUse {
+    /// None of it: if there is a copy, nobody reads it.
+    None,
+    /// Ranges of it: programs may write it.
+    Part,
+    /// All of it: it is evicted, and was not written since.
+    Whole,
+}
+
+/// The moment at which the extents of a file were settled; see [`super::SettleExtents`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SettledExtents {
+    /// Greater than those of all extents, and lower than those of later writes; 0: the file had no writers.
+    pub stamp: u64,
+    /// The generation of its extents.
+    pub generation: u64,
+}
+
+/// Bytes `[start, end)` of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ByteRange {
+    /// The offset of the first byte.
+    pub start: u64,
+    /// The offset behind the last byte.
+    pub end: u64,
+}
+
 /// The chance that moving an elevated tree makes room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RoomOutlook {

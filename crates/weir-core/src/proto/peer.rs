@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use super::audit::Unseen;
 use super::table::{messages, peer_operations};
 use super::{
-    encode, encoded, Cause, Child, ContentVersion, Entry, FsError, HeldLock, Kept, RoomOutlook,
-    RoomState, ServerStatus, WriteState,
+    encode, encoded, Cause, Child, ContentVersion, CopyUse, Entry, FsError, HeldLock, Kept,
+    RoomOutlook, RoomState, ServerStatus, WriteState,
 };
 use crate::extent::Run;
 use crate::names::{Attr, FileType, Lamination, Policy};
@@ -492,7 +492,13 @@ peer_operations! {
         version: ContentVersion,
     } -> bool;
 
-    /// Returns true if a file is evicted; see [`super::BeginRestore`]. At its home.
+    /// Returns the part of a file that is on the parallel file system alone. At its home.
+    get_copy_use at home of ino: GetCopyUse {
+        /// The file.
+        ino: Ino,
+    } -> CopyUse;
+
+    /// Prepares an evicted file for being written; see [`super::BeginRestore`]. At its home.
     begin_restore at home of ino: BeginRestore {
         /// The file.
         ino: Ino,

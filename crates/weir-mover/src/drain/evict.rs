@@ -8,23 +8,23 @@
 //! has its copy under a hidden name in between.
 
 use std::collections::{HashMap, HashSet};
-use std::io::ErrorKind;
+use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use weir_client::process::mounted::{elevated::TargetCopy, ContentVersion, EvictedFile, Ino};
-use weir_client::types::Stat;
+use weir_client::process::mounted::{CopyUse, EvictedFile, Ino, WriteState};
 
+use super::copies::{content_of, copy_at, hidden_name, is_copy, DisplacedFile};
 use super::marks::Replaceable;
 use super::round::RoundState;
-use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
+use super::snapshot::{SeenNode, TreeSnapshot};
 use super::{move_files, Drain, FileToMove, MovedNode};
-use crate::copy::{is_kept_time, keep_xattrs};
+use crate::copy::keep_xattrs;
 use crate::error::MoveError;
-use crate::publish::{is_at_above_or_below, is_part, make_hard_link, part_of, LinkOutcome};
+use crate::publish::{is_at_above_or_below, is_part, make_hard_link, LinkOutcome};
 use crate::sources::StagePair;
 use crate::stage::StageProgress;
-use crate::tree::{kind_of, unless, EvictionTable, FileTree, NodeKind};
+use crate::tree::{EvictionTable, FileTree, NodeKind};
 
 /// A file whose storage was freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -35,15 +35,11 @@ pub struct EvictedBytes {
     pub bytes: u64,
 }
 
-/// An evicted file whose copy has no name of the file.
-struct DisplacedFile {
-    ino: Ino,
-    /// The path of the copy below the target.
-    at: PathBuf,
-    /// The names of the file.
-    names: Vec<PathBuf>,
-    /// Its copy was to make way for another one.
-    is_aside: bool,
+impl AddAssign for EvictedBytes {
+    fn add_assign(&mut self, more: EvictedBytes) {
+        self.files += more.files;
+        self.bytes += more.bytes;
+    }
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
@@ -75,6 +71,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 evicted.files += 1;
                 evicted.bytes += node.version.size;
             }
+            self.drop_base(Ino(node.version.ino))?;
         }
         Ok(evicted)
     }
@@ -99,13 +96,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         node: &SeenNode,
     ) -> std::io::Result<bool> {
         let version = &node.version;
+        if self.bases.contains_key(&version.ino) {
+            let source = self.source.join(path);
+            if !matches!(self.from.write_state(&source), Ok(WriteState::Written)) {
+                return Ok(false);
+            }
+        }
         let there = self.to.look_up(&self.target.join(path))?;
-        let is_copy = |there: &Stat| {
-            kind_of(there) == NodeKind::File
-                && there.size == version.size
-                && is_kept_time(version.mtime, there.mtime)
-        };
-        let Some(there) = there.filter(is_copy) else {
+        let Some(there) = there.filter(|there| is_copy(version, there)) else {
             return Ok(false);
         };
         let copy = copy_at(table, path, &there);
@@ -118,11 +116,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub(super) fn relink_copies(&mut self, round: &mut RoundState, progress: &StageProgress) {
         self.held.clear();
         self.evicted.clear();
+        self.bases.clear();
+        self.hidden.clear();
         let Some(table) = self.from.evictions() else {
             return;
         };
         let snapshot = Arc::clone(&round.snapshot);
-        let mut displaced = self.displaced(table, round);
+        let mut displaced = self.displaced(table, progress, round);
         self.held
             .extend(displaced.iter().map(|file| file.at.clone()));
         // A copy that gets its name may make way for another one.
@@ -158,6 +158,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     fn displaced(
         &mut self,
         table: &dyn EvictionTable,
+        progress: &StageProgress,
         round: &mut RoundState,
     ) -> Vec<DisplacedFile> {
         let snapshot = Arc::clone(&round.snapshot);
@@ -174,29 +175,27 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let Some(at) = table.path_below(&file.copy) else {
                 continue;
             };
-            let is_evicted = table.is_evicted(file.ino).and_then(|is_evicted| {
-                if !is_evicted {
-                    // It has its bytes again, or is gone.
-                    table.forget_copy(file.ino)?;
-                }
-                Ok(is_evicted)
+            let used = self.forget_if_unused(table, file, &at);
+            let used = used.unwrap_or_else(|error| {
+                round.fail(&at, &error);
+                CopyUse::Whole
             });
-            let is_evicted = is_evicted.unwrap_or_else(|error| {
-                round.fail(&at, &MoveError::io("looking for the file of", &at)(error));
-                true
-            });
-            if !is_evicted {
-                continue;
-            }
-            self.evicted.insert(file.ino.0, at.clone());
             let names = names.remove(&file.ino.0).unwrap_or_default();
-            if !names.contains(&at) {
-                displaced.push(DisplacedFile {
-                    ino: file.ino,
-                    at,
-                    names,
-                    is_aside: false,
-                });
+            let with_names = DisplacedFile {
+                ino: file.ino,
+                at,
+                names,
+                is_aside: false,
+            };
+            match used {
+                CopyUse::None => {}
+                CopyUse::Part => self.note_part(progress, round, (with_names, &file.copy)),
+                CopyUse::Whole => {
+                    self.evicted.insert(file.ino.0, with_names.at.clone());
+                    if !with_names.names.contains(&with_names.at) {
+                        displaced.push(with_names);
+                    }
+                }
             }
         }
         displaced
@@ -254,13 +253,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.place_copy(progress, round, file, name, name)?;
         let node = round.snapshot.get(name).expect("its name was seen");
         self.keep_copy_attributes(name, node)?;
-        if file.at.file_name().is_some_and(is_part) {
-            // It was set aside there.
-            let aside = self.target.join(&file.at);
-            let removed = unless(self.to.remove(&aside), ErrorKind::NotFound);
-            removed.map_err(MoveError::io("removing", &aside))?;
-        }
-        Ok(())
+        // It was set aside there, perhaps.
+        self.remove_base(&file.at)
     }
 
     /// Gives the copy of a file a hidden name beside it, so that another one can have its name.
@@ -270,11 +264,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         round: &RoundState,
         file: &mut DisplacedFile,
     ) -> Result<(), MoveError> {
-        let beside = format!("{:x}", file.ino.0);
-        let aside = part_of(&file.at.with_file_name(beside));
+        let dir = file.at.parent().unwrap_or(Path::new(""));
+        let aside = hidden_name(dir, file.ino, false);
         let name = file.names[0].clone();
         self.place_copy(progress, round, file, &aside, &name)?;
-        self.note_copy(file.ino, &aside)?;
+        self.note_base(file.ino, &aside)?;
         self.held.remove(&file.at);
         self.held.insert(aside.clone());
         file.at = aside;
@@ -283,7 +277,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// Has the copy of a file at another path, too. `name`: a name of the file, by which it is copied where the
     /// target has no links.
-    fn place_copy(
+    pub(super) fn place_copy(
         &self,
         progress: &StageProgress,
         round: &RoundState,
@@ -328,7 +322,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// Notes that the copy of an evicted file is at this path below the target.
-    fn note_copy(&self, ino: Ino, path: &Path) -> Result<(), MoveError> {
+    pub(super) fn note_copy(&self, ino: Ino, path: &Path) -> Result<(), MoveError> {
         let table = self.from.evictions().expect("it has an evicted file");
         let target = self.target.join(path);
         let there = self.to.look_up(&target);
@@ -337,22 +331,5 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let copy = copy_at(table, path, &there);
         let noted = table.put_copy(&EvictedFile { ino, copy });
         noted.map_err(MoveError::io("noting", &target))
-    }
-}
-
-/// The copy that a node of the target is.
-fn copy_at(table: &dyn EvictionTable, path: &Path, there: &Stat) -> TargetCopy {
-    TargetCopy {
-        path: table.absolute(path),
-        size: there.size,
-        mtime_ns: there.mtime.since_epoch_ns(),
-    }
-}
-
-fn content_of(version: &FileVersion) -> ContentVersion {
-    ContentVersion {
-        size: version.size,
-        mtime_ns: version.mtime.since_epoch_ns(),
-        ctime_ns: version.ctime.since_epoch_ns(),
     }
 }

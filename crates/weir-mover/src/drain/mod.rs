@@ -19,12 +19,14 @@
 //! | `leftovers` | what they removed after the drain that moved it was killed |
 //! | `events` | what becomes of files, for those who want to know of each |
 //! | `analysis`, `hold` | files that are held back until programs have analysed them |
-//! | `evict` | files of an elevated tree whose storage is freed |
+//! | `evict`, `copies`, `parts`, `ahead` | files of an elevated tree whose storage is freed, as a whole or by ranges |
 //!
 //! Left out: the order of changes within two rounds, and versions that were replaced before a round saw
 //! them.
 
+mod ahead;
 mod analysis;
+mod copies;
 mod events;
 mod evict;
 mod files;
@@ -36,6 +38,7 @@ mod marks;
 mod mover;
 mod names;
 mod ownership;
+mod parts;
 mod round;
 mod snapshot;
 mod whiteouts;
@@ -56,6 +59,7 @@ use crate::sources::StagePair;
 use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};
 use crate::summary::{as_text, StageSummary};
 use crate::tree::{unless, EvictionTable, FileTree, NodeKind};
+pub use ahead::AheadResult;
 pub use analysis::{AnalysisCounts, AnalysisTable, AnalysisTask, AnalyzerId, TaskResult};
 use events::EventLog;
 pub use events::{FileEvent, MoveEvent};
@@ -65,6 +69,7 @@ pub use hold::{is_current, AnalysesLeft};
 pub use marks::{NodeMark, PlacedNodes, Replaceable, TakenNode};
 pub use mover::{FileMover, FileToMove, MovedFile, MovedFiles};
 use names::DueNames;
+use parts::FileBase;
 use round::RoundState;
 use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot, WalkedTree};
 
@@ -141,6 +146,16 @@ impl DrainRound {
         path == Path::new("") || self.names_seen.get(path).is_some()
     }
 
+    /// Notes files of which ranges could not go ahead, by the path below the source, with the reasons.
+    pub fn note_failures(&mut self, failed: &HashMap<PathBuf, String>) {
+        for file in &mut self.pending {
+            if let Some(reason) = failed.get(&file.path) {
+                let reason = reason.clone();
+                file.state = PendingState::Failed { reason };
+            }
+        }
+    }
+
     /// True if something could not be moved, other than by the doing of programs.
     pub fn has_failed(&self) -> bool {
         let is_failed = |file: &PendingFile| matches!(file.state, PendingState::Failed { .. });
@@ -211,6 +226,10 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     seen: Arc<TreeSnapshot>,
     /// The inodes of evicted files, and the paths of their copies below the target.
     evicted: HashMap<u64, PathBuf>,
+    /// The inodes of files of which a part is on the target alone, and where.
+    bases: HashMap<u64, FileBase>,
+    /// The hidden names of these, by the path below both directories.
+    hidden: BTreeSet<PathBuf>,
     /// Copies of evicted files that nothing replaces or removes, by the path below both directories.
     held: BTreeSet<PathBuf>,
     /// Of the target, what the job has removed or replaced, by the path below both directories.
@@ -250,6 +269,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             walks: 0,
             seen: Arc::default(),
             evicted: HashMap::new(),
+            bases: HashMap::new(),
+            hidden: BTreeSet::new(),
             held: BTreeSet::new(),
             taken: HashMap::new(),
             placed: None,
@@ -392,6 +413,11 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         summary.files += shared.files;
         summary.bytes += shared.bytes;
         summary.unchanged = summary.unchanged.saturating_sub(shared.files);
+        if evicts {
+            for (path, error) in self.replace_bases() {
+                summary.fail(&self.source.join(&path), &self.target.join(&path), &error);
+            }
+        }
         for held in &self.held {
             let target = self.target.join(held);
             let error = MoveError::Elsewhere(

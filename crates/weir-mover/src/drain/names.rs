@@ -122,7 +122,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let gone =
             moved.filter(move |(path, node)| is_gone(path, node, then) && is_gone(path, node, now));
         gone.map(|(path, _)| path)
-            .filter(|path| !is_at_above_or_below(path, &self.held))
+            .filter(|path| !self.has_copies(path))
     }
 
     /// True if this drain made something of another kind in the place of a file, or of a directory

@@ -219,7 +219,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         Some(state)
     }
 
-    fn file_to_move(&self, path: &Path) -> FileToMove {
+    pub(super) fn file_to_move(&self, path: &Path) -> FileToMove {
         FileToMove {
             pair: StagePair {
                 source: self.source.join(path),
@@ -261,6 +261,21 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             chosen.iter().partition(|path| is_cut && is_large(path));
         let seen = chosen.iter();
         self.note_placing(seen.filter_map(|path| Some((*path, snapshot.get(path)?))));
+        let (ahead, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
+            others.into_iter().partition(|path| {
+                snapshot
+                    .get(path)
+                    .is_some_and(|node| self.has_gone_ahead(node))
+            });
+        for path in ahead {
+            let node = snapshot.get(path).expect("chosen from it");
+            let moved = self.finish_ahead(round, (path, node), progress).map(Some);
+            if let Ok(Some(stat)) = &moved {
+                round.copied += 1;
+                round.bytes += stat.size;
+            }
+            self.note_all(round, &[path], vec![Some(MovedFile::new(moved))]);
+        }
         let moved = self.copy_lists(round, &others, progress);
         self.note_all(round, &others, moved);
         // Each by all movers.
@@ -335,6 +350,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             };
             if let Some(state) = state {
                 round.pend(path, node, state);
+                continue;
+            }
+            let version = self.moved.get(*path).map(|moved| moved.version);
+            let version = version.unwrap_or(node.version);
+            if let Err(error) = self.replace_base(path, &version) {
+                round.fail(path, &error);
             }
         }
     }

@@ -65,7 +65,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         paths.filter(|path| {
             now.whiteouts.contains_key(*path)
                 && !self.moved.contains_key(*path)
-                && !is_at_above_or_below(path, &self.held)
+                && !self.has_copies(path)
         })
     }
 

@@ -5,12 +5,13 @@ use weir_core::node::claim::Claim;
 use weir_core::proto::peer::{self, What};
 use weir_core::proto::{
     Allocate, Append, Attach, Attached, Audit, AwaitRoom, BeginRestore, Caller, Child, Control,
-    Create, CreateUnnamed, Created, EndEviction, Entry, Evict, Fetch, Find, Flock, Flush, FsError,
-    GetAttr, GetWriteState, GetXattr, HeldLock, Hold, Laminate, Landing, Lease, Lent, Link,
-    ListXattrs, Locate, Located, Lookup, MakeSpecial, Mkdir, Operations, Passage, PathInTree,
-    PathOf, Readdir, Readlink, RecordLock, RemoveXattr, Rename, ReportRelief, Rmdir, RoomState,
-    Segment, Served, ServerStatus, SetAttr, SetXattr, Status, Stop, Symlink, Sync, TestLock, Token,
-    Truncate, Unlink, WriteState,
+    CopyUse, Create, CreateUnnamed, Created, EndEviction, Entry, Evict, EvictRanges, Fetch, Find,
+    Flock, Flush, FsError, GetAttr, GetCopyUse, GetWriteState, GetXattr, HeldLock, Hold, Laminate,
+    Landing, Lease, Lent, Link, ListXattrs, Locate, Located, Lookup, MakeSpecial, Mkdir,
+    Operations, Passage, PathInTree, PathOf, Readdir, Readlink, RecordLock, RemoveXattr, Rename,
+    ReportRelief, Rmdir, RoomState, Segment, Served, ServerStatus, SetAttr, SetXattr,
+    SettleExtents, SettledExtents, Status, Stop, Symlink, Sync, TestLock, Token, Truncate, Unlink,
+    WriteState,
 };
 use weir_core::types::{ClientId, Ino};
 
@@ -122,6 +123,25 @@ impl<P: Platform> Operations for Cluster<P> {
             let (ino, version) = (this.resolve(op.ino)?, op.version);
             this.call(ino.rank(), peer::Evict { ino, version }).await
         })
+    }
+
+    fn get_copy_use(&self, _: Caller, op: GetCopyUse) -> Served<Result<CopyUse, FsError>> {
+        self.later(|this| async move {
+            let ino = this.resolve(op.ino)?;
+            this.call(ino.rank(), peer::GetCopyUse { ino }).await
+        })
+    }
+
+    fn settle_extents(
+        &self,
+        _: Caller,
+        op: SettleExtents,
+    ) -> Served<Result<Option<SettledExtents>, FsError>> {
+        Served::Now(self.settle_extents_for_client(op.ino))
+    }
+
+    fn evict_ranges(&self, _: Caller, op: EvictRanges) -> Served<Result<u64, FsError>> {
+        Served::Now(self.evict_ranges_for_client(&op))
     }
 
     fn begin_restore(&self, _: Caller, op: BeginRestore) -> Served<Result<bool, FsError>> {

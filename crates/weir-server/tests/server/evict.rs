@@ -4,7 +4,7 @@ use crate::mesh::Mesh;
 use crate::mesh_share::{file, open, others, publish, LENGTH};
 use crate::world::{Client, World};
 use weir_core::names::{Attr, Visibility};
-use weir_core::proto::{self, Caller, ContentVersion, FsError, RoomOutlook};
+use weir_core::proto::{self, ByteRange, Caller, ContentVersion, CopyUse, FsError, RoomOutlook};
 use weir_core::types::{Ino, Rank};
 
 fn version_of(attr: &Attr) -> ContentVersion {
@@ -98,29 +98,133 @@ fn a_file_that_is_open_is_not_evicted() {
     assert!(evict(&mut world, ino, moved));
 }
 
+/// The ranges of a file that are those of its copy.
+fn copied(world: &mut World, ino: Ino) -> Vec<(u64, u64)> {
+    let locate = proto::Locate {
+        ino,
+        offset: 0,
+        length: 1 << 20,
+    };
+    let runs = world.call(Caller::Control, locate).unwrap().runs;
+    let copied = runs.iter().filter(|run| run.is_of_copy());
+    copied.map(|run| (run.offset, run.end())).collect()
+}
+
+fn copy_use(world: &mut World, ino: Ino) -> CopyUse {
+    let asked = proto::GetCopyUse { ino };
+    world.call(Caller::Control, asked).unwrap()
+}
+
 #[test]
-fn an_evicted_file_is_cut_to_nothing_or_restored_first() {
+fn an_evicted_file_is_written_over_its_copy() {
     let (mut world, mut client, ino) = with_file();
     let moved = version_of(&attr(&mut world, ino));
     let caller = Caller::Control;
+    assert_eq!(copy_use(&mut world, ino), CopyUse::None);
     assert!(evict(&mut world, ino, moved));
+    assert_eq!(copy_use(&mut world, ino), CopyUse::Whole);
     let cut = |size| proto::Truncate { ino, size };
     for size in [1, 200, 1 << 30] {
         assert_eq!(world.call(caller, cut(size)), Err(FsError::Evicted));
     }
-    assert_eq!(world.call(caller, proto::BeginRestore { ino }), Ok(true));
-    client.write(&mut world, ino, 0, &[7; 100], None).1.unwrap();
-    assert!(attr(&mut world, ino).evicted, "until all is there");
-    world.call(caller, proto::EndEviction { ino }).unwrap();
-    assert_eq!(world.call(caller, proto::BeginRestore { ino }), Ok(false));
+    let begin = proto::BeginRestore { ino };
+    assert_eq!(world.call(caller, begin.clone()), Ok(false));
+    assert!(!attr(&mut world, ino).evicted);
+    assert_eq!(copied(&mut world, ino), [(0, 200)]);
+    client.write(&mut world, ino, 50, &[8; 50], None).1.unwrap();
+    assert_eq!(copied(&mut world, ino), [(0, 50), (100, 200)]);
+    assert_eq!(copy_use(&mut world, ino), CopyUse::Part);
+    // What is cut off is zeros if the file grows again.
+    assert_eq!(world.call(caller, cut(120)), Ok(()));
+    assert_eq!(world.call(caller, cut(200)), Ok(()));
+    assert_eq!(copied(&mut world, ino), [(0, 50), (100, 120)]);
+    assert_eq!(world.call(caller, begin), Ok(false));
     client.detach(ino);
     world.poll_client(client.id, world.now_ns);
-    assert_eq!(world.call(caller, cut(50)), Ok(()));
+    assert_eq!(copied(&mut world, ino), [(0, 50), (100, 120)]);
     let moved = version_of(&attr(&mut world, ino));
     assert!(evict(&mut world, ino, moved));
+    assert_eq!(copy_use(&mut world, ino), CopyUse::Whole);
     assert_eq!(world.call(caller, cut(0)), Ok(()));
     let empty = attr(&mut world, ino);
     assert!(!empty.evicted && empty.size == 0);
+    assert_eq!(copy_use(&mut world, ino), CopyUse::None);
+}
+
+#[test]
+fn ranges_that_were_not_written_since_are_evicted() {
+    let mut world = World::new(8);
+    let ino = world.create(b"f").unwrap();
+    let mut client = Client::new(&mut world);
+    let write = |world: &mut World, client: &mut Client, offset, length| {
+        let bytes = vec![7; length];
+        client.write(world, ino, offset, &bytes, None).1.unwrap();
+    };
+    let settle = |world: &mut World| {
+        let asked = proto::SettleExtents { ino };
+        world.call(Caller::Control, asked).unwrap().unwrap()
+    };
+    let evict = |world: &mut World, settled, ranges: &[(u64, u64)]| {
+        let ranges = ranges.iter();
+        let ranges = ranges
+            .map(|&(start, end)| ByteRange { start, end })
+            .collect();
+        let asked = proto::EvictRanges {
+            ino,
+            settled,
+            ranges,
+        };
+        world.call(Caller::Control, asked).unwrap()
+    };
+    write(&mut world, &mut client, 0, 300);
+    write(&mut world, &mut client, 400, 100);
+    let live = |world: &mut World| attr(world, ino).allocated;
+    let earlier = settle(&mut world);
+    let settled = settle(&mut world);
+    assert_eq!(evict(&mut world, earlier, &[(0, 100)]), 0, "settled since");
+    write(&mut world, &mut client, 150, 10);
+    // With a hole, behind the end, empty, and written since.
+    let wrong = [
+        (200, 410),
+        (450, 600),
+        (5, 5),
+        (9, 3),
+        (100, 151),
+        (159, 200),
+    ];
+    assert_eq!(evict(&mut world, settled, &wrong), 0);
+    assert_eq!(copied(&mut world, ino), []);
+    let before = live(&mut world);
+    assert_eq!(
+        evict(&mut world, settled, &[(0, 150), (160, 200), (400, 500)]),
+        290
+    );
+    assert_eq!(copied(&mut world, ino), [(0, 150), (160, 200), (400, 500)]);
+    assert_eq!(live(&mut world), before, "as before for programs");
+    assert_eq!(evict(&mut world, settled, &[(0, 150)]), 0, "once");
+    // A later write counts for more, an earlier one for less.
+    write(&mut world, &mut client, 140, 30);
+    assert_eq!(copied(&mut world, ino), [(0, 140), (170, 200), (400, 500)]);
+    client.detach(ino);
+    world.poll_client(client.id, world.now_ns);
+    assert_eq!(copied(&mut world, ino), [(0, 140), (170, 200), (400, 500)]);
+    // Without writers: as long as nobody writes.
+    let settled = settle(&mut world);
+    write(&mut world, &mut client, 1000, 1);
+    assert_eq!(evict(&mut world, settled, &[(200, 300)]), 0);
+    client.detach(ino);
+    world.poll_client(client.id, world.now_ns);
+    let settled = settle(&mut world);
+    assert_eq!(evict(&mut world, settled, &[(200, 300)]), 100);
+    assert_eq!(copied(&mut world, ino), [(0, 140), (170, 300), (400, 500)]);
+}
+
+#[test]
+fn several_servers_evict_no_ranges() {
+    let mut mesh = Mesh::new(4, 3);
+    let ino = file(&mut mesh, Visibility::ReadAfterSync);
+    let asked = proto::SettleExtents { ino };
+    assert_eq!(mesh.call(usize::from(ino.rank().0), asked), Ok(None));
 }
 
 /// A file of three other nodes' interest: one wrote it, and all have it open for reading.

@@ -1,6 +1,7 @@
 //! Bringing back the bytes of an evicted file, before it is opened for writing or cut.
 //!
-//! They are written into the file as by any writer, which waits for room if there is none, while the file
+//! A server that is alone needs none of them: it has extents say which bytes are those of the copy, and programs
+//! write over these. Of several, they are written into the file as by any writer, which waits for room if there is none, while the file
 //! stays evicted: readers find the same bytes in the extents and in the copy. A process that is killed
 //! meanwhile leaves a file that is evicted.
 

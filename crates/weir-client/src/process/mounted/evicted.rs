@@ -1,8 +1,14 @@
 //! Evicted files of an elevated tree, for those who move it.
 
+use core::ops::Range;
+
 use rustix::io::Errno;
 use weir_core::elevated::{inode_of_name, name_of_inode, TargetCopy, EVICTED};
-use weir_core::proto::{ContentVersion, Evict, ReportRelief, Unlink};
+use weir_core::extent::{ExtentIndex, PieceSource, COPY_RANK};
+use weir_core::proto::{
+    ByteRange, ContentVersion, CopyUse, Evict, EvictRanges, GetCopyUse, Locate, ReportRelief,
+    SettleExtents, SettledExtents, Unlink, MOST_RANGES,
+};
 use weir_core::types::Ino;
 
 use super::whiteouts::unless_gone;
@@ -11,7 +17,7 @@ use crate::operation;
 use crate::path::walk::Names;
 use crate::process::elevated::name_lock::NameLock;
 
-/// A file of an elevated tree that was evicted.
+/// A file of an elevated tree that was evicted, as a whole or in part.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EvictedFile {
     /// Its inode.
@@ -38,10 +44,87 @@ impl Tree {
             put => put?,
         }
         let done = session.call(Evict { ino, version });
-        if done == Ok(false) {
+        // If it has bytes of an earlier copy, this one has the same.
+        if done == Ok(false) && self.copy_use(ino)? == CopyUse::None {
             self.unlink_copy(ino)?;
         }
         done
+    }
+
+    /// Has all that was written to a file of this tree be in extents of its own; `None`: ranges of it cannot be
+    /// evicted.
+    pub fn settle_extents(self, ino: Ino) -> Result<Option<SettledExtents>, Errno> {
+        let _call = operation::begin();
+        self.process.session()?.call(SettleExtents { ino })
+    }
+
+    /// The ranges in `within` whose bytes the instance has, without those of the file's copy, sorted, as far as one look
+    /// reaches; and the offset up to which that is.
+    pub fn stored_ranges(
+        self,
+        ino: Ino,
+        within: Range<u64>,
+    ) -> Result<(Vec<Range<u64>>, u64), Errno> {
+        let _call = operation::begin();
+        let located = self.process.session()?.call(Locate {
+            ino,
+            offset: within.start,
+            length: within.end.saturating_sub(within.start),
+        })?;
+        let end = located.known_to.min(within.end);
+        let mut index = ExtentIndex::new();
+        for run in &located.runs {
+            let run = run.checked().map_err(|_| Errno::IO)?;
+            index.insert(run, &mut |_| ()).map_err(|_| Errno::IO)?;
+        }
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        index.for_each_piece_in(within.start, end, &mut |piece| match (
+            piece.source,
+            ranges.last_mut(),
+        ) {
+            (PieceSource::Log { rank, .. }, _) if rank == COPY_RANK => {}
+            (PieceSource::Hole, _) => {}
+            (_, Some(last)) if last.end == piece.offset => last.end = piece.end(),
+            _ => ranges.push(piece.offset..piece.end()),
+        });
+        Ok((ranges, end))
+    }
+
+    /// Frees the storage of ranges of a file that its copy has, as they were when its extents were settled. Returns the
+    /// bytes of those that have not changed since.
+    pub fn evict_ranges(
+        self,
+        file: &EvictedFile,
+        settled: SettledExtents,
+        ranges: &[Range<u64>],
+    ) -> Result<u64, Errno> {
+        let _call = operation::begin();
+        let session = self.process.session()?;
+        let name = name_of_inode(file.ino);
+        let _lock = NameLock::hold(session, EVICTED, &name)?;
+        let known = self.process.inodes().view()?.text_at(EVICTED, &name)?;
+        if known.is_none_or(|text| text != file.copy.text()) {
+            self.put_copy(file)?;
+        }
+        let ranges = ranges.iter().take(MOST_RANGES);
+        session.call(EvictRanges {
+            ino: file.ino,
+            settled,
+            ranges: ranges
+                .map(|range| ByteRange {
+                    start: range.start,
+                    end: range.end,
+                })
+                .collect(),
+        })
+    }
+
+    /// The copy of a file of any elevated tree, if there is one.
+    pub fn copy_of(self, ino: Ino) -> Result<Option<TargetCopy>, Errno> {
+        let _call = operation::begin();
+        let names = self.process.inodes().view()?;
+        let text = names.text_at(EVICTED, &name_of_inode(ino))?;
+        Ok(text.as_deref().and_then(TargetCopy::of_text))
     }
 
     /// The evicted files whose copies are on the target of this tree.
@@ -70,13 +153,18 @@ impl Tree {
         Ok(found)
     }
 
-    /// True if a file is evicted; false: it has its bytes, or is gone.
-    pub fn is_evicted(self, ino: Ino) -> Result<bool, Errno> {
+    /// The part of a file that its copy alone has: none, if the file is gone.
+    pub fn copy_use(self, ino: Ino) -> Result<CopyUse, Errno> {
         let _call = operation::begin();
-        match self.process.inodes().attr(ino) {
-            Ok(attr) => Ok(attr.evicted),
-            Err(Errno::NOENT) => Ok(false),
+        let used = match self.process.inodes().attr(ino) {
+            // Known without a request.
+            Ok(attr) if attr.evicted => Ok(CopyUse::Whole),
+            Ok(_) => self.process.session()?.call(GetCopyUse { ino }),
             Err(error) => Err(error),
+        };
+        match used {
+            Err(Errno::NOENT) => Ok(CopyUse::None),
+            used => used,
         }
     }
 
@@ -90,12 +178,12 @@ impl Tree {
         made.map(drop)
     }
 
-    /// Forgets the copy of a file that is not evicted any more.
+    /// Forgets the copy of a file, unless the file needs it.
     pub fn forget_copy(self, ino: Ino) -> Result<(), Errno> {
         let name = name_of_inode(ino);
         let session = self.process.session()?;
         let _lock = NameLock::hold(session, EVICTED, &name)?;
-        if self.is_evicted(ino)? {
+        if self.copy_use(ino)? != CopyUse::None {
             return Ok(());
         }
         self.unlink_copy(ino)

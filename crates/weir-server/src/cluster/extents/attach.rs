@@ -106,6 +106,7 @@ impl<P: Platform> Node<'_, P> {
         let file = OpenFile {
             ino: attr.ino,
             cells: Vec::new(),
+            settled: 0,
         };
         let block = self.extents.blocks.insert(file).ok_or(FsError::NoSpace)?;
         // The index was settled when the last writer left: all its stamps are 0.

@@ -27,8 +27,9 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
-use weir_core::extent::{ExtentIndex, MAX_OFFSET};
+use weir_core::extent::{ExtentIndex, PieceSource, MAX_OFFSET};
 use weir_core::journal::{self, Given, Item};
+use weir_core::proto::ByteRange;
 use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::keyed::Keyed;
@@ -98,6 +99,49 @@ impl ExtentTables {
     /// The blocks of files that are open for writing.
     pub(in crate::cluster) fn open_blocks(&self) -> impl Iterator<Item = u32> + '_ {
         self.blocks.iter().map(|(block, _)| block)
+    }
+
+    /// Notes the stamp at which the extents of a block's file were settled.
+    pub(in crate::cluster) fn note_settled(&mut self, block: Option<u32>, stamp: u64) {
+        if let Some(file) = block.and_then(|block| self.blocks.get_mut(block)) {
+            file.settled = stamp;
+        }
+    }
+
+    /// The stamp at which they were settled last.
+    pub(in crate::cluster) fn settled_at(&self, block: u32) -> Option<u64> {
+        let file = self.blocks.get(block)?;
+        (file.settled > 0).then_some(file.settled)
+    }
+
+    /// Returns true if all bytes of a range are in logs of this server, written before a stamp.
+    pub(in crate::cluster) fn are_settled(
+        &self,
+        ino: Ino,
+        range: &ByteRange,
+        stamp: u64,
+        rank: u16,
+    ) -> bool {
+        let mut at = range.start;
+        if let Some(index) = self.indexes.get(ino) {
+            index.for_each_piece_in(range.start, range.end, &mut |piece| {
+                let is_here =
+                    matches!(piece.source, PieceSource::Log { rank: of, .. } if of == rank);
+                if piece.offset == at && is_here && piece.stamp <= stamp {
+                    at = piece.end();
+                }
+            });
+        }
+        range.start < range.end && at == range.end
+    }
+
+    /// Returns true if a file has bytes that are those of its copy.
+    pub(in crate::cluster) fn has_copy_runs(&self, ino: Ino) -> bool {
+        let mut is_found = false;
+        if let Some(index) = self.indexes.get(ino) {
+            index.for_each_run(&mut |run| is_found |= run.is_of_copy());
+        }
+        is_found
     }
 
     /// Returns true if a file has extents here.

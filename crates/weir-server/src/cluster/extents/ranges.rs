@@ -143,7 +143,12 @@ impl<P: Platform> Node<'_, P> {
         let Ok(hole) = Run::hole(from, to, stamp.unwrap_or(1)) else {
             return; // the range is empty
         };
-        // Write the records of the cells to the journal before the hole. The index forgets a hole
+        self.lay_run(ino, hole, stamp.is_some());
+    }
+
+    /// Lays a run over a file whose writes before it are harvested.
+    pub(in crate::cluster) fn lay_run(&mut self, ino: Ino, run: Run, has_writers: bool) {
+        // Write the records of the cells to the journal before the run. The index forgets a hole
         // that has nothing behind it, and a journal that is begun anew then does not know the hole.
         let block = self
             .block_of(ino)
@@ -152,14 +157,14 @@ impl<P: Platform> Node<'_, P> {
             self.note_written(cell);
         }
         self.change(ino, |index, freed, _| {
-            let laid = index.insert(hole, freed);
-            debug_assert!(laid.is_ok(), "the hole was checked");
-            if stamp.is_none() {
+            let laid = index.insert(run, freed);
+            debug_assert!(laid.is_ok(), "the run was checked");
+            if !has_writers {
                 index.settle();
             }
         });
-        self.note(&Item::Laid(ino, vec![hole]));
-        if stamp.is_none() {
+        self.note(&Item::Laid(ino, vec![run]));
+        if !has_writers {
             self.note(&Item::Settled(ino));
         }
         self.announce_changes();

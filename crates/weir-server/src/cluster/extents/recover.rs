@@ -32,7 +32,14 @@ impl<P: Platform> Node<'_, P> {
             }
             if self.extents.blocks.get(block).is_none() {
                 let cells = Vec::new();
-                self.extents.blocks.put(block, OpenFile { ino, cells });
+                self.extents.blocks.put(
+                    block,
+                    OpenFile {
+                        ino,
+                        cells,
+                        settled: 0,
+                    },
+                );
                 let set = SetAttr {
                     block: Some(block + 1),
                     ..SetAttr::default()

@@ -28,4 +28,6 @@ pub struct OpenFile {
     pub ino: Ino,
     /// Its cells, in no order.
     pub cells: Vec<u32>,
+    /// The stamp at which its extents were settled last; 0: never.
+    pub settled: u64,
 }

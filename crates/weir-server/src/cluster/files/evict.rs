@@ -1,8 +1,9 @@
 //! Eviction: the storage of a file is freed whose bytes are on the parallel file system (PFS).
 //!
 //! An evicted file keeps its inode, size and times. A byte that no extent covers is that of its copy, which a
-//! link says ([`weir_core::elevated::EVICTED`]). Clients read it there, and nobody writes such a file: a client
-//! that opens one for writing first *restores* it, by writing all its bytes, and then ends the eviction.
+//! link says ([`weir_core::elevated::EVICTED`]). Clients read it there, and nobody writes such a file. Before one is
+//! opened for writing, extents say which of its bytes are those of the copy ([`super::evict_part`]); with
+//! several servers a client *restores* it, by writing all its bytes, and then ends the eviction.
 //!
 //! As in a lamination ([`super::laminate`]) the mark is made before writers are looked for, and a client shows
 //! its description before it looks at the mark. So one of the two sees the other. The extents go
@@ -82,11 +83,17 @@ impl<P: Platform> Cluster<P> {
         Ok(version_of(&self.attr_at_home(ino).await?) == *version)
     }
 
-    /// Returns true if a file of this server is evicted, and then is not being evicted any more.
+    /// Prepares an evicted file of this server for being written. True: its bytes must be brought back, and it is not
+    /// being evicted any more.
     pub(in crate::cluster) async fn begin_restore_at_home(
         &self,
         ino: Ino,
     ) -> Result<bool, FsError> {
+        if self.has_all_extents() {
+            return self
+                .node(|node| node.begin_update_of_copy(ino))
+                .map(|()| false);
+        }
         let _alone = self.hold_in_time(&self.inner.files.changing, ino).await?;
         self.node(|node| node.regular(ino)).map(|attr| attr.evicted)
     }

@@ -22,7 +22,7 @@
 //! | `audit` | reads that came too early |
 //! | `end`, `leaving`, `orphans` | files that no program needs any more |
 //! | `descriptions` | open file descriptions |
-//! | `evict` | files whose bytes are on the parallel file system alone |
+//! | `evict`, `evict_part` | files whose bytes are on the parallel file system alone, all or some |
 //! | `mapped` | files of which the kernel keeps pages |
 //! | `xattrs`, `xattr_tables` | extended attributes: at their home, and its table |
 
@@ -45,6 +45,7 @@ pub(super) mod audit;
 pub(super) mod descriptions;
 pub(super) mod end;
 mod evict;
+mod evict_part;
 mod holders;
 mod inodes;
 pub(super) mod laminate;

@@ -10,15 +10,15 @@ use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
     Append, Assign, Audit, Back, Begin, BeginRestore, Bury, Cut, DeadOwners, DropEntry, DropLocks,
     EndEviction, EndMove, Enrol, Enrolled, Erase, Evict, Fetch, Find, FindToKeep, Flush, Forget,
-    Freed, GetAttr, GetWriteState, GetXattr, Grant, Handler, Hold, Laminate, Laminated, Lease,
-    Leave, Link, List, ListXattrs, Lock, LockMoves, LockName, LockOwner, LogRange, Made, Make,
-    Mark, Moved, Part, PartOfDir, Passage, PlaceEntries, Placement, Published, Put, Readlink,
+    Freed, GetAttr, GetCopyUse, GetWriteState, GetXattr, Grant, Handler, Hold, Laminate, Laminated,
+    Lease, Leave, Link, List, ListXattrs, Lock, LockMoves, LockName, LockOwner, LogRange, Made,
+    Make, Mark, Moved, Part, PartOfDir, Passage, PlaceEntries, Placement, Published, Put, Readlink,
     Recall, Relay, Release, Relink, RemoveXattr, Renew, ReportRelief, Retire, Revoke, Rmdir, Runs,
     Seal, SetAttr, SetXattr, Settled, ShareAppends, SplitDir, Status, Stayed, Stop, TestLock, Told,
     Truncate, Unlink, UnlockMoves, UnlockName, Unnamed, UnseenHere, Whereabouts, Writers,
 };
 use weir_core::proto::{
-    Child, Entry, FsError, HeldLock, Kept, Readdir, RoomState, ServerStatus, WriteState,
+    Child, CopyUse, Entry, FsError, HeldLock, Kept, Readdir, RoomState, ServerStatus, WriteState,
 };
 use weir_core::types::{Ino, Rank};
 
@@ -304,6 +304,10 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
 
     async fn begin_restore(&self, _: Rank, op: BeginRestore) -> Result<bool, FsError> {
         self.cluster.begin_restore_at_home(op.ino).await
+    }
+
+    async fn get_copy_use(&self, _: Rank, op: GetCopyUse) -> Result<CopyUse, FsError> {
+        self.cluster.node(|node| node.copy_use(op.ino))
     }
 
     async fn end_eviction(&self, _: Rank, op: EndEviction) -> Result<(), FsError> {

@@ -1,0 +1,417 @@
+//! Ranges that go ahead: of files that programs have open for writing, and that leave no room.
+//!
+//! Such a file is not moved before it is closed, and it may be larger than the instance. So ranges of it that were
+//! written are copied into a hidden file of the target, its base (`parts`), synced, and their storage is freed; programs read
+//! them there. What is written over a range while it is copied stays in the instance. Once the file is closed, the
+//! rest is written to the base, and that gets the file's name, too: nothing is written twice.
+//!
+//! The base keeps its hidden name, beside that of the file, until the link of the file says the other one: programs find it
+//! meanwhile. Then it is not written to any more.
+//!
+//! Whole stripes of the target go first; small pieces only if there is nothing else.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+
+use weir_client::process::mounted::elevated::{CopyIdentity, TargetCopy};
+use weir_client::process::mounted::{EvictedFile, Ino, WriteState};
+use weir_client::types::Stat;
+
+use super::copies::hidden_name;
+use super::parts::FileBase;
+use super::round::RoundState;
+use super::snapshot::SeenNode;
+use super::{Drain, EvictedBytes};
+use crate::copy::{FileCopy, OpenCopy, IO_BYTES};
+use crate::error::MoveError;
+use crate::publish::check_replaceable;
+use crate::stage::StageProgress;
+use crate::tree::{EvictionTable, FileTree, NodeKind};
+
+/// The bytes that are copied before they are synced and their storage is freed.
+const BATCH_BYTES: u64 = 256 << 20;
+/// The bytes that a thread copies at a time.
+const PIECE_BYTES: u64 = 32 << 20;
+/// The most ranges that are evicted at once.
+const MOST_RANGES: usize = 256;
+
+/// The result of having ranges go ahead.
+#[derive(Debug, Default)]
+pub struct AheadResult {
+    /// The storage that was freed, and the number of files that it was of.
+    pub evicted: EvictedBytes,
+    /// Files of which no range could be copied, by the path below the source, with the reasons.
+    pub failed: HashMap<PathBuf, String>,
+}
+
+/// A base that ranges of a file are written to.
+struct OpenBase<'d, S: FileTree, T: FileTree> {
+    input: &'d S::File,
+    output: T::File,
+    file: EvictedFile,
+    source: PathBuf,
+    target: PathBuf,
+}
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+    /// Copies ranges of files that programs have open for writing, the largest first, and frees their storage, until this many bytes
+    /// are free.
+    pub fn evict_open_files(
+        &mut self,
+        bytes: u64,
+        threads: usize,
+        progress: &StageProgress,
+    ) -> AheadResult {
+        let mut result = AheadResult::default();
+        if self.from.evictions().is_none() {
+            return result;
+        }
+        let snapshot = std::sync::Arc::clone(&self.seen);
+        let files = snapshot.of_kind(NodeKind::File);
+        let mut chosen: Vec<(&PathBuf, &SeenNode)> = files
+            .filter(|(path, node)| {
+                !node.has_links
+                    && !self.evicted.contains_key(&node.version.ino)
+                    && !self.has_moved(path, node)
+            })
+            .collect();
+        chosen.sort_by_key(|(path, node)| (std::cmp::Reverse(node.version.size), *path));
+        for (path, node) in chosen {
+            if result.evicted.bytes >= bytes || progress.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let source = self.source.join(path);
+            if !matches!(self.from.write_state(&source), Ok(WriteState::Open)) {
+                continue;
+            }
+            let wanted = bytes - result.evicted.bytes;
+            let is_first = !self.bases.contains_key(&node.version.ino);
+            match self.move_ahead(path, Ino(node.version.ino), wanted, threads, progress) {
+                Ok(freed) => {
+                    result.evicted.files += u64::from(freed > 0 && is_first);
+                    result.evicted.bytes += freed;
+                }
+                // By a program, or the drain is stopped.
+                Err(MoveError::SourceChanged(_) | MoveError::Stopped) => {}
+                Err(_) if matches!(self.from.look_up(&source), Ok(None)) => {}
+                Err(error) => drop(result.failed.insert(path.clone(), error.to_string())),
+            }
+        }
+        result
+    }
+
+    /// Copies ranges of a file, and frees their storage; returns the bytes.
+    fn move_ahead(
+        &mut self,
+        path: &Path,
+        ino: Ino,
+        wanted: u64,
+        threads: usize,
+        progress: &StageProgress,
+    ) -> Result<u64, MoveError> {
+        let table = self.from.evictions().expect("it has one");
+        let source = self.source.join(path);
+        let reading = || MoveError::io("reading", &source);
+        let input = self.from.open(&source).map_err(reading())?;
+        let mut base: Option<OpenBase<'_, S, T>> = None;
+        let mut freed = 0;
+        while freed < wanted {
+            let found = self.from.stat(&input).map_err(reading())?;
+            if found.ino != ino.0 {
+                break;
+            }
+            let settled = table.settle_extents(ino).map_err(reading())?;
+            let ranges = choose_ranges(table, ino, found.size, wanted - freed);
+            let (Some(settled), ranges) = (settled, ranges.map_err(reading())?) else {
+                break;
+            };
+            if ranges.is_empty() {
+                break;
+            }
+            let open = match base.take() {
+                Some(open) => open,
+                None => self.open_base(path, ino, &input, found.size, progress)?,
+            };
+            let open = base.insert(open);
+            self.copy_ranges(open, &ranges, threads, progress)?;
+            let writing = || MoveError::io("writing", &open.target);
+            self.to.sync(&open.output).map_err(writing())?;
+            let evicted = table.evict_ranges(&open.file, settled, &ranges);
+            let evicted = evicted.map_err(MoveError::io("evicting", &source))?;
+            if evicted == 0 {
+                break;
+            }
+            freed += evicted;
+        }
+        Ok(freed)
+    }
+
+    /// Opens the base of a file, or makes it.
+    fn open_base<'d>(
+        &mut self,
+        path: &Path,
+        ino: Ino,
+        input: &'d S::File,
+        size: u64,
+        progress: &StageProgress,
+    ) -> Result<OpenBase<'d, S, T>, MoveError> {
+        let source = self.source.join(path);
+        let table = self.from.evictions().expect("it has one");
+        let before = self.bases.get(&ino.0).cloned();
+        let known = before.clone().filter(|base| self.is_writable(base));
+        let dir = path.parent().unwrap_or(Path::new(""));
+        let at = match &known {
+            Some(base) => base.at.clone(),
+            None => hidden_name(dir, ino, true),
+        };
+        let target = self.target.join(&at);
+        let opening = || MoveError::io("creating", &target);
+        let output = match &known {
+            Some(_) => self.to.open_part(&target).map_err(opening())?,
+            None => self.to.create_part(&target).map_err(opening())?,
+        };
+        let inode = self.to.stat(&output).map_err(opening())?.ino;
+        if known.is_some_and(|base| base.inode != Some(inode)) {
+            return Err(MoveError::TargetChanged(target));
+        }
+        let copy = TargetCopy {
+            path: table.absolute(&at),
+            identity: CopyIdentity::Inode(inode),
+        };
+        let file = EvictedFile { ino, copy };
+        let open = OpenBase {
+            input,
+            output,
+            file,
+            source,
+            target,
+        };
+        let is_new = before.as_ref().is_none_or(|base| base.at != at);
+        if is_new {
+            if let Some(before) = &before {
+                self.copy_base(table, &open, size, progress)?;
+                self.note_base(ino, &at)?;
+                self.remove_base(&before.at)?;
+                self.hidden.remove(&before.at);
+            } else {
+                self.note_base(ino, &at)?;
+            }
+            let inode = Some(inode);
+            self.hidden.insert(at.clone());
+            self.bases.insert(ino.0, FileBase { at, inode });
+        }
+        Ok(open)
+    }
+
+    /// Copies what the base of a file has into another one.
+    fn copy_base(
+        &self,
+        table: &dyn EvictionTable,
+        open: &OpenBase<'_, S, T>,
+        size: u64,
+        progress: &StageProgress,
+    ) -> Result<(), MoveError> {
+        let mut at = 0;
+        while at < size {
+            let stored = table.stored_ranges(open.file.ino, at..size);
+            let (stored, end) = stored.map_err(MoveError::io("reading", &open.source))?;
+            let between = gaps(&stored, at..end);
+            self.copy_ranges(open, &between, 1, progress)?;
+            at = end;
+        }
+        let writing = MoveError::io("writing", &open.target);
+        self.to.sync(&open.output).map_err(writing)
+    }
+
+    fn copy_ranges(
+        &self,
+        open: &OpenBase<'_, S, T>,
+        ranges: &[Range<u64>],
+        threads: usize,
+        progress: &StageProgress,
+    ) -> Result<(), MoveError> {
+        let copy = OpenCopy {
+            trees: (self.from, self.to),
+            input: open.input,
+            output: &open.output,
+            source: &open.source,
+            part: &open.target,
+        };
+        copy_by_threads(&copy, ranges, threads, progress)
+    }
+
+    /// True if ranges of a file went ahead into a base that may be written to.
+    pub(super) fn has_gone_ahead(&self, node: &SeenNode) -> bool {
+        let base = self.bases.get(&node.version.ino);
+        base.is_some_and(|base| self.is_writable(base))
+    }
+
+    /// True if a base is for ranges that go ahead, and no version of the file.
+    fn is_writable(&self, base: &FileBase) -> bool {
+        let found = self.to.look_up(&self.target.join(&base.at));
+        // A drain that was killed may have given it the name, too.
+        base.is_ahead() && found.is_ok_and(|found| found.is_some_and(|found| found.nlink == 1))
+    }
+
+    /// Moves a file of which ranges went ahead: the rest is written to its base, which then gets the name.
+    pub(super) fn finish_ahead(
+        &self,
+        round: &RoundState,
+        (path, node): (&Path, &SeenNode),
+        progress: &StageProgress,
+    ) -> Result<Stat, MoveError> {
+        let file = self.file_to_move(path);
+        let (source, target) = (&*file.pair.source, &*file.pair.target);
+        let ino = Ino(node.version.ino);
+        let looking = MoveError::io("looking for", target);
+        let there = self.to.look_up(target).map_err(looking)?;
+        check_replaceable(target, there.as_ref(), |there| file.replaces.allows(there))?;
+        let base = &self.bases[&node.version.ino];
+        let part = self.target.join(&base.at);
+        let known = base.inode.unwrap_or_default();
+        let copy = FileCopy::resume(self.from, self.to, (source, target), (&part, known), there)?;
+        let stat = *copy.copied();
+        if stat.ino != node.version.ino {
+            return Err(MoveError::SourceChanged(source.to_owned()));
+        }
+        progress.files_found.fetch_add(1, Ordering::Relaxed);
+        let table = self.from.evictions().expect("it has one");
+        let mut at = 0;
+        while at < stat.size {
+            let stored = table.stored_ranges(ino, at..stat.size);
+            let (stored, end) = stored.map_err(MoveError::io("reading", source))?;
+            copy_by_threads(&copy.open(), &stored, round.threads, progress)?;
+            for gap in gaps(&stored, at..end) {
+                copy.clear_holes(gap)?;
+            }
+            at = end;
+        }
+        // Opened since the copy began: it may have begun with a part of a version.
+        if matches!(self.from.write_state(source), Ok(WriteState::Open)) {
+            return Err(MoveError::Open(source.to_owned()));
+        }
+        copy.publish(false, &mut Vec::new())?;
+        let dir = target.parent().unwrap_or(&self.target);
+        let synced = self.to.sync_directory(dir);
+        synced.map_err(MoveError::io("syncing", dir))?;
+        progress.files_done.fetch_add(1, Ordering::Relaxed);
+        Ok(stat)
+    }
+}
+
+/// The ranges of a file to have go ahead next: whole stripes, or else what there is.
+fn choose_ranges(
+    table: &dyn EvictionTable,
+    ino: Ino,
+    size: u64,
+    wanted: u64,
+) -> std::io::Result<Vec<Range<u64>>> {
+    let wanted = wanted.min(BATCH_BYTES);
+    let (mut stripes, mut others) = (Vec::new(), Vec::new());
+    let (mut bytes, mut other_bytes, mut at) = (0, 0, 0);
+    while at < size && bytes < wanted && stripes.len() < MOST_RANGES {
+        let (stored, end) = table.stored_ranges(ino, at..size)?;
+        for range in stored {
+            let stripe = range.start.next_multiple_of(IO_BYTES)..range.end - range.end % IO_BYTES;
+            if stripe.start < stripe.end {
+                let end = stripe
+                    .end
+                    .min(stripe.start + (wanted - bytes).next_multiple_of(IO_BYTES));
+                bytes += end - stripe.start;
+                stripes.push(stripe.start..end);
+            } else if other_bytes < wanted {
+                other_bytes += range.end - range.start;
+                others.push(range);
+            }
+            if bytes >= wanted {
+                break;
+            }
+        }
+        at = end.max(at + 1);
+    }
+    let mut chosen = if stripes.is_empty() { others } else { stripes };
+    chosen.truncate(MOST_RANGES);
+    Ok(chosen)
+}
+
+/// The parts of a range between sorted ranges.
+fn gaps(ranges: &[Range<u64>], within: Range<u64>) -> Vec<Range<u64>> {
+    let mut gaps = Vec::new();
+    let mut at = within.start;
+    for range in ranges {
+        if at < range.start {
+            gaps.push(at..range.start);
+        }
+        at = range.end;
+    }
+    if at < within.end {
+        gaps.push(at..within.end);
+    }
+    gaps
+}
+
+/// Copies ranges by several threads.
+fn copy_by_threads<S: FileTree, T: FileTree>(
+    copy: &OpenCopy<'_, S, T>,
+    ranges: &[Range<u64>],
+    threads: usize,
+    progress: &StageProgress,
+) -> Result<(), MoveError> {
+    let pieces = ranges.iter().flat_map(|range| {
+        let begins =
+            (range.start..range.end).step_by(usize::try_from(PIECE_BYTES).expect("64 bits"));
+        begins.map(|begin| begin..(begin + PIECE_BYTES).min(range.end))
+    });
+    let left = Mutex::new((pieces.collect::<Vec<_>>(), None));
+    let lock = || left.lock().unwrap_or_else(PoisonError::into_inner);
+    let total: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+    progress.bytes_found.fetch_add(total, Ordering::Relaxed);
+    // The lock is not held while a piece is copied.
+    let next = || lock().0.pop();
+    let work = || {
+        let mut buffer = Vec::new();
+        while let Some(piece) = next() {
+            let tell = |bytes| {
+                progress.bytes_done.fetch_add(bytes, Ordering::Relaxed);
+                !progress.stop.load(Ordering::Relaxed)
+            };
+            if let Err(error) = copy.copy(piece, &mut buffer, &|_, _| (), &tell) {
+                let mut state = lock();
+                state.0.clear();
+                state.1.get_or_insert(error);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.max(1) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let failed = lock().1.take();
+    failed.map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_what_ranges_leave() {
+        let check = |ranges: &[(u64, u64)], left: &[(u64, u64)]| {
+            let ranges: Vec<Range<u64>> = ranges.iter().map(|&(from, to)| from..to).collect();
+            let gaps = gaps(&ranges, 3..9).into_iter();
+            assert_eq!(
+                gaps.map(|gap| (gap.start, gap.end)).collect::<Vec<_>>(),
+                left
+            );
+        };
+        check(&[], &[(3, 9)]);
+        check(&[(3, 5), (7, 9)], &[(5, 7)]);
+        check(&[(4, 5)], &[(3, 4), (5, 9)]);
+        check(&[(3, 9)], &[]);
+    }
+}

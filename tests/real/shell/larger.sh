@@ -1,0 +1,127 @@
+#!/bin/bash
+# Files of an elevated directory that are larger than the instance: ranges of them go ahead to the parallel file system while
+# programs write them. Random operations on such files must read what was written, and leave it there; a program that is killed
+# together with everything loses nothing. Only on weir. LARGER_SEEDS: how many runs of random operations; LARGER_KILLS: how
+# often a program is killed.
+. "$(dirname "$0")/check.sh"
+begin_drains
+programs=$here/../python
+
+# larger [OPTION...] -- COMMAND...: runs a command with an elevated directory and an instance of 64 MiB.
+larger() {
+	rm -rf pfs
+	mkdir pfs
+	"$weir" run --set run.report=none --set memory.warm=16M --memory 64M --no-storage --elevate "$outside/pfs" "$@" 2> said
+}
+
+sums() {
+	(cd pfs && for name in *; do echo "$name $(stat -c %s "$name") $(sha256sum < "$name" | cut -d ' ' -f 1)"; done)
+}
+
+hidden() {
+	find pfs -name '*.weir-part'
+}
+
+cat > record.py <<'PROGRAM'
+"""record.py FILE LOG RECORDS: appends records to a file, and tells in a log how many; without a log: how many there are."""
+import os
+import struct
+import sys
+
+SIZE = 65536
+
+def record(number):
+    return struct.pack("<QQ", number, number * 2654435761 % 2**64) * (SIZE // 16)
+
+if len(sys.argv) > 2:
+    file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    log = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT)
+    for number in range(int(sys.argv[3])):
+        assert os.write(file, record(number)) == SIZE
+        os.pwrite(log, b"%09d" % (number + 1), 0)
+        if number % 1000 == 999:
+            assert os.pread(file, SIZE, (number // 2) * SIZE) == record(number // 2)
+else:
+    number = 0
+    with open(sys.argv[1], "rb") as file:
+        while (found := file.read(SIZE)) == record(number):
+            number += 1
+    # The last one may be torn.
+    assert file.closed and record(number).startswith(found), f"record {number} is wrong"
+    print(number)
+PROGRAM
+
+check "a file of 250 MiB in an instance of 64 MiB" larger -- python3 record.py "$outside/pfs/file" log 4000
+same "all of it is there" 4000 "$(python3 record.py pfs/file)"
+check "ranges went ahead" grep -q 'evicted from the instance' said
+same "no hidden file is left" '' "$(hidden)"
+
+# Two at once, and one that is written again from its beginning.
+cat > several.sh <<'PROGRAM'
+set -e
+cd "$1"
+head -c 90M /dev/zero | tr '\0' a > one &
+head -c 90M /dev/zero | tr '\0' b > two
+wait $!
+exec 5<> one
+head -c 90M /dev/zero | tr '\0' c >&5
+exec 5>&-
+printf d >> two
+mkdir dir
+mv two dir/2
+PROGRAM
+check "files of 90 MiB, and one written again" larger -- bash several.sh "$outside/pfs"
+same "the one" "$(head -c 90M /dev/zero | tr '\0' c | cksum)" "$(cksum < pfs/one)"
+same "the other" "$({ head -c 90M /dev/zero | tr '\0' b; printf d; } | cksum)" "$(cksum < pfs/dir/2)"
+same "and nothing else" "dir one" "$(ls -A pfs | xargs)$(hidden)"
+
+# A file of the target that is larger than the instance: appended to once it was evicted.
+cat > again.sh <<'PROGRAM'
+set -e
+cd "$1"
+head -c 100M /dev/zero | tr '\0' a > file
+"$2" drain --wait "$1/file"
+echo more >> file
+truncate -s 90M file
+truncate -s 95M file
+test "$(head -c 5 file)$(tail -c 1 file | od -An -tx1)" = "aaaaa 00"
+PROGRAM
+check "a file that is opened again" larger -- bash again.sh "$outside/pfs" "$weir"
+same "is as it was written" "$({ head -c 90M /dev/zero | tr '\0' a; head -c 5M /dev/zero; } | cksum)" "$(cksum < pfs/file)"
+same "no hidden file is left behind it" '' "$(hidden)"
+
+export WEIR_DRAIN_EVICT_PERCENT=1
+wrong=
+for seed in $(seq "${LARGER_SEEDS:-4}"); do
+	larger -- python3 "$programs/larger.py" "$outside/pfs" "$seed" 300 > in.log || wrong="seed $seed: $(head -n 3 in.log said)"
+	[ -n "$wrong" ] || wrong=$(diff in.log <(sums) && hidden)
+	[ -z "$wrong" ] || break
+	grep -h 'evicted from the instance' said >> evicted.log
+done
+same "random operations" '' "$wrong"
+check "ranges were evicted meanwhile" test -s evicted.log
+unset WEIR_DRAIN_EVICT_PERCENT
+
+# Nobody makes room for what is in several servers' memory, and says so.
+larger --servers 3 -- bash -c 'head -c 300M /dev/zero > "$1/large"' - "$outside/pfs"
+same "a file that is larger than three servers" 1 $?
+check "is ENOSPC" grep -q 'No space left' said
+
+wrong=0
+for kill in $(seq "${LARGER_KILLS:-5}"); do
+	rm -rf pfs log
+	mkdir pfs
+	setsid "$weir" run --set run.report=none --set memory.warm=16M --memory 64M --no-storage --elevate "$outside/pfs" -- \
+		python3 record.py "$outside/pfs/file" "$outside/log" 100000 2> said &
+	run=$!
+	sleep "$((1 + RANDOM % 2)).$((RANDOM % 1000))"
+	kill -KILL -- -$run
+	wait $run 2> /dev/null
+	recovered || { wrong=1 && cat recovered.out && break; }
+	written=$(cat log)
+	found=$(python3 record.py pfs/file 2>&1)
+	[ "$found" -ge "$((10#$written))" ] 2> /dev/null || { wrong=1 && echo "kill $kill: $found of $written" && break; }
+	[ -z "$(hidden)" ] || { wrong=1 && hidden && break; }
+done
+same "what was written before everything was killed is there" 0 $wrong
+check_end
