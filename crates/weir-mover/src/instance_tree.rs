@@ -161,8 +161,13 @@ impl EvictionTable for InstanceTree {
         self.tree.settle_extents(file).io()
     }
 
-    fn stored_ranges(&self, file: Ino, within: Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> {
-        self.tree.stored_ranges(file, within).io()
+    fn stored_ranges(
+        &self,
+        file: Ino,
+        within: Range<u64>,
+        at: Option<u16>,
+    ) -> io::Result<(Vec<Range<u64>>, u64)> {
+        self.tree.stored_ranges(file, within, at).io()
     }
 
     fn evict_ranges(

@@ -173,8 +173,14 @@ pub trait EvictionTable {
     /// Has all that was written to a file be as it is from now on, whatever is written later; `None`: ranges of files
     /// cannot be evicted.
     fn settle_extents(&self, file: Ino) -> io::Result<Option<SettledExtents>>;
-    /// The ranges in `within` whose bytes the instance has, sorted, and the offset up to which these are all.
-    fn stored_ranges(&self, file: Ino, within: Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)>;
+    /// The ranges in `within` whose bytes the instance has, or the server of a rank, sorted, and the offset up to which
+    /// these are all.
+    fn stored_ranges(
+        &self,
+        file: Ino,
+        within: Range<u64>,
+        at: Option<u16>,
+    ) -> io::Result<(Vec<Range<u64>>, u64)>;
     /// Frees the storage of ranges of a file that its copy has, as they were when its extents were settled.
     /// Returns the bytes of those that have not changed since.
     fn evict_ranges(

@@ -172,7 +172,7 @@ impl ServerRelief {
     }
 
     /// Evicts files for the servers that have little room. `ahead`: where these are not enough, also ranges of files that
-    /// programs write, by this number of threads, if there is one server.
+    /// programs write, by this number of threads.
     pub fn evict(
         &self,
         drain: &mut Drain<'_, InstanceTree, WatchedTree<DirectoryTree>>,
@@ -207,9 +207,9 @@ impl ServerRelief {
             }
             self.pressed().insert(rank);
             let mut more = drain.evict(rank, missing)?;
-            let is_due = more.bytes < missing && self.is_alone();
-            if let Some((threads, progress)) = ahead.filter(|_| is_due) {
-                let ranges = drain.evict_open_files(missing - more.bytes, threads, progress);
+            if let Some((threads, progress)) = ahead.filter(|_| more.bytes < missing) {
+                let missing = missing - more.bytes;
+                let ranges = drain.evict_open_files(rank, missing, threads, progress);
                 more += ranges.evicted;
                 result.failed.extend(ranges.failed);
             }

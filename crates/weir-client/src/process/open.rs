@@ -307,7 +307,7 @@ impl Process {
             spare,
             evicted: Cell::new(None),
         };
-        let fd = self.with_bytes(target.ino, || {
+        let fd = self.update(target.ino, || {
             self.inodes().view()?.open(target, &descriptor)
         })?;
         if let Some(generation) = descriptor.evicted.get() {

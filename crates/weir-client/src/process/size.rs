@@ -62,7 +62,7 @@ impl Process {
             {
                 return Err(Errno::ACCESS);
             }
-            self.with_bytes(ino, || self.inodes().set_size(ino, length))
+            self.update(ino, || self.inodes().set_size(ino, length))
         })
     }
 

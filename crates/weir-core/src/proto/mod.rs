@@ -284,7 +284,7 @@ operations! {
         } -> CopyUse;
 
         /// Has all that was written to a file be in extents of its own: what programs write from now on is in
-        /// others. `None`: the instance has several servers, which cannot evict ranges.
+        /// others. `None`: ranges of it cannot be evicted now.
         settle_extents(Caller, Named): SettleExtents {
             /// The file.
             ino: Ino,
@@ -303,18 +303,9 @@ operations! {
             ranges: Vec<ByteRange>,
         } -> u64;
 
-        /// Prepares an evicted file for being written. False: it is not evicted, or its extents say now which
-        /// of its bytes are those of its copy. True, if there are several servers: no other request evicts it any
-        /// more, and the caller, who holds the lock of the file's link, writes all its bytes, and then
-        /// [`EndEviction`].
-        begin_restore(Caller, Named): BeginRestore {
-            /// The file.
-            ino: Ino,
-        } -> bool;
-
-        /// Ends the state of being evicted: the extents of the file, which the caller has published, have all
-        /// its bytes.
-        end_eviction(Caller, Named): EndEviction {
+        /// Prepares an evicted file for being written: its extents say from now on that its bytes are those of its
+        /// copy.
+        begin_update(Caller, Named): BeginUpdate {
             /// The file.
             ino: Ino,
         } -> ();

@@ -67,9 +67,10 @@ pub enum CopyUse {
 /// The moment at which the extents of a file were settled; see [`super::SettleExtents`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SettledExtents {
-    /// Greater than those of all extents, and lower than those of later writes; 0: the file had no writers.
+    /// Of one server, a stamp greater than those of all extents, and lower than those of later writes; 0: the file
+    /// had no writers. Of several, a number that the file's home has given to it.
     pub stamp: u64,
-    /// The generation of its extents.
+    /// The generation of its extents, of one server.
     pub generation: u64,
 }
 

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use super::audit::Unseen;
 use super::table::{messages, peer_operations};
 use super::{
-    encode, encoded, Cause, Child, ContentVersion, CopyUse, Entry, FsError, HeldLock, Kept,
-    RoomOutlook, RoomState, ServerStatus, WriteState,
+    encode, encoded, ByteRange, Cause, Child, ContentVersion, CopyUse, Entry, FsError, HeldLock,
+    Kept, RoomOutlook, RoomState, ServerStatus, SettledExtents, WriteState,
 };
 use crate::extent::Run;
 use crate::names::{Attr, FileType, Lamination, Policy};
@@ -498,17 +498,52 @@ peer_operations! {
         ino: Ino,
     } -> CopyUse;
 
-    /// Prepares an evicted file for being written; see [`super::BeginRestore`]. At its home.
-    begin_restore at home of ino: BeginRestore {
+    /// See [`super::SettleExtents`]. At the file's home.
+    settle_extents at home of ino: SettleExtents {
         /// The file.
         ino: Ino,
-    } -> bool;
+    } -> Option<SettledExtents>;
 
-    /// Ends the state of being evicted; see [`super::EndEviction`]. At the file's home.
-    end_eviction at home of ino: EndEviction {
+    /// See [`super::EvictRanges`]. At the file's home.
+    evict_ranges at home of ino: EvictRanges {
+        /// The file.
+        ino: Ino,
+        /// The moment before their bytes were copied.
+        settled: SettledExtents,
+        /// The ranges.
+        ranges: Vec<ByteRange>,
+    } -> u64;
+
+    /// See [`super::BeginUpdate`]. At the file's home.
+    begin_update at home of ino: BeginUpdate {
         /// The file.
         ino: Ino,
     } -> ();
+
+    /// Settles the extents of the asked server's slices of a file.
+    settle_slices: SettleSlices {
+        /// The file.
+        ino: Ino,
+        /// A number that the file's home has given to no other one.
+        number: u64,
+    } -> ();
+
+    /// Has ranges of the asked server's slices be bytes of the file's copy; returns the bytes of logs that this
+    /// frees.
+    lay_copy: LayCopy {
+        /// The file.
+        ino: Ino,
+        /// Only of slices whose bytes in these ranges are older than this settling, and all there.
+        settled: Option<u64>,
+        /// The ranges.
+        ranges: Vec<ByteRange>,
+    } -> Vec<LogRange>;
+
+    /// Returns true if the asked server's slices of a file have bytes of its copy.
+    has_copy_runs: HasCopyRuns {
+        /// The file.
+        ino: Ino,
+    } -> bool;
 
     /// Tells the asked server whether room can be made; see [`super::ReportRelief`].
     report_relief: ReportRelief {

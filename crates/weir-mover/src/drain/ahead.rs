@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_client::process::mounted::elevated::{CopyIdentity, TargetCopy};
 use weir_client::process::mounted::{EvictedFile, Ino, WriteState};
@@ -58,9 +58,10 @@ struct OpenBase<'d, S: FileTree, T: FileTree> {
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Copies ranges of files that programs have open for writing, the largest first, and frees their storage, until this many bytes
-    /// are free.
+    /// are free at the server of this rank.
     pub fn evict_open_files(
         &mut self,
+        rank: u16,
         bytes: u64,
         threads: usize,
         progress: &StageProgress,
@@ -69,7 +70,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if self.from.evictions().is_none() {
             return result;
         }
-        let snapshot = std::sync::Arc::clone(&self.seen);
+        let snapshot = Arc::clone(&self.seen);
         let files = snapshot.of_kind(NodeKind::File);
         let mut chosen: Vec<(&PathBuf, &SeenNode)> = files
             .filter(|(path, node)| {
@@ -87,7 +88,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if !matches!(self.from.write_state(&source), Ok(WriteState::Open)) {
                 continue;
             }
-            let wanted = bytes - result.evicted.bytes;
+            let wanted = (rank, bytes - result.evicted.bytes);
             let is_first = !self.bases.contains_key(&node.version.ino);
             match self.move_ahead(path, Ino(node.version.ino), wanted, threads, progress) {
                 Ok(freed) => {
@@ -108,7 +109,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         &mut self,
         path: &Path,
         ino: Ino,
-        wanted: u64,
+        (rank, wanted): (u16, u64),
         threads: usize,
         progress: &StageProgress,
     ) -> Result<u64, MoveError> {
@@ -124,7 +125,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 break;
             }
             let settled = table.settle_extents(ino).map_err(reading())?;
-            let ranges = choose_ranges(table, ino, found.size, wanted - freed);
+            let ranges = choose_ranges(table, ino, found.size, (rank, wanted - freed));
             let (Some(settled), ranges) = (settled, ranges.map_err(reading())?) else {
                 break;
             };
@@ -216,7 +217,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> Result<(), MoveError> {
         let mut at = 0;
         while at < size {
-            let stored = table.stored_ranges(open.file.ino, at..size);
+            let stored = table.stored_ranges(open.file.ino, at..size, None);
             let (stored, end) = stored.map_err(MoveError::io("reading", &open.source))?;
             let between = gaps(&stored, at..end);
             self.copy_ranges(open, &between, 1, progress)?;
@@ -281,7 +282,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let table = self.from.evictions().expect("it has one");
         let mut at = 0;
         while at < stat.size {
-            let stored = table.stored_ranges(ino, at..stat.size);
+            let stored = table.stored_ranges(ino, at..stat.size, None);
             let (stored, end) = stored.map_err(MoveError::io("reading", source))?;
             copy_by_threads(&copy.open(), &stored, round.threads, progress)?;
             for gap in gaps(&stored, at..end) {
@@ -307,13 +308,13 @@ fn choose_ranges(
     table: &dyn EvictionTable,
     ino: Ino,
     size: u64,
-    wanted: u64,
+    (rank, wanted): (u16, u64),
 ) -> std::io::Result<Vec<Range<u64>>> {
     let wanted = wanted.min(BATCH_BYTES);
     let (mut stripes, mut others) = (Vec::new(), Vec::new());
     let (mut bytes, mut other_bytes, mut at) = (0, 0, 0);
     while at < size && bytes < wanted && stripes.len() < MOST_RANGES {
-        let (stored, end) = table.stored_ranges(ino, at..size)?;
+        let (stored, end) = table.stored_ranges(ino, at..size, Some(rank))?;
         for range in stored {
             let stripe = range.start.next_multiple_of(IO_BYTES)..range.end - range.end % IO_BYTES;
             if stripe.start < stripe.end {

@@ -257,16 +257,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         };
         // As many large files as nodes keep all busy, each with the files that it has.
         let is_cut = chosen.iter().filter(|path| is_large(path)).count() <= self.movers.len();
-        let (large, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
-            chosen.iter().partition(|path| is_cut && is_large(path));
+        let (ahead, others): (Vec<&PathBuf>, Vec<&PathBuf>) = chosen.iter().partition(|path| {
+            snapshot
+                .get(path)
+                .is_some_and(|node| self.has_gone_ahead(node))
+        });
+        let (large, others): (Vec<&PathBuf>, Vec<&PathBuf>) = others
+            .into_iter()
+            .partition(|path| is_cut && is_large(path));
         let seen = chosen.iter();
         self.note_placing(seen.filter_map(|path| Some((*path, snapshot.get(path)?))));
-        let (ahead, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
-            others.into_iter().partition(|path| {
-                snapshot
-                    .get(path)
-                    .is_some_and(|node| self.has_gone_ahead(node))
-            });
         for path in ahead {
             let node = snapshot.get(path).expect("chosen from it");
             let moved = self.finish_ahead(round, (path, node), progress).map(Some);

@@ -4,14 +4,13 @@ use weir_core::names::Attr;
 use weir_core::node::claim::Claim;
 use weir_core::proto::peer::{self, What};
 use weir_core::proto::{
-    Allocate, Append, Attach, Attached, Audit, AwaitRoom, BeginRestore, Caller, Child, Control,
-    CopyUse, Create, CreateUnnamed, Created, EndEviction, Entry, Evict, EvictRanges, Fetch, Find,
-    Flock, Flush, FsError, GetAttr, GetCopyUse, GetWriteState, GetXattr, HeldLock, Hold, Laminate,
-    Landing, Lease, Lent, Link, ListXattrs, Locate, Located, Lookup, MakeSpecial, Mkdir,
-    Operations, Passage, PathInTree, PathOf, Readdir, Readlink, RecordLock, RemoveXattr, Rename,
-    ReportRelief, Rmdir, RoomState, Segment, Served, ServerStatus, SetAttr, SetXattr,
-    SettleExtents, SettledExtents, Status, Stop, Symlink, Sync, TestLock, Token, Truncate, Unlink,
-    WriteState,
+    Allocate, Append, Attach, Attached, Audit, AwaitRoom, BeginUpdate, Caller, Child, Control,
+    CopyUse, Create, CreateUnnamed, Created, Entry, Evict, EvictRanges, Fetch, Find, Flock, Flush,
+    FsError, GetAttr, GetCopyUse, GetWriteState, GetXattr, HeldLock, Hold, Laminate, Landing,
+    Lease, Lent, Link, ListXattrs, Locate, Located, Lookup, MakeSpecial, Mkdir, Operations,
+    Passage, PathInTree, PathOf, Readdir, Readlink, RecordLock, RemoveXattr, Rename, ReportRelief,
+    Rmdir, RoomState, Segment, Served, ServerStatus, SetAttr, SetXattr, SettleExtents,
+    SettledExtents, Status, Stop, Symlink, Sync, TestLock, Token, Truncate, Unlink, WriteState,
 };
 use weir_core::types::{ClientId, Ino};
 
@@ -137,24 +136,28 @@ impl<P: Platform> Operations for Cluster<P> {
         _: Caller,
         op: SettleExtents,
     ) -> Served<Result<Option<SettledExtents>, FsError>> {
-        Served::Now(self.settle_extents_for_client(op.ino))
-    }
-
-    fn evict_ranges(&self, _: Caller, op: EvictRanges) -> Served<Result<u64, FsError>> {
-        Served::Now(self.evict_ranges_for_client(&op))
-    }
-
-    fn begin_restore(&self, _: Caller, op: BeginRestore) -> Served<Result<bool, FsError>> {
         self.later(|this| async move {
             let ino = this.resolve(op.ino)?;
-            this.call(ino.rank(), peer::BeginRestore { ino }).await
+            this.call(ino.rank(), peer::SettleExtents { ino }).await
         })
     }
 
-    fn end_eviction(&self, _: Caller, op: EndEviction) -> Served<Result<(), FsError>> {
+    fn evict_ranges(&self, _: Caller, op: EvictRanges) -> Served<Result<u64, FsError>> {
         self.later(|this| async move {
             let ino = this.resolve(op.ino)?;
-            this.call(ino.rank(), peer::EndEviction { ino }).await
+            let evict = peer::EvictRanges {
+                ino,
+                settled: op.settled,
+                ranges: op.ranges,
+            };
+            this.call(ino.rank(), evict).await
+        })
+    }
+
+    fn begin_update(&self, _: Caller, op: BeginUpdate) -> Served<Result<(), FsError>> {
+        self.later(|this| async move {
+            let ino = this.resolve(op.ino)?;
+            this.call(ino.rank(), peer::BeginUpdate { ino }).await
         })
     }
 

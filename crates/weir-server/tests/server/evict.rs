@@ -127,8 +127,8 @@ fn an_evicted_file_is_written_over_its_copy() {
     for size in [1, 200, 1 << 30] {
         assert_eq!(world.call(caller, cut(size)), Err(FsError::Evicted));
     }
-    let begin = proto::BeginRestore { ino };
-    assert_eq!(world.call(caller, begin.clone()), Ok(false));
+    let begin = proto::BeginUpdate { ino };
+    assert_eq!(world.call(caller, begin.clone()), Ok(()));
     assert!(!attr(&mut world, ino).evicted);
     assert_eq!(copied(&mut world, ino), [(0, 200)]);
     client.write(&mut world, ino, 50, &[8; 50], None).1.unwrap();
@@ -138,7 +138,7 @@ fn an_evicted_file_is_written_over_its_copy() {
     assert_eq!(world.call(caller, cut(120)), Ok(()));
     assert_eq!(world.call(caller, cut(200)), Ok(()));
     assert_eq!(copied(&mut world, ino), [(0, 50), (100, 120)]);
-    assert_eq!(world.call(caller, begin), Ok(false));
+    assert_eq!(world.call(caller, begin), Ok(()));
     client.detach(ino);
     world.poll_client(client.id, world.now_ns);
     assert_eq!(copied(&mut world, ino), [(0, 50), (100, 120)]);

@@ -12,7 +12,7 @@
 //! | this one | looking for names |
 //! | `take_up` | making entries of the tree for files of the PFS |
 //! | `remove` | whiteouts |
-//! | `restore` | bringing back the bytes of evicted files |
+//! | `update` | evicted files that are to be written |
 //! | `links` | what the instance keeps, as symbolic links |
 //! | `name_lock` | the lock of a name that only the PFS has |
 //! | `list` | listing both layers |
@@ -26,8 +26,8 @@ mod links;
 mod list;
 pub(super) mod name_lock;
 mod remove;
-mod restore;
 mod take_up;
+mod update;
 
 use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use weir_core::elevated::{inode_of_name, name_of_inode, TargetCopy, EVICTED};
 use weir_core::extent::{ExtentIndex, PieceSource, COPY_RANK};
 use weir_core::proto::{
-    ByteRange, ContentVersion, CopyUse, Evict, EvictRanges, GetCopyUse, Locate, ReportRelief,
+    ByteRange, ContentVersion, CopyUse, Evict, EvictRanges, GetCopyUse, Hold, Locate, ReportRelief,
     SettleExtents, SettledExtents, Unlink, MOST_RANGES,
 };
 use weir_core::types::Ino;
@@ -59,15 +59,18 @@ impl Tree {
     }
 
     /// The ranges in `within` whose bytes the instance has, without those of the file's copy, sorted, as far as one look
-    /// reaches; and the offset up to which that is.
+    /// reaches; and the offset up to which that is. `at`: only those that the server of this rank has.
     pub fn stored_ranges(
         self,
         ino: Ino,
         within: Range<u64>,
+        at: Option<u16>,
     ) -> Result<(Vec<Range<u64>>, u64), Errno> {
         let _call = operation::begin();
-        let located = self.process.session()?.call(Locate {
-            ino,
+        let session = self.process.session()?;
+        let held = session.call(Hold { ino, write: false })?;
+        let located = session.call(Locate {
+            ino: held.ino,
             offset: within.start,
             length: within.end.saturating_sub(within.start),
         })?;
@@ -78,14 +81,17 @@ impl Tree {
             index.insert(run, &mut |_| ()).map_err(|_| Errno::IO)?;
         }
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        index.for_each_piece_in(within.start, end, &mut |piece| match (
-            piece.source,
-            ranges.last_mut(),
-        ) {
-            (PieceSource::Log { rank, .. }, _) if rank == COPY_RANK => {}
-            (PieceSource::Hole, _) => {}
-            (_, Some(last)) if last.end == piece.offset => last.end = piece.end(),
-            _ => ranges.push(piece.offset..piece.end()),
+        index.for_each_piece_in(within.start, end, &mut |piece| {
+            let PieceSource::Log { rank, .. } = piece.source else {
+                return;
+            };
+            if rank == COPY_RANK || at.is_some_and(|at| at != rank) {
+                return;
+            }
+            match ranges.last_mut() {
+                Some(last) if last.end == piece.offset => last.end = piece.end(),
+                _ => ranges.push(piece.offset..piece.end()),
+            }
         });
         Ok((ranges, end))
     }

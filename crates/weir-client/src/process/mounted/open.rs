@@ -112,8 +112,7 @@ impl Tree {
             who,
             flags,
         };
-        let handle =
-            process.with_bytes(target.ino, || process.inodes().view()?.open(target, &how))?;
+        let handle = process.update(target.ino, || process.inodes().view()?.open(target, &how))?;
         process.session()?.count(Counter::Opens, 1);
         Ok(OpenFile { handle })
     }

@@ -27,7 +27,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
-use weir_core::extent::{ExtentIndex, PieceSource, MAX_OFFSET};
+use weir_core::extent::{ExtentIndex, Piece, PieceSource, MAX_OFFSET};
 use weir_core::journal::{self, Given, Item};
 use weir_core::proto::ByteRange;
 use weir_core::types::{ClientId, Ino};
@@ -35,6 +35,7 @@ use weir_core::types::{ClientId, Ino};
 use crate::cluster::keyed::Keyed;
 use crate::cluster::slots::Slots;
 use crate::node::{OpenRegion, SnapshotPosition, Visit};
+use slices::is_covered_by;
 
 pub(super) mod applied;
 mod attach;
@@ -122,26 +123,17 @@ impl ExtentTables {
         stamp: u64,
         rank: u16,
     ) -> bool {
-        let mut at = range.start;
-        if let Some(index) = self.indexes.get(ino) {
-            index.for_each_piece_in(range.start, range.end, &mut |piece| {
-                let is_here =
-                    matches!(piece.source, PieceSource::Log { rank: of, .. } if of == rank);
-                if piece.offset == at && is_here && piece.stamp <= stamp {
-                    at = piece.end();
-                }
-            });
-        }
-        range.start < range.end && at == range.end
+        let is_settled = |piece: &Piece| {
+            let is_here = matches!(piece.source, PieceSource::Log { rank: of, .. } if of == rank);
+            is_here && piece.stamp <= stamp
+        };
+        let index = self.indexes.get(ino);
+        index.is_some_and(|index| is_covered_by(index, range.start, range.end, &is_settled))
     }
 
     /// Returns true if a file has bytes that are those of its copy.
     pub(in crate::cluster) fn has_copy_runs(&self, ino: Ino) -> bool {
-        let mut is_found = false;
-        if let Some(index) = self.indexes.get(ino) {
-            index.for_each_run(&mut |run| is_found |= run.is_of_copy());
-        }
-        is_found
+        self.indexes.get(ino).is_some_and(slices::has_copy_runs)
     }
 
     /// Returns true if a file has extents here.

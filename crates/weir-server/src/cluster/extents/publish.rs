@@ -9,11 +9,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join_all;
-use weir_core::extent::{Run, Source, MAX_OFFSET};
+use weir_core::extent::{Run, Source, COPY_RANK, MAX_OFFSET};
 use weir_core::journal::Item;
 use weir_core::node::claim::Claim;
 use weir_core::placement::slices;
-use weir_core::proto::peer::{self, LogRange};
+use weir_core::proto::peer::{self, LogRange, PeerOperation};
 use weir_core::proto::{FsError, Served};
 use weir_core::types::{Ino, Rank};
 use weir_store::slab::SLAB_BYTES;
@@ -307,13 +307,27 @@ impl<P: Platform> Cluster<P> {
     async fn erase_range(&self, ino: Ino, from: u64, to: u64) -> Result<Vec<LogRange>, FsError> {
         let to = to.min(MAX_OFFSET);
         let homes = self.homes_of(ino, from, to);
+        let erase = peer::Erase { ino, from, to };
+        self.free_in_slices(ino, homes, erase).await
+    }
+
+    /// Asks the homes of slices for an operation that frees bytes of logs; returns these.
+    pub(in crate::cluster) async fn free_in_slices<O>(
+        &self,
+        ino: Ino,
+        homes: BTreeSet<Rank>,
+        op: O,
+    ) -> Result<Vec<LogRange>, FsError>
+    where
+        O: PeerOperation<Reply = Vec<LogRange>> + Clone + 'static,
+    {
         // The bytes that a late answer frees are given back then.
         let late = move |this: &Self, freed: Result<Vec<LogRange>, FsError>| {
             this.give_back_late(ino, freed.unwrap_or_default());
         };
         let asked = homes
             .into_iter()
-            .map(|rank| self.surely_or(rank, peer::Erase { ino, from, to }, late));
+            .map(|rank| self.surely_or(rank, op.clone(), late));
         let mut freed = Vec::new();
         let mut done = Ok(());
         for answer in join_all(asked).await {
@@ -363,7 +377,8 @@ impl<P: Platform> Cluster<P> {
     /// Gives bytes back to the servers whose logs have them.
     pub(in crate::cluster) async fn give_back(&self, freed: Vec<LogRange>) {
         let mut by_rank: BTreeMap<u16, Vec<LogRange>> = BTreeMap::new();
-        for range in freed {
+        // Bytes of a copy are in no log.
+        for range in freed.into_iter().filter(|range| range.rank != COPY_RANK) {
             by_rank.entry(range.rank).or_default().push(range);
         }
         let mut messages = Vec::new();
@@ -373,6 +388,30 @@ impl<P: Platform> Cluster<P> {
             }
         }
         join_all(messages).await;
+    }
+
+    /// Settles the extents of a file in this server's slices.
+    pub(in crate::cluster) fn settle_slices(&self, op: &peer::SettleSlices) {
+        let mut slices = self.inner.extents.slices.borrow_mut();
+        slices.settle(op.ino, op.number);
+    }
+
+    /// Has ranges of this server's slices be bytes of the file's copy; returns the bytes that become free.
+    pub(in crate::cluster) fn lay_copy(&self, op: &peer::LayCopy) -> Vec<LogRange> {
+        let (here, servers) = (self.rank(), self.inner.servers);
+        let mut own = Vec::new();
+        for range in &op.ranges {
+            if let Ok(run) = Run::of_copy(range.start, range.end, 0) {
+                slices::clip_to_own(op.ino, &run, here, servers, &mut own);
+            }
+        }
+        let mut slices = self.inner.extents.slices.borrow_mut();
+        slices.lay_copy(op.ino, op.settled, own, &mut |item| self.note(item))
+    }
+
+    /// Returns true if this server's slices of a file have bytes of its copy.
+    pub(in crate::cluster) fn has_copy_runs(&self, ino: Ino) -> bool {
+        self.inner.extents.slices.borrow().has_copy_runs(ino)
     }
 
     pub(in crate::cluster) fn freed(&self, ranges: &[LogRange]) {

@@ -7,13 +7,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use weir_core::extent::{ExtentIndex, FreedRange, Run, Source, MAX_OFFSET};
+use weir_core::extent::{ExtentIndex, FreedRange, Piece, PieceSource, Run, Source, MAX_OFFSET};
 use weir_core::journal::{Answered, Item};
 use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
 use crate::node::{SnapshotPosition, Visit};
+
+/// The most files whose settlings are known.
+const MOST_SETTLED: usize = 4096;
 
 /// The published extents of this server's slices.
 #[derive(Debug, Default)]
@@ -27,6 +30,8 @@ pub(super) struct SliceExtents {
     answered: BTreeMap<(Ino, Rank), Answered>,
     /// The files of those publishes.
     by_publish: BTreeMap<(Rank, u64), Ino>,
+    /// The number of the last settling of a file, and the last stamp then.
+    settled: BTreeMap<Ino, (u64, u64)>,
 }
 
 impl SliceExtents {
@@ -160,6 +165,56 @@ impl SliceExtents {
         freed
     }
 
+    /// Notes that the extents of a file which are here now are settled.
+    pub(super) fn settle(&mut self, ino: Ino, number: u64) {
+        if self.settled.len() >= MOST_SETTLED {
+            // Those files are settled once more.
+            self.settled.clear();
+        }
+        self.settled.insert(ino, (number, self.last_stamp));
+    }
+
+    /// Has the runs of a file's copy that are in slices of this server replace what is there: all, or with the
+    /// number of a settling those under which all bytes are older. Returns the bytes that nothing refers to any more.
+    pub(super) fn lay_copy(
+        &mut self,
+        ino: Ino,
+        settled: Option<u64>,
+        mut own: Vec<Run>,
+        note: Visit<'_>,
+    ) -> Vec<LogRange> {
+        let index = self.indexes.entry(ino).or_default();
+        if let Some(number) = settled {
+            let known = self.settled.get(&ino).copied();
+            let stamp = known.and_then(|(of, stamp)| (of == number).then_some(stamp));
+            own.retain(|run| {
+                let is_settled = |piece: &Piece| {
+                    let is_of_copy = piece.into_run().is_of_copy();
+                    stamp.is_some_and(|stamp| piece.stamp <= stamp) && !is_of_copy
+                };
+                is_covered_by(index, run.offset, run.end(), &is_settled)
+            });
+        }
+        self.last_stamp += 1;
+        let mut freed = Vec::new();
+        for run in &mut own {
+            run.stamp = self.last_stamp;
+            let _ = index.insert(*run, &mut |range| freed.push(log_range(range)));
+        }
+        if index.is_empty() {
+            self.indexes.remove(&ino);
+        }
+        if !own.is_empty() {
+            note(&Item::Kept(ino, own));
+        }
+        freed
+    }
+
+    /// Returns true if a file has bytes of its copy in slices of this server.
+    pub(super) fn has_copy_runs(&self, ino: Ino) -> bool {
+        self.indexes.get(&ino).is_some_and(has_copy_runs)
+    }
+
     /// Forgets the publishes of a server to a file: they will not come again.
     pub(super) fn forget_answers(&mut self, ino: Ino, from: Rank) {
         self.answered.remove(&(ino, from));
@@ -198,6 +253,30 @@ impl SliceExtents {
     pub(super) fn run_count(&self) -> usize {
         self.indexes.values().map(ExtentIndex::run_count).sum()
     }
+}
+
+/// Returns true if a file has bytes of its copy.
+pub(super) fn has_copy_runs(index: &ExtentIndex) -> bool {
+    let mut is_found = false;
+    index.for_each_run(&mut |run| is_found |= run.is_of_copy());
+    is_found
+}
+
+/// Returns true if pieces of this kind cover a range, which is not empty.
+pub(super) fn is_covered_by(
+    index: &ExtentIndex,
+    from: u64,
+    to: u64,
+    is_of_kind: &dyn Fn(&Piece) -> bool,
+) -> bool {
+    let mut at = from;
+    index.for_each_piece_in(from, to, &mut |piece| {
+        let is_log = matches!(piece.source, PieceSource::Log { .. });
+        if piece.offset == at && is_log && is_of_kind(&piece) {
+            at = piece.end();
+        }
+    });
+    from < to && at == to
 }
 
 /// Appends the parts of `runs` before `cut` to `kept`, and returns the bytes of the rest. No two

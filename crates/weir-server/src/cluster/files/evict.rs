@@ -1,9 +1,8 @@
 //! Eviction: the storage of a file is freed whose bytes are on the parallel file system (PFS).
 //!
 //! An evicted file keeps its inode, size and times. A byte that no extent covers is that of its copy, which a
-//! link says ([`weir_core::elevated::EVICTED`]). Clients read it there, and nobody writes such a file. Before one is
-//! opened for writing, extents say which of its bytes are those of the copy ([`super::evict_part`]); with
-//! several servers a client *restores* it, by writing all its bytes, and then ends the eviction.
+//! link says ([`weir_core::elevated::EVICTED`]). Clients read it there, and nobody writes such a file: before one is
+//! opened for writing, extents say which of its bytes are those of the copy ([`super::evict_part`]).
 //!
 //! As in a lamination ([`super::laminate`]) the mark is made before writers are looked for, and a client shows
 //! its description before it looks at the mark. So one of the two sees the other. The extents go
@@ -11,9 +10,7 @@
 //!
 //! A file that a program of its home's node reads is not evicted, so that it is read fast. For correctness it
 //! could be, as on other nodes: what a reader does not find in extents any more it reads from the copy.
-//!
-//! The caller holds the lock of the file's link, as those do who restore it: so the bytes that one
-//! writes are not freed.
+//
 
 use std::sync::atomic::{fence, Ordering};
 
@@ -81,27 +78,6 @@ impl<P: Platform> Cluster<P> {
         }
         self.publish_everywhere(ino, others).await?;
         Ok(version_of(&self.attr_at_home(ino).await?) == *version)
-    }
-
-    /// Prepares an evicted file of this server for being written. True: its bytes must be brought back, and it is not
-    /// being evicted any more.
-    pub(in crate::cluster) async fn begin_restore_at_home(
-        &self,
-        ino: Ino,
-    ) -> Result<bool, FsError> {
-        if self.has_all_extents() {
-            return self
-                .node(|node| node.begin_update_of_copy(ino))
-                .map(|()| false);
-        }
-        let _alone = self.hold_in_time(&self.inner.files.changing, ino).await?;
-        self.node(|node| node.regular(ino)).map(|attr| attr.evicted)
-    }
-
-    /// The extents of a file of this server have all its bytes again.
-    pub(in crate::cluster) async fn end_eviction_at_home(&self, ino: Ino) -> Result<(), FsError> {
-        let _alone = self.hold_in_time(&self.inner.files.changing, ino).await?;
-        self.mark_evicted(ino, false).await
     }
 
     /// Says at all nodes that have a file of this server open whether it is evicted.

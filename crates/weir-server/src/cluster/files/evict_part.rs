@@ -4,41 +4,141 @@
 //! a write lies over them, and a truncation cuts them. There are two ways to them:
 //!
 //! - ranges of a file that is open are evicted once the mover has copied them. It first *settles* the extents:
-//!   claims end, and what is written from then on has greater stamps. A range that has such bytes when
+//!   records end, and what is written from then on has greater stamps. A range that has such bytes when
 //!   it is to be evicted has changed since, and stays;
 //! - a file that was evicted as a whole is opened for writing: all its bytes become those of the copy.
 //!
-//! Only where one server has all extents of all files. With several, the homes of slices would have to do it.
+//! Of several servers, all nodes publish what they have to settle a file, and each home of slices notes its last stamp. What
+//! they publish later lies over the copy. Bytes are given back when no node believes any more that they are the
+//! file's, as in the eviction of a whole file.
+
+use std::collections::BTreeSet;
 
 use weir_core::extent::Run;
+use weir_core::names::Lamination;
 use weir_core::node::block::FileBlock;
-use weir_core::proto::{CopyUse, EvictRanges, FsError, SettledExtents, MOST_RANGES};
-use weir_core::types::Ino;
+use weir_core::proto::peer::{self, LogRange};
+use weir_core::proto::{ByteRange, CopyUse, FsError, SettledExtents, MOST_RANGES};
+use weir_core::types::{Ino, Rank};
 
+use crate::cluster::extents::publish::bytes_of;
 use crate::cluster::Cluster;
 use crate::node::{Node, Platform};
 
 impl<P: Platform> Cluster<P> {
-    /// See [`weir_core::proto::SettleExtents`].
-    pub(in crate::cluster) fn settle_extents_for_client(
+    /// Settles the extents of a file of this server; see [`weir_core::proto::SettleExtents`].
+    pub(in crate::cluster) async fn settle_extents_at_home(
         &self,
         ino: Ino,
     ) -> Result<Option<SettledExtents>, FsError> {
-        match self.has_all_extents() {
-            true => self.node(|node| node.settle_extents(ino).map(Some)),
-            false => Ok(None),
+        if self.has_all_extents() {
+            return self.node(|node| node.settle_extents(ino).map(Some));
         }
+        self.announced().await;
+        let _alone = self.hold_in_time(&self.inner.files.changing, ino).await?;
+        if !self.is_known_everywhere(ino)? {
+            return Ok(None);
+        }
+        let others = self.holders_of(ino);
+        self.publish_everywhere(ino, &others).await?;
+        let number = self.token().number;
+        let size = self.attr_at_home(ino).await?.size;
+        for rank in self.homes_of(ino, 0, size) {
+            self.call(rank, peer::SettleSlices { ino, number }).await?;
+        }
+        Ok(Some(SettledExtents {
+            stamp: number,
+            generation: 0,
+        }))
     }
 
-    /// See [`weir_core::proto::EvictRanges`].
-    pub(in crate::cluster) fn evict_ranges_for_client(
+    /// Returns true if all nodes that may have a file of this server open can be asked, and none keeps its extents
+    /// for good.
+    fn is_known_everywhere(&self, ino: Ino) -> Result<bool, FsError> {
+        let attr = self.node(|node| node.regular(ino))?;
+        let is_laminated = attr.lamination != Lamination::No;
+        Ok(!is_laminated && !self.awaits_writer(ino) && self.silent_servers().is_empty())
+    }
+
+    /// Evicts ranges of a file of this server; see [`weir_core::proto::EvictRanges`].
+    pub(in crate::cluster) async fn evict_ranges_at_home(
         &self,
-        op: &EvictRanges,
+        op: peer::EvictRanges,
     ) -> Result<u64, FsError> {
-        match self.has_all_extents() {
-            true => self.node(|node| node.evict_ranges(op)),
-            false => Ok(0),
+        if self.has_all_extents() {
+            return self.node(|node| node.evict_ranges(&op));
         }
+        let ino = op.ino;
+        self.announced().await;
+        let _alone = self.hold_in_time(&self.inner.files.changing, ino).await?;
+        let is_evicted = self.node(|node| node.regular(ino))?.evicted;
+        if is_evicted || !self.is_known_everywhere(ino)? {
+            return Ok(0);
+        }
+        let settled = Some(op.settled.stamp);
+        let freed = self.lay_copy_everywhere(ino, settled, op.ranges).await?;
+        let bytes = freed.iter().map(|range| range.len).sum();
+        self.give_back(freed).await;
+        Ok(bytes)
+    }
+
+    /// Has ranges of a file of this server be bytes of its copy, and all nodes forget where they were; returns the bytes
+    /// of logs that this frees.
+    async fn lay_copy_everywhere(
+        &self,
+        ino: Ino,
+        settled: Option<u64>,
+        mut ranges: Vec<ByteRange>,
+    ) -> Result<Vec<LogRange>, FsError> {
+        ranges.truncate(MOST_RANGES);
+        let homes = |range: &ByteRange| self.homes_of(ino, range.start, range.end);
+        let homes: BTreeSet<Rank> = ranges.iter().flat_map(homes).collect();
+        let lay = peer::LayCopy {
+            ino,
+            settled,
+            ranges,
+        };
+        let laid = self.free_in_slices(ino, homes, lay).await;
+        self.recall_here(ino);
+        self.recall_leases(ino, None).await;
+        laid
+    }
+
+    /// Prepares an evicted file of this server for being written; see [`weir_core::proto::BeginUpdate`].
+    pub(in crate::cluster) async fn begin_update_at_home(&self, ino: Ino) -> Result<(), FsError> {
+        if self.has_all_extents() {
+            return self.node(|node| node.begin_update(ino));
+        }
+        self.announced().await;
+        let _alone = self.hold_in_time(&self.inner.files.changing, ino).await?;
+        let attr = self.node(|node| node.regular(ino))?;
+        if !attr.evicted {
+            return Ok(());
+        }
+        let (start, end) = (0, attr.size);
+        // All nodes know these runs before they hear that gaps are holes again.
+        let freed = self
+            .lay_copy_everywhere(ino, None, vec![ByteRange { start, end }])
+            .await?;
+        let size = i64::try_from(attr.size).unwrap_or(i64::MAX);
+        self.add_stored(ino, size - bytes_of(&freed));
+        self.give_back(freed).await;
+        self.mark_evicted(ino, false).await
+    }
+
+    /// The part of a file of this server that is on the PFS alone.
+    pub(in crate::cluster) async fn copy_use_at_home(&self, ino: Ino) -> Result<CopyUse, FsError> {
+        let used = self.node(|node| node.copy_use(ino))?;
+        if self.has_all_extents() || used != CopyUse::None {
+            return Ok(used);
+        }
+        let size = self.attr_at_home(ino).await?.size;
+        for rank in self.homes_of(ino, 0, size) {
+            if self.call(rank, peer::HasCopyRuns { ino }).await? {
+                return Ok(CopyUse::Part);
+            }
+        }
+        Ok(CopyUse::None)
     }
 }
 
@@ -62,8 +162,8 @@ impl<P: Platform> Node<'_, P> {
         stamp.unwrap_or(0)
     }
 
-    fn evict_ranges(&mut self, op: &EvictRanges) -> Result<u64, FsError> {
-        let EvictRanges { ino, settled, .. } = *op;
+    fn evict_ranges(&mut self, op: &peer::EvictRanges) -> Result<u64, FsError> {
+        let peer::EvictRanges { ino, settled, .. } = *op;
         let attr = self.regular(ino)?;
         let stamp = self.end_records(ino);
         let is_settled = match self.block_of(ino) {
@@ -87,8 +187,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(freed)
     }
 
-    /// Has all bytes of an evicted file be those of its copy by extents, so that programs may write it.
-    pub(in crate::cluster) fn begin_update_of_copy(&mut self, ino: Ino) -> Result<(), FsError> {
+    fn begin_update(&mut self, ino: Ino) -> Result<(), FsError> {
         let attr = self.regular(ino)?;
         if !attr.evicted {
             return Ok(());
@@ -99,8 +198,7 @@ impl<P: Platform> Node<'_, P> {
         self.set_evicted(ino, false)
     }
 
-    /// The part of a file that is on the PFS alone.
-    pub(in crate::cluster) fn copy_use(&self, ino: Ino) -> Result<CopyUse, FsError> {
+    fn copy_use(&self, ino: Ino) -> Result<CopyUse, FsError> {
         let attr = self.regular(ino)?;
         Ok(match () {
             () if attr.evicted => CopyUse::Whole,

@@ -8,17 +8,19 @@ use weir_core::names::{Attr, FileType};
 use weir_core::node::claim::Claim;
 use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
-    Append, Assign, Audit, Back, Begin, BeginRestore, Bury, Cut, DeadOwners, DropEntry, DropLocks,
-    EndEviction, EndMove, Enrol, Enrolled, Erase, Evict, Fetch, Find, FindToKeep, Flush, Forget,
-    Freed, GetAttr, GetCopyUse, GetWriteState, GetXattr, Grant, Handler, Hold, Laminate, Laminated,
-    Lease, Leave, Link, List, ListXattrs, Lock, LockMoves, LockName, LockOwner, LogRange, Made,
-    Make, Mark, Moved, Part, PartOfDir, Passage, PlaceEntries, Placement, Published, Put, Readlink,
-    Recall, Relay, Release, Relink, RemoveXattr, Renew, ReportRelief, Retire, Revoke, Rmdir, Runs,
-    Seal, SetAttr, SetXattr, Settled, ShareAppends, SplitDir, Status, Stayed, Stop, TestLock, Told,
-    Truncate, Unlink, UnlockMoves, UnlockName, Unnamed, UnseenHere, Whereabouts, Writers,
+    Append, Assign, Audit, Back, Begin, BeginUpdate, Bury, Cut, DeadOwners, DropEntry, DropLocks,
+    EndMove, Enrol, Enrolled, Erase, Evict, EvictRanges, Fetch, Find, FindToKeep, Flush, Forget,
+    Freed, GetAttr, GetCopyUse, GetWriteState, GetXattr, Grant, Handler, HasCopyRuns, Hold,
+    Laminate, Laminated, LayCopy, Lease, Leave, Link, List, ListXattrs, Lock, LockMoves, LockName,
+    LockOwner, LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Passage, PlaceEntries,
+    Placement, Published, Put, Readlink, Recall, Relay, Release, Relink, RemoveXattr, Renew,
+    ReportRelief, Retire, Revoke, Rmdir, Runs, Seal, SetAttr, SetXattr, SettleExtents,
+    SettleSlices, Settled, ShareAppends, SplitDir, Status, Stayed, Stop, TestLock, Told, Truncate,
+    Unlink, UnlockMoves, UnlockName, Unnamed, UnseenHere, Whereabouts, Writers,
 };
 use weir_core::proto::{
-    Child, CopyUse, Entry, FsError, HeldLock, Kept, Readdir, RoomState, ServerStatus, WriteState,
+    Child, CopyUse, Entry, FsError, HeldLock, Kept, Readdir, RoomState, ServerStatus,
+    SettledExtents, WriteState,
 };
 use weir_core::types::{Ino, Rank};
 
@@ -302,16 +304,37 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
         self.cluster.evict_at_home(op.ino, &op.version).await
     }
 
-    async fn begin_restore(&self, _: Rank, op: BeginRestore) -> Result<bool, FsError> {
-        self.cluster.begin_restore_at_home(op.ino).await
-    }
-
     async fn get_copy_use(&self, _: Rank, op: GetCopyUse) -> Result<CopyUse, FsError> {
-        self.cluster.node(|node| node.copy_use(op.ino))
+        self.cluster.copy_use_at_home(op.ino).await
     }
 
-    async fn end_eviction(&self, _: Rank, op: EndEviction) -> Result<(), FsError> {
-        self.cluster.end_eviction_at_home(op.ino).await
+    async fn settle_extents(
+        &self,
+        _: Rank,
+        op: SettleExtents,
+    ) -> Result<Option<SettledExtents>, FsError> {
+        self.cluster.settle_extents_at_home(op.ino).await
+    }
+
+    async fn evict_ranges(&self, _: Rank, op: EvictRanges) -> Result<u64, FsError> {
+        self.cluster.evict_ranges_at_home(op).await
+    }
+
+    async fn begin_update(&self, _: Rank, op: BeginUpdate) -> Result<(), FsError> {
+        self.cluster.begin_update_at_home(op.ino).await
+    }
+
+    async fn settle_slices(&self, _: Rank, op: SettleSlices) -> Result<(), FsError> {
+        self.cluster.settle_slices(&op);
+        Ok(())
+    }
+
+    async fn lay_copy(&self, _: Rank, op: LayCopy) -> Result<Vec<LogRange>, FsError> {
+        Ok(self.cluster.lay_copy(&op))
+    }
+
+    async fn has_copy_runs(&self, _: Rank, op: HasCopyRuns) -> Result<bool, FsError> {
+        Ok(self.cluster.has_copy_runs(op.ino))
     }
 
     async fn report_relief(&self, _: Rank, op: ReportRelief) -> Result<RoomState, FsError> {
