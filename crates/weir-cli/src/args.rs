@@ -625,6 +625,9 @@ pub struct DrainProcessArgs {
     /// Patterns of files that are moved before all others.
     #[arg(long)]
     pub first: Vec<String>,
+    /// Patterns of files of an elevated tree that are not evicted.
+    #[arg(long)]
+    pub keep: Vec<String>,
     /// The seconds from a warning to the end of the job; 0: not known.
     #[arg(long)]
     pub warning_s: u32,

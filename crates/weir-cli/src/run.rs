@@ -30,10 +30,11 @@ pub fn library(env: &Environment) -> Result<PathBuf> {
 pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, Failure> {
     let library = library(env)?;
     let config = &settings.config;
+    let elevated = config.elevated_directories();
     let stages = RunStages {
         stage_in: &args.stage_in,
         drain_to: args.drain_to.as_deref(),
-        elevate: &config.elevate.directories.0,
+        elevate: &elevated,
         prefix: config.mount.prefix.as_path().to_owned(),
         ends_instance: true,
         settings: &config.drain,
@@ -419,10 +420,11 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
     directories::check_name(&name)?;
     let job = Job::from_environment(env);
     let found = nodes::find(&args.nodes.wanted(), &settings.config.launch, env)?;
+    let elevated = settings.config.elevated_directories();
     let stages = RunStages {
         stage_in: &[],
         drain_to: None,
-        elevate: &settings.config.elevate.directories.0,
+        elevate: &elevated,
         prefix: settings.config.mount.prefix.as_path().to_owned(),
         ends_instance: true,
         settings: &settings.config.drain,

@@ -220,6 +220,7 @@ const CHECKS: &[Check] = &[
     shell("drain::programs_and_killed_checkpoint_loops", "shell/drain.sh", STAGE),
     // Elevated directories
     shell("elevate::random_operations_links_and_killed_checkpoint_loops", "shell/elevate.sh", STAGE),
+    shell("elevate::rules", "shell/elevate_rules.sh", &[needs::PYTHON]),
     shell("elevate::analysis_in_transit", "shell/analyze.sh", &[needs::PYTHON, needs::H5PY]),
     shell("elevate::bash", "shell/bash_files.sh", SHELL).elevated(),
     shell("elevate::coreutils", "shell/coreutils.sh", SHELL).elevated(),

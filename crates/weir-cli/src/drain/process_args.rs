@@ -79,9 +79,12 @@ impl DrainProcessArgs {
 
     /// The files that are moved before all others.
     pub(super) fn first_files(&self) -> Result<Option<PathFilter>, Failure> {
-        let filter = || PathFilter::new(&self.first, &[]);
-        let filter = (!self.first.is_empty()).then(filter).transpose();
-        filter.map_err(|error| Failure::Refused(format!("--first: {error}")))
+        named_files("--first", &self.first)
+    }
+
+    /// The files that are not evicted.
+    pub(super) fn kept_files(&self) -> Result<Option<PathFilter>, Failure> {
+        named_files("--keep", &self.keep)
     }
 
     /// The end of the job, as far as it is known.
@@ -113,6 +116,8 @@ impl DrainProcessArgs {
         words.extend(["--warning-s".into(), self.warning_s.to_string().into()]);
         let first = self.first.iter();
         words.extend(first.map(|pattern| format!("--first={pattern}").into()));
+        let keep = self.keep.iter();
+        words.extend(keep.map(|pattern| format!("--keep={pattern}").into()));
         words.extend(self.laminate.then(|| "--laminate".into()));
         words.extend(self.replace_foreign.then(|| "--replace-foreign".into()));
         if let Some(tree) = self.tree {
@@ -125,4 +130,11 @@ impl DrainProcessArgs {
         ]);
         words
     }
+}
+
+/// The files that the patterns of an option name; `None`: it has no pattern.
+fn named_files(option: &str, patterns: &[String]) -> Result<Option<PathFilter>, Failure> {
+    let filter = || PathFilter::new(patterns, &[]);
+    let filter = (!patterns.is_empty()).then(filter).transpose();
+    filter.map_err(|error| Failure::Refused(format!("{option}: {error}")))
 }

@@ -40,6 +40,7 @@ impl Process {
     pub fn truncate(&'static self, path: &[u8], length: i64) -> Outcome<()> {
         use weir_core::names::FileType;
         let _call = operation::begin();
+        self.prepare_update(AT_FDCWD, path, true);
         self.with_existing(AT_FDCWD, path, true, false, |found| {
             let ino = match found {
                 ResolvedFile::Outside(path) => {

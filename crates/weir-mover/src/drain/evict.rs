@@ -18,7 +18,7 @@ use weir_client::types::Stat;
 use super::marks::Replaceable;
 use super::round::RoundState;
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
-use super::{move_files, Drain, FileToMove, MovedNode};
+use super::{move_files, names_file, Drain, FileToMove, MovedNode};
 use crate::copy::{is_kept_time, keep_xattrs};
 use crate::error::MoveError;
 use crate::publish::{is_at_above_or_below, is_part, make_hard_link, part_of, LinkOutcome};
@@ -89,7 +89,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 && self.has_moved(path, node)
                 && !(self.keeps_for_analysis() && self.awaits_analysis(path, node))
         };
-        files.filter(is_evictable).collect()
+        let is_kept = |path: &Path| names_file(self.kept.as_ref(), path);
+        files
+            .filter(is_evictable)
+            .filter(|(path, _)| !is_kept(path))
+            .collect()
     }
 
     fn evict_file(

@@ -148,6 +148,11 @@ impl DrainRound {
     }
 }
 
+/// True if a filter takes a file, by its path below the source.
+fn names_file(filter: Option<&PathFilter>, path: &Path) -> bool {
+    filter.is_some_and(|filter| filter.takes(&Path::new("/").join(path)))
+}
+
 /// A node of the target that is as its source was.
 #[derive(Debug)]
 struct MovedNode {
@@ -194,6 +199,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     filter: PathFilter,
     /// Files that are moved before all others.
     first: Option<PathFilter>,
+    /// Files that are not evicted.
+    kept: Option<PathFilter>,
     /// Other processes that move files.
     movers: Vec<Box<dyn FileMover>>,
     /// The rank of this process's server.
@@ -241,6 +248,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             target: target.to_owned(),
             filter,
             first: None,
+            kept: None,
             movers: Vec::new(),
             rank: 0,
             moved: HashMap::new(),
@@ -282,9 +290,13 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.first = Some(first);
     }
 
+    /// Has the files that a filter takes never evicted.
+    pub fn keep_in_instance(&mut self, kept: PathFilter) {
+        self.kept = Some(kept);
+    }
+
     fn is_first(&self, path: &Path) -> bool {
-        let first = self.first.as_ref();
-        first.is_some_and(|first| first.takes(&Path::new("/").join(path)))
+        names_file(self.first.as_ref(), path)
     }
 
     /// Has rounds end once they have copied this number of bytes, so that the files can be evicted.
