@@ -452,9 +452,21 @@ pub struct StageArgs {
 #[derive(Debug, Subcommand)]
 pub enum StageDirection {
     /// Move files into the instance.
-    In(StageFiles),
+    In(StageInArgs),
     /// Move files out of the instance.
     Out(StageFiles),
+}
+
+/// Of `weir stage in`.
+#[derive(Args, Debug)]
+pub struct StageInArgs {
+    #[command(flatten)]
+    pub files: StageFiles,
+    /// Stay, look for new and changed files of SOURCE every second, and move each once it has not changed for a
+    /// second. Ends at SIGINT, SIGTERM or SIGHUP, after a last look, and with the instance. Files that are
+    /// removed from SOURCE stay in the instance.
+    #[arg(long, conflicts_with = "manifest")]
+    pub follow: bool,
 }
 
 /// The files of a stage, and its options.

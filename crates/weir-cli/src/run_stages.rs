@@ -95,7 +95,9 @@ impl RunStages<'_> {
                 return Err(refuse("the instance is in it"));
             }
             prepare_target(dir).map_err(|error| match error.kind() {
-                ErrorKind::NotFound => refuse("the directory above it does not exist: create it"),
+                ErrorKind::NotFound => {
+                    refuse(&format!("{error}: create the directory above it first"))
+                }
                 _ => refuse(&error.to_string()),
             })?;
         }
