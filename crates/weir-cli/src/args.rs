@@ -241,6 +241,9 @@ pub enum Command {
         /// The directory to mount it at.
         at: PathBuf,
     },
+    /// A process that prefetches before a command; started by run.
+    #[command(hide = true)]
+    PrefetchProcess(PrefetchProcessArgs),
     /// The process that drains beside a command; started by run.
     #[command(hide = true)]
     DrainProcess(DrainProcessArgs),
@@ -617,6 +620,35 @@ impl ChoiceArgs {
             pairs.collect()
         };
         [words("--only", &self.only), words("--skip", &self.skip)].concat()
+    }
+}
+
+/// Of a process that prefetches.
+#[derive(Args, Debug)]
+pub struct PrefetchProcessArgs {
+    /// Its number among these processes, from 0.
+    #[arg(long)]
+    pub share: usize,
+    /// The number of these processes.
+    #[arg(long)]
+    pub shares: usize,
+    /// The percentage of the storage that may be used.
+    #[arg(long)]
+    pub evict_percent: u32,
+    /// The run directory of the instance.
+    pub run_dir: PathBuf,
+}
+
+impl PrefetchProcessArgs {
+    /// The same, as words of a command line.
+    pub fn words(&self) -> Vec<OsString> {
+        vec![
+            format!("--share={}", self.share).into(),
+            format!("--shares={}", self.shares).into(),
+            format!("--evict-percent={}", self.evict_percent).into(),
+            "--".into(),
+            self.run_dir.clone().into(),
+        ]
     }
 }
 

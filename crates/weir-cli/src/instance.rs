@@ -3,13 +3,14 @@
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use weir_config::{Budgets, Config, ElevateSettings, Machine, Patterns};
-use weir_core::elevate_rule::{ElevateRule, UpdateMode};
+use weir_config::{Budgets, Config, ElevateSettings, Machine, Patterns, PrefetchSettings, Size};
+use weir_core::elevate_rule::{ElevateRule, PrefetchRule, UpdateMode};
 use weir_core::names::{LaminateOn, NewTree, Owner, Policy, Visibility};
-use weir_core::path_globs::{PathChoice, PathGlobs};
+use weir_core::path_globs::{escape, PathChoice, PathGlobs};
 use weir_core::roster::Roster;
 use weir_core::types::Rank;
 use weir_fabric::ofi::BoundEndpoint;
@@ -59,7 +60,7 @@ fn options(claim: &Claim, config: &Config, share: u32) -> Result<Options> {
         elevated: config
             .elevated()
             .iter()
-            .map(elevated_directory)
+            .map(|settings| elevated_directory(settings, &config.rules.prefetch))
             .collect::<Result<_>>()?,
         sharing: sharing(config),
         audit: config.audit.enabled,
@@ -69,7 +70,10 @@ fn options(claim: &Claim, config: &Config, share: u32) -> Result<Options> {
     })
 }
 
-fn elevated_directory(settings: &ElevateSettings) -> Result<ElevatedDirectory> {
+fn elevated_directory(
+    settings: &ElevateSettings,
+    prefetch: &[PrefetchSettings],
+) -> Result<ElevatedDirectory> {
     let path = &*settings.directory;
     let found = || format!("the elevated directory {}", path.display());
     let target = path.canonicalize().with_context(found)?;
@@ -85,8 +89,49 @@ fn elevated_directory(settings: &ElevateSettings) -> Result<ElevatedDirectory> {
                 gid: metadata.gid(),
             },
         },
-        rule: rule_of(settings),
+        rule: ElevateRule {
+            prefetch: prefetch_rules(path, prefetch),
+            ..rule_of(settings)
+        },
     })
+}
+
+/// The rules of this elevated directory, and of those in it.
+fn prefetch_rules(elevated: &Path, prefetch: &[PrefetchSettings]) -> Vec<PrefetchRule> {
+    let rule = |settings: &PrefetchSettings| {
+        let inside = settings.directory.strip_prefix(elevated).ok()?;
+        let inside = match inside.as_os_str().is_empty() {
+            true => String::new(),
+            false => format!("/{}", escape(&inside.to_string_lossy())),
+        };
+        let directory = settings.directory.to_string_lossy();
+        let below = |patterns: &Patterns| -> Vec<String> {
+            let patterns = patterns.below(&directory);
+            patterns
+                .map(|pattern| format!("{inside}{pattern}"))
+                .collect()
+        };
+        let mut only = below(&settings.only);
+        if only.is_empty() && !inside.is_empty() {
+            only.push(inside.clone());
+        }
+        Some(PrefetchRule {
+            files: PathChoice {
+                only: PathGlobs::new(only),
+                skip: PathGlobs::new(below(&settings.skip)),
+            },
+            up_to: size_limit(settings.up_to),
+        })
+    };
+    prefetch.iter().filter_map(rule).collect()
+}
+
+/// A limit of which 0 is none.
+fn size_limit(size: Size) -> u64 {
+    match size.0 {
+        0 => u64::MAX,
+        size => size,
+    }
 }
 
 /// The rule that clients and drains follow: patterns are of paths below the directory.
@@ -109,12 +154,10 @@ fn rule_of(settings: &ElevateSettings) -> ElevateRule {
             weir_config::UpdateMode::Pass => UpdateMode::Pass,
             weir_config::UpdateMode::Take => UpdateMode::Take,
         },
-        take_up_to: match settings.take_up_to.0 {
-            0 => u64::MAX,
-            size => size,
-        },
+        take_up_to: size_limit(settings.take_up_to),
         keep: below(&settings.keep),
         first: below(&settings.first),
+        prefetch: Vec::new(),
     }
 }
 

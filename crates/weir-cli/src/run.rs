@@ -19,7 +19,7 @@ use crate::exit::{Failure, RUN_FAILED, RUN_NOT_SAFE};
 use crate::locate::{living, remains_of, run_dir_of};
 use crate::report::DrainedFiles;
 use crate::run_stages::{elevated_directories, RunStages};
-use crate::{inject, limits, namespace, report, supervise};
+use crate::{inject, limits, namespace, prefetch, report, supervise};
 
 pub fn library(env: &Environment) -> Result<PathBuf> {
     let program = std::env::current_exe().context("finding the weir program")?;
@@ -313,6 +313,10 @@ fn run_staged(
     let mut used = Use::begin(run_dir)?;
     stages.bring_in(run_dir)?;
     let drains = stages.begin_drains(run_dir);
+    // The command runs as well without them.
+    if let Err(error) = prefetch::prefetch(run_dir, stages.settings.evict_percent) {
+        eprintln!("weir: prefetch: {error:#}; the command reads files where they are");
+    }
     let mut outcome = run_in(args, run_dir, library, env, &mut used)?;
     outcome.is_safe = !outcome.was_served || stages.take_out(run_dir, drains);
     Ok(outcome)

@@ -269,7 +269,7 @@ pub fn elevated_directories(run_dir: &Path) -> Vec<PathBuf> {
 }
 
 /// The rule of an elevated tree of the instance with this run directory.
-fn rule_of(run_dir: &Path, number: usize) -> ElevateRule {
+pub fn rule_of(run_dir: &Path, number: usize) -> ElevateRule {
     let rule = std::fs::read(run_dir.join(format!("{RULE_FILE}{number}")));
     rule.map_or_else(
         |_| ElevateRule::default(),

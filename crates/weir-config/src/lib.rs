@@ -34,9 +34,9 @@ pub use load::{find_file, Loaded, Sources};
 pub use machine::{Budgets, Machine};
 pub use network::{CommandWords, FabricAddress, Ports, Provider};
 pub use patterns::Patterns;
-pub use rules::{ElevateSettings, RuleKey, RuleTable, Rules, RULE_TABLES};
+pub use rules::{ElevateSettings, PrefetchSettings, RuleKey, RuleTable, Rules, RULE_TABLES};
 pub use settings::{all_keys, Config, Drain, KeyInfo, Mount, SectionInfo, SECTIONS};
 pub use types::{
     Budget, Directories, HugePages, KernelMount, LaminateOn, LogLevel, Method, MountPrefix,
-    ReportFormat, Setting, Size, Transport, UpdateMode, Visibility, WarmBudget,
+    PrefetchTime, ReportFormat, Setting, Size, Transport, UpdateMode, Visibility, WarmBudget,
 };

@@ -199,6 +199,7 @@ impl<'e> Loader<'e> {
 
     fn finish(mut self, file: Option<PathBuf>) -> Result<Loaded, ConfigError> {
         self.check_elevated();
+        self.check_prefetch();
         if self.problems.is_empty() {
             Ok(Loaded {
                 config: self.config,
@@ -352,6 +353,24 @@ impl<'e> Loader<'e> {
                 let origin = origin.cloned().unwrap_or(ValueOrigin::Default);
                 let what = format!("bad directory in [[elevate]]: {reason}");
                 return self.problems.push(Problem::new(origin, what));
+            }
+        }
+    }
+
+    /// Only files of elevated directories are prefetched.
+    fn check_prefetch(&mut self) {
+        let elevated = self.config.elevated_directories();
+        let table = find_table("prefetch").expect("it is declared");
+        for (number, rule) in self.config.rules.prefetch.iter().enumerate() {
+            let mut above = elevated
+                .iter()
+                .filter(|dir| rule.directory.starts_with(dir));
+            if self.problems.is_empty() && above.next().is_none() {
+                let origin = self.origins.get(&rule_path(table, number));
+                let origin = origin.cloned().unwrap_or(ValueOrigin::Default);
+                let dir = rule.directory.display();
+                let what = format!("bad directory in [[prefetch]]: {dir} is in no elevated directory: elevate it, too");
+                self.problems.push(Problem::new(origin, what));
             }
         }
     }

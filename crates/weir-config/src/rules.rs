@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::environment::Environment;
 use crate::patterns::Patterns;
-use crate::types::{InvalidValue, RawValue, Setting, Size, UpdateMode};
+use crate::types::{InvalidValue, PrefetchTime, RawValue, Setting, Size, UpdateMode};
 
 /// The key that each rule must have.
 pub(crate) const DIRECTORY: &str = "directory";
@@ -126,6 +126,21 @@ rules! {
         update: UpdateMode = "pass",
         /// The size up to which a file is taken for an update; 0: any. A larger one is changed where it is.
         take_up_to: Size = "0",
+    }
+
+    /// Files of the parallel file system that are taken into the instance before programs ask for them, and read from
+    /// there. They are the first to be evicted, and are not moved back unless a program changes them.
+    prefetch: PrefetchSettings {
+        /// A directory that is elevated, or one in it. Patterns are of paths below it.
+        directory: PathBuf = "/",
+        /// The files; if none are named, all.
+        only: Patterns = "",
+        /// Files that are left where they are.
+        skip: Patterns = "",
+        /// The size up to which a file is taken; 0: any.
+        up_to: Size = "0",
+        /// The time: before the command of `weir run` begins (start).
+        when: PrefetchTime = "start",
     }
 }
 

@@ -591,6 +591,14 @@ words! {
 }
 
 words! {
+    /// The time at which files are prefetched.
+    PrefetchTime, "\"start\"" {
+        /// Before the command of `weir run` begins.
+        Start = "start",
+    }
+}
+
+words! {
     /// How servers are started on other nodes.
     Method, "\"auto\", \"slurm\", \"flux\", \"pbs\", \"lsf\" or \"ssh\"" {
         /// As the batch system does whose job this is, else over ssh.

@@ -23,6 +23,15 @@ pub enum UpdateMode {
     Take,
 }
 
+/// Files of the PFS that are taken before the command of a run begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrefetchRule {
+    /// The files.
+    pub files: PathChoice,
+    /// The largest one that is taken, bytes.
+    pub up_to: u64,
+}
+
 /// A rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ElevateRule {
@@ -38,6 +47,8 @@ pub struct ElevateRule {
     pub keep: Vec<String>,
     /// Patterns of files that are moved before all others.
     pub first: Vec<String>,
+    /// The files that are taken before programs ask for them.
+    pub prefetch: Vec<PrefetchRule>,
 }
 
 impl Default for ElevateRule {
@@ -49,11 +60,19 @@ impl Default for ElevateRule {
             take_up_to: u64::MAX,
             keep: Vec::new(),
             first: Vec::new(),
+            prefetch: Vec::new(),
         }
     }
 }
 
 impl ElevateRule {
+    /// True if a file of the PFS with this size is taken before programs ask for it. One that is not chosen as a new
+    /// file is the PFS's.
+    pub fn takes_ahead(&self, path: &[u8], size: u64) -> bool {
+        let takes = |rule: &PrefetchRule| size <= rule.up_to && rule.files.takes(path);
+        self.new_files.takes(path) && self.prefetch.iter().any(takes)
+    }
+
     /// The content of its file.
     pub fn to_bytes(&self) -> Vec<u8> {
         postcard::to_allocvec(self).unwrap_or_default()
@@ -81,6 +100,10 @@ mod tests {
             take_up_to: 7,
             keep: vec!["/a".to_owned()],
             first: vec!["/ckpt.*".to_owned()],
+            prefetch: vec![PrefetchRule {
+                files: PathChoice::default(),
+                up_to: 9,
+            }],
         };
         assert_eq!(ElevateRule::from_bytes(&rule.to_bytes()), rule);
         for bad in [&b""[..], b"\xff\xff\xff\xff\xff\xff\xff"] {

@@ -70,6 +70,19 @@ impl PathGlobs {
     }
 }
 
+/// The pattern that only a text fits.
+pub fn escape(text: &str) -> String {
+    let escaped = |byte: char| {
+        ['\\', '*', '?', '[', ']', '{', '}']
+            .contains(&byte)
+            .then_some('\\')
+    };
+    let parts = text
+        .chars()
+        .flat_map(|byte| escaped(byte).into_iter().chain([byte]));
+    parts.collect()
+}
+
 /// The patterns that one with braces stands for.
 fn expand_braces(pattern: &[u8]) -> Vec<Vec<u8>> {
     let Some((open, close)) = find_braces(pattern) else {
@@ -354,6 +367,12 @@ mod tests {
             PathGlobs::new(["/"]).fit_at_or_above(b"/x"),
             "the root is above"
         );
+    }
+
+    #[test]
+    fn an_escaped_text_fits_itself_alone() {
+        let text = "/a*[b]{c,d}?\\";
+        assert!(fit(&escape(text), text) && !fit(&escape(text), "/ab[b]{c,d}?\\"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 #!/bin/bash
 # [[elevate]] in a weir.toml: files that a rule leaves on the parallel file system, takes before they are changed, keeps in
-# the instance, or moves first. Random operations must say the same as on a plain directory, whatever the rule. Only on
+# the instance, or moves first; and [[prefetch]]: files that are taken before a command begins. Random operations must say the same as on a plain directory, whatever the rule. Only on
 # weir. ELEVATE_SEEDS: how many runs of random operations.
 . "$(dirname "$0")/check.sh"
 begin_drains
@@ -49,7 +49,8 @@ differ() {
 	diff <(shown plain) <(shown pfs) > different || { echo "seed $seed, on the target:"; head -n 4 different; return 0; }
 	return 1
 }
-for lines in 'skip = ["**/a", "d1"]' 'only = "**/[bc]"' 'update = "take"' $'skip = "**/b"\nupdate = "take"\ntake_up_to = "3"'; do
+for lines in 'skip = ["**/a", "d1"]' 'only = "**/[bc]"' 'update = "take"' $'skip = "**/b"\nupdate = "take"\ntake_up_to = "3"' \
+	$'[[prefetch]]\ndirectory = "'"$outside"$'/pfs"'; do
 	rule "$lines"
 	wrong=
 	for seed in $(seq "${ELEVATE_SEEDS:-3}"); do
@@ -150,6 +151,57 @@ rule 'first = "ckpt.*"'
 check "files that are first" ruled --set drain.while_running=false -- \
 	bash -ec 'cd "$1"; for n in 1 2 3; do echo $n > a$n; done; head -c 100K /dev/zero > ckpt.1' - "$outside/pfs"
 same "of which the times of change tell" ckpt.1 "$(find pfs -type f -printf '%C@ %P\n' | sort -n | sed 's/.* //; q')"
+
+# Prefetched files are read from the instance, and moved back only if the program changes them.
+prefetched() {
+	rule '[[prefetch]]' "directory = \"$outside/pfs/in\"" "$@"
+	mkdir -p pfs/in/deep
+	for n in 1 2 3 4 5; do head -c 3M /dev/urandom > pfs/in/deep/$n.h5; done
+	echo text > pfs/in/text
+	touch -d 2020-01-01 pfs/in/deep/* pfs/in/text
+	sha256sum pfs/in/deep/* > sums
+	stat -c '%i %Y %n' pfs/in/deep/* > before
+}
+prefetched 'only = "**/*.h5"'
+cat > reads.sh <<'PROGRAM'
+set -ex
+LD_PRELOAD= mv pfs/in pfs/away
+sha256sum -c --quiet sums
+[ ! -e pfs/in/text ]
+LD_PRELOAD= mv pfs/away pfs/in
+[ "$(stat -c %Y pfs/in/deep/1.h5)" = "$(date -d 2020-01-01 +%s)" ]
+echo more >> pfs/in/deep/5.h5
+rm pfs/in/deep/4.h5
+PROGRAM
+ruled -- bash reads.sh 2> said
+same "prefetched files" 0 $?
+check "are counted" grep -q '5 files (15.0 MiB) prefetched' said
+same "those that were not changed are not moved back" "$(head -n 3 before)" "$(stat -c '%i %Y %n' pfs/in/deep/[123].h5)"
+same "one that was" more "$(tail -c 5 pfs/in/deep/5.h5)"
+check "one that was removed" test ! -e pfs/in/deep/4.h5
+
+# They are the first to be evicted, and taken only while there is room.
+prefetched
+cat > evicts.sh <<'PROGRAM'
+set -e
+for n in $(seq 10); do head -c 4M /dev/zero > pfs/new.$n; sleep 0.1; done
+for n in $(seq 200); do
+	grep -c evicted events | grep -q '^[5-9]' && break
+	sleep 0.05
+done
+sha256sum -c --quiet sums
+PROGRAM
+printf '#!/bin/bash\nexec cat > %s/events\n' "$outside" > hook.sh
+chmod +x hook.sh
+MEMORY=64M check "prefetched files make room" ruled --set drain.evict_percent=50 --set "drain.hook=$outside/hook.sh" -- bash evicts.sh
+check "before others" test "$(grep evicted events | head -n 5 | grep -c /in/)" = 5
+prefetched
+MEMORY=64M ruled --set drain.evict_percent=15 -- true 2> said
+check "files that find no room" grep -q '[1-4] others stay where they are, since they find no room' said
+prefetched
+sed -i 's/^directory = .*in"/directory = "\/nowhere"/' weir.toml
+same "files of no elevated directory" 125 "$(ruled -- true 2> said; echo $?)"
+check "with a reason" grep -q '/nowhere is in no elevated directory' said
 
 # What is wrong is said before anything begins.
 rule 'onyl = "x"'
