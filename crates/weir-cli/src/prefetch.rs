@@ -6,8 +6,10 @@
 //! is not taken is read where it is.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -16,14 +18,20 @@ use serde::{Deserialize, Serialize};
 use weir_core::elevate_rule::ElevateRule;
 use weir_core::elevated::is_part;
 use weir_instance::size::bytes;
+use weir_mover::drain::PrefetchedFile;
+use weir_mover::tree::FileTree;
 use weir_mover::InstanceTree;
 
 use crate::args::PrefetchProcessArgs;
+use crate::drain::process_args::PREFETCHED_FILE;
+use crate::exit::Failure;
 use crate::run_stages::{elevated_directories, rule_of};
 use crate::supervise;
 
 /// The processes that take files.
 const PROCESSES: usize = 4;
+/// The most reasons that a process tells: what it writes must fit into a pipe.
+const MOST_REASONS: usize = 5;
 
 /// The files that a process has taken.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -32,17 +40,48 @@ struct PrefetchSummary {
     bytes: u64,
     /// Files for which there was no room.
     no_room: u64,
-    /// The reasons why others were not taken.
+    /// The first reasons why others were not taken.
     failed: Vec<String>,
 }
 
+/// A signal has ended a process that prefetched.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped by a signal while files were prefetched, so the command was not started")]
+struct Stopped;
+
 /// Takes the files that the rules of an instance name. `evict_percent`: the part of the storage that may be used. From
 /// the main thread, as [`supervise::run`].
-pub fn prefetch(run_dir: &Path, evict_percent: u32) -> Result<()> {
+pub fn prefetch(run_dir: &Path, evict_percent: u32) -> Result<(), Failure> {
+    let total = match take_all(run_dir, evict_percent) {
+        Ok(Some(total)) => total,
+        Ok(None) => return Ok(()),
+        Err(error) if error.is::<Stopped>() => return Err(error.into()),
+        Err(error) => {
+            eprintln!("weir: prefetch: {error:#}; the command reads files where they are");
+            return Ok(());
+        }
+    };
+    let no_room = match total.no_room {
+        0 => String::new(),
+        files => format!("; {files} others stay where they are, since they find no room"),
+    };
+    eprintln!(
+        "weir: {} files ({}) prefetched{no_room}",
+        total.files,
+        bytes(total.bytes)
+    );
+    for reason in &total.failed {
+        eprintln!("weir: prefetch: {reason}");
+    }
+    Ok(())
+}
+
+/// The sum of all processes; `None`: no rule prefetches.
+fn take_all(run_dir: &Path, evict_percent: u32) -> Result<Option<PrefetchSummary>> {
     let directories = 0..elevated_directories(run_dir).len();
     let mut rules = directories.map(|number| rule_of(run_dir, number));
     if rules.all(|rule| rule.prefetch.is_empty()) {
-        return Ok(());
+        return Ok(None);
     }
     let start = |share| -> Result<Child> {
         let args = PrefetchProcessArgs {
@@ -61,6 +100,9 @@ pub fn prefetch(run_dir: &Path, evict_percent: u32) -> Result<()> {
     let mut total = PrefetchSummary::default();
     for child in children {
         let status = supervise::wait_for(&child)?;
+        if status.signal().is_some() {
+            return Err(Stopped.into());
+        }
         anyhow::ensure!(
             status.success(),
             "a process that prefetched ended with {status}"
@@ -72,19 +114,7 @@ pub fn prefetch(run_dir: &Path, evict_percent: u32) -> Result<()> {
         total.no_room += part.no_room;
         total.failed.extend(part.failed);
     }
-    let no_room = match total.no_room {
-        0 => String::new(),
-        files => format!("; {files} others stay where they are, since they find no room"),
-    };
-    eprintln!(
-        "weir: {} files ({}) prefetched{no_room}",
-        total.files,
-        bytes(total.bytes)
-    );
-    for reason in total.failed.iter().take(crate::stage::SHOWN_FAILURES) {
-        eprintln!("weir: prefetch: {reason}");
-    }
-    Ok(())
+    Ok(Some(total))
 }
 
 /// `weir prefetch-process`.
@@ -93,25 +123,71 @@ pub fn take_share(args: &PrefetchProcessArgs) -> Result<()> {
         .with_context(|| format!("cannot reach the server of {}", args.run_dir.display()))?;
     let mut summary = PrefetchSummary::default();
     for (number, target) in elevated_directories(&args.run_dir).iter().enumerate() {
-        let rule = rule_of(&args.run_dir, number);
-        let files = files_of(&rule, target);
+        let files = files_of(&rule_of(&args.run_dir, number), target);
+        if files.is_empty() {
+            continue;
+        }
+        let notes = args.run_dir.join(format!("{PREFETCHED_FILE}{number}"));
+        let notes = File::options().append(true).create(true).open(&notes);
+        let tree = PrefetchedTree {
+            instance: &instance,
+            tree: instance.elevated(number).context("no such elevated tree")?,
+            target,
+            notes: notes.context("the notes of what is prefetched")?,
+        };
         for (path, size) in files.iter().skip(args.share).step_by(args.shares.max(1)) {
-            if !has_room(&instance, *size, args.evict_percent)? {
-                summary.no_room += 1;
-                continue;
-            }
-            match instance.take_up(path) {
-                Ok(true) => {
-                    summary.files += 1;
-                    summary.bytes += size;
-                }
-                Ok(false) => {}
-                Err(error) => summary.failed.push(format!("{}: {error}", path.display())),
-            }
+            tree.take_file(path, *size, args.evict_percent, &mut summary)?;
         }
     }
     serde_json::to_writer(std::io::stdout(), &summary)?;
     Ok(())
+}
+
+/// An elevated tree that takes files.
+struct PrefetchedTree<'a> {
+    instance: &'a InstanceTree,
+    tree: InstanceTree,
+    target: &'a Path,
+    /// The files that it has taken, for the drain.
+    notes: File,
+}
+
+impl PrefetchedTree<'_> {
+    /// Takes a file of this size, if there is room.
+    fn take_file(
+        &self,
+        path: &Path,
+        size: u64,
+        evict_percent: u32,
+        summary: &mut PrefetchSummary,
+    ) -> Result<()> {
+        let below = below(self.target, path);
+        let below = Path::new(OsStr::from_bytes(&below));
+        // An earlier run has taken it, or its command has made it anew.
+        if matches!(self.tree.look_up(below), Ok(Some(_))) {
+            return Ok(());
+        }
+        if !has_room(self.instance, size, evict_percent)? {
+            summary.no_room += 1;
+            return Ok(());
+        }
+        match self.instance.take_up(path) {
+            Ok(true) => {
+                if let Ok(Some(stat)) = self.tree.look_up(below) {
+                    let name = below.strip_prefix("/").unwrap_or(below);
+                    // Without it the drain compares the bytes.
+                    let _ = PrefetchedFile::new(name, &stat).append_to(&self.notes);
+                }
+                summary.files += 1;
+                summary.bytes += size;
+            }
+            Err(error) if summary.failed.len() < MOST_REASONS => {
+                summary.failed.push(format!("{}: {error}", path.display()));
+            }
+            Ok(false) | Err(_) => {}
+        }
+        Ok(())
+    }
 }
 
 /// The files below a directory that a rule prefetches, in the order of their paths, and their sizes.

@@ -312,11 +312,8 @@ fn run_staged(
 ) -> Result<CommandOutcome, Failure> {
     let mut used = Use::begin(run_dir)?;
     stages.bring_in(run_dir)?;
+    prefetch::prefetch(run_dir, stages.settings.evict_percent)?;
     let drains = stages.begin_drains(run_dir);
-    // The command runs as well without them.
-    if let Err(error) = prefetch::prefetch(run_dir, stages.settings.evict_percent) {
-        eprintln!("weir: prefetch: {error:#}; the command reads files where they are");
-    }
     let mut outcome = run_in(args, run_dir, library, env, &mut used)?;
     outcome.is_safe = !outcome.was_served || stages.take_out(run_dir, drains);
     Ok(outcome)

@@ -80,7 +80,7 @@ impl InstanceTree {
         self.tree.take_up(bytes(path)).io()
     }
 
-    /// The bytes that all servers can hold, and those that are free.
+    /// The bytes that this node's server can hold, and those that are free.
     pub fn room(&self) -> io::Result<(u64, u64)> {
         let state = self.tree.statfs().io()?;
         let unit = u64::from(state.bsize);

@@ -180,6 +180,14 @@ same "those that were not changed are not moved back" "$(head -n 3 before)" "$(s
 same "one that was" more "$(tail -c 5 pfs/in/deep/5.h5)"
 check "one that was removed" test ! -e pfs/in/deep/4.h5
 
+prefetched
+touch pfs/in/deep/*
+"$weir" run --set memory.warm=64M --memory 256M -- true 2> said
+check "nobody reads them again to compare" grep -q ', read 0 B' said
+printf 'import os\nwith open("pfs/in/deep/1.h5", "r+b") as f: f.write(b"changed")\n' > changes.py
+ruled -- python3 changes.py
+same "one that is changed in place, a moment after" changed "$(head -c 7 pfs/in/deep/1.h5)"
+
 # They are the first to be evicted, and taken only while there is room.
 prefetched
 cat > evicts.sh <<'PROGRAM'

@@ -158,6 +158,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     if let Some(kept) = args.kept_files()? {
         drain.keep_in_instance(kept);
     }
+    drain.note_prefetched(args.prefetched_files()?);
     let placed = args.placed_nodes()?;
     if let Some(placed) = placed.clone() {
         drain.keep_marks(placed, args.replace_foreign);

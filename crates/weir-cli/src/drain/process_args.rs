@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use weir_core::elevated::ALIAS_LINK;
-use weir_mover::drain::PlacedNodes;
+use weir_mover::drain::{PlacedNodes, PrefetchedFile};
 use weir_mover::{InstanceTree, PathFilter};
 
 use super::end_time::EndTime;
@@ -19,6 +19,9 @@ use crate::exit::Failure;
 
 /// In the run directory, followed by the number of an elevated tree: the files that its drains have moved.
 const MARKS_FILE: &str = "moved";
+
+/// The same: the files that were prefetched.
+pub const PREFETCHED_FILE: &str = "prefetched";
 
 impl DrainProcessArgs {
     /// The paths by which programs name the root of the tree, of which this is one.
@@ -51,6 +54,15 @@ impl DrainProcessArgs {
         let path = self.run_dir.join(format!("{MARKS_FILE}{tree}"));
         let opened = PlacedNodes::open(&path).with_context(|| path.display().to_string());
         Ok(Some(Arc::new(opened?)))
+    }
+
+    /// The files of this elevated tree that were prefetched.
+    pub(super) fn prefetched_files(&self) -> Result<Vec<PrefetchedFile>> {
+        let Some(tree) = self.tree else {
+            return Ok(Vec::new());
+        };
+        let notes = self.run_dir.join(format!("{PREFETCHED_FILE}{tree}"));
+        PrefetchedFile::read_all(&notes).with_context(|| notes.display().to_string())
     }
 
     /// The user's program that hears of events. Without it everything is moved all the same.

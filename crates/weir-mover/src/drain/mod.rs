@@ -19,6 +19,7 @@
 //! | `leftovers` | what they removed after the drain that moved it was killed |
 //! | `events` | what becomes of files, for those who want to know of each |
 //! | `analysis`, `hold` | files that are held back until programs have analysed them |
+//! | `prefetched` | files of an elevated tree that the target has as they are |
 //! | `evict` | files of an elevated tree whose storage is freed |
 //!
 //! Left out: the order of changes within two rounds, and versions that were replaced before a round saw
@@ -36,6 +37,7 @@ mod marks;
 mod mover;
 mod names;
 mod ownership;
+mod prefetched;
 mod round;
 mod snapshot;
 mod whiteouts;
@@ -65,6 +67,7 @@ pub use hold::{is_current, AnalysesLeft};
 pub use marks::{NodeMark, PlacedNodes, Replaceable, TakenNode};
 pub use mover::{FileMover, FileToMove, MovedFile, MovedFiles};
 use names::DueNames;
+pub use prefetched::PrefetchedFile;
 use round::RoundState;
 use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot, WalkedTree};
 
@@ -201,6 +204,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     first: Option<PathFilter>,
     /// Files that are not evicted.
     kept: Option<PathFilter>,
+    /// Files that were prefetched, until a walk.
+    prefetched: Vec<PrefetchedFile>,
     /// Other processes that move files.
     movers: Vec<Box<dyn FileMover>>,
     /// The rank of this process's server.
@@ -249,6 +254,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             filter,
             first: None,
             kept: None,
+            prefetched: Vec::new(),
             movers: Vec::new(),
             rank: 0,
             moved: HashMap::new(),
@@ -316,6 +322,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let begun = Instant::now();
         let snapshot = Arc::new(self.walk());
         let walk_seconds = begun.elapsed().as_secs_f64();
+        self.adopt_prefetched(&snapshot);
         let mut round = RoundState {
             settled: settled.duration_since(UNIX_EPOCH).unwrap_or_default(),
             threads,
@@ -372,6 +379,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             shared = self.round(settled, options.threads, progress);
         }
         let snapshot = self.walk();
+        self.adopt_prefetched(&snapshot);
         self.adopt_leftovers(&snapshot);
         if snapshot.unread.is_empty() {
             // The stage names each node that is still in the way.
