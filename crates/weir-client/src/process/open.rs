@@ -87,16 +87,20 @@ impl Process {
                     None => {}
                 }
             }
-        } else if writes(flags) && flags & O_PATH == 0 {
-            self.prepare_update(dirfd, path, follow);
         }
-        self.with_existing(dirfd, path, follow, false, |found| match found {
-            ResolvedFile::Outside(path) => outside::open(&path, flags, mode),
-            ResolvedFile::Inode(ino, kind @ (FileType::Fifo | FileType::Socket)) => {
-                self.inodes().open_special(ino, kind, flags)
-            }
-            ResolvedFile::Inode(ino, kind) => {
-                self.open_target(&Target::existing(ino, kind), flags, &Spare::default())
+        self.with_existing(dirfd, path, follow, false, |found| {
+            let found = match writes(flags) {
+                true => self.prepare_update(dirfd, path, follow, found)?,
+                false => found,
+            };
+            match found {
+                ResolvedFile::Outside(path) => outside::open(&path, flags, mode),
+                ResolvedFile::Inode(ino, kind @ (FileType::Fifo | FileType::Socket)) => {
+                    self.inodes().open_special(ino, kind, flags)
+                }
+                ResolvedFile::Inode(ino, kind) => {
+                    self.open_target(&Target::existing(ino, kind), flags, &Spare::default())
+                }
             }
         })
     }

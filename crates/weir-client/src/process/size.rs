@@ -40,9 +40,8 @@ impl Process {
     pub fn truncate(&'static self, path: &[u8], length: i64) -> Outcome<()> {
         use weir_core::names::FileType;
         let _call = operation::begin();
-        self.prepare_update(AT_FDCWD, path, true);
         self.with_existing(AT_FDCWD, path, true, false, |found| {
-            let ino = match found {
+            let ino = match self.prepare_update(AT_FDCWD, path, true, found)? {
                 ResolvedFile::Outside(path) => {
                     let file = rustix::fs::open(
                         path,

@@ -15,7 +15,7 @@ use weir_core::elevate_rule::{ElevateRule, UpdateMode};
 use weir_core::types::Ino;
 
 use super::super::inodes::InodeOperations;
-use super::super::resolve::NameInParent;
+use super::super::resolve::{NameInParent, ResolvedFile};
 use super::super::{outside, Process};
 use super::name_lock::NameLock;
 use crate::kernel::Fd;
@@ -205,22 +205,34 @@ impl InodeOperations {
 }
 
 impl Process {
-    /// Before a program changes the file at a path: takes it into the tree, if only the PFS has it and its rule
-    /// says so.
-    pub(in super::super) fn prepare_update(&'static self, dirfd: Fd, path: &[u8], follow: bool) {
-        if !self.inodes().takes_updates() {
-            return;
+    /// The file that a program changes which was found at a path: that of the tree, if only the PFS has it, and its
+    /// rule says that it is taken before.
+    pub(in super::super) fn prepare_update(
+        &'static self,
+        dirfd: Fd,
+        path: &[u8],
+        follow: bool,
+        found: ResolvedFile,
+    ) -> Result<ResolvedFile, Errno> {
+        if !matches!(found, ResolvedFile::Outside(_)) || !self.inodes().takes_updates() {
+            return Ok(found);
         }
-        if let Some(Ok(NameInParent::Below {
-            parent, name, path, ..
+        let Some(Ok(NameInParent::Below {
+            parent,
+            name,
+            path: below,
+            ..
         })) = self.resolve_parent(dirfd, path, follow)
-        {
-            self.take_for_update(&LowerEntry {
-                parent,
-                name: &name,
-                path: &path,
-            });
-        }
+        else {
+            return Ok(found);
+        };
+        let is_taken = self.take_for_update(&LowerEntry {
+            parent,
+            name: &name,
+            path: &below,
+        });
+        let again = is_taken.then(|| self.resolve_existing(dirfd, path, follow, false));
+        again.flatten().unwrap_or(Ok(found))
     }
 
     /// Takes a file of the PFS into the tree, if its rule says so for one that is changed; then its name is to be
