@@ -102,6 +102,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         main: prefix,
         elevated: Prefix::new(target)
             .map(|target| ElevatedTree {
+                rule: weir_core::elevate_rule::ElevateRule::default(),
                 root: Ino(7),
                 target,
             })

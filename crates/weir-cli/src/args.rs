@@ -241,6 +241,9 @@ pub enum Command {
         /// The directory to mount it at.
         at: PathBuf,
     },
+    /// A process that prefetches before a command; started by run.
+    #[command(hide = true)]
+    PrefetchProcess(PrefetchProcessArgs),
     /// The process that drains beside a command; started by run.
     #[command(hide = true)]
     DrainProcess(DrainProcessArgs),
@@ -452,9 +455,21 @@ pub struct StageArgs {
 #[derive(Debug, Subcommand)]
 pub enum StageDirection {
     /// Move files into the instance.
-    In(StageFiles),
+    In(StageInArgs),
     /// Move files out of the instance.
     Out(StageFiles),
+}
+
+/// Of `weir stage in`.
+#[derive(Args, Debug)]
+pub struct StageInArgs {
+    #[command(flatten)]
+    pub files: StageFiles,
+    /// Stay, look for new and changed files of SOURCE every second, and move each once it has not changed for a
+    /// second. Ends at SIGINT, SIGTERM or SIGHUP, after a last look, and with the instance. Files that are
+    /// removed from SOURCE stay in the instance.
+    #[arg(long, conflicts_with = "manifest")]
+    pub follow: bool,
 }
 
 /// The files of a stage, and its options.
@@ -608,6 +623,35 @@ impl ChoiceArgs {
     }
 }
 
+/// Of a process that prefetches.
+#[derive(Args, Debug)]
+pub struct PrefetchProcessArgs {
+    /// Its number among these processes, from 0.
+    #[arg(long)]
+    pub share: usize,
+    /// The number of these processes.
+    #[arg(long)]
+    pub shares: usize,
+    /// The percentage of the storage that may be used.
+    #[arg(long)]
+    pub evict_percent: u32,
+    /// The run directory of the instance.
+    pub run_dir: PathBuf,
+}
+
+impl PrefetchProcessArgs {
+    /// The same, as words of a command line.
+    pub fn words(&self) -> Vec<OsString> {
+        vec![
+            format!("--share={}", self.share).into(),
+            format!("--shares={}", self.shares).into(),
+            format!("--evict-percent={}", self.evict_percent).into(),
+            "--".into(),
+            self.run_dir.clone().into(),
+        ]
+    }
+}
+
 /// Of the process that drains.
 #[derive(Args, Debug)]
 pub struct DrainProcessArgs {
@@ -625,6 +669,9 @@ pub struct DrainProcessArgs {
     /// Patterns of files that are moved before all others.
     #[arg(long)]
     pub first: Vec<String>,
+    /// Patterns of files of an elevated tree that are not evicted.
+    #[arg(long)]
+    pub keep: Vec<String>,
     /// The seconds from a warning to the end of the job; 0: not known.
     #[arg(long)]
     pub warning_s: u32,

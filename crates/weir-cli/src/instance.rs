@@ -7,8 +7,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use weir_config::{Budgets, Config, Machine};
+use weir_config::{Budgets, Config, ElevateSettings, Machine, Patterns, PrefetchSettings, Size};
+use weir_core::elevate_rule::{ElevateRule, PrefetchRule, UpdateMode};
 use weir_core::names::{LaminateOn, NewTree, Owner, Policy, Visibility};
+use weir_core::path_globs::{escape, PathChoice, PathGlobs};
 use weir_core::roster::Roster;
 use weir_core::types::Rank;
 use weir_fabric::ofi::BoundEndpoint;
@@ -39,7 +41,6 @@ fn options(claim: &Claim, config: &Config, share: u32) -> Result<Options> {
     let mut budgets = Budgets::for_machine(config, &Machine::look(config));
     budgets.share_among(share);
     let storage = claim.storage_dirs.iter().zip(&budgets.file_bytes);
-    let elevated = config.elevate.directories.0.iter();
     Ok(Options {
         run_dir: claim.run_dir.clone(),
         shm_dir: claim.shm_dir.clone(),
@@ -56,8 +57,10 @@ fn options(claim: &Claim, config: &Config, share: u32) -> Result<Options> {
         max_clients: config.server.max_clients as usize,
         spin_us: config.server.spin_us,
         prefix: config.mount.prefix.as_path().display().to_string(),
-        elevated: elevated
-            .map(|path| elevated_directory(path))
+        elevated: config
+            .elevated()
+            .iter()
+            .map(|settings| elevated_directory(settings, &config.rules.prefetch))
             .collect::<Result<_>>()?,
         sharing: sharing(config),
         audit: config.audit.enabled,
@@ -67,7 +70,11 @@ fn options(claim: &Claim, config: &Config, share: u32) -> Result<Options> {
     })
 }
 
-fn elevated_directory(path: &Path) -> Result<ElevatedDirectory> {
+fn elevated_directory(
+    settings: &ElevateSettings,
+    prefetch: &[PrefetchSettings],
+) -> Result<ElevatedDirectory> {
+    let path = &*settings.directory;
     let found = || format!("the elevated directory {}", path.display());
     let target = path.canonicalize().with_context(found)?;
     let metadata = target.metadata().with_context(found)?;
@@ -82,7 +89,76 @@ fn elevated_directory(path: &Path) -> Result<ElevatedDirectory> {
                 gid: metadata.gid(),
             },
         },
+        rule: ElevateRule {
+            prefetch: prefetch_rules(path, prefetch),
+            ..rule_of(settings)
+        },
     })
+}
+
+/// The rules of this elevated directory, and of those in it.
+fn prefetch_rules(elevated: &Path, prefetch: &[PrefetchSettings]) -> Vec<PrefetchRule> {
+    let rule = |settings: &PrefetchSettings| {
+        let inside = settings.directory.strip_prefix(elevated).ok()?;
+        let inside = match inside.as_os_str().is_empty() {
+            true => String::new(),
+            false => format!("/{}", escape(&inside.to_string_lossy())),
+        };
+        let directory = settings.directory.to_string_lossy();
+        let below = |patterns: &Patterns| -> Vec<String> {
+            let patterns = patterns.below(&directory);
+            patterns
+                .map(|pattern| format!("{inside}{pattern}"))
+                .collect()
+        };
+        let mut only = below(&settings.only);
+        if only.is_empty() && !inside.is_empty() {
+            only.push(inside.clone());
+        }
+        Some(PrefetchRule {
+            files: PathChoice {
+                only: PathGlobs::new(only),
+                skip: PathGlobs::new(below(&settings.skip)),
+            },
+            up_to: size_limit(settings.up_to),
+        })
+    };
+    prefetch.iter().filter_map(rule).collect()
+}
+
+/// A limit of which 0 is none.
+fn size_limit(size: Size) -> u64 {
+    match size.0 {
+        0 => u64::MAX,
+        size => size,
+    }
+}
+
+/// The rule that clients and drains follow: patterns are of paths below the directory.
+fn rule_of(settings: &ElevateSettings) -> ElevateRule {
+    let directory = settings.directory.to_string_lossy();
+    let without_slash = |pattern: String| pattern.trim_end_matches('/').to_owned();
+    let below = |patterns: &Patterns| -> Vec<String> {
+        let patterns = patterns.below(&directory);
+        patterns.map(without_slash).collect()
+    };
+    let skipped = settings.skip.below(&directory);
+    let directories = skipped.filter(|pattern| pattern.ends_with('/'));
+    ElevateRule {
+        new_files: PathChoice {
+            only: PathGlobs::new(below(&settings.only)),
+            skip: PathGlobs::new(below(&settings.skip)),
+        },
+        passed_directories: PathGlobs::new(directories.map(without_slash)),
+        update: match settings.update {
+            weir_config::UpdateMode::Pass => UpdateMode::Pass,
+            weir_config::UpdateMode::Take => UpdateMode::Take,
+        },
+        take_up_to: size_limit(settings.take_up_to),
+        keep: below(&settings.keep),
+        first: below(&settings.first),
+        prefetch: Vec::new(),
+    }
 }
 
 /// How files are shared between nodes.

@@ -23,6 +23,7 @@ mod locate;
 mod manual;
 mod mount;
 mod namespace;
+mod prefetch;
 mod recover;
 mod report;
 mod run;
@@ -101,6 +102,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Stage(args) => stage::stage(args, &settings()?.config, &env)?,
         Command::Drain(args) => drain::command::ask(args, &settings()?.config, &env)?,
         Command::Analyze(args) => return analyze::analyze(args, &settings()?.config, &env),
+        Command::PrefetchProcess(args) => prefetch::take_share(args)?,
         Command::DrainProcess(args) => drain::process::drain(args)?,
         Command::Mount(args) => mount::by_hand(args, &settings()?.config, &env)?,
         Command::MountProcess { run_dir, at } => mount::serve(run_dir, at)?,

@@ -19,7 +19,7 @@ use crate::exit::{Failure, RUN_FAILED, RUN_NOT_SAFE};
 use crate::locate::{living, remains_of, run_dir_of};
 use crate::report::DrainedFiles;
 use crate::run_stages::{elevated_directories, RunStages};
-use crate::{inject, limits, namespace, report, supervise};
+use crate::{inject, limits, namespace, prefetch, report, supervise};
 
 pub fn library(env: &Environment) -> Result<PathBuf> {
     let program = std::env::current_exe().context("finding the weir program")?;
@@ -30,10 +30,11 @@ pub fn library(env: &Environment) -> Result<PathBuf> {
 pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, Failure> {
     let library = library(env)?;
     let config = &settings.config;
+    let elevated = config.elevated_directories();
     let stages = RunStages {
         stage_in: &args.stage_in,
         drain_to: args.drain_to.as_deref(),
-        elevate: &config.elevate.directories.0,
+        elevate: &elevated,
         prefix: config.mount.prefix.as_path().to_owned(),
         ends_instance: true,
         settings: &config.drain,
@@ -311,6 +312,7 @@ fn run_staged(
 ) -> Result<CommandOutcome, Failure> {
     let mut used = Use::begin(run_dir)?;
     stages.bring_in(run_dir)?;
+    prefetch::prefetch(run_dir, stages.settings.evict_percent)?;
     let drains = stages.begin_drains(run_dir);
     let mut outcome = run_in(args, run_dir, library, env, &mut used)?;
     outcome.is_safe = !outcome.was_served || stages.take_out(run_dir, drains);
@@ -419,10 +421,11 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
     directories::check_name(&name)?;
     let job = Job::from_environment(env);
     let found = nodes::find(&args.nodes.wanted(), &settings.config.launch, env)?;
+    let elevated = settings.config.elevated_directories();
     let stages = RunStages {
         stage_in: &[],
         drain_to: None,
-        elevate: &settings.config.elevate.directories.0,
+        elevate: &elevated,
         prefix: settings.config.mount.prefix.as_path().to_owned(),
         ends_instance: true,
         settings: &settings.config.drain,

@@ -1,6 +1,7 @@
 //! The stages of `weir run`, and the last one of `weir stop`: `weir stage` in processes of their own.
 
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -8,6 +9,7 @@ use std::process::ExitStatus;
 use anyhow::{anyhow, Context, Result};
 use nix::sys::signal::Signal;
 use weir_config::Drain;
+use weir_core::elevate_rule::{ElevateRule, RULE_FILE};
 use weir_core::elevated::{ALIAS_LINK, MOST_TREES, TARGET_LINK};
 
 use crate::args::{ChoiceArgs, DrainProcessArgs};
@@ -30,6 +32,8 @@ struct DrainedTree {
     /// The number of an elevated tree; else it is that of the mount prefix.
     elevated: Option<usize>,
     target: PathBuf,
+    /// That of an elevated tree, with which the instance was started.
+    rule: ElevateRule,
 }
 
 /// The trees that are moved out of an instance, and the processes that do so while a command runs.
@@ -90,7 +94,12 @@ impl RunStages<'_> {
             if self.prefix.starts_with(dir) && option == "--elevate" {
                 return Err(refuse("the instance is in it"));
             }
-            prepare_target(dir).map_err(|error| refuse(&error.to_string()))?;
+            prepare_target(dir).map_err(|error| match error.kind() {
+                ErrorKind::NotFound => {
+                    refuse(&format!("{error}: create the directory above it first"))
+                }
+                _ => refuse(&error.to_string()),
+            })?;
         }
         Ok(())
     }
@@ -100,11 +109,13 @@ impl RunStages<'_> {
         let main = self.drain_to.map(|target| DrainedTree {
             elevated: None,
             target: target.to_owned(),
+            rule: ElevateRule::default(),
         });
         let elevated = elevated_directories(run_dir).into_iter().enumerate();
         let elevated = elevated.map(|(number, target)| DrainedTree {
             elevated: Some(number),
             target,
+            rule: rule_of(run_dir, number),
         });
         main.into_iter().chain(elevated).collect()
     }
@@ -179,7 +190,9 @@ impl RunStages<'_> {
                 .settings
                 .first
                 .below(&self.tree_root(run_dir, tree))
+                .chain(tree.rule.first.iter().cloned())
                 .collect(),
+            keep: tree.rule.keep.clone(),
             warning_s: self.settings.warning_s,
             limit: self.settings.limit.0,
             replace_foreign: self.settings.replace_foreign,
@@ -255,10 +268,19 @@ pub fn elevated_directories(run_dir: &Path) -> Vec<PathBuf> {
     targets.collect()
 }
 
+/// The rule of an elevated tree of the instance with this run directory.
+pub fn rule_of(run_dir: &Path, number: usize) -> ElevateRule {
+    let rule = std::fs::read(run_dir.join(format!("{RULE_FILE}{number}")));
+    rule.map_or_else(
+        |_| ElevateRule::default(),
+        |rule| ElevateRule::from_bytes(&rule),
+    )
+}
+
 /// Creates the directory that takes everything, and tries to write there.
 fn prepare_target(dir: &Path) -> std::io::Result<()> {
     match std::fs::create_dir(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
     let probe = dir.join(format!(".weir-probe-{}", std::process::id()));

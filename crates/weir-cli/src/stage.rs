@@ -1,5 +1,7 @@
 //! `weir stage`: moving files into an instance and out of it, by [`weir_mover`].
 
+mod follow;
+
 use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
@@ -25,6 +27,7 @@ use crate::args::{ChoiceArgs, StageArgs, StageDirection, StageFiles};
 use crate::exit::Failure;
 use crate::locate::live_run_dir;
 use crate::supervise;
+use follow::follow;
 
 /// The failures that are printed; the summary has all of them.
 pub const SHOWN_FAILURES: usize = 20;
@@ -38,9 +41,9 @@ pub const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 /// `weir stage`.
 pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(), Failure> {
-    let (files, is_in) = match &args.direction {
-        StageDirection::In(files) => (files, true),
-        StageDirection::Out(files) => (files, false),
+    let (files, is_in, follows) = match &args.direction {
+        StageDirection::In(args) => (&args.files, true, args.follow),
+        StageDirection::Out(files) => (files, false, false),
     };
     let run_dir = live_run_dir(files.instance.as_deref(), config, env)?;
     let instance = InstanceTree::attach(&run_dir)
@@ -65,7 +68,10 @@ pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(),
             pattern: &outside_pattern,
             make_parents: true,
         };
-        run(files, &DirectoryTree, &instance, &rules)?
+        match follows {
+            true => follow(files, &DirectoryTree, &instance, &rules)?,
+            false => run(files, &DirectoryTree, &instance, &rules)?,
+        }
     } else {
         let rules = PathRules {
             source: &inside,
@@ -153,10 +159,7 @@ fn pairs<S: FileTree, T: FileTree>(
     let pairs = if let Some(file) = &args.manifest {
         from_manifest(file, from, to, rules)?
     } else {
-        let (target, sources) = args.paths.split_last().expect("at least two");
-        let sources = sources.iter().map(|path| (rules.source)(path));
-        let sources = sources.collect::<Result<Vec<_>, _>>()?;
-        let target = (rules.target)(target)?;
+        let (sources, target) = sources_and_target(args, rules)?;
         if !rules.make_parents {
             check_parent(to, &target)?;
         }
@@ -164,6 +167,17 @@ fn pairs<S: FileTree, T: FileTree>(
     };
     make_parents(to, &pairs)?;
     Ok(pairs)
+}
+
+/// The paths of the command line, as those of the trees.
+fn sources_and_target(
+    args: &StageFiles,
+    rules: &PathRules<'_>,
+) -> Result<(Vec<PathBuf>, PathBuf), Failure> {
+    let (target, sources) = args.paths.split_last().expect("at least two");
+    let sources = sources.iter().map(|path| (rules.source)(path));
+    let sources = sources.collect::<Result<Vec<_>, _>>()?;
+    Ok((sources, (rules.target)(target)?))
 }
 
 /// The pairs of a manifest; all bad lines are named.
@@ -220,19 +234,22 @@ fn run<S: FileTree, T: FileTree>(
 ) -> Result<StageSummary, Failure> {
     let filter = filter(&args.choice, rules.pattern)?;
     let pairs = pairs(args, from, to, rules)?;
-    let threads = args.threads.map_or_else(default_threads, usize::from);
-    let options = StageOptions {
-        threads,
-        verify: args.verify,
-        laminate: args.laminate,
-        written_files_only: false,
-    };
+    let options = options(args);
     let progress = StageProgress::default();
     stop_on_signals(&progress.stop)?;
     allow_open_files();
     Ok(show_while(&progress, || {
         stage_chosen(from, to, &pairs, options, &progress, &filter)
     }))
+}
+
+fn options(args: &StageFiles) -> StageOptions {
+    StageOptions {
+        threads: args.threads.map_or_else(default_threads, usize::from),
+        verify: args.verify,
+        laminate: args.laminate,
+        written_files_only: false,
+    }
 }
 
 /// The choice of paths of a source's tree.

@@ -483,3 +483,54 @@ fn a_stop_moves_what_programs_wrote_while_it_moved() {
         assert_eq!(room.left_behind(), [""; 0]);
     }
 }
+
+/// `weir stage in --follow` in the background.
+fn follow(room: &Room, source: &str, target: &str) -> Child {
+    let mut follow = room.weir_with_all_signals(&[
+        "stage", "in", "--follow", "--json", "-i", "x", source, target,
+    ]);
+    follow.stdout(Stdio::piped()).stderr(Stdio::piped());
+    follow.spawn().unwrap()
+}
+
+/// The summary of a stage that has ended well, and what it said.
+fn summary_of(follow: Child) -> (serde_json::Value, String) {
+    let out = follow.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success(), "{said}");
+    (serde_json::from_slice(&out.stdout).unwrap(), said)
+}
+
+#[test]
+fn files_that_come_later_are_followed_until_a_signal() {
+    let room = Room::new();
+    let dir = room.path().join("source");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("one"), "1").unwrap();
+    room.ok(&["start", "x"]);
+    let listed = |dir: &str| room.run(&["ls", "-i", "x", dir]).out;
+    let all = follow(&room, "source", "/weir/in");
+    let chosen = follow(&room, "source/*.h5", "/weir/chosen");
+    wait_until("files", || listed("/in/source") == "one\n");
+    fs::create_dir(dir.join("sub")).unwrap();
+    fs::write(dir.join("sub/two.h5"), "22").unwrap();
+    fs::write(dir.join("three.h5"), "333").unwrap();
+    wait_until("files", || listed("/in/source") == "one\nsub\nthree.h5\n");
+    wait_until("files", || listed("/in/source/sub") == "two.h5\n");
+    wait_until("files", || listed("/chosen") == "three.h5\n");
+    kill(pid_of(&all), Signal::SIGTERM).unwrap();
+    let (summary, _) = summary_of(all);
+    assert_eq!(summary["files"], 3, "{summary}");
+    assert_eq!(summary["bytes"], 6, "{summary}");
+    assert_eq!(summary["stopped"], false, "{summary}");
+    // The other one ends with the instance, which does not wait for it.
+    room.ok(&["stop", "x"]);
+    let (summary, said) = summary_of(chosen);
+    assert_eq!(summary["files"], 1, "{summary}");
+    assert!(said.contains("the instance has ended"), "{said}");
+    room.ok(&["start", "x"]);
+    let missing = ["stage", "in", "--follow", "-i", "x", "missing", "/weir"];
+    room.says(2, "missing: no such file", &missing);
+    room.ok(&["stop", "x"]);
+    assert_eq!(room.left_behind(), [""; 0]);
+}

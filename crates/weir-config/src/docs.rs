@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use roff::{bold, roman, Roff};
 
 use crate::environment::INTERNAL_VARIABLES;
+use crate::rules::{RuleKey, DIRECTORY, RULE_TABLES};
 use crate::settings::SECTIONS;
 
 const LAYERS: &str = "Settings are laid over each other: the defaults, one file, environment \
@@ -27,10 +28,17 @@ fn paragraph(doc: &str) -> String {
     lines.join(" ")
 }
 
+fn default_of(key: &RuleKey) -> String {
+    match key.name {
+        DIRECTORY => "required".to_owned(),
+        _ => format!("default: `{}`", key.default),
+    }
+}
+
 /// docs/CONFIGURATION.md.
 pub fn markdown() -> String {
     let mut out = String::from(
-        "# Configuration\n\n<!-- Made from crates/weir-config/src/settings.rs; do not edit. \
+        "# Configuration\n\n<!-- Made from crates/weir-config/src/settings.rs and rules.rs; do not edit. \
          `make docs` writes it. -->\n\n",
     );
     let _ = writeln!(out, "{LAYERS}\n\n{SIZES}\n");
@@ -45,6 +53,19 @@ pub fn markdown() -> String {
                 key.shape,
                 key.default,
                 key.variable()
+            );
+        }
+    }
+    for table in RULE_TABLES {
+        let _ = writeln!(out, "## [[{}]]\n\n{}\n", table.name, paragraph(table.doc));
+        for key in table.keys {
+            let _ = writeln!(
+                out,
+                "### {}\n\n{}\n\n- value: {}\n- {}\n",
+                key.name,
+                paragraph(key.doc),
+                key.shape,
+                default_of(key)
             );
         }
     }
@@ -76,6 +97,16 @@ pub fn manual_page() -> String {
             page.text([roman(facts)]);
         }
     }
+    for table in RULE_TABLES {
+        page.control("SH", [format!("[[{}]]", table.name).as_str()]);
+        page.text([roman(paragraph(table.doc))]);
+        for key in table.keys {
+            page.control("TP", []);
+            page.text([bold(key.name), roman(format!(" = {}", key.shape))]);
+            page.text([roman(paragraph(key.doc))]);
+            page.text([roman(format!("{}.", default_of(key)))]);
+        }
+    }
     page.control("SH", ["ENVIRONMENT"]);
     for (name, doc) in INTERNAL_VARIABLES {
         page.control("TP", []);
@@ -95,6 +126,10 @@ mod tests {
     #[test]
     fn both_forms_name_every_key() {
         let (markdown, page) = (markdown(), manual_page());
+        for key in RULE_TABLES.iter().flat_map(|table| table.keys) {
+            assert!(markdown.contains(&paragraph(key.doc)), "{key:?}");
+            assert!(page.contains(key.name), "{key:?}");
+        }
         for key in all_keys() {
             assert!(markdown.contains(&key.variable()), "{key:?}");
             assert!(page.contains(&key.variable()), "{key:?}");

@@ -2,7 +2,8 @@
 //!
 //! Layers, each overruling the one before: the defaults, one `weir.toml`, the environment
 //! (`WEIR_SECTION_KEY`), the command line (`--set section.key=value`). Every key is declared
-//! once, in [`settings`]; its parser, default, documentation and manual page come from there.
+//! once, in [`settings`]; its parser, default, documentation and manual page come from there. A file may have
+//! rules as well, of which there may be several (`[[elevate]]`, [`rules`]).
 //!
 //! Invariants:
 //! - an unknown key or a malformed value is refused with its origin and the nearest valid name;
@@ -22,6 +23,7 @@ mod load;
 pub mod machine;
 mod network;
 mod patterns;
+pub mod rules;
 pub mod settings;
 mod types;
 
@@ -32,8 +34,9 @@ pub use load::{find_file, Loaded, Sources};
 pub use machine::{Budgets, Machine};
 pub use network::{CommandWords, FabricAddress, Ports, Provider};
 pub use patterns::Patterns;
+pub use rules::{ElevateSettings, PrefetchSettings, RuleKey, RuleTable, Rules, RULE_TABLES};
 pub use settings::{all_keys, Config, Drain, KeyInfo, Mount, SectionInfo, SECTIONS};
 pub use types::{
     Budget, Directories, HugePages, KernelMount, LaminateOn, LogLevel, Method, MountPrefix,
-    ReportFormat, Setting, Size, Transport, Visibility, WarmBudget,
+    PrefetchTime, ReportFormat, Setting, Size, Transport, UpdateMode, Visibility, WarmBudget,
 };

@@ -12,8 +12,9 @@ use toml::de::{DeTable, DeValue};
 
 use crate::environment::Environment;
 use crate::error::{nearest, ConfigError, Problem, ValueOrigin};
+use crate::rules::{find_table, RuleTable, Rules, DIRECTORY, RULE_TABLES};
 use crate::settings::{all_keys, find, Config, KeyInfo, SECTIONS};
-use crate::types::{InvalidValue, RawValue};
+use crate::types::{ElevatedPaths, InvalidValue, RawValue};
 
 /// The sources of a configuration.
 #[derive(Clone, Debug, Default)]
@@ -102,7 +103,11 @@ impl Loaded {
     /// The settings in force as a `weir.toml`, each with its origin in a comment.
     pub fn toml(&self) -> String {
         let mut out = String::new();
-        for section in SECTIONS {
+        let rules = self.rules();
+        let has_rules =
+            |name: &str| find_table(name).is_some_and(|table| (table.count)(&rules) > 0);
+        // A file has either [elevate] or [[elevate]].
+        for section in SECTIONS.iter().filter(|section| !has_rules(section.name)) {
             let _ = writeln!(out, "[{}]", section.name);
             for key in section.keys {
                 let line = format!("{} = {}", key.name, key.shown(&self.config));
@@ -110,14 +115,50 @@ impl Loaded {
             }
             out.push('\n');
         }
+        for table in RULE_TABLES {
+            for at in 0..(table.count)(&rules) {
+                let head = format!("[[{}]]", table.name);
+                let _ = writeln!(out, "{head:<39} # {}", self.rule_origin(table, at));
+                for key in table.keys {
+                    let _ = writeln!(out, "{} = {}", key.name, (key.to_toml)(&rules, at));
+                }
+                out.push('\n');
+            }
+        }
         out.truncate(out.trim_end().len());
         out.push('\n');
         out
     }
 
-    /// The settings for programs: `section.key` to value, text as in TOML, and origin.
+    /// The rules in force: those of a file, and those that `elevate.directories` stands for if there are some.
+    fn rules(&self) -> Rules {
+        let mut rules = self.config.rules.clone();
+        if !rules.elevate.is_empty() {
+            rules.elevate = self.config.elevated();
+        }
+        rules
+    }
+
+    /// The origin of a rule in force.
+    fn rule_origin(&self, table: &RuleTable, at: usize) -> ValueOrigin {
+        let own = self.origins.get(&rule_path(table, at));
+        let listed = || self.origins.get("elevate.directories");
+        own.or_else(listed).cloned().unwrap_or(ValueOrigin::Default)
+    }
+
+    /// The settings for programs: `section.key` to value, text as in TOML, and origin; `table` to a list of rules,
+    /// with the origin of each.
     pub fn json(&self) -> serde_json::Value {
         let values = serde_json::to_value(&self.config).unwrap_or_default();
+        let rules = serde_json::to_value(self.rules()).unwrap_or_default();
+        let of_table = |table: &'static RuleTable| {
+            let rules = rules[table.name].as_array().cloned().unwrap_or_default();
+            let with_origins = rules.into_iter().enumerate().map(|(at, mut rule)| {
+                rule["origin"] = serde_json::json!(self.rule_origin(table, at));
+                rule
+            });
+            (table.name.to_owned(), with_origins.collect())
+        };
         all_keys()
             .map(|key| {
                 let entry = serde_json::json!({
@@ -127,6 +168,7 @@ impl Loaded {
                 });
                 (key.path(), entry)
             })
+            .chain(RULE_TABLES.iter().map(of_table))
             .collect::<serde_json::Map<_, _>>()
             .into()
     }
@@ -155,7 +197,9 @@ impl<'e> Loader<'e> {
         })
     }
 
-    fn finish(self, file: Option<PathBuf>) -> Result<Loaded, ConfigError> {
+    fn finish(mut self, file: Option<PathBuf>) -> Result<Loaded, ConfigError> {
+        self.check_elevated();
+        self.check_prefetch();
         if self.problems.is_empty() {
             Ok(Loaded {
                 config: self.config,
@@ -189,8 +233,16 @@ impl<'e> Loader<'e> {
         let table = match DeTable::parse(text) {
             Ok(table) => table,
             Err(error) => {
-                let origin = at(error.span().map_or(0, |span| span.start));
-                let what = error.message().trim_end().replace('\n', "; ");
+                let span = error.span().unwrap_or(0..0);
+                let origin = at(span.start);
+                let mut what = error.message().trim_end().replace('\n', "; ");
+                if what == "duplicate key" {
+                    let name = text.get(span).unwrap_or_default();
+                    let _ = write!(what, " `{name}`");
+                    if find_table(name).is_some() && is_section(name) {
+                        let _ = write!(what, ": a file has [{name}] or [[{name}]], not both");
+                    }
+                }
                 self.problems.push(Problem::new(origin, what));
                 return;
             }
@@ -205,7 +257,16 @@ impl<'e> Loader<'e> {
                         self.key_of_file(name.get_ref(), key.get_ref(), value, written, origin);
                     }
                 }
+                DeValue::Array(items) if find_table(name.get_ref()).is_some() => {
+                    let table = find_table(name.get_ref()).expect("it was found");
+                    for item in items {
+                        self.rule(table, item, &at, text);
+                    }
+                }
                 DeValue::Table(_) => self.problems.push(unknown_section(name.get_ref(), origin)),
+                DeValue::Array(items) if items.iter().all(|item| item.get_ref().is_table()) => {
+                    self.problems.push(unknown_section(name.get_ref(), origin));
+                }
                 _ => self.problems.push(outside_sections(name.get_ref(), origin)),
             }
         }
@@ -230,6 +291,90 @@ impl<'e> Loader<'e> {
         }
     }
 
+    /// Adds a rule. `at`: the origin of what is at an offset of the text.
+    fn rule(
+        &mut self,
+        table: &'static RuleTable,
+        item: &toml::Spanned<DeValue<'_>>,
+        at: &impl Fn(usize) -> ValueOrigin,
+        text: &str,
+    ) {
+        let origin = at(item.span().start);
+        let DeValue::Table(keys) = item.get_ref() else {
+            let what = format!(
+                "a rule of `{0}` is a table: write [[{0}]] and its keys below",
+                table.name
+            );
+            return self.problems.push(Problem::new(origin, what));
+        };
+        let number = (table.count)(&self.config.rules);
+        (table.add)(&mut self.config.rules, self.environment).expect("defaults are values");
+        if !keys.contains_key(DIRECTORY) {
+            let what = format!("[[{}]] has no `{DIRECTORY}`", table.name);
+            self.problems.push(Problem::new(origin.clone(), what));
+        }
+        self.origins.insert(rule_path(table, number), origin);
+        for (key, value) in keys {
+            let origin = at(key.span().start);
+            let name = key.get_ref();
+            let Some(key) = table.find(name) else {
+                let near = nearest(name, table.keys.iter().map(|key| key.name));
+                let what = format!("unknown key `{name}` in [[{}]]", table.name);
+                self.problems.push(Problem::new(origin, what).nearest(near));
+                continue;
+            };
+            let raw = RawValue::Toml(value.get_ref());
+            let set = (key.set)(&mut self.config.rules, &raw, self.environment);
+            if let Err(InvalidValue { reason, nearest }) = set {
+                let written = &text[value.span()];
+                let what = format!(
+                    "bad value {written} for {name} in [[{}]]: {reason}",
+                    table.name
+                );
+                self.problems
+                    .push(Problem::new(origin, what).nearest(nearest));
+            }
+        }
+    }
+
+    /// Checks the directories of all layers together.
+    fn check_elevated(&mut self) {
+        let directories = self.config.elevated_directories();
+        // Those of the list alone were checked when it was read.
+        if self.config.rules.elevate.is_empty() || !self.problems.is_empty() {
+            return;
+        }
+        for number in 1..=directories.len() {
+            let checked = ElevatedPaths(directories[..number].to_vec()).check();
+            if let Err(InvalidValue { reason, .. }) = checked {
+                let table = find_table("elevate").expect("it is declared");
+                let origin = self.origins.get(&rule_path(table, number - 1));
+                let origin = origin.or_else(|| self.origins.get("elevate.directories"));
+                let origin = origin.cloned().unwrap_or(ValueOrigin::Default);
+                let what = format!("bad directory in [[elevate]]: {reason}");
+                return self.problems.push(Problem::new(origin, what));
+            }
+        }
+    }
+
+    /// Only files of elevated directories are prefetched.
+    fn check_prefetch(&mut self) {
+        let elevated = self.config.elevated_directories();
+        let table = find_table("prefetch").expect("it is declared");
+        for (number, rule) in self.config.rules.prefetch.iter().enumerate() {
+            let mut above = elevated
+                .iter()
+                .filter(|dir| rule.directory.starts_with(dir));
+            if self.problems.is_empty() && above.next().is_none() {
+                let origin = self.origins.get(&rule_path(table, number));
+                let origin = origin.cloned().unwrap_or(ValueOrigin::Default);
+                let dir = rule.directory.display();
+                let what = format!("bad directory in [[prefetch]]: {dir} is in no elevated directory: elevate it, too");
+                self.problems.push(Problem::new(origin, what));
+            }
+        }
+    }
+
     fn variables(&mut self) {
         let environment = self.environment;
         for (variable, value) in environment.settings() {
@@ -238,6 +383,8 @@ impl<'e> Loader<'e> {
             };
             if let Some(key) = all_keys().find(|key| key.variable() == variable) {
                 self.set(key, &RawValue::Text(value), &format!("`{value}`"), origin);
+            } else if let Some(what) = rule_of_variable(variable) {
+                self.warnings.push(Problem::new(origin, what));
             } else {
                 let names: Vec<String> = all_keys().map(KeyInfo::variable).collect();
                 let near = nearest(variable, names.iter().map(String::as_str));
@@ -257,7 +404,9 @@ impl<'e> Loader<'e> {
             self.problems.push(Problem::new(origin, what));
             return;
         };
-        if !is_section(section) {
+        if let Some(what) = rule_of_key(section, name) {
+            self.problems.push(Problem::new(origin, what));
+        } else if !is_section(section) {
             self.problems.push(unknown_section(section, origin));
         } else if let Some(key) = find(section, name) {
             self.set(key, &RawValue::Text(value), &format!("`{value}`"), origin);
@@ -271,12 +420,42 @@ fn is_section(name: &str) -> bool {
     SECTIONS.iter().any(|section| section.name == name)
 }
 
+/// The name of a rule in the table of origins.
+fn rule_path(table: &RuleTable, number: usize) -> String {
+    format!("{}[{number}]", table.name)
+}
+
+/// Why a key cannot be set outside of a rule; `None`: it is no key of rules.
+fn rule_of_key(section: &str, name: &str) -> Option<String> {
+    let table = find_table(section)?;
+    let is_of_rule = find(section, name).is_none() && table.find(name).is_some();
+    is_of_rule.then(|| {
+        format!("`{section}.{name}` is a key of a rule, which only a weir.toml has: write [[{section}]] there")
+    })
+}
+
+/// The same for a variable.
+fn rule_of_variable(variable: &str) -> Option<String> {
+    let path = variable.strip_prefix("WEIR_")?.to_ascii_lowercase();
+    let (section, name) = path.split_once('_')?;
+    rule_of_key(section, name).map(|what| format!("{what}; passed over"))
+}
+
 fn unknown_section(name: &str, origin: ValueOrigin) -> Problem {
-    let near = nearest(name, SECTIONS.iter().map(|s| s.name));
+    if find_table(name).is_some() {
+        let what =
+            format!("`{name}` is a list of rules: write [[{name}]] and the keys of each below");
+        return Problem::new(origin, what);
+    }
+    let tables = RULE_TABLES.iter().map(|table| table.name);
+    let near = nearest(name, SECTIONS.iter().map(|s| s.name).chain(tables));
     Problem::new(origin, format!("unknown section `{name}`")).nearest(near)
 }
 
 fn unknown_key(section: &str, name: &str, origin: ValueOrigin) -> Problem {
+    if let Some(what) = rule_of_key(section, name) {
+        return Problem::new(origin, what);
+    }
     let here = all_keys().filter(|key| key.section == section);
     let near = nearest(name, here.map(|key| key.name));
     // The right key in the wrong section is a common slip.

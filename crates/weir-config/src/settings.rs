@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::environment::Environment;
 use crate::network::{CommandWords, FabricAddress, Ports, Provider};
 use crate::patterns::Patterns;
+use crate::rules::{ElevateSettings, Rules};
 use crate::types::{
     Budget, Directories, ElevatedPaths, HugePages, InvalidValue, KernelMount, LaminateOn, LogLevel,
     Method, MountPrefix, RawValue, ReportFormat, Setting, Size, Transport, Visibility, WarmBudget,
@@ -81,7 +82,11 @@ macro_rules! settings {
 
         /// All settings, typed.
         #[derive(Clone, Debug, PartialEq, Serialize)]
-        pub struct Config { $( $(#[doc = $section_doc])+ pub $section: $Section, )+ }
+        pub struct Config {
+            $( $(#[doc = $section_doc])+ pub $section: $Section, )+
+            /// The rules of a file, each of one directory.
+            pub rules: Rules,
+        }
 
         /// Every section and key.
         pub static SECTIONS: &[SectionInfo] = &[$(
@@ -117,6 +122,7 @@ macro_rules! settings {
                             (concat!(stringify!($section), ".", stringify!($key)).to_owned(), bad)
                         })?, )+
                     }, )+
+                    rules: Rules::default(),
                 })
             }
         }
@@ -286,7 +292,8 @@ settings! {
     /// weir takes what programs write: `weir run --elevate`.
     elevate: Elevate {
         /// The directories. A program's file there is taken at the speed of memory, moved while it
-        /// runs, and on the PFS, whole, when `weir run` ends. docs/ELEVATOR.md says what else differs.
+        /// runs, and on the PFS, whole, when `weir run` ends. docs/ELEVATOR.md says what else differs. Rules for
+        /// the files of a directory are in `[[elevate]]`.
         directories: ElevatedPaths = "",
     }
 
@@ -338,6 +345,30 @@ settings! {
         report: ReportFormat = "text",
         /// Keep the server's log after the end, and say where it is.
         keep: bool = "false",
+    }
+}
+
+impl Config {
+    /// The elevated directories: those with rules, then the others of `elevate.directories`, whose rules are the
+    /// defaults.
+    pub fn elevated(&self) -> Vec<ElevateSettings> {
+        let mut rules = self.rules.elevate.clone();
+        for directory in &self.elevate.directories.0 {
+            if rules.iter().all(|rule| rule.directory != *directory) {
+                let defaults = ElevateSettings::defaults(&Environment::default());
+                rules.push(ElevateSettings {
+                    directory: directory.clone(),
+                    ..defaults.expect("they depend on nothing")
+                });
+            }
+        }
+        rules
+    }
+
+    /// The paths of the elevated directories.
+    pub fn elevated_directories(&self) -> Vec<PathBuf> {
+        let rules = self.elevated().into_iter();
+        rules.map(|rule| rule.directory).collect()
     }
 }
 

@@ -346,7 +346,7 @@ pub struct ElevatedPaths(pub Vec<PathBuf>);
 
 impl ElevatedPaths {
     /// None is the root, the kernel's, or within another one.
-    fn check(self) -> Result<Self, InvalidValue> {
+    pub(crate) fn check(self) -> Result<Self, InvalidValue> {
         for (at, path) in self.0.iter().enumerate() {
             let stands_in = path.display().to_string();
             MountPrefix::from_text(&stands_in, &Environment::default())?;
@@ -355,6 +355,9 @@ impl ElevatedPaths {
                 .clone()
                 .find(|other| other.starts_with(path) || path.starts_with(other))
             {
+                if path == other {
+                    return Err(format!("{} is named twice", path.display()).into());
+                }
                 let (one, other) = (path.display(), other.display());
                 return Err(format!("{one} and {other}: one is within the other").into());
             }
@@ -574,6 +577,24 @@ words! {
         Close = "close",
         /// Nothing.
         Request = "request",
+    }
+}
+
+words! {
+    /// The way of a file of the parallel file system that is opened to be changed.
+    UpdateMode, "\"pass\" or \"take\"" {
+        /// It is changed there.
+        Pass = "pass",
+        /// It is copied into the instance first.
+        Take = "take",
+    }
+}
+
+words! {
+    /// The time at which files are prefetched.
+    PrefetchTime, "\"start\"" {
+        /// Before the command of `weir run` begins.
+        Start = "start",
     }
 }
 

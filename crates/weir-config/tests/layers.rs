@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use weir_config::settings::all_keys;
 use weir_config::{
-    Budget, ConfigError, Environment, Loaded, Size, Sources, ValueOrigin, WarmBudget,
+    Budget, ConfigError, Environment, Loaded, Size, Sources, UpdateMode, ValueOrigin, WarmBudget,
 };
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
@@ -282,4 +282,93 @@ fn files_are_found_in_order() {
     let missing = here.path().join("none.toml");
     let error = sources(Some(missing), env).load(here.path()).unwrap_err();
     assert!(matches!(error, ConfigError::Read { .. }), "{error}");
+}
+
+const RULES: &str = "[[elevate]]\ndirectory = \"/pfs/a\"\nonly = [\"**/*.h5\"]\nskip = \"scratch\"\nkeep = \"mesh\"\n\
+                     first = \"ckpt.*\"\nupdate = \"take\"\ntake_up_to = \"1G\"\n\n[[elevate]]\ndirectory = \"/pfs/$JOB\"\n";
+
+#[test]
+fn rules_of_elevated_directories_are_read_and_shown() {
+    let set = ["elevate.directories=/pfs/c:/pfs/a"];
+    let loaded = load(RULES, &[("JOB", "7")], &set).unwrap();
+    let rules = loaded.config.elevated();
+    let directories: Vec<_> = rules.iter().map(|rule| rule.directory.to_str()).collect();
+    assert_eq!(
+        directories,
+        [Some("/pfs/a"), Some("/pfs/7"), Some("/pfs/c")]
+    );
+    assert_eq!(rules[0].only.0, ["**/*.h5"]);
+    assert_eq!(rules[0].skip.0, ["scratch"]);
+    assert_eq!(rules[0].update, UpdateMode::Take);
+    assert_eq!(rules[0].take_up_to, Size(1 << 30));
+    assert_eq!(rules[2].update, UpdateMode::Pass);
+    assert!(rules[2].only.0.is_empty());
+
+    let shown = loaded.toml();
+    assert!(shown.contains("/weir.toml:1\ndirectory = \"/pfs/a\"\nonly = [\"**/*.h5\"]\n"));
+    assert!(shown.contains("# command line\ndirectory = \"/pfs/c\"\n"));
+    assert!(!shown.contains("[elevate]\n"), "{shown}");
+    let again = Loaded::from_toml(&shown, &Environment::default()).unwrap();
+    assert_eq!(again.config.elevated(), rules);
+    let json = loaded.json();
+    assert_eq!(json["elevate"][0]["first"][0], "ckpt.*");
+    assert_eq!(json["elevate"][2]["origin"]["from"], "command-line");
+
+    let without = load("", &[], &["elevate.directories=/pfs/c"]).unwrap();
+    assert!(without
+        .toml()
+        .contains("[elevate]\ndirectories = [\"/pfs/c\"]"));
+    assert_eq!(without.config.elevated().len(), 1);
+}
+
+#[test]
+fn bad_rules_are_refused_with_their_lines() {
+    let problems = |toml: &str| refusal(toml, &[], &[]);
+    assert_eq!(
+        problems("[[elevate]]\nonyl = \"a\"\nskip = \"a[\"\nupdate = \"tak\"\n[[elvate]]\nx = 1\n"),
+        [
+            "weir.toml:1: [[elevate]] has no `directory`",
+            "weir.toml:2: unknown key `onyl` in [[elevate]] (did you mean `only`?)",
+            "weir.toml:3: bad value \"a[\" for skip in [[elevate]]: not a pattern: unclosed character class; missing ']'",
+            "weir.toml:4: bad value \"tak\" for update in [[elevate]]: expected one of pass, take (did you mean `take`?)",
+            "weir.toml:5: unknown section `elvate` (did you mean `elevate`?)",
+        ]
+    );
+    let two = |one: &str, other: &str| {
+        format!("[[elevate]]\ndirectory = \"{one}\"\n[[elevate]]\ndirectory = \"{other}\"\n")
+    };
+    assert_eq!(
+        problems(&two("/pfs", "/pfs/a")),
+        ["weir.toml:3: bad directory in [[elevate]]: /pfs/a and /pfs: one is within the other"]
+    );
+    assert_eq!(
+        problems(&two("/pfs", "/pfs")),
+        ["weir.toml:3: bad directory in [[elevate]]: /pfs is named twice"]
+    );
+    assert_eq!(
+        problems("elevate = [1]\n"),
+        ["weir.toml:1: a rule of `elevate` is a table: write [[elevate]] and its keys below"]
+    );
+    let inside = refusal(
+        &two("/pfs", "/other"),
+        &[],
+        &["elevate.directories=/pfs/b", "elevate.only=*.h5"],
+    );
+    assert_eq!(
+        inside,
+        ["command line: `elevate.only` is a key of a rule, which only a weir.toml has: write [[elevate]] there"]
+    );
+    let inside = refusal(&two("/pfs", "/other"), &[], &["elevate.directories=/pfs/b"]);
+    assert_eq!(
+        inside,
+        ["command line: bad directory in [[elevate]]: /pfs/b and /pfs: one is within the other"]
+    );
+    let warned = load("", &[("WEIR_ELEVATE_ONLY", "x")], &[]).unwrap();
+    let warned = warned.warnings[0].to_string();
+    assert!(warned.contains("only a weir.toml has"), "{warned}");
+    let both = problems("[elevate]\ndirectories = []\n[[elevate]]\ndirectory = \"/a\"\n");
+    assert_eq!(
+        both,
+        ["weir.toml:3: duplicate key `elevate`: a file has [elevate] or [[elevate]], not both"]
+    );
 }

@@ -10,6 +10,7 @@
 //! | [`extent`] | the location of files' bytes |
 //! | [`names`] | the namespace: inodes and directory entries |
 //! | [`elevated`] | the directories that stand over those of the PFS |
+//! | [`elevate_rule`], [`path_globs`] | the files of them that are taken, by patterns |
 //! | [`placement`] | the placement of names and extents on servers |
 //! | [`node`] | records of the memory that a node's processes share |
 //! | [`journal`] | the server's record of its changes, so that it can be started again |
@@ -19,12 +20,14 @@
 //! | [`sync`] | the atomics of shared memory |
 #![forbid(unsafe_code)]
 
+pub mod elevate_rule;
 pub mod elevated;
 pub mod extent;
 pub mod journal;
 pub mod ledger;
 pub mod names;
 pub mod node;
+pub mod path_globs;
 pub mod placement;
 pub mod proto;
 pub mod roster;

@@ -4,6 +4,8 @@ use std::path::{Component, Path};
 
 use globset::{Glob, GlobBuilder, GlobMatcher, GlobSet, GlobSetBuilder};
 
+use crate::tree::NodeKind;
+
 /// A choice of paths below the root of a tree. A pattern that a directory fits is for all that is in it;
 /// `*` does not match a slash, `**` does.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +50,14 @@ impl PathFilter {
     pub fn takes(&self, path: &Path) -> bool {
         let is_meant = |set: &GlobSet| path.ancestors().any(|above| set.is_match(above));
         self.only.as_ref().is_none_or(|only| is_meant(&only.all)) && !is_meant(&self.skip)
+    }
+
+    /// True if a node is among the chosen paths, or is a directory that may have some in it.
+    pub fn takes_kind(&self, path: &Path, kind: NodeKind) -> bool {
+        match kind {
+            NodeKind::Directory => self.enters(path),
+            _ => self.takes(path),
+        }
     }
 
     /// True if a directory may have chosen paths in it, or is chosen.

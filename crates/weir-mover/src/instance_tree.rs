@@ -74,6 +74,19 @@ impl InstanceTree {
         self.tree.rank().io()
     }
 
+    /// Takes the file at a path of the parallel file system into the elevated tree that stands over it; false: the
+    /// tree has the name, or has removed it.
+    pub fn take_up(&self, path: &Path) -> io::Result<bool> {
+        self.tree.take_up(bytes(path)).io()
+    }
+
+    /// The bytes that this node's server can hold, and those that are free.
+    pub fn room(&self) -> io::Result<(u64, u64)> {
+        let state = self.tree.statfs().io()?;
+        let unit = u64::from(state.bsize);
+        Ok((state.blocks * unit, state.bfree * unit))
+    }
+
     /// The number of servers.
     pub fn servers(&self) -> io::Result<u16> {
         self.tree.servers().io()

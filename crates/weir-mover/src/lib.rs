@@ -15,7 +15,7 @@
 //! | [`copy`] | one file |
 //! | [`piece`] | a part of a large file, by another node |
 //! | [`publish`] | names of the target |
-//! | [`mod@stage`] | trees of files, by several threads; `queue`: their tasks; [`summary`]: the result |
+//! | [`mod@stage`] | trees of files, by several threads; `queue`: their tasks; [`summary`]: the result; [`stage::follow`]: sources that others fill |
 //! | [`mod@drain`] | a tree that programs write meanwhile, in rounds |
 //! | [`filter`] | the choice of paths by patterns |
 //! | [`sources`], [`manifest`] | what is to be moved where, from arguments or from a file |
@@ -48,6 +48,7 @@ pub use filter::PathFilter;
 pub use instance_tree::InstanceTree;
 pub use limit::RateLimit;
 pub use sources::StagePair;
+pub use stage::follow::FollowedSources;
 pub use stage::{stage, stage_chosen, StageOptions, StageProgress};
 pub use summary::StageSummary;
 pub use watched::{CallWatch, SlowCall, WatchedTree};

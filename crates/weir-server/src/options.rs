@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use weir_core::elevate_rule::ElevateRule;
 use weir_core::names::NewTree;
 
 use crate::rules::Sharing;
@@ -22,6 +23,8 @@ pub struct ElevatedDirectory {
     pub path: PathBuf,
     /// Its tree; the target is its canonical path.
     pub tree: NewTree,
+    /// Which of its files are taken, and how: for clients.
+    pub rule: ElevateRule,
 }
 
 /// The settings for [`crate::serve`].

@@ -19,7 +19,7 @@ pub mod messages;
 pub mod movers;
 mod orders;
 pub mod process;
-mod process_args;
+pub mod process_args;
 mod relief;
 mod rounds;
 mod service;

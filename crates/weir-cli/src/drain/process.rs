@@ -155,6 +155,10 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     if let Some(first) = args.first_files()? {
         drain.move_first(first);
     }
+    if let Some(kept) = args.kept_files()? {
+        drain.keep_in_instance(kept);
+    }
+    drain.note_prefetched(args.prefetched_files()?);
     let placed = args.placed_nodes()?;
     if let Some(placed) = placed.clone() {
         drain.keep_marks(placed, args.replace_foreign);

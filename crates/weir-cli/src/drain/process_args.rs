@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use weir_core::elevated::ALIAS_LINK;
-use weir_mover::drain::PlacedNodes;
+use weir_mover::drain::{PlacedNodes, PrefetchedFile};
 use weir_mover::{InstanceTree, PathFilter};
 
 use super::end_time::EndTime;
@@ -19,6 +19,9 @@ use crate::exit::Failure;
 
 /// In the run directory, followed by the number of an elevated tree: the files that its drains have moved.
 const MARKS_FILE: &str = "moved";
+
+/// The same: the files that were prefetched.
+pub const PREFETCHED_FILE: &str = "prefetched";
 
 impl DrainProcessArgs {
     /// The paths by which programs name the root of the tree, of which this is one.
@@ -53,6 +56,15 @@ impl DrainProcessArgs {
         Ok(Some(Arc::new(opened?)))
     }
 
+    /// The files of this elevated tree that were prefetched.
+    pub(super) fn prefetched_files(&self) -> Result<Vec<PrefetchedFile>> {
+        let Some(tree) = self.tree else {
+            return Ok(Vec::new());
+        };
+        let notes = self.run_dir.join(format!("{PREFETCHED_FILE}{tree}"));
+        PrefetchedFile::read_all(&notes).with_context(|| notes.display().to_string())
+    }
+
     /// The user's program that hears of events. Without it everything is moved all the same.
     pub(super) fn hook(&self, roots: &[PathBuf], target: &Path) -> Option<EventHook> {
         let started = EventHook::start(self.hook.as_deref()?, &roots[0], target);
@@ -79,9 +91,12 @@ impl DrainProcessArgs {
 
     /// The files that are moved before all others.
     pub(super) fn first_files(&self) -> Result<Option<PathFilter>, Failure> {
-        let filter = || PathFilter::new(&self.first, &[]);
-        let filter = (!self.first.is_empty()).then(filter).transpose();
-        filter.map_err(|error| Failure::Refused(format!("--first: {error}")))
+        named_files("--first", &self.first)
+    }
+
+    /// The files that are not evicted.
+    pub(super) fn kept_files(&self) -> Result<Option<PathFilter>, Failure> {
+        named_files("--keep", &self.keep)
     }
 
     /// The end of the job, as far as it is known.
@@ -113,6 +128,8 @@ impl DrainProcessArgs {
         words.extend(["--warning-s".into(), self.warning_s.to_string().into()]);
         let first = self.first.iter();
         words.extend(first.map(|pattern| format!("--first={pattern}").into()));
+        let keep = self.keep.iter();
+        words.extend(keep.map(|pattern| format!("--keep={pattern}").into()));
         words.extend(self.laminate.then(|| "--laminate".into()));
         words.extend(self.replace_foreign.then(|| "--replace-foreign".into()));
         if let Some(tree) = self.tree {
@@ -125,4 +142,11 @@ impl DrainProcessArgs {
         ]);
         words
     }
+}
+
+/// The files that the patterns of an option name; `None`: it has no pattern.
+fn named_files(option: &str, patterns: &[String]) -> Result<Option<PathFilter>, Failure> {
+    let filter = || PathFilter::new(patterns, &[]);
+    let filter = (!patterns.is_empty()).then(filter).transpose();
+    filter.map_err(|error| Failure::Refused(format!("{option}: {error}")))
 }

@@ -1,6 +1,7 @@
 //! The directories, as the kernel names them, at which weir's trees begin: the mount prefix, and
 //! elevated directories.
 
+use weir_core::elevate_rule::ElevateRule;
 use weir_core::types::Ino;
 
 use super::prefix::Prefix;
@@ -12,6 +13,8 @@ pub struct ElevatedTree {
     pub root: Ino,
     /// The elevated directory, by its canonical path and by that of its user.
     pub target: Prefix,
+    /// Which of its files are taken, and how.
+    pub rule: ElevateRule,
 }
 
 /// The trees of an instance.
@@ -112,6 +115,7 @@ mod tests {
         let tree = |root, path, alias: &[u8]| ElevatedTree {
             root: Ino(root),
             target: prefix(path).with_mount(Some(alias.to_vec())),
+            rule: ElevateRule::default(),
         };
         Roots {
             main: prefix(b"/weir"),

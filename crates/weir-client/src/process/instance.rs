@@ -4,7 +4,9 @@
 //! child hangs up the session of its parent. What changes the connection is called under the lock
 //! of the process.
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use weir_core::elevate_rule::{ElevateRule, RULE_FILE};
 use weir_core::elevated::{self, ALIAS_LINK, MOST_TREES, TARGET_LINK};
 use weir_core::proto::{ClientKind, PREFIX_LINK, SHM_LINK};
 
@@ -76,6 +78,24 @@ fn link_of(run_dir: &[u8], name: &str) -> Option<Vec<u8>> {
     Some(target.into_bytes())
 }
 
+/// The rule of an elevated tree.
+fn rule_of(run_dir: &[u8], number: usize) -> ElevateRule {
+    let path = [run_dir, b"/", format!("{RULE_FILE}{number}").as_bytes()].concat();
+    read_whole(&path).map_or_else(
+        |_| ElevateRule::default(),
+        |rule| ElevateRule::from_bytes(&rule),
+    )
+}
+
+fn read_whole(path: &[u8]) -> Result<Vec<u8>, Errno> {
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let size = rustix::fs::fstat(&file)?.st_size;
+    let mut bytes = vec![0; usize::try_from(size).map_err(|_| Errno::FBIG)?];
+    let length = rustix::io::read(&file, &mut bytes)?;
+    bytes.truncate(length);
+    Ok(bytes)
+}
+
 /// The elevated trees of the instance with this run directory.
 pub(super) fn elevated_trees(run_dir: &[u8]) -> Box<[ElevatedTree]> {
     let tree = |number| {
@@ -84,6 +104,7 @@ pub(super) fn elevated_trees(run_dir: &[u8]) -> Box<[ElevatedTree]> {
         Some(ElevatedTree {
             root: elevated::root_of_tree(number),
             target: Prefix::new(&target)?.with_mount(alias),
+            rule: rule_of(run_dir, number),
         })
     };
     (0..MOST_TREES).map_while(tree).collect()

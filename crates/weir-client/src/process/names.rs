@@ -6,7 +6,7 @@ use weir_core::names::FileType;
 use weir_core::proto::{Create, Link, Mkdir, Rename, Rmdir, Symlink, Unlink};
 use weir_core::types::Ino;
 
-use super::elevated::RenamedEntry;
+use super::elevated::{LowerEntry, RenamedEntry};
 use super::inodes::InodeOperations;
 use super::resolve::{done, ours, retry_ours_if_gone, NameInParent, ResolvedFile};
 use super::stat::EMPTY_PATH;
@@ -46,6 +46,9 @@ impl Process {
         };
         #[cfg(debug_assertions)]
         crate::bugs::planted::set_off(name.bytes());
+        if done!(self.inodes().make_directory_below(parent, &name, mode)).is_some() {
+            return Some(Ok(()));
+        }
         done!(self.inodes().check_parent(parent));
         let op = Mkdir {
             parent,
@@ -258,6 +261,14 @@ impl Process {
                 }
                 if let Some(dir) = to.parent() {
                     done!(self.inodes().check_parent(dir));
+                }
+                let file = LowerEntry {
+                    parent,
+                    name: &name,
+                    path: &path,
+                };
+                if done!(self.inodes().rename_below(&file, &to, flags)) {
+                    return Some(Ok(()));
                 }
                 done!(self.take_up_file(parent, &name, &path));
                 self.rename_once(old_dirfd, old, new_dirfd, new, flags, gone)

@@ -17,6 +17,7 @@ use weir_core::node::region::Counter;
 use weir_core::proto::{Attached, Create, CreateUnnamed};
 use weir_core::types::Ino;
 
+use super::elevated::LowerEntry;
 use super::inodes::InodeOperations;
 use super::open_flags::{
     writes, O_ACCMODE, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_TMPFILE,
@@ -43,6 +44,16 @@ enum Way {
     Outside(Vec<u8>),
     /// The same, of a file that is not to be made there if it is gone.
     Below(Vec<u8>),
+    /// The same, of one that is made there.
+    NewBelow(Ino, Box<Name>, Vec<u8>),
+}
+
+/// The next step of opening a file of the PFS that is truncated.
+enum LowerOpening {
+    /// It is not replaced: the kernel truncates it.
+    Kernel(Vec<u8>),
+    /// A new file of the tree has its name.
+    Replaced(Target),
 }
 
 impl Process {
@@ -67,23 +78,29 @@ impl Process {
             {
                 let spare = Spare::default();
                 match done!(self.replace_below(parent, &name, path, flags, &spare)) {
-                    Some(Way::Outside(path) | Way::Below(path)) => {
+                    Some(LowerOpening::Kernel(path)) => {
                         return Some(outside::open(&path, flags, mode))
                     }
-                    Some(Way::Ours(target)) => {
+                    Some(LowerOpening::Replaced(target)) => {
                         return Some(self.open_target(&target, flags, &spare))
                     }
                     None => {}
                 }
             }
         }
-        self.with_existing(dirfd, path, follow, false, |found| match found {
-            ResolvedFile::Outside(path) => outside::open(&path, flags, mode),
-            ResolvedFile::Inode(ino, kind @ (FileType::Fifo | FileType::Socket)) => {
-                self.inodes().open_special(ino, kind, flags)
-            }
-            ResolvedFile::Inode(ino, kind) => {
-                self.open_target(&Target::existing(ino, kind), flags, &Spare::default())
+        self.with_existing(dirfd, path, follow, false, |found| {
+            let found = match writes(flags) {
+                true => self.prepare_update(dirfd, path, follow, found)?,
+                false => found,
+            };
+            match found {
+                ResolvedFile::Outside(path) => outside::open(&path, flags, mode),
+                ResolvedFile::Inode(ino, kind @ (FileType::Fifo | FileType::Socket)) => {
+                    self.inodes().open_special(ino, kind, flags)
+                }
+                ResolvedFile::Inode(ino, kind) => {
+                    self.open_target(&Target::existing(ino, kind), flags, &Spare::default())
+                }
             }
         })
     }
@@ -125,6 +142,18 @@ impl Process {
                     Err(Errno::NOENT) => continue,
                     opened => return Some(opened),
                 },
+                Way::NewBelow(parent, name, path) => {
+                    let file = LowerEntry {
+                        parent,
+                        name: &name,
+                        path: &path,
+                    };
+                    match done!(self.inodes().create_below(&file, flags, mode)) {
+                        Some(fd) => return Some(Ok(fd)),
+                        // Made in the tree, or removed, since it was looked for.
+                        None => continue,
+                    }
+                }
                 Way::Ours(target) => target,
             };
             let opened = match target.kind {
@@ -194,11 +223,20 @@ impl Process {
                     parent, name, path, ..
                 } => {
                     if flags & O_TRUNC == 0 {
+                        let file = LowerEntry {
+                            parent,
+                            name: &name,
+                            path: &path,
+                        };
+                        if writes(flags) && self.take_for_update(&file) {
+                            continue;
+                        }
                         return Some(Ok(Way::Below(path)));
                     }
-                    let way = done!(self.replace_below(parent, &name, path, flags, spare));
-                    if let Some(way) = way {
-                        return Some(Ok(way));
+                    match done!(self.replace_below(parent, &name, path, flags, spare)) {
+                        Some(LowerOpening::Kernel(path)) => return Some(Ok(Way::Below(path))),
+                        Some(LowerOpening::Replaced(target)) => return Some(Ok(Way::Ours(target))),
+                        None => {}
                     }
                 }
                 NameInParent::Name { slash: true, .. } => return Some(Err(Errno::ISDIR)),
@@ -207,6 +245,9 @@ impl Process {
                     ..
                 } => return Some(Ok(Way::Ours(Target::existing(ino, kind)))),
                 NameInParent::Name { parent, name, .. } => {
+                    if let Some(path) = done!(self.inodes().path_to_create(parent, &name)) {
+                        return Some(Ok(Way::NewBelow(parent, Box::new(name), path)));
+                    }
                     done!(self.inodes().check_parent(parent));
                     done!(self.reserve(spare, flags));
                     let op = self.inodes().create_op(parent, &name, flags, mode);
@@ -235,9 +276,12 @@ impl Process {
         path: Vec<u8>,
         flags: i32,
         spare: &Spare,
-    ) -> Result<Option<Way>, Errno> {
+    ) -> Result<Option<LowerOpening>, Errno> {
+        if self.inodes().is_passed(parent, name.bytes())? {
+            return Ok(Some(LowerOpening::Kernel(path)));
+        }
         let Some(replaced) = Self::replaced_by_truncation(&path)? else {
-            return Ok(Some(Way::Below(path)));
+            return Ok(Some(LowerOpening::Kernel(path)));
         };
         self.reserve(spare, flags)?;
         if !self.inodes().note_replaced(parent, name)? {
@@ -251,7 +295,7 @@ impl Process {
         };
         for _ in 0..TRIES {
             if let Some(target) = self.inodes().view()?.create(op.clone())? {
-                return Ok(Some(Way::Ours(target)));
+                return Ok(Some(LowerOpening::Replaced(target)));
             }
         }
         Err(Errno::IO)

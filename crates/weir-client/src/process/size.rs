@@ -41,7 +41,7 @@ impl Process {
         use weir_core::names::FileType;
         let _call = operation::begin();
         self.with_existing(AT_FDCWD, path, true, false, |found| {
-            let ino = match found {
+            let ino = match self.prepare_update(AT_FDCWD, path, true, found)? {
                 ResolvedFile::Outside(path) => {
                     let file = rustix::fs::open(
                         path,

@@ -113,7 +113,7 @@ impl Label {
     /// The directories that files in it are to be moved to: that of the end of its run, and those that it elevates.
     pub fn drain_targets(&self) -> Vec<PathBuf> {
         let settings = Loaded::from_toml(&self.settings, &Environment::default());
-        let elevated = settings.map_or_else(|_| Vec::new(), |it| it.config.elevate.directories.0);
+        let elevated = settings.map_or_else(|_| Vec::new(), |it| it.config.elevated_directories());
         self.drain_to.iter().cloned().chain(elevated).collect()
     }
 

@@ -167,7 +167,7 @@ impl Agent {
     /// moved to the parallel file system, and is nowhere else.
     pub(super) fn keeps_remains(&self) -> bool {
         let settings = Loaded::from_toml(&self.charge.settings, &Environment::default());
-        let elevates = |loaded: Loaded| !loaded.config.elevate.directories.0.is_empty();
+        let elevates = |loaded: Loaded| !loaded.config.elevated_directories().is_empty();
         self.charge.drain_to.is_some() || settings.is_ok_and(elevates) || self.recovers()
     }
 

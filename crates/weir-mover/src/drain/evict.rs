@@ -18,7 +18,7 @@ use super::copies::{content_of, copy_at, hidden_name, is_copy, DisplacedFile};
 use super::marks::Replaceable;
 use super::round::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
-use super::{move_files, Drain, FileToMove, MovedNode};
+use super::{move_files, names_file, Drain, FileToMove, MovedNode};
 use crate::copy::keep_xattrs;
 use crate::error::MoveError;
 use crate::publish::{is_at_above_or_below, is_part, make_hard_link, LinkOutcome};
@@ -55,7 +55,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         chosen.sort_by_cached_key(|(path, node)| {
             let used = node.kept.atime.max(node.version.mtime);
             let is_last = self.awaits_analysis(path, node);
-            (is_last, Ino(node.version.ino).rank().0 != rank, used)
+            let is_elsewhere = Ino(node.version.ino).rank().0 != rank;
+            (is_last, is_elsewhere, !self.is_clean(path), used)
         });
         for (path, node) in chosen {
             if evicted.bytes >= bytes {
@@ -86,7 +87,17 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 && self.has_moved(path, node)
                 && !(self.keeps_for_analysis() && self.awaits_analysis(path, node))
         };
-        files.filter(is_evictable).collect()
+        let is_kept = |path: &Path| names_file(self.kept.as_ref(), path);
+        files
+            .filter(is_evictable)
+            .filter(|(path, _)| !is_kept(path))
+            .collect()
+    }
+
+    /// True if the target had a file as it is: it was prefetched, or moved by an earlier drain.
+    fn is_clean(&self, path: &Path) -> bool {
+        let moved = self.moved.get(path);
+        moved.is_some_and(|moved| !moved.is_ours)
     }
 
     fn evict_file(

@@ -20,6 +20,7 @@
 //! | `events` | what becomes of files, for those who want to know of each |
 //! | `analysis`, `hold` | files that are held back until programs have analysed them |
 //! | `evict`, `copies`, `parts`, `ahead` | files of an elevated tree whose storage is freed, as a whole or by ranges |
+//! | `prefetched` | files of an elevated tree that the target has as they are |
 //!
 //! Left out: the order of changes within two rounds, and versions that were replaced before a round saw
 //! them.
@@ -39,6 +40,7 @@ mod mover;
 mod names;
 mod ownership;
 mod parts;
+mod prefetched;
 mod round;
 mod snapshot;
 mod whiteouts;
@@ -70,6 +72,7 @@ pub use marks::{NodeMark, PlacedNodes, Replaceable, TakenNode};
 pub use mover::{FileMover, FileToMove, MovedFile, MovedFiles};
 use names::DueNames;
 use parts::FileBase;
+pub use prefetched::PrefetchedFile;
 use round::RoundState;
 use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot, WalkedTree};
 
@@ -163,6 +166,11 @@ impl DrainRound {
     }
 }
 
+/// True if a filter takes a file, by its path below the source.
+fn names_file(filter: Option<&PathFilter>, path: &Path) -> bool {
+    filter.is_some_and(|filter| filter.takes(&Path::new("/").join(path)))
+}
+
 /// A node of the target that is as its source was.
 #[derive(Debug)]
 struct MovedNode {
@@ -209,6 +217,10 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     filter: PathFilter,
     /// Files that are moved before all others.
     first: Option<PathFilter>,
+    /// Files that are not evicted.
+    kept: Option<PathFilter>,
+    /// Files that were prefetched, until a walk.
+    prefetched: Vec<PrefetchedFile>,
     /// Other processes that move files.
     movers: Vec<Box<dyn FileMover>>,
     /// The rank of this process's server.
@@ -260,6 +272,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             target: target.to_owned(),
             filter,
             first: None,
+            kept: None,
+            prefetched: Vec::new(),
             movers: Vec::new(),
             rank: 0,
             moved: HashMap::new(),
@@ -303,9 +317,13 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.first = Some(first);
     }
 
+    /// Has the files that a filter takes never evicted.
+    pub fn keep_in_instance(&mut self, kept: PathFilter) {
+        self.kept = Some(kept);
+    }
+
     fn is_first(&self, path: &Path) -> bool {
-        let first = self.first.as_ref();
-        first.is_some_and(|first| first.takes(&Path::new("/").join(path)))
+        names_file(self.first.as_ref(), path)
     }
 
     /// Has rounds end once they have copied this number of bytes, so that the files can be evicted.
@@ -325,6 +343,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let begun = Instant::now();
         let snapshot = Arc::new(self.walk());
         let walk_seconds = begun.elapsed().as_secs_f64();
+        self.adopt_prefetched(&snapshot);
         let mut round = RoundState {
             settled: settled.duration_since(UNIX_EPOCH).unwrap_or_default(),
             threads,
@@ -381,6 +400,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             shared = self.round(settled, options.threads, progress);
         }
         let snapshot = self.walk();
+        self.adopt_prefetched(&snapshot);
         self.adopt_leftovers(&snapshot);
         if snapshot.unread.is_empty() {
             // The stage names each node that is still in the way.

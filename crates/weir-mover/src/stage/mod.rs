@@ -7,6 +7,7 @@
 //! that is in them is there, and then get their attributes.
 
 mod finish;
+pub mod follow;
 mod walk;
 
 use std::collections::{BTreeSet, HashMap};
@@ -123,10 +124,7 @@ impl StageCaller for PathFilter {
     fn takes(&self, source: &Path, kind: NodeKind) -> bool {
         // Without the dot that stands for the contents of a source.
         let source: PathBuf = source.components().collect();
-        match kind {
-            NodeKind::Directory => self.enters(&source),
-            _ => PathFilter::takes(self, &source),
-        }
+        self.takes_kind(&source, kind)
     }
 }
 

@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use rustix::net::{
     bind, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
 };
+use weir_core::elevate_rule::{ElevateRule, RULE_FILE};
 use weir_core::elevated::{self, ALIAS_LINK, TARGET_LINK};
 use weir_core::names::{
     layout, InodeRecord, NamesHeader, Owner, Reach, Section, Shard, Tables, MIN_BUCKETS, ROOT_INDEX,
@@ -211,6 +212,7 @@ impl Instance {
                 let link = |name: &str| self.run_dir.join(format!("{name}{number}"));
                 let _ = symlink(OsStr::from_bytes(&dir.tree.target), link(TARGET_LINK));
                 let _ = symlink(&dir.path, link(ALIAS_LINK));
+                put_rule(&dir.rule, &link(RULE_FILE));
             }
             let _ = symlink(&self.prefix, self.run_dir.join(PREFIX_LINK));
         }
@@ -561,9 +563,22 @@ impl Instance {
     }
 }
 
+/// Makes the file of a rule. Without one, the defaults hold.
+fn put_rule(rule: &ElevateRule, path: &Path) {
+    if *rule == ElevateRule::default() {
+        return;
+    }
+    if let Err(error) = std::fs::write(path, rule.to_bytes()) {
+        tracing::error!(file = %path.display(), %error, "programs do not find the rule of an elevated directory");
+    }
+}
+
 impl Instance {
     fn remove_links(&self) {
         let numbers = 0..elevated::MOST_TREES;
+        for number in numbers.clone() {
+            let _ = std::fs::remove_file(self.run_dir.join(format!("{RULE_FILE}{number}")));
+        }
         let of_trees =
             numbers.flat_map(|n| [TARGET_LINK, ALIAS_LINK].map(|link| format!("{link}{n}")));
         for link in of_trees.chain([SHM_LINK, PREFIX_LINK].map(str::to_owned)) {

@@ -123,6 +123,8 @@ fn real_path_of(dir: &[u8]) -> Option<(Vec<u8>, bool)> {
 
 #[cfg(test)]
 mod tests {
+    use weir_core::elevate_rule::ElevateRule;
+
     use super::*;
     use crate::path::{ElevatedTree, Prefix, Roots};
 
@@ -147,6 +149,7 @@ mod tests {
             elevated: [ElevatedTree {
                 root,
                 target: prefix(format!("{top}/pfs/run")),
+                rule: ElevateRule::default(),
             }]
             .into(),
         });

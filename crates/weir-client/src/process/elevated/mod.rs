@@ -4,8 +4,8 @@
 //! A name that a directory of the tree does not have is looked for in the directory that it covers,
 //! unless it has a whiteout. A directory that is found there is *taken up*: from then on the tree has it
 //! too, so that the current directory and descriptors of it lead into the tree. Any other file of the PFS
-//! stays the kernel's: programs read it, change its attributes and update it there. It is taken up only
-//! to be renamed or linked. One that is truncated as it is opened is replaced by a new file of the tree.
+//! stays the kernel's: programs read it, change its attributes and update it there, unless a rule says
+//! otherwise. It is taken up only to be renamed or linked. One that is truncated as it is opened is replaced by a new file of the tree.
 //!
 //! | file | subject |
 //! | --- | --- |
@@ -13,6 +13,7 @@
 //! | `take_up` | making entries of the tree for files of the PFS |
 //! | `remove` | whiteouts |
 //! | `update` | evicted files that are to be written |
+//! | `rules` | files that a rule leaves on the PFS, or takes up before they are changed |
 //! | `links` | what the instance keeps, as symbolic links |
 //! | `name_lock` | the lock of a name that only the PFS has |
 //! | `list` | listing both layers |
@@ -26,6 +27,7 @@ mod links;
 mod list;
 pub(super) mod name_lock;
 mod remove;
+mod rules;
 mod take_up;
 mod update;
 
@@ -42,6 +44,7 @@ use crate::path::{BelowEntry, Guard};
 use crate::view::View;
 pub(super) use list::{ListingBelow, LowerListings, BELOW};
 pub(super) use remove::RenamedEntry;
+pub(super) use rules::LowerEntry;
 
 /// The namespace of a process, with what is below elevated directories.
 pub(super) struct UnionNames {

@@ -159,6 +159,9 @@ impl InodeOperations {
         if !self.is_only_below(dir, name.bytes())? {
             return Ok(false);
         }
+        if self.is_passed(dir, name.bytes())? {
+            return rustix::fs::unlink(path).map(|()| true);
+        }
         match self.white_out(dir, name.bytes(), None)? {
             true => Ok(true),
             false => Err(Errno::NOENT),

@@ -15,6 +15,7 @@
 //! | `attr` | setting attributes, sizes |
 //! | `locks` | record locks and flock, by the kernel's lock owners |
 //! | `evicted` | files whose bytes are on the parallel file system alone |
+//! | `prefetch` | files of the parallel file system that are taken before programs ask for them |
 //! | `placement` | the servers, and the bytes that they have |
 //! | `whiteouts` | names that were removed from an elevated tree |
 //!
@@ -26,6 +27,7 @@ mod locks;
 mod names;
 mod open;
 mod placement;
+mod prefetch;
 mod whiteouts;
 
 use core::fmt;

@@ -1,0 +1,126 @@
+//! Files of an elevated tree that were prefetched: the target has them as they are, and is not asked for their
+//! bytes.
+//!
+//! Size and time alone would not tell: a file that was written once has the same time of its last change and of
+//! its name, and then bytes are compared (`Likeness::Perhaps`). So those that prefetch note the inode and the time
+//! of change of what they made; a program that has changed it since has changed that, too. Notes are lines of JSON in
+//! a file of the run directory, since runs of an instance add to them.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use weir_client::types::Stat;
+
+use super::snapshot::{SeenNode, TreeSnapshot};
+use super::{Drain, MovedNode};
+use crate::content::ContentStamp;
+use crate::copy::is_kept_time;
+use crate::tree::{kind_of, FileTree, NodeKind};
+
+/// A file that was prefetched.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PrefetchedFile {
+    /// The bytes of its path below the root of the tree.
+    path: Vec<u8>,
+    content: ContentStamp,
+    /// Of its last change of any kind, in the tree; nanoseconds since 1970.
+    ctime_ns: i64,
+}
+
+impl PrefetchedFile {
+    /// The file at a path below the root of the tree, without the slash before it.
+    pub fn new(path: &Path, stat: &Stat) -> PrefetchedFile {
+        PrefetchedFile {
+            path: path.as_os_str().as_bytes().to_vec(),
+            content: ContentStamp::from(stat),
+            ctime_ns: stat.ctime.since_epoch_ns(),
+        }
+    }
+
+    /// Appends a note to a file that is open for that.
+    pub fn append_to(&self, mut notes: &File) -> io::Result<()> {
+        let mut line = serde_json::to_vec(self)?;
+        line.push(b'\n');
+        // In one write: others append, too.
+        notes.write_all(&line)
+    }
+
+    /// Reads the notes of a file; none, if there is no file. A line that is cut is passed over.
+    pub fn read_all(notes: &Path) -> io::Result<Vec<PrefetchedFile>> {
+        let file = match File::open(notes) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            file => file?,
+        };
+        let lines = BufReader::new(file)
+            .split(b'\n')
+            .collect::<Result<Vec<_>, _>>()?;
+        let files = lines
+            .iter()
+            .filter_map(|line| serde_json::from_slice(line).ok());
+        Ok(files.collect())
+    }
+
+    fn is(&self, node: &SeenNode) -> bool {
+        node.kind == NodeKind::File
+            && self.content == ContentStamp::from(&node.version)
+            && self.ctime_ns == node.version.ctime.since_epoch_ns()
+    }
+}
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+    /// Has files that are as they were prefetched taken for those of the target, at the next walk.
+    pub fn note_prefetched(&mut self, files: Vec<PrefetchedFile>) {
+        self.prefetched = files;
+    }
+
+    /// Notes the prefetched files that a walk saw as they were made, and that the target still has.
+    pub(super) fn adopt_prefetched(&mut self, snapshot: &TreeSnapshot) {
+        for file in std::mem::take(&mut self.prefetched) {
+            let path = PathBuf::from(std::ffi::OsStr::from_bytes(&file.path));
+            let Some(node) = snapshot.get(&path).filter(|node| file.is(node)) else {
+                continue;
+            };
+            let is_same = |there: &Stat| {
+                kind_of(there) == NodeKind::File
+                    && there.size == node.version.size
+                    && is_kept_time(node.version.mtime, there.mtime)
+            };
+            let there = self.to.look_up(&self.target.join(&path));
+            if there.is_ok_and(|there| there.as_ref().is_some_and(is_same)) {
+                self.moved.insert(path, MovedNode::from_seen(node, false));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_read_as_they_were_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("prefetched0");
+        assert_eq!(PrefetchedFile::read_all(&path).unwrap(), []);
+        let file = |name: &str, ctime_ns| PrefetchedFile {
+            path: name.as_bytes().to_vec(),
+            content: ContentStamp::new(1, 2, weir_client::types::Time { sec: 3, nsec: 4 }),
+            ctime_ns,
+        };
+        let notes = File::options()
+            .append(true)
+            .create(true)
+            .open(&path)
+            .unwrap();
+        file("a\n", 1).append_to(&notes).unwrap();
+        (&notes).write_all(b"{\"path\":[1\n").unwrap();
+        file("b", 2).append_to(&notes).unwrap();
+        assert_eq!(
+            PrefetchedFile::read_all(&path).unwrap(),
+            [file("a\n", 1), file("b", 2)]
+        );
+    }
+}
