@@ -152,6 +152,17 @@ fn sized(mut call: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<
     }
 }
 
+/// The renames that programs have made in a tree: of directories, and from one directory to another.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TreeRenames {
+    /// For each server the numbers of those that it has begun, and that have ended.
+    pub counts: Vec<(u64, u64)>,
+    /// The inode numbers of the directories that were renamed since the last answer.
+    pub directories: Vec<u64>,
+    /// Some of them are not known any more.
+    pub is_cut: bool,
+}
+
 /// The evicted files of an elevated tree.
 pub trait EvictionTable {
     /// All of them, and files that were evicted.
@@ -215,6 +226,12 @@ pub trait FileTree: Sync + Debug {
     /// The evicted files, if it is an elevated tree.
     fn evictions(&self) -> Option<&dyn EvictionTable> {
         None
+    }
+
+    /// The renames of programs. `known`: for each server the number of renames of directories that the caller
+    /// knows, which is changed. A tree that does not know its programs has none.
+    fn renames(&self, _known: &mut Vec<u64>) -> io::Result<TreeRenames> {
+        Ok(TreeRenames::default())
     }
 
     /// How far the writing of a regular file is. A tree that does not know its writers takes each file

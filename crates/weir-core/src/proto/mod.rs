@@ -28,14 +28,15 @@ use crate::xattr::SetFlags;
 pub use error::FsError;
 pub use greeting::{ClientKind, Hello, Role, Welcome, NO_CLIENT, NO_ROOM, PREFIX_LINK, SHM_LINK};
 pub use parts::{
-    Attached, Cause, Child, ContentVersion, Created, Entry, FsStat, HeldLock, Kept, Landing, Lent,
-    Located, PathInTree, RoomOutlook, RoomState, ServerStatus, Tier, TierStatus, WriteState,
+    Attached, Cause, Child, ContentVersion, Created, Entry, FsStat, HeldLock, Kept, Landing,
+    LedRenames, Lent, Located, PathInTree, RoomOutlook, RoomState, ServerStatus, Tier, TierStatus,
+    WriteState,
 };
 use table::{messages, operations};
 pub use table::{Caller, Control, FromCaller, Operation, OperationObject, Served};
 
 /// The version of this protocol; both sides must have the same.
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 16;
 
 operations! {
     local {
@@ -314,6 +315,14 @@ operations! {
             /// server alone does that.
             wait_ms: u32,
         } -> RoomState;
+
+        /// Returns the renames that a server has led which a walk of the tree may have met.
+        get_renames(Caller, Open): GetRenames {
+            /// The rank of the server.
+            rank: u16,
+            /// The number of its renames of directories that the caller knows.
+            since: u64,
+        } -> LedRenames;
 
         /// Sets the size: cuts, or extends with zeros. `Evicted`: a file that was evicted, to another size
         /// than 0.

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use super::audit::Unseen;
 use super::table::{messages, peer_operations};
 use super::{
-    encode, encoded, Cause, Child, ContentVersion, Entry, FsError, HeldLock, Kept, RoomOutlook,
-    RoomState, ServerStatus, WriteState,
+    encode, encoded, Cause, Child, ContentVersion, Entry, FsError, HeldLock, Kept, LedRenames,
+    RoomOutlook, RoomState, ServerStatus, WriteState,
 };
 use crate::extent::Run;
 use crate::names::{Attr, FileType, Lamination, Policy};
@@ -513,6 +513,12 @@ peer_operations! {
         /// The time since the look at the tree began on which the outlook is based, ms.
         age_ms: u64,
     } -> RoomState;
+
+    /// Returns the renames that the asked server has led; see [`super::GetRenames`].
+    get_renames: GetRenames {
+        /// The number of its renames of directories that the caller knows.
+        since: u64,
+    } -> LedRenames;
 
     /// Returns the number of descriptions of the asked server's node that have a file open for writing.
     writers: Writers {

@@ -6,13 +6,13 @@ use weir_core::proto::peer::{self, What};
 use weir_core::proto::{
     Allocate, Append, Attach, Attached, Audit, AwaitRoom, BeginRestore, Caller, Child, Control,
     Create, CreateUnnamed, Created, EndEviction, Entry, Evict, Fetch, Find, Flock, Flush, FsError,
-    GetAttr, GetWriteState, GetXattr, HeldLock, Hold, Laminate, Landing, Lease, Lent, Link,
-    ListXattrs, Locate, Located, Lookup, MakeSpecial, Mkdir, Operations, Passage, PathInTree,
-    PathOf, Readdir, Readlink, RecordLock, RemoveXattr, Rename, ReportRelief, Rmdir, RoomState,
-    Segment, Served, ServerStatus, SetAttr, SetXattr, Status, Stop, Symlink, Sync, TestLock, Token,
-    Truncate, Unlink, WriteState,
+    GetAttr, GetRenames, GetWriteState, GetXattr, HeldLock, Hold, Laminate, Landing, Lease,
+    LedRenames, Lent, Link, ListXattrs, Locate, Located, Lookup, MakeSpecial, Mkdir, Operations,
+    Passage, PathInTree, PathOf, Readdir, Readlink, RecordLock, RemoveXattr, Rename, ReportRelief,
+    Rmdir, RoomState, Segment, Served, ServerStatus, SetAttr, SetXattr, Status, Stop, Symlink,
+    Sync, TestLock, Token, Truncate, Unlink, WriteState,
 };
-use weir_core::types::{ClientId, Ino};
+use weir_core::types::{ClientId, Ino, Rank};
 
 use crate::cluster::names::requests::NewEntry;
 use crate::cluster::{owner, Cluster};
@@ -144,6 +144,13 @@ impl<P: Platform> Operations for Cluster<P> {
 
     fn report_relief(&self, _: Caller, op: ReportRelief) -> Served<Result<RoomState, FsError>> {
         self.later(|this| async move { this.report_relief_for_client(op).await })
+    }
+
+    fn get_renames(&self, _: Caller, op: GetRenames) -> Served<Result<LedRenames, FsError>> {
+        self.later(|this| async move {
+            let asked = peer::GetRenames { since: op.since };
+            this.call(Rank(op.rank), asked).await
+        })
     }
 
     fn truncate(&self, _: Caller, op: Truncate) -> Served<Result<(), FsError>> {

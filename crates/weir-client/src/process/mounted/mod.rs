@@ -37,7 +37,7 @@ pub use weir_core::elevated;
 use weir_core::elevated::root_of_tree;
 use weir_core::names::{FileType, NAME_MAX, SYMLINK_MAX};
 pub use weir_core::proto::{
-    beneath, ContentVersion, ReportRelief, RoomOutlook, RoomState, WriteState,
+    beneath, ContentVersion, LedRenames, ReportRelief, RoomOutlook, RoomState, WriteState,
 };
 use weir_core::proto::{ClientKind, GetWriteState, SetMapped};
 pub use weir_core::types::{Ino, Rank};

@@ -10,15 +10,15 @@ use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
     Append, Assign, Audit, Back, Begin, BeginRestore, Bury, Cut, DeadOwners, DropEntry, DropLocks,
     EndEviction, EndMove, Enrol, Enrolled, Erase, Evict, Fetch, Find, FindToKeep, Flush, Forget,
-    Freed, GetAttr, GetWriteState, GetXattr, Grant, Handler, Hold, Laminate, Laminated, Lease,
-    Leave, Link, List, ListXattrs, Lock, LockMoves, LockName, LockOwner, LogRange, Made, Make,
-    Mark, Moved, Part, PartOfDir, Passage, PlaceEntries, Placement, Published, Put, Readlink,
+    Freed, GetAttr, GetRenames, GetWriteState, GetXattr, Grant, Handler, Hold, Laminate, Laminated,
+    Lease, Leave, Link, List, ListXattrs, Lock, LockMoves, LockName, LockOwner, LogRange, Made,
+    Make, Mark, Moved, Part, PartOfDir, Passage, PlaceEntries, Placement, Published, Put, Readlink,
     Recall, Relay, Release, Relink, RemoveXattr, Renew, ReportRelief, Retire, Revoke, Rmdir, Runs,
     Seal, SetAttr, SetXattr, Settled, ShareAppends, SplitDir, Status, Stayed, Stop, TestLock, Told,
     Truncate, Unlink, UnlockMoves, UnlockName, Unnamed, UnseenHere, Whereabouts, Writers,
 };
 use weir_core::proto::{
-    Child, Entry, FsError, HeldLock, Kept, Readdir, RoomState, ServerStatus, WriteState,
+    Child, Entry, FsError, HeldLock, Kept, LedRenames, Readdir, RoomState, ServerStatus, WriteState,
 };
 use weir_core::types::{Ino, Rank};
 
@@ -312,6 +312,10 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
 
     async fn report_relief(&self, _: Rank, op: ReportRelief) -> Result<RoomState, FsError> {
         self.cluster.note_relief(&op)
+    }
+
+    async fn get_renames(&self, _: Rank, op: GetRenames) -> Result<LedRenames, FsError> {
+        Ok(self.cluster.led_renames(op.since))
     }
 
     async fn truncate(&self, _: Rank, op: Truncate) -> Result<(), FsError> {
