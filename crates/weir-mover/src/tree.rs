@@ -284,6 +284,10 @@ pub trait FileTree: Sync + Debug {
     fn make_link(&self, existing: &Path, path: &Path) -> io::Result<()>;
     /// Renames a node. `replace`: over what has the new name; else EEXIST if something has it.
     fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()>;
+    /// Has two nodes exchange their names. EOPNOTSUPP, ENOSYS or EINVAL: the tree knows no such step.
+    fn exchange(&self, _one: &Path, _other: &Path) -> io::Result<()> {
+        Err(io_error(Errno::OPNOTSUPP))
+    }
     /// Removes a name that is not a directory's.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Removes an empty directory; ENOTEMPTY or EEXIST if it is not.

@@ -8,10 +8,11 @@
 
 mod analyst;
 mod faults;
+mod history;
 mod parts;
 mod trees;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{symlink, FileExt, MetadataExt};
@@ -63,6 +64,8 @@ enum Step {
     ChangeKind(u8),
     /// So many steps of [`Program::checkpoint`].
     Checkpoint(u8),
+    /// So many steps of [`Program::swap`], in `history`.
+    Swap(u8),
     /// One of the analyzers does something.
     Analyze(usize, AnalystStep),
 }
@@ -97,6 +100,7 @@ struct Program {
     /// Differs in each file that it writes, in the size too.
     version: usize,
     checkpoint_steps: usize,
+    swap_steps: usize,
     open: Option<(PathBuf, File)>,
     /// The contents of all files that it has closed.
     closed: HashSet<Vec<u8>>,
@@ -104,9 +108,17 @@ struct Program {
     /// The renames to other directories, and of directories.
     renames: u64,
     renamed_directories: Vec<u64>,
+    /// All directories that it has made: so their inode numbers are not used again, as those of an instance.
+    directories: Vec<File>,
 }
 
 impl Program {
+    fn make_directory(&mut self, path: &Path) -> io::Result<()> {
+        fs::create_dir(path)?;
+        self.directories.push(File::open(path)?);
+        Ok(())
+    }
+
     /// Renames a node, and notes it as a server does.
     fn rename(&mut self, from: &Path, to: &Path) -> bool {
         let found = from.symlink_metadata().ok();
@@ -199,7 +211,9 @@ impl Program {
                     }
                 }
             }
-            Step::MakeDirectory(dir) => drop(fs::create_dir(self.dir.join(format!("d{dir}")))),
+            Step::MakeDirectory(dir) => {
+                drop(self.make_directory(&self.dir.join(format!("d{dir}"))));
+            }
             Step::RemoveDirectory(dir) => {
                 drop(fs::remove_dir_all(self.dir.join(format!("d{dir}"))));
             }
@@ -214,7 +228,7 @@ impl Program {
                 if self.open.is_some() {
                 } else if path.is_symlink() {
                     fs::remove_file(&path).unwrap();
-                    fs::create_dir(&path).unwrap();
+                    self.make_directory(&path).unwrap();
                 } else if path.is_dir() {
                     fs::remove_dir_all(&path).unwrap();
                     let content = self.content();
@@ -228,6 +242,11 @@ impl Program {
             Step::Checkpoint(steps) => {
                 for _ in 0..steps {
                     self.checkpoint();
+                }
+            }
+            Step::Swap(steps) => {
+                for _ in 0..steps {
+                    self.swap();
                 }
             }
             Step::Analyze(analyst, step) => {
@@ -246,7 +265,10 @@ impl Program {
         let dir = |number: usize, end: &str| self.dir.join(format!("ckpt.{number}{end}"));
         let name = ["a", "b"][self.checkpoint_steps % 2];
         match self.checkpoint_steps % CHECKPOINT_STEPS {
-            0 => fs::create_dir(dir(number, ".tmp")).unwrap(),
+            0 => {
+                let dir = dir(number, ".tmp");
+                self.make_directory(&dir).unwrap();
+            }
             step @ (1 | 2) => {
                 let content = checkpoint(number, step);
                 fs::write(dir(number, ".tmp").join(name), &content).unwrap();
@@ -285,7 +307,11 @@ fn is_being_removed(number: usize, program: &Program) -> bool {
 }
 
 /// Checks a target after a change.
-fn check(target: &Path, program: &Program, has_checkpoint: &mut bool) -> Result<(), String> {
+fn check(
+    target: &Path,
+    program: &Program,
+    (has_checkpoint, swapped): &mut (bool, Option<usize>),
+) -> Result<(), String> {
     let contents = contents(target);
     let is_file = |path: PathBuf| matches!(contents.get(&path), Some(TreeNode::File(_)));
     for (path, found) in &contents {
@@ -307,6 +333,7 @@ fn check(target: &Path, program: &Program, has_checkpoint: &mut bool) -> Result<
         return Err("no checkpoint is left".to_owned());
     }
     *has_checkpoint = is_there;
+    history::check_generations(&contents, swapped)?;
     for (path, found) in &contents {
         let number = path.to_str().and_then(|name| name.strip_prefix("ckpt."));
         let Some(number) = number.and_then(|number| number.parse().ok()) else {
@@ -346,6 +373,8 @@ struct Scene {
     to: FaultyTree,
     /// The first check of the target that failed.
     wrong: Arc<Mutex<Result<(), String>>>,
+    /// True if the target had a checkpoint, and the newest generation of [`Program::swap`] that it had.
+    found: Arc<Mutex<(bool, Option<usize>)>>,
 }
 
 impl Scene {
@@ -358,37 +387,47 @@ impl Scene {
             dir: source.clone(),
             version: 0,
             checkpoint_steps: 0,
+            swap_steps: 0,
             open: None,
             closed: HashSet::new(),
             analysts: Vec::new(),
             renames: 0,
             renamed_directories: Vec::new(),
+            directories: Vec::new(),
         }));
         let steps = Arc::new(Mutex::new(VecDeque::new()));
         let from = used_tree(&steps, &program);
         let wrong = Arc::new(Mutex::new(Ok(())));
-        let to = {
-            let (program, target) = (Arc::clone(&program), target.clone());
-            let (wrong, has_checkpoint) = (Arc::clone(&wrong), Mutex::new(false));
-            to.checked(Box::new(move || {
-                let mut has_checkpoint = has_checkpoint.lock().unwrap();
-                let checked = check(&target, &program.lock().unwrap(), &mut has_checkpoint);
-                let mut wrong = wrong.lock().unwrap();
-                if wrong.is_ok() {
-                    *wrong = checked;
-                }
-            }))
-        };
-        Scene {
+        let mut scene = Scene {
             _dir: dir,
             source,
             target,
             program,
             steps,
             from,
-            to,
+            to: FaultyTree::failing_once(i64::MAX, Errno::IO),
             wrong,
-        }
+            found: Arc::default(),
+        };
+        scene.renew_target(to);
+        scene
+    }
+
+    /// Has another tree change the target from now on.
+    fn renew_target(&mut self, to: FaultyTree) {
+        let (program, target) = (Arc::clone(&self.program), self.target.clone());
+        let (wrong, found) = (Arc::clone(&self.wrong), Arc::clone(&self.found));
+        self.to = to.checked(Box::new(move || {
+            let checked = check(
+                &target,
+                &program.lock().unwrap(),
+                &mut found.lock().unwrap(),
+            );
+            let mut wrong = wrong.lock().unwrap();
+            if wrong.is_ok() {
+                *wrong = checked;
+            }
+        }));
     }
 
     fn drain(&self) -> Drain<'_, FaultyTree, FaultyTree> {

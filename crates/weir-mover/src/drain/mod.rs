@@ -12,6 +12,7 @@
 //! | --- | --- |
 //! | `round` | the files of a round |
 //! | `files`, `lists`, `large`, `mover` | copying them with other movers: lists of files, pieces of a large one |
+//! | `follow` | files that programs have renamed |
 //! | `names` | links and removals |
 //! | `relocated`, `naming` | directories that programs have renamed, which get their names when they are whole |
 //! | `renames` | what programs rename while a walk is under way |
@@ -30,6 +31,7 @@ mod analysis;
 mod events;
 mod evict;
 mod files;
+mod follow;
 mod hold;
 mod large;
 mod leftovers;
@@ -211,6 +213,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     /// By the path below both directories.
     moved: HashMap<PathBuf, MovedNode>,
     due: Option<DueNames>,
+    /// The times that removals were held back since the last one.
+    held_removals: u32,
     /// Directories that the target has under other names than the tree.
     relocated: RelocatedDirectories<T::File>,
     /// The inodes of directories whose names somebody else has taken on the target.
@@ -261,6 +265,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             rank: 0,
             moved: HashMap::new(),
             due: None,
+            held_removals: 0,
             relocated: RelocatedDirectories::new(),
             merged: HashSet::new(),
             renames: RenameHistory::default(),

@@ -32,6 +32,9 @@ use crate::tree::{failed_with_any, kind_of, unless, FileTree, NodeKind};
 /// file is missed by all only if it was moved in each of them, each time into a directory that was looked at before.
 const MOST_LOOKS: u32 = 4;
 
+/// The times that removals wait for links that could not be made.
+const MOST_HELD: u32 = 12;
+
 /// Changes of names that a walk saw.
 #[derive(Debug)]
 pub(super) struct DueNames {
@@ -110,6 +113,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         links.filter(|(path, node)| !self.has_link(path, node))
     }
 
+    /// True if a link that a walk saw is not on the target, and the tree still has one of its name.
+    fn has_unmade_links(&self, then: &TreeSnapshot, now: &TreeSnapshot) -> bool {
+        let is_link = |path: &PathBuf| {
+            let seen = now.get(path);
+            seen.is_some_and(|seen| seen.kind == NodeKind::Symlink)
+        };
+        self.changed_links(then).any(|(path, _)| is_link(path))
+    }
+
     fn has_link(&self, path: &Path, node: &SeenNode) -> bool {
         let moved = self.moved.get(path);
         moved.is_some_and(|moved| moved.kind == NodeKind::Symlink && moved.content == node.content)
@@ -171,6 +183,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                         .unwrap_or_else(|| Arc::clone(&due.snapshot));
                     let mut changes = vec![
                         self.make_links(&due, &snapshot, true),
+                        self.name_directories(&due.snapshot, round, true),
                         self.name_directories(&last, round, true),
                         self.make_links(&due, &snapshot, false),
                         // Those to whose old names links led.
@@ -179,9 +192,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     // Programs may have renamed one before they removed something.
                     if self.awaits_name(&last, &snapshot) {
                         self.due = Some(due);
+                    } else if self.has_unmade_links(&due.snapshot, &snapshot)
+                        && self.held_removals < MOST_HELD
+                    {
+                        // Where they led to is gone again. Those of the next walk come first.
+                        self.held_removals += 1;
                     } else {
+                        self.held_removals = 0;
                         let then = &*due.snapshot;
-                        changes.push(self.remove_gone(then, &snapshot));
+                        changes.push(self.remove_gone(then, &last, &snapshot));
                         changes.push(self.remove_whited_out(then, &snapshot));
                     }
                     count = changes.iter().map(|changed| changed.count).sum();
@@ -336,6 +355,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub(super) fn remove(&mut self, mut gone: Vec<PathBuf>, now: &TreeSnapshot) -> ChangedNames {
         let mut changed = ChangedNames::default();
         let mut removed_names = Vec::new();
+        self.hide_gone(&mut gone, &mut changed);
         // Directories after what is in them.
         gone.sort_unstable_by(|one, other| other.cmp(one));
         for path in gone {
@@ -348,7 +368,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 continue;
             }
             let target = self.at_target(&path);
-            let marked = self.marked_path(&path);
+            let marked = self.at_below_target(&path);
             // A program of the job has removed it: then it is ours to remove, whoever had made the name.
             let is_whited_out = now.whiteouts.contains_key(&path);
             let relocated = self.relocated.get(&path);
@@ -359,6 +379,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let is_removed = matches!(removed, Ok(true));
             if changed.note(&path, &target, removed) {
                 self.moved.remove(&path);
+                self.relocated.remove(&path);
                 removed_names.extend(is_removed.then_some(marked));
             }
         }
@@ -368,8 +389,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// Removes what two walks did not see, unless an old link of the target leads to it.
-    fn remove_gone(&mut self, then: &TreeSnapshot, now: &TreeSnapshot) -> ChangedNames {
-        let mut gone: Vec<PathBuf> = self.gone(then, now).cloned().collect();
+    fn remove_gone(
+        &mut self,
+        then: &TreeSnapshot,
+        last: &TreeSnapshot,
+        now: &TreeSnapshot,
+    ) -> ChangedNames {
+        // The one in between has missed nothing.
+        let unseen: HashSet<&PathBuf> = self.gone(then, last).collect();
+        let gone = self.gone(then, now).filter(|path| unseen.contains(path));
+        let mut gone: Vec<PathBuf> = gone.cloned().collect();
         let kept = self.destinations_of_old_links(&gone, now);
         gone.retain(|path| !is_at_above_or_below(&self.at_below_target(path), &kept));
         self.remove(gone, now)
@@ -407,9 +436,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         };
         let moved = self.moved.iter();
         let links = moved.filter(|(path, node)| !gone.contains(path) && is_old(path, node));
-        links
-            .map(|(path, node)| destination(path, &node.content))
-            .collect()
+        let made_by_us = links.map(|(path, node)| destination(path, &node.content));
+        // Where a link is to be made, the target may have one of an earlier run.
+        let unmade = self.changed_links(now).filter_map(|(path, node)| {
+            let moved = self.moved.get(path);
+            let is_ours = moved.is_some_and(|moved| moved.kind == NodeKind::Symlink);
+            let content = self.to.read_link(&self.at_target(path)).ok();
+            let is_old = |content: &PathBuf| !is_ours && *content != node.content;
+            Some(destination(path, &content.filter(is_old)?))
+        });
+        made_by_us.chain(unmade).collect()
     }
 
     /// True if nobody has changed what this drain made.

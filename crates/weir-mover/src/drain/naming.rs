@@ -10,20 +10,25 @@ use std::collections::{BTreeSet, HashSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 use super::marks::NodeMark;
 use super::names::ChangedNames;
-use super::relocated::{rebase, RelocatedDirectory};
+use super::relocated::{rebase, retired_path, RelocatedDirectory};
 use super::round::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode, PendingState};
 use crate::error::MoveError;
 use crate::publish::{is_at_above_or_below, is_part, part_of, remove_part, FILLING};
-use crate::tree::{identity, kind_of, unless, FileTree, NodeKind};
+use crate::tree::{failed_with_any, identity, kind_of, unless, FileTree, NodeKind};
 
 /// The rounds after which a directory in which files come and go is whole without those that are gone.
 const PATIENT_ROUNDS: u32 = 4;
 /// The rounds after which a directory does not wait for other files any more.
 const LONGEST_WAIT: u32 = 12;
+
+/// Errors of file systems that cannot exchange two names.
+const NO_EXCHANGE: [Errno; 4] = [Errno::INVAL, Errno::NOSYS, Errno::NOTSUP, Errno::OPNOTSUPP];
 
 /// The name of a directory that another one is to have.
 enum Occupant {
@@ -107,33 +112,19 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let ready = self.ready_directories(then, round, is_ordered, &kept);
             let mut is_changed = false;
             for path in &ready {
-                match self.occupant_of(path) {
-                    Occupant::None => {}
+                let target = self.target.join(path);
+                let named = match self.occupant_of(path) {
+                    Occupant::None => self.name_directory(path, None, then, now, &mut changed),
                     Occupant::Retired(old) => {
-                        let is_gone = self
-                            .moved
-                            .get(&old)
-                            .is_some_and(|node| node.walk <= then.walk);
+                        let retired = self.moved.get(&old);
+                        let is_gone = retired.is_some_and(|node| node.walk <= then.walk);
                         if !is_ordered || !is_gone {
                             continue;
                         }
-                        match self.set_aside_retired(&old) {
-                            Ok(true) => {}
-                            // Somebody else has put something there.
-                            Ok(false) => {
-                                self.retire(path, now.walk);
-                                continue;
-                            }
-                            Err(error) => {
-                                changed.failed.push((path.clone(), error));
-                                continue;
-                            }
-                        }
+                        self.replace_retired(path, &old, then, now, &mut changed)
                     }
                     Occupant::Relocated(_) => continue,
-                }
-                let target = self.target.join(path);
-                let named = self.name_directory(path, then, now, &mut changed);
+                };
                 is_changed |= matches!(named, Ok(true));
                 changed.note(path, &target, named);
             }
@@ -157,7 +148,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let is_next = is_ordered && !self.changes_old_links(path, one, kept);
             (is_next || one.rounds > LONGEST_WAIT) && self.is_ready(path, one, then, round)
         });
-        ready.map(|(path, _)| path.clone()).collect()
+        let mut ready: Vec<PathBuf> = ready.map(|(path, _)| path.clone()).collect();
+        // In the order of their renames.
+        ready.sort_by_key(|path| {
+            let version = then.get(path).map(|seen| seen.version);
+            version.map(|dir| {
+                let order = self.renames.order_of(dir.ino);
+                (dir.ctime.sec, dir.ctime.nsec, order)
+            })
+        });
+        ready
     }
 
     /// True if a link of the target that is to be changed leads to what a name was for, or to what has the name.
@@ -188,16 +188,20 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             seen.is_some_and(|seen| Some(seen.version.inode()) == relocated.inode)
         };
         let above = path.parent().unwrap_or(Path::new(""));
-        if !is_seen(then) || !is_seen(now) || self.is_relocated(above) {
+        if !is_seen(then) || self.is_relocated(above) {
             return false;
         }
-        let is_patient = relocated.rounds < PATIENT_ROUNDS;
+        if !is_seen(now) && (then.has_missed || !then.is_calm) {
+            return false;
+        }
+        // One that is gone meanwhile is what links led to that the same walk saw.
+        let is_patient = relocated.rounds < PATIENT_ROUNDS || !is_seen(now);
         let mut nodes = then.at_and_below(path);
         nodes.all(|(path, node)| match node.kind {
             NodeKind::Symlink | NodeKind::Special => true,
-            NodeKind::Directory => self.moved.contains_key(path) || now.get(path).is_none(),
-            NodeKind::File => match now.get(path) {
-                None => !is_patient,
+            NodeKind::Directory => self.moved.contains_key(path) || !is_patient,
+            NodeKind::File => match now.get(path).filter(|_| is_seen(now)) {
+                None => !is_patient || !is_seen(now) && self.has_version_since(path, node),
                 Some(seen) => {
                     self.has_version_since(path, node)
                         || round.open.contains(&seen.version.inode())
@@ -227,14 +231,113 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    /// Gives a retired directory a hidden name; false: it has something of somebody else's.
-    fn set_aside_retired(&mut self, old: &Path) -> Result<bool, MoveError> {
-        let target = self.at_target(old);
-        if !self.has_only_ours(&target, old)? {
+    /// Gives a directory its name, which a retired one has; false: that has something of somebody else's, so the files
+    /// are merged.
+    fn replace_retired(
+        &mut self,
+        path: &Path,
+        old: &Path,
+        then: &TreeSnapshot,
+        now: &TreeSnapshot,
+        changed: &mut ChangedNames,
+    ) -> Result<bool, MoveError> {
+        if !self.has_only_ours(&self.at_target(old), old)? {
+            self.retire(path, now.walk);
             return Ok(false);
         }
-        self.hide_directory(old)?;
-        Ok(true)
+        self.name_directory(path, Some(old), then, now, changed)
+    }
+
+    /// Gives directories that were renamed, and are gone with all that is in them, hidden names: programs may have
+    /// renamed them again before they removed them, so no other name of theirs is to be seen with a part of them.
+    pub(super) fn hide_gone(&mut self, gone: &mut [PathBuf], changed: &mut ChangedNames) {
+        let all: BTreeSet<PathBuf> = gone.iter().cloned().collect();
+        let tops: Vec<PathBuf> = all
+            .iter()
+            .filter(|path| self.is_gone_whole(path, &all))
+            .cloned()
+            .collect();
+        for path in tops {
+            let ino = self.moved[&path].version.ino;
+            let target = self.target.join(&path);
+            let has_only_ours = self.has_only_ours(&target, &path);
+            if !has_only_ours.is_ok_and(|has_only_ours| has_only_ours) {
+                continue;
+            }
+            let marked = self.marked_below(&path);
+            let retired = retired_path(&path, ino);
+            let hidden = self.target.join(&retired);
+            let renamed = self.to.rename(&target, &hidden, false);
+            let is_hidden = renamed.is_ok();
+            // If it has failed they are removed one by one.
+            if !is_hidden {
+                continue;
+            }
+            changed.note(&path, &target, Ok(true));
+            let (moved, relocated) = self.take_nodes(&path, &retired);
+            self.moved.extend(moved);
+            self.relocated.extend(relocated);
+            let hidden = RelocatedDirectory {
+                at: retired.clone(),
+                inode: None,
+                rounds: 0,
+                lock: None,
+            };
+            self.relocated.insert(retired.clone(), hidden);
+            self.note_removed(marked.iter());
+            for below in gone.iter_mut() {
+                *below = rebase(below, &path, &retired);
+            }
+        }
+    }
+
+    /// True for the uppermost directory that was renamed, and is gone with all that is in it.
+    fn is_gone_whole(&self, path: &Path, gone: &BTreeSet<PathBuf>) -> bool {
+        let is_renamed = |path: &Path| {
+            self.moved.get(path).is_some_and(|moved| {
+                moved.kind == NodeKind::Directory
+                    && moved.is_ours
+                    && self.renames.has_renamed(moved.version.ino, u64::MAX)
+            })
+        };
+        let mut above = path.ancestors().skip(1);
+        is_renamed(path)
+            && !self.is_relocated(path)
+            && !self.is_at_relocated(path)
+            && !above.any(|above| gone.contains(above) && is_renamed(above))
+            && self
+                .moved
+                .keys()
+                .all(|below| !below.starts_with(path) || gone.contains(below))
+    }
+
+    /// Has a relocated directory and the retired one that has its name exchange their names on the target, in two
+    /// steps where it knows no such call.
+    fn exchange_with_retired(&mut self, path: &Path, old: &Path) -> Result<(), MoveError> {
+        let (from, target) = (self.at_target(path), self.target.join(path));
+        let was = self.relocated[path].at.clone();
+        let is_hidden = self.relocated[path].is_hidden();
+        if !is_hidden {
+            // What is retired has the old name of its successor for a moment.
+            self.mark_nodes(old, &was, false);
+        }
+        match self.to.exchange(&from, &target) {
+            Ok(()) => {
+                self.change_places(old, old);
+                self.change_places(path, path);
+                self.change_places(old, &was);
+                match is_hidden {
+                    true => Ok(()),
+                    false => self.hide_directory(old),
+                }
+            }
+            Err(error) if failed_with_any(&error, &NO_EXCHANGE) => {
+                self.hide_directory(old)?;
+                let renamed = self.to.rename(&from, &target, false);
+                renamed.map_err(MoveError::io("naming", &target))
+            }
+            Err(error) => Err(MoveError::io("naming", &target)(error)),
+        }
     }
 
     /// Gives a directory a hidden name on the target.
@@ -297,6 +400,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     fn name_directory(
         &mut self,
         path: &Path,
+        retired: Option<&Path>,
         then: &TreeSnapshot,
         now: &TreeSnapshot,
         changed: &mut ChangedNames,
@@ -304,10 +408,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let target = self.target.join(path);
         let from = self.at_target(path);
         let there = self.to.look_up(&target);
-        if there
-            .map_err(MoveError::io("looking for", &target))?
-            .is_some()
-        {
+        let there = there.map_err(MoveError::io("looking for", &target))?;
+        if there.is_some() && retired.is_none() {
             self.retire(path, now.walk);
             return Ok(false);
         }
@@ -330,14 +432,20 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .to
             .look_up(&from)
             .map_err(MoveError::io("looking for", &from))?;
-        self.mark_directory(path, false);
+        self.mark_nodes(path, path, false);
         let marked = self.marked_below(path);
-        let renamed = self.to.rename(&from, &target, false);
+        let renamed = match retired {
+            None => {
+                let renamed = self.to.rename(&from, &target, false);
+                renamed.map_err(MoveError::io("naming", &target))
+            }
+            Some(old) => self.exchange_with_retired(path, old),
+        };
         if let Err(error) = renamed {
             // The reply may be lost.
             let found = self.to.look_up(&target).ok().flatten();
             if found.as_ref().map(identity) != was.as_ref().map(identity) || was.is_none() {
-                return Err(MoveError::io("naming", &target)(error));
+                return Err(error);
             }
         }
         changed
@@ -345,10 +453,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .extend(from.parent().map(Path::to_owned));
         self.change_places(path, path);
         self.relocated.remove(path);
-        self.mark_directory(path, true);
-        if !is_hidden {
-            self.note_removed(marked.iter());
-        }
+        self.mark_nodes(path, path, true);
+        self.note_removed(marked.iter());
         Ok(true)
     }
 
@@ -401,7 +507,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return Vec::new();
         }
         let below = self.nodes_below(path);
-        below.map(|(path, _)| self.marked_path(path)).collect()
+        below.map(|(path, _)| self.at_below_target(path)).collect()
     }
 
     fn nodes_below<'d>(
@@ -412,8 +518,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         moved.filter(move |(at, node)| at.starts_with(path) && node.kind != NodeKind::Directory)
     }
 
-    /// Marks what is below a directory that is about to get its name, or has it.
-    fn mark_directory(&self, path: &Path, is_there: bool) {
+    /// Marks what is below a directory that is about to get a path on the target, or has it.
+    fn mark_nodes(&self, path: &Path, at: &Path, is_there: bool) {
         let Some(placed) = &self.placed else {
             return;
         };
@@ -424,13 +530,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             };
             NodeMark::new(size, node.version.mtime)
         };
-        let marks = self
-            .nodes_below(path)
-            .map(|(path, node)| (&**path, mark(node)));
+        let below = self.nodes_below(path);
+        let marks = below.map(|(below, node)| (rebase(below, path, at), mark(node)));
         if is_there {
-            marks.for_each(|(path, mark)| placed.note_placed(path, mark));
+            marks.for_each(|(path, mark)| placed.note_placed(&path, mark));
         } else {
-            placed.note_attempts(marks);
+            let marks: Vec<(PathBuf, NodeMark)> = marks.collect();
+            placed.note_attempts(marks.iter().map(|(path, mark)| (&**path, *mark)));
         }
     }
 

@@ -64,14 +64,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.known_nodes(path).allows(there)
     }
 
-    /// The path by which a node of the tree is marked: the one that it has on the target, or gets there.
-    pub(super) fn marked_path(&self, path: &Path) -> PathBuf {
-        match self.relocated_above(path) {
-            Some((_, relocated)) if !relocated.is_hidden() => self.at_below_target(path),
-            _ => path.to_owned(),
-        }
-    }
-
     /// True if a drain has put a node there.
     pub(super) fn has_placed(&self, path: &Path, there: &Stat) -> bool {
         let placed = self.placed.as_ref();
@@ -84,7 +76,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         nodes: impl Iterator<Item = (&'p (impl AsRef<Path> + ?Sized + 'p), &'p SeenNode)>,
     ) {
         if let Some(placed) = &self.placed {
-            let nodes = nodes.map(|(path, node)| (self.marked_path(path.as_ref()), mark_of(node)));
+            let nodes =
+                nodes.map(|(path, node)| (self.at_below_target(path.as_ref()), mark_of(node)));
             let nodes: Vec<_> = nodes.collect();
             placed.note_attempts(nodes.iter().map(|(path, mark)| (&**path, *mark)));
         }
@@ -102,7 +95,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub(super) fn note_placed(&self, path: &Path, version: &FileVersion) {
         if let Some(placed) = &self.placed {
             let mark = NodeMark::new(version.size, version.mtime);
-            placed.note_placed(&self.marked_path(path), mark);
+            placed.note_placed(&self.at_below_target(path), mark);
         }
     }
 

@@ -17,10 +17,13 @@ use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use weir_client::types::Stat;
+
 use super::round::RoundState;
-use super::snapshot::{SeenNode, TreeSnapshot};
+use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode};
 use crate::content::ContentStamp;
+use crate::copy::is_kept_time;
 use crate::error::MoveError;
 use crate::publish::{is_at_above_or_below, is_part, part_of, remove_hidden_tree, FILLING};
 use crate::tree::{kind_of, FileTree, NodeKind};
@@ -136,19 +139,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 self.moved.insert(path, node);
             }
             self.relocated.extend(relocated);
+            let before = self.relocated.remove(to);
             if self.at_below_target(to) != *at {
-                let inode = snapshot.get(to).map(|seen| seen.version.inode());
-                let lock = self.relocated.remove(to).and_then(|before| before.lock);
                 let relocated = RelocatedDirectory {
                     at: at.clone(),
-                    inode,
+                    // A retired one may be in the tree again: a walk had missed it.
+                    inode: snapshot.get(to).map(|seen| seen.version.inode()),
                     rounds: 0,
-                    lock,
+                    lock: before.and_then(|before| before.lock),
                 };
                 self.relocated.insert(to.clone(), relocated);
-            } else if self.relocated.get(to).is_some_and(|one| one.at == *to) {
-                // It has its old name again.
-                self.relocated.remove(to);
             }
         }
         self.note_inodes(snapshot);
@@ -246,7 +246,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// Takes the nodes at and below a path out of the tables, with other paths.
     #[allow(clippy::type_complexity)] // the two tables
-    fn take_nodes(
+    pub(super) fn take_nodes(
         &mut self,
         from: &Path,
         to: &Path,
@@ -317,8 +317,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let target = self.target.join(path);
         let there = self.to.look_up(&target);
         let there = there.map_err(MoveError::io("looking for", &target))?;
-        if there.is_some() && !is_taken {
-            return Ok(false); // it is merged
+        if let Some(there) = there.filter(|_| !is_taken) {
+            // Else it is merged.
+            if !self.retire_earlier(&round.snapshot, path, &there)? {
+                return Ok(false);
+            }
         }
         let mut at = part_of(path);
         if self.relocated.values().any(|one| one.at == at) {
@@ -356,6 +359,62 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         Ok(true)
     }
 
+    /// Retires a directory of the target that earlier drains of the tree have made, and that is another one than the
+    /// tree has under this name; false: it is not.
+    fn retire_earlier(
+        &mut self,
+        snapshot: &TreeSnapshot,
+        path: &Path,
+        there: &Stat,
+    ) -> Result<bool, MoveError> {
+        if self.placed.is_none() || kind_of(there) != NodeKind::Directory {
+            return Ok(false);
+        }
+        let retired = retired_path(path, there.ino);
+        let mut nodes = vec![(retired.clone(), earlier_node(snapshot.walk, there))];
+        let mut is_other = false;
+        let mut open = vec![path.to_owned()];
+        while let Some(dir) = open.pop() {
+            let whole = self.target.join(&dir);
+            let names = self.to.list(&whole);
+            let names = names.map_err(MoveError::io("listing", &whole))?;
+            for name in names.iter().filter(|name| !is_part(name)) {
+                let (at, target) = (dir.join(name), whole.join(name));
+                let found = self.to.look_up(&target);
+                let found = found.map_err(MoveError::io("looking for", &target))?;
+                let Some(found) = found else { continue };
+                let mut node = earlier_node(snapshot.walk, &found);
+                match node.kind {
+                    NodeKind::Directory => open.push(at.clone()),
+                    _ if !self.has_placed(&at, &found) => return Ok(false),
+                    NodeKind::Symlink => {
+                        let content = self.to.read_link(&target);
+                        node.content = content.map_err(MoveError::io("reading", &target))?;
+                    }
+                    _ => {}
+                }
+                is_other |= snapshot.get(&at).is_none_or(|seen| {
+                    seen.kind != node.kind
+                        || seen.kind == NodeKind::File
+                            && (seen.version.size != found.size
+                                || !is_kept_time(seen.version.mtime, found.mtime))
+                });
+                nodes.push((rebase(&at, path, &retired), node));
+            }
+        }
+        if is_other {
+            self.moved.extend(nodes);
+            let relocated = RelocatedDirectory {
+                at: path.to_owned(),
+                inode: None,
+                rounds: 0,
+                lock: None,
+            };
+            self.relocated.insert(retired, relocated);
+        }
+        Ok(is_other)
+    }
+
     /// Removes a hidden directory that is gone from the tree.
     pub(super) fn remove_relocated(&mut self, path: &Path) -> Result<bool, MoveError> {
         let hidden = self.at_target(path);
@@ -386,8 +445,21 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 }
 
+/// A node that an earlier drain has made.
+fn earlier_node(walk: u64, there: &Stat) -> MovedNode {
+    MovedNode {
+        walk,
+        kind: kind_of(there),
+        version: FileVersion::from(there),
+        is_doubtful: true,
+        is_ours: true,
+        content: PathBuf::new(),
+        is_told: true,
+    }
+}
+
 /// The path of a retired directory, which no tree has.
-fn retired_path(path: &Path, ino: u64) -> PathBuf {
+pub(super) fn retired_path(path: &Path, ino: u64) -> PathBuf {
     let mut name = OsString::from(format!("retired-{ino:x}-"));
     name.push(path.file_name().unwrap_or_default());
     part_of(&path.with_file_name(name))

@@ -18,13 +18,28 @@ const KEPT_WALKS: u64 = 8;
 pub(super) struct RenameHistory {
     /// The numbers of the renames that are known, by the rank of the server.
     known: Vec<u64>,
-    /// The number of the last walk that saw the directory of this inode number, or that came after its rename.
-    directories: HashMap<u64, u64>,
+    /// By inode number.
+    directories: HashMap<u64, RenamedDirectory>,
+    /// The number of renames that were told.
+    told: u64,
     /// Renames were made of which the servers do not know the directories any more. The number of the walk.
     lost_at: Option<u64>,
 }
 
+#[derive(Debug)]
+struct RenamedDirectory {
+    /// The number of the last walk that saw it, or that came after its rename.
+    walk: u64,
+    /// The number of its last rename.
+    order: u64,
+}
+
 impl RenameHistory {
+    /// The position of the last rename of a directory among those of the same time.
+    pub fn order_of(&self, ino: u64) -> u64 {
+        self.directories.get(&ino).map_or(0, |dir| dir.order)
+    }
+
     /// True if a directory that this walk sees for the first time may have been renamed.
     pub fn has_renamed(&self, ino: u64, walk: u64) -> bool {
         self.directories.contains_key(&ino) || self.lost_at == Some(walk)
@@ -36,8 +51,12 @@ impl RenameHistory {
     }
 
     fn note(&mut self, renames: &TreeRenames, walk: u64) {
-        let directories = renames.directories.iter();
-        self.directories.extend(directories.map(|ino| (*ino, walk)));
+        for ino in &renames.directories {
+            self.told += 1;
+            let order = self.told;
+            self.directories
+                .insert(*ino, RenamedDirectory { walk, order });
+        }
         if renames.is_cut {
             self.lost_at = Some(walk);
         }
@@ -49,12 +68,12 @@ impl RenameHistory {
             return;
         }
         for ino in seen {
-            if let Some(last) = self.directories.get_mut(&ino) {
-                *last = walk;
+            if let Some(dir) = self.directories.get_mut(&ino) {
+                dir.walk = walk;
             }
         }
         self.directories
-            .retain(|_, last| *last + KEPT_WALKS >= walk);
+            .retain(|_, dir| dir.walk + KEPT_WALKS >= walk);
     }
 }
 

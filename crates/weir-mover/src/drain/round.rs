@@ -173,6 +173,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 None => chosen.push((path, node)),
             }
         }
+        let mut chosen = self.follow_files(round, &snapshot, chosen);
         let mut bytes = 0;
         chosen.sort_by_key(|(path, node)| (!self.is_first(path), node.version.mtime));
         chosen.retain(|(path, node)| {

@@ -158,6 +158,7 @@ impl<T: FileTree> WalkedTree<'_, T> {
                 // Removed since its name was seen.
                 Err(error) if error.kind() == ErrorKind::NotFound && dir != Path::new("") => {
                     snapshot.has_missed = true;
+                    snapshot.nodes.remove(&dir);
                     continue;
                 }
                 Err(error) => {

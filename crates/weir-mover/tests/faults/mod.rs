@@ -240,6 +240,9 @@ impl FileTree for FaultyTree {
     fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
         self.change(|| DirectoryTree.rename(from, to, replace))
     }
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        self.change(|| DirectoryTree.exchange(one, other))
+    }
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.change(|| DirectoryTree.remove(path))
     }
