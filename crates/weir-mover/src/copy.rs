@@ -9,7 +9,9 @@ use rustix::io::Errno;
 use weir_client::types::{Stat, Time};
 
 use crate::error::MoveError;
-use crate::publish::{check_kind, is_same, make_hard_link, part_of, publish_name, LinkOutcome};
+use crate::publish::{
+    check_kind, create_part, is_same, make_hard_link, part_of, publish_name, LinkOutcome,
+};
 use crate::tree::{
     failed_with, failed_with_any, identity, kind_of, FileTree, KeptAttributes, NodeKind,
 };
@@ -89,11 +91,10 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         check_kind(target, replaced.as_ref(), NodeKind::File)?;
         let part = part_of(target);
         let output =
-            to.create_part(&part)
-                .map_err(|error| match failed_with(&error, Errno::BUSY) {
-                    true => MoveError::Busy(target.to_owned()),
-                    false => MoveError::io("creating", &part)(error),
-                })?;
+            create_part(to, &part).map_err(|error| match failed_with(&error, Errno::BUSY) {
+                true => MoveError::Busy(target.to_owned()),
+                false => MoveError::io("creating", &part)(error),
+            })?;
         let copy = FileCopy {
             trees: (from, to),
             source: source.to_owned(),

@@ -187,6 +187,13 @@ impl FileTree for DirectoryTree {
         }
     }
 
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        let flags = RenameFlags::RENAME_EXCHANGE;
+        Ok(nix::fcntl::renameat2(
+            AT_FDCWD, one, AT_FDCWD, other, flags,
+        )?)
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         std::fs::remove_file(path)
     }

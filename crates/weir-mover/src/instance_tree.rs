@@ -17,6 +17,7 @@ use weir_client::types::Stat;
 
 use crate::tree::{
     find_data, io_error, read_xattrs, EvictionTable, FileTree, KeptAttributes, NodeKind,
+    TreeRenames,
 };
 
 /// The bytes of a listing that are asked for at a time.
@@ -286,6 +287,24 @@ impl FileTree for InstanceTree {
     fn holder_of(&self, path: &Path, range: Range<u64>) -> io::Result<Option<u16>> {
         let ino = self.find(path)?;
         self.tree.holder_of(ino, range).io()
+    }
+
+    fn renames(&self, known: &mut Vec<u64>) -> io::Result<TreeRenames> {
+        let servers = self.servers()?;
+        known.resize(servers.into(), 0);
+        let mut renames = TreeRenames::default();
+        for (rank, known) in (0..servers).zip(known) {
+            let led = self.tree.renames(rank, *known).io()?;
+            // A server that was started anew counts from 0.
+            let new = led.of_directories.checked_sub(*known);
+            renames.is_cut |= new.is_none_or(|new| new > led.directories.len() as u64);
+            *known = led.of_directories;
+            renames.counts.push((led.begun, led.ended));
+            renames
+                .directories
+                .extend(led.directories.iter().map(|ino| ino.0));
+        }
+        Ok(renames)
     }
 
     fn evictions(&self) -> Option<&dyn EvictionTable> {

@@ -16,6 +16,10 @@ use crate::tree::{failed_with_any, identity, kind_of, unless, FileTree, KeptAttr
 
 /// The longest name, bytes.
 const NAME_MAX: usize = 255;
+/// The name of the file in a hidden directory that the process which fills it has locked: no file has a part of
+/// this name.
+pub(crate) const FILLING: &str = "...weir-part";
+
 /// The name of the part of a file. The same for all movers: so they find each other.
 pub fn part_of(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().as_bytes();
@@ -83,11 +87,67 @@ pub(crate) fn remove_directory<T: FileTree>(to: &T, dir: &Path) -> io::Result<()
         return Err(left);
     }
     for part in names.iter().map(|name| dir.join(name)) {
-        // EBUSY: a living process writes it.
-        drop(to.create_part(&part)?);
-        to.remove(&part)?;
+        remove_part(to, &part)?;
     }
     to.remove_directory(dir)
+}
+
+/// True if a call for a file failed because a directory has its name. POSIX has EPERM for unlink(2).
+fn is_directory_there(error: &io::Error) -> bool {
+    failed_with_any(error, &[Errno::ISDIR, Errno::PERM])
+}
+
+/// Makes a part, instead of a hidden directory that an interrupted move has left under its name.
+pub(crate) fn create_part<T: FileTree>(to: &T, part: &Path) -> io::Result<T::File> {
+    match to.create_part(part) {
+        Err(error) if is_directory_there(&error) => {
+            remove_hidden_tree(to, part)?;
+            to.create_part(part)
+        }
+        made => made,
+    }
+}
+
+/// Removes a part that an interrupted move has left; EBUSY: a living process writes it.
+pub(crate) fn remove_part<T: FileTree>(to: &T, part: &Path) -> io::Result<()> {
+    let is_directory = |found: Stat| kind_of(&found) == NodeKind::Directory;
+    if to.look_up(part)?.is_some_and(is_directory) {
+        return remove_hidden_tree(to, part);
+    }
+    match to.create_part(part) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        made => drop(made?),
+    }
+    unless(to.remove(part), ErrorKind::NotFound)
+}
+
+/// Removes a hidden directory with all that is in it, unless a living process fills it (EBUSY).
+pub(crate) fn remove_hidden_tree<T: FileTree>(to: &T, dir: &Path) -> io::Result<()> {
+    assert!(dir.file_name().is_some_and(is_part), "a hidden directory");
+    let lock = dir.join(FILLING);
+    match to.create_part(&lock) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        made => drop(made?),
+    }
+    let mut open = vec![dir.to_owned()];
+    // A directory is removed when all that is in it is.
+    while let Some(at) = open.last().cloned() {
+        let mut directories = Vec::new();
+        for name in to.list(&at)? {
+            let path = at.join(name);
+            match to.look_up(&path)?.map(|found| kind_of(&found)) {
+                Some(NodeKind::Directory) => directories.push(path),
+                Some(_) => unless(to.remove(&path), ErrorKind::NotFound)?,
+                None => {}
+            }
+        }
+        if directories.is_empty() {
+            unless(to.remove_directory(&at), ErrorKind::NotFound)?;
+            open.pop();
+        }
+        open.append(&mut directories);
+    }
+    Ok(())
 }
 
 /// Gives a part its name, unless somebody else changed what has it since it was `replaced`. `is_part`: true
@@ -129,7 +189,11 @@ pub(crate) fn make_named<T: FileTree>(
 ) -> Result<(), MoveError> {
     let part = part_of(target);
     // An interrupted move may have left it.
-    unless(to.remove(&part), ErrorKind::NotFound).map_err(MoveError::io("removing", &part))?;
+    match to.remove(&part) {
+        Err(error) if is_directory_there(&error) => remove_hidden_tree(to, &part),
+        removed => unless(removed, ErrorKind::NotFound),
+    }
+    .map_err(MoveError::io("removing", &part))?;
     make(&part)
         .map_err(MoveError::io("creating", &part))
         .and_then(|()| publish_name(to, &part, target, replaced, is_made))

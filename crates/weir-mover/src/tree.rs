@@ -154,6 +154,17 @@ fn sized(mut call: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<
     }
 }
 
+/// The renames that programs have made in a tree: of directories, and from one directory to another.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TreeRenames {
+    /// For each server the numbers of those that it has begun, and that have ended.
+    pub counts: Vec<(u64, u64)>,
+    /// The inode numbers of the directories that were renamed since the last answer.
+    pub directories: Vec<u64>,
+    /// Some of them are not known any more.
+    pub is_cut: bool,
+}
+
 /// The evicted files of an elevated tree.
 pub trait EvictionTable {
     /// All of them, also those of which a part is evicted, and files that were evicted.
@@ -240,6 +251,12 @@ pub trait FileTree: Sync + Debug {
         None
     }
 
+    /// The renames of programs. `known`: for each server the number of renames of directories that the caller
+    /// knows, which is changed. A tree that does not know its programs has none.
+    fn renames(&self, _known: &mut Vec<u64>) -> io::Result<TreeRenames> {
+        Ok(TreeRenames::default())
+    }
+
     /// How far the writing of a regular file is. A tree that does not know its writers takes each file
     /// for written.
     fn write_state(&self, _path: &Path) -> io::Result<WriteState> {
@@ -290,6 +307,10 @@ pub trait FileTree: Sync + Debug {
     fn make_link(&self, existing: &Path, path: &Path) -> io::Result<()>;
     /// Renames a node. `replace`: over what has the new name; else EEXIST if something has it.
     fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()>;
+    /// Has two nodes exchange their names. EOPNOTSUPP, ENOSYS or EINVAL: the tree knows no such step.
+    fn exchange(&self, _one: &Path, _other: &Path) -> io::Result<()> {
+        Err(io_error(Errno::OPNOTSUPP))
+    }
     /// Removes a name that is not a directory's.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Removes an empty directory; ENOTEMPTY or EEXIST if it is not.

@@ -259,6 +259,10 @@ impl<T: FileTree> FileTree for WatchedTree<T> {
         let call = || self.tree.rename(from, to, replace);
         self.watch.watch("naming", to, call)
     }
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        self.watch
+            .watch("renaming", one, || self.tree.exchange(one, other))
+    }
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.watch
             .watch("removing", path, || self.tree.remove(path))

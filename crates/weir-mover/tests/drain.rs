@@ -8,13 +8,14 @@
 
 mod analyst;
 mod faults;
+mod history;
 mod parts;
 mod trees;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{symlink, FileExt};
+use std::os::unix::fs::{symlink, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,6 +32,7 @@ use weir_mover::drain::{
     PendingState,
 };
 use weir_mover::piece::{copy_piece, FilePiece};
+use weir_mover::tree::TreeRenames;
 use weir_mover::{DirectoryTree, PathFilter, StageOptions, StageProgress, StageSummary};
 
 /// No file has changed since.
@@ -62,6 +64,8 @@ enum Step {
     ChangeKind(u8),
     /// So many steps of [`Program::checkpoint`].
     Checkpoint(u8),
+    /// So many steps of [`Program::swap`], in `history`.
+    Swap(u8),
     /// One of the analyzers does something.
     Analyze(usize, AnalystStep),
 }
@@ -96,13 +100,50 @@ struct Program {
     /// Differs in each file that it writes, in the size too.
     version: usize,
     checkpoint_steps: usize,
+    swap_steps: usize,
     open: Option<(PathBuf, File)>,
     /// The contents of all files that it has closed.
     closed: HashSet<Vec<u8>>,
     analysts: Vec<Analyst>,
+    /// The renames to other directories, and of directories.
+    renames: u64,
+    renamed_directories: Vec<u64>,
+    /// All directories that it has made: so their inode numbers are not used again, as those of an instance.
+    directories: Vec<File>,
 }
 
 impl Program {
+    fn make_directory(&mut self, path: &Path) -> io::Result<()> {
+        fs::create_dir(path)?;
+        self.directories.push(File::open(path)?);
+        Ok(())
+    }
+
+    /// Renames a node, and notes it as a server does.
+    fn rename(&mut self, from: &Path, to: &Path) -> bool {
+        let found = from.symlink_metadata().ok();
+        let is_elsewhere = from.parent() != to.parent();
+        if fs::rename(from, to).is_err() {
+            return false;
+        }
+        let dir = found.filter(fs::Metadata::is_dir);
+        self.renames += u64::from(is_elsewhere || dir.is_some());
+        self.renamed_directories.extend(dir.map(|dir| dir.ino()));
+        true
+    }
+
+    /// The renames that a walk asks for.
+    fn tell_renames(&self, known: &mut Vec<u64>) -> TreeRenames {
+        known.resize(1, 0);
+        let since = usize::try_from(known[0]).unwrap();
+        known[0] = self.renamed_directories.len() as u64;
+        TreeRenames {
+            counts: vec![(self.renames, self.renames)],
+            directories: self.renamed_directories[since..].to_vec(),
+            is_cut: false,
+        }
+    }
+
     /// Names 0 and 1 are in the directory itself, the others in directories that may not be there, or be
     /// links to the other one: the tree of the test knows open files by their names.
     fn path(&self, name: u8) -> PathBuf {
@@ -157,7 +198,7 @@ impl Program {
                 // The tree of the test knows open files by their names.
                 let is_open = |path: &Path| self.open.as_ref().is_some_and(|open| open.0 == *path);
                 if !is_open(&from) && !is_open(&to) {
-                    drop(fs::rename(from, to));
+                    self.rename(&from, &to);
                 }
             }
             Step::Link(link, to) => {
@@ -165,19 +206,21 @@ impl Program {
                 if path.symlink_metadata().is_err() || path.is_symlink() {
                     let beside = self.dir.join("link");
                     symlink(format!("n{to}"), &beside).unwrap();
-                    if fs::rename(&beside, path).is_err() {
+                    if !self.rename(&beside, &path) {
                         fs::remove_file(beside).unwrap();
                     }
                 }
             }
-            Step::MakeDirectory(dir) => drop(fs::create_dir(self.dir.join(format!("d{dir}")))),
+            Step::MakeDirectory(dir) => {
+                drop(self.make_directory(&self.dir.join(format!("d{dir}"))));
+            }
             Step::RemoveDirectory(dir) => {
                 drop(fs::remove_dir_all(self.dir.join(format!("d{dir}"))));
             }
             Step::RenameDirectory(from, to) => {
                 let dir = |dir| self.dir.join(format!("d{dir}"));
                 if self.open.is_none() {
-                    drop(fs::rename(dir(from), dir(to)));
+                    self.rename(&dir(from), &dir(to));
                 }
             }
             Step::ChangeKind(dir) => {
@@ -185,7 +228,7 @@ impl Program {
                 if self.open.is_some() {
                 } else if path.is_symlink() {
                     fs::remove_file(&path).unwrap();
-                    fs::create_dir(&path).unwrap();
+                    self.make_directory(&path).unwrap();
                 } else if path.is_dir() {
                     fs::remove_dir_all(&path).unwrap();
                     let content = self.content();
@@ -199,6 +242,11 @@ impl Program {
             Step::Checkpoint(steps) => {
                 for _ in 0..steps {
                     self.checkpoint();
+                }
+            }
+            Step::Swap(steps) => {
+                for _ in 0..steps {
+                    self.swap();
                 }
             }
             Step::Analyze(analyst, step) => {
@@ -217,13 +265,19 @@ impl Program {
         let dir = |number: usize, end: &str| self.dir.join(format!("ckpt.{number}{end}"));
         let name = ["a", "b"][self.checkpoint_steps % 2];
         match self.checkpoint_steps % CHECKPOINT_STEPS {
-            0 => fs::create_dir(dir(number, ".tmp")).unwrap(),
+            0 => {
+                let dir = dir(number, ".tmp");
+                self.make_directory(&dir).unwrap();
+            }
             step @ (1 | 2) => {
                 let content = checkpoint(number, step);
                 fs::write(dir(number, ".tmp").join(name), &content).unwrap();
                 self.closed.insert(content);
             }
-            3 => fs::rename(dir(number, ".tmp"), dir(number, "")).unwrap(),
+            3 => {
+                let (from, to) = (dir(number, ".tmp"), dir(number, ""));
+                assert!(self.rename(&from, &to));
+            }
             4 => symlink(format!("ckpt.{number}"), self.dir.join("next")).unwrap(),
             5 => fs::rename(self.dir.join("next"), self.dir.join("latest")).unwrap(),
             step => {
@@ -246,8 +300,18 @@ fn checkpoint(number: usize, step: usize) -> Vec<u8> {
     format!("checkpoint {number:0>width$}", width = 2 * number + step).into_bytes()
 }
 
+/// True if the program has begun to remove a checkpoint.
+fn is_being_removed(number: usize, program: &Program) -> bool {
+    let begun = (number + 2) * CHECKPOINT_STEPS + 6;
+    program.checkpoint_steps > begun
+}
+
 /// Checks a target after a change.
-fn check(target: &Path, program: &Program, has_checkpoint: &mut bool) -> Result<(), String> {
+fn check(
+    target: &Path,
+    program: &Program,
+    (has_checkpoint, swapped): &mut (bool, Option<usize>),
+) -> Result<(), String> {
     let contents = contents(target);
     let is_file = |path: PathBuf| matches!(contents.get(&path), Some(TreeNode::File(_)));
     for (path, found) in &contents {
@@ -269,6 +333,24 @@ fn check(target: &Path, program: &Program, has_checkpoint: &mut bool) -> Result<
         return Err("no checkpoint is left".to_owned());
     }
     *has_checkpoint = is_there;
+    history::check_generations(&contents, swapped)?;
+    for (path, found) in &contents {
+        let number = path.to_str().and_then(|name| name.strip_prefix("ckpt."));
+        let Some(number) = number.and_then(|number| number.parse().ok()) else {
+            continue;
+        };
+        let has = |name: &str| {
+            let found = contents.get(&path.join(name));
+            let mut files = [1, 2]
+                .map(|step| TreeNode::File(checkpoint(number, step)))
+                .into_iter();
+            files.any(|file| found == Some(&file))
+        };
+        let is_whole = has("a") && has("b");
+        if *found == TreeNode::Directory && !is_whole && !is_being_removed(number, program) {
+            return Err(format!("{} is not whole: {contents:?}", path.display()));
+        }
+    }
     match contents.get(Path::new("latest")) {
         Some(TreeNode::Link(latest)) if !is_whole(latest) => {
             Err(format!("latest leads to {}", latest.display()))
@@ -291,6 +373,8 @@ struct Scene {
     to: FaultyTree,
     /// The first check of the target that failed.
     wrong: Arc<Mutex<Result<(), String>>>,
+    /// True if the target had a checkpoint, and the newest generation of [`Program::swap`] that it had.
+    found: Arc<Mutex<(bool, Option<usize>)>>,
 }
 
 impl Scene {
@@ -303,35 +387,47 @@ impl Scene {
             dir: source.clone(),
             version: 0,
             checkpoint_steps: 0,
+            swap_steps: 0,
             open: None,
             closed: HashSet::new(),
             analysts: Vec::new(),
+            renames: 0,
+            renamed_directories: Vec::new(),
+            directories: Vec::new(),
         }));
         let steps = Arc::new(Mutex::new(VecDeque::new()));
         let from = used_tree(&steps, &program);
         let wrong = Arc::new(Mutex::new(Ok(())));
-        let to = {
-            let (program, target) = (Arc::clone(&program), target.clone());
-            let (wrong, has_checkpoint) = (Arc::clone(&wrong), Mutex::new(false));
-            to.checked(Box::new(move || {
-                let mut has_checkpoint = has_checkpoint.lock().unwrap();
-                let checked = check(&target, &program.lock().unwrap(), &mut has_checkpoint);
-                let mut wrong = wrong.lock().unwrap();
-                if wrong.is_ok() {
-                    *wrong = checked;
-                }
-            }))
-        };
-        Scene {
+        let mut scene = Scene {
             _dir: dir,
             source,
             target,
             program,
             steps,
             from,
-            to,
+            to: FaultyTree::failing_once(i64::MAX, Errno::IO),
             wrong,
-        }
+            found: Arc::default(),
+        };
+        scene.renew_target(to);
+        scene
+    }
+
+    /// Has another tree change the target from now on.
+    fn renew_target(&mut self, to: FaultyTree) {
+        let (program, target) = (Arc::clone(&self.program), self.target.clone());
+        let (wrong, found) = (Arc::clone(&self.wrong), Arc::clone(&self.found));
+        self.to = to.checked(Box::new(move || {
+            let checked = check(
+                &target,
+                &program.lock().unwrap(),
+                &mut found.lock().unwrap(),
+            );
+            let mut wrong = wrong.lock().unwrap();
+            if wrong.is_ok() {
+                *wrong = checked;
+            }
+        }));
     }
 
     fn drain(&self) -> Drain<'_, FaultyTree, FaultyTree> {
@@ -403,11 +499,12 @@ fn read_after_other(from: FaultyTree, done: &Arc<AtomicUsize>) -> FaultyTree {
 fn used_tree(steps: &Arc<Mutex<Steps>>, program: &Arc<Mutex<Program>>) -> FaultyTree {
     let (steps, acting) = (Arc::clone(steps), Arc::clone(program));
     let act = move || act_in_time(&steps, &acting);
-    let program = Arc::clone(program);
-    FaultyTree::used(Box::new(act), move |path| {
+    let (program, renaming) = (Arc::clone(program), Arc::clone(program));
+    let tree = FaultyTree::used(Box::new(act), move |path| {
         let program = program.lock().unwrap();
         program.open.as_ref().is_some_and(|open| open.0 == path)
-    })
+    });
+    tree.with_renames(move |known| renaming.lock().unwrap().tell_renames(known))
 }
 
 /// A mover on another node, which is lost after some lists.
@@ -742,7 +839,11 @@ fn a_list_of_a_mover_that_dies_is_moved_again() {
     }));
     scene.act(&Step::Checkpoint(9));
     let first = round(&mut drain, now());
-    assert_eq!((first.pending, first.safe_files), (vec![], 2));
+    assert_eq!(first.files, 2);
+    round(&mut drain, now());
+    // The directory has its name.
+    let last = round(&mut drain, now());
+    assert_eq!((last.pending, last.safe_files), (vec![], 2));
     assert!(finish(&mut drain).is_complete());
     assert_eq!(contents(&scene.source), contents(&scene.target));
 }

@@ -25,7 +25,7 @@ for kill in $(seq "${DRAIN_KILLS:-6}"); do
 	sleep "$((2 + RANDOM % 2)).$((RANDOM % 1000))"
 	kill -KILL -- -$run
 	wait $run 2> /dev/null
-	again=$(python3 "$newest" pfs)
+	again=$(WHOLE_FROM=$begun python3 "$newest" pfs)
 	case $again in
 	none) [ "$safe" = none ] || wrong=1 ;;
 	*[!0-9]*) wrong=1 ;;
@@ -34,7 +34,7 @@ for kill in $(seq "${DRAIN_KILLS:-6}"); do
 	[ $wrong = 0 ] || { echo "kill $kill: $again after $safe"; ls -l pfs; break; }
 	safe=$again
 	recovered || { wrong=1 && cat recovered.out && break; }
-	again=$(python3 "$newest" pfs recovered)
+	again=$(WHOLE_FROM=$begun python3 "$newest" pfs recovered)
 	[ "$safe" = none ] || [ "$again" -ge "$safe" ] || { wrong=1 && echo "kill $kill: $again recovered, $safe before" && break; }
 	# What the loop had not finished.
 	rm -rf pfs/ckpt.*.tmp

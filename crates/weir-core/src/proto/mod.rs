@@ -29,8 +29,8 @@ pub use error::FsError;
 pub use greeting::{ClientKind, Hello, Role, Welcome, NO_CLIENT, NO_ROOM, PREFIX_LINK, SHM_LINK};
 pub use parts::{
     Attached, ByteRange, Cause, Child, ContentVersion, CopyUse, Created, Entry, FsStat, HeldLock,
-    Kept, Landing, Lent, Located, PathInTree, RoomOutlook, RoomState, ServerStatus, SettledExtents,
-    Tier, TierStatus, WriteState,
+    Kept, Landing, LedRenames, Lent, Located, PathInTree, RoomOutlook, RoomState, ServerStatus,
+    SettledExtents, Tier, TierStatus, WriteState,
 };
 use table::{messages, operations};
 pub use table::{Caller, Control, FromCaller, Operation, OperationObject, Served};
@@ -334,6 +334,14 @@ operations! {
             /// server alone does that.
             wait_ms: u32,
         } -> RoomState;
+
+        /// Returns the renames that a server has led which a walk of the tree may have met.
+        get_renames(Caller, Open): GetRenames {
+            /// The rank of the server.
+            rank: u16,
+            /// The number of its renames of directories that the caller knows.
+            since: u64,
+        } -> LedRenames;
 
         /// Sets the size: cuts, or extends with zeros. `Evicted`: a file that was evicted, to another size
         /// than 0.

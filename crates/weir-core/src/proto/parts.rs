@@ -29,6 +29,21 @@ pub enum Cause {
     Close,
 }
 
+/// The renames that a server has led since it began: those of directories, and those that gave a file another
+/// directory. A walk of a tree may miss what they move.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LedRenames {
+    /// The number that it has begun.
+    pub begun: u64,
+    /// The number of those that have ended.
+    pub ended: u64,
+    /// The number of renames of directories.
+    pub of_directories: u64,
+    /// The directories of the last ones, each with its number everywhere: at most those that the caller does not
+    /// know, or fewer if the server keeps no more.
+    pub directories: Vec<Ino>,
+}
+
 /// How far the writing of a file is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum WriteState {

@@ -16,7 +16,7 @@ use super::audit::Unseen;
 use super::table::{messages, peer_operations};
 use super::{
     encode, encoded, ByteRange, Cause, Child, ContentVersion, CopyUse, Entry, FsError, HeldLock,
-    Kept, RoomOutlook, RoomState, ServerStatus, SettledExtents, WriteState,
+    Kept, LedRenames, RoomOutlook, RoomState, ServerStatus, SettledExtents, WriteState,
 };
 use crate::extent::Run;
 use crate::names::{Attr, FileType, Lamination, Policy};
@@ -554,6 +554,12 @@ peer_operations! {
         /// The time since the look at the tree began on which the outlook is based, ms.
         age_ms: u64,
     } -> RoomState;
+
+    /// Returns the renames that the asked server has led; see [`super::GetRenames`].
+    get_renames: GetRenames {
+        /// The number of its renames of directories that the caller knows.
+        since: u64,
+    } -> LedRenames;
 
     /// Returns the number of descriptions of the asked server's node that have a file open for writing.
     writers: Writers {

@@ -24,7 +24,7 @@ use super::copies::hidden_name;
 use super::parts::FileBase;
 use super::round::RoundState;
 use super::snapshot::SeenNode;
-use super::{Drain, EvictedBytes};
+use super::{names_file, Drain, EvictedBytes};
 use crate::copy::{FileCopy, OpenCopy, IO_BYTES};
 use crate::error::MoveError;
 use crate::publish::check_replaceable;
@@ -75,6 +75,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut chosen: Vec<(&PathBuf, &SeenNode)> = files
             .filter(|(path, node)| {
                 !node.has_links
+                    && !self.is_relocated(path)
+                    && !names_file(self.kept.as_ref(), path)
                     && !self.evicted.contains_key(&node.version.ino)
                     && !self.has_moved(path, node)
             })
@@ -264,7 +266,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         (path, node): (&Path, &SeenNode),
         progress: &StageProgress,
     ) -> Result<Stat, MoveError> {
-        let file = self.file_to_move(path);
+        let file = self.file_to_move(path, node);
         let (source, target) = (&*file.pair.source, &*file.pair.target);
         let ino = Ino(node.version.ino);
         let looking = MoveError::io("looking for", target);

@@ -84,7 +84,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             node.version.size > 0
                 && !node.has_links
                 && !self.evicted.contains_key(&node.version.ino)
-                && self.has_moved(path, node)
+                && self.is_safe(path, node)
                 && !(self.keeps_for_analysis() && self.awaits_analysis(path, node))
         };
         let is_kept = |path: &Path| names_file(self.kept.as_ref(), path);
@@ -247,6 +247,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let is_free = |path: &&PathBuf| {
             !self.is_in_the_way(path)
                 && !round.is_blocked(path)
+                && !self.is_relocated(path)
                 && !is_at_above_or_below(path, &self.held)
                 && !self.awaits_removal(snapshot, path, NodeKind::File)
         };

@@ -12,7 +12,10 @@
 //! | --- | --- |
 //! | `round` | the files of a round |
 //! | `files`, `lists`, `large`, `mover` | copying them with other movers: lists of files, pieces of a large one |
+//! | `follow` | files that programs have renamed |
 //! | `names` | links and removals |
+//! | `relocated`, `naming` | directories that programs have renamed, which get their names when they are whole |
+//! | `renames` | what programs rename while a walk is under way |
 //! | `snapshot` | what a walk saw |
 //! | `marks`, `ownership` | what may be replaced on the target |
 //! | `whiteouts` | what programs removed from an elevated tree |
@@ -31,6 +34,7 @@ mod copies;
 mod events;
 mod evict;
 mod files;
+mod follow;
 mod hold;
 mod large;
 mod leftovers;
@@ -38,9 +42,12 @@ mod lists;
 mod marks;
 mod mover;
 mod names;
+mod naming;
 mod ownership;
 mod parts;
 mod prefetched;
+mod relocated;
+mod renames;
 mod round;
 mod snapshot;
 mod whiteouts;
@@ -48,6 +55,7 @@ mod whiteouts;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -73,9 +81,13 @@ pub use mover::{FileMover, FileToMove, MovedFile, MovedFiles};
 use names::DueNames;
 use parts::FileBase;
 pub use prefetched::PrefetchedFile;
+use relocated::RelocatedDirectories;
+use renames::{is_calm, RenameHistory};
 use round::RoundState;
 use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot, WalkedTree};
 
+/// The most rounds in the end, before directories that programs have renamed are merged file by file.
+const ROUNDS_AT_END: u32 = 6;
 /// Longer than any clock of a server is wrong.
 const LONG: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
@@ -228,6 +240,14 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     /// By the path below both directories.
     moved: HashMap<PathBuf, MovedNode>,
     due: Option<DueNames>,
+    /// The times that removals were held back since the last one.
+    held_removals: u32,
+    /// Directories that the target has under other names than the tree.
+    relocated: RelocatedDirectories<T::File>,
+    /// The inodes of directories whose names somebody else has taken on the target.
+    merged: HashSet<(u64, u64)>,
+    /// The directories that programs have renamed.
+    renames: RenameHistory,
     /// Directories, by the path below both, in which names were changed that are not on storage yet.
     unsynced: BTreeSet<PathBuf>,
     /// Inodes of the target from which this drain has removed one of several names: their times changed.
@@ -278,6 +298,10 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             rank: 0,
             moved: HashMap::new(),
             due: None,
+            held_removals: 0,
+            relocated: RelocatedDirectories::new(),
+            merged: HashSet::new(),
+            renames: RenameHistory::default(),
             unsynced: BTreeSet::new(),
             unlinked: HashSet::new(),
             walks: 0,
@@ -359,14 +383,16 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         for (path, error) in &snapshot.unread {
             round.fail(path, error);
         }
+        self.follow_directories(&snapshot);
         self.make_directories(&mut round);
         self.relink_copies(&mut round, progress);
         let chosen = self.choose(&mut round);
         self.copy(&mut round, &chosen, progress);
         let names = self.change_names(&mut round);
+        self.pend_relocated(&mut round);
         self.seen = Arc::clone(&snapshot);
         self.note_round(&snapshot, &round.pending);
-        let is_safe = |(path, node): &(&PathBuf, &SeenNode)| self.has_moved(path, node);
+        let is_safe = |(path, node): &(&PathBuf, &SeenNode)| self.is_safe(path, node);
         let files = snapshot.of_kind(NodeKind::File).filter(is_safe);
         let safe = files.fold((0, 0), |(files, bytes), (_, node)| {
             (files + 1, bytes + node.version.size)
@@ -388,19 +414,31 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     /// Moves everything, once the programs have ended.
     pub fn finish(&mut self, options: StageOptions, progress: &StageProgress) -> StageSummary {
         let begun = Instant::now();
-        let mut shared = DrainRound::default();
+        let (mut shared_files, mut shared_bytes) = (0, 0);
         // The copies of evicted files come first.
         let evicts = self
             .from
             .evictions()
             .is_some_and(EvictionTable::has_evicted);
-        if !self.movers.is_empty() || evicts || self.first.is_some() {
+        let is_wanted = !self.movers.is_empty() || evicts || self.first.is_some();
+        let mut is_wanted = is_wanted || self.has_unknown_directories();
+        for _ in 0..ROUNDS_AT_END {
+            let is_stopped = progress.stop.load(Ordering::Relaxed);
+            is_wanted |= self.unnamed_directories().next().is_some();
+            if is_stopped || !std::mem::take(&mut is_wanted) {
+                break;
+            }
             self.round_limit = u64::MAX;
             let settled = SystemTime::now() + LONG;
-            shared = self.round(settled, options.threads, progress);
+            let round = self.round(settled, options.threads, progress);
+            shared_files += round.files;
+            shared_bytes += round.bytes;
         }
         let snapshot = self.walk();
         self.adopt_prefetched(&snapshot);
+        if !progress.stop.load(Ordering::Relaxed) {
+            self.retire_unnamed(snapshot.walk);
+        }
         self.adopt_leftovers(&snapshot);
         if snapshot.unread.is_empty() {
             // The stage names each node that is still in the way.
@@ -422,7 +460,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         if summary.stopped {
             let files = snapshot.of_kind(NodeKind::File);
             let is_left = |(path, node): &(&PathBuf, &SeenNode)| {
-                !self.has_moved(path, node) && !there.contains(*path)
+                !self.is_safe(path, node) && !there.contains(*path)
             };
             let left = files
                 .filter(is_left)
@@ -430,9 +468,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             summary.not_reached.extend(left);
         }
         summary.seconds = begun.elapsed().as_secs_f64();
-        summary.files += shared.files;
-        summary.bytes += shared.bytes;
-        summary.unchanged = summary.unchanged.saturating_sub(shared.files);
+        summary.files += shared_files;
+        summary.bytes += shared_bytes;
+        summary.unchanged = summary.unchanged.saturating_sub(shared_files);
         if evicts {
             for (path, error) in self.replace_bases() {
                 summary.fail(&self.source.join(&path), &self.target.join(&path), &error);
@@ -457,6 +495,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             for (path, error) in gone.failed.into_iter().chain(hidden) {
                 summary.fail(&self.source.join(&path), &self.target.join(&path), &error);
             }
+        }
+        if !summary.stopped {
+            self.clear_hidden_directories(&snapshot);
         }
         self.note_finish(&snapshot, &summary);
         summary
@@ -484,7 +525,13 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
 
     fn walk(&mut self) -> TreeSnapshot {
         self.walks += 1;
+        let before = self.ask_for_renames(self.walks);
         let mut snapshot = self.source_tree().walk_below(Path::new(""), self.walks);
+        let after = self.ask_for_renames(self.walks);
+        snapshot.is_calm = is_calm(before.as_ref(), after.as_ref());
+        let directories = snapshot.of_kind(NodeKind::Directory);
+        let seen = directories.map(|(_, node)| node.version.ino);
+        self.renames.forget_unseen(seen, snapshot.walk);
         match self.source_tree().whiteouts() {
             Ok(mut whiteouts) => {
                 self.note_taken(&whiteouts);
@@ -508,6 +555,12 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         snapshot
     }
 
+    /// True if the target has this version of a file, under its name.
+    fn is_safe(&self, path: &Path, node: &SeenNode) -> bool {
+        self.has_moved(path, node) && !self.is_relocated(path)
+    }
+
+    /// True if the target has this version of a node.
     fn has_moved(&self, path: &Path, node: &SeenNode) -> bool {
         let moved = self.moved.get(path);
         moved.is_some_and(|moved| moved.kind == node.kind && moved.is_version(node.version))

@@ -14,7 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use weir_client::types::Stat;
 
+use super::relocated::RelocatedDirectory;
 use super::round::RoundState;
 use super::snapshot::{FileSet, SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode};
@@ -26,14 +28,23 @@ use crate::publish::{
 };
 use crate::tree::{failed_with_any, kind_of, unless, FileTree, NodeKind};
 
+/// The walks after which changes of names are made though programs moved files between directories during each: a
+/// file is missed by all only if it was moved in each of them, each time into a directory that was looked at before.
+const MOST_LOOKS: u32 = 4;
+
+/// The times that removals wait for links that could not be made.
+const MOST_HELD: u32 = 12;
+
 /// Changes of names that a walk saw.
 #[derive(Debug)]
 pub(super) struct DueNames {
     snapshot: Arc<TreeSnapshot>,
     /// Files that are to be on the target before.
     pub awaited: FileSet,
-    /// True if those that a later walk saw are among them.
-    is_complete: bool,
+    /// The later walks that met no name which vanished: files that they saw are among them.
+    looks: u32,
+    /// The walk after which none was hidden from all.
+    last: Option<Arc<TreeSnapshot>>,
     /// Links to directories that had the same names, and to which they still led, when the round ended:
     /// the walk saw all of them at once.
     steady: HashSet<PathBuf>,
@@ -54,7 +65,7 @@ pub(super) struct ChangedNames {
     pub count: u64,
     pub failed: Vec<(PathBuf, MoveError)>,
     /// Directories of the target.
-    directories: BTreeSet<PathBuf>,
+    pub directories: BTreeSet<PathBuf>,
 }
 
 impl ChangedNames {
@@ -88,7 +99,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> impl Iterator<Item = &'a PathBuf> {
         let links = self.changed_links(snapshot).map(|(path, _)| path);
         let gone = self.gone(snapshot, snapshot);
-        links.chain(gone).chain(self.whited_out(snapshot, snapshot))
+        let unnamed = self.unnamed_directories();
+        let hidden = self.whited_out(snapshot, snapshot);
+        links.chain(gone).chain(unnamed).chain(hidden)
     }
 
     /// The links of a walk that the target does not have so.
@@ -100,6 +113,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         links.filter(|(path, node)| !self.has_link(path, node))
     }
 
+    /// True if a link that a walk saw is not on the target, and the tree still has one of its name.
+    fn has_unmade_links(&self, then: &TreeSnapshot, now: &TreeSnapshot) -> bool {
+        let is_link = |path: &PathBuf| {
+            let seen = now.get(path);
+            seen.is_some_and(|seen| seen.kind == NodeKind::Symlink)
+        };
+        self.changed_links(then).any(|(path, _)| is_link(path))
+    }
+
     fn has_link(&self, path: &Path, node: &SeenNode) -> bool {
         let moved = self.moved.get(path);
         moved.is_some_and(|moved| moved.kind == NodeKind::Symlink && moved.content == node.content)
@@ -107,7 +129,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// The names that this drain made and that two later walks did not see, or of which they saw that a
     /// directory became something else, or the other way around; except copies of evicted files.
-    fn gone<'a>(
+    pub(super) fn gone<'a>(
         &'a self,
         then: &'a TreeSnapshot,
         now: &'a TreeSnapshot,
@@ -122,14 +144,17 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let gone =
             moved.filter(move |(path, node)| is_gone(path, node, then) && is_gone(path, node, now));
         gone.map(|(path, _)| path)
-            .filter(|path| !self.has_copies(path))
+            .filter(|path| !self.has_copies(&self.at_below_target(path)))
+            .filter(|path| !self.awaits_successor(path))
     }
 
     /// True if this drain made something of another kind in the place of a file, or of a directory
     /// above it.
     pub(super) fn is_in_the_way(&self, path: &Path) -> bool {
         let is_directory = |path: &Path| Some(self.moved.get(path)?.kind == NodeKind::Directory);
-        is_directory(path) == Some(true) || self.is_below_another_kind(path)
+        is_directory(path) == Some(true)
+            || self.has_relocated_at(path)
+            || self.is_below_another_kind(path)
     }
 
     /// True if this drain made something else in the place of a directory above.
@@ -152,16 +177,45 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if let Some(due) = self.due.take() {
             match self.await_files(due, round) {
                 Awaited::There(due) => {
-                    let changed = self.make_links(&due, &snapshot);
-                    let removed = self.remove_gone(&due.snapshot, &snapshot);
-                    let hidden = self.remove_whited_out(&due.snapshot, &snapshot);
-                    count = changed.count + removed.count + hidden.count;
-                    let failed = changed.failed.iter().chain(&removed.failed);
-                    for (path, error) in failed.chain(&hidden.failed) {
+                    let last = due
+                        .last
+                        .clone()
+                        .unwrap_or_else(|| Arc::clone(&due.snapshot));
+                    let mut changes = vec![
+                        self.make_links(&due, &snapshot, true),
+                        self.name_directories(&due.snapshot, round, true),
+                        self.name_directories(&last, round, true),
+                        self.make_links(&due, &snapshot, false),
+                        // Those to whose old names links led.
+                        self.name_directories(&last, round, true),
+                    ];
+                    // Programs may have renamed one before they removed something.
+                    if self.awaits_name(&last, &snapshot) {
+                        self.due = Some(due);
+                    } else if self.has_unmade_links(&due.snapshot, &snapshot)
+                        && self.held_removals < MOST_HELD
+                    {
+                        // Where they led to is gone again. Those of the next walk come first.
+                        self.held_removals += 1;
+                    } else {
+                        self.held_removals = 0;
+                        let then = &*due.snapshot;
+                        changes.push(self.remove_gone(then, &last, &snapshot));
+                        changes.push(self.remove_whited_out(then, &snapshot));
+                    }
+                    count = changes.iter().map(|changed| changed.count).sum();
+                    for (path, error) in changes.iter().flat_map(|changed| &changed.failed) {
                         round.fail(path, error);
                     }
                 }
-                Awaited::Missing(due) => self.due = Some(due),
+                Awaited::Missing(due) => {
+                    let named = self.name_directories(&snapshot, round, false);
+                    count = named.count;
+                    for (path, error) in &named.failed {
+                        round.fail(path, error);
+                    }
+                    self.due = Some(due);
+                }
                 Awaited::Gone => {}
             }
         }
@@ -170,16 +224,21 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 steady: self.steady_links(&snapshot),
                 snapshot,
                 awaited: round.closed.clone(),
-                is_complete: false,
+                looks: 0,
+                last: None,
             });
         }
         count
     }
 
     fn await_files(&self, mut due: DueNames, round: &RoundState) -> Awaited {
-        if !due.is_complete {
+        if due.last.is_none() {
             due.awaited.add(&round.closed);
-            due.is_complete = !round.snapshot.has_missed;
+            due.looks += u32::from(!round.snapshot.has_missed);
+            let is_calm = round.snapshot.is_calm && !round.snapshot.has_missed;
+            if is_calm || due.looks >= MOST_LOOKS {
+                due.last = Some(Arc::clone(&round.snapshot));
+            }
         }
         let moved = self.moved.values();
         let moved: HashSet<_> = moved.map(|node| node.version.inode()).collect();
@@ -187,7 +246,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         due.awaited
             .retain(|inode| !round.open.contains(inode) || !moved.contains(inode));
         match due.awaited.are_in(&round.snapshot) {
-            true if due.is_complete && due.awaited.is_empty() => Awaited::There(due),
+            true if due.last.is_some() && due.awaited.is_empty() => Awaited::There(due),
             true => Awaited::Missing(due),
             false => Awaited::Gone,
         }
@@ -216,7 +275,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .collect()
     }
 
-    fn make_links(&mut self, due: &DueNames, now: &TreeSnapshot) -> ChangedNames {
+    /// `is_inside`: those in directories that do not have their names yet, or else all others.
+    fn make_links(&mut self, due: &DueNames, now: &TreeSnapshot, is_inside: bool) -> ChangedNames {
         let then = &*due.snapshot;
         let mut changed = ChangedNames::default();
         let links = then.of_kind(NodeKind::Symlink);
@@ -226,6 +286,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     .get(path)
                     .is_some_and(|now| now.kind == NodeKind::Symlink);
                 is_there
+                    && self.is_relocated(path) == is_inside
                     && !self.has_link(path, node)
                     && !self.is_in_the_way(path)
                     && !self.awaits_removal(now, path, NodeKind::Symlink)
@@ -239,7 +300,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 if !self.is_whole(path, node, due, now) {
                     return true;
                 }
-                let target = self.target.join(path);
+                let target = self.at_target(path);
                 let made = self.make_link(path, &target, node);
                 let is_ours = made.as_ref().is_ok_and(|made| *made);
                 if changed.note(path, &target, made) {
@@ -280,17 +341,21 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return is_unchanged && now.get(&leads_to).is_none();
         };
         let is_steady = there.kind != NodeKind::Directory || due.steady.contains(link);
+        let dir_of = |path| self.relocated_above(path).map(|(dir, _)| dir);
         let mut nodes = due.snapshot.at_and_below(&leads_to);
         is_steady
             && nodes.all(|(path, node)| {
-                node.kind == NodeKind::Directory || self.moved.contains_key(path)
+                let dir = dir_of(path);
+                (dir.is_none() || dir == dir_of(link))
+                    && (node.kind == NodeKind::Directory || self.moved.contains_key(path))
             })
     }
 
     /// Removes nodes that this drain made.
-    fn remove(&mut self, mut gone: Vec<PathBuf>, now: &TreeSnapshot) -> ChangedNames {
+    pub(super) fn remove(&mut self, mut gone: Vec<PathBuf>, now: &TreeSnapshot) -> ChangedNames {
         let mut changed = ChangedNames::default();
         let mut removed_names = Vec::new();
+        self.hide_gone(&mut gone, &mut changed);
         // Directories after what is in them.
         gone.sort_unstable_by(|one, other| other.cmp(one));
         for path in gone {
@@ -302,14 +367,20 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             {
                 continue;
             }
-            let target = self.target.join(&path);
+            let target = self.at_target(&path);
+            let marked = self.at_below_target(&path);
             // A program of the job has removed it: then it is ours to remove, whoever had made the name.
             let is_whited_out = now.whiteouts.contains_key(&path);
-            let removed = self.remove_ours(&target, &self.moved[&path], is_whited_out);
+            let relocated = self.relocated.get(&path);
+            let removed = match relocated.is_some_and(RelocatedDirectory::is_hidden) {
+                true => self.remove_relocated(&path),
+                false => self.remove_ours(&target, &self.moved[&path], is_whited_out),
+            };
             let is_removed = matches!(removed, Ok(true));
             if changed.note(&path, &target, removed) {
                 self.moved.remove(&path);
-                removed_names.extend(is_removed.then_some(path));
+                self.relocated.remove(&path);
+                removed_names.extend(is_removed.then_some(marked));
             }
         }
         self.sync(&mut changed);
@@ -318,10 +389,18 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// Removes what two walks did not see, unless an old link of the target leads to it.
-    fn remove_gone(&mut self, then: &TreeSnapshot, now: &TreeSnapshot) -> ChangedNames {
-        let mut gone: Vec<PathBuf> = self.gone(then, now).cloned().collect();
+    fn remove_gone(
+        &mut self,
+        then: &TreeSnapshot,
+        last: &TreeSnapshot,
+        now: &TreeSnapshot,
+    ) -> ChangedNames {
+        // The one in between has missed nothing.
+        let unseen: HashSet<&PathBuf> = self.gone(then, last).collect();
+        let gone = self.gone(then, now).filter(|path| unseen.contains(path));
+        let mut gone: Vec<PathBuf> = gone.cloned().collect();
         let kept = self.destinations_of_old_links(&gone, now);
-        gone.retain(|path| !is_at_above_or_below(path, &kept));
+        gone.retain(|path| !is_at_above_or_below(&self.at_below_target(path), &kept));
         self.remove(gone, now)
     }
 
@@ -332,7 +411,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// Removes the directories where files are to be, and the other way around.
     pub(super) fn clear_the_way(&mut self, now: &TreeSnapshot) -> ChangedNames {
-        let in_the_way = self.gone(now, now).filter(|path| now.get(path).is_some());
+        let is_taken = |path: &Path| {
+            let relocated = self.relocated.get(path).filter(|one| one.is_retired());
+            now.get(relocated.map_or(path, |one| &one.at)).is_some()
+        };
+        let in_the_way = self.gone(now, now).filter(|path| is_taken(path));
         let in_the_way: HashSet<&Path> = in_the_way.map(PathBuf::as_path).collect();
         let is_below = |path: &&PathBuf| path.ancestors().any(|above| in_the_way.contains(above));
         let gone = self.gone(now, now).filter(is_below).cloned().collect();
@@ -353,9 +436,29 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         };
         let moved = self.moved.iter();
         let links = moved.filter(|(path, node)| !gone.contains(path) && is_old(path, node));
-        links
-            .map(|(path, node)| destination(path, &node.content))
-            .collect()
+        let made_by_us = links.map(|(path, node)| destination(path, &node.content));
+        // Where a link is to be made, the target may have one of an earlier run.
+        let unmade = self.changed_links(now).filter_map(|(path, node)| {
+            let moved = self.moved.get(path);
+            let is_ours = moved.is_some_and(|moved| moved.kind == NodeKind::Symlink);
+            let content = self.to.read_link(&self.at_target(path)).ok();
+            let is_old = |content: &PathBuf| !is_ours && *content != node.content;
+            Some(destination(path, &content.filter(is_old)?))
+        });
+        made_by_us.chain(unmade).collect()
+    }
+
+    /// True if nobody has changed what this drain made.
+    pub(super) fn is_as_made(&self, target: &Path, moved: &MovedNode, there: &Stat) -> bool {
+        kind_of(there) == moved.kind
+            && match moved.kind {
+                NodeKind::Symlink => is_symlink_to(self.to, target, Some(there), &moved.content),
+                NodeKind::File => {
+                    there.size == moved.version.size
+                        && is_kept_time(moved.version.mtime, there.mtime)
+                }
+                NodeKind::Directory | NodeKind::Special => true,
+            }
     }
 
     /// Removes what has a name, if it is what this drain made; false: it is not.
@@ -372,16 +475,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let Some(there) = there.map_err(MoveError::io("looking for", target))? else {
             return Ok(false);
         };
-        let is_as_made = kind_of(&there) == moved.kind
-            && match moved.kind {
-                NodeKind::Symlink => is_symlink_to(self.to, target, Some(&there), &moved.content),
-                NodeKind::File => {
-                    there.size == moved.version.size
-                        && is_kept_time(moved.version.mtime, there.mtime)
-                }
-                NodeKind::Directory | NodeKind::Special => true,
-            };
-        if !is_as_made {
+        if !self.is_as_made(target, moved, &there) {
             return Ok(false);
         }
         let removed = match moved.kind {

@@ -41,9 +41,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// The nodes that a file of the tree may replace.
     pub(super) fn replaceable(&self, path: &Path) -> Replaceable {
-        match self.replaces_all {
+        let relocated = self.relocated_above(path);
+        match self.replaces_all || relocated.is_some_and(|(_, relocated)| relocated.is_hidden()) {
             true => Replaceable::Any,
-            false => self.known_nodes(path),
+            false => self.known_nodes(&self.at_below_target(path)),
         }
     }
 
@@ -75,7 +76,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         nodes: impl Iterator<Item = (&'p (impl AsRef<Path> + ?Sized + 'p), &'p SeenNode)>,
     ) {
         if let Some(placed) = &self.placed {
-            placed.note_attempts(nodes.map(|(path, node)| (path.as_ref(), mark_of(node))));
+            let nodes =
+                nodes.map(|(path, node)| (self.at_below_target(path.as_ref()), mark_of(node)));
+            let nodes: Vec<_> = nodes.collect();
+            placed.note_attempts(nodes.iter().map(|(path, mark)| (&**path, *mark)));
         }
     }
 
@@ -90,7 +94,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Notes that a file has its name on the target.
     pub(super) fn note_placed(&self, path: &Path, version: &FileVersion) {
         if let Some(placed) = &self.placed {
-            placed.note_placed(path, NodeMark::new(version.size, version.mtime));
+            let mark = NodeMark::new(version.size, version.mtime);
+            placed.note_placed(&self.at_below_target(path), mark);
         }
     }
 
@@ -107,7 +112,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 }
 
-fn mark_of(node: &SeenNode) -> NodeMark {
+pub(super) fn mark_of(node: &SeenNode) -> NodeMark {
     let size = match node.content.as_os_str().len() {
         0 => node.version.size,
         text => text as u64,

@@ -140,7 +140,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         version: &FileVersion,
     ) -> Result<(), MoveError> {
         let ino = Ino(version.ino);
-        if !self.bases.contains_key(&ino.0) {
+        // A directory that is to get its name takes its files to other paths.
+        if !self.bases.contains_key(&ino.0) || self.is_relocated(path) {
             return Ok(());
         }
         let table = self.from.evictions().expect("it has an evicted file");

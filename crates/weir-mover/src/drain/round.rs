@@ -14,6 +14,7 @@ use super::lists::ListedFile;
 use super::mover::{FileToMove, MovedFile};
 use super::snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode, PendingFile, PendingState};
+use crate::content::ContentStamp;
 use crate::error::MoveError;
 use crate::sources::StagePair;
 use crate::stage::StageProgress;
@@ -90,7 +91,21 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     .insert(path.clone(), MovedNode::from_seen(node, false));
                 continue;
             }
-            let target = self.target.join(path);
+            match self.begin_hidden(round, path, node) {
+                Ok(true) => {
+                    self.moved
+                        .insert(path.clone(), MovedNode::from_seen(node, true));
+                    self.unsynced.extend(path.parent().map(Path::to_owned));
+                    continue;
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    round.fail(path, &error);
+                    round.blocked.insert(path.clone());
+                    continue;
+                }
+            }
+            let target = self.at_target(path);
             match self
                 .to
                 .make_directory(&target, node.kept.mode & 0o777 | 0o700)
@@ -109,8 +124,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 }
             }
         }
-        self.unsynced.retain(|dir| {
-            let target = self.target.join(dir);
+        let unsynced = std::mem::take(&mut self.unsynced);
+        let is_unsynced = |dir: &PathBuf| {
+            let target = self.at_target(dir);
             match self.to.sync_directory(&target) {
                 // It is gone, with the names in it.
                 Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -119,7 +135,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 }
                 _ => false,
             }
-        });
+        };
+        self.unsynced = unsynced.into_iter().filter(is_unsynced).collect();
     }
 
     /// True if a directory stands for one that the target has.
@@ -156,6 +173,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 None => chosen.push((path, node)),
             }
         }
+        let mut chosen = self.follow_files(round, &snapshot, chosen);
         let mut bytes = 0;
         chosen.sort_by_key(|(path, node)| (!self.is_first(path), node.version.mtime));
         chosen.retain(|(path, node)| {
@@ -219,14 +237,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         Some(state)
     }
 
-    pub(super) fn file_to_move(&self, path: &Path) -> FileToMove {
+    pub(super) fn file_to_move(&self, path: &Path, node: &SeenNode) -> FileToMove {
+        // The path may lead to a file of another directory by then.
+        let seen = || Some(ContentStamp::from(&node.version)).filter(|_| self.is_in_renamed(path));
         FileToMove {
             pair: StagePair {
                 source: self.source.join(path),
-                target: self.target.join(path),
+                target: self.at_target(path),
             },
             replaces: self.replaceable(path),
-            content: self.analysed_content(path),
+            content: self.analysed_content(path).or_else(seen),
         }
     }
 
@@ -280,7 +300,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.note_all(round, &others, moved);
         // Each by all movers.
         for path in large {
-            let moved = self.move_large(&self.file_to_move(path), round.threads, progress);
+            let node = snapshot.get(path).expect("chosen from it");
+            let moved = self.move_large(&self.file_to_move(path, node), round.threads, progress);
             if let Ok(Some(stat)) = &moved {
                 round.copied += 1;
                 round.bytes += stat.size;
@@ -306,9 +327,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         progress: &StageProgress,
     ) -> Vec<Option<MovedFile>> {
         let listed = |path: &&PathBuf| {
-            let version = &round.snapshot.get(path).expect("chosen from it").version;
+            let node = round.snapshot.get(path).expect("chosen from it");
+            let version = &node.version;
             ListedFile {
-                file: self.file_to_move(path),
+                file: self.file_to_move(path, node),
                 inode: version.inode(),
                 size: version.size,
                 rank: self.rank_of(path, version),

@@ -16,6 +16,9 @@ use crate::filter::PathFilter;
 use crate::publish::is_part;
 use crate::tree::{kind_of, EvictionTable, FileTree, KeptAttributes, NodeKind};
 
+/// The most directories that a walk lists once more because their paths led to others meanwhile.
+const RETRIES: u32 = 100;
+
 /// The attributes that differ between versions of a file. `ctime` is in it, since programs set `mtime`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FileVersion {
@@ -120,6 +123,8 @@ pub(crate) struct TreeSnapshot {
     nodes: BTreeMap<PathBuf, SeenNode>,
     /// True if a name was gone when it was looked at: a file that was renamed may have been missed.
     pub has_missed: bool,
+    /// True if no file got another directory, and no directory another name, while the walk was under way.
+    pub is_calm: bool,
     /// Names that were removed from an elevated tree, by their paths.
     pub whiteouts: BTreeMap<PathBuf, Whiteout>,
     /// Files of an elevated tree that were evicted.
@@ -144,13 +149,16 @@ impl<T: FileTree> WalkedTree<'_, T> {
             ..TreeSnapshot::default()
         };
         let mut open = vec![dir.to_owned()];
+        let mut retries = RETRIES;
         while let Some(dir) = open.pop() {
             let whole = self.root.join(&dir);
+            let first = open.len();
             let names = match self.tree.list(&whole) {
                 Ok(names) => names,
                 // Removed since its name was seen.
                 Err(error) if error.kind() == ErrorKind::NotFound && dir != Path::new("") => {
                     snapshot.has_missed = true;
+                    snapshot.nodes.remove(&dir);
                     continue;
                 }
                 Err(error) => {
@@ -174,8 +182,25 @@ impl<T: FileTree> WalkedTree<'_, T> {
                     Err(error) => snapshot.unread.push((path, error)),
                 }
             }
+            if self.is_replaced(&dir, &snapshot) && retries > 0 {
+                // The names are those of the directory that has the path by now.
+                retries -= 1;
+                open.truncate(first);
+                snapshot.look_again(&dir, look_at(self.tree, &whole, walk), &mut open);
+            }
         }
         snapshot
+    }
+
+    /// True if the path of a directory that was listed leads to another one by now.
+    fn is_replaced(&self, dir: &Path, snapshot: &TreeSnapshot) -> bool {
+        let Some(seen) = snapshot.get(dir) else {
+            return false; // the root
+        };
+        let now = self.tree.look_up(&self.root.join(dir));
+        now.is_ok_and(|now| {
+            now.is_none_or(|now| FileVersion::from(&now).inode() != seen.version.inode())
+        })
     }
 
     /// The names that were removed from the tree, or whose files it has replaced, if it is an elevated one.
@@ -208,6 +233,27 @@ impl<T: FileTree> WalkedTree<'_, T> {
 }
 
 impl TreeSnapshot {
+    /// Forgets a directory and what is below it, unless its path leads to a directory now, which is listed then.
+    fn look_again(
+        &mut self,
+        dir: &Path,
+        now: Result<LookResult, MoveError>,
+        open: &mut Vec<PathBuf>,
+    ) {
+        self.has_missed = true;
+        self.nodes.retain(|path, _| !path.starts_with(dir));
+        match now {
+            Ok(LookResult::Seen(node)) => {
+                if node.kind == NodeKind::Directory {
+                    open.push(dir.to_owned());
+                }
+                self.nodes.insert(dir.to_owned(), node);
+            }
+            Ok(LookResult::NotMoved | LookResult::Gone) => {}
+            Err(error) => self.unread.push((dir.to_owned(), error)),
+        }
+    }
+
     pub fn get(&self, path: &Path) -> Option<&SeenNode> {
         self.nodes.get(path)
     }

@@ -66,6 +66,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             now.whiteouts.contains_key(*path)
                 && !self.moved.contains_key(*path)
                 && !self.has_copies(path)
+                && !self.is_at_relocated(path)
         })
     }
 
@@ -79,7 +80,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if !snapshot.whiteouts.contains_key(path) || self.moved.contains_key(path) {
             return false;
         }
-        let there = self.to.look_up(&self.target.join(path));
+        let there = self.to.look_up(&self.at_target(path));
         let is_directory = |kind| kind == NodeKind::Directory;
         let other = |there| is_directory(kind_of(&there)) != is_directory(kind);
         there.is_ok_and(|there| there.is_some_and(other))

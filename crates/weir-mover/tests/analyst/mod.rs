@@ -118,11 +118,13 @@ impl Analyst {
         }
     }
 
-    /// Checks a file of the target.
+    /// Checks a file of the target. The target may have its directory under the name that it had before.
     pub fn check(&self, path: &Path, content: &[u8]) -> Result<(), String> {
         let is_wanted = !self.is_gone && self.wanted.takes(&Path::new("/").join(path));
-        let file = (path.to_owned(), content.to_owned());
-        match is_wanted && !self.done.contains(&file) {
+        let mut done = self.done.iter();
+        let is_done =
+            done.any(|(at, analysed)| at.file_name() == path.file_name() && analysed == content);
+        match is_wanted && !is_done {
             true => Err(format!("{} was moved before its analysis", path.display())),
             false => Ok(()),
         }

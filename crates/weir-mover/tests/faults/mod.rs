@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use rustix::io::Errno;
 use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
-use weir_mover::tree::{FileTree, KeptAttributes, NodeKind};
+use weir_mover::tree::{FileTree, KeptAttributes, NodeKind, TreeRenames};
 use weir_mover::DirectoryTree;
 
 /// Called beside calls of a tree.
@@ -21,6 +21,9 @@ pub type Hook = Box<dyn Fn() + Send + Sync>;
 
 /// A question about a path.
 type PathTest = Box<dyn Fn(&Path) -> bool + Send + Sync>;
+
+/// The answer to the question for renames.
+type RenameSource = Box<dyn Fn(&mut Vec<u64>) -> TreeRenames + Send + Sync>;
 
 /// A tree whose changes fail from one on: as if the process had died there, or for once.
 pub struct FaultyTree {
@@ -35,6 +38,7 @@ pub struct FaultyTree {
     before_read: Option<Hook>,
     after_change: Option<Hook>,
     is_open: Option<PathTest>,
+    renames: Option<RenameSource>,
 }
 
 impl fmt::Debug for FaultyTree {
@@ -54,6 +58,7 @@ impl FaultyTree {
             before_read: None,
             after_change: None,
             is_open: None,
+            renames: None,
         }
     }
 
@@ -85,6 +90,17 @@ impl FaultyTree {
             before_look: Some(act),
             is_open: Some(Box::new(is_open)),
             ..FaultyTree::new(i64::MAX, Errno::IO)
+        }
+    }
+
+    /// The same tree, which knows what programs rename.
+    pub fn with_renames(
+        self,
+        renames: impl Fn(&mut Vec<u64>) -> TreeRenames + Send + Sync + 'static,
+    ) -> FaultyTree {
+        FaultyTree {
+            renames: Some(Box::new(renames)),
+            ..self
         }
     }
 
@@ -180,6 +196,11 @@ impl FileTree for FaultyTree {
             },
         )
     }
+    fn renames(&self, known: &mut Vec<u64>) -> io::Result<TreeRenames> {
+        self.look();
+        let renames = self.renames.as_ref().map(|renames| renames(known));
+        Ok(renames.unwrap_or_default())
+    }
     fn create_part(&self, path: &Path) -> io::Result<fs::File> {
         self.change(|| DirectoryTree.create_part(path))
     }
@@ -218,6 +239,9 @@ impl FileTree for FaultyTree {
     }
     fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
         self.change(|| DirectoryTree.rename(from, to, replace))
+    }
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        self.change(|| DirectoryTree.exchange(one, other))
     }
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.change(|| DirectoryTree.remove(path))

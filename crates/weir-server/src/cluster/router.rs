@@ -6,13 +6,14 @@ use weir_core::proto::peer::{self, What};
 use weir_core::proto::{
     Allocate, Append, Attach, Attached, Audit, AwaitRoom, BeginUpdate, Caller, Child, Control,
     CopyUse, Create, CreateUnnamed, Created, Entry, Evict, EvictRanges, Fetch, Find, Flock, Flush,
-    FsError, GetAttr, GetCopyUse, GetWriteState, GetXattr, HeldLock, Hold, Laminate, Landing,
-    Lease, Lent, Link, ListXattrs, Locate, Located, Lookup, MakeSpecial, Mkdir, Operations,
-    Passage, PathInTree, PathOf, Readdir, Readlink, RecordLock, RemoveXattr, Rename, ReportRelief,
-    Rmdir, RoomState, Segment, Served, ServerStatus, SetAttr, SetXattr, SettleExtents,
-    SettledExtents, Status, Stop, Symlink, Sync, TestLock, Token, Truncate, Unlink, WriteState,
+    FsError, GetAttr, GetCopyUse, GetRenames, GetWriteState, GetXattr, HeldLock, Hold, Laminate,
+    Landing, Lease, LedRenames, Lent, Link, ListXattrs, Locate, Located, Lookup, MakeSpecial,
+    Mkdir, Operations, Passage, PathInTree, PathOf, Readdir, Readlink, RecordLock, RemoveXattr,
+    Rename, ReportRelief, Rmdir, RoomState, Segment, Served, ServerStatus, SetAttr, SetXattr,
+    SettleExtents, SettledExtents, Status, Stop, Symlink, Sync, TestLock, Token, Truncate, Unlink,
+    WriteState,
 };
-use weir_core::types::{ClientId, Ino};
+use weir_core::types::{ClientId, Ino, Rank};
 
 use crate::cluster::names::requests::NewEntry;
 use crate::cluster::{owner, Cluster};
@@ -167,6 +168,13 @@ impl<P: Platform> Operations for Cluster<P> {
 
     fn report_relief(&self, _: Caller, op: ReportRelief) -> Served<Result<RoomState, FsError>> {
         self.later(|this| async move { this.report_relief_for_client(op).await })
+    }
+
+    fn get_renames(&self, _: Caller, op: GetRenames) -> Served<Result<LedRenames, FsError>> {
+        self.later(|this| async move {
+            let asked = peer::GetRenames { since: op.since };
+            this.call(Rank(op.rank), asked).await
+        })
     }
 
     fn truncate(&self, _: Caller, op: Truncate) -> Served<Result<(), FsError>> {

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use rustix::io::Errno;
-use weir_core::proto::Hold;
+use weir_core::proto::{GetRenames, Hold, LedRenames};
 use weir_core::types::Ino;
 
 use super::super::middleware::layout_of;
@@ -19,6 +19,12 @@ impl Tree {
     /// The number of servers.
     pub fn servers(self) -> Result<u16, Errno> {
         Ok(self.process.session()?.welcome().servers)
+    }
+
+    /// The renames that a server has led. `since`: the number of its renames of directories that are known.
+    pub fn renames(self, rank: u16, since: u64) -> Result<LedRenames, Errno> {
+        let _call = operation::begin();
+        self.process.session()?.call(GetRenames { rank, since })
     }
 
     /// The rank of the server that has most of the bytes of a range of a file; `None`: there are none.

@@ -17,6 +17,7 @@
 //! | `requests` | requests of this node's clients |
 //! | `home` | finding, making, removing and linking names at their home |
 //! | `rename`, `moves` | renames: their leader, and the homes of both names |
+//! | `rename_log` | the renames that this server has led, for those who walk a tree |
 //! | `placements` | the home of each name |
 //! | `directories` | directories with entries at several servers |
 //! | `entries` | names of other servers, kept here |
@@ -40,6 +41,7 @@ mod memory;
 pub(super) mod moves;
 pub(super) mod placements;
 pub(super) mod rename;
+mod rename_log;
 pub(super) mod requests;
 mod steps;
 pub(super) mod tables;
@@ -57,6 +59,7 @@ pub(in crate::cluster) struct NamesState {
     /// The permit for moving directories (rank 0).
     dir_moves: Keyed<()>,
     renames: moves::RenameSteps,
+    rename_log: rename_log::RenameLog,
     dirs: RefCell<directories::DirectoryTable>,
     entries: RefCell<entries::EntryCache>,
     placements: RefCell<placements::Placements>,
@@ -74,6 +77,7 @@ impl NamesState {
             stands: Keyed::default(),
             dir_moves: Keyed::default(),
             renames: moves::RenameSteps::default(),
+            rename_log: rename_log::RenameLog::default(),
             dirs: RefCell::new(directories::DirectoryTable::new(rank, servers)),
             entries: RefCell::default(),
             placements: RefCell::default(),

@@ -28,6 +28,7 @@ use weir_core::types::{Ino, Rank};
 
 use crate::cluster::keyed::Token;
 use crate::cluster::names::placements::{NameHome, NameUse};
+use crate::cluster::names::rename_log::RenameUnderWay;
 use crate::cluster::peers::debts::Debt;
 use crate::cluster::peers::session::PendingOutcome;
 use crate::cluster::Cluster;
@@ -71,10 +72,33 @@ impl<P: Platform> Cluster<P> {
         op: proto::Rename,
     ) -> Served<Result<(), FsError>> {
         if self.has_all_names() {
+            let _under_way = self.note_rename(&op);
             return Served::Now(self.node(|node| node.rename_entry(&op)));
         }
         let act = |this: Self, outcome| async move { this.rename_to_the_end(op, outcome).await };
         self.later(|this| async move { this.to_the_end(act).await })
+    }
+
+    /// Notes a rename of names that are all here, if it moves something to another directory.
+    fn note_rename(&self, op: &proto::Rename) -> Option<RenameUnderWay<'_>> {
+        let log = &self.inner.names.rename_log;
+        let find = |dir, name: &[u8]| self.node(|node| node.find_child(dir, name)).ok().flatten();
+        let is_dir = |child: &Child| child.kind == FileType::Dir;
+        let mut moved = find(op.parent, &op.name)
+            .filter(is_dir)
+            .into_iter()
+            .collect::<Vec<_>>();
+        if op.flags == EXCHANGE {
+            moved.extend(find(op.new_parent, &op.new_name).filter(is_dir));
+        }
+        if op.parent == op.new_parent && moved.is_empty() {
+            return None;
+        }
+        let under_way = log.begin();
+        for dir in &moved {
+            log.note_directory(dir.ino);
+        }
+        Some(under_way)
     }
 
     async fn rename_to_the_end(
@@ -98,6 +122,8 @@ impl<P: Platform> Cluster<P> {
             .await?;
         let to = self.find_homed(to, op.new_name, NameUse::New, None).await?;
         let token = self.token();
+        let is_elsewhere = op.parent != op.new_parent;
+        let _under_way = is_elsewhere.then(|| self.inner.names.rename_log.begin());
         let act = self.rename_homed(
             op.parent != op.new_parent,
             op.flags,
@@ -349,6 +375,15 @@ impl<P: Platform> Cluster<P> {
             if target.ino == what.source.ino {
                 return Ok(()); // two names of one file: both stay
             }
+        }
+        let mut moved = vec![what.source];
+        moved.extend(what.target.filter(|_| what.exchange));
+        moved.retain(is_dir);
+        // One that gives another directory was counted before the names were locked.
+        let log = &self.inner.names.rename_log;
+        let _under_way = (!moved.is_empty()).then(|| log.begin());
+        for dir in &moved {
+            log.note_directory(dir.ino);
         }
         if what.exchange {
             return self.exchange(&what).await;

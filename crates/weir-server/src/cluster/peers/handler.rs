@@ -10,16 +10,16 @@ use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
     Append, Assign, Audit, Back, Begin, BeginUpdate, Bury, Cut, DeadOwners, DropEntry, DropLocks,
     EndMove, Enrol, Enrolled, Erase, Evict, EvictRanges, Fetch, Find, FindToKeep, Flush, Forget,
-    Freed, GetAttr, GetCopyUse, GetWriteState, GetXattr, Grant, Handler, HasCopyRuns, Hold,
-    Laminate, Laminated, LayCopy, Lease, Leave, Link, List, ListXattrs, Lock, LockMoves, LockName,
-    LockOwner, LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Passage, PlaceEntries,
+    Freed, GetAttr, GetCopyUse, GetRenames, GetWriteState, GetXattr, Grant, Handler, HasCopyRuns,
+    Hold, Laminate, Laminated, LayCopy, Lease, Leave, Link, List, ListXattrs, Lock, LockMoves,
+    LockName, LockOwner, LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Passage, PlaceEntries,
     Placement, Published, Put, Readlink, Recall, Relay, Release, Relink, RemoveXattr, Renew,
     ReportRelief, Retire, Revoke, Rmdir, Runs, Seal, SetAttr, SetXattr, SettleExtents,
     SettleSlices, Settled, ShareAppends, SplitDir, Status, Stayed, Stop, TestLock, Told, Truncate,
     Unlink, UnlockMoves, UnlockName, Unnamed, UnseenHere, Whereabouts, Writers,
 };
 use weir_core::proto::{
-    Child, CopyUse, Entry, FsError, HeldLock, Kept, Readdir, RoomState, ServerStatus,
+    Child, CopyUse, Entry, FsError, HeldLock, Kept, LedRenames, Readdir, RoomState, ServerStatus,
     SettledExtents, WriteState,
 };
 use weir_core::types::{Ino, Rank};
@@ -339,6 +339,10 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
 
     async fn report_relief(&self, _: Rank, op: ReportRelief) -> Result<RoomState, FsError> {
         self.cluster.note_relief(&op)
+    }
+
+    async fn get_renames(&self, _: Rank, op: GetRenames) -> Result<LedRenames, FsError> {
+        Ok(self.cluster.led_renames(op.since))
     }
 
     async fn truncate(&self, _: Rank, op: Truncate) -> Result<(), FsError> {

@@ -1,0 +1,585 @@
+//! Relocated directories get their names.
+//!
+//! One gets its name when the changes of names of a walk that saw it so are made (`names`), and the files that it
+//! had then are there; not those that a program had open for writing. A directory whose name it takes is given a hidden
+//! one before, and is removed after: whoever looks sees the one or the other whole.
+//!
+//! If a conflict holds changes of names back for long, a directory that is whole gets a free name all the same.
+
+use std::collections::{BTreeSet, HashSet};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use super::marks::NodeMark;
+use super::names::ChangedNames;
+use super::relocated::{rebase, retired_path, RelocatedDirectory};
+use super::round::RoundState;
+use super::snapshot::{SeenNode, TreeSnapshot};
+use super::{Drain, MovedNode, PendingState};
+use crate::error::MoveError;
+use crate::publish::{is_at_above_or_below, is_part, part_of, remove_part, FILLING};
+use crate::tree::{failed_with_any, identity, kind_of, unless, FileTree, NodeKind};
+
+/// The rounds after which a directory in which files come and go is whole without those that are gone.
+const PATIENT_ROUNDS: u32 = 4;
+/// The rounds after which a directory does not wait for other files any more.
+const LONGEST_WAIT: u32 = 12;
+
+/// Errors of file systems that cannot exchange two names.
+const NO_EXCHANGE: [Errno; 4] = [Errno::INVAL, Errno::NOSYS, Errno::NOTSUP, Errno::OPNOTSUPP];
+
+/// The name of a directory that another one is to have.
+enum Occupant {
+    None,
+    /// A retired directory of this path.
+    Retired(PathBuf),
+    /// One that is to get another name first.
+    Relocated(PathBuf),
+}
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+    /// The relocated directories that are to have names.
+    pub(super) fn unnamed_directories(&self) -> impl Iterator<Item = &PathBuf> {
+        let relocated = self.relocated.iter();
+        let unnamed = relocated.filter(|(_, one)| !one.is_retired());
+        unnamed.map(|(path, _)| path)
+    }
+
+    /// True if a directory has not got its name yet that two walks saw so.
+    pub(super) fn awaits_name(&self, then: &TreeSnapshot, now: &TreeSnapshot) -> bool {
+        let relocated = self.relocated.iter();
+        let mut unnamed = relocated.filter(|(_, one)| !one.is_retired());
+        unnamed.any(|(path, one)| {
+            let is_seen = |walk: &TreeSnapshot| {
+                let seen = walk
+                    .get(path)
+                    .filter(|seen| seen.kind == NodeKind::Directory);
+                seen.map(|seen| seen.version.inode()) == one.inode
+            };
+            is_seen(then) && is_seen(now)
+        })
+    }
+
+    /// True if a directory was renamed that this drain does not know by its name.
+    pub(super) fn has_unknown_directories(&mut self) -> bool {
+        self.ask_for_renames(self.walks + 1);
+        let known = self.moved.values().map(|node| node.version.ino);
+        let known: HashSet<u64> = known.collect();
+        let mut renamed = self.renames.directories();
+        renamed.any(|ino| !known.contains(&ino))
+    }
+
+    /// In the end: has the files of directories moved one by one that could not get their names.
+    pub(super) fn retire_unnamed(&mut self, walk: u64) {
+        let unnamed: Vec<PathBuf> = self.unnamed_directories().cloned().collect();
+        for path in unnamed {
+            self.retire(&path, walk);
+        }
+    }
+
+    /// Notes files that are on the target under names that are not theirs.
+    pub(super) fn pend_relocated(&mut self, round: &mut RoundState) {
+        for relocated in self.relocated.values_mut() {
+            relocated.rounds += 1;
+        }
+        let snapshot = std::sync::Arc::clone(&round.snapshot);
+        for path in self.unnamed_directories() {
+            for (path, node) in snapshot.at_and_below(path) {
+                if node.kind == NodeKind::File && self.has_moved(path, node) {
+                    round.pend(path, node, PendingState::Waiting);
+                }
+            }
+        }
+    }
+
+    /// Gives directories their names that were seen with them by a walk, and that are whole. `is_ordered`: all that
+    /// was closed before is on the target, so that others may lose these names.
+    pub(super) fn name_directories(
+        &mut self,
+        then: &TreeSnapshot,
+        round: &RoundState,
+        is_ordered: bool,
+    ) -> ChangedNames {
+        let mut changed = ChangedNames::default();
+        if self.unnamed_directories().next().is_none() {
+            return changed;
+        }
+        let now = &round.snapshot;
+        let kept = self.destinations_of_old_links(&[], now);
+        loop {
+            let ready = self.ready_directories(then, round, is_ordered, &kept);
+            let mut is_changed = false;
+            for path in &ready {
+                let target = self.target.join(path);
+                let named = match self.occupant_of(path) {
+                    Occupant::None => self.name_directory(path, None, then, now, &mut changed),
+                    Occupant::Retired(old) => {
+                        let retired = self.moved.get(&old);
+                        let is_gone = retired.is_some_and(|node| node.walk <= then.walk);
+                        if !is_ordered || !is_gone {
+                            continue;
+                        }
+                        self.replace_retired(path, &old, then, now, &mut changed)
+                    }
+                    Occupant::Relocated(_) => continue,
+                };
+                is_changed |= matches!(named, Ok(true));
+                changed.note(path, &target, named);
+            }
+            if !(is_changed || is_ordered && self.break_cycle(&ready, &mut changed)) {
+                break;
+            }
+        }
+        self.sync(&mut changed);
+        changed
+    }
+
+    /// The directories that can get their names, except those whose old ones links of the target lead to.
+    fn ready_directories(
+        &self,
+        then: &TreeSnapshot,
+        round: &RoundState,
+        is_ordered: bool,
+        kept: &BTreeSet<PathBuf>,
+    ) -> Vec<PathBuf> {
+        let ready = self.relocated.iter().filter(|(path, one)| {
+            let is_next = is_ordered && !self.changes_old_links(path, one, kept);
+            (is_next || one.rounds > LONGEST_WAIT) && self.is_ready(path, one, then, round)
+        });
+        let mut ready: Vec<PathBuf> = ready.map(|(path, _)| path.clone()).collect();
+        // In the order of their renames.
+        ready.sort_by_key(|path| {
+            let version = then.get(path).map(|seen| seen.version);
+            version.map(|dir| {
+                let order = self.renames.order_of(dir.ino);
+                (dir.ctime.sec, dir.ctime.nsec, order)
+            })
+        });
+        ready
+    }
+
+    /// True if a link of the target that is to be changed leads to what a name was for, or to what has the name.
+    fn changes_old_links(
+        &self,
+        path: &Path,
+        relocated: &RelocatedDirectory<T::File>,
+        kept: &BTreeSet<PathBuf>,
+    ) -> bool {
+        let is_kept = |path: &Path| is_at_above_or_below(path, kept);
+        let is_taken = !matches!(self.occupant_of(path), Occupant::None);
+        !relocated.is_hidden() && is_kept(&relocated.at) || is_taken && is_kept(path)
+    }
+
+    /// True if the target has all files of a directory that a walk saw.
+    fn is_ready(
+        &self,
+        path: &Path,
+        relocated: &RelocatedDirectory<T::File>,
+        then: &TreeSnapshot,
+        round: &RoundState,
+    ) -> bool {
+        let now = &round.snapshot;
+        let is_seen = |walk: &TreeSnapshot| {
+            let seen = walk
+                .get(path)
+                .filter(|seen| seen.kind == NodeKind::Directory);
+            seen.is_some_and(|seen| Some(seen.version.inode()) == relocated.inode)
+        };
+        let above = path.parent().unwrap_or(Path::new(""));
+        if !is_seen(then) || self.is_relocated(above) {
+            return false;
+        }
+        if !is_seen(now) && (then.has_missed || !then.is_calm) {
+            return false;
+        }
+        // One that is gone meanwhile is what links led to that the same walk saw.
+        let is_patient = relocated.rounds < PATIENT_ROUNDS || !is_seen(now);
+        let mut nodes = then.at_and_below(path);
+        nodes.all(|(path, node)| match node.kind {
+            NodeKind::Symlink | NodeKind::Special => true,
+            NodeKind::Directory => self.moved.contains_key(path) || !is_patient,
+            NodeKind::File => match now.get(path).filter(|_| is_seen(now)) {
+                None => !is_patient || !is_seen(now) && self.has_version_since(path, node),
+                Some(seen) => {
+                    self.has_version_since(path, node)
+                        || round.open.contains(&seen.version.inode())
+                        || self.evicted.contains_key(&node.version.ino)
+                }
+            },
+        })
+    }
+
+    /// True if the target has this version of a file, or a later one.
+    fn has_version_since(&self, path: &Path, node: &SeenNode) -> bool {
+        let time = |time: weir_client::types::Time| (time.sec, time.nsec);
+        let moved = self.moved.get(path);
+        moved.is_some_and(|moved| {
+            moved.kind == NodeKind::File
+                && !(moved.is_doubtful && self.is_for_analysis(path))
+                && time(moved.version.ctime) >= time(node.version.ctime)
+        })
+    }
+
+    fn occupant_of(&self, path: &Path) -> Occupant {
+        let mut relocated = self.relocated.iter();
+        match relocated.find(|(_, one)| one.at == *path) {
+            None => Occupant::None,
+            Some((old, one)) if one.is_retired() => Occupant::Retired(old.clone()),
+            Some((other, _)) => Occupant::Relocated(other.clone()),
+        }
+    }
+
+    /// Gives a directory its name, which a retired one has; false: that has something of somebody else's, so the files
+    /// are merged.
+    fn replace_retired(
+        &mut self,
+        path: &Path,
+        old: &Path,
+        then: &TreeSnapshot,
+        now: &TreeSnapshot,
+        changed: &mut ChangedNames,
+    ) -> Result<bool, MoveError> {
+        if !self.has_only_ours(&self.at_target(old), old)? {
+            self.retire(path, now.walk);
+            return Ok(false);
+        }
+        self.name_directory(path, Some(old), then, now, changed)
+    }
+
+    /// Gives directories that were renamed, and are gone with all that is in them, hidden names: programs may have
+    /// renamed them again before they removed them, so no other name of theirs is to be seen with a part of them.
+    pub(super) fn hide_gone(&mut self, gone: &mut [PathBuf], changed: &mut ChangedNames) {
+        let all: BTreeSet<PathBuf> = gone.iter().cloned().collect();
+        let tops: Vec<PathBuf> = all
+            .iter()
+            .filter(|path| self.is_gone_whole(path, &all))
+            .cloned()
+            .collect();
+        for path in tops {
+            let ino = self.moved[&path].version.ino;
+            let target = self.target.join(&path);
+            let has_only_ours = self.has_only_ours(&target, &path);
+            if !has_only_ours.is_ok_and(|has_only_ours| has_only_ours) {
+                continue;
+            }
+            let marked = self.marked_below(&path);
+            let retired = retired_path(&path, ino);
+            let hidden = self.target.join(&retired);
+            let renamed = self.to.rename(&target, &hidden, false);
+            let is_hidden = renamed.is_ok();
+            // If it has failed they are removed one by one.
+            if !is_hidden {
+                continue;
+            }
+            changed.note(&path, &target, Ok(true));
+            let (moved, relocated) = self.take_nodes(&path, &retired);
+            self.moved.extend(moved);
+            self.relocated.extend(relocated);
+            let hidden = RelocatedDirectory {
+                at: retired.clone(),
+                inode: None,
+                rounds: 0,
+                lock: None,
+            };
+            self.relocated.insert(retired.clone(), hidden);
+            self.note_removed(marked.iter());
+            for below in gone.iter_mut() {
+                *below = rebase(below, &path, &retired);
+            }
+        }
+    }
+
+    /// True for the uppermost directory that was renamed, and is gone with all that is in it.
+    fn is_gone_whole(&self, path: &Path, gone: &BTreeSet<PathBuf>) -> bool {
+        let is_renamed = |path: &Path| {
+            self.moved.get(path).is_some_and(|moved| {
+                moved.kind == NodeKind::Directory
+                    && moved.is_ours
+                    && self.renames.has_renamed(moved.version.ino, u64::MAX)
+            })
+        };
+        let mut above = path.ancestors().skip(1);
+        is_renamed(path)
+            && !self.is_relocated(path)
+            && !self.is_at_relocated(path)
+            && !above.any(|above| gone.contains(above) && is_renamed(above))
+            && self
+                .moved
+                .keys()
+                .all(|below| !below.starts_with(path) || gone.contains(below))
+    }
+
+    /// Has a relocated directory and the retired one that has its name exchange their names on the target, in two
+    /// steps where it knows no such call.
+    fn exchange_with_retired(&mut self, path: &Path, old: &Path) -> Result<(), MoveError> {
+        let (from, target) = (self.at_target(path), self.target.join(path));
+        let was = self.relocated[path].at.clone();
+        let is_hidden = self.relocated[path].is_hidden();
+        if !is_hidden {
+            // What is retired has the old name of its successor for a moment.
+            self.mark_nodes(old, &was, false);
+        }
+        match self.to.exchange(&from, &target) {
+            Ok(()) => {
+                self.change_places(old, old);
+                self.change_places(path, path);
+                self.change_places(old, &was);
+                match is_hidden {
+                    true => Ok(()),
+                    false => self.hide_directory(old),
+                }
+            }
+            Err(error) if failed_with_any(&error, &NO_EXCHANGE) => {
+                self.hide_directory(old)?;
+                let renamed = self.to.rename(&from, &target, false);
+                renamed.map_err(MoveError::io("naming", &target))
+            }
+            Err(error) => Err(MoveError::io("naming", &target)(error)),
+        }
+    }
+
+    /// Gives a directory a hidden name on the target.
+    fn hide_directory(&mut self, path: &Path) -> Result<(), MoveError> {
+        let relocated = &self.relocated[path];
+        let hidden = match relocated.inode {
+            None => path.to_owned(),
+            Some((_, ino)) => part_of(&path.with_file_name(format!("aside-{ino:x}"))),
+        };
+        let (from, to) = (self.at_target(path), self.target.join(&hidden));
+        let renamed = self.to.rename(&from, &to, false);
+        renamed.map_err(MoveError::io("renaming", &from))?;
+        self.change_places(path, &hidden);
+        Ok(())
+    }
+
+    /// Notes that the target has a relocated directory elsewhere, with those inside.
+    fn change_places(&mut self, path: &Path, at: &Path) {
+        let Some(relocated) = self.relocated.get_mut(path) else {
+            return;
+        };
+        let was = std::mem::replace(&mut relocated.at, at.to_owned());
+        for one in self.relocated.values_mut() {
+            one.at = rebase(&one.at, &was, at);
+        }
+    }
+
+    /// True if a directory of the target has nothing but what this drain has put there, as it was.
+    fn has_only_ours(&self, dir: &Path, path: &Path) -> Result<bool, MoveError> {
+        let mut open = vec![(dir.to_owned(), path.to_owned())];
+        while let Some((dir, path)) = open.pop() {
+            let names = self.to.list(&dir).map_err(MoveError::io("listing", &dir))?;
+            for name in names.iter().filter(|name| !is_part(name)) {
+                let (target, path) = (dir.join(name), path.join(name));
+                if self.is_at_relocated(&self.at_below_target(&path))
+                    && self
+                        .relocated
+                        .values()
+                        .any(|one| self.target.join(&one.at) == target)
+                {
+                    return Ok(false); // another one's, which leaves first
+                }
+                let there = self.to.look_up(&target);
+                let there = there.map_err(MoveError::io("looking for", &target))?;
+                let (Some(there), Some(moved)) = (there, self.moved.get(&path)) else {
+                    return Ok(false);
+                };
+                if !moved.is_ours || !self.is_as_made(&target, moved, &there) {
+                    return Ok(false);
+                }
+                if moved.kind == NodeKind::Directory {
+                    open.push((target, path));
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Gives a directory its name; false: somebody else has taken it, so its files are merged.
+    fn name_directory(
+        &mut self,
+        path: &Path,
+        retired: Option<&Path>,
+        then: &TreeSnapshot,
+        now: &TreeSnapshot,
+        changed: &mut ChangedNames,
+    ) -> Result<bool, MoveError> {
+        let target = self.target.join(path);
+        let from = self.at_target(path);
+        let there = self.to.look_up(&target);
+        let there = there.map_err(MoveError::io("looking for", &target))?;
+        if there.is_some() && retired.is_none() {
+            self.retire(path, now.walk);
+            return Ok(false);
+        }
+        self.clear_directory(path, then, now, changed)?;
+        let relocated = self.relocated.get_mut(path).expect("a relocated one");
+        let is_hidden = relocated.is_hidden();
+        if is_hidden {
+            let part = from.join(FILLING);
+            if let Some(lock) = relocated.lock.take() {
+                let locked = self.to.stat(&lock);
+                if locked.map_err(MoveError::io("looking for", &part))?.nlink == 0 {
+                    // Another process has taken it for a dead one's.
+                    return Err(MoveError::Busy(target));
+                }
+            }
+            let removed = unless(self.to.remove(&part), ErrorKind::NotFound);
+            removed.map_err(MoveError::io("removing", &part))?;
+        }
+        let was = self
+            .to
+            .look_up(&from)
+            .map_err(MoveError::io("looking for", &from))?;
+        self.mark_nodes(path, path, false);
+        let marked = self.marked_below(path);
+        let renamed = match retired {
+            None => {
+                let renamed = self.to.rename(&from, &target, false);
+                renamed.map_err(MoveError::io("naming", &target))
+            }
+            Some(old) => self.exchange_with_retired(path, old),
+        };
+        if let Err(error) = renamed {
+            // The reply may be lost.
+            let found = self.to.look_up(&target).ok().flatten();
+            if found.as_ref().map(identity) != was.as_ref().map(identity) || was.is_none() {
+                return Err(error);
+            }
+        }
+        changed
+            .directories
+            .extend(from.parent().map(Path::to_owned));
+        self.change_places(path, path);
+        self.relocated.remove(path);
+        self.mark_nodes(path, path, true);
+        self.note_removed(marked.iter());
+        Ok(true)
+    }
+
+    /// Removes from a relocated directory what two walks did not see in it, and what a process that was killed
+    /// has left in a hidden one.
+    fn clear_directory(
+        &mut self,
+        path: &Path,
+        then: &TreeSnapshot,
+        now: &TreeSnapshot,
+        changed: &mut ChangedNames,
+    ) -> Result<(), MoveError> {
+        let gone = self.gone(then, now).filter(|gone| gone.starts_with(path));
+        let gone: Vec<PathBuf> = gone.cloned().collect();
+        let removed = self.remove(gone, now);
+        changed.failed.extend(removed.failed);
+        if !self.relocated[path].is_hidden() {
+            return Ok(());
+        }
+        let mut open = vec![path.to_owned()];
+        while let Some(path) = open.pop() {
+            let dir = self.at_target(&path);
+            for name in self.to.list(&dir).map_err(MoveError::io("listing", &dir))? {
+                let (path, target) = (path.join(&name), dir.join(&name));
+                if name == FILLING
+                    || self
+                        .relocated
+                        .values()
+                        .any(|one| self.target.join(&one.at) == target)
+                {
+                    continue;
+                }
+                let kind = self.moved.get(&path).map(|moved| moved.kind);
+                match kind {
+                    Some(NodeKind::Directory) => open.push(path),
+                    Some(_) => {}
+                    None => {
+                        remove_part(self.to, &target)
+                            .map_err(MoveError::io("removing", &target))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The paths by which the files and links below a directory are marked.
+    fn marked_below(&self, path: &Path) -> Vec<PathBuf> {
+        if self.placed.is_none() {
+            return Vec::new();
+        }
+        let below = self.nodes_below(path);
+        below.map(|(path, _)| self.at_below_target(path)).collect()
+    }
+
+    fn nodes_below<'d>(
+        &'d self,
+        path: &'d Path,
+    ) -> impl Iterator<Item = (&'d PathBuf, &'d MovedNode)> {
+        let moved = self.moved.iter();
+        moved.filter(move |(at, node)| at.starts_with(path) && node.kind != NodeKind::Directory)
+    }
+
+    /// Marks what is below a directory that is about to get a path on the target, or has it.
+    fn mark_nodes(&self, path: &Path, at: &Path, is_there: bool) {
+        let Some(placed) = &self.placed else {
+            return;
+        };
+        let mark = |node: &MovedNode| {
+            let size = match node.kind {
+                NodeKind::Symlink => node.content.as_os_str().len() as u64,
+                _ => node.version.size,
+            };
+            NodeMark::new(size, node.version.mtime)
+        };
+        let below = self.nodes_below(path);
+        let marks = below.map(|(below, node)| (rebase(below, path, at), mark(node)));
+        if is_there {
+            marks.for_each(|(path, mark)| placed.note_placed(&path, mark));
+        } else {
+            let marks: Vec<(PathBuf, NodeMark)> = marks.collect();
+            placed.note_attempts(marks.iter().map(|(path, mark)| (&**path, *mark)));
+        }
+    }
+
+    /// Directories that are to exchange their names: has one of them make way; false: there are none.
+    fn break_cycle(&mut self, ready: &[PathBuf], changed: &mut ChangedNames) -> bool {
+        let occupants = ready
+            .iter()
+            .filter_map(|path| match self.occupant_of(path) {
+                Occupant::Relocated(other) if ready.contains(&other) => Some(other),
+                _ => None,
+            });
+        let Some(other) = occupants.into_iter().next() else {
+            return false;
+        };
+        match self.hide_directory(&other) {
+            Ok(()) => true,
+            Err(error) => {
+                changed.failed.push((other, error));
+                false
+            }
+        }
+    }
+
+    /// Removes hidden directories that processes which were killed have left beside those of the tree. What
+    /// cannot be looked at stays.
+    pub(super) fn clear_hidden_directories(&self, now: &TreeSnapshot) {
+        let borrowed = now.of_kind(NodeKind::Directory).map(|(path, _)| path);
+        let found =
+            borrowed.filter(|path| self.moved.get(*path).is_none_or(|moved| !moved.is_ours));
+        let root = PathBuf::new();
+        for dir in found.chain([&root]) {
+            let dir = self.at_target(dir);
+            for name in self.to.list(&dir).unwrap_or_default() {
+                let path = dir.join(&name);
+                let is_directory = || {
+                    let found = self.to.look_up(&path).ok().flatten();
+                    found.is_some_and(|found| kind_of(&found) == NodeKind::Directory)
+                };
+                if is_part(&name) && is_directory() {
+                    // EBUSY: a living process fills it.
+                    let _ = remove_part(self.to, &path);
+                }
+            }
+        }
+    }
+}

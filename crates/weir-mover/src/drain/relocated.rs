@@ -1,0 +1,481 @@
+//! Directories that the target has under another name than the tree: *relocated* ones.
+//!
+//! A program fills a directory and then renames it, so that its name stands for all that is in it. So a directory
+//! that was renamed gets its name on the target only with all its files (`naming`). Until then the target has it
+//! - under a hidden name beside its own, which is filled: one that the target did not have before; or
+//! - under its old name, if the drain has made it there.
+//!
+//! All that concerns a node below such a directory asks [`Drain::at_target`] for its path on the target. A directory
+//! that was replaced by a renamed one, and is in the tree no more, is *retired*: it has a path that no tree has, so that
+//! it counts as gone, and keeps its name on the target until its successor takes it.
+//!
+//! Left out: directories that are merged into those that the target had, and those in which files were evicted, whose
+//! copies programs read by their paths. Their files follow one by one.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use weir_client::types::Stat;
+
+use super::round::RoundState;
+use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
+use super::{Drain, MovedNode};
+use crate::content::ContentStamp;
+use crate::copy::is_kept_time;
+use crate::error::MoveError;
+use crate::publish::{is_at_above_or_below, is_part, part_of, remove_hidden_tree, FILLING};
+use crate::tree::{kind_of, FileTree, NodeKind};
+
+/// A directory that the target has under another name.
+#[derive(Debug)]
+pub(super) struct RelocatedDirectory<F> {
+    /// Its path below the target.
+    pub at: PathBuf,
+    /// Its inode in the tree; `None`: it is retired.
+    pub inode: Option<(u64, u64)>,
+    /// The rounds since it is.
+    pub rounds: u32,
+    /// Says that this process fills a hidden one.
+    pub lock: Option<F>,
+}
+
+impl<F> RelocatedDirectory<F> {
+    pub fn is_hidden(&self) -> bool {
+        self.at.file_name().is_some_and(is_part)
+    }
+
+    pub fn is_retired(&self) -> bool {
+        self.inode.is_none()
+    }
+}
+
+/// The relocated directories, by their paths in the tree.
+pub(super) type RelocatedDirectories<F> = BTreeMap<PathBuf, RelocatedDirectory<F>>;
+
+/// A path with another beginning.
+pub(super) fn rebase(path: &Path, from: &Path, to: &Path) -> PathBuf {
+    match path.strip_prefix(from) {
+        Ok(below) if below.as_os_str().is_empty() => to.to_owned(),
+        Ok(below) => to.join(below),
+        Err(_) => path.to_owned(),
+    }
+}
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+    /// The relocated directory that a path is at or below, and its path.
+    pub(super) fn relocated_above<'d>(
+        &'d self,
+        path: &'d Path,
+    ) -> Option<(&'d Path, &'d RelocatedDirectory<T::File>)> {
+        if self.relocated.is_empty() {
+            return None;
+        }
+        let mut above = path.ancestors();
+        above.find_map(|above| Some((above, self.relocated.get(above)?)))
+    }
+
+    /// True if the target has a node under another name for now.
+    pub(super) fn is_relocated(&self, path: &Path) -> bool {
+        self.relocated_above(path).is_some()
+    }
+
+    /// The path of a node below the target.
+    pub(super) fn at_below_target(&self, path: &Path) -> PathBuf {
+        match self.relocated_above(path) {
+            Some((above, relocated)) => rebase(path, above, &relocated.at),
+            None => path.to_owned(),
+        }
+    }
+
+    /// The path of a node on the target.
+    pub(super) fn at_target(&self, path: &Path) -> PathBuf {
+        self.target.join(self.at_below_target(path))
+    }
+
+    /// True if a relocated directory has this path below the target.
+    pub(super) fn has_relocated_at(&self, path: &Path) -> bool {
+        self.relocated.values().any(|one| one.at == *path)
+    }
+
+    /// True if a relocated directory has this path below the target, or one above or below it.
+    pub(super) fn is_at_relocated(&self, path: &Path) -> bool {
+        let mut relocated = self.relocated.values();
+        relocated.any(|one| path.starts_with(&one.at) || one.at.starts_with(path))
+    }
+
+    /// Has the nodes of directories that programs have renamed, and that this drain made, known by their new
+    /// paths.
+    pub(super) fn follow_directories(&mut self, snapshot: &TreeSnapshot) {
+        let moved = &self.moved;
+        self.relocated.retain(|path, _| moved.contains_key(path));
+        let renamed = self.renamed_directories(snapshot);
+        let replaced = self.replaced_directories(snapshot, &renamed);
+        let mut taken: Vec<(PathBuf, PathBuf, PathBuf)> = Vec::new();
+        for (from, to) in renamed {
+            taken.push((self.at_below_target(&from), from, to));
+        }
+        for (path, inode) in replaced {
+            taken.push((
+                self.at_below_target(&path),
+                path.clone(),
+                retired_path(&path, inode),
+            ));
+        }
+        // Those inside before those that they were in.
+        let mut nodes = Vec::new();
+        taken.sort_by(|one, other| other.1.cmp(&one.1));
+        for (at, from, to) in &taken {
+            nodes.push((self.take_nodes(from, to), at, to));
+        }
+        nodes.reverse();
+        for ((moved, relocated), at, to) in nodes {
+            for (path, mut node) in moved {
+                node.walk = snapshot.walk;
+                node.is_told = false;
+                // By its new name it may be one that is to be analysed.
+                node.is_doubtful |= node.kind == NodeKind::File && self.is_for_analysis(&path);
+                self.moved.insert(path, node);
+            }
+            self.relocated.extend(relocated);
+            let before = self.relocated.remove(to);
+            if self.at_below_target(to) != *at {
+                let relocated = RelocatedDirectory {
+                    at: at.clone(),
+                    // A retired one may be in the tree again: a walk had missed it.
+                    inode: snapshot.get(to).map(|seen| seen.version.inode()),
+                    rounds: 0,
+                    lock: before.and_then(|before| before.lock),
+                };
+                self.relocated.insert(to.clone(), relocated);
+            }
+        }
+        self.note_inodes(snapshot);
+    }
+
+    /// The directories that this drain made and that have other paths now: the old and the new one.
+    fn renamed_directories(&self, snapshot: &TreeSnapshot) -> Vec<(PathBuf, PathBuf)> {
+        let mut renamed = Vec::new();
+        if self.renames.directories().next().is_none() {
+            return renamed;
+        }
+        let directories = snapshot.of_kind(NodeKind::Directory);
+        let paths: HashMap<(u64, u64), &PathBuf> = directories
+            .map(|(path, node)| (node.version.inode(), path))
+            .collect();
+        let evicted: HashSet<u64> = snapshot.evicted.iter().map(|file| file.ino.0).collect();
+        let copies = self.copies_of_evicted(snapshot);
+        for (from, moved) in &self.moved {
+            let inode = moved.version.inode();
+            let is_candidate = moved.kind == NodeKind::Directory
+                && moved.is_ours
+                && self.renames.has_renamed(inode.1, u64::MAX)
+                && snapshot
+                    .get(from)
+                    .is_none_or(|seen| seen.version.inode() != inode);
+            let Some(to) = paths.get(&inode).filter(|_| is_candidate) else {
+                continue;
+            };
+            let mut below = snapshot.at_and_below(to);
+            if below.any(|(_, node)| evicted.contains(&node.version.ino))
+                || is_at_above_or_below(&self.at_below_target(from), &copies)
+                || !self.has_same_files(from, to, snapshot)
+            {
+                continue;
+            }
+            renamed.push((from.clone(), (*to).clone()));
+        }
+        renamed
+    }
+
+    /// The paths below the target of the copies of evicted files, which programs read.
+    fn copies_of_evicted(&self, snapshot: &TreeSnapshot) -> BTreeSet<PathBuf> {
+        let Some(table) = self.from.evictions() else {
+            return BTreeSet::new();
+        };
+        let copies = snapshot.evicted.iter();
+        copies
+            .filter_map(|file| table.path_below(&file.copy))
+            .collect()
+    }
+
+    /// True if a directory is retired, and one that is to have its name is not whole yet.
+    pub(super) fn awaits_successor(&self, path: &Path) -> bool {
+        self.relocated_above(path).is_some_and(|(_, one)| {
+            let successor = self.relocated.get(&one.at);
+            one.is_retired() && successor.is_some_and(|successor| !successor.is_retired())
+        })
+    }
+
+    /// True if a file that this drain has moved from a directory is in another one now, under the same name: the
+    /// number of an inode alone may have been used again.
+    fn has_same_files(&self, from: &Path, to: &Path, snapshot: &TreeSnapshot) -> bool {
+        let mut files = snapshot.at_and_below(to);
+        files.any(|(path, node)| {
+            let was = self.moved.get(&rebase(path, to, from));
+            node.kind == NodeKind::File
+                && was.is_some_and(|was| {
+                    ContentStamp::from(&was.version) == ContentStamp::from(&node.version)
+                })
+        })
+    }
+
+    /// The directories that this drain made and that a renamed one has replaced, unless they were renamed
+    /// themselves, with their inode numbers.
+    fn replaced_directories(
+        &self,
+        snapshot: &TreeSnapshot,
+        renamed: &[(PathBuf, PathBuf)],
+    ) -> Vec<(PathBuf, u64)> {
+        let copies = self.copies_of_evicted(snapshot);
+        let goes: HashSet<&PathBuf> = renamed.iter().map(|(from, _)| from).collect();
+        let directories = snapshot.of_kind(NodeKind::Directory);
+        let replaced = directories.filter_map(|(path, node)| {
+            let moved = self.moved.get(path)?;
+            let is_replaced = moved.kind == NodeKind::Directory
+                && moved.is_ours
+                && moved.version.inode() != node.version.inode()
+                && self.renames.has_renamed(node.version.ino, snapshot.walk)
+                && !goes.contains(path)
+                && !is_at_above_or_below(&self.at_below_target(path), &copies);
+            is_replaced.then(|| (path.clone(), moved.version.ino))
+        });
+        replaced.collect()
+    }
+
+    /// Takes the nodes at and below a path out of the tables, with other paths.
+    #[allow(clippy::type_complexity)] // the two tables
+    pub(super) fn take_nodes(
+        &mut self,
+        from: &Path,
+        to: &Path,
+    ) -> (
+        Vec<(PathBuf, MovedNode)>,
+        Vec<(PathBuf, RelocatedDirectory<T::File>)>,
+    ) {
+        let moved = self.moved.extract_if(|path, _| path.starts_with(from));
+        let moved = moved.map(|(path, node)| (rebase(&path, from, to), node));
+        let moved = moved.collect();
+        let inside: Vec<PathBuf> = self
+            .relocated
+            .keys()
+            .filter(|path| path.starts_with(from))
+            .cloned()
+            .collect();
+        let relocated = inside.into_iter().filter_map(|path| {
+            let directory = self.relocated.remove(&path)?;
+            Some((rebase(&path, from, to), directory))
+        });
+        (moved, relocated.collect())
+    }
+
+    /// Notes the inodes of directories that have taken the place of others, by no rename.
+    fn note_inodes(&mut self, snapshot: &TreeSnapshot) {
+        for (path, node) in snapshot.of_kind(NodeKind::Directory) {
+            if let Some(moved) = self.moved.get_mut(path) {
+                if moved.kind == NodeKind::Directory {
+                    moved.version = node.version;
+                    let relocated = self.relocated.get_mut(path);
+                    if let Some(relocated) = relocated.filter(|one| !one.is_retired()) {
+                        relocated.inode = Some(node.version.inode());
+                    }
+                }
+            }
+        }
+    }
+
+    /// True if a directory above was renamed.
+    pub(super) fn is_in_renamed(&self, path: &Path) -> bool {
+        let mut above = path.ancestors().skip(1);
+        above.any(|dir| {
+            let moved = self.moved.get(dir);
+            moved.is_some_and(|moved| {
+                moved.kind == NodeKind::Directory
+                    && moved.is_ours
+                    && self.renames.has_renamed(moved.version.ino, u64::MAX)
+            })
+        })
+    }
+
+    /// Makes a directory under a hidden name if it gets its own one when it is whole; `false`: it is made under
+    /// its own.
+    pub(super) fn begin_hidden(
+        &mut self,
+        round: &RoundState,
+        path: &Path,
+        node: &SeenNode,
+    ) -> Result<bool, MoveError> {
+        let is_taken = self.has_relocated_at(path);
+        let is_renamed = self
+            .renames
+            .has_renamed(node.version.ino, round.snapshot.walk);
+        let is_merged = self.merged.contains(&node.version.inode());
+        if self.is_relocated(path) || is_merged || !(is_renamed || is_taken) {
+            return Ok(false);
+        }
+        let target = self.target.join(path);
+        let there = self.to.look_up(&target);
+        let there = there.map_err(MoveError::io("looking for", &target))?;
+        if let Some(there) = there.filter(|_| !is_taken) {
+            // Else it is merged.
+            if !self.retire_earlier(&round.snapshot, path, &there)? {
+                return Ok(false);
+            }
+        }
+        let mut at = part_of(path);
+        if self.relocated.values().any(|one| one.at == at) {
+            let mut name = OsString::from(format!("{:x}-", node.version.ino));
+            name.push(path.file_name().unwrap_or_default());
+            at = part_of(&path.with_file_name(name));
+        }
+        let hidden = self.target.join(&at);
+        let creating = || MoveError::io("creating", &hidden);
+        match self
+            .to
+            .make_directory(&hidden, node.kept.mode & 0o777 | 0o700)
+        {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                let found = self.to.look_up(&hidden).map_err(creating())?;
+                if found.is_some_and(|found| kind_of(&found) != NodeKind::Directory) {
+                    return Err(creating()(error));
+                }
+            }
+            made => made.map_err(creating())?,
+        }
+        // What a process that was killed has left is filled on.
+        let lock = self.to.create_part(&hidden.join(FILLING));
+        let lock = lock.map_err(|error| match error.kind() {
+            ErrorKind::ResourceBusy => MoveError::Busy(target),
+            _ => creating()(error),
+        })?;
+        let relocated = RelocatedDirectory {
+            at,
+            inode: Some(node.version.inode()),
+            rounds: 0,
+            lock: Some(lock),
+        };
+        self.relocated.insert(path.to_owned(), relocated);
+        Ok(true)
+    }
+
+    /// Retires a directory of the target that earlier drains of the tree have made, and that is another one than the
+    /// tree has under this name; false: it is not.
+    fn retire_earlier(
+        &mut self,
+        snapshot: &TreeSnapshot,
+        path: &Path,
+        there: &Stat,
+    ) -> Result<bool, MoveError> {
+        if self.placed.is_none() || kind_of(there) != NodeKind::Directory {
+            return Ok(false);
+        }
+        let retired = retired_path(path, there.ino);
+        let mut nodes = vec![(retired.clone(), earlier_node(snapshot.walk, there))];
+        let mut is_other = false;
+        let mut open = vec![path.to_owned()];
+        while let Some(dir) = open.pop() {
+            let whole = self.target.join(&dir);
+            let names = self.to.list(&whole);
+            let names = names.map_err(MoveError::io("listing", &whole))?;
+            for name in names.iter().filter(|name| !is_part(name)) {
+                let (at, target) = (dir.join(name), whole.join(name));
+                let found = self.to.look_up(&target);
+                let found = found.map_err(MoveError::io("looking for", &target))?;
+                let Some(found) = found else { continue };
+                let mut node = earlier_node(snapshot.walk, &found);
+                match node.kind {
+                    NodeKind::Directory => open.push(at.clone()),
+                    _ if !self.has_placed(&at, &found) => return Ok(false),
+                    NodeKind::Symlink => {
+                        let content = self.to.read_link(&target);
+                        node.content = content.map_err(MoveError::io("reading", &target))?;
+                    }
+                    _ => {}
+                }
+                is_other |= snapshot.get(&at).is_none_or(|seen| {
+                    seen.kind != node.kind
+                        || seen.kind == NodeKind::File
+                            && (seen.version.size != found.size
+                                || !is_kept_time(seen.version.mtime, found.mtime))
+                });
+                nodes.push((rebase(&at, path, &retired), node));
+            }
+        }
+        if is_other {
+            self.moved.extend(nodes);
+            let relocated = RelocatedDirectory {
+                at: path.to_owned(),
+                inode: None,
+                rounds: 0,
+                lock: None,
+            };
+            self.relocated.insert(retired, relocated);
+        }
+        Ok(is_other)
+    }
+
+    /// Removes a hidden directory that is gone from the tree.
+    pub(super) fn remove_relocated(&mut self, path: &Path) -> Result<bool, MoveError> {
+        let hidden = self.at_target(path);
+        let relocated = self.relocated.get_mut(path);
+        drop(relocated.and_then(|relocated| relocated.lock.take()));
+        let removed = remove_hidden_tree(self.to, &hidden);
+        removed.map_err(MoveError::io("removing", &hidden))?;
+        self.relocated.remove(path);
+        Ok(true)
+    }
+
+    /// Retires a relocated directory: its files are moved anew, one by one.
+    pub(super) fn retire(&mut self, path: &Path, walk: u64) {
+        let Some(inode) = self.relocated.get(path).and_then(|one| one.inode) else {
+            return;
+        };
+        self.merged.insert(inode);
+        let retired = retired_path(path, inode.1);
+        let (moved, relocated) = self.take_nodes(path, &retired);
+        for (path, node) in moved {
+            self.moved.insert(path, MovedNode { walk, ..node });
+        }
+        self.relocated.extend(relocated);
+        if let Some(relocated) = self.relocated.get_mut(&retired) {
+            relocated.inode = None;
+            relocated.lock = None;
+        }
+    }
+}
+
+/// A node that an earlier drain has made.
+fn earlier_node(walk: u64, there: &Stat) -> MovedNode {
+    MovedNode {
+        walk,
+        kind: kind_of(there),
+        version: FileVersion::from(there),
+        is_doubtful: true,
+        is_ours: true,
+        content: PathBuf::new(),
+        is_told: true,
+    }
+}
+
+/// The path of a retired directory, which no tree has.
+pub(super) fn retired_path(path: &Path, ino: u64) -> PathBuf {
+    let mut name = OsString::from(format!("retired-{ino:x}-"));
+    name.push(path.file_name().unwrap_or_default());
+    part_of(&path.with_file_name(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_get_other_beginnings() {
+        let rebased = |path| rebase(Path::new(path), Path::new("a/b"), Path::new("c"));
+        assert_eq!(rebased("a/b"), Path::new("c"));
+        assert_eq!(rebased("a/b/d/e"), Path::new("c/d/e"));
+        assert_eq!(rebased("a/bd"), Path::new("a/bd"));
+        let retired = retired_path(Path::new("x/ckpt"), 18);
+        assert_eq!(retired, Path::new("x/.retired-12-ckpt.weir-part"));
+    }
+}

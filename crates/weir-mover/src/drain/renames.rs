@@ -1,0 +1,140 @@
+//! The renames that programs make while a drain walks.
+//!
+//! A walk takes time. A file that moves meanwhile from a directory that it has not looked at into one that it has is
+//! seen in neither. So the servers count renames, and a walk is *calm* if none that could hide a name was under way
+//! during it. The servers also say which directories were renamed: those get their names on the target when they are
+//! whole (`relocated`).
+
+use std::collections::HashMap;
+
+use super::Drain;
+use crate::tree::{FileTree, TreeRenames};
+
+/// The walks for which a directory is remembered that no walk sees.
+const KEPT_WALKS: u64 = 8;
+
+/// The directories that programs have renamed, and the counts of all renames.
+#[derive(Debug, Default)]
+pub(super) struct RenameHistory {
+    /// The numbers of the renames that are known, by the rank of the server.
+    known: Vec<u64>,
+    /// By inode number.
+    directories: HashMap<u64, RenamedDirectory>,
+    /// The number of renames that were told.
+    told: u64,
+    /// Renames were made of which the servers do not know the directories any more. The number of the walk.
+    lost_at: Option<u64>,
+}
+
+#[derive(Debug)]
+struct RenamedDirectory {
+    /// The number of the last walk that saw it, or that came after its rename.
+    walk: u64,
+    /// The number of its last rename.
+    order: u64,
+}
+
+impl RenameHistory {
+    /// The position of the last rename of a directory among those of the same time.
+    pub fn order_of(&self, ino: u64) -> u64 {
+        self.directories.get(&ino).map_or(0, |dir| dir.order)
+    }
+
+    /// True if a directory that this walk sees for the first time may have been renamed.
+    pub fn has_renamed(&self, ino: u64, walk: u64) -> bool {
+        self.directories.contains_key(&ino) || self.lost_at == Some(walk)
+    }
+
+    /// The renamed directories that are remembered.
+    pub fn directories(&self) -> impl Iterator<Item = u64> + '_ {
+        self.directories.keys().copied()
+    }
+
+    fn note(&mut self, renames: &TreeRenames, walk: u64) {
+        for ino in &renames.directories {
+            self.told += 1;
+            let order = self.told;
+            self.directories
+                .insert(*ino, RenamedDirectory { walk, order });
+        }
+        if renames.is_cut {
+            self.lost_at = Some(walk);
+        }
+    }
+
+    /// Forgets directories that walks have not seen for long.
+    pub fn forget_unseen(&mut self, seen: impl Iterator<Item = u64>, walk: u64) {
+        if self.directories.is_empty() {
+            return;
+        }
+        for ino in seen {
+            if let Some(dir) = self.directories.get_mut(&ino) {
+                dir.walk = walk;
+            }
+        }
+        self.directories
+            .retain(|_, dir| dir.walk + KEPT_WALKS >= walk);
+    }
+}
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+    /// Asks for the renames since the last call. `None`: a server does not answer, so nothing is known.
+    pub(super) fn ask_for_renames(&mut self, walk: u64) -> Option<TreeRenames> {
+        let renames = self.from.renames(&mut self.renames.known).ok()?;
+        self.renames.note(&renames, walk);
+        Some(renames)
+    }
+}
+
+/// True if no rename was under way between two answers.
+pub(super) fn is_calm(before: Option<&TreeRenames>, after: Option<&TreeRenames>) -> bool {
+    let (Some(before), Some(after)) = (before, after) else {
+        return false;
+    };
+    let has_ended = |(begun, ended): &(u64, u64)| begun == ended;
+    before.counts == after.counts && after.counts.iter().all(has_ended)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_is_calm_if_no_rename_was_under_way() {
+        let renames = |counts: &[(u64, u64)]| {
+            Some(TreeRenames {
+                counts: counts.to_vec(),
+                ..TreeRenames::default()
+            })
+        };
+        let calm = |before: &[(u64, u64)], after: &[(u64, u64)]| {
+            is_calm(renames(before).as_ref(), renames(after).as_ref())
+        };
+        assert!(calm(&[], &[]));
+        assert!(calm(&[(3, 3), (0, 0)], &[(3, 3), (0, 0)]));
+        assert!(!calm(&[(3, 3), (0, 0)], &[(3, 3), (1, 1)]));
+        assert!(!calm(&[(3, 2)], &[(3, 3)]));
+        assert!(!calm(&[(3, 2)], &[(3, 2)]));
+        assert!(!is_calm(None, renames(&[]).as_ref()));
+    }
+
+    #[test]
+    fn directories_are_forgotten_when_walks_do_not_see_them() {
+        let mut history = RenameHistory::default();
+        let renames = TreeRenames {
+            directories: vec![1, 2],
+            ..TreeRenames::default()
+        };
+        history.note(&renames, 1);
+        for walk in 2..=2 + KEPT_WALKS {
+            history.forget_unseen([1].into_iter(), walk);
+        }
+        assert!(history.has_renamed(1, 99) && !history.has_renamed(2, 99));
+        let lost = TreeRenames {
+            is_cut: true,
+            ..TreeRenames::default()
+        };
+        history.note(&lost, 20);
+        assert!(history.has_renamed(2, 20) && !history.has_renamed(2, 21));
+    }
+}

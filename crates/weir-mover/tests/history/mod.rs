@@ -1,0 +1,201 @@
+//! Loops of checkpoints whose drain is killed between any two changes of the target, and started anew: whenever it is
+//! killed, each checkpoint that has its name is whole and of one generation, the newest ones are in their order, and in
+//! the end the target is as the source. A seed replays a run: `WEIR_HISTORY_SEED=7 cargo test -p weir-mover --test drain
+//! history`.
+
+use super::*;
+use weir_mover::drain::PlacedNodes;
+use weir_mover::publish::is_part;
+
+const SWAP_STEPS: usize = 6;
+
+fn swapped(generation: usize, name: &str) -> Vec<u8> {
+    format!(
+        "swapped {name} {generation:0>width$}",
+        width = generation + 1
+    )
+    .into_bytes()
+}
+
+/// The generation of a directory of [`Program::swap`]; `None`: it is not whole.
+fn generation_of(dir: &Path, contents: &BTreeMap<PathBuf, TreeNode>) -> Option<usize> {
+    let generation = |name: &str| match contents.get(&dir.join(name))? {
+        TreeNode::File(content) => {
+            let text = std::str::from_utf8(content).ok()?;
+            let text = text.strip_prefix(&format!("swapped {name} "))?;
+            text.parse::<usize>().ok()
+        }
+        _ => None,
+    };
+    generation("a").filter(|one| generation("b") == Some(*one))
+}
+
+impl Program {
+    /// A step in a loop that keeps two generations of a directory under the same names.
+    pub(super) fn swap(&mut self) {
+        let generation = self.swap_steps / SWAP_STEPS;
+        let [new, current, old] = ["swap.tmp", "swap", "swap.old"].map(|name| self.dir.join(name));
+        match self.swap_steps % SWAP_STEPS {
+            0 => self.make_directory(&new).unwrap(),
+            step @ (1 | 2) => {
+                let name = ["a", "b"][step - 1];
+                let content = swapped(generation, name);
+                fs::write(new.join(name), &content).unwrap();
+                self.closed.insert(content);
+            }
+            3 => drop(fs::remove_dir_all(&old)),
+            4 => drop(self.rename(&current, &old)),
+            _ => assert!(self.rename(&new, &current)),
+        }
+        self.swap_steps += 1;
+    }
+}
+
+/// Checks the directories of [`Program::swap`]. `newest`: the generation that the target had.
+pub fn check_generations(
+    contents: &BTreeMap<PathBuf, TreeNode>,
+    newest: &mut Option<usize>,
+) -> Result<(), String> {
+    let generations = ["swap", "swap.old"].map(|dir| generation_of(Path::new(dir), contents));
+    if contents.contains_key(Path::new("swap")) && generations[0].is_none() {
+        return Err(format!("swap is not whole: {contents:?}"));
+    }
+    let now = generations.into_iter().max().flatten();
+    if now < *newest {
+        return Err(format!("generation {now:?} after {newest:?}: {contents:?}"));
+    }
+    *newest = now;
+    Ok(())
+}
+
+/// Numbers that a seed gives.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) % end
+    }
+}
+
+/// The hidden directories below a directory.
+fn hidden_directories(at: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(at).unwrap().map(Result::unwrap) {
+        let is_dir = entry.file_type().unwrap().is_dir();
+        if is_dir && is_part(&entry.file_name()) {
+            found.push(entry.path());
+        } else if is_dir {
+            found.extend(hidden_directories(&entry.path()));
+        }
+    }
+    found
+}
+
+/// The number of the checkpoint that the target's `latest` leads to.
+fn latest(target: &Path) -> Option<usize> {
+    let leads_to = fs::read_link(target.join("latest")).ok()?;
+    leads_to.to_str()?.strip_prefix("ckpt.")?.parse().ok()
+}
+
+fn run(seed: u64) {
+    let mut dice = Dice(seed);
+    let mut scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let marks = scene.source.with_file_name("marks");
+    let has_marks = dice.below(2) == 0;
+    // Without marks nobody knows what a drain that was killed had made: directories are merged.
+    let swaps = u64::from(has_marks);
+    let mut newest = None;
+    for _ in 0..=dice.below(6) {
+        let changes = i64::try_from(dice.below(150)).unwrap();
+        scene.renew_target(FaultyTree::dying_after(changes));
+        let mut drain = scene.drain();
+        if has_marks {
+            drain.keep_marks(Arc::new(PlacedNodes::open(&marks).unwrap()), false);
+        }
+        for _ in 0..=dice.below(12) {
+            for _ in 0..dice.below(8) {
+                scene.act(&Step::Checkpoint(1));
+            }
+            for _ in 0..swaps * dice.below(8) {
+                scene.act(&Step::Swap(1));
+            }
+            let count = dice.below(4);
+            let meanwhile = (0..count).map(|_| {
+                let steps = u8::try_from(1 + dice.below(5)).unwrap();
+                let step = match swaps * dice.below(2) {
+                    0 => Step::Checkpoint(steps),
+                    _ => Step::Swap(steps),
+                };
+                (u8::try_from(dice.below(30)).unwrap(), step)
+            });
+            scene.steps.lock().unwrap().extend(meanwhile);
+            let settled = if dice.below(2) == 0 { now() } else { LONG_AGO };
+            round(&mut drain, settled);
+            assert_eq!(*scene.wrong.lock().unwrap(), Ok(()), "seed {seed}");
+            let again = latest(&scene.target);
+            assert!(again >= newest, "seed {seed}: {again:?} after {newest:?}");
+            newest = again;
+        }
+    }
+    scene.end_program();
+    scene.renew_target(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let mut drain = scene.drain();
+    if has_marks {
+        drain.keep_marks(Arc::new(PlacedNodes::open(&marks).unwrap()), false);
+    }
+    let summary = finish(&mut drain);
+    assert_eq!(summary.failed, [], "seed {seed}");
+    assert_eq!(*scene.wrong.lock().unwrap(), Ok(()), "seed {seed}");
+    let there = contents(&scene.target);
+    for (path, node) in contents(&scene.source) {
+        assert_eq!(
+            there.get(&path),
+            Some(&node),
+            "seed {seed}: {}",
+            path.display()
+        );
+    }
+    assert_eq!(
+        hidden_directories(&scene.target),
+        [] as [PathBuf; 0],
+        "seed {seed}"
+    );
+}
+
+#[test]
+fn killed_drains_leave_a_history_of_whole_checkpoints() {
+    match std::env::var("WEIR_HISTORY_SEED") {
+        Ok(seed) => run(seed.parse().unwrap()),
+        Err(_) => (0..150).for_each(run),
+    }
+}
+
+/// A file that is renamed gets its new name without being copied again, and has one at every moment.
+#[test]
+fn a_renamed_file_is_not_copied_again() {
+    for has_links in [true, false] {
+        let scene = Scene::new(match has_links {
+            true => FaultyTree::failing_once(i64::MAX, Errno::IO),
+            false => FaultyTree::without_links(Errno::PERM),
+        });
+        let mut drain = scene.drain();
+        scene.act(&Step::MakeDirectory(0));
+        scene.act(&Step::Write(2));
+        round(&mut drain, now());
+        let content = fs::read(scene.target.join("d0/n2")).unwrap();
+        scene.act(&Step::Rename(2, 0));
+        let renamed = round(&mut drain, now());
+        assert_eq!(renamed.files, u64::from(!has_links));
+        assert_eq!(fs::read(scene.target.join("n0")).unwrap(), content);
+        assert_eq!(fs::read(scene.target.join("d0/n2")).unwrap(), content);
+        for _ in 0..2 {
+            round(&mut drain, now());
+        }
+        assert_eq!(*scene.wrong.lock().unwrap(), Ok(()));
+        assert_eq!(contents(&scene.source), contents(&scene.target));
+    }
+}
