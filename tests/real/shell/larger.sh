@@ -102,16 +102,33 @@ same "random operations" '' "$wrong"
 check "ranges were evicted meanwhile" test -s evicted.log
 unset WEIR_DRAIN_EVICT_PERCENT
 
-# Nobody makes room for what is in several servers' memory, and says so.
-larger --servers 3 -- bash -c 'head -c 300M /dev/zero > "$1/large"' - "$outside/pfs"
-same "a file that is larger than three servers" 1 $?
+# Of several servers.
+check "a file of 250 MiB in three servers of 64 MiB" larger --servers 3 -- python3 record.py "$outside/pfs/file" log 4000
+same "all of it is there, too" 4000 "$(python3 record.py pfs/file)"
+same "no hidden file is left of it" '' "$(hidden)"
+wrong=
+export WEIR_DRAIN_EVICT_PERCENT=1
+for seed in $(seq "${LARGER_SEEDS:-2}"); do
+	larger --servers 3 -- python3 "$programs/larger.py" "$outside/pfs" "1$seed" 200 > in.log ||
+		wrong="seed 1$seed: $(head -n 3 in.log said)"
+	[ -n "$wrong" ] || wrong=$(diff in.log <(sums) && hidden)
+	[ -z "$wrong" ] || break
+done
+same "random operations, with three servers" '' "$wrong"
+unset WEIR_DRAIN_EVICT_PERCENT
+
+# Where nothing makes room it is told.
+larger --set drain.evict_percent=0 -- bash -c 'head -c 100M /dev/zero > "$1/large"' - "$outside/pfs"
+same "a file that is larger than an instance which evicts nothing" 1 $?
 check "is ENOSPC" grep -q 'No space left' said
 
 wrong=0
 for kill in $(seq "${LARGER_KILLS:-5}"); do
 	rm -rf pfs log
 	mkdir pfs
-	setsid "$weir" run --set run.report=none --set memory.warm=16M --memory 64M --no-storage --elevate "$outside/pfs" -- \
+	# Every other time of three servers.
+	setsid "$weir" run --set run.report=none --set memory.warm=16M --memory 64M --no-storage --servers $((kill % 2 ? 1 : 3)) \
+		--elevate "$outside/pfs" -- \
 		python3 record.py "$outside/pfs/file" "$outside/log" 100000 2> said &
 	run=$!
 	sleep "$((1 + RANDOM % 2)).$((RANDOM % 1000))"

@@ -3,7 +3,9 @@
 use crate::mesh::Mesh;
 use crate::mesh_share::{file, open, others, publish, LENGTH};
 use crate::world::{Client, World};
+use weir_core::extent::Run;
 use weir_core::names::{Attr, Visibility};
+use weir_core::proto::peer;
 use weir_core::proto::{self, ByteRange, Caller, ContentVersion, CopyUse, FsError, RoomOutlook};
 use weir_core::types::{Ino, Rank};
 
@@ -219,12 +221,83 @@ fn ranges_that_were_not_written_since_are_evicted() {
     assert_eq!(copied(&mut world, ino), [(0, 140), (170, 300), (400, 500)]);
 }
 
+/// Where a node finds the bytes of a file: ranges, and whether they are the copy's.
+fn found_at(mesh: &mut Mesh, rank: Rank, ino: Ino) -> Vec<(u64, u64, bool)> {
+    let attr = open(mesh, usize::from(rank.0), ino, false);
+    let locate = proto::Locate {
+        ino: attr.ino,
+        offset: 0,
+        length: LENGTH,
+    };
+    let runs = mesh.call(usize::from(rank.0), locate).unwrap().runs;
+    let found = runs
+        .iter()
+        .map(|run| (run.offset, run.end(), run.is_of_copy()));
+    found.collect()
+}
+
 #[test]
-fn several_servers_evict_no_ranges() {
+fn all_nodes_read_evicted_ranges_from_the_copy_and_later_writes_lie_over_it() {
     let mut mesh = Mesh::new(4, 3);
+    mesh.accept_invented_bytes(0..4);
     let ino = file(&mut mesh, Visibility::ReadAfterSync);
-    let asked = proto::SettleExtents { ino };
-    assert_eq!(mesh.call(usize::from(ino.rank().0), asked), Ok(None));
+    let nodes = others(ino);
+    publish(&mut mesh, nodes[0], ino);
+    for node in &nodes {
+        assert_eq!(found_at(&mut mesh, *node, ino), [(0, LENGTH, false)]);
+    }
+    let settle = |mesh: &mut Mesh| mesh.call(0, proto::SettleExtents { ino }).unwrap();
+    let evict = |mesh: &mut Mesh, settled, start, end| {
+        let ranges = vec![ByteRange { start, end }];
+        let op = proto::EvictRanges {
+            ino,
+            settled,
+            ranges,
+        };
+        mesh.call(0, op).unwrap()
+    };
+    let copy_use = |mesh: &mut Mesh| mesh.call(0, proto::GetCopyUse { ino }).unwrap();
+    let earlier = settle(&mut mesh).unwrap();
+    let settled = settle(&mut mesh).unwrap();
+    assert_eq!(evict(&mut mesh, earlier, 0, 100), 0, "settled since");
+    assert_eq!(evict(&mut mesh, settled, 0, 2 * LENGTH), 0, "with a hole");
+    assert_eq!(copy_use(&mut mesh), CopyUse::None);
+    assert_eq!(evict(&mut mesh, settled, 0, 1024), 1024);
+    assert_eq!(evict(&mut mesh, settled, 0, 1024), 0, "once");
+    assert_eq!(copy_use(&mut mesh), CopyUse::Part);
+    for node in &nodes {
+        let found = found_at(&mut mesh, *node, ino);
+        assert_eq!(found, [(0, 1024, true), (1024, LENGTH, false)]);
+    }
+    // Published later, and not settled.
+    let put = |mesh: &mut Mesh, publish| {
+        let run = Run::extent(512, 100, 1, nodes[1].0, 0, 0).unwrap();
+        for home in 0..4 {
+            let put = peer::Put {
+                ino,
+                runs: vec![run],
+                publish,
+                part: 0,
+                cut: u64::MAX,
+                ended_below: 0,
+            };
+            mesh.ask_peer(nodes[1], Rank(home), put).unwrap();
+        }
+    };
+    put(&mut mesh, 1);
+    assert_eq!(evict(&mut mesh, settled, 512, 612), 0);
+    let settled = settle(&mut mesh).unwrap();
+    let over = [(0, 512, true), (512, 612, false), (612, 1024, true)];
+    assert_eq!(found_at(&mut mesh, nodes[2], ino)[..3], over);
+    assert_eq!(evict(&mut mesh, settled, 512, 612), 100);
+    let cut = proto::Truncate { ino, size: 600 };
+    assert_eq!(mesh.call(1, cut), Ok(()));
+    let cut = proto::Truncate { ino, size: LENGTH };
+    assert_eq!(mesh.call(1, cut), Ok(()));
+    let copied = found_at(&mut mesh, nodes[0], ino);
+    assert!(copied
+        .iter()
+        .all(|(_, end, is_copy)| *end <= 600 && *is_copy));
 }
 
 /// A file of three other nodes' interest: one wrote it, and all have it open for reading.
@@ -272,10 +345,15 @@ fn all_nodes_learn_that_a_file_is_evicted() {
         let located = mesh.call(usize::from(node.0), locate).unwrap();
         assert_eq!(located.runs, []);
     }
-    let cut = proto::Truncate { ino, size: 1 };
-    assert_eq!(mesh.call(1, cut), Err(FsError::Evicted));
-    let cut = proto::Truncate { ino, size: 0 };
-    assert_eq!(mesh.call(1, cut), Ok(()));
+    let cut = |size| proto::Truncate { ino, size };
+    assert_eq!(mesh.call(1, cut(1)), Err(FsError::Evicted));
+    assert_eq!(mesh.call(1, proto::BeginUpdate { ino }), Ok(()));
+    for node in &nodes {
+        assert!(!attr_at(&mut mesh, *node).evicted);
+        assert_eq!(found_at(&mut mesh, *node, ino), [(0, LENGTH, true)]);
+    }
+    assert_eq!(mesh.call(1, cut(1)), Ok(()));
+    assert_eq!(mesh.call(1, cut(0)), Ok(()));
     for node in &nodes {
         let attr = attr_at(&mut mesh, *node);
         assert!(!attr.evicted && attr.size == 0, "{attr:?}");
