@@ -76,4 +76,9 @@ impl MoveError {
     pub(crate) fn is_directory_not_empty(&self) -> bool {
         matches!(self, MoveError::Io { source, .. } if source.kind() == io::ErrorKind::DirectoryNotEmpty)
     }
+
+    /// True if a name of another file system was to be given.
+    pub(crate) fn crosses_file_systems(&self) -> bool {
+        matches!(self, MoveError::Io { source, .. } if source.kind() == io::ErrorKind::CrossesDevices)
+    }
 }

@@ -8,7 +8,8 @@
 //! The base keeps its hidden name, beside that of the file, until the link of the file says the other one: programs find it
 //! meanwhile. Then it is not written to any more.
 //!
-//! Whole stripes of the target go first; small pieces only if there is nothing else.
+//! Whole stripes of the target go first; small pieces only if there is nothing else. The next ones are looked for behind
+//! the last, so that a file of any size costs few questions.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_client::process::mounted::elevated::{CopyIdentity, TargetCopy};
-use weir_client::process::mounted::{EvictedFile, Ino, WriteState};
+use weir_client::process::mounted::{CopyUse, EvictedFile, Ino, WriteState};
 use weir_client::types::Stat;
 
 use super::copies::hidden_name;
@@ -57,8 +58,8 @@ struct OpenBase<'d, S: FileTree, T: FileTree> {
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Copies ranges of files that programs have open for writing, the largest first, and frees their storage, until this many bytes
-    /// are free at the server of this rank.
+    /// Copies ranges of files that programs have open for writing, the largest first, and frees their storage, until
+    /// this many bytes are free at the server of this rank.
     pub fn evict_open_files(
         &mut self,
         rank: u16,
@@ -127,10 +128,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 break;
             }
             let settled = table.settle_extents(ino).map_err(reading())?;
-            let ranges = choose_ranges(table, ino, found.size, (rank, wanted - freed));
+            let begun = self.gone_ahead.get(&ino.0).copied().unwrap_or(0);
+            let whole = (begun.min(found.size), found.size);
+            let ranges = choose_ranges(table, ino, whole, (rank, wanted - freed));
             let (Some(settled), ranges) = (settled, ranges.map_err(reading())?) else {
                 break;
             };
+            // What is behind them comes next.
+            let end = ranges.last().map_or(0, |last| last.end);
+            self.gone_ahead.insert(ino.0, end);
             if ranges.is_empty() {
                 break;
             }
@@ -165,6 +171,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let table = self.from.evictions().expect("it has one");
         let before = self.bases.get(&ino.0).cloned();
         let known = before.clone().filter(|base| self.is_writable(base));
+        // A program may have begun to write over its evicted bytes since the round looked for such files.
+        let used = table.copy_use(ino);
+        let used = used.map_err(MoveError::io("looking for the copy of", &source))?;
+        if before.is_none() && used != CopyUse::None {
+            return Err(MoveError::SourceChanged(source));
+        }
         let dir = path.parent().unwrap_or(Path::new(""));
         let at = match &known {
             Some(base) => base.at.clone(),
@@ -259,7 +271,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         base.is_ahead() && found.is_ok_and(|found| found.is_some_and(|found| found.nlink == 1))
     }
 
-    /// Moves a file of which ranges went ahead: the rest is written to its base, which then gets the name.
+    /// Moves a file of which ranges went ahead: the rest is written to its base, which then gets the name. EXDEV: it is
+    /// in a directory of another file system now.
     pub(super) fn finish_ahead(
         &self,
         round: &RoundState,
@@ -305,18 +318,37 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 }
 
-/// The ranges of a file to have go ahead next: whole stripes, or else what there is.
+/// The ranges of a file to have go ahead next: whole stripes, or else what there is. It looks from an offset on to the
+/// end, and if there is nothing, before it.
 fn choose_ranges(
     table: &dyn EvictionTable,
     ino: Ino,
-    size: u64,
-    (rank, wanted): (u16, u64),
+    (begun, size): (u64, u64),
+    wanted: (u16, u64),
 ) -> std::io::Result<Vec<Range<u64>>> {
+    let (chosen, are_stripes) = choose_within(table, ino, begun..size, wanted)?;
+    if are_stripes || begun == 0 {
+        return Ok(chosen);
+    }
+    let (before, are_stripes) = choose_within(table, ino, 0..begun, wanted)?;
+    Ok(match are_stripes || chosen.is_empty() {
+        true => before,
+        false => chosen,
+    })
+}
+
+/// The same of a part of the file; true: they are whole stripes.
+fn choose_within(
+    table: &dyn EvictionTable,
+    ino: Ino,
+    within: Range<u64>,
+    (rank, wanted): (u16, u64),
+) -> std::io::Result<(Vec<Range<u64>>, bool)> {
     let wanted = wanted.min(BATCH_BYTES);
     let (mut stripes, mut others) = (Vec::new(), Vec::new());
-    let (mut bytes, mut other_bytes, mut at) = (0, 0, 0);
-    while at < size && bytes < wanted && stripes.len() < MOST_RANGES {
-        let (stored, end) = table.stored_ranges(ino, at..size, Some(rank))?;
+    let (mut bytes, mut other_bytes, mut at) = (0, 0, within.start);
+    while at < within.end && bytes < wanted && stripes.len() < MOST_RANGES {
+        let (stored, end) = table.stored_ranges(ino, at..within.end, Some(rank))?;
         for range in stored {
             let stripe = range.start.next_multiple_of(IO_BYTES)..range.end - range.end % IO_BYTES;
             if stripe.start < stripe.end {
@@ -335,9 +367,10 @@ fn choose_ranges(
         }
         at = end.max(at + 1);
     }
-    let mut chosen = if stripes.is_empty() { others } else { stripes };
+    let are_stripes = !stripes.is_empty();
+    let mut chosen = if are_stripes { stripes } else { others };
     chosen.truncate(MOST_RANGES);
-    Ok(chosen)
+    Ok((chosen, are_stripes))
 }
 
 /// The parts of a range between sorted ranges.

@@ -260,6 +260,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     evicted: HashMap<u64, PathBuf>,
     /// The inodes of files of which a part is on the target alone, and where.
     bases: HashMap<u64, FileBase>,
+    /// Of those of which ranges went ahead, the offset behind the last ones.
+    gone_ahead: HashMap<u64, u64>,
     /// The hidden names of these, by the path below both directories.
     hidden: BTreeSet<PathBuf>,
     /// Copies of evicted files that nothing replaces or removes, by the path below both directories.
@@ -308,6 +310,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             seen: Arc::default(),
             evicted: HashMap::new(),
             bases: HashMap::new(),
+            gone_ahead: HashMap::new(),
             hidden: BTreeSet::new(),
             held: BTreeSet::new(),
             taken: HashMap::new(),

@@ -287,9 +287,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .partition(|path| is_cut && is_large(path));
         let seen = chosen.iter();
         self.note_placing(seen.filter_map(|path| Some((*path, snapshot.get(path)?))));
+        let mut others = others;
         for path in ahead {
             let node = snapshot.get(path).expect("chosen from it");
             let moved = self.finish_ahead(round, (path, node), progress).map(Some);
+            if moved.as_ref().is_err_and(MoveError::crosses_file_systems) {
+                others.push(path);
+                continue;
+            }
             if let Ok(Some(stat)) = &moved {
                 round.copied += 1;
                 round.bytes += stat.size;

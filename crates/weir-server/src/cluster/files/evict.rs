@@ -10,7 +10,6 @@
 //!
 //! A file that a program of its home's node reads is not evicted, so that it is read fast. For correctness it
 //! could be, as on other nodes: what a reader does not find in extents any more it reads from the copy.
-//
 
 use std::sync::atomic::{fence, Ordering};
 
