@@ -116,6 +116,10 @@ impl FileTree for DirectoryTree {
         options.write(true).custom_flags(flags.bits()).open(path)
     }
 
+    fn lock_part(&self, file: &File) {
+        let _ = file.try_lock();
+    }
+
     fn write_at(&self, file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
         file.write_all_at(bytes, offset)
     }

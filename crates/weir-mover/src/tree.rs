@@ -283,6 +283,8 @@ pub trait FileTree: Sync + Debug {
     fn open_part(&self, _path: &Path) -> io::Result<Self::File> {
         Err(io_error(Errno::OPNOTSUPP))
     }
+    /// Says that this process lives and needs a part that it has opened, as one that it has made. A hint.
+    fn lock_part(&self, _file: &Self::File) {}
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Sets the size.

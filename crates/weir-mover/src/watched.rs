@@ -213,6 +213,10 @@ impl<T: FileTree> FileTree for WatchedTree<T> {
     fn open_part(&self, path: &Path) -> io::Result<Self::File> {
         self.open_by("opening", path, T::open_part)
     }
+    fn lock_part(&self, file: &Self::File) {
+        let call = || self.tree.lock_part(&file.file);
+        self.watch.watch("locking", &file.path, call);
+    }
     fn write_at(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()> {
         // A write that waits here does not hang.
         self.limit.await_turn(bytes.len() as u64);

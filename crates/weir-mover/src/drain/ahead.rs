@@ -51,7 +51,7 @@ pub struct AheadResult {
 /// A base that ranges of a file are written to.
 struct OpenBase<'d, S: FileTree, T: FileTree> {
     input: &'d S::File,
-    output: T::File,
+    output: Arc<T::File>,
     file: EvictedFile,
     source: PathBuf,
     target: PathBuf,
@@ -184,14 +184,22 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         };
         let target = self.target.join(&at);
         let opening = || MoveError::io("creating", &target);
-        let output = match &known {
-            Some(_) => self.to.open_part(&target).map_err(opening())?,
-            None => self.to.create_part(&target).map_err(opening())?,
+        let kept = self.open_bases.get(&ino.0).filter(|_| known.is_some());
+        let output = match (&known, kept) {
+            (_, Some(kept)) => Arc::clone(kept),
+            (Some(_), None) => {
+                let output = self.to.open_part(&target).map_err(opening())?;
+                self.to.lock_part(&output);
+                Arc::new(output)
+            }
+            (None, None) => Arc::new(self.to.create_part(&target).map_err(opening())?),
         };
         let inode = self.to.stat(&output).map_err(opening())?.ino;
         if known.is_some_and(|base| base.inode != Some(inode)) {
             return Err(MoveError::TargetChanged(target));
         }
+        // It is locked as long as it is open: nobody takes it for a dead process's.
+        self.open_bases.insert(ino.0, Arc::clone(&output));
         let copy = TargetCopy {
             path: table.absolute(&at),
             identity: CopyIdentity::Inode(inode),

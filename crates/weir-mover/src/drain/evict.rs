@@ -136,6 +136,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut displaced = self.displaced(table, progress, round);
         let bases = &self.bases;
         self.gone_ahead.retain(|ino, _| bases.contains_key(ino));
+        self.open_bases.retain(|ino, _| bases.contains_key(ino));
         self.held
             .extend(displaced.iter().map(|file| file.at.clone()));
         // A copy that gets its name may make way for another one.

@@ -260,6 +260,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     evicted: HashMap<u64, PathBuf>,
     /// The inodes of files of which a part is on the target alone, and where.
     bases: HashMap<u64, FileBase>,
+    /// Bases that ranges of files go ahead into, by the inodes of the files.
+    open_bases: HashMap<u64, Arc<T::File>>,
     /// Of those of which ranges went ahead, the offset behind the last ones.
     gone_ahead: HashMap<u64, u64>,
     /// The hidden names of these, by the path below both directories.
@@ -310,6 +312,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             seen: Arc::default(),
             evicted: HashMap::new(),
             bases: HashMap::new(),
+            open_bases: HashMap::new(),
             gone_ahead: HashMap::new(),
             hidden: BTreeSet::new(),
             held: BTreeSet::new(),

@@ -175,6 +175,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return Ok(());
         }
         self.bases.remove(&ino.0);
+        self.open_bases.remove(&ino.0);
         self.hidden.remove(&base.at);
         self.remove_base(&base.at)
     }
