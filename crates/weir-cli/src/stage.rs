@@ -248,7 +248,7 @@ fn options(args: &StageFiles) -> StageOptions {
         threads: args.threads.map_or_else(default_threads, usize::from),
         verify: args.verify,
         laminate: args.laminate,
-        written_files_only: false,
+        ..StageOptions::default()
     }
 }
 

@@ -13,7 +13,7 @@ use crate::publish::{
     check_kind, create_part, is_same, make_hard_link, part_of, publish_name, LinkOutcome,
 };
 use crate::tree::{
-    failed_with, failed_with_any, identity, kind_of, FileTree, KeptAttributes, NodeKind,
+    failed_with, failed_with_any, identity, io_error, kind_of, FileTree, KeptAttributes, NodeKind,
 };
 
 /// The units of times on file systems, nanoseconds: ext4 and weir, SMB, many FUSE file systems, NFS
@@ -116,8 +116,8 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         Ok(copy)
     }
 
-    /// Opens the source and a part that has some of its bytes, and which keeps its name whatever becomes of the copy,
-    /// if the target has hard links. `part`: its path, and its inode.
+    /// Opens the source and a part that has some of its bytes, and which keeps its name whatever becomes of the copy.
+    /// `part`: its path, and its inode.
     pub fn resume(
         from: &'t S,
         to: &'t T,
@@ -243,10 +243,11 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         if let Some(kept) = self.kept_name.take() {
             self.part = part_of(&self.target);
             let linked = make_hard_link(to, &kept, &self.part, &|_| true)?;
-            self.is_removed = linked == LinkOutcome::Made;
             if linked == LinkOutcome::Refused {
-                self.part = kept;
+                // Without another name its link would have to change at the same moment.
+                return Err(MoveError::io("naming", &kept)(io_error(Errno::XDEV)));
             }
+            self.is_removed = linked == LinkOutcome::Made;
         }
         let replaced = self.replaced.as_ref();
         publish_name(to, &self.part, &self.target, replaced, is_written)?;

@@ -77,6 +77,11 @@ impl MoveError {
         matches!(self, MoveError::Io { source, .. } if source.kind() == io::ErrorKind::DirectoryNotEmpty)
     }
 
+    /// True if a name, or the text of a link, is too long.
+    pub(crate) fn is_of_long_name(&self) -> bool {
+        matches!(self, MoveError::Io { source, .. } if source.kind() == io::ErrorKind::InvalidFilename)
+    }
+
     /// True if a name of another file system was to be given.
     pub(crate) fn crosses_file_systems(&self) -> bool {
         matches!(self, MoveError::Io { source, .. } if source.kind() == io::ErrorKind::CrossesDevices)

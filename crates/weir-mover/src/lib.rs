@@ -49,6 +49,6 @@ pub use instance_tree::InstanceTree;
 pub use limit::RateLimit;
 pub use sources::StagePair;
 pub use stage::follow::FollowedSources;
-pub use stage::{stage, stage_chosen, StageOptions, StageProgress};
+pub use stage::{stage, stage_chosen, LikenessBy, StageOptions, StageProgress};
 pub use summary::StageSummary;
 pub use watched::{CallWatch, SlowCall, WatchedTree};

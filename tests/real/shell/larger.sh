@@ -91,6 +91,23 @@ same "is as it was written" "$({ head -c 90M /dev/zero | tr '\0' a; head -c 5M /
 same "no hidden file is left behind it" '' "$(hidden)"
 
 export WEIR_DRAIN_EVICT_PERCENT=1
+# A file that is written again after it was evicted, and gets its old time.
+cat > old_time.sh <<'PROGRAM'
+set -e
+cd "$1"
+head -c 2M /dev/zero > file
+until "$2" drain --status --json | grep -q '"evicted_files":[1-9]'; do sleep 0.1; done
+touch -r file ../time
+printf new | dd of=file bs=1 seek=1000000 conv=notrunc status=none
+touch -r ../time file
+"$2" drain --wait
+PROGRAM
+for servers in 1 3; do
+	check "a file with its old time, $servers servers" larger --servers $servers -- bash old_time.sh "$outside/pfs" "$weir"
+	same "is there as it was written last" \
+		"$({ head -c 1000000 /dev/zero; printf new; head -c 1097149 /dev/zero; } | cksum)" "$(cksum < pfs/file)"
+	same "no hidden file is left of its first version" '' "$(hidden)"
+done
 wrong=
 for seed in $(seq "${LARGER_SEEDS:-4}"); do
 	larger -- python3 "$programs/larger.py" "$outside/pfs" "$seed" 300 > in.log || wrong="seed $seed: $(head -n 3 in.log said)"

@@ -533,7 +533,7 @@ peer_operations! {
     lay_copy: LayCopy {
         /// The file.
         ino: Ino,
-        /// Only of slices whose bytes in these ranges are older than this settling, and all there.
+        /// Over bytes that are older than this settling, where all are; `None`: beneath all that is there.
         settled: Option<u64>,
         /// The ranges.
         ranges: Vec<ByteRange>,

@@ -26,6 +26,7 @@ use super::parts::FileBase;
 use super::round::RoundState;
 use super::snapshot::SeenNode;
 use super::{names_file, Drain, EvictedBytes};
+use crate::content::refuse_other_content;
 use crate::copy::{FileCopy, OpenCopy, IO_BYTES};
 use crate::error::MoveError;
 use crate::publish::check_replaceable;
@@ -101,6 +102,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 // By a program, or the drain is stopped.
                 Err(MoveError::SourceChanged(_) | MoveError::Stopped) => {}
                 Err(_) if matches!(self.from.look_up(&source), Ok(None)) => {}
+                // The path of its base is too long to be kept.
+                Err(error) if error.is_of_long_name() => {}
                 Err(error) => drop(result.failed.insert(path.clone(), error.to_string())),
             }
         }
@@ -200,6 +203,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         // It is locked as long as it is open: nobody takes it for a dead process's.
         self.open_bases.insert(ino.0, Arc::clone(&output));
+        let size = before.as_ref().map(|_| size);
         let copy = TargetCopy {
             path: table.absolute(&at),
             identity: CopyIdentity::Inode(inode),
@@ -212,21 +216,42 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             source,
             target,
         };
-        let is_new = before.as_ref().is_none_or(|base| base.at != at);
-        if is_new {
-            if let Some(before) = &before {
-                self.copy_base(table, &open, size, progress)?;
-                self.note_base(ino, &at)?;
-                self.remove_base(&before.at)?;
-                self.hidden.remove(&before.at);
-            } else {
-                self.note_base(ino, &at)?;
+        if before.as_ref().is_some_and(|base| base.at == at) {
+            return Ok(open);
+        }
+        let begun = self.begin_base(table, &open, size, &at, progress);
+        if let Err(error) = begun {
+            self.open_bases.remove(&ino.0);
+            // It may be noted all the same.
+            let known = table.copy_of(ino);
+            if known.is_ok_and(|known| known.as_ref() != Some(&open.file.copy)) {
+                let _ = self.to.remove(&open.target);
             }
-            let inode = Some(inode);
-            self.hidden.insert(at.clone());
-            self.bases.insert(ino.0, FileBase { at, inode });
+            return Err(error);
+        }
+        let inode = Some(inode);
+        self.hidden.insert(at.clone());
+        self.bases.insert(ino.0, FileBase { at, inode });
+        if let Some(before) = before {
+            self.hidden.remove(&before.at);
+            self.remove_base(&before.at)?;
         }
         Ok(open)
+    }
+
+    /// Fills a new base with what another one has of this many bytes, and notes it.
+    fn begin_base(
+        &self,
+        table: &dyn EvictionTable,
+        open: &OpenBase<'_, S, T>,
+        size: Option<u64>,
+        at: &Path,
+        progress: &StageProgress,
+    ) -> Result<(), MoveError> {
+        if let Some(size) = size {
+            self.copy_base(table, open, size, progress)?;
+        }
+        self.note_base(open.file.ino, at).map(drop)
     }
 
     /// Copies what the base of a file has into another one.
@@ -279,8 +304,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         base.is_ahead() && found.is_ok_and(|found| found.is_some_and(|found| found.nlink == 1))
     }
 
-    /// Moves a file of which ranges went ahead: the rest is written to its base, which then gets the name. EXDEV: it is
-    /// in a directory of another file system now.
+    /// Moves a file of which ranges went ahead: the rest is written to its base, which then gets the name. EXDEV: it
+    /// cannot have another name there.
     pub(super) fn finish_ahead(
         &self,
         round: &RoundState,
@@ -301,6 +326,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if stat.ino != node.version.ino {
             return Err(MoveError::SourceChanged(source.to_owned()));
         }
+        refuse_other_content(file.content, source, &stat)?;
         progress.files_found.fetch_add(1, Ordering::Relaxed);
         let table = self.from.evictions().expect("it has one");
         let mut at = 0;

@@ -18,6 +18,8 @@ pub(super) struct DisplacedFile {
     pub ino: Ino,
     /// The path of the copy below the target.
     pub at: PathBuf,
+    /// How it is known.
+    pub identity: CopyIdentity,
     /// The names of the file.
     pub names: Vec<PathBuf>,
     /// Its copy was to make way for another one.

@@ -12,6 +12,7 @@ use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use weir_client::process::mounted::elevated::CopyIdentity;
 use weir_client::process::mounted::{CopyUse, EvictedFile, Ino, WriteState};
 
 use super::copies::{content_of, copy_at, hidden_name, is_copy, DisplacedFile};
@@ -198,12 +199,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let with_names = DisplacedFile {
                 ino: file.ino,
                 at,
+                identity: file.copy.identity,
                 names,
                 is_aside: false,
             };
             match used {
                 CopyUse::None => {}
-                CopyUse::Part => self.note_part(progress, round, (with_names, &file.copy)),
+                CopyUse::Part => self.note_part(progress, round, &with_names),
                 CopyUse::Whole => {
                     self.evicted.insert(file.ino.0, with_names.at.clone());
                     if !with_names.names.contains(&with_names.at) {
@@ -283,7 +285,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let aside = hidden_name(dir, file.ino, false);
         let name = file.names[0].clone();
         self.place_copy(progress, round, file, &aside, &name)?;
-        self.note_base(file.ino, &aside)?;
+        let inode = self.note_base(file.ino, &aside)?;
+        file.identity = CopyIdentity::Inode(inode);
         self.held.remove(&file.at);
         self.held.insert(aside.clone());
         file.at = aside;
@@ -300,6 +303,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         path: &Path,
         name: &Path,
     ) -> Result<(), MoveError> {
+        self.check_copy(file)?;
         let existing = self.target.join(&file.at);
         let target = self.target.join(path);
         let is_hidden = path.file_name().is_some_and(is_part);

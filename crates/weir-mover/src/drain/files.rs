@@ -12,7 +12,7 @@ use super::mover::{FileMover, FileToMove, MovedFile, MovedFiles, WireVersion};
 use crate::content::refuse_other_content;
 use crate::error::MoveError;
 use crate::sources::StagePair;
-use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};
+use crate::stage::{stage_with, LikenessBy, StageCaller, StageOptions, StageProgress};
 use crate::summary::StageSummary;
 use crate::tree::FileTree;
 
@@ -24,8 +24,20 @@ pub fn move_files<S: FileTree, T: FileTree>(
     threads: usize,
     progress: &StageProgress,
 ) -> MovedFiles {
+    move_alike(from, to, files, (threads, LikenessBy::Times), progress)
+}
+
+/// The same by some threads; says how files that are on the target are known.
+pub(super) fn move_alike<S: FileTree, T: FileTree>(
+    from: &S,
+    to: &T,
+    files: &[FileToMove],
+    (threads, likeness): (usize, LikenessBy),
+    progress: &StageProgress,
+) -> MovedFiles {
     let options = StageOptions {
         threads,
+        likeness,
         written_files_only: true,
         ..StageOptions::default()
     };

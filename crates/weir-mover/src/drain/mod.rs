@@ -446,7 +446,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             self.retire_unnamed(snapshot.walk);
         }
         self.adopt_leftovers(&snapshot);
-        if snapshot.unread.is_empty() {
+        let is_stopped = progress.stop.load(Ordering::Relaxed);
+        // Without a round it is not known where the copies of evicted files are.
+        if snapshot.unread.is_empty() && !is_stopped {
             // The stage names each node that is still in the way.
             self.clear_the_way(&snapshot);
             self.clear_whited_out(&snapshot);

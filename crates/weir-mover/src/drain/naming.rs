@@ -191,6 +191,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if !is_seen(then) || self.is_relocated(above) {
             return false;
         }
+        // Programs read the copies of evicted files by their paths.
+        let is_taken = !matches!(self.occupant_of(path), Occupant::None);
+        if self.has_copies(&relocated.at) || is_taken && self.has_copies(path) {
+            return false;
+        }
         if !is_seen(now) && (then.has_missed || !then.is_calm) {
             return false;
         }

@@ -47,15 +47,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         &mut self,
         progress: &StageProgress,
         round: &mut RoundState,
-        (file, copy): (DisplacedFile, &TargetCopy),
+        file: &DisplacedFile,
     ) {
         let ino = file.ino;
         let at = file.at.clone();
-        let base = match copy.identity {
-            CopyIdentity::Inode(inode) => self.find_base(&file, inode),
-            CopyIdentity::Content { size, mtime_ns } => self
-                .check_content(&file.at, (size, mtime_ns))
-                .and_then(|()| self.hide_base(progress, round, &file)),
+        let base = match file.identity {
+            CopyIdentity::Inode(inode) => self.find_base(file, inode),
+            CopyIdentity::Content { .. } => self.hide_base(progress, round, file),
         };
         let base = base.unwrap_or_else(|error| {
             round.fail(&at, &error);
@@ -91,14 +89,21 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         Ok(base)
     }
 
-    fn check_content(&self, at: &Path, known: (u64, i64)) -> Result<(), MoveError> {
-        let target = self.target.join(at);
+    /// Checks that what is where the copy of a file was is that.
+    pub(super) fn check_copy(&self, file: &DisplacedFile) -> Result<(), MoveError> {
+        let target = self.target.join(&file.at);
         let there = self.to.look_up(&target);
         let there = there.map_err(MoveError::io("looking for", &target))?;
-        match there.map(|there| (there.size, there.mtime.since_epoch_ns())) {
-            Some(found) if found == known => Ok(()),
+        let is_it = there.is_some_and(|there| match file.identity {
+            CopyIdentity::Content { size, mtime_ns } => {
+                (there.size, there.mtime.since_epoch_ns()) == (size, mtime_ns)
+            }
+            CopyIdentity::Inode(inode) => there.ino == inode,
+        });
+        match is_it {
+            true => Ok(()),
             // Its bytes are lost to the file.
-            _ => Err(MoveError::TargetChanged(target)),
+            false => Err(MoveError::TargetChanged(target)),
         }
     }
 
@@ -222,6 +227,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         };
         let snapshot = self.walk();
         for (path, node) in snapshot.of_kind(NodeKind::File) {
+            // Size and time alone may be those of another version.
+            if !self.has_moved(path, node) {
+                continue;
+            }
             if let Err(error) = self.replace_base(path, &node.version) {
                 failed.push((path.clone(), error));
             }

@@ -190,7 +190,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// The paths below the target of the copies of evicted files, which programs read.
-    fn copies_of_evicted(&self, snapshot: &TreeSnapshot) -> BTreeSet<PathBuf> {
+    pub(super) fn copies_of_evicted(&self, snapshot: &TreeSnapshot) -> BTreeSet<PathBuf> {
         let Some(table) = self.from.evictions() else {
             return BTreeSet::new();
         };
@@ -317,6 +317,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let target = self.target.join(path);
         let there = self.to.look_up(&target);
         let there = there.map_err(MoveError::io("looking for", &target))?;
+        let copies = self.copies_of_evicted(&round.snapshot);
+        if is_at_above_or_below(path, &copies) {
+            // Programs read what is in it by its path: it is merged.
+            return Ok(false);
+        }
         if let Some(there) = there.filter(|_| !is_taken) {
             // Else it is merged.
             if !self.retire_earlier(&round.snapshot, path, &there)? {

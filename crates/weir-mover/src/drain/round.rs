@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weir_client::process::mounted::{Ino, WriteState};
 
-use super::files::{move_files, share_files};
+use super::files::{move_alike, move_files, share_files};
 use super::large::LARGE_BYTES;
 use super::lists::ListedFile;
 use super::mover::{FileToMove, MovedFile};
@@ -17,7 +17,7 @@ use super::{Drain, MovedNode, PendingFile, PendingState};
 use crate::content::ContentStamp;
 use crate::error::MoveError;
 use crate::sources::StagePair;
-use crate::stage::StageProgress;
+use crate::stage::{LikenessBy, StageProgress};
 use crate::tree::{FileTree, NodeKind};
 
 /// The size from which on a server is asked who has the bytes of a file, and the bytes that it is asked for.
@@ -282,17 +282,21 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 .get(path)
                 .is_some_and(|node| self.has_gone_ahead(node))
         });
+        let (mut rewritten, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
+            others.into_iter().partition(|path| {
+                let seen = snapshot.get(path);
+                seen.is_some_and(|node| self.bases.contains_key(&node.version.ino))
+            });
         let (large, others): (Vec<&PathBuf>, Vec<&PathBuf>) = others
             .into_iter()
             .partition(|path| is_cut && is_large(path));
         let seen = chosen.iter();
         self.note_placing(seen.filter_map(|path| Some((*path, snapshot.get(path)?))));
-        let mut others = others;
         for path in ahead {
             let node = snapshot.get(path).expect("chosen from it");
             let moved = self.finish_ahead(round, (path, node), progress).map(Some);
             if moved.as_ref().is_err_and(MoveError::crosses_file_systems) {
-                others.push(path);
+                rewritten.push(path);
                 continue;
             }
             if let Ok(Some(stat)) = &moved {
@@ -300,6 +304,22 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 round.bytes += stat.size;
             }
             self.note_all(round, &[path], vec![Some(MovedFile::new(moved))]);
+        }
+        for path in rewritten {
+            let node = snapshot.get(path).expect("chosen from it");
+            // A program has opened it for writing since it was evicted, and may have set its time back.
+            let how = (round.threads, LikenessBy::Bytes);
+            let file = [self.file_to_move(path, node)];
+            let moved = move_alike(self.from, self.to, &file, how, progress);
+            round.copied += moved.copied;
+            round.bytes += moved.bytes;
+            let is_known = |file: &MovedFile| !moved.stopped || file.is_named;
+            let results = moved
+                .files
+                .into_iter()
+                .map(|file| Some(file).filter(is_known));
+            let results = results.collect();
+            self.note_all(round, &[path], results);
         }
         let moved = self.copy_lists(round, &others, progress);
         self.note_all(round, &others, moved);

@@ -39,6 +39,16 @@ const WAITING_TASKS: usize = 256;
 /// The number of times that a file is copied which is written meanwhile.
 const TRIES: u32 = 3;
 
+/// How a file that is on the target already is known.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum LikenessBy {
+    /// By its size and times, and by its bytes where these say too little.
+    #[default]
+    Times,
+    /// By its bytes.
+    Bytes,
+}
+
 /// The parameters of a stage.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StageOptions {
@@ -46,6 +56,8 @@ pub struct StageOptions {
     pub threads: usize,
     /// Read everything back and compare.
     pub verify: bool,
+    /// How a file that is there already is known.
+    pub likeness: LikenessBy,
     /// Laminate files whose bytes other nodes see only then; else they are not moved.
     pub laminate: bool,
     /// Move nothing but files, and none that a program has open for writing.
@@ -397,9 +409,10 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
     fn is_moved(&self, file: &FoundFile, stat: &Stat, there: &Stat) -> bool {
         let is_equal =
             || compare(self.from, self.to, &file.source, &file.target, stat.size).is_ok();
+        let is_by_times = !self.options.verify && self.options.likeness == LikenessBy::Times;
         match likeness(stat, there) {
             Likeness::Different => false,
-            Likeness::Same if !self.options.verify => true,
+            Likeness::Same if is_by_times => true,
             Likeness::Same | Likeness::Perhaps => is_equal(),
         }
     }

@@ -174,8 +174,9 @@ impl SliceExtents {
         self.settled.insert(ino, (number, self.last_stamp));
     }
 
-    /// Has the runs of a file's copy that are in slices of this server replace what is there: all, or with the
-    /// number of a settling those under which all bytes are older. Returns the bytes that nothing refers to any more.
+    /// Has the runs of a file's copy be in slices of this server: beneath all that is there, so that one that comes late
+    /// hides nothing; or with the number of a settling over bytes that are older, where all are. Returns the bytes that
+    /// nothing refers to any more.
     pub(super) fn lay_copy(
         &mut self,
         ino: Ino,
@@ -198,7 +199,7 @@ impl SliceExtents {
         self.last_stamp += 1;
         let mut freed = Vec::new();
         for run in &mut own {
-            run.stamp = self.last_stamp;
+            run.stamp = settled.map_or(0, |_| self.last_stamp);
             let _ = index.insert(*run, &mut |range| freed.push(log_range(range)));
         }
         if index.is_empty() {
