@@ -139,6 +139,58 @@ larger --set drain.evict_percent=0 -- bash -c 'head -c 100M /dev/zero > "$1/larg
 same "a file that is larger than an instance which evicts nothing" 1 $?
 check "is ENOSPC" grep -q 'No space left' said
 
+# The process that moves is killed, and a program renames the directory in which it has open what went ahead.
+cat > renames.py <<'PROGRAM'
+import os
+import sys
+import time
+
+def meet(name):
+    open(f"../{name}", "w").close()
+    while not os.path.exists(f"../{name}.done"):
+        time.sleep(0.05)
+
+os.chdir(sys.argv[1])
+os.mkdir("ckpt")
+with open("ckpt/small", "w") as small:
+    small.write("first")
+file = os.open("ckpt/file", os.O_RDWR | os.O_CREAT)
+for number in range(100):
+    os.write(file, bytes([number]) * (1 << 20))
+meet("written")
+os.rename("ckpt", "ckpt.old")
+os.mkdir("ckpt.tmp")
+with open("ckpt.tmp/small", "w") as small:
+    small.write("second")
+os.rename("ckpt.tmp", "ckpt")
+meet("renamed")
+for number in range(100):
+    assert os.pread(file, 1 << 20, number << 20) == bytes([number]) * (1 << 20), number
+PROGRAM
+rm -rf pfs
+mkdir pfs
+instance=larger-$$
+"$weir" start --memory 64M --set memory.warm=16M --no-storage --elevate "$outside/pfs" $instance > said 2>&1
+"$weir" run -i $instance -- python3 renames.py "$outside/pfs" > said 2>&1 &
+run=$!
+until [ -e written ] || ! kill -0 $run; do sleep 0.1; done
+kill -KILL $(pgrep -f "drain-process.*$outside/pfs")
+touch written.done
+until [ -e renamed ] || ! kill -0 $run; do sleep 0.1; done
+"$weir" run -i $instance -- bash -c 'sleep 2; touch renamed.done; sleep 1' 2> /dev/null
+wait $run
+same "a program whose drain was killed" 0 $?
+check "its instance ends" "$weir" stop $instance
+same "the renamed directory" "first 104857600" "$(cat pfs/ckpt.old/small) $(stat -c %s pfs/ckpt.old/file)"
+same "what went ahead of it is there" '' "$(python3 -c '
+for number in range(100):
+    found = open("pfs/ckpt.old/file", "rb")
+    found.seek(number << 20)
+    if found.read(1 << 20) != bytes([number]) * (1 << 20):
+        print(number)')"
+same "the other one" second "$(cat pfs/ckpt/small)"
+same "no hidden file is left of these" '' "$(hidden)"
+
 wrong=0
 for kill in $(seq "${LARGER_KILLS:-5}"); do
 	rm -rf pfs log

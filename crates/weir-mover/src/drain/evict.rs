@@ -198,10 +198,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let names = names.remove(&file.ino.0).unwrap_or_default();
             let with_names = DisplacedFile {
                 ino: file.ino,
+                // One that has made way already does so once.
+                is_aside: at.file_name().is_some_and(is_part),
                 at,
                 identity: file.copy.identity,
                 names,
-                is_aside: false,
             };
             match used {
                 CopyUse::None => {}
