@@ -198,7 +198,7 @@ fn files_of(rule: &ElevateRule, target: &Path) -> Vec<(PathBuf, u64)> {
     }
     let mut open = vec![target.to_owned()];
     while let Some(dir) = open.pop() {
-        // What cannot be listed is not there for the program either.
+        // The program could not list such a directory either.
         for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
             let path = entry.path();
             let Ok(metadata) = entry.metadata() else {

@@ -88,3 +88,9 @@ recovered() {
 	await_dead
 	"$weir" recover > recovered.out 2>&1
 }
+
+# shown DIRECTORY: what is in it, except times. Two names of one symbolic link become two links.
+shown() {
+	(cd "$1" && find . -type f -printf '%P %y %m %s %n\n' -o -printf '%P %y %m %l\n' | sed "s $PWD TOP " | sort)
+	(cd "$1" && find . -type f | sort | xargs -d '\n' sha256sum)
+}

@@ -29,11 +29,6 @@ make_project() {
 	ln -s d0 "$1"/l
 }
 
-shown() {
-	(cd "$1" && find . -type f -printf '%P %y %m %s %n\n' -o -printf '%P %y %m %l\n' | sed "s $PWD TOP " | sort)
-	(cd "$1" && find . -type f | sort | xargs -d '\n' sha256sum)
-}
-
 # What random operations on a plain and on an elevated directory say, and leave, must be the same.
 differ() {
 	local seed=$1 steps=$2

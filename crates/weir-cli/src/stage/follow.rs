@@ -102,7 +102,7 @@ pub(super) fn follow<S: FileTree, T: FileTree>(
     let ends = hear_signals(&progress)?;
     allow_open_files();
     let mut last_error = None;
-    // What is wrong at the first look is wrong with the arguments.
+    // An error at the first look is an error of the arguments.
     paths.pairs()?;
     loop {
         let is_last = ends.load(Ordering::Relaxed);

@@ -137,7 +137,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let (Some(settled), ranges) = (settled, ranges.map_err(reading())?) else {
                 break;
             };
-            // What is behind them comes next.
+            // The next search begins behind the last range.
             let end = ranges.last().map_or(0, |last| last.end);
             self.gone_ahead.insert(ino.0, end);
             if ranges.is_empty() {
@@ -339,15 +339,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
             at = end;
         }
-        // Opened since the copy began: it may have begun with a part of a version.
-        if matches!(self.from.write_state(source), Ok(WriteState::Open)) {
-            return Err(MoveError::Open(source.to_owned()));
-        }
-        copy.publish(false, &mut Vec::new())?;
-        let dir = target.parent().unwrap_or(&self.target);
-        let synced = self.to.sync_directory(dir);
-        synced.map_err(MoveError::io("syncing", dir))?;
-        progress.files_done.fetch_add(1, Ordering::Relaxed);
+        self.publish_closed(&file, copy, progress)?;
         Ok(stat)
     }
 }

@@ -18,7 +18,7 @@ use weir_client::process::mounted::{CopyUse, EvictedFile, Ino, WriteState};
 use super::copies::{content_of, copy_at, hidden_name, is_copy, DisplacedFile};
 use super::marks::Replaceable;
 use super::round::RoundState;
-use super::snapshot::{SeenNode, TreeSnapshot};
+use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
 use super::{move_files, names_file, Drain, FileToMove, MovedNode};
 use crate::copy::keep_xattrs;
 use crate::error::MoveError;
@@ -114,6 +114,17 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 return Ok(false);
             }
         }
+        self.evict_version(table, path, version)
+    }
+
+    /// Frees the storage of a version of a file, if the target has it under this name; false: it has not, or the
+    /// file cannot be evicted now.
+    pub(super) fn evict_version(
+        &self,
+        table: &dyn EvictionTable,
+        path: &Path,
+        version: &FileVersion,
+    ) -> std::io::Result<bool> {
         let there = self.to.look_up(&self.target.join(path))?;
         let Some(there) = there.filter(|there| is_copy(version, there)) else {
             return Ok(false);

@@ -33,7 +33,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut left = Vec::new();
         for (path, node) in chosen {
             let from = known.get(path);
-            // What fails here is tried, and told, by the copy.
+            // If this fails, the copy tries it again and reports the error.
             if from.is_some_and(|from| self.link_renamed(from, path, node).is_ok_and(|made| made)) {
                 directories.extend(self.at_target(path).parent().map(Path::to_owned));
                 linked.push((path, node));

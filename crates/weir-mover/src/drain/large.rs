@@ -106,6 +106,18 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if let Some(error) = queue.failed().take() {
             return Err(error);
         }
+        self.publish_closed(file, copy, progress)?;
+        Ok(Some(stat))
+    }
+
+    /// Gives the copy of a large file its name, unless a program has opened the file for writing, and syncs the name.
+    pub(super) fn publish_closed(
+        &self,
+        file: &FileToMove,
+        copy: FileCopy<'_, S, T>,
+        progress: &StageProgress,
+    ) -> Result<(), MoveError> {
+        let (source, target) = (&*file.pair.source, &*file.pair.target);
         // Opened since the copy began: it may have begun with a part of a version.
         if matches!(self.from.write_state(source), Ok(WriteState::Open)) {
             return Err(MoveError::Open(source.to_owned()));
@@ -115,7 +127,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let synced = self.to.sync_directory(dir);
         synced.map_err(MoveError::io("syncing", dir))?;
         progress.files_done.fetch_add(1, Ordering::Relaxed);
-        Ok(Some(stat))
+        Ok(())
     }
 }
 

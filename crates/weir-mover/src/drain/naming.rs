@@ -282,12 +282,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let (moved, relocated) = self.take_nodes(&path, &retired);
             self.moved.extend(moved);
             self.relocated.extend(relocated);
-            let hidden = RelocatedDirectory {
-                at: retired.clone(),
-                inode: None,
-                rounds: 0,
-                lock: None,
-            };
+            let hidden = RelocatedDirectory::new_retired(&retired);
             self.relocated.insert(retired.clone(), hidden);
             self.note_removed(marked.iter());
             for below in gone.iter_mut() {
@@ -323,7 +318,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let was = self.relocated[path].at.clone();
         let is_hidden = self.relocated[path].is_hidden();
         if !is_hidden {
-            // What is retired has the old name of its successor for a moment.
+            // The retired directory has the old name of its successor for a moment.
             self.mark_nodes(old, &was, false);
         }
         match self.to.exchange(&from, &target) {

@@ -1,7 +1,7 @@
 //! Files of which a part is on the target alone: programs write over their evicted bytes, or ranges of them went
 //! ahead (`ahead`).
 //!
-//! What is on the target is the *base* of such a file. It has a hidden name as long as the file needs it: so the
+//! The *base* of such a file is its part on the target. The base has a hidden name as long as the file needs it: so the
 //! next version of the file can get its name, and programs may rename the file, without another step. A kill in
 //! between leaves the link of the file with a base that is there. The next version is copied from the
 //! instance, which reads the base; then that is the file's copy, and the hidden name goes.
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use weir_client::process::mounted::elevated::{CopyIdentity, TargetCopy};
 use weir_client::process::mounted::{CopyUse, EvictedFile, Ino};
 
-use super::copies::{content_of, copy_at, hidden_name, is_copy, DisplacedFile};
+use super::copies::{hidden_name, DisplacedFile};
 use super::round::RoundState;
 use super::snapshot::FileVersion;
 use super::Drain;
@@ -150,17 +150,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return Ok(());
         }
         let table = self.from.evictions().expect("it has an evicted file");
-        let target = self.target.join(path);
-        let looking = MoveError::io("looking for", &target);
-        let there = self.to.look_up(&target).map_err(looking)?;
-        let Some(there) = there.filter(|there| is_copy(version, there)) else {
-            return Ok(());
-        };
-        let copy = copy_at(table, path, &there);
-        let file = EvictedFile { ino, copy };
         // Also if it cannot be evicted now, since it is open, it reads the bytes of its base there from now on.
-        let evicted = table.evict(&file, content_of(version));
-        let is_evicted = evicted.map_err(MoveError::io("evicting", &target))?;
+        let evicted = self.evict_version(table, path, version);
+        let is_evicted = evicted.map_err(MoveError::io("evicting", path))?;
         if is_evicted {
             self.evicted.insert(version.ino, path.to_owned());
         }

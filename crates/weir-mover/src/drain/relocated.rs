@@ -42,6 +42,16 @@ pub(super) struct RelocatedDirectory<F> {
 }
 
 impl<F> RelocatedDirectory<F> {
+    /// A retired one that the target has at this path.
+    pub fn new_retired(at: &Path) -> RelocatedDirectory<F> {
+        RelocatedDirectory {
+            at: at.to_owned(),
+            inode: None,
+            rounds: 0,
+            lock: None,
+        }
+    }
+
     pub fn is_hidden(&self) -> bool {
         self.at.file_name().is_some_and(is_part)
     }
@@ -348,7 +358,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
             made => made.map_err(creating())?,
         }
-        // What a process that was killed has left is filled on.
+        // The drain goes on with a hidden directory that a killed process has left.
         let lock = self.to.create_part(&hidden.join(FILLING));
         let lock = lock.map_err(|error| match error.kind() {
             ErrorKind::ResourceBusy => MoveError::Busy(target),
@@ -409,12 +419,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         if is_other {
             self.moved.extend(nodes);
-            let relocated = RelocatedDirectory {
-                at: path.to_owned(),
-                inode: None,
-                rounds: 0,
-                lock: None,
-            };
+            let relocated = RelocatedDirectory::new_retired(path);
             self.relocated.insert(retired, relocated);
         }
         Ok(is_other)

@@ -103,7 +103,7 @@ impl FollowedSources {
         let mut open: Vec<PathBuf> = pairs.iter().map(|pair| plain(&pair.source)).collect();
         let mut found = FoundNodes::new();
         while let Some(path) = open.pop() {
-            // What cannot be looked at is named by the move.
+            // The move names a path that cannot be looked at.
             let Ok(Some(stat)) = from.look_up(&path) else {
                 continue;
             };
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!((read("sub/one"), read("growing")), (Some("1".into()), None));
         look();
         assert_eq!(read("growing"), Some("ab".into()));
-        // What was moved is not looked at, whatever becomes of it, until it changes.
+        // A stage looks at a moved file again only if the source has changed.
         std::fs::remove_file(to.join("sub/one")).unwrap();
         look();
         look();

@@ -136,7 +136,7 @@ fn an_evicted_file_is_written_over_its_copy() {
     client.write(&mut world, ino, 50, &[8; 50], None).1.unwrap();
     assert_eq!(copied(&mut world, ino), [(0, 50), (100, 200)]);
     assert_eq!(copy_use(&mut world, ino), CopyUse::Part);
-    // What is cut off is zeros if the file grows again.
+    // Bytes that were cut off read as zeros if the file grows again.
     assert_eq!(world.call(caller, cut(120)), Ok(()));
     assert_eq!(world.call(caller, cut(200)), Ok(()));
     assert_eq!(copied(&mut world, ino), [(0, 50), (100, 120)]);

@@ -251,7 +251,7 @@ impl Process {
         };
         let stat = rustix::fs::lstat(file.path)?;
         let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
-        // What is written by one name of several is to be seen by all.
+        // A program that uses another name of the file (a hard link) must see the update.
         if ruled.rule.update != UpdateMode::Take
             || KernelType::from_raw_mode(stat.st_mode) != KernelType::RegularFile
             || stat.st_nlink > 1
