@@ -611,17 +611,19 @@ proptest! {
             prop_assert_eq!(&*scene.wrong.lock().unwrap(), &Ok(()));
         }
         scene.end_program();
-        for _ in 0..20 {
+        for _ in 0..30 {
             scene.analyze_all();
             let progress = StageProgress::default();
             let last = drain.round_at_end(false, 1, &progress);
             prop_assert_eq!(&*scene.wrong.lock().unwrap(), &Ok(()));
-            if drain.left_for_analysis(&last) == AnalysesLeft::None {
+            if last.pending.is_empty() && last.names_due == 0 {
                 break;
             }
         }
+        // No change of names waits for a file that waits for it.
         let last = drain.round_at_end(false, 1, &StageProgress::default());
         prop_assert_eq!(drain.left_for_analysis(&last), AnalysesLeft::None);
+        prop_assert_eq!((&last.pending, last.names_due), (&vec![], 0));
         table.close();
         // A rename of a program in the last moment is moved without an analysis.
         scene.program.lock().unwrap().analysts.clear();

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -108,8 +109,16 @@ impl Scene<'_> {
                 if path.symlink_metadata().is_ok_and(|found| found.is_file()) {
                     let before = fs::read_to_string(&path).unwrap();
                     let content = before + &"y".repeat(1000 + self.unique().len());
-                    fs::write(path, &content).unwrap();
-                    self.theirs.insert(name, content);
+                    fs::write(&path, &content).unwrap();
+                    // A file that was renamed has its old name, too, for a round.
+                    let ino = path.metadata().unwrap().ino();
+                    let is_same = |name: &u8| {
+                        let found = at(self.target, *name).symlink_metadata();
+                        found.is_ok_and(|found| found.ino() == ino)
+                    };
+                    for name in (0..NAMES).filter(is_same) {
+                        self.theirs.insert(name, content.clone());
+                    }
                 }
             }
             Act::MakeWay(name) => {

@@ -34,11 +34,21 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         for (path, node) in chosen {
             let from = known.get(path);
             // If this fails, the copy tries it again and reports the error.
-            if from.is_some_and(|from| self.link_renamed(from, path, node).is_ok_and(|made| made)) {
-                directories.extend(self.at_target(path).parent().map(Path::to_owned));
-                linked.push((path, node));
-            } else {
+            if !from.is_some_and(|from| self.link_renamed(from, path, node).is_ok_and(|made| made))
+            {
                 left.push((path, node));
+                continue;
+            }
+            // A program may rename it again at once: then no copy follows, and this name is to go.
+            let moved = MovedNode {
+                is_doubtful: true,
+                ..MovedNode::from_seen(node, true)
+            };
+            self.moved.insert(path.clone(), moved);
+            directories.extend(self.at_target(path).parent().map(Path::to_owned));
+            match self.keep_link_attributes(path, node) {
+                Ok(()) => linked.push((path, node)),
+                Err(_) => left.push((path, node)),
             }
         }
         for dir in directories {
@@ -99,12 +109,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let replaces = self.replaceable(path);
         self.note_placing(std::iter::once((path, node)));
         match make_hard_link(self.to, &existing, &target, &|there| replaces.allows(there))? {
-            LinkOutcome::Refused | LinkOutcome::NoFile => return Ok(false),
-            LinkOutcome::Made | LinkOutcome::There => {}
+            LinkOutcome::Refused | LinkOutcome::NoFile => Ok(false),
+            LinkOutcome::Made | LinkOutcome::There => Ok(true),
         }
+    }
+
+    /// Gives a file that has got its new name the attributes that the source has.
+    fn keep_link_attributes(&self, path: &Path, node: &SeenNode) -> Result<(), MoveError> {
+        let target = self.at_target(path);
         keep_xattrs(self.from, self.to, &self.source.join(path), &target)?;
         let set = self.to.set_attributes(&target, NodeKind::File, &node.kept);
-        set.map_err(MoveError::io("changing", &target))?;
-        Ok(true)
+        set.map_err(MoveError::io("changing", &target))
     }
 }

@@ -54,8 +54,8 @@ pub(super) struct DueNames {
 enum Awaited {
     There(DueNames),
     Missing(DueNames),
-    /// Programs have removed some, and will have written others instead: the changes are those of a later
-    /// walk.
+    /// Programs have removed some, and will have written others instead, or have renamed them to where the target has
+    /// something that these changes remove: the changes are those of a later walk.
     Gone,
 }
 
@@ -101,7 +101,21 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let gone = self.gone(snapshot, snapshot);
         let unnamed = self.unnamed_directories();
         let hidden = self.whited_out(snapshot, snapshot);
-        links.chain(gone).chain(unnamed).chain(hidden)
+        let unmade = self.unmade_directories(snapshot);
+        links.chain(gone).chain(unnamed).chain(hidden).chain(unmade)
+    }
+
+    /// The directories of a walk that the target does not have, since something else has been in their place.
+    fn unmade_directories<'a>(
+        &'a self,
+        snapshot: &'a TreeSnapshot,
+    ) -> impl Iterator<Item = &'a PathBuf> {
+        let directories = snapshot.of_kind(NodeKind::Directory);
+        let paths = directories.map(|(path, _)| path);
+        paths.filter(|path| {
+            let moved = self.moved.get(*path);
+            moved.is_none_or(|moved| moved.kind != NodeKind::Directory)
+        })
     }
 
     /// The links of a walk that the target does not have so.
@@ -153,7 +167,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub(super) fn is_in_the_way(&self, path: &Path) -> bool {
         let is_directory = |path: &Path| Some(self.moved.get(path)?.kind == NodeKind::Directory);
         is_directory(path) == Some(true)
-            || self.has_relocated_at(path)
+            || self.has_relocated_in_place_of(path)
             || self.is_below_another_kind(path)
     }
 
@@ -245,7 +259,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         // A log that is opened again and again is never closed for long.
         due.awaited
             .retain(|inode| !round.open.contains(inode) || !moved.contains(inode));
-        match due.awaited.are_in(&round.snapshot) {
+        let can_be_placed = |path: &Path| !self.waits_for_names(round, path);
+        match due.awaited.are_in(&round.snapshot, can_be_placed) {
             true if due.last.is_some() && due.awaited.is_empty() => Awaited::There(due),
             true => Awaited::Missing(due),
             false => Awaited::Gone,
@@ -293,11 +308,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     && !self.held.contains(*path)
             })
             .collect();
-        // Links that lead to links come after those.
-        loop {
+        // Links that lead to links come after those; those that lead to each other come together, once what else they
+        // lead to is there.
+        let mut together = HashSet::new();
+        while !links.is_empty() {
             let before = links.len();
             links.retain(|(path, node)| {
-                if !self.is_whole(path, node, due, now) {
+                if !self.is_whole(path, node, due, now, &together) {
                     return true;
                 }
                 let target = self.at_target(path);
@@ -309,7 +326,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 }
                 false
             });
-            if links.len() == before {
+            if links.len() < before {
+                continue;
+            }
+            if !together.is_empty() {
+                break;
+            }
+            together = self.links_to_each_other(&links, due, now);
+            if together.is_empty() {
                 break;
             }
         }
@@ -332,8 +356,33 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         Ok(true)
     }
 
-    /// True if all that a link leads to is on the target, in whatever version; or if it leads to nothing.
-    fn is_whole(&self, link: &Path, node: &SeenNode, due: &DueNames, now: &TreeSnapshot) -> bool {
+    /// The links that lead only to each other and to what is on the target.
+    fn links_to_each_other<'a>(
+        &self,
+        links: &[(&'a PathBuf, &'a SeenNode)],
+        due: &DueNames,
+        now: &TreeSnapshot,
+    ) -> HashSet<&'a Path> {
+        let mut links = links.to_vec();
+        loop {
+            let together: HashSet<&Path> = links.iter().map(|(path, _)| path.as_path()).collect();
+            links.retain(|(path, node)| self.is_whole(path, node, due, now, &together));
+            if links.len() == together.len() {
+                return together;
+            }
+        }
+    }
+
+    /// True if all that a link leads to is on the target, in whatever version, or one of the links that are made
+    /// with it; or if it leads to nothing.
+    fn is_whole(
+        &self,
+        link: &Path,
+        node: &SeenNode,
+        due: &DueNames,
+        now: &TreeSnapshot,
+        together: &HashSet<&Path>,
+    ) -> bool {
         let leads_to = destination(link, &node.content);
         let Some(there) = due.snapshot.get(&leads_to) else {
             // The walk may have missed what has been removed since.
@@ -347,7 +396,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             && nodes.all(|(path, node)| {
                 let dir = dir_of(path);
                 (dir.is_none() || dir == dir_of(link))
-                    && (node.kind == NodeKind::Directory || self.moved.contains_key(path))
+                    && (node.kind == NodeKind::Directory
+                        || self.moved.contains_key(path)
+                        || together.contains(path.as_path()))
             })
     }
 

@@ -109,6 +109,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.relocated.values().any(|one| one.at == *path)
     }
 
+    /// True if a relocated directory has this path below the target, or the hidden name beside it, which a copy needs.
+    pub(super) fn has_relocated_in_place_of(&self, path: &Path) -> bool {
+        !self.relocated.is_empty()
+            && (self.has_relocated_at(path) || self.has_relocated_at(&part_of(path)))
+    }
+
     /// True if a relocated directory has this path below the target, or one above or below it.
     pub(super) fn is_at_relocated(&self, path: &Path) -> bool {
         let mut relocated = self.relocated.values();
@@ -122,11 +128,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.relocated.retain(|path, _| moved.contains_key(path));
         let renamed = self.renamed_directories(snapshot);
         let replaced = self.replaced_directories(snapshot, &renamed);
+        let stranded = self.stranded_directories(snapshot);
         let mut taken: Vec<(PathBuf, PathBuf, PathBuf)> = Vec::new();
         for (from, to) in renamed {
             taken.push((self.at_below_target(&from), from, to));
         }
-        for (path, inode) in replaced {
+        for (path, inode) in replaced.into_iter().chain(stranded) {
             taken.push((
                 self.at_below_target(&path),
                 path.clone(),
@@ -180,6 +187,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let inode = moved.version.inode();
             let is_candidate = moved.kind == NodeKind::Directory
                 && moved.is_ours
+                && !self.merged.contains(&inode)
                 && self.renames.has_renamed(inode.1, u64::MAX)
                 && snapshot
                     .get(from)
@@ -252,6 +260,27 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             is_replaced.then(|| (path.clone(), moved.version.ino))
         });
         replaced.collect()
+    }
+
+    /// The relocated directories that the tree has no more while it has something else under their names, old or new,
+    /// with their inode numbers: they never become whole, and keep others from these names.
+    fn stranded_directories(&self, snapshot: &TreeSnapshot) -> Vec<(PathBuf, u64)> {
+        if self.unnamed_directories().next().is_none() {
+            return Vec::new();
+        }
+        let directories = snapshot.of_kind(NodeKind::Directory);
+        let living: HashSet<(u64, u64)> =
+            directories.map(|(_, node)| node.version.inode()).collect();
+        let copies = self.copies_of_evicted(snapshot);
+        let stranded = self.relocated.iter().filter_map(|(path, one)| {
+            let inode = one.inode.filter(|inode| !living.contains(inode))?;
+            let seen = snapshot.get(path);
+            let is_stranded = seen.is_none_or(|seen| seen.kind != NodeKind::Directory)
+                && (seen.is_some() || snapshot.get(&one.at).is_some())
+                && !is_at_above_or_below(&one.at, &copies);
+            is_stranded.then(|| (path.clone(), inode.1))
+        });
+        stranded.collect()
     }
 
     /// Takes the nodes at and below a path out of the tables, with other paths.

@@ -190,6 +190,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         chosen.into_iter().map(|(path, _)| path.clone()).collect()
     }
 
+    /// True if the target has something in the place of a file that changes of names are to remove before.
+    pub(super) fn waits_for_names(&self, round: &RoundState, path: &Path) -> bool {
+        self.is_in_the_way(path)
+            || self.held.contains(path)
+            || round.is_blocked(path)
+            || self.awaits_removal(&round.snapshot, path, NodeKind::File)
+    }
+
     /// The reason why a changed file is not copied now.
     fn obstacle(
         &self,
@@ -197,12 +205,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         path: &Path,
         version: &FileVersion,
     ) -> Option<PendingState> {
-        let snapshot = Arc::clone(&round.snapshot);
-        if self.is_in_the_way(path)
-            || self.held.contains(path)
-            || round.is_blocked(path)
-            || self.awaits_removal(&snapshot, path, NodeKind::File)
-        {
+        if self.waits_for_names(round, path) {
             return Some(PendingState::Waiting);
         }
         let source = self.source.join(path);

@@ -90,13 +90,14 @@ impl FileSet {
         self.0.retain(|inode, _| is_kept(inode));
     }
 
-    /// True if a walk saw all of them.
-    pub fn are_in(&self, snapshot: &TreeSnapshot) -> bool {
+    /// True if a walk saw all of them, each under a name that it can get on the target.
+    pub fn are_in(&self, snapshot: &TreeSnapshot, can_be_placed: impl Fn(&Path) -> bool) -> bool {
         if self.is_empty() {
             return true;
         }
         let files = snapshot.of_kind(NodeKind::File);
-        let seen = files.filter(|(path, node)| self.contains(path, &node.version));
+        let seen =
+            files.filter(|(path, node)| self.contains(path, &node.version) && can_be_placed(path));
         let seen: HashSet<_> = seen.map(|(_, node)| node.version.inode()).collect();
         seen.len() == self.0.len()
     }
