@@ -57,8 +57,10 @@ enum Step {
     /// Makes or changes a symbolic link.
     Link(u8, u8),
     MakeDirectory(u8),
-    /// With all that is in it.
+    /// With all that is in it. Or what has its name.
     RemoveDirectory(u8),
+    /// Gives a file or link the name of a directory.
+    RenameToDirectory(u8, u8),
     RenameDirectory(u8, u8),
     /// Makes a directory a file, that a link to the other directory, and that a directory again.
     ChangeKind(u8),
@@ -86,6 +88,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (name(), name()).prop_map(|(link, to)| Step::Link(link, to)),
         2 => dir().prop_map(Step::MakeDirectory),
         1 => dir().prop_map(Step::RemoveDirectory),
+        1 => (name(), dir()).prop_map(|(from, to)| Step::RenameToDirectory(from, to)),
         1 => (dir(), dir()).prop_map(|(from, to)| Step::RenameDirectory(from, to)),
         2 => dir().prop_map(Step::ChangeKind),
         6 => (1..12_u8).prop_map(Step::Checkpoint),
@@ -215,7 +218,16 @@ impl Program {
                 drop(self.make_directory(&self.dir.join(format!("d{dir}"))));
             }
             Step::RemoveDirectory(dir) => {
-                drop(fs::remove_dir_all(self.dir.join(format!("d{dir}"))));
+                let path = self.dir.join(format!("d{dir}"));
+                if fs::remove_dir_all(&path).is_err() && self.open.is_none() {
+                    drop(fs::remove_file(path));
+                }
+            }
+            Step::RenameToDirectory(from, to) => {
+                let from = self.path(from);
+                if self.open.is_none() {
+                    self.rename(&from, &self.dir.join(format!("d{to}")));
+                }
             }
             Step::RenameDirectory(from, to) => {
                 let dir = |dir| self.dir.join(format!("d{dir}"));
@@ -223,22 +235,7 @@ impl Program {
                     self.rename(&dir(from), &dir(to));
                 }
             }
-            Step::ChangeKind(dir) => {
-                let path = self.dir.join(format!("d{dir}"));
-                if self.open.is_some() {
-                } else if path.is_symlink() {
-                    fs::remove_file(&path).unwrap();
-                    self.make_directory(&path).unwrap();
-                } else if path.is_dir() {
-                    fs::remove_dir_all(&path).unwrap();
-                    let content = self.content();
-                    fs::write(&path, &content).unwrap();
-                    self.closed.insert(content);
-                } else if path.is_file() {
-                    fs::remove_file(&path).unwrap();
-                    symlink(format!("d{}", 1 - dir), &path).unwrap();
-                }
-            }
+            Step::ChangeKind(dir) => self.change_kind(dir),
             Step::Checkpoint(steps) => {
                 for _ in 0..steps {
                     self.checkpoint();
@@ -255,6 +252,23 @@ impl Program {
                     analyst.act(step, open);
                 }
             }
+        }
+    }
+
+    fn change_kind(&mut self, dir: u8) {
+        let path = self.dir.join(format!("d{dir}"));
+        if self.open.is_some() {
+        } else if path.is_symlink() {
+            fs::remove_file(&path).unwrap();
+            self.make_directory(&path).unwrap();
+        } else if path.is_dir() {
+            fs::remove_dir_all(&path).unwrap();
+            let content = self.content();
+            fs::write(&path, &content).unwrap();
+            self.closed.insert(content);
+        } else if path.is_file() {
+            fs::remove_file(&path).unwrap();
+            symlink(format!("d{}", 1 - dir), &path).unwrap();
         }
     }
 

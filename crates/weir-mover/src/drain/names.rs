@@ -423,7 +423,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             // A program of the job has removed it: then it is ours to remove, whoever had made the name.
             let is_whited_out = now.whiteouts.contains_key(&path);
             let relocated = self.relocated.get(&path);
-            let removed = match relocated.is_some_and(RelocatedDirectory::is_hidden) {
+            let is_hidden = relocated.is_some_and(RelocatedDirectory::is_hidden);
+            let removed = match is_hidden && self.moved[&path].kind == NodeKind::Directory {
                 true => self.remove_relocated(&path),
                 false => self.remove_ours(&target, &self.moved[&path], is_whited_out),
             };

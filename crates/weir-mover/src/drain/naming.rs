@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::marks::NodeMark;
 use super::names::ChangedNames;
-use super::relocated::{rebase, retired_path, RelocatedDirectory};
+use super::relocated::{rebase, RelocatedDirectory};
 use super::round::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode, PendingState};
@@ -246,7 +246,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         now: &TreeSnapshot,
         changed: &mut ChangedNames,
     ) -> Result<bool, MoveError> {
-        if !self.has_only_ours(&self.at_target(old), old)? {
+        let there = self.at_target(old);
+        let is_ours = match self.moved[old].kind {
+            NodeKind::Directory => self.has_only_ours(&there, old)?,
+            _ => self.is_ours_still(&there, old)?,
+        };
+        if !is_ours {
             self.retire(path, now.walk);
             return Ok(false);
         }
@@ -270,7 +275,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 continue;
             }
             let marked = self.marked_below(&path);
-            let retired = retired_path(&path, ino);
+            let retired = self.unused_retired_path(&path, ino);
             let hidden = self.target.join(&retired);
             let renamed = self.to.rename(&target, &hidden, false);
             let is_hidden = renamed.is_ok();
@@ -365,6 +370,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
+    /// True if the target has what this drain has put there, as it was.
+    fn is_ours_still(&self, target: &Path, path: &Path) -> Result<bool, MoveError> {
+        let there = self.to.look_up(target);
+        let there = there.map_err(MoveError::io("looking for", target))?;
+        let moved = self.moved.get(path).filter(|moved| moved.is_ours);
+        let both = there.zip(moved);
+        Ok(both.is_some_and(|(there, moved)| self.is_as_made(target, moved, &there)))
+    }
+
     /// True if a directory of the target has nothing but what this drain has put there, as it was.
     fn has_only_ours(&self, dir: &Path, path: &Path) -> Result<bool, MoveError> {
         let mut open = vec![(dir.to_owned(), path.to_owned())];
@@ -380,15 +394,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 {
                     return Ok(false); // another one's, which leaves first
                 }
-                let there = self.to.look_up(&target);
-                let there = there.map_err(MoveError::io("looking for", &target))?;
-                let (Some(there), Some(moved)) = (there, self.moved.get(&path)) else {
-                    return Ok(false);
-                };
-                if !moved.is_ours || !self.is_as_made(&target, moved, &there) {
+                if !self.is_ours_still(&target, &path)? {
                     return Ok(false);
                 }
-                if moved.kind == NodeKind::Directory {
+                if self.moved[&path].kind == NodeKind::Directory {
                     open.push((target, path));
                 }
             }

@@ -7,7 +7,7 @@
 //!
 //! All that concerns a node below such a directory asks [`Drain::at_target`] for its path on the target. A directory
 //! that was replaced by a renamed one, and is in the tree no more, is *retired*: it has a path that no tree has, so that
-//! it counts as gone, and keeps its name on the target until its successor takes it.
+//! it counts as gone, and keeps its name on the target until its successor takes it. So is a file or a link.
 //!
 //! Left out: directories that are merged into those that the target had, and those in which files were evicted, whose
 //! copies programs read by their paths. Their files follow one by one.
@@ -127,7 +127,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let moved = &self.moved;
         self.relocated.retain(|path, _| moved.contains_key(path));
         let renamed = self.renamed_directories(snapshot);
-        let replaced = self.replaced_directories(snapshot, &renamed);
+        let replaced = self.replaced_nodes(snapshot, &renamed);
         let stranded = self.stranded_directories(snapshot);
         let mut taken: Vec<(PathBuf, PathBuf, PathBuf)> = Vec::new();
         for (from, to) in renamed {
@@ -137,7 +137,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             taken.push((
                 self.at_below_target(&path),
                 path.clone(),
-                retired_path(&path, inode),
+                self.unused_retired_path(&path, inode),
             ));
         }
         // Those inside before those that they were in.
@@ -198,6 +198,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let mut below = snapshot.at_and_below(to);
             if below.any(|(_, node)| evicted.contains(&node.version.ino))
                 || is_at_above_or_below(&self.at_below_target(from), &copies)
+                || is_at_above_or_below(&self.at_below_target(to), &copies)
                 || !self.has_same_files(from, to, snapshot)
             {
                 continue;
@@ -239,22 +240,25 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         })
     }
 
-    /// The directories that this drain made and that a renamed one has replaced, unless they were renamed
-    /// themselves, with their inode numbers.
-    fn replaced_directories(
+    /// What this drain made and a renamed directory has replaced, unless it is a directory that was renamed itself, with
+    /// the inode numbers.
+    fn replaced_nodes(
         &self,
         snapshot: &TreeSnapshot,
         renamed: &[(PathBuf, PathBuf)],
     ) -> Vec<(PathBuf, u64)> {
         let copies = self.copies_of_evicted(snapshot);
         let goes: HashSet<&PathBuf> = renamed.iter().map(|(from, _)| from).collect();
+        let comes: HashSet<&PathBuf> = renamed.iter().map(|(_, to)| to).collect();
         let directories = snapshot.of_kind(NodeKind::Directory);
         let replaced = directories.filter_map(|(path, node)| {
             let moved = self.moved.get(path)?;
-            let is_replaced = moved.kind == NodeKind::Directory
-                && moved.is_ours
-                && moved.version.inode() != node.version.inode()
-                && self.renames.has_renamed(node.version.ino, snapshot.walk)
+            // One that the drain made for the same directory before it was renamed away and back, too.
+            let is_replaced = moved.is_ours
+                && (comes.contains(path)
+                    || moved.kind == NodeKind::Directory
+                        && moved.version.inode() != node.version.inode()
+                        && self.renames.has_renamed(node.version.ino, snapshot.walk))
                 && !goes.contains(path)
                 && !is_at_above_or_below(&self.at_below_target(path), &copies);
             is_replaced.then(|| (path.clone(), moved.version.ino))
@@ -281,6 +285,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             is_stranded.then(|| (path.clone(), inode.1))
         });
         stranded.collect()
+    }
+
+    /// A path for a node that retires: one directory may have had a name several times.
+    pub(super) fn unused_retired_path(&self, path: &Path, ino: u64) -> PathBuf {
+        let mut paths = (ino..).map(|number| retired_path(path, number));
+        let is_unused = |path: &PathBuf| !self.moved.contains_key(path);
+        paths.find(is_unused).expect("one of 2^64 names")
     }
 
     /// Takes the nodes at and below a path out of the tables, with other paths.
@@ -414,7 +425,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if self.placed.is_none() || kind_of(there) != NodeKind::Directory {
             return Ok(false);
         }
-        let retired = retired_path(path, there.ino);
+        let retired = self.unused_retired_path(path, there.ino);
         let mut nodes = vec![(retired.clone(), earlier_node(snapshot.walk, there))];
         let mut is_other = false;
         let mut open = vec![path.to_owned()];
@@ -471,7 +482,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return;
         };
         self.merged.insert(inode);
-        let retired = retired_path(path, inode.1);
+        let retired = self.unused_retired_path(path, inode.1);
         let (moved, relocated) = self.take_nodes(path, &retired);
         for (path, node) in moved {
             self.moved.insert(path, MovedNode { walk, ..node });
@@ -497,8 +508,8 @@ fn earlier_node(walk: u64, there: &Stat) -> MovedNode {
     }
 }
 
-/// The path of a retired directory, which no tree has.
-pub(super) fn retired_path(path: &Path, ino: u64) -> PathBuf {
+/// The path of a retired node, which no tree has.
+fn retired_path(path: &Path, ino: u64) -> PathBuf {
     let mut name = OsString::from(format!("retired-{ino:x}-"));
     name.push(path.file_name().unwrap_or_default());
     part_of(&path.with_file_name(name))
