@@ -2,7 +2,8 @@
 //! their walks and copies. After each change of the target:
 //! - each file there is of a version that the program had closed;
 //! - a loop of checkpoints finds its newest safe one;
-//! - each file there is of a version that the analyzers have seen, while they are there.
+//! - each file there, under a name that it had in the source, is of a version that the analyzers have seen, while they
+//!   are there.
 //!
 //! In the end the target is as the source.
 
@@ -108,6 +109,8 @@ struct Program {
     /// The contents of all files that it has closed.
     closed: HashSet<Vec<u8>>,
     analysts: Vec<Analyst>,
+    /// The contents of files by each name that they had, for the analyzers.
+    named: HashSet<(PathBuf, Vec<u8>)>,
     /// The renames to other directories, and of directories.
     renames: u64,
     renamed_directories: Vec<u64>,
@@ -166,6 +169,11 @@ impl Program {
 
     /// Does a step, if it can be done.
     fn act(&mut self, step: &Step) {
+        self.take_step(step);
+        self.note_names();
+    }
+
+    fn take_step(&mut self, step: &Step) {
         match *step {
             Step::Write(name) => {
                 let content = self.content();
@@ -239,6 +247,7 @@ impl Program {
             Step::Checkpoint(steps) => {
                 for _ in 0..steps {
                     self.checkpoint();
+                    self.note_names();
                 }
             }
             Step::Swap(steps) => {
@@ -252,6 +261,18 @@ impl Program {
                     analyst.act(step, open);
                 }
             }
+        }
+    }
+
+    /// Notes the names of files.
+    fn note_names(&mut self) {
+        if !self.analysts.is_empty() {
+            let files = contents(&self.dir).into_iter();
+            self.named
+                .extend(files.filter_map(|(path, found)| match found {
+                    TreeNode::File(content) => Some((path, content)),
+                    _ => None,
+                }));
         }
     }
 
@@ -332,9 +353,14 @@ fn check(
         if matches!(found, TreeNode::File(content) if !program.closed.contains(content)) {
             return Err(format!("{} is torn", path.display()));
         }
+        // A renamed directory may have its old name here, with the files that it has got since.
+        let is_name = |content: &Vec<u8>| program.named.contains(&(path.clone(), content.clone()));
         if let TreeNode::File(content) = found {
             let mut analysts = program.analysts.iter();
-            analysts.try_for_each(|analyst| analyst.check(path, content))?;
+            analysts.try_for_each(|analyst| match is_name(content) {
+                true => analyst.check(path, content),
+                false => Ok(()),
+            })?;
         }
     }
     let is_whole = |path: &Path| is_file(path.join("a")) && is_file(path.join("b"));
@@ -405,6 +431,7 @@ impl Scene {
             open: None,
             closed: HashSet::new(),
             analysts: Vec::new(),
+            named: HashSet::new(),
             renames: 0,
             renamed_directories: Vec::new(),
             directories: Vec::new(),

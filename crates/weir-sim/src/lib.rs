@@ -16,6 +16,7 @@
 //!  bytes     checks that readers saw the bytes they must see
 //!  locks     checks that locks excluded one another
 //!  elevated  directories that are taken up into an elevated tree, and must be found from then on
+//!  evicted   files whose storage is freed, and the file system that has their copies
 //! ```
 //!
 //! Left out: the walk along a path, lamination at the last close, programs that hold several locks,
@@ -25,6 +26,7 @@
 
 pub mod bytes;
 pub mod elevated;
+pub mod evicted;
 pub mod executor;
 pub mod fiber;
 pub mod journal;

@@ -73,6 +73,10 @@ fn plan_of(seed: u64, faults: Faults) -> Plan {
         2 => plan.elevating(),
         _ => plan.asking().elevating(),
     };
+    let plan = match seed / 4 % 2 {
+        0 => plan,
+        _ => plan.evicting(),
+    };
     match faults {
         Faults::Mild => plan.mild(),
         Faults::Usual => plan,
@@ -105,7 +109,7 @@ fn line(seed: u64, outcome: &Outcome) -> String {
         .collect();
     let Outcome { messages, .. } = outcome;
     format!(
-        "end {seed} faults={} hash={:016x} operations={} failed={} decided={} space={} links={} full={} sent={} \
+        "end {seed} faults={} hash={:016x} operations={} failed={} decided={} space={} links={} evicted={} full={} sent={} \
          broken={} twice={} overtook={} held={} drawn={}",
         outcome.faults.len(),
         outcome.hash,
@@ -114,6 +118,7 @@ fn line(seed: u64, outcome: &Outcome) -> String {
         u8::from(outcome.decided),
         u8::from(outcome.space > 0),
         u8::from(outcome.links > 0),
+        outcome.evicted,
         outcome.full,
         messages.sent,
         messages.broken,

@@ -186,6 +186,8 @@ pub struct Plan {
     pub asks_states: bool,
     /// Programs take up directories of an elevated tree.
     pub elevates: bool,
+    /// A program moves files to the parallel file system, and has their storage freed.
+    pub evicts: bool,
     /// A server starts a new journal after this many bytes.
     pub journal_bytes: usize,
     /// The faults of messages.
@@ -289,6 +291,7 @@ impl Plan {
             // These are drawn by nobody, so that each seed is the run that it was before.
             asks_states: false,
             elevates: false,
+            evicts: false,
             journal_bytes,
             network_faults,
             faults,
@@ -329,6 +332,13 @@ impl Plan {
     #[must_use]
     pub fn elevating(mut self) -> Plan {
         self.elevates = true;
+        self
+    }
+
+    /// The plan with a program that has the storage of files freed; with an elevated tree, which such files are of.
+    #[must_use]
+    pub fn evicting(mut self) -> Plan {
+        (self.elevates, self.evicts) = (true, true);
         self
     }
 

@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use weir_client::data::{file_state, FileState, Host, Log, SegmentSource, Vnode};
-use weir_client::errno::errno_of;
+use weir_client::errno::{errno_of, EVICTED};
 use weir_client::path::Names;
 use weir_client::view::locks::{end_description_locks, end_process_locks, F_UNLCK, LOCK_UN};
 use weir_client::view::open::{OpenAccess, Opening, Target};
 use weir_client::view::{NodeClient, View};
+use weir_core::elevated::{name_of_inode, EVICTED as EVICTED_FILES};
 use weir_core::names::{Attr, FileType, NamesView};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell as WriterCell;
@@ -32,6 +33,7 @@ use weir_fakes::FakeClientMemory;
 use weir_server::node::ClientMemory;
 use weir_store::slabmap::{ReadWindow, SlabMap};
 
+use crate::evicted::TargetFiles;
 use crate::fiber::Waiter;
 use crate::locks::{Lock, LockOwnerKind};
 use crate::site::Site;
@@ -116,6 +118,7 @@ pub struct Process<'f> {
     id: ClientId,
     memory: Arc<FakeClientMemory>,
     waiter: &'f Waiter<'f>,
+    target: Rc<TargetFiles>,
     log: Log,
     ofds: Cell<(u32, u32)>,
     free_ofds: RefCell<Vec<u32>>,
@@ -141,12 +144,14 @@ impl<'f> Process<'f> {
         id: ClientId,
         memory: Arc<FakeClientMemory>,
         waiter: &'f Waiter<'f>,
+        target: Rc<TargetFiles>,
     ) -> Process<'f> {
         Process {
             site,
             id,
             memory,
             waiter,
+            target,
             log: Log::new(),
             ofds: Cell::new((0, 0)),
             free_ofds: RefCell::default(),
@@ -154,6 +159,11 @@ impl<'f> Process<'f> {
             published: Cell::new(false),
             looks: Cell::new(0),
         }
+    }
+
+    /// The parallel file system.
+    pub fn target(&self) -> &TargetFiles {
+        &self.target
     }
 
     /// Waits.
@@ -247,7 +257,20 @@ impl<'f> Process<'f> {
 
     fn open_target(&self, target: &Target, access: Access) -> Result<File, Errno> {
         let process = self;
-        self.view().open(target, &Descriptor { process, access })
+        self.update(target.ino, || {
+            self.view().open(target, &Descriptor { process, access })
+        })
+    }
+
+    /// Does something that changes a file, as often as it says that the file was evicted.
+    fn update<T>(&self, ino: Ino, act: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+        for _ in 0..PATIENCE {
+            match act() {
+                Err(EVICTED) => self.call(proto::BeginUpdate { ino })?,
+                done => return done,
+            }
+        }
+        Err(Errno::BUSY)
     }
 
     fn open_known(&self, attr: &Attr, by_name: bool, access: Access) -> Result<File, Errno> {
@@ -326,7 +349,7 @@ impl<'f> Process<'f> {
     /// ftruncate(2).
     pub fn truncate(&self, file: File, size: u64) -> Result<(), Errno> {
         let ino = file.local;
-        self.call(proto::Truncate { ino, size })
+        self.update(ino, || self.call(proto::Truncate { ino, size }))
     }
 
     /// flock(2) and fcntl(2): takes a lock. Waits while other programs hold it, up to a limit: `EAGAIN`.
@@ -545,6 +568,14 @@ impl Host for Process<'_> {
             length,
             reserved,
         })
+    }
+
+    fn open_copy(&self, ino: Ino) -> Result<i32, Errno> {
+        let file = self.view().at_once(ino, |attr, _| attr.home)?;
+        match self.view().text_at(EVICTED_FILES, &name_of_inode(file))? {
+            Some(_) => self.target.open(file),
+            None => Err(Errno::STALE),
+        }
     }
 
     fn audits(&self) -> bool {

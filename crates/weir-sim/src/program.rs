@@ -25,7 +25,7 @@ const NAMES: u64 = 4;
 /// Blocks of a file that they use, in each of a few slices.
 const BLOCKS: u64 = 24;
 /// Slices of a file that they use.
-const SLICES: [u64; 4] = [0, 0, 1, 5];
+pub(crate) const SLICES: [u64; 4] = [0, 0, 1, 5];
 /// The most files that a program has open.
 const OPEN: usize = 3;
 /// The time limit of an operation under all faults.
@@ -500,6 +500,8 @@ pub struct Program<'a, 'f> {
     laminates: bool,
     asks_states: bool,
     elevates: bool,
+    /// It moves files, and does nothing else.
+    evicts: bool,
     open: Vec<OpenedFile>,
     files: Vec<Ino>,
 }
@@ -521,6 +523,11 @@ impl<'a, 'f> Program<'a, 'f> {
             laminates: plan.laminations != LaminationUse::None,
             asks_states: plan.asks_states,
             elevates: plan.elevates,
+            evicts: plan.evicts
+                && plan
+                    .clients
+                    .first()
+                    .is_some_and(|first| first.number == actor.number),
             open: Vec::new(),
             files: Vec::new(),
         }
@@ -543,6 +550,9 @@ impl<'a, 'f> Program<'a, 'f> {
     /// Carries out one operation.
     pub fn step(&mut self) {
         let (actor, rng) = (self.actor, self.rng.clone());
+        if self.evicts {
+            return self.evict();
+        }
         if self.locks && !self.open.is_empty() && rng.chance(250) {
             return self.use_locked();
         }
@@ -598,6 +608,19 @@ impl<'a, 'f> Program<'a, 'f> {
                 }
             }
             _ => self.list(),
+        }
+    }
+
+    /// Has the storage of a file freed that it knows, or that has one of the names.
+    fn evict(&mut self) {
+        match self.actor.find(self.pick_name()) {
+            Ok(Some((dir, FileType::Dir))) => self.know_dir(dir),
+            Ok(Some((ino, _))) => self.know_file(ino),
+            _ => {}
+        }
+        if !self.files.is_empty() {
+            let ino = self.files[self.rng.pick(self.files.len())];
+            self.actor.evict(ino, &self.rng);
         }
     }
 

@@ -30,6 +30,7 @@ pub struct Record {
     faults: RefCell<Vec<String>>,
     operations: Cell<u64>,
     failed: Cell<u64>,
+    evicted: Cell<u64>,
 }
 
 /// FNV-1a.
@@ -92,6 +93,16 @@ impl Record {
     /// The number of operations, and of those that failed because a server was lost.
     pub fn counts(&self) -> (u64, u64) {
         (self.operations.get(), self.failed.get())
+    }
+
+    /// Records that a file, or ranges of it, lost its storage.
+    pub fn count_evicted(&self, is_evicted: bool) {
+        self.evicted.set(self.evicted.get() + u64::from(is_evicted));
+    }
+
+    /// The number of evictions.
+    pub fn evicted(&self) -> u64 {
+        self.evicted.get()
     }
 
     /// The faults found.

@@ -14,6 +14,7 @@ use weir_fabric::Timing;
 use weir_server::cluster::ROOT;
 
 use crate::bytes::Block;
+use crate::evicted::TargetFiles;
 use crate::executor::{Executor, Group};
 use crate::fiber::Fiber;
 use crate::linear::{self, CheckResult};
@@ -55,6 +56,8 @@ pub struct Outcome {
     pub operations: u64,
     /// The number of those that failed because a server was lost.
     pub failed: u64,
+    /// The number of evictions of files, or of ranges of them.
+    pub evicted: u64,
     /// The counts of messages, by their fate.
     pub messages: NetworkCounts,
     /// The number of refusals for lack of space.
@@ -88,6 +91,7 @@ struct World {
     sites: RefCell<BTreeMap<Rank, Rc<Site>>>,
     running: RefCell<BTreeMap<usize, Running>>,
     dirs: RefCell<Vec<Ino>>,
+    target: Rc<TargetFiles>,
     next: Cell<usize>,
     /// The number of programs that wait for their server to restart.
     waiting: Cell<usize>,
@@ -115,6 +119,7 @@ pub fn run(plan: &Plan, trace: bool) -> Outcome {
         sites: RefCell::default(),
         running: RefCell::default(),
         dirs: RefCell::default(),
+        target: Rc::default(),
         next: Cell::new(plan.clients.len()),
         waiting: Cell::new(0),
         space: Cell::new(0),
@@ -317,7 +322,7 @@ impl World {
             let actor = Actor {
                 number,
                 rank,
-                process: Process::new(site, id, memory, waiter),
+                process: Process::new(site, id, memory, waiter, Rc::clone(&world.target)),
                 record: Rc::clone(&world.record),
                 executor: world.executor.clone(),
                 tolerates: ToleratedErrors {
@@ -546,6 +551,7 @@ impl World {
             trace: self.record.lines(),
             operations,
             failed,
+            evicted: self.record.evicted(),
             messages: self.network.count(),
             full: sites.values().map(|site| site.storage.refused()).sum(),
             drawn: self.plan.faults.iter().map(|f| f.what.name()).collect(),

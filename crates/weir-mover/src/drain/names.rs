@@ -259,6 +259,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         // A log that is opened again and again is never closed for long.
         due.awaited
             .retain(|inode| !round.open.contains(inode) || !moved.contains(inode));
+        // A program may have renamed one before it was copied: it was by its new name.
+        if !due.awaited.is_empty() {
+            for (path, node) in round.snapshot.of_kind(NodeKind::File) {
+                if self.has_moved(path, node) {
+                    due.awaited.remove(path, &node.version);
+                }
+            }
+        }
         let can_be_placed = |path: &Path| !self.waits_for_names(round, path);
         match due.awaited.are_in(&round.snapshot, can_be_placed) {
             true if due.last.is_some() && due.awaited.is_empty() => Awaited::There(due),

@@ -15,7 +15,7 @@
 use std::collections::BTreeSet;
 
 use weir_core::extent::Run;
-use weir_core::names::Lamination;
+use weir_core::names::{Lamination, Visibility};
 use weir_core::node::block::FileBlock;
 use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::{ByteRange, CopyUse, FsError, SettledExtents, MOST_RANGES};
@@ -52,12 +52,16 @@ impl<P: Platform> Cluster<P> {
         }))
     }
 
-    /// Returns true if all nodes that may have a file of this server open can be asked, and none keeps its extents
-    /// for good.
+    /// Returns true if all nodes that may have a file of this server open can be asked, and publish what they write;
+    /// and if none keeps its extents for good.
     fn is_known_everywhere(&self, ino: Ino) -> Result<bool, FsError> {
         let attr = self.node(|node| node.regular(ino))?;
         let is_laminated = attr.lamination != Lamination::No;
-        Ok(!is_laminated && !self.awaits_writer(ino) && self.silent_servers().is_empty())
+        let is_published = attr.policy.visibility != Visibility::ReadAfterLaminate;
+        Ok(is_published
+            && !is_laminated
+            && !self.awaits_writer(ino)
+            && self.silent_servers().is_empty())
     }
 
     /// Evicts ranges of a file of this server; see [`weir_core::proto::EvictRanges`].

@@ -197,7 +197,11 @@ impl<P: Platform> Cluster<P> {
             local
         } else {
             let local = self.node(|node| node.adopt_file(attr))?;
-            let new = StandIn::new(local, now_ns);
+            let new = StandIn {
+                // The home told those who held it then.
+                unnamed: attr.nlink == 0,
+                ..StandIn::new(local, now_ns)
+            };
             let mut stand_ins = self.inner.files.stand_ins.borrow_mut();
             stand_ins.insert(attr.home, new);
             local
