@@ -43,6 +43,19 @@ fn directories_that_were_taken_up_are_found_everywhere() {
     }
 }
 
+/// Files whose storage was freed are read and changed as any.
+#[test]
+fn evicted_files_are_as_they_were() {
+    let mut evicted = 0;
+    for seed in 0..200 {
+        let plan = Plan::from_seed(seed).evicting();
+        let outcome = run(&plan, false);
+        assert_eq!(outcome.faults, [""; 0], "seed {seed}");
+        evicted += outcome.evicted;
+    }
+    assert!(evicted > 1000, "{evicted}");
+}
+
 /// Seeds that failed once, with what was wrong.
 #[test]
 fn what_failed_once_fails_no_more() {

@@ -463,7 +463,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.change_places(path, path);
         self.relocated.remove(path);
         self.mark_nodes(path, path, true);
-        self.note_removed(marked.iter());
+        // The retired directory has the old name if it could not be hidden.
+        let taken = retired.map(|old| self.marked_below(old));
+        let taken: HashSet<PathBuf> = taken.into_iter().flatten().collect();
+        self.note_removed(marked.iter().filter(|path| !taken.contains(*path)));
         Ok(true)
     }
 

@@ -61,6 +61,16 @@ impl<F> RelocatedDirectory<F> {
     }
 }
 
+/// A node that gets another path in the tables.
+struct TakenNode {
+    /// Its path below the target.
+    at: PathBuf,
+    from: PathBuf,
+    to: PathBuf,
+    /// What earlier drains have made at and below it, with the new paths.
+    earlier: Vec<(PathBuf, MovedNode)>,
+}
+
 /// The relocated directories, by their paths in the tree.
 pub(super) type RelocatedDirectories<F> = BTreeMap<PathBuf, RelocatedDirectory<F>>;
 
@@ -129,25 +139,40 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let renamed = self.renamed_directories(snapshot);
         let replaced = self.replaced_nodes(snapshot, &renamed);
         let stranded = self.stranded_directories(snapshot);
-        let mut taken: Vec<(PathBuf, PathBuf, PathBuf)> = Vec::new();
+        let mut taken: Vec<TakenNode> = Vec::new();
         for (from, to) in renamed {
-            taken.push((self.at_below_target(&from), from, to));
+            taken.push(TakenNode {
+                at: self.at_below_target(&from),
+                from,
+                to,
+                earlier: Vec::new(),
+            });
         }
-        for (path, inode) in replaced.into_iter().chain(stranded) {
-            taken.push((
-                self.at_below_target(&path),
-                path.clone(),
-                self.unused_retired_path(&path, inode),
-            ));
+        for (from, inode) in replaced.into_iter().chain(stranded) {
+            let to = self.unused_retired_path(&from, inode);
+            let is_ours = self.moved[&from].is_ours;
+            // It was among those that the earlier drains have made.
+            let earlier = match is_ours {
+                true => None,
+                false => self.earlier_nodes(snapshot.walk, &from, &to).ok().flatten(),
+            };
+            taken.push(TakenNode {
+                at: self.at_below_target(&from),
+                from,
+                to,
+                earlier: earlier.unwrap_or_default(),
+            });
         }
         // Those inside before those that they were in.
         let mut nodes = Vec::new();
-        taken.sort_by(|one, other| other.1.cmp(&one.1));
-        for (at, from, to) in &taken {
-            nodes.push((self.take_nodes(from, to), at, to));
+        taken.sort_by(|one, other| other.from.cmp(&one.from));
+        for one in taken {
+            nodes.push((self.take_nodes(&one.from, &one.to), one));
         }
         nodes.reverse();
-        for ((moved, relocated), at, to) in nodes {
+        for ((mut moved, relocated), one) in nodes {
+            moved.extend(one.earlier);
+            let (at, to) = (&one.at, &one.to);
             for (path, mut node) in moved {
                 node.walk = snapshot.walk;
                 node.is_told = false;
@@ -254,13 +279,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let replaced = directories.filter_map(|(path, node)| {
             let moved = self.moved.get(path)?;
             // One that the drain made for the same directory before it was renamed away and back, too.
-            let is_replaced = moved.is_ours
-                && (comes.contains(path)
-                    || moved.kind == NodeKind::Directory
-                        && moved.version.inode() != node.version.inode()
-                        && self.renames.has_renamed(node.version.ino, snapshot.walk))
+            let is_replaced = (comes.contains(path)
+                || moved.kind == NodeKind::Directory
+                    && moved.version.inode() != node.version.inode()
+                    && self.renames.has_renamed(node.version.ino, snapshot.walk))
                 && !goes.contains(path)
-                && !is_at_above_or_below(&self.at_below_target(path), &copies);
+                && !is_at_above_or_below(&self.at_below_target(path), &copies)
+                && (moved.is_ours || self.is_of_earlier_drains(path, snapshot.walk));
             is_replaced.then(|| (path.clone(), moved.version.ino))
         });
         replaced.collect()
@@ -422,47 +447,70 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         path: &Path,
         there: &Stat,
     ) -> Result<bool, MoveError> {
-        if self.placed.is_none() || kind_of(there) != NodeKind::Directory {
-            return Ok(false);
-        }
         let retired = self.unused_retired_path(path, there.ino);
-        let mut nodes = vec![(retired.clone(), earlier_node(snapshot.walk, there))];
-        let mut is_other = false;
+        let nodes = self.earlier_nodes(snapshot.walk, path, &retired)?;
+        let is_other = |(at, node): &(PathBuf, MovedNode)| {
+            let seen = snapshot.get(&rebase(at, &retired, path));
+            seen.is_none_or(|seen| {
+                seen.kind != node.kind
+                    || seen.kind == NodeKind::File
+                        && (seen.version.size != node.version.size
+                            || !is_kept_time(seen.version.mtime, node.version.mtime))
+            })
+        };
+        let Some(nodes) = nodes.filter(|nodes| nodes.iter().any(is_other)) else {
+            return Ok(false);
+        };
+        self.moved.extend(nodes);
+        let relocated = RelocatedDirectory::new_retired(path);
+        self.relocated.insert(retired, relocated);
+        Ok(true)
+    }
+
+    /// True if the target has a directory in which all is of earlier drains of the tree.
+    fn is_of_earlier_drains(&self, path: &Path, walk: u64) -> bool {
+        let nodes = self.earlier_nodes(walk, path, path);
+        nodes.is_ok_and(|nodes| nodes.is_some())
+    }
+
+    /// What the target has at and below a directory, with another path, if all of it is of drains of the tree.
+    fn earlier_nodes(
+        &self,
+        walk: u64,
+        path: &Path,
+        to: &Path,
+    ) -> Result<Option<Vec<(PathBuf, MovedNode)>>, MoveError> {
+        let looking = |at: &Path| MoveError::io("looking for", at);
+        let target = self.at_target(path);
+        let there = self.to.look_up(&target).map_err(looking(&target))?;
+        let dir = there.filter(|there| kind_of(there) == NodeKind::Directory);
+        let Some(dir) = dir.filter(|_| self.placed.is_some()) else {
+            return Ok(None);
+        };
+        let mut nodes = vec![(to.to_owned(), earlier_node(walk, &dir))];
         let mut open = vec![path.to_owned()];
         while let Some(dir) = open.pop() {
-            let whole = self.target.join(&dir);
+            let whole = self.at_target(&dir);
             let names = self.to.list(&whole);
             let names = names.map_err(MoveError::io("listing", &whole))?;
             for name in names.iter().filter(|name| !is_part(name)) {
                 let (at, target) = (dir.join(name), whole.join(name));
-                let found = self.to.look_up(&target);
-                let found = found.map_err(MoveError::io("looking for", &target))?;
+                let found = self.to.look_up(&target).map_err(looking(&target))?;
                 let Some(found) = found else { continue };
-                let mut node = earlier_node(snapshot.walk, &found);
+                let mut node = earlier_node(walk, &found);
                 match node.kind {
                     NodeKind::Directory => open.push(at.clone()),
-                    _ if !self.has_placed(&at, &found) => return Ok(false),
+                    _ if !self.has_placed(&at, &found) => return Ok(None),
                     NodeKind::Symlink => {
                         let content = self.to.read_link(&target);
                         node.content = content.map_err(MoveError::io("reading", &target))?;
                     }
                     _ => {}
                 }
-                is_other |= snapshot.get(&at).is_none_or(|seen| {
-                    seen.kind != node.kind
-                        || seen.kind == NodeKind::File
-                            && (seen.version.size != found.size
-                                || !is_kept_time(seen.version.mtime, found.mtime))
-                });
-                nodes.push((rebase(&at, path, &retired), node));
+                nodes.push((rebase(&at, path, to), node));
             }
         }
-        if is_other {
-            self.moved.extend(nodes);
-            let relocated = RelocatedDirectory::new_retired(path);
-            self.relocated.insert(retired, relocated);
-        }
-        Ok(is_other)
+        Ok(Some(nodes))
     }
 
     /// Removes a hidden directory that is gone from the tree.
