@@ -2,30 +2,29 @@
 //!
 //! A handler that runs on the holder's own thread and wants the lock can never get it by waiting,
 //! so the attempt reports that ([`TryLock::Own`]) and the caller takes another way. glibc's
-//! `__libc_single_threaded` tells if the process has only one thread: then taking and leaving the
-//! lock are plain stores, because an atomic read-modify-write costs as much as a whole small write.
+//! `__libc_single_threaded` tells if the process has only one thread: then the lock costs plain stores
+//! ([`OwnerWord`]).
 //!
 //! The holder is identified by its thread pointer, the cheapest value that no two living threads
-//! share. Waiters sleep on a futex with a timeout, so that leaving needs no fence: a missed wake
-//! costs a fraction of a millisecond, and is rare.
+//! share. Waiters sleep on a futex with a timeout.
 
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use weir_core::sync::OwnerWord;
 
 use crate::sys;
 
 /// A value behind a lock.
 #[derive(Debug, Default)]
 pub struct SigLock<T> {
-    owner: AtomicUsize,
-    waiters: AtomicU32,
+    owner: OwnerWord,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: the value is reached only through a guard, which only the thread whose
-// pointer is in `owner` holds, once.
+// pointer is in the owner's word holds, once.
 unsafe impl<T: Send> Sync for SigLock<T> {}
 
 /// The right to use the value; given back when dropped. Not `Send`: the lock identifies its holder
@@ -56,8 +55,7 @@ impl<T> SigLock<T> {
     /// A lock around `value`.
     pub const fn new(value: T) -> SigLock<T> {
         SigLock {
-            owner: AtomicUsize::new(0),
-            waiters: AtomicU32::new(0),
+            owner: OwnerWord::new(),
             value: UnsafeCell::new(value),
         }
     }
@@ -65,26 +63,11 @@ impl<T> SigLock<T> {
     /// Tries to take the lock without waiting.
     #[inline]
     pub fn try_lock(&self) -> TryLock<'_, T> {
-        let me = sys::thread_pointer();
-        let free = if sys::single_threaded() {
-            let owner = self.owner.load(Ordering::Relaxed);
-            if owner == 0 {
-                self.owner.store(me, Ordering::Relaxed);
-            }
-            owner
-        } else {
-            match self
-                .owner
-                .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
-            {
-                Ok(_) => 0,
-                Err(owner) => owner,
-            }
-        };
-        match free {
-            0 => TryLock::Held(Guard::new(self)),
-            owner if owner == me => TryLock::Own,
-            _ => TryLock::Taken,
+        let me = sys::thread_pointer() as u64;
+        match self.owner.take(me, sys::single_threaded()) {
+            Ok(()) => TryLock::Held(Guard::new(self)),
+            Err(owner) if owner == me => TryLock::Own,
+            Err(_) => TryLock::Taken,
         }
     }
 
@@ -100,11 +83,8 @@ impl<T> SigLock<T> {
             tries += 1;
             if tries < SPINS {
                 core::hint::spin_loop();
-            } else {
-                let seen = self.waiters.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
-                if self.owner.load(Ordering::SeqCst) != 0 {
-                    sys::futex_wait(&self.waiters, seen, NAP_NS);
-                }
+            } else if let Some(seen) = self.owner.begin_wait() {
+                sys::futex_wait(self.owner.waiters(), seen, NAP_NS);
             }
         }
     }
@@ -127,8 +107,7 @@ impl<T> SigLock<T> {
     /// No guard of this lock is used afterwards: its holder was another thread, or a function to which
     /// this thread does not return.
     pub unsafe fn break_after_fork(&self) {
-        self.owner.store(0, Ordering::Relaxed);
-        self.waiters.store(0, Ordering::Relaxed);
+        self.owner.forget_all();
     }
 }
 
@@ -149,10 +128,8 @@ impl<'a, T> Guard<'a, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.owner.store(0, Ordering::Release);
-        if self.lock.waiters.load(Ordering::Relaxed) != 0 {
-            self.lock.waiters.store(0, Ordering::Relaxed);
-            sys::futex_wake(&self.lock.waiters, i32::MAX);
+        if self.lock.owner.release() {
+            sys::futex_wake(self.lock.owner.waiters(), i32::MAX);
         }
     }
 }

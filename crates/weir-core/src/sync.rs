@@ -1,4 +1,4 @@
-//! The atomics of shared memory.
+//! The atomics of shared memory, and the word of a lock made of them.
 //!
 //! They are the processor's, but for one build: with the feature `explore`, loom's take their place,
 //! which run a test in all orders that the memory model permits (`tests/explore`). Loom's are of another
@@ -13,3 +13,6 @@ pub use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 mod explored;
 #[cfg(feature = "explore")]
 pub use explored::{fence, run_until_killed, spin_loop, AtomicU32, AtomicU64, Ordering};
+
+mod owner;
+pub use owner::OwnerWord;

@@ -11,6 +11,7 @@
 mod cell;
 mod claim;
 mod landing;
+mod owner;
 mod ring;
 mod tail;
 
