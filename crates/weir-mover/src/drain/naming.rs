@@ -296,6 +296,35 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
+    /// The same for retired ones, which have names that programs know.
+    pub(super) fn hide_gone_retired(&mut self, gone: &[PathBuf], changed: &mut ChangedNames) {
+        let all: BTreeSet<&PathBuf> = gone.iter().collect();
+        let is_retired = |path: &&&PathBuf| {
+            let one = self.relocated.get(**path);
+            one.is_some_and(|one| one.is_retired() && !one.is_hidden())
+        };
+        let retired = all.iter().filter(is_retired).map(|path| (*path).clone());
+        for path in retired.collect::<Vec<PathBuf>>() {
+            let target = self.at_target(&path);
+            let at = &self.relocated[&path].at;
+            let mut others = self.relocated.iter().filter(|(other, _)| **other != path);
+            let is_alone = !others.any(|(_, other)| other.at.starts_with(at));
+            let mut below = self.moved.keys().filter(|below| below.starts_with(&path));
+            let is_whole = self.moved[&path].kind == NodeKind::Directory
+                && is_alone
+                && below.all(|below| all.contains(below));
+            if !is_whole || !self.has_only_ours(&target, &path).is_ok_and(|ours| ours) {
+                continue;
+            }
+            let marked = self.marked_below(&path);
+            // If it fails they are removed one by one.
+            if self.hide_directory(&path).is_ok() {
+                changed.note(&path, &target, Ok(true));
+                self.note_removed(marked.iter());
+            }
+        }
+    }
+
     /// True for the uppermost directory that was renamed, and is gone with all that is in it.
     fn is_gone_whole(&self, path: &Path, gone: &BTreeSet<PathBuf>) -> bool {
         let is_renamed = |path: &Path| {

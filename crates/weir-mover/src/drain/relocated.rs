@@ -367,7 +367,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let moved = self.moved.get(dir);
             moved.is_some_and(|moved| {
                 moved.kind == NodeKind::Directory
-                    && moved.is_ours
                     && self.renames.has_renamed(moved.version.ino, u64::MAX)
             })
         })
