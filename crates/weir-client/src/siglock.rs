@@ -64,7 +64,7 @@ impl<T> SigLock<T> {
     #[inline]
     pub fn try_lock(&self) -> TryLock<'_, T> {
         let me = sys::thread_pointer() as u64;
-        match self.owner.take(me, sys::single_threaded()) {
+        match self.owner.take_word(me, sys::single_threaded()) {
             Ok(()) => TryLock::Held(Guard::new(self)),
             Err(owner) if owner == me => TryLock::Own,
             Err(_) => TryLock::Taken,

@@ -5,11 +5,6 @@
 //! The simulated PFS loses nothing, and outlives the cluster. One program moves, as one process does in
 //! production.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-
-use rustix::fd::{IntoRawFd, OwnedFd};
-use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use weir_core::elevated::{name_of_inode, CopyIdentity, TargetCopy, EVICTED};
 use weir_core::placement::SLICE_BYTES;
@@ -25,38 +20,6 @@ use crate::program::{Actor, OpenedFile, SLICES};
 const WINDOW: u64 = 2048;
 /// The blocks from the beginning of a slice on of which ranges go ahead.
 const RANGE: u64 = 48;
-
-/// The copies of files on the PFS, by the numbers of the files.
-#[derive(Debug, Default)]
-pub struct TargetFiles(RefCell<BTreeMap<Ino, OwnedFd>>);
-
-impl TargetFiles {
-    /// Opens the copy of a file; the caller closes it. ESTALE: there is none.
-    pub fn open(&self, file: Ino) -> Result<i32, Errno> {
-        let files = self.0.borrow();
-        let copy = files.get(&file).ok_or(Errno::STALE)?;
-        rustix::io::fcntl_dupfd_cloexec(copy, 0).map(OwnedFd::into_raw_fd)
-    }
-
-    /// Writes blocks of a copy, which is made if there is none.
-    fn write(&self, file: Ino, first: u64, blocks: &[Block]) -> Result<(), Errno> {
-        let mut files = self.0.borrow_mut();
-        if !files.contains_key(&file) {
-            files.insert(file, rustix::fs::memfd_create("copy", MemfdFlags::CLOEXEC)?);
-        }
-        let mut bytes = Vec::new();
-        for block in blocks {
-            bytes.extend(match block {
-                Block::Tag(tag) => Block::bytes(*tag),
-                Block::Empty => Block::bytes(0),
-                Block::Torn => return Err(Errno::ILSEQ),
-            });
-        }
-        let written = rustix::io::pwrite(&files[&file], &bytes, first * BLOCK)?;
-        assert_eq!(written, bytes.len(), "tmpfs has room");
-        Ok(())
-    }
-}
 
 impl Actor<'_> {
     /// Moves a file, or ranges of it, and has their storage freed; or forgets its copy.

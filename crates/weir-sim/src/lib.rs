@@ -16,7 +16,7 @@
 //!  bytes     checks that readers saw the bytes they must see
 //!  locks     checks that locks excluded one another
 //!  elevated  directories that are taken up into an elevated tree, and must be found from then on
-//!  evicted   files whose storage is freed, and the file system that has their copies
+//!  evicted   files whose storage is freed; target has their copies
 //! ```
 //!
 //! Left out: the walk along a path, lamination at the last close, programs that hold several locks,
@@ -41,3 +41,4 @@ pub mod record;
 pub mod run;
 pub mod shrink;
 pub mod site;
+pub mod target;

@@ -73,9 +73,11 @@ fn plan_of(seed: u64, faults: Faults) -> Plan {
         2 => plan.elevating(),
         _ => plan.asking().elevating(),
     };
-    let plan = match seed / 4 % 2 {
-        0 => plan,
-        _ => plan.evicting(),
+    // Beside programs that do little but rename or cut it is not clean yet: docs/measurements/simulation.md.
+    let evicts = seed / 4 % 2 == 1 && matches!(faults, Faults::Mild | Faults::Usual);
+    let plan = match evicts {
+        false => plan,
+        true => plan.evicting(),
     };
     match faults {
         Faults::Mild => plan.mild(),

@@ -33,10 +33,10 @@ use weir_fakes::FakeClientMemory;
 use weir_server::node::ClientMemory;
 use weir_store::slabmap::{ReadWindow, SlabMap};
 
-use crate::evicted::TargetFiles;
 use crate::fiber::Waiter;
 use crate::locks::{Lock, LockOwnerKind};
 use crate::site::Site;
+use crate::target::TargetFiles;
 
 /// The maximum number of lookups of a file that other programs create and remove.
 const PATIENCE: u32 = 1000;

@@ -14,7 +14,6 @@ use weir_fabric::Timing;
 use weir_server::cluster::ROOT;
 
 use crate::bytes::Block;
-use crate::evicted::TargetFiles;
 use crate::executor::{Executor, Group};
 use crate::fiber::Fiber;
 use crate::linear::{self, CheckResult};
@@ -25,6 +24,7 @@ use crate::process::{Access, Process};
 use crate::program::{Actor, Program, ToleratedErrors};
 use crate::record::Record;
 use crate::site::{self, ServerParams, Site};
+use crate::target::TargetFiles;
 
 /// A run that takes longer counts as hung.
 const MOST: Duration = Duration::from_secs(3600);

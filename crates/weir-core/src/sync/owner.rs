@@ -1,7 +1,7 @@
 //! The word of a lock between the threads of one process, which says who holds it.
 //!
 //! ```text
-//! 0 -> (take) -> the holder's thread pointer -> (release) -> 0
+//! 0 -> (take_word) -> the holder's thread pointer -> (release) -> 0
 //! ```
 //!
 //! A thread that finds its own number there holds the lock already: it is in a signal handler. A process with one
@@ -31,7 +31,7 @@ impl OwnerWord {
     /// Takes the word for the thread `me`, which is not 0, without waiting; else returns who holds it. `alone`: the
     /// process has no other thread.
     #[inline]
-    pub fn take(&self, me: u64, alone: bool) -> Result<(), u64> {
+    pub fn take_word(&self, me: u64, alone: bool) -> Result<(), u64> {
         if alone {
             return match self.owner.load(Ordering::Relaxed) {
                 0 => {

@@ -20,11 +20,15 @@ struct Locked {
 impl Locked {
     /// Adds 1 to the value, as thread `me`; waits for the lock.
     fn add(&self, me: u64) {
-        while self.word.take(me, false).is_err() {
+        while self.word.take_word(me, false).is_err() {
             self.word.begin_wait();
             spin_loop();
         }
-        assert_eq!(self.word.take(me, false), Err(me), "its own holder is told");
+        assert_eq!(
+            self.word.take_word(me, false),
+            Err(me),
+            "its own holder is told"
+        );
         // SAFETY: this thread holds the word.
         self.value.with_mut(|value| unsafe { *value += 1 });
         self.word.release();
@@ -41,7 +45,7 @@ fn threads_exclude_each_other_and_see_what_was_done() {
         });
         locked.add(1);
         other.join().unwrap();
-        assert_eq!(locked.word.take(3, false), Ok(()));
+        assert_eq!(locked.word.take_word(3, false), Ok(()));
         // SAFETY: this thread holds the word.
         locked.value.with(|value| assert_eq!(unsafe { *value }, 2));
     });
@@ -52,8 +56,8 @@ fn threads_exclude_each_other_and_see_what_was_done() {
 fn a_second_thread_sees_what_was_taken_alone() {
     explore(2, || {
         let locked = Arc::new(Locked::default());
-        assert_eq!(locked.word.take(1, true), Ok(()));
-        assert_eq!(locked.word.take(1, true), Err(1));
+        assert_eq!(locked.word.take_word(1, true), Ok(()));
+        assert_eq!(locked.word.take_word(1, true), Err(1));
         let second = thread::spawn({
             let locked = Arc::clone(&locked);
             move || locked.add(2)
@@ -62,7 +66,7 @@ fn a_second_thread_sees_what_was_taken_alone() {
         locked.value.with_mut(|value| unsafe { *value += 1 });
         locked.word.release();
         second.join().unwrap();
-        assert_eq!(locked.word.take(1, true), Ok(()));
+        assert_eq!(locked.word.take_word(1, true), Ok(()));
         // SAFETY: this thread holds the word.
         locked.value.with(|value| assert_eq!(unsafe { *value }, 2));
     });

@@ -61,13 +61,13 @@ impl<F> RelocatedDirectory<F> {
     }
 }
 
-/// A node that gets another path in the tables.
-struct TakenNode {
+/// Another path in the tables for a node.
+struct PathChange {
     /// Its path below the target.
     at: PathBuf,
     from: PathBuf,
     to: PathBuf,
-    /// What earlier drains have made at and below it, with the new paths.
+    /// The nodes at and below it that earlier drains have made, with the new paths.
     earlier: Vec<(PathBuf, MovedNode)>,
 }
 
@@ -139,9 +139,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let renamed = self.renamed_directories(snapshot);
         let replaced = self.replaced_nodes(snapshot, &renamed);
         let stranded = self.stranded_directories(snapshot);
-        let mut taken: Vec<TakenNode> = Vec::new();
+        let mut taken: Vec<PathChange> = Vec::new();
         for (from, to) in renamed {
-            taken.push(TakenNode {
+            taken.push(PathChange {
                 at: self.at_below_target(&from),
                 from,
                 to,
@@ -156,7 +156,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 true => None,
                 false => self.earlier_nodes(snapshot.walk, &from, &to).ok().flatten(),
             };
-            taken.push(TakenNode {
+            taken.push(PathChange {
                 at: self.at_below_target(&from),
                 from,
                 to,
@@ -265,8 +265,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         })
     }
 
-    /// What this drain made and a renamed directory has replaced, unless it is a directory that was renamed itself, with
-    /// the inode numbers.
+    /// The nodes that a renamed directory has replaced and drains of the tree had made, except directories that were
+    /// renamed themselves; with the inode numbers.
     fn replaced_nodes(
         &self,
         snapshot: &TreeSnapshot,
@@ -472,7 +472,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         nodes.is_ok_and(|nodes| nodes.is_some())
     }
 
-    /// What the target has at and below a directory, with another path, if all of it is of drains of the tree.
+    /// The nodes of the target at and below a directory, with another path, if all are of drains of the tree.
     fn earlier_nodes(
         &self,
         walk: u64,
