@@ -120,7 +120,12 @@ impl FileTree for DirectoryTree {
     fn open_part(&self, path: &Path) -> io::Result<File> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
         let mut options = OpenOptions::new();
-        options.write(true).custom_flags(flags.bits()).open(path)
+        options.write(true).custom_flags(flags.bits());
+        // One that has its mode already may be for writing alone.
+        match options.clone().read(true).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => options.open(path),
+            opened => opened,
+        }
     }
 
     fn lock_part(&self, file: &File) {

@@ -240,7 +240,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         })
     }
 
-    /// What this drain made and a renamed directory has replaced, unless it is a directory that was renamed itself, with
+    /// The nodes that this drain made and a renamed directory has replaced, unless it is a directory that was renamed itself, with
     /// the inode numbers.
     fn replaced_nodes(
         &self,
