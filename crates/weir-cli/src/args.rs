@@ -495,7 +495,7 @@ pub struct StageFiles {
     /// they are not moved.
     #[arg(long)]
     pub laminate: bool,
-    /// How many threads copy (default: two for each processor, 16 to 32).
+    /// How many threads copy on each node (default: two for each of its processors, 16 to 32).
     #[arg(long, value_name = "N")]
     pub threads: Option<std::num::NonZeroUsize>,
     /// Print the summary as JSON.

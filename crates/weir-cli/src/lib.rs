@@ -16,12 +16,14 @@ mod ending;
 mod exit;
 mod inject;
 mod instance;
+mod json_lines;
 mod laminate;
 mod layout;
 mod limits;
 mod locate;
 mod manual;
 mod mount;
+mod movers;
 mod namespace;
 mod prefetch;
 mod recover;
@@ -30,6 +32,7 @@ mod run;
 mod run_stages;
 mod scale;
 mod serve;
+mod share;
 mod show;
 mod stage;
 mod stop;
@@ -115,7 +118,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::SimulateScale(args) => scale::run(args)?,
         Command::Server => serve::run()?,
         Command::Worker => bench::worker::run()?,
-        Command::Mover => drain::movers::serve()?,
+        Command::Mover => movers::serve()?,
         Command::Agent { join } => weir_launch::agent::run(join.as_deref())?,
         Command::Man { directory } => manual::write(directory)?,
     }

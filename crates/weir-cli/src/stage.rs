@@ -1,6 +1,7 @@
-//! `weir stage`: moving files into an instance and out of it, by [`weir_mover`].
+//! `weir stage`: moving files into an instance and out of it, by [`weir_mover`] on all nodes.
 
 mod follow;
+mod helpers;
 
 use std::ffi::OsStr;
 use std::io::IsTerminal;
@@ -12,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::Signal;
 use weir_config::{Config, Environment};
 use weir_instance::size::bytes;
@@ -26,8 +26,9 @@ use weir_mover::{
 use crate::args::{ChoiceArgs, StageArgs, StageDirection, StageFiles};
 use crate::exit::Failure;
 use crate::locate::live_run_dir;
-use crate::supervise;
+use crate::{share, supervise};
 use follow::follow;
+use helpers::StageHelpers;
 
 /// The failures that are printed; the summary has all of them.
 pub const SHOWN_FAILURES: usize = 20;
@@ -48,6 +49,9 @@ pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(),
     let run_dir = live_run_dir(files.instance.as_deref(), config, env)?;
     let instance = InstanceTree::attach(&run_dir)
         .with_context(|| format!("cannot reach the server of {}", run_dir.display()))?;
+    let threads = files.threads.map(usize::from);
+    let helpers = StageHelpers::new(&run_dir, &instance, is_in, options(files), threads)?;
+    let helpers = helpers.as_ref();
     let paths = ArgumentPaths::new(instance.prefix())?;
     let below = |pattern: &str| match paths.below(Path::new(pattern)) {
         Some(path) => path.to_string_lossy().into_owned(),
@@ -61,7 +65,7 @@ pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(),
         |path: &Path| paths.outside(path),
         |path: &Path| paths.inside(path),
     );
-    let summary = if is_in {
+    let mut summary = if is_in {
         let rules = PathRules {
             source: &outside,
             target: &inside,
@@ -69,8 +73,8 @@ pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(),
             make_parents: true,
         };
         match follows {
-            true => follow(files, &DirectoryTree, &instance, &rules)?,
-            false => run(files, &DirectoryTree, &instance, &rules)?,
+            true => follow(files, &DirectoryTree, &instance, &rules, helpers)?,
+            false => run(files, &DirectoryTree, &instance, &rules, helpers)?,
         }
     } else {
         let rules = PathRules {
@@ -79,8 +83,11 @@ pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(),
             pattern: &below,
             make_parents: false,
         };
-        run(files, &instance, &DirectoryTree, &rules)?
+        run(files, &instance, &DirectoryTree, &rules, helpers)?
     };
+    if let Some(helpers) = helpers {
+        helpers.name_nodes(&mut summary);
+    }
     let json = serde_json::to_string(&summary).context("the summary")?;
     if let Some(file) = &files.summary {
         std::fs::write(file, &json).with_context(|| file.display().to_string())?;
@@ -231,21 +238,28 @@ fn run<S: FileTree, T: FileTree>(
     from: &S,
     to: &T,
     rules: &PathRules<'_>,
+    helpers: Option<&StageHelpers>,
 ) -> Result<StageSummary, Failure> {
     let filter = filter(&args.choice, rules.pattern)?;
     let pairs = pairs(args, from, to, rules)?;
+    if let Some(helpers) = helpers {
+        helpers.set_pairs(&pairs);
+    }
+    let team = helpers.map(StageHelpers::team);
     let options = options(args);
     let progress = StageProgress::default();
     stop_on_signals(&progress.stop)?;
-    allow_open_files();
+    share::allow_open_files();
     Ok(show_while(&progress, || {
-        stage_chosen(from, to, &pairs, options, &progress, &filter)
+        stage_chosen(from, to, &pairs, options, &progress, &filter, team.as_ref())
     }))
 }
 
 fn options(args: &StageFiles) -> StageOptions {
     StageOptions {
-        threads: args.threads.map_or_else(default_threads, usize::from),
+        threads: args
+            .threads
+            .map_or_else(share::default_threads, usize::from),
         verify: args.verify,
         laminate: args.laminate,
         ..StageOptions::default()
@@ -273,13 +287,6 @@ pub fn show_while(progress: &StageProgress, stage: impl FnOnce() -> StageSummary
         is_done.store(true, Ordering::Relaxed);
         summary
     })
-}
-
-/// Copying waits for storage more than it computes: small files on a disk are faster by 16 threads than by
-/// 4, also on two processors.
-pub fn default_threads() -> usize {
-    let processors = std::thread::available_parallelism().map_or(2, usize::from);
-    (2 * processors).clamp(16, 32)
 }
 
 /// The first signal ends the stage in order, a later one at once. Those that were ignored when this
@@ -314,14 +321,6 @@ pub fn on_signals(
     Ok(())
 }
 
-/// Lets this process have as many open files as it may: each thread has a batch of them open.
-pub fn allow_open_files() {
-    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // Where it stays, batches are smaller.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
-    }
-}
-
 fn draw(progress: &StageProgress, is_done: &AtomicBool) {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     let style =
@@ -344,8 +343,12 @@ fn draw(progress: &StageProgress, is_done: &AtomicBool) {
 
 /// The summary for people, in a line.
 pub fn in_words(summary: &StageSummary) -> String {
+    let by = match summary.nodes.len() {
+        0 | 1 => String::new(),
+        nodes => format!(" by {nodes} nodes"),
+    };
     let mut parts = vec![format!(
-        "{} files ({}) moved",
+        "{} files ({}) moved{by}",
         summary.files,
         bytes(summary.bytes)
     )];

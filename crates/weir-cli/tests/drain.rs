@@ -10,9 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use common::drained::Drained;
-use common::{pid_of, wait_until, Room};
+use common::{movers_of, pid_of, wait_until, Room};
 use nix::sys::signal::{kill, Signal};
-use nix::unistd::Pid;
 
 #[test]
 fn files_are_moved_while_the_command_works() {
@@ -342,20 +341,6 @@ fn movers_beside_other_servers_help() {
     wait_until("the movers' end", || movers_of(&room).is_empty());
     room.ok(&["stop", "x"]);
     assert_eq!(room.left_behind(), [""; 0]);
-}
-
-/// The movers whose environment is that of the room.
-fn movers_of(room: &Room) -> Vec<Pid> {
-    let processes = fs::read_dir("/proc").unwrap().map_while(Result::ok);
-    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let is_mover = |number: &i32| {
-        let words = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
-        let environment = fs::read(format!("/proc/{number}/environ")).unwrap_or_default();
-        let home = format!("HOME={}", room.path().display());
-        let mut variables = environment.split(|byte| *byte == 0);
-        words.ends_with(b"\0mover\0") && variables.any(|variable| variable == home.as_bytes())
-    };
-    numbers.filter(is_mover).map(Pid::from_raw).collect()
 }
 
 #[test]

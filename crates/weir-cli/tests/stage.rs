@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use common::trees::{assert_same, parts};
 use common::{first_line, parent_of, pid_of, wait_until, Room};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -25,44 +26,6 @@ fn source(room: &Room) -> PathBuf {
     let hole = fs::File::create(dir.join("hole")).unwrap();
     hole.set_len(32 << 20).unwrap();
     dir
-}
-
-/// Checks that two trees are the same to a program.
-#[track_caller]
-fn assert_same(one: &Path, other: &Path) {
-    let (a, b) = (fs::symlink_metadata(one), fs::symlink_metadata(other));
-    let (a, b) = (a.unwrap(), b.unwrap());
-    assert_eq!(a.mode(), b.mode(), "{}", other.display());
-    if a.is_symlink() {
-        assert_eq!(fs::read_link(one).unwrap(), fs::read_link(other).unwrap());
-        return;
-    }
-    assert_eq!(
-        a.modified().unwrap(),
-        b.modified().unwrap(),
-        "{}",
-        other.display()
-    );
-    if a.is_dir() {
-        let names = |dir| {
-            let entries = fs::read_dir(dir).unwrap();
-            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
-            names.sort();
-            names
-        };
-        assert_eq!(names(one), names(other));
-        for name in names(one) {
-            assert_same(&one.join(&name), &other.join(&name));
-        }
-    } else {
-        assert!(
-            fs::read(one).unwrap() == fs::read(other).unwrap(),
-            "{}",
-            other.display()
-        );
-        assert_eq!(a.nlink(), b.nlink(), "{}", other.display());
-        assert!(b.blocks() <= a.blocks() + 64, "{}: holes", other.display());
-    }
 }
 
 #[test]
@@ -283,17 +246,6 @@ fn paths_of_the_wrong_side_are_refused() {
         room.says(code, words, &["stage", direction, "-i", name, from, to]);
     }
     room.ok(&["stop", "x"]);
-}
-
-/// Parts below a directory.
-fn parts(dir: &Path) -> usize {
-    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
-    entries
-        .map(|entry| match entry.file_type().unwrap().is_dir() {
-            true => parts(&entry.path()),
-            false => usize::from(entry.file_name().to_string_lossy().ends_with(".weir-part")),
-        })
-        .sum()
 }
 
 #[test]

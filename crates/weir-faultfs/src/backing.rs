@@ -381,13 +381,21 @@ impl BackingTree {
         size: u32,
     ) -> io::Result<XattrReply> {
         self.at(number, |path| {
-            read_sized(size, |buffer| rustix::fs::getxattr(path, name, buffer))
+            read_sized(
+                size,
+                || rustix::fs::getxattr_query(path, name),
+                |buffer| rustix::fs::getxattr(path, name, buffer),
+            )
         })
     }
 
     pub(crate) fn list_xattrs(&self, number: INodeNo, size: u32) -> io::Result<XattrReply> {
         self.at(number, |path| {
-            read_sized(size, |buffer| rustix::fs::listxattr(path, buffer))
+            read_sized(
+                size,
+                || rustix::fs::listxattr_query(path),
+                |buffer| rustix::fs::listxattr(path, buffer),
+            )
         })
     }
 
@@ -405,13 +413,16 @@ pub(crate) enum XattrReply {
 
 fn read_sized(
     size: u32,
+    query: impl FnOnce() -> rustix::io::Result<usize>,
     read: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>,
 ) -> io::Result<XattrReply> {
+    if size == 0 {
+        return Ok(XattrReply::Size(
+            u32::try_from(query()?).unwrap_or(u32::MAX),
+        ));
+    }
     let mut buffer = vec![0; usize::try_from(size).expect("64 bits")];
     let length = read(&mut buffer)?;
-    if size == 0 {
-        return Ok(XattrReply::Size(u32::try_from(length).unwrap_or(u32::MAX)));
-    }
     buffer.truncate(length);
     Ok(XattrReply::Bytes(buffer))
 }

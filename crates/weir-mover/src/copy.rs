@@ -229,7 +229,9 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
             .map_err(writing())?;
         to.sync(&self.output).map_err(writing())?;
         if verify {
-            self.read_back(buffer)?;
+            let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+            self.open().read_back(&sums, buffer)?;
+            drop(sums);
         }
         self.check_source()?;
         let written = self.check_named()?;
@@ -281,24 +283,6 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
             false => Err(MoveError::SourceChanged(self.source.clone())),
         }
     }
-
-    fn read_back(&self, buffer: &mut Vec<u8>) -> Result<(), MoveError> {
-        let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
-        for (range, sum) in sums.iter() {
-            let length = usize::try_from(range.end - range.start).expect("at most a stripe");
-            buffer.resize(length.max(buffer.len()), 0);
-            let bytes = &mut buffer[..length];
-            let read = fill(self.trees.1, &self.output, range.start, bytes);
-            let read = read.map_err(MoveError::io("reading back", &self.part))?;
-            if read < length || crc32c::crc32c(bytes) != *sum {
-                return Err(MoveError::Different {
-                    path: self.part.clone(),
-                    range: range.clone(),
-                });
-            }
-        }
-        Ok(())
-    }
 }
 
 /// A source and a part that are open.
@@ -343,6 +327,28 @@ impl<S: FileTree, T: FileTree> OpenCopy<'_, S, T> {
                 note_sum(at..end, crc32c::crc32c(bytes));
                 note(end - at, tell)?;
                 at = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares what the part has with the CRC32C of each range that was written.
+    pub fn read_back(
+        &self,
+        sums: &[(Range<u64>, u32)],
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), MoveError> {
+        for (range, sum) in sums {
+            let length = usize::try_from(range.end - range.start).expect("at most a stripe");
+            buffer.resize(length.max(buffer.len()), 0);
+            let bytes = &mut buffer[..length];
+            let read = fill(self.trees.1, self.output, range.start, bytes);
+            let read = read.map_err(MoveError::io("reading back", self.part))?;
+            if read < length || crc32c::crc32c(bytes) != *sum {
+                return Err(MoveError::Different {
+                    path: self.part.to_owned(),
+                    range: range.clone(),
+                });
             }
         }
         Ok(())

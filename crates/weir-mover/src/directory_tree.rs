@@ -52,8 +52,15 @@ impl FileTree for DirectoryTree {
     fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>> {
         let path = path.as_os_str().as_bytes();
         read_xattrs(
-            |buffer| rustix::fs::llistxattr(path, buffer),
-            |name, buffer| rustix::fs::lgetxattr(path, name, buffer),
+            // Asked for a length, rustix answers by another function.
+            |buffer| match buffer.is_empty() {
+                true => rustix::fs::llistxattr_query(path),
+                false => rustix::fs::llistxattr(path, buffer),
+            },
+            |name, buffer| match buffer.is_empty() {
+                true => rustix::fs::lgetxattr_query(path, name),
+                false => rustix::fs::lgetxattr(path, name, buffer),
+            },
             |name| KEPT_XATTRS.iter().any(|kept| name.starts_with(kept)),
         )
     }
@@ -113,7 +120,12 @@ impl FileTree for DirectoryTree {
     fn open_part(&self, path: &Path) -> io::Result<File> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
         let mut options = OpenOptions::new();
-        options.write(true).custom_flags(flags.bits()).open(path)
+        options.write(true).custom_flags(flags.bits());
+        // One that has its mode already may be for writing alone.
+        match options.clone().read(true).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => options.open(path),
+            opened => opened,
+        }
     }
 
     fn lock_part(&self, file: &File) {

@@ -82,6 +82,11 @@ impl MoveError {
         matches!(self, MoveError::Io { source, .. } if source.kind() == io::ErrorKind::InvalidFilename)
     }
 
+    /// True if the target has no room for it.
+    pub fn is_out_of_room(&self) -> bool {
+        matches!(self, MoveError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull)
+    }
+
     /// True if a name of another file system was to be given.
     pub(crate) fn crosses_file_systems(&self) -> bool {
         matches!(self, MoveError::Io { source, .. } if source.kind() == io::ErrorKind::CrossesDevices)

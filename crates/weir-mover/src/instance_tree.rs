@@ -365,6 +365,13 @@ impl FileTree for InstanceTree {
         })
     }
 
+    fn open_part(&self, path: &Path) -> io::Result<InstanceFile> {
+        let tree = self.tree;
+        let flags = OFlags::RDWR.bits().cast_signed();
+        let open = tree.open(&user(), self.find(path)?, flags).io()?;
+        Ok(InstanceFile { tree, open })
+    }
+
     fn write_at(&self, file: &InstanceFile, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut written = 0;
         while written < bytes.len() {

@@ -13,9 +13,9 @@
 //! | [`tree`] | what a mover needs of a source or a target: [`directory_tree`], [`instance_tree`] |
 //! | [`watched`] | the calls of a tree that have not returned |
 //! | [`copy`] | one file |
-//! | [`piece`] | a part of a large file, by another node |
-//! | [`publish`] | names of the target |
-//! | [`mod@stage`] | trees of files, by several threads; `queue`: their tasks; [`summary`]: the result; [`stage::follow`]: sources that others fill |
+//! | [`mover`] | a process on another node that moves files: [`list`]s of them, and [`piece`]s of large ones |
+//! | [`publish`], [`replaceable`] | names of the target, and what may have them |
+//! | [`mod@stage`] | trees of files, by several threads and nodes; `queue`: their tasks; [`progress`], [`summary`]: the result; [`stage::team`]: other nodes; [`stage::follow`]: sources that others fill |
 //! | [`mod@drain`] | a tree that programs write meanwhile, in rounds |
 //! | [`filter`] | the choice of paths by patterns |
 //! | [`sources`], [`manifest`] | what is to be moved where, from arguments or from a file |
@@ -31,10 +31,14 @@ pub mod error;
 pub mod filter;
 pub mod instance_tree;
 pub mod limit;
+pub mod list;
 pub mod manifest;
+pub mod mover;
 pub mod piece;
+pub mod progress;
 pub mod publish;
 mod queue;
+pub mod replaceable;
 pub mod sources;
 pub mod stage;
 pub mod summary;
@@ -49,6 +53,7 @@ pub use instance_tree::InstanceTree;
 pub use limit::RateLimit;
 pub use sources::StagePair;
 pub use stage::follow::FollowedSources;
+pub use stage::team::{FilePlacement, MoverNews, MoverSource, StageTeam};
 pub use stage::{stage, stage_chosen, LikenessBy, StageOptions, StageProgress};
-pub use summary::StageSummary;
+pub use summary::{NodeShare, StageSummary};
 pub use watched::{CallWatch, SlowCall, WatchedTree};

@@ -1,17 +1,19 @@
-//! A piece of a large file, which a process on another node copies into the part that the drain has made.
+//! A piece of a large file, which a process on another node copies into the part that a drain or a stage has made.
 
 use std::ffi::OsString;
+use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_client::types::Stat;
 
 use crate::content::ContentStamp;
-use crate::copy::OpenCopy;
+use crate::copy::{OpenCopy, IO_BYTES};
 use crate::error::MoveError;
-use crate::stage::StageProgress;
+use crate::progress::StageProgress;
 use crate::tree::FileTree;
 
 /// A piece, and the version of the file that it is of.
@@ -43,12 +45,21 @@ impl FilePiece {
     }
 }
 
+/// How a piece is copied.
+#[derive(Clone, Copy, Debug)]
+pub struct PieceOptions {
+    /// The number of threads; 0 is one.
+    pub threads: usize,
+    /// Read it back and compare.
+    pub verify: bool,
+}
+
 /// Copies a piece; it is on storage then. `progress` counts its bytes.
 pub fn copy_piece<S: FileTree, T: FileTree>(
     from: &S,
     to: &T,
     piece: &FilePiece,
-    buffer: &mut Vec<u8>,
+    options: PieceOptions,
     progress: &StageProgress,
 ) -> Result<(), MoveError> {
     let (source, part) = (&*piece.source, &*piece.part);
@@ -73,14 +84,54 @@ pub fn copy_piece<S: FileTree, T: FileTree>(
         source,
         part,
     };
+    let sums = Mutex::new(Vec::new());
+    let note_sum = |range, sum| {
+        let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
+        sums.push((range, sum));
+    };
+    let failed = Mutex::new(None);
     let tell = |bytes| {
         progress.bytes_done.fetch_add(bytes, Ordering::Relaxed);
         !progress.stop.load(Ordering::Relaxed)
     };
-    copy.copy(piece.begin..piece.end, buffer, &|_, _| (), &tell)?;
+    std::thread::scope(|scope| {
+        for share in shares(piece.begin..piece.end, options.threads) {
+            let (copy, note_sum, failed, tell) = (&copy, &note_sum, &failed, &tell);
+            scope.spawn(move || {
+                if let Err(error) = copy.copy(share, &mut Vec::new(), note_sum, tell) {
+                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                    failed.get_or_insert(error);
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner();
+    if let Some(error) = failed.unwrap_or_else(PoisonError::into_inner) {
+        return Err(error);
+    }
     // Written elsewhere, the bytes are in this node's cache until then.
     to.sync(&output).map_err(MoveError::io("writing", part))?;
+    if options.verify {
+        let sums = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
+        copy.read_back(&sums, &mut Vec::new())?;
+    }
     check()
+}
+
+/// Cuts a range into one part for each thread, at boundaries of the target's stripes.
+fn shares(whole: Range<u64>, threads: usize) -> Vec<Range<u64>> {
+    let bytes = whole.end.saturating_sub(whole.start);
+    let each = bytes.div_ceil(threads.max(1) as u64);
+    let each = each.max(1).checked_next_multiple_of(IO_BYTES);
+    let each = each.unwrap_or(u64::MAX);
+    let mut shares = Vec::new();
+    let mut at = whole.start;
+    while at < whole.end {
+        let end = at.saturating_add(each).min(whole.end);
+        shares.push(at..end);
+        at = end;
+    }
+    shares
 }
 
 fn path_to_bytes<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
@@ -90,4 +141,30 @@ fn path_to_bytes<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::
 fn path_from_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     let bytes = Vec::<u8>::deserialize(deserializer)?;
     Ok(OsString::from_vec(bytes).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_the_whole() {
+        for (whole, threads, wanted) in [
+            (0..0, 4, 0),
+            (0..1, 4, 1),
+            (0..64 << 20, 4, 4),
+            (64 << 20..(128 << 20) + 5, 16, 9),
+            (7..9 << 20, 0, 1),
+            (u64::MAX - 9..u64::MAX, 3, 1),
+        ] {
+            let shares = shares(whole.clone(), threads);
+            assert_eq!(shares.len(), wanted, "{whole:?} {threads}");
+            let ends = shares.iter().map(|share| share.end);
+            let begins = shares.iter().map(|share| share.start);
+            assert!(begins.skip(1).eq(ends.take(wanted.saturating_sub(1))));
+            if let (Some(first), Some(last)) = (shares.first(), shares.last()) {
+                assert_eq!(first.start..last.end, whole);
+            }
+        }
+    }
 }

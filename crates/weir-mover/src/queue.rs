@@ -1,7 +1,18 @@
-//! Tasks of several threads, some of which make further tasks.
+//! Tasks of the workers of several nodes, some of which make further tasks.
+//!
+//! Each task waits for the node of a rank: the one that has its bytes, or its share. A worker that has no task left takes
+//! those of nodes without workers, then of the one that has most tasks waiting. The last task of a node with workers
+//! stays its own, and all of them as long as its workers are to come if the caller says so. What a worker that is lost has
+//! taken waits again.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::mover::FileMover;
+
+/// The tasks that wait beside the capacity, for each node with workers: its last one nobody else takes.
+const WAITING_OF_NODE: usize = 4;
 
 /// The tasks that wait. The walk adds tasks at the end and waits while there are many; a worker adds
 /// those that its task was cut into at the front, and never waits.
@@ -12,52 +23,163 @@ pub(crate) struct TaskQueue<T> {
     ready: Condvar,
     /// There is room for a task.
     room: Condvar,
+    /// All tasks are done.
+    ended: Condvar,
     capacity: usize,
+}
+
+/// The tasks that are left to the workers of their node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum KeptTasks {
+    Last,
+    All,
 }
 
 #[derive(Debug)]
 struct QueueState<T> {
-    tasks: VecDeque<T>,
+    by_rank: BTreeMap<u16, VecDeque<T>>,
+    /// The ranks with workers, or of which some are to come.
+    staffed: BTreeMap<u16, KeptTasks>,
+    /// Those that take no task of others with workers.
+    own_only: BTreeSet<u16>,
     /// The walk may add tasks.
     is_open: bool,
     /// Workers with a task, which may add tasks.
     busy: usize,
 }
 
+impl<T> QueueState<T> {
+    fn waiting(&self) -> usize {
+        self.by_rank.values().map(VecDeque::len).sum()
+    }
+
+    fn has_ended(&self) -> bool {
+        !self.is_open && self.busy == 0 && self.waiting() == 0
+    }
+
+    /// The tasks from which a worker of this rank takes its next ones.
+    fn choose(&mut self, rank: u16) -> Option<&mut VecDeque<T>> {
+        let staffed = &self.staffed;
+        let is_own_only = self.own_only.contains(&rank);
+        let has_own = self
+            .by_rank
+            .get(&rank)
+            .is_some_and(|tasks| !tasks.is_empty());
+        let waiting = self.by_rank.iter_mut().filter(|(owner, tasks)| {
+            if has_own {
+                return **owner == rank;
+            }
+            match staffed.get(owner) {
+                None => !tasks.is_empty(),
+                Some(KeptTasks::Last) if !is_own_only => tasks.len() > 1,
+                Some(_) => false,
+            }
+        });
+        let longest =
+            waiting.max_by_key(|(owner, tasks)| (!staffed.contains_key(owner), tasks.len()));
+        Some(longest?.1)
+    }
+}
+
 impl<T> TaskQueue<T> {
-    pub(crate) fn new(capacity: usize) -> TaskQueue<T> {
+    /// `own`: the rank of this process, whose workers are never lost.
+    pub(crate) fn new(own: u16, capacity: usize) -> TaskQueue<T> {
         TaskQueue {
             state: Mutex::new(QueueState {
-                tasks: VecDeque::new(),
+                by_rank: BTreeMap::new(),
+                staffed: BTreeMap::from([(own, KeptTasks::Last)]),
+                own_only: BTreeSet::new(),
                 is_open: false,
                 busy: 0,
             }),
             ready: Condvar::new(),
             room: Condvar::new(),
+            ended: Condvar::new(),
             capacity,
         }
+    }
+
+    /// Tasks that are known from the beginning, each with the rank of its node, for workers of this rank and of movers.
+    pub(crate) fn filled(
+        own: u16,
+        movers: &[Box<dyn FileMover>],
+        tasks: impl Iterator<Item = (u16, T)>,
+    ) -> TaskQueue<T> {
+        let queue = TaskQueue::new(own, usize::MAX);
+        let mut state = queue.lock();
+        let ranks = movers.iter().map(|mover| mover.rank());
+        state
+            .staffed
+            .extend(ranks.map(|rank| (rank, KeptTasks::Last)));
+        for (rank, task) in tasks {
+            state.by_rank.entry(rank).or_default().push_back(task);
+        }
+        drop(state);
+        queue
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a task, once fewer than the capacity wait.
-    pub(crate) fn add(&self, task: T) {
+    /// Notes that workers of a rank are there, or are to come.
+    pub(crate) fn expect(&self, rank: u16, kept: KeptTasks) {
+        self.lock().staffed.insert(rank, kept);
+        self.ready.notify_all();
+    }
+
+    /// Has the workers of a rank take no tasks of others that have workers.
+    pub(crate) fn keep_to_own(&self, rank: u16) {
+        self.lock().own_only.insert(rank);
+    }
+
+    /// Notes that a rank has no workers.
+    pub(crate) fn leave(&self, rank: u16) {
+        self.lock().staffed.remove(&rank);
+        self.ready.notify_all();
+    }
+
+    /// The movers that are worth asking: those whose nodes have tasks, and others for the rest of the tasks.
+    pub(crate) fn choose_helpers<'m>(
+        &self,
+        movers: &'m [Box<dyn FileMover>],
+    ) -> impl Iterator<Item = &'m dyn FileMover> {
+        let state = self.lock();
+        let has_tasks = |mover: &dyn FileMover| state.by_rank.contains_key(&mover.rank());
+        let mut movers: Vec<&dyn FileMover> = movers.iter().map(|mover| &**mover).collect();
+        movers.sort_by_key(|mover| !has_tasks(*mover));
+        let owners = movers.iter().filter(|mover| has_tasks(**mover)).count();
+        let tasks = state.waiting();
+        movers.into_iter().take(owners.max(tasks.saturating_sub(1)))
+    }
+
+    /// Adds a task for the node of a rank, once fewer than the capacity wait.
+    pub(crate) fn add(&self, rank: u16, task: T) {
         let mut state = self.lock();
-        while state.tasks.len() >= self.capacity {
+        let is_full = |state: &QueueState<T>| {
+            let kept = WAITING_OF_NODE * (state.staffed.len() - 1);
+            state.waiting() >= self.capacity.saturating_add(kept)
+        };
+        while is_full(&state) {
             let woken = self.room.wait(state);
             state = woken.unwrap_or_else(PoisonError::into_inner);
         }
-        state.tasks.push_back(task);
+        state.by_rank.entry(rank).or_default().push_back(task);
+        let is_for_any = state.staffed.len() == 1;
         drop(state);
-        self.ready.notify_one();
+        match is_for_any {
+            true => self.ready.notify_one(),
+            // One worker may not take what another one waits for.
+            false => self.ready.notify_all(),
+        }
     }
 
-    /// Adds the tasks that a worker's task was cut into.
-    pub(crate) fn add_first(&self, tasks: impl DoubleEndedIterator<Item = T>) {
+    /// Adds the tasks that a worker's task was cut into, each with the rank of its node.
+    pub(crate) fn add_first(&self, tasks: impl DoubleEndedIterator<Item = (u16, T)>) {
         let mut state = self.lock();
-        tasks.rev().for_each(|task| state.tasks.push_front(task));
+        for (rank, task) in tasks.rev() {
+            state.by_rank.entry(rank).or_default().push_front(task);
+        }
         drop(state);
         self.ready.notify_all();
     }
@@ -69,35 +191,208 @@ impl<T> TaskQueue<T> {
 
     /// The walk has added all.
     pub(crate) fn close(&self) {
-        self.lock().is_open = false;
+        let mut state = self.lock();
+        state.is_open = false;
+        let has_ended = state.has_ended();
+        drop(state);
         self.ready.notify_all();
+        if has_ended {
+            self.ended.notify_all();
+        }
     }
 
-    /// Does all tasks that there will be, in one of several threads.
-    pub(crate) fn work(&self, mut act: impl FnMut(T)) {
-        loop {
-            let mut state = self.lock();
-            let task = loop {
-                if let Some(task) = state.tasks.pop_front() {
-                    break task;
-                }
-                if !state.is_open && state.busy == 0 {
-                    return;
-                }
-                let woken = self.ready.wait(state);
-                state = woken.unwrap_or_else(PoisonError::into_inner);
-            };
-            state.busy += 1;
-            drop(state);
-            self.room.notify_one();
-            act(task);
+    /// Waits until all tasks are done, at most so long; true if they are.
+    pub(crate) fn wait_for_end(&self, timeout: Duration) -> bool {
+        let state = self.lock();
+        let waited = self
+            .ended
+            .wait_timeout_while(state, timeout, |state| !state.has_ended());
+        waited.unwrap_or_else(PoisonError::into_inner).0.has_ended()
+    }
+
+    /// Does all tasks that there will be, in one of several workers of this rank. One that is lost returns the task.
+    pub(crate) fn work(&self, rank: u16, mut act: impl FnMut(T) -> Result<(), T>) {
+        self.work_lists(
+            rank,
+            |_| 1,
+            |tasks| {
+                let acted = tasks.into_iter().try_for_each(&mut act);
+                acted.map_err(|task| vec![task])
+            },
+        );
+    }
+
+    /// The same, several tasks at a time: `count` of those that wait for one node, at least one, and at most half of them.
+    pub(crate) fn work_lists(
+        &self,
+        rank: u16,
+        count: impl Fn(&VecDeque<T>) -> usize,
+        mut act: impl FnMut(Vec<T>) -> Result<(), Vec<T>>,
+    ) {
+        while let Some(tasks) = self.take_tasks(rank, &count) {
+            self.room.notify_all();
+            let lost = act(tasks).err();
             let mut state = self.lock();
             state.busy -= 1;
-            let may_be_last = state.busy == 0 && state.tasks.is_empty();
+            let is_lost = lost.is_some();
+            for task in lost.into_iter().flatten().rev() {
+                state.by_rank.entry(rank).or_default().push_front(task);
+            }
+            if is_lost {
+                state.staffed.remove(&rank);
+            }
+            let has_ended = state.has_ended();
             drop(state);
-            if may_be_last {
+            if has_ended || is_lost {
                 self.ready.notify_all();
             }
+            if has_ended {
+                self.ended.notify_all();
+            }
+            if is_lost {
+                return;
+            }
         }
+    }
+
+    /// The next tasks of a worker, which is busy then; `None`: there will be none.
+    fn take_tasks(&self, rank: u16, count: &impl Fn(&VecDeque<T>) -> usize) -> Option<Vec<T>> {
+        let mut state = self.lock();
+        loop {
+            if let Some(tasks) = state.choose(rank) {
+                let taken = count(tasks).min(tasks.len().div_ceil(2)).max(1);
+                let taken = tasks.drain(..taken).collect();
+                state.busy += 1;
+                return Some(taken);
+            }
+            if state.has_ended() {
+                return None;
+            }
+            let woken = self.ready.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::mover::{FileToMove, MovedFiles, PieceFailure};
+    use crate::piece::FilePiece;
+
+    #[derive(Debug)]
+    struct NamedMover(u16);
+
+    impl FileMover for NamedMover {
+        fn rank(&self) -> u16 {
+            self.0
+        }
+        fn move_files(&self, _: &[FileToMove]) -> io::Result<MovedFiles> {
+            unreachable!()
+        }
+        fn move_piece(&self, _: &FilePiece) -> io::Result<Result<(), PieceFailure>> {
+            unreachable!()
+        }
+    }
+
+    fn movers(ranks: &[u16]) -> Vec<Box<dyn FileMover>> {
+        let mover = |rank: &u16| -> Box<dyn FileMover> { Box::new(NamedMover(*rank)) };
+        ranks.iter().map(mover).collect()
+    }
+
+    #[test]
+    fn each_takes_its_own_tasks_and_then_those_that_wait_longest() {
+        // Rank 2 has no mover.
+        let tasks = [(0, 'a'), (1, 'b'), (1, 'c'), (1, 'd'), (2, 'e'), (2, 'f')];
+        let queue = TaskQueue::filled(0, &movers(&[1]), tasks.into_iter());
+        let take_next = |rank| queue.lock().choose(rank).and_then(VecDeque::pop_front);
+        let taken = [1, 0, 0, 0, 0, 0].map(take_next);
+        let wanted = [Some('b'), Some('a'), Some('e'), Some('f'), Some('c'), None];
+        assert_eq!(taken, wanted);
+        let mut done = Vec::new();
+        // The mover of rank 1 is lost.
+        queue.work(1, Err);
+        queue.work(0, |task| {
+            done.push(task);
+            Ok(())
+        });
+        assert_eq!(done, ['d']);
+        assert!(queue.wait_for_end(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_list_is_half_of_what_waits() {
+        let queue = TaskQueue::filled(0, &[], (0..20).map(|task| (0, task)));
+        let mut lists = Vec::new();
+        let count = |tasks: &VecDeque<i32>| tasks.iter().take(6).count();
+        queue.work_lists(0, count, |tasks| {
+            lists.push(tasks.len());
+            Ok(())
+        });
+        assert_eq!(lists, [6, 6, 4, 2, 1, 1]);
+    }
+
+    #[test]
+    fn what_a_lost_worker_has_taken_is_done_by_others_who_wait_for_it() {
+        let queue = TaskQueue::filled(0, &movers(&[1]), (0..50).map(|task| (1, task)));
+        let done = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            let mut left = 2;
+            let queue = &queue;
+            scope.spawn(move || {
+                queue.work_lists(
+                    1,
+                    |_| 5,
+                    |tasks| {
+                        left -= 1;
+                        std::thread::sleep(Duration::from_millis(20));
+                        match left {
+                            0 => Err(tasks),
+                            _ => Ok(()),
+                        }
+                    },
+                );
+            });
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    queue.work(0, |task| {
+                        done.lock().unwrap().push(task);
+                        Ok(())
+                    });
+                });
+            }
+        });
+        let mut done = done.into_inner().unwrap();
+        done.sort_unstable();
+        assert!(done.len() >= 45 && done.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
+    #[test]
+    fn a_full_node_takes_what_nobody_else_does() {
+        let tasks = [(0, 'a'), (1, 'b'), (1, 'c'), (2, 'd')];
+        let queue = TaskQueue::filled(0, &movers(&[1]), tasks.into_iter());
+        queue.keep_to_own(0);
+        queue.expect(2, KeptTasks::All);
+        let take_next = |rank| queue.lock().choose(rank).and_then(VecDeque::pop_front);
+        assert_eq!([0, 0].map(take_next), [Some('a'), None]);
+        assert_eq!([1, 1, 1].map(take_next), [Some('b'), Some('c'), None]);
+        queue.leave(2);
+        assert_eq!(take_next(0), Some('d'));
+    }
+
+    #[test]
+    fn movers_with_tasks_are_asked_first() {
+        let all = movers(&[1, 2, 3]);
+        let asked = |tasks: &[(u16, ())]| -> Vec<u16> {
+            let queue = TaskQueue::filled(0, &all, tasks.iter().copied());
+            let helpers = queue.choose_helpers(&all);
+            helpers.map(FileMover::rank).collect()
+        };
+        assert_eq!(asked(&[(0, ())]), [] as [u16; 0]);
+        assert_eq!(asked(&[(3, ())]), [3]);
+        assert_eq!(asked(&[(0, ()), (0, ()), (3, ())]), [3, 1]);
+        assert_eq!(asked(&[(0, ()); 9]), [1, 2, 3]);
     }
 }

@@ -43,6 +43,27 @@ pub struct StageSummary {
     pub seconds: f64,
     /// True if it was stopped before its end.
     pub stopped: bool,
+    /// The target had no room for a file.
+    #[serde(skip)]
+    pub is_target_full: bool,
+    /// Of a stage: the shares of the nodes that took part. Their sums are [`StageSummary::files`] and
+    /// [`StageSummary::bytes`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<NodeShare>,
+}
+
+/// The share of a node in a stage.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct NodeShare {
+    /// The rank of its server.
+    pub server: u16,
+    /// Its name; empty if nobody has said it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host: String,
+    /// Files that it copied, or of which it made the name: those that are cut into pieces are the command's node's.
+    pub files: u64,
+    /// Bytes that it copied.
+    pub bytes: u64,
 }
 
 /// A node that was not moved.
@@ -62,6 +83,22 @@ impl StageSummary {
     /// True if everything is at its target, and on its storage.
     pub fn is_complete(&self) -> bool {
         self.failed.is_empty() && !self.stopped
+    }
+
+    /// Counts files of which a node has made the names, and bytes that it has copied.
+    pub(crate) fn add_share(&mut self, server: u16, files: u64, bytes: u64) {
+        let found = self.nodes.iter().position(|node| node.server == server);
+        let at = found.unwrap_or_else(|| {
+            self.nodes.push(NodeShare {
+                server,
+                ..NodeShare::default()
+            });
+            self.nodes.len() - 1
+        });
+        self.nodes[at].files += files;
+        self.nodes[at].bytes += bytes;
+        self.files += files;
+        self.bytes += bytes;
     }
 
     pub(crate) fn fail(&mut self, source: &Path, target: &Path, reason: &dyn std::fmt::Display) {

@@ -68,6 +68,24 @@ pub(crate) fn io_error(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(errno.raw_os_error())
 }
 
+/// The size from which on a server is asked who has the bytes of a file, and the bytes that it is asked for.
+const ASKED_BYTES: u64 = 1 << 20;
+
+/// The rank of the server that has the bytes of a file of an instance, as far as it is worth the question.
+pub(crate) fn holder_of_file<S: FileTree>(
+    tree: &S,
+    path: &Path,
+    ino: u64,
+    size: u64,
+    is_asked: bool,
+) -> u16 {
+    let is_asked = is_asked && size >= ASKED_BYTES;
+    let holder = is_asked.then(|| tree.holder_of(path, 0..ASKED_BYTES));
+    // Often where it was made, or where its name is.
+    let made_at = Ino(ino).rank().0;
+    holder.and_then(Result::ok).flatten().unwrap_or(made_at)
+}
+
 /// True if a call failed with this error number.
 pub(crate) fn failed_with(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use faults::FaultyTree;
 use parts::count_parts;
+use rustix::fs::{getxattr, setxattr, XattrFlags};
 use rustix::io::Errno;
 use weir_mover::copy::FileCopy;
 use weir_mover::error::MoveError;
@@ -621,4 +622,23 @@ fn a_name_that_is_no_text_is_moved_and_reported() {
     assert_eq!(moved, b"content");
     let json = serde_json::to_string(&summary).unwrap();
     assert!(json.contains("fifo\u{fffd}"), "{json}");
+}
+
+#[test]
+fn extended_attributes_are_kept() {
+    let scene = Scene::new();
+    scene.write("file", b"content");
+    let flags = XattrFlags::empty();
+    let values = [("user.empty", &b""[..]), ("user.long", &[7; 300])];
+    for (name, value) in values {
+        if setxattr(scene.source("file"), name, value, flags) == Err(Errno::NOTSUP) {
+            return; // not a file system with them
+        }
+    }
+    assert!(scene.stage_to(&DirectoryTree, false).is_complete());
+    for (name, value) in values {
+        let mut kept = [0; 400];
+        let length = getxattr(scene.target("file"), name, &mut kept);
+        assert_eq!(length.map(|length| &kept[..length]), Ok(value), "{name}");
+    }
 }

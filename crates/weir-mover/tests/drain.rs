@@ -10,6 +10,7 @@
 mod analyst;
 mod faults;
 mod history;
+mod other_node;
 mod parts;
 mod trees;
 
@@ -24,15 +25,12 @@ use std::time::{Duration, SystemTime};
 
 use analyst::{analyst_step, patterns, Analyst, AnalystStep};
 use faults::FaultyTree;
+use other_node::OtherNode;
 use parts::count_parts;
 use proptest::prelude::*;
 use rustix::io::Errno;
 use trees::{contents, TreeNode};
-use weir_mover::drain::{
-    move_files, AnalysesLeft, AnalysisTable, Drain, DrainRound, FileMover, FileToMove, MovedFiles,
-    PendingState,
-};
-use weir_mover::piece::{copy_piece, FilePiece};
+use weir_mover::drain::{AnalysesLeft, AnalysisTable, Drain, DrainRound, PendingState};
 use weir_mover::tree::TreeRenames;
 use weir_mover::{DirectoryTree, PathFilter, StageOptions, StageProgress, StageSummary};
 
@@ -479,13 +477,13 @@ impl Scene {
         )
     }
 
-    fn other_node(&self, lists: usize) -> OtherNode {
-        OtherNode {
-            from: used_tree(&self.steps, &self.program),
-            lists_left: AtomicUsize::new(lists),
-            dies_unheard: false,
-            lists_done: Arc::default(),
-        }
+    fn other_node(&self, orders: usize) -> OtherNode<FaultyTree> {
+        let options = StageOptions {
+            closed_only: true,
+            ..StageOptions::default()
+        };
+        let from = used_tree(&self.steps, &self.program);
+        OtherNode::new(from, orders, options)
     }
 
     /// Has analyzers want files of these patterns.
@@ -546,53 +544,6 @@ fn used_tree(steps: &Arc<Mutex<Steps>>, program: &Arc<Mutex<Program>>) -> Faulty
         program.open.as_ref().is_some_and(|open| open.0 == path)
     });
     tree.with_renames(move |known| renaming.lock().unwrap().tell_renames(known))
-}
-
-/// A mover on another node, which is lost after some lists.
-#[derive(Debug)]
-struct OtherNode {
-    from: FaultyTree,
-    lists_left: AtomicUsize,
-    /// It has moved its last list, and nobody hears of it.
-    dies_unheard: bool,
-    lists_done: Arc<AtomicUsize>,
-}
-
-impl FileMover for OtherNode {
-    fn rank(&self) -> u16 {
-        1
-    }
-
-    fn move_files(&self, files: &[FileToMove]) -> io::Result<MovedFiles> {
-        let lost = || io::ErrorKind::UnexpectedEof.into();
-        let left = self.lists_left.load(Ordering::Relaxed);
-        self.lists_left
-            .store(left.checked_sub(1).ok_or_else(lost)?, Ordering::Relaxed);
-        let progress = StageProgress::default();
-        let moved = move_files(&self.from, &DirectoryTree, files, 1, &progress);
-        if left == 1 && self.dies_unheard {
-            return Err(lost());
-        }
-        self.lists_done.fetch_add(1, Ordering::Relaxed);
-        Ok(moved)
-    }
-
-    fn move_piece(&self, piece: &FilePiece) -> io::Result<Result<(), String>> {
-        let left = self.lists_left.load(Ordering::Relaxed);
-        let lost = || io::Error::from(io::ErrorKind::UnexpectedEof);
-        self.lists_left
-            .store(left.checked_sub(1).ok_or_else(lost)?, Ordering::Relaxed);
-        let progress = StageProgress::default();
-        let copied = copy_piece(
-            &self.from,
-            &DirectoryTree,
-            piece,
-            &mut Vec::new(),
-            &progress,
-        );
-        self.lists_done.fetch_add(1, Ordering::Relaxed);
-        Ok(copied.map_err(|error| error.to_string()))
-    }
 }
 
 /// Takes the next step, if enough looks came before it.
@@ -854,7 +805,7 @@ fn paths_that_are_not_chosen_stay() {
 fn other_nodes_take_their_share() {
     let mut scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
     let other = scene.other_node(usize::MAX);
-    let lists = Arc::clone(&other.lists_done);
+    let lists = Arc::clone(&other.orders_done);
     scene.from = read_after_other(scene.from, &lists);
     let mut drain = scene.drain();
     drain.add_mover(Box::new(other));
@@ -1007,7 +958,7 @@ fn a_large_file_is_copied_by_all_and_by_those_that_are_left() {
     for pieces in [usize::MAX, 2, 0] {
         let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
         let other = scene.other_node(pieces);
-        let done = Arc::clone(&other.lists_done);
+        let done = Arc::clone(&other.orders_done);
         let from = match pieces {
             0 => scene.from,
             _ => read_after_other(scene.from, &done),

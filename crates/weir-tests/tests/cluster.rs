@@ -452,6 +452,61 @@ fn the_bench_of_nodes_measures_every_row() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
+/// A stage is shared by three nodes if all see the files outside; else the first one moves everything.
+#[test]
+fn a_stage_is_shared_by_the_nodes_that_see_its_files() {
+    let Some(cluster) = cluster("stages of several nodes", 3, &[], vec![]) else {
+        return;
+    };
+    let weir = weir_binary().unwrap();
+    let hosts = cluster.host_list();
+    let script = format!(
+        "set -e
+        mkdir -p $1/in/sub
+        for n in $(seq 400); do seq $n > $1/in/sub/$n; done
+        for n in 1 2 3 4 5 6 7 8; do head -c 3M /dev/urandom > $1/in/middle.$n; done
+        truncate -s 300M $1/in/large
+        for at in 0 70 299; do
+            head -c 999999 /dev/urandom | dd of=$1/in/large bs=1M seek=$at conv=notrunc status=none
+        done
+        {weir} stage in --json $1/in /weir
+        {weir} stage out --json --verify /weir/in $1/out/
+        diff -r $1/in $1/out/in >&2",
+        weir = weir.display()
+    );
+    // Each node has a /tmp of its own.
+    let shared = tempfile::tempdir_in("/var/tmp").unwrap();
+    for (nodes, dir) in [(3, shared.path()), (1, Path::new("/tmp/own"))] {
+        let mut command = cluster.node(0).command(&weir);
+        command.args([
+            "run", "--hosts", &hosts, "--", "bash", "-c", &script, "bash",
+        ]);
+        let output = small(command.arg(dir)).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{told}");
+        let text = said(&output);
+        let mut lines = text.lines().filter(|line| line.starts_with('{'));
+        for direction in ["in", "out"] {
+            let summary: serde_json::Value = serde_json::from_str(lines.next().unwrap()).unwrap();
+            let shares = summary["nodes"].as_array().unwrap();
+            assert_eq!(shares.len(), nodes, "{direction}: {summary}{told}");
+            let bytes = shares.iter().map(|share| share["bytes"].as_u64().unwrap());
+            let bytes: Vec<u64> = bytes.collect();
+            assert!(
+                bytes.iter().all(|bytes| *bytes > 0),
+                "{direction}: {summary}"
+            );
+            assert_eq!(bytes.iter().sum::<u64>(), summary["bytes"], "{direction}");
+            assert_eq!(summary["files"], 409, "{direction}: {summary}");
+        }
+        // Those of the stage out may come when it has ended.
+        let refusals = told.matches("does not see /tmp/own").count();
+        let expected = if nodes == 1 { 2..=4 } else { 0..=0 };
+        assert!(expected.contains(&refusals), "{told}");
+        assert_gone(&cluster);
+    }
+}
+
 /// Files that three nodes wrote are moved by all of them, if all see the target; else by the first.
 #[test]
 fn a_drain_is_shared_by_the_nodes_that_see_its_target() {

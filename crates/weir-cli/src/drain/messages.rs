@@ -2,16 +2,17 @@
 //! of JSON. `weir analyze` sends a request with its arrival, and then answers the orders of the drain.
 
 use std::ffi::OsString;
-use std::io::{self, BufRead, Read, Write};
+use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weir_mover::drain::{AnalyzerId, PendingFile};
 use weir_mover::SlowCall;
+
+pub use crate::json_lines::{receive, send};
 
 /// The longest line that is read, bytes: paths on a command line are no longer.
 pub const LINE_BYTES: u64 = 4 << 20;
@@ -227,20 +228,4 @@ pub fn sockets(run_dir: &Path) -> io::Result<Vec<PathBuf>> {
     }
     found.sort_unstable();
     Ok(found)
-}
-
-/// Sends a message as a line.
-pub fn send(mut stream: impl Write, message: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(message)?;
-    line.push(b'\n');
-    stream.write_all(&line)
-}
-
-/// Receives a message of at most so many bytes. UnexpectedEof: the other side has ended.
-pub fn receive<R: DeserializeOwned>(stream: &mut impl BufRead, most_bytes: u64) -> io::Result<R> {
-    let mut line = String::new();
-    if stream.take(most_bytes).read_line(&mut line)? == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(serde_json::from_str(&line)?)
 }

@@ -4,7 +4,7 @@
 //! file system can hold up without holding up anybody else. It makes `rounds` until it reads the letter
 //! `orders::FINISH` from its standard input, and then moves the rest. `weir drain` (`command`)
 //! asks it by a socket in the run directory (`messages`, `service`). Of an instance of several nodes,
-//! `movers` on the others share the files. `relief` has files of elevated directories evicted when the instance
+//! [movers](crate::movers) on the others share the files. `relief` has files of elevated directories evicted when the instance
 //! has little room. `end_time` is when the job ends, `hang_guard` ends a drain that hangs. `hook` is the user's
 //! program that hears what becomes of files.
 //! `analyzers` (`weir analyze`) see files before they are moved, and `last_analyses` has the end wait for them.
@@ -16,11 +16,9 @@ mod hang_guard;
 mod hook;
 mod last_analyses;
 pub mod messages;
-pub mod movers;
 mod orders;
 pub mod process;
 pub mod process_args;
 mod relief;
 mod rounds;
 mod service;
-mod share;

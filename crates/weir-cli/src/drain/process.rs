@@ -28,10 +28,9 @@ use super::last_analyses;
 use super::orders::{await_finish, give_up, FinishOrder};
 use super::rounds::{write_status, Rounds, SharedLimit, TargetDrain};
 use super::service::DrainService;
-use super::share;
 use crate::args::DrainProcessArgs;
 use crate::exit::{Failure, NOT_MOVED};
-use crate::{stage, supervise};
+use crate::{share, stage, supervise};
 
 /// Sent by batch systems some time before the end of a job.
 const WARNING: Signal = Signal::SIGUSR1;
@@ -128,9 +127,9 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         None => instance,
         Some(number) => instance.elevated(number).context("no such elevated tree")?,
     };
-    stage::allow_open_files();
+    share::allow_open_files();
     let options = StageOptions {
-        threads: stage::default_threads(),
+        threads: share::default_threads(),
         laminate: args.laminate,
         ..StageOptions::default()
     };

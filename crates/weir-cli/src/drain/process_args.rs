@@ -8,14 +8,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use weir_core::elevated::ALIAS_LINK;
 use weir_mover::drain::{PlacedNodes, PrefetchedFile};
-use weir_mover::{InstanceTree, PathFilter};
+use weir_mover::{InstanceTree, PathFilter, StageOptions};
 
 use super::end_time::EndTime;
 use super::hook::EventHook;
-use super::movers::MoverGate;
 use super::relief::ServerRelief;
 use crate::args::DrainProcessArgs;
 use crate::exit::Failure;
+use crate::movers::{MoverGate, MoverRole, SharedPaths};
 
 /// In the run directory, followed by the number of an elevated tree: the files that its drains have moved.
 const MARKS_FILE: &str = "moved";
@@ -83,7 +83,17 @@ impl DrainProcessArgs {
 
     /// The movers of other nodes; without them this node can do it all.
     pub(super) fn mover_gate(&self, target: &Path) -> Arc<MoverGate> {
-        MoverGate::open(&self.run_dir, target, self.tree).unwrap_or_else(|error| {
+        let role = MoverRole {
+            tree: self.tree,
+            gives_way: true,
+            options: StageOptions {
+                closed_only: true,
+                ..StageOptions::default()
+            },
+            ..MoverRole::default()
+        };
+        let shared = SharedPaths::Targets(vec![target.to_owned()]);
+        MoverGate::open(&self.run_dir, "drain", shared, role).unwrap_or_else(|error| {
             eprintln!("weir: drain: this node moves everything: {error:#}");
             Arc::default()
         })

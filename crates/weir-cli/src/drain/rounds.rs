@@ -7,15 +7,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use weir_mover::drain::{AheadResult, Drain, DrainRound, PendingState, PlacedNodes};
 use weir_mover::{
-    DirectoryTree, InstanceTree, RateLimit, StageOptions, StageProgress, WatchedTree,
+    DirectoryTree, InstanceTree, MoverNews, RateLimit, StageOptions, StageProgress, WatchedTree,
 };
 
 use super::hook::EventHook;
 use super::last_analyses::LastAnalyses;
-use super::movers::MoverGate;
 use super::relief::ServerRelief;
 use super::service::DrainService;
-use super::share;
+use crate::movers::MoverGate;
+use crate::share;
 
 /// The time for which a file has not changed before it is copied. Longer than a tick of a clock, so that
 /// a change after the copy shows.
@@ -84,10 +84,13 @@ pub struct Rounds<'r> {
 impl Rounds<'_> {
     /// Adds the movers that have come.
     pub fn add_movers(&self, drain: &mut TargetDrain<'_>) {
-        for mover in self.gate.take_arrived() {
+        for news in self.gate.take_news() {
+            let MoverNews::Arrived(mover) = news else {
+                continue;
+            };
             let movers = self.service.count_mover();
             self.limit.share(movers + 1);
-            drain.add_mover(Box::new(mover));
+            drain.add_mover(mover);
         }
     }
 
@@ -101,7 +104,7 @@ impl Rounds<'_> {
 
     /// Makes rounds until the command has ended.
     pub fn make(&self, drain: &mut TargetDrain<'_>) {
-        let threads = share::threads();
+        let threads = share::threads_beside();
         let mut interval = self.least;
         let mut told: Option<String> = None;
         loop {

@@ -10,13 +10,11 @@ use weir_mover::sources::{make_parents, pair, SourcesRefused};
 use weir_mover::tree::FileTree;
 use weir_mover::{FollowedSources, StagePair, StageProgress, StageSummary};
 
-use super::{
-    allow_open_files, filter, on_signals, options, sources_and_target, PathRules, ENDING,
-    SAME_SIGNAL,
-};
+use super::helpers::StageHelpers;
+use super::{filter, on_signals, options, sources_and_target, PathRules, ENDING, SAME_SIGNAL};
 use crate::args::StageFiles;
 use crate::exit::Failure;
-use crate::supervise;
+use crate::{share, supervise};
 
 /// The least time between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -89,6 +87,7 @@ pub(super) fn follow<S: FileTree, T: FileTree>(
     from: &S,
     to: &T,
     rules: &PathRules<'_>,
+    helpers: Option<&StageHelpers>,
 ) -> Result<StageSummary, Failure> {
     let (sources, target) = sources_and_target(args, rules)?;
     let paths = FollowedPaths {
@@ -100,7 +99,8 @@ pub(super) fn follow<S: FileTree, T: FileTree>(
     let mut followed = FollowedSources::new(options(args), filter);
     let progress = StageProgress::default();
     let ends = hear_signals(&progress)?;
-    allow_open_files();
+    share::allow_open_files();
+    let team = helpers.map(StageHelpers::team);
     let mut last_error = None;
     // An error at the first look is an error of the arguments.
     paths.pairs()?;
@@ -110,7 +110,10 @@ pub(super) fn follow<S: FileTree, T: FileTree>(
         match paths.pairs() {
             Ok(pairs) => {
                 last_error = None;
-                for failure in followed.look(from, to, &pairs, &progress) {
+                if let Some(helpers) = helpers {
+                    helpers.set_pairs(&pairs);
+                }
+                for failure in followed.look(from, to, &pairs, &progress, team.as_ref()) {
                     eprintln!("weir: {}; trying again", failure.reason);
                 }
             }

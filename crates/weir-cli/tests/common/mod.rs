@@ -4,6 +4,7 @@
 #![allow(dead_code)] // Each test program uses its part.
 
 pub mod drained;
+pub mod trees;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -237,4 +238,18 @@ impl Done {
     pub fn ok(self) -> String {
         self.ended(0).out
     }
+}
+
+/// The movers whose environment is that of the room.
+pub fn movers_of(room: &Room) -> Vec<Pid> {
+    let processes = std::fs::read_dir("/proc").unwrap().map_while(Result::ok);
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_mover = |number: &i32| {
+        let words = std::fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
+        let environment = std::fs::read(format!("/proc/{number}/environ")).unwrap_or_default();
+        let home = format!("HOME={}", room.path().display());
+        let mut variables = environment.split(|byte| *byte == 0);
+        words.ends_with(b"\0mover\0") && variables.any(|variable| variable == home.as_bytes())
+    };
+    numbers.filter(is_mover).map(Pid::from_raw).collect()
 }

@@ -52,8 +52,13 @@ impl Process {
     ) -> Outcome<usize> {
         let _call = operation::begin();
         self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
-            ResolvedFile::Outside(path) if follow => rustix::fs::getxattr(&path, name, &mut *out),
-            ResolvedFile::Outside(path) => rustix::fs::lgetxattr(&path, name, &mut *out),
+            // Asked for a length, rustix answers by another function.
+            ResolvedFile::Outside(path) => match (follow, out.is_empty()) {
+                (true, true) => rustix::fs::getxattr_query(&path, name),
+                (true, false) => rustix::fs::getxattr(&path, name, &mut *out),
+                (false, true) => rustix::fs::lgetxattr_query(&path, name),
+                (false, false) => rustix::fs::lgetxattr(&path, name, &mut *out),
+            },
             ResolvedFile::Inode(ino, _) => {
                 self.inodes()
                     .xattr_of(self.user.credentials(), ino, name, out)
@@ -137,8 +142,12 @@ impl Process {
     pub fn listxattr(&'static self, path: &[u8], follow: bool, out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
         self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
-            ResolvedFile::Outside(path) if follow => rustix::fs::listxattr(&path, &mut *out),
-            ResolvedFile::Outside(path) => rustix::fs::llistxattr(&path, &mut *out),
+            ResolvedFile::Outside(path) => match (follow, out.is_empty()) {
+                (true, true) => rustix::fs::listxattr_query(&path),
+                (true, false) => rustix::fs::listxattr(&path, &mut *out),
+                (false, true) => rustix::fs::llistxattr_query(&path),
+                (false, false) => rustix::fs::llistxattr(&path, &mut *out),
+            },
             ResolvedFile::Inode(_, FileType::Symlink) => Ok(0),
             ResolvedFile::Inode(ino, _) => self.inodes().xattr_names_of(ino, out),
         })

@@ -16,13 +16,15 @@ use weir_client::process::mounted::elevated::CopyIdentity;
 use weir_client::process::mounted::{CopyUse, EvictedFile, Ino, WriteState};
 
 use super::copies::{content_of, copy_at, hidden_name, is_copy, DisplacedFile};
-use super::marks::Replaceable;
-use super::round::RoundState;
+use super::round::{options_of_round, RoundState};
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
-use super::{move_files, names_file, Drain, FileToMove, MovedNode};
+use super::{names_file, Drain, MovedNode};
 use crate::copy::keep_xattrs;
 use crate::error::MoveError;
+use crate::list::move_files;
+use crate::mover::FileToMove;
 use crate::publish::{is_at_above_or_below, is_part, make_hard_link, LinkOutcome};
+use crate::replaceable::Replaceable;
 use crate::sources::StagePair;
 use crate::stage::StageProgress;
 use crate::tree::{EvictionTable, FileTree, NodeKind};
@@ -340,7 +342,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     replaces,
                     content: None,
                 };
-                let moved = move_files(self.from, self.to, &[file], round.threads, progress);
+                let moved = move_files(
+                    self.from,
+                    self.to,
+                    &[file],
+                    options_of_round(round.threads),
+                    progress,
+                );
                 let failure = moved.files.into_iter().find_map(|moved| moved.failure);
                 if let Some(failure) = failure {
                     return Err(MoveError::Elsewhere(failure));

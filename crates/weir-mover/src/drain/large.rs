@@ -7,25 +7,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
 
-use super::lists::RankQueue;
-use super::mover::{FileMover, FileToMove};
 use super::Drain;
 use crate::content::refuse_other_content;
 use crate::copy::{likeness, FileCopy, Likeness};
 use crate::error::MoveError;
+use crate::mover::{FileMover, FileToMove};
 use crate::piece::FilePiece;
 use crate::publish::check_replaceable;
+use crate::queue::TaskQueue;
 use crate::stage::StageProgress;
 use crate::tree::FileTree;
 
-/// The size from which on a file is cut, bytes.
-pub(super) const LARGE_BYTES: u64 = 256 << 20;
 /// The bytes of a piece: a multiple of all usual stripes.
 const PIECE_BYTES: u64 = 128 << 20;
 
-/// The pieces that are left, and the first failure.
+/// The pieces, and the first failure.
 struct PieceQueue {
-    left: RankQueue<(u64, u64)>,
+    pieces: TaskQueue<(u64, u64)>,
     failed: Mutex<Option<MoveError>>,
 }
 
@@ -34,14 +32,19 @@ impl PieceQueue {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next piece for a mover of this rank, unless one has failed.
-    fn next(&self, rank: u16) -> Option<(u64, u64)> {
-        let has_failed = self.failed().is_some();
-        (!has_failed).then(|| self.left.take_next(rank)).flatten()
-    }
-
     fn fail(&self, error: MoveError) {
         self.failed().get_or_insert(error);
+    }
+
+    /// Copies pieces in a worker of this rank until all are copied, or one has failed.
+    fn work(&self, rank: u16, mut copy: impl FnMut((u64, u64)) -> Result<(), (u64, u64)>) {
+        self.pieces.work(rank, |piece| {
+            let has_failed = self.failed().is_some();
+            match has_failed {
+                true => Ok(()),
+                false => copy(piece),
+            }
+        });
     }
 }
 
@@ -77,12 +80,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             (holder.ok().flatten().unwrap_or(self.rank), piece)
         });
         let queue = PieceQueue {
-            left: RankQueue::new(pieces, self.rank, &self.movers),
+            pieces: TaskQueue::filled(self.rank, &self.movers, pieces),
             failed: Mutex::default(),
         };
-        let here = |next: &dyn Fn() -> Option<(u64, u64)>| {
+        let copy_here = || {
             let mut buffer = Vec::new();
-            while let Some((begin, end)) = next() {
+            queue.work(self.rank, |(begin, end)| {
                 let tell = |bytes| {
                     progress.bytes_done.fetch_add(bytes, Ordering::Relaxed);
                     !progress.stop.load(Ordering::Relaxed) && queue.failed().is_none()
@@ -90,19 +93,18 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 if let Err(error) = copy.copy(begin..end, &mut buffer, &tell) {
                     queue.fail(error);
                 }
-            }
+                Ok(())
+            });
         };
         std::thread::scope(|scope| {
-            for mover in queue.left.choose_helpers(&self.movers) {
+            for mover in queue.pieces.choose_helpers(&self.movers) {
                 let (queue, stat, part) = (&queue, &stat, copy.part());
                 scope.spawn(move || share_pieces(mover, queue, source, stat, part, progress));
             }
             for _ in 0..threads.max(1) {
-                scope.spawn(|| here(&|| queue.next(self.rank)));
+                scope.spawn(copy_here);
             }
         });
-        // Of movers that were lost when all threads were done.
-        here(&|| queue.left.take_any().filter(|_| queue.failed().is_none()));
         if let Some(error) = queue.failed().take() {
             return Err(error);
         }
@@ -140,17 +142,18 @@ fn share_pieces(
     part: &Path,
     progress: &StageProgress,
 ) {
-    while let Some(piece) = queue.next(mover.rank()) {
+    queue.work(mover.rank(), |piece| {
         match mover.move_piece(&FilePiece::new(source, stat, part, piece)) {
             Ok(Ok(())) => {
                 let bytes = piece.1 - piece.0;
                 progress.bytes_done.fetch_add(bytes, Ordering::Relaxed);
             }
-            Ok(Err(reason)) => queue.fail(MoveError::Elsewhere(reason)),
-            Err(_) => return queue.left.give_back(mover.rank(), piece),
+            Ok(Err(failure)) => queue.fail(MoveError::Elsewhere(failure.reason)),
+            Err(_) => return Err(piece),
         }
         if progress.stop.load(Ordering::Relaxed) {
             queue.fail(MoveError::Stopped);
         }
-    }
+        Ok(())
+    });
 }

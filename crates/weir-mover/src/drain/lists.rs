@@ -1,17 +1,15 @@
-//! Lists of files that are moved together, and pieces of a large one, each for the node that has most of the bytes.
-//!
-//! A mover that has no task left takes those of nodes without a mover, then of the one that has most tasks
-//! waiting. The last task of a mover stays its own.
+//! Lists of files that are moved together, each for the node that has most of the bytes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
 
-use super::mover::{FileMover, FileToMove};
+use weir_client::types::Time;
 
-/// The most files of a list.
-const LIST_FILES: usize = 256;
-/// The bytes of a list, unless it is of one file.
-const LIST_BYTES: u64 = 256 << 20;
+use super::snapshot::FileVersion;
+use crate::mover::{FileMover, FileToMove, MovedFile, MovedFiles, LIST_BYTES, LIST_FILES};
+use crate::queue::TaskQueue;
+use crate::stage::StageProgress;
 
 /// A file of a list.
 #[derive(Debug)]
@@ -23,80 +21,6 @@ pub(super) struct ListedFile {
     pub size: u64,
     /// The rank of the server that has its bytes.
     pub rank: u16,
-}
-
-/// The tasks that nobody has taken yet.
-pub(super) struct RankQueue<K> {
-    by_rank: Mutex<BTreeMap<u16, VecDeque<K>>>,
-    /// The ranks with a mover.
-    movers: BTreeSet<u16>,
-}
-
-impl<K> RankQueue<K> {
-    /// Tasks, each with the rank of its node. `own`: the rank of this process.
-    pub fn new(
-        tasks: impl Iterator<Item = (u16, K)>,
-        own: u16,
-        movers: &[Box<dyn FileMover>],
-    ) -> RankQueue<K> {
-        let mut by_rank: BTreeMap<u16, VecDeque<K>> = BTreeMap::new();
-        for (rank, task) in tasks {
-            by_rank.entry(rank).or_default().push_back(task);
-        }
-        RankQueue {
-            by_rank: Mutex::new(by_rank),
-            movers: movers
-                .iter()
-                .map(|mover| mover.rank())
-                .chain([own])
-                .collect(),
-        }
-    }
-
-    fn by_rank(&self) -> MutexGuard<'_, BTreeMap<u16, VecDeque<K>>> {
-        self.by_rank.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The movers that are worth asking: those whose nodes have tasks, and others for the rest of the tasks.
-    pub fn choose_helpers<'m>(
-        &self,
-        movers: &'m [Box<dyn FileMover>],
-    ) -> impl Iterator<Item = &'m dyn FileMover> {
-        let by_rank = self.by_rank();
-        let has_tasks = |mover: &dyn FileMover| by_rank.contains_key(&mover.rank());
-        let mut movers: Vec<&dyn FileMover> = movers.iter().map(|mover| &**mover).collect();
-        movers.sort_by_key(|mover| !has_tasks(*mover));
-        let owners = movers.iter().filter(|mover| has_tasks(**mover)).count();
-        let tasks = by_rank.values().map(VecDeque::len).sum::<usize>();
-        movers.into_iter().take(owners.max(tasks.saturating_sub(1)))
-    }
-
-    /// The next task for a mover of this rank.
-    pub fn take_next(&self, rank: u16) -> Option<K> {
-        let mut by_rank = self.by_rank();
-        if let Some(task) = by_rank.get_mut(&rank).and_then(VecDeque::pop_front) {
-            return Some(task);
-        }
-        let waiting = by_rank.iter_mut().filter(|(owner, tasks)| {
-            let kept = usize::from(self.movers.contains(owner));
-            tasks.len() > kept
-        });
-        let longest = waiting.max_by_key(|(owner, tasks)| {
-            let is_without_mover = !self.movers.contains(owner);
-            (is_without_mover, tasks.len())
-        });
-        longest?.1.pop_front()
-    }
-
-    /// Gives back a task of a mover that is lost.
-    pub fn give_back(&self, rank: u16, task: K) {
-        self.by_rank().entry(rank).or_default().push_back(task);
-    }
-
-    /// Any task, once no mover takes more.
-    pub fn take_any(&self) -> Option<K> {
-        self.by_rank().values_mut().find_map(VecDeque::pop_front)
-    }
 }
 
 /// Cuts files into lists of their numbers, by the rank that has them. The names of one file are in one list,
@@ -129,35 +53,97 @@ pub(super) fn lists_of(files: &[ListedFile]) -> Vec<(u16, Vec<usize>)> {
     lists
 }
 
+/// Moves files by `here`, a process beside the server of `rank`, and by all movers. Each takes lists of files that
+/// its node has, then those of others.
+pub(super) fn share_files(
+    files: &[ListedFile],
+    movers: &[Box<dyn FileMover>],
+    rank: u16,
+    here: impl Fn(&[FileToMove]) -> MovedFiles + Sync,
+    progress: &StageProgress,
+) -> Vec<MovedList> {
+    let lists = TaskQueue::filled(rank, movers, lists_of(files).into_iter());
+    let helpers = lists.choose_helpers(movers);
+    let done = Mutex::new(Vec::new());
+    let keep = |files: Vec<usize>, moved: MovedFiles, is_remote| {
+        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+        done.push(MovedList {
+            files,
+            moved,
+            is_remote,
+        });
+    };
+    let files_of = |list: &[usize]| -> Vec<FileToMove> {
+        list.iter().map(|file| files[*file].file.clone()).collect()
+    };
+    let is_stopped = || progress.stop.load(Ordering::Relaxed);
+    let move_elsewhere = |mover: &dyn FileMover, list: Vec<usize>| {
+        if is_stopped() {
+            return Ok(());
+        }
+        let Ok(moved) = mover.move_files(&files_of(&list)) else {
+            return Err(list);
+        };
+        let size = list.iter().map(|file| files[*file].size).sum();
+        let number = list.len() as u64;
+        progress.files_found.fetch_add(number, Ordering::Relaxed);
+        progress.bytes_found.fetch_add(size, Ordering::Relaxed);
+        progress.files_done.fetch_add(number, Ordering::Relaxed);
+        progress.bytes_done.fetch_add(size, Ordering::Relaxed);
+        keep(list, moved, true);
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        for mover in helpers {
+            let (lists, move_elsewhere) = (&lists, &move_elsewhere);
+            scope.spawn(move || lists.work(mover.rank(), |list| move_elsewhere(mover, list)));
+        }
+        lists.work(rank, |list| {
+            if !is_stopped() {
+                let moved = here(&files_of(&list));
+                keep(list, moved, false);
+            }
+            Ok(())
+        });
+    });
+    done.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A list that was moved.
+#[derive(Debug)]
+pub(super) struct MovedList {
+    /// The numbers of its files.
+    pub files: Vec<usize>,
+    pub moved: MovedFiles,
+    /// By another process.
+    pub is_remote: bool,
+}
+
+impl MovedFile {
+    /// The version that was copied, as a node sees it that gives the instance this device.
+    pub(super) fn version_on(&self, dev: u64) -> Option<FileVersion> {
+        let version = self.version?;
+        Some(FileVersion {
+            dev,
+            ino: version.ino,
+            size: version.size,
+            mtime: Time {
+                sec: version.mtime.0,
+                nsec: version.mtime.1,
+            },
+            ctime: Time {
+                sec: version.ctime.0,
+                nsec: version.ctime.1,
+            },
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::io;
-
-    use super::super::marks::Replaceable;
-    use super::super::mover::MovedFiles;
     use super::*;
-    use crate::piece::FilePiece;
+    use crate::replaceable::Replaceable;
     use crate::sources::StagePair;
-
-    #[derive(Debug)]
-    struct NamedMover(u16);
-
-    impl FileMover for NamedMover {
-        fn rank(&self) -> u16 {
-            self.0
-        }
-        fn move_files(&self, _: &[FileToMove]) -> io::Result<MovedFiles> {
-            unreachable!()
-        }
-        fn move_piece(&self, _: &FilePiece) -> io::Result<Result<(), String>> {
-            unreachable!()
-        }
-    }
-
-    fn movers(ranks: &[u16]) -> Vec<Box<dyn FileMover>> {
-        let mover = |rank: &u16| -> Box<dyn FileMover> { Box::new(NamedMover(*rank)) };
-        ranks.iter().map(mover).collect()
-    }
 
     #[test]
     fn lists_have_all_files_once_and_links_together() {
@@ -188,43 +174,5 @@ mod tests {
             }
         }
         assert!(lists.len() >= 4);
-    }
-
-    #[test]
-    fn each_takes_its_own_tasks_and_then_those_that_wait_longest() {
-        // Rank 2 has no mover.
-        let tasks = [(0, 'a'), (1, 'b'), (1, 'c'), (1, 'd'), (2, 'e'), (2, 'f')];
-        let queue = RankQueue::new(tasks.into_iter(), 0, &movers(&[1]));
-        let taken = [1, 0, 0, 0, 0, 0, 1, 1].map(|rank| queue.take_next(rank));
-        let wanted = [
-            Some('b'),
-            Some('a'),
-            Some('e'),
-            Some('f'),
-            Some('c'),
-            None,
-            Some('d'),
-            None,
-        ];
-        assert_eq!(taken, wanted);
-        // The mover of rank 1 is lost.
-        queue.give_back(1, 'd');
-        assert_eq!(queue.take_next(0), None);
-        assert_eq!(queue.take_any(), Some('d'));
-        assert_eq!(queue.take_any(), None);
-    }
-
-    #[test]
-    fn movers_with_tasks_are_asked_first() {
-        let all = movers(&[1, 2, 3]);
-        let asked = |tasks: &[(u16, ())]| -> Vec<u16> {
-            let queue = RankQueue::new(tasks.iter().copied(), 0, &all);
-            let helpers = queue.choose_helpers(&all);
-            helpers.map(FileMover::rank).collect()
-        };
-        assert_eq!(asked(&[(0, ())]), [] as [u16; 0]);
-        assert_eq!(asked(&[(3, ())]), [3]);
-        assert_eq!(asked(&[(0, ()), (0, ()), (3, ())]), [3, 1]);
-        assert_eq!(asked(&[(0, ()); 9]), [1, 2, 3]);
     }
 }

@@ -11,7 +11,7 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `round` | the files of a round |
-//! | `files`, `lists`, `large`, `mover` | copying them with other movers: lists of files, pieces of a large one |
+//! | `lists`, `large` | copying them with other movers: lists of files, pieces of a large one |
 //! | `follow` | files that programs have renamed |
 //! | `names` | links and removals |
 //! | `relocated`, `naming` | directories that programs have renamed, which get their names when they are whole |
@@ -33,14 +33,12 @@ mod analysis;
 mod copies;
 mod events;
 mod evict;
-mod files;
 mod follow;
 mod hold;
 mod large;
 mod leftovers;
 mod lists;
 mod marks;
-mod mover;
 mod names;
 mod naming;
 mod ownership;
@@ -65,6 +63,7 @@ use weir_client::types::Stat;
 
 use crate::error::MoveError;
 use crate::filter::PathFilter;
+use crate::mover::FileMover;
 use crate::sources::StagePair;
 use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};
 use crate::summary::{as_text, StageSummary};
@@ -74,10 +73,8 @@ pub use analysis::{AnalysisCounts, AnalysisTable, AnalysisTask, AnalyzerId, Task
 use events::EventLog;
 pub use events::{FileEvent, MoveEvent};
 pub use evict::EvictedBytes;
-pub use files::move_files;
 pub use hold::{is_current, AnalysesLeft};
-pub use marks::{NodeMark, PlacedNodes, Replaceable, TakenNode};
-pub use mover::{FileMover, FileToMove, MovedFile, MovedFiles};
+pub use marks::PlacedNodes;
 use names::DueNames;
 use parts::FileBase;
 pub use prefetched::PrefetchedFile;
@@ -462,7 +459,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             there: Mutex::default(),
         };
         let (from, to) = (self.from, self.to);
-        let mut summary = stage_with(from, to, &[pair], options, progress, &known);
+        let mut summary = stage_with(from, to, &[pair], options, progress, &known, None);
         let there = known.there.into_inner();
         let there = there.unwrap_or_else(PoisonError::into_inner);
         if summary.stopped {
@@ -476,6 +473,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             summary.not_reached.extend(left);
         }
         summary.seconds = begun.elapsed().as_secs_f64();
+        // The rounds before do not say it.
+        summary.nodes.clear();
         summary.files += shared_files;
         summary.bytes += shared_bytes;
         summary.unchanged = summary.unchanged.saturating_sub(shared_files);

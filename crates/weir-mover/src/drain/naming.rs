@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::marks::NodeMark;
 use super::names::ChangedNames;
 use super::relocated::{rebase, RelocatedDirectory};
 use super::round::RoundState;
@@ -20,6 +19,7 @@ use super::snapshot::{SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode, PendingState};
 use crate::error::MoveError;
 use crate::publish::{is_at_above_or_below, is_part, part_of, remove_part, FILLING};
+use crate::replaceable::NodeMark;
 use crate::tree::{failed_with_any, identity, kind_of, unless, FileTree, NodeKind};
 
 /// The rounds after which a directory in which files come and go is whole without those that are gone.

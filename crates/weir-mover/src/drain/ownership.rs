@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use weir_client::process::mounted::Whiteout;
 use weir_client::types::Stat;
 
-use super::marks::{NodeMark, Replaceable, TakenNode};
 use super::snapshot::{FileVersion, SeenNode};
 use super::Drain;
+use crate::replaceable::{NodeMark, Replaceable, TakenNode};
 use crate::tree::FileTree;
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {

@@ -6,22 +6,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_client::process::mounted::{Ino, WriteState};
+use weir_client::process::mounted::WriteState;
 
-use super::files::{move_alike, move_files, share_files};
-use super::large::LARGE_BYTES;
-use super::lists::ListedFile;
-use super::mover::{FileToMove, MovedFile};
+use super::lists::{share_files, ListedFile};
 use super::snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode, PendingFile, PendingState};
 use crate::content::ContentStamp;
 use crate::error::MoveError;
+use crate::list::move_files;
+use crate::mover::{FileToMove, MovedFile, LARGE_BYTES};
 use crate::sources::StagePair;
-use crate::stage::{LikenessBy, StageProgress};
-use crate::tree::{FileTree, NodeKind};
+use crate::stage::{LikenessBy, StageOptions, StageProgress};
+use crate::tree::{holder_of_file, FileTree, NodeKind};
 
-/// The size from which on a server is asked who has the bytes of a file, and the bytes that it is asked for.
-const ASKED_BYTES: u64 = 1 << 20;
+/// The options of the stages that copy the files of a round.
+pub(super) fn options_of_round(threads: usize) -> StageOptions {
+    StageOptions {
+        threads,
+        closed_only: true,
+        ..StageOptions::default()
+    }
+}
 
 /// A round under way.
 pub(super) struct RoundState {
@@ -311,9 +316,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         for path in rewritten {
             let node = snapshot.get(path).expect("chosen from it");
             // A program has opened it for writing since it was evicted, and may have set its time back.
-            let how = (round.threads, LikenessBy::Bytes);
+            let options = StageOptions {
+                likeness: LikenessBy::Bytes,
+                ..options_of_round(round.threads)
+            };
             let file = [self.file_to_move(path, node)];
-            let moved = move_alike(self.from, self.to, &file, how, progress);
+            let moved = move_files(self.from, self.to, &file, options, progress);
             round.copied += moved.copied;
             round.bytes += moved.bytes;
             let is_known = |file: &MovedFile| !moved.stopped || file.is_named;
@@ -340,11 +348,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// The rank of the server that has the bytes of a file, as far as it is worth the question.
     fn rank_of(&self, path: &Path, version: &FileVersion) -> u16 {
-        let is_asked = !self.movers.is_empty() && version.size >= ASKED_BYTES;
-        let holder = is_asked.then(|| self.from.holder_of(&self.source.join(path), 0..ASKED_BYTES));
-        // Often where it was made, or where its name is.
-        let made_at = Ino(version.ino).rank().0;
-        holder.and_then(Result::ok).flatten().unwrap_or(made_at)
+        let path = self.source.join(path);
+        let is_asked = !self.movers.is_empty();
+        holder_of_file(self.from, &path, version.ino, version.size, is_asked)
     }
 
     /// Copies files; `None`: it was stopped before.
@@ -365,8 +371,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
         };
         let files: Vec<ListedFile> = chosen.iter().map(listed).collect();
-        let here =
-            |list: &[FileToMove]| move_files(self.from, self.to, list, round.threads, progress);
+        let options = options_of_round(round.threads);
+        let here = |list: &[FileToMove]| move_files(self.from, self.to, list, options, progress);
         let lists = share_files(&files, &self.movers, self.rank, here, progress);
         let mut results: Vec<Option<MovedFile>> = Vec::new();
         results.resize_with(files.len(), || None);

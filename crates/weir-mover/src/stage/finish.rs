@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use weir_client::types::Stat;
 
-use super::{FoundFile, FoundSymlink, FurtherName, StageRun, Walked};
+use super::{FoundFile, FoundSymlink, FurtherName, SmallFiles, StageRun, Walked};
 use crate::copy::keep_xattrs;
 use crate::error::MoveError;
 use crate::publish::{
@@ -95,17 +95,19 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
     }
 
     fn add_as_files(&self, links: Vec<FurtherName>) {
-        let mut small = Vec::new();
+        let mut small = SmallFiles::new();
         for link in links {
             let file = FoundFile {
                 source: link.source,
                 target: link.target,
+                stat: link.stat,
                 is_linked: false,
+                refusals: 0,
                 tries: 1,
             };
-            self.add_file(file, link.size, &mut small);
+            self.add_file(file, &mut small);
         }
-        self.add_batch(&mut small);
+        self.add_batches(&mut small);
     }
 
     fn make_symlinks(&self, links: &[FoundSymlink]) {

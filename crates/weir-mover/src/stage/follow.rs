@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use weir_client::types::Stat;
 
+use super::team::StageTeam;
 use super::{stage_with, StageCaller, StageOptions, StageProgress};
 use crate::content::ContentStamp;
 use crate::filter::PathFilter;
@@ -59,6 +60,7 @@ impl FollowedSources {
         to: &T,
         pairs: &[StagePair],
         progress: &StageProgress,
+        team: Option<&StageTeam<'_>>,
     ) -> Vec<StageFailure> {
         let found = self.walk(from, pairs);
         let before = std::mem::replace(&mut self.seen, found);
@@ -72,7 +74,7 @@ impl FollowedSources {
             copied: Mutex::default(),
             passed: AtomicU64::new(0),
         };
-        let moved = stage_with(from, to, pairs, self.options, progress, &look);
+        let moved = stage_with(from, to, pairs, self.options, progress, &look, team);
         let passed = look.passed.into_inner();
         let copied = look.copied.into_inner();
         let mut copied = copied.unwrap_or_else(PoisonError::into_inner);
@@ -136,7 +138,18 @@ impl FollowedSources {
         let is_new = |failure: &&StageFailure| !known.contains(failure);
         let new = moved.failed.iter().filter(is_new).cloned().collect();
         let total = &mut self.total;
+        let mut nodes = std::mem::take(&mut total.nodes);
+        for share in &moved.nodes {
+            match nodes.iter_mut().find(|node| node.server == share.server) {
+                Some(node) => {
+                    node.files += share.files;
+                    node.bytes += share.bytes;
+                }
+                None => nodes.push(share.clone()),
+            }
+        }
         self.total = StageSummary {
+            nodes,
             files: total.files + moved.files,
             unchanged: total.unchanged + moved.unchanged.saturating_sub(passed),
             open: total.open + moved.open,
@@ -206,7 +219,7 @@ mod tests {
         let mut sources = FollowedSources::new(StageOptions::default(), filter);
         let progress = StageProgress::default();
         let mut look = || {
-            let failed = sources.look(&DirectoryTree, &DirectoryTree, &pairs, &progress);
+            let failed = sources.look(&DirectoryTree, &DirectoryTree, &pairs, &progress, None);
             assert_eq!(failed, []);
         };
         write("sub/one", "1");
@@ -245,7 +258,7 @@ mod tests {
         let mut sources = FollowedSources::new(StageOptions::default(), PathFilter::default());
         let progress = StageProgress::default();
         let tree = DirectoryTree;
-        let mut look = || sources.look(&tree, &tree, &pairs, &progress).len();
+        let mut look = || sources.look(&tree, &tree, &pairs, &progress, None).len();
         assert_eq!((look(), look() > 0, look()), (0, true, 0));
         std::fs::create_dir(dir.path().join("missing")).unwrap();
         assert_eq!(look(), 0);

@@ -1,32 +1,41 @@
-//! Trees of files on their way: one thread walks the sources, several copy.
+//! Trees of files on their way: one thread walks the sources, several copy, on all nodes of an instance.
 //!
 //! A large file is cut into pieces, which several threads copy. Small files are copied in batches: a
 //! thread writes all of a batch before it waits for the first to be on storage, so that a journaling
 //! file system commits many at once. Further names of a file are made when it has its first, and symbolic
 //! links after all files: `latest` never leads to what is not there yet. Directories are synced when all
 //! that is in them is there, and then get their attributes.
+//!
+//! The process that was started finds all files and makes all names but those of files. Of the files it gives lists to
+//! movers on other nodes, and pieces of those that are large enough for several nodes ([`team`], `elsewhere`).
 
+mod elsewhere;
 mod finish;
 pub mod follow;
+pub mod team;
 mod walk;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
 use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
 
 use crate::copy::{compare, likeness, FileCopy, Likeness};
 use crate::error::MoveError;
 use crate::filter::PathFilter;
+pub use crate::progress::StageProgress;
 use crate::publish::check_replaceable;
 use crate::queue::TaskQueue;
 use crate::sources::StagePair;
 use crate::summary::StageSummary;
 use crate::tree::{FileTree, KeptAttributes, NodeKind};
+use team::StageTeam;
 
 /// The bytes of a large file that one thread copies at a time.
 const PIECE_BYTES: u64 = 64 << 20;
@@ -40,7 +49,7 @@ const WAITING_TASKS: usize = 256;
 const TRIES: u32 = 3;
 
 /// How a file that is on the target already is known.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub enum LikenessBy {
     /// By its size and times, and by its bytes where these say too little.
     #[default]
@@ -50,9 +59,11 @@ pub enum LikenessBy {
 }
 
 /// The parameters of a stage.
-#[derive(Clone, Copy, Debug, Default)]
+// Options of a command line, each by itself.
+#[allow(clippy::struct_excessive_bools)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct StageOptions {
-    /// The number of threads that copy; 0 is one.
+    /// The number of threads that copy in this process; 0 is one.
     pub threads: usize,
     /// Read everything back and compare.
     pub verify: bool,
@@ -60,25 +71,10 @@ pub struct StageOptions {
     pub likeness: LikenessBy,
     /// Laminate files whose bytes other nodes see only then; else they are not moved.
     pub laminate: bool,
-    /// Move nothing but files, and none that a program has open for writing.
-    pub written_files_only: bool,
-}
-
-/// The state of a stage, for the thread that shows it.
-#[derive(Debug, Default)]
-pub struct StageProgress {
-    /// Files found so far.
-    pub files_found: AtomicU64,
-    /// Bytes of them.
-    pub bytes_found: AtomicU64,
-    /// Files done, copied or not.
-    pub files_done: AtomicU64,
-    /// Bytes of them, and of those under way.
-    pub bytes_done: AtomicU64,
-    /// True once all files were found.
-    pub is_walked: AtomicBool,
-    /// Set by anyone: ends the stage soon.
-    pub stop: Arc<AtomicBool>,
+    /// Move nothing but files.
+    pub files_only: bool,
+    /// Move no file that a program has open for writing.
+    pub closed_only: bool,
 }
 
 /// Moves trees of files. All that could be moved was, whatever failed.
@@ -89,10 +85,10 @@ pub fn stage<S: FileTree, T: FileTree>(
     options: StageOptions,
     progress: &StageProgress,
 ) -> StageSummary {
-    stage_with(from, to, pairs, options, progress, &())
+    stage_with(from, to, pairs, options, progress, &(), None)
 }
 
-/// The same, of the paths that a filter chooses: paths of the source's tree.
+/// The same, of the paths that a filter chooses: paths of the source's tree. `team`: other nodes help.
 pub fn stage_chosen<S: FileTree, T: FileTree>(
     from: &S,
     to: &T,
@@ -100,8 +96,9 @@ pub fn stage_chosen<S: FileTree, T: FileTree>(
     options: StageOptions,
     progress: &StageProgress,
     filter: &PathFilter,
+    team: Option<&StageTeam<'_>>,
 ) -> StageSummary {
-    stage_with(from, to, pairs, options, progress, filter)
+    stage_with(from, to, pairs, options, progress, filter, team)
 }
 
 /// The caller of a stage: the choice of paths, and the memory of earlier stages.
@@ -140,7 +137,8 @@ impl StageCaller for PathFilter {
     }
 }
 
-/// A stage for a caller inside this crate.
+/// A stage for a caller inside this crate. Files that a team moves are not noted by the caller, which has no say in
+/// what they replace.
 pub(crate) fn stage_with<S: FileTree, T: FileTree>(
     from: &S,
     to: &T,
@@ -148,6 +146,7 @@ pub(crate) fn stage_with<S: FileTree, T: FileTree>(
     options: StageOptions,
     progress: &StageProgress,
     caller: &dyn StageCaller,
+    team: Option<&StageTeam<'_>>,
 ) -> StageSummary {
     let begun = Instant::now();
     let run = StageRun {
@@ -156,8 +155,10 @@ pub(crate) fn stage_with<S: FileTree, T: FileTree>(
         options,
         caller,
         progress,
+        team,
+        rank: team.map_or(0, StageTeam::rank),
         batch_files: batch_files(options.threads),
-        queue: TaskQueue::new(WAITING_TASKS),
+        queue: TaskQueue::new(team.map_or(0, StageTeam::rank), WAITING_TASKS),
         first_names: Mutex::default(),
         summary: Mutex::default(),
     };
@@ -166,7 +167,7 @@ pub(crate) fn stage_with<S: FileTree, T: FileTree>(
         for pair in pairs {
             run.walk(pair, &mut walked);
         }
-        run.add_batch(&mut walked.small);
+        run.add_batches(&mut walked.small);
         progress.is_walked.store(true, Ordering::Relaxed);
     });
     run.finish(walked);
@@ -174,6 +175,7 @@ pub(crate) fn stage_with<S: FileTree, T: FileTree>(
         .summary
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
+    summary.nodes.sort_by_key(|node| node.server);
     summary.stopped = progress.stop.load(Ordering::Relaxed);
     summary.seconds = begun.elapsed().as_secs_f64();
     summary
@@ -187,6 +189,9 @@ fn batch_files(threads: usize) -> usize {
     each.clamp(1, BATCH_FILES)
 }
 
+/// Small files that wait for their batch to be full, by the rank of the server that has them.
+type SmallFiles = BTreeMap<u16, Vec<FoundFile>>;
+
 /// The nodes that are finished after all files.
 #[derive(Debug, Default)]
 struct Walked {
@@ -194,8 +199,7 @@ struct Walked {
     linked: HashMap<(u64, u64), PathBuf>,
     links: Vec<FurtherName>,
     symlinks: Vec<FoundSymlink>,
-    /// Small files that wait for their batch to be full.
-    small: Vec<FoundFile>,
+    small: SmallFiles,
     directories: Vec<FoundDirectory>,
     /// Directories of the target whose names change.
     changed: BTreeSet<PathBuf>,
@@ -206,8 +210,7 @@ struct FurtherName {
     source: PathBuf,
     first: PathBuf,
     target: PathBuf,
-    /// Bytes.
-    size: u64,
+    stat: Stat,
 }
 
 #[derive(Debug)]
@@ -230,8 +233,12 @@ struct FoundDirectory {
 struct FoundFile {
     source: PathBuf,
     target: PathBuf,
+    /// As the walk has found it.
+    stat: Stat,
     /// It has further names.
     is_linked: bool,
+    /// The times that a node had no room for it.
+    refusals: usize,
     /// The number of this try, from 1.
     tries: u32,
 }
@@ -248,11 +255,23 @@ struct PiecewiseCopy<'t, S: FileTree, T: FileTree> {
     file: FoundFile,
     copy: FileCopy<'t, S, T>,
     failed: Mutex<Option<MoveError>>,
+    /// The bytes that movers of other nodes have copied.
+    elsewhere: Mutex<BTreeMap<u16, u64>>,
 }
 
 impl<S: FileTree, T: FileTree> PiecewiseCopy<'_, S, T> {
     fn failed(&self) -> MutexGuard<'_, Option<MoveError>> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn elsewhere(&self) -> MutexGuard<'_, BTreeMap<u16, u64>> {
+        let elsewhere = self.elsewhere.lock();
+        elsewhere.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The range of the piece that begins here.
+    fn piece(&self, at: u64) -> Range<u64> {
+        at..(at + PIECE_BYTES).min(self.copy.size())
     }
 }
 
@@ -262,6 +281,9 @@ struct StageRun<'t, S: FileTree, T: FileTree> {
     options: StageOptions,
     caller: &'t dyn StageCaller,
     progress: &'t StageProgress,
+    team: Option<&'t StageTeam<'t>>,
+    /// The rank of the server beside this process.
+    rank: u16,
     /// The most files of a batch.
     batch_files: usize,
     queue: TaskQueue<StageTask<'t, S, T>>,
@@ -278,8 +300,14 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
             for _ in 0..self.options.threads.max(1) {
                 scope.spawn(|| {
                     let mut buffer = Vec::new();
-                    self.queue.work(|task| self.act(task, &mut buffer));
+                    self.queue.work(self.rank, |task| {
+                        self.act(task, &mut buffer);
+                        Ok(())
+                    });
                 });
+            }
+            if let Some(team) = self.team {
+                scope.spawn(|| self.work_elsewhere(scope, team));
             }
             find();
             self.queue.close();
@@ -328,7 +356,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
             }
         }
         for (file, copy) in copied {
-            self.publish(file, copy, buffer);
+            self.publish(file, copy, &BTreeMap::new(), buffer);
         }
     }
 
@@ -347,9 +375,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         let looking = |path| MoveError::io("looking for", path);
         let stat = self.from.look_up(source).map_err(looking(source))?;
         let there = |stat: &Stat| {
-            self.moved(stat.size);
-            self.is_there(file, None);
-            self.summary().unchanged += 1;
+            self.is_unchanged(file, stat.size);
             Ok(None)
         };
         if let Some(stat) = stat
@@ -392,7 +418,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
                 laminated.map_err(MoveError::io("laminating", &file.source))
             }
             Ok(WriteState::Hidden) => Err(MoveError::NotLaminated(file.source.clone())),
-            Ok(WriteState::Open) if self.options.written_files_only => {
+            Ok(WriteState::Open) if self.options.closed_only => {
                 Err(MoveError::Open(file.source.clone()))
             }
             Ok(WriteState::Open) if file.tries == 1 => {
@@ -427,6 +453,13 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         changed.map_err(MoveError::io("changing", target))
     }
 
+    /// Notes that a file of this size was there before.
+    fn is_unchanged(&self, file: &FoundFile, size: u64) {
+        self.moved(size);
+        self.is_there(file, None);
+        self.summary().unchanged += 1;
+    }
+
     /// Notes that a file is there. `copied`: the source, if it was copied now.
     fn is_there(&self, file: &FoundFile, copied: Option<Stat>) {
         self.progress.files_done.fetch_add(1, Ordering::Relaxed);
@@ -443,8 +476,13 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
             file,
             copy,
             failed: Mutex::default(),
+            elsewhere: Mutex::default(),
         });
-        let task = |piece| StageTask::Piece(Arc::clone(&whole), piece * PIECE_BYTES);
+        let task = |piece| {
+            let at = piece * PIECE_BYTES;
+            let rank = self.rank_of_piece(&whole, at);
+            (rank, StageTask::Piece(Arc::clone(&whole), at))
+        };
         let tasks: Vec<_> = (0..pieces).map(task).collect();
         // From here on the tasks alone hold it: the last one publishes it.
         drop(whole);
@@ -452,30 +490,43 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
     }
 
     fn copy_piece(&self, whole: Arc<PiecewiseCopy<'t, S, T>>, at: u64, buffer: &mut Vec<u8>) {
-        let end = (at + PIECE_BYTES).min(whole.copy.size());
+        let piece = whole.piece(at);
         let goes_on = |bytes| self.moved(bytes) && whole.failed().is_none();
         if whole.failed().is_none() {
-            if let Err(error) = whole.copy.copy(at..end, buffer, &goes_on) {
+            if let Err(error) = whole.copy.copy(piece, buffer, &goes_on) {
                 whole.failed().get_or_insert(error);
             }
         }
+        self.end_piece(whole, buffer);
+    }
+
+    /// Publishes a large file after its last piece.
+    fn end_piece(&self, whole: Arc<PiecewiseCopy<'t, S, T>>, buffer: &mut Vec<u8>) {
         let Some(whole) = Arc::into_inner(whole) else {
             return;
         };
+        let elsewhere = std::mem::take(&mut *whole.elsewhere());
         let failed = whole.failed.into_inner();
         match failed.unwrap_or_else(PoisonError::into_inner) {
             Some(error) => {
                 drop(whole.copy);
                 self.failed(whole.file, &error);
             }
-            None => self.publish(whole.file, whole.copy, buffer),
+            None => self.publish(whole.file, whole.copy, &elsewhere, buffer),
         }
     }
 
-    fn publish(&self, file: FoundFile, copy: FileCopy<'t, S, T>, buffer: &mut Vec<u8>) {
+    /// Gives a copy its name. `elsewhere`: the bytes that movers of other nodes have copied.
+    fn publish(
+        &self,
+        file: FoundFile,
+        copy: FileCopy<'t, S, T>,
+        elsewhere: &BTreeMap<u16, u64>,
+        buffer: &mut Vec<u8>,
+    ) {
         let (size, copied) = (copy.size(), *copy.copied());
         // Opened since the copy began: it may have begun with a part of a version.
-        let checked = match self.options.written_files_only {
+        let checked = match self.options.closed_only {
             true => self.check_written(&file),
             false => Ok(()),
         };
@@ -484,8 +535,11 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
                 self.caller.note_named(&file.target, Some(&copied));
                 self.is_there(&file, Some(copied));
                 let mut summary = self.summary();
-                summary.files += 1;
-                summary.bytes += size;
+                for (rank, bytes) in elsewhere {
+                    summary.add_share(*rank, 0, *bytes);
+                }
+                let here = size - elsewhere.values().sum::<u64>();
+                summary.add_share(self.rank, 1, here);
                 summary.xattrs_not_kept += lost;
             }
             Err(error) => self.failed(file, &error),
@@ -503,13 +557,18 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
             MoveError::SourceChanged(_) if file.tries < TRIES => {
                 file.tries += 1;
                 let again = StageTask::Files(vec![file]);
-                self.queue.add_first(std::iter::once(again));
+                self.queue.add_first(std::iter::once((self.rank, again)));
             }
             // `StageSummary::stopped` says so once.
             MoveError::Stopped => {}
+            error if error.is_out_of_room() && self.has_other_node(&mut file) => {
+                self.pass_on(file);
+            }
             error => {
                 self.progress.files_done.fetch_add(1, Ordering::Relaxed);
-                self.summary().fail(&file.source, &file.target, error);
+                let mut summary = self.summary();
+                summary.is_target_full |= error.is_out_of_room();
+                summary.fail(&file.source, &file.target, error);
             }
         }
     }

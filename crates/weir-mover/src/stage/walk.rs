@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use weir_client::types::Stat;
 
 use super::{
-    FoundDirectory, FoundFile, FoundSymlink, FurtherName, StageRun, StageTask, Walked, SMALL_BYTES,
+    FoundDirectory, FoundFile, FoundSymlink, FurtherName, SmallFiles, StageRun, StageTask, Walked,
+    SMALL_BYTES,
 };
 use crate::error::MoveError;
 use crate::publish::{check_kind, is_part};
@@ -68,7 +69,7 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
                 self.summary().skipped.push(source.to_owned());
             }
             NodeKind::File => self.found_file(source, target, &stat, walked),
-            _ if self.options.written_files_only => {
+            _ if self.options.files_only => {
                 return Err(MoveError::SourceChanged(source.to_owned()))
             }
             NodeKind::Directory => {
@@ -148,7 +149,7 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
                     source: source.to_owned(),
                     first: first.clone(),
                     target: target.to_owned(),
-                    size: stat.size,
+                    stat: *stat,
                 });
                 return;
             }
@@ -156,29 +157,45 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
         let file = FoundFile {
             source: source.to_owned(),
             target: target.to_owned(),
+            stat: *stat,
             is_linked: stat.nlink > 1,
+            refusals: 0,
             tries: 1,
         };
-        self.add_file(file, stat.size, &mut walked.small);
+        self.add_file(file, &mut walked.small);
     }
 
-    /// Queues a file of this size; a small one waits in `small` for others.
-    pub(super) fn add_file(&self, file: FoundFile, size: u64, small: &mut Vec<FoundFile>) {
-        self.progress.files_found.fetch_add(1, Ordering::Relaxed);
-        self.progress.bytes_found.fetch_add(size, Ordering::Relaxed);
+    /// Queues a file; a small one waits in `small` for others.
+    pub(super) fn add_file(&self, file: FoundFile, small: &mut SmallFiles) {
+        let size = file.stat.size;
+        let files = self.progress.files_found.fetch_add(1, Ordering::Relaxed) + 1;
+        let bytes = self.progress.bytes_found.fetch_add(size, Ordering::Relaxed) + size;
+        self.invite_team(files, bytes);
+        let holder = self.holder_of(&file);
         if size > SMALL_BYTES {
-            self.queue.add(StageTask::Files(vec![file]));
+            self.add_batch(holder, vec![file]);
             return;
         }
-        small.push(file);
-        if small.len() >= self.batch_files {
-            self.add_batch(small);
+        let batch = small.entry(holder).or_default();
+        batch.push(file);
+        if batch.len() >= self.batch_files {
+            let batch = std::mem::take(batch);
+            self.add_batch(holder, batch);
         }
     }
 
-    pub(super) fn add_batch(&self, small: &mut Vec<FoundFile>) {
-        if !small.is_empty() {
-            self.queue.add(StageTask::Files(std::mem::take(small)));
+    pub(super) fn add_batches(&self, small: &mut SmallFiles) {
+        for (holder, batch) in std::mem::take(small) {
+            if !batch.is_empty() {
+                self.add_batch(holder, batch);
+            }
         }
+    }
+
+    /// `holder`: the rank of the server that has the files.
+    fn add_batch(&self, holder: u16, batch: Vec<FoundFile>) {
+        let bytes = batch.iter().map(|file| file.stat.size).sum();
+        let rank = self.place(holder, bytes);
+        self.queue.add(rank, StageTask::Files(batch));
     }
 }

@@ -34,6 +34,8 @@ pub struct FaultyTree {
     errno: Errno,
     /// It is only links that fail, and always.
     has_no_links: bool,
+    /// It is only writes that fail.
+    is_full: bool,
     before_look: Option<Hook>,
     before_read: Option<Hook>,
     after_change: Option<Hook>,
@@ -54,6 +56,7 @@ impl FaultyTree {
             dies: false,
             errno,
             has_no_links: false,
+            is_full: false,
             before_look: None,
             before_read: None,
             after_change: None,
@@ -67,6 +70,14 @@ impl FaultyTree {
         FaultyTree {
             dies: true,
             ..FaultyTree::new(changes, Errno::IO)
+        }
+    }
+
+    /// All writes of bytes after this many find no room.
+    pub fn full_after(writes: i64) -> FaultyTree {
+        FaultyTree {
+            is_full: true,
+            ..FaultyTree::new(writes, Errno::NOSPC)
         }
     }
 
@@ -132,7 +143,10 @@ impl FaultyTree {
     }
 
     fn change<T>(&self, change: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        let left = self.left.fetch_sub(1, Ordering::Relaxed);
+        let left = match self.is_full {
+            true => i64::MAX,
+            false => self.left.fetch_sub(1, Ordering::Relaxed),
+        };
         if left == 0 || self.dies && left < 0 {
             return Err(self.error());
         }
@@ -205,6 +219,9 @@ impl FileTree for FaultyTree {
         self.change(|| DirectoryTree.create_part(path))
     }
     fn write_at(&self, file: &fs::File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if self.is_full && self.left.fetch_sub(1, Ordering::Relaxed) <= 0 {
+            return Err(self.error());
+        }
         self.change(|| DirectoryTree.write_at(file, offset, bytes))
     }
     fn set_size(&self, file: &fs::File, size: u64) -> io::Result<()> {
@@ -248,6 +265,9 @@ impl FileTree for FaultyTree {
     }
     fn remove_directory(&self, path: &Path) -> io::Result<()> {
         self.change(|| DirectoryTree.remove_directory(path))
+    }
+    fn open_part(&self, path: &Path) -> io::Result<fs::File> {
+        self.change(|| DirectoryTree.open_part(path))
     }
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         self.change(|| DirectoryTree.sync_directory(path))

@@ -1,17 +1,23 @@
-//! A process that moves files for a drain, and what the two say to each other.
+//! A process that moves files for a drain or a stage, and what the two say to each other.
 
 use std::fmt::Debug;
 use std::io;
 
 use serde::{Deserialize, Serialize};
-use weir_client::types::{Stat, Time};
+use weir_client::types::Stat;
 
-use super::marks::Replaceable;
-use super::snapshot::FileVersion;
 use crate::content::ContentStamp;
 use crate::error::MoveError;
 use crate::piece::FilePiece;
+use crate::replaceable::Replaceable;
 use crate::sources::StagePair;
+
+/// The size from which on a file is cut into pieces for several movers, bytes.
+pub(crate) const LARGE_BYTES: u64 = 256 << 20;
+/// The most files of a list.
+pub(crate) const LIST_FILES: usize = 256;
+/// The bytes of a list, unless it is of one file.
+pub(crate) const LIST_BYTES: u64 = 256 << 20;
 
 /// A file that is to be moved.
 #[derive(Clone, Debug)]
@@ -28,11 +34,30 @@ pub struct FileToMove {
 pub trait FileMover: Send + Sync + Debug {
     /// The rank of its node's server.
     fn rank(&self) -> u16;
-    /// Moves files, none that a program has open for writing. An error: it is gone, and another mover
-    /// moves them again.
+    /// Moves files. An error: it is gone, and another mover moves them again.
     fn move_files(&self, files: &[FileToMove]) -> io::Result<MovedFiles>;
     /// Copies a piece of a large file; the reason if it cannot.
-    fn move_piece(&self, piece: &FilePiece) -> io::Result<Result<(), String>>;
+    fn move_piece(&self, piece: &FilePiece) -> io::Result<Result<(), PieceFailure>>;
+    /// Has it end what it does, from another thread. It answers with what it has moved, and does nothing more.
+    fn stop(&self) {}
+}
+
+/// The reason why a piece was not copied.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PieceFailure {
+    /// In one line.
+    pub reason: String,
+    /// The target had no room.
+    pub is_target_full: bool,
+}
+
+impl From<&MoveError> for PieceFailure {
+    fn from(error: &MoveError) -> PieceFailure {
+        PieceFailure {
+            reason: error.to_string(),
+            is_target_full: error.is_out_of_room(),
+        }
+    }
 }
 
 /// The result of moving a list of files.
@@ -42,6 +67,15 @@ pub struct MovedFiles {
     pub copied: u64,
     /// Bytes of them.
     pub bytes: u64,
+    /// Those that programs had open for writing.
+    #[serde(default)]
+    pub open: u64,
+    /// Extended attributes that the target does not take.
+    #[serde(default)]
+    pub xattrs_not_kept: u64,
+    /// The target had no room for a file.
+    #[serde(default)]
+    pub is_target_full: bool,
     /// True if it was stopped before its end.
     pub stopped: bool,
     /// In the order of the list.
@@ -54,14 +88,14 @@ pub struct MovedFile {
     /// True if its target has its name from this move.
     pub is_named: bool,
     /// The source, when it was copied.
-    pub(super) version: Option<WireVersion>,
+    pub(crate) version: Option<WireVersion>,
     /// The reason why it is not safe.
     pub failure: Option<String>,
 }
 
 impl MovedFile {
     /// Of a file that this process moved; `None`: it was there.
-    pub(super) fn new(moved: Result<Option<Stat>, MoveError>) -> MovedFile {
+    pub(crate) fn new(moved: Result<Option<Stat>, MoveError>) -> MovedFile {
         let (version, failure) = match moved {
             Ok(copied) => (copied.as_ref().map(WireVersion::from), None),
             Err(error) => (None, Some(error.to_string())),
@@ -72,33 +106,16 @@ impl MovedFile {
             failure,
         }
     }
-
-    /// The version that was copied, as this node sees it.
-    pub(super) fn version_on(&self, dev: u64) -> Option<FileVersion> {
-        let version = self.version?;
-        Some(FileVersion {
-            dev,
-            ino: version.ino,
-            size: version.size,
-            mtime: Time {
-                sec: version.mtime.0,
-                nsec: version.mtime.1,
-            },
-            ctime: Time {
-                sec: version.ctime.0,
-                nsec: version.ctime.1,
-            },
-        })
-    }
 }
 
 /// A version on its way between nodes, which may give the instance different devices.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct WireVersion {
-    ino: u64,
-    size: u64,
-    mtime: (i64, i64),
-    ctime: (i64, i64),
+pub(crate) struct WireVersion {
+    pub ino: u64,
+    pub size: u64,
+    /// Seconds and nanoseconds.
+    pub mtime: (i64, i64),
+    pub ctime: (i64, i64),
 }
 
 impl From<&Stat> for WireVersion {

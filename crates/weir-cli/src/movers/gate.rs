@@ -1,0 +1,182 @@
+//! The side of the command that wants movers: it has them started, and lets in those that it can use.
+
+use std::collections::BTreeSet;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use weir_core::roster::{InstanceId, Roster, Secret};
+use weir_core::types::Rank;
+use weir_instance::connection::Connection;
+use weir_instance::roster;
+use weir_launch::agent;
+use weir_launch::random::random;
+use weir_launch::workers::{WorkerInvitation, WorkerProgram};
+use weir_mover::MoverNews;
+
+use super::remote::RemoteMover;
+use super::MoverRole;
+
+/// The paths that the nodes of movers must have in common with this one.
+#[derive(Debug)]
+pub enum SharedPaths {
+    /// Directories of the parallel file system in which this process may write.
+    Targets(Vec<PathBuf>),
+    /// Nodes of it that are read.
+    Sources(Vec<PathBuf>),
+}
+
+/// The movers that have come, and those that do not help.
+#[derive(Debug, Default)]
+pub struct MoverGate {
+    news: Mutex<Vec<MoverNews>>,
+    /// The ranks of those that are to come.
+    invited: BTreeSet<u16>,
+    /// The most bytes that each writes in a second; 0: without limit.
+    limit_of_each: Arc<AtomicU64>,
+}
+
+impl MoverGate {
+    /// Has movers started on the other nodes; they come in their own time. None come to an instance of one
+    /// server. `purpose`: the word for it in messages.
+    pub fn open(
+        run_dir: &Path,
+        purpose: &'static str,
+        shared: SharedPaths,
+        role: MoverRole,
+    ) -> Result<Arc<MoverGate>> {
+        let Some(roster) = roster::read(run_dir)? else {
+            return Ok(Arc::default());
+        };
+        let own = Rank(Connection::to(run_dir)?.welcome().rank);
+        let wanted = wanted_movers(&roster, own);
+        let member = roster.member(own).context("not in the roster")?;
+        if wanted.is_empty() {
+            return Ok(Arc::default());
+        }
+        let listener =
+            TcpListener::bind((member.address.ip(), 0)).context("listening for movers")?;
+        let invitation = WorkerInvitation {
+            program: WorkerProgram::Mover,
+            address: listener.local_addr()?,
+            run: InstanceId(random()?),
+            secret: Secret::new(random()?),
+        };
+        if !agent::employ(run_dir, &invitation)? {
+            tracing::debug!("the agent of the first node is not here: this node moves everything");
+            return Ok(Arc::default());
+        }
+        let gate = Arc::new(MoverGate {
+            invited: wanted.clone(),
+            ..MoverGate::default()
+        });
+        let door = MoverDoor {
+            gate: Arc::clone(&gate),
+            invitation,
+            wanted: Mutex::new(wanted),
+            purpose,
+            shared,
+            role,
+        };
+        std::thread::spawn(move || door.let_in_all(&listener));
+        Ok(gate)
+    }
+
+    /// The ranks of the movers that are to come.
+    pub fn invited(&self) -> Vec<u16> {
+        self.invited.iter().copied().collect()
+    }
+
+    fn tell(&self, news: MoverNews) {
+        let told = self.news.lock();
+        told.unwrap_or_else(PoisonError::into_inner).push(news);
+    }
+
+    /// The news of movers since the last call.
+    pub fn take_news(&self) -> Vec<MoverNews> {
+        let mut news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *news)
+    }
+
+    /// The limit that movers keep from their next order on.
+    pub fn limit_of_each(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.limit_of_each)
+    }
+}
+
+/// One server of each other node; if all are on one machine, all but this one.
+fn wanted_movers(roster: &Roster, own: Rank) -> BTreeSet<u16> {
+    let members = roster.members();
+    let own_host = roster.member(own).map(|member| member.host.as_str());
+    let mut hosts: BTreeSet<&str> = own_host.into_iter().collect();
+    let others = members.iter().filter(|member| hosts.insert(&member.host));
+    let others: BTreeSet<u16> = others.map(|member| member.rank.0).collect();
+    match others.is_empty() {
+        true => members
+            .iter()
+            .map(|member| member.rank.0)
+            .filter(|rank| *rank != own.0)
+            .collect(),
+        false => others,
+    }
+}
+
+/// Lets movers in.
+struct MoverDoor {
+    gate: Arc<MoverGate>,
+    invitation: WorkerInvitation,
+    /// The ranks that may come, each once.
+    wanted: Mutex<BTreeSet<u16>>,
+    purpose: &'static str,
+    shared: SharedPaths,
+    role: MoverRole,
+}
+
+impl MoverDoor {
+    fn let_in_all(&self, listener: &TcpListener) {
+        std::thread::scope(|scope| {
+            for stream in listener.incoming().flatten() {
+                // Each in a thread: one that says nothing holds up nobody.
+                scope.spawn(|| self.let_in(stream));
+            }
+        });
+    }
+
+    fn let_in(&self, stream: TcpStream) {
+        let rank = self.invitation.known().let_in(&stream, |rank| {
+            let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+            wanted.remove(&rank)
+        });
+        let rank = match rank {
+            Ok(rank) => rank,
+            // Strangers, and movers of nodes that have one.
+            Err(error) => return tracing::debug!("turned away: {error:#}"),
+        };
+        let mover =
+            RemoteMover::new(rank, stream, self.gate.limit_of_each()).context("its connection");
+        let checked = mover.and_then(|mover| {
+            match &self.shared {
+                SharedPaths::Targets(paths) => {
+                    paths.iter().try_for_each(|path| mover.check_target(path))?;
+                }
+                SharedPaths::Sources(paths) => {
+                    paths.iter().try_for_each(|path| mover.check_source(path))?;
+                }
+            }
+            mover.begin(self.role)?;
+            Ok(mover)
+        });
+        match checked {
+            Ok(mover) => self.gate.tell(MoverNews::Arrived(Box::new(mover))),
+            Err(error) => {
+                eprintln!(
+                    "weir: {}: server {rank} does not help: {error:#}",
+                    self.purpose
+                );
+                self.gate.tell(MoverNews::Refused(rank));
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! `weir mover`: the process that moves files on another node, for the command that it has connected to.
+
+use std::io::{self, BufReader, Read};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{channel, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use serde::Serialize;
+use weir_launch::server::read_line;
+use weir_launch::workers::Task;
+use weir_mover::list::move_files;
+use weir_mover::mover::{FileToMove, MovedFiles, PieceFailure};
+use weir_mover::piece::{copy_piece, FilePiece, PieceOptions};
+use weir_mover::{DirectoryTree, InstanceTree, MoveError, StageProgress, WatchedTree};
+
+use super::remote::inode_of;
+use super::{path_of, MoverOrder, MoverReply, MoverRole, MESSAGE_BYTES, PROBE_BYTES};
+use crate::bench::keep_alive;
+use crate::json_lines::{receive, send};
+use crate::share;
+
+/// The least time between two messages of a mover that goes on.
+const TELL_INTERVAL: Duration = Duration::from_secs(10);
+/// How often a mover looks if the command is there.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// `weir mover`: does what the command says until the connection ends.
+pub fn serve() -> Result<()> {
+    // Not to outlive what started it.
+    set_pdeathsig(Signal::SIGKILL)?;
+    let task: Task = read_line(&mut BufReader::new(std::io::stdin()))
+        .context("weir mover is started by the agents of an instance")?;
+    let invitation = &task.invitation;
+    // A server of a node that has a mover already is turned away.
+    let Ok(stream) = invitation.known().come(invitation.address, task.number) else {
+        return Ok(());
+    };
+    keep_alive(&stream)?;
+    let whole = InstanceTree::attach(&task.run_dir)
+        .with_context(|| format!("cannot reach the server of {}", task.run_dir.display()))?;
+    share::allow_open_files();
+    let mut work = MoverWork {
+        instance: whole,
+        outside: WatchedTree::new(DirectoryTree),
+        role: MoverRole::default(),
+    };
+    let mut reader = BufReader::new(&stream);
+    loop {
+        match receive(&mut reader, MESSAGE_BYTES) {
+            Ok(MoverOrder::Probe(path)) => answer(&stream, read_probe(&path_of(path)))?,
+            Ok(MoverOrder::Find(path)) => answer(&stream, inode_of(&path_of(path)))?,
+            Ok(MoverOrder::Begin(role)) => {
+                let tree = role
+                    .tree
+                    .map_or(Some(whole), |number| whole.elevated(number));
+                answer(&stream, tree.is_some())?;
+                work.begin(tree.unwrap_or(whole), role);
+            }
+            Ok(MoverOrder::Move { files, limit }) => {
+                let files: Vec<FileToMove> = files.into_iter().map(FileToMove::from).collect();
+                let moved = tell_while(&stream, limit, &work, |progress| {
+                    work.move_files(&files, progress)
+                });
+                answer(&stream, moved)?;
+            }
+            Ok(MoverOrder::Copy { piece, limit }) => {
+                let copied = tell_while(&stream, limit, &work, |progress| {
+                    work.copy_piece(&piece, progress)
+                });
+                answer(&stream, copied.map_err(|error| PieceFailure::from(&error)))?;
+            }
+            // The command has ended.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) => return Err(error).context("listening for orders"),
+        }
+    }
+}
+
+/// The trees of a mover, and what it does with them.
+struct MoverWork {
+    instance: InstanceTree,
+    outside: WatchedTree<DirectoryTree>,
+    role: MoverRole,
+}
+
+impl MoverWork {
+    fn begin(&mut self, instance: InstanceTree, mut role: MoverRole) {
+        if role.gives_way {
+            share::give_way();
+        }
+        let usual = match role.gives_way {
+            true => share::threads_beside(),
+            false => share::default_threads(),
+        };
+        role.options.threads = match role.options.threads {
+            0 => usual,
+            threads => threads.min(share::MOST_THREADS),
+        };
+        (self.instance, self.role) = (instance, role);
+    }
+
+    fn move_files(&self, files: &[FileToMove], progress: &StageProgress) -> MovedFiles {
+        let (inside, outside, options) = (&self.instance, &self.outside, self.role.options);
+        match self.role.is_inward {
+            true => move_files(outside, inside, files, options, progress),
+            false => move_files(inside, outside, files, options, progress),
+        }
+    }
+
+    fn copy_piece(&self, piece: &FilePiece, progress: &StageProgress) -> Result<(), MoveError> {
+        let (inside, outside) = (&self.instance, &self.outside);
+        let options = PieceOptions {
+            threads: self.role.options.threads,
+            verify: self.role.options.verify,
+        };
+        match self.role.is_inward {
+            true => copy_piece(outside, inside, piece, options, progress),
+            false => copy_piece(inside, outside, piece, options, progress),
+        }
+    }
+}
+
+fn answer<R: Serialize>(stream: &TcpStream, reply: R) -> io::Result<()> {
+    send(stream, &MoverReply::Done(reply))
+}
+
+/// Does something with a limit of the bytes that are written in a second, and tells the command now and then that it goes
+/// on, as long as it does. If the command is gone, or wants no more, it is stopped.
+fn tell_while<R>(
+    stream: &TcpStream,
+    limit: u64,
+    work: &MoverWork,
+    act: impl FnOnce(&StageProgress) -> R,
+) -> R {
+    work.outside.limit().set_rate(limit);
+    let progress = StageProgress::default();
+    let stop = &progress.stop;
+    let (end, ended) = channel::<()>();
+    let amount = || {
+        let bytes = progress.bytes_done.load(Ordering::Relaxed);
+        (bytes, progress.files_done.load(Ordering::Relaxed))
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let (mut told, mut told_at) = (amount(), Instant::now());
+            while ended.recv_timeout(LOOK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                if is_hung_up(stream) {
+                    stop.store(true, Ordering::Relaxed);
+                }
+                let now = amount();
+                if now != told && told_at.elapsed() >= TELL_INTERVAL {
+                    // If it cannot be sent, the command is gone, and the answer cannot be sent either.
+                    let _ = send(stream, &MoverReply::<()>::Alive);
+                    (told, told_at) = (now, Instant::now());
+                }
+            }
+        });
+        let result = act(&progress);
+        drop(end);
+        result
+    })
+}
+
+/// True if the other side sends nothing any more.
+fn is_hung_up(stream: &TcpStream) -> bool {
+    let mut looked = [PollFd::new(stream, PollFlags::RDHUP)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    matches!(poll(&mut looked, Some(&now)), Ok(1..))
+}
+
+/// The content of a probe on this node; nothing if it is not there.
+fn read_probe(path: &Path) -> Vec<u8> {
+    let mut content = Vec::new();
+    let file = std::fs::File::open(path);
+    let read = file.and_then(|file| file.take(PROBE_BYTES as u64).read_to_end(&mut content));
+    read.map_or_else(|_| Vec::new(), |_| content)
+}

@@ -1,0 +1,96 @@
+//! A list of files that a process moves together, for itself or for one on another node.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use weir_client::types::Stat;
+
+use crate::content::refuse_other_content;
+use crate::error::MoveError;
+use crate::mover::{FileToMove, MovedFile, MovedFiles, WireVersion};
+use crate::sources::StagePair;
+use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};
+use crate::summary::StageSummary;
+use crate::tree::FileTree;
+
+/// Moves files by this process. Nothing else that has one of their names meanwhile is moved.
+pub fn move_files<S: FileTree, T: FileTree>(
+    from: &S,
+    to: &T,
+    files: &[FileToMove],
+    options: StageOptions,
+    progress: &StageProgress,
+) -> MovedFiles {
+    let options = StageOptions {
+        files_only: true,
+        ..options
+    };
+    let caller = ListCaller {
+        by_source: files
+            .iter()
+            .map(|file| (&*file.pair.source, file))
+            .collect(),
+        by_target: files
+            .iter()
+            .map(|file| (&*file.pair.target, file))
+            .collect(),
+        named: Mutex::default(),
+    };
+    let pairs: Vec<StagePair> = files.iter().map(|file| file.pair.clone()).collect();
+    let summary = stage_with(from, to, &pairs, options, progress, &caller, None);
+    let named = caller.named.into_inner();
+    let mut named = named.unwrap_or_else(PoisonError::into_inner);
+    let reasons = reasons_of(&summary);
+    let result_of = |file: &FileToMove| {
+        let target = &file.pair.target;
+        let version = named.remove(target);
+        // A directory that could not be synced may lose its names, also that of the directory of the file.
+        let mut synced = target.ancestors().take(3);
+        let failure = synced.find_map(|path| reasons.get(path));
+        MovedFile {
+            is_named: version.is_some(),
+            version: version.flatten(),
+            failure: failure.map(|reason| (*reason).clone()),
+        }
+    };
+    MovedFiles {
+        copied: summary.files,
+        bytes: summary.bytes,
+        open: summary.open,
+        xattrs_not_kept: summary.xattrs_not_kept,
+        is_target_full: summary.is_target_full,
+        stopped: summary.stopped,
+        files: files.iter().map(result_of).collect(),
+    }
+}
+
+fn reasons_of(summary: &StageSummary) -> HashMap<&Path, &String> {
+    let failed = summary.failed.iter();
+    failed
+        .map(|failed| (failed.target.as_path(), &failed.reason))
+        .collect()
+}
+
+/// The caller of the stage of a list.
+struct ListCaller<'l> {
+    by_source: HashMap<&'l Path, &'l FileToMove>,
+    by_target: HashMap<&'l Path, &'l FileToMove>,
+    /// The targets that got their names, with the versions that were copied.
+    named: Mutex<HashMap<PathBuf, Option<WireVersion>>>,
+}
+
+impl StageCaller for ListCaller<'_> {
+    fn check_content(&self, source: &Path, found: &Stat) -> Result<(), MoveError> {
+        let file = self.by_source.get(source);
+        refuse_other_content(file.and_then(|file| file.content), source, found)
+    }
+    fn may_replace(&self, target: &Path, there: &Stat) -> bool {
+        let file = self.by_target.get(target);
+        file.is_none_or(|file| file.replaces.allows(there))
+    }
+    fn note_named(&self, target: &Path, copied: Option<&Stat>) {
+        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        named.insert(target.to_owned(), copied.map(WireVersion::from));
+    }
+}

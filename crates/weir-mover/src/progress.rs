@@ -1,0 +1,21 @@
+//! How far a move is.
+
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::Arc;
+
+/// The state of a stage, for the thread that shows it.
+#[derive(Debug, Default)]
+pub struct StageProgress {
+    /// Files found so far.
+    pub files_found: AtomicU64,
+    /// Bytes of them.
+    pub bytes_found: AtomicU64,
+    /// Files done, copied or not.
+    pub files_done: AtomicU64,
+    /// Bytes of them, and of those under way.
+    pub bytes_done: AtomicU64,
+    /// True once all files were found.
+    pub is_walked: AtomicBool,
+    /// Set by anyone: ends the stage soon.
+    pub stop: Arc<AtomicBool>,
+}

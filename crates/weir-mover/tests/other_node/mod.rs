@@ -1,0 +1,78 @@
+//! A mover on another node, which is lost after some orders.
+
+#![allow(dead_code)] // Each test program uses its part.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+
+use weir_mover::list::move_files;
+use weir_mover::mover::{FileMover, FileToMove, MovedFiles, PieceFailure};
+use weir_mover::piece::{copy_piece, FilePiece, PieceOptions};
+use weir_mover::tree::FileTree;
+use weir_mover::{DirectoryTree, StageOptions, StageProgress};
+
+/// A mover in this process.
+#[derive(Debug)]
+pub struct OtherNode<S: FileTree, T: FileTree = DirectoryTree> {
+    pub rank: u16,
+    pub from: S,
+    pub to: T,
+    pub options: StageOptions,
+    /// The lists and pieces until it is lost.
+    pub orders_left: AtomicUsize,
+    /// It does its last order, and nobody hears of it.
+    pub dies_unheard: bool,
+    pub orders_done: Arc<AtomicUsize>,
+}
+
+impl<S: FileTree> OtherNode<S> {
+    /// It has rank 1.
+    pub fn new(from: S, orders: usize, options: StageOptions) -> OtherNode<S> {
+        OtherNode {
+            rank: 1,
+            from,
+            to: DirectoryTree,
+            options,
+            orders_left: AtomicUsize::new(orders),
+            dies_unheard: false,
+            orders_done: Arc::default(),
+        }
+    }
+}
+
+impl<S: FileTree, T: FileTree> OtherNode<S, T> {
+    /// Does an order, if it is not lost before or during it.
+    fn obey<R>(&self, act: impl FnOnce(&StageProgress) -> R) -> io::Result<R> {
+        let lost = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        let left = self.orders_left.load(Ordering::Relaxed);
+        self.orders_left
+            .store(left.checked_sub(1).ok_or_else(lost)?, Ordering::Relaxed);
+        let done = act(&StageProgress::default());
+        if left == 1 && self.dies_unheard {
+            return Err(lost());
+        }
+        self.orders_done.fetch_add(1, Ordering::Relaxed);
+        Ok(done)
+    }
+}
+
+impl<S: FileTree + Send, T: FileTree + Send> FileMover for OtherNode<S, T> {
+    fn rank(&self) -> u16 {
+        self.rank
+    }
+
+    fn move_files(&self, files: &[FileToMove]) -> io::Result<MovedFiles> {
+        self.obey(|progress| move_files(&self.from, &self.to, files, self.options, progress))
+    }
+
+    fn move_piece(&self, piece: &FilePiece) -> io::Result<Result<(), PieceFailure>> {
+        let options = PieceOptions {
+            threads: 2,
+            verify: self.options.verify,
+        };
+        let copied =
+            self.obey(|progress| copy_piece(&self.from, &self.to, piece, options, progress))?;
+        Ok(copied.map_err(|error| PieceFailure::from(&error)))
+    }
+}
