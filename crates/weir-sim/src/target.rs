@@ -2,6 +2,7 @@
 //! outlives the cluster.
 
 use std::cell::RefCell;
+use std::collections::btree_map::Entry;
 use std::collections::BTreeMap;
 
 use rustix::fd::{IntoRawFd, OwnedFd};
@@ -26,9 +27,12 @@ impl TargetFiles {
     /// Writes blocks of a copy, which is made if there is none.
     pub fn write(&self, file: Ino, first: u64, blocks: &[Block]) -> Result<(), Errno> {
         let mut files = self.0.borrow_mut();
-        if !files.contains_key(&file) {
-            files.insert(file, rustix::fs::memfd_create("copy", MemfdFlags::CLOEXEC)?);
-        }
+        let copy = match files.entry(file) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(new) => {
+                new.insert(rustix::fs::memfd_create("copy", MemfdFlags::CLOEXEC)?)
+            }
+        };
         let mut bytes = Vec::new();
         for block in blocks {
             bytes.extend(match block {
@@ -37,7 +41,7 @@ impl TargetFiles {
                 Block::Torn => return Err(Errno::ILSEQ),
             });
         }
-        let written = rustix::io::pwrite(&files[&file], &bytes, first * BLOCK)?;
+        let written = rustix::io::pwrite(&*copy, &bytes, first * BLOCK)?;
         assert_eq!(written, bytes.len(), "tmpfs has room");
         Ok(())
     }

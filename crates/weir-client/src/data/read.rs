@@ -134,7 +134,7 @@ impl Vnode {
             }
         }
         if !own {
-            while !self.try_read(host, &mut now, targets)? {
+            while !self.read_once(host, &mut now, targets)? {
                 now = self.moment(host)?;
             }
         }
@@ -161,6 +161,21 @@ impl Vnode {
                 activity: 0,
             },
         })
+    }
+
+    /// As [`Vnode::try_read`]. An eviction that is called off leaves no copy: then the file is looked at again.
+    fn read_once<H: Host>(
+        &self,
+        host: &H,
+        now: &mut Moment,
+        targets: &mut [Target<'_>],
+    ) -> Result<bool, Errno> {
+        match self.try_read(host, now, targets) {
+            Err(Errno::STALE) if self.is_past(host, now.state.generation, now.state.evicted) => {
+                Ok(false)
+            }
+            read => read,
+        }
     }
 
     /// One attempt; false if bytes may have been replaced meanwhile.

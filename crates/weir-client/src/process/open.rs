@@ -358,8 +358,14 @@ impl Process {
             let file = table::get(fd).and_then(|handle| handle.file.get());
             let ready = file.map(|file| file.vnode.prepare_copy(self.session()?, generation));
             if let Some(Err(error)) = ready {
-                descriptor.close(fd);
-                return Err(error);
+                let now = self.inodes().attr(target.ino);
+                // Else the eviction was called off, and reads look again.
+                if now.map_or(true, |now| {
+                    now.evicted && now.index_generation == generation
+                }) {
+                    descriptor.close(fd);
+                    return Err(error);
+                }
             }
         }
         let session = self.session()?;
