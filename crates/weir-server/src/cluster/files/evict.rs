@@ -43,6 +43,10 @@ impl<P: Platform> Cluster<P> {
             return Ok(false);
         }
         let others = self.holders_of(ino);
+        // While the mark is there readers take the bytes of holes from the copy, so it is not set in vain.
+        if !attr.evicted && !self.is_unused_version(ino, &others, version).await? {
+            return Ok(false);
+        }
         self.mark_evicted(ino, true).await?;
         let is_due = self.is_unused_version(ino, &others, version).await;
         if !matches!(is_due, Ok(true)) {
@@ -101,16 +105,25 @@ impl<P: Platform> Node<'_, P> {
     /// Evicts a file of an instance that has all its extents here.
     fn evict(&mut self, ino: Ino, version: &ContentVersion) -> Result<bool, FsError> {
         let before = self.regular(ino)?;
+        // Not marked in vain, as in [`Cluster::evict_at_home`].
+        if !before.evicted && !self.is_unused_version(ino, version)? {
+            return Ok(false);
+        }
         self.set_evicted(ino, true)?;
         fence(Ordering::SeqCst);
-        let is_used = self.is_open(ino) || self.count_writers(ino) > 0;
-        self.harvest(ino);
-        if is_used || version_of(&self.attr_now(ino)?) != *version {
+        if !self.is_unused_version(ino, version)? {
             self.set_evicted(ino, before.evicted)?;
             return Ok(false);
         }
         self.drop_extents(ino);
         Ok(true)
+    }
+
+    /// True if no program has a file open or writes it, and it is this version.
+    fn is_unused_version(&mut self, ino: Ino, version: &ContentVersion) -> Result<bool, FsError> {
+        let is_used = self.is_open(ino) || self.count_writers(ino) > 0;
+        self.harvest(ino);
+        Ok(!is_used && version_of(&self.attr_now(ino)?) == *version)
     }
 
     pub(in crate::cluster) fn set_evicted(
