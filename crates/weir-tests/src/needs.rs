@@ -108,6 +108,12 @@ needs! {
     TCMALLOC: "/usr/share/doc/libtcmalloc-minimal4" from "libtcmalloc-minimal4";
     /// unshare and mount, for a small tmpfs when the target is a directory.
     UNSHARE: "unshare" from "util-linux";
+    /// GlusterFS's management daemon.
+    GLUSTERD: "/usr/sbin/glusterd" from "glusterfs-server";
+    /// The FUSE mount of GlusterFS.
+    GLUSTERFS: "/usr/sbin/glusterfs" from "glusterfs-client";
+    /// The command that manages volumes.
+    GLUSTER: "/usr/sbin/gluster" from "glusterfs-cli";
 }
 
 impl Need {

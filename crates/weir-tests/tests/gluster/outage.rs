@@ -1,0 +1,238 @@
+//! Bricks that are killed, or hang, under a drain, and processes that are killed.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::room::{said, told, wait_until, Room, Running};
+use super::volume::{Layout, BRICKS};
+
+/// The longest time that a call may take which does not go to the volume: it takes less than 1 ms, on a machine
+/// that has other work.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// Writes 12 files of 4.8 MB, under temporary names first, and a directory of two that is renamed: at 10 MB/s they
+/// take six seconds.
+const WRITE: &str = "
+    mkdir -p $1/data $1/own $1/step.tmp
+    cd $1
+    for n in $(seq 12); do seq $n 700000 > data/new; mv data/new data/file.$n; done
+    for n in 1 2; do seq $n > step.tmp/$n; done
+    mv step.tmp step
+    ln -s step latest
+    ";
+/// Replaces a part of these files.
+const CHANGE: &str = "
+    for n in $(seq 2 2 12); do seq $n 300 > data/new; mv data/new data/file.$n; done
+    ";
+/// The number of its files in `data`.
+const FILES: usize = 12;
+/// Its link rate.
+const RATE: &str = "80mbit";
+/// Then, while bricks are away and until the test says `back`, writes and reads small files, in the instance and in a
+/// directory of the job's own, and notes the nanoseconds of each turn. The directory itself lies beside what the volume
+/// has, so that a change of its name would ask for that.
+const PROBE: &str = "
+    until [ -e $2/back ]; do
+        begin=$(date +%s%N)
+        for dir in /weir own; do echo $begin > $dir/probe; read -r line < $dir/probe; test $line = $begin; done
+        echo $(($(date +%s%N) - begin)) >> $2/turns
+        sleep 0.05
+    done
+    rm -f own/probe
+    ";
+
+/// Calls that are made while the volume is away.
+struct Outage<'r> {
+    room: &'r Room,
+    instance: String,
+}
+
+impl<'r> Outage<'r> {
+    /// Waits until a part of the files is moved.
+    #[track_caller]
+    fn wait_for_half(room: &'r Room, run: &mut Running) -> Outage<'r> {
+        room.wait_for("written", run);
+        wait_until("the first moved file", || moved_files(room) > 0);
+        Outage {
+            room,
+            instance: room.read("instance").trim().to_owned(),
+        }
+    }
+
+    /// Has the program go on.
+    fn begin(&self) {
+        self.room.say("away");
+    }
+
+    fn turns(&self) -> Vec<u64> {
+        let turns = self.room.read("turns");
+        turns.lines().filter_map(|turn| turn.parse().ok()).collect()
+    }
+
+    /// The state of the drain, which answers at once.
+    #[track_caller]
+    fn status(&self) -> Value {
+        let begun = Instant::now();
+        let words = ["drain", "--status", "--json", "-i", &self.instance];
+        let output = self.room.weir(&words).output().unwrap();
+        assert!(begun.elapsed() < ANSWER_LIMIT, "{:?}", begun.elapsed());
+        let status: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", told(&output)));
+        status[0].clone()
+    }
+
+    /// Checks that programs went on meanwhile, and that the server answers.
+    #[track_caller]
+    fn check_that_nothing_waits(&self) {
+        wait_until("turns of the program", || self.turns().len() > 20);
+        let begun = Instant::now();
+        said(&mut self.room.weir(&["status", &self.instance]));
+        assert!(begun.elapsed() < ANSWER_LIMIT, "{:?}", begun.elapsed());
+        let longest = self.turns().into_iter().max().unwrap();
+        let longest = Duration::from_nanos(longest);
+        assert!(longest < ANSWER_LIMIT, "{longest:?}");
+    }
+}
+
+/// The number of files of `data` that have their names on the volume.
+fn moved_files(room: &Room) -> usize {
+    let data = room.gluster.outside(&room.target("run/data"));
+    let names = (1..=FILES).map(|n| data.join(format!("file.{n}")));
+    names.filter(|path| path.exists()).count()
+}
+
+/// Starts a program that writes over a slow link, and then goes on with `script`. What it leaves is in `plain`, too,
+/// which `change` has changed.
+fn start(room: &Room, change: &str, script: &str) -> Running {
+    room.run_plain(&room.beside("plain"), &format!("{WRITE}{change}"));
+    let target = room.target("run");
+    std::fs::create_dir(room.gluster.outside(&target)).unwrap();
+    room.gluster.limit_rate(RATE);
+    let options = ["--elevate", target.to_str().unwrap()];
+    let begin = "echo $WEIR_INSTANCE > $2/name; mv $2/name $2/instance; touch $2/written";
+    room.start(&options, &target, &format!("{WRITE}{begin}\n{script}"))
+}
+
+/// The same with a program that works on while bricks are away.
+fn start_probe(room: &Room, script: &str) -> Running {
+    start(
+        room,
+        CHANGE,
+        &format!("await $2/away\n{CHANGE}{PROBE}{script}"),
+    )
+}
+
+fn drain_survives_killed_bricks(killed: &[usize]) {
+    let Some(room) = Room::new("bricks of GlusterFS that are killed", Layout::Distributed) else {
+        return;
+    };
+    let script = "$3 drain --wait --timeout 50s; touch $2/safe; await $2/end";
+    let mut run = start_probe(&room, script);
+    let outage = Outage::wait_for_half(&room, &mut run);
+    for &index in killed {
+        room.gluster.kill_brick(index);
+    }
+    outage.begin();
+    let mut status = outage.status();
+    wait_until("a file that could not be moved", || {
+        status = outage.status();
+        status["failed_files"].as_u64() > Some(0)
+    });
+    outage.check_that_nothing_waits();
+    let reasons = status["pending"].to_string();
+    assert!(reasons.contains("not connected"), "{status}");
+    room.gluster.restart_bricks();
+    room.say("back");
+    room.wait_for("safe", &mut run);
+    // Before the run ends.
+    room.assert_same("run", "plain");
+    room.say("end");
+    let output = run.output();
+    assert!(output.status.success(), "{}", told(&output));
+    room.assert_same("run", "plain");
+}
+
+#[test]
+fn a_drain_goes_on_when_killed_bricks_are_back() {
+    drain_survives_killed_bricks(&[0, 1]);
+}
+
+#[test]
+fn a_drain_goes_on_when_the_half_of_the_names_is_back() {
+    drain_survives_killed_bricks(&[1]);
+}
+
+#[test]
+fn bricks_that_hang_hold_up_the_drain_alone() {
+    let Some(room) = Room::new("bricks of GlusterFS that hang", Layout::Distributed) else {
+        return;
+    };
+    let mut run = start_probe(&room, "$3 drain --wait --timeout 50s");
+    let outage = Outage::wait_for_half(&room, &mut run);
+    for index in 0..BRICKS {
+        room.gluster.pause_brick(index);
+    }
+    outage.begin();
+    wait_until("a call that has not returned", || {
+        let status = outage.status();
+        status["slow_calls"]
+            .as_array()
+            .is_some_and(|calls| !calls.is_empty())
+    });
+    outage.check_that_nothing_waits();
+    for index in 0..BRICKS {
+        room.gluster.resume_brick(index);
+    }
+    room.say("back");
+    let output = run.output();
+    assert!(output.status.success(), "{}", told(&output));
+    room.assert_same("run", "plain");
+}
+
+#[test]
+fn what_bricks_that_are_away_did_not_take_stays_in_the_instance() {
+    let Some(room) = Room::new("the end of a drain to killed bricks", Layout::Distributed) else {
+        return;
+    };
+    let mut run = start_probe(&room, "");
+    let outage = Outage::wait_for_half(&room, &mut run);
+    for index in 0..BRICKS {
+        room.gluster.kill_brick(index);
+    }
+    outage.begin();
+    room.say("back");
+    let output = run.output();
+    assert_eq!(output.status.code(), Some(122), "{}", told(&output));
+    assert!(told(&output).contains("not connected"), "{}", told(&output));
+    room.gluster.restart_bricks();
+    let stop = ["stop", &outage.instance];
+    said(&mut room.weir(&stop));
+    room.assert_same("run", "plain");
+}
+
+#[test]
+fn what_killed_processes_had_not_moved_is_recovered() {
+    let Some(room) = Room::new("recovery to GlusterFS", Layout::Distributed) else {
+        return;
+    };
+    let mut run = start(&room, "", "echo $$ > $2/pid; exec sleep 1000");
+    drop(Outage::wait_for_half(&room, &mut run));
+    let kill = "
+        for process in /proc/[0-9]*; do
+            case $(readlink $process/exe) in
+            */weir) kill -9 ${process#/proc/} ;;
+            esac
+        done
+        kill -9 $(cat $1) 2> /dev/null || true";
+    let mut shell = room.gluster.client().command("sh");
+    shell.args(["-c", kill, "sh"]).arg(room.beside("talk/pid"));
+    shell.status().unwrap();
+    let output = run.output();
+    assert!(!output.status.success(), "{}", told(&output));
+    assert!(
+        moved_files(&room) < FILES,
+        "nothing was left to be recovered"
+    );
+    said(&mut room.weir(&["recover"]));
+    room.assert_same("run", "plain");
+}
