@@ -92,6 +92,43 @@ pub(crate) fn remove_directory<T: FileTree>(to: &T, dir: &Path) -> io::Result<()
     to.remove_directory(dir)
 }
 
+/// The result of the removal of a name that the target has had: if it has been removed by somebody else, that is
+/// checked.
+pub(crate) fn unless_gone<T: FileTree>(
+    to: &T,
+    target: &Path,
+    removed: io::Result<()>,
+) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => check_gone(to, target),
+        removed => removed,
+    }
+}
+
+/// Fails if a name that the target has had, and that is not found, may be there all the same.
+///
+/// A file system of several servers may say that a name does not exist because the server that has it is away
+/// (GlusterFS does). Then no file can be made there either. That of the part belongs to the same server, by
+/// GlusterFS's rule for hidden names with a suffix.
+pub(crate) fn check_gone<T: FileTree>(to: &T, target: &Path) -> io::Result<()> {
+    let part = part_of(target);
+    let answers = [
+        Errno::ACCESS,
+        Errno::PERM,
+        Errno::ROFS,
+        Errno::NOSPC,
+        Errno::DQUOT,
+    ];
+    match to.create_part(&part) {
+        // Its directory is gone, too.
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        // Its server is there, and allows no file; or a part was left there.
+        Err(error) if failed_with_any(&error, &answers) || is_directory_there(&error) => Ok(()),
+        Err(error) => Err(error),
+        Ok(_made) => unless(to.remove(&part), ErrorKind::NotFound),
+    }
+}
+
 /// True if a call for a file failed because a directory has its name. POSIX has EPERM for unlink(2).
 fn is_directory_there(error: &io::Error) -> bool {
     failed_with_any(error, &[Errno::ISDIR, Errno::PERM])

@@ -23,10 +23,10 @@ use super::{Drain, MovedNode};
 use crate::copy::is_kept_time;
 use crate::error::MoveError;
 use crate::publish::{
-    check_kind, check_replaceable, destination, is_at_above_or_below, is_symlink_to, make_symlink,
-    remove_directory,
+    check_gone, check_kind, check_replaceable, destination, is_at_above_or_below, is_symlink_to,
+    make_symlink, remove_directory, unless_gone,
 };
-use crate::tree::{failed_with_any, kind_of, unless, FileTree, NodeKind};
+use crate::tree::{failed_with_any, kind_of, FileTree, NodeKind};
 
 /// The walks after which changes of names are made though programs moved files between directories during each: a
 /// file is missed by all only if it was moved in each of them, each time into a directory that was looked at before.
@@ -534,6 +534,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         let there = self.to.look_up(target);
         let Some(there) = there.map_err(MoveError::io("looking for", target))? else {
+            check_gone(self.to, target).map_err(MoveError::io("removing", target))?;
             return Ok(false);
         };
         if !self.is_as_made(target, moved, &there) {
@@ -547,7 +548,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             // Somebody has put something there.
             Err(error) if failed_with_any(&error, &[Errno::NOTEMPTY, Errno::EXIST]) => Ok(false),
             removed => {
-                unless(removed, ErrorKind::NotFound).map_err(MoveError::io("removing", target))?;
+                unless_gone(self.to, target, removed).map_err(MoveError::io("removing", target))?;
                 Ok(true)
             }
         }

@@ -6,7 +6,6 @@
 //! the name is gone.
 
 use std::collections::HashMap;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use weir_client::process::mounted::Whiteout;
@@ -16,8 +15,8 @@ use super::names::ChangedNames;
 use super::snapshot::TreeSnapshot;
 use super::Drain;
 use crate::error::MoveError;
-use crate::publish::{is_at_above_or_below, remove_directory};
-use crate::tree::{kind_of, unless, FileTree, NodeKind};
+use crate::publish::{check_gone, is_at_above_or_below, remove_directory, unless_gone};
+use crate::tree::{kind_of, FileTree, NodeKind};
 
 /// The directories of the target that are such, and no links.
 #[derive(Debug, Default)]
@@ -154,6 +153,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let target = &*self.target.join(path);
         let there = self.to.look_up(target);
         let Some(there) = there.map_err(MoveError::io("looking for", target))? else {
+            // If the target has had none, nothing is asked: programs remove many files that were never there.
+            if whiteout.file().is_some() {
+                check_gone(self.to, target).map_err(MoveError::io("removing", target))?;
+            }
             return Ok(false);
         };
         let is_directory = |kind| kind == NodeKind::Directory;
@@ -174,7 +177,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 self.to.remove(target)
             }
         };
-        unless(removed, ErrorKind::NotFound).map_err(MoveError::io("removing", target))?;
+        unless_gone(self.to, target, removed).map_err(MoveError::io("removing", target))?;
         Ok(true)
     }
 }

@@ -202,3 +202,32 @@ fn a_file_that_has_its_name_is_moved_though_it_cannot_be_looked_at() {
     assert_eq!(finish(&mut drain).failed, []);
     assert!(!scene.below("file").exists());
 }
+
+/// GlusterFS says so of the files of a server that is away.
+#[test]
+fn a_name_that_cannot_be_made_is_not_gone_though_it_is_not_found() {
+    let Some(scene) = Scene::new("a name that is not found") else {
+        return;
+    };
+    fs::write(scene.source("file"), b"content").unwrap();
+    let mut drain = scene.drain();
+    while !scene.below("file").exists() {
+        round(&mut drain);
+    }
+    let lost = FaultRule::new(&[FsOperation::LookUp], FaultEffect::Fail(Errno::NOENT));
+    scene.fs.inject(lost.at("file"));
+    let refused = FaultRule::new(&[FsOperation::Create], FaultEffect::Fail(Errno::NOTCONN));
+    scene.fs.inject(refused.at(".file.weir-part"));
+    fs::remove_file(scene.source("file")).unwrap();
+    let mut told = Vec::new();
+    for _ in 0..5 {
+        told.extend(reasons(&round(&mut drain)));
+    }
+    let is_told = told
+        .iter()
+        .any(|told| told.contains(&text_of(Errno::NOTCONN)));
+    assert!(is_told, "{told:?}");
+    scene.fs.lift_all();
+    assert_eq!(finish(&mut drain).failed, []);
+    scene.check_equal("it is removed then");
+}

@@ -53,10 +53,12 @@ impl<'r> Outage<'r> {
     fn wait_for_half(room: &'r Room, run: &mut Running) -> Outage<'r> {
         room.wait_for("written", run);
         wait_until("the first moved file", || moved_files(room) > 0);
-        Outage {
-            room,
-            instance: room.read("instance").trim().to_owned(),
-        }
+        Outage::find_instance(room)
+    }
+
+    fn find_instance(room: &'r Room) -> Outage<'r> {
+        let instance = room.read("instance").trim().to_owned();
+        Outage { room, instance }
     }
 
     /// Has the program go on.
@@ -160,6 +162,49 @@ fn a_drain_goes_on_when_killed_bricks_are_back() {
 #[test]
 fn a_drain_goes_on_when_the_half_of_the_names_is_back() {
     drain_survives_killed_bricks(&[1]);
+}
+
+/// Of a name whose brick is away the mount says that it does not exist.
+#[test]
+fn names_are_removed_when_the_brick_that_has_them_is_back() {
+    let Some(room) = Room::new("removals from GlusterFS", Layout::Distributed) else {
+        return;
+    };
+    let target = room.target("run");
+    let before = "mkdir $1; for n in $(seq 12); do echo $n > $1/old.$n; done";
+    room.run_plain(&target, before);
+    let script = "
+        cd $1
+        mkdir made
+        for n in $(seq 12); do echo $n > made/new.$n; done
+        $3 drain --wait --timeout 50s
+        $3 drain --pause
+        rm old.* made/*
+        echo $WEIR_INSTANCE > $2/instance
+        touch $2/written
+        await $2/away
+        $3 drain --resume
+        touch $2/resumed
+        await $2/back
+        $3 drain --wait --timeout 50s";
+    let options = ["--elevate", target.to_str().unwrap()];
+    let mut run = room.start(&options, &target, script);
+    room.wait_for("written", &mut run);
+    let outage = Outage::find_instance(&room);
+    room.gluster.kill_brick(1);
+    outage.begin();
+    room.wait_for("resumed", &mut run);
+    wait_until("a name that could not be removed", || {
+        outage.status()["pending"]
+            .to_string()
+            .contains("not connected")
+    });
+    room.gluster.restart_bricks();
+    room.say("back");
+    let output = run.output();
+    assert!(output.status.success(), "{}", told(&output));
+    let left = room.listing(&target);
+    assert_eq!(left, "/ 755\nmade/ 755\n", "{}", told(&output));
 }
 
 #[test]
