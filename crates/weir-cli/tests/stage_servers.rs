@@ -228,7 +228,7 @@ fn a_server_that_is_killed_in_the_middle_is_waited_for_or_done_without() {
             server(rank).is_some_and(|pid| Some(pid) != killed)
         });
         let output = match output.status.code() {
-            // What it could not do then is said, and done by the same command.
+            // The command names the files that it has not moved, and moves them when it runs again.
             Some(7) => {
                 let said = String::from_utf8_lossy(&output.stderr);
                 assert!(said.contains("the same command goes on"), "{said}");

@@ -50,15 +50,14 @@ impl Actor<'_> {
         }
         let opened = self.open(ino, Access::READ)?;
         let evicted = match state {
-            WriteState::Open => self.evict_ranges(opened, rng),
+            WriteState::Open => self.evict_ranges(opened, rng).map(|()| None),
             _ => self.copy_whole(opened),
         };
         self.close(opened.file);
-        match evicted {
+        match evicted? {
             // As the drain does it: a program that has it open keeps it.
-            Ok(Some(version)) => self.evict_whole(ino, version),
-            Ok(None) => Ok(()),
-            Err(error) => Err(error),
+            Some(version) => self.evict_whole(ino, version),
+            None => Ok(()),
         }
     }
 
@@ -148,15 +147,11 @@ impl Actor<'_> {
     }
 
     /// Copies ranges of a file that programs write, and has their storage freed.
-    fn evict_ranges(
-        &self,
-        opened: OpenedFile,
-        rng: &SeededRng,
-    ) -> Result<Option<ContentVersion>, Errno> {
+    fn evict_ranges(&self, opened: OpenedFile, rng: &SeededRng) -> Result<(), Errno> {
         let ino = opened.file.home;
         let settled = self.ask("settle", ino, proto::SettleExtents { ino })?;
         let Some(settled) = settled else {
-            return Ok(None);
+            return Ok(());
         };
         let first = SLICES[rng.pick(SLICES.len())] * SLICE_BYTES / BLOCK;
         let end = (first + RANGE).min(self.version(ino)?.size / BLOCK);
@@ -173,7 +168,7 @@ impl Actor<'_> {
             }
         }
         if ranges.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
         self.put_copy(ino)?;
         let evict = proto::EvictRanges {
@@ -183,6 +178,6 @@ impl Actor<'_> {
         };
         let freed = self.ask("evict ranges", ino, evict)?;
         self.record.count_evicted(freed > 0);
-        Ok(None)
+        Ok(())
     }
 }

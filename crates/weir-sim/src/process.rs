@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use weir_client::data::{file_state, FileState, Host, Log, SegmentSource, Vnode};
-use weir_client::errno::{errno_of, EVICTED};
+use weir_client::errno::errno_of;
 use weir_client::path::Names;
 use weir_client::view::locks::{end_description_locks, end_process_locks, F_UNLCK, LOCK_UN};
 use weir_client::view::open::{OpenAccess, Opening, Target};
 use weir_client::view::{NodeClient, View};
-use weir_core::elevated::{name_of_inode, EVICTED as EVICTED_FILES};
+use weir_core::elevated::{name_of_inode, EVICTED};
 use weir_core::names::{Attr, FileType, NamesView};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell as WriterCell;
@@ -257,20 +257,9 @@ impl<'f> Process<'f> {
 
     fn open_target(&self, target: &Target, access: Access) -> Result<File, Errno> {
         let process = self;
-        self.update(target.ino, || {
+        self.view().update(target.ino, || {
             self.view().open(target, &Descriptor { process, access })
         })
-    }
-
-    /// Does something that changes a file, as often as it says that the file was evicted.
-    fn update<T>(&self, ino: Ino, act: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
-        for _ in 0..PATIENCE {
-            match act() {
-                Err(EVICTED) => self.call(proto::BeginUpdate { ino })?,
-                done => return done,
-            }
-        }
-        Err(Errno::BUSY)
     }
 
     fn open_known(&self, attr: &Attr, by_name: bool, access: Access) -> Result<File, Errno> {
@@ -349,7 +338,8 @@ impl<'f> Process<'f> {
     /// ftruncate(2).
     pub fn truncate(&self, file: File, size: u64) -> Result<(), Errno> {
         let ino = file.local;
-        self.update(ino, || self.call(proto::Truncate { ino, size }))
+        self.view()
+            .update(ino, || self.call(proto::Truncate { ino, size }))
     }
 
     /// flock(2) and fcntl(2): takes a lock. Waits while other programs hold it, up to a limit: `EAGAIN`.
@@ -572,7 +562,7 @@ impl Host for Process<'_> {
 
     fn open_copy(&self, ino: Ino) -> Result<i32, Errno> {
         let file = self.view().at_once(ino, |attr, _| attr.home)?;
-        match self.view().text_at(EVICTED_FILES, &name_of_inode(file))? {
+        match self.view().text_at(EVICTED, &name_of_inode(file))? {
             Some(_) => self.target.open(file),
             None => Err(Errno::STALE),
         }

@@ -89,7 +89,7 @@ impl MoverGate {
         self.invited.iter().copied().collect()
     }
 
-    fn tell(&self, news: MoverNews) {
+    fn add_news(&self, news: MoverNews) {
         let told = self.news.lock();
         told.unwrap_or_else(PoisonError::into_inner).push(news);
     }
@@ -169,13 +169,13 @@ impl MoverDoor {
             Ok(mover)
         });
         match checked {
-            Ok(mover) => self.gate.tell(MoverNews::Arrived(Box::new(mover))),
+            Ok(mover) => self.gate.add_news(MoverNews::Arrived(Box::new(mover))),
             Err(error) => {
                 eprintln!(
                     "weir: {}: server {rank} does not help: {error:#}",
                     self.purpose
                 );
-                self.gate.tell(MoverNews::Refused(rank));
+                self.gate.add_news(MoverNews::Refused(rank));
             }
         }
     }

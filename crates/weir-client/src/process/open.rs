@@ -351,9 +351,8 @@ impl Process {
             spare,
             evicted: Cell::new(None),
         };
-        let fd = self.update(target.ino, || {
-            self.inodes().view()?.open(target, &descriptor)
-        })?;
+        let view = self.inodes().view()?;
+        let fd = view.update(target.ino, || view.open(target, &descriptor))?;
         if let Some(generation) = descriptor.evicted.get() {
             let file = table::get(fd).and_then(|handle| handle.file.get());
             let ready = file.map(|file| file.vnode.prepare_copy(self.session()?, generation));

@@ -62,7 +62,8 @@ impl Process {
             {
                 return Err(Errno::ACCESS);
             }
-            self.update(ino, || self.inodes().set_size(ino, length))
+            let view = self.inodes().view()?;
+            view.update(ino, || self.inodes().set_size(ino, length))
         })
     }
 

@@ -10,12 +10,17 @@ use rustix::io::Errno;
 use weir_core::names::{Attr, FileType, LaminateOn, Lamination};
 use weir_core::node::ofd::Ofd;
 use weir_core::node::ring::Note;
-use weir_core::proto::{Attached, Cause, Create, CreateUnnamed, Created, Hold, Laminate, Truncate};
+use weir_core::proto::{
+    Attached, BeginUpdate, Cause, Create, CreateUnnamed, Created, Hold, Laminate, Truncate,
+};
 use weir_core::types::Ino;
 
 use super::{NodeClient, View};
 use crate::errno::EVICTED;
 use crate::path::walk::Names;
+
+/// The times that an evicted file is prepared, and evicted again, before its change fails.
+const UPDATE_TRIES: u32 = 20;
 
 /// An inode that a program opens.
 #[derive(Clone, Copy, Debug)]
@@ -170,6 +175,19 @@ impl<C: NodeClient> View<C> {
             return self.client.call(Hold { ino, write });
         }
         self.attr(ino)?.ok_or(Errno::NOENT)
+    }
+
+    /// Does something that changes the bytes of a file, as often as it says that the file was evicted. Before each
+    /// further time the server prepares the file: its extents say from then on which bytes are those of its copy, and
+    /// programs write over these. No byte moves. EBUSY: it is evicted again and again.
+    pub fn update<T>(&self, ino: Ino, act: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+        for _ in 0..UPDATE_TRIES {
+            match act() {
+                Err(EVICTED) => self.client.call(BeginUpdate { ino })?,
+                done => return done,
+            }
+        }
+        Err(Errno::BUSY)
     }
 
     /// Records in a description that an inode is open, with `flags` of open(2). ENOENT: the inode

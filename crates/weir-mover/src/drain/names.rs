@@ -415,7 +415,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut changed = ChangedNames::default();
         let mut removed_names = Vec::new();
         self.hide_gone(&mut gone, &mut changed);
-        self.hide_gone_retired(&gone, &mut changed);
         // Directories after what is in them.
         gone.sort_unstable_by(|one, other| other.cmp(one));
         for path in gone {

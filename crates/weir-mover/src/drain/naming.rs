@@ -294,25 +294,25 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 *below = rebase(below, &path, &retired);
             }
         }
+        self.hide_gone_retired(gone, changed);
     }
 
     /// The same for retired ones, which have names that programs know.
-    pub(super) fn hide_gone_retired(&mut self, gone: &[PathBuf], changed: &mut ChangedNames) {
-        let all: BTreeSet<&PathBuf> = gone.iter().collect();
-        let is_retired = |path: &&&PathBuf| {
-            let one = self.relocated.get(**path);
+    fn hide_gone_retired(&mut self, gone: &[PathBuf], changed: &mut ChangedNames) {
+        let all: BTreeSet<PathBuf> = gone.iter().cloned().collect();
+        let is_retired = |path: &&PathBuf| {
+            let one = self.relocated.get(*path);
             one.is_some_and(|one| one.is_retired() && !one.is_hidden())
         };
-        let retired = all.iter().filter(is_retired).map(|path| (*path).clone());
-        for path in retired.collect::<Vec<PathBuf>>() {
+        let retired: Vec<PathBuf> = all.iter().filter(is_retired).cloned().collect();
+        for path in retired {
             let target = self.at_target(&path);
             let at = &self.relocated[&path].at;
             let mut others = self.relocated.iter().filter(|(other, _)| **other != path);
             let is_alone = !others.any(|(_, other)| other.at.starts_with(at));
-            let mut below = self.moved.keys().filter(|below| below.starts_with(&path));
             let is_whole = self.moved[&path].kind == NodeKind::Directory
                 && is_alone
-                && below.all(|below| all.contains(below));
+                && self.has_all_below(&path, &all);
             if !is_whole || !self.has_only_ours(&target, &path).is_ok_and(|ours| ours) {
                 continue;
             }
@@ -339,10 +339,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             && !self.is_relocated(path)
             && !self.is_at_relocated(path)
             && !above.any(|above| gone.contains(above) && is_renamed(above))
-            && self
-                .moved
-                .keys()
-                .all(|below| !below.starts_with(path) || gone.contains(below))
+            && self.has_all_below(path, gone)
+    }
+
+    /// True if all nodes at and below a path are gone.
+    fn has_all_below(&self, path: &Path, gone: &BTreeSet<PathBuf>) -> bool {
+        let mut below = self.moved.keys().filter(|below| below.starts_with(path));
+        below.all(|below| gone.contains(below))
     }
 
     /// Has a relocated directory and the retired one that has its name exchange their names on the target, in two

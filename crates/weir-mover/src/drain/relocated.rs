@@ -137,32 +137,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let moved = &self.moved;
         self.relocated.retain(|path, _| moved.contains_key(path));
         let renamed = self.renamed_directories(snapshot);
-        let replaced = self.replaced_nodes(snapshot, &renamed);
-        let stranded = self.stranded_directories(snapshot);
-        let mut taken: Vec<PathChange> = Vec::new();
-        for (from, to) in renamed {
-            taken.push(PathChange {
-                at: self.at_below_target(&from),
-                from,
-                to,
-                earlier: Vec::new(),
-            });
-        }
-        for (from, inode) in replaced.into_iter().chain(stranded) {
-            let to = self.unused_retired_path(&from, inode);
-            let is_ours = self.moved[&from].is_ours;
-            // It was among those that the earlier drains have made.
-            let earlier = match is_ours {
-                true => None,
-                false => self.earlier_nodes(snapshot.walk, &from, &to).ok().flatten(),
-            };
-            taken.push(PathChange {
-                at: self.at_below_target(&from),
-                from,
-                to,
-                earlier: earlier.unwrap_or_default(),
-            });
-        }
+        let mut taken = self.replaced_nodes(snapshot, &renamed);
+        taken.extend(self.stranded_directories(snapshot));
+        taken.extend(renamed.into_iter().map(|(from, to)| PathChange {
+            at: self.at_below_target(&from),
+            from,
+            to,
+            earlier: Vec::new(),
+        }));
         // Those inside before those that they were in.
         let mut nodes = Vec::new();
         taken.sort_by(|one, other| other.from.cmp(&one.from));
@@ -265,13 +247,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         })
     }
 
-    /// The nodes that a renamed directory has replaced and drains of the tree had made, except directories that were
-    /// renamed themselves; with the inode numbers.
+    /// The retirements of the nodes that a renamed directory has replaced and drains of the tree had made, except
+    /// directories that were renamed themselves.
     fn replaced_nodes(
         &self,
         snapshot: &TreeSnapshot,
         renamed: &[(PathBuf, PathBuf)],
-    ) -> Vec<(PathBuf, u64)> {
+    ) -> Vec<PathChange> {
         let copies = self.copies_of_evicted(snapshot);
         let goes: HashSet<&PathBuf> = renamed.iter().map(|(from, _)| from).collect();
         let comes: HashSet<&PathBuf> = renamed.iter().map(|(_, to)| to).collect();
@@ -284,16 +266,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     && moved.version.inode() != node.version.inode()
                     && self.renames.has_renamed(node.version.ino, snapshot.walk))
                 && !goes.contains(path)
-                && !is_at_above_or_below(&self.at_below_target(path), &copies)
-                && (moved.is_ours || self.is_of_earlier_drains(path, snapshot.walk));
-            is_replaced.then(|| (path.clone(), moved.version.ino))
+                && !is_at_above_or_below(&self.at_below_target(path), &copies);
+            is_replaced.then(|| self.retirement_of(path, moved.version.ino, snapshot.walk))?
         });
         replaced.collect()
     }
 
-    /// The relocated directories that the tree has no more while it has something else under their names, old or new,
-    /// with their inode numbers: they never become whole, and keep others from these names.
-    fn stranded_directories(&self, snapshot: &TreeSnapshot) -> Vec<(PathBuf, u64)> {
+    /// The retirements of the relocated directories that the tree has no more while it has something else under their
+    /// names, old or new: they never become whole, and keep others from these names.
+    fn stranded_directories(&self, snapshot: &TreeSnapshot) -> Vec<PathChange> {
         if self.unnamed_directories().next().is_none() {
             return Vec::new();
         }
@@ -307,9 +288,25 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let is_stranded = seen.is_none_or(|seen| seen.kind != NodeKind::Directory)
                 && (seen.is_some() || snapshot.get(&one.at).is_some())
                 && !is_at_above_or_below(&one.at, &copies);
-            is_stranded.then(|| (path.clone(), inode.1))
+            is_stranded.then(|| self.retirement_of(path, inode.1, snapshot.walk))?
         });
         stranded.collect()
+    }
+
+    /// The retirement of a node with this inode number; `None`: no drain of the tree has made it.
+    fn retirement_of(&self, path: &Path, ino: u64, walk: u64) -> Option<PathChange> {
+        let to = self.unused_retired_path(path, ino);
+        let earlier = match self.moved.get(path)?.is_ours {
+            true => Vec::new(),
+            // It was among those that the earlier drains have made.
+            false => self.earlier_nodes(walk, path, &to).ok().flatten()?,
+        };
+        Some(PathChange {
+            at: self.at_below_target(path),
+            from: path.to_owned(),
+            to,
+            earlier,
+        })
     }
 
     /// A path for a node that retires: one directory may have had a name several times.
@@ -464,12 +461,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let relocated = RelocatedDirectory::new_retired(path);
         self.relocated.insert(retired, relocated);
         Ok(true)
-    }
-
-    /// True if the target has a directory in which all is of earlier drains of the tree.
-    fn is_of_earlier_drains(&self, path: &Path, walk: u64) -> bool {
-        let nodes = self.earlier_nodes(walk, path, path);
-        nodes.is_ok_and(|nodes| nodes.is_some())
     }
 
     /// The nodes of the target at and below a directory, with another path, if all are of drains of the tree.

@@ -42,7 +42,7 @@ fn an_elevated_directory_is_as_the_programs_left_it() {
         let Some(room) = Room::new("an elevated directory of GlusterFS", layout) else {
             return;
         };
-        // What the file system has before: a program reads, renames, appends to, replaces and removes it.
+        // The file system has these files before. The program reads, renames, appends to, replaces and removes them.
         let before = "
             mkdir -p $1/there
             cd $1/there

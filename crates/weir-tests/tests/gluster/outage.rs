@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::room::{said, told, wait_until, Room, Running};
+use super::room::{output_text, said, wait_until, Room, Running};
 use super::volume::{Layout, BRICKS};
 
 /// The longest time that a call may take which does not go to the volume: it takes less than 1 ms, on a machine
@@ -79,7 +79,7 @@ impl<'r> Outage<'r> {
         let output = self.room.weir(&words).output().unwrap();
         assert!(begun.elapsed() < ANSWER_LIMIT, "{:?}", begun.elapsed());
         let status: Value = serde_json::from_slice(&output.stdout)
-            .unwrap_or_else(|error| panic!("{error}: {}", told(&output)));
+            .unwrap_or_else(|error| panic!("{error}: {}", output_text(&output)));
         status[0].clone()
     }
 
@@ -150,7 +150,7 @@ fn drain_survives_killed_bricks(killed: &[usize]) {
     room.assert_same("run", "plain");
     room.say("end");
     let output = run.output();
-    assert!(output.status.success(), "{}", told(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     room.assert_same("run", "plain");
 }
 
@@ -202,9 +202,9 @@ fn names_are_removed_when_the_brick_that_has_them_is_back() {
     room.gluster.restart_bricks();
     room.say("back");
     let output = run.output();
-    assert!(output.status.success(), "{}", told(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     let left = room.listing(&target);
-    assert_eq!(left, "/ 755\nmade/ 755\n", "{}", told(&output));
+    assert_eq!(left, "/ 755\nmade/ 755\n", "{}", output_text(&output));
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn bricks_that_hang_hold_up_the_drain_alone() {
     }
     room.say("back");
     let output = run.output();
-    assert!(output.status.success(), "{}", told(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     room.assert_same("run", "plain");
 }
 
@@ -247,8 +247,12 @@ fn what_bricks_that_are_away_did_not_take_stays_in_the_instance() {
     outage.begin();
     room.say("back");
     let output = run.output();
-    assert_eq!(output.status.code(), Some(122), "{}", told(&output));
-    assert!(told(&output).contains("not connected"), "{}", told(&output));
+    assert_eq!(output.status.code(), Some(122), "{}", output_text(&output));
+    assert!(
+        output_text(&output).contains("not connected"),
+        "{}",
+        output_text(&output)
+    );
     room.gluster.restart_bricks();
     let stop = ["stop", &outage.instance];
     said(&mut room.weir(&stop));
@@ -273,7 +277,7 @@ fn what_killed_processes_had_not_moved_is_recovered() {
     shell.args(["-c", kill, "sh"]).arg(room.beside("talk/pid"));
     shell.status().unwrap();
     let output = run.output();
-    assert!(!output.status.success(), "{}", told(&output));
+    assert!(!output.status.success(), "{}", output_text(&output));
     assert!(
         moved_files(&room) < FILES,
         "nothing was left to be recovered"

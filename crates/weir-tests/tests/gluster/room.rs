@@ -58,12 +58,16 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 #[track_caller]
 pub fn said(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap();
-    assert!(output.status.success(), "{command:?}: {}", told(&output));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        output_text(&output)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// The output of a command, for the message of a test that fails.
-pub fn told(output: &Output) -> String {
+pub fn output_text(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     format!("{}\n{out}{err}", output.status)
@@ -124,8 +128,8 @@ impl Room {
     #[track_caller]
     pub fn run(&self, options: &[&str], dir: &Path, script: &str) -> String {
         let output = self.start(options, dir, script).output();
-        assert!(output.status.success(), "{}", told(&output));
-        told(&output)
+        assert!(output.status.success(), "{}", output_text(&output));
+        output_text(&output)
     }
 
     /// Runs the same script without weir; its last argument is a command that does nothing.
@@ -156,7 +160,7 @@ impl Room {
         wait_until(name, || path.exists() || run.has_ended());
         if !path.exists() {
             let output = run.0.take().unwrap().wait_with_output().unwrap();
-            panic!("it ended before {name}: {}", told(&output));
+            panic!("it ended before {name}: {}", output_text(&output));
         }
     }
 

@@ -12,7 +12,7 @@
 //! | this one | looking for names |
 //! | `take_up` | making entries of the tree for files of the PFS |
 //! | `remove` | whiteouts |
-//! | `update` | evicted files that are to be written |
+//! | `update` | cutting files that may be evicted |
 //! | `rules` | files that a rule leaves on the PFS, or takes up before they are changed |
 //! | `links` | what the instance keeps, as symbolic links |
 //! | `name_lock` | the lock of a name that only the PFS has |

@@ -112,7 +112,8 @@ impl Tree {
             who,
             flags,
         };
-        let handle = process.update(target.ino, || process.inodes().view()?.open(target, &how))?;
+        let view = process.inodes().view()?;
+        let handle = view.update(target.ino, || view.open(target, &how))?;
         process.session()?.count(Counter::Opens, 1);
         Ok(OpenFile { handle })
     }
