@@ -7,6 +7,7 @@
 //!
 //! In the end the target is as the source.
 
+mod analyses;
 mod analyst;
 mod faults;
 mod history;
@@ -339,12 +340,18 @@ fn is_being_removed(number: usize, program: &Program) -> bool {
     program.checkpoint_steps > begun
 }
 
+/// The past states of a target.
+#[derive(Debug, Default)]
+struct TargetHistory {
+    has_checkpoint: bool,
+    /// The checkpoints that had their names and were whole.
+    whole: HashSet<usize>,
+    /// The newest generation of [`Program::swap`].
+    swapped: Option<usize>,
+}
+
 /// Checks a target after a change.
-fn check(
-    target: &Path,
-    program: &Program,
-    (has_checkpoint, swapped): &mut (bool, Option<usize>),
-) -> Result<(), String> {
+fn check(target: &Path, program: &Program, had: &mut TargetHistory) -> Result<(), String> {
     let contents = contents(target);
     let is_file = |path: PathBuf| matches!(contents.get(&path), Some(TreeNode::File(_)));
     for (path, found) in &contents {
@@ -367,11 +374,11 @@ fn check(
         name.starts_with("ckpt.") && !name.ends_with(".tmp") && is_whole(path)
     };
     let is_there = contents.keys().any(|path| is_checkpoint(&path));
-    if *has_checkpoint && !is_there {
+    if had.has_checkpoint && !is_there {
         return Err("no checkpoint is left".to_owned());
     }
-    *has_checkpoint = is_there;
-    history::check_generations(&contents, swapped)?;
+    had.has_checkpoint = is_there;
+    history::check_generations(&contents, &mut had.swapped)?;
     for (path, found) in &contents {
         let number = path.to_str().and_then(|name| name.strip_prefix("ckpt."));
         let Some(number) = number.and_then(|number| number.parse().ok()) else {
@@ -388,6 +395,17 @@ fn check(
         if *found == TreeNode::Directory && !is_whole && !is_being_removed(number, program) {
             return Err(format!("{} is not whole: {contents:?}", path.display()));
         }
+        if is_whole {
+            had.whole.insert(number);
+        }
+    }
+    // The program has `latest` lead to another one before it removes one.
+    let latest = history::latest(target);
+    let is_needed = |number: &usize| latest.is_none_or(|latest| number + 2 > latest);
+    let mut needed = had.whole.iter().filter(|number| is_needed(number));
+    let is_lost = |number: &&usize| !is_whole(Path::new(&format!("ckpt.{number}")));
+    if let Some(lost) = needed.find(is_lost) {
+        return Err(format!("ckpt.{lost} is gone before its time: {contents:?}"));
     }
     match contents.get(Path::new("latest")) {
         Some(TreeNode::Link(latest)) if !is_whole(latest) => {
@@ -411,8 +429,7 @@ struct Scene {
     to: FaultyTree,
     /// The first check of the target that failed.
     wrong: Arc<Mutex<Result<(), String>>>,
-    /// True if the target had a checkpoint, and the newest generation of [`Program::swap`] that it had.
-    found: Arc<Mutex<(bool, Option<usize>)>>,
+    had: Arc<Mutex<TargetHistory>>,
 }
 
 impl Scene {
@@ -446,7 +463,7 @@ impl Scene {
             from,
             to: FaultyTree::failing_once(i64::MAX, Errno::IO),
             wrong,
-            found: Arc::default(),
+            had: Arc::default(),
         };
         scene.renew_target(to);
         scene
@@ -455,13 +472,9 @@ impl Scene {
     /// Has another tree change the target from now on.
     fn renew_target(&mut self, to: FaultyTree) {
         let (program, target) = (Arc::clone(&self.program), self.target.clone());
-        let (wrong, found) = (Arc::clone(&self.wrong), Arc::clone(&self.found));
+        let (wrong, had) = (Arc::clone(&self.wrong), Arc::clone(&self.had));
         self.to = to.checked(Box::new(move || {
-            let checked = check(
-                &target,
-                &program.lock().unwrap(),
-                &mut found.lock().unwrap(),
-            );
+            let checked = check(&target, &program.lock().unwrap(), &mut had.lock().unwrap());
             let mut wrong = wrong.lock().unwrap();
             if wrong.is_ok() {
                 *wrong = checked;
@@ -845,93 +858,6 @@ fn a_list_of_a_mover_that_dies_is_moved_again() {
 /// The states of files that are not safe.
 fn states(round: DrainRound) -> Vec<PendingState> {
     round.pending.into_iter().map(|file| file.state).collect()
-}
-
-#[test]
-fn a_file_is_held_until_all_that_want_it_are_done() {
-    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
-    let mut drain = scene.drain();
-    let owned = |pattern: &str| vec![pattern.to_owned()];
-    let table = scene.analyze(&[owned("/n0"), owned("/n*")]);
-    drain.hold_for_analysis(Arc::clone(&table));
-    scene.act(&Step::Write(0));
-    scene.act(&Step::Write(1));
-    assert_eq!(
-        states(round(&mut drain, LONG_AGO)),
-        [PendingState::Waiting, PendingState::Waiting]
-    );
-    let both = [PendingState::Analysis, PendingState::Analysis];
-    assert_eq!(states(round(&mut drain, now())), both);
-    let one = |step| scene.act(&Step::Analyze(1, step));
-    // The first one, written first, fails.
-    one(AnalystStep::Take);
-    one(AnalystStep::Fail);
-    assert_eq!(states(round(&mut drain, now())), both);
-    one(AnalystStep::Take);
-    one(AnalystStep::Succeed);
-    let held = round(&mut drain, now());
-    assert_eq!(
-        (held.files, states(held)),
-        (1, vec![PendingState::Analysis])
-    );
-    // Written again while it is analysed: the new one is not moved for that.
-    scene.act(&Step::Analyze(0, AnalystStep::Take));
-    scene.act(&Step::Write(0));
-    scene.act(&Step::Analyze(0, AnalystStep::Succeed));
-    assert_eq!(states(round(&mut drain, now())), [PendingState::Analysis]);
-    one(AnalystStep::Take);
-    one(AnalystStep::Succeed);
-    assert_eq!(states(round(&mut drain, now())), [PendingState::Analysis]);
-    scene.act(&Step::Analyze(0, AnalystStep::Leave));
-    assert_eq!(states(round(&mut drain, now())), []);
-    let counts = table.counts();
-    assert_eq!((counts.analysed, counts.failed), (3, 1));
-    assert_eq!(*scene.wrong.lock().unwrap(), Ok(()));
-    assert_eq!(contents(&scene.source), contents(&scene.target));
-}
-
-/// A file that is written again after its analysis, when the round that is to copy it has begun, is not copied.
-#[test]
-fn only_the_content_that_was_analysed_is_copied() {
-    for movers in 0..2 {
-        let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
-        let mut drain = scene.drain();
-        (0..movers).for_each(|_| drain.add_mover(Box::new(scene.other_node(9))));
-        let table = scene.analyze(&[vec!["/n*".to_owned()]]);
-        drain.hold_for_analysis(table);
-        scene.act(&Step::Write(0));
-        round(&mut drain, now());
-        scene.analyze_all();
-        // The walk and the question for writers are five looks.
-        scene.steps.lock().unwrap().push_back((5, Step::Write(0)));
-        let round_of_change = round(&mut drain, now());
-        assert!(scene.steps.lock().unwrap().is_empty());
-        assert_eq!(states(round_of_change), [PendingState::Waiting]);
-        assert!(!scene.target.join("n0").exists());
-        round(&mut drain, now());
-        scene.analyze_all();
-        assert_eq!(states(round(&mut drain, now())), []);
-        assert_eq!(*scene.wrong.lock().unwrap(), Ok(()));
-        assert_eq!(contents(&scene.source), contents(&scene.target));
-    }
-}
-
-/// While a write waits for room files are moved, and analysed afterwards.
-#[test]
-fn a_table_that_yields_holds_nothing_back() {
-    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
-    let mut drain = scene.drain();
-    let table = scene.analyze(&[vec!["/n*".to_owned()]]);
-    drain.hold_for_analysis(Arc::clone(&table));
-    scene.act(&Step::Write(0));
-    assert_eq!(states(round(&mut drain, now())), [PendingState::Analysis]);
-    table.set_yielding(true);
-    assert_eq!(states(round(&mut drain, now())), []);
-    assert_eq!(contents(&scene.source), contents(&scene.target));
-    table.set_yielding(false);
-    scene.analyze_all();
-    assert_eq!(table.counts().analysed, 1);
-    assert_eq!(states(round(&mut drain, now())), []);
 }
 
 /// A file with data at its ends and in its middle.

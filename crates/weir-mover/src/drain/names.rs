@@ -35,24 +35,32 @@ const MOST_LOOKS: u32 = 4;
 /// The times that removals wait for links that could not be made.
 const MOST_HELD: u32 = 12;
 
+/// Names as a walk saw them.
+#[derive(Debug)]
+struct WalkedNames {
+    snapshot: Arc<TreeSnapshot>,
+    /// Changed links to directories that had the same names, and to which they still led, when the walk had ended:
+    /// it saw all of them at once.
+    steady: HashSet<PathBuf>,
+}
+
 /// Changes of names that a walk saw.
 #[derive(Debug)]
 pub(super) struct DueNames {
-    snapshot: Arc<TreeSnapshot>,
+    seen: WalkedNames,
     /// Files that are to be on the target before.
     pub awaited: FileSet,
     /// The later walks that met no name which vanished: files that they saw are among them.
     looks: u32,
-    /// The walk after which none was hidden from all.
-    last: Option<Arc<TreeSnapshot>>,
-    /// Links to directories that had the same names, and to which they still led, when the round ended:
-    /// the walk saw all of them at once.
-    steady: HashSet<PathBuf>,
+    /// The walk after which none was hidden from all. A program may have made a link that the first walk missed before
+    /// it removed something that the first walk did not see any more: this one has seen it.
+    last: Option<Arc<WalkedNames>>,
 }
 
 /// The state of the files that due changes wait for.
 enum Awaited {
-    There(DueNames),
+    /// The second is the later of the two walks whose changes are made.
+    There(DueNames, Arc<WalkedNames>),
     Missing(DueNames),
     /// Programs have removed some, and will have written others instead, or have renamed them to where the target has
     /// something that these changes remove: the changes are those of a later walk.
@@ -127,13 +135,18 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         links.filter(|(path, node)| !self.has_link(path, node))
     }
 
-    /// True if a link that a walk saw is not on the target, and the tree still has one of its name.
-    fn has_unmade_links(&self, then: &TreeSnapshot, now: &TreeSnapshot) -> bool {
+    /// The links that a walk saw and that are not on the target, while the tree still has links of these names.
+    pub(super) fn unmade_links<'a>(
+        &'a self,
+        then: &'a TreeSnapshot,
+        now: &'a TreeSnapshot,
+    ) -> impl Iterator<Item = (&'a PathBuf, &'a SeenNode)> {
         let is_link = |path: &PathBuf| {
             let seen = now.get(path);
             seen.is_some_and(|seen| seen.kind == NodeKind::Symlink)
         };
-        self.changed_links(then).any(|(path, _)| is_link(path))
+        let links = self.changed_links(then);
+        links.filter(move |(path, _)| is_link(path))
     }
 
     fn has_link(&self, path: &Path, node: &SeenNode) -> bool {
@@ -190,31 +203,30 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut count = 0;
         if let Some(due) = self.due.take() {
             match self.await_files(due, round) {
-                Awaited::There(due) => {
-                    let last = due
-                        .last
-                        .clone()
-                        .unwrap_or_else(|| Arc::clone(&due.snapshot));
+                Awaited::There(due, last) => {
+                    let (then, later) = (&due.seen.snapshot, &last.snapshot);
                     let mut changes = vec![
-                        self.make_links(&due, &snapshot, true),
-                        self.name_directories(&due.snapshot, round, true),
-                        self.name_directories(&last, round, true),
-                        self.make_links(&due, &snapshot, false),
+                        self.make_links(&due.seen, Some(later), &snapshot, true),
+                        self.name_directories(then, round, true),
+                        self.name_directories(later, round, true),
+                        self.make_links(&due.seen, Some(later), &snapshot, false),
                         // Those to whose old names links led.
-                        self.name_directories(&last, round, true),
+                        self.name_directories(later, round, true),
+                        self.make_links(&last, None, &snapshot, true),
+                        self.make_links(&last, None, &snapshot, false),
+                        self.name_directories(later, round, true),
                     ];
                     // Programs may have renamed one before they removed something.
-                    if self.awaits_name(&last, &snapshot) {
+                    if self.awaits_name(later, &snapshot) {
                         self.due = Some(due);
-                    } else if self.has_unmade_links(&due.snapshot, &snapshot)
+                    } else if self.unmade_links(later, &snapshot).next().is_some()
                         && self.held_removals < MOST_HELD
                     {
                         // Where they led to is gone again. Those of the next walk come first.
                         self.held_removals += 1;
                     } else {
                         self.held_removals = 0;
-                        let then = &*due.snapshot;
-                        changes.push(self.remove_gone(then, &last, &snapshot));
+                        changes.push(self.remove_gone(then, later, &snapshot));
                         changes.push(self.remove_whited_out(then, &snapshot));
                     }
                     count = changes.iter().map(|changed| changed.count).sum();
@@ -235,8 +247,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         if self.due.is_none() && self.changed_names(&snapshot).next().is_some() {
             self.due = Some(DueNames {
-                steady: self.steady_links(&snapshot),
-                snapshot,
+                seen: self.walked_names(snapshot),
                 awaited: round.closed.clone(),
                 looks: 0,
                 last: None,
@@ -251,7 +262,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             due.looks += u32::from(!round.snapshot.has_missed);
             let is_calm = round.snapshot.is_calm && !round.snapshot.has_missed;
             if is_calm || due.looks >= MOST_LOOKS {
-                due.last = Some(Arc::clone(&round.snapshot));
+                due.last = Some(Arc::new(self.walked_names(Arc::clone(&round.snapshot))));
             }
         }
         let moved = self.moved.values();
@@ -268,10 +279,19 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
         }
         let can_be_placed = |path: &Path| !self.waits_for_names(round, path);
-        match due.awaited.are_in(&round.snapshot, can_be_placed) {
-            true if due.last.is_some() && due.awaited.is_empty() => Awaited::There(due),
-            true => Awaited::Missing(due),
-            false => Awaited::Gone,
+        if !due.awaited.are_in(&round.snapshot, can_be_placed) {
+            return Awaited::Gone;
+        }
+        match due.last.clone().filter(|_| due.awaited.is_empty()) {
+            Some(last) => Awaited::There(due, last),
+            None => Awaited::Missing(due),
+        }
+    }
+
+    fn walked_names(&self, snapshot: Arc<TreeSnapshot>) -> WalkedNames {
+        WalkedNames {
+            steady: self.steady_links(&snapshot),
+            snapshot,
         }
     }
 
@@ -298,11 +318,21 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .collect()
     }
 
-    /// `is_inside`: those in directories that do not have their names yet, or else all others.
-    fn make_links(&mut self, due: &DueNames, now: &TreeSnapshot, is_inside: bool) -> ChangedNames {
-        let then = &*due.snapshot;
+    /// Makes links that a walk saw, except those that are as a later one saw them. `is_inside`: those in directories that
+    /// do not have their names yet, or else all others.
+    fn make_links(
+        &mut self,
+        then: &WalkedNames,
+        later: Option<&TreeSnapshot>,
+        now: &TreeSnapshot,
+        is_inside: bool,
+    ) -> ChangedNames {
+        let is_made = |path: &PathBuf, node: &SeenNode| {
+            let later = later.and_then(|later| later.get(path));
+            self.has_link(path, node) || later.is_some_and(|node| self.has_link(path, node))
+        };
         let mut changed = ChangedNames::default();
-        let links = then.of_kind(NodeKind::Symlink);
+        let links = then.snapshot.of_kind(NodeKind::Symlink);
         let mut links: Vec<_> = links
             .filter(|(path, node)| {
                 let is_there = now
@@ -310,7 +340,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     .is_some_and(|now| now.kind == NodeKind::Symlink);
                 is_there
                     && self.is_relocated(path) == is_inside
-                    && !self.has_link(path, node)
+                    && !is_made(path, node)
                     && !self.is_in_the_way(path)
                     && !self.awaits_removal(now, path, NodeKind::Symlink)
                     && !self.held.contains(*path)
@@ -322,7 +352,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         while !links.is_empty() {
             let before = links.len();
             links.retain(|(path, node)| {
-                if !self.is_whole(path, node, due, now, &together) {
+                if !self.is_whole(path, node, then, now, &together) {
                     return true;
                 }
                 let target = self.at_target(path);
@@ -340,7 +370,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if !together.is_empty() {
                 break;
             }
-            together = self.links_to_each_other(&links, due, now);
+            together = self.links_to_each_other(&links, then, now);
             if together.is_empty() {
                 break;
             }
@@ -368,13 +398,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     fn links_to_each_other<'a>(
         &self,
         links: &[(&'a PathBuf, &'a SeenNode)],
-        due: &DueNames,
+        then: &WalkedNames,
         now: &TreeSnapshot,
     ) -> HashSet<&'a Path> {
         let mut links = links.to_vec();
         loop {
             let together: HashSet<&Path> = links.iter().map(|(path, _)| path.as_path()).collect();
-            links.retain(|(path, node)| self.is_whole(path, node, due, now, &together));
+            links.retain(|(path, node)| self.is_whole(path, node, then, now, &together));
             if links.len() == together.len() {
                 return together;
             }
@@ -387,19 +417,19 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         &self,
         link: &Path,
         node: &SeenNode,
-        due: &DueNames,
+        then: &WalkedNames,
         now: &TreeSnapshot,
         together: &HashSet<&Path>,
     ) -> bool {
         let leads_to = destination(link, &node.content);
-        let Some(there) = due.snapshot.get(&leads_to) else {
+        let Some(there) = then.snapshot.get(&leads_to) else {
             // The walk may have missed what has been removed since.
             let is_unchanged = now.get(link).is_some_and(|now| now.content == node.content);
             return is_unchanged && now.get(&leads_to).is_none();
         };
-        let is_steady = there.kind != NodeKind::Directory || due.steady.contains(link);
+        let is_steady = there.kind != NodeKind::Directory || then.steady.contains(link);
         let dir_of = |path| self.relocated_above(path).map(|(dir, _)| dir);
-        let mut nodes = due.snapshot.at_and_below(&leads_to);
+        let mut nodes = then.snapshot.at_and_below(&leads_to);
         is_steady
             && nodes.all(|(path, node)| {
                 let dir = dir_of(path);

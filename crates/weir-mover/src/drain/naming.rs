@@ -18,7 +18,7 @@ use super::round::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode, PendingState};
 use crate::error::MoveError;
-use crate::publish::{is_at_above_or_below, is_part, part_of, remove_part, FILLING};
+use crate::publish::{destination, is_at_above_or_below, is_part, part_of, remove_part, FILLING};
 use crate::replaceable::NodeMark;
 use crate::tree::{failed_with_any, identity, kind_of, unless, FileTree, NodeKind};
 
@@ -146,7 +146,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> Vec<PathBuf> {
         let ready = self.relocated.iter().filter(|(path, one)| {
             let is_next = is_ordered && !self.changes_old_links(path, one, kept);
-            (is_next || one.rounds > LONGEST_WAIT) && self.is_ready(path, one, then, round)
+            (is_next || one.rounds > LONGEST_WAIT)
+                && self.is_ready(path, one, then, round)
+                && !self.waits_for_links(path, one, then, &round.snapshot)
         });
         let mut ready: Vec<PathBuf> = ready.map(|(path, _)| path.clone()).collect();
         // In the order of their renames.
@@ -170,6 +172,43 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let is_kept = |path: &Path| is_at_above_or_below(path, kept);
         let is_taken = !matches!(self.occupant_of(path), Occupant::None);
         !relocated.is_hidden() && is_kept(&relocated.at) || is_taken && is_kept(path)
+    }
+
+    /// True if links are to be made that do not lead to a directory, and that programs may have made before they removed
+    /// files of it: the directory has changed since, or its name is to lose files.
+    fn waits_for_links(
+        &self,
+        path: &Path,
+        relocated: &RelocatedDirectory<T::File>,
+        then: &TreeSnapshot,
+        now: &TreeSnapshot,
+    ) -> bool {
+        if relocated.rounds > LONGEST_WAIT {
+            return false;
+        }
+        let links = self.unmade_links(then, now).filter(|(link, node)| {
+            let leads_to = BTreeSet::from([destination(link, &node.content)]);
+            !is_at_above_or_below(path, &leads_to)
+        });
+        let Some(oldest) = links.map(|(_, node)| node.version.ctime).min() else {
+            return false;
+        };
+        let seen = [then.get(path), now.get(path)].into_iter().flatten();
+        let changed = seen.map(|dir| dir.version.mtime).max();
+        changed.is_some_and(|changed| oldest < changed) || self.loses_files(path, then)
+    }
+
+    /// True if a directory has not all files that a walk saw in it, or that the one has which has its name.
+    fn loses_files(&self, path: &Path, then: &TreeSnapshot) -> bool {
+        let mut seen = then.at_and_below(path);
+        if seen.any(|(path, node)| node.kind == NodeKind::File && !self.moved.contains_key(path)) {
+            return true;
+        }
+        let Occupant::Retired(old) = self.occupant_of(path) else {
+            return false;
+        };
+        let mut had = self.moved.keys().filter(|below| below.starts_with(&old));
+        had.any(|below| !self.moved.contains_key(&rebase(below, &old, path)))
     }
 
     /// True if the target has all files of a directory that a walk saw.

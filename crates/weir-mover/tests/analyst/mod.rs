@@ -18,6 +18,8 @@ pub enum AnalystStep {
     /// Is done with the file that it took first.
     Succeed,
     Fail,
+    /// Could not read the file that it took first as it was to be.
+    Miss,
     /// Ends, with what it took.
     Leave,
 }
@@ -27,6 +29,7 @@ pub fn analyst_step() -> impl Strategy<Value = AnalystStep> {
         8 => Just(AnalystStep::Take),
         6 => Just(AnalystStep::Succeed),
         2 => Just(AnalystStep::Fail),
+        1 => Just(AnalystStep::Miss),
         1 => Just(AnalystStep::Leave),
     ]
 }
@@ -73,6 +76,11 @@ impl Analyst {
             AnalystStep::Take => drop(self.take_file(open)),
             AnalystStep::Succeed => self.end_task(TaskResult::Analysed),
             AnalystStep::Fail => self.end_task(TaskResult::Failed),
+            AnalystStep::Miss => {
+                if let Some((task, _)) = self.taken.pop_front() {
+                    self.table.end_task(self.id, &task, TaskResult::Outdated);
+                }
+            }
             AnalystStep::Leave => {
                 self.is_gone = true;
                 self.table.leave(self.id);

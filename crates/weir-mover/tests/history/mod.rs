@@ -96,7 +96,7 @@ fn hidden_directories(at: &Path) -> Vec<PathBuf> {
 }
 
 /// The number of the checkpoint that the target's `latest` leads to.
-fn latest(target: &Path) -> Option<usize> {
+pub fn latest(target: &Path) -> Option<usize> {
     let leads_to = fs::read_link(target.join("latest")).ok()?;
     leads_to.to_str()?.strip_prefix("ckpt.")?.parse().ok()
 }
