@@ -5,8 +5,8 @@
 //! once all of them are done with it (M): also if an analysis failed, or an analyzer has left. What is copied is
 //! the content that they saw, or nothing. A file that is written again is a new one.
 //!
-//! Nothing is held back while the table *yields*, since a write waits for room: such a file stays queued, and is
-//! evicted only while that lasts, after all others.
+//! Nothing is held back while the table *yields*, since a write waits for room: such a file is queued, whenever it was
+//! moved, and is evicted only while that lasts, after all others.
 //!
 //! Left out: files that are on the target when an analyzer comes, and the programs themselves.
 
@@ -92,8 +92,17 @@ struct QueuedFile {
     content: ContentStamp,
     /// Its place in the queues.
     number: u64,
-    /// True if the analyzer is done with it.
-    is_done: BTreeMap<AnalyzerId, bool>,
+    states: BTreeMap<AnalyzerId, AnalysisState>,
+}
+
+/// The state of a file for one analyzer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum AnalysisState {
+    /// It is queued, or under analysis.
+    Awaited,
+    /// The analyzer met something else. If the file is still the same, it is to be queued again.
+    Outdated,
+    Done,
 }
 
 /// The answer to a round that would copy a file.
@@ -129,19 +138,20 @@ impl TableState {
             QueuedFile {
                 content,
                 number: self.queued,
-                is_done: BTreeMap::new(),
+                states: BTreeMap::new(),
             }
         });
         let mut is_analysed = true;
         for id in wanting {
-            let is_done = *file.is_done.entry(id).or_insert_with(|| {
+            let state = file.states.entry(id).or_insert(AnalysisState::Outdated);
+            if *state == AnalysisState::Outdated {
+                *state = AnalysisState::Awaited;
                 self.changes += 1;
                 if let Some(analyzer) = self.analyzers.get_mut(&id) {
                     analyzer.queue.insert(file.number, path.to_owned());
                 }
-                false
-            });
-            is_analysed &= is_done;
+            }
+            is_analysed &= *state == AnalysisState::Done;
         }
         match is_analysed {
             true => AnalysisHold::Analysed,
@@ -194,7 +204,7 @@ impl AnalysisTable {
                 state.analyzers.remove(&id);
                 state.taken.retain(|(by, _)| *by != id);
                 for file in state.files.values_mut() {
-                    file.is_done.remove(&id);
+                    file.states.remove(&id);
                 }
             }
         });
@@ -235,11 +245,13 @@ impl AnalysisTable {
             state.taken.remove(&(id, task.path.clone()));
             let file = state.files.get_mut(&task.path);
             let file = file.filter(|file| file.content == task.content);
-            match (file, result) {
-                // The next round finds the new one.
-                (Some(file), TaskResult::Outdated) => drop(file.is_done.remove(&id)),
-                (Some(file), _) => drop(file.is_done.insert(id, true)),
-                (None, _) => {}
+            if let Some(file) = file {
+                let state = match result {
+                    // The next round finds the new one.
+                    TaskResult::Outdated => AnalysisState::Outdated,
+                    TaskResult::Analysed | TaskResult::Failed => AnalysisState::Done,
+                };
+                file.states.insert(id, state);
             }
             match result {
                 TaskResult::Analysed => state.counts.analysed += 1,
@@ -335,7 +347,20 @@ impl AnalysisTable {
         let state = self.state();
         let file = state.files.get(path);
         file.filter(|file| file.content == content)
-            .is_some_and(|file| file.is_done.values().any(|is_done| !is_done))
+            .is_some_and(|file| file.states.values().any(|one| *one != AnalysisState::Done))
+    }
+
+    /// The files of which an analyzer has met another content.
+    pub(super) fn outdated(&self) -> Vec<(PathBuf, ContentStamp)> {
+        let state = self.state();
+        let is_outdated = |file: &QueuedFile| {
+            let mut states = file.states.values();
+            states.any(|one| *one == AnalysisState::Outdated)
+        };
+        let files = state.files.iter().filter(|(_, file)| is_outdated(file));
+        files
+            .map(|(path, file)| (path.clone(), file.content))
+            .collect()
     }
 
     /// Forgets files that a walk saw no more, or with another content.

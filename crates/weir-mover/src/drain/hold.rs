@@ -101,10 +101,25 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.analyses.as_ref()?.content(path)
     }
 
-    /// Forgets the analyses of files that a walk saw no more.
-    pub(super) fn forget_outdated_analyses(&self, walk: &TreeSnapshot) {
+    /// Forgets the analyses of files that a walk saw no more, and queues those again that are as they were.
+    pub(super) fn review_analyses(&self, walk: &TreeSnapshot) {
+        let Some(table) = &self.analyses else {
+            return;
+        };
+        table.forget_outdated(walk);
+        for (path, content) in table.outdated() {
+            // Else it will be another one.
+            let state = self.from.write_state(&self.source.join(&path));
+            if matches!(state, Ok(WriteState::Written)) {
+                table.queue(&path, content, true);
+            }
+        }
+    }
+
+    /// Queues a file that the target has got, if it was not analysed before, since a write waited for room.
+    pub(super) fn queue_moved(&self, path: &Path, version: &FileVersion) {
         if let Some(table) = &self.analyses {
-            table.forget_outdated(walk);
+            table.queue(path, version.into(), true);
         }
     }
 

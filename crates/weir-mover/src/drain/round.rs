@@ -161,7 +161,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// The files that are to be copied now.
     pub(super) fn choose(&mut self, round: &mut RoundState) -> Vec<PathBuf> {
         let snapshot = Arc::clone(&round.snapshot);
-        self.forget_outdated_analyses(&snapshot);
+        self.review_analyses(&snapshot);
         let mut chosen: Vec<(&PathBuf, &SeenNode)> = Vec::new();
         for (path, node) in snapshot.of_kind(NodeKind::File) {
             if self.has_moved(path, node) {
@@ -447,6 +447,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             };
             self.moved.insert(path.to_owned(), moved);
             self.note_placed(path, &version);
+            self.queue_moved(path, &version);
         }
         if let Some(reason) = &result.failure {
             return self.state_after_failure(&self.source.join(path), node, reason);
