@@ -82,7 +82,7 @@ impl DrainProcessArgs {
     }
 
     /// The movers of other nodes; without them this node can do it all.
-    pub(super) fn mover_gate(&self, target: &Path) -> Arc<MoverGate> {
+    pub(super) fn mover_gate(&self, target: &Path) -> MoverGate {
         let role = MoverRole {
             tree: self.tree,
             gives_way: true,
@@ -95,7 +95,7 @@ impl DrainProcessArgs {
         let shared = SharedPaths::Targets(vec![target.to_owned()]);
         MoverGate::open(&self.run_dir, "drain", shared, role).unwrap_or_else(|error| {
             eprintln!("weir: drain: this node moves everything: {error:#}");
-            Arc::default()
+            MoverGate::default()
         })
     }
 

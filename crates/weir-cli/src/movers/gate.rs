@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 use weir_core::roster::{InstanceId, Roster, Secret};
@@ -16,6 +16,7 @@ use weir_launch::random::random;
 use weir_launch::workers::{WorkerInvitation, WorkerProgram};
 use weir_mover::MoverNews;
 
+use super::probes::TargetProbes;
 use super::remote::RemoteMover;
 use super::MoverRole;
 
@@ -31,11 +32,17 @@ pub enum SharedPaths {
 /// The movers that have come, and those that do not help.
 #[derive(Debug, Default)]
 pub struct MoverGate {
-    news: Mutex<Vec<MoverNews>>,
     /// The ranks of those that are to come.
     invited: BTreeSet<u16>,
+    state: Arc<GateState>,
+}
+
+#[derive(Debug, Default)]
+struct GateState {
+    news: Mutex<Vec<MoverNews>>,
     /// The most bytes that each writes in a second; 0: without limit.
     limit_of_each: Arc<AtomicU64>,
+    probes: TargetProbes,
 }
 
 impl MoverGate {
@@ -46,15 +53,15 @@ impl MoverGate {
         purpose: &'static str,
         shared: SharedPaths,
         role: MoverRole,
-    ) -> Result<Arc<MoverGate>> {
+    ) -> Result<MoverGate> {
         let Some(roster) = roster::read(run_dir)? else {
-            return Ok(Arc::default());
+            return Ok(MoverGate::default());
         };
         let own = Rank(Connection::to(run_dir)?.welcome().rank);
         let wanted = wanted_movers(&roster, own);
         let member = roster.member(own).context("not in the roster")?;
         if wanted.is_empty() {
-            return Ok(Arc::default());
+            return Ok(MoverGate::default());
         }
         let listener =
             TcpListener::bind((member.address.ip(), 0)).context("listening for movers")?;
@@ -66,18 +73,25 @@ impl MoverGate {
         };
         if !agent::employ(run_dir, &invitation)? {
             tracing::debug!("the agent of the first node is not here: this node moves everything");
-            return Ok(Arc::default());
+            return Ok(MoverGate::default());
         }
-        let gate = Arc::new(MoverGate {
+        let (targets, sources) = match shared {
+            SharedPaths::Targets(targets) => (targets, Vec::new()),
+            SharedPaths::Sources(sources) => (Vec::new(), sources),
+        };
+        let gate = MoverGate {
             invited: wanted.clone(),
-            ..MoverGate::default()
-        });
+            state: Arc::new(GateState {
+                probes: TargetProbes::new(&targets),
+                ..GateState::default()
+            }),
+        };
         let door = MoverDoor {
-            gate: Arc::clone(&gate),
+            state: Arc::clone(&gate.state),
             invitation,
             wanted: Mutex::new(wanted),
             purpose,
-            shared,
+            sources,
             role,
         };
         std::thread::spawn(move || door.let_in_all(&listener));
@@ -89,20 +103,26 @@ impl MoverGate {
         self.invited.iter().copied().collect()
     }
 
-    fn add_news(&self, news: MoverNews) {
-        let told = self.news.lock();
-        told.unwrap_or_else(PoisonError::into_inner).push(news);
-    }
-
     /// The news of movers since the last call.
     pub fn take_news(&self) -> Vec<MoverNews> {
-        let mut news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *news)
+        std::mem::take(&mut *self.state.news())
     }
 
     /// The limit that movers keep from their next order on.
     pub fn limit_of_each(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.limit_of_each)
+        Arc::clone(&self.state.limit_of_each)
+    }
+}
+
+impl Drop for MoverGate {
+    fn drop(&mut self) {
+        self.state.probes.close();
+    }
+}
+
+impl GateState {
+    fn news(&self) -> MutexGuard<'_, Vec<MoverNews>> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -125,12 +145,13 @@ fn wanted_movers(roster: &Roster, own: Rank) -> BTreeSet<u16> {
 
 /// Lets movers in.
 struct MoverDoor {
-    gate: Arc<MoverGate>,
+    state: Arc<GateState>,
     invitation: WorkerInvitation,
     /// The ranks that may come, each once.
     wanted: Mutex<BTreeSet<u16>>,
     purpose: &'static str,
-    shared: SharedPaths,
+    /// Nodes of the parallel file system that they must see.
+    sources: Vec<PathBuf>,
     role: MoverRole,
 }
 
@@ -154,29 +175,29 @@ impl MoverDoor {
             // Strangers, and movers of nodes that have one.
             Err(error) => return tracing::debug!("turned away: {error:#}"),
         };
-        let mover =
-            RemoteMover::new(rank, stream, self.gate.limit_of_each()).context("its connection");
-        let checked = mover.and_then(|mover| {
-            match &self.shared {
-                SharedPaths::Targets(paths) => {
-                    paths.iter().try_for_each(|path| mover.check_target(path))?;
-                }
-                SharedPaths::Sources(paths) => {
-                    paths.iter().try_for_each(|path| mover.check_source(path))?;
-                }
+        let news = match self.check(rank, stream) {
+            Ok(mover) => MoverNews::Arrived(Box::new(mover)),
+            Err(error) if self.state.probes.is_closed() => {
+                return tracing::debug!("the command has ended: {error:#}")
             }
-            mover.begin(self.role)?;
-            Ok(mover)
-        });
-        match checked {
-            Ok(mover) => self.gate.add_news(MoverNews::Arrived(Box::new(mover))),
             Err(error) => {
                 eprintln!(
                     "weir: {}: server {rank} does not help: {error:#}",
                     self.purpose
                 );
-                self.gate.add_news(MoverNews::Refused(rank));
+                MoverNews::Refused(rank)
             }
-        }
+        };
+        self.state.news().push(news);
+    }
+
+    fn check(&self, rank: u16, stream: TcpStream) -> Result<RemoteMover> {
+        let limit = Arc::clone(&self.state.limit_of_each);
+        let mover = RemoteMover::new(rank, stream, limit).context("its connection")?;
+        mover.check_targets(&self.state.probes)?;
+        let mut sources = self.sources.iter();
+        sources.try_for_each(|path| mover.check_source(path))?;
+        mover.begin(self.role)?;
+        Ok(mover)
     }
 }

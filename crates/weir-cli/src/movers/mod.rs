@@ -9,6 +9,7 @@
 //! as the user whose processes all of them are.
 
 mod gate;
+mod probes;
 mod remote;
 mod serve;
 
@@ -27,8 +28,6 @@ pub use serve::serve;
 
 /// The longest message, bytes: a list has a few hundred paths, a byte of which takes up to four.
 const MESSAGE_BYTES: u64 = 64 << 20;
-/// The bytes of a probe of the target.
-const PROBE_BYTES: usize = 16;
 
 /// A message to a mover.
 #[derive(Debug, Serialize, Deserialize)]

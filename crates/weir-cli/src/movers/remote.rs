@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
-use weir_launch::random::random;
 use weir_mover::mover::{FileMover, FileToMove, MovedFiles, PieceFailure};
 use weir_mover::piece::FilePiece;
 
-use super::{MoverOrder, MoverReply, MoverRole, WireFile, MESSAGE_BYTES, PROBE_BYTES};
+use super::probes::TargetProbes;
+use super::{MoverOrder, MoverReply, MoverRole, WireFile, MESSAGE_BYTES};
 use crate::bench::keep_alive;
 use crate::json_lines::{receive, send};
 
@@ -69,19 +69,18 @@ impl RemoteMover {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Checks that the mover's node has the same target.
-    pub(super) fn check_target(&self, target: &Path) -> Result<()> {
-        let content: [u8; PROBE_BYTES] = random()?;
-        let probe = target.join(probe_name(self.rank));
-        std::fs::write(&probe, content).with_context(|| probe.display().to_string())?;
-        let seen: io::Result<Vec<u8>> =
-            self.give_order(&MoverOrder::Probe(probe.as_os_str().as_bytes().to_vec()));
-        let _ = std::fs::remove_file(&probe);
-        anyhow::ensure!(
-            seen.context("a mover was lost")? == content,
-            "its node does not see {}",
-            target.display()
-        );
+    /// Checks that the mover's node has the same targets.
+    pub(super) fn check_targets(&self, probes: &TargetProbes) -> Result<()> {
+        let probes = probes.begin()?;
+        for (target, probe) in probes.iter() {
+            let order = MoverOrder::Probe(probe.as_os_str().as_bytes().to_vec());
+            let seen: Vec<u8> = self.give_order(&order).context("a mover was lost")?;
+            anyhow::ensure!(
+                seen == probes.content,
+                "its node does not see {}",
+                target.display()
+            );
+        }
         Ok(())
     }
 
@@ -109,11 +108,6 @@ impl RemoteMover {
 /// The number of the inode that has a path of the parallel file system.
 pub(super) fn inode_of(path: &Path) -> Option<u64> {
     path.symlink_metadata().ok().map(|found| found.ino())
-}
-
-/// Like the name of a file that is being moved: programs that use an elevated directory do not see it.
-fn probe_name(rank: u16) -> String {
-    format!(".probe-{}-{rank}.weir-part", std::process::id())
 }
 
 impl FileMover for RemoteMover {
@@ -163,8 +157,9 @@ mod tests {
     #[test]
     fn a_node_with_another_file_system_does_not_help() {
         let dir = tempfile::tempdir().unwrap();
+        let probes = TargetProbes::new(&[dir.path().to_owned()]);
         for answer in [&b"[]\n"[..], b"[1,2,3]\n", b"{\n", b""] {
-            let refused = mover_that_says(answer).check_target(dir.path());
+            let refused = mover_that_says(answer).check_targets(&probes);
             assert!(refused.is_err(), "{answer:?}");
         }
         assert_eq!(

@@ -19,8 +19,9 @@ use weir_mover::mover::{FileToMove, MovedFiles, PieceFailure};
 use weir_mover::piece::{copy_piece, FilePiece, PieceOptions};
 use weir_mover::{DirectoryTree, InstanceTree, MoveError, StageProgress, WatchedTree};
 
+use super::probes::PROBE_BYTES;
 use super::remote::inode_of;
-use super::{path_of, MoverOrder, MoverReply, MoverRole, MESSAGE_BYTES, PROBE_BYTES};
+use super::{path_of, MoverOrder, MoverReply, MoverRole, MESSAGE_BYTES};
 use crate::bench::keep_alive;
 use crate::json_lines::{receive, send};
 use crate::share;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 use weir_instance::roster;
@@ -24,7 +24,7 @@ pub(super) struct StageHelpers {
     options: StageOptions,
     /// The paths of the parallel file system that all must see.
     shared: OnceLock<Vec<PathBuf>>,
-    gate: OnceLock<Arc<MoverGate>>,
+    gate: OnceLock<MoverGate>,
 }
 
 impl StageHelpers {
@@ -110,7 +110,7 @@ impl MoverSource for StageHelpers {
         let gate = MoverGate::open(&self.run_dir, "stage", shared, role);
         let gate = gate.unwrap_or_else(|error| {
             eprintln!("weir: stage: this node moves everything: {error:#}");
-            Arc::default()
+            MoverGate::default()
         });
         let invited = gate.invited();
         let _ = self.gate.set(gate);
@@ -118,9 +118,7 @@ impl MoverSource for StageHelpers {
     }
 
     fn take_news(&self) -> Vec<MoverNews> {
-        self.gate
-            .get()
-            .map_or_else(Vec::new, |gate| gate.take_news())
+        self.gate.get().map_or_else(Vec::new, MoverGate::take_news)
     }
 
     fn note_loss(&self, rank: u16, reason: &str) {
