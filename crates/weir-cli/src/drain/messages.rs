@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use weir_mover::drain::{AnalyzerId, PendingFile};
@@ -20,6 +20,12 @@ pub const LINE_BYTES: u64 = 4 << 20;
 pub const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 /// The beginning and the end of the name of a socket; between them is the process.
 const SOCKET_NAME: (&str, &str) = ("drain-", ".socket");
+/// The end of the name of a mark of a process that was started, and has no socket yet.
+const STARTING: &str = ".starting";
+/// The longest time in which a process that was started makes its socket.
+const START_TIME: Duration = Duration::from_secs(10);
+/// The time between two looks for that.
+const START_LOOK: Duration = Duration::from_millis(5);
 
 /// A request.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -214,18 +220,66 @@ pub fn socket_of(run_dir: &Path, process: u32) -> PathBuf {
     run_dir.join(format!("{}{process}{}", SOCKET_NAME.0, SOCKET_NAME.1))
 }
 
-/// The sockets of all processes that drain an instance, or did so when they were killed.
+/// The mark of a process that was started, until it has its socket: a command that runs from then on finds the drain.
+pub fn starting_mark_of(run_dir: &Path, process: u32) -> PathBuf {
+    run_dir.join(format!("{}{process}{STARTING}", SOCKET_NAME.0))
+}
+
+/// The sockets of all processes that drain an instance, or did so when they were killed. Waits for those that have
+/// just been started.
 pub fn sockets(run_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let until = Instant::now() + START_TIME;
+    loop {
+        let (mut found, is_starting) = sockets_now(run_dir)?;
+        if !is_starting || Instant::now() >= until {
+            found.sort_unstable();
+            return Ok(found);
+        }
+        std::thread::sleep(START_LOOK);
+    }
+}
+
+/// The sockets that there are, and true if a living process is to make another one.
+fn sockets_now(run_dir: &Path) -> io::Result<(Vec<PathBuf>, bool)> {
     let mut found = Vec::new();
+    let mut is_starting = false;
     for entry in run_dir.read_dir()? {
         let entry = entry?;
         let name = entry.file_name().into_string().unwrap_or_default();
-        let process = name.strip_prefix(SOCKET_NAME.0);
-        let process = process.and_then(|rest| rest.strip_suffix(SOCKET_NAME.1));
-        if process.is_some_and(|id| id.parse::<u32>().is_ok()) && entry.file_type()?.is_socket() {
+        let Some(rest) = name.strip_prefix(SOCKET_NAME.0) else {
+            continue;
+        };
+        let process = |end| rest.strip_suffix(end)?.parse::<u32>().ok();
+        if process(SOCKET_NAME.1).is_some() && entry.file_type()?.is_socket() {
             found.push(entry.path());
+        } else if let Some(process) = process(STARTING) {
+            is_starting |= !socket_of(run_dir, process).exists()
+                && Path::new(&format!("/proc/{process}")).exists();
         }
     }
-    found.sort_unstable();
-    Ok(found)
+    Ok((found, is_starting))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_of_a_process_that_starts_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let run_dir = dir.path().to_owned();
+        let own = std::process::id();
+        std::fs::write(starting_mark_of(&run_dir, own), "").unwrap();
+        // No number of a process is that high.
+        std::fs::write(starting_mark_of(&run_dir, u32::MAX), "").unwrap();
+        assert!(sockets_now(&run_dir).unwrap().1);
+        let asking = std::thread::spawn({
+            let run_dir = run_dir.clone();
+            move || sockets(&run_dir).unwrap()
+        });
+        let socket = socket_of(&run_dir, own);
+        let _bound = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert_eq!(asking.join().unwrap(), std::slice::from_ref(&socket));
+        assert_eq!(sockets_now(&run_dir).unwrap(), (vec![socket], false));
+    }
 }

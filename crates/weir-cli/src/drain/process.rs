@@ -25,6 +25,7 @@ use super::analyzers::AnalyzerService;
 use super::end_time::EndTime;
 use super::hang_guard::HangGuard;
 use super::last_analyses;
+use super::messages::starting_mark_of;
 use super::orders::{await_finish, give_up, FinishOrder};
 use super::rounds::{write_status, Rounds, SharedLimit, TargetDrain};
 use super::service::DrainService;
@@ -59,6 +60,8 @@ impl DrainProcess {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = supervise::spawn(&mut start, deaf_to)?;
+        // If it cannot be made, commands that come very early do not find the drain.
+        let _ = std::fs::write(starting_mark_of(&args.run_dir, child.id()), "");
         let input = child.stdin.take();
         let output = child.stdout.take().expect("it is a pipe");
         Ok(DrainProcess {

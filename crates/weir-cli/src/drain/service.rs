@@ -15,8 +15,8 @@ use weir_mover::{CallWatch, DirectoryTree, RateLimit, StageProgress, StageSummar
 
 use super::analyzers::AnalyzerService;
 use super::messages::{
-    receive, send, socket_of, DrainReply, DrainRequest, DrainStatus, DrainStep, DrainVerdict,
-    LINE_BYTES,
+    receive, send, socket_of, starting_mark_of, DrainReply, DrainRequest, DrainStatus, DrainStep,
+    DrainVerdict, LINE_BYTES,
 };
 
 /// The pending files that a reply names.
@@ -384,6 +384,7 @@ impl DrainService {
         // Of a process that had this number.
         let _ = std::fs::remove_file(&path);
         let socket = UnixListener::bind(&path).with_context(|| path.display().to_string())?;
+        let _ = std::fs::remove_file(starting_mark_of(run_dir, std::process::id()));
         let this = Arc::clone(self);
         std::thread::spawn(move || {
             for caller in socket.incoming().flatten() {
