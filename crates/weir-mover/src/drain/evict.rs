@@ -253,7 +253,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.moved
             .insert(path.to_owned(), MovedNode::from_seen(node, true));
         self.note_placed(path, &node.version);
-        self.queue_moved(path, &node.version);
         Ok(())
     }
 

@@ -64,7 +64,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             self.moved
                 .insert(path.clone(), MovedNode::from_seen(node, true));
             self.note_placed(path, &node.version);
-            self.queue_moved(path, &node.version);
             round.closed.remove(path, &node.version);
             if let Some(due) = &mut self.due {
                 due.awaited.remove(path, &node.version);

@@ -11,6 +11,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
+use weir_client::types::Time;
 
 use super::names::ChangedNames;
 use super::relocated::{rebase, RelocatedDirectory};
@@ -29,6 +30,12 @@ const LONGEST_WAIT: u32 = 12;
 
 /// Errors of file systems that cannot exchange two names.
 const NO_EXCHANGE: [Errno; 4] = [Errno::INVAL, Errno::NOSYS, Errno::NOTSUP, Errno::OPNOTSUPP];
+
+/// A link of the source that the target does not have yet.
+struct UnmadeLink {
+    leads_to: PathBuf,
+    made: Time,
+}
 
 /// The name of a directory that another one is to have.
 enum Occupant {
@@ -144,13 +151,26 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         is_ordered: bool,
         kept: &BTreeSet<PathBuf>,
     ) -> Vec<PathBuf> {
-        let ready = self.relocated.iter().filter(|(path, one)| {
+        let mut ready: Vec<_> = self.relocated.iter().collect();
+        ready.retain(|(path, one)| {
             let is_next = is_ordered && !self.changes_old_links(path, one, kept);
-            (is_next || one.rounds > LONGEST_WAIT)
-                && self.is_ready(path, one, then, round)
-                && !self.waits_for_links(path, one, then, &round.snapshot)
+            (is_next || one.rounds > LONGEST_WAIT) && self.is_ready(path, one, then, round)
         });
-        let mut ready: Vec<PathBuf> = ready.map(|(path, _)| path.clone()).collect();
+        if ready.is_empty() {
+            return Vec::new();
+        }
+        let now = &round.snapshot;
+        let links = self.unmade_links(then, now);
+        let links: Vec<UnmadeLink> = links
+            .map(|(path, node)| UnmadeLink {
+                leads_to: destination(path, &node.content),
+                made: node.version.ctime,
+            })
+            .collect();
+        ready.retain(|(path, one)| {
+            one.rounds > LONGEST_WAIT || !self.waits_for_links(path, &links, then, now)
+        });
+        let mut ready: Vec<PathBuf> = ready.into_iter().map(|(path, _)| path.clone()).collect();
         // In the order of their renames.
         ready.sort_by_key(|path| {
             let version = then.get(path).map(|seen| seen.version);
@@ -179,18 +199,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     fn waits_for_links(
         &self,
         path: &Path,
-        relocated: &RelocatedDirectory<T::File>,
+        unmade: &[UnmadeLink],
         then: &TreeSnapshot,
         now: &TreeSnapshot,
     ) -> bool {
-        if relocated.rounds > LONGEST_WAIT {
-            return false;
-        }
-        let links = self.unmade_links(then, now).filter(|(link, node)| {
-            let leads_to = BTreeSet::from([destination(link, &node.content)]);
-            !is_at_above_or_below(path, &leads_to)
-        });
-        let Some(oldest) = links.map(|(_, node)| node.version.ctime).min() else {
+        let elsewhere = unmade
+            .iter()
+            .filter(|link| !link.leads_to.starts_with(path) && !path.starts_with(&link.leads_to));
+        let Some(oldest) = elsewhere.map(|link| link.made).min() else {
             return false;
         };
         let seen = [then.get(path), now.get(path)].into_iter().flatten();
@@ -257,7 +273,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// True if the target has this version of a file, or a later one.
     fn has_version_since(&self, path: &Path, node: &SeenNode) -> bool {
-        let time = |time: weir_client::types::Time| (time.sec, time.nsec);
+        let time = |time: Time| (time.sec, time.nsec);
         let moved = self.moved.get(path);
         moved.is_some_and(|moved| {
             moved.kind == NodeKind::File

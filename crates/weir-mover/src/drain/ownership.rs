@@ -91,12 +91,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    /// Notes that a file has its name on the target.
+    /// Notes that a file has its name on the target, by whatever way it got there.
     pub(super) fn note_placed(&self, path: &Path, version: &FileVersion) {
         if let Some(placed) = &self.placed {
             let mark = NodeMark::new(version.size, version.mtime);
             placed.note_placed(&self.at_below_target(path), mark);
         }
+        self.queue_moved(path, version);
     }
 
     /// Notes that names are gone from the target.

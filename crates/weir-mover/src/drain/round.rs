@@ -447,7 +447,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             };
             self.moved.insert(path.to_owned(), moved);
             self.note_placed(path, &version);
-            self.queue_moved(path, &version);
         }
         if let Some(reason) = &result.failure {
             return self.state_after_failure(&self.source.join(path), node, reason);

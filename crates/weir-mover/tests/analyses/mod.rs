@@ -2,13 +2,24 @@
 
 use super::*;
 
+impl Scene {
+    /// A drain that holds files back for analyzers, each with its pattern.
+    fn drain_with_analyzers(
+        &self,
+        patterns: &[&str],
+    ) -> (Drain<'_, FaultyTree, FaultyTree>, Arc<AnalysisTable>) {
+        let mut drain = self.drain();
+        let patterns = patterns.iter().map(|pattern| vec![(*pattern).to_owned()]);
+        let table = self.analyze(&patterns.collect::<Vec<_>>());
+        drain.hold_for_analysis(Arc::clone(&table));
+        (drain, table)
+    }
+}
+
 #[test]
 fn a_file_is_held_until_all_that_want_it_are_done() {
     let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
-    let mut drain = scene.drain();
-    let owned = |pattern: &str| vec![pattern.to_owned()];
-    let table = scene.analyze(&[owned("/n0"), owned("/n*")]);
-    drain.hold_for_analysis(Arc::clone(&table));
+    let (mut drain, table) = scene.drain_with_analyzers(&["/n0", "/n*"]);
     scene.act(&Step::Write(0));
     scene.act(&Step::Write(1));
     assert_eq!(
@@ -50,10 +61,8 @@ fn a_file_is_held_until_all_that_want_it_are_done() {
 fn only_the_content_that_was_analysed_is_copied() {
     for movers in 0..2 {
         let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
-        let mut drain = scene.drain();
+        let (mut drain, _) = scene.drain_with_analyzers(&["/n*"]);
         (0..movers).for_each(|_| drain.add_mover(Box::new(scene.other_node(9))));
-        let table = scene.analyze(&[vec!["/n*".to_owned()]]);
-        drain.hold_for_analysis(table);
         scene.act(&Step::Write(0));
         round(&mut drain, now());
         scene.analyze_all();
@@ -75,9 +84,7 @@ fn only_the_content_that_was_analysed_is_copied() {
 #[test]
 fn a_table_that_yields_holds_nothing_back() {
     let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
-    let mut drain = scene.drain();
-    let table = scene.analyze(&[vec!["/n*".to_owned()]]);
-    drain.hold_for_analysis(Arc::clone(&table));
+    let (mut drain, table) = scene.drain_with_analyzers(&["/n*"]);
     scene.act(&Step::Write(0));
     assert_eq!(states(round(&mut drain, now())), [PendingState::Analysis]);
     table.set_yielding(true);
@@ -93,9 +100,7 @@ fn a_table_that_yields_holds_nothing_back() {
 #[test]
 fn what_was_moved_by_another_name_while_a_table_yields_is_analysed() {
     let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
-    let mut drain = scene.drain();
-    let table = scene.analyze(&[vec!["/n*".to_owned()]]);
-    drain.hold_for_analysis(Arc::clone(&table));
+    let (mut drain, table) = scene.drain_with_analyzers(&["/n*"]);
     table.set_yielding(true);
     scene.act(&Step::MakeDirectory(0));
     scene.act(&Step::Write(2));
@@ -113,9 +118,7 @@ fn what_was_moved_by_another_name_while_a_table_yields_is_analysed() {
 #[test]
 fn a_moved_file_that_was_not_as_expected_is_analysed_again() {
     let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
-    let mut drain = scene.drain();
-    let table = scene.analyze(&[vec!["/n*".to_owned()]]);
-    drain.hold_for_analysis(Arc::clone(&table));
+    let (mut drain, table) = scene.drain_with_analyzers(&["/n*"]);
     scene.act(&Step::Write(0));
     round(&mut drain, now());
     table.set_yielding(true);
