@@ -51,12 +51,23 @@ fn functions() -> &'static Functions {
     } else {
         table
     };
-    if core::ptr::eq(table, &raw const OWN) && cfg!(not(feature = "interposer")) {
+    if core::ptr::eq(table, &raw const OWN) && !has_interposer() {
         report_panics();
     }
     FOUND.store(table.cast_mut(), Ordering::Release);
     // SAFETY: a static of a library that is never unloaded.
     unsafe { &*table }
+}
+
+/// Returns true if the interposer is in this process: its table is then the one that is used, and
+/// the client is the one that the interposer starts.
+///
+/// Asked of the process, not of the build: cargo merges the features of packages that one command
+/// builds, so that a feature of the interposer's copy would get into `libweir.so`, whose forked
+/// children would then write into the cells of their parents.
+fn has_interposer() -> bool {
+    // SAFETY: a C string; the symbol's value is not used.
+    !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"weir_interposer".as_ptr()) }.is_null()
 }
 
 /// The table of the library that contains this symbol; null if the caller's is of another form.
@@ -154,7 +165,7 @@ functions! {
             if MISFIT.load(Ordering::Acquire) {
                 return Err(Errno::PROTO);
             }
-            if cfg!(feature = "interposer") {
+            if has_interposer() {
                 weir_client::process::process().init();
             }
             if instance.is_null() {

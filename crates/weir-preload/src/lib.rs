@@ -332,9 +332,10 @@ extern "C" fn construct() {
     }
 }
 
-/// The C API of this process, for a program's libweir.so to find; see `weir::functions`.
-#[used]
-static API: extern "C" fn(c_int) -> *const weir::Functions = weir::weir_functions;
+/// The C API of this process, for a program's libweir.so to find. By its name the API's functions see
+/// that the interposer is in the process; see `weir::functions`.
+#[export_name = "weir_interposer"]
+pub static API: extern "C" fn(c_int) -> *const weir::Functions = weir::weir_functions;
 
 #[used]
 #[link_section = ".init_array"]
