@@ -1,7 +1,7 @@
 //! Truncations: at a file's home, which erases published bytes, and at the nodes that hold the
 //! file, which give up their unpublished bytes.
 
-use weir_core::proto::peer::{self, News};
+use weir_core::proto::peer::{self, LogRange, News};
 use weir_core::proto::{FsError, Served};
 use weir_core::types::Ino;
 
@@ -68,33 +68,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     async fn cut_everywhere(&self, ino: Ino, size: u64) -> Result<(), FsError> {
-        let (old, erased) = {
-            // The bytes of a publish under way reach the slices before they are erased, and may
-            // make the file longer.
-            let _sent = self.hold_publishing(ino).await?;
-            self.node(|node| node.check_size(ino, size))?;
-            // A publish that could not be sent is not sent later.
-            let old = self.published_size(ino).max(self.end_in_flight(ino));
-            self.inner
-                .files
-                .published
-                .borrow_mut()
-                .note_behind(ino, old);
-            // Erase before any node, this one too, gives up its unpublished bytes. Otherwise its
-            // programs see the older published bytes there: if an append makes the file longer
-            // meanwhile, or if this server is killed now and the truncation never ends. If not
-            // everything can be erased, no node gives up anything.
-            let erased = self.erase_everywhere(ino, size, old).await;
-            self.recall_here(ino);
-            let erased = erased?;
-            // Another node may have published meanwhile.
-            let old = old.max(self.published_size(ino));
-            if let Err(error) = self.cut_own(ino, size) {
-                self.give_back_late(ino, erased);
-                return Err(error);
-            }
-            (old, erased)
-        };
+        let (old, erased) = self.cut_published(ino, size).await?;
         let holders = self.holders_of(ino);
         // Each of these servers either begins its session later, and is told then, or is a holder
         // now.
@@ -119,25 +93,18 @@ impl<P: Platform> Cluster<P> {
             .holders
             .borrow_mut()
             .note_told(ino, size, heard.copied());
-        // Publishes of other nodes have arrived and raised the size, but perhaps not all of them.
         let behind = match holders.is_empty() {
             true => 0,
             false => old.max(told.end),
         };
-        let old = behind.max(self.published_size(ino));
-        self.inner
-            .files
-            .published
-            .borrow_mut()
-            .note_behind(ino, old);
-        self.set_published_size(ino, size)?;
-        let freed = self.erase_everywhere(ino, size, old).await;
+        let again = self.cut_again(ino, size, behind).await;
+        let old = again.as_ref().map_or(behind, |(old, _)| *old);
         if self.inner.files.holders.borrow().is_missed(ino) {
             self.erase_untold(ino, size.max(old)).await;
         }
         self.recall_leases(ino, None).await;
-        let freed = match freed {
-            Ok(freed) => [erased, freed].concat(),
+        let freed = match again {
+            Ok((_, freed)) => [erased, freed].concat(),
             Err(error) => {
                 self.give_back_late(ino, erased);
                 return Err(error);
@@ -146,6 +113,64 @@ impl<P: Platform> Cluster<P> {
         self.add_stored(ino, -bytes_of(&freed));
         self.give_back(freed).await;
         Ok(())
+    }
+
+    /// Erases the published bytes of a file of this server behind its new end, and gives up those that
+    /// this node has not published. Returns the end up to which bytes may have been published, and the
+    /// bytes that become free.
+    async fn cut_published(&self, ino: Ino, size: u64) -> Result<(u64, Vec<LogRange>), FsError> {
+        // The bytes of a publish under way reach the slices before they are erased, and may
+        // make the file longer.
+        let _sent = self.hold_publishing(ino).await?;
+        self.node(|node| node.check_size(ino, size))?;
+        // A publish that could not be sent is not sent later.
+        let old = self.note_published_end(ino, 0);
+        // Erase before any node, this one too, gives up its unpublished bytes. Otherwise its
+        // programs see the older published bytes there: if an append makes the file longer
+        // meanwhile, or if this server is killed now and the truncation never ends. If not
+        // everything can be erased, no node gives up anything.
+        let erased = self.erase_everywhere(ino, size, old).await;
+        self.recall_here(ino);
+        let erased = erased?;
+        // Another node may have published meanwhile.
+        let old = old.max(self.published_size(ino));
+        if let Err(error) = self.cut_own(ino, size) {
+            self.give_back_late(ino, erased);
+            return Err(error);
+        }
+        Ok((old, erased))
+    }
+
+    /// Erases the bytes behind the new end of a file that were published since
+    /// [`Cluster::cut_published`]: by other nodes, up to `behind`, and by this one. Its programs may
+    /// have written since; what they have not published is given up too. Else an older write of theirs
+    /// would stay where a newer one is gone. Returns as that does.
+    async fn cut_again(
+        &self,
+        ino: Ino,
+        size: u64,
+        behind: u64,
+    ) -> Result<(u64, Vec<LogRange>), FsError> {
+        let _sent = self.hold_publishing(ino).await?;
+        // Publishes of other nodes have arrived and raised the size, but perhaps not all of them.
+        let old = self.note_published_end(ino, behind);
+        // The size first: that of bytes which other nodes publish while others are erased has to stay.
+        self.cut_own(ino, size)?;
+        let erased = self.erase_everywhere(ino, size, old).await?;
+        Ok((old, erased))
+    }
+
+    /// Notes and returns the end up to which bytes of a file that is being cut may have been published:
+    /// by other nodes up to `behind`.
+    fn note_published_end(&self, ino: Ino, behind: u64) -> u64 {
+        let here = self.published_size(ino).max(self.end_in_flight(ino));
+        let end = here.max(behind);
+        self.inner
+            .files
+            .published
+            .borrow_mut()
+            .note_behind(ino, end);
+        end
     }
 
     /// Gives up this node's unpublished bytes of a file of this server behind its new end.
