@@ -44,7 +44,9 @@ pub struct FileBlock {
     pub counted: AtomicU64,
     /// Bumped when the server takes all records for finished ([`FileBlock::settle`]).
     pub settlings: AtomicU64,
-    spare_shared: [AtomicU64; 4],
+    /// The size that the newest truncation gave; `u64::MAX` while the server changes it.
+    pub trunc_size: AtomicU64,
+    spare_shared: [AtomicU64; 3],
 }
 
 /// [`FileBlock::tokens`]: the file is not raw, and writers do not ask.
@@ -114,12 +116,21 @@ impl FileBlock {
         self.size_version.fetch_add(1, Ordering::AcqRel);
         self.end_claims();
         let stamp = self.stamp();
+        self.trunc_size.store(u64::MAX, Ordering::Release);
         self.trunc_stamp.store(stamp, Ordering::Release);
         self.base_size.store(size, Ordering::Release);
+        self.trunc_size.store(size, Ordering::Release);
         self.append.store(0, Ordering::Release);
         self.counted.store(0, Ordering::Release);
         self.size_version.fetch_add(1, Ordering::AcqRel);
         stamp
+    }
+
+    /// The newest truncation: its size and its stamp. A server that was killed in it may have left no other
+    /// trace of it.
+    pub fn last_truncation(&self) -> Option<(u64, u64)> {
+        let stamp = self.trunc_stamp.load(Ordering::Acquire);
+        (stamp > 0).then(|| (self.trunc_size.load(Ordering::Acquire), stamp))
     }
 
     /// Raises the size to at least `size` (server only: a cell that goes, a file that is extended
@@ -323,6 +334,6 @@ mod tests {
     #[test]
     fn format_of_a_block() {
         use crate::node::format::check_format;
-        check_format!(FileBlock: ino epoch trunc_stamp base_size size_version head appends_elsewhere tokens revocations next_stamp append counted);
+        check_format!(FileBlock: ino epoch trunc_stamp base_size size_version head appends_elsewhere tokens revocations next_stamp append counted settlings trunc_size);
     }
 }

@@ -136,6 +136,11 @@ impl ExtentTables {
         self.indexes.get(ino).is_some_and(slices::has_copy_runs)
     }
 
+    /// The end of the data in a file's index, bytes.
+    pub(in crate::cluster) fn end_of_data(&self, ino: Ino) -> u64 {
+        self.indexes.get(ino).map_or(0, ExtentIndex::last_data)
+    }
+
     /// Returns true if a file has extents here.
     fn has_extents(&self, ino: Ino) -> bool {
         self.indexes.get(ino).is_some_and(|index| !index.is_empty())

@@ -18,7 +18,7 @@ use weir_core::proto::{FsError, Served};
 use weir_core::types::{Ino, Rank};
 use weir_store::slab::SLAB_BYTES;
 
-use super::publishes::Batch;
+use super::publishes::{Batch, SentBatch};
 use crate::cluster::keyed::Guard;
 use crate::cluster::peers::debts::{Debt, RANGES};
 use crate::cluster::Cluster;
@@ -122,42 +122,33 @@ impl<P: Platform> Cluster<P> {
             return (0, Vec::new());
         };
         self.note(&Item::Flushed(ino));
-        let freed = batches.into_iter().filter_map(|batch| batch.freed);
-        (end, freed.flatten().collect())
+        let sent = batches.into_iter().filter_map(|batch| batch.sent);
+        (end, sent.flat_map(|sent| sent.freed).collect())
     }
 
     async fn flush_alone(&self, ino: Ino, local: Ino, ended: bool) -> Result<(), FsError> {
         let pending = self.node(|node| node.take_pending(local))?;
-        let batches = {
+        {
             let mut publishes = self.inner.extents.publishes.borrow_mut();
             publishes.add_unsynced(ino, self.node(|node| node.file_slabs_of(&pending.runs)));
             if !pending.runs.is_empty() {
                 let publish = publishes.add(ino, pending.runs, self.now_ns());
                 self.note(&Item::Numbered(ino, publish));
             }
-            match publishes.to_send(ino) {
-                Some(batches) => batches,
-                None => return Ok(()),
+            if !publishes.has_file(ino) {
+                return Ok(());
             }
-        };
-        let (mut freed, mut publishes) = (Vec::new(), Vec::new());
-        for batch in batches {
-            let laid = batch.runs.iter().map(Run::log_bytes).sum::<u64>();
-            let publish = batch.publish;
-            let by_it = self.put_batch(ino, batch).await?;
-            let laid = i64::try_from(laid).unwrap_or(i64::MAX);
-            publishes.push((publish, laid - bytes_of(&by_it)));
-            freed.extend(by_it);
         }
         let published = peer::Published {
             ino,
             size: pending.size,
             mtime_ns: pending.mtime_ns,
             stored: 0,
-            publishes,
+            publishes: Vec::new(),
             ended,
         };
-        let known = match self.say_published(published).await {
+        let (said, mut freed) = self.send_published(published).await?;
+        let known = match said {
             Err(FsError::Stale | FsError::NotFound) => false,
             done => {
                 done?;
@@ -187,35 +178,55 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// Tells a file's home what this node published of it. A node that was cut off from the home
-    /// may learn only at the beginning of a session that the file was cut. So the home gets the
-    /// size as it is then.
-    async fn say_published(&self, op: peer::Published) -> Result<(), FsError> {
-        let (ino, home) = (op.ino, op.ino.rank());
-        let as_cut = || {
-            let cut = self.inner.extents.publishes.borrow().cut_size(ino);
-            peer::Published {
-                size: op.size.min(cut),
-                ..op.clone()
-            }
-        };
-        if home == self.rank() {
-            return self.call(home, as_cut()).await;
-        }
+    /// Sends the batches of a file to the homes of its slices, and then tells the file's home of them. Returns
+    /// the home's answer, and the bytes that the batches freed.
+    ///
+    /// A node that was cut off from the home may learn only at the beginning of a session that the file was cut:
+    /// what the slices have of it behind the cut is withdrawn, and the home gets the size as it is then.
+    async fn send_published(
+        &self,
+        mut op: peer::Published,
+    ) -> Result<(Result<(), FsError>, Vec<LogRange>), FsError> {
+        let (ino, home, size) = (op.ino, op.ino.rank(), op.size);
+        let publishes = &self.inner.extents.publishes;
         loop {
+            let freed;
+            (op.publishes, freed) = self.send_batches(ino).await?;
+            if home == self.rank() {
+                op.size = size.min(publishes.borrow().cut_size(ino));
+                return Ok((self.call(home, op).await, freed));
+            }
             let number = self.session_in_time(home).await?;
-            let request = peer::request(as_cut());
+            if !publishes.borrow().are_sent(ino) {
+                continue;
+            }
+            op.size = size.min(publishes.borrow().cut_size(ino));
+            let request = peer::request(op.clone());
             if let Some(answer) = self.ask_within(home, number, &request, false).await? {
-                return peer::reply::<peer::Published>(&answer.body);
+                let said = peer::reply::<peer::Published>(&answer.body);
+                return Ok((said, freed));
             }
         }
     }
 
-    /// Sends a batch to all its servers. Returns the bytes that it freed.
-    async fn put_batch(&self, ino: Ino, batch: Batch) -> Result<Vec<LogRange>, FsError> {
-        if let Some(freed) = batch.freed {
-            return Ok(freed);
+    /// Sends the batches of a file to all their servers. Returns the numbers of their publishes with the bytes
+    /// that each added, and the bytes that they freed.
+    async fn send_batches(&self, ino: Ino) -> Result<(Vec<(u64, i64)>, Vec<LogRange>), FsError> {
+        let (mut numbers, mut freed) = (Vec::new(), Vec::new());
+        let batches = self.inner.extents.publishes.borrow().to_send(ino);
+        for batch in batches {
+            let laid = batch.runs.iter().map(Run::log_bytes).sum::<u64>();
+            let laid = i64::try_from(laid).unwrap_or(i64::MAX);
+            let publish = batch.publish;
+            let by_it = self.put_batch(ino, batch).await?;
+            numbers.push((publish, laid - bytes_of(&by_it)));
+            freed.extend(by_it);
         }
+        Ok((numbers, freed))
+    }
+
+    /// Sends a batch to all its servers, unless they have it as it is now. Returns the bytes that it freed.
+    async fn put_batch(&self, ino: Ino, batch: Batch) -> Result<Vec<LogRange>, FsError> {
         // At the beginning of a session the file's home tells the size to which it was cut
         // meanwhile.
         if ino.rank() != self.rank() {
@@ -223,10 +234,14 @@ impl<P: Platform> Cluster<P> {
         }
         let publishes = &self.inner.extents.publishes;
         let batch = publishes.borrow().as_cut(ino, batch);
+        if let Some(sent) = batch.sent.as_ref().filter(|_| batch.is_sent()) {
+            return Ok(sent.freed.clone());
+        }
+        let (publish, cut) = (batch.publish, batch.cut);
         let freed = self.put_everywhere(ino, &batch).await?;
-        let publish = batch.publish;
-        publishes.borrow_mut().note_sent(ino, publish, &freed);
-        Ok(freed)
+        let sent = SentBatch { cut, freed };
+        publishes.borrow_mut().note_sent(ino, publish, &sent);
+        Ok(sent.freed)
     }
 
     async fn put_everywhere(&self, ino: Ino, batch: &Batch) -> Result<Vec<LogRange>, FsError> {

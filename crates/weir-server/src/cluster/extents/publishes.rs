@@ -37,8 +37,17 @@ pub(super) struct Batch {
     pub(super) runs: Vec<Run>,
     /// The file was cut to this size since.
     pub(super) cut: u64,
-    /// The bytes that the batch freed, once all servers have it.
-    pub(super) freed: Option<Vec<LogRange>>,
+    /// Once all servers have the batch.
+    pub(super) sent: Option<SentBatch>,
+}
+
+/// What a batch came to at the servers of its slices.
+#[derive(Clone, Debug)]
+pub(super) struct SentBatch {
+    /// The size to which the file was cut, as they know it.
+    pub(super) cut: u64,
+    /// The bytes that it freed.
+    pub(super) freed: Vec<LogRange>,
 }
 
 impl Batch {
@@ -47,8 +56,13 @@ impl Batch {
             publish,
             runs,
             cut: MAX_OFFSET,
-            freed: None,
+            sent: None,
         }
+    }
+
+    /// Returns true if all servers have the batch as it is now.
+    pub(super) fn is_sent(&self) -> bool {
+        self.sent.as_ref().is_some_and(|sent| sent.cut <= self.cut)
     }
 
     /// The runs of the batch that are not cut off.
@@ -142,8 +156,13 @@ impl Publishes {
     }
 
     /// The batches of a file that are to be sent, in their order.
-    pub(super) fn to_send(&self, ino: Ino) -> Option<Vec<Batch>> {
-        self.in_flight.get(&ino).cloned()
+    pub(super) fn to_send(&self, ino: Ino) -> Vec<Batch> {
+        self.batches_of(ino).cloned().collect()
+    }
+
+    /// Returns true if all servers have the batches of a file as they are now.
+    pub(super) fn are_sent(&self, ino: Ino) -> bool {
+        self.batches_of(ino).all(Batch::is_sent)
     }
 
     /// The current state of a batch, which may have been cut since it was taken.
@@ -153,11 +172,11 @@ impl Publishes {
         now.unwrap_or(batch)
     }
 
-    /// Notes that all servers have a batch, and the bytes that it freed.
-    pub(super) fn note_sent(&mut self, ino: Ino, publish: u64, freed: &[LogRange]) {
+    /// Notes that all servers have a batch.
+    pub(super) fn note_sent(&mut self, ino: Ino, publish: u64, sent: &SentBatch) {
         let batches = self.in_flight.get_mut(&ino).into_iter().flatten();
-        for sent in batches.filter(|sent| sent.publish == publish) {
-            sent.freed = Some(freed.to_vec());
+        for batch in batches.filter(|batch| batch.publish == publish) {
+            batch.sent = Some(sent.clone());
         }
     }
 
@@ -215,7 +234,7 @@ mod tests {
         let mut publishes = Publishes::default();
         publishes.begin_file(FILE);
         let number = publishes.add(FILE, vec![run(0, 8), run(16, 8)], 0);
-        let taken = publishes.to_send(FILE).unwrap().remove(0);
+        let taken = publishes.to_send(FILE).remove(0);
         publishes.cut(FILE, 4);
         publishes.cut(FILE, 20);
         assert_eq!(publishes.cut_size(FILE), 4);
@@ -229,8 +248,13 @@ mod tests {
             pos: 0,
             len: 8,
         }];
-        publishes.note_sent(FILE, number, &freed);
-        let sent = publishes.to_send(FILE).unwrap().remove(0);
-        assert_eq!(sent.freed.as_deref(), Some(&freed[..]));
+        let freed = freed.to_vec();
+        publishes.note_sent(FILE, number, &SentBatch { cut: 4, freed });
+        assert!(publishes.are_sent(FILE));
+        publishes.cut(FILE, 2);
+        assert!(
+            !publishes.are_sent(FILE),
+            "its servers have bytes behind the cut"
+        );
     }
 }

@@ -3,6 +3,7 @@
 use weir_core::extent::{Run, MAX_OFFSET};
 use weir_core::journal::{Given, State};
 use weir_core::names::{FileType, SetAttr};
+use weir_core::types::Ino;
 
 use crate::cluster::extents::applied::Applied;
 use crate::cluster::extents::writers::{OpenFile, Writer};
@@ -69,6 +70,22 @@ impl<P: Platform> Node<'_, P> {
             }
         }
         Ok(())
+    }
+
+    /// Repeats the newest truncation of each file that was open for writing: the killed server may have changed
+    /// its size, which is in shared memory, and not have written to the journal that the bytes behind it are gone.
+    pub(in crate::cluster) fn repeat_truncations(&mut self) {
+        let files: Vec<(u32, Ino)> = (self.extents.blocks.iter())
+            .map(|(block, file)| (block, file.ino))
+            .collect();
+        for (block, ino) in files {
+            let truncated = self.open.blocks[block as usize].last_truncation();
+            let hole = truncated.and_then(|(size, stamp)| Run::hole(size, MAX_OFFSET, stamp).ok());
+            if let Some(hole) = hole {
+                self.harvest(ino);
+                self.lay_run(ino, hole, true);
+            }
+        }
     }
 
     /// Cuts bytes beyond the ends of files. A truncation may have been interrupted after the size

@@ -1,7 +1,7 @@
 //! The published extents of the slices that live here, of any server's files.
 //!
 //! The newest publish wins: each part of one is laid with a new stamp. A part that comes again gets
-//! its earlier answer and changes nothing.
+//! its earlier answer; nothing changes, but that bytes go which have been cut off since.
 //!
 //! Left out: the publisher's side (`publishes`), and the messages (`publish`).
 
@@ -112,8 +112,28 @@ impl SliceExtents {
         self.by_publish.insert((from, op.publish), op.ino);
         let answered = self.answered.entry((op.ino, from)).or_default();
         let parts = answered.entry(op.publish).or_default();
-        if let Some(freed) = parts.get(&op.part) {
-            return Ok(freed.clone());
+        if let Some(freed) = parts.get_mut(&op.part) {
+            let Some(index) = self.indexes.get_mut(&op.ino) else {
+                return Ok(freed.clone());
+            };
+            self.last_stamp += 1;
+            let holes = withdraw(index, &laid, op.cut, self.last_stamp, freed);
+            if holes.is_empty() {
+                return Ok(freed.clone());
+            }
+            let freed = freed.clone();
+            if index.is_empty() {
+                self.indexes.remove(&op.ino);
+            }
+            note(&Item::Kept(op.ino, holes));
+            note(&Item::Answered {
+                ino: op.ino,
+                from,
+                publish: op.publish,
+                part: op.part,
+                freed: freed.clone(),
+            });
+            return Ok(freed);
         }
         self.last_stamp += 1;
         let stamp = self.last_stamp;
@@ -280,6 +300,39 @@ pub(super) fn is_covered_by(
     from < to && at == to
 }
 
+/// Makes what is left of runs behind `cut` a hole; returns the holes. Bytes that were laid over them since
+/// stay. Adds the bytes that become free to `freed`.
+fn withdraw(
+    index: &mut ExtentIndex,
+    runs: &[Run],
+    cut: u64,
+    stamp: u64,
+    freed: &mut Vec<LogRange>,
+) -> Vec<Run> {
+    let mut holes = Vec::new();
+    for run in runs.iter().filter(|run| run.end() > cut) {
+        let Source::Log {
+            rank, slab, pos, ..
+        } = run.source
+        else {
+            continue;
+        };
+        let log = pos..run.log_end().unwrap_or(u64::MAX);
+        index.for_each_piece_in(run.offset.max(cut), run.end(), &mut |piece| {
+            let is_its = matches!(piece.source, PieceSource::Log { rank: of, slab: on, pos: at }
+                if of == rank && on == slab && log.contains(&at));
+            if is_its {
+                holes.extend(Run::hole(piece.offset, piece.end(), stamp));
+            }
+        });
+    }
+    for hole in &holes {
+        let _ = index.insert(*hole, &mut |range| freed.push(log_range(range)));
+    }
+    index.drop_holes();
+    holes
+}
+
 /// Appends the parts of `runs` before `cut` to `kept`, and returns the bytes of the rest. No two
 /// runs overlap.
 pub(super) fn cut_off(runs: &[Run], cut: u64, kept: &mut Vec<Run>) -> Vec<LogRange> {
@@ -302,5 +355,53 @@ fn log_range(range: FreedRange) -> LogRange {
         slab: range.slab,
         pos: range.pos,
         len: range.len,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Ino = Ino(7);
+
+    fn run(rank: u16, offset: u64, length: u64) -> Run {
+        Run::extent(offset, length, 0, rank, 1, offset).unwrap()
+    }
+
+    fn put(
+        slices: &mut SliceExtents,
+        from: u16,
+        publish: u64,
+        cut: u64,
+        run: Run,
+    ) -> Vec<LogRange> {
+        let op = peer::Put {
+            ino: FILE,
+            runs: vec![run],
+            publish,
+            part: 0,
+            cut,
+            ended_below: 0,
+        };
+        slices.put(Rank(from), &op, vec![run], &mut |_| ()).unwrap()
+    }
+
+    #[test]
+    fn a_part_that_comes_again_with_a_cut_withdraws_its_bytes_alone() {
+        let mut slices = SliceExtents::default();
+        let own = run(1, 0, 100);
+        assert_eq!(put(&mut slices, 1, 5, MAX_OFFSET, own), []);
+        // Written by another node after the truncation that node 1 has not heard of.
+        let others = run(2, 60, 10);
+        let covered = put(&mut slices, 2, 1, MAX_OFFSET, others);
+        assert_eq!(covered.iter().map(|range| range.len).sum::<u64>(), 10);
+        assert_eq!(put(&mut slices, 1, 5, MAX_OFFSET, own), [], "as it is");
+        for _ in 0..2 {
+            let freed = put(&mut slices, 1, 5, 40, own);
+            assert_eq!(freed.iter().map(|range| range.len).sum::<u64>(), 50);
+            let left = slices.runs(FILE, 0, MAX_OFFSET);
+            let left: Vec<(u64, u64)> = left.iter().map(|run| (run.offset, run.end())).collect();
+            assert_eq!(left, [(0, 40), (60, 70)]);
+        }
     }
 }

@@ -45,8 +45,13 @@ impl<P: Platform> Node<'_, P> {
         unused && self.names.disown_file(local).is_ok()
     }
 
-    /// Updates a stand-in. This node's writers may be ahead of `attr`.
+    /// Updates a stand-in. This node's writers may be ahead of `attr`: also those that have ended, of
+    /// whose bytes the home does not know yet.
     pub(super) fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
+        let attr = &Attr {
+            size: attr.size.max(self.extents.end_of_data(local)),
+            ..*attr
+        };
         self.names.refresh(local, attr, leased).map_err(refusal)?;
         self.extents.keep_stored(local, attr.allocated);
         if let Some(block) = self.shared_block(local) {

@@ -61,6 +61,7 @@ impl<'m, P: Platform> Node<'m, P> {
         }
         self.take_up_clients(state, memory)?;
         self.take_up_cells(state)?;
+        self.repeat_truncations();
         let mut alive = 0;
         for id in self.clients.ids() {
             let pid = self.clients.get(id).map_or(0, |client| client.pid);
