@@ -9,10 +9,6 @@
 //! | `slow` | rate, sizes and order of requests, requests that hang |
 
 mod errors;
-#[path = "../parts/mod.rs"]
-mod parts;
 mod random;
 mod scene;
 mod slow;
-#[path = "../trees/mod.rs"]
-mod trees;

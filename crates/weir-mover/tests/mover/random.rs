@@ -1,15 +1,13 @@
 //! Random trees, moved by a process that dies at a random change, again and again: each name of the target
 //! is always of a complete version, and the move that nothing disturbs finishes.
 
-mod faults;
-mod parts;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use faults::FaultyTree;
-use parts::count_parts;
+use crate::faults::FaultyTree;
+use crate::parts::count_parts;
+use crate::scratch::temporary_directory;
 use proptest::prelude::*;
 use weir_mover::publish::is_part;
 use weir_mover::{stage, DirectoryTree, StageOptions, StagePair, StageProgress, StageSummary};
@@ -110,7 +108,7 @@ proptest! {
         deaths in proptest::collection::vec((0..60_i64, 1..4_usize), 0..5),
         verify: bool,
     ) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = temporary_directory();
         let (source, target) = (dir.path().join("source"), dir.path().join("target"));
         // The target must have no file where the source has a directory.
         let clashes = |name: &(u8, u8)| {

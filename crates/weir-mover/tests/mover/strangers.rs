@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::scratch::temporary_directory;
 use proptest::prelude::*;
 use weir_mover::drain::{Drain, PendingState, PlacedNodes};
 use weir_mover::{DirectoryTree, PathFilter, StageOptions, StageProgress};
@@ -148,7 +149,7 @@ proptest! {
     fn nothing_of_theirs_is_replaced_and_all_else_arrives(
         acts in proptest::collection::vec(act(), 1..30),
     ) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = temporary_directory();
         let (source, target) = (dir.path().join("source"), dir.path().join("target"));
         fs::create_dir(&source).unwrap();
         fs::create_dir(&target).unwrap();

@@ -11,8 +11,8 @@ use weir_faultfs::{FaultEffect, FaultRule, FsOperation, RecordedRequest, MAX_WRI
 use weir_mover::publish::is_part;
 use weir_mover::{StageOptions, StageProgress};
 
-use super::parts::count_parts;
 use super::scene::{finish, reasons, round, Scene, LIMIT};
+use crate::parts::count_parts;
 
 const THREADS: usize = 3;
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use crate::parts::count_parts;
+use crate::scratch::temporary_directory;
 use crate::trees::{contents, TreeNode};
 use weir_faultfs::{why_no_mount, FaultFs};
 use weir_mover::drain::{Drain, DrainRound, PendingState};
@@ -32,9 +33,7 @@ impl Scene {
             weir_cluster::skip_for_kernel(what, &why);
             return None;
         }
-        // Each scene syncs a hundred times.
-        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-        let dir = dir.unwrap();
+        let dir = temporary_directory();
         for name in ["source", "below", "mount"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }

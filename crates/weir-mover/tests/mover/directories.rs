@@ -1,16 +1,14 @@
 //! Moves between two directories, with faults and deaths at every step. An instance as the source or the
 //! target is in the tests of the command.
 
-mod faults;
-mod parts;
-
 use std::fs;
 use std::os::unix::fs::{symlink, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use faults::FaultyTree;
-use parts::count_parts;
+use crate::faults::FaultyTree;
+use crate::parts::count_parts;
+use crate::scratch::temporary_directory;
 use rustix::fs::{getxattr, setxattr, XattrFlags};
 use rustix::io::Errno;
 use weir_mover::copy::FileCopy;
@@ -27,7 +25,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = temporary_directory();
         fs::create_dir(dir.path().join("source")).unwrap();
         fs::create_dir(dir.path().join("target")).unwrap();
         Scene { dir }

@@ -1,10 +1,5 @@
 //! Stages that several nodes share: each moves a part, what one does not move others do, and nothing is counted twice.
 
-mod faults;
-mod other_node;
-mod parts;
-mod trees;
-
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{symlink, FileExt};
@@ -13,12 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use faults::FaultyTree;
-use other_node::OtherNode;
-use parts::count_parts;
+use crate::faults::FaultyTree;
+use crate::other_node::OtherNode;
+use crate::parts::count_parts;
+use crate::scratch::temporary_directory;
+use crate::trees::contents;
 use proptest::prelude::*;
 use rustix::io::Errno;
-use trees::contents;
 use weir_mover::mover::{FileMover, FileToMove, MovedFiles, PieceFailure};
 use weir_mover::piece::FilePiece;
 use weir_mover::tree::FileTree;
@@ -72,7 +68,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = temporary_directory();
         fs::create_dir(dir.path().join("source")).unwrap();
         fs::create_dir(dir.path().join("target")).unwrap();
         Scene {

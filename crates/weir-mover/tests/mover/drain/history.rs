@@ -1,6 +1,6 @@
 //! Loops of checkpoints whose drain is killed between any two changes of the target, and started anew: whenever it is
 //! killed, each checkpoint that has its name is whole and of one generation, the newest ones are in their order, and in
-//! the end the target is as the source. A seed replays a run: `WEIR_HISTORY_SEED=7 cargo test -p weir-mover --test drain
+//! the end the target is as the source. A seed replays a run: `WEIR_HISTORY_SEED=7 cargo test -p weir-mover --test mover
 //! history`.
 
 use super::*;

@@ -9,11 +9,7 @@
 
 mod analyses;
 mod analyst;
-mod faults;
 mod history;
-mod other_node;
-mod parts;
-mod trees;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::{self, File};
@@ -24,13 +20,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use analyst::{analyst_step, patterns, Analyst, AnalystStep};
-use faults::FaultyTree;
-use other_node::OtherNode;
-use parts::count_parts;
+use self::analyst::{analyst_step, patterns, Analyst, AnalystStep};
+use crate::faults::FaultyTree;
+use crate::other_node::OtherNode;
+use crate::parts::count_parts;
+use crate::scratch::temporary_directory;
+use crate::trees::{contents, TreeNode};
 use proptest::prelude::*;
 use rustix::io::Errno;
-use trees::{contents, TreeNode};
 use weir_mover::drain::{AnalysesLeft, AnalysisTable, Drain, DrainRound, PendingState};
 use weir_mover::tree::TreeRenames;
 use weir_mover::{DirectoryTree, PathFilter, StageOptions, StageProgress, StageSummary};
@@ -434,7 +431,7 @@ struct Scene {
 
 impl Scene {
     fn new(to: FaultyTree) -> Scene {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = temporary_directory();
         let (source, target) = (dir.path().join("source"), dir.path().join("target"));
         fs::create_dir(&source).unwrap();
         fs::create_dir(&target).unwrap();
@@ -823,14 +820,14 @@ fn other_nodes_take_their_share() {
     let mut drain = scene.drain();
     drain.add_mover(Box::new(other));
     let mut program = scene.program.lock().unwrap();
-    for number in 0..2000 {
+    for number in 0..600 {
         let content = program.content();
         fs::write(scene.source.join(number.to_string()), &content).unwrap();
         program.closed.insert(content);
     }
     drop(program);
     let first = round(&mut drain, now());
-    assert_eq!((first.files, first.pending), (2000, vec![]));
+    assert_eq!((first.files, first.pending), (600, vec![]));
     assert!(lists.load(Ordering::Relaxed) > 0);
     assert!(finish(&mut drain).is_complete());
     assert_eq!(contents(&scene.source), contents(&scene.target));
