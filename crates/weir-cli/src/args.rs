@@ -678,6 +678,9 @@ pub struct DrainProcessArgs {
     /// The most bytes that are written in a second; 0: without limit.
     #[arg(long)]
     pub limit: u64,
+    /// The bytes of a stripe; none: the target is asked.
+    #[arg(long)]
+    pub stripe: Option<u64>,
     /// Replace what somebody else has put on the target of an elevated tree.
     #[arg(long)]
     pub replace_foreign: bool,

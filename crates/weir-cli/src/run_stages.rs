@@ -195,6 +195,7 @@ impl RunStages<'_> {
             keep: tree.rule.keep.clone(),
             warning_s: self.settings.warning_s,
             limit: self.settings.limit.0,
+            stripe: self.settings.stripe.bytes(),
             replace_foreign: self.settings.replace_foreign,
             hook: self.settings.hook.clone(),
             status_file: self.settings.status_file.clone(),

@@ -14,7 +14,8 @@ use crate::patterns::Patterns;
 use crate::rules::{ElevateSettings, Rules};
 use crate::types::{
     Budget, Directories, ElevatedPaths, HugePages, InvalidValue, KernelMount, LaminateOn, LogLevel,
-    Method, MountPrefix, RawValue, ReportFormat, Setting, Size, Transport, Visibility, WarmBudget,
+    Method, MountPrefix, RawValue, ReportFormat, Setting, Size, Stripe, Transport, Visibility,
+    WarmBudget,
 };
 
 /// A section of `weir.toml`.
@@ -326,6 +327,10 @@ settings! {
         /// The most bytes that all nodes together write to the parallel file system in a second; 0: as many as it
         /// takes.
         limit: Size = "0",
+        /// The size of the stripes of files on the parallel file system: what is written there at once does not
+        /// cross the end of one, and two movers do not write to one. By itself, what Lustre and GPFS say; 4 MiB
+        /// elsewhere.
+        stripe: Stripe = "auto",
         /// A program that hears what becomes of files while they are moved, as lines of JSON on its standard input:
         /// docs/ELEVATOR.md, "Asking".
         hook: Option<PathBuf> = "auto",

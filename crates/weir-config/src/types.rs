@@ -183,6 +183,51 @@ impl Setting for Budget {
     }
 }
 
+/// The size of the stripes of files on a parallel file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stripe {
+    /// As the file system says.
+    Auto,
+    /// This size.
+    Fixed(Size),
+}
+
+impl Stripe {
+    /// The sizes that file systems have.
+    const KNOWN: std::ops::RangeInclusive<u64> = 4 << 10..=4 << 30;
+
+    /// The bytes; `None`: the file system is asked.
+    pub fn bytes(self) -> Option<u64> {
+        match self {
+            Self::Auto => None,
+            Self::Fixed(size) => Some(size.0),
+        }
+    }
+}
+
+impl Setting for Stripe {
+    const SHAPE: &'static str = "\"auto\" or a size of 4K to 4G";
+
+    fn from_text(text: &str, _: &Environment) -> Result<Self, InvalidValue> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        let size = Size::parse(text)?;
+        match Self::KNOWN.contains(&size.0) {
+            true => Ok(Self::Fixed(size)),
+            false => Err(expected::<Self>(text)),
+        }
+    }
+
+    fn to_toml(&self) -> String {
+        match self {
+            Self::Auto => quoted("auto"),
+            Self::Fixed(size) => quoted(&size.exact()),
+        }
+    }
+}
+
 /// The part of the memory budget that is kept ready to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]

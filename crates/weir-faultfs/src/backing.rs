@@ -411,6 +411,20 @@ pub(crate) enum XattrReply {
     Bytes(Vec<u8>),
 }
 
+impl XattrReply {
+    /// A value, or its size if the buffer is to have none; ERANGE: the buffer is too small.
+    pub(crate) fn for_value(value: &[u8], size: u32) -> io::Result<XattrReply> {
+        let copy = |buffer: &mut [u8]| {
+            let room = buffer
+                .get_mut(..value.len())
+                .ok_or(rustix::io::Errno::RANGE)?;
+            room.copy_from_slice(value);
+            Ok(value.len())
+        };
+        read_sized(size, || Ok(value.len()), copy)
+    }
+}
+
 fn read_sized(
     size: u32,
     query: impl FnOnce() -> rustix::io::Result<usize>,

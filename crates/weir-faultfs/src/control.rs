@@ -26,6 +26,7 @@ struct ControlState {
     latency: Duration,
     /// Bytes a second, of all writes together.
     write_rate: Option<u64>,
+    layout: Option<Vec<u8>>,
     /// The time at which the next write may be done.
     write_due: Option<Instant>,
     /// The mount ends: nothing waits any more.
@@ -144,6 +145,15 @@ impl FaultControl {
 
     pub(crate) fn set_latency(&self, latency: Duration) {
         self.state().latency = latency;
+    }
+
+    pub(crate) fn set_layout(&self, layout: Option<Vec<u8>>) {
+        self.state().layout = layout;
+    }
+
+    /// The layout of all files.
+    pub(crate) fn layout(&self) -> Option<Vec<u8>> {
+        self.state().layout.clone()
     }
 
     pub(crate) fn set_write_rate(&self, rate: Option<u64>) {

@@ -22,6 +22,9 @@ use crate::control::FaultControl;
 use crate::rule::{FsOperation, RecordedRequest};
 use crate::MAX_WRITE_BYTES;
 
+/// The attribute that has the layout of a file on Lustre.
+const LUSTRE_LAYOUT: &str = "lustre.lov";
+
 /// The time for which the kernel may keep a name or attributes: each call is to be a request.
 const NEVER: Duration = Duration::ZERO;
 /// While the kernel knows a node its number is not used again, since the node is open.
@@ -501,8 +504,12 @@ impl Filesystem for FaultyFilesystem {
 
     fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let request = self.on(FsOperation::GetXattr, node);
+        let layout = self.control.layout().filter(|_| name == LUSTRE_LAYOUT);
         let name = name.to_owned();
-        let act = move |tree: &BackingTree| tree.get_xattr(node, &name, size);
+        let act = move |tree: &BackingTree| match layout {
+            Some(layout) => XattrReply::for_value(&layout, size),
+            None => tree.get_xattr(node, &name, size),
+        };
         self.serve(request, reply, act, send_xattr);
     }
 

@@ -140,6 +140,11 @@ impl FaultFs {
         self.control.set_write_rate(rate.map(|rate| rate.max(1)));
     }
 
+    /// Has each file have this value as its attribute `lustre.lov`, the layout of a file on Lustre; `None`: it has none.
+    pub fn set_layout(&self, layout: Option<Vec<u8>>) {
+        self.control.set_layout(layout);
+    }
+
     /// The requests since the mount, or since they were forgotten.
     pub fn requests(&self) -> Vec<RecordedRequest> {
         self.control.requests()

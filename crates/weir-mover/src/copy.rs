@@ -12,6 +12,7 @@ use crate::error::MoveError;
 use crate::publish::{
     check_kind, create_part, is_same, make_hard_link, part_of, publish_name, LinkOutcome,
 };
+use crate::stripe::{StripeSize, IO_BYTES};
 use crate::tree::{
     failed_with, failed_with_any, identity, io_error, kind_of, FileTree, KeptAttributes, NodeKind,
 };
@@ -22,8 +23,6 @@ const TIME_GRAINS: [i64; 5] = [1, 100, 1000, 1_000_000, 1_000_000_000];
 /// The seconds within which two writes may leave the same time: the coarsest unit, and clocks of two
 /// nodes that are not quite the same.
 const LONGEST_TICK: i64 = 2;
-/// The bytes that are read and written at once: the usual stripe of a PFS, and aligned to it.
-pub const IO_BYTES: u64 = 4 << 20;
 
 /// The answer of size and times to the question if a target is what a move of this source would make
 /// of it.
@@ -70,6 +69,8 @@ pub struct FileCopy<'t, S: FileTree, T: FileTree> {
     replaced: Option<Stat>,
     input: S::File,
     output: T::File,
+    /// The stripes of the part.
+    stripe: StripeSize,
     /// The CRC32C of each range that was written.
     sums: Mutex<Vec<(Range<u64>, u32)>>,
     /// The part goes if it does not get the name.
@@ -95,6 +96,7 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
                 true => MoveError::Busy(target.to_owned()),
                 false => MoveError::io("creating", &part)(error),
             })?;
+        let stripe = stripe_of(to, &output, before.size);
         let copy = FileCopy {
             trees: (from, to),
             source: source.to_owned(),
@@ -104,6 +106,7 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
             replaced,
             input,
             output,
+            stripe,
             sums: Mutex::default(),
             is_removed: true,
             kept_name: None,
@@ -133,6 +136,7 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
             return Err(MoveError::TargetChanged(part.to_owned()));
         }
         to.set_size(&output, before.size).map_err(writing())?;
+        let stripe = stripe_of(to, &output, before.size);
         Ok(FileCopy {
             trees: (from, to),
             source: source.to_owned(),
@@ -142,6 +146,7 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
             replaced,
             input,
             output,
+            stripe,
             sums: Mutex::default(),
             is_removed: false,
             kept_name: Some(part.to_owned()),
@@ -161,7 +166,7 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
                 .map_err(MoveError::io("writing", &self.part))?
             {
                 let end = old.end.min(old.start + IO_BYTES);
-                let zeros = vec![0; usize::try_from(end - old.start).expect("at most a stripe")];
+                let zeros = vec![0; usize::try_from(end - old.start).expect("a few megabytes")];
                 to.write_at(&self.output, old.start, &zeros)
                     .map_err(MoveError::io("writing", &self.part))?;
                 at = end;
@@ -179,6 +184,7 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
             output: &self.output,
             source: &self.source,
             part: &self.part,
+            stripe: self.stripe,
         }
     }
 
@@ -190,6 +196,11 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
     /// The part.
     pub fn part(&self) -> &Path {
         &self.part
+    }
+
+    /// The stripes of the part.
+    pub fn stripe(&self) -> StripeSize {
+        self.stripe
     }
 
     /// The size, bytes.
@@ -292,6 +303,7 @@ pub(crate) struct OpenCopy<'c, S: FileTree, T: FileTree> {
     pub output: &'c T::File,
     pub source: &'c Path,
     pub part: &'c Path,
+    pub stripe: StripeSize,
 }
 
 impl<S: FileTree, T: FileTree> OpenCopy<'_, S, T> {
@@ -314,9 +326,8 @@ impl<S: FileTree, T: FileTree> OpenCopy<'_, S, T> {
             note(data.start - at, tell)?;
             at = data.start;
             while at < data.end {
-                // Up to a boundary of the target's stripes.
-                let end = (at - at % IO_BYTES + IO_BYTES).min(data.end);
-                let length = usize::try_from(end - at).expect("at most a stripe");
+                let end = self.stripe.end_of_write(at).min(data.end);
+                let length = usize::try_from(end - at).expect("a few megabytes");
                 buffer.resize(length.max(buffer.len()), 0);
                 let bytes = &mut buffer[..length];
                 if fill(from, self.input, at, bytes).map_err(reading())? < length {
@@ -339,7 +350,7 @@ impl<S: FileTree, T: FileTree> OpenCopy<'_, S, T> {
         buffer: &mut Vec<u8>,
     ) -> Result<(), MoveError> {
         for (range, sum) in sums {
-            let length = usize::try_from(range.end - range.start).expect("at most a stripe");
+            let length = usize::try_from(range.end - range.start).expect("a few megabytes");
             buffer.resize(length.max(buffer.len()), 0);
             let bytes = &mut buffer[..length];
             let read = fill(self.trees.1, self.output, range.start, bytes);
@@ -352,6 +363,14 @@ impl<S: FileTree, T: FileTree> OpenCopy<'_, S, T> {
             }
         }
         Ok(())
+    }
+}
+
+/// The stripes of a part that gets this many bytes: one write makes all of a small one.
+pub(crate) fn stripe_of<T: FileTree>(to: &T, part: &T::File, bytes: u64) -> StripeSize {
+    match bytes > IO_BYTES {
+        true => to.stripe_of(part),
+        false => StripeSize::default(),
     }
 }
 
@@ -393,7 +412,7 @@ pub fn compare<S: FileTree, T: FileTree>(
     let opening = |path| MoveError::io("opening", path);
     let input = from.open(source).map_err(opening(source))?;
     let output = to.open(target).map_err(opening(target))?;
-    let piece = usize::try_from(size.min(IO_BYTES)).expect("at most a stripe");
+    let piece = usize::try_from(size.min(IO_BYTES)).expect("a few megabytes");
     let (mut one, mut other) = (vec![0; piece], vec![0; piece]);
     let mut at = 0;
     while at < size {

@@ -16,6 +16,7 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use weir_client::types::{Stat, Time};
 
+use crate::stripe::StripeSize;
 use crate::tree::{
     failed_with, find_data, io_error, read_xattrs, unless, FileTree, KeptAttributes, NodeKind,
 };
@@ -130,6 +131,10 @@ impl FileTree for DirectoryTree {
 
     fn lock_part(&self, file: &File) {
         let _ = file.try_lock();
+    }
+
+    fn stripe_of(&self, part: &File) -> StripeSize {
+        StripeSize::of_file(part).unwrap_or_default()
     }
 
     fn write_at(&self, file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {

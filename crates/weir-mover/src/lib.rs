@@ -41,6 +41,7 @@ mod queue;
 pub mod replaceable;
 pub mod sources;
 pub mod stage;
+pub mod stripe;
 pub mod summary;
 pub mod tree;
 pub mod watched;

@@ -11,9 +11,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_client::types::Stat;
 
 use crate::content::ContentStamp;
-use crate::copy::{OpenCopy, IO_BYTES};
+use crate::copy::{stripe_of, OpenCopy};
 use crate::error::MoveError;
 use crate::progress::StageProgress;
+use crate::stripe::StripeSize;
 use crate::tree::FileTree;
 
 /// A piece, and the version of the file that it is of.
@@ -83,6 +84,7 @@ pub fn copy_piece<S: FileTree, T: FileTree>(
         output: &output,
         source,
         part,
+        stripe: stripe_of(to, &output, piece.end - piece.begin),
     };
     let sums = Mutex::new(Vec::new());
     let note_sum = |range, sum| {
@@ -95,7 +97,7 @@ pub fn copy_piece<S: FileTree, T: FileTree>(
         !progress.stop.load(Ordering::Relaxed)
     };
     std::thread::scope(|scope| {
-        for share in shares(piece.begin..piece.end, options.threads) {
+        for share in shares(piece.begin..piece.end, copy.stripe, options.threads) {
             let (copy, note_sum, failed, tell) = (&copy, &note_sum, &failed, &tell);
             scope.spawn(move || {
                 if let Err(error) = copy.copy(share, &mut Vec::new(), note_sum, tell) {
@@ -119,11 +121,10 @@ pub fn copy_piece<S: FileTree, T: FileTree>(
 }
 
 /// Cuts a range into one part for each thread, at boundaries of the target's stripes.
-fn shares(whole: Range<u64>, threads: usize) -> Vec<Range<u64>> {
+fn shares(whole: Range<u64>, stripe: StripeSize, threads: usize) -> Vec<Range<u64>> {
     let bytes = whole.end.saturating_sub(whole.start);
     let each = bytes.div_ceil(threads.max(1) as u64);
-    let each = each.max(1).checked_next_multiple_of(IO_BYTES);
-    let each = each.unwrap_or(u64::MAX);
+    let each = stripe.round_up(each.max(1));
     let mut shares = Vec::new();
     let mut at = whole.start;
     while at < whole.end {
@@ -157,7 +158,7 @@ mod tests {
             (7..9 << 20, 0, 1),
             (u64::MAX - 9..u64::MAX, 3, 1),
         ] {
-            let shares = shares(whole.clone(), threads);
+            let shares = shares(whole.clone(), StripeSize::default(), threads);
             assert_eq!(shares.len(), wanted, "{whole:?} {threads}");
             let ends = shares.iter().map(|share| share.end);
             let begins = shares.iter().map(|share| share.start);

@@ -17,6 +17,8 @@ use weir_client::process::mounted::{
 };
 use weir_client::types::{Stat, Time};
 
+use crate::stripe::StripeSize;
+
 const TYPE_MASK: u32 = 0o170_000;
 
 /// The kind of a node of a tree.
@@ -303,6 +305,10 @@ pub trait FileTree: Sync + Debug {
     }
     /// Says that this process lives and needs a part that it has opened, as one that it has made. A hint.
     fn lock_part(&self, _file: &Self::File) {}
+    /// The stripes of a part.
+    fn stripe_of(&self, _part: &Self::File) -> StripeSize {
+        StripeSize::default()
+    }
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Sets the size.

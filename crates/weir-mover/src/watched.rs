@@ -14,6 +14,7 @@ use weir_client::process::mounted::{Whiteout, WriteState};
 use weir_client::types::Stat;
 
 use crate::limit::RateLimit;
+use crate::stripe::StripeSize;
 use crate::summary::as_text;
 use crate::tree::{EvictionTable, FileTree, KeptAttributes, NodeKind};
 
@@ -102,6 +103,7 @@ pub struct WatchedTree<T> {
     tree: T,
     watch: Arc<CallWatch>,
     limit: Arc<RateLimit>,
+    stripe: Option<StripeSize>,
 }
 
 /// An open file of such a tree.
@@ -118,7 +120,13 @@ impl<T> WatchedTree<T> {
             tree,
             watch: Arc::default(),
             limit: Arc::default(),
+            stripe: None,
         }
+    }
+
+    /// Has all files have stripes of this size; `None`: the file system is asked.
+    pub fn set_stripe(&mut self, stripe: Option<StripeSize>) {
+        self.stripe = stripe;
     }
 
     /// The limit of its writes.
@@ -216,6 +224,11 @@ impl<T: FileTree> FileTree for WatchedTree<T> {
     fn lock_part(&self, file: &Self::File) {
         let call = || self.tree.lock_part(&file.file);
         self.watch.watch("locking", &file.path, call);
+    }
+    fn stripe_of(&self, part: &Self::File) -> StripeSize {
+        let call = || self.tree.stripe_of(&part.file);
+        let set = self.stripe;
+        set.unwrap_or_else(|| self.watch.watch("looking for", &part.path, call))
     }
     fn write_at(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()> {
         // A write that waits here does not hang.

@@ -138,7 +138,8 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     };
     let target = std::path::absolute(&args.target).context("the target")?;
     let gate = args.mover_gate(&target);
-    let tree = WatchedTree::new(DirectoryTree);
+    let mut tree = WatchedTree::new(DirectoryTree);
+    tree.set_stripe(args.stripe_size());
     let watch = tree.watch();
     let limit = SharedLimit::new(args.limit, &tree, &gate);
     let target = (&tree, &*target);

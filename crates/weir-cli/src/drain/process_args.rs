@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use weir_core::elevated::ALIAS_LINK;
 use weir_mover::drain::{PlacedNodes, PrefetchedFile};
+use weir_mover::stripe::StripeSize;
 use weir_mover::{InstanceTree, PathFilter, StageOptions};
 
 use super::end_time::EndTime;
@@ -86,6 +87,7 @@ impl DrainProcessArgs {
         let role = MoverRole {
             tree: self.tree,
             gives_way: true,
+            stripe: self.stripe_size(),
             options: StageOptions {
                 closed_only: true,
                 ..StageOptions::default()
@@ -97,6 +99,11 @@ impl DrainProcessArgs {
             eprintln!("weir: drain: this node moves everything: {error:#}");
             MoverGate::default()
         })
+    }
+
+    /// The stripes of all files of the target; `None`: it is asked.
+    pub(super) fn stripe_size(&self) -> Option<StripeSize> {
+        self.stripe.and_then(StripeSize::new)
     }
 
     /// The files that are moved before all others.
@@ -136,6 +143,7 @@ impl DrainProcessArgs {
         }
         words.extend(["--limit".into(), self.limit.to_string().into()]);
         words.extend(["--warning-s".into(), self.warning_s.to_string().into()]);
+        words.extend(self.stripe.map(|bytes| format!("--stripe={bytes}").into()));
         let first = self.first.iter();
         words.extend(first.map(|pattern| format!("--first={pattern}").into()));
         let keep = self.keep.iter();

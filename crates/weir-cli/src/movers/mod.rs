@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use weir_mover::mover::FileToMove;
 use weir_mover::piece::FilePiece;
 use weir_mover::replaceable::Replaceable;
+use weir_mover::stripe::StripeSize;
 use weir_mover::{ContentStamp, StageOptions, StagePair};
 
 pub use gate::{MoverGate, SharedPaths};
@@ -61,6 +62,8 @@ pub struct MoverRole {
     pub tree: Option<usize>,
     /// Programs compute meanwhile, and go first.
     pub gives_way: bool,
+    /// The stripes of all files outside the instance; `None`: their file system is asked.
+    pub stripe: Option<StripeSize>,
     /// How they are moved; no threads: as many as is usual on the mover's node.
     pub options: StageOptions,
 }

@@ -103,6 +103,7 @@ impl MoverWork {
             0 => usual,
             threads => threads.min(share::MOST_THREADS),
         };
+        self.outside.set_stripe(role.stripe);
         (self.instance, self.role) = (instance, role);
     }
 

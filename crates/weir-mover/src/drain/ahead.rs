@@ -27,10 +27,11 @@ use super::round::RoundState;
 use super::snapshot::SeenNode;
 use super::{names_file, Drain, EvictedBytes};
 use crate::content::refuse_other_content;
-use crate::copy::{FileCopy, OpenCopy, IO_BYTES};
+use crate::copy::{stripe_of, FileCopy, OpenCopy};
 use crate::error::MoveError;
 use crate::publish::check_replaceable;
 use crate::stage::StageProgress;
+use crate::stripe::StripeSize;
 use crate::tree::{EvictionTable, FileTree, NodeKind};
 
 /// The bytes that are copied before they are synced and their storage is freed.
@@ -133,7 +134,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let settled = table.settle_extents(ino).map_err(reading())?;
             let begun = self.gone_ahead.get(&ino.0).copied().unwrap_or(0);
             let whole = (begun.min(found.size), found.size);
-            let ranges = choose_ranges(table, ino, whole, (rank, wanted - freed));
+            let stripe = self.stripe_of_base(ino, found.size);
+            let ranges = choose_ranges(table, ino, whole, (rank, wanted - freed), stripe);
             let (Some(settled), ranges) = (settled, ranges.map_err(reading())?) else {
                 break;
             };
@@ -274,6 +276,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.to.sync(&open.output).map_err(writing)
     }
 
+    /// The stripes of the base that a file has; if it has none yet, the usual ones.
+    fn stripe_of_base(&self, ino: Ino, size: u64) -> StripeSize {
+        let base = self.open_bases.get(&ino.0);
+        base.map_or_else(StripeSize::default, |base| stripe_of(self.to, base, size))
+    }
+
     fn copy_ranges(
         &self,
         open: &OpenBase<'_, S, T>,
@@ -287,6 +295,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             output: &open.output,
             source: &open.source,
             part: &open.target,
+            stripe: stripe_of(self.to, &open.output, u64::MAX),
         };
         copy_by_threads(&copy, ranges, threads, progress)
     }
@@ -351,12 +360,13 @@ fn choose_ranges(
     ino: Ino,
     (begun, size): (u64, u64),
     wanted: (u16, u64),
+    stripe: StripeSize,
 ) -> std::io::Result<Vec<Range<u64>>> {
-    let (chosen, are_stripes) = choose_within(table, ino, begun..size, wanted)?;
+    let (chosen, are_stripes) = choose_within(table, ino, begun..size, wanted, stripe)?;
     if are_stripes || begun == 0 {
         return Ok(chosen);
     }
-    let (before, are_stripes) = choose_within(table, ino, 0..begun, wanted)?;
+    let (before, are_stripes) = choose_within(table, ino, 0..begun, wanted, stripe)?;
     Ok(match are_stripes || chosen.is_empty() {
         true => before,
         false => chosen,
@@ -369,20 +379,21 @@ fn choose_within(
     ino: Ino,
     within: Range<u64>,
     (rank, wanted): (u16, u64),
+    stripe: StripeSize,
 ) -> std::io::Result<(Vec<Range<u64>>, bool)> {
+    let unit = stripe.unit();
     let wanted = wanted.min(BATCH_BYTES);
     let (mut stripes, mut others) = (Vec::new(), Vec::new());
     let (mut bytes, mut other_bytes, mut at) = (0, 0, within.start);
     while at < within.end && bytes < wanted && stripes.len() < MOST_RANGES {
         let (stored, end) = table.stored_ranges(ino, at..within.end, Some(rank))?;
         for range in stored {
-            let stripe = range.start.next_multiple_of(IO_BYTES)..range.end - range.end % IO_BYTES;
-            if stripe.start < stripe.end {
-                let end = stripe
-                    .end
-                    .min(stripe.start + (wanted - bytes).next_multiple_of(IO_BYTES));
-                bytes += end - stripe.start;
-                stripes.push(stripe.start..end);
+            let whole = stripe.round_up(range.start)..range.end - range.end % unit;
+            if whole.start < whole.end {
+                let end = whole.start.saturating_add(stripe.round_up(wanted - bytes));
+                let end = end.min(whole.end);
+                bytes += end - whole.start;
+                stripes.push(whole.start..end);
             } else if other_bytes < wanted {
                 other_bytes += range.end - range.start;
                 others.push(range);
@@ -422,10 +433,11 @@ fn copy_by_threads<S: FileTree, T: FileTree>(
     threads: usize,
     progress: &StageProgress,
 ) -> Result<(), MoveError> {
+    let piece_bytes = copy.stripe.round_up(PIECE_BYTES);
     let pieces = ranges.iter().flat_map(|range| {
         let begins =
-            (range.start..range.end).step_by(usize::try_from(PIECE_BYTES).expect("64 bits"));
-        begins.map(|begin| begin..(begin + PIECE_BYTES).min(range.end))
+            (range.start..range.end).step_by(usize::try_from(piece_bytes).expect("64 bits"));
+        begins.map(|begin| begin..(begin + piece_bytes).min(range.end))
     });
     let left = Mutex::new((pieces.collect::<Vec<_>>(), None));
     let lock = || left.lock().unwrap_or_else(PoisonError::into_inner);

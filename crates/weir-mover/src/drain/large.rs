@@ -18,7 +18,7 @@ use crate::queue::TaskQueue;
 use crate::stage::StageProgress;
 use crate::tree::FileTree;
 
-/// The bytes of a piece: a multiple of all usual stripes.
+/// The bytes of a piece, made whole stripes.
 const PIECE_BYTES: u64 = 128 << 20;
 
 /// The pieces, and the first failure.
@@ -73,9 +73,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         refuse_other_content(file.content, source, &stat)?;
         progress.files_found.fetch_add(1, Ordering::Relaxed);
         progress.bytes_found.fetch_add(stat.size, Ordering::Relaxed);
-        let begins = (0..stat.size).step_by(usize::try_from(PIECE_BYTES).expect("64 bits"));
+        let piece_bytes = copy.stripe().round_up(PIECE_BYTES);
+        let begins = (0..stat.size).step_by(usize::try_from(piece_bytes).expect("64 bits"));
         let pieces = begins.map(|begin| {
-            let piece = (begin, (begin + PIECE_BYTES).min(stat.size));
+            let piece = (begin, (begin + piece_bytes).min(stat.size));
             let holder = self.from.holder_of(source, piece.0..piece.1);
             (holder.ok().flatten().unwrap_or(self.rank), piece)
         });

@@ -269,9 +269,14 @@ impl<S: FileTree, T: FileTree> PiecewiseCopy<'_, S, T> {
         elsewhere.unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The bytes of a piece: whole stripes.
+    fn piece_bytes(&self) -> u64 {
+        self.copy.stripe().round_up(PIECE_BYTES)
+    }
+
     /// The range of the piece that begins here.
     fn piece(&self, at: u64) -> Range<u64> {
-        at..(at + PIECE_BYTES).min(self.copy.size())
+        at..(at + self.piece_bytes()).min(self.copy.size())
     }
 }
 
@@ -471,15 +476,16 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
 
     /// Cuts a large file into pieces.
     fn cut(&self, file: FoundFile, copy: FileCopy<'t, S, T>) {
-        let pieces = copy.size().div_ceil(PIECE_BYTES);
         let whole = Arc::new(PiecewiseCopy {
             file,
             copy,
             failed: Mutex::default(),
             elsewhere: Mutex::default(),
         });
+        let piece_bytes = whole.piece_bytes();
+        let pieces = whole.copy.size().div_ceil(piece_bytes);
         let task = |piece| {
-            let at = piece * PIECE_BYTES;
+            let at = piece * piece_bytes;
             let rank = self.rank_of_piece(&whole, at);
             (rank, StageTask::Piece(Arc::clone(&whole), at))
         };

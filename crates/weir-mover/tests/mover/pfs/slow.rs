@@ -63,6 +63,42 @@ fn a_large_file_is_written_by_whole_requests_without_gaps() {
     }
 }
 
+/// A layout of Lustre without a pool: magic number, pattern, object, size and count of stripes.
+fn lustre_layout(stripe: u32) -> Vec<u8> {
+    let mut layout = vec![0; 32];
+    layout[..4].copy_from_slice(&0x0BD1_0BD0_u32.to_le_bytes());
+    layout[24..28].copy_from_slice(&stripe.to_le_bytes());
+    layout[28..30].copy_from_slice(&4_u16.to_le_bytes());
+    layout
+}
+
+/// The file system tells its stripes: no write crosses the end of one, whoever copies the file.
+#[test]
+fn writes_end_at_the_stripes_that_the_file_system_tells() {
+    let stripe: u64 = 5 << 19;
+    for is_drain in [false, true] {
+        let Some(scene) = Scene::new("stripes") else {
+            return;
+        };
+        let layout = lustre_layout(u32::try_from(stripe).unwrap());
+        scene.fs.set_layout(Some(layout));
+        fs::write(scene.source("large"), vec![1; (70 << 20) + 12345]).unwrap();
+        match is_drain {
+            false => assert!(scene
+                .stage_with(options(), &StageProgress::default())
+                .is_complete()),
+            true => assert!(finish(&mut scene.drain()).is_complete()),
+        }
+        scene.check_equal("a file in stripes");
+        let writes = scene.fs.requests_of(FsOperation::Write);
+        assert!(writes.len() > 70);
+        for write in writes {
+            let last = write.offset + write.bytes - 1;
+            assert_eq!(write.offset / stripe, last / stripe, "{write:?}");
+        }
+    }
+}
+
 #[test]
 fn holes_are_not_written() {
     let Some(scene) = Scene::new("holes of a stage") else {

@@ -41,7 +41,7 @@ pub(super) struct Batch {
     pub(super) sent: Option<SentBatch>,
 }
 
-/// What a batch came to at the servers of its slices.
+/// The state of a batch at the servers of its slices.
 #[derive(Clone, Debug)]
 pub(super) struct SentBatch {
     /// The size to which the file was cut, as they know it.
