@@ -431,7 +431,12 @@ pub fn compare<S: FileTree, T: FileTree>(
 }
 
 /// Reads until the buffer is full or the file ends.
-fn fill<T: FileTree>(tree: &T, file: &T::File, offset: u64, bytes: &mut [u8]) -> io::Result<usize> {
+pub(crate) fn fill<T: FileTree>(
+    tree: &T,
+    file: &T::File,
+    offset: u64,
+    bytes: &mut [u8],
+) -> io::Result<usize> {
     let mut filled = 0;
     while filled < bytes.len() {
         match tree.read_at(file, offset + filled as u64, &mut bytes[filled..]) {

@@ -44,6 +44,7 @@ pub mod stage;
 pub mod stripe;
 pub mod summary;
 pub mod tree;
+mod unreadable;
 pub mod watched;
 
 pub use content::ContentStamp;

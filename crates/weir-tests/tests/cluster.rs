@@ -681,9 +681,11 @@ impl KilledRun<'_> {
             false => PathBuf::from("/weir"),
         };
         let script = format!(
-            "mpiexec.mpich -hosts {hosts} -n 3 sh -ec '
+            ": > {dir}/shared
+            mpiexec.mpich -hosts {hosts} -n 3 sh -ec '
                 cd {dir}
                 mkdir $PMI_RANK
+                dd if=/dev/zero of=shared bs=64K count=1 seek=$PMI_RANK conv=notrunc status=none
                 for n in $(seq {files}); do seq $n > $PMI_RANK/$n; done
                 seq 300000 > large.$PMI_RANK'
             echo written
@@ -838,6 +840,10 @@ fn what_the_other_nodes_have_is_recovered_without_a_lost_one() {
         }
     }
     assert!(moved > 0, "{told}");
+    let [shared, bytes] = ["/shared: ", "; these bytes cannot be read: 65536 to 131072"];
+    let mut lines = told.lines();
+    let says = lines.any(|line| line.contains(shared) && line.ends_with(bytes));
+    assert!(says, "{told}");
     let list = said(&run.weir(2, &["recover", "--list"]));
     let name = list.split(' ').nth(2).unwrap();
     let stopped = run.weir(2, &[&["stop", "--no-drain", name], &impatient[..]].concat());

@@ -35,6 +35,7 @@ use crate::queue::TaskQueue;
 use crate::sources::StagePair;
 use crate::summary::StageSummary;
 use crate::tree::{FileTree, KeptAttributes, NodeKind};
+use crate::unreadable::UnreadableSearch;
 use team::StageTeam;
 
 /// The bytes of a large file that one thread copies at a time.
@@ -158,6 +159,7 @@ pub(crate) fn stage_with<S: FileTree, T: FileTree>(
         team,
         rank: team.map_or(0, StageTeam::rank),
         batch_files: batch_files(options.threads),
+        unreadable: UnreadableSearch::default(),
         queue: TaskQueue::new(team.map_or(0, StageTeam::rank), WAITING_TASKS),
         first_names: Mutex::default(),
         summary: Mutex::default(),
@@ -291,6 +293,7 @@ struct StageRun<'t, S: FileTree, T: FileTree> {
     rank: u16,
     /// The most files of a batch.
     batch_files: usize,
+    unreadable: UnreadableSearch,
     queue: TaskQueue<StageTask<'t, S, T>>,
     /// The targets of files with further names that are there.
     first_names: Mutex<HashMap<PathBuf, Option<Stat>>>,
@@ -572,9 +575,10 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
             }
             error => {
                 self.progress.files_done.fetch_add(1, Ordering::Relaxed);
+                let reason = self.unreadable.describe(self.from, &file.source, error);
                 let mut summary = self.summary();
                 summary.is_target_full |= error.is_out_of_room();
-                summary.fail(&file.source, &file.target, error);
+                summary.fail(&file.source, &file.target, &reason);
             }
         }
     }
