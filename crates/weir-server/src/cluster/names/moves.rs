@@ -155,6 +155,11 @@ impl<P: Platform> Cluster<P> {
             // A server that keeps the old name must not show it any more once the new one is there.
             self.recall_entry(&key).await;
         }
+        // A new session of the leader's server frees what it had locked. A record of a lock that is not held
+        // would be found by nobody.
+        if !self.inner.names.name_locks.has(&key, token) {
+            return Err(FsError::Unreachable);
+        }
         let found = self.node(|node| node.find_child(key.0, &key.1));
         match (&found, op.to) {
             (Ok(Some(child)), to) if op.swaps || (to.is_some() && is_dir(*child)) => {
