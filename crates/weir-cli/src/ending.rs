@@ -32,7 +32,11 @@ pub fn end_living(
     settings: &Loaded,
 ) -> Result<(), Failure> {
     let config = &settings.config.drain;
-    let drained_to = ending.drain_to.map(|dir| DrainedFiles::new(dir, config));
+    let elevates = ending.drains && !elevated_directories(run_dir).is_empty();
+    let drained_to = match ending.drain_to {
+        Some(dir) => Some(DrainedFiles::new(dir, config)),
+        None => elevates.then_some(DrainedFiles::Elevated),
+    };
     move_out(run_dir, ending, settings)?;
     if let Some(summary) = agent::stop(run_dir)? {
         directories::wait_until_gone(run_dir)?;

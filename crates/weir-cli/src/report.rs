@@ -35,15 +35,22 @@ pub(crate) fn counter(report: &Report, name: &str) -> u64 {
 
 /// The files of an instance that were moved out of it.
 #[derive(Debug)]
-pub struct DrainedFiles<'a> {
-    dir: &'a Path,
-    are_all: bool,
+pub enum DrainedFiles<'a> {
+    /// Those of the mount prefix, to a directory.
+    Prefix {
+        /// The directory.
+        dir: &'a Path,
+        /// No setting chooses among them.
+        are_all: bool,
+    },
+    /// Those of elevated directories alone.
+    Elevated,
 }
 
 impl<'a> DrainedFiles<'a> {
     /// Those that the settings choose, in `dir`.
     pub fn new(dir: &'a Path, settings: &Drain) -> DrainedFiles<'a> {
-        DrainedFiles {
+        DrainedFiles::Prefix {
             dir,
             are_all: settings.only.0.is_empty() && settings.skip.0.is_empty(),
         }
@@ -72,11 +79,15 @@ fn text(report: &Report, drained: Option<&DrainedFiles<'_>>) -> String {
     if report.files + report.directories > 0 {
         let held: u64 = report.tiers.iter().map(|tier| tier.live_bytes).sum();
         let fate = match drained {
-            Some(drained) if drained.are_all => format!("in {}", drained.dir.display()),
-            Some(drained) => format!(
+            Some(DrainedFiles::Prefix { dir, are_all: true }) => format!("in {}", dir.display()),
+            Some(DrainedFiles::Prefix { dir, .. }) => format!(
                 "in {} if drain.only and drain.skip choose them, else gone with the instance",
-                drained.dir.display()
+                dir.display()
             ),
+            Some(DrainedFiles::Elevated) => {
+                "on the parallel file system if in an elevated directory, else gone with the instance"
+                    .to_owned()
+            }
             None => "left behind and gone with the instance".to_owned(),
         };
         let _ = writeln!(

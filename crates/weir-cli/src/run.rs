@@ -326,9 +326,13 @@ fn drained_to<'a>(
     config: &Config,
 ) -> Option<DrainedFiles<'a>> {
     let is_drained = |outcome: &CommandOutcome| outcome.was_served && outcome.is_safe;
-    let dir = args.drain_to.as_deref();
-    let dir = dir.filter(|_| outcome.as_ref().is_ok_and(is_drained))?;
-    Some(DrainedFiles::new(dir, &config.drain))
+    if !outcome.as_ref().is_ok_and(is_drained) {
+        return None;
+    }
+    match &args.drain_to {
+        Some(dir) => Some(DrainedFiles::new(dir, &config.drain)),
+        None => (!config.elevated_directories().is_empty()).then_some(DrainedFiles::Elevated),
+    }
 }
 
 /// Says where data is that could not be moved out of an instance.
