@@ -214,6 +214,9 @@ fn what_failed_once_fails_no_more() {
         moving(740_126),
         // A server that kept a file's old name showed it after another node had found the new one.
         Plan::from_seed(3319).asking().elevating(),
+        // A name's home noted a rename whose lock a new session had freed while it waited: nobody told the
+        // directory that the rename had come to nothing.
+        Plan::from_seed(103).asking().elevating().moving(),
     ] {
         assert_eq!(run(&plan, false).faults, [""; 0], "seed {}", plan.seed);
     }
@@ -256,5 +259,19 @@ fn truncations_that_failed_once_fail_no_more() {
     ] {
         let plan = Plan::from_seed(seed).cutting();
         assert_eq!(run(&plan, false).faults, [""; 0], "seed {seed}");
+    }
+    // And in directories that are taken up meanwhile.
+    for plan in [
+        // A home gave up what its programs had written since a truncation began, and what they had written
+        // before that, and published since, stayed.
+        Plan::from_seed(3290).elevating(),
+        // The truncation of a killed server was in shared memory, and not in its journal: what had been
+        // written before it came back with the records.
+        Plan::from_seed(2479).asking().elevating(),
+        // A node laid a publish in the slices, and heard with its next session that the file had been cut.
+        Plan::from_seed(2838).elevating(),
+    ] {
+        let plan = plan.cutting();
+        assert_eq!(run(&plan, false).faults, [""; 0], "seed {}", plan.seed);
     }
 }
