@@ -25,10 +25,12 @@ fn servers_come_back() {
     assert!(came_back > 300, "{came_back}");
 }
 
+// Of these three `make simulate` draws as many as it has time for.
+
 /// A file that is told to be written has no writer, and all nodes see its bytes.
 #[test]
 fn written_files_are_seen_everywhere() {
-    for seed in 0..200 {
+    for seed in 0..60 {
         let plan = Plan::from_seed(seed).asking();
         assert_eq!(run(&plan, false).faults, [""; 0], "seed {seed}");
     }
@@ -37,7 +39,7 @@ fn written_files_are_seen_everywhere() {
 /// A directory that was taken up is found by all nodes, and so is its cover.
 #[test]
 fn directories_that_were_taken_up_are_found_everywhere() {
-    for seed in 0..200 {
+    for seed in 0..60 {
         let plan = Plan::from_seed(seed).elevating();
         assert_eq!(run(&plan, false).faults, [""; 0], "seed {seed}");
     }
@@ -47,13 +49,13 @@ fn directories_that_were_taken_up_are_found_everywhere() {
 #[test]
 fn evicted_files_are_as_they_were() {
     let mut evicted = 0;
-    for seed in 0..200 {
+    for seed in 0..60 {
         let plan = Plan::from_seed(seed).evicting();
         let outcome = run(&plan, false);
         assert_eq!(outcome.faults, [""; 0], "seed {seed}");
         evicted += outcome.evicted;
     }
-    assert!(evicted > 1000, "{evicted}");
+    assert!(evicted > 300, "{evicted}");
 }
 
 /// Seeds that failed once, with what was wrong.
