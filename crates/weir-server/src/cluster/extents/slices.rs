@@ -112,47 +112,31 @@ impl SliceExtents {
         self.by_publish.insert((from, op.publish), op.ino);
         let answered = self.answered.entry((op.ino, from)).or_default();
         let parts = answered.entry(op.publish).or_default();
-        if let Some(freed) = parts.get_mut(&op.part) {
-            let Some(index) = self.indexes.get_mut(&op.ino) else {
-                return Ok(freed.clone());
-            };
-            self.last_stamp += 1;
-            let holes = withdraw(index, &laid, op.cut, self.last_stamp, freed);
-            if holes.is_empty() {
-                return Ok(freed.clone());
-            }
-            let freed = freed.clone();
-            if index.is_empty() {
-                self.indexes.remove(&op.ino);
-            }
-            note(&Item::Kept(op.ino, holes));
-            note(&Item::Answered {
-                ino: op.ino,
-                from,
-                publish: op.publish,
-                part: op.part,
-                freed: freed.clone(),
-            });
-            return Ok(freed);
-        }
+        let index = self.indexes.entry(op.ino).or_default();
         self.last_stamp += 1;
         let stamp = self.last_stamp;
-        let mut freed = Vec::new();
-        if op.cut < MAX_OFFSET {
-            let whole = std::mem::take(&mut laid);
-            freed = cut_off(&whole, op.cut, &mut laid);
+        let before = parts.get(&op.part);
+        let mut freed = before.cloned().unwrap_or_default();
+        if before.is_some() {
+            laid = withdraw(index, &laid, op.cut, stamp, &mut freed);
+        } else {
+            if op.cut < MAX_OFFSET {
+                let whole = std::mem::take(&mut laid);
+                freed = cut_off(&whole, op.cut, &mut laid);
+            }
+            for run in &mut laid {
+                run.stamp = stamp;
+                let put = index.insert(*run, &mut |range| freed.push(log_range(range)));
+                put.map_err(|_| FsError::Malformed)?;
+            }
         }
-        let index = self.indexes.entry(op.ino).or_default();
-        for run in &mut laid {
-            run.stamp = stamp;
-        }
-        for run in laid.iter().copied() {
-            let put = index.insert(run, &mut |range| freed.push(log_range(range)));
-            put.map_err(|_| FsError::Malformed)?;
-        }
+        let is_known = before.is_some() && laid.is_empty();
         index.drop_holes();
         if index.is_empty() {
             self.indexes.remove(&op.ino);
+        }
+        if is_known {
+            return Ok(freed);
         }
         parts.insert(op.part, freed.clone());
         note(&Item::Kept(op.ino, laid));
@@ -319,9 +303,15 @@ fn withdraw(
         };
         let log = pos..run.log_end().unwrap_or(u64::MAX);
         index.for_each_piece_in(run.offset.max(cut), run.end(), &mut |piece| {
-            let is_its = matches!(piece.source, PieceSource::Log { rank: of, slab: on, pos: at }
-                if of == rank && on == slab && log.contains(&at));
-            if is_its {
+            let PieceSource::Log {
+                rank: owner,
+                slab: own_slab,
+                pos: own_pos,
+            } = piece.source
+            else {
+                return;
+            };
+            if (owner, own_slab) == (rank, slab) && log.contains(&own_pos) {
                 holes.extend(Run::hole(piece.offset, piece.end(), stamp));
             }
         });
@@ -329,7 +319,6 @@ fn withdraw(
     for hole in &holes {
         let _ = index.insert(*hole, &mut |range| freed.push(log_range(range)));
     }
-    index.drop_holes();
     holes
 }
 
