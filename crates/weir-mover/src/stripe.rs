@@ -89,24 +89,24 @@ impl StripeSize {
 
 /// The largest stripe of a layout of Lustre, bytes. Sizes of components are multiples of each other as a rule.
 fn lustre_stripe(layout: &[u8]) -> Option<u64> {
+    if number_at(layout, 0)? != LUSTRE_COMPOSITE {
+        return component_stripe(layout);
+    }
+    let count = layout.get(COMPOSITE_COUNT_AT..COMPOSITE_COUNT_AT + 2)?;
+    let count = usize::from(u16::from_le_bytes(count.try_into().ok()?));
+    let components = (0..count).map_while(|entry| {
+        let at = COMPOSITE_HEAD + entry * COMPOSITE_ENTRY + COMPOSITE_ENTRY_LAYOUT_AT;
+        usize::try_from(number_at(layout, at)?).ok()
+    });
+    components
+        .filter_map(|at| component_stripe(layout.get(at..)?))
+        .max()
+}
+
+/// The stripe of a layout of one component.
+fn component_stripe(layout: &[u8]) -> Option<u64> {
     match number_at(layout, 0)? {
         LUSTRE_V1 | LUSTRE_V3 => number_at(layout, LUSTRE_STRIPE_AT).map(u64::from),
-        LUSTRE_COMPOSITE => {
-            let count = layout.get(COMPOSITE_COUNT_AT..COMPOSITE_COUNT_AT + 2)?;
-            let count = usize::from(u16::from_le_bytes(count.try_into().ok()?));
-            let entries = (0..count).map_while(|entry| {
-                let at = COMPOSITE_HEAD + entry * COMPOSITE_ENTRY + COMPOSITE_ENTRY_LAYOUT_AT;
-                usize::try_from(number_at(layout, at)?).ok()
-            });
-            let stripe = |at: usize| {
-                let component = layout.get(at..)?;
-                match number_at(component, 0)? {
-                    LUSTRE_V1 | LUSTRE_V3 => number_at(component, LUSTRE_STRIPE_AT).map(u64::from),
-                    _ => None,
-                }
-            };
-            entries.filter_map(stripe).max()
-        }
         _ => None,
     }
 }

@@ -72,24 +72,16 @@ impl UnreadableSearch {
 
 fn describe_ranges(error: &MoveError, found: &UnreadableRanges, size: u64) -> String {
     let mut text = error.to_string();
-    if !found.ranges.is_empty() {
-        text.push_str("; these bytes cannot be read: ");
+    let ranges = &found.ranges;
+    if !ranges.is_empty() {
+        let named = ranges.iter().take(MOST_NAMED);
+        let named = named.map(|range| format!("{} to {}", range.start, range.end));
+        let named = named.collect::<Vec<_>>().join(", ");
+        let _ = write!(text, "; these bytes cannot be read: {named}");
     }
-    for (number, range) in found.ranges.iter().take(MOST_NAMED).enumerate() {
-        let comma = if number > 0 { ", " } else { "" };
-        let _ = write!(text, "{comma}{} to {}", range.start, range.end);
-    }
-    if let Some(more) = found
-        .ranges
-        .len()
-        .checked_sub(MOST_NAMED)
-        .filter(|more| *more > 0)
-    {
-        let all: u64 = found
-            .ranges
-            .iter()
-            .map(|range| range.end - range.start)
-            .sum();
+    let more = ranges.len().saturating_sub(MOST_NAMED);
+    if more > 0 {
+        let all: u64 = ranges.iter().map(|range| range.end - range.start).sum();
         let _ = write!(text, " and {more} more ranges, {all} bytes in all");
     }
     if found.known_to < size {

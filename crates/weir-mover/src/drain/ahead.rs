@@ -27,7 +27,7 @@ use super::round::RoundState;
 use super::snapshot::SeenNode;
 use super::{names_file, Drain, EvictedBytes};
 use crate::content::refuse_other_content;
-use crate::copy::{stripe_of, FileCopy, OpenCopy};
+use crate::copy::{FileCopy, OpenCopy};
 use crate::error::MoveError;
 use crate::publish::check_replaceable;
 use crate::stage::StageProgress;
@@ -54,6 +54,8 @@ pub struct AheadResult {
 struct OpenBase<'d, S: FileTree, T: FileTree> {
     input: &'d S::File,
     output: Arc<T::File>,
+    /// The stripes of the base.
+    stripe: StripeSize,
     file: EvictedFile,
     source: PathBuf,
     target: PathBuf,
@@ -134,7 +136,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let settled = table.settle_extents(ino).map_err(reading())?;
             let begun = self.gone_ahead.get(&ino.0).copied().unwrap_or(0);
             let whole = (begun.min(found.size), found.size);
-            let stripe = self.stripe_of_base(ino, found.size);
+            let open = base.as_ref().map(|open| open.stripe);
+            let stripe = open.unwrap_or_else(|| self.stripe_of_base(ino));
             let ranges = choose_ranges(table, ino, whole, (rank, wanted - freed), stripe);
             let (Some(settled), ranges) = (settled, ranges.map_err(reading())?) else {
                 break;
@@ -211,9 +214,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             identity: CopyIdentity::Inode(inode),
         };
         let file = EvictedFile { ino, copy };
+        let stripe = self.to.stripe_of(&output);
         let open = OpenBase {
             input,
             output,
+            stripe,
             file,
             source,
             target,
@@ -277,9 +282,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// The stripes of the base that a file has; if it has none yet, the usual ones.
-    fn stripe_of_base(&self, ino: Ino, size: u64) -> StripeSize {
+    fn stripe_of_base(&self, ino: Ino) -> StripeSize {
         let base = self.open_bases.get(&ino.0);
-        base.map_or_else(StripeSize::default, |base| stripe_of(self.to, base, size))
+        base.map_or_else(StripeSize::default, |base| self.to.stripe_of(base))
     }
 
     fn copy_ranges(
@@ -295,7 +300,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             output: &open.output,
             source: &open.source,
             part: &open.target,
-            stripe: stripe_of(self.to, &open.output, u64::MAX),
+            stripe: open.stripe,
         };
         copy_by_threads(&copy, ranges, threads, progress)
     }
