@@ -33,10 +33,7 @@ pub fn end_living(
 ) -> Result<(), Failure> {
     let config = &settings.config.drain;
     let elevates = ending.drains && !elevated_directories(run_dir).is_empty();
-    let drained_to = match ending.drain_to {
-        Some(dir) => Some(DrainedFiles::new(dir, config)),
-        None => elevates.then_some(DrainedFiles::Elevated),
-    };
+    let drained_to = DrainedFiles::new(ending.drain_to, elevates, config);
     move_out(run_dir, ending, settings)?;
     if let Some(summary) = agent::stop(run_dir)? {
         directories::wait_until_gone(run_dir)?;

@@ -48,12 +48,20 @@ pub enum DrainedFiles<'a> {
 }
 
 impl<'a> DrainedFiles<'a> {
-    /// Those that the settings choose, in `dir`.
-    pub fn new(dir: &'a Path, settings: &Drain) -> DrainedFiles<'a> {
-        DrainedFiles::Prefix {
+    /// Those that the settings choose, if they are moved to `dir`; else those of elevated directories, if it
+    /// `elevates`.
+    pub fn new(
+        dir: Option<&'a Path>,
+        elevates: bool,
+        settings: &Drain,
+    ) -> Option<DrainedFiles<'a>> {
+        let Some(dir) = dir else {
+            return elevates.then_some(DrainedFiles::Elevated);
+        };
+        Some(DrainedFiles::Prefix {
             dir,
             are_all: settings.only.0.is_empty() && settings.skip.0.is_empty(),
-        }
+        })
     }
 }
 

@@ -329,10 +329,8 @@ fn drained_to<'a>(
     if !outcome.as_ref().is_ok_and(is_drained) {
         return None;
     }
-    match &args.drain_to {
-        Some(dir) => Some(DrainedFiles::new(dir, &config.drain)),
-        None => (!config.elevated_directories().is_empty()).then_some(DrainedFiles::Elevated),
-    }
+    let elevates = !config.elevated_directories().is_empty();
+    DrainedFiles::new(args.drain_to.as_deref(), elevates, &config.drain)
 }
 
 /// Says where data is that could not be moved out of an instance.
