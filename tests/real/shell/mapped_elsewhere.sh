@@ -55,6 +55,7 @@ for ((made = 0; made < servers + 2; made++)); do
 	if ((made >= servers)); then mapper=$home home=$(((home + 1) % servers)); fi
 	on $((made % servers)) sh -c "head -c 16384 /dev/zero | tr '\0' - > $file"
 	coproc MAPPER { on $mapper python3 mapper.py $file; }
+	mapper_pid=$MAPPER_PID # bash unsets its own when it has seen the end
 	say() { echo "$@" >&"${MAPPER[1]}"; }
 	answer() { IFS= read -r -t 60 line <&"${MAPPER[0]}"; echo "$line"; }
 	same "$file: mapped" "mapped - -" "$(answer)"
@@ -85,17 +86,18 @@ print(b[4096:4102].decode() + "," + b[8192:8195].decode())' $file)"
 	say size 20003 -
 	same "$file: longer" 20003 "$(answer)"
 	exec {MAPPER[1]}>&-
-	wait "$MAPPER_PID"
+	wait "$mapper_pid"
 	same "$file: the mapper's end" 0 $?
 done
 # Cut elsewhere, what was mapped behind the end is SIGBUS.
 head -c 16384 /dev/zero > cut
 coproc MAPPER { on 1 python3 mapper.py cut; }
+mapper_pid=$MAPPER_PID
 answer > /dev/null
 on 2 truncate -s 4096 cut
 say size 4096 -
 same "cut: the size" 4096 "$(answer)"
 say await 8192 x
-wait "$MAPPER_PID" 2> /dev/null
+wait "$mapper_pid" 2> /dev/null
 same "cut: a load behind the end" $((128 + 7)) $?
 check_end
