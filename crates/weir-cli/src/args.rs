@@ -55,6 +55,10 @@ pub struct NodeArgs {
     /// Start this many servers, all on this machine. They share its budgets.
     #[arg(long, value_name = "N")]
     servers: Option<u16>,
+    /// Nodes on which no program of the job runs, such as m[1-2]: these alone copy files to the parallel file
+    /// system while programs compute on the others. They are of the instance, too.
+    #[arg(long, value_name = "LIST", conflicts_with = "servers")]
+    movers: Option<String>,
 }
 
 impl NodeArgs {
@@ -64,6 +68,7 @@ impl NodeArgs {
             hosts: self.hosts.as_deref(),
             hostfile: self.hostfile.as_deref(),
             servers: self.servers,
+            movers: self.movers.as_deref(),
         }
     }
 }
@@ -265,7 +270,7 @@ pub enum Command {
 #[derive(Args, Debug)]
 pub struct RunArgs {
     /// Use the instance of this name or run directory, which must run.
-    #[arg(long, short = 'i', value_name = "NAME", conflicts_with_all = ["mount", "memory", "storage", "no_storage", "elevate", "hosts", "hostfile", "servers"])]
+    #[arg(long, short = 'i', value_name = "NAME", conflicts_with_all = ["mount", "memory", "storage", "no_storage", "elevate", "hosts", "hostfile", "servers", "movers"])]
     pub instance: Option<String>,
     /// With several servers on this machine: the one that the command uses.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -304,6 +309,7 @@ impl RunArgs {
             ("--hosts", self.nodes.hosts.is_some()),
             ("--hostfile", self.nodes.hostfile.is_some()),
             ("--servers", self.nodes.servers.is_some()),
+            ("--movers", self.nodes.movers.is_some()),
         ];
         let nodes = nodes.into_iter().filter(|(_, is_given)| *is_given);
         let keys = all_keys().filter(|key| *settings.origin(key) == ValueOrigin::CommandLine);

@@ -195,6 +195,9 @@ pub struct Member {
     /// Its libfabric endpoint, if it has one.
     #[serde(default)]
     pub endpoint: Option<Endpoint>,
+    /// True if its node runs no program of the job, and is there to move files.
+    #[serde(default)]
+    pub is_mover: bool,
 }
 
 /// The servers of an instance, by rank.
@@ -316,6 +319,7 @@ mod tests {
             host: host.into(),
             address: address.parse().unwrap(),
             endpoint: None,
+            is_mover: false,
         }
     }
 

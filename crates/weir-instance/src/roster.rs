@@ -68,6 +68,7 @@ mod tests {
             host: "a".into(),
             address: "10.0.0.1:4000".parse().unwrap(),
             endpoint: None,
+            is_mover: false,
         };
         let roster = Roster::new(InstanceId([1; 16]), vec![member]).unwrap();
         write(dir.path(), &serde_json::to_string(&roster).unwrap()).unwrap();

@@ -153,10 +153,7 @@ mod tests {
             drain_to: None,
             task: crate::message::AgentTask::Start,
             settings: "[fabric]\naddress = \"127.0.0.0/8\"\n".into(),
-            seats: vec![ServerPosition {
-                rank: 1,
-                host: "localhost".into(),
-            }],
+            seats: vec![ServerPosition::new(1, "localhost".into())],
             own: OwnPositions::ByName,
             reach: StartMethod::Nowhere,
             deadline_ms: 1,

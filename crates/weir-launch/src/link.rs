@@ -274,10 +274,7 @@ mod tests {
     fn shell(script: &str) -> (Link, Receiver<Option<MessageUp>>) {
         let branch = AgentBranch {
             command: ["sh", "-c", script].map(str::to_owned).to_vec(),
-            seats: vec![ServerPosition {
-                rank: 1,
-                host: "a".into(),
-            }],
+            seats: vec![ServerPosition::new(1, "a".into())],
             own: OwnPositions::First,
             reach: StartMethod::Nowhere,
             joins: false,

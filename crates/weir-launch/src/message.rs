@@ -321,7 +321,7 @@ mod tests {
     fn lost(rank: u16, why: &str) -> MessageUp {
         let host = format!("n{rank}");
         MessageUp::Lost {
-            seat: ServerPosition { rank, host },
+            seat: ServerPosition::new(rank, host),
             why: why.into(),
         }
     }

@@ -22,7 +22,7 @@ use crate::address::is_here;
 use crate::hosts;
 use crate::random::random;
 use crate::reach::StartMethod;
-use crate::seat::{OwnPositions, ServerPosition};
+use crate::seat::{own_name, OwnPositions, ServerPosition};
 
 /// The most servers on one machine.
 const SERVERS_MOST: u16 = 256;
@@ -36,6 +36,8 @@ pub struct NodeOptions<'a> {
     pub hostfile: Option<&'a Path>,
     /// `--servers`: several on this machine.
     pub servers: Option<u16>,
+    /// `--movers`: nodes on which no program runs.
+    pub movers: Option<&'a str>,
 }
 
 /// The servers of an instance of several.
@@ -59,7 +61,9 @@ pub fn find(
         return on_this_machine(servers);
     }
     let method = method(launch, env)?;
-    let hosts = match (wanted.hosts, wanted.hostfile) {
+    let movers = wanted.movers.map(hosts::expand).transpose();
+    let movers = movers.context("--movers")?.unwrap_or_default();
+    let mut hosts = match (wanted.hosts, wanted.hostfile) {
         (Some(list), _) => hosts::expand(list).context("--hosts")?,
         (None, Some(file)) => {
             let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
@@ -67,10 +71,19 @@ pub fn find(
         }
         (None, None) => match hosts_of_job(method, env)? {
             Some(hosts) => hosts,
-            None => return Ok(None),
+            None if movers.is_empty() => return Ok(None),
+            None => vec![own_name()],
         },
     };
-    let seats = seats(hosts, env)?;
+    hosts.extend(movers.iter().cloned());
+    let mut seats = seats(hosts::once(hosts)?, env)?;
+    for seat in &mut seats {
+        seat.is_mover = movers.contains(&seat.host);
+    }
+    ensure!(
+        !seats.iter().all(|seat| seat.is_mover),
+        "--movers: no node of the instance is left for programs"
+    );
     if seats.len() == 1 {
         return Ok(None);
     }
@@ -119,10 +132,7 @@ fn on_this_machine(servers: u16) -> Result<Option<NodePlan>> {
         (1..=SERVERS_MOST).contains(&servers),
         "--servers: 1 to {SERVERS_MOST}"
     );
-    let seat = |rank| ServerPosition {
-        rank,
-        host: "localhost".to_owned(),
-    };
+    let seat = |rank| ServerPosition::new(rank, "localhost".to_owned());
     Ok((servers > 1).then(|| NodePlan {
         seats: (0..servers).map(seat).collect(),
         own: OwnPositions::All,
@@ -199,7 +209,7 @@ fn seats(hosts: Vec<String>, env: &Environment) -> Result<Vec<ServerPosition>> {
         Some(name) if seat.host == name => true,
         _ => is_here(&seat.host).unwrap_or(false),
     };
-    let seat = |(rank, host)| ServerPosition { rank, host };
+    let seat = |(rank, host)| ServerPosition::new(rank, host);
     let mut seats: Vec<ServerPosition> = (0..).zip(hosts).map(seat).collect();
     let Some(at) = seats.iter().position(here) else {
         bail!(
@@ -400,6 +410,30 @@ mod tests {
     }
 
     #[test]
+    fn movers_are_nodes_of_the_instance_too() {
+        let (env, launch) = (Environment::default(), launch(Method::Auto));
+        let list = format!("{},a", own());
+        let found = |hosts, movers| {
+            let wanted = NodeOptions {
+                hosts,
+                movers: Some(movers),
+                ..NodeOptions::default()
+            };
+            let found = find(&wanted, &launch, &env)?.expect("several nodes");
+            let seats = found.seats.into_iter();
+            Ok(seats
+                .map(|seat| (seat.host, seat.is_mover))
+                .collect::<Vec<_>>())
+        };
+        let (own, a, b) = (own(), "a".to_owned(), "b".to_owned());
+        let expected = [(own.clone(), false), (a.clone(), true), (b.clone(), true)];
+        assert_eq!(found(Some(&list), "a,b").unwrap(), expected);
+        assert_eq!(found(None, "b").unwrap(), [(own.clone(), false), (b, true)]);
+        let error: Result<_> = found(Some(&list), &list);
+        assert!(error.unwrap_err().to_string().contains("left for programs"));
+    }
+
+    #[test]
     fn a_job_says_its_nodes() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("nodes");
@@ -450,10 +484,7 @@ mod tests {
         let seats: Vec<ServerPosition> = ["a", "b", "c"]
             .iter()
             .zip([1, 0, 2])
-            .map(|(host, rank)| ServerPosition {
-                rank,
-                host: (*host).to_owned(),
-            })
+            .map(|(host, rank)| ServerPosition::new(rank, (*host).to_owned()))
             .collect();
         let env: Environment = [("SLURM_JOB_NODELIST", "a,b,c")].into_iter().collect();
         let launch = launch(Method::Auto);

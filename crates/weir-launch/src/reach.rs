@@ -113,10 +113,7 @@ mod tests {
     use super::*;
 
     fn seats(n: u16) -> Vec<ServerPosition> {
-        let seat = |rank| ServerPosition {
-            rank,
-            host: format!("n{rank}"),
-        };
+        let seat = |rank| ServerPosition::new(rank, format!("n{rank}"));
         (0..n).map(seat).collect()
     }
 

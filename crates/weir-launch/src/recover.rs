@@ -141,10 +141,7 @@ impl<'a> DeadServers<'a> {
         let members = self.roster.members().iter();
         let mut seats: Vec<ServerPosition> = members
             .filter(|member| !is_missing(member.rank.0))
-            .map(|member| ServerPosition {
-                rank: member.rank.0,
-                host: member.host.clone(),
-            })
+            .map(ServerPosition::from)
             .collect();
         if self.own.share > 1 {
             return Ok(NodePlan {
@@ -206,10 +203,7 @@ impl<'a> DeadServers<'a> {
                 failed.why
             ));
         }
-        let seat = ServerPosition {
-            rank: member.rank.0,
-            host: member.host.clone(),
-        };
+        let seat = ServerPosition::from(member);
         self.missing.push(MissingServer {
             seat,
             why: failed.why,

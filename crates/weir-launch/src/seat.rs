@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use weir_core::roster::Member;
 
 use crate::address::is_here;
 
@@ -12,6 +13,30 @@ pub struct ServerPosition {
     pub rank: u16,
     /// As the batch system or the user calls its node.
     pub host: String,
+    /// True if its node runs no program of the job, and is there to move files.
+    #[serde(default)]
+    pub is_mover: bool,
+}
+
+impl ServerPosition {
+    /// That of a node on which programs run.
+    pub fn new(rank: u16, host: String) -> ServerPosition {
+        ServerPosition {
+            rank,
+            host,
+            is_mover: false,
+        }
+    }
+}
+
+impl From<&Member> for ServerPosition {
+    fn from(member: &Member) -> ServerPosition {
+        ServerPosition {
+            rank: member.rank.0,
+            host: member.host.clone(),
+            is_mover: member.is_mover,
+        }
+    }
 }
 
 /// Which seats are an agent's own.

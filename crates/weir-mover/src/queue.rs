@@ -84,10 +84,32 @@ impl<T> QueueState<T> {
 impl<T> TaskQueue<T> {
     /// `own`: the rank of this process, whose workers are never lost.
     pub(crate) fn new(own: u16, capacity: usize) -> TaskQueue<T> {
+        let staffed = BTreeMap::from([(own, KeptTasks::Last)]);
+        TaskQueue::with(staffed, BTreeMap::new(), capacity)
+    }
+
+    /// Tasks that are known from the beginning, each with the rank of its node, for workers of the ranks `staffed`.
+    pub(crate) fn filled(
+        staffed: impl IntoIterator<Item = u16>,
+        tasks: impl Iterator<Item = (u16, T)>,
+    ) -> TaskQueue<T> {
+        let mut by_rank: BTreeMap<u16, VecDeque<T>> = BTreeMap::new();
+        for (rank, task) in tasks {
+            by_rank.entry(rank).or_default().push_back(task);
+        }
+        let staffed = staffed.into_iter().map(|rank| (rank, KeptTasks::Last));
+        TaskQueue::with(staffed.collect(), by_rank, usize::MAX)
+    }
+
+    fn with(
+        staffed: BTreeMap<u16, KeptTasks>,
+        by_rank: BTreeMap<u16, VecDeque<T>>,
+        capacity: usize,
+    ) -> TaskQueue<T> {
         TaskQueue {
             state: Mutex::new(QueueState {
-                by_rank: BTreeMap::new(),
-                staffed: BTreeMap::from([(own, KeptTasks::Last)]),
+                by_rank,
+                staffed,
                 own_only: BTreeSet::new(),
                 is_open: false,
                 busy: 0,
@@ -97,25 +119,6 @@ impl<T> TaskQueue<T> {
             ended: Condvar::new(),
             capacity,
         }
-    }
-
-    /// Tasks that are known from the beginning, each with the rank of its node, for workers of this rank and of movers.
-    pub(crate) fn filled(
-        own: u16,
-        movers: &[Box<dyn FileMover>],
-        tasks: impl Iterator<Item = (u16, T)>,
-    ) -> TaskQueue<T> {
-        let queue = TaskQueue::new(own, usize::MAX);
-        let mut state = queue.lock();
-        let ranks = movers.iter().map(|mover| mover.rank());
-        state
-            .staffed
-            .extend(ranks.map(|rank| (rank, KeptTasks::Last)));
-        for (rank, task) in tasks {
-            state.by_rank.entry(rank).or_default().push_back(task);
-        }
-        drop(state);
-        queue
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState<T>> {
@@ -139,18 +142,20 @@ impl<T> TaskQueue<T> {
         self.ready.notify_all();
     }
 
-    /// The movers that are worth asking: those whose nodes have tasks, and others for the rest of the tasks.
+    /// The movers that are worth asking: those whose nodes have tasks, and others for the rest of the tasks, of which
+    /// `own` are left to this process.
     pub(crate) fn choose_helpers<'m>(
         &self,
         movers: &'m [Box<dyn FileMover>],
+        own: usize,
     ) -> impl Iterator<Item = &'m dyn FileMover> {
         let state = self.lock();
         let has_tasks = |mover: &dyn FileMover| state.by_rank.contains_key(&mover.rank());
         let mut movers: Vec<&dyn FileMover> = movers.iter().map(|mover| &**mover).collect();
         movers.sort_by_key(|mover| !has_tasks(*mover));
         let owners = movers.iter().filter(|mover| has_tasks(**mover)).count();
-        let tasks = state.waiting();
-        movers.into_iter().take(owners.max(tasks.saturating_sub(1)))
+        let tasks = state.waiting().saturating_sub(own);
+        movers.into_iter().take(owners.max(tasks))
     }
 
     /// Adds a task for the node of a rank, once fewer than the capacity wait.
@@ -306,7 +311,7 @@ mod tests {
     fn each_takes_its_own_tasks_and_then_those_that_wait_longest() {
         // Rank 2 has no mover.
         let tasks = [(0, 'a'), (1, 'b'), (1, 'c'), (1, 'd'), (2, 'e'), (2, 'f')];
-        let queue = TaskQueue::filled(0, &movers(&[1]), tasks.into_iter());
+        let queue = TaskQueue::filled([0, 1], tasks.into_iter());
         let take_next = |rank| queue.lock().choose(rank).and_then(VecDeque::pop_front);
         let taken = [1, 0, 0, 0, 0, 0].map(take_next);
         let wanted = [Some('b'), Some('a'), Some('e'), Some('f'), Some('c'), None];
@@ -324,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_list_is_half_of_what_waits() {
-        let queue = TaskQueue::filled(0, &[], (0..20).map(|task| (0, task)));
+        let queue = TaskQueue::filled([0], (0..20).map(|task| (0, task)));
         let mut lists = Vec::new();
         let count = |tasks: &VecDeque<i32>| tasks.iter().take(6).count();
         queue.work_lists(0, count, |tasks| {
@@ -336,7 +341,7 @@ mod tests {
 
     #[test]
     fn what_a_lost_worker_has_taken_is_done_by_others_who_wait_for_it() {
-        let queue = TaskQueue::filled(0, &movers(&[1]), (0..50).map(|task| (1, task)));
+        let queue = TaskQueue::filled([0, 1], (0..50).map(|task| (1, task)));
         let done = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             let mut left = 2;
@@ -372,7 +377,7 @@ mod tests {
     #[test]
     fn a_full_node_takes_what_nobody_else_does() {
         let tasks = [(0, 'a'), (1, 'b'), (1, 'c'), (2, 'd')];
-        let queue = TaskQueue::filled(0, &movers(&[1]), tasks.into_iter());
+        let queue = TaskQueue::filled([0, 1], tasks.into_iter());
         queue.keep_to_own(0);
         queue.expect(2, KeptTasks::All);
         let take_next = |rank| queue.lock().choose(rank).and_then(VecDeque::pop_front);
@@ -385,14 +390,15 @@ mod tests {
     #[test]
     fn movers_with_tasks_are_asked_first() {
         let all = movers(&[1, 2, 3]);
-        let asked = |tasks: &[(u16, ())]| -> Vec<u16> {
-            let queue = TaskQueue::filled(0, &all, tasks.iter().copied());
-            let helpers = queue.choose_helpers(&all);
+        let asked = |own: usize, tasks: &[(u16, ())]| -> Vec<u16> {
+            let queue = TaskQueue::filled([0, 1, 2, 3], tasks.iter().copied());
+            let helpers = queue.choose_helpers(&all, own);
             helpers.map(FileMover::rank).collect()
         };
-        assert_eq!(asked(&[(0, ())]), [] as [u16; 0]);
-        assert_eq!(asked(&[(3, ())]), [3]);
-        assert_eq!(asked(&[(0, ()), (0, ()), (3, ())]), [3, 1]);
-        assert_eq!(asked(&[(0, ()); 9]), [1, 2, 3]);
+        assert_eq!(asked(1, &[(0, ())]), [] as [u16; 0]);
+        assert_eq!(asked(1, &[(3, ())]), [3]);
+        assert_eq!(asked(1, &[(0, ()), (0, ()), (3, ())]), [3, 1]);
+        assert_eq!(asked(1, &[(0, ()); 9]), [1, 2, 3]);
+        assert_eq!(asked(0, &[(0, ())]), [1]);
     }
 }

@@ -582,6 +582,68 @@ fn a_drain_is_shared_by_the_nodes_that_see_its_target() {
     assert_gone(&cluster);
 }
 
+/// With nodes on which no program runs (`--movers`), these alone read what programs wrote on the others.
+#[test]
+fn movers_on_nodes_of_their_own_copy_what_programs_write_on_others() {
+    let needs = [needs::MPICH_RUN];
+    let Some(cluster) = cluster("movers on nodes of their own", 4, &needs, vec![]) else {
+        return;
+    };
+    let weir = weir_binary().unwrap();
+    let all = cluster.host_list();
+    let hosts: Vec<&str> = all.split(',').collect();
+    let (programs, movers) = (hosts[..2].join(","), hosts[2..].join(","));
+    let script = format!(
+        "for try in $(seq 100); do
+            {weir} drain --status --json | grep -q '\"movers\":2' && break
+            sleep 0.1
+        done
+        mpiexec.mpich -hosts {programs} -n 2 sh -c '
+            mkdir /weir/$PMI_RANK
+            for n in $(seq 300); do seq $n > /weir/$PMI_RANK/$n; done
+            head -c 20M /dev/urandom > /weir/large.$PMI_RANK'
+        {weir} drain --wait > /dev/null || exit
+        {weir} status --json
+        cp -r /weir/. $0",
+        weir = weir.display()
+    );
+    let shared = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (target, copy) = (shared.path().join("out"), shared.path().join("copy"));
+    std::fs::create_dir(&copy).unwrap();
+    let mut command = cluster.node(0).command(&weir);
+    command.args([
+        "run",
+        "--hosts",
+        &programs,
+        "--movers",
+        &movers,
+        "--drain-to",
+    ]);
+    command.arg(&target);
+    command.args(["--", "bash", "-c", &script]).arg(&copy);
+    let text = said(&small(&mut command).output().unwrap());
+    let status: serde_json::Value = serde_json::from_str(text.trim()).unwrap();
+    let servers = status["each"].as_array().unwrap();
+    let read = |server: &serde_json::Value| server["counters"]["bytes_read"].as_u64().unwrap();
+    let read: Vec<u64> = servers.iter().map(read).collect();
+    assert_eq!((read.len(), &read[..2]), (4, &[0, 0][..]), "{read:?}");
+    assert!(
+        read[2] > 0 && read[3] > 0 && read[2] + read[3] > 40 << 20,
+        "{read:?}"
+    );
+    let same = Command::new("diff")
+        .arg("-r")
+        .args([&target, &copy])
+        .output();
+    let same = same.unwrap();
+    assert!(
+        same.status.success(),
+        "{}",
+        String::from_utf8_lossy(&same.stdout)
+    );
+    assert_gone(&cluster);
+}
+
 /// Programs on three nodes see one tree over an elevated directory, whichever of them changed it.
 #[test]
 fn an_elevated_directory_is_shared_by_nodes() {

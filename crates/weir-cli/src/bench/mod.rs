@@ -159,6 +159,7 @@ fn of_nodes(
         hosts: args.hosts.as_deref(),
         hostfile: args.hostfile.as_deref(),
         servers: args.servers,
+        movers: None,
     };
     let found = nodes::find(&wanted, &settings.config.launch, env)?;
     let found = found.context("an instance of several nodes is measured; this is one")?;

@@ -146,6 +146,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     let filter = stage::filter(&args.choice, str::to_owned)?;
     let mut drain = Drain::new((&instance, Path::new("/")), target, filter);
     drain.set_rank(instance.rank().context("asking for the server")?);
+    drain.set_share(gate.own_share());
     let roots = args.roots(instance.prefix());
     let hook = args.hook(&roots, target.1);
     let analyzers = AnalyzerService::new(instance, roots.clone());

@@ -7,13 +7,14 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
-use weir_core::roster::{InstanceId, Roster, Secret};
+use weir_core::roster::{InstanceId, Member, Roster, Secret};
 use weir_core::types::Rank;
 use weir_instance::connection::Connection;
 use weir_instance::roster;
 use weir_launch::agent;
 use weir_launch::random::random;
 use weir_launch::workers::{WorkerInvitation, WorkerProgram};
+use weir_mover::drain::OwnShare;
 use weir_mover::MoverNews;
 
 use super::probes::TargetProbes;
@@ -34,6 +35,7 @@ pub enum SharedPaths {
 pub struct MoverGate {
     /// The ranks of those that are to come.
     invited: BTreeSet<u16>,
+    own_share: OwnShare,
     state: Arc<GateState>,
 }
 
@@ -58,8 +60,9 @@ impl MoverGate {
             return Ok(MoverGate::default());
         };
         let own = Rank(Connection::to(run_dir)?.welcome().rank);
-        let wanted = wanted_movers(&roster, own);
         let member = roster.member(own).context("not in the roster")?;
+        let nodes = MoverNodes::of_role(&roster, role);
+        let wanted = wanted_movers(&roster, member, nodes);
         if wanted.is_empty() {
             return Ok(MoverGate::default());
         }
@@ -81,6 +84,10 @@ impl MoverGate {
         };
         let gate = MoverGate {
             invited: wanted.clone(),
+            own_share: match nodes {
+                MoverNodes::WithoutPrograms if !member.is_mover => OwnShare::Rest,
+                _ => OwnShare::Equal,
+            },
             state: Arc::new(GateState {
                 probes: TargetProbes::new(&targets),
                 ..GateState::default()
@@ -101,6 +108,11 @@ impl MoverGate {
     /// The ranks of the movers that are to come.
     pub fn invited(&self) -> Vec<u16> {
         self.invited.iter().copied().collect()
+    }
+
+    /// The part of the copying that this process does.
+    pub fn own_share(&self) -> OwnShare {
+        self.own_share
     }
 
     /// The news of movers since the last call.
@@ -126,18 +138,48 @@ impl GateState {
     }
 }
 
+/// The nodes that move files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum MoverNodes {
+    All,
+    /// Those of programs: bytes stay where they are moved to.
+    WithPrograms,
+    /// Those that are there to move files.
+    WithoutPrograms,
+}
+
+impl MoverNodes {
+    fn of_role(roster: &Roster, role: MoverRole) -> MoverNodes {
+        let is_split = roster.members().iter().any(|member| member.is_mover);
+        match (is_split, role.is_inward) {
+            (false, _) => MoverNodes::All,
+            (true, true) => MoverNodes::WithPrograms,
+            (true, false) => MoverNodes::WithoutPrograms,
+        }
+    }
+
+    fn include(self, member: &Member) -> bool {
+        match self {
+            MoverNodes::All => true,
+            MoverNodes::WithPrograms => !member.is_mover,
+            MoverNodes::WithoutPrograms => member.is_mover,
+        }
+    }
+}
+
 /// One server of each other node; if all are on one machine, all but this one.
-fn wanted_movers(roster: &Roster, own: Rank) -> BTreeSet<u16> {
-    let members = roster.members();
-    let own_host = roster.member(own).map(|member| member.host.as_str());
-    let mut hosts: BTreeSet<&str> = own_host.into_iter().collect();
-    let others = members.iter().filter(|member| hosts.insert(&member.host));
+fn wanted_movers(roster: &Roster, own: &Member, nodes: MoverNodes) -> BTreeSet<u16> {
+    let members = || {
+        let members = roster.members().iter();
+        members.filter(|member| nodes.include(member))
+    };
+    let mut hosts = BTreeSet::from([own.host.as_str()]);
+    let others = members().filter(|member| hosts.insert(&member.host));
     let others: BTreeSet<u16> = others.map(|member| member.rank.0).collect();
     match others.is_empty() {
-        true => members
-            .iter()
+        true => members()
             .map(|member| member.rank.0)
-            .filter(|rank| *rank != own.0)
+            .filter(|rank| *rank != own.rank.0)
             .collect(),
         false => others,
     }

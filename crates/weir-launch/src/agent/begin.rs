@@ -368,6 +368,7 @@ mod tests {
             host: "n".into(),
             address: SocketAddr::from(([127, 0, 0, 1], port)),
             endpoint: None,
+            is_mover: false,
         };
         let mut members = vec![member(2, 4000), member(0, 4001)];
         add_missing(&mut members, &[member(1, 4000), member(3, 65535)]);

@@ -41,6 +41,7 @@ impl Agent {
                     host: local.seat.host.clone(),
                     address,
                     endpoint,
+                    is_mover: local.seat.is_mover,
                 });
             }
             Some(ServerMessage::Ready(ready)) if self.started => {

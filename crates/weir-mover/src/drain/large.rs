@@ -78,15 +78,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let pieces = begins.map(|begin| {
             let piece = (begin, (begin + piece_bytes).min(stat.size));
             let holder = self.from.holder_of(source, piece.0..piece.1);
-            (holder.ok().flatten().unwrap_or(self.rank), piece)
+            (holder.ok().flatten().unwrap_or(self.team.rank), piece)
         });
         let queue = PieceQueue {
-            pieces: TaskQueue::filled(self.rank, &self.movers, pieces),
+            pieces: self.team.queue_tasks(pieces),
             failed: Mutex::default(),
         };
         let copy_here = || {
             let mut buffer = Vec::new();
-            queue.work(self.rank, |(begin, end)| {
+            queue.work(self.team.rank, |(begin, end)| {
                 let tell = |bytes| {
                     progress.bytes_done.fetch_add(bytes, Ordering::Relaxed);
                     !progress.stop.load(Ordering::Relaxed) && queue.failed().is_none()
@@ -97,15 +97,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 Ok(())
             });
         };
-        std::thread::scope(|scope| {
-            for mover in queue.pieces.choose_helpers(&self.movers) {
-                let (queue, stat, part) = (&queue, &stat, copy.part());
-                scope.spawn(move || share_pieces(mover, queue, source, stat, part, progress));
-            }
-            for _ in 0..threads.max(1) {
-                scope.spawn(copy_here);
-            }
-        });
+        let copy_elsewhere = |mover: &dyn FileMover| {
+            share_pieces(mover, &queue, source, &stat, copy.part(), progress);
+        };
+        self.team
+            .work(&queue.pieces, threads, copy_elsewhere, copy_here);
         if let Some(error) = queue.failed().take() {
             return Err(error);
         }

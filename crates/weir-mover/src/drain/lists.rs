@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use weir_client::types::Time;
 
 use super::snapshot::FileVersion;
+use super::team::DrainTeam;
 use crate::mover::{FileMover, FileToMove, MovedFile, MovedFiles, LIST_BYTES, LIST_FILES};
-use crate::queue::TaskQueue;
 use crate::stage::StageProgress;
 
 /// A file of a list.
@@ -53,17 +53,15 @@ pub(super) fn lists_of(files: &[ListedFile]) -> Vec<(u16, Vec<usize>)> {
     lists
 }
 
-/// Moves files by `here`, a process beside the server of `rank`, and by all movers. Each takes lists of files that
-/// its node has, then those of others.
+/// Moves files by `here`, this process, and by all movers. Each takes lists of files that its node has, then those of
+/// others.
 pub(super) fn share_files(
     files: &[ListedFile],
-    movers: &[Box<dyn FileMover>],
-    rank: u16,
+    team: &DrainTeam,
     here: impl Fn(&[FileToMove]) -> MovedFiles + Sync,
     progress: &StageProgress,
 ) -> Vec<MovedList> {
-    let lists = TaskQueue::filled(rank, movers, lists_of(files).into_iter());
-    let helpers = lists.choose_helpers(movers);
+    let lists = team.queue_tasks(lists_of(files).into_iter());
     let done = Mutex::new(Vec::new());
     let keep = |files: Vec<usize>, moved: MovedFiles, is_remote| {
         let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,12 +91,10 @@ pub(super) fn share_files(
         keep(list, moved, true);
         Ok(())
     };
-    std::thread::scope(|scope| {
-        for mover in helpers {
-            let (lists, move_elsewhere) = (&lists, &move_elsewhere);
-            scope.spawn(move || lists.work(mover.rank(), |list| move_elsewhere(mover, list)));
-        }
-        lists.work(rank, |list| {
+    let elsewhere =
+        |mover: &dyn FileMover| lists.work(mover.rank(), |list| move_elsewhere(mover, list));
+    team.work(&lists, 1, elsewhere, || {
+        lists.work(team.rank, |list| {
             if !is_stopped() {
                 let moved = here(&files_of(&list));
                 keep(list, moved, false);

@@ -11,6 +11,7 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `round` | the files of a round |
+//! | `team` | the processes that copy files |
 //! | `lists`, `large` | copying them with other movers: lists of files, pieces of a large one |
 //! | `follow` | files that programs have renamed |
 //! | `names` | links and removals |
@@ -48,6 +49,7 @@ mod relocated;
 mod renames;
 mod round;
 mod snapshot;
+mod team;
 mod whiteouts;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -82,6 +84,8 @@ use relocated::RelocatedDirectories;
 use renames::{is_calm, RenameHistory};
 use round::RoundState;
 use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot, WalkedTree};
+use team::DrainTeam;
+pub use team::OwnShare;
 
 /// The most rounds in the end, before directories that programs have renamed are merged file by file.
 const ROUNDS_AT_END: u32 = 6;
@@ -230,10 +234,7 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     kept: Option<PathFilter>,
     /// Files that were prefetched, until a walk.
     prefetched: Vec<PrefetchedFile>,
-    /// Other processes that move files.
-    movers: Vec<Box<dyn FileMover>>,
-    /// The rank of this process's server.
-    rank: u16,
+    team: DrainTeam,
     /// By the path below both directories.
     moved: HashMap<PathBuf, MovedNode>,
     due: Option<DueNames>,
@@ -295,8 +296,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             first: None,
             kept: None,
             prefetched: Vec::new(),
-            movers: Vec::new(),
-            rank: 0,
+            team: DrainTeam::default(),
             moved: HashMap::new(),
             due: None,
             held_removals: 0,
@@ -324,12 +324,17 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
 
     /// Says which server is beside this process: it moves the files that were made there.
     pub fn set_rank(&mut self, rank: u16) {
-        self.rank = rank;
+        self.team.rank = rank;
+    }
+
+    /// Says which part of the copying this process does. Without this it is that of any mover.
+    pub fn set_share(&mut self, share: OwnShare) {
+        self.team.share = share;
     }
 
     /// Adds a process that moves files, for later rounds.
     pub fn add_mover(&mut self, mover: Box<dyn FileMover>) {
-        self.movers.push(mover);
+        self.team.movers.push(mover);
     }
 
     /// Keeps marks of what this drain puts on the target of an elevated tree. `replaces_all`: what somebody else has
@@ -423,7 +428,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             .from
             .evictions()
             .is_some_and(EvictionTable::has_evicted);
-        let is_wanted = !self.movers.is_empty() || evicts || self.first.is_some();
+        let is_wanted = !self.team.is_alone() || evicts || self.first.is_some();
         let mut is_wanted = is_wanted || self.has_unknown_directories();
         for _ in 0..ROUNDS_AT_END {
             let is_stopped = progress.stop.load(Ordering::Relaxed);

@@ -281,10 +281,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let snapshot = Arc::clone(&round.snapshot);
         let is_large = |path: &&PathBuf| {
             let node = snapshot.get(path).expect("chosen from it");
-            !self.movers.is_empty() && node.version.size > LARGE_BYTES && !node.has_links
+            !self.team.is_alone() && node.version.size > LARGE_BYTES && !node.has_links
         };
         // As many large files as nodes keep all busy, each with the files that it has.
-        let is_cut = chosen.iter().filter(|path| is_large(path)).count() <= self.movers.len();
+        let is_cut = chosen.iter().filter(|path| is_large(path)).count() <= self.team.movers.len();
         let (ahead, others): (Vec<&PathBuf>, Vec<&PathBuf>) = chosen.iter().partition(|path| {
             snapshot
                 .get(path)
@@ -349,7 +349,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// The rank of the server that has the bytes of a file, as far as it is worth the question.
     fn rank_of(&self, path: &Path, version: &FileVersion) -> u16 {
         let path = self.source.join(path);
-        let is_asked = !self.movers.is_empty();
+        let is_asked = !self.team.is_alone();
         holder_of_file(self.from, &path, version.ino, version.size, is_asked)
     }
 
@@ -373,7 +373,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let files: Vec<ListedFile> = chosen.iter().map(listed).collect();
         let options = options_of_round(round.threads);
         let here = |list: &[FileToMove]| move_files(self.from, self.to, list, options, progress);
-        let lists = share_files(&files, &self.movers, self.rank, here, progress);
+        let lists = share_files(&files, &self.team, here, progress);
         let mut results: Vec<Option<MovedFile>> = Vec::new();
         results.resize_with(files.len(), || None);
         for list in lists {

@@ -28,7 +28,7 @@ use crate::scratch::temporary_directory;
 use crate::trees::{contents, TreeNode};
 use proptest::prelude::*;
 use rustix::io::Errno;
-use weir_mover::drain::{AnalysesLeft, AnalysisTable, Drain, DrainRound, PendingState};
+use weir_mover::drain::{AnalysesLeft, AnalysisTable, Drain, DrainRound, OwnShare, PendingState};
 use weir_mover::tree::TreeRenames;
 use weir_mover::{DirectoryTree, PathFilter, StageOptions, StageProgress, StageSummary};
 
@@ -850,6 +850,40 @@ fn a_list_of_a_mover_that_dies_is_moved_again() {
     assert_eq!((last.pending, last.safe_files), (vec![], 2));
     assert!(finish(&mut drain).is_complete());
     assert_eq!(contents(&scene.source), contents(&scene.target));
+}
+
+#[test]
+fn a_process_beside_programs_copies_only_what_movers_leave() {
+    for (orders, is_own_expected) in [(usize::MAX, false), (1, true)] {
+        let mut scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+        let reads = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&reads);
+        scene.from = scene.from.read_after(Box::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        }));
+        let mut drain = scene.drain();
+        drain.set_share(OwnShare::Rest);
+        drain.add_mover(Box::new(scene.other_node(orders)));
+        let mut program = scene.program.lock().unwrap();
+        for number in 0..600 {
+            let content = program.content();
+            fs::write(scene.source.join(number.to_string()), &content).unwrap();
+            program.closed.insert(content);
+        }
+        drop(program);
+        let first = round(&mut drain, now());
+        assert_eq!((first.files, first.pending), (600, vec![]));
+        large_file(&scene.source.join("large"), b"first");
+        let second = round(&mut drain, now());
+        assert_eq!((second.files, second.pending), (1, vec![]));
+        let has_read = reads.load(Ordering::Relaxed) > 0;
+        assert_eq!(has_read, is_own_expected);
+        assert!(finish(&mut drain).is_complete());
+        assert!(is_large_file(&scene.target.join("large"), b"first"));
+        fs::remove_file(scene.source.join("large")).unwrap();
+        fs::remove_file(scene.target.join("large")).unwrap();
+        assert_eq!(contents(&scene.source), contents(&scene.target));
+    }
 }
 
 /// The states of files that are not safe.

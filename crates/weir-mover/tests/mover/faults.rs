@@ -1,7 +1,5 @@
 //! A target that fails.
 
-#![allow(dead_code)] // Each test program uses its part.
-
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;

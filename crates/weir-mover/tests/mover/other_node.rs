@@ -1,7 +1,5 @@
 //! A mover on another node, which is lost after some orders.
 
-#![allow(dead_code)] // Each test program uses its part.
-
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;

@@ -357,6 +357,7 @@ fn several_servers_go_on_if_they_know_each_other() {
         host: format!("n{rank}"),
         address: ([10, 0, 0, 1], 4000 + rank).into(),
         endpoint: None,
+        is_mover: false,
     });
     let write = |instance| {
         let roster = Roster::new(instance, members.clone().collect()).unwrap();
