@@ -145,7 +145,7 @@ fn client() {
         asked(proto::Flock { ino, ofd: 1, operation: 2, wait: true }),
         asked(proto::RecordLock { ino, ofd: None, kind: 1, start: 0, end: u64::MAX, wait: true }),
         asked(proto::TestLock { ino, ofd: Some(1), kind: 1, start: 5, end: 6 }),
-        asked(proto::Readdir { ino: parent, cookie: 0, budget_bytes: 4096 }),
+        asked(proto::Readdir { ino: parent, cookie: 0, until: Some(0), budget_bytes: 4096 }),
         asked(proto::Lookup { components: vec![b"d".to_vec(), b"x".to_vec()] }),
         asked(proto::Token { ino: FOREIGN, needed: Claim::range(4096, 512), wished: STRIDED }),
         asked(proto::Statfs {}),
@@ -252,7 +252,7 @@ fn peer_requests() -> Vec<Vec<u8>> {
         peer::request(peer::Enrol { dir }),
         peer::request(peer::Enrolled { dir }),
         peer::request(peer::Part { dir }),
-        peer::request(peer::List { dir, cookie: 0, budget_bytes: 4096 }),
+        peer::request(peer::List { dir, cookie: 0, until: Some(0), budget_bytes: 4096 }),
         peer::request(peer::Link { ino: FOREIGN, dir, name: b"b".to_vec() }),
         peer::request(peer::Relink { ino, add: true }),
         peer::request(peer::LockName { dir, name: name.clone(), token: 1,
@@ -506,6 +506,7 @@ fn texts() {
         host: format!("n{rank}"),
         address: ([10, 0, 0, 1], 4000 + rank).into(),
         endpoint: None,
+        is_mover: rank == 1,
     };
     let id = InstanceId([7; 16]);
     let roster = Roster::new(id, vec![member(0), member(1)]).expect("a valid roster");
@@ -543,10 +544,7 @@ fn texts() {
         write("path", name, path.as_bytes());
     }
 
-    let seat = ServerPosition {
-        rank: 1,
-        host: "n1".into(),
-    };
+    let seat = ServerPosition::new(1, "n1".into());
     let failed = StartFailure {
         host: "n1".into(),
         rank: Some(1),
@@ -597,10 +595,7 @@ fn texts() {
         job: weir_launch::message::Job::default(),
         servers: 2,
         settings: toml,
-        seats: vec![ServerPosition {
-            rank: 0,
-            host: "n0".into(),
-        }],
+        seats: vec![ServerPosition::new(0, "n0".into())],
         own: OwnPositions::First,
         reach: weir_launch::reach::StartMethod::Nowhere,
         drain_to: Some("/pfs/run".into()),

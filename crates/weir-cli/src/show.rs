@@ -216,11 +216,13 @@ pub(crate) fn components(path: &str, prefix: &str) -> Vec<Vec<u8>> {
 
 fn read_directory(connection: &mut Connection, directory: &Entry) -> Result<Vec<Entry>> {
     let mut entries: Vec<Entry> = Vec::new();
+    let mut until = 0;
     loop {
         let cookie = entries.last().map_or(0, |entry| entry.cookie);
         let more = connection.call(Readdir {
             ino: directory.ino,
             cookie,
+            until: Some(until),
             budget_bytes: READDIR_BYTES,
         });
         let more = more.map_err(|error| match error.downcast_ref() {
@@ -229,10 +231,11 @@ fn read_directory(connection: &mut Connection, directory: &Entry) -> Result<Vec<
             }
             _ => error,
         })?;
-        if more.is_empty() {
+        if more.entries.is_empty() {
             return Ok(entries);
         }
-        entries.extend(more);
+        entries.extend(more.entries);
+        until = more.until;
     }
 }
 

@@ -1,4 +1,4 @@
-//! Open files, by the handle numbers that the kernel uses.
+//! Open files and directories, by the handle numbers that the kernel uses.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -16,6 +16,8 @@ pub struct OpenFiles {
 #[derive(Debug, Default)]
 struct Inner {
     open: HashMap<u64, Open>,
+    /// The ends of the listings of open directories.
+    listings: HashMap<u64, u64>,
     /// Files that stand for open file descriptions of interposed programs.
     follows: HashMap<u64, Followed>,
     /// The last number given. Numbers are not reused, so that a late request finds no file.
@@ -31,14 +33,48 @@ pub struct Open {
     pub is_private: bool,
 }
 
+impl Inner {
+    fn next_number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+}
+
 impl OpenFiles {
     /// Gives an open file a number.
     pub fn insert(&self, file: Open) -> FileHandle {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
-        inner.last += 1;
-        let number = inner.last;
+        let number = inner.next_number();
         inner.open.insert(number, file);
         FileHandle(number)
+    }
+
+    /// Gives an open directory a number.
+    pub fn insert_directory(&self) -> FileHandle {
+        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        let number = inner.next_number();
+        inner.listings.insert(number, 0);
+        FileHandle(number)
+    }
+
+    /// The end of the listing of an open directory, as it was noted; 0 before that.
+    pub fn listing_end(&self, number: FileHandle) -> u64 {
+        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        inner.listings.get(&number.0).copied().unwrap_or(0)
+    }
+
+    /// Notes the end of the listing of an open directory.
+    pub fn note_listing_end(&self, number: FileHandle, until: u64) {
+        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(end) = inner.listings.get_mut(&number.0) {
+            *end = until;
+        }
+    }
+
+    /// Forgets an open directory.
+    pub fn remove_directory(&self, number: FileHandle) {
+        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        inner.listings.remove(&number.0);
     }
 
     /// Returns the file with a number, or EBADF.

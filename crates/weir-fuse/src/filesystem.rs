@@ -16,7 +16,7 @@ use fuser::{
 };
 use rustix::io::Errno;
 use weir_client::process::mounted::beneath::{inode_of, DROP, PRIVATE, SHARED, SHARE_OFFSET};
-use weir_client::process::mounted::{Changes, OpenFile, Tree, Wish};
+use weir_client::process::mounted::{Changes, DirListing, OpenFile, Tree, Wish};
 use weir_client::types::Stat;
 
 use crate::convert::{attributes, errno, ino, kind, time};
@@ -460,21 +460,39 @@ impl Filesystem for TreeFs {
 
     fn opendir(&self, request: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let may = on_behalf(request, |who| self.tree.check_listing(who, ino(number)));
-        answer!(reply, may, () => reply.opened(FileHandle(0), FopenFlags::empty()));
+        answer!(reply, may, () => {
+            reply.opened(self.files.insert_directory(), FopenFlags::empty());
+        });
+    }
+
+    fn releasedir(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.files.remove_directory(handle);
+        reply.ok();
     }
 
     fn readdir(
         &self,
         _: &Request,
         number: INodeNo,
-        _handle: FileHandle,
+        handle: FileHandle,
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
         let mut at = offset;
         loop {
-            let entries = match self.tree.readdir(ino(number), at, LISTING) {
-                Ok(entries) => entries,
+            let until = Some(self.files.listing_end(handle));
+            let entries = match self.tree.readdir(ino(number), at, until, LISTING) {
+                Ok(DirListing { entries, until }) => {
+                    self.files.note_listing_end(handle, until);
+                    entries
+                }
                 // Entries listed so far are returned; the next request gets the error.
                 Err(error) if at == offset => return reply.error(errno(error)),
                 Err(_) => return reply.ok(),

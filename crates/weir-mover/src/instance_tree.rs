@@ -242,7 +242,9 @@ impl FileTree for InstanceTree {
         let mut names = Vec::new();
         let mut at = 0;
         loop {
-            let entries = self.tree.readdir(dir, at, LISTING_BYTES).io()?;
+            // To the end, or a file that a program renames meanwhile would be missed, and be gone for a drain.
+            let listing = self.tree.readdir(dir, at, None, LISTING_BYTES);
+            let entries = listing.io()?.entries;
             let Some(last) = entries.last() else {
                 return Ok(names);
             };

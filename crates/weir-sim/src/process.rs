@@ -431,19 +431,21 @@ impl<'f> Process<'f> {
 
     /// The entries of a directory, read as with repeated getdents(2).
     pub fn readdir(&self, dir: Ino) -> Result<Vec<proto::Entry>, Errno> {
-        let (mut all, mut cookie) = (Vec::new(), 0);
+        let (mut all, mut cookie, mut until) = (Vec::new(), 0, 0);
         loop {
             let op = proto::Readdir {
                 ino: dir,
                 cookie,
+                until: Some(until),
                 budget_bytes: 120,
             };
             let some = self.call(op)?;
-            match some.last() {
+            match some.entries.last() {
                 Some(last) => cookie = last.cookie,
                 None => return Ok(all),
             }
-            all.extend(some);
+            until = some.until;
+            all.extend(some.entries);
         }
     }
 }

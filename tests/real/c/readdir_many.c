@@ -1,6 +1,7 @@
 /*
  * A directory of 100,000 entries is listed while two processes create and remove others in it. POSIX lets an
  * entry made or removed during the listing show or not; every entry that stays must show, and exactly once.
+ * Then a directory grows by an entry for each one that is read: such a listing ends.
  * Usage: readdir_many DIR [COUNT]
  */
 #include "check.h"
@@ -24,6 +25,28 @@ static void create_and_remove(int who, volatile int *stop, volatile int *turns)
 		turns[who]++;
 	}
 	_exit(0);
+}
+
+static void list_while_it_grows(void)
+{
+	enum { FIRST = 1000, MOST = 20000 };
+	int read = 0, made = 0;
+	MUST(mkdir(in_dir("grows"), 0755) == 0);
+	for (; made < FIRST; made++)
+		MUST(close(creat(in_dir("grows/%d", made), 0600)) == 0);
+	DIR *dir = opendir(in_dir("grows"));
+	MUST(dir);
+	for (; made < MOST && (errno = 0, readdir(dir)); read++, made++)
+		MUST(close(creat(in_dir("grows/%d", made), 0600)) == 0);
+	CHECK(errno == 0 && read >= FIRST + 2 && made < MOST, "a listing ends though the directory grows (%d of %d read)", read, made);
+	rewinddir(dir);
+	for (read = 0; readdir(dir);)
+		read++;
+	CHECK(read == made + 2, "and shows all from the beginning (%d of %d)", read, made);
+	CHECK(closedir(dir) == 0, "closed");
+	while (made > 0)
+		MUST(unlink(in_dir("grows/%d", --made)) == 0);
+	CHECK(rmdir(in_dir("grows")) == 0, "removed");
 }
 
 int main(int argc, char **argv)
@@ -74,5 +97,6 @@ int main(int argc, char **argv)
 	for (int i = 0; i < count; i++)
 		removed += unlink(in_dir("many/entry-%06d", i)) == 0;
 	CHECK(removed == count && rmdir(in_dir("many")) == 0, "all removed, the directory too");
+	list_while_it_grows();
 	return check_end();
 }

@@ -2,12 +2,14 @@
 //!
 //! The description's offset is the position in the listing: 0 is ".", 1 is "..", and each later one
 //! is 2 more than the cookie of the entry before. Cookies stay valid while others create and remove
-//! names.
+//! names. A listing ends with the last entry that there was when it began: one that showed what programs make
+//! meanwhile might never end.
 
 use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
-use weir_core::proto::Readdir;
+use weir_core::node::ofd::Ofd;
+use weir_core::proto::{Listing, Readdir};
 use weir_core::types::Ino;
 
 use super::dirents::{DirentList, LONGEST};
@@ -43,7 +45,7 @@ impl Process {
         };
         let mut at = ofd.offset.load(Ordering::Acquire);
         let mut list = DirentList::new(out);
-        let done = self.list(handle, &mut at, &mut list);
+        let done = self.list(handle, ofd, &mut at, &mut list);
         ofd.offset.store(at, Ordering::Release);
         let filled = list.filled();
         Some(match done {
@@ -55,6 +57,7 @@ impl Process {
     fn list(
         &'static self,
         handle: &'static Handle,
+        ofd: &Ofd,
         at: &mut u64,
         list: &mut DirentList<'_>,
     ) -> Result<(), Errno> {
@@ -80,11 +83,13 @@ impl Process {
             if room < LONGEST && !list.is_empty() {
                 return Ok(());
             }
-            let entries = self.session()?.call(Readdir {
+            let Listing { entries, until } = self.session()?.call(Readdir {
                 ino: dir,
                 cookie: *at - DOTS,
+                until: Some(ofd.listed_until.load(Ordering::Relaxed)),
                 budget_bytes: u32::try_from(room.min(MOST)).unwrap_or(0),
             })?;
+            ofd.listed_until.store(until, Ordering::Relaxed);
             if entries.is_empty() {
                 break;
             }

@@ -92,6 +92,11 @@ impl Order {
         }
     }
 
+    /// The cookie of the last entry that was made; less than any other if there was none.
+    pub(super) fn last_cookie(&self) -> u64 {
+        self.next - 1
+    }
+
     /// The entries (sequence, granule) after `cookie`, in order.
     pub(super) fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
         let first = self.chunk_of(cookie);

@@ -426,6 +426,11 @@ impl<'a> Shard<'a> {
         Ok(record.index_generation.fetch_add(1, Relaxed) + 1)
     }
 
+    /// The cookie that no entry of `dir` is behind which is there now.
+    pub fn last_cookie(&self, dir: Ino) -> Result<u64, NamesError> {
+        Ok(self.order(self.dir(dir)?).last_cookie())
+    }
+
     /// Visits the entries of `dir` after `cookie` (below [`FIRST_COOKIE`]: from the start), at most
     /// `budget` of them, until `visit` breaks; returns the number of entries visited. `.` and `..`
     /// are not entries.

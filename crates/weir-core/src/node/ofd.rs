@@ -34,7 +34,9 @@ pub struct Ofd {
     pub owner: AtomicU32,
     /// The life of the entry: bumped when it is freed.
     pub generation: AtomicU32,
-    spare: [AtomicU64; 4],
+    /// Of a directory: the last cookie that the listing has (`proto::Listing`); 0: it is not known yet.
+    pub listed_until: AtomicU64,
+    spare: [AtomicU64; 3],
 }
 
 impl Ofd {
@@ -48,6 +50,7 @@ impl Ofd {
         self.offset.store(0, Ordering::Relaxed);
         self.flags.store(flags, Ordering::Relaxed);
         self.state.store(0, Ordering::Relaxed);
+        self.listed_until.store(0, Ordering::Relaxed);
         self.ino.store(ino, Ordering::SeqCst);
     }
 
@@ -83,6 +86,6 @@ mod tests {
     #[test]
     fn format_of_a_description() {
         use crate::node::format::check_format;
-        check_format!(Ofd: ino offset flags state owner generation);
+        check_format!(Ofd: ino offset flags state owner generation listed_until);
     }
 }

@@ -21,7 +21,7 @@ use super::tail::TailWords;
 use crate::names::Attr;
 
 /// Marks a region of weir's, and this version of its layout.
-pub const MAGIC: u64 = 0x5745_4952_0000_0009;
+pub const MAGIC: u64 = 0x5745_4952_0000_000a;
 /// Slots of a client's ring of records.
 pub const RECORD_SLOTS: usize = 2048;
 /// Slots of a client's ring of notes.

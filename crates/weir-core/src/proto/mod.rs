@@ -29,14 +29,14 @@ pub use error::FsError;
 pub use greeting::{ClientKind, Hello, Role, Welcome, NO_CLIENT, NO_ROOM, PREFIX_LINK, SHM_LINK};
 pub use parts::{
     Attached, ByteRange, Cause, Child, ContentVersion, CopyUse, Created, Entry, FsStat, HeldLock,
-    Kept, Landing, LedRenames, Lent, Located, PathInTree, RoomOutlook, RoomState, ServerStatus,
-    SettledExtents, Tier, TierStatus, WriteState,
+    Kept, Landing, LedRenames, Lent, Listing, Located, PathInTree, RoomOutlook, RoomState,
+    ServerStatus, SettledExtents, Tier, TierStatus, WriteState,
 };
 use table::{messages, operations};
 pub use table::{Caller, Control, FromCaller, Operation, OperationObject, Served};
 
 /// The version of this protocol; both sides must have the same.
-pub const VERSION: u32 = 16;
+pub const VERSION: u32 = 17;
 
 operations! {
     local {
@@ -374,9 +374,13 @@ operations! {
             ino: Ino,
             /// The cookie of the last entry seen.
             cookie: u64,
+            /// The last cookie that is listed, as an earlier reply of the same listing says it; 0: that of the
+            /// last entry that is there now. `None`: all, so that a file which is renamed meanwhile is met under
+            /// one of its names; while programs make files, such a listing may not end.
+            until: Option<u64>,
             /// The approximate length limit of the reply.
             budget_bytes: u32,
-        } -> Vec<Entry>;
+        } -> Listing;
 
         /// Attaches the caller for writing to a file.
         attach(ClientId, Open): Attach {

@@ -212,6 +212,15 @@ pub struct Located {
     pub runs: Vec<Run>,
 }
 
+/// A part of the listing of a directory.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Listing {
+    /// In the order of their cookies; none: there are no more.
+    pub entries: Vec<Entry>,
+    /// The last cookie that the listing has, of the server whose entries these are.
+    pub until: u64,
+}
+
 /// A directory entry.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Entry {

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use super::audit::Unseen;
 use super::table::{messages, peer_operations};
 use super::{
-    encode, encoded, ByteRange, Cause, Child, ContentVersion, CopyUse, Entry, FsError, HeldLock,
-    Kept, LedRenames, RoomOutlook, RoomState, ServerStatus, SettledExtents, WriteState,
+    encode, encoded, ByteRange, Cause, Child, ContentVersion, CopyUse, FsError, HeldLock, Kept,
+    LedRenames, Listing, RoomOutlook, RoomState, ServerStatus, SettledExtents, WriteState,
 };
 use crate::extent::Run;
 use crate::names::{Attr, FileType, Lamination, Policy};
@@ -152,9 +152,11 @@ peer_operations! {
         dir: Ino,
         /// The cookie of the last entry seen, without its rank.
         cookie: u64,
+        /// As of [`super::Readdir`], without its rank.
+        until: Option<u64>,
         /// The approximate length limit of the reply.
         budget_bytes: u32,
-    } -> Vec<Entry>;
+    } -> Listing;
 
     /// Removes a name of a file or link. At the entry's home.
     unlink: Unlink {

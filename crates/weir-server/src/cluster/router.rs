@@ -7,11 +7,11 @@ use weir_core::proto::{
     Allocate, Append, Attach, Attached, Audit, AwaitRoom, BeginUpdate, Caller, Child, Control,
     CopyUse, Create, CreateUnnamed, Created, Entry, Evict, EvictRanges, Fetch, Find, Flock, Flush,
     FsError, GetAttr, GetCopyUse, GetRenames, GetWriteState, GetXattr, HeldLock, Hold, Laminate,
-    Landing, Lease, LedRenames, Lent, Link, ListXattrs, Locate, Located, Lookup, MakeSpecial,
-    Mkdir, Operations, Passage, PathInTree, PathOf, Readdir, Readlink, RecordLock, RemoveXattr,
-    Rename, ReportRelief, Rmdir, RoomState, Segment, Served, ServerStatus, SetAttr, SetXattr,
-    SettleExtents, SettledExtents, Status, Stop, Symlink, Sync, TestLock, Token, Truncate, Unlink,
-    WriteState,
+    Landing, Lease, LedRenames, Lent, Link, ListXattrs, Listing, Locate, Located, Lookup,
+    MakeSpecial, Mkdir, Operations, Passage, PathInTree, PathOf, Readdir, Readlink, RecordLock,
+    RemoveXattr, Rename, ReportRelief, Rmdir, RoomState, Segment, Served, ServerStatus, SetAttr,
+    SetXattr, SettleExtents, SettledExtents, Status, Stop, Symlink, Sync, TestLock, Token,
+    Truncate, Unlink, WriteState,
 };
 use weir_core::types::{ClientId, Ino, Rank};
 
@@ -185,7 +185,7 @@ impl<P: Platform> Operations for Cluster<P> {
         self.allocate_for_client(op)
     }
 
-    fn readdir(&self, _: Caller, op: Readdir) -> Served<Result<Vec<Entry>, FsError>> {
+    fn readdir(&self, _: Caller, op: Readdir) -> Served<Result<Listing, FsError>> {
         self.readdir_for_client(op)
     }
 

@@ -42,19 +42,21 @@ fn tree(mesh: &mut Mesh, rank: usize) -> BTreeMap<String, (FileType, u32)> {
 }
 
 pub fn list(mesh: &mut Mesh, rank: usize, dir: Ino) -> Vec<proto::Entry> {
-    let (mut all, mut cookie) = (Vec::new(), 0);
+    let (mut all, mut cookie, mut until) = (Vec::new(), 0, 0);
     loop {
         let op = proto::Readdir {
             ino: dir,
             cookie,
+            until: Some(until),
             budget_bytes: 100,
         };
         let some = mesh.call(rank, op).unwrap();
-        match some.last() {
+        match some.entries.last() {
             Some(last) => cookie = last.cookie,
             None => return all,
         }
-        all.extend(some);
+        until = some.until;
+        all.extend(some.entries);
     }
 }
 
@@ -283,6 +285,56 @@ fn who_may_pass_a_directory_is_kept_until_that_changes() {
     }
 }
 
+/// A listing shows the entries that were there when it began, and ends, though each part of it finds the directory larger.
+#[test]
+fn a_listing_ends_though_the_directory_grows() {
+    const FIRST: usize = 60;
+    for servers in [1, 3_u16] {
+        let mut mesh = Mesh::new(servers, 7);
+        let mut made = 0;
+        let mut make = |mesh: &mut Mesh| {
+            let name = format!("file{made}");
+            made += 1;
+            mesh.call(made % usize::from(servers), create(ROOT, &name))
+                .unwrap();
+            name
+        };
+        let old: BTreeSet<String> = (0..FIRST).map(|_| make(&mut mesh)).collect();
+        let (mut seen, mut cookie, mut until) = (Vec::new(), 0, 0);
+        let mut has_ended = false;
+        for _ in 0..100 * FIRST {
+            let op = proto::Readdir {
+                ino: ROOT,
+                cookie,
+                until: Some(until),
+                budget_bytes: 100,
+            };
+            let part = mesh.call(usize::from(servers) - 1, op).unwrap();
+            // The caller asks once more at the end.
+            until = part.until;
+            let Some(last) = part.entries.last() else {
+                if has_ended {
+                    break;
+                }
+                has_ended = true;
+                continue;
+            };
+            assert!(!has_ended);
+            cookie = last.cookie;
+            let names = part.entries.into_iter().map(|entry| entry.name);
+            seen.extend(names.map(|name| String::from_utf8(name).unwrap()));
+            // Enough that each server gets some.
+            for _ in 0..2 * servers {
+                make(&mut mesh);
+            }
+        }
+        assert!(has_ended, "{} entries seen", seen.len());
+        let all: BTreeSet<String> = seen.iter().cloned().collect();
+        assert_eq!(all.len(), seen.len());
+        assert!(old.is_subset(&all));
+    }
+}
+
 #[test]
 fn paths_and_dates_of_directories_come_from_wherever_they_are() {
     let mut mesh = Mesh::new(3, 2);
@@ -451,9 +503,10 @@ impl Both {
             let op = proto::Readdir {
                 ino: dir_of_one,
                 cookie: 0,
+                until: Some(0),
                 budget_bytes: 60_000,
             };
-            for entry in self.one.call(Caller::Control, op).unwrap() {
+            for entry in self.one.call(Caller::Control, op).unwrap().entries {
                 let op = proto::GetAttr { ino: entry.ino };
                 let attr = self.one.call(Caller::Control, op).unwrap();
                 theirs.insert((path.clone(), entry.name), (attr.mode, attr.nlink));

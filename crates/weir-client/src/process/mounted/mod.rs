@@ -53,7 +53,7 @@ use crate::types::{Stat, StatFs};
 pub use attr::Changes;
 pub use evicted::EvictedFile;
 pub use locks::{LockOwner, Wish};
-pub use names::DirEntry;
+pub use names::{DirEntry, DirListing};
 pub use open::{Followed, OpenFile};
 pub use whiteouts::Whiteout;
 

@@ -30,6 +30,15 @@ pub struct DirEntry {
     pub name: Vec<u8>,
 }
 
+/// A part of the listing of a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirListing {
+    /// None: there are no more.
+    pub entries: Vec<DirEntry>,
+    /// The end of the listing, for its next part.
+    pub until: u64,
+}
+
 /// The position of the first name in a listing: behind "." and "..".
 const DOTS: u64 = 2;
 
@@ -172,14 +181,22 @@ impl Tree {
     }
 
     /// The entries of a directory from position `at` on (0: the beginning), of about
-    /// `budget_bytes`; none: there are no more. "." is at 0 and ".." at 1. A directory that was
-    /// removed has none.
-    pub fn readdir(self, dir: Ino, at: u64, budget_bytes: u32) -> Result<Vec<DirEntry>, Errno> {
+    /// `budget_bytes`. "." is at 0 and ".." at 1. A directory that was removed has none. `until`: the end that the part
+    /// before had, 0 in the first one; `None`: what programs make meanwhile is listed, too, and may keep the
+    /// listing from its end.
+    pub fn readdir(
+        self,
+        dir: Ino,
+        at: u64,
+        until: Option<u64>,
+        budget_bytes: u32,
+    ) -> Result<DirListing, Errno> {
         const S_IFDIR: u32 = 0o040_000;
         let _call = operation::begin();
         let view = self.process.inodes().view()?;
         let Some(attr) = view.attr(dir)?.filter(|attr| attr.nlink > 0) else {
-            return Ok(Vec::new());
+            let (entries, until) = (Vec::new(), 0);
+            return Ok(DirListing { entries, until });
         };
         let dot = |name: &[u8], ino, next| DirEntry {
             ino,
@@ -199,15 +216,17 @@ impl Tree {
         let found = self.process.session()?.call(Readdir {
             ino: dir,
             cookie: at.saturating_sub(DOTS),
+            until,
             budget_bytes,
         })?;
-        entries.extend(found.into_iter().map(|entry| DirEntry {
+        let until = found.until;
+        entries.extend(found.entries.into_iter().map(|entry| DirEntry {
             ino: entry.ino,
             next: entry.cookie + DOTS,
             mode: entry.mode,
             name: entry.name,
         }));
-        Ok(entries)
+        Ok(DirListing { entries, until })
     }
 
     /// opendir(3): EACCES if the requester may not list a directory.

@@ -153,9 +153,9 @@ impl Tree {
     pub(super) fn names_in(self, dir: Ino) -> Result<Vec<Vec<u8>>, Errno> {
         let (mut names, mut at) = (Vec::new(), 0);
         loop {
-            let entries = match self.readdir(dir, at, LISTING_BYTES) {
+            let entries = match self.readdir(dir, at, None, LISTING_BYTES) {
                 Err(Errno::NOENT) => return Ok(names),
-                entries => entries?,
+                listing => listing?.entries,
             };
             let Some(last) = entries.last() else {
                 return Ok(names);

@@ -11,7 +11,7 @@ use weir_core::elevated;
 use weir_core::journal::{self, Item};
 use weir_core::names::{Attr, FileType};
 use weir_core::proto::peer::{self, PartOfDir};
-use weir_core::proto::{self, Entry, FsError, PathInTree, Served};
+use weir_core::proto::{self, FsError, Listing, PathInTree, Served};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::snapshot::show_from;
@@ -20,6 +20,7 @@ use crate::node::{Platform, SnapshotPosition, Visit};
 
 /// In a readdir cookie, the rank is above this many bits.
 const COOKIE_BITS: u32 = 48;
+const COOKIE_MASK: u64 = (1 << COOKIE_BITS) - 1;
 
 /// The directory state of a server.
 #[derive(Debug)]
@@ -242,39 +243,49 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) fn readdir_for_client(
         &self,
         op: proto::Readdir,
-    ) -> Served<Result<Vec<Entry>, FsError>> {
+    ) -> Served<Result<Listing, FsError>> {
         if self.has_all_names() {
             return Served::Now(self.node(|node| node.list(&op)));
         }
         self.later(|this| async move { this.list_homes(op).await })
     }
 
-    async fn list_homes(&self, op: proto::Readdir) -> Result<Vec<Entry>, FsError> {
+    async fn list_homes(&self, op: proto::Readdir) -> Result<Listing, FsError> {
         let dir = self.resolve(op.ino)?;
         let ranks = self.listed_servers(dir).await?;
         let at = u16::try_from(op.cookie >> COOKIE_BITS).unwrap_or(u16::MAX);
         for rank in ranks.into_iter().filter(|rank| *rank >= at) {
             let begun = if rank == at { op.cookie } else { 0 };
+            // That of another server says nothing here.
+            let is_of_rank = |until: &u64| until >> COOKIE_BITS == u64::from(rank);
             let list = peer::List {
                 dir,
-                cookie: begun & ((1 << COOKIE_BITS) - 1),
+                cookie: begun & COOKIE_MASK,
+                until: op
+                    .until
+                    .map(|until| Some(until).filter(is_of_rank).unwrap_or(0) & COOKIE_MASK),
                 budget_bytes: op.budget_bytes,
             };
             let listed = self.call(Rank(rank), list).await;
             let home_is_lost = self.inner.peers.is_given_up(dir.rank());
-            let mut entries = match listed {
+            let mut listed = match listed {
                 Err(FsError::Stale) => continue,
                 Err(FsError::NotFound) if home_is_lost => continue,
-                entries => entries?,
+                listed => listed?,
             };
-            if !entries.is_empty() {
-                for entry in &mut entries {
-                    entry.cookie |= u64::from(rank) << COOKIE_BITS;
+            if !listed.entries.is_empty() {
+                let in_cookies = u64::from(rank) << COOKIE_BITS;
+                for entry in &mut listed.entries {
+                    entry.cookie |= in_cookies;
                 }
-                return Ok(entries);
+                listed.until |= in_cookies;
+                return Ok(listed);
             }
         }
-        Ok(Vec::new())
+        Ok(Listing {
+            entries: Vec::new(),
+            until: op.until.unwrap_or(0),
+        })
     }
 
     /// The servers that hold entries of a directory, and can be there.

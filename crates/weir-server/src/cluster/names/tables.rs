@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use weir_core::names::{Attr, FileType, NamesError, Owner, RenameMode, SetAttr, Unlinked};
 use weir_core::node::channel::REPLY_BYTES;
-use weir_core::proto::{self, Caller, Created, Entry, FsError};
+use weir_core::proto::{self, Caller, Created, Entry, FsError, Listing};
 use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::refusal::refusal;
@@ -219,13 +219,19 @@ impl<P: Platform> Node<'_, P> {
         Ok(())
     }
 
-    pub(in crate::cluster) fn list(&self, op: &proto::Readdir) -> Result<Vec<Entry>, FsError> {
+    pub(in crate::cluster) fn list(&self, op: &proto::Readdir) -> Result<Listing, FsError> {
         let most = (op.budget_bytes as usize).min(REPLY_BYTES - 64);
+        let until = match op.until {
+            None => u64::MAX,
+            Some(until) if until > 0 && op.cookie > 0 => until,
+            // A listing begins, perhaps once more.
+            Some(_) => self.names.last_cookie(op.ino).map_err(refusal)?,
+        };
         let mut entries = Vec::new();
         let mut bytes = 0;
         let shown = self.names.readdir(op.ino, op.cookie, usize::MAX, |found| {
             bytes += found.name.len() + ENTRY_BYTES;
-            if bytes > most && !entries.is_empty() {
+            if found.cookie > until || (bytes > most && !entries.is_empty()) {
                 return ControlFlow::Break(());
             }
             entries.push((
@@ -237,23 +243,22 @@ impl<P: Platform> Node<'_, P> {
             ControlFlow::Continue(())
         });
         shown.map_err(refusal)?;
-        entries
-            .into_iter()
-            .map(|(ino, kind, cookie, name)| {
-                if self.names.is_own(ino) {
-                    return self.entry(ino, cookie, name);
-                }
-                // The inode is another server's: only its type is known here.
-                Ok(Entry {
-                    ino,
-                    cookie,
-                    mode: kind.mode_bits(),
-                    size: 0,
-                    mtime_ns: 0,
-                    name,
-                })
+        let entries = entries.into_iter().map(|(ino, kind, cookie, name)| {
+            if self.names.is_own(ino) {
+                return self.entry(ino, cookie, name);
+            }
+            // The inode is another server's: only its type is known here.
+            Ok(Entry {
+                ino,
+                cookie,
+                mode: kind.mode_bits(),
+                size: 0,
+                mtime_ns: 0,
+                name,
             })
-            .collect()
+        });
+        let entries = entries.collect::<Result<_, FsError>>()?;
+        Ok(Listing { entries, until })
     }
 
     fn entry(&self, ino: Ino, cookie: u64, name: Vec<u8>) -> Result<Entry, FsError> {

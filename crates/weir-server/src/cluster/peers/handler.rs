@@ -19,7 +19,7 @@ use weir_core::proto::peer::{
     Unlink, UnlockMoves, UnlockName, Unnamed, UnseenHere, Whereabouts, Writers,
 };
 use weir_core::proto::{
-    Child, CopyUse, Entry, FsError, HeldLock, Kept, LedRenames, Readdir, RoomState, ServerStatus,
+    Child, CopyUse, FsError, HeldLock, Kept, LedRenames, Listing, Readdir, RoomState, ServerStatus,
     SettledExtents, WriteState,
 };
 use weir_core::types::{Ino, Rank};
@@ -104,10 +104,11 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
         self.cluster.part(op.dir)
     }
 
-    async fn list(&self, _: Rank, op: List) -> Result<Vec<Entry>, FsError> {
+    async fn list(&self, _: Rank, op: List) -> Result<Listing, FsError> {
         let op = Readdir {
             ino: op.dir,
             cookie: op.cookie,
+            until: op.until,
             budget_bytes: op.budget_bytes,
         };
         self.cluster.node(|node| node.list(&op))
