@@ -57,7 +57,7 @@ test-rust: test-build
 
 # Always from the first seed on, so that what fails is what was changed.
 simulate: test-build
-	$(CARGO) xtask simulate --program $(BUILT)/weir-sim --minutes 2
+	$(CARGO) xtask simulate --program $(BUILT)/weir-sim --minutes 1
 	$(CARGO) xtask simulate --program $(BUILT)/weir-sim --minutes 1 --mild
 	$(CARGO) xtask simulate --program $(BUILT)/weir-sim --seeds 1000 --cuts
 
