@@ -11,7 +11,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use weir_client::types::Time;
+use weir_client::types::{Stat, Time};
 
 use super::names::ChangedNames;
 use super::relocated::{rebase, RelocatedDirectory};
@@ -132,7 +132,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     }
                     Occupant::Relocated(_) => continue,
                 };
-                is_changed |= matches!(named, Ok(true));
+                is_changed |= match named {
+                    Ok(true) => true,
+                    // What has its name has been retired.
+                    Ok(false) => self.relocated.contains_key(path),
+                    Err(_) => false,
+                };
                 changed.note(path, &target, named);
             }
             if !(is_changed || is_ordered && self.break_cycle(&ready, &mut changed)) {
@@ -311,6 +316,23 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return Ok(false);
         }
         self.name_directory(path, Some(old), then, now, changed)
+    }
+
+    /// Retires what earlier drains of the tree have put where a directory is to be, and this one does not know yet: that
+    /// directory was renamed to there after it had been begun. False: it is somebody else's, or programs read it.
+    fn retire_in_the_way(
+        &mut self,
+        path: &Path,
+        there: &Stat,
+        then: &TreeSnapshot,
+        now: &TreeSnapshot,
+    ) -> Result<bool, MoveError> {
+        let is_read =
+            self.has_copies(path) || is_at_above_or_below(path, &self.copies_of_evicted(now));
+        if is_read || self.is_at_relocated(path) {
+            return Ok(false);
+        }
+        self.retire_earlier(path, there, then)
     }
 
     /// Gives directories that were renamed, and are gone with all that is in them, hidden names: programs may have
@@ -492,7 +514,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         Ok(true)
     }
 
-    /// Gives a directory its name; false: somebody else has taken it, so its files are merged.
+    /// Gives a directory its name; false: something has it that is to be replaced, or is somebody else's, so its files
+    /// are merged.
     fn name_directory(
         &mut self,
         path: &Path,
@@ -505,8 +528,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let from = self.at_target(path);
         let there = self.to.look_up(&target);
         let there = there.map_err(MoveError::io("looking for", &target))?;
-        if there.is_some() && retired.is_none() {
-            self.retire(path, now.walk);
+        if let Some(there) = there.filter(|_| retired.is_none()) {
+            if !self.retire_in_the_way(path, &there, then, now)? {
+                self.retire(path, now.walk);
+            }
             return Ok(false);
         }
         self.clear_directory(path, then, now, changed)?;

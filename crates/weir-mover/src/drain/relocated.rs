@@ -295,14 +295,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// The retirement of a node with this inode number; `None`: no drain of the tree has made it.
     fn retirement_of(&self, path: &Path, ino: u64, walk: u64) -> Option<PathChange> {
+        let at = self.at_below_target(path);
         let to = self.unused_retired_path(path, ino);
         let earlier = match self.moved.get(path)?.is_ours {
             true => Vec::new(),
             // It was among those that the earlier drains have made.
-            false => self.earlier_nodes(walk, path, &to).ok().flatten()?,
+            false => self.earlier_nodes(walk, &at, &to).ok().flatten()?,
         };
         Some(PathChange {
-            at: self.at_below_target(path),
+            at,
             from: path.to_owned(),
             to,
             earlier,
@@ -395,7 +396,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         if let Some(there) = there.filter(|_| !is_taken) {
             // Else it is merged.
-            if !self.retire_earlier(&round.snapshot, path, &there)? {
+            if !self.retire_earlier(path, &there, &round.snapshot)? {
                 return Ok(false);
             }
         }
@@ -436,12 +437,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// Retires a directory of the target that earlier drains of the tree have made, and that is another one than the
-    /// tree has under this name; false: it is not.
-    fn retire_earlier(
+    /// walk saw under this name; false: it is not.
+    pub(super) fn retire_earlier(
         &mut self,
-        snapshot: &TreeSnapshot,
         path: &Path,
         there: &Stat,
+        snapshot: &TreeSnapshot,
     ) -> Result<bool, MoveError> {
         let retired = self.unused_retired_path(path, there.ino);
         let nodes = self.earlier_nodes(snapshot.walk, path, &retired)?;
@@ -463,28 +464,29 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         Ok(true)
     }
 
-    /// The nodes of the target at and below a directory, with another path, if all are of drains of the tree.
+    /// The nodes of the target at and below a directory, with another path, if all are of drains of the tree. `dir`: its
+    /// path below the target, whatever has this path in the tree.
     fn earlier_nodes(
         &self,
         walk: u64,
-        path: &Path,
+        dir: &Path,
         to: &Path,
     ) -> Result<Option<Vec<(PathBuf, MovedNode)>>, MoveError> {
         let looking = |at: &Path| MoveError::io("looking for", at);
-        let target = self.at_target(path);
+        let target = self.target.join(dir);
         let there = self.to.look_up(&target).map_err(looking(&target))?;
-        let dir = there.filter(|there| kind_of(there) == NodeKind::Directory);
-        let Some(dir) = dir.filter(|_| self.placed.is_some()) else {
+        let there = there.filter(|there| kind_of(there) == NodeKind::Directory);
+        let Some(there) = there.filter(|_| self.placed.is_some()) else {
             return Ok(None);
         };
-        let mut nodes = vec![(to.to_owned(), earlier_node(walk, &dir))];
-        let mut open = vec![path.to_owned()];
-        while let Some(dir) = open.pop() {
-            let whole = self.at_target(&dir);
+        let mut nodes = vec![(to.to_owned(), earlier_node(walk, &there))];
+        let mut open = vec![dir.to_owned()];
+        while let Some(above) = open.pop() {
+            let whole = self.target.join(&above);
             let names = self.to.list(&whole);
             let names = names.map_err(MoveError::io("listing", &whole))?;
             for name in names.iter().filter(|name| !is_part(name)) {
-                let (at, target) = (dir.join(name), whole.join(name));
+                let (at, target) = (above.join(name), whole.join(name));
                 let found = self.to.look_up(&target).map_err(looking(&target))?;
                 let Some(found) = found else { continue };
                 let mut node = earlier_node(walk, &found);
@@ -497,7 +499,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     }
                     _ => {}
                 }
-                nodes.push((rebase(&at, path, to), node));
+                nodes.push((rebase(&at, dir, to), node));
             }
         }
         Ok(Some(nodes))

@@ -174,6 +174,13 @@ fn killed_drains_leave_a_history_of_whole_checkpoints() {
     }
 }
 
+/// A directory that waits under a hidden name for its own is renamed to one that an earlier drain has given to another
+/// generation: that one makes way, so what the new one replaces stays until then.
+#[test]
+fn a_directory_is_renamed_to_what_an_earlier_drain_has_left() {
+    run(1109);
+}
+
 /// A file that is renamed gets its new name without being copied again, and has one at every moment.
 #[test]
 fn a_renamed_file_is_not_copied_again() {
