@@ -36,21 +36,24 @@ pub fn move_files<S: FileTree, T: FileTree>(
             .map(|file| (&*file.pair.target, file))
             .collect(),
         named: Mutex::default(),
+        found: Mutex::default(),
     };
     let pairs: Vec<StagePair> = files.iter().map(|file| file.pair.clone()).collect();
     let summary = stage_with(from, to, &pairs, options, progress, &caller, None);
     let named = caller.named.into_inner();
     let mut named = named.unwrap_or_else(PoisonError::into_inner);
+    let found = caller.found.into_inner();
+    let mut found = found.unwrap_or_else(PoisonError::into_inner);
     let reasons = reasons_of(&summary);
     let result_of = |file: &FileToMove| {
         let target = &file.pair.target;
-        let version = named.remove(target);
+        let (version, found) = (named.remove(target), found.remove(target));
         // A directory that could not be synced may lose its names, also that of the directory of the file.
         let mut synced = target.ancestors().take(3);
         let failure = synced.find_map(|path| reasons.get(path));
         MovedFile {
             is_named: version.is_some(),
-            version: version.flatten(),
+            version: version.flatten().or(found),
             failure: failure.map(|reason| (*reason).clone()),
         }
     };
@@ -78,6 +81,8 @@ struct ListCaller<'l> {
     by_target: HashMap<&'l Path, &'l FileToMove>,
     /// The targets that got their names, with the versions that were copied.
     named: Mutex<HashMap<PathBuf, Option<WireVersion>>>,
+    /// The targets that were as their sources already, with the versions of these.
+    found: Mutex<HashMap<PathBuf, WireVersion>>,
 }
 
 impl StageCaller for ListCaller<'_> {
@@ -88,6 +93,10 @@ impl StageCaller for ListCaller<'_> {
     fn may_replace(&self, target: &Path, there: &Stat) -> bool {
         let file = self.by_target.get(target);
         file.is_none_or(|file| file.replaces.allows(there))
+    }
+    fn note_found(&self, target: &Path, source: &Stat) {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.insert(target.to_owned(), WireVersion::from(source));
     }
     fn note_named(&self, target: &Path, copied: Option<&Stat>) {
         let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);

@@ -87,21 +87,33 @@ pub struct MovedFiles {
 pub struct MovedFile {
     /// True if its target has its name from this move.
     pub is_named: bool,
-    /// The source, when it was copied.
+    /// The source, when it was copied or found to be at its target: it may be another one than the caller saw under its
+    /// name.
     pub(crate) version: Option<WireVersion>,
     /// The reason why it is not safe.
     pub failure: Option<String>,
 }
 
+/// The source of a move that has not failed.
+#[derive(Debug)]
+pub(crate) enum MovedSource {
+    Copied(Stat),
+    /// The target had it.
+    Found(Stat),
+}
+
 impl MovedFile {
-    /// Of a file that this process moved; `None`: it was there.
-    pub(crate) fn new(moved: Result<Option<Stat>, MoveError>) -> MovedFile {
+    /// Of a file that this process moved.
+    pub(crate) fn new(moved: Result<MovedSource, MoveError>) -> MovedFile {
+        let is_named = matches!(moved, Ok(MovedSource::Copied(_)));
         let (version, failure) = match moved {
-            Ok(copied) => (copied.as_ref().map(WireVersion::from), None),
+            Ok(MovedSource::Copied(stat) | MovedSource::Found(stat)) => {
+                (Some(WireVersion::from(&stat)), None)
+            }
             Err(error) => (None, Some(error.to_string())),
         };
         MovedFile {
-            is_named: version.is_some(),
+            is_named,
             version,
             failure,
         }

@@ -11,7 +11,7 @@ use super::Drain;
 use crate::content::refuse_other_content;
 use crate::copy::{likeness, FileCopy, Likeness};
 use crate::error::MoveError;
-use crate::mover::{FileMover, FileToMove};
+use crate::mover::{FileMover, FileToMove, MovedSource};
 use crate::piece::FilePiece;
 use crate::publish::check_replaceable;
 use crate::queue::TaskQueue;
@@ -49,14 +49,13 @@ impl PieceQueue {
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Moves a large file by `threads` of this process and by all movers. Returns its attributes when it was
-    /// copied; `None`: it is on the target already.
+    /// Moves a large file by `threads` of this process and by all movers.
     pub(super) fn move_large(
         &self,
         file: &FileToMove,
         threads: usize,
         progress: &StageProgress,
-    ) -> Result<Option<Stat>, MoveError> {
+    ) -> Result<MovedSource, MoveError> {
         let looking = |path: &Path| MoveError::io("looking for", path);
         let (source, target) = (&*file.pair.source, &*file.pair.target);
         let there = self.to.look_up(target).map_err(looking(target))?;
@@ -64,7 +63,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if let (Some(stat), Some(there)) = (&found, &there) {
             // Of a file that is doubtful the bytes are not compared, but copied again.
             if likeness(stat, there) == Likeness::Same {
-                return Ok(None);
+                refuse_other_content(file.content, source, stat)?;
+                return Ok(MovedSource::Found(*stat));
             }
         }
         check_replaceable(target, there.as_ref(), |there| file.replaces.allows(there))?;
@@ -106,7 +106,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return Err(error);
         }
         self.publish_closed(file, copy, progress)?;
-        Ok(Some(stat))
+        Ok(MovedSource::Copied(stat))
     }
 
     /// Gives the copy of a large file its name, unless a program has opened the file for writing, and syncs the name.

@@ -14,7 +14,7 @@ use super::{Drain, MovedNode, PendingFile, PendingState};
 use crate::content::ContentStamp;
 use crate::error::MoveError;
 use crate::list::move_files;
-use crate::mover::{FileToMove, MovedFile, LARGE_BYTES};
+use crate::mover::{FileToMove, MovedFile, MovedSource, LARGE_BYTES};
 use crate::sources::StagePair;
 use crate::stage::{LikenessBy, StageOptions, StageProgress};
 use crate::tree::{holder_of_file, FileTree, NodeKind};
@@ -302,12 +302,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.note_placing(seen.filter_map(|path| Some((*path, snapshot.get(path)?))));
         for path in ahead {
             let node = snapshot.get(path).expect("chosen from it");
-            let moved = self.finish_ahead(round, (path, node), progress).map(Some);
+            let moved = self.finish_ahead(round, (path, node), progress);
+            let moved = moved.map(MovedSource::Copied);
             if moved.as_ref().is_err_and(MoveError::crosses_file_systems) {
                 rewritten.push(path);
                 continue;
             }
-            if let Ok(Some(stat)) = &moved {
+            if let Ok(MovedSource::Copied(stat)) = &moved {
                 round.copied += 1;
                 round.bytes += stat.size;
             }
@@ -338,7 +339,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         for path in large {
             let node = snapshot.get(path).expect("chosen from it");
             let moved = self.move_large(&self.file_to_move(path, node), round.threads, progress);
-            if let Ok(Some(stat)) = &moved {
+            if let Ok(MovedSource::Copied(stat)) = &moved {
                 round.copied += 1;
                 round.bytes += stat.size;
             }

@@ -356,5 +356,6 @@ fn files_of<S: FileTree, T: FileTree>(task: StageTask<'_, S, T>) -> Vec<FoundFil
 
 /// The bytes of a file that was copied; `None`: it was there.
 fn copied_bytes(moved: &MovedFile) -> Option<u64> {
-    moved.version.as_ref().map(|version| version.size)
+    let copied = moved.version.as_ref().filter(|_| moved.is_named);
+    copied.map(|version| version.size)
 }

@@ -120,10 +120,12 @@ pub(crate) trait StageCaller: Sync {
     }
     /// Notes that a target is about to get its name, with the size and the time of its source.
     fn note_attempt(&self, _target: &Path, _source: &Stat) {}
-    /// Refuses to copy a source with these attributes.
+    /// Refuses to copy a source with these attributes, or to take it for what the target has.
     fn check_content(&self, _source: &Path, _found: &Stat) -> Result<(), MoveError> {
         Ok(())
     }
+    /// Notes that a target is as the source was already.
+    fn note_found(&self, _target: &Path, _source: &Stat) {}
     /// Notes that a target has its name from this stage. `copied`: the source, when it was copied.
     fn note_named(&self, _target: &Path, _copied: Option<&Stat>) {}
 }
@@ -395,7 +397,9 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         let found = self.to.look_up(target).map_err(looking(target))?;
         match (&stat, &found) {
             (Some(stat), Some(found)) if self.is_moved(file, stat, found) => {
+                self.caller.check_content(source, stat)?;
                 self.keep_mode(target, stat, found)?;
+                self.caller.note_found(target, stat);
                 there(stat)
             }
             _ => {

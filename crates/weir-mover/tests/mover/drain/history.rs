@@ -181,6 +181,13 @@ fn a_directory_is_renamed_to_what_an_earlier_drain_has_left() {
     run(1109);
 }
 
+/// A path leads to a file of another directory when it is copied, and that one is on the target already: the marks say
+/// which of the two is there.
+#[test]
+fn a_file_that_was_there_is_marked_as_what_it_is() {
+    run(2103);
+}
+
 /// A file that is renamed gets its new name without being copied again, and has one at every moment.
 #[test]
 fn a_renamed_file_is_not_copied_again() {
