@@ -74,6 +74,8 @@ pub(super) struct ChangedNames {
     pub failed: Vec<(PathBuf, MoveError)>,
     /// Directories of the target.
     pub directories: BTreeSet<PathBuf>,
+    /// The files of a renamed directory are to be copied again, one by one: the target has them under no name.
+    pub has_merged: bool,
 }
 
 impl ChangedNames {
@@ -216,8 +218,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                         self.make_links(&last, None, &snapshot, false),
                         self.name_directories(later, round, true),
                     ];
-                    // Programs may have renamed one before they removed something.
-                    if self.awaits_name(later, &snapshot) {
+                    let has_merged = changes.iter().any(|changed| changed.has_merged);
+                    if has_merged && self.held_removals < MOST_HELD {
+                        // Programs may have renamed it before they removed something. The changes of the next walk wait
+                        // for its files.
+                        self.held_removals += 1;
+                    } else if self.awaits_name(later, &snapshot) {
+                        // They may have renamed this one before, too.
                         self.due = Some(due);
                     } else if self.unmade_links(later, &snapshot).next().is_some()
                         && self.held_removals < MOST_HELD
@@ -240,7 +247,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     for (path, error) in &named.failed {
                         round.fail(path, error);
                     }
-                    self.due = Some(due);
+                    // These do not wait for the files of a directory that is merged.
+                    self.due = Some(due).filter(|_| !named.has_merged);
                 }
                 Awaited::Gone => {}
             }

@@ -313,6 +313,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         };
         if !is_ours {
             self.retire(path, now.walk);
+            changed.has_merged = true;
             return Ok(false);
         }
         self.name_directory(path, Some(old), then, now, changed)
@@ -531,6 +532,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if let Some(there) = there.filter(|_| retired.is_none()) {
             if !self.retire_in_the_way(path, &there, then, now)? {
                 self.retire(path, now.walk);
+                changed.has_merged = true;
             }
             return Ok(false);
         }

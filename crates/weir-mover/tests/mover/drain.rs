@@ -517,6 +517,14 @@ impl Scene {
         self.program.lock().unwrap().act(step);
     }
 
+    /// Has the program write a whole file.
+    fn write(&self, path: &Path) {
+        let mut program = self.program.lock().unwrap();
+        let content = program.content();
+        fs::write(path, &content).unwrap();
+        program.closed.insert(content);
+    }
+
     /// Ends the program.
     fn end_program(&self) {
         for (_, step) in self.steps.lock().unwrap().drain(..) {

@@ -188,6 +188,32 @@ fn a_file_that_was_there_is_marked_as_what_it_is() {
     run(2103);
 }
 
+/// A file that a program removed after it had renamed a directory stays until the files of this one are there, also if
+/// somebody else takes its name first and they come one by one.
+#[test]
+fn removals_wait_for_the_files_of_a_directory_that_is_merged() {
+    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let mut drain = scene.drain();
+    scene.act(&Step::Write(0));
+    round(&mut drain, now());
+    let [begun, whole] = ["new.tmp", "new"].map(|name| scene.source.join(name));
+    let made = scene.program.lock().unwrap().make_directory(&begun);
+    made.unwrap();
+    scene.write(&begun.join("file"));
+    assert!(scene.program.lock().unwrap().rename(&begun, &whole));
+    scene.act(&Step::Remove(0));
+    round(&mut drain, now());
+    let (old, new) = (scene.target.join("n0"), scene.target.join("new"));
+    assert!(old.exists() && !new.exists());
+    fs::create_dir(&new).unwrap();
+    for _ in 0..4 {
+        round(&mut drain, now());
+        assert!(old.exists() || new.join("file").exists());
+    }
+    assert_eq!(*scene.wrong.lock().unwrap(), Ok(()));
+    assert_eq!(contents(&scene.source), contents(&scene.target));
+}
+
 /// A file that is renamed gets its new name without being copied again, and has one at every moment.
 #[test]
 fn a_renamed_file_is_not_copied_again() {
