@@ -1,7 +1,7 @@
 //! Nodes that an earlier drain of the tree has put on the target, and that programs have removed since: the names
 //! of a directory that the job has made are known to nobody but the drain that moved them.
 //!
-//! Left out: empty directories.
+//! Left out: empty directories, and those of which the tree has a file or link now.
 
 use std::path::{Path, PathBuf};
 
@@ -13,8 +13,8 @@ use crate::publish::is_part;
 use crate::tree::{kind_of, FileTree, NodeKind};
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Takes over what earlier drains have put into directories of the job, and the tree does not have any more, so
-    /// that it is removed as if this drain had moved it. What cannot be looked at stays.
+    /// Takes over what earlier drains have put into directories of the job, and the tree does not have any more, or has a
+    /// directory instead of, so that it is removed as if this drain had moved it. What cannot be looked at stays.
     pub(super) fn adopt_leftovers(&mut self, now: &TreeSnapshot) {
         let is_continued = self
             .placed
@@ -46,7 +46,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    /// The nodes of a directory of the target that neither the tree nor this drain knows.
+    /// The nodes of a directory of the target that neither the tree nor this drain knows, and those that are no directory
+    /// as the tree has.
     fn unknown_nodes(&self, dir: &Path, now: &TreeSnapshot) -> Vec<(PathBuf, Stat)> {
         let whole = self.target.join(dir);
         let is_directory = |there: Stat| kind_of(&there) == NodeKind::Directory;
@@ -59,20 +60,28 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let paths = names
             .filter(|name| !is_part(name))
             .map(|name| dir.join(name));
+        let is_seen = |path: &Path| now.get(path).is_some();
         let unknown = paths.filter(|path| {
-            now.get(path).is_none()
-                && !self.moved.contains_key(path)
+            now.get(path)
+                .is_none_or(|seen| seen.kind == NodeKind::Directory)
+                && !self.has_made(path)
                 && !now.whiteouts.contains_key(path)
         });
         let look = |path: PathBuf| {
             // Made since the walk, and moved by another drain.
-            if self.from.look_up(&self.source.join(&path)).ok()?.is_some() {
+            if !is_seen(&path) && self.from.look_up(&self.source.join(&path)).ok()?.is_some() {
                 return None;
             }
             let there = self.to.look_up(&self.target.join(&path)).ok()??;
-            Some((path, there))
+            let is_known = is_seen(&path) && is_directory(there);
+            (!is_known).then_some((path, there))
         };
         unknown.filter_map(look).collect()
+    }
+
+    /// True if this drain has put a node there. What it found there as it is may be of an earlier one.
+    fn has_made(&self, path: &Path) -> bool {
+        self.moved.get(path).is_some_and(|moved| moved.is_ours)
     }
 
     /// Takes a node for one of this drain's, and the directories above it that the tree does not have.
@@ -96,7 +105,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.moved
             .insert(path.to_owned(), node(kind_of(there), content));
         for dir in path.ancestors().skip(1) {
-            if dir == Path::new("") || now.get(dir).is_some() || self.moved.contains_key(dir) {
+            if dir == Path::new("") || now.get(dir).is_some() || self.has_made(dir) {
                 break;
             }
             let node = node(NodeKind::Directory, PathBuf::new());

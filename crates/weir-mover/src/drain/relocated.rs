@@ -436,8 +436,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         Ok(true)
     }
 
-    /// Retires a directory of the target that earlier drains of the tree have made, and that is another one than the
-    /// walk saw under this name; false: it is not.
+    /// Retires what earlier drains of the tree have put in the place of a directory, unless that is the same one as a walk
+    /// saw; false: it is, or somebody else has put it there.
     pub(super) fn retire_earlier(
         &mut self,
         path: &Path,
@@ -464,45 +464,57 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         Ok(true)
     }
 
-    /// The nodes of the target at and below a directory, with another path, if all are of drains of the tree. `dir`: its
-    /// path below the target, whatever has this path in the tree.
+    /// The nodes of the target at and below a path, with another path, if all are of drains of the tree. `at`: the path
+    /// below the target, whatever has it in the tree.
     fn earlier_nodes(
         &self,
         walk: u64,
-        dir: &Path,
+        at: &Path,
         to: &Path,
     ) -> Result<Option<Vec<(PathBuf, MovedNode)>>, MoveError> {
-        let looking = |at: &Path| MoveError::io("looking for", at);
-        let target = self.target.join(dir);
-        let there = self.to.look_up(&target).map_err(looking(&target))?;
-        let there = there.filter(|there| kind_of(there) == NodeKind::Directory);
-        let Some(there) = there.filter(|_| self.placed.is_some()) else {
+        if self.placed.is_none() {
             return Ok(None);
-        };
-        let mut nodes = vec![(to.to_owned(), earlier_node(walk, &there))];
-        let mut open = vec![dir.to_owned()];
-        while let Some(above) = open.pop() {
-            let whole = self.target.join(&above);
-            let names = self.to.list(&whole);
-            let names = names.map_err(MoveError::io("listing", &whole))?;
-            for name in names.iter().filter(|name| !is_part(name)) {
-                let (at, target) = (above.join(name), whole.join(name));
-                let found = self.to.look_up(&target).map_err(looking(&target))?;
-                let Some(found) = found else { continue };
-                let mut node = earlier_node(walk, &found);
-                match node.kind {
-                    NodeKind::Directory => open.push(at.clone()),
-                    _ if !self.has_placed(&at, &found) => return Ok(None),
-                    NodeKind::Symlink => {
-                        let content = self.to.read_link(&target);
-                        node.content = content.map_err(MoveError::io("reading", &target))?;
-                    }
-                    _ => {}
-                }
-                nodes.push((rebase(&at, dir, to), node));
-            }
         }
-        Ok(Some(nodes))
+        let mut nodes = Vec::new();
+        let mut open = vec![at.to_owned()];
+        while let Some(path) = open.pop() {
+            let target = self.target.join(&path);
+            let there = self.to.look_up(&target);
+            let there = there.map_err(MoveError::io("looking for", &target))?;
+            let Some(there) = there else { continue };
+            let node = if kind_of(&there) == NodeKind::Directory {
+                let names = self.to.list(&target);
+                let names = names.map_err(MoveError::io("listing", &target))?;
+                let names = names.iter().filter(|name| !is_part(name));
+                open.extend(names.map(|name| path.join(name)));
+                earlier_node(walk, &there)
+            } else if let Some(node) = self.earlier_leaf(walk, &path, &there)? {
+                node
+            } else {
+                return Ok(None);
+            };
+            nodes.push((rebase(&path, at, to), node));
+        }
+        Ok(Some(nodes).filter(|nodes| !nodes.is_empty()))
+    }
+
+    /// A file or link that the target has at this path below it; `None`: no drain of the tree has put it there.
+    pub(super) fn earlier_leaf(
+        &self,
+        walk: u64,
+        at: &Path,
+        there: &Stat,
+    ) -> Result<Option<MovedNode>, MoveError> {
+        if kind_of(there) == NodeKind::Directory || !self.has_placed(at, there) {
+            return Ok(None);
+        }
+        let mut node = earlier_node(walk, there);
+        if node.kind == NodeKind::Symlink {
+            let target = self.target.join(at);
+            let content = self.to.read_link(&target);
+            node.content = content.map_err(MoveError::io("reading", &target))?;
+        }
+        Ok(Some(node))
     }
 
     /// Removes a hidden directory that is gone from the tree.

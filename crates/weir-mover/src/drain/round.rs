@@ -122,6 +122,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 Err(_) if self.awaits_removal(&snapshot, path, node.kind) => {
                     round.blocked.insert(path.clone());
                 }
+                Err(_) if self.placed.is_some() && self.knows_other_kind(round, path) => {
+                    round.blocked.insert(path.clone());
+                }
                 made => {
                     let moved = MovedNode::from_seen(node, made.is_ok());
                     self.moved.insert(path.clone(), moved);
@@ -142,6 +145,30 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
         };
         self.unsynced = unsynced.into_iter().filter(is_unsynced).collect();
+    }
+
+    /// True if the target has a file or link of an earlier drain in the place of a directory. This one removes it then,
+    /// as if it had made it: nothing is written to where an old link leads.
+    fn knows_other_kind(&mut self, round: &mut RoundState, path: &Path) -> bool {
+        let at = self.at_below_target(path);
+        let target = self.target.join(&at);
+        let there = self.to.look_up(&target);
+        let there = there.map_err(MoveError::io("looking for", &target));
+        let known = there.and_then(|there| match there {
+            Some(there) => self.earlier_leaf(round.snapshot.walk, &at, &there),
+            None => Ok(None),
+        });
+        match known {
+            Ok(Some(node)) => {
+                self.moved.insert(path.to_owned(), node);
+                true
+            }
+            Ok(None) => false,
+            Err(error) => {
+                round.fail(path, &error);
+                true
+            }
+        }
     }
 
     /// True if a directory stands for one that the target has.

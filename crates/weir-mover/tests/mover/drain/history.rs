@@ -214,6 +214,89 @@ fn removals_wait_for_the_files_of_a_directory_that_is_merged() {
     assert_eq!(contents(&scene.source), contents(&scene.target));
 }
 
+/// A file or link that an earlier drain has made in a directory of the job makes way for a directory of its name, with and
+/// without rounds, and nothing is written to where an old link leads.
+#[test]
+fn directories_replace_what_earlier_drains_have_made() {
+    let variants = (0..2).flat_map(|kind| (0..8_u8).map(move |bits| (kind, bits)));
+    for (kind, bits) in variants {
+        let [is_known, is_renamed, has_rounds] = [1, 2, 4].map(|bit| bits & bit != 0);
+        let what =
+            format!("kind {kind}, known {is_known}, renamed {is_renamed}, rounds {has_rounds}");
+        let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+        let marks = scene.source.with_file_name("marks");
+        let marked_drain = || {
+            let mut drain = scene.drain();
+            drain.keep_marks(Arc::new(PlacedNodes::open(&marks).unwrap()), false);
+            drain
+        };
+        for dir in 0..2 {
+            scene.act(&Step::MakeDirectory(dir));
+        }
+        let name = scene.source.join("d1/name");
+        match kind {
+            0 => scene.write(&name),
+            _ => symlink("../d0", &name).unwrap(),
+        }
+        let mut earlier = marked_drain();
+        for _ in 0..4 {
+            round(&mut earlier, now());
+        }
+        assert_eq!(contents(&scene.source), contents(&scene.target), "{what}");
+        drop(earlier);
+        let mut drain = marked_drain();
+        if is_known {
+            round(&mut drain, now());
+        }
+        fs::remove_file(&name).unwrap();
+        let begun = match is_renamed {
+            true => scene.source.join("begun"),
+            false => name.clone(),
+        };
+        let made = scene.program.lock().unwrap().make_directory(&begun);
+        made.unwrap();
+        scene.write(&begun.join("file"));
+        if is_renamed {
+            assert!(scene.program.lock().unwrap().rename(&begun, &name));
+        }
+        for _ in 0..if has_rounds { 6 } else { 0 } {
+            round(&mut drain, now());
+            assert!(!scene.target.join("d0/file").exists(), "{what}");
+        }
+        if has_rounds {
+            assert_eq!(contents(&scene.source), contents(&scene.target), "{what}");
+        }
+        assert_eq!(finish(&mut drain).failed, [], "{what}");
+        assert_eq!(contents(&scene.source), contents(&scene.target), "{what}");
+    }
+}
+
+/// A drain finds a file as it is to be, since an earlier one had made it, and removes it all the same once a program has.
+#[test]
+fn files_of_earlier_drains_are_removed_though_a_later_one_has_seen_them() {
+    for has_rounds in [true, false] {
+        let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+        let marks = scene.source.with_file_name("marks");
+        scene.act(&Step::MakeDirectory(0));
+        let name = scene.source.join("d0/name");
+        scene.write(&name);
+        for is_last in [false, true] {
+            let mut drain = scene.drain();
+            drain.keep_marks(Arc::new(PlacedNodes::open(&marks).unwrap()), false);
+            round(&mut drain, now());
+            assert_eq!(contents(&scene.source), contents(&scene.target));
+            if is_last {
+                fs::remove_file(&name).unwrap();
+                for _ in 0..if has_rounds { 4 } else { 0 } {
+                    round(&mut drain, now());
+                }
+                assert_eq!(finish(&mut drain).failed, []);
+                assert_eq!(contents(&scene.source), contents(&scene.target));
+            }
+        }
+    }
+}
+
 /// A file that is renamed gets its new name without being copied again, and has one at every moment.
 #[test]
 fn a_renamed_file_is_not_copied_again() {
