@@ -699,6 +699,9 @@ pub struct DrainProcessArgs {
     /// Laminate files in the end that are seen by other nodes only then.
     #[arg(long)]
     pub laminate: bool,
+    /// Servers of the instance are lost: remove nothing from the target.
+    #[arg(long)]
+    pub lacks_servers: bool,
     /// The number of the elevated tree, if one is drained.
     #[arg(long)]
     pub tree: Option<usize>,

@@ -23,6 +23,8 @@ pub struct InstanceEnding<'a> {
     pub drains: bool,
     /// Programs may use it.
     pub by_force: bool,
+    /// Servers of it are lost: what they had is not known, so nothing is removed from where it is moved to.
+    pub lacks_servers: bool,
 }
 
 /// Ends an instance that lives, and reports.
@@ -64,6 +66,7 @@ pub fn move_out(
         elevate: &[],
         prefix: PathBuf::new(),
         ends_instance: true,
+        lacks_servers: ending.lacks_servers,
         settings: &settings.config.drain,
     };
     let stages = stages.of_running(run_dir)?;

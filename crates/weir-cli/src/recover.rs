@@ -37,6 +37,7 @@ pub fn recover(args: &RecoverArgs, settings: &Loaded, env: &Environment) -> Resu
             drain_to: args.drain_to.as_deref(),
             drains: true,
             by_force: false,
+            lacks_servers: false,
         };
         if let Err(failure) = end_dead(remains, ending, settings, env) {
             eprintln!("weir: {}: {failure}", remains.name);
@@ -131,12 +132,14 @@ fn move_from_some(
             seat.rank, seat.host
         );
     }
-    // It has the roots of all trees.
-    if missing.iter().any(|one| one.seat.rank == 0) {
-        let why = "without server 0 no file is found; the instance stays";
-        return Err(Failure::NotMoved(why.to_owned()));
-    }
-    eprintln!("weir: files are named that have bytes there, but not those whose names only such a server had");
+    let ending = InstanceEnding {
+        lacks_servers: true,
+        ..ending
+    };
+    eprintln!(
+        "weir: files are named that have bytes there, but not those whose names, or directories, only such a server had; \
+         nothing is removed from the parallel file system until all servers are back"
+    );
     move_out(run_dir, ending, settings)?;
     Err(Failure::NotMoved(format!(
         "what the other servers have is moved; {} missing, and the instance stays",

@@ -37,6 +37,7 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
         elevate: &elevated,
         prefix: config.mount.prefix.as_path().to_owned(),
         ends_instance: true,
+        lacks_servers: false,
         settings: &config.drain,
     };
     if let Some(run_dir) = another(args, settings, env)? {
@@ -430,6 +431,7 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
         elevate: &elevated,
         prefix: settings.config.mount.prefix.as_path().to_owned(),
         ends_instance: true,
+        lacks_servers: false,
         settings: &settings.config.drain,
     };
     stages.check()?;

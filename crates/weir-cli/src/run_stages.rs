@@ -53,6 +53,8 @@ pub struct RunStages<'a> {
     pub prefix: PathBuf,
     /// True if the instance ends with the stages: files may be laminated.
     pub ends_instance: bool,
+    /// True if servers of the instance are lost, with names and bytes.
+    pub lacks_servers: bool,
     /// How files are drained.
     pub settings: &'a Drain,
 }
@@ -185,7 +187,11 @@ impl RunStages<'_> {
             },
             interval_s: self.settings.interval_s,
             stuck_s: self.settings.stuck_s,
-            evict_percent: self.settings.evict_percent,
+            // An eviction is noted in a directory that a lost server may have.
+            evict_percent: match self.lacks_servers {
+                true => 0,
+                false => self.settings.evict_percent,
+            },
             first: self
                 .settings
                 .first
@@ -196,10 +202,12 @@ impl RunStages<'_> {
             warning_s: self.settings.warning_s,
             limit: self.settings.limit.0,
             stripe: self.settings.stripe.bytes(),
-            replace_foreign: self.settings.replace_foreign,
+            // The copy of an evicted file may have a name of which only a lost server knows.
+            replace_foreign: self.settings.replace_foreign && !self.lacks_servers,
             hook: self.settings.hook.clone(),
             status_file: self.settings.status_file.clone(),
             laminate: self.ends_instance,
+            lacks_servers: self.lacks_servers,
             tree: tree.elevated,
             run_dir: run_dir.to_owned(),
             target: tree.target.clone(),

@@ -17,6 +17,7 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
         drain_to,
         drains: !args.no_drain,
         by_force: args.force,
+        lacks_servers: false,
     };
     if directories::lives(&run_dir) {
         return end_living(&run_dir, ending, settings);

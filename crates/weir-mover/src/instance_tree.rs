@@ -60,6 +60,13 @@ impl InstanceTree {
         Some(InstanceTree { tree })
     }
 
+    /// The tree of an instance of which servers are lost.
+    #[must_use]
+    pub fn without_lost_servers(&self) -> InstanceTree {
+        let tree = self.tree.without_lost_servers();
+        InstanceTree { tree }
+    }
+
     /// The path below which programs see it.
     pub fn prefix(&self) -> &Path {
         Path::new(OsStr::from_bytes(self.tree.prefix()))
@@ -236,7 +243,7 @@ impl FileTree for InstanceTree {
     fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
         let dir = self.find(path)?;
         // One of the target that another user has closed has nothing of this user's.
-        if !self.tree.covers(dir).io()? {
+        if self.tree.covers(dir).io()? == Some(false) {
             self.tree.check_listing(&user(), dir).io()?;
         }
         let mut names = Vec::new();
@@ -270,7 +277,7 @@ impl FileTree for InstanceTree {
         )
     }
 
-    fn is_borrowed(&self, path: &Path) -> io::Result<bool> {
+    fn is_borrowed(&self, path: &Path) -> io::Result<Option<bool>> {
         self.tree.covers(self.find(path)?).io()
     }
 

@@ -244,9 +244,10 @@ pub trait FileTree: Sync + Debug {
     fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>>;
 
     /// True if a directory stands for one that the target has: it was not made here, and its times are not
-    /// those of the target's.
-    fn is_borrowed(&self, _path: &Path) -> io::Result<bool> {
-        Ok(false)
+    /// those of the target's. `None`: a lost server of the instance knows. Then it counts as borrowed if the target has
+    /// it, which leaves that as it is.
+    fn is_borrowed(&self, _path: &Path) -> io::Result<Option<bool>> {
+        Ok(Some(false))
     }
     /// Has a directory of an elevated tree stand for one that the target has now.
     fn borrow_from(&self, _target: &Path, _path: &Path) -> io::Result<()> {

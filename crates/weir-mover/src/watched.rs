@@ -171,7 +171,7 @@ impl<T: FileTree> FileTree for WatchedTree<T> {
         let call = || self.tree.xattrs(path);
         self.watch.watch("reading the attributes of", path, call)
     }
-    fn is_borrowed(&self, path: &Path) -> io::Result<bool> {
+    fn is_borrowed(&self, path: &Path) -> io::Result<Option<bool>> {
         let call = || self.tree.is_borrowed(path);
         self.watch.watch("looking for", path, call)
     }

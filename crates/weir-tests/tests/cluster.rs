@@ -917,3 +917,58 @@ fn what_the_other_nodes_have_is_recovered_without_a_lost_one() {
     );
     assert_gone(&cluster);
 }
+
+/// The same of the first node, where the run was and whose server has the roots of all trees.
+#[test]
+fn what_the_other_nodes_have_is_recovered_without_the_first() {
+    let needs = [needs::MPICH_RUN];
+    let Some(mut cluster) = cluster("recovery without the first node", 3, &needs, vec![]) else {
+        return;
+    };
+    let shared = tempfile::tempdir_in("/var/tmp").unwrap();
+    let pfs = shared.path().canonicalize().unwrap().join("pfs");
+    KilledRun {
+        cluster: &cluster,
+        pfs: pfs.clone(),
+    }
+    .kill(true, true);
+    cluster.lose(0).unwrap();
+    let run = KilledRun {
+        cluster: &cluster,
+        pfs,
+    };
+    let host = cluster.node(0).host();
+    let impatient = ["--set", "launch.deadline_s=10"];
+    for node in [1, 2] {
+        let recovered = run.weir(node, &[&["recover"], &impatient[..]].concat());
+        let told = String::from_utf8_lossy(&recovered.stderr);
+        assert_eq!(recovered.status.code(), Some(7), "{told}");
+        let lost = format!("server 0 on {host} cannot be brought back");
+        assert!(told.contains(&lost), "{told}");
+        // Each file that is there is whole. Names of the others are at the lost node, or they have bytes there and are
+        // named.
+        let of_node = |rank: usize| {
+            let small = (1..=KilledRun::FILES).map(move |n| (format!("{rank}/{n}"), n));
+            small.chain([(format!("large.{rank}"), 300_000)])
+        };
+        let mut moved = 0;
+        for (name, n) in [1, 2].into_iter().flat_map(of_node) {
+            if let Ok(is) = std::fs::read_to_string(run.pfs.join(&name)) {
+                assert_eq!(is, numbers(n), "{name}");
+                moved += 1;
+            }
+        }
+        assert!(moved > 0, "{told}");
+        assert!(of_node(0).all(|(name, _)| !run.pfs.join(name).exists()));
+    }
+    let list = said(&run.weir(2, &["recover", "--list"]));
+    let name = list.split(' ').nth(2).unwrap();
+    let stopped = run.weir(2, &[&["stop", "--no-drain", name], &impatient[..]].concat());
+    let told = String::from_utf8_lossy(&stopped.stderr);
+    assert_eq!(stopped.status.code(), Some(1), "{told}");
+    assert!(
+        told.contains(&format!("on {host} left is not cleared")),
+        "{told}"
+    );
+    assert_gone(&cluster);
+}

@@ -462,6 +462,204 @@ fn all_of_four_servers_killed_with_their_agent_again_and_again() {
     }
 }
 
+/// Three servers that were all killed, of which the first is lost: it has the roots of all trees.
+struct WithoutFirst {
+    room: Room,
+    /// An elevated directory.
+    pfs: PathBuf,
+    /// An elevated directory of whose files none has bytes in the instance.
+    empty: PathBuf,
+    /// Where the files of `/weir` go.
+    out: PathBuf,
+}
+
+impl WithoutFirst {
+    const FILES: usize = 30;
+    const SHARED: usize = 6;
+    /// The bytes that each rank writes of a shared file.
+    const PART: usize = 64 << 10;
+
+    /// Has programs at each server write in turn, the first server's not first, and kills everything.
+    fn start_and_kill() -> WithoutFirst {
+        let room = Room::new();
+        let [pfs, empty, out] = ["pfs", "empty", "out"].map(|name| room.dir.path().join(name));
+        std::fs::create_dir_all(pfs.join("old")).unwrap();
+        std::fs::create_dir(&empty).unwrap();
+        for name in ["kept", "removed", "replaced"] {
+            std::fs::write(pfs.join("old").join(name), "of the PFS").unwrap();
+            std::fs::write(pfs.join(name), "of the PFS").unwrap();
+        }
+        for n in 1..=Self::FILES {
+            std::fs::write(empty.join(n.to_string()), "of the PFS").unwrap();
+        }
+        let [elevated, other] = [&pfs, &empty].map(|dir| dir.to_str().unwrap());
+        room.said(&[
+            "start",
+            "x",
+            "--servers",
+            "3",
+            "--elevate",
+            elevated,
+            "--elevate",
+            other,
+        ]);
+        let test = WithoutFirst {
+            room,
+            pfs,
+            empty,
+            out,
+        };
+        let writers = [1, 0, 2].map(|rank| test.write_at(rank));
+        let servers = test.room.pids();
+        kill_at_once(&[&servers[..], &[parent_of(servers[0])]].concat());
+        for mut writer in writers {
+            // Its program ends with its standard input.
+            writer.kill().unwrap();
+            writer.wait().unwrap();
+        }
+        for pid in servers {
+            until("the servers are gone", || !is_there(pid));
+        }
+        test
+    }
+
+    /// A program of the server of `rank` that has written all it is to write.
+    fn write_at(&self, rank: u16) -> Child {
+        let written = self.room.dir.path().join(format!("written-{rank}"));
+        let script = format!(
+            "for dir in {pfs} /weir; do
+                cd $dir
+                mkdir -p old
+                mkdir dir.{rank}
+                for n in $(seq {shared}); do
+                    dd if=/dev/zero of=shared.$n bs={part} count=1 seek={rank} conv=notrunc status=none
+                done
+                for n in $(seq {files}); do
+                    for name in {rank}.$n dir.{rank}/$n old/{rank}.$n; do echo {rank} $n > $name; done
+                done
+                case {rank} in 1)
+                    rm -f removed old/removed
+                    for name in replaced old/replaced; do echo of rank 1 > $name; done
+                esac
+            done
+            cd {empty}
+            # The names of a directory are spread once two nodes have made some.
+            case {rank} in 1) : > first ;; esac
+            for n in $(seq {files}); do
+                case {rank} in 1) rm $n ;; 0) : > $n ;; esac
+            done
+            : > {written}
+            exec cat",
+            pfs = self.pfs.display(),
+            empty = self.empty.display(),
+            shared = Self::SHARED,
+            part = Self::PART,
+            files = Self::FILES,
+            written = written.display()
+        );
+        let rank_word = rank.to_string();
+        let mut command = self
+            .room
+            .weir(&["run", "-i", "x", "--rank", &rank_word, "--"]);
+        command.args(["bash", "-ec", &script]);
+        command.env("WEIR_DRAIN_WHILE_RUNNING", "false");
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        let writer = command.spawn().unwrap();
+        until("a program has written", || written.exists());
+        writer
+    }
+
+    /// `weir recover`: its exit code, and all that it named.
+    fn recover(&self) -> (Option<i32>, String) {
+        let mut command = self.room.weir(&["recover", "x", "--drain-to"]);
+        let output = command.arg(&self.out).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), told)
+    }
+
+    /// The files of a rank's programs below `top` that are there, each of which is whole.
+    fn files_of(top: &Path, rank: u16) -> usize {
+        let names = (1..=Self::FILES).flat_map(|n| {
+            let names = [
+                format!("{rank}.{n}"),
+                format!("dir.{rank}/{n}"),
+                format!("old/{rank}.{n}"),
+            ];
+            names.map(|name| (name, n))
+        });
+        let is_there = |(name, n): &(String, usize)| {
+            let text = std::fs::read_to_string(top.join(name));
+            text.is_ok_and(|text| {
+                assert_eq!(text, format!("{rank} {n}\n"), "{name}");
+                true
+            })
+        };
+        names.filter(is_there).count()
+    }
+}
+
+/// The files of the other servers are moved, and nothing is removed; all is moved once the first one is there again.
+#[test]
+fn what_the_other_servers_have_is_recovered_without_the_first() {
+    let test = WithoutFirst::start_and_kill();
+    let (journal, _) = journals(&test.room, 0);
+    let aside = journal.with_file_name("aside");
+    std::fs::rename(&journal, &aside).unwrap();
+    let (code, told) = test.recover();
+    assert_eq!(code, Some(7), "{told}");
+    let lost = "server 0 on localhost cannot be brought back";
+    assert!(told.contains(lost), "{told}");
+    for top in [&test.pfs, &test.out] {
+        assert_eq!(WithoutFirst::files_of(top, 0), 0, "{told}");
+        let found = [1, 2].map(|rank| WithoutFirst::files_of(top, rank));
+        assert!(
+            found.iter().all(|found| *found >= WithoutFirst::FILES),
+            "{found:?} {told}"
+        );
+        assert!(!top.join("shared.1").exists());
+    }
+    let shared = told.lines().find(|line| line.contains("/shared."));
+    let bytes = format!("; these bytes cannot be read: 0 to {}", WithoutFirst::PART);
+    assert!(shared.is_some_and(|line| line.ends_with(&bytes)), "{told}");
+    let text = |path: PathBuf| std::fs::read_to_string(path).unwrap();
+    // Replaced in the root, whose link to what it covers only the first server had.
+    assert_eq!(text(test.pfs.join("replaced")), "of rank 1\n", "{told}");
+    for name in ["kept", "removed", "old/kept", "old/removed"] {
+        assert_eq!(text(test.pfs.join(name)), "of the PFS", "{told}");
+    }
+    // Programs removed all, and made them anew, some where only the first server knows of it.
+    let files = (1..=WithoutFirst::FILES).map(|n| text(test.empty.join(n.to_string())));
+    let (new, of_pfs): (Vec<String>, Vec<String>) = files.partition(String::is_empty);
+    assert!(!new.is_empty() && !of_pfs.is_empty(), "{told}");
+    assert!(of_pfs.iter().all(|text| text == "of the PFS"));
+
+    std::fs::rename(&aside, &journal).unwrap();
+    let (code, told) = test.recover();
+    assert_eq!(code, Some(0), "{told}");
+    for top in [&test.pfs, &test.out] {
+        for rank in 0..3 {
+            assert_eq!(
+                WithoutFirst::files_of(top, rank),
+                3 * WithoutFirst::FILES,
+                "{told}"
+            );
+        }
+        for n in 1..=WithoutFirst::SHARED {
+            let size = std::fs::metadata(top.join(format!("shared.{n}")))
+                .unwrap()
+                .len();
+            assert_eq!(size, 3 * WithoutFirst::PART as u64);
+        }
+        assert_eq!(text(top.join("old/replaced")), "of rank 1\n");
+    }
+    for name in ["removed", "old/removed"] {
+        assert!(!test.pfs.join(name).exists(), "{told}");
+    }
+    let mut files = (1..=WithoutFirst::FILES).map(|n| text(test.empty.join(n.to_string())));
+    assert!(files.all(|text| text.is_empty()));
+    assert!(has_nothing_left(test.room.memory.path()));
+}
+
 /// Kills processes, none of which sees another one's end before its own.
 fn kill_at_once(pids: &[i32]) {
     for pid in pids {

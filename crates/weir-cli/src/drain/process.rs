@@ -19,7 +19,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use weir_instance::size::bytes;
 use weir_mover::drain::Drain;
-use weir_mover::{DirectoryTree, InstanceTree, StageOptions, StageSummary, WatchedTree};
+use weir_mover::{DirectoryTree, StageOptions, StageSummary, WatchedTree};
 
 use super::analyzers::AnalyzerService;
 use super::end_time::EndTime;
@@ -124,12 +124,7 @@ impl Drop for DrainProcess {
 
 /// `weir drain-process`.
 pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
-    let instance = InstanceTree::attach(&args.run_dir)
-        .with_context(|| format!("cannot reach the server of {}", args.run_dir.display()))?;
-    let instance = match args.tree {
-        None => instance,
-        Some(number) => instance.elevated(number).context("no such elevated tree")?,
-    };
+    let instance = args.instance()?;
     share::allow_open_files();
     let options = StageOptions {
         threads: share::default_threads(),
@@ -166,6 +161,9 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     let placed = args.placed_nodes()?;
     if let Some(placed) = placed.clone() {
         drain.keep_marks(placed, args.replace_foreign);
+    }
+    if args.lacks_servers {
+        drain.remove_nothing();
     }
     let socket = service.listen(&args.run_dir)?;
     let relief = args.relief(&instance)?;

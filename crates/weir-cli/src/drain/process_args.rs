@@ -25,6 +25,20 @@ const MARKS_FILE: &str = "moved";
 pub const PREFETCHED_FILE: &str = "prefetched";
 
 impl DrainProcessArgs {
+    /// The tree that is drained.
+    pub(super) fn instance(&self) -> Result<InstanceTree> {
+        let instance = InstanceTree::attach(&self.run_dir)
+            .with_context(|| format!("cannot reach the server of {}", self.run_dir.display()))?;
+        let tree = match self.tree {
+            None => instance,
+            Some(number) => instance.elevated(number).context("no such elevated tree")?,
+        };
+        Ok(match self.lacks_servers {
+            true => tree.without_lost_servers(),
+            false => tree,
+        })
+    }
+
     /// The paths by which programs name the root of the tree, of which this is one.
     pub(super) fn roots(&self, prefix: &Path) -> Vec<PathBuf> {
         let link = self
@@ -150,6 +164,7 @@ impl DrainProcessArgs {
         words.extend(keep.map(|pattern| format!("--keep={pattern}").into()));
         words.extend(self.laminate.then(|| "--laminate".into()));
         words.extend(self.replace_foreign.then(|| "--replace-foreign".into()));
+        words.extend(self.lacks_servers.then(|| "--lacks-servers".into()));
         if let Some(tree) = self.tree {
             words.extend(["--tree".into(), tree.to_string().into()]);
         }

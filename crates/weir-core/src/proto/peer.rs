@@ -78,8 +78,9 @@ peer_operations! {
         dir: Ino,
     } -> Option<Vec<u64>>;
 
-    /// Returns the kind, mode and owner of a directory. At its home.
-    passage at home of dir: Passage {
+    /// Returns the kind, mode and owner of a directory. At its home; if that is lost for good, at any server, which
+    /// tells those of its stand-in.
+    passage: Passage {
         /// The directory.
         dir: Ino,
     } -> Attr;

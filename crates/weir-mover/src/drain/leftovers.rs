@@ -20,14 +20,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .placed
             .as_ref()
             .is_some_and(|placed| placed.is_continued());
-        if !is_continued || !now.unread.is_empty() {
+        if !is_continued || self.keeps_all || !now.unread.is_empty() {
             return;
         }
         let directories = now.of_kind(NodeKind::Directory).map(|(path, _)| path);
         // The names of others have whiteouts.
         let is_of_job = |path: &&PathBuf| {
             let is_borrowed = self.from.is_borrowed(&self.source.join(path));
-            is_borrowed.is_ok_and(|is_borrowed| !is_borrowed)
+            is_borrowed.is_ok_and(|is_borrowed| is_borrowed == Some(false))
         };
         let removed = now.whiteouts.keys().filter(|path| now.get(path).is_none());
         let mut open: Vec<PathBuf> = directories

@@ -272,6 +272,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     placed: Option<Arc<PlacedNodes>>,
     /// Nodes that somebody else has put on the target are replaced, too.
     replaces_all: bool,
+    /// Servers of the instance are lost, and what the target has may be theirs: nothing is removed from it.
+    keeps_all: bool,
     /// The bytes of files after which a round copies no more.
     round_limit: u64,
     /// `None`: nobody wants to know.
@@ -316,6 +318,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             taken: HashMap::new(),
             placed: None,
             replaces_all: true,
+            keeps_all: false,
             round_limit: u64::MAX,
             events: None,
             analyses: None,
@@ -342,6 +345,11 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     pub fn keep_marks(&mut self, placed: Arc<PlacedNodes>, replaces_all: bool) {
         self.placed = Some(placed);
         self.replaces_all = replaces_all;
+    }
+
+    /// Has nothing removed from the target: the tree lacks names, since servers are lost that had them.
+    pub fn remove_nothing(&mut self) {
+        self.keeps_all = true;
     }
 
     /// Has the files that a filter takes moved before all others.

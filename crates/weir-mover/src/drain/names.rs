@@ -451,6 +451,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Removes nodes that this drain made.
     pub(super) fn remove(&mut self, mut gone: Vec<PathBuf>, now: &TreeSnapshot) -> ChangedNames {
         let mut changed = ChangedNames::default();
+        if self.keeps_all {
+            return changed;
+        }
         let mut removed_names = Vec::new();
         self.hide_gone(&mut gone, &mut changed);
         // Directories after what is in them.

@@ -689,6 +689,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Removes hidden directories that processes which were killed have left beside those of the tree. What
     /// cannot be looked at stays.
     pub(super) fn clear_hidden_directories(&self, now: &TreeSnapshot) {
+        if self.keeps_all {
+            return;
+        }
         let borrowed = now.of_kind(NodeKind::Directory).map(|(path, _)| path);
         let found =
             borrowed.filter(|path| self.moved.get(*path).is_none_or(|moved| !moved.is_ours));

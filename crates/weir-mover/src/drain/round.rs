@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_client::process::mounted::WriteState;
+use weir_client::types::Stat;
 
 use super::lists::{share_files, ListedFile};
 use super::snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot};
@@ -17,7 +18,7 @@ use crate::list::move_files;
 use crate::mover::{FileToMove, MovedFile, MovedSource, LARGE_BYTES};
 use crate::sources::StagePair;
 use crate::stage::{LikenessBy, StageOptions, StageProgress};
-use crate::tree::{holder_of_file, FileTree, NodeKind};
+use crate::tree::{holder_of_file, kind_of, FileTree, NodeKind};
 
 /// The options of the stages that copy the files of a round.
 pub(super) fn options_of_round(threads: usize) -> StageOptions {
@@ -175,7 +176,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     fn is_borrowed(&self, path: &Path, round: &mut RoundState) -> bool {
         let source = self.source.join(path);
         match self.from.is_borrowed(&source) {
-            Ok(is_borrowed) => is_borrowed,
+            Ok(Some(is_borrowed)) => is_borrowed,
+            Ok(None) => {
+                let there = self.to.look_up(&self.at_target(path));
+                let is_directory = |there: Stat| kind_of(&there) == NodeKind::Directory;
+                there.is_ok_and(|there| there.is_some_and(is_directory))
+            }
             // Removed since the walk.
             Err(error) if error.kind() == ErrorKind::NotFound => false,
             Err(error) => {

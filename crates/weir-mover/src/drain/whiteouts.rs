@@ -111,9 +111,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     fn remove_hidden(&mut self, mut hidden: Vec<PathBuf>, now: &TreeSnapshot) -> ChangedNames {
+        let mut changed = ChangedNames::default();
+        if self.keeps_all {
+            return changed;
+        }
         // Directories after what is in them.
         hidden.sort_unstable_by(|one, other| other.cmp(one));
-        let mut changed = ChangedNames::default();
         let (mut removed, mut gone) = (Vec::new(), Vec::new());
         let mut directories = RealDirectories::default();
         for path in hidden {

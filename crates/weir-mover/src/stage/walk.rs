@@ -53,9 +53,8 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
         if !is_top && !self.caller.takes(source, kind_of(&stat)) {
             return Ok(());
         }
-        let looking = MoveError::io("looking for", source);
-        let is_borrowed = kind_of(&stat) == NodeKind::Directory
-            && self.from.is_borrowed(source).map_err(looking)?;
+        let is_borrowed =
+            kind_of(&stat) == NodeKind::Directory && self.is_borrowed(source, target)?;
         // The directory above the first one may have been created for it.
         let above = target.ancestors().skip(1).take(if is_top { 2 } else { 1 });
         if !is_borrowed || is_top {
@@ -102,6 +101,17 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
             NodeKind::Special => self.summary().skipped.push(source.to_owned()),
         }
         Ok(())
+    }
+
+    /// True if a directory stands for one that the target has.
+    fn is_borrowed(&self, source: &Path, target: &Path) -> Result<bool, MoveError> {
+        let is_borrowed = self.from.is_borrowed(source);
+        if let Some(is_borrowed) = is_borrowed.map_err(MoveError::io("looking for", source))? {
+            return Ok(is_borrowed);
+        }
+        let there = self.to.look_up(target);
+        let there = there.map_err(MoveError::io("looking for", target))?;
+        Ok(there.is_some_and(|there| kind_of(&there) == NodeKind::Directory))
     }
 
     /// Makes a directory; true if it gets the attributes of its source, and not one that was there for

@@ -450,9 +450,10 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Counts servers as lost from the start, of an instance whose servers were all killed and came back without them.
-    /// Directories are then listed without their entries.
-    pub fn give_up(&self, ranks: impl Iterator<Item = Rank>) {
-        self.inner.peers.give_up(ranks);
+    /// Directories are then listed without their entries. `trees`: the number of elevated trees, whose directories are
+    /// known by their numbers if rank 0 is lost.
+    pub fn give_up(&self, ranks: impl Iterator<Item = Rank>, trees: usize) {
+        self.inner.peers.give_up(ranks, trees);
     }
 }
 

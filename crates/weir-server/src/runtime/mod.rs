@@ -323,6 +323,7 @@ fn serve_in(
         rouser,
         bell,
         instance,
+        trees: options.elevated.len(),
     };
     let reactor = Reactor::new(several, parts)?;
     if let Some(before) = before {

@@ -243,6 +243,8 @@ pub struct ServerParts<'a> {
     pub bell: Option<Arc<OwnedFd>>,
     /// Its directories.
     pub instance: &'a Instance,
+    /// The number of elevated trees.
+    pub trees: usize,
 }
 
 impl Reactor {
@@ -290,7 +292,7 @@ impl Reactor {
         };
         let (rank, servers) = (parts.rank, parts.servers);
         let cluster = Cluster::new(rank, servers, node, net, Rc::new(log), spawn);
-        cluster.give_up(given_up.into_iter());
+        cluster.give_up(given_up.into_iter(), parts.trees);
         Ok(Reactor {
             cluster,
             pool,

@@ -98,6 +98,8 @@ pub struct Tree {
     process: &'static Process,
     /// The number of the elevated tree, if it is one.
     elevated: Option<usize>,
+    /// Servers of the instance are lost: what cannot be found may be there.
+    lacks_servers: bool,
 }
 
 impl Tree {
@@ -107,6 +109,7 @@ impl Tree {
         Ok(Tree {
             process,
             elevated: None,
+            lacks_servers: false,
         })
     }
 
@@ -118,6 +121,24 @@ impl Tree {
             elevated: Some(number),
             ..self
         })
+    }
+
+    /// The tree of an instance of which servers are lost. What they had is not known; calls that can do without it do not
+    /// fail.
+    #[must_use]
+    pub fn without_lost_servers(self) -> Tree {
+        Tree {
+            lacks_servers: true,
+            ..self
+        }
+    }
+
+    /// `None` in place of what lost servers may have.
+    fn unless_lost<T>(self, found: Result<Option<T>, Errno>) -> Result<Option<T>, Errno> {
+        match found {
+            Err(Errno::IO) if self.lacks_servers => Ok(None),
+            found => found,
+        }
     }
 
     /// True if it is an elevated tree.

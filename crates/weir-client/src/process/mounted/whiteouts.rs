@@ -2,7 +2,9 @@
 //! files it has replaced, for those who change them there.
 
 use rustix::io::Errno;
-use weir_core::elevated::{inode_of_name, name_of_inode, LowerFile, LowerName, COVERS, WHITEOUTS};
+use weir_core::elevated::{
+    inode_of_name, name_of_inode, root_of_tree, LowerFile, LowerName, COVERS, WHITEOUTS,
+};
 use weir_core::proto::{Rmdir, Symlink, Unlink};
 use weir_core::types::Ino;
 
@@ -44,7 +46,8 @@ impl Whiteout {
 
 impl Tree {
     /// The names that were removed from this tree, or whose files it has replaced. Those of one directory in
-    /// the order of their removal.
+    /// the order of their removal. If servers are lost, only those that the others have, of directories of which they know
+    /// what they cover.
     pub fn whiteouts(self) -> Result<Vec<Whiteout>, Errno> {
         let _call = operation::begin();
         let mut found = Vec::new();
@@ -59,12 +62,13 @@ impl Tree {
             let Some(covered) = self.covered_on_target(dir)? else {
                 continue;
             };
-            let Some((whiteouts, _)) = self.find(WHITEOUTS, &listed)? else {
+            let whiteouts = self.unless_lost(self.find(WHITEOUTS, &listed))?;
+            let Some((whiteouts, _)) = whiteouts else {
                 continue;
             };
             for name in self.names_in(whiteouts)? {
                 // Forgotten meanwhile, by another drain.
-                let Some(text) = names.text_at(whiteouts, &name)? else {
+                let Some(text) = self.unless_lost(names.text_at(whiteouts, &name))? else {
                     continue;
                 };
                 found.push(Whiteout {
@@ -111,12 +115,13 @@ impl Tree {
         }
     }
 
-    /// True if a directory of this elevated tree covers one of the target.
-    pub fn covers(self, dir: Ino) -> Result<bool, Errno> {
-        if self.elevated.is_none() {
-            return Ok(false);
+    /// True if a directory of this elevated tree covers one of the target; `None`: only a lost server knows.
+    pub fn covers(self, dir: Ino) -> Result<Option<bool>, Errno> {
+        if self.elevated.is_none() || self.is_root_of_target(dir) {
+            return Ok(Some(self.elevated.is_some()));
         }
-        Ok(self.find(COVERS, &name_of_inode(dir))?.is_some())
+        let found = self.find(COVERS, &name_of_inode(dir));
+        self.unless_lost(found.map(|cover| Some(cover.is_some())))
     }
 
     /// Has a directory of this elevated tree cover the one at this path of the target, so that names which
@@ -135,11 +140,21 @@ impl Tree {
         }
     }
 
+    /// True if a directory is the root of this elevated tree, which covers the target itself: that needs no link.
+    fn is_root_of_target(self, dir: Ino) -> bool {
+        self.elevated
+            .is_some_and(|number| root_of_tree(number) == dir)
+    }
+
     /// The path on the target of the directory that one of this tree covers; `None`: it is of another
     /// tree, or covers none.
     fn covered_on_target(self, dir: Ino) -> Result<Option<Vec<u8>>, Errno> {
+        if self.is_root_of_target(dir) {
+            return Ok(Some(Vec::new()));
+        }
         let names = self.process.inodes().view()?;
-        let Some(covered) = names.text_at(COVERS, &name_of_inode(dir))? else {
+        let covered = self.unless_lost(names.text_at(COVERS, &name_of_inode(dir)))?;
+        let Some(covered) = covered else {
             return Ok(None);
         };
         let below = covered.strip_prefix(self.prefix());

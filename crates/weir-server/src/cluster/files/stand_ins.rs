@@ -248,6 +248,9 @@ impl<P: Platform> Cluster<P> {
 
     async fn attr_of_home(&self, ino: Ino) -> Result<Attr, FsError> {
         let ino = self.resolve(ino)?;
+        if self.has_lost_home(ino) && self.local(ino).is_none() {
+            return self.attr_without_home(ino).await;
+        }
         let is_foreign = ino.rank() != self.rank();
         if let Some(local) = self.local(ino).filter(|_| is_foreign) {
             if let Some(attr) = self.believed_here(ino, local)? {

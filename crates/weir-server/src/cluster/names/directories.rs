@@ -339,6 +339,10 @@ impl<P: Platform> Cluster<P> {
         let mut at = self.resolve(ino)?;
         let mut root = ROOT;
         while at != ROOT {
+            if self.has_lost_home(at) && self.is_root_of_tree(at) {
+                root = at;
+                break;
+            }
             let found = self.call(at.rank(), peer::Whereabouts { ino: at }).await?;
             let Some((parent, name)) = found else {
                 // An instance without elevated trees gives this number to something else.

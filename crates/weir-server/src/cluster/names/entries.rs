@@ -25,7 +25,7 @@ use weir_core::proto::{self, Child, FsError, Kept};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::names::placements::NameUse;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, ROOT};
 use crate::node::Platform;
 
 /// The most entries kept; beyond that all are dropped.
@@ -102,6 +102,10 @@ impl<P: Platform> Cluster<P> {
         let (dir, name) = (self.resolve(op.dir)?, op.name);
         if self.has_all_entries(dir) {
             return self.find_among_all(dir, name).await;
+        }
+        // Each server knows by itself where the names of the root are.
+        if dir != ROOT && self.has_lost_home(dir) {
+            return self.find_without_home(dir, &name).await;
         }
         let key = (dir, name.clone());
         let recalls = {
@@ -216,10 +220,23 @@ impl<P: Platform> Cluster<P> {
             return self.node(|node| node.attr_of(dir));
         }
         let Some(attr) = self.node(|node| node.passage(dir)) else {
-            return self.call(dir.rank(), peer::Passage { dir }).await;
+            return match self.has_lost_home(dir) {
+                true => self.attr_without_home(dir).await,
+                false => self.call(dir.rank(), peer::Passage { dir }).await,
+            };
         };
         self.node(|node| node.known_to_keep().keep_guard(dir, &Guard::from(&attr)));
         Ok(attr)
+    }
+
+    /// See [`peer::Passage`].
+    pub(in crate::cluster) fn passage_for_peer(&self, dir: Ino) -> Result<Attr, FsError> {
+        if dir.rank() == self.rank() {
+            return self.node(|node| node.attr_of(dir));
+        }
+        let stand_in = self.node(|node| node.passage(dir));
+        let stand_in = stand_in.filter(|_| self.has_lost_home(dir));
+        stand_in.ok_or(FsError::Malformed)
     }
 }
 

@@ -21,6 +21,7 @@
 //! | `placements` | the home of each name |
 //! | `directories` | directories with entries at several servers |
 //! | `entries` | names of other servers, kept here |
+//! | `lost` | directories whose home is lost |
 //! | `tables`, `steps` | operations on this server's own tables, whole and in steps |
 //! | `memory` | memory behind the tables of names |
 //! | `known` | the table in shared memory that shows programs names of other servers |
@@ -37,6 +38,7 @@ pub(super) mod directories;
 pub(super) mod entries;
 pub(super) mod home;
 mod known;
+pub(super) mod lost;
 mod memory;
 pub(super) mod moves;
 pub(super) mod placements;

@@ -72,7 +72,7 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn passage(&self, _: Rank, op: Passage) -> Result<Attr, FsError> {
-        self.cluster.node(|node| node.attr_of(op.dir))
+        self.cluster.passage_for_peer(op.dir)
     }
 
     async fn make(&self, from: Rank, op: Make) -> Result<Made, FsError> {

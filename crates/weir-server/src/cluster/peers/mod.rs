@@ -50,6 +50,8 @@ pub(in crate::cluster) struct PeersState {
     asked: RefCell<HashMap<&'static str, u64>>,
     sent: Cell<counts::SentCounts>,
     given_up: RefCell<BTreeSet<Rank>>,
+    /// The number of elevated trees.
+    trees: Cell<usize>,
 }
 
 impl Default for PeersState {
@@ -63,14 +65,21 @@ impl Default for PeersState {
             asked: RefCell::default(),
             sent: Cell::default(),
             given_up: RefCell::default(),
+            trees: Cell::default(),
         }
     }
 }
 
 impl PeersState {
-    /// Counts these servers as lost for as long as this one lives.
-    pub(in crate::cluster) fn give_up(&self, ranks: impl Iterator<Item = Rank>) {
+    /// Counts these servers as lost for as long as this one lives. `trees`: the number of elevated trees.
+    pub(in crate::cluster) fn give_up(&self, ranks: impl Iterator<Item = Rank>, trees: usize) {
         self.given_up.borrow_mut().extend(ranks);
+        self.trees.set(trees);
+    }
+
+    /// The number of elevated trees, if servers are lost.
+    pub(in crate::cluster) fn trees(&self) -> usize {
+        self.trees.get()
     }
 
     /// True if the server is lost for good.
