@@ -111,7 +111,7 @@ fn ask(world: &mut World, from: Caller, op: u8, a: u64, b: u64, own: weir_core::
             proto::Readdir {
                 ino: Ino(1),
                 cookie: a,
-                until: (b % 3 > 0).then_some(b),
+                until: (!b.is_multiple_of(3)).then_some(b),
                 budget_bytes: b as u32,
             },
         )),
