@@ -285,6 +285,9 @@ pub struct RunArgs {
     /// Keep the server's log (run.keep).
     #[arg(long)]
     keep: bool,
+    /// The connectors: auto, none, or a list such as mpiio (run.connectors; default auto).
+    #[arg(long, value_name = "LIST")]
+    connectors: Option<String>,
     /// Move this file or directory into the instance before the command: to DESTINATION, a path
     /// below the mount prefix, or to its own name in the prefix. May be given more than once; see
     /// weir stage.
@@ -761,6 +764,8 @@ impl Command {
                 let mut set = run.instance_args.assignments();
                 set.extend(report(&run.report));
                 set.extend(run.keep.then(|| "run.keep=true".to_owned()));
+                let connectors = run.connectors.as_ref();
+                set.extend(connectors.map(|list| format!("run.connectors={list}")));
                 set
             }
             Self::Start(start) => start.instance_args.assignments(),

@@ -9,12 +9,17 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure, Context, Result};
-use weir_config::Environment;
+use weir_config::{Connector, Connectors, Environment};
 use weir_core::proto::PREFIX_LINK;
 use weir_instance::roster::ROSTER;
 
 /// The file name of the client library.
 pub const LIBRARY: &str = "libweir_preload.so";
+
+/// The file names of the connectors, which are beside the client library.
+const CONNECTORS: [(Connector, &str); 1] = [(Connector::MpiIo, "libweir_mpiio.so")];
+/// How the file names of all our libraries begin.
+const OURS: &[u8] = b"libweir_";
 
 const ASAN_ORDER: &str = "verify_asan_link_order=0";
 
@@ -44,36 +49,62 @@ pub fn find_library(env: &Environment, program: &Path) -> Result<PathBuf> {
     }
 }
 
-/// `LD_PRELOAD` with `library` put before what `inherited` names.
+/// The client library and the connectors beside it, in the order in which they are loaded.
+pub fn find_libraries(
+    env: &Environment,
+    program: &Path,
+    wanted: &Connectors,
+) -> Result<Vec<PathBuf>> {
+    let mut libraries = vec![find_library(env, program)?];
+    for (connector, file) in CONNECTORS {
+        let path = libraries[0].with_file_name(file);
+        let is_wanted = match wanted {
+            Connectors::Auto => path.is_file(),
+            Connectors::Named(named) => named.contains(&connector),
+        };
+        if is_wanted {
+            ensure!(
+                path.is_file(),
+                "the connector {} is not installed: {} is no file",
+                connector.name(),
+                path.display()
+            );
+            libraries.push(path);
+        }
+    }
+    Ok(libraries)
+}
+
+/// `LD_PRELOAD` with `libraries` put before what `inherited` names.
 ///
 /// The loader splits the list at spaces and colons (ld.so(8)), so a path with either cannot be
 /// in it.
-pub fn preload_list(library: &Path, inherited: Option<&str>) -> Result<String> {
-    let library = library
-        .to_str()
-        .context("the path of the client library is not UTF-8")?;
-    ensure!(
-        !library.contains([' ', ':']),
-        "{library}: LD_PRELOAD cannot hold a path with a space or a colon; \
-         WEIR_PRELOAD may name a copy elsewhere"
-    );
-    let ours = |item: &&str| {
-        Path::new(item)
-            .file_name()
-            .is_some_and(|name| name == LIBRARY)
+pub fn preload_list(libraries: &[PathBuf], inherited: Option<&str>) -> Result<String> {
+    let mut list = Vec::new();
+    for library in libraries {
+        let library = library
+            .to_str()
+            .context("the path of the client library is not UTF-8")?;
+        ensure!(
+            !library.contains([' ', ':']),
+            "{library}: LD_PRELOAD cannot hold a path with a space or a colon; \
+             WEIR_PRELOAD may name a copy elsewhere"
+        );
+        list.push(library);
+    }
+    let is_ours = |item: &&str| {
+        let name = Path::new(item).file_name();
+        name.is_some_and(|name| name.as_encoded_bytes().starts_with(OURS))
     };
     let others = inherited.unwrap_or_default().split([' ', ':']);
-    let others = others.filter(|item| !item.is_empty() && !ours(item));
-    Ok(std::iter::once(library)
-        .chain(others)
-        .collect::<Vec<_>>()
-        .join(":"))
+    list.extend(others.filter(|item| !item.is_empty() && !is_ours(item)));
+    Ok(list.join(":"))
 }
 
 /// The variables that a program needs to find the instance in `run_dir`.
 pub fn variables(
     run_dir: &Path,
-    library: &Path,
+    libraries: &[PathBuf],
     env: &Environment,
 ) -> Result<Vec<(&'static str, OsString)>> {
     let mut variables = vec![
@@ -85,7 +116,7 @@ pub fn variables(
         ),
         (
             "LD_PRELOAD",
-            preload_list(library, env.get("LD_PRELOAD"))?.into(),
+            preload_list(libraries, env.get("LD_PRELOAD"))?.into(),
         ),
         ("ASAN_OPTIONS", asan_options(env.get("ASAN_OPTIONS")).into()),
     ];
@@ -124,8 +155,13 @@ mod tests {
 
     #[test]
     fn ours_comes_first_and_once() {
-        let list = |inherited| preload_list(Path::new("/x/libweir_preload.so"), inherited).unwrap();
+        let one = ["/x/libweir_preload.so".into()];
+        let list = |inherited| preload_list(&one, inherited).unwrap();
         assert_eq!(list(None), "/x/libweir_preload.so");
+        let two = [one[0].clone(), "/x/libweir_mpiio.so".into()];
+        let inherited = Some("/old/libweir_mpiio.so:/old/libweir_preload.so:a.so");
+        let both = preload_list(&two, inherited).unwrap();
+        assert_eq!(both, "/x/libweir_preload.so:/x/libweir_mpiio.so:a.so");
         assert_eq!(
             list(Some("a.so b.so:c.so")),
             "/x/libweir_preload.so:a.so:b.so:c.so"
@@ -134,15 +170,38 @@ mod tests {
             list(Some("/old/libweir_preload.so:a.so")),
             "/x/libweir_preload.so:a.so"
         );
-        assert!(preload_list(Path::new("/a b/libweir_preload.so"), None).is_err());
+        assert!(preload_list(&["/a b/libweir_preload.so".into()], None).is_err());
+    }
+
+    #[test]
+    fn connectors_are_beside_the_client_library() {
+        let dir = tempfile::tempdir().unwrap();
+        let (program, none) = (dir.path().join("weir"), Environment::default());
+        let found = |wanted: &Connectors| find_libraries(&none, &program, wanted);
+        let (library, connector) = (dir.path().join(LIBRARY), dir.path().join(CONNECTORS[0].1));
+        std::fs::write(&library, "").unwrap();
+        let named = Connectors::Named(vec![Connector::MpiIo]);
+        assert_eq!(
+            found(&Connectors::Auto).unwrap(),
+            std::slice::from_ref(&library)
+        );
+        assert!(found(&named)
+            .unwrap_err()
+            .to_string()
+            .contains("not installed"));
+        std::fs::write(&connector, "").unwrap();
+        let both = [library.clone(), connector];
+        assert_eq!(found(&Connectors::Auto).unwrap(), both);
+        assert_eq!(found(&named).unwrap(), both);
+        assert_eq!(found(&Connectors::Named(Vec::new())).unwrap(), [library]);
     }
 
     #[test]
     fn openmpi_is_told_without_disturbing_what_the_user_tells_it() {
         let dir = tempfile::tempdir().unwrap();
-        let library = Path::new("/x/libweir_preload.so");
+        let library = ["/x/libweir_preload.so".into()];
         let names = |env: &Environment| -> Vec<&str> {
-            let variables = variables(dir.path(), library, env).unwrap();
+            let variables = variables(dir.path(), &library, env).unwrap();
             variables.into_iter().map(|(name, _)| name).collect()
         };
         let none = Environment::default();

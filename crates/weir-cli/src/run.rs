@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use anyhow::{Context, Result};
-use weir_config::{all_keys, Config, Environment, Loaded, ValueOrigin};
+use weir_config::{all_keys, Config, Connectors, Environment, Loaded, ValueOrigin};
 use weir_instance::connection::Use;
 use weir_instance::directories::{self, Job, Remains};
 use weir_launch::nodes;
@@ -21,15 +21,16 @@ use crate::report::DrainedFiles;
 use crate::run_stages::{elevated_directories, RunStages};
 use crate::{inject, limits, namespace, prefetch, report, supervise};
 
-pub fn library(env: &Environment) -> Result<PathBuf> {
+/// The libraries that a program gets.
+pub fn libraries(env: &Environment, connectors: &Connectors) -> Result<Vec<PathBuf>> {
     let program = std::env::current_exe().context("finding the weir program")?;
-    inject::find_library(env, &program)
+    inject::find_libraries(env, &program, connectors)
 }
 
 /// `weir run`; the exit code.
 pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, Failure> {
-    let library = library(env)?;
     let config = &settings.config;
+    let libraries = libraries(env, &config.run.connectors)?;
     let elevated = config.elevated_directories();
     let stages = RunStages {
         stage_in: &args.stage_in,
@@ -48,7 +49,7 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
             ..stages.of_running(&run_dir)?
         };
         stages.check()?;
-        let outcome = run_staged(args, &stages, &run_dir, &library, env)?;
+        let outcome = run_staged(args, &stages, &run_dir, &libraries, env)?;
         if !outcome.is_safe {
             tell_where_it_is(&run_dir, &run_dir.display().to_string());
         }
@@ -84,7 +85,7 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
             lifeline: true,
         };
         let root = root::start(&found, plan)?;
-        let outcome = run_on(args, &stages, &root, &library, env);
+        let outcome = run_on(args, &stages, &root, &libraries, env);
         if let Some(code) = outcome.as_ref().ok().and_then(CommandOutcome::unsafe_code) {
             let ready = root.server(root.own).cloned();
             let ready = ready.context("no server on this node")?;
@@ -112,7 +113,7 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
         part: None,
     })?;
     tell_of_cleared(&server.ready);
-    let outcome = run_staged(args, &stages, &server.ready.run_dir, &library, env);
+    let outcome = run_staged(args, &stages, &server.ready.run_dir, &libraries, env);
     if let Some(code) = outcome.as_ref().ok().and_then(CommandOutcome::unsafe_code) {
         let ready = server.ready.clone();
         server.leave()?;
@@ -255,13 +256,13 @@ fn run_on(
     args: &RunArgs,
     stages: &RunStages<'_>,
     root: &RootAgent,
-    library: &Path,
+    libraries: &[PathBuf],
     env: &Environment,
 ) -> Result<CommandOutcome, Failure> {
     let rank = if args.rank == 0 { root.own } else { args.rank };
     let server = root.server(rank);
     let server = server.with_context(|| format!("--rank: no server {rank} is on this node"))?;
-    run_staged(args, stages, &server.run_dir, library, env)
+    run_staged(args, stages, &server.run_dir, libraries, env)
 }
 
 /// Stops an instance of several servers and reports; whether all went well with weir.
@@ -308,14 +309,14 @@ fn run_staged(
     args: &RunArgs,
     stages: &RunStages<'_>,
     run_dir: &Path,
-    library: &Path,
+    libraries: &[PathBuf],
     env: &Environment,
 ) -> Result<CommandOutcome, Failure> {
     let mut used = Use::begin(run_dir)?;
     stages.bring_in(run_dir)?;
     prefetch::prefetch(run_dir, stages.settings.evict_percent)?;
     let drains = stages.begin_drains(run_dir);
-    let mut outcome = run_in(args, run_dir, library, env, &mut used)?;
+    let mut outcome = run_in(args, run_dir, libraries, env, &mut used)?;
     outcome.is_safe = !outcome.was_served || stages.take_out(run_dir, drains);
     Ok(outcome)
 }
@@ -350,11 +351,11 @@ fn tell_where_it_is(run_dir: &Path, name: &str) {
 fn run_in(
     args: &RunArgs,
     run_dir: &Path,
-    library: &Path,
+    libraries: &[PathBuf],
     env: &Environment,
     used: &mut Use,
 ) -> Result<CommandOutcome, Failure> {
-    let variables = inject::variables(run_dir, library, env)?;
+    let variables = inject::variables(run_dir, libraries, env)?;
     if let Some(warning) = limits::too_small_for(run_dir) {
         eprintln!("weir: warning: {warning}");
     }
@@ -416,7 +417,7 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
                 .to_owned(),
         ));
     }
-    let library = library(env)?;
+    let libraries = libraries(env, &settings.config.run.connectors)?;
     let name = args
         .instance
         .clone()
@@ -458,7 +459,7 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
         }
         let settings = settings_to_go_on(&remains, settings)?;
         let ready = take_up(&remains, settings, job)?;
-        return Ok(announce(args, &ready, "", &library, env)?);
+        return Ok(announce(args, &ready, "", &libraries, env)?);
     }
     if let Some(found) = found {
         let plan = InstancePlan {
@@ -474,7 +475,7 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
         }
         let ready = root.server(root.own).context("no server on this node")?;
         let of = format!(" on {} servers", root.seated.len());
-        return Ok(announce(args, &ready.clone(), &of, &library, env)?);
+        return Ok(announce(args, &ready.clone(), &of, &libraries, env)?);
     }
     let server = server::start(&Launch {
         name: Some(name),
@@ -487,7 +488,7 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
     })?;
     let ready = server.detach();
     tell_of_cleared(&ready);
-    Ok(announce(args, &ready, "", &library, env)?)
+    Ok(announce(args, &ready, "", &libraries, env)?)
 }
 
 /// The settings with which a server goes on: those given now, but where the data is, which was
@@ -524,14 +525,14 @@ fn announce(
     args: &StartArgs,
     ready: &ReadyInstance,
     of: &str,
-    library: &Path,
+    libraries: &[PathBuf],
     env: &Environment,
 ) -> Result<()> {
     let export = |(name, value): (&str, std::ffi::OsString)| {
         println!("export {name}={}", quoted(&value.to_string_lossy()));
     };
     if args.shell {
-        let variables = inject::variables(&ready.run_dir, library, env)?;
+        let variables = inject::variables(&ready.run_dir, libraries, env)?;
         let wanted = |(name, _): &(&str, _)| args.inject || *name == "WEIR_INSTANCE";
         variables.into_iter().filter(wanted).for_each(export);
     } else {

@@ -37,6 +37,7 @@ pub use patterns::Patterns;
 pub use rules::{ElevateSettings, PrefetchSettings, RuleKey, RuleTable, Rules, RULE_TABLES};
 pub use settings::{all_keys, Config, Drain, KeyInfo, Mount, SectionInfo, SECTIONS};
 pub use types::{
-    Budget, Directories, HugePages, KernelMount, LaminateOn, LogLevel, Method, MountPrefix,
-    PrefetchTime, ReportFormat, Setting, Size, Transport, UpdateMode, Visibility, WarmBudget,
+    Budget, Connector, Connectors, Directories, HugePages, KernelMount, LaminateOn, LogLevel,
+    Method, MountPrefix, PrefetchTime, ReportFormat, Setting, Size, Transport, UpdateMode,
+    Visibility, WarmBudget,
 };

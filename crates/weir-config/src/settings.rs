@@ -13,9 +13,9 @@ use crate::network::{CommandWords, FabricAddress, Ports, Provider};
 use crate::patterns::Patterns;
 use crate::rules::{ElevateSettings, Rules};
 use crate::types::{
-    Budget, Directories, ElevatedPaths, HugePages, InvalidValue, KernelMount, LaminateOn, LogLevel,
-    Method, MountPrefix, RawValue, ReportFormat, Setting, Size, Stripe, Transport, Visibility,
-    WarmBudget,
+    Budget, Connectors, Directories, ElevatedPaths, HugePages, InvalidValue, KernelMount,
+    LaminateOn, LogLevel, Method, MountPrefix, RawValue, ReportFormat, Setting, Size, Stripe,
+    Transport, Visibility, WarmBudget,
 };
 
 /// A section of `weir.toml`.
@@ -350,6 +350,9 @@ settings! {
         report: ReportFormat = "text",
         /// Keep the server's log after the end, and say where it is.
         keep: bool = "false",
+        /// The connectors that programs get: `mpiio` has collective calls of MPI-IO on files in weir do without
+        /// exchanges between processes. `auto`: all that are installed; a program without MPI never calls one.
+        connectors: Connectors = "auto",
     }
 }
 

@@ -289,6 +289,67 @@ impl Setting for MountPrefix {
     }
 }
 
+/// A connector: a library that programs get beside the client, and that wraps the functions of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Connector {
+    /// Collective calls of MPI-IO.
+    MpiIo,
+}
+
+impl Connector {
+    const ALL: [Connector; 1] = [Connector::MpiIo];
+
+    /// The name in settings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Connector::MpiIo => "mpiio",
+        }
+    }
+}
+
+/// The connectors of programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Connectors {
+    /// Those that are installed.
+    Auto,
+    /// These.
+    Named(Vec<Connector>),
+}
+
+impl Setting for Connectors {
+    const SHAPE: &'static str = "\"auto\", \"none\", or names separated by commas: \"mpiio\"";
+
+    fn from_text(text: &str, _: &Environment) -> Result<Self, InvalidValue> {
+        let named = |name: &str| {
+            let mut all = Connector::ALL.into_iter();
+            all.find(|connector| connector.name() == name.trim())
+        };
+        match text {
+            "auto" => Ok(Self::Auto),
+            "none" => Ok(Self::Named(Vec::new())),
+            names => {
+                let found: Option<Vec<Connector>> = names.split(',').map(named).collect();
+                found
+                    .map(Self::Named)
+                    .ok_or_else(|| expected::<Self>(names))
+            }
+        }
+    }
+
+    fn to_toml(&self) -> String {
+        match self {
+            Self::Auto => quoted("auto"),
+            Self::Named(named) if named.is_empty() => quoted("none"),
+            Self::Named(named) => {
+                let names: Vec<&str> = named.iter().map(|connector| connector.name()).collect();
+                quoted(&names.join(","))
+            }
+        }
+    }
+}
+
 /// The kernel mount's mode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -151,6 +151,7 @@ const PROGRAMS: &[Need] = &[
 const MPICH: &[Need] = &[needs::MPICH_RUN, needs::MPICH_CC];
 const OPENMPI: &[Need] = &[needs::OPENMPI_RUN, needs::OPENMPI_CC];
 const MPIIO: &str = "mpi/mpiio.c";
+const CONNECTOR: &str = "mpi/connector.c";
 const ORDER: &str = "mpi/order_mpi.c";
 const PHDF5: &str = "mpi/phdf5.c";
 
@@ -272,6 +273,9 @@ const CHECKS: &[Check] = &[
     mpi("mpi::mpiio_mpich", "mpiio", "mpich", MPICH).compiled(&[(MPIIO, Compiler::Mpich)]),
     mpi("mpi::mpiio_openmpi", "mpiio", "openmpi", OPENMPI).compiled(&[(MPIIO, Compiler::OpenMpi)]),
     mpi("mpi::mpiio_openmpi_romio", "mpiio", "openmpi-romio", OPENMPI).compiled(&[(MPIIO, Compiler::OpenMpi)]),
+    mpi("mpi::connector_mpich", "connector", "mpich", MPICH).compiled(&[(CONNECTOR, Compiler::Mpich)]),
+    mpi("mpi::connector_openmpi", "connector", "openmpi", OPENMPI).compiled(&[(CONNECTOR, Compiler::OpenMpi)]),
+    mpi("mpi::connector_openmpi_romio", "connector", "openmpi-romio", OPENMPI).compiled(&[(CONNECTOR, Compiler::OpenMpi)]),
     mpi("mpi::parallel_hdf5_mpich_and_h5dump",
         "phdf5", "mpich", &[needs::MPICH_RUN, needs::HDF5_MPICH, needs::HDF5_TOOLS])
         .compiled(&[(PHDF5, Compiler::Hdf5Mpich)]),

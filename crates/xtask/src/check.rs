@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 
+use crate::CRATE_PLACES;
+
 /// Files of the root that every crate is built by.
 const OF_ALL: [&str; 5] = [
     "Cargo.toml",
@@ -45,7 +47,9 @@ impl Scope {
         for file in files {
             let mut parts = file.split('/');
             match (parts.next(), parts.next()) {
-                (Some("crates"), Some(krate)) if depends.contains_key(krate) => {
+                (Some(place), Some(krate))
+                    if CRATE_PLACES.contains(&place) && depends.contains_key(krate) =>
+                {
                     scope.changed.insert(krate.to_owned());
                 }
                 (Some("fuzz"), _) => scope.fuzz = true,
@@ -118,8 +122,10 @@ pub fn run(root: &Path) -> Result<ExitCode> {
         .iter()
         .cloned()
         .partition(|krate| NOT_TESTED.contains(&krate.as_str()));
-    let has_library =
-        |krate: &&String| root.join("crates").join(krate).join("src/lib.rs").is_file();
+    let has_library = |krate: &&String| {
+        let mut places = CRATE_PLACES.iter().map(|place| root.join(place));
+        places.any(|place| place.join(krate).join("src/lib.rs").is_file())
+    };
     let libraries: BTreeSet<String> = tested.iter().filter(has_library).cloned().collect();
     if !libraries.is_empty() {
         let mut arguments = vec!["test", "--quiet", "--lib"];
@@ -181,8 +187,14 @@ fn changed_files(root: &Path, base: &str) -> Result<Vec<String>> {
 /// Of each crate, those of the workspace that it depends on, be it for tests alone.
 fn dependencies(root: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
     let mut depends = BTreeMap::new();
-    for entry in std::fs::read_dir(root.join("crates"))? {
-        let path = entry?.path().join("Cargo.toml");
+    let mut folders = Vec::new();
+    for place in CRATE_PLACES {
+        for entry in std::fs::read_dir(root.join(place))? {
+            folders.push(entry?.path());
+        }
+    }
+    for folder in folders {
+        let path = folder.join("Cargo.toml");
         if !path.is_file() {
             continue;
         }

@@ -9,6 +9,9 @@ pub mod tidy;
 
 use std::path::{Path, PathBuf};
 
+/// The folders with the crates of the workspace.
+pub(crate) const CRATE_PLACES: [&str; 2] = ["crates", "connectors"];
+
 /// The root of the workspace this program was built from.
 pub fn workspace_root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -48,7 +48,7 @@ pub fn analyze(
 ) -> Result<ExitCode, Failure> {
     PathFilter::new(&args.on, &[]).map_err(|error| Failure::Refused(format!("--on: {error}")))?;
     let run_dir = live_run_dir(args.instance.as_deref(), config, env)?;
-    let library = run::library(env)?;
+    let libraries = run::libraries(env, &config.run.connectors)?;
     let state = Arc::new(AnalyzerState {
         arrival: AnalyzerArrival {
             id: AnalyzerId(u64::from_ne_bytes(random()?)),
@@ -56,7 +56,7 @@ pub fn analyze(
         },
         command: AnalysisCommand {
             words: args.command.clone(),
-            variables: inject::variables(&run_dir, &library, env)?,
+            variables: inject::variables(&run_dir, &libraries, env)?,
             time_limit: Some(args.timeout).filter(|limit| !limit.is_zero()),
         },
         slots: JobSlots::new(args.jobs.get().into()),

@@ -125,7 +125,7 @@ impl BenchInstance {
         let program = std::env::current_exe().context("finding the weir program")?;
         let library = inject::find_library(env, &program)?;
         let run_dir = &single.ready.run_dir;
-        let variables = inject::variables(run_dir, &library, env)?;
+        let variables = inject::variables(run_dir, &[library], env)?;
         let ids = self.numbers(self.site.nodes.len() * CREATORS)?;
         for id in &ids {
             self.gate.expect(*id, "this node");

@@ -64,7 +64,7 @@ impl Host for ServerHost {
         let env = Environment::of_process();
         let program = std::env::current_exe().context("finding the weir program")?;
         let library = inject::find_library(&env, &program)?;
-        let variables = inject::variables(&self.task.run_dir, &library, &env)?;
+        let variables = inject::variables(&self.task.run_dir, &[library], &env)?;
         for number in numbers {
             let task = Task {
                 number: *number,

@@ -72,7 +72,7 @@ fn library(env: &Environment) -> Vec<Finding> {
 /// Preloads the library into a program that does nothing. The loader warns and goes on where it
 /// cannot (ld.so(8)), so what it says decides.
 fn load(library: &Path) -> Result<(), String> {
-    let list = inject::preload_list(library, None).map_err(|e| format!("{e:#}"))?;
+    let list = inject::preload_list(&[library.to_owned()], None).map_err(|e| format!("{e:#}"))?;
     let output = Command::new("true")
         .env("LD_PRELOAD", list)
         .env("WEIR_INSTANCE", "")

@@ -28,6 +28,8 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
         Some(&["weir-core", "weir-store", "weir-fabric", "weir-server", "weir-client", "weir-fakes"]),
     ),
     ("weir-scale", Some(&["weir-core"])),
+    // A connector is in a process of the user's, beside the interposer.
+    ("weir-mpiio", Some(&[])),
     ("xtask", Some(&["weir-cluster"])),
 ];
 

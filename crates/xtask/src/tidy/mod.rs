@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::CRATE_PLACES;
 use documents::RepositoryPaths;
 use ratchet::{FaultCount, Ratchet};
 use words::{Glossary, WordFaults};
@@ -117,7 +118,7 @@ fn long_rows(root: &Path) -> Result<Option<FaultCount>> {
 
 fn check_files(root: &Path) -> Result<Untidy> {
     let mut untidy = Untidy::default();
-    for krate in entries(&root.join("crates"))? {
+    for krate in workspace_crates(root)? {
         let manifest = krate.join("Cargo.toml");
         if manifest.is_file() {
             let text = read(&manifest)?;
@@ -176,9 +177,20 @@ fn tree(root: &Path) -> Result<RepositoryPaths> {
     Ok(tree)
 }
 
+/// The folders of the workspace's crates.
+fn workspace_crates(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut crates = Vec::new();
+    for place in CRATE_PLACES.map(|place| root.join(place)) {
+        if place.is_dir() {
+            crates.extend(entries(&place)?);
+        }
+    }
+    Ok(crates)
+}
+
 /// The folders of the crates: those of the workspace, and the fuzz targets.
 fn crates(root: &Path) -> Result<Vec<PathBuf>> {
-    let mut crates = entries(&root.join("crates"))?;
+    let mut crates = workspace_crates(root)?;
     crates.extend(Some(root.join("fuzz")).filter(|fuzz| fuzz.is_dir()));
     Ok(crates)
 }

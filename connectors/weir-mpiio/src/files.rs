@@ -1,0 +1,231 @@
+//! The files of this process whose collective calls are changed.
+
+use core::ffi::{c_int, CStr};
+use std::collections::HashMap;
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{PoisonError, RwLock};
+
+use crate::mpi::{Mpi, MpiHandle};
+
+/// `f_type` of statfs(2), as the interposer gives it for what lives in weir.
+const WEIR: u64 = 0x5745_4952;
+
+/// The file of a run directory that lists the servers, if there are several (`weir_instance::roster`).
+const ROSTER: &str = "roster.json";
+
+/// ROMIO's hints for data sieving. Those for the exchange are not used: without it ROMIO's calls with a shared pointer mix data
+/// (`MPI_File_write_ordered`, MPICH 4.0 and Open MPI 4.1, on any file system).
+const ROMIO: [(&CStr, Direction); 2] = [
+    (c"romio_ds_write", Direction::Write),
+    (c"romio_ds_read", Direction::Read),
+];
+/// MPI's own hint (MPI 4.0, section 14.2.8).
+const BUFFERING: &CStr = c"collective_buffering";
+
+/// The direction of a transfer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// From memory to the file.
+    Write,
+    /// From the file.
+    Read,
+}
+
+/// The collective calls of a file that are changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ChangedCalls {
+    /// Those that write.
+    pub writes: bool,
+    /// Those that read.
+    pub reads: bool,
+    /// None of them while it is in atomic mode.
+    is_atomic: bool,
+    /// Of ROMIO's hints, those that are not the user's.
+    hints: [bool; ROMIO.len()],
+}
+
+/// By the handles of files.
+static FILES: RwLock<Option<HashMap<MpiHandle, ChangedCalls>>> = RwLock::new(None);
+
+impl ChangedCalls {
+    /// The calls of a file that is not in atomic mode.
+    pub fn new(writes: bool, reads: bool) -> ChangedCalls {
+        ChangedCalls {
+            writes,
+            reads,
+            ..ChangedCalls::default()
+        }
+    }
+
+    /// The calls that may be changed as far as the user's hints say. ROMIO's file of hints names none of ours: it is for all
+    /// files, and the user's choice.
+    ///
+    /// # Safety
+    ///
+    /// A valid info object, or `MPI_INFO_NULL`.
+    pub unsafe fn wanted(mpi: &Mpi, info: MpiHandle) -> ChangedCalls {
+        if std::env::var_os("ROMIO_HINTS").is_some() {
+            return ChangedCalls::default();
+        }
+        // SAFETY: as the caller vouches.
+        let is = |name, value: &CStr| unsafe {
+            mpi.hint(info, name).is_some_and(|hint| *hint == *value)
+        };
+        let is_exchange_wanted = is(BUFFERING, c"true");
+        ChangedCalls::new(
+            !is_exchange_wanted && !is(c"romio_cb_write", c"enable"),
+            !is_exchange_wanted && !is(c"romio_cb_read", c"enable") && has_one_server(),
+        )
+    }
+
+    fn has(self, direction: Direction) -> bool {
+        match direction {
+            Direction::Write => self.writes,
+            Direction::Read => self.reads,
+        }
+    }
+
+    /// Leaves the hints alone that the user gave.
+    ///
+    /// # Safety
+    ///
+    /// A valid info object, or `MPI_INFO_NULL`.
+    pub unsafe fn keep_hints(&mut self, mpi: &Mpi, info: MpiHandle) {
+        // SAFETY: as the caller vouches.
+        let is_free = |name: &CStr| unsafe { mpi.hint(info, name).is_none() };
+        self.hints = ROMIO.map(|(name, way)| self.has(way) && is_free(name));
+    }
+
+    /// ROMIO's hints for the file.
+    pub fn hints(self) -> Vec<(&'static CStr, &'static CStr)> {
+        match self.is_atomic {
+            true => self.usual_hints(),
+            false => self.hints_of(c"disable"),
+        }
+    }
+
+    /// The same hints, as for files elsewhere.
+    pub fn usual_hints(self) -> Vec<(&'static CStr, &'static CStr)> {
+        self.hints_of(c"automatic")
+    }
+
+    fn hints_of(self, value: &'static CStr) -> Vec<(&'static CStr, &'static CStr)> {
+        let hints = ROMIO.into_iter().zip(self.hints);
+        let own = hints.filter(|(_, is_own)| *is_own);
+        own.map(|((name, _), _)| (name, value)).collect()
+    }
+}
+
+/// Notes an open file.
+pub fn note(file: MpiHandle, calls: ChangedCalls) {
+    let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
+    files.get_or_insert_default().insert(file, calls);
+}
+
+/// Forgets a file that is closed.
+pub fn forget(file: MpiHandle) {
+    let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
+    if let Some(files) = files.as_mut() {
+        files.remove(&file);
+    }
+}
+
+/// Notes whether a file is in atomic mode. Returns its calls, if any of them are changed.
+pub fn note_atomicity(file: MpiHandle, is_atomic: bool) -> Option<ChangedCalls> {
+    let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
+    let calls = files.as_mut()?.get_mut(&file)?;
+    calls.is_atomic = is_atomic;
+    Some(*calls)
+}
+
+/// True if a collective call on a file becomes an independent one.
+pub fn is_changed(file: MpiHandle, direction: Direction) -> bool {
+    let files = FILES.read().unwrap_or_else(PoisonError::into_inner);
+    let calls = files.as_ref().and_then(|files| files.get(&file));
+    calls.is_some_and(|calls| !calls.is_atomic && calls.has(direction))
+}
+
+/// True if the file with a name as MPI_File_open takes it lives in weir.
+pub fn lives_in_weir(name: &CStr) -> bool {
+    is_in_weir(without_prefix(name.to_bytes()))
+}
+
+/// True if a file with this name, if there is none, is made in weir: unless a rule of an elevated directory does not choose it.
+pub fn may_be_made_in_weir(name: &CStr) -> bool {
+    let path = Path::new(OsStr::from_bytes(without_prefix(name.to_bytes())));
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    !path.exists() && is_in_weir(parent.as_os_str().as_bytes())
+}
+
+fn is_in_weir(path: &[u8]) -> bool {
+    let Ok(path) = CString::new(path) else {
+        return false;
+    };
+    let mut found = core::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: a C string, and room for the answer. Zeros are a value of it.
+    let (code, found): (c_int, libc::statfs) = unsafe {
+        (
+            libc::statfs(path.as_ptr(), found.as_mut_ptr()),
+            found.assume_init(),
+        )
+    };
+    code == 0 && u64::try_from(found.f_type) == Ok(WEIR)
+}
+
+/// True if the instance has one server, so that all bytes are on this node. Bytes of other nodes are better read in large
+/// pieces by few processes: in 4 KiB pieces it took 8 to 50 times as long without the exchange.
+fn has_one_server() -> bool {
+    let run_dir = std::env::var_os("WEIR_INSTANCE");
+    run_dir.is_some_and(|dir| Path::new(&dir).is_dir() && !Path::new(&dir).join(ROSTER).exists())
+}
+
+/// A name without ROMIO's prefix for a type of file system, `ufs:/a`.
+fn without_prefix(name: &[u8]) -> &[u8] {
+    match name.iter().position(|byte| *byte == b':') {
+        Some(at) if at > 0 && !name[..at].contains(&b'/') => {
+            let is_name = Path::new(OsStr::from_bytes(name)).exists();
+            if is_name {
+                name
+            } else {
+                &name[at + 1..]
+            }
+        }
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_of_file_systems_are_no_part_of_names() {
+        assert_eq!(without_prefix(b"ufs:/weir/a"), b"/weir/a");
+        assert_eq!(without_prefix(b"/weir/a:b"), b"/weir/a:b");
+        assert_eq!(without_prefix(b":a"), b":a");
+        assert_eq!(without_prefix(b"a"), b"a");
+    }
+
+    #[test]
+    fn an_atomic_file_is_left_alone() {
+        let calls = ChangedCalls {
+            writes: true,
+            ..ChangedCalls::default()
+        };
+        note(1, calls);
+        assert!(is_changed(1, Direction::Write));
+        assert!(!is_changed(1, Direction::Read));
+        assert!(note_atomicity(1, true).is_some());
+        assert!(!is_changed(1, Direction::Write));
+        assert!(note_atomicity(1, false).is_some());
+        assert!(is_changed(1, Direction::Write));
+        forget(1);
+        assert!(!is_changed(1, Direction::Write));
+        assert!(note_atomicity(1, true).is_none());
+    }
+}

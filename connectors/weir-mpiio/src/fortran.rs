@@ -1,0 +1,292 @@
+//! The functions that Fortran programs call, where these do not call `c`: their names for `mpif.h` and the module `mpi` have the
+//! underscore that gfortran, ifx and flang append.
+//!
+//! | | `mpif.h`, module `mpi` | module `mpi_f08` |
+//! | --- | --- | --- |
+//! | Open MPI | `mpi_file_open_` calls a C function by a name that cannot be replaced | calls `ompi_file_open_f` |
+//! | MPICH | `mpi_file_open_` calls `c` | `mpi_file_open_f08_`, as Open MPI's `mpi_file_open_` |
+//!
+//! All arguments are pointers; the length of a name comes last. In `mpi_f08` the error code may be left out.
+
+use core::ffi::{c_char, c_int, c_void};
+use std::ffi::CString;
+use std::sync::OnceLock;
+
+use crate::c::OpenChoice;
+use crate::files::{self, Direction};
+use crate::mpi::{function, Fint, Mpi, MpiHandle, MISSING, SUCCESS};
+
+type FromFortran = unsafe extern "C" fn(Fint) -> MpiHandle;
+
+/// MPI and its conversions of handles.
+#[derive(Clone, Copy)]
+struct Conversions {
+    mpi: &'static Mpi,
+    /// `None`: a C handle is the same number (MPICH).
+    of_comm_and_info: Option<[FromFortran; 2]>,
+    of_c_info: Option<unsafe extern "C" fn(MpiHandle) -> Fint>,
+    of_file: FromFortran,
+}
+
+impl Conversions {
+    /// `None`: this is not the MPI whose functions are replaced.
+    fn of_mpi(is_openmpi: bool) -> Option<&'static Conversions> {
+        static CONVERSIONS: OnceLock<Option<Conversions>> = OnceLock::new();
+        // SAFETY: the types are those of MPI's functions of these names.
+        let find = || unsafe {
+            let mpi = Mpi::get()?;
+            let (mut of_comm_and_info, mut of_c_info) = (None, None);
+            if mpi.is_openmpi {
+                of_comm_and_info = Some([function(c"PMPI_Comm_f2c")?, function(c"PMPI_Info_f2c")?]);
+                of_c_info = Some(function(c"PMPI_Info_c2f")?);
+            }
+            Some(Conversions {
+                mpi,
+                of_comm_and_info,
+                of_c_info,
+                of_file: function(c"PMPI_File_f2c")?,
+            })
+        };
+        let found = CONVERSIONS.get_or_init(find).as_ref()?;
+        (found.mpi.is_openmpi == is_openmpi).then_some(found)
+    }
+
+    /// The C handles of a communicator and an info object.
+    ///
+    /// # Safety
+    ///
+    /// Valid handles.
+    unsafe fn comm_and_info(&self, comm: Fint, info: Fint) -> [MpiHandle; 2] {
+        match self.of_comm_and_info {
+            // SAFETY: as the caller vouches.
+            Some([of_comm, of_info]) => unsafe { [of_comm(comm), of_info(info)] },
+            None => [comm, info].map(|number| number.cast_unsigned() as MpiHandle),
+        }
+    }
+
+    /// The Fortran handle of an info object.
+    ///
+    /// # Safety
+    ///
+    /// A valid handle.
+    unsafe fn info(&self, info: MpiHandle) -> Fint {
+        if let Some(of_info) = self.of_c_info {
+            // SAFETY: as the caller vouches.
+            return unsafe { of_info(info) };
+        }
+        let lower = u32::try_from(info & 0xffff_ffff);
+        lower.expect("a lower half").cast_signed()
+    }
+
+    /// The C handle of a file.
+    ///
+    /// # Safety
+    ///
+    /// A valid handle.
+    unsafe fn file(&self, file: *const Fint) -> MpiHandle {
+        // SAFETY: as the caller vouches.
+        unsafe { (self.of_file)(*file) }
+    }
+}
+
+/// A name as Fortran passes it: padded with blanks.
+///
+/// # Safety
+///
+/// `name` is so many bytes long.
+unsafe fn c_name(name: *const c_char, bytes: usize) -> Option<CString> {
+    // SAFETY: as the caller vouches.
+    let name = unsafe { core::slice::from_raw_parts(name.cast::<u8>(), bytes) };
+    CString::new(name.trim_ascii()).ok()
+}
+
+type FortranOpen<L> = unsafe extern "C" fn(
+    *const Fint,
+    *const c_char,
+    *const Fint,
+    *const Fint,
+    *mut Fint,
+    *mut Fint,
+    L,
+);
+/// Sets an error code that the caller may have left out.
+///
+/// # Safety
+///
+/// `code` is null, or points to one.
+unsafe fn set_code(code: *mut Fint, value: Fint) {
+    // SAFETY: as the caller vouches.
+    if let Some(code) = unsafe { code.as_mut() } {
+        *code = value;
+    }
+}
+
+type FortranClose = unsafe extern "C" fn(*mut Fint, *mut Fint);
+type FortranSetAtomicity = unsafe extern "C" fn(*const Fint, *const Fint, *mut Fint);
+
+/// Declares the functions that open, close and change the mode of a file: of Open MPI (`true`) or MPICH, with the type of the
+/// length of a name.
+macro_rules! file_calls {
+    ($is_openmpi:literal $length:ty: $open:ident $next_open:literal, $close:ident $next_close:literal, $atomicity:ident $next_atomicity:literal) => {
+        /// MPI_File_open(3).
+        ///
+        /// # Safety
+        ///
+        /// As the standard has it.
+        #[no_mangle]
+        pub unsafe extern "C" fn $open(
+            comm: *const Fint,
+            name: *const c_char,
+            mode: *const Fint,
+            info: *const Fint,
+            file: *mut Fint,
+            code: *mut Fint,
+            name_bytes: $length,
+        ) {
+            static NEXT: OnceLock<Option<FortranOpen<$length>>> = OnceLock::new();
+            let mut own_code = SUCCESS;
+            let code = if code.is_null() {
+                &raw mut own_code
+            } else {
+                code
+            };
+            // SAFETY: the caller keeps to the standard; the function has these arguments.
+            unsafe {
+                let Some(next) = *NEXT.get_or_init(|| function($next_open)) else {
+                    return *code = MISSING;
+                };
+                let Some(handles) = Conversions::of_mpi($is_openmpi) else {
+                    return next(comm, name, mode, info, file, code, name_bytes);
+                };
+                let path = c_name(name, usize::try_from(name_bytes).unwrap_or(0));
+                let path = path.unwrap_or_default();
+                let [comm_in_c, callers] = handles.comm_and_info(*comm, *info);
+                let choice = OpenChoice::make(handles.mpi, comm_in_c, &path, *mode, callers);
+                let info = handles.info(choice.info(callers));
+                next(comm, name, mode, &raw const info, file, code, name_bytes);
+                if *code == SUCCESS {
+                    choice.note(handles.mpi, &path, handles.file(file));
+                }
+                choice.free(handles.mpi);
+            }
+        }
+
+        /// MPI_File_close(3).
+        ///
+        /// # Safety
+        ///
+        /// As the standard has it.
+        #[no_mangle]
+        pub unsafe extern "C" fn $close(file: *mut Fint, code: *mut Fint) {
+            static NEXT: OnceLock<Option<FortranClose>> = OnceLock::new();
+            // SAFETY: the caller keeps to the standard; the function has these arguments.
+            unsafe {
+                let Some(next) = *NEXT.get_or_init(|| function($next_close)) else {
+                    return set_code(code, MISSING);
+                };
+                if let Some(handles) = Conversions::of_mpi($is_openmpi) {
+                    files::forget(handles.file(file));
+                }
+                next(file, code);
+            }
+        }
+
+        /// MPI_File_set_atomicity(3).
+        ///
+        /// # Safety
+        ///
+        /// As the standard has it.
+        #[no_mangle]
+        pub unsafe extern "C" fn $atomicity(
+            file: *const Fint,
+            is_atomic: *const Fint,
+            code: *mut Fint,
+        ) {
+            static NEXT: OnceLock<Option<FortranSetAtomicity>> = OnceLock::new();
+            let mut own_code = SUCCESS;
+            let code = if code.is_null() {
+                &raw mut own_code
+            } else {
+                code
+            };
+            // SAFETY: the caller keeps to the standard; the function has these arguments.
+            unsafe {
+                let Some(next) = *NEXT.get_or_init(|| function($next_atomicity)) else {
+                    return *code = MISSING;
+                };
+                next(file, is_atomic, code);
+                if let (SUCCESS, Some(handles)) = (*code, Conversions::of_mpi($is_openmpi)) {
+                    let file = handles.file(file);
+                    if let Some(calls) = files::note_atomicity(file, *is_atomic != 0) {
+                        handles.mpi.give_hints(file, &calls.hints());
+                    }
+                }
+            }
+        }
+    };
+}
+
+file_calls!(true c_int: mpi_file_open_ c"mpi_file_open_", mpi_file_close_ c"mpi_file_close_",
+    mpi_file_set_atomicity_ c"mpi_file_set_atomicity_");
+file_calls!(true c_int: ompi_file_open_f c"ompi_file_open_f", ompi_file_close_f c"ompi_file_close_f",
+    ompi_file_set_atomicity_f c"ompi_file_set_atomicity_f");
+file_calls!(false usize: mpi_file_open_f08_ c"mpi_file_open_f08_", mpi_file_close_f08_ c"mpi_file_close_f08_",
+    mpi_file_set_atomicity_f08_ c"mpi_file_set_atomicity_f08_");
+
+/// The second of two things: a macro repeats it for each of the first.
+macro_rules! replace {
+    ($first:ident $second:ty) => {
+        $second
+    };
+}
+
+/// Declares collective calls, each with its own name behind this library, and the name of the independent call.
+macro_rules! collective_calls {
+    ($($collective:ident $own:literal, $independent:literal, $direction:ident, ($($argument:ident)*);)*) => {$(
+        /// A collective call of MPI-IO.
+        ///
+        /// # Safety
+        ///
+        /// As the standard has it.
+        #[no_mangle]
+        pub unsafe extern "C" fn $collective(
+            file: *const Fint,
+            $($argument: *mut c_void,)*
+            code: *mut Fint,
+        ) {
+            type Call = unsafe extern "C" fn(*const Fint, $(replace!($argument *mut c_void),)* *mut Fint);
+            static CALLS: OnceLock<[Option<Call>; 2]> = OnceLock::new();
+            // SAFETY: the caller keeps to the standard; both functions have these arguments.
+            unsafe {
+                let calls = CALLS.get_or_init(|| [function($own), function($independent)]);
+                let handles = Conversions::of_mpi(true);
+                let is_changed = handles.is_some_and(|handles| {
+                    files::is_changed(handles.file(file), Direction::$direction)
+                });
+                match calls[usize::from(is_changed)] {
+                    Some(call) => call(file, $($argument,)* code),
+                    None => set_code(code, MISSING),
+                }
+            }
+        }
+    )*};
+}
+
+collective_calls! {
+    mpi_file_write_all_ c"mpi_file_write_all_", c"mpi_file_write_", Write,
+        (buffer count datatype status);
+    mpi_file_write_at_all_ c"mpi_file_write_at_all_", c"mpi_file_write_at_", Write,
+        (offset buffer count datatype status);
+    mpi_file_read_all_ c"mpi_file_read_all_", c"mpi_file_read_", Read,
+        (buffer count datatype status);
+    mpi_file_read_at_all_ c"mpi_file_read_at_all_", c"mpi_file_read_at_", Read,
+        (offset buffer count datatype status);
+    ompi_file_write_all_f c"ompi_file_write_all_f", c"ompi_file_write_f", Write,
+        (buffer count datatype status);
+    ompi_file_write_at_all_f c"ompi_file_write_at_all_f", c"ompi_file_write_at_f", Write,
+        (offset buffer count datatype status);
+    ompi_file_read_all_f c"ompi_file_read_all_f", c"ompi_file_read_f", Read,
+        (buffer count datatype status);
+    ompi_file_read_at_all_f c"ompi_file_read_at_all_f", c"ompi_file_read_at_f", Read,
+        (offset buffer count datatype status);
+}

@@ -1,0 +1,30 @@
+//! The MPI-IO connector: `libweir_mpiio.so`, which `weir run` preloads behind the interposer.
+//!
+//! A collective call of MPI-IO first exchanges data between processes, so that few of them write few large requests
+//! ("two-phase I/O", Thakur, Gropp and Lusk, 1999), and an independent call with gaps reads and writes back what is
+//! between them ("data sieving"). Both are for storage on which each request is slow. In weir a request costs
+//! microseconds, and the exchange many times that. So for files that live in weir
+//! - a blocking collective call becomes the independent one;
+//! - ROMIO (MPICH, and Open MPI's `romio321`) is told by its hints not to sieve.
+//!
+//! With several servers that holds for writes alone: bytes of other nodes are better read in few, large pieces.
+//!
+//! MPI permits that: a collective call on a file need not synchronise, and the rules of consistency are the same (MPI 4.0,
+//! sections 14.4.1 and 14.6.1). Hints of the user win: a file that is opened with `romio_cb_write=enable`, or
+//! `collective_buffering=true`, is left alone. So are files in atomic mode, split and nonblocking collectives, and shared file
+//! pointers.
+//!
+//! MPI is found at run time (`mpi`), so one build serves MPICH and Open MPI; a process without it never calls anything here.
+//! All processes of a file's communicator do the same: they agree on it when the file is opened.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `mpi` | the functions and constants of the MPI that this process uses |
+//! | `files` | the files of this process whose collective calls are changed |
+//! | `c` | the functions that C programs, HDF5, PnetCDF and MPICH's Fortran call |
+//! | `fortran` | those that Fortran programs call, of Open MPI |
+
+mod c;
+mod files;
+mod fortran;
+mod mpi;

@@ -1,0 +1,130 @@
+/*
+ * The MPI-IO connector: for files in weir ROMIO is told to do without data sieving, except where the user wants it, in atomic
+ * mode and for files elsewhere; and what is written by collective calls is the same either way.
+ */
+#include "mpi_check.h"
+
+enum { BLOCK = 1000, BLOCKS = 200, BYTES = BLOCK * BLOCKS };
+
+static MPI_File open_with(const char *path, int mode, const char *key, const char *value)
+{
+	MPI_File file;
+	MPI_Info info = MPI_INFO_NULL;
+	if (key) {
+		MPI_Info_create(&info);
+		MPI_Info_set(info, key, value);
+	}
+	MPI(MPI_File_open(MPI_COMM_WORLD, path, mode, info, &file));
+	if (key)
+		MPI_Info_free(&info);
+	return file;
+}
+
+/* True if the file's hint has this value; also if this MPI does not tell it. */
+static int has_hint(MPI_File file, const char *key, const char *value)
+{
+	char found[MPI_MAX_INFO_VAL + 1];
+	int is_set;
+	MPI_Info info;
+	if (MPI_File_get_info(file, &info) != MPI_SUCCESS)
+		return 0;
+	MPI_Info_get(info, key, MPI_MAX_INFO_VAL, found, &is_set);
+	MPI_Info_free(&info);
+#ifdef OPEN_MPI
+	return !is_set || strcmp(found, value) == 0;
+#else
+	return is_set && strcmp(found, value) == 0;
+#endif
+}
+
+static unsigned char byte_of(int round, long offset)
+{
+	return (unsigned char)(offset * 7 + offset / BLOCK + round);
+}
+
+/* Each process writes every `size`th block by collective calls, then reads those of another one. */
+static void write_and_read(MPI_File file, int round, int at)
+{
+	MPI_Datatype view;
+	MPI_Status status;
+	int count, wrong = 0, other = (rank + 1) % size;
+	unsigned char *buffer = malloc(BYTES);
+	MUST(buffer);
+	MPI(MPI_Type_vector(BLOCKS, BLOCK, BLOCK * size, MPI_BYTE, &view));
+	MPI(MPI_Type_commit(&view));
+	MPI(MPI_File_set_view(file, (MPI_Offset)rank * BLOCK, MPI_BYTE, view, "native", MPI_INFO_NULL));
+	for (int i = 0; i < BYTES; i++)
+		buffer[i] = byte_of(round, ((long)(i / BLOCK) * size + rank) * BLOCK + i % BLOCK);
+	if (at) {
+		MPI(MPI_File_write_at_all(file, 0, buffer, BYTES / 2, MPI_BYTE, &status));
+		MPI(MPI_File_write_at_all(file, BYTES / 2, buffer + BYTES / 2, BYTES / 2, MPI_BYTE, &status));
+	} else {
+		MPI(MPI_File_write_all(file, buffer, BYTES / 2, MPI_BYTE, &status));
+		MPI(MPI_File_write_all(file, buffer + BYTES / 2, BYTES / 2, MPI_BYTE, &status));
+	}
+	ALL(MPI_Get_count(&status, MPI_BYTE, &count) == MPI_SUCCESS && count == BYTES / 2, "the count of a collective write");
+	MPI(MPI_File_sync(file));
+	MPI(MPI_Barrier(MPI_COMM_WORLD));
+	MPI(MPI_File_sync(file));
+	MPI(MPI_File_set_view(file, (MPI_Offset)other * BLOCK, MPI_BYTE, view, "native", MPI_INFO_NULL));
+	memset(buffer, 0, BYTES);
+	if (at)
+		MPI(MPI_File_read_at_all(file, 0, buffer, BYTES, MPI_BYTE, &status));
+	else
+		MPI(MPI_File_read_all(file, buffer, BYTES, MPI_BYTE, &status));
+	for (int i = 0; i < BYTES; i++)
+		wrong += buffer[i] != byte_of(round, ((long)(i / BLOCK) * size + other) * BLOCK + i % BLOCK);
+	ALL(wrong == 0, "round %d: what another process wrote (%d wrong)", round, wrong);
+	MPI(MPI_Type_free(&view));
+	free(buffer);
+}
+
+int main(int argc, char **argv)
+{
+	mpi_check_begin(argc, argv);
+	int on_weir = getenv("WEIR_TEST_ON_WEIR") != NULL, create = MPI_MODE_CREATE | MPI_MODE_RDWR;
+	const char *ours = on_weir ? "disable" : "automatic";
+	const char *path = in_dir("connector");
+	char elsewhere[] = "/tmp/connector-XXXXXX";
+	MPI_File file;
+
+	file = open_with(path, create, NULL, NULL);
+	ALL(has_hint(file, "romio_cb_write", "automatic") && has_hint(file, "romio_ds_write", ours), "hints of a file in weir");
+	write_and_read(file, 1, 0);
+	write_and_read(file, 2, 1);
+	MPI(MPI_File_set_atomicity(file, 1));
+	ALL(has_hint(file, "romio_ds_write", "automatic"), "in atomic mode they are the usual ones");
+	MPI(MPI_File_set_atomicity(file, 0));
+	ALL(has_hint(file, "romio_ds_write", ours), "and then the others again");
+	write_and_read(file, 3, 0);
+	MPI(MPI_File_close(&file));
+	file = open_with(path, MPI_MODE_RDWR, "romio_cb_write", "enable");
+	ALL(has_hint(file, "romio_cb_write", "enable"), "the user's hint wins");
+	write_and_read(file, 4, 1);
+	MPI(MPI_File_close(&file));
+	file = open_with(path, MPI_MODE_RDWR, "romio_ds_write", "enable");
+	ALL(has_hint(file, "romio_ds_write", "enable"), "each hint by itself");
+	write_and_read(file, 5, 0);
+	MPI(MPI_File_close(&file));
+	file = open_with(path, MPI_MODE_RDWR | MPI_MODE_DELETE_ON_CLOSE, "collective_buffering", "true");
+	write_and_read(file, 6, 0);
+	MPI(MPI_File_close(&file));
+	ALL(access(path, F_OK) != 0, "deleted on close");
+
+	if (rank == 0) {
+		int fd = mkstemp(elsewhere);
+		MUST(fd >= 0 && close(fd) == 0);
+	}
+	MPI_Bcast(elsewhere, sizeof elsewhere, MPI_CHAR, 0, MPI_COMM_WORLD);
+	file = open_with(elsewhere, MPI_MODE_RDWR | MPI_MODE_DELETE_ON_CLOSE, NULL, NULL);
+	ALL(has_hint(file, "romio_ds_write", "automatic"), "a file elsewhere has the usual hints");
+	write_and_read(file, 7, 1);
+	MPI(MPI_File_close(&file));
+
+	MPI_File_set_errhandler(MPI_FILE_NULL, MPI_ERRORS_RETURN);
+	ALL(MPI_File_open(MPI_COMM_WORLD, in_dir("none/file"), create, MPI_INFO_NULL, &file) != MPI_SUCCESS,
+	    "a file in no directory is refused");
+	ALL(MPI_File_open(MPI_COMM_WORLD, in_dir("none"), MPI_MODE_RDONLY, MPI_INFO_NULL, &file) != MPI_SUCCESS,
+	    "and one that is not there");
+	return mpi_check_end();
+}
