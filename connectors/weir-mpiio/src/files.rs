@@ -59,8 +59,8 @@ impl ChangedCalls {
         }
     }
 
-    /// The calls that may be changed as far as the user's hints say. ROMIO's file of hints names none of ours: it is for all
-    /// files, and the user's choice.
+    /// The calls that may be changed as far as the user's hints say. None if there is a file of ROMIO's hints
+    /// (`ROMIO_HINTS`): it is for all files, and ours would come before it.
     ///
     /// # Safety
     ///
@@ -73,7 +73,8 @@ impl ChangedCalls {
         let is = |name, value: &CStr| unsafe {
             mpi.hint(info, name).is_some_and(|hint| *hint == *value)
         };
-        let is_exchange_wanted = is(BUFFERING, c"true");
+        // With the second one only some processes have the file open.
+        let is_exchange_wanted = is(BUFFERING, c"true") || is(c"romio_no_indep_rw", c"true");
         ChangedCalls::new(
             !is_exchange_wanted && !is(c"romio_cb_write", c"enable"),
             !is_exchange_wanted && !is(c"romio_cb_read", c"enable") && has_one_server(),

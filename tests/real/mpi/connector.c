@@ -106,6 +106,9 @@ int main(int argc, char **argv)
 	ALL(has_hint(file, "romio_ds_write", "enable"), "each hint by itself");
 	write_and_read(file, 5, 0);
 	MPI(MPI_File_close(&file));
+	file = open_with(path, MPI_MODE_RDWR, "romio_no_indep_rw", "true");
+	write_and_read(file, 6, 1);
+	MPI(MPI_File_close(&file));
 	file = open_with(path, MPI_MODE_RDWR | MPI_MODE_DELETE_ON_CLOSE, "collective_buffering", "true");
 	write_and_read(file, 6, 0);
 	MPI(MPI_File_close(&file));
