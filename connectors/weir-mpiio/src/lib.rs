@@ -28,3 +28,8 @@ mod c;
 mod files;
 mod fortran;
 mod mpi;
+
+// The unwinder, linked statically, as the interposer has it: libgcc_s.so would be one library more that every program loads.
+#[cfg(target_env = "gnu")]
+#[link(name = "gcc_eh", kind = "static", modifiers = "-bundle")]
+extern "C" {}
