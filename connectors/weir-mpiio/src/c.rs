@@ -3,8 +3,9 @@
 use core::ffi::{c_char, c_int, c_void, CStr};
 use std::sync::OnceLock;
 
-use crate::files::{self, ChangedCalls, Direction};
-use crate::mpi::{function, Count, Mpi, MpiHandle, Offset, CREATE, MISSING, SUCCESS};
+use crate::choice::{self, OpenChoice};
+use crate::files::{self, Direction};
+use crate::mpi::{function, Count, Mpi, MpiHandle, Offset, MISSING, SUCCESS};
 
 /// MPI_File_open(3).
 ///
@@ -32,83 +33,6 @@ pub unsafe extern "C" fn MPI_File_open(
         }
         choice.free(mpi);
         code
-    }
-}
-
-/// The calls of a file that is about to be opened.
-#[derive(Debug)]
-pub struct OpenChoice {
-    calls: ChangedCalls,
-    /// The info object with which it is opened, if it is not the caller's.
-    info: Option<MpiHandle>,
-}
-
-impl OpenChoice {
-    /// Agrees on them.
-    ///
-    /// # Safety
-    ///
-    /// All processes of the communicator call this; the info object is valid, or null.
-    pub unsafe fn make(
-        mpi: &Mpi,
-        comm: MpiHandle,
-        path: &CStr,
-        mode: c_int,
-        info: MpiHandle,
-    ) -> OpenChoice {
-        let none = OpenChoice {
-            calls: ChangedCalls::default(),
-            info: None,
-        };
-        if mpi.is_null_comm(comm) {
-            // MPI refuses it.
-            return none;
-        }
-        // SAFETY: as the caller vouches.
-        unsafe {
-            let wanted = ChangedCalls::wanted(mpi, info);
-            let is_ours = files::lives_in_weir(path)
-                || mode & CREATE != 0 && files::may_be_made_in_weir(path);
-            let mine = [is_ours && wanted.writes, is_ours && wanted.reads];
-            let [writes, reads] = mpi.all_agree(comm, mine);
-            if !writes && !reads {
-                return none;
-            }
-            let mut calls = ChangedCalls::new(writes, reads);
-            calls.keep_hints(mpi, info);
-            let info = mpi.with_hints(info, &calls.hints());
-            OpenChoice { calls, info }
-        }
-    }
-
-    /// The info object for the file.
-    pub fn info(&self, callers: MpiHandle) -> MpiHandle {
-        self.info.unwrap_or(callers)
-    }
-
-    /// Notes the file, once it is open. One that was made on the parallel file system after all, by a rule of an elevated
-    /// directory, gets the usual hints; all processes see that alike.
-    ///
-    /// # Safety
-    ///
-    /// All processes of the file's communicator call this.
-    pub unsafe fn note(&self, mpi: &Mpi, path: &CStr, file: MpiHandle) {
-        if self.calls == ChangedCalls::default() {
-            return;
-        }
-        match files::lives_in_weir(path) {
-            true => files::note(file, self.calls),
-            // SAFETY: as the caller vouches.
-            false => unsafe { mpi.give_hints(file, &self.calls.usual_hints()) },
-        }
-    }
-
-    /// Frees the info object, once MPI has seen it.
-    pub fn free(self, mpi: &Mpi) {
-        if let Some(info) = self.info {
-            // SAFETY: it is ours, and was used by the open alone.
-            unsafe { mpi.free_info(info) };
-        }
     }
 }
 
@@ -145,9 +69,7 @@ pub unsafe extern "C" fn MPI_File_set_atomicity(file: MpiHandle, is_atomic: c_in
     unsafe {
         let code = (mpi.file_set_atomicity)(file, is_atomic);
         if code == SUCCESS {
-            if let Some(calls) = files::note_atomicity(file, is_atomic != 0) {
-                mpi.give_hints(file, &calls.hints());
-            }
+            choice::change_mode(mpi, file, is_atomic != 0);
         }
         code
     }

@@ -12,7 +12,7 @@ use core::ffi::{c_char, c_int, c_void};
 use std::ffi::CString;
 use std::sync::OnceLock;
 
-use crate::c::OpenChoice;
+use crate::choice::{self, OpenChoice};
 use crate::files::{self, Direction};
 use crate::mpi::{function, Fint, Mpi, MpiHandle, MISSING, SUCCESS};
 
@@ -23,28 +23,29 @@ type FromFortran = unsafe extern "C" fn(Fint) -> MpiHandle;
 struct Conversions {
     mpi: &'static Mpi,
     /// `None`: a C handle is the same number (MPICH).
-    of_comm_and_info: Option<[FromFortran; 2]>,
-    of_c_info: Option<unsafe extern "C" fn(MpiHandle) -> Fint>,
-    of_file: FromFortran,
+    comm_and_info_from_fortran: Option<[FromFortran; 2]>,
+    info_to_fortran: Option<unsafe extern "C" fn(MpiHandle) -> Fint>,
+    file_from_fortran: FromFortran,
 }
 
 impl Conversions {
     /// `None`: this is not the MPI whose functions are replaced.
-    fn of_mpi(is_openmpi: bool) -> Option<&'static Conversions> {
+    fn get(is_openmpi: bool) -> Option<&'static Conversions> {
         static CONVERSIONS: OnceLock<Option<Conversions>> = OnceLock::new();
         // SAFETY: the types are those of MPI's functions of these names.
         let find = || unsafe {
             let mpi = Mpi::get()?;
-            let (mut of_comm_and_info, mut of_c_info) = (None, None);
+            let (mut comm_and_info_from_fortran, mut info_to_fortran) = (None, None);
             if mpi.is_openmpi {
-                of_comm_and_info = Some([function(c"PMPI_Comm_f2c")?, function(c"PMPI_Info_f2c")?]);
-                of_c_info = Some(function(c"PMPI_Info_c2f")?);
+                comm_and_info_from_fortran =
+                    Some([function(c"PMPI_Comm_f2c")?, function(c"PMPI_Info_f2c")?]);
+                info_to_fortran = Some(function(c"PMPI_Info_c2f")?);
             }
             Some(Conversions {
                 mpi,
-                of_comm_and_info,
-                of_c_info,
-                of_file: function(c"PMPI_File_f2c")?,
+                comm_and_info_from_fortran,
+                info_to_fortran,
+                file_from_fortran: function(c"PMPI_File_f2c")?,
             })
         };
         let found = CONVERSIONS.get_or_init(find).as_ref()?;
@@ -57,7 +58,7 @@ impl Conversions {
     ///
     /// Valid handles.
     unsafe fn comm_and_info(&self, comm: Fint, info: Fint) -> [MpiHandle; 2] {
-        match self.of_comm_and_info {
+        match self.comm_and_info_from_fortran {
             // SAFETY: as the caller vouches.
             Some([of_comm, of_info]) => unsafe { [of_comm(comm), of_info(info)] },
             None => [comm, info].map(|number| number.cast_unsigned() as MpiHandle),
@@ -70,7 +71,7 @@ impl Conversions {
     ///
     /// A valid handle.
     unsafe fn info(&self, info: MpiHandle) -> Fint {
-        if let Some(of_info) = self.of_c_info {
+        if let Some(of_info) = self.info_to_fortran {
             // SAFETY: as the caller vouches.
             return unsafe { of_info(info) };
         }
@@ -85,7 +86,7 @@ impl Conversions {
     /// A valid handle.
     unsafe fn file(&self, file: *const Fint) -> MpiHandle {
         // SAFETY: as the caller vouches.
-        unsafe { (self.of_file)(*file) }
+        unsafe { (self.file_from_fortran)(*file) }
     }
 }
 
@@ -109,6 +110,15 @@ type FortranOpen<L> = unsafe extern "C" fn(
     *mut Fint,
     L,
 );
+
+/// The caller's error code, or one of our own if it was left out.
+fn given_or(code: *mut Fint, own: *mut Fint) -> *mut Fint {
+    match code.is_null() {
+        true => own,
+        false => code,
+    }
+}
+
 /// Sets an error code that the caller may have left out.
 ///
 /// # Safety
@@ -145,17 +155,13 @@ macro_rules! file_calls {
         ) {
             static NEXT: OnceLock<Option<FortranOpen<$length>>> = OnceLock::new();
             let mut own_code = SUCCESS;
-            let code = if code.is_null() {
-                &raw mut own_code
-            } else {
-                code
-            };
+            let code = given_or(code, &raw mut own_code);
             // SAFETY: the caller keeps to the standard; the function has these arguments.
             unsafe {
                 let Some(next) = *NEXT.get_or_init(|| function($next_open)) else {
                     return *code = MISSING;
                 };
-                let Some(handles) = Conversions::of_mpi($is_openmpi) else {
+                let Some(handles) = Conversions::get($is_openmpi) else {
                     return next(comm, name, mode, info, file, code, name_bytes);
                 };
                 let path = c_name(name, usize::try_from(name_bytes).unwrap_or(0));
@@ -184,7 +190,7 @@ macro_rules! file_calls {
                 let Some(next) = *NEXT.get_or_init(|| function($next_close)) else {
                     return set_code(code, MISSING);
                 };
-                if let Some(handles) = Conversions::of_mpi($is_openmpi) {
+                if let Some(handles) = Conversions::get($is_openmpi) {
                     files::forget(handles.file(file));
                 }
                 next(file, code);
@@ -204,22 +210,15 @@ macro_rules! file_calls {
         ) {
             static NEXT: OnceLock<Option<FortranSetAtomicity>> = OnceLock::new();
             let mut own_code = SUCCESS;
-            let code = if code.is_null() {
-                &raw mut own_code
-            } else {
-                code
-            };
+            let code = given_or(code, &raw mut own_code);
             // SAFETY: the caller keeps to the standard; the function has these arguments.
             unsafe {
                 let Some(next) = *NEXT.get_or_init(|| function($next_atomicity)) else {
                     return *code = MISSING;
                 };
                 next(file, is_atomic, code);
-                if let (SUCCESS, Some(handles)) = (*code, Conversions::of_mpi($is_openmpi)) {
-                    let file = handles.file(file);
-                    if let Some(calls) = files::note_atomicity(file, *is_atomic != 0) {
-                        handles.mpi.give_hints(file, &calls.hints());
-                    }
+                if let (SUCCESS, Some(handles)) = (*code, Conversions::get($is_openmpi)) {
+                    choice::change_mode(handles.mpi, handles.file(file), *is_atomic != 0);
                 }
             }
         }
@@ -259,7 +258,7 @@ macro_rules! collective_calls {
             // SAFETY: the caller keeps to the standard; both functions have these arguments.
             unsafe {
                 let calls = CALLS.get_or_init(|| [function($own), function($independent)]);
-                let handles = Conversions::of_mpi(true);
+                let handles = Conversions::get(true);
                 let is_changed = handles.is_some_and(|handles| {
                     files::is_changed(handles.file(file), Direction::$direction)
                 });

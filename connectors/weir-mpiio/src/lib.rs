@@ -21,10 +21,12 @@
 //! | --- | --- |
 //! | `mpi` | the functions and constants of the MPI that this process uses |
 //! | `files` | the files of this process whose collective calls are changed |
+//! | `choice` | the choice of these calls |
 //! | `c` | the functions that C programs, HDF5, PnetCDF and MPICH's Fortran call |
-//! | `fortran` | those that Fortran programs call, of Open MPI |
+//! | `fortran` | those that Fortran programs call, where these do not call `c` |
 
 mod c;
+mod choice;
 mod files;
 mod fortran;
 mod mpi;

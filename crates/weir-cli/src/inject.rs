@@ -16,8 +16,6 @@ use weir_instance::roster::ROSTER;
 /// The file name of the client library.
 pub const LIBRARY: &str = "libweir_preload.so";
 
-/// The file names of the connectors, which are beside the client library.
-const CONNECTORS: [(Connector, &str); 1] = [(Connector::MpiIo, "libweir_mpiio.so")];
 /// How the file names of all our libraries begin.
 const OURS: &[u8] = b"libweir_";
 
@@ -56,8 +54,8 @@ pub fn find_libraries(
     wanted: &Connectors,
 ) -> Result<Vec<PathBuf>> {
     let mut libraries = vec![find_library(env, program)?];
-    for (connector, file) in CONNECTORS {
-        let path = libraries[0].with_file_name(file);
+    for connector in Connector::ALL {
+        let path = libraries[0].with_file_name(format!("libweir_{}.so", connector.name()));
         let is_wanted = match wanted {
             Connectors::Auto => path.is_file(),
             Connectors::Named(named) => named.contains(&connector),
@@ -178,7 +176,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (program, none) = (dir.path().join("weir"), Environment::default());
         let found = |wanted: &Connectors| find_libraries(&none, &program, wanted);
-        let (library, connector) = (dir.path().join(LIBRARY), dir.path().join(CONNECTORS[0].1));
+        let (library, connector) = (
+            dir.path().join(LIBRARY),
+            dir.path().join("libweir_mpiio.so"),
+        );
         std::fs::write(&library, "").unwrap();
         let named = Connectors::Named(vec![Connector::MpiIo]);
         assert_eq!(

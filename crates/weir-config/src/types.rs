@@ -298,7 +298,8 @@ pub enum Connector {
 }
 
 impl Connector {
-    const ALL: [Connector; 1] = [Connector::MpiIo];
+    /// All of them.
+    pub const ALL: [Connector; 1] = [Connector::MpiIo];
 
     /// The name in settings.
     pub fn name(self) -> &'static str {

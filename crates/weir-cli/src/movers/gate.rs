@@ -61,7 +61,7 @@ impl MoverGate {
         };
         let own = Rank(Connection::to(run_dir)?.welcome().rank);
         let member = roster.member(own).context("not in the roster")?;
-        let nodes = MoverNodes::of_role(&roster, role);
+        let nodes = MoverNodes::for_role(&roster, role);
         let wanted = wanted_movers(&roster, member, nodes);
         if wanted.is_empty() {
             return Ok(MoverGate::default());
@@ -149,7 +149,7 @@ enum MoverNodes {
 }
 
 impl MoverNodes {
-    fn of_role(roster: &Roster, role: MoverRole) -> MoverNodes {
+    fn for_role(roster: &Roster, role: MoverRole) -> MoverNodes {
         let is_split = roster.members().iter().any(|member| member.is_mover);
         match (is_split, role.is_inward) {
             (false, _) => MoverNodes::All,

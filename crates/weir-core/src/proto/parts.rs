@@ -213,7 +213,7 @@ pub struct Located {
 }
 
 /// A part of the listing of a directory.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Listing {
     /// In the order of their cookies; none: there are no more.
     pub entries: Vec<Entry>,

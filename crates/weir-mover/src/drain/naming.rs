@@ -134,7 +134,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 };
                 is_changed |= match named {
                     Ok(true) => true,
-                    // What has its name has been retired.
+                    // The node that had its name was retired: another turn gives it to the directory.
                     Ok(false) => self.relocated.contains_key(path),
                     Err(_) => false,
                 };

@@ -430,6 +430,16 @@ struct Scene {
 }
 
 impl Scene {
+    /// The program writes and closes so many files.
+    fn close_files(&self, count: u32) {
+        let mut program = self.program.lock().unwrap();
+        for number in 0..count {
+            let content = program.content();
+            fs::write(self.source.join(number.to_string()), &content).unwrap();
+            program.closed.insert(content);
+        }
+    }
+
     fn new(to: FaultyTree) -> Scene {
         let dir = temporary_directory();
         let (source, target) = (dir.path().join("source"), dir.path().join("target"));
@@ -827,13 +837,7 @@ fn other_nodes_take_their_share() {
     scene.from = read_after_other(scene.from, &lists);
     let mut drain = scene.drain();
     drain.add_mover(Box::new(other));
-    let mut program = scene.program.lock().unwrap();
-    for number in 0..600 {
-        let content = program.content();
-        fs::write(scene.source.join(number.to_string()), &content).unwrap();
-        program.closed.insert(content);
-    }
-    drop(program);
+    scene.close_files(600);
     let first = round(&mut drain, now());
     assert_eq!((first.files, first.pending), (600, vec![]));
     assert!(lists.load(Ordering::Relaxed) > 0);
@@ -872,13 +876,7 @@ fn a_process_beside_programs_copies_only_what_movers_leave() {
         let mut drain = scene.drain();
         drain.set_share(OwnShare::Rest);
         drain.add_mover(Box::new(scene.other_node(orders)));
-        let mut program = scene.program.lock().unwrap();
-        for number in 0..600 {
-            let content = program.content();
-            fs::write(scene.source.join(number.to_string()), &content).unwrap();
-            program.closed.insert(content);
-        }
-        drop(program);
+        scene.close_files(600);
         let first = round(&mut drain, now());
         assert_eq!((first.files, first.pending), (600, vec![]));
         large_file(&scene.source.join("large"), b"first");

@@ -1,0 +1,97 @@
+//! The calls of a file that are changed: chosen when it is opened, and again when its mode changes.
+
+use core::ffi::{c_int, CStr};
+
+use crate::files::{self, ChangedCalls};
+use crate::mpi::{Mpi, MpiHandle, CREATE};
+
+/// The calls of a file that is about to be opened.
+#[derive(Debug)]
+pub struct OpenChoice {
+    calls: ChangedCalls,
+    /// The info object with which it is opened, if it is not the caller's.
+    info: Option<MpiHandle>,
+}
+
+impl OpenChoice {
+    /// Agrees on them.
+    ///
+    /// # Safety
+    ///
+    /// All processes of the communicator call this; the info object is valid, or null.
+    pub unsafe fn make(
+        mpi: &Mpi,
+        comm: MpiHandle,
+        path: &CStr,
+        mode: c_int,
+        info: MpiHandle,
+    ) -> OpenChoice {
+        let none = OpenChoice {
+            calls: ChangedCalls::default(),
+            info: None,
+        };
+        if mpi.is_null_comm(comm) {
+            // MPI refuses it.
+            return none;
+        }
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let is_ours = files::lives_in_weir(path)
+                || mode & CREATE != 0 && files::may_be_made_in_weir(path);
+            let wanted = match is_ours {
+                true => ChangedCalls::wanted(mpi, info),
+                false => ChangedCalls::default(),
+            };
+            let [writes, reads] = mpi.all_agree(comm, [wanted.writes, wanted.reads]);
+            if !writes && !reads {
+                return none;
+            }
+            let mut calls = ChangedCalls::new(writes, reads);
+            calls.keep_hints(mpi, info);
+            let info = mpi.with_hints(info, &calls.hints());
+            OpenChoice { calls, info }
+        }
+    }
+
+    /// The info object for the file.
+    pub fn info(&self, callers: MpiHandle) -> MpiHandle {
+        self.info.unwrap_or(callers)
+    }
+
+    /// Notes the file, once it is open. One that was made on the parallel file system after all, by a rule of an elevated
+    /// directory, gets the usual hints; all processes see that alike.
+    ///
+    /// # Safety
+    ///
+    /// All processes of the file's communicator call this.
+    pub unsafe fn note(&self, mpi: &Mpi, path: &CStr, file: MpiHandle) {
+        if self.calls == ChangedCalls::default() {
+            return;
+        }
+        match files::lives_in_weir(path) {
+            true => files::note(file, self.calls),
+            // SAFETY: as the caller vouches.
+            false => unsafe { mpi.give_hints(file, &self.calls.usual_hints()) },
+        }
+    }
+
+    /// Frees the info object, once MPI has seen it.
+    pub fn free(self, mpi: &Mpi) {
+        if let Some(info) = self.info {
+            // SAFETY: it is ours, and was used by the open alone.
+            unsafe { mpi.free_info(info) };
+        }
+    }
+}
+
+/// After a file got another mode: in atomic mode none of its calls are changed.
+///
+/// # Safety
+///
+/// All processes of the file's communicator call this; the file is open.
+pub unsafe fn change_mode(mpi: &Mpi, file: MpiHandle, is_atomic: bool) {
+    if let Some(calls) = files::note_atomicity(file, is_atomic) {
+        // SAFETY: as the caller vouches.
+        unsafe { mpi.give_hints(file, &calls.hints()) };
+    }
+}
