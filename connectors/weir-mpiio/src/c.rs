@@ -3,9 +3,12 @@
 use core::ffi::{c_char, c_int, c_void, CStr};
 use std::sync::OnceLock;
 
+use weir_connect::mpi::{Count, MpiHandle, Offset, MISSING, SUCCESS};
+use weir_connect::symbols::function;
+
 use crate::choice::{self, OpenChoice};
 use crate::files::{self, Direction};
-use crate::mpi::{function, Count, Mpi, MpiHandle, Offset, MISSING, SUCCESS};
+use crate::mpi::MpiIo;
 
 /// MPI_File_open(3).
 ///
@@ -20,18 +23,18 @@ pub unsafe extern "C" fn MPI_File_open(
     info: MpiHandle,
     file: *mut MpiHandle,
 ) -> c_int {
-    let Some(mpi) = Mpi::get() else {
+    let Some(mpi) = MpiIo::get() else {
         return MISSING;
     };
     // SAFETY: the caller keeps to the standard: all processes of the communicator call this, with valid handles.
     unsafe {
         let path = CStr::from_ptr(name);
-        let choice = OpenChoice::make(mpi, comm, path, mode, info);
+        let choice = OpenChoice::make(mpi.mpi, comm, path, mode, info);
         let code = (mpi.file_open)(comm, name, mode, choice.info(info), file);
         if code == SUCCESS {
             choice.note(mpi, path, *file);
         }
-        choice.free(mpi);
+        choice.free(mpi.mpi);
         code
     }
 }
@@ -43,7 +46,7 @@ pub unsafe extern "C" fn MPI_File_open(
 /// As the standard has it.
 #[no_mangle]
 pub unsafe extern "C" fn MPI_File_close(file: *mut MpiHandle) -> c_int {
-    let Some(mpi) = Mpi::get() else {
+    let Some(mpi) = MpiIo::get() else {
         return MISSING;
     };
     // SAFETY: as the caller vouches.
@@ -62,7 +65,7 @@ pub unsafe extern "C" fn MPI_File_close(file: *mut MpiHandle) -> c_int {
 /// As the standard has it.
 #[no_mangle]
 pub unsafe extern "C" fn MPI_File_set_atomicity(file: MpiHandle, is_atomic: c_int) -> c_int {
-    let Some(mpi) = Mpi::get() else {
+    let Some(mpi) = MpiIo::get() else {
         return MISSING;
     };
     // SAFETY: as the caller vouches; all processes of the file call this.

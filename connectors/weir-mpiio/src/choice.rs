@@ -2,8 +2,11 @@
 
 use core::ffi::{c_int, CStr};
 
+use weir_connect::mpi::{Mpi, MpiHandle};
+use weir_connect::place;
+
 use crate::files::{self, ChangedCalls};
-use crate::mpi::{Mpi, MpiHandle, CREATE};
+use crate::mpi::{MpiIo, CREATE};
 
 /// The calls of a file that is about to be opened.
 #[derive(Debug)]
@@ -36,8 +39,8 @@ impl OpenChoice {
         }
         // SAFETY: as the caller vouches.
         unsafe {
-            let is_ours = files::lives_in_weir(path)
-                || mode & CREATE != 0 && files::may_be_made_in_weir(path);
+            let is_ours = place::lives_in_weir(path)
+                || mode & CREATE != 0 && place::may_be_made_in_weir(path);
             let wanted = match is_ours {
                 true => ChangedCalls::wanted(mpi, info),
                 false => ChangedCalls::default(),
@@ -64,11 +67,11 @@ impl OpenChoice {
     /// # Safety
     ///
     /// All processes of the file's communicator call this.
-    pub unsafe fn note(&self, mpi: &Mpi, path: &CStr, file: MpiHandle) {
+    pub unsafe fn note(&self, mpi: &MpiIo, path: &CStr, file: MpiHandle) {
         if self.calls == ChangedCalls::default() {
             return;
         }
-        match files::lives_in_weir(path) {
+        match place::lives_in_weir(path) {
             true => files::note(file, self.calls),
             // SAFETY: as the caller vouches.
             false => unsafe { mpi.give_hints(file, &self.calls.usual_hints()) },
@@ -89,7 +92,7 @@ impl OpenChoice {
 /// # Safety
 ///
 /// All processes of the file's communicator call this; the file is open.
-pub unsafe fn change_mode(mpi: &Mpi, file: MpiHandle, is_atomic: bool) {
+pub unsafe fn change_mode(mpi: &MpiIo, file: MpiHandle, is_atomic: bool) {
     if let Some(calls) = files::note_atomicity(file, is_atomic) {
         // SAFETY: as the caller vouches.
         unsafe { mpi.give_hints(file, &calls.hints()) };

@@ -12,16 +12,19 @@ use core::ffi::{c_char, c_int, c_void};
 use std::ffi::CString;
 use std::sync::OnceLock;
 
+use weir_connect::mpi::{Fint, MpiHandle, MISSING, SUCCESS};
+use weir_connect::symbols::function;
+
 use crate::choice::{self, OpenChoice};
 use crate::files::{self, Direction};
-use crate::mpi::{function, Fint, Mpi, MpiHandle, MISSING, SUCCESS};
+use crate::mpi::MpiIo;
 
 type FromFortran = unsafe extern "C" fn(Fint) -> MpiHandle;
 
 /// MPI and its conversions of handles.
 #[derive(Clone, Copy)]
 struct Conversions {
-    mpi: &'static Mpi,
+    mpi: &'static MpiIo,
     /// `None`: a C handle is the same number (MPICH).
     comm_and_info_from_fortran: Option<[FromFortran; 2]>,
     info_to_fortran: Option<unsafe extern "C" fn(MpiHandle) -> Fint>,
@@ -34,9 +37,9 @@ impl Conversions {
         static CONVERSIONS: OnceLock<Option<Conversions>> = OnceLock::new();
         // SAFETY: the types are those of MPI's functions of these names.
         let find = || unsafe {
-            let mpi = Mpi::get()?;
+            let mpi = MpiIo::get()?;
             let (mut comm_and_info_from_fortran, mut info_to_fortran) = (None, None);
-            if mpi.is_openmpi {
+            if mpi.mpi.is_openmpi {
                 comm_and_info_from_fortran =
                     Some([function(c"PMPI_Comm_f2c")?, function(c"PMPI_Info_f2c")?]);
                 info_to_fortran = Some(function(c"PMPI_Info_c2f")?);
@@ -49,7 +52,7 @@ impl Conversions {
             })
         };
         let found = CONVERSIONS.get_or_init(find).as_ref()?;
-        (found.mpi.is_openmpi == is_openmpi).then_some(found)
+        (found.mpi.mpi.is_openmpi == is_openmpi).then_some(found)
     }
 
     /// The C handles of a communicator and an info object.
@@ -167,13 +170,13 @@ macro_rules! file_calls {
                 let path = c_name(name, usize::try_from(name_bytes).unwrap_or(0));
                 let path = path.unwrap_or_default();
                 let [comm_in_c, callers] = handles.comm_and_info(*comm, *info);
-                let choice = OpenChoice::make(handles.mpi, comm_in_c, &path, *mode, callers);
+                let choice = OpenChoice::make(handles.mpi.mpi, comm_in_c, &path, *mode, callers);
                 let info = handles.info(choice.info(callers));
                 next(comm, name, mode, &raw const info, file, code, name_bytes);
                 if *code == SUCCESS {
                     choice.note(handles.mpi, &path, handles.file(file));
                 }
-                choice.free(handles.mpi);
+                choice.free(handles.mpi.mpi);
             }
         }
 

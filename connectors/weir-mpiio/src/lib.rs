@@ -19,7 +19,7 @@
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `mpi` | the functions and constants of the MPI that this process uses |
+//! | `mpi` | the functions of MPI-IO that are called for other ones |
 //! | `files` | the files of this process whose collective calls are changed |
 //! | `choice` | the choice of these calls |
 //! | `c` | the functions that C programs, HDF5, PnetCDF and MPICH's Fortran call |
@@ -30,8 +30,3 @@ mod choice;
 mod files;
 mod fortran;
 mod mpi;
-
-// The unwinder, linked statically, as the interposer has it: libgcc_s.so would be one library more that every program loads.
-#[cfg(target_env = "gnu")]
-#[link(name = "gcc_eh", kind = "static", modifiers = "-bundle")]
-extern "C" {}

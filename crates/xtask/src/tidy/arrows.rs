@@ -29,7 +29,8 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ),
     ("weir-scale", Some(&["weir-core"])),
     // A connector is in a process of the user's, beside the interposer.
-    ("weir-mpiio", Some(&[])),
+    ("weir-connect", Some(&[])),
+    ("weir-mpiio", Some(&["weir-connect"])),
     ("xtask", Some(&["weir-cluster"])),
 ];
 

@@ -1,0 +1,20 @@
+//! The parts that connectors share. A connector is a library in a process of the user's that knows more than bytes: collective calls,
+//! arrays.
+//!
+//! It links no library of the field (MPI, HDF5, PnetCDF): it finds those of the process at run time, so that one build serves
+//! the user's own. Nothing here keeps state but what is found once.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `symbols` | functions and variables of other libraries, by name |
+//! | `mpi` | communicators and info objects of the MPI that this process uses |
+//! | `place` | files that live in weir |
+
+pub mod mpi;
+pub mod place;
+pub mod symbols;
+
+// The unwinder, linked statically, as the interposer has it: libgcc_s.so would be one library more that every program loads.
+#[cfg(target_env = "gnu")]
+#[link(name = "gcc_eh", kind = "static", modifiers = "-bundle")]
+extern "C" {}

@@ -1,0 +1,213 @@
+//! Communicators and info objects of the MPI that this process uses, found at run time.
+//!
+//! Handles are `int` in MPICH and pointers in Open MPI. Both are passed as words here: a function that takes an `int` looks
+//! at the lower half of the word, in the C calling conventions of x86-64 and aarch64.
+
+use core::ffi::{c_char, c_int, c_void, CStr};
+use std::ffi::CString;
+use std::sync::OnceLock;
+
+use crate::symbols::{find_symbol, function, Search};
+
+/// A handle: `MPI_Comm`, `MPI_Info`, `MPI_Datatype`, `MPI_File`.
+pub type MpiHandle = usize;
+/// `MPI_Offset`.
+pub type Offset = i64;
+/// `MPI_Count`.
+pub type Count = i64;
+/// `MPI_Fint`.
+pub type Fint = c_int;
+
+/// `MPI_SUCCESS`.
+pub const SUCCESS: c_int = 0;
+/// An error code for a function that MPI does not have: `MPI_ERR_OTHER` of MPICH, and a failure in Open MPI as well.
+pub const MISSING: c_int = 15;
+/// `MPI_COMM_NULL`, `MPI_INFO_NULL`, `MPI_INT` and `MPI_MIN` of MPICH's ABI (mpich.org/abi).
+const MPICH_CONSTANTS: Constants = Constants {
+    comm_null: 0x0400_0000,
+    info_null: 0x1c00_0000,
+    int: 0x4c00_0405,
+    min: 0x5800_0002,
+};
+/// The longest value of a hint that is asked for, bytes.
+const HINT_BYTES: usize = 63;
+
+/// Predefined handles.
+#[derive(Clone, Copy, Debug)]
+struct Constants {
+    comm_null: MpiHandle,
+    info_null: MpiHandle,
+    int: MpiHandle,
+    min: MpiHandle,
+}
+
+type MpiFree = unsafe extern "C" fn(*mut MpiHandle) -> c_int;
+type MpiDup = unsafe extern "C" fn(MpiHandle, *mut MpiHandle) -> c_int;
+type MpiCreate = unsafe extern "C" fn(*mut MpiHandle) -> c_int;
+type MpiSetHint = unsafe extern "C" fn(MpiHandle, *const c_char, *const c_char) -> c_int;
+type MpiGetHint =
+    unsafe extern "C" fn(MpiHandle, *const c_char, c_int, *mut c_char, *mut c_int) -> c_int;
+type MpiAllreduce = unsafe extern "C" fn(
+    *const c_void,
+    *mut c_void,
+    c_int,
+    MpiHandle,
+    MpiHandle,
+    MpiHandle,
+) -> c_int;
+
+/// The functions of an MPI that are needed. Each function is that of the profiling interface (`PMPI_`).
+#[derive(Clone, Copy, Debug)]
+pub struct Mpi {
+    constants: Constants,
+    /// True for Open MPI.
+    pub is_openmpi: bool,
+    info_create: MpiCreate,
+    info_dup: MpiDup,
+    info_free: MpiFree,
+    info_set: MpiSetHint,
+    info_get: MpiGetHint,
+    allreduce: MpiAllreduce,
+}
+
+impl Mpi {
+    /// That of this process; `None`: none is loaded, or it lacks a function.
+    pub fn get() -> Option<&'static Mpi> {
+        static MPI: OnceLock<Option<Mpi>> = OnceLock::new();
+        MPI.get_or_init(Mpi::find).as_ref()
+    }
+
+    fn find() -> Option<Mpi> {
+        // A program that is not position-independent has copies of MPI's variables, which then count: they come first in
+        // the order of all libraries.
+        let openmpi = |name: &CStr| find_symbol(Search::All, name).map(|at| at as MpiHandle);
+        let is_openmpi = openmpi(c"ompi_mpi_comm_world").is_some();
+        let constants = match is_openmpi {
+            false => MPICH_CONSTANTS,
+            true => Constants {
+                comm_null: openmpi(c"ompi_mpi_comm_null")?,
+                info_null: openmpi(c"ompi_mpi_info_null")?,
+                int: openmpi(c"ompi_mpi_int")?,
+                min: openmpi(c"ompi_mpi_op_min")?,
+            },
+        };
+        // SAFETY: the types are those of MPI's functions of these names.
+        unsafe {
+            Some(Mpi {
+                constants,
+                is_openmpi,
+                info_create: function(c"PMPI_Info_create")?,
+                info_dup: function(c"PMPI_Info_dup")?,
+                info_free: function(c"PMPI_Info_free")?,
+                info_set: function(c"PMPI_Info_set")?,
+                info_get: function(c"PMPI_Info_get")?,
+                allreduce: function(c"PMPI_Allreduce")?,
+            })
+        }
+    }
+
+    /// True if a handle is this predefined one. The upper half of a word with an `int` may be anything.
+    fn is(&self, handle: MpiHandle, constant: MpiHandle) -> bool {
+        match self.is_openmpi {
+            true => handle == constant,
+            false => handle & 0xffff_ffff == constant,
+        }
+    }
+
+    /// True for `MPI_COMM_NULL`.
+    pub fn is_null_comm(&self, comm: MpiHandle) -> bool {
+        self.is(comm, self.constants.comm_null)
+    }
+
+    /// Of each answer, if all processes of a communicator give it. All of them must call this. An error of MPI counts as
+    /// "no", and MPI's own error handler has heard of it.
+    ///
+    /// # Safety
+    ///
+    /// A valid communicator.
+    pub unsafe fn all_agree(&self, comm: MpiHandle, mine: [bool; 2]) -> [bool; 2] {
+        let (mine, mut all) = (mine.map(c_int::from), [0; 2]);
+        let Constants { int, min, .. } = self.constants;
+        // SAFETY: two `int` each; the caller vouches for the communicator.
+        let code = unsafe {
+            (self.allreduce)(
+                (&raw const mine).cast(),
+                (&raw mut all).cast(),
+                2,
+                int,
+                min,
+                comm,
+            )
+        };
+        all.map(|all| code == SUCCESS && all == 1)
+    }
+
+    /// The value of a hint of an info object; `None`: it has none.
+    ///
+    /// # Safety
+    ///
+    /// A valid info object, or `MPI_INFO_NULL`.
+    pub unsafe fn hint(&self, info: MpiHandle, name: &CStr) -> Option<CString> {
+        if self.is(info, self.constants.info_null) {
+            return None;
+        }
+        let mut value = [0_u8; HINT_BYTES + 1];
+        let mut is_set = 0;
+        let bytes = c_int::try_from(HINT_BYTES).expect("a small number");
+        // SAFETY: a C string; room for the value and its end; the caller vouches for the object.
+        let code = unsafe {
+            (self.info_get)(
+                info,
+                name.as_ptr(),
+                bytes,
+                value.as_mut_ptr().cast(),
+                &raw mut is_set,
+            )
+        };
+        let value = CStr::from_bytes_until_nul(&value).ok()?;
+        (code == SUCCESS && is_set != 0).then(|| value.to_owned())
+    }
+
+    /// An info object of our own: a copy of another one, with more hints; `None`: MPI's error handler has heard why not.
+    ///
+    /// # Safety
+    ///
+    /// A valid info object, or `MPI_INFO_NULL`.
+    pub unsafe fn with_hints(
+        &self,
+        info: MpiHandle,
+        hints: &[(&CStr, &CStr)],
+    ) -> Option<MpiHandle> {
+        let mut own: MpiHandle = 0;
+        // SAFETY: room for a handle; C strings; the caller vouches for the object.
+        unsafe {
+            let code = match self.is(info, self.constants.info_null) {
+                true => (self.info_create)(&raw mut own),
+                false => (self.info_dup)(info, &raw mut own),
+            };
+            if code != SUCCESS {
+                return None;
+            }
+            for (name, value) in hints {
+                (self.info_set)(own, name.as_ptr(), value.as_ptr());
+            }
+        }
+        Some(own)
+    }
+
+    /// An info object with these hints alone; `None`: as for [`Mpi::with_hints`].
+    pub fn info_of(&self, hints: &[(&CStr, &CStr)]) -> Option<MpiHandle> {
+        // SAFETY: it is the null object.
+        unsafe { self.with_hints(self.constants.info_null, hints) }
+    }
+
+    /// Frees an info object of our own.
+    ///
+    /// # Safety
+    ///
+    /// It is one of [`Mpi::with_hints`], and not used any more.
+    pub unsafe fn free_info(&self, mut info: MpiHandle) {
+        // SAFETY: as the caller vouches.
+        unsafe { (self.info_free)(&raw mut info) };
+    }
+}
