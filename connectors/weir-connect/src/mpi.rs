@@ -22,13 +22,17 @@ pub type Fint = c_int;
 pub const SUCCESS: c_int = 0;
 /// An error code for a function that MPI does not have: `MPI_ERR_OTHER` of MPICH, and a failure in Open MPI as well.
 pub const MISSING: c_int = 15;
-/// `MPI_COMM_NULL`, `MPI_INFO_NULL`, `MPI_INT` and `MPI_MIN` of MPICH's ABI (mpich.org/abi).
+/// The predefined handles of MPICH's ABI (mpich.org/abi).
 const MPICH_CONSTANTS: Constants = Constants {
     comm_null: 0x0400_0000,
     info_null: 0x1c00_0000,
     int: 0x4c00_0405,
     min: 0x5800_0002,
+    long_long: 0x4c00_0809,
+    max: 0x5800_0001,
 };
+/// `MPI_COMM_TYPE_SHARED`.
+const SHARED: [c_int; 2] = [1, 0];
 /// The longest value of a hint that is asked for, bytes.
 const HINT_BYTES: usize = 63;
 
@@ -39,11 +43,15 @@ struct Constants {
     info_null: MpiHandle,
     int: MpiHandle,
     min: MpiHandle,
+    long_long: MpiHandle,
+    max: MpiHandle,
 }
 
 type MpiFree = unsafe extern "C" fn(*mut MpiHandle) -> c_int;
 type MpiDup = unsafe extern "C" fn(MpiHandle, *mut MpiHandle) -> c_int;
 type MpiCreate = unsafe extern "C" fn(*mut MpiHandle) -> c_int;
+type MpiNumber = unsafe extern "C" fn(MpiHandle, *mut c_int) -> c_int;
+type MpiSplit = unsafe extern "C" fn(MpiHandle, c_int, c_int, MpiHandle, *mut MpiHandle) -> c_int;
 type MpiSetHint = unsafe extern "C" fn(MpiHandle, *const c_char, *const c_char) -> c_int;
 type MpiGetHint =
     unsafe extern "C" fn(MpiHandle, *const c_char, c_int, *mut c_char, *mut c_int) -> c_int;
@@ -68,6 +76,11 @@ pub struct Mpi {
     info_set: MpiSetHint,
     info_get: MpiGetHint,
     allreduce: MpiAllreduce,
+    comm_dup: MpiDup,
+    comm_free: MpiFree,
+    comm_rank: MpiNumber,
+    comm_size: MpiNumber,
+    comm_split_type: MpiSplit,
 }
 
 impl Mpi {
@@ -89,6 +102,8 @@ impl Mpi {
                 info_null: openmpi(c"ompi_mpi_info_null")?,
                 int: openmpi(c"ompi_mpi_int")?,
                 min: openmpi(c"ompi_mpi_op_min")?,
+                long_long: openmpi(c"ompi_mpi_long_long_int")?,
+                max: openmpi(c"ompi_mpi_op_max")?,
             },
         };
         // SAFETY: the types are those of MPI's functions of these names.
@@ -102,6 +117,11 @@ impl Mpi {
                 info_set: function(c"PMPI_Info_set")?,
                 info_get: function(c"PMPI_Info_get")?,
                 allreduce: function(c"PMPI_Allreduce")?,
+                comm_dup: function(c"PMPI_Comm_dup")?,
+                comm_free: function(c"PMPI_Comm_free")?,
+                comm_rank: function(c"PMPI_Comm_rank")?,
+                comm_size: function(c"PMPI_Comm_size")?,
+                comm_split_type: function(c"PMPI_Comm_split_type")?,
             })
         }
     }
@@ -209,5 +229,83 @@ impl Mpi {
     pub unsafe fn free_info(&self, mut info: MpiHandle) {
         // SAFETY: as the caller vouches.
         unsafe { (self.info_free)(&raw mut info) };
+    }
+}
+
+/// A communicator of our own: messages of ours never meet the program's.
+#[derive(Debug)]
+pub struct Communicator {
+    mpi: &'static Mpi,
+    comm: MpiHandle,
+    /// This process's rank in it.
+    pub rank: u32,
+    /// How many processes it has.
+    pub size: u32,
+}
+
+impl Communicator {
+    /// A copy of another one. `None`: MPI refused, and its error handler has heard why.
+    ///
+    /// # Safety
+    ///
+    /// A valid communicator, all of whose processes call this.
+    pub unsafe fn copy(mpi: &'static Mpi, comm: MpiHandle) -> Option<Communicator> {
+        let mut own: MpiHandle = 0;
+        // SAFETY: room for a handle; the caller vouches for the communicator.
+        let code = unsafe { (mpi.comm_dup)(comm, &raw mut own) };
+        Communicator::adopt(mpi, code, own)
+    }
+
+    /// Those of its processes that share a node's memory. All processes call this.
+    pub fn of_node(&self) -> Option<Communicator> {
+        let mut own: MpiHandle = 0;
+        let kind = SHARED[usize::from(self.mpi.is_openmpi)];
+        let (key, info) = (0, self.mpi.constants.info_null);
+        // SAFETY: the communicator is ours; room for a handle.
+        let code = unsafe { (self.mpi.comm_split_type)(self.comm, kind, key, info, &raw mut own) };
+        Communicator::adopt(self.mpi, code, own)
+    }
+
+    fn adopt(mpi: &'static Mpi, code: c_int, comm: MpiHandle) -> Option<Communicator> {
+        if code != SUCCESS {
+            return None;
+        }
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: the communicator was just made; room for a number each.
+        unsafe {
+            (mpi.comm_rank)(comm, &raw mut rank);
+            (mpi.comm_size)(comm, &raw mut size);
+        }
+        Some(Communicator {
+            mpi,
+            comm,
+            rank: u32::try_from(rank).ok()?,
+            size: u32::try_from(size).ok()?,
+        })
+    }
+
+    /// The highest of each number over all processes, which must all call this. `None`: MPI failed, and its error handler has
+    /// heard why.
+    pub fn highest<const COUNT: usize>(&self, mine: [i64; COUNT]) -> Option<[i64; COUNT]> {
+        let mut all = [0_i64; COUNT];
+        let Constants { long_long, max, .. } = self.mpi.constants;
+        // SAFETY: so many `long long` each, in a communicator of ours.
+        let code = unsafe {
+            (self.mpi.allreduce)(
+                (&raw const mine).cast(),
+                (&raw mut all).cast(),
+                c_int::try_from(COUNT).expect("few numbers"),
+                long_long,
+                max,
+                self.comm,
+            )
+        };
+        (code == SUCCESS).then_some(all)
+    }
+
+    /// Frees it. All processes call this, before MPI_Finalize.
+    pub fn free(mut self) {
+        // SAFETY: it is ours, and not used again.
+        unsafe { (self.mpi.comm_free)(&raw mut self.comm) };
     }
 }

@@ -9,8 +9,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure, Context, Result};
-use weir_config::{Connector, Connectors, Environment};
+use weir_config::{Connector, Connectors, Environment, Loaded};
 use weir_core::proto::PREFIX_LINK;
+use weir_instance::directories::Label;
 use weir_instance::roster::ROSTER;
 
 /// The file name of the client library.
@@ -24,6 +25,14 @@ const ASAN_ORDER: &str = "verify_asan_link_order=0";
 /// Lists of variables that Open MPI's mpiexec passes to other nodes (Open MPI 4).
 const OPENMPI_LIST: &str = "OMPI_MCA_mca_base_env_list";
 const OPENMPI_SECOND_LIST: &str = "OMPI_MCA_mca_base_env_list_internal";
+
+/// The settings of the connector of PnetCDF.
+const PNETCDF_VARIABLES: [&str; 4] = [
+    "WEIR_PNETCDF_LOG",
+    "WEIR_PNETCDF_FILES",
+    "WEIR_PNETCDF_BUDGET",
+    "WEIR_PNETCDF_BUFFER",
+];
 
 /// Finds the client library: `WEIR_PRELOAD`, else beside `program`, else `../lib/weir` from it.
 pub fn find_library(env: &Environment, program: &Path) -> Result<PathBuf> {
@@ -118,10 +127,32 @@ pub fn variables(
         ),
         ("ASAN_OPTIONS", asan_options(env.get("ASAN_OPTIONS")).into()),
     ];
+    variables.extend(for_connectors(run_dir, libraries));
     if run_dir.join(ROSTER).exists() {
         variables.push(for_openmpi(env));
     }
     Ok(variables)
+}
+
+/// The settings of connectors, which are in processes that read no configuration: those that the instance was started
+/// with, sizes in bytes.
+fn for_connectors(run_dir: &Path, libraries: &[PathBuf]) -> Vec<(&'static str, OsString)> {
+    let pnetcdf = format!("libweir_{}.so", Connector::PnetCdf.name());
+    let is_there = libraries.iter().any(|path| path.ends_with(&pnetcdf));
+    let Some(label) = Label::read(run_dir).filter(|_| is_there) else {
+        return Vec::new();
+    };
+    let Ok(loaded) = Loaded::from_toml(&label.settings, &Environment::default()) else {
+        return Vec::new();
+    };
+    let settings = loaded.config.pnetcdf;
+    let values: [OsString; 4] = [
+        settings.log.word().into(),
+        settings.files.word().into(),
+        settings.budget.0.to_string().into(),
+        settings.buffer.0.to_string().into(),
+    ];
+    PNETCDF_VARIABLES.into_iter().zip(values).collect()
 }
 
 /// AddressSanitizer's options, with the one that lets its runtime start behind our library: it wants to
@@ -140,7 +171,8 @@ fn asan_options(inherited: Option<&str>) -> String {
 /// that come from its own files, which it takes beside either. A list of the user's in the
 /// environment is extended.
 fn for_openmpi(env: &Environment) -> (&'static str, OsString) {
-    let ours = "LD_PRELOAD;WEIR_INSTANCE;WEIR_AT;ASAN_OPTIONS";
+    let ours = ["LD_PRELOAD", "WEIR_INSTANCE", "WEIR_AT", "ASAN_OPTIONS"];
+    let ours = [&ours[..], &PNETCDF_VARIABLES].concat().join(";");
     match env.get(OPENMPI_LIST) {
         Some(list) => (OPENMPI_LIST, format!("{list};{ours}").into()),
         None => (OPENMPI_SECOND_LIST, ours.into()),
@@ -214,13 +246,9 @@ mod tests {
         assert_eq!(names(&none)[4..], [OPENMPI_SECOND_LIST]);
         let env: Environment = [(OPENMPI_LIST, "A=1")].into_iter().collect();
         let told = for_openmpi(&env);
-        assert_eq!(
-            told,
-            (
-                OPENMPI_LIST,
-                "A=1;LD_PRELOAD;WEIR_INSTANCE;WEIR_AT;ASAN_OPTIONS".into()
-            )
-        );
+        assert_eq!(told.0, OPENMPI_LIST);
+        let list = told.1.into_string().unwrap();
+        assert!(list.starts_with("A=1;LD_PRELOAD;WEIR_INSTANCE;WEIR_AT;ASAN_OPTIONS;WEIR_PNETCDF_"));
     }
 
     #[test]

@@ -35,9 +35,9 @@ pub use machine::{Budgets, Machine};
 pub use network::{CommandWords, FabricAddress, Ports, Provider};
 pub use patterns::Patterns;
 pub use rules::{ElevateSettings, PrefetchSettings, RuleKey, RuleTable, Rules, RULE_TABLES};
-pub use settings::{all_keys, Config, Drain, KeyInfo, Mount, SectionInfo, SECTIONS};
+pub use settings::{all_keys, Config, Drain, KeyInfo, Mount, PnetCdf, SectionInfo, SECTIONS};
 pub use types::{
-    Budget, Connector, Connectors, Directories, HugePages, KernelMount, LaminateOn, LogLevel,
-    Method, MountPrefix, PrefetchTime, ReportFormat, Setting, Size, Transport, UpdateMode,
-    Visibility, WarmBudget,
+    ArrayLog, Budget, Connector, Connectors, Directories, HugePages, KernelMount, LaminateOn,
+    LogLevel, LoggedFiles, Method, MountPrefix, PrefetchTime, ReportFormat, Setting, Size,
+    Transport, UpdateMode, Visibility, WarmBudget,
 };

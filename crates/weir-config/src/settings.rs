@@ -13,9 +13,9 @@ use crate::network::{CommandWords, FabricAddress, Ports, Provider};
 use crate::patterns::Patterns;
 use crate::rules::{ElevateSettings, Rules};
 use crate::types::{
-    Budget, Connectors, Directories, ElevatedPaths, HugePages, InvalidValue, KernelMount,
-    LaminateOn, LogLevel, Method, MountPrefix, RawValue, ReportFormat, Setting, Size, Stripe,
-    Transport, Visibility, WarmBudget,
+    ArrayLog, Budget, Connectors, Directories, ElevatedPaths, HugePages, InvalidValue, KernelMount,
+    LaminateOn, LogLevel, LoggedFiles, Method, MountPrefix, RawValue, ReportFormat, Setting, Size,
+    Stripe, Transport, Visibility, WarmBudget,
 };
 
 /// A section of `weir.toml`.
@@ -351,8 +351,22 @@ settings! {
         /// Keep the server's log after the end, and say where it is.
         keep: bool = "false",
         /// The connectors that programs get: `mpiio` has collective calls of MPI-IO on files in weir do without
-        /// exchanges between processes. `auto`: all that are installed; a program without MPI never calls one.
+        /// exchanges between processes; `pnetcdf` logs array writes of PnetCDF. `auto`: all that are installed; a
+        /// program without MPI never calls one.
         connectors: Connectors = "auto",
+    }
+
+    /// Array writes of PnetCDF, with the connector `pnetcdf`: docs/GUIDE.md, "Connectors".
+    pnetcdf: PnetCdf {
+        /// A write goes to a log first, and into the file when it is closed or synced, when the log is full, or when
+        /// the program reads what is in it. Each process has a log, or the processes of a node share one.
+        log: ArrayLog = "process",
+        /// The files for which that is done.
+        files: LoggedFiles = "weir",
+        /// The most bytes that a process logs before they are moved into the file.
+        budget: Size = "1GiB",
+        /// The most bytes that a process moves into the file in one request.
+        buffer: Size = "64MiB",
     }
 }
 

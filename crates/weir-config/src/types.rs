@@ -295,16 +295,19 @@ impl Setting for MountPrefix {
 pub enum Connector {
     /// Collective calls of MPI-IO.
     MpiIo,
+    /// Array writes of PnetCDF.
+    PnetCdf,
 }
 
 impl Connector {
     /// All of them.
-    pub const ALL: [Connector; 1] = [Connector::MpiIo];
+    pub const ALL: [Connector; 2] = [Connector::MpiIo, Connector::PnetCdf];
 
     /// The name in settings.
     pub fn name(self) -> &'static str {
         match self {
             Connector::MpiIo => "mpiio",
+            Connector::PnetCdf => "pnetcdf",
         }
     }
 }
@@ -320,7 +323,8 @@ pub enum Connectors {
 }
 
 impl Setting for Connectors {
-    const SHAPE: &'static str = "\"auto\", \"none\", or names separated by commas: \"mpiio\"";
+    const SHAPE: &'static str =
+        "\"auto\", \"none\", or names separated by commas: \"mpiio\", \"pnetcdf\"";
 
     fn from_text(text: &str, _: &Environment) -> Result<Self, InvalidValue> {
         let named = |name: &str| {
@@ -618,6 +622,28 @@ words! {
         Auto = "auto",
         /// Small pages only.
         Never = "never",
+    }
+}
+
+words! {
+    /// The log of array writes.
+    ArrayLog, "\"process\", \"node\" or \"none\"" {
+        /// Each process has one.
+        Process = "process",
+        /// The processes of a node share one.
+        Node = "node",
+        /// There is none.
+        None = "none",
+    }
+}
+
+words! {
+    /// The files whose array writes are logged.
+    LoggedFiles, "\"weir\" or \"all\"" {
+        /// Those in weir.
+        Weir = "weir",
+        /// Those elsewhere, too.
+        All = "all",
     }
 }
 

@@ -1,0 +1,431 @@
+//! The records of a log of array writes.
+//!
+//! A log is a pair of files: one with the elements that were written, in the program's own representation, and one that says
+//! what they are. The second one, the metadata, has a head of 64 bytes, then blocks:
+//!
+//! ```text
+//! offset  0  "WEIRNCLG"
+//!         8  u32  version, 1
+//!        12  u32  writers: processes that share the pair
+//!        16  u64  bytes of a block
+//!        24       zeros
+//!        64       block 0 of writer 0, block 0 of writer 1, ... block 1 of writer 0, ...
+//! ```
+//!
+//! All numbers are little-endian. The blocks of a writer, one after the other, are its records: `u32` bytes of the body,
+//! `u32` its CRC32C, the body: a [`LogRecord`] in the encoding of postcard. The first record that is cut off or damaged ends
+//! them: its writer was killed in the middle of it. The file of elements has the blocks alone.
+//!
+//! Of what is read nothing is believed: an entry that is not within its variable, or whose elements are not all there, ends
+//! the log.
+
+use serde::{Deserialize, Serialize};
+
+use crate::definitions::FileDefinitions;
+use crate::element::{Conversion, ElementType};
+use crate::subarray::Subarray;
+
+/// Bytes of the head.
+pub const HEAD_BYTES: u64 = 64;
+
+const MAGIC: &[u8; 8] = b"WEIRNCLG";
+const VERSION: u32 = 1;
+/// Bytes before the body of a record.
+const FRAME_BYTES: usize = 8;
+/// The longest body. Definitions of 100,000 variables are shorter.
+const MAX_BODY_BYTES: usize = 1 << 26;
+
+/// A record of the metadata.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum LogRecord {
+    /// The first one.
+    Opened {
+        /// The file whose writes these are: its absolute path.
+        path: Vec<u8>,
+        /// The writer's rank among all processes that have the file open.
+        rank: u32,
+        /// So many processes have it open.
+        processes: u32,
+    },
+    /// The variables, from here on.
+    Defined(FileDefinitions),
+    /// A write.
+    Put(LogEntry),
+    /// The entry of this number, the first one being 0, was taken back.
+    Cancelled(u64),
+    /// The entries of a variable so far are in the file.
+    Flushed(u32),
+}
+
+/// A write of a part of a variable.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LogEntry {
+    /// The variable's number.
+    pub variable: u32,
+    /// The type of its elements in the log.
+    pub memory: ElementType,
+    /// The part of the variable.
+    pub part: Subarray,
+    /// Where its elements begin, in bytes of its writer's blocks.
+    pub data: u64,
+    /// Real time when it was written, ns since 1970: the order of entries of several writers.
+    pub stamp_ns: u64,
+}
+
+/// A failure to read a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LogError {
+    /// It does not begin as a log does.
+    #[error("it is no log of array writes")]
+    NoLog,
+    /// Another version of the format.
+    #[error("it is of version {0}; this program knows version {VERSION}")]
+    Version(u32),
+    /// No writers, or no blocks.
+    #[error("its head is damaged")]
+    Head,
+}
+
+/// How the writers of a pair of files share them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockMap {
+    /// 1 or more.
+    pub writers: u32,
+    /// 1 or more.
+    pub block_bytes: u64,
+}
+
+impl BlockMap {
+    /// The head of the metadata.
+    pub fn head(self) -> [u8; 64] {
+        let mut head = [0; 64];
+        head[..8].copy_from_slice(MAGIC);
+        head[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        head[12..16].copy_from_slice(&self.writers.to_le_bytes());
+        head[16..24].copy_from_slice(&self.block_bytes.to_le_bytes());
+        head
+    }
+
+    /// That of a head.
+    ///
+    /// # Errors
+    ///
+    /// It is that of another file, of another version, or has no blocks.
+    pub fn from_head(head: &[u8]) -> Result<BlockMap, LogError> {
+        let head: &[u8; 64] = head.first_chunk().ok_or(LogError::NoLog)?;
+        if head[..8] != *MAGIC {
+            return Err(LogError::NoLog);
+        }
+        let number =
+            |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
+        if number(8) != VERSION {
+            return Err(LogError::Version(number(8)));
+        }
+        let map = BlockMap {
+            writers: number(12),
+            block_bytes: u64::from_le_bytes(head[16..24].try_into().expect("eight bytes")),
+        };
+        match map.writers == 0 || map.block_bytes == 0 {
+            true => Err(LogError::Head),
+            false => Ok(map),
+        }
+    }
+
+    /// The pieces of a range of a writer's bytes: offset among the blocks of the file, and length. Saturates where a number
+    /// is too large for any file.
+    pub fn pieces(self, writer: u32, offset: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+        let end = offset.saturating_add(bytes);
+        let mut at = offset;
+        core::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let (block, within) = (at / self.block_bytes, at % self.block_bytes);
+            // A pair that one process has alone is one block after the other.
+            let length = match self.writers {
+                1 => end - at,
+                _ => (self.block_bytes - within).min(end - at),
+            };
+            let block = block.saturating_mul(self.writers.into());
+            let block = block.saturating_add(writer.into());
+            at += length;
+            Some((
+                block
+                    .saturating_mul(self.block_bytes)
+                    .saturating_add(within),
+                length,
+            ))
+        })
+    }
+}
+
+impl LogRecord {
+    /// Appends it as it stands in a log.
+    pub fn append(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend([0; FRAME_BYTES]);
+        let body = postcard::to_extend(self, core::mem::take(out));
+        *out = body.expect("records have nothing that cannot be encoded");
+        let body = &out[start + FRAME_BYTES..];
+        let bytes = u32::try_from(body.len()).expect("definitions are shorter");
+        let sum = crc32c::crc32c(body);
+        out[start..start + 4].copy_from_slice(&bytes.to_le_bytes());
+        out[start + 4..start + FRAME_BYTES].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    /// The record at the beginning of `bytes`, and how long it is there. `None`: there is no whole one.
+    pub fn read(bytes: &[u8]) -> Option<(LogRecord, usize)> {
+        let length = u32::from_le_bytes(*bytes.first_chunk()?);
+        let sum = u32::from_le_bytes(*bytes.get(4..)?.first_chunk()?);
+        let length = usize::try_from(length).ok()?;
+        if length > MAX_BODY_BYTES {
+            return None;
+        }
+        let body = bytes.get(FRAME_BYTES..FRAME_BYTES + length)?;
+        if crc32c::crc32c(body) != sum {
+            return None;
+        }
+        match postcard::take_from_bytes(body) {
+            Ok((record, [])) => Some((record, FRAME_BYTES + length)),
+            _ => None,
+        }
+    }
+}
+
+/// The records of one writer, read.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LogContents {
+    /// The path of the file.
+    pub path: Vec<u8>,
+    /// The writer's rank.
+    pub rank: u32,
+    /// So many processes had it open.
+    pub processes: u32,
+    /// The variables.
+    pub definitions: FileDefinitions,
+    /// The writes that are not in the file yet, in their order.
+    pub entries: Vec<LogEntry>,
+    /// True if there is more behind the last whole record: its writer was killed, or the log is damaged.
+    pub is_cut: bool,
+}
+
+impl LogContents {
+    /// Reads the records of a writer. `data_bytes`: so many bytes of elements it has.
+    pub fn read(mut records: &[u8], data_bytes: u64) -> LogContents {
+        let mut contents = LogContents::default();
+        // By the numbers of their records; what was flushed or taken back is `None`.
+        let mut entries: Vec<Option<LogEntry>> = Vec::new();
+        while !records.is_empty() {
+            let Some((record, length)) = LogRecord::read(records) else {
+                contents.is_cut = records.iter().any(|byte| *byte != 0);
+                break;
+            };
+            records = &records[length..];
+            match record {
+                LogRecord::Opened {
+                    path,
+                    rank,
+                    processes,
+                } => {
+                    (contents.path, contents.rank, contents.processes) = (path, rank, processes);
+                }
+                LogRecord::Defined(definitions) => contents.definitions = definitions,
+                LogRecord::Put(entry) if entry.is_valid(&contents.definitions, data_bytes) => {
+                    entries.push(Some(entry));
+                }
+                LogRecord::Put(_) => {
+                    contents.is_cut = true;
+                    break;
+                }
+                LogRecord::Cancelled(number) => {
+                    let number = usize::try_from(number).ok();
+                    if let Some(entry) = number.and_then(|number| entries.get_mut(number)) {
+                        *entry = None;
+                    }
+                }
+                LogRecord::Flushed(variable) => {
+                    let is_flushed = |entry: &LogEntry| entry.variable == variable;
+                    for entry in &mut entries {
+                        entry.take_if(|entry| is_flushed(entry));
+                    }
+                }
+            }
+        }
+        contents.entries = entries.into_iter().flatten().collect();
+        contents
+    }
+}
+
+impl LogEntry {
+    /// Bytes of its elements.
+    pub fn bytes(&self) -> Option<u64> {
+        self.part
+            .elements()?
+            .checked_mul(self.memory.bytes() as u64)
+    }
+
+    /// How its elements become those of its variable; `None`: not at all.
+    pub fn conversion(&self, definitions: &FileDefinitions) -> Option<Conversion> {
+        let variable = definitions
+            .variables
+            .get(usize::try_from(self.variable).ok()?)?;
+        Conversion::new(self.memory, variable.external, definitions.is_cdf5)
+    }
+
+    fn is_valid(&self, definitions: &FileDefinitions, data_bytes: u64) -> bool {
+        let variable = usize::try_from(self.variable).ok();
+        let variable = variable.and_then(|number| definitions.variables.get(number));
+        let Some(variable) = variable.filter(|_| self.conversion(definitions).is_some()) else {
+            return false;
+        };
+        let within = self.part.0.iter().zip(&variable.shape).enumerate();
+        let is_within = within.into_iter().all(|(dimension, (range, length))| {
+            let is_open = dimension == 0 && variable.is_record;
+            range.stride > 0
+                && range
+                    .end_index()
+                    .is_some_and(|end| is_open || end <= *length)
+        });
+        let end = self.bytes().and_then(|bytes| bytes.checked_add(self.data));
+        self.part.0.len() == variable.shape.len()
+            && is_within
+            && end.is_some_and(|end| end <= data_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::definitions::Variable;
+    use crate::subarray::Range;
+
+    fn definitions() -> FileDefinitions {
+        let variable = Variable {
+            name: "v".into(),
+            external: ElementType::F32,
+            shape: vec![0, 8],
+            is_record: true,
+            begin: 64,
+            fill: vec![0; 4],
+        };
+        FileDefinitions {
+            is_cdf5: true,
+            record_bytes: 32,
+            variables: vec![variable],
+        }
+    }
+
+    fn entry(record: u64, x: u64, data: u64) -> LogEntry {
+        LogEntry {
+            variable: 0,
+            memory: ElementType::F64,
+            part: Subarray([Range::new(record, 1), Range::new(x, 4)].into()),
+            data,
+            stamp_ns: 7,
+        }
+    }
+
+    fn log(records: &[LogRecord]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for record in records {
+            record.append(&mut out);
+        }
+        out
+    }
+
+    #[test]
+    fn entries_that_are_flushed_or_taken_back_are_gone() {
+        let put = |record| LogRecord::Put(entry(record, 0, record * 32));
+        let opened = LogRecord::Opened {
+            path: b"/weir/a".into(),
+            rank: 1,
+            processes: 4,
+        };
+        let records = [
+            opened,
+            LogRecord::Defined(definitions()),
+            put(0),
+            LogRecord::Flushed(0),
+            put(1),
+            put(2),
+            LogRecord::Cancelled(1),
+        ];
+        let contents = LogContents::read(&log(&records), 96);
+        assert_eq!(contents.entries, [entry(2, 0, 64)]);
+        assert_eq!(
+            (contents.path.as_slice(), contents.rank, contents.is_cut),
+            (&b"/weir/a"[..], 1, false)
+        );
+    }
+
+    #[test]
+    fn a_log_ends_before_a_record_that_is_cut_off() {
+        let records = log(&[
+            LogRecord::Defined(definitions()),
+            LogRecord::Put(entry(0, 0, 0)),
+            LogRecord::Put(entry(1, 0, 32)),
+        ]);
+        for end in 0..records.len() {
+            let contents = LogContents::read(&records[..end], 64);
+            assert!(contents.entries.len() < 2);
+        }
+        let mut damaged = records.clone();
+        let last = damaged.len() - 1;
+        damaged[last] ^= 1;
+        let contents = LogContents::read(&damaged, 64);
+        assert_eq!((contents.entries.len(), contents.is_cut), (1, true));
+        // Room that was never written.
+        let contents = LogContents::read(&[records, vec![0; 100]].concat(), 64);
+        assert_eq!((contents.entries.len(), contents.is_cut), (2, false));
+    }
+
+    #[test]
+    fn an_entry_outside_of_its_variable_ends_the_log() {
+        let with = |entry| {
+            LogContents::read(
+                &log(&[LogRecord::Defined(definitions()), LogRecord::Put(entry)]),
+                32,
+            )
+        };
+        assert_eq!(with(entry(0, 4, 0)).entries.len(), 1);
+        assert!(with(entry(0, 5, 0)).is_cut);
+        assert!(with(entry(0, 0, 1)).is_cut);
+        assert!(
+            with(LogEntry {
+                variable: 1,
+                ..entry(0, 0, 0)
+            })
+            .is_cut
+        );
+        assert!(
+            with(LogEntry {
+                memory: ElementType::Text,
+                ..entry(0, 0, 0)
+            })
+            .is_cut
+        );
+        assert!(
+            with(LogEntry {
+                part: Subarray([].into()),
+                ..entry(0, 0, 0)
+            })
+            .is_cut
+        );
+    }
+
+    #[test]
+    fn writers_share_a_file_block_by_block() {
+        let map = BlockMap {
+            writers: 3,
+            block_bytes: 10,
+        };
+        let pieces: Vec<_> = map.pieces(1, 5, 20).collect();
+        assert_eq!(pieces, [(15, 5), (40, 10), (70, 5)]);
+        let alone = BlockMap { writers: 1, ..map };
+        assert_eq!(alone.pieces(0, 5, 20).collect::<Vec<_>>(), [(5, 20)]);
+        assert_eq!(BlockMap::from_head(&map.head()), Ok(map));
+        assert_eq!(BlockMap::from_head(b"x"), Err(LogError::NoLog));
+        let other = BlockMap { writers: 0, ..map };
+        assert_eq!(BlockMap::from_head(&other.head()), Err(LogError::Head));
+    }
+}

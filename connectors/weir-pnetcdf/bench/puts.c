@@ -1,0 +1,149 @@
+/*
+ * Writes arrays with PnetCDF, and measures.
+ *
+ *   mpiexec -n N puts FILE PATTERN [HINT=VALUE...]
+ *
+ * | pattern | what each process writes |
+ * | --- | --- |
+ * | small | 20,000 collective puts of 1 KiB, each one record of its own columns |
+ * | flash | FLASH I/O: 24 variables of blocks of 8 x 8 x 8 doubles, 40 blocks, a blocking collective put each |
+ * | btio | NPB BTIO: 5 solution vectors of a cube of 64 x 64 x 64, each process in diagonal cells, nonblocking puts, 4 time steps |
+ *
+ * Prints a line: seconds of the puts, of the whole, puts a second and process, MiB.
+ */
+#include <mpi.h>
+#include <pnetcdf.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NC(call)                                                             \
+	do {                                                                 \
+		int code_ = (call);                                          \
+		if (code_ != NC_NOERR) {                                     \
+			fprintf(stderr, #call ": %s\n", ncmpi_strerror(code_)); \
+			MPI_Abort(MPI_COMM_WORLD, 1);                        \
+		}                                                            \
+	} while (0)
+
+static int rank, size, file;
+static double puts_s;
+static long puts_done;
+static MPI_Offset put_bytes;
+
+static void define(int rank_count, const MPI_Offset *lengths, int records, int count, int *variables)
+{
+	int dims[8];
+	char name[32];
+	for (int d = 0; d < rank_count; d++) {
+		snprintf(name, sizeof name, "d%d", d);
+		NC(ncmpi_def_dim(file, name, d == 0 && records ? NC_UNLIMITED : lengths[d], &dims[d]));
+	}
+	for (int v = 0; v < count; v++) {
+		snprintf(name, sizeof name, "v%d", v);
+		NC(ncmpi_def_var(file, name, NC_DOUBLE, rank_count, dims, &variables[v]));
+	}
+	NC(ncmpi_enddef(file));
+}
+
+static void small(void)
+{
+	enum { PUTS = 20000, WIDE = 128 };
+	static double data[WIDE];
+	int variable;
+	MPI_Offset lengths[2] = { 0, (MPI_Offset)WIDE * size };
+	define(2, lengths, 1, 1, &variable);
+	for (int i = 0; i < WIDE; i++)
+		data[i] = rank + i;
+	double begun = MPI_Wtime();
+	for (MPI_Offset i = 0; i < PUTS; i++) {
+		MPI_Offset start[2] = { i, (MPI_Offset)WIDE * rank }, count[2] = { 1, WIDE };
+		NC(ncmpi_put_vara_double_all(file, variable, start, count, data));
+	}
+	puts_s = MPI_Wtime() - begun;
+	puts_done = PUTS;
+	put_bytes = (MPI_Offset)PUTS * sizeof data;
+}
+
+static void flash(void)
+{
+	enum { VARIABLES = 24, BLOCKS = 40, SIDE = 8 };
+	int variables[VARIABLES];
+	MPI_Offset lengths[4] = { (MPI_Offset)BLOCKS * size, SIDE, SIDE, SIDE };
+	MPI_Offset start[4] = { (MPI_Offset)BLOCKS * rank, 0, 0, 0 }, count[4] = { BLOCKS, SIDE, SIDE, SIDE };
+	size_t elements = (size_t)BLOCKS * SIDE * SIDE * SIDE;
+	double *data = malloc(elements * sizeof(double));
+	for (size_t i = 0; i < elements; i++)
+		data[i] = (double)i + rank;
+	define(4, lengths, 0, VARIABLES, variables);
+	double begun = MPI_Wtime();
+	for (int v = 0; v < VARIABLES; v++)
+		NC(ncmpi_put_vara_double_all(file, variables[v], start, count, data));
+	puts_s = MPI_Wtime() - begun;
+	puts_done = VARIABLES;
+	put_bytes = (MPI_Offset)(VARIABLES * elements * sizeof(double));
+	free(data);
+}
+
+static void btio(void)
+{
+	enum { SIDE = 64, STEPS = 4, VALUES = 5 };
+	int side = (int)(sqrt((double)size) + 0.5), variable, requests[64];
+	MPI_Offset lengths[5] = { 0, SIDE, SIDE, SIDE, VALUES };
+	MPI_Offset cell = SIDE / side;
+	size_t elements = (size_t)(cell * cell * cell) * VALUES;
+	double *data = malloc(elements * sizeof(double));
+	for (size_t i = 0; i < elements; i++)
+		data[i] = (double)i + rank;
+	define(5, lengths, 1, 1, &variable);
+	double begun = MPI_Wtime();
+	for (MPI_Offset step = 0; step < STEPS; step++) {
+		/* Diagonal multi-partitioning: one cell in each slice. */
+		for (int slice = 0; slice < side; slice++) {
+			MPI_Offset y = (rank / side + slice) % side, x = (rank % side + slice) % side;
+			MPI_Offset start[5] = { step, slice * cell, y * cell, x * cell, 0 };
+			MPI_Offset count[5] = { 1, cell, cell, cell, VALUES };
+			NC(ncmpi_iput_vara_double(file, variable, start, count, data, &requests[slice]));
+		}
+		NC(ncmpi_wait_all(file, side, requests, NULL));
+	}
+	puts_s = MPI_Wtime() - begun;
+	puts_done = STEPS * side;
+	put_bytes = (MPI_Offset)((size_t)(STEPS * side) * elements * sizeof(double));
+	free(data);
+}
+
+int main(int argc, char **argv)
+{
+	MPI_Info info;
+	double longest[2], own[2];
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &size);
+	MPI_Info_create(&info);
+	for (int i = 3; i < argc; i++) {
+		char *value = strchr(argv[i], '=');
+		*value = 0;
+		MPI_Info_set(info, argv[i], value + 1);
+	}
+	MPI_Barrier(MPI_COMM_WORLD);
+	double begun = MPI_Wtime();
+	NC(ncmpi_create(MPI_COMM_WORLD, argv[1], NC_CLOBBER | NC_64BIT_DATA, info, &file));
+	if (strcmp(argv[2], "small") == 0)
+		small();
+	else if (strcmp(argv[2], "flash") == 0)
+		flash();
+	else
+		btio();
+	NC(ncmpi_close(file));
+	own[0] = puts_s;
+	own[1] = MPI_Wtime() - begun;
+	MPI_Reduce(own, longest, 2, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+	if (rank == 0)
+		printf("%s puts_s %.4f whole_s %.4f puts_per_s %.0f MiB %.1f\n", argv[2], longest[0], longest[1],
+		       (double)puts_done / longest[0], (double)put_bytes * size / (1 << 20));
+	MPI_Info_free(&info);
+	MPI_Finalize();
+	return 0;
+}

@@ -1,0 +1,263 @@
+//! The arguments of a put or a get: checked as PnetCDF checks them, with its error codes, and turned into a part of a variable
+//! and elements one after the other.
+
+use core::ffi::{c_int, c_void};
+
+use weir_arrays::definitions::{FileDefinitions, Variable};
+use weir_arrays::element::ElementType;
+use weir_arrays::subarray::{Range, Subarray};
+use weir_connect::mpi::{MpiHandle, Offset};
+
+use crate::datatypes::Datatypes;
+use crate::library::{
+    NC_ECHAR, NC_EEDGE, NC_EGLOBAL, NC_EINVALCOORDS, NC_ENEGATIVECNT, NC_ENOTVAR, NC_ENULLCOUNT,
+    NC_ENULLSTART, NC_ESTRIDE,
+};
+
+/// The highest number of a record in the formats before CDF-5.
+const MAX_RECORDS: u64 = u32::MAX as u64;
+
+/// The part that a call names, as pointers to so many numbers as the variable has dimensions.
+#[derive(Clone, Copy, Debug)]
+pub enum NamedPart {
+    /// All of it (`var`).
+    Whole,
+    /// One element (`var1`).
+    Element(*const Offset),
+    /// A part (`vara`, `vars`, `varm`, an item of `varn`). Without strides they are 1; without counts, if these may be left out,
+    /// they are 1, too.
+    Part {
+        start: *const Offset,
+        count: *const Offset,
+        stride: *const Offset,
+        may_lack_counts: bool,
+    },
+}
+
+/// The type of a call's memory.
+#[derive(Clone, Copy, Debug)]
+pub enum MemoryType {
+    /// That of the function's name.
+    Named(ElementType),
+    /// That of arguments (the flexible functions): so many of a datatype of MPI.
+    Flexible(Offset, MpiHandle),
+}
+
+impl MemoryType {
+    /// The type of the elements. `None`: PnetCDF knows none of this kind.
+    ///
+    /// # Safety
+    ///
+    /// A valid datatype.
+    pub unsafe fn element_of(
+        self,
+        datatypes: &Datatypes,
+        variable: &Variable,
+    ) -> Option<ElementType> {
+        match self {
+            MemoryType::Named(element) => Some(element),
+            MemoryType::Flexible(_, datatype) if datatypes.is_null(datatype) => {
+                Some(variable.external)
+            }
+            // SAFETY: as the caller vouches.
+            MemoryType::Flexible(_, datatype) => unsafe { datatypes.elements_of(datatype) },
+        }
+    }
+}
+
+/// A variable by its number.
+///
+/// # Errors
+///
+/// There is none, or it stands for the file (`NC_GLOBAL`).
+pub fn variable(definitions: &FileDefinitions, number: c_int) -> Result<(u32, &Variable), c_int> {
+    if number == -1 {
+        return Err(NC_EGLOBAL);
+    }
+    let index = u32::try_from(number).map_err(|_| NC_ENOTVAR)?;
+    let variable = definitions.variables.get(index as usize);
+    Ok((index, variable.ok_or(NC_ENOTVAR)?))
+}
+
+/// Checks that elements may become those of the variable.
+///
+/// # Errors
+///
+/// The one is text, the other not.
+pub fn check_type(element: ElementType, variable: &Variable) -> Result<(), c_int> {
+    let is_text = |element| element == ElementType::Text;
+    match is_text(element) == is_text(variable.external) {
+        true => Ok(()),
+        false => Err(NC_ECHAR),
+    }
+}
+
+impl NamedPart {
+    /// The part of a variable. `records`: how many the file has. For a write the record dimension has no end.
+    ///
+    /// # Safety
+    ///
+    /// Pointers are null or have so many numbers.
+    ///
+    /// # Errors
+    ///
+    /// Those of PnetCDF for a part that is not within the variable.
+    pub unsafe fn checked(
+        self,
+        variable: &Variable,
+        records: u64,
+        is_cdf5: bool,
+        is_write: bool,
+    ) -> Result<Subarray, c_int> {
+        let length = |dimension: usize| match dimension == 0 && variable.is_record {
+            true => records,
+            false => variable.shape[dimension],
+        };
+        let rank = variable.shape.len();
+        let (start, count, stride) = match self {
+            NamedPart::Whole => {
+                let ranges = (0..rank).map(|dimension| Range::new(0, length(dimension)));
+                return Ok(Subarray(ranges.collect()));
+            }
+            NamedPart::Element(start) => (start, None, core::ptr::null()),
+            NamedPart::Part {
+                start,
+                count,
+                stride,
+                may_lack_counts,
+            } => {
+                if rank > 0 && count.is_null() && !may_lack_counts {
+                    return Err(match start.is_null() {
+                        true => NC_ENULLSTART,
+                        false => NC_ENULLCOUNT,
+                    });
+                }
+                (start, (!count.is_null()).then_some(count), stride)
+            }
+        };
+        if rank > 0 && start.is_null() {
+            return Err(NC_ENULLSTART);
+        }
+        // SAFETY: as the caller vouches; each was found not to be null.
+        let number = |list: *const Offset, dimension: usize| unsafe { *list.add(dimension) };
+        let mut ranges = Vec::with_capacity(rank);
+        for dimension in 0..rank {
+            let start = u64::try_from(number(start, dimension)).map_err(|_| NC_EINVALCOORDS)?;
+            let count = count.map_or(1, |count| number(count, dimension));
+            let is_open = dimension == 0 && variable.is_record && is_write;
+            let end = match is_open {
+                true if is_cdf5 => i64::MAX.cast_unsigned(),
+                true => MAX_RECORDS,
+                false => length(dimension),
+            };
+            // A start at the end is permitted where nothing follows.
+            if start > end || start == end && count > 0 {
+                return Err(NC_EINVALCOORDS);
+            }
+            let stride = match stride.is_null() {
+                true => 1,
+                false => u64::try_from(number(stride, dimension)).unwrap_or(0),
+            };
+            let count = u64::try_from(count).map_err(|_| NC_ENEGATIVECNT)?;
+            if stride == 0 {
+                return Err(NC_ESTRIDE);
+            }
+            let range = Range {
+                start,
+                count,
+                stride,
+            };
+            if range.end_index().is_none_or(|last| last > end) {
+                return Err(NC_EEDGE);
+            }
+            ranges.push(range);
+        }
+        Ok(Subarray(ranges.into()))
+    }
+}
+
+/// Bytes of a part's elements in memory; `None`: more than there can be.
+pub fn memory_bytes(part: &Subarray, element: ElementType) -> Option<usize> {
+    let bytes = part.elements()?.checked_mul(element.bytes() as u64)?;
+    usize::try_from(bytes)
+        .ok()
+        .filter(|bytes| isize::try_from(*bytes).is_ok())
+}
+
+/// The elements of a part one after the other, of memory where the distances of neighbours are given for each dimension
+/// (`varm`), in elements.
+///
+/// # Safety
+///
+/// So many distances; the memory has the elements.
+pub unsafe fn gather(
+    part: &Subarray,
+    element: ElementType,
+    distances: *const Offset,
+    memory: *const c_void,
+) -> Vec<u8> {
+    let bytes = element.bytes();
+    let mut gathered = Vec::with_capacity(memory_bytes(part, element).unwrap_or(0));
+    // SAFETY: as the caller vouches.
+    unsafe {
+        for_elements(part, distances, |distance| {
+            let from = memory.cast::<u8>().offset(distance * bytes.cast_signed());
+            gathered.extend_from_slice(core::slice::from_raw_parts(from, bytes));
+        });
+    }
+    gathered
+}
+
+/// The opposite of [`gather`].
+///
+/// # Safety
+///
+/// So many distances; the memory has room for the elements.
+pub unsafe fn scatter(
+    part: &Subarray,
+    element: ElementType,
+    distances: *const Offset,
+    elements: &[u8],
+    memory: *mut c_void,
+) {
+    let bytes = element.bytes();
+    let mut elements = elements.chunks_exact(bytes);
+    // SAFETY: as the caller vouches.
+    unsafe {
+        for_elements(part, distances, |distance| {
+            let from = elements.next().expect("one for each");
+            let to = memory.cast::<u8>().offset(distance * bytes.cast_signed());
+            core::ptr::copy_nonoverlapping(from.as_ptr(), to, bytes);
+        });
+    }
+}
+
+/// Visits the elements of a part in their order, with their distances from the first one.
+///
+/// # Safety
+///
+/// So many distances.
+unsafe fn for_elements(part: &Subarray, distances: *const Offset, mut visit: impl FnMut(isize)) {
+    if part.elements() == Some(0) {
+        return;
+    }
+    let rank = part.0.len();
+    let mut at = vec![0_u64; rank];
+    loop {
+        let mut distance = 0;
+        for (dimension, at) in at.iter().enumerate() {
+            // SAFETY: as the caller vouches.
+            let step = unsafe { *distances.add(dimension) };
+            distance += isize::try_from(step).unwrap_or(0) * isize::try_from(*at).unwrap_or(0);
+        }
+        visit(distance);
+        let Some(dimension) = (0..rank)
+            .rev()
+            .find(|dimension| at[*dimension] + 1 < part.0[*dimension].count)
+        else {
+            return;
+        };
+        at[dimension] += 1;
+        at[dimension + 1..].fill(0);
+    }
+}

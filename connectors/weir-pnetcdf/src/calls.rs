@@ -1,0 +1,376 @@
+//! The other functions: of opening and closing, of modes, of requests and buffers, and those that ask.
+
+use core::ffi::{c_char, c_int, CStr};
+
+use weir_connect::mpi::{MpiHandle, Offset};
+
+use crate::exported::around;
+use crate::file::{error_code, first_error, DataMode, LoggedFile};
+use crate::files::{self, NewlyOpened};
+use crate::library::{
+    is_inside, GET_REQ_ALL, NC_EMPI, NC_EPENDINGBPUT, NC_NOERR, NC_WRITE, PUT_REQ_ALL, REQ_ALL,
+    REQ_NULL,
+};
+
+around!("ncmpi_create", create(comm: MpiHandle, path: *const c_char, mode: c_int, info: MpiHandle, number: *mut c_int), |call| {
+    let code = call();
+    if code == NC_NOERR && !is_inside() {
+        let path = CStr::from_ptr(path);
+        files::note_opened(NewlyOpened { comm, path, info, number: *number, mode: DataMode::Define, is_writable: true });
+    }
+    code
+});
+
+around!("ncmpi_open", open(comm: MpiHandle, path: *const c_char, mode: c_int, info: MpiHandle, number: *mut c_int), |call| {
+    let code = call();
+    if code == NC_NOERR && !is_inside() {
+        let path = CStr::from_ptr(path);
+        let is_writable = mode & NC_WRITE != 0;
+        files::note_opened(NewlyOpened { comm, path, info, number: *number, mode: DataMode::Collective, is_writable });
+    }
+    code
+});
+
+around!("ncmpi_enddef", enddef(number: c_int), |call| end_definitions(number, call));
+around!("ncmpi__enddef", enddef_aligned(number: c_int, header: Offset, variables: Offset, gap: Offset, records: Offset), |call| {
+    end_definitions(number, call)
+});
+
+unsafe fn end_definitions(number: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    let code = call();
+    if code == NC_NOERR && !is_inside() {
+        files::note_defined(number);
+    }
+    code
+}
+
+around!("ncmpi_redef", redef(number: c_int), |call| flushed_and(number, call, |file| file.mode = DataMode::Define));
+around!("ncmpi_begin_indep_data", begin_independent(number: c_int), |call| {
+    flushed_and(number, call, |file| file.mode = DataMode::Independent)
+});
+around!("ncmpi_end_indep_data", end_independent(number: c_int), |call| {
+    flushed_and(number, call, |file| file.mode = DataMode::Collective)
+});
+around!("ncmpi_sync", sync(number: c_int), |call| flushed_and(number, call, |_| {}));
+around!("ncmpi_flush", flush(number: c_int), |call| flushed_and(number, call, |_| {}));
+around!("ncmpi_sync_numrecs", sync_numrecs(number: c_int), |call| flushed_and(number, call, |_| {}));
+around!("ncmpi_fill_var_rec", fill_var_rec(number: c_int, variable: c_int, record: Offset), |call| {
+    flushed_and(number, call, |_| {})
+});
+
+/// Flushes, calls PnetCDF, and notes that it succeeded. PnetCDF is called whatever became of the flush: other processes call it,
+/// too.
+unsafe fn flushed_and(
+    number: c_int,
+    call: impl FnOnce() -> c_int,
+    note: impl FnOnce(&mut LoggedFile),
+) -> c_int {
+    let flushed = files::with(number, |file| {
+        (file.mode != DataMode::Define).then(|| file.flush(None))
+    });
+    let code = call();
+    if code == NC_NOERR {
+        files::with(number, |file| {
+            note(file);
+            None::<c_int>
+        });
+    }
+    first_error(flushed.unwrap_or(NC_NOERR), code)
+}
+
+around!("ncmpi_close", close(number: c_int), |call| end_file(number, call));
+around!("ncmpi_abort", abort(number: c_int), |call| end_file(number, call));
+
+/// Puts that were not waited for are in the file after a close, as with PnetCDF's own burst buffer.
+unsafe fn end_file(number: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    let flushed = files::with(number, |file| {
+        let code = match file.mode {
+            DataMode::Define => NC_NOERR,
+            _ => file.flush(None),
+        };
+        if code != NC_NOERR {
+            let log = file.log.directory().unwrap_or(std::path::Path::new(""));
+            eprintln!(
+                "weir: writes of a PnetCDF file could not be moved into it; they are in {}",
+                log.display()
+            );
+        }
+        Some(code)
+    });
+    let Some(flushed) = flushed else {
+        return call();
+    };
+    // The communicator is freed before PnetCDF forgets the number, which another file may get at once.
+    match flushed {
+        NC_NOERR => files::end_log(number),
+        _ => drop(files::forget(number)),
+    }
+    first_error(flushed, call())
+}
+
+around!("ncmpi_wait", wait(number: c_int, count: c_int, requests: *mut c_int, statuses: *mut c_int), |call| {
+    let waited = files::with(number, |file| Some(file.wait((count, requests, statuses), false)));
+    waited.unwrap_or_else(call)
+});
+around!("ncmpi_wait_all", wait_all(number: c_int, count: c_int, requests: *mut c_int, statuses: *mut c_int), |call| {
+    let waited = files::with(number, |file| Some(file.wait((count, requests, statuses), true)));
+    waited.unwrap_or_else(call)
+});
+around!("ncmpi_cancel", cancel(number: c_int, count: c_int, requests: *mut c_int, statuses: *mut c_int), |call| {
+    let cancelled = files::with(number, |file| Some(file.cancel_requests((count, requests, statuses))));
+    cancelled.unwrap_or_else(call)
+});
+
+/// The requests of a wait: how many, or which kind; their numbers; null, or room for a status of each.
+type Requests = (c_int, *mut c_int, *mut c_int);
+
+impl LoggedFile {
+    /// Waits for requests. Those of ours are done: their elements are in the log. If others may be gets, all processes flush
+    /// before PnetCDF does them.
+    ///
+    /// # Safety
+    ///
+    /// As of PnetCDF's function.
+    unsafe fn wait(&mut self, (count, requests, statuses): Requests, is_collective: bool) -> c_int {
+        // SAFETY: as the caller vouches.
+        let (mut others, is_all) =
+            unsafe { self.end_own((count, requests, statuses), |_, _| NC_NOERR) };
+        let has_gets = match count {
+            REQ_ALL | GET_REQ_ALL => self.pending_gets > 0,
+            PUT_REQ_ALL => false,
+            _ => !others.is_empty(),
+        };
+        let mut is_any_left = has_gets || is_all;
+        let mut result = NC_NOERR;
+        if is_collective && self.mode == DataMode::Collective {
+            let has_left = is_all || !others.is_empty();
+            let Some([has_gets, has_left]) = self
+                .comm
+                .highest([i64::from(has_gets), i64::from(has_left)])
+            else {
+                return NC_EMPI;
+            };
+            is_any_left = has_left != 0;
+            if has_gets != 0 {
+                result = self.flush(None);
+            }
+        } else if has_gets {
+            result = self.flush(None);
+        }
+        if has_gets && is_all {
+            self.pending_gets = 0;
+        }
+        let code = match is_any_left || !is_collective && !others.is_empty() {
+            // SAFETY: as the caller vouches.
+            true => unsafe {
+                self.wait_for_others((count, requests, statuses), &mut others, is_collective)
+            },
+            false => NC_NOERR,
+        };
+        result = first_error(result, code);
+        if is_collective && self.mode == DataMode::Collective {
+            result = first_error(result, self.check_budget(1));
+        }
+        result
+    }
+
+    /// Ends our own requests, with a status of each. Returns the places of the other ones in the list, and whether PnetCDF's
+    /// own are meant without a list.
+    ///
+    /// # Safety
+    ///
+    /// As [`LoggedFile::wait`].
+    unsafe fn end_own(
+        &mut self,
+        (count, requests, statuses): Requests,
+        mut act: impl FnMut(&mut LoggedFile, &crate::requests::PutRequest) -> c_int,
+    ) -> (Vec<usize>, bool) {
+        let Ok(count) = usize::try_from(count) else {
+            if count != GET_REQ_ALL {
+                for request in self.requests.end_all() {
+                    act(self, &request);
+                }
+            }
+            return (Vec::new(), true);
+        };
+        let mut others = Vec::new();
+        for index in 0..count {
+            // SAFETY: as the caller vouches: so many numbers, and statuses, if there are any.
+            unsafe {
+                let number = requests.add(index);
+                let status = match self.requests.end_request(*number) {
+                    Some(request) => act(self, &request),
+                    None if *number == REQ_NULL => NC_NOERR,
+                    None => {
+                        others.push(index);
+                        continue;
+                    }
+                };
+                *number = REQ_NULL;
+                if !statuses.is_null() {
+                    *statuses.add(index) = status;
+                }
+            }
+        }
+        (others, false)
+    }
+
+    /// Has PnetCDF wait for the requests at some places of a list, or for all of a kind.
+    ///
+    /// # Safety
+    ///
+    /// As [`LoggedFile::wait`].
+    unsafe fn wait_for_others(
+        &self,
+        (count, requests, statuses): Requests,
+        others: &mut [usize],
+        is_collective: bool,
+    ) -> c_int {
+        let wait = match is_collective {
+            true => self.library.wait_all,
+            false => self.library.wait,
+        };
+        // SAFETY: as the caller vouches.
+        unsafe {
+            with_others(
+                (count, requests, statuses),
+                others,
+                |count, requests, statuses| wait(self.number, count, requests, statuses),
+            )
+        }
+    }
+
+    /// Takes requests back that were not waited for.
+    ///
+    /// # Safety
+    ///
+    /// As of PnetCDF's function.
+    unsafe fn cancel_requests(&mut self, (count, requests, statuses): Requests) -> c_int {
+        let mut result = NC_NOERR;
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let (others, is_all) = self.end_own((count, requests, statuses), |file, request| {
+                let code = file
+                    .cancel(request)
+                    .map_or_else(|error| error_code(&error), |()| NC_NOERR);
+                result = first_error(result, code);
+                code
+            });
+            if is_all || !others.is_empty() {
+                let code = with_others(
+                    (count, requests, statuses),
+                    &others,
+                    |count, requests, statuses| {
+                        (self.library.cancel)(self.number, count, requests, statuses)
+                    },
+                );
+                result = first_error(result, code);
+            }
+        }
+        result
+    }
+}
+
+/// Calls PnetCDF with those requests of a list that are its own, and puts its answers in their places.
+///
+/// # Safety
+///
+/// As of PnetCDF's function.
+unsafe fn with_others(
+    (count, requests, statuses): Requests,
+    others: &[usize],
+    call: impl FnOnce(c_int, *mut c_int, *mut c_int) -> c_int,
+) -> c_int {
+    if count < 0 {
+        return call(count, requests, statuses);
+    }
+    // SAFETY: as the caller vouches.
+    let mut own: Vec<c_int> = others
+        .iter()
+        .map(|index| unsafe { *requests.add(*index) })
+        .collect();
+    let mut answers = vec![NC_NOERR; own.len()];
+    let code = call(
+        c_int::try_from(own.len()).unwrap_or(0),
+        own.as_mut_ptr(),
+        answers.as_mut_ptr(),
+    );
+    for ((index, number), answer) in others.iter().zip(own).zip(answers) {
+        // SAFETY: as above.
+        unsafe {
+            *requests.add(*index) = number;
+            if !statuses.is_null() {
+                *statuses.add(*index) = answer;
+            }
+        }
+    }
+    code
+}
+
+around!("ncmpi_buffer_attach", buffer_attach(number: c_int, bytes: Offset), |call| attach(number, Some(bytes), call));
+around!("ncmpi_buffer_detach", buffer_detach(number: c_int), |call| attach(number, None, call));
+
+/// Notes the attached buffer; `None`: that there is none.
+unsafe fn attach(number: c_int, bytes: Option<Offset>, call: impl FnOnce() -> c_int) -> c_int {
+    let is_used = files::with(number, |file| {
+        let is_used = bytes.is_none() && file.requests.buffered_bytes() > 0;
+        is_used.then_some(NC_EPENDINGBPUT)
+    });
+    let code = is_used.unwrap_or_else(call);
+    if code == NC_NOERR {
+        files::with(number, |file| {
+            file.attached = bytes.and_then(|bytes| u64::try_from(bytes).ok());
+            None::<c_int>
+        });
+    }
+    code
+}
+
+around!("ncmpi_inq_buffer_usage", inq_buffer_usage(number: c_int, bytes: *mut Offset), |call| {
+    adding(number, bytes, call(), |file| Offset::try_from(file.requests.buffered_bytes()).unwrap_or(Offset::MAX))
+});
+around!("ncmpi_inq_put_size", inq_put_size(number: c_int, bytes: *mut Offset), |call| {
+    adding(number, bytes, call(), |file| Offset::try_from(file.logged_bytes()).unwrap_or(Offset::MAX))
+});
+around!("ncmpi_inq_nreqs", inq_nreqs(number: c_int, requests: *mut c_int), |call| {
+    adding(number, requests, call(), |file| c_int::try_from(file.requests.count()).unwrap_or(c_int::MAX))
+});
+
+/// Adds what is in the log to an answer of PnetCDF.
+unsafe fn adding<T: Copy + core::ops::Add<Output = T>>(
+    number: c_int,
+    answer: *mut T,
+    code: c_int,
+    logged: impl FnOnce(&LoggedFile) -> T,
+) -> c_int {
+    if code == NC_NOERR && !answer.is_null() {
+        files::with(number, |file| {
+            // SAFETY: PnetCDF has just put its answer there.
+            unsafe { *answer = *answer + logged(file) };
+            None::<c_int>
+        });
+    }
+    code
+}
+
+around!("ncmpi_inq_dimlen", inq_dimlen(number: c_int, dimension: c_int, length: *mut Offset), |call| {
+    with_records(number, dimension, length, call())
+});
+around!("ncmpi_inq_dim", inq_dim(number: c_int, dimension: c_int, name: *mut c_char, length: *mut Offset), |call| {
+    with_records(number, dimension, length, call())
+});
+
+/// Counts the records that this process logged.
+unsafe fn with_records(number: c_int, dimension: c_int, length: *mut Offset, code: c_int) -> c_int {
+    if code == NC_NOERR && !length.is_null() {
+        files::with(number, |file| {
+            if dimension == file.record_dimension {
+                let records = Offset::try_from(file.records).unwrap_or(Offset::MAX);
+                // SAFETY: PnetCDF has just put its answer there.
+                unsafe { *length = (*length).max(records) };
+            }
+            None::<c_int>
+        });
+    }
+    code
+}

@@ -1,0 +1,311 @@
+//! MPI's datatypes, as types of elements. A derived one counts as elements of the first predefined one that it is made of, as
+//! in PnetCDF, which permits no others within it.
+
+use core::ffi::{c_int, c_void, CStr};
+
+use weir_arrays::element::ElementType;
+use weir_connect::mpi::{Mpi, MpiHandle, Offset, SUCCESS};
+use weir_connect::symbols::{find_symbol, function, Search};
+
+/// A datatype: in MPICH's ABI, and the variable of Open MPI whose address it is.
+type Datatype = (u32, &'static CStr, ElementType);
+
+/// For each type of elements the one that is given to PnetCDF comes first.
+const DATATYPES: [Datatype; 29] = [
+    (0x4c00_0101, c"ompi_mpi_char", ElementType::Text),
+    (0x4c00_0118, c"ompi_mpi_signed_char", ElementType::I8),
+    (0x4c00_0102, c"ompi_mpi_unsigned_char", ElementType::U8),
+    (0x4c00_0203, c"ompi_mpi_short", ElementType::I16),
+    (0x4c00_0204, c"ompi_mpi_unsigned_short", ElementType::U16),
+    (0x4c00_0405, c"ompi_mpi_int", ElementType::I32),
+    (0x4c00_0406, c"ompi_mpi_unsigned", ElementType::U32),
+    (0x4c00_040a, c"ompi_mpi_float", ElementType::F32),
+    (0x4c00_080b, c"ompi_mpi_double", ElementType::F64),
+    (0x4c00_0809, c"ompi_mpi_long_long_int", ElementType::I64),
+    (
+        0x4c00_0819,
+        c"ompi_mpi_unsigned_long_long",
+        ElementType::U64,
+    ),
+    (0x4c00_0807, c"ompi_mpi_long", ElementType::I64),
+    (0x4c00_0808, c"ompi_mpi_unsigned_long", ElementType::U64),
+    (0x4c00_0137, c"ompi_mpi_int8_t", ElementType::I8),
+    (0x4c00_013b, c"ompi_mpi_uint8_t", ElementType::U8),
+    (0x4c00_0238, c"ompi_mpi_int16_t", ElementType::I16),
+    (0x4c00_023c, c"ompi_mpi_uint16_t", ElementType::U16),
+    (0x4c00_0439, c"ompi_mpi_int32_t", ElementType::I32),
+    (0x4c00_043d, c"ompi_mpi_uint32_t", ElementType::U32),
+    (0x4c00_083a, c"ompi_mpi_int64_t", ElementType::I64),
+    (0x4c00_083e, c"ompi_mpi_uint64_t", ElementType::U64),
+    // Fortran's.
+    (0x4c00_011a, c"ompi_mpi_character", ElementType::Text),
+    (0x4c00_012d, c"ompi_mpi_integer1", ElementType::I8),
+    (0x4c00_022f, c"ompi_mpi_integer2", ElementType::I16),
+    (0x4c00_041b, c"ompi_mpi_integer", ElementType::I32),
+    (0x4c00_0430, c"ompi_mpi_integer4", ElementType::I32),
+    (0x4c00_0831, c"ompi_mpi_integer8", ElementType::I64),
+    (0x4c00_041c, c"ompi_mpi_real", ElementType::F32),
+    (0x4c00_081f, c"ompi_mpi_dblprec", ElementType::F64),
+];
+
+/// `MPI_DATATYPE_NULL` (in PnetCDF: the variable's own type).
+const NULL: (u32, &CStr) = (0x0c00_0000, c"ompi_mpi_datatype_null");
+
+/// `MPI_COMBINER_NAMED`, of MPICH and of Open MPI.
+const NAMED: [c_int; 2] = [1, 0];
+/// The deepest nesting of derived datatypes that is looked through.
+const MAX_DEPTH: usize = 32;
+
+type TypeEnvelope =
+    unsafe extern "C" fn(MpiHandle, *mut c_int, *mut c_int, *mut c_int, *mut c_int) -> c_int;
+type TypeContents = unsafe extern "C" fn(
+    MpiHandle,
+    c_int,
+    c_int,
+    c_int,
+    *mut c_int,
+    *mut isize,
+    *mut c_void,
+) -> c_int;
+type PackElements = unsafe extern "C" fn(
+    *const c_void,
+    c_int,
+    MpiHandle,
+    *mut c_void,
+    c_int,
+    *mut c_int,
+    MpiHandle,
+) -> c_int;
+type UnpackElements = unsafe extern "C" fn(
+    *const c_void,
+    c_int,
+    *mut c_int,
+    *mut c_void,
+    c_int,
+    MpiHandle,
+    MpiHandle,
+) -> c_int;
+
+/// `MPI_COMM_SELF`.
+const COMM_SELF: (u32, &CStr) = (0x4400_0001, c"ompi_mpi_comm_self");
+
+/// The datatypes of the MPI of this process.
+#[derive(Debug)]
+pub struct Datatypes {
+    known: Vec<(MpiHandle, ElementType)>,
+    null: MpiHandle,
+    comm_self: MpiHandle,
+    envelope: TypeEnvelope,
+    contents: TypeContents,
+    pack: PackElements,
+    unpack: UnpackElements,
+    free: unsafe extern "C" fn(*mut MpiHandle) -> c_int,
+    /// True where a handle is an `int`: the upper half of a word may be anything.
+    is_half: bool,
+}
+
+impl Datatypes {
+    /// `None`: this MPI lacks one.
+    pub fn find(mpi: &Mpi) -> Option<Datatypes> {
+        let handle = |mpich: u32, openmpi: &CStr| match mpi.is_openmpi {
+            false => Some(mpich as MpiHandle),
+            true => find_symbol(Search::All, openmpi).map(|at| at as MpiHandle),
+        };
+        let known = DATATYPES.iter();
+        let known =
+            known.map(|(mpich, openmpi, element)| Some((handle(*mpich, openmpi)?, *element)));
+        Some(Datatypes {
+            known: known.collect::<Option<_>>()?,
+            null: handle(NULL.0, NULL.1)?,
+            comm_self: handle(COMM_SELF.0, COMM_SELF.1)?,
+            // SAFETY: the types are those of MPI's functions of these names.
+            envelope: unsafe { function(c"PMPI_Type_get_envelope")? },
+            // SAFETY: as above.
+            contents: unsafe { function(c"PMPI_Type_get_contents")? },
+            // SAFETY: as above.
+            pack: unsafe { function(c"PMPI_Pack")? },
+            // SAFETY: as above.
+            unpack: unsafe { function(c"PMPI_Unpack")? },
+            // SAFETY: as above.
+            free: unsafe { function(c"PMPI_Type_free")? },
+            is_half: !mpi.is_openmpi,
+        })
+    }
+
+    fn whole(&self, handle: MpiHandle) -> MpiHandle {
+        match self.is_half {
+            true => handle & 0xffff_ffff,
+            false => handle,
+        }
+    }
+
+    /// The type of the elements of a predefined datatype; `None`: it is another one, such as a derived one.
+    pub fn element(&self, datatype: MpiHandle) -> Option<ElementType> {
+        let datatype = self.whole(datatype);
+        let mut known = self.known.iter();
+        known
+            .find(|(known, _)| *known == datatype)
+            .map(|(_, element)| *element)
+    }
+
+    /// True for `MPI_DATATYPE_NULL`.
+    pub fn is_null(&self, datatype: MpiHandle) -> bool {
+        self.whole(datatype) == self.null
+    }
+
+    /// The datatype of elements.
+    pub fn handle(&self, element: ElementType) -> MpiHandle {
+        let mut known = self.known.iter();
+        known
+            .find(|(_, known)| *known == element)
+            .expect("all types are listed")
+            .0
+    }
+
+    /// The type of the elements of a datatype, which may be a derived one; `None`: PnetCDF knows no such elements.
+    ///
+    /// # Safety
+    ///
+    /// A valid datatype.
+    pub unsafe fn elements_of(&self, datatype: MpiHandle) -> Option<ElementType> {
+        // SAFETY: as the caller vouches.
+        unsafe { self.first_element(datatype, 0) }
+    }
+
+    unsafe fn first_element(&self, datatype: MpiHandle, depth: usize) -> Option<ElementType> {
+        if let Some(element) = self.element(datatype) {
+            return Some(element);
+        }
+        let (mut integers, mut addresses, mut datatypes, mut combiner) = (0, 0, 0, 0);
+        // SAFETY: as the caller vouches; room for four numbers.
+        let code = unsafe {
+            (self.envelope)(
+                datatype,
+                &raw mut integers,
+                &raw mut addresses,
+                &raw mut datatypes,
+                &raw mut combiner,
+            )
+        };
+        let is_named = combiner == NAMED[usize::from(!self.is_half)];
+        if code != SUCCESS || is_named || depth == MAX_DEPTH || datatypes < 1 {
+            return None;
+        }
+        let room = |count: c_int| usize::try_from(count).unwrap_or(0);
+        let mut integer_list = vec![0 as c_int; room(integers)];
+        let mut address_list = vec![0_isize; room(addresses)];
+        // A handle is a word, or half of one.
+        let mut inner = vec![0 as MpiHandle; room(datatypes)];
+        // SAFETY: room for what the envelope names.
+        let code = unsafe {
+            (self.contents)(
+                datatype,
+                integers,
+                addresses,
+                datatypes,
+                integer_list.as_mut_ptr(),
+                address_list.as_mut_ptr(),
+                inner.as_mut_ptr().cast(),
+            )
+        };
+        if code != SUCCESS {
+            return None;
+        }
+        let mut handles = inner;
+        if self.is_half {
+            let halves: Vec<u8> = handles.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let halves = halves.chunks_exact(4).take(room(datatypes));
+            let whole = |half: &[u8]| u32::from_ne_bytes(half.try_into().expect("four bytes"));
+            handles = halves.map(|half| whole(half) as MpiHandle).collect();
+        }
+        // SAFETY: MPI gave the handles; derived ones are new references, which are freed.
+        unsafe {
+            let found = self.first_element(handles[0], depth + 1);
+            for handle in &mut handles {
+                if self.element(*handle).is_none() && !self.is_named(*handle) {
+                    (self.free)(&raw mut *handle);
+                }
+            }
+            found
+        }
+    }
+
+    /// True for a predefined datatype, and for one that MPI does not know.
+    unsafe fn is_named(&self, datatype: MpiHandle) -> bool {
+        let (mut integers, mut addresses, mut datatypes, mut combiner) = (0, 0, 0, 0);
+        // SAFETY: as for `first_element`.
+        let code = unsafe {
+            (self.envelope)(
+                datatype,
+                &raw mut integers,
+                &raw mut addresses,
+                &raw mut datatypes,
+                &raw mut combiner,
+            )
+        };
+        code != SUCCESS || combiner == NAMED[usize::from(!self.is_half)]
+    }
+
+    /// The elements of so many of a datatype in memory, one after the other: so many bytes in all. `None`: they are of another
+    /// size, or MPI failed.
+    ///
+    /// # Safety
+    ///
+    /// A valid datatype, and memory as it says.
+    pub unsafe fn packed(
+        &self,
+        memory: *const c_void,
+        count: Offset,
+        datatype: MpiHandle,
+        bytes: usize,
+    ) -> Option<Vec<u8>> {
+        let mut packed = vec![0_u8; bytes];
+        let (count, room) = (c_int::try_from(count).ok()?, c_int::try_from(bytes).ok()?);
+        let mut end = 0;
+        // SAFETY: as the caller vouches; MPI checks the room.
+        let code = unsafe {
+            (self.pack)(
+                memory,
+                count,
+                datatype,
+                packed.as_mut_ptr().cast(),
+                room,
+                &raw mut end,
+                self.comm_self,
+            )
+        };
+        (code == SUCCESS && end == room).then_some(packed)
+    }
+
+    /// The opposite of [`Datatypes::packed`]. False: MPI failed.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    pub unsafe fn unpack(
+        &self,
+        elements: &[u8],
+        memory: *mut c_void,
+        count: Offset,
+        datatype: MpiHandle,
+    ) -> bool {
+        let (Ok(count), Ok(bytes)) = (c_int::try_from(count), c_int::try_from(elements.len()))
+        else {
+            return false;
+        };
+        let mut end = 0;
+        // SAFETY: as the caller vouches.
+        let code = unsafe {
+            (self.unpack)(
+                elements.as_ptr().cast(),
+                bytes,
+                &raw mut end,
+                memory,
+                count,
+                datatype,
+                self.comm_self,
+            )
+        };
+        code == SUCCESS
+    }
+}

@@ -1,0 +1,40 @@
+//! A function that programs call in the place of PnetCDF's.
+
+/// Declares one: its name, its arguments, and what it does, which may call PnetCDF's function of the same name: a closure.
+macro_rules! around {
+    ($name:expr, $function:ident($($argument:ident: $kind:ty),* $(,)?), |$call:ident| $act:expr) => {
+        /// The function of PnetCDF that its exported name says.
+        ///
+        /// # Safety
+        ///
+        /// As PnetCDF's.
+        #[export_name = $name]
+        pub unsafe extern "C" fn $function($($argument: $kind),*) -> core::ffi::c_int {
+            type Call = unsafe extern "C" fn($($kind),*) -> core::ffi::c_int;
+            static CALL: std::sync::OnceLock<Option<Call>> = std::sync::OnceLock::new();
+            let $call = || {
+                let find = || {
+                    let name = core::ffi::CStr::from_bytes_with_nul(concat!($name, "\0").as_bytes()).ok()?;
+                    // SAFETY: PnetCDF's function has these arguments.
+                    unsafe { weir_connect::symbols::function(name) }
+                };
+                match CALL.get_or_init(find) {
+                    // SAFETY: the caller keeps to PnetCDF's rules.
+                    Some(call) => $crate::library::inside(|| unsafe { call($($argument),*) }),
+                    None => $crate::library::NC_ENOTBUILT,
+                }
+            };
+            // SAFETY: as above.
+            unsafe { $act }
+        }
+    };
+}
+pub(crate) use around;
+
+/// Declares one that does something first. If that gives a code, it is the result; else that of PnetCDF's function is.
+macro_rules! exported {
+    ($name:expr, $function:ident($($argument:ident: $kind:ty),* $(,)?), $act:expr) => {
+        $crate::exported::around!($name, $function($($argument: $kind),*), |call| $act.unwrap_or_else(call));
+    };
+}
+pub(crate) use exported;

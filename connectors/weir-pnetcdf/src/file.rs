@@ -1,0 +1,458 @@
+//! A file whose writes are logged.
+//!
+//! Invariants:
+//! - an entry is in `entries` from the put that made it until it is in the file or taken back, in the order of the puts;
+//! - what PnetCDF itself does to the file meanwhile (a put that is not logged, fill values, new definitions) comes after the
+//!   entries before it, since these are flushed first;
+//! - `mode` is that of PnetCDF: a flush is collective in collective mode, and the process's own in independent mode.
+
+use core::ffi::{c_int, c_void};
+use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use weir_arrays::definitions::FileDefinitions;
+use weir_arrays::element::ElementType;
+use weir_arrays::log::{LogEntry, LogRecord};
+use weir_arrays::subarray::Subarray;
+use weir_connect::mpi::{Communicator, Offset};
+
+use crate::arguments::{self, MemoryType, NamedPart};
+use crate::datatypes::Datatypes;
+use crate::library::{
+    Library, NC_EINDEFINE, NC_EINDEP, NC_EINSUFFBUF, NC_EINTERNAL, NC_EINVAL, NC_EIOMISMATCH,
+    NC_EMPI, NC_ENOTINDEP, NC_ENO_SPACE, NC_ENULLABUF, NC_EPERM, NC_EQUOTA, NC_ERANGE,
+    NC_EUNSPTETYPE, NC_EWRITE, NC_NOERR,
+};
+use crate::log_files::LogFiles;
+use crate::requests::{PutRequest, PutRequests};
+use crate::settings::Settings;
+
+/// The most collective puts between two looks at the budget of all processes.
+const MAX_PUTS_UNCHECKED: u64 = 1024;
+
+/// PnetCDF's mode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DataMode {
+    /// Between `ncmpi_create` or `ncmpi_redef` and `ncmpi_enddef`.
+    Define,
+    /// Data mode: transfers are collective.
+    Collective,
+    /// Between `ncmpi_begin_indep_data` and `ncmpi_end_indep_data`.
+    Independent,
+}
+
+/// The kind of a transfer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TransferKind {
+    /// `_all`.
+    Collective,
+    /// Without `_all`.
+    Independent,
+    /// `iput`, `iget`.
+    Nonblocking,
+    /// `bput`.
+    Buffered,
+}
+
+/// The arguments of a put of one part.
+#[derive(Clone, Copy, Debug)]
+pub struct Put {
+    pub variable: c_int,
+    pub part: NamedPart,
+    /// The distances of neighbours in memory (`varm`); null: the elements lie one after the other.
+    pub distances: *const Offset,
+    pub memory: *const c_void,
+    pub kind: MemoryType,
+}
+
+/// An entry of the log, with its number in it.
+#[derive(Debug)]
+pub struct NumberedEntry {
+    pub number: u64,
+    pub entry: LogEntry,
+}
+
+/// See above.
+#[derive(Debug)]
+pub struct LoggedFile {
+    pub library: &'static Library,
+    pub datatypes: &'static Datatypes,
+    /// PnetCDF's number of the file (`ncid`).
+    pub number: c_int,
+    pub comm: Communicator,
+    pub settings: Settings,
+    pub log: LogFiles,
+    pub mode: DataMode,
+    pub is_writable: bool,
+    pub definitions: FileDefinitions,
+    /// The number of the record dimension; -1: there is none.
+    pub record_dimension: c_int,
+    /// How many records the file has with those that this process logged. PnetCDF may know of more.
+    pub records: u64,
+    pub entries: Vec<NumberedEntry>,
+    /// Entries that the log has ever had, for their numbers.
+    entries_begun: u64,
+    pub requests: PutRequests,
+    /// Gets that were begun, and not waited for.
+    pub pending_gets: u64,
+    /// Bytes of the attached buffer (`ncmpi_buffer_attach`).
+    pub attached: Option<u64>,
+    /// Collective puts until the next look at the budget, and since the last one.
+    puts_until_check: u64,
+    puts_unchecked: u64,
+    bytes_at_check: u64,
+}
+
+/// The parts of a new file's state that are not the same for all.
+#[derive(Debug)]
+pub struct NewFile {
+    pub number: c_int,
+    pub comm: Communicator,
+    pub settings: Settings,
+    pub log: LogFiles,
+    pub mode: DataMode,
+    pub is_writable: bool,
+}
+
+impl LoggedFile {
+    /// The state of a file that was just opened.
+    pub fn new(
+        library: &'static Library,
+        datatypes: &'static Datatypes,
+        new: NewFile,
+    ) -> LoggedFile {
+        LoggedFile {
+            library,
+            datatypes,
+            number: new.number,
+            comm: new.comm,
+            settings: new.settings,
+            log: new.log,
+            mode: new.mode,
+            is_writable: new.is_writable,
+            definitions: FileDefinitions::default(),
+            record_dimension: -1,
+            records: 0,
+            entries: Vec::new(),
+            entries_begun: 0,
+            requests: PutRequests::default(),
+            pending_gets: 0,
+            attached: None,
+            puts_until_check: 1,
+            puts_unchecked: 0,
+            bytes_at_check: 0,
+        }
+    }
+
+    /// Checks that a transfer may be made in the present mode.
+    pub fn check_mode(&self, timing: TransferKind) -> Result<(), c_int> {
+        match (self.mode, timing) {
+            (DataMode::Define, _) => Err(NC_EINDEFINE),
+            (DataMode::Collective, TransferKind::Independent) => Err(NC_ENOTINDEP),
+            (DataMode::Independent, TransferKind::Collective) => Err(NC_EINDEP),
+            _ => Ok(()),
+        }
+    }
+
+    /// Logs a blocking put. `None`: PnetCDF must do it.
+    ///
+    /// # Safety
+    ///
+    /// The arguments are valid as PnetCDF wants them.
+    pub unsafe fn put(&mut self, puts: &[Put], timing: TransferKind) -> Option<c_int> {
+        // SAFETY: as the caller vouches.
+        let logged = unsafe { self.log_puts(puts, timing) };
+        let mut result = logged.err().unwrap_or(NC_NOERR);
+        if timing == TransferKind::Independent
+            && (self.log.bytes() > self.settings.budget || is_no_room(result))
+        {
+            let flushed = self.flush(None);
+            if is_no_room(result) && flushed == NC_NOERR {
+                return None;
+            }
+            result = first_error(flushed, result);
+        }
+        if timing == TransferKind::Collective {
+            result = first_error(result, self.check_budget(1));
+        }
+        Some(result)
+    }
+
+    /// Logs a nonblocking put. `None`: PnetCDF must do it.
+    ///
+    /// # Safety
+    ///
+    /// As [`LoggedFile::put`]; `request` is null or has room for a number.
+    pub unsafe fn begin_put(
+        &mut self,
+        puts: &[Put],
+        timing: TransferKind,
+        request: *mut c_int,
+    ) -> Option<c_int> {
+        if self.mode == DataMode::Define || self.log.bytes() / 2 > self.settings.budget {
+            return None;
+        }
+        if timing == TransferKind::Buffered {
+            let Some(attached) = self.attached else {
+                return Some(NC_ENULLABUF);
+            };
+            // SAFETY: as the caller vouches.
+            let wanted = unsafe { self.external_bytes(puts) };
+            if self.requests.buffered_bytes().saturating_add(wanted) > attached {
+                return Some(NC_EINSUFFBUF);
+            }
+        }
+        let first = self.entries_begun;
+        // SAFETY: as the caller vouches.
+        let (result, bytes) = match unsafe { self.log_puts(puts, timing) } {
+            Ok(bytes) => (NC_NOERR, bytes),
+            Err(code) if is_no_room(code) => return None,
+            Err(NC_ERANGE) => (NC_ERANGE, 0),
+            Err(code) => return Some(code),
+        };
+        let entries = self.entries_begun - first;
+        if !request.is_null() {
+            let number = match entries {
+                0 => crate::library::REQ_NULL,
+                _ => self.requests.begin(PutRequest {
+                    first,
+                    entries,
+                    buffered: (timing == TransferKind::Buffered).then_some(bytes),
+                }),
+            };
+            // SAFETY: as the caller vouches.
+            unsafe { *request = number };
+        }
+        Some(result)
+    }
+
+    /// Bytes that the puts take in the file, as far as they are valid.
+    ///
+    /// # Safety
+    ///
+    /// As [`LoggedFile::put`].
+    unsafe fn external_bytes(&self, puts: &[Put]) -> u64 {
+        let bytes = puts.iter().map(|put| {
+            let (_, variable) = arguments::variable(&self.definitions, put.variable).ok()?;
+            // SAFETY: as the caller vouches.
+            let part = unsafe {
+                put.part
+                    .checked(variable, self.records, self.definitions.is_cdf5, true)
+            };
+            Some(part.ok()?.elements()? * variable.external.bytes() as u64)
+        });
+        bytes.flatten().sum()
+    }
+
+    /// Logs puts in their order, up to the first one that cannot be logged; what is out of range is logged all the same.
+    /// Returns the bytes that they take in the file.
+    ///
+    /// # Safety
+    ///
+    /// As [`LoggedFile::put`].
+    unsafe fn log_puts(&mut self, puts: &[Put], timing: TransferKind) -> Result<u64, c_int> {
+        if !self.is_writable {
+            return Err(NC_EPERM);
+        }
+        self.check_mode(timing)?;
+        let (mut fits, mut bytes) = (true, 0);
+        for put in puts {
+            // SAFETY: as the caller vouches.
+            let (is_in_range, external) = unsafe { self.log_put(put)? };
+            fits &= is_in_range;
+            bytes += external;
+        }
+        match fits {
+            true => Ok(bytes),
+            false => Err(NC_ERANGE),
+        }
+    }
+
+    /// Logs a put. Returns false if a value is out of range, and the bytes that it takes in the file.
+    ///
+    /// # Safety
+    ///
+    /// As [`LoggedFile::put`].
+    unsafe fn log_put(&mut self, put: &Put) -> Result<(bool, u64), c_int> {
+        let (number, variable) = arguments::variable(&self.definitions, put.variable)?;
+        if let MemoryType::Named(element) = put.kind {
+            arguments::check_type(element, variable)?;
+        }
+        // SAFETY: as the caller vouches.
+        let part = unsafe {
+            put.part
+                .checked(variable, self.records, self.definitions.is_cdf5, true)?
+        };
+        // SAFETY: as the caller vouches.
+        let element =
+            unsafe { put.kind.element_of(self.datatypes, variable) }.ok_or(NC_EUNSPTETYPE)?;
+        arguments::check_type(element, variable)?;
+        let bytes = arguments::memory_bytes(&part, element).ok_or(NC_EINVAL)?;
+        if bytes == 0 {
+            return Ok((true, 0));
+        }
+        let own;
+        // SAFETY: as the caller vouches: the memory has the elements of the part.
+        let elements: &[u8] = unsafe {
+            own = self.gathered(put, &part, element, bytes)?;
+            match &own {
+                Some(own) => own,
+                None => core::slice::from_raw_parts(put.memory.cast(), bytes),
+            }
+        };
+        let external_bytes = part.elements().unwrap_or(0) * variable.external.bytes() as u64;
+        let is_record = variable.is_record;
+        let entry = LogEntry {
+            variable: number,
+            memory: element,
+            part,
+            data: 0,
+            stamp_ns: now_ns(),
+        };
+        let conversion = entry.conversion(&self.definitions).ok_or(NC_EINTERNAL)?;
+        let fits = conversion.fits(elements);
+        let end = entry.part.0.first().and_then(|range| range.end_index());
+        self.append(entry, elements)
+            .map_err(|error| error_code(&error))?;
+        if let (true, Some(end)) = (is_record, end) {
+            self.records = self.records.max(end);
+        }
+        Ok((fits, external_bytes))
+    }
+
+    /// The elements of a put one after the other, where they are not so in memory.
+    ///
+    /// # Safety
+    ///
+    /// As [`LoggedFile::put`].
+    unsafe fn gathered(
+        &self,
+        put: &Put,
+        part: &Subarray,
+        element: ElementType,
+        bytes: usize,
+    ) -> Result<Option<Vec<u8>>, c_int> {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let mut elements = None;
+            if let MemoryType::Flexible(count, datatype) = put.kind {
+                let is_plain =
+                    self.datatypes.element(datatype).is_some() || self.datatypes.is_null(datatype);
+                // NC_COUNT_IGNORE is for predefined datatypes alone.
+                if !is_plain {
+                    let packed = self.datatypes.packed(put.memory, count, datatype, bytes);
+                    elements = Some(packed.ok_or(NC_EIOMISMATCH)?);
+                } else if count != -1
+                    && !self.datatypes.is_null(datatype)
+                    && u64::try_from(count).ok() != part.elements()
+                {
+                    return Err(NC_EIOMISMATCH);
+                }
+            }
+            if put.distances.is_null() {
+                return Ok(elements);
+            }
+            let memory = elements
+                .as_ref()
+                .map_or(put.memory, |packed| packed.as_ptr().cast());
+            Ok(Some(arguments::gather(
+                part,
+                element,
+                put.distances,
+                memory,
+            )))
+        }
+    }
+
+    fn append(&mut self, mut entry: LogEntry, elements: &[u8]) -> io::Result<()> {
+        entry.data = self.log.append_elements(elements)?;
+        let record = LogRecord::Put(entry);
+        self.log.append_record(&record)?;
+        let LogRecord::Put(entry) = record else {
+            unreachable!("it was made above");
+        };
+        let number = self.entries_begun;
+        self.entries.push(NumberedEntry { number, entry });
+        self.entries_begun += 1;
+        Ok(())
+    }
+
+    /// Takes entries back that are still in the log.
+    pub fn cancel(&mut self, request: &PutRequest) -> io::Result<()> {
+        for number in request.first..request.first + request.entries {
+            if let Ok(index) = self
+                .entries
+                .binary_search_by_key(&number, |logged| logged.number)
+            {
+                self.log.append_record(&LogRecord::Cancelled(number))?;
+                self.entries.remove(index);
+            }
+        }
+        Ok(())
+    }
+
+    /// After collective puts: looks at the budget of all processes from time to time, and flushes when one has used its own up.
+    /// The time is the same in all processes, for it depends on what all of them know.
+    pub fn check_budget(&mut self, puts: u64) -> c_int {
+        self.puts_unchecked += puts;
+        if self.puts_unchecked < self.puts_until_check {
+            return NC_NOERR;
+        }
+        let used = i64::try_from(self.log.bytes()).unwrap_or(i64::MAX);
+        let grown = self.log.bytes().saturating_sub(self.bytes_at_check);
+        let grown = i64::try_from(grown).unwrap_or(i64::MAX);
+        let budget = i64::try_from(self.settings.budget).unwrap_or(i64::MAX);
+        // The smallest room that a process has, as the highest of negative numbers.
+        let Some([over, grown]) = self.comm.highest([used - budget, grown]) else {
+            return NC_EMPI;
+        };
+        let result = match over >= 0 {
+            true => self.flush(None),
+            false => NC_NOERR,
+        };
+        let per_put = u64::try_from(grown).unwrap_or(0) / self.puts_unchecked.max(1);
+        let room = u64::try_from(-over).unwrap_or(0);
+        self.puts_until_check = (room / 4 / per_put.max(1)).clamp(1, MAX_PUTS_UNCHECKED);
+        self.puts_unchecked = 0;
+        self.bytes_at_check = self.log.bytes();
+        result
+    }
+
+    /// Bytes that the entries take in the file.
+    pub fn logged_bytes(&self) -> u64 {
+        let bytes = self.entries.iter().map(|NumberedEntry { entry, .. }| {
+            let variable = &self.definitions.variables[entry.variable as usize];
+            entry.part.elements().unwrap_or(0) * variable.external.bytes() as u64
+        });
+        bytes.sum()
+    }
+}
+
+/// The first of two results that is an error.
+pub fn first_error(first: c_int, second: c_int) -> c_int {
+    match first {
+        NC_NOERR => second,
+        error => error,
+    }
+}
+
+/// True if the log had no room.
+fn is_no_room(code: c_int) -> bool {
+    code == NC_ENO_SPACE || code == NC_EQUOTA
+}
+
+/// PnetCDF's code for an error of the log.
+pub fn error_code(error: &io::Error) -> c_int {
+    match error.raw_os_error() {
+        Some(libc::ENOSPC) => NC_ENO_SPACE,
+        Some(libc::EDQUOT) => NC_EQUOTA,
+        _ => NC_EWRITE,
+    }
+}
+
+fn now_ns() -> u64 {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}

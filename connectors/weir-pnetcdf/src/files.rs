@@ -1,0 +1,362 @@
+//! The files of this process whose writes are logged, by PnetCDF's numbers, and the choice of them.
+
+use core::ffi::{c_char, c_int, c_void, CStr};
+use std::collections::HashMap;
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use weir_arrays::definitions::{FileDefinitions, Variable};
+use weir_arrays::element::ElementType;
+use weir_arrays::log::{BlockMap, LogRecord};
+use weir_connect::mpi::{Communicator, Mpi, MpiHandle, Offset};
+use weir_connect::place;
+
+use crate::datatypes::Datatypes;
+use crate::file::{DataMode, LoggedFile, NewFile};
+use crate::library::{
+    inside, is_inside, Library, CLASSIC_FORMATS, FORMAT_CDF5, NAME_BYTES, NC_EINTERNAL, NC_NOERR,
+};
+use crate::log_files::LogFiles;
+use crate::settings::{LogSharing, Settings, BLOCK_BYTES};
+
+/// A hint in the info object of an open: `disable` has the file's writes not logged.
+const HINT: &CStr = c"weir_pnetcdf_log";
+
+type Files = HashMap<c_int, Arc<Mutex<LoggedFile>>>;
+
+static FILES: RwLock<Option<Files>> = RwLock::new(None);
+/// How many there are: a look-up that finds none takes no lock.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Calls a function with a file whose writes are logged, if this is one, and the call is the program's. A failed assertion
+/// of ours is an error of the call.
+pub fn with<R: From<c_int>>(
+    number: c_int,
+    act: impl FnOnce(&mut LoggedFile) -> Option<R>,
+) -> Option<R> {
+    if COUNT.load(Ordering::Relaxed) == 0 || is_inside() {
+        return None;
+    }
+    let file = {
+        let files = FILES.read().unwrap_or_else(PoisonError::into_inner);
+        files.as_ref()?.get(&number)?.clone()
+    };
+    let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+    let acted = catch_unwind(AssertUnwindSafe(|| inside(|| act(&mut file))));
+    acted.unwrap_or_else(|_| Some(NC_EINTERNAL.into()))
+}
+
+/// Ends the logging of a file. Its log is not removed.
+pub fn forget(number: c_int) -> Option<LoggedFile> {
+    let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
+    let file = files.as_mut()?.remove(&number)?;
+    COUNT.fetch_sub(1, Ordering::Relaxed);
+    let file = Arc::into_inner(file)?;
+    Some(file.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The file that a program has just opened or created.
+#[derive(Clone, Copy, Debug)]
+pub struct NewlyOpened<'a> {
+    pub comm: MpiHandle,
+    pub path: &'a CStr,
+    pub info: MpiHandle,
+    pub number: c_int,
+    pub mode: DataMode,
+    pub is_writable: bool,
+}
+
+/// Chooses whether the writes of a file are logged, and begins its log.
+///
+/// # Safety
+///
+/// All processes of the communicator call this, with valid handles, after their open succeeded.
+pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
+    let (Some(mpi), Some(library)) = (Mpi::get(), Library::get()) else {
+        return;
+    };
+    let settings = Settings::read();
+    // SAFETY: as the caller vouches.
+    let (is_wanted, is_shared) = unsafe {
+        let is_wanted = settings.directory.is_some()
+            && settings.log != LogSharing::None
+            && opened.is_writable
+            && datatypes(mpi).is_some()
+            && (settings.all_files || place::lives_in_weir(opened.path))
+            && mpi
+                .hint(opened.info, HINT)
+                .is_none_or(|hint| hint.as_bytes() != b"disable");
+        let is_shared = settings.log == LogSharing::Node;
+        let [is_wanted, is_shared] = mpi.all_agree(opened.comm, [is_wanted, is_shared]);
+        (is_wanted, is_shared)
+    };
+    let (true, Some(datatypes)) = (is_wanted, datatypes(mpi)) else {
+        return;
+    };
+    // SAFETY: as the caller vouches.
+    let Some(comm) = (unsafe { Communicator::copy(mpi, opened.comm) }) else {
+        return;
+    };
+    let log = match begin_log(&comm, &settings, opened.path, is_shared) {
+        Ok(log) => log,
+        Err(why) => {
+            if let Some(why) = why {
+                eprintln!(
+                    "weir: writes of {} are not logged: {why}",
+                    opened.path.to_string_lossy()
+                );
+            }
+            comm.free();
+            return;
+        }
+    };
+    let new = NewFile {
+        number: opened.number,
+        comm,
+        settings,
+        log,
+        mode: opened.mode,
+        is_writable: opened.is_writable,
+    };
+    let file = LoggedFile::new(library, datatypes, new);
+    {
+        let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
+        let files = files.get_or_insert_default();
+        if files
+            .insert(opened.number, Arc::new(Mutex::new(file)))
+            .is_none()
+        {
+            COUNT.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    if opened.mode != DataMode::Define {
+        note_defined(opened.number);
+    }
+}
+
+fn datatypes(mpi: &Mpi) -> Option<&'static Datatypes> {
+    static DATATYPES: OnceLock<Option<Datatypes>> = OnceLock::new();
+    DATATYPES.get_or_init(|| Datatypes::find(mpi)).as_ref()
+}
+
+/// Makes the files of a log. All processes of the communicator call this, and all of them fail if one does, which then knows
+/// why.
+fn begin_log(
+    comm: &Communicator,
+    settings: &Settings,
+    path: &CStr,
+    is_shared: bool,
+) -> Result<LogFiles, Option<String>> {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let own = if comm.rank == 0 {
+        i64::try_from(now.as_nanos()).unwrap_or(0)
+    } else {
+        0
+    };
+    let [id] = comm.highest([own]).ok_or(None)?;
+    let path = OsStr::from_bytes(path.to_bytes());
+    let path = std::path::absolute(Path::new(path)).unwrap_or_else(|_| path.into());
+    let name = path
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let above = settings.directory.as_ref().ok_or(None)?;
+    let directory = above.join(format!("{name}.{id:x}"));
+    let mut failure = match comm.rank {
+        0 => LogFiles::create_directory(&directory).err(),
+        _ => None,
+    };
+    let is_failed = |failure: &Option<std::io::Error>| {
+        comm.highest([i64::from(failure.is_some())]) != Some([0])
+    };
+    if is_failed(&failure) {
+        return Err(failure.map(|error| error.to_string()));
+    }
+    let node = is_shared.then(|| comm.of_node()).flatten();
+    let (name, map, writer) = match &node {
+        None => (
+            format!("{:06}", comm.rank),
+            BlockMap {
+                writers: 1,
+                block_bytes: BLOCK_BYTES,
+            },
+            0,
+        ),
+        Some(node) => {
+            // The leader's rank, as the highest of negative numbers.
+            let [leader] = node.highest([-i64::from(comm.rank)]).ok_or(None)?;
+            let map = BlockMap {
+                writers: node.size,
+                block_bytes: BLOCK_BYTES,
+            };
+            (format!("node-{:06}", -leader), map, node.rank)
+        }
+    };
+    let mut log = None;
+    // The first writer of a pair makes it; then the others open it.
+    for turn in [true, false] {
+        if (writer == 0) == turn {
+            match LogFiles::open(&directory, &name, map, writer) {
+                Ok(files) => log = Some(files),
+                Err(error) => failure = Some(error),
+            }
+        }
+        if let Some(node) = &node {
+            node.highest([0]);
+        }
+    }
+    if let Some(node) = node {
+        node.free();
+    }
+    if let Some(log) = log.as_mut() {
+        let opened = LogRecord::Opened {
+            path: path.as_os_str().as_bytes().to_vec(),
+            rank: comm.rank,
+            processes: comm.size,
+        };
+        failure = log.append_kept(&opened).err();
+    }
+    if is_failed(&failure) {
+        log.map(LogFiles::remove);
+        return Err(failure.map(|error| error.to_string()));
+    }
+    log.ok_or(None)
+}
+
+/// After `ncmpi_enddef`: reads the definitions. All processes call this. A file that cannot be logged is forgotten by all of
+/// them; nothing is in its log then.
+pub fn note_defined(number: c_int) {
+    let is_ready = with(number, |file| {
+        file.mode = DataMode::Collective;
+        let is_own_ready = file.read_definitions().is_some() && {
+            let defined = LogRecord::Defined(file.definitions.clone());
+            file.log.append_kept(&defined).is_ok()
+        };
+        let all = file.comm.highest([i64::from(!is_own_ready)]);
+        Some(c_int::from(all == Some([0])))
+    });
+    if is_ready == Some(0) {
+        eprintln!("weir: the writes of a PnetCDF file are not logged: its definitions cannot be read, or its log not written");
+        end_log(number);
+    }
+}
+
+/// Ends the log of a file, whose entries are in the file. All processes call this.
+pub fn end_log(number: c_int) {
+    let Some(file) = forget(number) else {
+        return;
+    };
+    let directory = file.log.directory().map(Path::to_path_buf);
+    if let Err(error) = file.log.remove() {
+        eprintln!("weir: a log of PnetCDF's writes cannot be removed: {error}");
+    }
+    // The directory is empty once all have removed their own.
+    file.comm.highest([0]);
+    if let (0, Some(directory)) = (file.comm.rank, directory) {
+        LogFiles::remove_directory(&directory);
+    }
+    file.comm.free();
+}
+
+impl LoggedFile {
+    /// Reads the variables. `None`: PnetCDF refuses, or the file is of another format.
+    fn read_definitions(&mut self) -> Option<()> {
+        let (library, number) = (self.library, self.number);
+        let (mut variables, mut format, mut record_dimension) = (0, 0, -1);
+        let mut record_bytes: Offset = 0;
+        // SAFETY: room for each answer; PnetCDF permits null for what is not wanted.
+        let is_read = unsafe {
+            let null = core::ptr::null_mut;
+            (library.inq)(
+                number,
+                null(),
+                &raw mut variables,
+                null(),
+                &raw mut record_dimension,
+            ) == NC_NOERR
+                && (library.inq_format)(number, &raw mut format) == NC_NOERR
+                && (library.inq_recsize)(number, &raw mut record_bytes) == NC_NOERR
+        };
+        if !is_read || !CLASSIC_FORMATS.contains(&format) {
+            return None;
+        }
+        self.record_dimension = record_dimension;
+        if record_dimension >= 0 {
+            let mut records: Offset = 0;
+            // SAFETY: room for the answer.
+            let code = unsafe { (library.inq_dimlen)(number, record_dimension, &raw mut records) };
+            self.records = u64::try_from(records).ok().filter(|_| code == NC_NOERR)?;
+        }
+        let variables = (0..variables).map(|variable| self.read_variable(variable));
+        self.definitions = FileDefinitions {
+            variables: variables.collect::<Option<_>>()?,
+            is_cdf5: format == FORMAT_CDF5,
+            record_bytes: u64::try_from(record_bytes).ok()?,
+        };
+        Some(())
+    }
+
+    fn read_variable(&self, variable: c_int) -> Option<Variable> {
+        let (library, number) = (self.library, self.number);
+        let mut rank = 0;
+        // SAFETY: room for the answer.
+        let code = unsafe { (library.inq_varndims)(number, variable, &raw mut rank) };
+        let rank = usize::try_from(rank).ok().filter(|_| code == NC_NOERR)?;
+        let mut dimensions: Vec<c_int> = vec![-1; rank];
+        let mut name = [0_u8; NAME_BYTES];
+        let (mut kind, mut begin, mut has_no_fill): (c_int, Offset, c_int) = (0, 0, 0);
+        let mut fill = [0_u8; 8];
+        // SAFETY: room for the name, for as many dimensions as there are, and for an element of any type.
+        let is_read = unsafe {
+            let null = core::ptr::null_mut();
+            let name = name.as_mut_ptr().cast::<c_char>();
+            (library.inq_var)(
+                number,
+                variable,
+                name,
+                &raw mut kind,
+                null,
+                dimensions.as_mut_ptr(),
+                null,
+            ) == NC_NOERR
+                && (library.inq_varoffset)(number, variable, &raw mut begin) == NC_NOERR
+                && (library.inq_var_fill)(
+                    number,
+                    variable,
+                    &raw mut has_no_fill,
+                    (&raw mut fill).cast::<c_void>(),
+                ) == NC_NOERR
+        };
+        let external = ElementType::from_number(kind.into()).filter(|_| is_read)?;
+        let lengths = dimensions.iter().map(|dimension| {
+            let mut length: Offset = 0;
+            // SAFETY: room for the answer.
+            let code = unsafe { (library.inq_dimlen)(number, *dimension, &raw mut length) };
+            u64::try_from(length).ok().filter(|_| code == NC_NOERR)
+        });
+        let mut fill = fill[..external.bytes()].to_vec();
+        if cfg!(target_endian = "little") {
+            fill.reverse();
+        }
+        Some(Variable {
+            name: CString::from(CStr::from_bytes_until_nul(&name).ok()?)
+                .into_string()
+                .ok()?,
+            external,
+            shape: lengths.collect::<Option<_>>()?,
+            is_record: dimensions
+                .first()
+                .is_some_and(|first| *first == self.record_dimension),
+            begin: u64::try_from(begin).ok()?,
+            fill,
+        })
+    }
+}

@@ -1,0 +1,139 @@
+//! Entries of the log go into the file, by PnetCDF's own nonblocking puts: it converts, sorts and aggregates them, and writes
+//! each round in one request.
+
+use core::ffi::c_int;
+
+use weir_arrays::batch::{batch_ends, joined};
+use weir_arrays::log::{LogEntry, LogRecord};
+use weir_arrays::subarray::Range;
+use weir_connect::mpi::Offset;
+
+use crate::file::{error_code, first_error, DataMode, LoggedFile};
+use crate::library::{NC_EMPI, NC_ERANGE, NC_NOERR, REQ_NULL};
+
+impl LoggedFile {
+    /// Moves the entries of a variable, or all, into the file. In collective mode all processes call this. If it fails the
+    /// entries stay, and the next flush tries again.
+    pub fn flush(&mut self, variable: Option<u32>) -> c_int {
+        let is_due = |entry: &LogEntry| variable.is_none_or(|variable| variable == entry.variable);
+        let due = self
+            .entries
+            .iter()
+            .map(|logged| &logged.entry)
+            .filter(|entry| is_due(entry));
+        let due = joined(due);
+        let ends = batch_ends(&self.definitions, &due, self.settings.buffer);
+        let mut rounds = ends.len();
+        if self.mode == DataMode::Collective {
+            let own = i64::try_from(rounds).unwrap_or(i64::MAX);
+            let Some([most]) = self.comm.highest([own]) else {
+                return NC_EMPI;
+            };
+            rounds = usize::try_from(most).unwrap_or(rounds);
+        }
+        let mut result = NC_NOERR;
+        let mut start = 0;
+        for round in 0..rounds {
+            let end = ends.get(round).copied().unwrap_or(due.len());
+            result = first_error(result, self.flush_round(&due[start..end]));
+            start = end;
+        }
+        if result != NC_NOERR || due.is_empty() {
+            return result;
+        }
+        self.entries.retain(|logged| !is_due(&logged.entry));
+        let mut variables: Vec<u32> = due.iter().map(|entry| entry.variable).collect();
+        variables.sort_unstable();
+        variables.dedup();
+        let noted = match self.entries.is_empty() {
+            true => self.log.clear(),
+            false => Ok(()),
+        };
+        // A log that was not cleared says so: what is flushed would be flushed again after a kill, over what came later.
+        let noted = noted.and_then(|()| match self.log.bytes() {
+            0 => Ok(()),
+            _ => variables
+                .into_iter()
+                .try_for_each(|variable| self.log.append_record(&LogRecord::Flushed(variable))),
+        });
+        noted.map_or_else(|error| error_code(&error), |()| NC_NOERR)
+    }
+
+    /// Moves entries that do not overlap.
+    fn flush_round(&mut self, entries: &[LogEntry]) -> c_int {
+        let mut result = NC_NOERR;
+        let mut requests: Vec<c_int> = Vec::with_capacity(entries.len());
+        let bytes = entries.iter().filter_map(LogEntry::bytes).sum::<u64>();
+        let mut elements = vec![0_u8; usize::try_from(bytes).unwrap_or(0)];
+        let mut rest = elements.as_mut_slice();
+        for entry in entries {
+            let length = entry.bytes().and_then(|bytes| usize::try_from(bytes).ok());
+            let (own, behind) = rest.split_at_mut(length.unwrap_or(0));
+            rest = behind;
+            if let Err(error) = self.log.read_elements(entry.data, own) {
+                result = first_error(result, error_code(&error));
+                continue;
+            }
+            let (code, request) = self.begin_write(entry, own);
+            if request != REQ_NULL {
+                requests.push(request);
+            }
+            result = first_error(result, code);
+        }
+        let mut statuses = vec![NC_NOERR; requests.len()];
+        let wait = match self.mode {
+            DataMode::Independent => self.library.wait,
+            _ => self.library.wait_all,
+        };
+        let count = c_int::try_from(requests.len()).expect("a batch is small");
+        // SAFETY: so many requests and statuses. The elements live until they are written.
+        let code = unsafe {
+            wait(
+                self.number,
+                count,
+                requests.as_mut_ptr(),
+                statuses.as_mut_ptr(),
+            )
+        };
+        statuses.into_iter().fold(
+            first_error(result, without_range(code)),
+            |result, status| first_error(result, without_range(status)),
+        )
+    }
+
+    fn begin_write(&self, entry: &LogEntry, elements: &[u8]) -> (c_int, c_int) {
+        let list = |number: fn(&Range) -> u64| -> Vec<Offset> {
+            let numbers = entry.part.0.iter().map(number);
+            numbers
+                .map(|number| Offset::try_from(number).unwrap_or(Offset::MAX))
+                .collect()
+        };
+        let (start, count) = (list(|range| range.start), list(|range| range.count));
+        let stride = list(|range| range.stride);
+        let mut request = REQ_NULL;
+        // SAFETY: lists of as many numbers as the variable has dimensions; as many elements as the part has, which outlive the
+        // request.
+        let code = unsafe {
+            (self.library.iput_vars)(
+                self.number,
+                c_int::try_from(entry.variable).expect("it came from PnetCDF"),
+                start.as_ptr(),
+                count.as_ptr(),
+                stride.as_ptr(),
+                elements.as_ptr().cast(),
+                Offset::try_from(elements.len() / entry.memory.bytes()).expect("a length"),
+                self.datatypes.handle(entry.memory),
+                &raw mut request,
+            )
+        };
+        (without_range(code), request)
+    }
+}
+
+/// A code, unless it says that a value was out of range: the put itself has said so.
+fn without_range(code: c_int) -> c_int {
+    match code {
+        NC_ERANGE => NC_NOERR,
+        other => other,
+    }
+}

@@ -1,0 +1,161 @@
+//! Gets: of one part, from the log if that has it; all others from the file, after a flush.
+
+use core::ffi::{c_int, c_void};
+use core::ptr::null;
+
+use weir_arrays::element::ElementType;
+use weir_connect::mpi::{MpiHandle, Offset};
+
+use crate::arguments::{MemoryType, NamedPart};
+use crate::exported::exported;
+use crate::file::TransferKind;
+use crate::files;
+use crate::puts::part;
+use crate::reads::Get;
+
+unsafe fn get(file: c_int, get: Get, timing: TransferKind) -> Option<c_int> {
+    // SAFETY: as the caller vouches.
+    files::with(file, |file| unsafe { file.get(&get, timing) })
+}
+
+/// Before a get that PnetCDF does.
+unsafe fn flush_before(file: c_int, timing: TransferKind) -> Option<c_int> {
+    files::with(file, |file| file.flush_before(timing))
+}
+
+/// A get that is waited for: the flush comes then.
+unsafe fn begin(file: c_int) -> Option<c_int> {
+    files::with(file, |file| {
+        file.pending_gets += 1;
+        None
+    })
+}
+
+/// Declares the gets of one part.
+macro_rules! one {
+    ($suffix:literal, $all:literal, ($($kind_argument:ident: $kind_type:ty),*), $kind:expr, $timing:expr) => {
+        exported!(concat!("ncmpi_get_var", $suffix, $all),
+            var(file: c_int, variable: c_int, memory: *mut c_void $(, $kind_argument: $kind_type)*),
+            get(file, Get { variable, part: NamedPart::Whole, distances: null(), memory, kind: $kind }, $timing));
+        exported!(concat!("ncmpi_get_var1", $suffix, $all),
+            var1(file: c_int, variable: c_int, start: *const Offset, memory: *mut c_void $(, $kind_argument: $kind_type)*),
+            get(file, Get { variable, part: NamedPart::Element(start), distances: null(), memory, kind: $kind }, $timing));
+        exported!(concat!("ncmpi_get_vara", $suffix, $all),
+            vara(file: c_int, variable: c_int, start: *const Offset, count: *const Offset, memory: *mut c_void $(, $kind_argument: $kind_type)*),
+            get(file, Get { variable, part: part(start, count, null()), distances: null(), memory, kind: $kind }, $timing));
+        exported!(concat!("ncmpi_get_vars", $suffix, $all),
+            vars(file: c_int, variable: c_int, start: *const Offset, count: *const Offset, stride: *const Offset,
+                memory: *mut c_void $(, $kind_argument: $kind_type)*),
+            get(file, Get { variable, part: part(start, count, stride), distances: null(), memory, kind: $kind }, $timing));
+        exported!(concat!("ncmpi_get_varm", $suffix, $all),
+            varm(file: c_int, variable: c_int, start: *const Offset, count: *const Offset, stride: *const Offset,
+                distances: *const Offset, memory: *mut c_void $(, $kind_argument: $kind_type)*),
+            get(file, Get { variable, part: part(start, count, stride), distances, memory, kind: $kind }, $timing));
+        exported!(concat!("ncmpi_get_varn", $suffix, $all),
+            varn(file: c_int, variable: c_int, count: c_int, starts: *const *const Offset, counts: *const *const Offset,
+                memory: *mut c_void $(, $kind_argument: $kind_type)*),
+            flush_before(file, $timing));
+    };
+}
+
+/// Declares the nonblocking gets.
+macro_rules! nonblocking {
+    ($suffix:literal, ($($kind_argument:ident: $kind_type:ty),*)) => {
+        exported!(concat!("ncmpi_iget_var", $suffix),
+            var(file: c_int, variable: c_int, memory: *mut c_void $(, $kind_argument: $kind_type)*, request: *mut c_int), begin(file));
+        exported!(concat!("ncmpi_iget_var1", $suffix),
+            var1(file: c_int, variable: c_int, start: *const Offset, memory: *mut c_void $(, $kind_argument: $kind_type)*,
+                request: *mut c_int), begin(file));
+        exported!(concat!("ncmpi_iget_vara", $suffix),
+            vara(file: c_int, variable: c_int, start: *const Offset, count: *const Offset, memory: *mut c_void
+                $(, $kind_argument: $kind_type)*, request: *mut c_int), begin(file));
+        exported!(concat!("ncmpi_iget_vars", $suffix),
+            vars(file: c_int, variable: c_int, start: *const Offset, count: *const Offset, stride: *const Offset,
+                memory: *mut c_void $(, $kind_argument: $kind_type)*, request: *mut c_int), begin(file));
+        exported!(concat!("ncmpi_iget_varm", $suffix),
+            varm(file: c_int, variable: c_int, start: *const Offset, count: *const Offset, stride: *const Offset,
+                distances: *const Offset, memory: *mut c_void $(, $kind_argument: $kind_type)*, request: *mut c_int), begin(file));
+        exported!(concat!("ncmpi_iget_varn", $suffix),
+            varn(file: c_int, variable: c_int, count: c_int, starts: *const *const Offset, counts: *const *const Offset,
+                memory: *mut c_void $(, $kind_argument: $kind_type)*, request: *mut c_int), begin(file));
+    };
+}
+
+/// Declares the gets of several variables.
+macro_rules! several {
+    ($suffix:literal, $all:literal, ($($kind_argument:ident: $kind_type:ty),*), $timing:expr) => {
+        exported!(concat!("ncmpi_mget_var", $suffix, $all),
+            mget_var(file: c_int, count: c_int, variables: *mut c_int, memories: *const *mut c_void $(, $kind_argument: $kind_type)*),
+            flush_before(file, $timing));
+        exported!(concat!("ncmpi_mget_var1", $suffix, $all),
+            mget_var1(file: c_int, count: c_int, variables: *mut c_int, starts: *const *const Offset, memories: *const *mut c_void
+                $(, $kind_argument: $kind_type)*),
+            flush_before(file, $timing));
+        exported!(concat!("ncmpi_mget_vara", $suffix, $all),
+            mget_vara(file: c_int, count: c_int, variables: *mut c_int, starts: *const *const Offset, counts: *const *const Offset,
+                memories: *const *mut c_void $(, $kind_argument: $kind_type)*),
+            flush_before(file, $timing));
+        exported!(concat!("ncmpi_mget_vars", $suffix, $all),
+            mget_vars(file: c_int, count: c_int, variables: *mut c_int, starts: *const *const Offset, counts: *const *const Offset,
+                strides: *const *const Offset, memories: *const *mut c_void $(, $kind_argument: $kind_type)*),
+            flush_before(file, $timing));
+        exported!(concat!("ncmpi_mget_varm", $suffix, $all),
+            mget_varm(file: c_int, count: c_int, variables: *mut c_int, starts: *const *const Offset, counts: *const *const Offset,
+                strides: *const *const Offset, distances: *const *const Offset, memories: *const *mut c_void
+                $(, $kind_argument: $kind_type)*),
+            flush_before(file, $timing));
+    };
+}
+
+/// Declares all gets with one kind of memory.
+macro_rules! gets {
+    ($module:ident, $suffix:literal, ($($kind_argument:ident: $kind_type:ty),*), $kind:expr, ($($list_argument:ident: $list_type:ty),*)) => {
+        mod $module {
+            use super::*;
+            one!($suffix, "", ($($kind_argument: $kind_type),*), $kind, TransferKind::Independent);
+            several!($suffix, "", ($($list_argument: $list_type),*), TransferKind::Independent);
+
+            mod collective {
+                use super::*;
+                one!($suffix, "_all", ($($kind_argument: $kind_type),*), $kind, TransferKind::Collective);
+                several!($suffix, "_all", ($($list_argument: $list_type),*), TransferKind::Collective);
+            }
+
+            mod begun {
+                use super::*;
+                nonblocking!($suffix, ($($kind_argument: $kind_type),*));
+            }
+        }
+    };
+}
+
+/// For each type: the names end in `_int`, and the like.
+macro_rules! typed {
+    ($($module:ident $suffix:literal $element:ident,)*) => {
+        $(gets!($module, $suffix, (), MemoryType::Named(ElementType::$element), ());)*
+    };
+}
+
+typed! {
+    text "_text" Text,
+    schar "_schar" I8,
+    uchar "_uchar" U8,
+    short "_short" I16,
+    ushort "_ushort" U16,
+    int "_int" I32,
+    uint "_uint" U32,
+    long "_long" I64,
+    float "_float" F32,
+    double "_double" F64,
+    longlong "_longlong" I64,
+    ulonglong "_ulonglong" U64,
+}
+gets!(flexible, "", (buffer_count: Offset, datatype: MpiHandle), MemoryType::Flexible(buffer_count, datatype),
+    (buffer_counts: *const Offset, datatypes: *const c_void));
+
+exported!("ncmpi_get_vard",
+    get_vard(file: c_int, variable: c_int, filetype: MpiHandle, memory: *mut c_void, count: Offset, datatype: MpiHandle),
+    flush_before(file, TransferKind::Independent));
+exported!("ncmpi_get_vard_all",
+    get_vard_all(file: c_int, variable: c_int, filetype: MpiHandle, memory: *mut c_void, count: Offset, datatype: MpiHandle),
+    flush_before(file, TransferKind::Collective));

@@ -1,0 +1,114 @@
+//! The functions of the user's PnetCDF, found at run time, and its constants (`pnetcdf.h`, the same from 1.12 to 1.14).
+
+use core::cell::Cell;
+use core::ffi::{c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use weir_connect::mpi::{MpiHandle, Offset};
+use weir_connect::symbols::function;
+
+pub const NC_NOERR: c_int = 0;
+pub const NC_EINVAL: c_int = -36;
+pub const NC_EPERM: c_int = -37;
+pub const NC_EINDEFINE: c_int = -39;
+pub const NC_EINVALCOORDS: c_int = -40;
+pub const NC_ENOTVAR: c_int = -49;
+pub const NC_EGLOBAL: c_int = -50;
+pub const NC_ECHAR: c_int = -56;
+pub const NC_EEDGE: c_int = -57;
+pub const NC_ESTRIDE: c_int = -58;
+pub const NC_ERANGE: c_int = -60;
+pub const NC_EINTERNAL: c_int = -92;
+pub const NC_ENOTINDEP: c_int = -202;
+pub const NC_EINDEP: c_int = -203;
+pub const NC_EREAD: c_int = -205;
+pub const NC_EWRITE: c_int = -206;
+pub const NC_EIOMISMATCH: c_int = -209;
+pub const NC_ENEGATIVECNT: c_int = -210;
+pub const NC_EUNSPTETYPE: c_int = -211;
+pub const NC_ENULLABUF: c_int = -217;
+pub const NC_EPENDINGBPUT: c_int = -218;
+pub const NC_EINSUFFBUF: c_int = -219;
+pub const NC_ENO_SPACE: c_int = -224;
+pub const NC_EQUOTA: c_int = -225;
+pub const NC_ENULLSTART: c_int = -226;
+pub const NC_ENULLCOUNT: c_int = -227;
+pub const NC_ENOTBUILT: c_int = -128;
+pub const NC_EMPI: c_int = -131;
+
+/// `NC_REQ_NULL`: no request.
+pub const REQ_NULL: c_int = -1;
+/// In the place of a number of requests: all of them, all gets, all puts.
+pub const REQ_ALL: c_int = -1;
+pub const GET_REQ_ALL: c_int = -2;
+pub const PUT_REQ_ALL: c_int = -3;
+
+/// `NC_WRITE`, of a file that is opened.
+pub const NC_WRITE: c_int = 1;
+/// `NC_FORMAT_CDF5`.
+pub const FORMAT_CDF5: c_int = 5;
+/// The formats that this connector knows: the classic ones.
+pub const CLASSIC_FORMATS: [c_int; 3] = [1, 2, FORMAT_CDF5];
+
+/// The longest name, with its end.
+pub const NAME_BYTES: usize = 257;
+
+/// Declares the functions that are called for other ones.
+macro_rules! library {
+    ($($name:ident $symbol:literal ($($argument:ty),*);)*) => {
+        /// PnetCDF.
+        #[derive(Debug)]
+        pub struct Library {
+            $(pub $name: unsafe extern "C" fn($($argument),*) -> c_int,)*
+        }
+
+        impl Library {
+            fn find() -> Option<Library> {
+                // SAFETY: the types are those of PnetCDF's functions of these names.
+                unsafe { Some(Library { $($name: function($symbol)?,)* }) }
+            }
+        }
+    };
+}
+
+library! {
+    inq c"ncmpi_inq" (c_int, *mut c_int, *mut c_int, *mut c_int, *mut c_int);
+    inq_format c"ncmpi_inq_format" (c_int, *mut c_int);
+    inq_recsize c"ncmpi_inq_recsize" (c_int, *mut Offset);
+    inq_dimlen c"ncmpi_inq_dimlen" (c_int, c_int, *mut Offset);
+    inq_var c"ncmpi_inq_var" (c_int, c_int, *mut c_char, *mut c_int, *mut c_int, *mut c_int, *mut c_int);
+    inq_varndims c"ncmpi_inq_varndims" (c_int, c_int, *mut c_int);
+    inq_varoffset c"ncmpi_inq_varoffset" (c_int, c_int, *mut Offset);
+    inq_var_fill c"ncmpi_inq_var_fill" (c_int, c_int, *mut c_int, *mut c_void);
+    iput_vars c"ncmpi_iput_vars" (c_int, c_int, *const Offset, *const Offset, *const Offset, *const c_void,
+        Offset, MpiHandle, *mut c_int);
+    cancel c"ncmpi_cancel" (c_int, c_int, *mut c_int, *mut c_int);
+    wait c"ncmpi_wait" (c_int, c_int, *mut c_int, *mut c_int);
+    wait_all c"ncmpi_wait_all" (c_int, c_int, *mut c_int, *mut c_int);
+}
+
+impl Library {
+    /// That of this process; `None`: it has none, or one that lacks a function.
+    pub fn get() -> Option<&'static Library> {
+        static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
+        LIBRARY.get_or_init(Library::find).as_ref()
+    }
+}
+
+thread_local! {
+    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// True while this thread is in a function of PnetCDF. These call each other by their exported names, and such calls are not
+/// the program's.
+pub fn is_inside() -> bool {
+    IS_INSIDE.with(Cell::get)
+}
+
+/// Calls PnetCDF.
+pub fn inside<R>(call: impl FnOnce() -> R) -> R {
+    let before = IS_INSIDE.with(|is_inside| is_inside.replace(true));
+    let result = call();
+    IS_INSIDE.with(|is_inside| is_inside.set(before));
+    result
+}

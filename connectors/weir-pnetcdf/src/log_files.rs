@@ -1,0 +1,153 @@
+//! The pair of files in weir that a process writes its log to (`weir_arrays::log`).
+//!
+//! Elements are written before the record that speaks of them: a process that is killed leaves whole entries. In weir a write
+//! that returned is not lost with its process.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use weir_arrays::log::{BlockMap, LogRecord, HEAD_BYTES};
+
+/// A log that is being written.
+#[derive(Debug)]
+pub struct LogFiles {
+    paths: [PathBuf; 2],
+    records: File,
+    elements: File,
+    map: BlockMap,
+    writer: u32,
+    records_end: u64,
+    elements_end: u64,
+    /// The records up to here hold for all that follows: path and definitions.
+    records_kept: u64,
+    encoded: Vec<u8>,
+}
+
+impl LogFiles {
+    /// Makes the directory of a file's logs, with those above it.
+    pub fn create_directory(directory: &Path) -> io::Result<()> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+    }
+
+    /// Removes it, if it is empty, and the one above it.
+    pub fn remove_directory(directory: &Path) {
+        // They stay if other logs are there.
+        if std::fs::remove_dir(directory).is_ok() {
+            directory.parent().map(std::fs::remove_dir);
+        }
+    }
+
+    /// Opens a pair; the first of its writers makes it, before the others.
+    pub fn open(directory: &Path, name: &str, map: BlockMap, writer: u32) -> io::Result<LogFiles> {
+        let paths = ["records", "elements"].map(|kind| directory.join(format!("{name}.{kind}")));
+        let open = |path: &Path| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).mode(0o600);
+            options.create_new(writer == 0).open(path)
+        };
+        let files = LogFiles {
+            records: open(&paths[0])?,
+            elements: open(&paths[1])?,
+            paths,
+            map,
+            writer,
+            records_end: 0,
+            elements_end: 0,
+            records_kept: 0,
+            encoded: Vec::new(),
+        };
+        if writer == 0 {
+            files.records.write_all_at(&map.head(), 0)?;
+        }
+        Ok(files)
+    }
+
+    /// Bytes of elements in the log.
+    pub fn bytes(&self) -> u64 {
+        self.elements_end
+    }
+
+    /// Appends elements, and says where they are.
+    pub fn append_elements(&mut self, elements: &[u8]) -> io::Result<u64> {
+        let offset = self.elements_end;
+        let mut rest = elements;
+        for (at, bytes) in self.map.pieces(self.writer, offset, elements.len() as u64) {
+            let (piece, behind) = rest.split_at(usize::try_from(bytes).expect("a part of a slice"));
+            self.elements.write_all_at(piece, at)?;
+            rest = behind;
+        }
+        self.elements_end += elements.len() as u64;
+        Ok(offset)
+    }
+
+    /// Appends a record.
+    pub fn append_record(&mut self, record: &LogRecord) -> io::Result<()> {
+        let mut encoded = core::mem::take(&mut self.encoded);
+        encoded.clear();
+        record.append(&mut encoded);
+        let mut rest = encoded.as_slice();
+        for (at, bytes) in self
+            .map
+            .pieces(self.writer, self.records_end, rest.len() as u64)
+        {
+            let (piece, behind) = rest.split_at(usize::try_from(bytes).expect("a part of a slice"));
+            self.records.write_all_at(piece, HEAD_BYTES + at)?;
+            rest = behind;
+        }
+        self.records_end += encoded.len() as u64;
+        self.encoded = encoded;
+        Ok(())
+    }
+
+    /// Appends a record that holds for all that follows.
+    pub fn append_kept(&mut self, record: &LogRecord) -> io::Result<()> {
+        self.append_record(record)?;
+        self.records_kept = self.records_end;
+        Ok(())
+    }
+
+    /// Reads elements.
+    pub fn read_elements(&self, offset: u64, elements: &mut [u8]) -> io::Result<()> {
+        let mut rest = elements;
+        for (at, bytes) in self.map.pieces(self.writer, offset, rest.len() as u64) {
+            let (piece, behind) =
+                rest.split_at_mut(usize::try_from(bytes).expect("a part of a slice"));
+            self.elements.read_exact_at(piece, at)?;
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// Gives the room of all entries back: they are in the file. A pair that is shared only grows: its blocks are in use.
+    pub fn clear(&mut self) -> io::Result<()> {
+        if self.map.writers > 1 {
+            return Ok(());
+        }
+        self.records.set_len(HEAD_BYTES + self.records_kept)?;
+        self.elements.set_len(0)?;
+        (self.records_end, self.elements_end) = (self.records_kept, 0);
+        Ok(())
+    }
+
+    /// The directory that it is in.
+    pub fn directory(&self) -> Option<&Path> {
+        self.paths[0].parent()
+    }
+
+    /// Removes the pair.
+    pub fn remove(self) -> io::Result<()> {
+        for path in &self.paths {
+            match std::fs::remove_file(path) {
+                // Another process of the node was first.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+}

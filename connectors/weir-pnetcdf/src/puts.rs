@@ -1,0 +1,291 @@
+//! Puts: blocking, nonblocking and buffered ones, of one part and of several.
+
+use core::ffi::{c_int, c_void};
+use core::ptr::null;
+
+use weir_arrays::element::ElementType;
+use weir_connect::mpi::{MpiHandle, Offset};
+
+use crate::arguments::{MemoryType, NamedPart};
+use crate::exported::exported;
+use crate::file::{Put, TransferKind};
+use crate::files;
+
+/// A part with strides, which may be null.
+pub fn part(start: *const Offset, count: *const Offset, stride: *const Offset) -> NamedPart {
+    NamedPart::Part {
+        start,
+        count,
+        stride,
+        may_lack_counts: false,
+    }
+}
+
+/// Bytes of so many elements of a part, for the next part's place in memory; zero where the arguments are wrong, which the
+/// put itself finds.
+unsafe fn elements(counts: *const Offset, rank: usize) -> usize {
+    if counts.is_null() {
+        return 1;
+    }
+    // SAFETY: the caller vouches that there are so many numbers.
+    let counts = (0..rank).map(|dimension| unsafe { *counts.add(dimension) });
+    counts
+        .map(|count| usize::try_from(count).unwrap_or(0))
+        .product()
+}
+
+/// A blocking put.
+unsafe fn put(file: c_int, put: Put, timing: TransferKind) -> Option<c_int> {
+    // SAFETY: as the caller vouches.
+    files::with(file, |file| unsafe { file.put(&[put], timing) })
+}
+
+/// A nonblocking put.
+unsafe fn begin(file: c_int, put: Put, timing: TransferKind, request: *mut c_int) -> Option<c_int> {
+    // SAFETY: as the caller vouches.
+    files::with(file, |file| unsafe {
+        file.begin_put(&[put], timing, request)
+    })
+}
+
+/// Before a put that is not logged.
+unsafe fn flush_before(file: c_int, timing: TransferKind) -> Option<c_int> {
+    files::with(file, |file| file.flush_before(timing))
+}
+
+/// The puts of a list of parts of one variable, whose elements lie one after the other (`varn`).
+unsafe fn listed(
+    file: &crate::file::LoggedFile,
+    variable: c_int,
+    count: c_int,
+    (starts, counts): (*const *const Offset, *const *const Offset),
+    (memory, kind): (*const c_void, MemoryType),
+) -> Option<Vec<Put>> {
+    let index = usize::try_from(variable).ok()?;
+    let declared = file.definitions.variables.get(index)?;
+    // A derived datatype may have gaps anywhere: such lists are left to PnetCDF.
+    // SAFETY: as the caller vouches.
+    let element = match kind {
+        MemoryType::Named(element) => element,
+        MemoryType::Flexible(_, datatype) if file.datatypes.is_null(datatype) => declared.external,
+        MemoryType::Flexible(_, datatype) => file.datatypes.element(datatype)?,
+    };
+    let mut puts = Vec::new();
+    let mut offset = 0;
+    for item in 0..usize::try_from(count).ok()? {
+        // SAFETY: so many lists.
+        unsafe {
+            let counts = if counts.is_null() {
+                null()
+            } else {
+                *counts.add(item)
+            };
+            puts.push(Put {
+                variable,
+                part: NamedPart::Part {
+                    start: if starts.is_null() {
+                        null()
+                    } else {
+                        *starts.add(item)
+                    },
+                    count: counts,
+                    stride: null(),
+                    may_lack_counts: true,
+                },
+                distances: null(),
+                memory: memory.cast::<u8>().wrapping_add(offset).cast(),
+                kind: MemoryType::Named(element),
+            });
+            offset += elements(counts, declared.shape.len()) * element.bytes();
+        }
+    }
+    Some(puts)
+}
+
+/// The parts of a put of several variables, as arrays: null where a function has none.
+#[derive(Clone, Copy)]
+struct PartLists {
+    starts: *const *const Offset,
+    counts: *const *const Offset,
+    strides: *const *const Offset,
+    distances: *const *const Offset,
+}
+
+/// A put of several variables (`mput`). The kind of memory is `None` where each part has its own: PnetCDF does it.
+unsafe fn several(
+    number: c_int,
+    (count, variables): (c_int, *const c_int),
+    lists: PartLists,
+    (memories, kind): (*const *const c_void, Option<MemoryType>),
+    timing: TransferKind,
+) -> Option<c_int> {
+    // SAFETY: each list is null, or has so many items.
+    let item = |list: *const *const Offset, index: usize| match list.is_null() {
+        true => null(),
+        // SAFETY: as above.
+        false => unsafe { *list.add(index) },
+    };
+    let put = |index: usize, kind| Put {
+        // SAFETY: so many variables.
+        variable: unsafe { *variables.add(index) },
+        part: match (lists.starts.is_null(), lists.counts.is_null()) {
+            (true, _) => NamedPart::Whole,
+            (false, true) => NamedPart::Element(item(lists.starts, index)),
+            (false, false) => part(
+                item(lists.starts, index),
+                item(lists.counts, index),
+                item(lists.strides, index),
+            ),
+        },
+        distances: item(lists.distances, index),
+        // SAFETY: so many buffers.
+        memory: unsafe { *memories.add(index) },
+        kind,
+    };
+    files::with(number, |file| match (kind, usize::try_from(count)) {
+        (Some(kind), Ok(count)) => {
+            let puts: Vec<Put> = (0..count).map(|index| put(index, kind)).collect();
+            // SAFETY: as the caller vouches.
+            unsafe { file.put(&puts, timing) }
+        }
+        _ => file.flush_before(timing),
+    })
+}
+
+/// Declares the puts of several variables.
+macro_rules! several {
+    ($suffix:literal, $all:literal, ($($list_argument:ident: $list_type:ty),*), $kind:expr, $timing:expr) => {
+        exported!(concat!("ncmpi_mput_var", $suffix, $all),
+            mput_var(file: c_int, count: c_int, variables: *const c_int, memories: *const *const c_void $(, $list_argument: $list_type)*),
+            several(file, (count, variables), PartLists { starts: null(), counts: null(), strides: null(), distances: null() },
+                (memories, $kind), $timing));
+        exported!(concat!("ncmpi_mput_var1", $suffix, $all),
+            mput_var1(file: c_int, count: c_int, variables: *const c_int, starts: *const *const Offset, memories: *const *const c_void
+                $(, $list_argument: $list_type)*),
+            several(file, (count, variables), PartLists { starts, counts: null(), strides: null(), distances: null() },
+                (memories, $kind), $timing));
+        exported!(concat!("ncmpi_mput_vara", $suffix, $all),
+            mput_vara(file: c_int, count: c_int, variables: *const c_int, starts: *const *const Offset, counts: *const *const Offset,
+                memories: *const *const c_void $(, $list_argument: $list_type)*),
+            several(file, (count, variables), PartLists { starts, counts, strides: null(), distances: null() }, (memories, $kind), $timing));
+        exported!(concat!("ncmpi_mput_vars", $suffix, $all),
+            mput_vars(file: c_int, count: c_int, variables: *const c_int, starts: *const *const Offset, counts: *const *const Offset,
+                strides: *const *const Offset, memories: *const *const c_void $(, $list_argument: $list_type)*),
+            several(file, (count, variables), PartLists { starts, counts, strides, distances: null() }, (memories, $kind), $timing));
+        exported!(concat!("ncmpi_mput_varm", $suffix, $all),
+            mput_varm(file: c_int, count: c_int, variables: *const c_int, starts: *const *const Offset, counts: *const *const Offset,
+                strides: *const *const Offset, distances: *const *const Offset, memories: *const *const c_void
+                $(, $list_argument: $list_type)*),
+            several(file, (count, variables), PartLists { starts, counts, strides, distances }, (memories, $kind), $timing));
+    };
+}
+
+/// Declares the puts with one kind of memory: its arguments, and its type.
+macro_rules! puts {
+    ($module:ident, $suffix:literal, ($($kind_argument:ident: $kind_type:ty),*), $kind:expr,
+        ($($list_argument:ident: $list_type:ty),*), $list_kind:expr) => {
+        mod $module {
+            use super::*;
+
+            several!($suffix, "", ($($list_argument: $list_type),*), $list_kind, TransferKind::Independent);
+
+            puts!(@family "put" $suffix, "", ($($kind_argument: $kind_type),*), (), $kind, |file, one| put(file, one, TransferKind::Independent));
+            mod collective {
+                use super::*;
+                several!($suffix, "_all", ($($list_argument: $list_type),*), $list_kind, TransferKind::Collective);
+                puts!(@family "put" $suffix, "_all", ($($kind_argument: $kind_type),*), (), $kind, |file, one| put(file, one, TransferKind::Collective));
+                puts!(@list "put" $suffix, "_all", ($($kind_argument: $kind_type),*), (), $kind,
+                    |file, puts| file.put(&puts, TransferKind::Collective), TransferKind::Collective);
+            }
+            puts!(@list "put" $suffix, "", ($($kind_argument: $kind_type),*), (), $kind,
+                |file, puts| file.put(&puts, TransferKind::Independent), TransferKind::Independent);
+            mod nonblocking {
+                use super::*;
+                puts!(@family "iput" $suffix, "", ($($kind_argument: $kind_type),*), (request: *mut c_int), $kind,
+                    |file, one| begin(file, one, TransferKind::Nonblocking, request));
+                puts!(@list "iput" $suffix, "", ($($kind_argument: $kind_type),*), (request: *mut c_int), $kind,
+                    |file, puts| file.begin_put(&puts, TransferKind::Nonblocking, request), TransferKind::Nonblocking);
+            }
+            mod buffered {
+                use super::*;
+                puts!(@family "bput" $suffix, "", ($($kind_argument: $kind_type),*), (request: *mut c_int), $kind,
+                    |file, one| begin(file, one, TransferKind::Buffered, request));
+                puts!(@list "bput" $suffix, "", ($($kind_argument: $kind_type),*), (request: *mut c_int), $kind,
+                    |file, puts| file.begin_put(&puts, TransferKind::Buffered, request), TransferKind::Buffered);
+            }
+        }
+    };
+    (@family $verb:literal $suffix:literal, $all:literal, ($($kind_argument:ident: $kind_type:ty),*), ($($request:ident: $request_type:ty)?),
+        $kind:expr, |$file:ident, $one:ident| $act:expr) => {
+        exported!(concat!("ncmpi_", $verb, "_var", $suffix, $all),
+            var($file: c_int, variable: c_int, memory: *const c_void $(, $kind_argument: $kind_type)* $(, $request: $request_type)?), {
+                let $one = Put { variable, part: NamedPart::Whole, distances: null(), memory, kind: $kind };
+                $act
+            });
+        exported!(concat!("ncmpi_", $verb, "_var1", $suffix, $all),
+            var1($file: c_int, variable: c_int, start: *const Offset, memory: *const c_void $(, $kind_argument: $kind_type)* $(, $request: $request_type)?), {
+                let $one = Put { variable, part: NamedPart::Element(start), distances: null(), memory, kind: $kind };
+                $act
+            });
+        exported!(concat!("ncmpi_", $verb, "_vara", $suffix, $all),
+            vara($file: c_int, variable: c_int, start: *const Offset, count: *const Offset, memory: *const c_void
+                $(, $kind_argument: $kind_type)* $(, $request: $request_type)?), {
+                let $one = Put { variable, part: part(start, count, null()), distances: null(), memory, kind: $kind };
+                $act
+            });
+        exported!(concat!("ncmpi_", $verb, "_vars", $suffix, $all),
+            vars($file: c_int, variable: c_int, start: *const Offset, count: *const Offset, stride: *const Offset, memory: *const c_void
+                $(, $kind_argument: $kind_type)* $(, $request: $request_type)?), {
+                let $one = Put { variable, part: part(start, count, stride), distances: null(), memory, kind: $kind };
+                $act
+            });
+        exported!(concat!("ncmpi_", $verb, "_varm", $suffix, $all),
+            varm($file: c_int, variable: c_int, start: *const Offset, count: *const Offset, stride: *const Offset, distances: *const Offset,
+                memory: *const c_void $(, $kind_argument: $kind_type)* $(, $request: $request_type)?), {
+                let $one = Put { variable, part: part(start, count, stride), distances, memory, kind: $kind };
+                $act
+            });
+    };
+    (@list $verb:literal $suffix:literal, $all:literal, ($($kind_argument:ident: $kind_type:ty),*), ($($request:ident: $request_type:ty)?),
+        $kind:expr, |$file:ident, $puts:ident| $act:expr, $timing:expr) => {
+        exported!(concat!("ncmpi_", $verb, "_varn", $suffix, $all),
+            varn(number: c_int, variable: c_int, count: c_int, starts: *const *const Offset, counts: *const *const Offset,
+                memory: *const c_void $(, $kind_argument: $kind_type)* $(, $request: $request_type)?),
+            // SAFETY: as the caller of PnetCDF vouches.
+            files::with(number, |$file| match listed($file, variable, count, (starts, counts), (memory, $kind)) {
+                Some($puts) => $act,
+                None => $file.flush_before($timing),
+            }));
+    };
+}
+
+/// For each type: the names end in `_int`, and the like.
+macro_rules! typed {
+    ($($module:ident $suffix:literal $element:ident,)*) => {
+        $(puts!($module, $suffix, (), MemoryType::Named(ElementType::$element), (), Some(MemoryType::Named(ElementType::$element)));)*
+    };
+}
+
+typed! {
+    text "_text" Text,
+    schar "_schar" I8,
+    uchar "_uchar" U8,
+    short "_short" I16,
+    ushort "_ushort" U16,
+    int "_int" I32,
+    uint "_uint" U32,
+    long "_long" I64,
+    float "_float" F32,
+    double "_double" F64,
+    longlong "_longlong" I64,
+    ulonglong "_ulonglong" U64,
+}
+puts!(flexible, "", (buffer_count: Offset, datatype: MpiHandle), MemoryType::Flexible(buffer_count, datatype),
+    (buffer_counts: *const Offset, datatypes: *const c_void), None);
+
+exported!("ncmpi_put_vard",
+    put_vard(file: c_int, variable: c_int, filetype: MpiHandle, memory: *const c_void, count: Offset, datatype: MpiHandle),
+    flush_before(file, TransferKind::Independent));
+exported!("ncmpi_put_vard_all",
+    put_vard_all(file: c_int, variable: c_int, filetype: MpiHandle, memory: *const c_void, count: Offset, datatype: MpiHandle),
+    flush_before(file, TransferKind::Collective));

@@ -1,0 +1,280 @@
+//! Gets of logged data: from the log, where it has all of the part; else the variable's entries are flushed first, and
+//! PnetCDF reads the file.
+
+use core::ffi::{c_int, c_void};
+
+use weir_arrays::element::{Conversion, ElementType};
+use weir_arrays::log::LogEntry;
+use weir_arrays::subarray::Subarray;
+use weir_connect::mpi::{MpiHandle, Offset};
+
+use crate::arguments::{self, MemoryType, NamedPart};
+use crate::file::{LoggedFile, TransferKind};
+use crate::library::{NC_EMPI, NC_ERANGE, NC_EREAD, NC_NOERR};
+
+/// The arguments of a get of one part.
+#[derive(Clone, Copy, Debug)]
+pub struct Get {
+    pub variable: c_int,
+    pub part: NamedPart,
+    /// As of a put.
+    pub distances: *const Offset,
+    pub memory: *mut c_void,
+    pub kind: MemoryType,
+}
+
+/// Elements that the log has, for a get.
+struct LoggedPart {
+    part: Subarray,
+    element: ElementType,
+    elements: Vec<u8>,
+    fits: bool,
+}
+
+impl LoggedFile {
+    /// Does a blocking get of one part from the log. `None`: PnetCDF is to do it, and the file has what it asks for.
+    ///
+    /// # Safety
+    ///
+    /// The arguments are valid as PnetCDF wants them; all processes call this for a collective one.
+    pub unsafe fn get(&mut self, get: &Get, timing: TransferKind) -> Option<c_int> {
+        if self.check_mode(timing).is_err() {
+            return None;
+        }
+        let number = u32::try_from(get.variable).ok();
+        // SAFETY: as the caller vouches.
+        let logged = unsafe { self.logged_part(get) };
+        let has_entries = self
+            .entries
+            .iter()
+            .any(|logged| Some(logged.entry.variable) == number);
+        if timing == TransferKind::Collective {
+            let wants_file = i64::from(!matches!(logged, Ok(Some(_))));
+            let variable = i64::from(get.variable);
+            let records = i64::try_from(self.records).unwrap_or(i64::MAX);
+            let mine = [
+                wants_file,
+                i64::from(has_entries),
+                variable,
+                -variable,
+                records,
+            ];
+            let Some([wants_file, has_entries, highest, lowest, records]) = self.comm.highest(mine)
+            else {
+                return Some(NC_EMPI);
+            };
+            self.records = u64::try_from(records).unwrap_or(self.records);
+            if wants_file != 0 {
+                // If the processes ask for several variables, all entries are flushed.
+                let is_one = highest == -lowest;
+                let code = match (has_entries != 0, is_one) {
+                    (true, true) => self.flush(number),
+                    (false, true) => NC_NOERR,
+                    (_, false) => self.flush(None),
+                };
+                return Some(code).filter(|code| *code != NC_NOERR);
+            }
+        }
+        match logged {
+            Ok(Some(logged)) => {
+                // SAFETY: as the caller vouches.
+                let is_given = unsafe { self.give(get, &logged) };
+                Some(match (is_given, logged.fits) {
+                    (false, _) => NC_EMPI,
+                    (true, false) => NC_ERANGE,
+                    (true, true) => NC_NOERR,
+                })
+            }
+            _ if has_entries => Some(self.flush(number)).filter(|code| *code != NC_NOERR),
+            _ => None,
+        }
+    }
+
+    /// Before PnetCDF does another kind of read, or a put that is not logged: flushes. All processes call this for a collective
+    /// one. `None`: PnetCDF goes on.
+    pub fn flush_before(&mut self, timing: TransferKind) -> Option<c_int> {
+        if self.check_mode(timing).is_err() {
+            return None;
+        }
+        let code = match timing {
+            TransferKind::Collective => {
+                match self.comm.highest([i64::from(!self.entries.is_empty())]) {
+                    Some([0]) => NC_NOERR,
+                    Some(_) => self.flush(None),
+                    None => NC_EMPI,
+                }
+            }
+            _ => self.flush(None),
+        };
+        Some(code).filter(|code| *code != NC_NOERR)
+    }
+
+    /// The elements of a get, if the log has all of them; an error if the arguments are none that PnetCDF would take.
+    ///
+    /// # Safety
+    ///
+    /// As [`LoggedFile::get`].
+    unsafe fn logged_part(&self, get: &Get) -> Result<Option<LoggedPart>, c_int> {
+        let (number, variable) = arguments::variable(&self.definitions, get.variable)?;
+        let of_variable = || {
+            self.entries
+                .iter()
+                .map(|logged| &logged.entry)
+                .filter(|entry| entry.variable == number)
+        };
+        if of_variable().next().is_none() {
+            return Ok(None);
+        }
+        // SAFETY: as the caller vouches.
+        let part = unsafe {
+            get.part
+                .checked(variable, self.records, self.definitions.is_cdf5, false)?
+        };
+        // SAFETY: as the caller vouches.
+        let element = unsafe { get.kind.element_of(self.datatypes, variable) };
+        let Some(element) = element.filter(|_| !self.is_mapped_derived(get)) else {
+            return Ok(None);
+        };
+        arguments::check_type(element, variable)?;
+        let Some(bytes) = arguments::memory_bytes(&part, element).filter(|bytes| *bytes > 0) else {
+            return Ok(None);
+        };
+        let overlapping: Vec<&LogEntry> = of_variable()
+            .filter(|entry| entry.part.overlaps(&part))
+            .collect();
+        if !covers(&overlapping, &part) {
+            return Ok(None);
+        }
+        let Some(conversion) =
+            Conversion::new(element, variable.external, self.definitions.is_cdf5)
+        else {
+            return Ok(None);
+        };
+        let mut logged = LoggedPart {
+            part,
+            element,
+            elements: vec![0; bytes],
+            fits: true,
+        };
+        for entry in overlapping {
+            self.read_entry(entry, conversion, &variable.fill, &mut logged)?;
+        }
+        Ok(Some(logged))
+    }
+
+    /// Reads the elements of an entry that a get asks for, over those of entries before it.
+    fn read_entry(
+        &self,
+        entry: &LogEntry,
+        conversion: Conversion,
+        fill: &[u8],
+        logged: &mut LoggedPart,
+    ) -> Result<(), c_int> {
+        let own = entry.conversion(&self.definitions).ok_or(NC_EREAD)?;
+        let (from, to) = (entry.memory.bytes(), logged.element.bytes());
+        let (mut native, mut external, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+        let mut result = Ok(());
+        let mut fits = true;
+        let elements = &mut logged.elements;
+        entry.part.for_common_runs(&logged.part, |run| {
+            let count = usize::try_from(run.count).expect("a part of memory");
+            let at = usize::try_from(run.first[1]).expect("a part of memory") * to;
+            let place = &mut elements[at..at + count * to];
+            let data = entry.data + run.first[0] * from as u64;
+            if entry.memory == logged.element && own == conversion && own.is_exact() {
+                result = result.and(self.log.read_elements(data, place).map_err(|_| NC_EREAD));
+                return;
+            }
+            native.resize(count * from, 0);
+            result = result.and(
+                self.log
+                    .read_elements(data, &mut native)
+                    .map_err(|_| NC_EREAD),
+            );
+            external.clear();
+            own.to_external(&native, fill, &mut external);
+            wanted.clear();
+            fits &= conversion.to_native(&external, &mut wanted);
+            place.copy_from_slice(&wanted);
+        });
+        logged.fits &= fits;
+        result
+    }
+
+    /// Puts elements into the program's memory. False: MPI failed.
+    ///
+    /// # Safety
+    ///
+    /// As [`LoggedFile::get`].
+    unsafe fn give(&self, get: &Get, logged: &LoggedPart) -> bool {
+        // SAFETY: as the caller vouches: the memory has room for the elements of the part.
+        unsafe {
+            if let Some((count, datatype)) = self.derived(get) {
+                let elements = &logged.elements;
+                return self.datatypes.unpack(elements, get.memory, count, datatype);
+            }
+            if get.distances.is_null() {
+                let (from, to) = (logged.elements.as_ptr(), get.memory.cast());
+                core::ptr::copy_nonoverlapping(from, to, logged.elements.len());
+            } else {
+                let LoggedPart {
+                    part,
+                    element,
+                    elements,
+                    ..
+                } = logged;
+                arguments::scatter(part, *element, get.distances, elements, get.memory);
+            }
+        }
+        true
+    }
+
+    /// So many of a derived datatype, if the memory of a get is described by one.
+    fn derived(&self, get: &Get) -> Option<(Offset, MpiHandle)> {
+        match get.kind {
+            MemoryType::Flexible(count, datatype) => {
+                let is_plain =
+                    self.datatypes.element(datatype).is_some() || self.datatypes.is_null(datatype);
+                (!is_plain).then_some((count, datatype))
+            }
+            MemoryType::Named(_) => None,
+        }
+    }
+
+    /// True for a mapped get of a derived datatype: PnetCDF maps the packed elements, which is left to it.
+    fn is_mapped_derived(&self, get: &Get) -> bool {
+        !get.distances.is_null() && self.derived(get).is_some()
+    }
+}
+
+/// True if each element of a part is one of an entry.
+fn covers(entries: &[&LogEntry], part: &Subarray) -> bool {
+    let Some(elements) = part
+        .elements()
+        .and_then(|elements| usize::try_from(elements).ok())
+    else {
+        return false;
+    };
+    // One entry that has all of it needs no map.
+    let common = |entry: &LogEntry| {
+        let mut common = 0;
+        entry.part.for_common_runs(part, |run| common += run.count);
+        usize::try_from(common).unwrap_or(0)
+    };
+    let counts: Vec<usize> = entries.iter().map(|entry| common(entry)).collect();
+    if counts.contains(&elements) {
+        return true;
+    }
+    if counts.iter().sum::<usize>() < elements {
+        return false;
+    }
+    let mut is_logged = vec![false; elements];
+    for entry in entries {
+        entry.part.for_common_runs(part, |run| {
+            let at = usize::try_from(run.first[1]).expect("a part of memory");
+            let count = usize::try_from(run.count).expect("a part of memory");
+            is_logged[at..at + count].fill(true);
+        });
+    }
+    is_logged.into_iter().all(|is_logged| is_logged)
+}

@@ -1,0 +1,168 @@
+/*
+ * The log of PnetCDF's writes, as a program meets it. On weir, with the connector, data is not in the file until it is flushed;
+ * elsewhere it is at once. All other checks hold in both.
+ *
+ *   mpiexec -n N pnetcdf_log DIR [die | small]
+ *
+ * With `die` all processes are killed after their puts. With `small` the log holds less than what is put.
+ */
+#include "mpi_check.h"
+#include <pnetcdf.h>
+#include <signal.h>
+
+enum { WIDTH = 1000, ROWS = 40 };
+
+#define NC(call) ALL(nc_ok((call), #call), "%s", #call)
+/* A call that must give this code in all processes. */
+#define CODE(call, wanted) ALL((call) == (wanted), "%s gives %s", #call, #wanted)
+
+static int nc_ok(int code, const char *call)
+{
+	if (code != NC_NOERR)
+		printf("  process %d: %.80s: %s\n", rank, call, ncmpi_strerror(code));
+	return code == NC_NOERR;
+}
+
+static int file, fixed, records, small;
+static double mine[ROWS * WIDTH], back[ROWS * WIDTH];
+static const char *path;
+
+static off_t file_bytes(void)
+{
+	struct stat found;
+	return stat(path, &found) == 0 ? found.st_size : -1;
+}
+
+static void define(void)
+{
+	int dims[3];
+	NC(ncmpi_create(MPI_COMM_WORLD, path, NC_CLOBBER | NC_64BIT_DATA, MPI_INFO_NULL, &file));
+	NC(ncmpi_def_dim(file, "time", NC_UNLIMITED, &dims[0]));
+	NC(ncmpi_def_dim(file, "row", ROWS, &dims[1]));
+	NC(ncmpi_def_dim(file, "x", (MPI_Offset)WIDTH * size, &dims[2]));
+	NC(ncmpi_def_var(file, "fixed", NC_DOUBLE, 2, dims + 1, &fixed));
+	NC(ncmpi_def_var(file, "small", NC_SHORT, 1, dims + 2, &small));
+	dims[1] = dims[2];
+	NC(ncmpi_def_var(file, "records", NC_DOUBLE, 2, dims, &records));
+	NC(ncmpi_enddef(file));
+}
+
+int main(int argc, char **argv)
+{
+	int wrong = 0, code, dies = argc > 2 && strcmp(argv[2], "die") == 0, is_small = argc > 2 && strcmp(argv[2], "small") == 0;
+	int is_logged = getenv("WEIR_TEST_ON_WEIR") != NULL;
+	mpi_check_begin(argc, argv);
+	path = strdup(in_dir("file.nc"));
+	MPI_Offset start[2] = {0, (MPI_Offset)WIDTH * rank}, count[2] = {1, WIDTH}, length;
+	for (int i = 0; i < ROWS * WIDTH; i++)
+		mine[i] = rank * 1e6 + i;
+	define();
+	off_t empty = file_bytes();
+	for (start[0] = 0; start[0] < ROWS; start[0]++)
+		wrong += ncmpi_put_vara_double_all(file, fixed, start, count, mine + start[0] * WIDTH) != NC_NOERR;
+	ALL(wrong == 0, "puts, row by row");
+	if (dies) {
+		ncmpi_sync(file);
+		/* These stay in the log. */
+		for (start[0] = 0; start[0] < 5; start[0]++)
+			ncmpi_put_vara_double_all(file, records, start, count, mine + start[0] * WIDTH);
+		MPI_Barrier(MPI_COMM_WORLD);
+		kill(getpid(), SIGKILL);
+	}
+	if (is_logged && !is_small)
+		ALL(file_bytes() == empty, "no data is in the file yet");
+	start[0] = 0;
+	count[0] = ROWS;
+	NC(ncmpi_get_vara_double_all(file, fixed, start, count, back));
+	ALL(memcmp(back, mine, sizeof mine) == 0, "a get gives what was put");
+	if (is_logged && !is_small)
+		ALL(file_bytes() == empty, "the get asked the log");
+	start[0] = 3;
+	count[0] = 1;
+	NC(ncmpi_put_vara_double_all(file, records, start, count, mine));
+	NC(ncmpi_inq_dimlen(file, 0, &length));
+	ALL(length == 4, "the number of records counts those in the log");
+
+	/* What one writes twice: the second one stays, also where a part of it was written a third time. */
+	for (int round = 0; round < 3; round++) {
+		MPI_Offset from[2] = {7, start[1] + 100 * round}, many[2] = {1, 300};
+		for (int i = 0; i < 300; i++)
+			back[i] = round;
+		NC(ncmpi_put_vara_double_all(file, fixed, from, many, back));
+		for (int i = 0; i < 300; i++)
+			mine[7 * WIDTH + 100 * round + i] = round;
+	}
+	NC(ncmpi_put_var1_double_all(file, fixed, start, &mine[0]));
+	mine[3 * WIDTH] = mine[0];
+
+	/* Another process's: the log is flushed. */
+	MPI_Offset other = (rank + 1) % size, theirs[2] = {0, other * WIDTH};
+	count[0] = ROWS;
+	NC(ncmpi_get_vara_double_all(file, fixed, theirs, count, back));
+	wrong = 0;
+	for (int i = 0; i < ROWS * WIDTH; i++) {
+		int row = i / WIDTH, column = i % WIDTH;
+		double wanted = (double)other * 1e6 + i;
+		if (row == 7 && column < 500)
+			wanted = column < 100 ? 0 : column < 200 ? 1 : 2;
+		if (row == 3 && column == 0)
+			wanted = (double)other * 1e6;
+		wrong += back[i] != wanted;
+	}
+	ALL(wrong == 0, "a get of another process's part (%d wrong)", wrong);
+	ALL(file_bytes() > empty, "and has it flushed");
+
+	/* Errors come from the call. */
+	count[0] = 1;
+	MPI_Offset outside[2] = {ROWS, start[1]}, one = 1;
+	short few[2] = {1, 2};
+	double vast[1] = {1e9};
+	CODE(ncmpi_put_vara_double_all(file, fixed, outside, count, mine), NC_EINVALCOORDS);
+	outside[0] = ROWS - 1;
+	count[0] = 2;
+	CODE(ncmpi_put_vara_double_all(file, fixed, outside, count, mine), NC_EEDGE);
+	count[0] = -1;
+	CODE(ncmpi_put_vara_double_all(file, fixed, outside, count, mine), NC_ENEGATIVECNT);
+	CODE(ncmpi_put_vara_double_all(file, 77, start, count, mine), NC_ENOTVAR);
+	CODE(ncmpi_put_vara_double(file, fixed, start, count, mine), NC_ENOTINDEP);
+	CODE(ncmpi_put_vara_text_all(file, small, start + 1, &one, "a"), NC_ECHAR);
+	CODE(ncmpi_put_vara_double_all(file, small, start + 1, &one, vast), NC_ERANGE);
+	CODE(ncmpi_bput_vara_short(file, small, start + 1, &one, few, &code), NC_ENULLABUF);
+	NC(ncmpi_buffer_attach(file, 3));
+	NC(ncmpi_bput_vara_short(file, small, start + 1, &one, few, &code));
+	CODE(ncmpi_bput_vara_short(file, small, start + 1, &one, few, &wrong), NC_EINSUFFBUF);
+	CODE(ncmpi_buffer_detach(file), NC_EPENDINGBPUT);
+	NC(ncmpi_wait_all(file, 1, &code, NULL));
+	NC(ncmpi_buffer_detach(file));
+
+	/* Far more than fits the log, if it has a small budget. */
+	off_t before = file_bytes();
+	count[0] = 1;
+	wrong = 0;
+	for (start[0] = 4; start[0] < 300; start[0]++)
+		wrong += ncmpi_put_vara_double_all(file, records, start, count, mine) != NC_NOERR;
+	ALL(wrong == 0, "puts of many records");
+	if (is_logged && is_small)
+		ALL(file_bytes() > before, "a full log is flushed");
+	NC(ncmpi_begin_indep_data(file));
+	for (start[0] = 300; start[0] < 600; start[0]++)
+		wrong += ncmpi_put_vara_double(file, records, start, count, mine) != NC_NOERR;
+	ALL(wrong == 0, "independent puts of many records");
+	start[0] = 599;
+	NC(ncmpi_get_vara_double(file, records, start, count, back));
+	ALL(memcmp(back, mine, WIDTH * sizeof(double)) == 0, "an independent get");
+	NC(ncmpi_end_indep_data(file));
+	NC(ncmpi_close(file));
+	NC(ncmpi_open(MPI_COMM_WORLD, path, NC_NOWRITE, MPI_INFO_NULL, &file));
+	NC(ncmpi_inq_dimlen(file, 0, &length));
+	ALL(length == 600, "all records are in the file");
+	wrong = 0;
+	for (start[0] = 3; start[0] < 600; start[0]++) {
+		wrong += ncmpi_get_vara_double_all(file, records, start, count, back) != NC_NOERR;
+		wrong += memcmp(back + (start[0] == 3 ? 1 : 0), mine + (start[0] == 3 ? 1 : 0), (WIDTH - 1) * sizeof(double)) != 0;
+	}
+	ALL(wrong == 0, "with their data");
+	CODE(ncmpi_put_vara_double_all(file, records, start, count, mine), NC_EPERM);
+	NC(ncmpi_close(file));
+	return mpi_check_end();
+}

@@ -1,0 +1,39 @@
+#!/bin/bash
+# The connector of PnetCDF: what programs see of calls drawn from seeds, and the files they leave, are the same with and without
+# a log of their writes.
+. "$(dirname "$0")/check.sh"
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# OMPIO (Open MPI 4.1) does not always read what was written, on any file system.
+start=(timeout 120 mpiexec.openmpi --oversubscribe --mca io romio321 -n 3)
+build=$WEIR_TEST_BUILD
+
+# calls SEED NAME [VARIABLE=VALUE]...: runs the calls on a file here and on one outside, and compares.
+calls() {
+	local seed=$1 text=$2
+	shift 2
+	check "seed $seed, $text: without a log" "${start[@]}" "$build/pnetcdf_calls.openmpi" "$outside/plain.nc" "$outside/plain" "$seed" 150
+	check "seed $seed, $text" env "$@" "${start[@]}" "$build/pnetcdf_calls.openmpi" "$dir/logged.nc" "$outside/logged" "$seed" 150
+	for rank in 0 1 2; do
+		check "seed $seed, $text: what process $rank saw" diff "$outside/plain.$rank" "$outside/logged.$rank"
+	done
+	check "seed $seed, $text: the file" cmp "$outside/plain.nc" "$dir/logged.nc"
+}
+
+for seed in 1 2 3 4; do
+	calls $seed "a log each" A=1
+done
+calls 5 "a shared log" WEIR_PNETCDF_LOG=node
+calls 6 "a small log" WEIR_PNETCDF_BUDGET=3000 WEIR_PNETCDF_BUFFER=1000
+calls 7 "a small shared log" WEIR_PNETCDF_LOG=node WEIR_PNETCDF_BUDGET=3000 WEIR_PNETCDF_BUFFER=1000
+
+for flavour in ompio romio321; do
+	for text in "a log each:A=1:" "a shared log:WEIR_PNETCDF_LOG=node:" "a small log:WEIR_PNETCDF_BUDGET=100000:small"; do
+		IFS=: read -r text variable mode <<<"$text"
+		log=$outside/log
+		env "$variable" timeout 120 mpiexec.openmpi --oversubscribe --mca io $flavour -n 4 "$build/pnetcdf_log.openmpi" "$dir" $mode > "$log" 2>&1
+		same "$flavour, $text: ended well" 0 $?
+		grep -v -e '^ok' -e 'passed' "$log"
+	done
+done
+[ -z "${WEIR_TEST_ON_WEIR:-}" ] || check "no logs are left" test ! -e "${WEIR_AT:-/none}/.pnetcdf"
+check_end
