@@ -113,6 +113,19 @@ impl ElementType {
         }
     }
 
+    /// An external element as text, as people write numbers. `element` has the length of one.
+    pub fn text(self, element: &[u8]) -> String {
+        let mut native = Vec::new();
+        append_swapped(element, element.len(), &mut native);
+        match (self, self.native(&native)) {
+            (_, Number::Integer(value)) => value.to_string(),
+            // The shortest text that reads as the same number of its own type.
+            #[expect(clippy::cast_possible_truncation, reason = "it was one")]
+            (Self::F32, Number::Real(value)) => (value as f32).to_string(),
+            (_, Number::Real(value)) => value.to_string(),
+        }
+    }
+
     /// The value of a native element. `bytes` has the length of one.
     fn native(self, bytes: &[u8]) -> Number {
         macro_rules! read {

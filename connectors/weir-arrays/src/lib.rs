@@ -7,6 +7,7 @@
 //! | `element` | the types of elements, and conversions between them |
 //! | `subarray` | a rectangular part of a variable, with strides, and what two have in common |
 //! | `definitions` | the variables of a file: shapes, types, places |
+//! | `header` | the header of a file |
 //! | `log` | the records of a log |
 //! | `batch` | entries of a log that may be moved into the file in any order |
 //!
@@ -18,5 +19,6 @@
 pub mod batch;
 pub mod definitions;
 pub mod element;
+pub mod header;
 pub mod log;
 pub mod subarray;

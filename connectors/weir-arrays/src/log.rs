@@ -131,6 +131,29 @@ impl BlockMap {
         }
     }
 
+    /// The bytes of one writer, of the blocks of a whole file.
+    pub fn stream(self, writer: u32, blocks: &[u8]) -> Vec<u8> {
+        let length = self.stream_bytes(writer, blocks.len() as u64);
+        let mut stream = Vec::new();
+        for (at, bytes) in self.pieces(writer, 0, length) {
+            let range = usize::try_from(at).ok().zip(usize::try_from(bytes).ok());
+            let piece = range.and_then(|(at, bytes)| blocks.get(at..at.checked_add(bytes)?));
+            stream.extend(piece.unwrap_or(&[]));
+        }
+        stream
+    }
+
+    /// How many bytes one writer has at most, of a file with so many bytes of blocks.
+    pub fn stream_bytes(self, writer: u32, bytes: u64) -> u64 {
+        if self.writers == 1 {
+            return bytes;
+        }
+        let row = self.block_bytes.saturating_mul(self.writers.into());
+        let before = self.block_bytes.saturating_mul(writer.into());
+        let last = (bytes % row).saturating_sub(before).min(self.block_bytes);
+        bytes / row * self.block_bytes + last
+    }
+
     /// The pieces of a range of a writer's bytes: offset among the blocks of the file, and length. Saturates where a number
     /// is too large for any file.
     pub fn pieces(self, writer: u32, offset: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
@@ -423,6 +446,14 @@ mod tests {
         assert_eq!(pieces, [(15, 5), (40, 10), (70, 5)]);
         let alone = BlockMap { writers: 1, ..map };
         assert_eq!(alone.pieces(0, 5, 20).collect::<Vec<_>>(), [(5, 20)]);
+        let blocks: Vec<u8> = (0..75).collect();
+        let stream = map.stream(1, &blocks);
+        assert_eq!(
+            stream,
+            [&blocks[10..20], &blocks[40..50], &blocks[70..]].concat()
+        );
+        assert_eq!(map.stream_bytes(0, 75), 30);
+        assert_eq!(map.stream_bytes(2, 75), 20);
         assert_eq!(BlockMap::from_head(&map.head()), Ok(map));
         assert_eq!(BlockMap::from_head(b"x"), Err(LogError::NoLog));
         let other = BlockMap { writers: 0, ..map };

@@ -162,6 +162,18 @@ impl Mpi {
         all.map(|all| code == SUCCESS && all == 1)
     }
 
+    /// This process's rank in a communicator. `None`: MPI refused, and its error handler has heard why.
+    ///
+    /// # Safety
+    ///
+    /// A valid communicator.
+    pub unsafe fn rank(&self, comm: MpiHandle) -> Option<u32> {
+        let mut rank: c_int = -1;
+        // SAFETY: room for a number; the caller vouches for the communicator.
+        let code = unsafe { (self.comm_rank)(comm, &raw mut rank) };
+        u32::try_from(rank).ok().filter(|_| code == SUCCESS)
+    }
+
     /// The value of a hint of an info object; `None`: it has none.
     ///
     /// # Safety

@@ -7,12 +7,14 @@ use weir_connect::mpi::{MpiHandle, Offset};
 use crate::exported::around;
 use crate::file::{error_code, first_error, DataMode, LoggedFile};
 use crate::files::{self, NewlyOpened};
+use crate::left_over;
 use crate::library::{
     is_inside, GET_REQ_ALL, NC_EMPI, NC_EPENDINGBPUT, NC_NOERR, NC_WRITE, PUT_REQ_ALL, REQ_ALL,
     REQ_NULL,
 };
 
 around!("ncmpi_create", create(comm: MpiHandle, path: *const c_char, mode: c_int, info: MpiHandle, number: *mut c_int), |call| {
+    left_over::settle(comm, path, true);
     let code = call();
     if code == NC_NOERR && !is_inside() {
         let path = CStr::from_ptr(path);
@@ -22,6 +24,7 @@ around!("ncmpi_create", create(comm: MpiHandle, path: *const c_char, mode: c_int
 });
 
 around!("ncmpi_open", open(comm: MpiHandle, path: *const c_char, mode: c_int, info: MpiHandle, number: *mut c_int), |call| {
+    left_over::settle(comm, path, false);
     let code = call();
     if code == NC_NOERR && !is_inside() {
         let path = CStr::from_ptr(path);

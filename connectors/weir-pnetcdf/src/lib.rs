@@ -24,6 +24,7 @@
 //! | `requests` | nonblocking puts that are not waited for yet |
 //! | `arguments` | the arguments of puts and gets, checked as PnetCDF checks them |
 //! | `datatypes` | MPI's datatypes |
+//! | `left_over` | logs of programs that were killed |
 //! | `log_files` | the files of the log; their format is in `weir_arrays::log` |
 //! | `library` | the user's PnetCDF |
 //! | `settings` | the settings, from the environment |
@@ -36,6 +37,7 @@ mod file;
 mod files;
 mod flush;
 mod gets;
+mod left_over;
 mod library;
 mod log_files;
 mod puts;

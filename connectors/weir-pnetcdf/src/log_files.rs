@@ -61,6 +61,8 @@ impl LogFiles {
             records_kept: 0,
             encoded: Vec::new(),
         };
+        // Who finds a log without a lock takes it for one of a program that was killed.
+        files.records.lock_shared()?;
         if writer == 0 {
             files.records.write_all_at(&map.head(), 0)?;
         }

@@ -172,6 +172,12 @@ pub enum Command {
     ///
     /// A file that somebody has open for writing is laminated once it is closed.
     Laminate(LaminateArgs),
+    /// Show, read and replay logs of array writes.
+    ///
+    /// With the connector of PnetCDF the writes of a program are in a log until they go into the file (docs/GUIDE.md,
+    /// "Connectors"). A log that a killed program left is replayed when the file is opened again, and before files are
+    /// moved out of the instance. This command does it by hand, and shows what is in a log; it needs no PnetCDF.
+    Log(LogArgs),
     /// Move files into an instance, or out of it.
     ///
     /// SOURCE and DESTINATION are as for rsync -a: a directory keeps its name below DESTINATION, DIR/
@@ -450,6 +456,42 @@ pub struct LaminateArgs {
     /// Name or run directory (default: WEIR_INSTANCE, else as for weir start).
     #[arg(long, short = 'i', value_name = "NAME")]
     pub instance: Option<String>,
+}
+
+/// Of `weir log`.
+#[derive(Args, Debug)]
+pub struct LogArgs {
+    /// A log, or a directory of logs (default: those of the instance whose command this is).
+    #[arg(long, global = true, value_name = "DIR")]
+    pub path: Option<PathBuf>,
+    #[command(subcommand)]
+    pub action: LogAction,
+}
+
+/// The actions of `weir log`.
+#[derive(Debug, Subcommand)]
+pub enum LogAction {
+    /// Show which logs there are, and what they have.
+    Show {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a variable: a line for each row, `_` for elements that the log does not have.
+    Read {
+        /// Its name.
+        #[arg(value_name = "VARIABLE")]
+        variable: String,
+    },
+    /// Move what killed programs logged into their files, and remove the logs.
+    Replay {
+        /// Move it into this file instead: a copy of the one that the log is of.
+        #[arg(long, value_name = "FILE")]
+        to: Option<PathBuf>,
+        /// Keep the logs.
+        #[arg(long)]
+        keep: bool,
+    },
 }
 
 /// Of `weir stage`.

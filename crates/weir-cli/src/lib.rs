@@ -9,6 +9,7 @@ mod out;
 
 mod analyze;
 mod args;
+mod array_log;
 mod bench;
 mod doctor;
 mod drain;
@@ -102,6 +103,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Status(args) => show::status(args, &settings()?.config, &env)?,
         Command::Ls(args) => show::list(args, &settings()?.config, &env)?,
         Command::Laminate(args) => laminate::laminate(args, &settings()?.config, &env)?,
+        Command::Log(args) => array_log::log(args, &env)?,
         Command::Stage(args) => stage::stage(args, &settings()?.config, &env)?,
         Command::Drain(args) => drain::command::ask(args, &settings()?.config, &env)?,
         Command::Analyze(args) => return analyze::analyze(args, &settings()?.config, &env),

@@ -13,6 +13,7 @@ use weir_core::elevate_rule::{ElevateRule, RULE_FILE};
 use weir_core::elevated::{ALIAS_LINK, MOST_TREES, TARGET_LINK};
 
 use crate::args::{ChoiceArgs, DrainProcessArgs};
+use crate::array_log;
 use crate::drain::process::DrainProcess;
 use crate::exit::Failure;
 use crate::{show, supervise};
@@ -236,6 +237,7 @@ impl RunStages<'_> {
     /// Moves the rest out; true if it is safe.
     pub fn take_out(&self, run_dir: &Path, mut drains: Drains) -> bool {
         let mut is_safe = true;
+        array_log::replay_left(run_dir);
         // All at once: the end of the job may be near.
         let running = drains
             .0

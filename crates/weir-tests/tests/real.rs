@@ -289,7 +289,7 @@ const CHECKS: &[Check] = &[
         &[needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::PNETCDF, needs::PNETCDF_TOOLS, needs::NETCDF_TOOLS])
         .compiled(&[("mpi/pnetcdf_io.c", Compiler::Pnetcdf)]),
     shell("mpi::pnetcdf_with_a_log",
-        "shell/pnetcdf.sh", &[needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::PNETCDF])
+        "shell/pnetcdf.sh", &[needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::PNETCDF, needs::NETCDF_TOOLS])
         .compiled(&[("mpi/pnetcdf_calls.c", Compiler::Pnetcdf), ("mpi/pnetcdf_log.c", Compiler::Pnetcdf)]),
     mpi("mpi::parallel_netcdf4_and_ncdump_nccopy",
         "netcdf4_par", "openmpi",

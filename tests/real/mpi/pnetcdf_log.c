@@ -2,9 +2,9 @@
  * The log of PnetCDF's writes, as a program meets it. On weir, with the connector, data is not in the file until it is flushed;
  * elsewhere it is at once. All other checks hold in both.
  *
- *   mpiexec -n N pnetcdf_log DIR [die | small]
+ *   mpiexec -n N pnetcdf_log DIR [die | look | small]
  *
- * With `die` all processes are killed after their puts. With `small` the log holds less than what is put.
+ * With `die` all processes are killed after their puts, and `look` finds these in the file. With `small` the log holds less than what is put.
  */
 #include "mpi_check.h"
 #include <pnetcdf.h>
@@ -47,6 +47,24 @@ static void define(void)
 	NC(ncmpi_enddef(file));
 }
 
+/* What processes put that were killed is in the file once it is opened again. */
+static int look(void)
+{
+	MPI_Offset start[2] = {0, (MPI_Offset)WIDTH * rank}, count[2] = {1, WIDTH}, length;
+	int wrong = 0;
+	NC(ncmpi_open(MPI_COMM_WORLD, path, NC_NOWRITE, MPI_INFO_NULL, &file));
+	NC(ncmpi_inq_dimlen(file, 0, &length));
+	ALL(length == 5, "five records: %d", (int)length);
+	NC(ncmpi_inq_varid(file, "records", &records));
+	for (start[0] = 0; start[0] < length; start[0]++) {
+		wrong += ncmpi_get_vara_double_all(file, records, start, count, back) != NC_NOERR;
+		wrong += memcmp(back, mine + start[0] * WIDTH, WIDTH * sizeof(double)) != 0;
+	}
+	ALL(wrong == 0, "with their data");
+	NC(ncmpi_close(file));
+	return mpi_check_end();
+}
+
 int main(int argc, char **argv)
 {
 	int wrong = 0, code, dies = argc > 2 && strcmp(argv[2], "die") == 0, is_small = argc > 2 && strcmp(argv[2], "small") == 0;
@@ -56,6 +74,8 @@ int main(int argc, char **argv)
 	MPI_Offset start[2] = {0, (MPI_Offset)WIDTH * rank}, count[2] = {1, WIDTH}, length;
 	for (int i = 0; i < ROWS * WIDTH; i++)
 		mine[i] = rank * 1e6 + i;
+	if (argc > 2 && strcmp(argv[2], "look") == 0)
+		return look();
 	define();
 	off_t empty = file_bytes();
 	for (start[0] = 0; start[0] < ROWS; start[0]++)

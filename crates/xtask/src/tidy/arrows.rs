@@ -30,9 +30,10 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("weir-scale", Some(&["weir-core"])),
     // A connector is in a process of the user's, beside the interposer.
     ("weir-arrays", Some(&[])),
+    ("weir-arraylog", Some(&["weir-arrays"])),
     ("weir-connect", Some(&[])),
     ("weir-mpiio", Some(&["weir-connect"])),
-    ("weir-pnetcdf", Some(&["weir-arrays", "weir-connect"])),
+    ("weir-pnetcdf", Some(&["weir-arraylog", "weir-arrays", "weir-connect"])),
     ("xtask", Some(&["weir-cluster"])),
 ];
 

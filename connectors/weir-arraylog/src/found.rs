@@ -1,0 +1,207 @@
+//! The logs of a directory.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use weir_arrays::definitions::FileDefinitions;
+use weir_arrays::log::{BlockMap, LogContents, LogEntry, HEAD_BYTES};
+
+/// The extension of the files with records.
+const RECORDS: &str = "records";
+/// The longest file of records that is read, bytes.
+const MAX_RECORDS_BYTES: u64 = 1 << 32;
+
+/// The log of one writer.
+#[derive(Debug)]
+pub struct WriterLog {
+    elements: File,
+    map: BlockMap,
+    writer: u32,
+    /// The records.
+    pub contents: LogContents,
+}
+
+impl WriterLog {
+    /// Reads bytes of its elements.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file.
+    pub fn read_elements(&self, offset: u64, elements: &mut [u8]) -> io::Result<()> {
+        let mut rest = elements;
+        for (at, bytes) in self.map.pieces(self.writer, offset, rest.len() as u64) {
+            let bytes = usize::try_from(bytes).expect("a part of memory");
+            let (piece, behind) = rest.split_at_mut(bytes);
+            self.elements.read_exact_at(piece, at)?;
+            rest = behind;
+        }
+        Ok(())
+    }
+}
+
+/// The log of a file: of all processes that had it open.
+#[derive(Debug)]
+pub struct ArrayLog {
+    /// The directory that has it, and nothing else.
+    pub directory: PathBuf,
+    /// True if a program has it open.
+    pub is_open: bool,
+    /// Those of its processes.
+    pub writers: Vec<WriterLog>,
+    /// Its files of records, locked if no program has them open: one that would replay them, too, finds them so.
+    locked: Vec<File>,
+}
+
+impl ArrayLog {
+    /// The log in a directory.
+    ///
+    /// # Errors
+    ///
+    /// The directory, or a file in it, cannot be read, or is no log.
+    pub fn read(directory: &Path) -> io::Result<ArrayLog> {
+        let mut log = ArrayLog {
+            directory: directory.to_owned(),
+            is_open: false,
+            writers: Vec::new(),
+            locked: Vec::new(),
+        };
+        let mut paths: Vec<PathBuf> = Vec::new();
+        for entry in std::fs::read_dir(directory)? {
+            let path = entry?.path();
+            if path
+                .extension()
+                .is_some_and(|extension| extension == RECORDS)
+            {
+                paths.push(path);
+            }
+        }
+        paths.sort();
+        for path in paths {
+            let records = File::open(&path)?;
+            match records.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => log.is_open = true,
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            log.read_pair(&records, &path)?;
+            log.locked.push(records);
+        }
+        Ok(log)
+    }
+
+    fn read_pair(&mut self, mut records: &File, path: &Path) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        records
+            .by_ref()
+            .take(MAX_RECORDS_BYTES)
+            .read_to_end(&mut bytes)?;
+        let invalid = |error| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{}: {error}", path.display()),
+            )
+        };
+        let map = match BlockMap::from_head(&bytes) {
+            Ok(map) => map,
+            // Its writer was killed before it wrote anything.
+            Err(_) if bytes.is_empty() => return Ok(()),
+            Err(error) => return Err(invalid(error)),
+        };
+        let blocks = &bytes[usize::try_from(HEAD_BYTES).expect("64")..];
+        for writer in 0..map.writers {
+            let stream = map.stream(writer, blocks);
+            if stream.is_empty() && writer > 0 {
+                continue;
+            }
+            let elements = File::open(path.with_extension("elements"))?;
+            let data_bytes = map.stream_bytes(writer, elements.metadata()?.len());
+            let contents = LogContents::read(&stream, data_bytes);
+            self.writers.push(WriterLog {
+                elements,
+                map,
+                writer,
+                contents,
+            });
+        }
+        Ok(())
+    }
+
+    /// The path of the file.
+    pub fn path(&self) -> Option<&[u8]> {
+        let mut paths = self
+            .writers
+            .iter()
+            .map(|writer| writer.contents.path.as_slice());
+        paths.find(|path| !path.is_empty())
+    }
+
+    /// The variables of the file.
+    pub fn definitions(&self) -> Option<&FileDefinitions> {
+        let definitions = self
+            .writers
+            .iter()
+            .map(|writer| &writer.contents.definitions);
+        definitions
+            .into_iter()
+            .find(|definitions| !definitions.variables.is_empty())
+    }
+
+    /// The entries of all writers, in the order in which they were written.
+    pub fn entries(&self) -> Vec<(&WriterLog, &LogEntry)> {
+        let writers = self.writers.iter();
+        let entries = writers.flat_map(|writer| {
+            writer
+                .contents
+                .entries
+                .iter()
+                .map(move |entry| (writer, entry))
+        });
+        let mut entries: Vec<_> = entries.collect();
+        // Stable: those of one writer keep their order, whatever became of the clock.
+        entries.sort_by_key(|(_, entry)| entry.stamp_ns);
+        entries
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file system.
+    pub fn remove(self) -> io::Result<()> {
+        let ArrayLog {
+            directory, locked, ..
+        } = self;
+        std::fs::remove_dir_all(&directory)?;
+        drop(locked);
+        // The directory of all logs stays if there are others.
+        directory.parent().map(std::fs::remove_dir);
+        Ok(())
+    }
+}
+
+/// The logs in a directory of logs, or the one log that it is. One that cannot be read comes with its error.
+///
+/// # Errors
+///
+/// The directory cannot be read.
+pub fn find_logs(directory: &Path) -> io::Result<Vec<(PathBuf, io::Result<ArrayLog>)>> {
+    let mut found = Vec::new();
+    let mut is_one = false;
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        is_one |= path
+            .extension()
+            .is_some_and(|extension| extension == RECORDS);
+        if path.is_dir() {
+            let log = ArrayLog::read(&path);
+            found.push((path, log));
+        }
+    }
+    if is_one {
+        return Ok(vec![(directory.to_owned(), ArrayLog::read(directory))]);
+    }
+    found.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(found)
+}

@@ -1,0 +1,161 @@
+//! Entries of a log go into the file, without PnetCDF: they are converted, and written where the variables lie.
+//!
+//! To replay a log again, also one that was partly replayed, gives the same file.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use weir_arrays::definitions::FileDefinitions;
+use weir_arrays::header::{FileHeader, HeaderError, RECORDS_OFFSET};
+use weir_arrays::log::LogEntry;
+
+use crate::found::{ArrayLog, WriterLog};
+
+/// The longest header that is read, bytes.
+const MAX_HEADER_BYTES: usize = 1 << 28;
+
+/// The writes that were moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReplayedWrites {
+    /// Entries of the log.
+    pub entries: u64,
+    /// Bytes in the file.
+    pub bytes: u64,
+}
+
+/// A failure to replay a log.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The log does not name its file.
+    #[error("the log does not say which file it is of")]
+    NoFile,
+    /// The file cannot be read or written.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        error: io::Error,
+    },
+    /// The file's header cannot be read.
+    #[error("{}: {error}", path.display())]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        error: HeaderError,
+    },
+    /// The file's variables are others than the log's.
+    #[error("{}: its variables are not those that the log speaks of: it was defined anew since", .0.display())]
+    Redefined(PathBuf),
+}
+
+/// Moves the entries of a log into its file, or into `target`, and syncs it.
+///
+/// # Errors
+///
+/// See [`ReplayError`]. The log stays as it is.
+pub fn replay(log: &ArrayLog, target: Option<&Path>) -> Result<ReplayedWrites, ReplayError> {
+    let entries = log.entries();
+    let Some(definitions) = log.definitions().filter(|_| !entries.is_empty()) else {
+        return Ok(ReplayedWrites::default());
+    };
+    let named = log
+        .path()
+        .map(|path| Path::new(std::ffi::OsStr::from_bytes(path)));
+    let path = target.or(named).ok_or(ReplayError::NoFile)?;
+    let failed = |error| ReplayError::File {
+        path: path.to_owned(),
+        error,
+    };
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(path)
+        .map_err(failed)?;
+    let header = read_header(&file, path)?;
+    if !header.is_that_of(definitions) {
+        return Err(ReplayError::Redefined(path.to_owned()));
+    }
+    let mut replayed = ReplayedWrites::default();
+    let mut records = header.records;
+    for (writer, entry) in entries {
+        replayed.bytes += write_entry(&file, definitions, writer, entry).map_err(failed)?;
+        replayed.entries += 1;
+        let variable = &definitions.variables[entry.variable as usize];
+        if let (true, Some(end)) = (
+            variable.is_record,
+            entry.part.0.first().and_then(|range| range.end_index()),
+        ) {
+            records = records.max(end);
+        }
+    }
+    if records > header.records {
+        // Data first: a file with too few records is an older one, with too many it is a damaged one.
+        file.sync_data().map_err(failed)?;
+        file.write_all_at(&header.encoded_records(records), RECORDS_OFFSET)
+            .map_err(failed)?;
+    }
+    file.sync_all().map_err(failed)?;
+    Ok(replayed)
+}
+
+fn read_header(mut file: &File, path: &Path) -> Result<FileHeader, ReplayError> {
+    let mut bytes = Vec::new();
+    let mut wanted = 64 << 10;
+    loop {
+        let more = (wanted - bytes.len()) as u64;
+        let read = file.by_ref().take(more).read_to_end(&mut bytes);
+        let read = read.map_err(|error| ReplayError::File {
+            path: path.to_owned(),
+            error,
+        })?;
+        match FileHeader::read(&bytes) {
+            Err(HeaderError::Short) if read > 0 && wanted < MAX_HEADER_BYTES => wanted *= 4,
+            result => {
+                return result.map_err(|error| ReplayError::Header {
+                    path: path.to_owned(),
+                    error,
+                })
+            }
+        }
+    }
+}
+
+/// Writes an entry; returns its bytes in the file.
+fn write_entry(
+    file: &File,
+    definitions: &FileDefinitions,
+    writer: &WriterLog,
+    entry: &LogEntry,
+) -> io::Result<u64> {
+    let variable = &definitions.variables[entry.variable as usize];
+    let (Some(conversion), Some(bytes)) = (entry.conversion(definitions), entry.bytes()) else {
+        return Ok(0);
+    };
+    let mut native = Vec::new();
+    let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    native
+        .try_reserve_exact(bytes)
+        .map_err(|_| io::ErrorKind::OutOfMemory)?;
+    native.resize(bytes, 0);
+    writer.read_elements(entry.data, &mut native)?;
+    let mut external = Vec::new();
+    conversion.to_external(&native, &variable.fill, &mut external);
+    let size = variable.external.bytes();
+    let mut result = Ok(());
+    variable.for_file_runs(definitions.record_bytes, &entry.part, |run| {
+        let (Ok(first), Ok(count), Ok(())) = (
+            usize::try_from(run.first),
+            usize::try_from(run.count),
+            &result,
+        ) else {
+            return;
+        };
+        result = file.write_all_at(&external[first * size..(first + count) * size], run.offset);
+    });
+    result.map(|()| external.len() as u64)
+}

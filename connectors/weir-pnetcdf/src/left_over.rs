@@ -1,0 +1,75 @@
+//! Logs of programs that were killed: their writes go into the file before it is opened again, and are gone when it is made anew.
+
+use core::ffi::{c_char, CStr};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use weir_arraylog::{find_logs, replay, ArrayLog};
+use weir_connect::mpi::{Mpi, MpiHandle};
+use weir_connect::place;
+
+use crate::library::{inside, is_inside};
+use crate::settings::Settings;
+
+/// Before a file is opened, or created: replays, or removes, what is left of its logs. The first process does it, the others
+/// wait.
+///
+/// # Safety
+///
+/// All processes of the communicator call this, with valid arguments of PnetCDF.
+pub unsafe fn settle(comm: MpiHandle, path: *const c_char, is_created: bool) {
+    let Some(mpi) = Mpi::get().filter(|_| !is_inside() && !path.is_null()) else {
+        return;
+    };
+    // SAFETY: as the caller vouches.
+    let (rank, path) = unsafe { (mpi.rank(comm), CStr::from_ptr(path)) };
+    if rank == Some(0) {
+        inside(|| settle_alone(&Settings::read(), path, is_created));
+    }
+    // SAFETY: as the caller vouches. It keeps the other processes from opening the file before that.
+    unsafe { mpi.all_agree(comm, [true, true]) };
+}
+
+fn settle_alone(settings: &Settings, path: &CStr, is_created: bool) {
+    let Some(directory) = &settings.directory else {
+        return;
+    };
+    if !settings.all_files && !place::lives_in_weir(path) {
+        return;
+    }
+    // Without logs there is no directory of them.
+    let Ok(logs) = find_logs(directory) else {
+        return;
+    };
+    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let own = logs.into_iter().filter_map(|(_, log)| log.ok());
+    for log in own.filter(|log| !log.is_open && log.path() == Some(path.as_os_str().as_bytes())) {
+        settle_log(log, &path, is_created);
+    }
+}
+
+fn settle_log(log: ArrayLog, path: &Path, is_created: bool) {
+    if !is_created {
+        match replay(&log, None) {
+            Ok(replayed) if replayed.entries > 0 => eprintln!(
+                "weir: {}: {} writes that a program had logged when it ended are in it now",
+                path.display(),
+                replayed.entries
+            ),
+            Ok(_) => {}
+            Err(error) => {
+                let log = log.directory.display();
+                eprintln!("weir: writes that a program had logged when it ended are not in their file: {error}; they are in {log}");
+                return;
+            }
+        }
+    }
+    if let Err(error) = log.remove() {
+        eprintln!(
+            "weir: {}: the log of its writes cannot be removed: {error}",
+            path.display()
+        );
+    }
+}
