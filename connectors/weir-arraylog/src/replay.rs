@@ -147,7 +147,7 @@ fn write_entry(
     conversion.to_external(&native, &variable.fill, &mut external);
     let size = variable.external.bytes();
     let mut result = Ok(());
-    variable.for_file_runs(definitions.record_bytes, &entry.part, |run| {
+    let placed = variable.for_file_runs(definitions.record_bytes, &entry.part, |run| {
         let (Ok(first), Ok(count), Ok(())) = (
             usize::try_from(run.first),
             usize::try_from(run.count),
@@ -157,5 +157,7 @@ fn write_entry(
         };
         result = file.write_all_at(&external[first * size..(first + count) * size], run.offset);
     });
-    result.map(|()| external.len() as u64)
+    result?;
+    placed.ok_or(io::ErrorKind::FileTooLarge)?;
+    Ok(external.len() as u64)
 }

@@ -179,12 +179,13 @@ mod tests {
         let definitions = definitions();
         for entry in entries {
             let variable = &definitions.variables[entry.variable as usize];
-            variable.for_file_runs(0, &entry.part, |run| {
+            let placed = variable.for_file_runs(0, &entry.part, |run| {
                 for next in 0..run.count {
                     let at = usize::try_from(run.offset + next).unwrap();
                     file[entry.variable as usize][at] = entry.data + run.first + next;
                 }
             });
+            placed.unwrap();
         }
         file
     }

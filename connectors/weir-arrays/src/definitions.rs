@@ -45,24 +45,32 @@ pub struct FileRun {
 }
 
 impl Variable {
-    /// Visits the runs of a part that is within the variable, in the order of its elements.
+    /// Visits the runs of a part that is within the variable, in the order of its elements. `None`, and nothing is visited: a
+    /// place is more than a number can be.
     pub fn for_file_runs(
         &self,
         record_bytes: u64,
         part: &Subarray,
         mut visit: impl FnMut(FileRun),
-    ) {
-        if part.elements() == Some(0) {
-            return;
+    ) -> Option<()> {
+        if part.elements()? == 0 {
+            return Some(());
         }
         let bytes = self.external.bytes() as u64;
         let mut steps = vec![bytes; self.shape.len()];
         for dimension in (1..steps.len()).rev() {
-            steps[dimension - 1] = steps[dimension] * self.shape[dimension];
+            steps[dimension - 1] = steps[dimension].saturating_mul(self.shape[dimension]);
         }
         if let (true, Some(first)) = (self.is_record, steps.first_mut()) {
             *first = record_bytes;
         }
+        // All places are at most that of the last element.
+        let mut last = self.begin;
+        for (range, step) in part.0.iter().zip(&steps) {
+            let index = range.end_index()?.checked_sub(1)?;
+            last = last.checked_add(index.checked_mul(*step)?)?;
+        }
+        last.checked_add(bytes)?;
         // The dimensions of which neighbours in the part are neighbours in the file: the last one, and those before it as long
         // as the part has whole rows.
         let (mut split, mut count, mut contiguous) = (part.0.len(), 1, bytes);
@@ -91,7 +99,7 @@ impl Variable {
             });
             position += count;
             if !advance(&mut at, |dimension| outer[dimension].count) {
-                return;
+                return Some(());
             }
         }
     }
@@ -116,9 +124,8 @@ mod tests {
     fn runs(variable: &Variable, ranges: &[Range]) -> Vec<[u64; 3]> {
         let mut found = Vec::new();
         let part = Subarray(ranges.into());
-        variable.for_file_runs(1000, &part, |run| {
-            found.push([run.offset, run.first, run.count]);
-        });
+        let note = |run: FileRun| found.push([run.offset, run.first, run.count]);
+        variable.for_file_runs(1000, &part, note).unwrap();
         found
     }
 
@@ -152,6 +159,16 @@ mod tests {
             runs(&alone, &[Range::new(2, 2)]),
             [[2100, 0, 1], [3100, 1, 1]]
         );
+    }
+
+    #[test]
+    fn places_that_are_too_large_are_none() {
+        let vast = variable(&[4, 1 << 40, 1 << 40], false);
+        let at = |index| Subarray([index, 0, 0].map(|index| Range::new(index, 1)).into());
+        assert_eq!(vast.for_file_runs(0, &at(1), |_| panic!("no run")), None);
+        let mut runs = 0;
+        assert_eq!(vast.for_file_runs(0, &at(0), |_| runs += 1), Some(()));
+        assert_eq!(runs, 1);
     }
 
     #[test]

@@ -182,18 +182,34 @@ impl BlockMap {
     }
 }
 
+fn begin_frame(out: &mut Vec<u8>) -> usize {
+    out.extend([0; FRAME_BYTES]);
+    out.len() - FRAME_BYTES
+}
+
+/// Fills in the frame of a record that ends here.
+fn end_frame(out: &mut [u8], start: usize) {
+    let body = &out[start + FRAME_BYTES..];
+    let bytes = u32::try_from(body.len()).expect("definitions are shorter");
+    let sum = crc32c::crc32c(body);
+    out[start..start + 4].copy_from_slice(&bytes.to_le_bytes());
+    out[start + 4..start + FRAME_BYTES].copy_from_slice(&sum.to_le_bytes());
+}
+
 impl LogRecord {
     /// Appends it as it stands in a log.
     pub fn append(&self, out: &mut Vec<u8>) {
-        let start = out.len();
-        out.extend([0; FRAME_BYTES]);
+        let start = begin_frame(out);
         let body = postcard::to_extend(self, core::mem::take(out));
         *out = body.expect("records have nothing that cannot be encoded");
-        let body = &out[start + FRAME_BYTES..];
-        let bytes = u32::try_from(body.len()).expect("definitions are shorter");
-        let sum = crc32c::crc32c(body);
-        out[start..start + 4].copy_from_slice(&bytes.to_le_bytes());
-        out[start + 4..start + FRAME_BYTES].copy_from_slice(&sum.to_le_bytes());
+        end_frame(out, start);
+    }
+
+    /// Appends a body as if it were a record's, for tests of what damaged logs do.
+    pub fn append_body(body: &[u8], out: &mut Vec<u8>) {
+        let start = begin_frame(out);
+        out.extend_from_slice(body);
+        end_frame(out, start);
     }
 
     /// The record at the beginning of `bytes`, and how long it is there. `None`: there is no whole one.
