@@ -117,9 +117,14 @@ impl Applied {
 
     fn with_tail(&self, r: &Record) -> Result<Applied, InvalidRecord> {
         let mut new = *self;
+        // The live piece may have been whole when the cell was read: the record of the whole pieces, which came before this
+        // one, then had nothing new.
         if self.count == 0 {
             new.count = 1;
             new.length = self.live;
+            new.live = 0;
+        } else if self.live == self.length {
+            new.count = self.count.checked_add(1).ok_or(InvalidRecord)?;
             new.live = 0;
         }
         let whole = new.length.checked_mul(new.count).ok_or(InvalidRecord)?;
@@ -278,6 +283,120 @@ impl Applied {
                 pos: self.pos + first * self.length,
                 pos_stride: if many { self.length } else { 0 },
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use weir_core::extent::PieceSource;
+
+    /// The part of a record that the index has, as the server keeps it.
+    #[derive(Default)]
+    struct IndexedRecord {
+        applied: Applied,
+        index: ExtentIndex,
+    }
+
+    impl IndexedRecord {
+        fn take(&mut self, new: &Applied) {
+            let old = self.applied;
+            let mut had = 0;
+            if new.stamp == old.stamp {
+                if old.covers(new) {
+                    return;
+                }
+                assert!(old.grows_to(new), "{old:?} {new:?}");
+                had = old.bytes().unwrap();
+            }
+            if new.bytes().unwrap() == had {
+                return;
+            }
+            old.apply(new, &mut self.index, &mut |_| {}, 0).unwrap();
+            self.applied = *new;
+        }
+
+        fn take_closed(&mut self, record: &Record) {
+            let new = self.applied.extended_by(record);
+            self.take(&new.unwrap_or_else(|_| panic!("{:?} {record:?}", self.applied)));
+        }
+    }
+
+    /// The records in which a writer closes `count` whole pieces and a live one of so many bytes.
+    fn closing(count: u64, length: u64, live: u64) -> Vec<Record> {
+        let whole = count + u64::from(count > 0 && live == length);
+        let record = Record {
+            cell: 0,
+            slab: 3,
+            offset: 100,
+            length,
+            stride: if whole > 1 { 50 } else { 0 },
+            count: whole,
+            pos: 1000,
+            stamp: 7,
+        };
+        let tail = Record {
+            offset: 100 + count * 50,
+            length: live,
+            stride: 0,
+            count: 1,
+            pos: 1000 + count * length,
+            ..record
+        };
+        let has_tail = live > 0 && whole == count;
+        let records = [(whole > 0).then_some(record), has_tail.then_some(tail)];
+        records.into_iter().flatten().collect()
+    }
+
+    proptest! {
+        /// Whenever the server looks at a cell, and whatever the last piece is: the index gets all bytes of the record.
+        #[test]
+        fn a_record_is_taken_whole_whenever_its_cell_is_read(
+            length in 1_u64..6,
+            whole in 0_u64..5,
+            last in 0_u64..6,
+            looks in proptest::collection::vec(any::<bool>(), 40),
+        ) {
+            let last = last.min(length);
+            let mut record = IndexedRecord::default();
+            let mut looks = looks.into_iter();
+            for count in 0..=whole {
+                let end = if count == whole { last } else { length };
+                for live in 0..=end {
+                    if looks.next() == Some(true) {
+                        let state = State {
+                            offset: 100,
+                            length,
+                            stride: 50,
+                            count,
+                            slab: 3,
+                            pos: 1000,
+                            stamp: 7,
+                            ..State::default()
+                        };
+                        record.take(&Applied::of_state(&state, live));
+                    }
+                }
+            }
+            for closed in closing(whole, length, last) {
+                record.take_closed(&closed);
+            }
+            prop_assert_eq!(record.index.allocated_bytes(), whole * length + last);
+            for count in 0..=whole {
+                let wanted = if count == whole { last } else { length };
+                let mut found = 0;
+                let start = 100 + count * 50;
+                record.index.for_each_piece_in(start, start + length, &mut |piece| {
+                    found += piece.length;
+                    let PieceSource::Log { pos, .. } = piece.source else {
+                        panic!("{piece:?}");
+                    };
+                    assert_eq!(pos - 1000, count * length + piece.offset - start);
+                });
+                prop_assert_eq!(found, wanted);
+            }
         }
     }
 }
