@@ -36,6 +36,15 @@ const SHARED: [c_int; 2] = [1, 0];
 /// The longest value of a hint that is asked for, bytes.
 const HINT_BYTES: usize = 63;
 
+/// The direction of a transfer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// From memory to the file.
+    Write,
+    /// From the file.
+    Read,
+}
+
 /// Predefined handles.
 #[derive(Clone, Copy, Debug)]
 struct Constants {

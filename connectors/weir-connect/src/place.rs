@@ -17,9 +17,14 @@ pub fn lives_in_weir(name: &CStr) -> bool {
     is_in_weir(without_prefix(name.to_bytes()))
 }
 
+/// The path of a file with a name as MPI_File_open takes it.
+pub fn path(name: &CStr) -> &Path {
+    Path::new(OsStr::from_bytes(without_prefix(name.to_bytes())))
+}
+
 /// True if a file with this name, if there is none, is made in weir: unless a rule of an elevated directory does not choose it.
 pub fn may_be_made_in_weir(name: &CStr) -> bool {
-    let path = Path::new(OsStr::from_bytes(without_prefix(name.to_bytes())));
+    let path = path(name);
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

@@ -55,6 +55,103 @@ pub fn find_symbol(search: Search, name: &CStr) -> Option<*mut c_void> {
     })
 }
 
+/// A library of this process, or the program itself.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadedLibrary {
+    /// Where it lies: no other one is there.
+    pub base: usize,
+    handle: *mut c_void,
+}
+
+impl LoadedLibrary {
+    /// The one that has an address.
+    pub fn containing(address: usize) -> Option<LoadedLibrary> {
+        let mut found = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: room for the answer, of which zeros are a value. A name that is found is a C string. The library stays: it
+        // was loaded before, and its count of users is only raised. A program is not found by its name.
+        unsafe {
+            if libc::dladdr(address as *const c_void, found.as_mut_ptr()) == 0 {
+                return None;
+            }
+            let found = found.assume_init();
+            let named = libc::dlopen(found.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            let handle = match named.is_null() {
+                true => libc::dlopen(core::ptr::null(), libc::RTLD_LAZY),
+                false => named,
+            };
+            let base = found.dli_fbase as usize;
+            (!handle.is_null()).then_some(LoadedLibrary { base, handle })
+        }
+    }
+
+    /// The address of a symbol of this library itself, not of one that it needs.
+    pub fn symbol(&self, name: &CStr) -> Option<*mut c_void> {
+        let mut found = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: a C string; room for the answer, of which zeros are a value.
+        unsafe {
+            let address = libc::dlsym(self.handle, name.as_ptr());
+            let is_ours = !address.is_null()
+                && libc::dladdr(address, found.as_mut_ptr()) != 0
+                && found.assume_init().dli_fbase as usize == self.base;
+            is_ours.then_some(address)
+        }
+    }
+
+    /// A function of this library itself.
+    ///
+    /// # Safety
+    ///
+    /// `F` is the type of a pointer to it.
+    pub unsafe fn function<F: Copy>(&self, name: &CStr) -> Option<F> {
+        const { assert!(size_of::<F>() == size_of::<usize>()) };
+        let address = self.symbol(name)?;
+        // SAFETY: as the caller vouches; the sizes are the same.
+        Some(unsafe { core::mem::transmute_copy(&address) })
+    }
+}
+
+/// How many bytes a library has mapped from an address of it on.
+pub fn count_mapped(address: usize) -> usize {
+    let mut span = MappedSpan {
+        address: address as u64,
+        bytes: 0,
+    };
+    // SAFETY: `measure_span` has the type that is expected, and gets a pointer to `span`.
+    unsafe { libc::dl_iterate_phdr(Some(measure_span), (&raw mut span).cast()) };
+    usize::try_from(span.bytes).unwrap_or(0)
+}
+
+/// The bytes that a library has mapped from an address on.
+struct MappedSpan {
+    address: u64,
+    bytes: u64,
+}
+
+/// Measures a [`MappedSpan`], if its address lies in this library.
+///
+/// # Safety
+///
+/// As `dl_iterate_phdr` calls it; `span` is a [`MappedSpan`].
+unsafe extern "C" fn measure_span(
+    info: *mut libc::dl_phdr_info,
+    _: libc::size_t,
+    span: *mut c_void,
+) -> c_int {
+    // SAFETY: as the caller vouches; the loader gives so many headers.
+    unsafe {
+        let span = &mut *span.cast::<MappedSpan>();
+        for at in 0..usize::from((*info).dlpi_phnum) {
+            let header = &*(*info).dlpi_phdr.add(at);
+            let start = (*info).dlpi_addr + header.p_vaddr;
+            let mapped = start..start + header.p_memsz;
+            if header.p_type == libc::PT_LOAD && mapped.contains(&span.address) {
+                span.bytes = mapped.end - span.address;
+            }
+        }
+    }
+    0
+}
+
 /// Notes the name of a library of [`LIBRARIES`].
 ///
 /// # Safety
@@ -78,4 +175,24 @@ unsafe extern "C" fn note_library(
         }
     }
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_has_its_own_symbols_and_no_others() {
+        let abs = libc::abs as unsafe extern "C" fn(c_int) -> c_int;
+        let libc = LoadedLibrary::containing(abs as usize).unwrap();
+        assert!(libc.symbol(c"abs").is_some() && libc.symbol(c"no_such_symbol").is_none());
+        // SAFETY: its type.
+        let found: unsafe extern "C" fn(c_int) -> c_int = unsafe { libc.function(c"abs") }.unwrap();
+        // SAFETY: any argument but the least one.
+        assert_eq!(unsafe { found(-7) }, 7);
+        let ours = LoadedLibrary::containing(count_mapped as *const () as usize).unwrap();
+        assert!(ours.base != libc.base && ours.symbol(c"abs").is_none());
+        assert!(count_mapped(abs as usize) > 0 && count_mapped(1) == 0);
+        assert!(LoadedLibrary::containing(1).is_none());
+    }
 }

@@ -3,11 +3,11 @@
 use core::ffi::{c_char, c_int, c_void, CStr};
 use std::sync::OnceLock;
 
-use weir_connect::mpi::{Count, MpiHandle, Offset, MISSING, SUCCESS};
+use weir_connect::mpi::{Count, Direction, MpiHandle, Offset, MISSING, SUCCESS};
 use weir_connect::symbols::function;
 
 use crate::choice::{self, OpenChoice};
-use crate::files::{self, Direction};
+use crate::files;
 use crate::mpi::MpiIo;
 
 /// MPI_File_open(3).
@@ -76,6 +76,17 @@ pub unsafe extern "C" fn MPI_File_set_atomicity(file: MpiHandle, is_atomic: c_in
         }
         code
     }
+}
+
+/// For the connectors of libraries above MPI-IO: not 0 if collective calls on a file, of this process and all others that have
+/// it open, become independent ones: those that write, or those that read.
+#[no_mangle]
+pub extern "C" fn weir_mpiio_is_changed(file: MpiHandle, is_write: c_int) -> c_int {
+    let direction = match is_write {
+        0 => Direction::Read,
+        _ => Direction::Write,
+    };
+    c_int::from(files::is_changed(file, direction))
 }
 
 /// Declares collective calls: each calls the independent one with the same arguments for a file whose calls are changed, and

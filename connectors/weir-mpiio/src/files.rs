@@ -4,7 +4,7 @@ use core::ffi::CStr;
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
-use weir_connect::mpi::{Mpi, MpiHandle};
+use weir_connect::mpi::{Direction, Mpi, MpiHandle};
 use weir_connect::place::has_one_server;
 
 /// ROMIO's hints for data sieving. Those for the exchange are not used: without it ROMIO's calls with a shared pointer mix data
@@ -15,15 +15,6 @@ const ROMIO: [(&CStr, Direction); 2] = [
 ];
 /// MPI's own hint (MPI 4.0, section 14.2.8).
 const BUFFERING: &CStr = c"collective_buffering";
-
-/// The direction of a transfer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Direction {
-    /// From memory to the file.
-    Write,
-    /// From the file.
-    Read,
-}
 
 /// The collective calls of a file that are changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -12,11 +12,11 @@ use core::ffi::{c_char, c_int, c_void};
 use std::ffi::CString;
 use std::sync::OnceLock;
 
-use weir_connect::mpi::{Fint, MpiHandle, MISSING, SUCCESS};
+use weir_connect::mpi::{Direction, Fint, MpiHandle, MISSING, SUCCESS};
 use weir_connect::symbols::function;
 
 use crate::choice::{self, OpenChoice};
-use crate::files::{self, Direction};
+use crate::files;
 use crate::mpi::MpiIo;
 
 type FromFortran = unsafe extern "C" fn(Fint) -> MpiHandle;
