@@ -27,8 +27,9 @@ export CARGO_INCREMENTAL := 0
 endif
 
 build:
-	$(CARGO) build --release --package weir-cli --package weir-capi --package weir-mpiio --package weir-pnetcdf
+	$(CARGO) build --release --package weir-cli --package weir-capi --package weir-mpiio --package weir-pnetcdf --package weir-hdf5
 	$(CARGO) build --release --package $(PRELOAD)
+	@tools/plugin-dir $(RELEASE)
 
 setup:
 	@tools/setup
@@ -49,7 +50,8 @@ test:
 test-build:
 	$(CARGO) test $(TESTED) --no-run
 	$(CARGO) build --package $(PRELOAD)
-	$(CARGO) build --package weir-capi --package weir-mpiio --package weir-pnetcdf
+	$(CARGO) build --package weir-capi --package weir-mpiio --package weir-pnetcdf --package weir-hdf5
+	@tools/plugin-dir $(BUILT)
 	$(CARGO) test --package weir-tests --no-run
 
 test-rust: test-build
@@ -146,6 +148,7 @@ install: build man
 	install -D -m 755 $(RELEASE)/libweir_preload.so $(DESTDIR)$(PREFIX)/lib/weir/libweir_preload.so
 	install -D -m 755 $(RELEASE)/libweir_mpiio.so $(DESTDIR)$(PREFIX)/lib/weir/libweir_mpiio.so
 	install -D -m 755 $(RELEASE)/libweir_pnetcdf.so $(DESTDIR)$(PREFIX)/lib/weir/libweir_pnetcdf.so
+	install -D -m 755 $(RELEASE)/libweir_hdf5.so $(DESTDIR)$(PREFIX)/lib/weir/hdf5/libweir_hdf5.so
 	install -D -m 755 $(RELEASE)/libweir.so $(DESTDIR)$(PREFIX)/lib/libweir.so.1
 	ln -sf libweir.so.1 $(DESTDIR)$(PREFIX)/lib/libweir.so
 	install -D -m 644 crates/weir-capi/include/weir.h $(DESTDIR)$(PREFIX)/include/weir.h

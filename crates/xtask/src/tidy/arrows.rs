@@ -34,6 +34,7 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("weir-connect", Some(&[])),
     ("weir-mpiio", Some(&["weir-connect"])),
     ("weir-pnetcdf", Some(&["weir-arraylog", "weir-arrays", "weir-connect"])),
+    ("weir-hdf5", Some(&["weir-connect"])),
     ("xtask", Some(&["weir-cluster"])),
 ];
 

@@ -1,0 +1,409 @@
+//! The callbacks that replace those of the pass-through connector, each by the slot of its connector. All of them call the
+//! replaced one; after one that failed, HDF5's errors stay as they are.
+
+use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
+use std::fs::File;
+use std::sync::Arc;
+
+use weir_connect::place;
+
+use crate::access::{Beneath, VolInfo};
+use crate::arguments::{
+    FileSpecific, Herr, Hid, ObjectLocation, OperationNumber, VolObject, VolRequest, DATASET,
+    DATASET_FLUSH, DATATYPE, DATATYPE_FLUSH, FILE, FILE_DELETE, FILE_FLUSH, FILE_IS_ACCESSIBLE,
+    FILE_REOPEN, GROUP, GROUP_FLUSH, OBJECT_FLUSH,
+};
+use crate::class::{OperationCallback, VolClass};
+use crate::connector::{connector, VolConnector};
+use crate::files::{FileAccess, ParallelFile};
+use crate::hdf5::THIS_CONNECTOR;
+use crate::transfer;
+
+const FAILED: Herr = -1;
+/// `H5F_ACC_RDWR`.
+const WRITABLE: c_uint = 1;
+/// `H5F_ACC_CREAT`.
+const NEW: c_uint = 0x10;
+
+/// Replaces callbacks of a class by those of a slot.
+pub fn replace<const SLOT: usize>(class: &mut VolClass) {
+    class.dataset.read = Some(transfer::read_datasets::<SLOT>);
+    class.dataset.write = Some(transfer::write_datasets::<SLOT>);
+    class.dataset.specific = Some(change_dataset::<SLOT>);
+    class.datatype.specific = Some(change_datatype::<SLOT>);
+    class.file.create = Some(create_file::<SLOT>);
+    class.file.open = Some(open_file::<SLOT>);
+    class.file.specific = Some(change_file::<SLOT>);
+    class.file.close = Some(close_file::<SLOT>);
+    class.group.specific = Some(change_group::<SLOT>);
+    class.object.specific = Some(change_object::<SLOT>);
+    class.introspect.get_class = Some(get_class::<SLOT>);
+    class.introspect.get_capabilities = Some(get_capabilities::<SLOT>);
+}
+
+unsafe extern "C" fn create_file<const SLOT: usize>(
+    name: *const c_char,
+    flags: c_uint,
+    creation: Hid,
+    access: Hid,
+    list: Hid,
+    request: VolRequest,
+) -> VolObject {
+    let create = |connector: &VolConnector, access| {
+        // SAFETY: HDF5 calls this with valid arguments.
+        unsafe { (connector.hdf5.create_file)(name, flags, creation, access, list, request) }
+    };
+    // SAFETY: the same.
+    unsafe {
+        open_by(
+            connector(SLOT),
+            name,
+            WRITABLE | NEW,
+            access,
+            list,
+            request,
+            create,
+        )
+    }
+}
+
+unsafe extern "C" fn open_file<const SLOT: usize>(
+    name: *const c_char,
+    flags: c_uint,
+    access: Hid,
+    list: Hid,
+    request: VolRequest,
+) -> VolObject {
+    let open = |connector: &VolConnector, access| {
+        // SAFETY: HDF5 calls this with valid arguments.
+        unsafe { (connector.hdf5.open_file)(name, flags, access, list, request) }
+    };
+    // SAFETY: the same.
+    unsafe {
+        open_by(
+            connector(SLOT),
+            name,
+            flags & WRITABLE,
+            access,
+            list,
+            request,
+            open,
+        )
+    }
+}
+
+/// Opens a file by the connector beneath, and notes it.
+///
+/// # Safety
+///
+/// As HDF5 opens one; `open` opens it with an access list for the connector beneath.
+unsafe fn open_by(
+    connector: Option<&VolConnector>,
+    name: *const c_char,
+    flags: c_uint,
+    access: Hid,
+    list: Hid,
+    request: VolRequest,
+    open: impl FnOnce(&VolConnector, Hid) -> VolObject,
+) -> VolObject {
+    let Some(connector) = connector else {
+        return core::ptr::null_mut();
+    };
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let Some(beneath) = Beneath::find(connector, access) else {
+            return core::ptr::null_mut();
+        };
+        let file = beneath.wrap(open(connector, beneath.list), request);
+        if !file.is_null() {
+            note_file(connector, (file, name), flags, access, list);
+        }
+        file
+    }
+}
+
+/// Notes a file that is now open, if it lives in weir.
+///
+/// # Safety
+///
+/// A file of the connector, its name and lists.
+unsafe fn note_file(
+    connector: &VolConnector,
+    (file, name): (VolObject, *const c_char),
+    flags: c_uint,
+    access: Hid,
+    list: Hid,
+) {
+    // SAFETY: as the caller vouches. The handle of MPI's driver is the address of a file of MPI.
+    unsafe {
+        let name = CStr::from_ptr(name);
+        if !place::lives_in_weir(name) {
+            return;
+        }
+        let Some(number) = connector.file_number(file, list) else {
+            return;
+        };
+        connector.files.note(number, || {
+            if connector.hdf5.is_parallel(access) {
+                let handle = connector.driver_handle(file, access, list);
+                let handle = *handle.cast::<usize>().as_ref()?;
+                let is_new = flags & NEW != 0;
+                return Some(FileAccess::Parallel(ParallelFile { handle, is_new }));
+            }
+            if flags & WRITABLE == 0 {
+                return None;
+            }
+            let file = File::open(place::path(name)).ok()?;
+            Some(FileAccess::Written(Arc::new(file)))
+        });
+    }
+}
+
+unsafe extern "C" fn close_file<const SLOT: usize>(
+    file: VolObject,
+    list: Hid,
+    request: VolRequest,
+) -> Herr {
+    let Some(connector) = connector(SLOT) else {
+        return FAILED;
+    };
+    let Some(close) = connector.under.file.close else {
+        return FAILED;
+    };
+    // SAFETY: HDF5 calls this with valid arguments.
+    unsafe {
+        let number = match connector.files.is_empty() {
+            true => None,
+            false => connector.file_number(file, list),
+        };
+        let code = close(file, list, request);
+        if let Some(number) = number {
+            connector.files.forget(number);
+        }
+        code
+    }
+}
+
+unsafe extern "C" fn change_file<const SLOT: usize>(
+    file: VolObject,
+    arguments: *mut FileSpecific,
+    list: Hid,
+    request: VolRequest,
+) -> Herr {
+    let Some(connector) = connector(SLOT) else {
+        return FAILED;
+    };
+    let Some(change) = connector.under.file.specific else {
+        return FAILED;
+    };
+    // SAFETY: HDF5 calls this with valid arguments, of which the operation says which there are.
+    unsafe {
+        match (*arguments).operation {
+            FILE_FLUSH => {
+                let object_type = (*arguments).of.object_type;
+                let code = change(file, arguments, list, request);
+                publish(connector, file, object_type, list, code)
+            }
+            FILE_REOPEN => {
+                let code = change(file, arguments, list, request);
+                let reopened = (*arguments).of.reopened;
+                if code >= 0 && !reopened.is_null() && !connector.files.is_empty() {
+                    if let Some(number) = connector.file_number(*reopened, list) {
+                        // Its number is that of the file that was open.
+                        connector.files.note(number, || None);
+                    }
+                }
+                code
+            }
+            FILE_IS_ACCESSIBLE | FILE_DELETE => change_named(connector, arguments, list, request),
+            _ => change(file, arguments, list, request),
+        }
+    }
+}
+
+/// Asks for a file by its name, or deletes it.
+///
+/// After an open that failed HDF5 asks all connectors in its directories, without info. Its errors are then those of the open,
+/// and to be kept: a file that is not accessible has none.
+///
+/// # Safety
+///
+/// Arguments of one of these operations, and a transfer list.
+unsafe fn change_named(
+    connector: &VolConnector,
+    arguments: *mut FileSpecific,
+    list: Hid,
+    request: VolRequest,
+) -> Herr {
+    let hdf5 = &connector.hdf5;
+    let errors = hdf5.take_errors();
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let mut named = *arguments;
+        let Some(beneath) = Beneath::find(connector, named.of.named.access) else {
+            return FAILED;
+        };
+        named.of.named.access = beneath.list;
+        let (no_file, vol) = (core::ptr::null_mut(), beneath.vol());
+        let code = (hdf5.change_file)(no_file, vol, &raw mut named, list, request);
+        if beneath.is_default && named.operation == FILE_IS_ACCESSIBLE {
+            if code < 0 {
+                *named.of.named.is_accessible = false;
+            }
+            drop(beneath);
+            hdf5.put_errors(errors);
+            return 0;
+        }
+        hdf5.keep_errors(|| hdf5.drop_errors(errors));
+        code
+    }
+}
+
+/// Publishes an object's file after a flush that returned `code`.
+///
+/// # Safety
+///
+/// An object of the connector and of this type, and a transfer list.
+unsafe fn publish(
+    connector: &VolConnector,
+    object: VolObject,
+    object_type: c_int,
+    list: Hid,
+    code: Herr,
+) -> Herr {
+    if code < 0 || connector.files.is_empty() {
+        return code;
+    }
+    // SAFETY: as the caller vouches.
+    let number = unsafe {
+        match object_type {
+            FILE => connector.file_number(object, list),
+            _ => connector.number_of_its_file(object, object_type, list),
+        }
+    };
+    match number.map(|number| connector.files.publish(number)) {
+        Some(Err(_)) => FAILED,
+        Some(Ok(())) | None => code,
+    }
+}
+
+/// Calls an operation, and publishes the object's file if it was a flush.
+///
+/// # Safety
+///
+/// An object of the connector and of this type, arguments of the operation, and a transfer list.
+unsafe fn change_and_publish(
+    connector: Option<&VolConnector>,
+    change: fn(&VolConnector) -> OperationCallback<OperationNumber>,
+    (object, object_type): (VolObject, c_int),
+    (arguments, flush): (*mut OperationNumber, c_int),
+    list: Hid,
+    request: VolRequest,
+) -> Herr {
+    let Some((connector, change)) = connector.and_then(|known| Some((known, change(known)?)))
+    else {
+        return FAILED;
+    };
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let is_flush = (*arguments).operation == flush;
+        let code = change(object, arguments, list, request);
+        match is_flush {
+            true => publish(connector, object, object_type, list, code),
+            false => code,
+        }
+    }
+}
+
+/// Declares the callbacks for changes of objects.
+macro_rules! changes {
+    ($($name:ident $class:ident $object_type:ident $flush:ident;)*) => {$(
+        unsafe extern "C" fn $name<const SLOT: usize>(
+            object: VolObject,
+            arguments: *mut OperationNumber,
+            list: Hid,
+            request: VolRequest,
+        ) -> Herr {
+            // SAFETY: HDF5 calls this with valid arguments.
+            unsafe {
+                change_and_publish(
+                    connector(SLOT),
+                    |connector| connector.under.$class.specific,
+                    (object, $object_type),
+                    (arguments, $flush),
+                    list,
+                    request,
+                )
+            }
+        }
+    )*};
+}
+
+changes! {
+    change_dataset dataset DATASET DATASET_FLUSH;
+    change_datatype datatype DATATYPE DATATYPE_FLUSH;
+    change_group group GROUP GROUP_FLUSH;
+}
+
+unsafe extern "C" fn change_object<const SLOT: usize>(
+    object: VolObject,
+    location: *const ObjectLocation,
+    arguments: *mut OperationNumber,
+    list: Hid,
+    request: VolRequest,
+) -> Herr {
+    let Some(connector) = connector(SLOT) else {
+        return FAILED;
+    };
+    let Some(change) = connector.under.object.specific else {
+        return FAILED;
+    };
+    // SAFETY: HDF5 calls this with valid arguments.
+    unsafe {
+        let is_flush = (*arguments).operation == OBJECT_FLUSH;
+        let code = change(object, location, arguments, list, request);
+        match is_flush {
+            true => publish(connector, object, (*location).object_type, list, code),
+            false => code,
+        }
+    }
+}
+
+unsafe extern "C" fn get_class<const SLOT: usize>(
+    object: VolObject,
+    level: c_int,
+    class: *mut *const VolClass,
+) -> Herr {
+    let Some(connector) = connector(SLOT) else {
+        return FAILED;
+    };
+    if level == THIS_CONNECTOR {
+        // SAFETY: room for the answer.
+        unsafe { *class = &raw const connector.class };
+        return 0;
+    }
+    match connector.under.introspect.get_class {
+        // SAFETY: HDF5 calls this with valid arguments.
+        Some(get) => unsafe { get(object, level, class) },
+        None => FAILED,
+    }
+}
+
+unsafe extern "C" fn get_capabilities<const SLOT: usize>(
+    info: *const c_void,
+    capabilities: *mut u64,
+) -> Herr {
+    let Some(connector) = connector(SLOT) else {
+        return FAILED;
+    };
+    let Some(get) = connector.under.introspect.get_capabilities else {
+        return FAILED;
+    };
+    // SAFETY: HDF5 calls this with valid arguments.
+    unsafe {
+        match info.is_null() {
+            true => get(VolInfo::above_native(connector).as_ptr(), capabilities),
+            false => get(info, capabilities),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The open files of an HDF5 that live in weir, by the numbers that HDF5 gives them. A number stands for one file as long as it
+//! is open, however often it was opened, and no other file of the process gets it later.
+
+use core::ffi::{c_int, c_ulong};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use weir_connect::mpi::{Direction, MpiHandle};
+use weir_connect::symbols::{find_symbol, Search};
+
+/// A file.
+#[derive(Clone, Debug)]
+pub enum FileAccess {
+    /// By MPI.
+    Parallel(ParallelFile),
+    /// By this process alone, which writes it: what publishes it. A descriptor of our own is right with every driver of HDF5,
+    /// and after a rename.
+    Written(Arc<File>),
+}
+
+/// A file of MPI.
+#[derive(Clone, Copy, Debug)]
+pub struct ParallelFile {
+    /// Its `MPI_File`.
+    pub handle: MpiHandle,
+    /// It was created, not opened: all its datasets are made by parallel programs.
+    pub is_new: bool,
+}
+
+#[derive(Debug)]
+struct CountedFile {
+    access: FileAccess,
+    /// How many times it is open.
+    count: usize,
+}
+
+/// The files of one HDF5.
+#[derive(Debug, Default)]
+pub struct FilesInWeir(RwLock<HashMap<c_ulong, CountedFile>>);
+
+impl FilesInWeir {
+    /// Notes a file that was opened.
+    pub fn note(&self, number: c_ulong, access: impl FnOnce() -> Option<FileAccess>) {
+        let mut files = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = files.get_mut(&number) {
+            file.count += 1;
+        } else if let Some(access) = access() {
+            files.insert(number, CountedFile { access, count: 1 });
+        }
+    }
+
+    /// Notes that a file was closed once.
+    pub fn forget(&self, number: c_ulong) {
+        let mut files = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(file) = files.get_mut(&number) else {
+            return;
+        };
+        file.count -= 1;
+        if file.count == 0 {
+            files.remove(&number);
+        }
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        let files = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        files.is_empty()
+    }
+
+    fn access(&self, number: c_ulong) -> Option<FileAccess> {
+        let files = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        files.get(&number).map(|file| file.access.clone())
+    }
+
+    /// Makes the file's data visible on all nodes. One of MPI's is: its driver does that in `H5Fflush` itself.
+    pub fn publish(&self, number: c_ulong) -> io::Result<()> {
+        match self.access(number) {
+            Some(FileAccess::Written(file)) => file.sync_all(),
+            Some(FileAccess::Parallel(_)) | None => Ok(()),
+        }
+    }
+
+    /// The file, if its collective transfers become independent ones. All its processes have agreed on it, through the connector
+    /// of MPI-IO: it decides for its own calls, by the user's hints, the servers and the mode of the file.
+    pub fn changed(&self, number: c_ulong, direction: Direction) -> Option<ParallelFile> {
+        type IsChanged = extern "C" fn(MpiHandle, c_int) -> c_int;
+        static FUNCTION: OnceLock<Option<IsChanged>> = OnceLock::new();
+        let Some(FileAccess::Parallel(file)) = self.access(number) else {
+            return None;
+        };
+        let find = || {
+            let address = find_symbol(Search::All, c"weir_mpiio_is_changed")?;
+            // SAFETY: its type, in `weir-mpiio`.
+            Some(unsafe { core::mem::transmute::<*mut core::ffi::c_void, IsChanged>(address) })
+        };
+        let is_changed = FUNCTION.get_or_init(find).as_ref()?;
+        let is_write = c_int::from(direction == Direction::Write);
+        (is_changed(file.handle, is_write) != 0).then_some(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_there_until_it_is_closed_as_often_as_it_was_opened() {
+        let files = FilesInWeir::default();
+        assert!(files.is_empty());
+        let file = ParallelFile {
+            handle: 7,
+            is_new: true,
+        };
+        files.note(1, || Some(FileAccess::Parallel(file)));
+        files.note(1, || unreachable!("it is open"));
+        files.note(2, || None);
+        files.forget(1);
+        assert!(!files.is_empty());
+        files.forget(1);
+        files.forget(2);
+        assert!(files.is_empty());
+        assert!(files.publish(1).is_ok() && files.changed(1, Direction::Write).is_none());
+    }
+}

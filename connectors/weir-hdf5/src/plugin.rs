@@ -1,0 +1,117 @@
+//! The class that an HDF5 gets for the plug-in: that of a connector of its own, or a class that does nothing but what HDF5 does
+//! without us.
+
+use core::ffi::{c_int, c_uint, c_void, CStr};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use weir_connect::symbols::{count_mapped, LoadedLibrary};
+
+use crate::calls;
+use crate::class::{ClassHead, VolClass, KNOWN_VERSION};
+use crate::connector::{VolConnector, CONNECTORS, SLOTS};
+use crate::files::FilesInWeir;
+use crate::hdf5::{native_class, pass_through_class, Hdf5};
+
+/// The name of the connector.
+const NAME: &CStr = c"weir";
+/// Its number among all connectors. Those below 512 are reserved.
+const VALUE: c_int = 0x5745;
+/// `H5VL_VERSION` of HDF5 1.12. Its pass-through connector loses HDF5's errors, so that this one has nothing to lie upon.
+const LAST_OF_1_12: c_uint = 1;
+/// The words of a head, the capabilities and two callbacks.
+const LEAST_WORDS: usize = 5;
+/// More bytes than a class of any version has.
+const CLASS_BYTES: usize = 2048;
+
+/// The class for an HDF5 without a VOL, which looks for filters here: it is none, and not of a version that any HDF5 has.
+static NO_CLASS: NoClass = NoClass(ClassHead {
+    version: c_uint::MAX,
+    value: VALUE,
+    name: NAME.as_ptr(),
+});
+
+struct NoClass(ClassHead);
+// SAFETY: it is never changed.
+unsafe impl Sync for NoClass {}
+
+/// By slot: what makes a class ours.
+const REPLACEMENTS: [fn(&mut VolClass); SLOTS] = [
+    calls::replace::<0>,
+    calls::replace::<1>,
+    calls::replace::<2>,
+    calls::replace::<3>,
+];
+
+/// The class for the HDF5 that has an address: that of its connector. An HDF5 with classes of another version, or too many of
+/// them, gets its own pass-through class under our name: a program must not fail because this connector does not know its HDF5.
+pub fn class_for(caller: usize) -> *const c_void {
+    let class = LoadedLibrary::containing(caller).and_then(|library| class_of(&library));
+    class.unwrap_or((&raw const NO_CLASS.0).cast())
+}
+
+fn class_of(library: &LoadedLibrary) -> Option<*const c_void> {
+    static MAKES: Mutex<()> = Mutex::new(());
+    let _one = MAKES.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_known = |slot: &&OnceLock<VolConnector>| {
+        slot.get()
+            .is_some_and(|known| known.library == library.base)
+    };
+    if let Some(known) = CONNECTORS.iter().find(is_known).and_then(OnceLock::get) {
+        return Some((&raw const known.class).cast());
+    }
+    let under = pass_through_class(library)?;
+    // SAFETY: a class of HDF5, whose head all versions have.
+    let version = unsafe { (*under).version };
+    if version <= LAST_OF_1_12 {
+        return native_class(library).and_then(copy_without_ends);
+    }
+    let free = CONNECTORS.iter().position(|slot| slot.get().is_none());
+    match (free, Hdf5::find(library)) {
+        (Some(slot), Some(hdf5)) if version == KNOWN_VERSION => {
+            // SAFETY: the layout of this version.
+            let under = unsafe { *under.cast::<VolClass>() };
+            let mut class = under;
+            class.head = renamed(under.head);
+            REPLACEMENTS[slot](&mut class);
+            let connector = CONNECTORS[slot].get_or_init(|| VolConnector {
+                library: library.base,
+                hdf5,
+                under,
+                class,
+                files: FilesInWeir::default(),
+            });
+            Some((&raw const connector.class).cast())
+        }
+        _ => Some(copy_renamed(under).as_ptr().cast()),
+    }
+}
+
+fn renamed(head: ClassHead) -> ClassHead {
+    ClassHead {
+        value: VALUE,
+        name: NAME.as_ptr(),
+        ..head
+    }
+}
+
+/// A copy of a class of whatever length, with our name. HDF5 keeps what it gets.
+fn copy_renamed(class: *const ClassHead) -> &'static mut [usize] {
+    let bytes = count_mapped(class as usize).min(CLASS_BYTES);
+    let words = bytes / size_of::<usize>();
+    let mut copy = vec![0_usize; words.max(LEAST_WORDS)];
+    // SAFETY: so many bytes are mapped there, and `copy` has room for them and for the head.
+    unsafe {
+        core::ptr::copy_nonoverlapping(class.cast(), copy.as_mut_ptr(), words);
+        let head = copy.as_mut_ptr().cast::<ClassHead>();
+        *head = renamed(*class);
+    }
+    Box::leak(copy.into_boxed_slice())
+}
+
+/// The same of the native class of HDF5 1.12, without its initialisation and its end, which are once for HDF5 itself. They
+/// stand behind the head and the capabilities.
+fn copy_without_ends(class: *const ClassHead) -> Option<*const c_void> {
+    let copy = copy_renamed(class);
+    copy.get_mut(3..5)?.fill(0);
+    Some(copy.as_ptr().cast())
+}
