@@ -291,7 +291,7 @@ pub struct RunArgs {
     /// Keep the server's log (run.keep).
     #[arg(long)]
     keep: bool,
-    /// The connectors: auto, none, or a list such as mpiio (run.connectors; default auto).
+    /// The connectors: auto, none, or a list such as mpiio,hdf5 (run.connectors; default auto).
     #[arg(long, value_name = "LIST")]
     connectors: Option<String>,
     /// Move this file or directory into the instance before the command: to DESTINATION, a path

@@ -15,7 +15,7 @@ use weir_instance::connection::Connection;
 
 use crate::args::{LogAction, LogArgs};
 use crate::exit::Failure;
-use crate::inject;
+use crate::inject::{self, InjectedLibraries};
 
 /// The directory of logs, below the mount.
 const DIRECTORY: &str = ".pnetcdf";
@@ -265,7 +265,8 @@ fn try_replay_left(run_dir: &Path) -> anyhow::Result<()> {
     }
     let program = std::env::current_exe().context("finding the weir program")?;
     let env = Environment::of_process();
-    let libraries = [inject::find_library(&env, &program)?];
+    let client = inject::find_library(&env, &program)?;
+    let libraries = InjectedLibraries::client_alone(client);
     let variables = inject::variables(run_dir, &libraries, &env)?;
     let mut command = Command::new(program);
     command

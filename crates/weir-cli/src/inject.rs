@@ -22,6 +22,18 @@ const OURS: &[u8] = b"libweir_";
 
 const ASAN_ORDER: &str = "verify_asan_link_order=0";
 
+/// The variable that names HDF5's connector, and our value: passed on to the native one.
+const HDF5_CONNECTOR: &str = "HDF5_VOL_CONNECTOR";
+const HDF5_OURS: &str = "weir under_vol=0;under_info={}";
+/// The variable with the directories of HDF5's plug-ins. Set, it replaces those that were built into HDF5.
+const HDF5_PLUGINS: &str = "HDF5_PLUGIN_PATH";
+/// The directories that are built into most of them. Debian's are `DEBIAN_HDF5/*/plugins`.
+const USUAL_PLUGINS: [&str; 2] = ["/usr/local/hdf5/lib/plugin", "/usr/local/lib/plugin"];
+const DEBIAN_HDF5: [&str; 2] = [
+    "/usr/lib/x86_64-linux-gnu/hdf5",
+    "/usr/lib/aarch64-linux-gnu/hdf5",
+];
+
 /// Lists of variables that Open MPI's mpiexec passes to other nodes (Open MPI 4).
 const OPENMPI_LIST: &str = "OMPI_MCA_mca_base_env_list";
 const OPENMPI_SECOND_LIST: &str = "OMPI_MCA_mca_base_env_list_internal";
@@ -33,6 +45,25 @@ const PNETCDF_VARIABLES: [&str; 4] = [
     "WEIR_PNETCDF_BUDGET",
     "WEIR_PNETCDF_BUFFER",
 ];
+
+/// The libraries that programs get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InjectedLibraries {
+    /// The client library and connectors, in the order in which they are loaded.
+    preloaded: Vec<PathBuf>,
+    /// The directory of HDF5's connector, which HDF5 loads itself. Nothing else is in it, for HDF5 loads all libraries there.
+    hdf5_plugins: Option<PathBuf>,
+}
+
+impl InjectedLibraries {
+    /// The client library without connectors.
+    pub fn client_alone(library: PathBuf) -> InjectedLibraries {
+        InjectedLibraries {
+            preloaded: vec![library],
+            hdf5_plugins: None,
+        }
+    }
+}
 
 /// Finds the client library: `WEIR_PRELOAD`, else beside `program`, else `../lib/weir` from it.
 pub fn find_library(env: &Environment, program: &Path) -> Result<PathBuf> {
@@ -56,27 +87,37 @@ pub fn find_library(env: &Environment, program: &Path) -> Result<PathBuf> {
     }
 }
 
-/// The client library and the connectors beside it, in the order in which they are loaded.
+/// The client library and the connectors beside it; that of HDF5 is in a directory of its own there.
 pub fn find_libraries(
     env: &Environment,
     program: &Path,
     wanted: &Connectors,
-) -> Result<Vec<PathBuf>> {
-    let mut libraries = vec![find_library(env, program)?];
+) -> Result<InjectedLibraries> {
+    let client = find_library(env, program)?;
+    let beside = client.parent().unwrap_or(Path::new("/"));
+    let mut libraries = InjectedLibraries::client_alone(client.clone());
     for connector in Connector::ALL {
-        let path = libraries[0].with_file_name(format!("libweir_{}.so", connector.name()));
+        let directory = match connector {
+            Connector::MpiIo => beside.to_owned(),
+            Connector::Hdf5 => beside.join(connector.name()),
+        };
+        let path = directory.join(format!("libweir_{}.so", connector.name()));
         let is_wanted = match wanted {
             Connectors::Auto => path.is_file(),
             Connectors::Named(named) => named.contains(&connector),
         };
-        if is_wanted {
-            ensure!(
-                path.is_file(),
-                "the connector {} is not installed: {} is no file",
-                connector.name(),
-                path.display()
-            );
-            libraries.push(path);
+        if !is_wanted {
+            continue;
+        }
+        ensure!(
+            path.is_file(),
+            "the connector {} is not installed: {} is no file",
+            connector.name(),
+            path.display()
+        );
+        match connector {
+            Connector::MpiIo => libraries.preloaded.push(path),
+            Connector::Hdf5 => libraries.hdf5_plugins = Some(directory),
         }
     }
     Ok(libraries)
@@ -111,7 +152,7 @@ pub fn preload_list(libraries: &[PathBuf], inherited: Option<&str>) -> Result<St
 /// The variables that a program needs to find the instance in `run_dir`.
 pub fn variables(
     run_dir: &Path,
-    libraries: &[PathBuf],
+    libraries: &InjectedLibraries,
     env: &Environment,
 ) -> Result<Vec<(&'static str, OsString)>> {
     let mut variables = vec![
@@ -123,22 +164,29 @@ pub fn variables(
         ),
         (
             "LD_PRELOAD",
-            preload_list(libraries, env.get("LD_PRELOAD"))?.into(),
+            preload_list(&libraries.preloaded, env.get("LD_PRELOAD"))?.into(),
         ),
         ("ASAN_OPTIONS", asan_options(env.get("ASAN_OPTIONS")).into()),
     ];
     variables.extend(for_connectors(run_dir, libraries));
+    if let Some(plugins) = &libraries.hdf5_plugins {
+        variables.extend(hdf5_variables(plugins, env)?);
+    }
     if run_dir.join(ROSTER).exists() {
-        variables.push(for_openmpi(env));
+        let ours = variables.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+        variables.push(for_openmpi(&ours, env));
     }
     Ok(variables)
 }
 
 /// The settings of connectors, which are in processes that read no configuration: those that the instance was started
 /// with, sizes in bytes.
-fn for_connectors(run_dir: &Path, libraries: &[PathBuf]) -> Vec<(&'static str, OsString)> {
+fn for_connectors(run_dir: &Path, libraries: &InjectedLibraries) -> Vec<(&'static str, OsString)> {
     let pnetcdf = format!("libweir_{}.so", Connector::PnetCdf.name());
-    let is_there = libraries.iter().any(|path| path.ends_with(&pnetcdf));
+    let is_there = libraries
+        .preloaded
+        .iter()
+        .any(|path| path.ends_with(&pnetcdf));
     let Some(label) = Label::read(run_dir).filter(|_| is_there) else {
         return Vec::new();
     };
@@ -153,6 +201,45 @@ fn for_connectors(run_dir: &Path, libraries: &[PathBuf]) -> Vec<(&'static str, O
         settings.buffer.0.to_string().into(),
     ];
     PNETCDF_VARIABLES.into_iter().zip(values).collect()
+}
+
+/// The variables by which HDF5 finds its connector. One that the user has named stays: then there is none of ours.
+fn hdf5_variables(plugins: &Path, env: &Environment) -> Result<Vec<(&'static str, OsString)>> {
+    let named = env.get(HDF5_CONNECTOR).filter(|named| !named.is_empty());
+    if let Some(named) = named.filter(|named| *named != HDF5_OURS) {
+        eprintln!("weir: {HDF5_CONNECTOR}={named} stays: HDF5 does without weir's connector");
+        return Ok(Vec::new());
+    }
+    let plugins = plugins
+        .to_str()
+        .context("the path of the HDF5 connector is not UTF-8")?;
+    ensure!(
+        !plugins.contains(':'),
+        "{plugins}: {HDF5_PLUGINS} cannot hold a path with a colon; WEIR_PRELOAD may name a copy \
+         elsewhere, --connectors mpiio does without"
+    );
+    let others = match env.get(HDF5_PLUGINS) {
+        Some(theirs) => theirs.to_owned(),
+        None => usual_plugins(),
+    };
+    let others = others.split(':');
+    let others = others.filter(|dir| !dir.is_empty() && *dir != plugins);
+    let list: Vec<&str> = std::iter::once(plugins).chain(others).collect();
+    Ok(vec![
+        (HDF5_CONNECTOR, HDF5_OURS.into()),
+        (HDF5_PLUGINS, list.join(":").into()),
+    ])
+}
+
+/// The directories in which HDF5 looks for plug-ins by itself, if they are there.
+fn usual_plugins() -> String {
+    let debian = DEBIAN_HDF5.into_iter().flat_map(std::fs::read_dir);
+    let debian = debian.flatten().flatten();
+    let mut dirs: Vec<PathBuf> = USUAL_PLUGINS.map(PathBuf::from).into();
+    dirs.extend(debian.map(|build| build.path().join("plugins")));
+    dirs.retain(|dir| dir.is_dir());
+    let dirs: Vec<&str> = dirs.iter().filter_map(|dir| dir.to_str()).collect();
+    dirs.join(":")
 }
 
 /// AddressSanitizer's options, with the one that lets its runtime start behind our library: it wants to
@@ -170,9 +257,8 @@ fn asan_options(inherited: Option<&str>) -> String {
 /// It refuses `-x` beside its parameter `mca_base_env_list`, and has a second parameter for lists
 /// that come from its own files, which it takes beside either. A list of the user's in the
 /// environment is extended.
-fn for_openmpi(env: &Environment) -> (&'static str, OsString) {
-    let ours = ["LD_PRELOAD", "WEIR_INSTANCE", "WEIR_AT", "ASAN_OPTIONS"];
-    let ours = [&ours[..], &PNETCDF_VARIABLES].concat().join(";");
+fn for_openmpi(ours: &[&str], env: &Environment) -> (&'static str, OsString) {
+    let ours = ours.join(";");
     match env.get(OPENMPI_LIST) {
         Some(list) => (OPENMPI_LIST, format!("{list};{ours}").into()),
         None => (OPENMPI_SECOND_LIST, ours.into()),
@@ -214,25 +300,54 @@ mod tests {
         );
         std::fs::write(&library, "").unwrap();
         let named = Connectors::Named(vec![Connector::MpiIo]);
-        assert_eq!(
-            found(&Connectors::Auto).unwrap(),
-            std::slice::from_ref(&library)
-        );
+        let alone = InjectedLibraries::client_alone(library.clone());
+        assert_eq!(found(&Connectors::Auto).unwrap(), alone);
         assert!(found(&named)
             .unwrap_err()
             .to_string()
             .contains("not installed"));
         std::fs::write(&connector, "").unwrap();
-        let both = [library.clone(), connector];
+        let both = InjectedLibraries {
+            preloaded: vec![library.clone(), connector],
+            hdf5_plugins: None,
+        };
         assert_eq!(found(&Connectors::Auto).unwrap(), both);
         assert_eq!(found(&named).unwrap(), both);
-        assert_eq!(found(&Connectors::Named(Vec::new())).unwrap(), [library]);
+        assert_eq!(found(&Connectors::Named(Vec::new())).unwrap(), alone);
+        let plugins = dir.path().join("hdf5");
+        std::fs::create_dir(&plugins).unwrap();
+        std::fs::write(plugins.join("libweir_hdf5.so"), "").unwrap();
+        assert_eq!(found(&named).unwrap(), both);
+        let all = InjectedLibraries {
+            hdf5_plugins: Some(plugins),
+            ..both
+        };
+        assert_eq!(found(&Connectors::Auto).unwrap(), all);
+    }
+
+    #[test]
+    fn hdf5_finds_the_connector_unless_the_user_has_one() {
+        let set = |env: &[(&'static str, &'static str)]| {
+            let env: Environment = env.iter().copied().collect();
+            let variables = hdf5_variables(Path::new("/x/hdf5"), &env).unwrap();
+            variables
+                .into_iter()
+                .map(|(_, value)| value.into_string().unwrap())
+                .collect()
+        };
+        let none: Vec<String> = set(&[]);
+        assert_eq!(none[0], HDF5_OURS);
+        assert!(none[1].starts_with("/x/hdf5"));
+        assert_eq!(set(&[(HDF5_CONNECTOR, "async")]), [""; 0]);
+        // Those of a run around this one.
+        let nested: Vec<String> = set(&[(HDF5_CONNECTOR, HDF5_OURS), (HDF5_PLUGINS, "/x/hdf5:/p")]);
+        assert_eq!(nested, [HDF5_OURS, "/x/hdf5:/p"]);
     }
 
     #[test]
     fn openmpi_is_told_without_disturbing_what_the_user_tells_it() {
         let dir = tempfile::tempdir().unwrap();
-        let library = ["/x/libweir_preload.so".into()];
+        let library = InjectedLibraries::client_alone("/x/libweir_preload.so".into());
         let names = |env: &Environment| -> Vec<&str> {
             let variables = variables(dir.path(), &library, env).unwrap();
             variables.into_iter().map(|(name, _)| name).collect()
@@ -245,10 +360,8 @@ mod tests {
         std::fs::write(dir.path().join(ROSTER), "").unwrap();
         assert_eq!(names(&none)[4..], [OPENMPI_SECOND_LIST]);
         let env: Environment = [(OPENMPI_LIST, "A=1")].into_iter().collect();
-        let told = for_openmpi(&env);
-        assert_eq!(told.0, OPENMPI_LIST);
-        let list = told.1.into_string().unwrap();
-        assert!(list.starts_with("A=1;LD_PRELOAD;WEIR_INSTANCE;WEIR_AT;ASAN_OPTIONS;WEIR_PNETCDF_"));
+        let told = for_openmpi(&["LD_PRELOAD", "WEIR_AT"], &env);
+        assert_eq!(told, (OPENMPI_LIST, "A=1;LD_PRELOAD;WEIR_AT".into()));
     }
 
     #[test]

@@ -16,13 +16,14 @@ use weir_launch::LaunchError;
 use crate::args::{RunArgs, StartArgs};
 use crate::ending::show_summary;
 use crate::exit::{Failure, RUN_FAILED, RUN_NOT_SAFE};
+use crate::inject::InjectedLibraries;
 use crate::locate::{living, remains_of, run_dir_of};
 use crate::report::DrainedFiles;
 use crate::run_stages::{elevated_directories, RunStages};
 use crate::{inject, limits, namespace, prefetch, report, supervise};
 
 /// The libraries that a program gets.
-pub fn libraries(env: &Environment, connectors: &Connectors) -> Result<Vec<PathBuf>> {
+pub fn libraries(env: &Environment, connectors: &Connectors) -> Result<InjectedLibraries> {
     let program = std::env::current_exe().context("finding the weir program")?;
     inject::find_libraries(env, &program, connectors)
 }
@@ -256,7 +257,7 @@ fn run_on(
     args: &RunArgs,
     stages: &RunStages<'_>,
     root: &RootAgent,
-    libraries: &[PathBuf],
+    libraries: &InjectedLibraries,
     env: &Environment,
 ) -> Result<CommandOutcome, Failure> {
     let rank = if args.rank == 0 { root.own } else { args.rank };
@@ -309,7 +310,7 @@ fn run_staged(
     args: &RunArgs,
     stages: &RunStages<'_>,
     run_dir: &Path,
-    libraries: &[PathBuf],
+    libraries: &InjectedLibraries,
     env: &Environment,
 ) -> Result<CommandOutcome, Failure> {
     let mut used = Use::begin(run_dir)?;
@@ -351,7 +352,7 @@ fn tell_where_it_is(run_dir: &Path, name: &str) {
 fn run_in(
     args: &RunArgs,
     run_dir: &Path,
-    libraries: &[PathBuf],
+    libraries: &InjectedLibraries,
     env: &Environment,
     used: &mut Use,
 ) -> Result<CommandOutcome, Failure> {
@@ -525,7 +526,7 @@ fn announce(
     args: &StartArgs,
     ready: &ReadyInstance,
     of: &str,
-    libraries: &[PathBuf],
+    libraries: &InjectedLibraries,
     env: &Environment,
 ) -> Result<()> {
     let export = |(name, value): (&str, std::ffi::OsString)| {

@@ -351,8 +351,9 @@ settings! {
         /// Keep the server's log after the end, and say where it is.
         keep: bool = "false",
         /// The connectors that programs get: `mpiio` has collective calls of MPI-IO on files in weir do without
-        /// exchanges between processes; `pnetcdf` logs array writes of PnetCDF. `auto`: all that are installed; a
-        /// program without MPI never calls one.
+        /// exchanges between processes; `hdf5` has HDF5 1.14 and later do so too, if `mpiio` is there, and
+        /// publish what it flushes; `pnetcdf` logs array writes of PnetCDF. `auto`: all that are installed; a
+        /// program without MPI or HDF5 never calls one.
         connectors: Connectors = "auto",
     }
 

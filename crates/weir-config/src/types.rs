@@ -297,17 +297,20 @@ pub enum Connector {
     MpiIo,
     /// Array writes of PnetCDF.
     PnetCdf,
+    /// Transfers and flushes of HDF5.
+    Hdf5,
 }
 
 impl Connector {
     /// All of them.
-    pub const ALL: [Connector; 2] = [Connector::MpiIo, Connector::PnetCdf];
+    pub const ALL: [Connector; 3] = [Connector::MpiIo, Connector::PnetCdf, Connector::Hdf5];
 
     /// The name in settings.
     pub fn name(self) -> &'static str {
         match self {
             Connector::MpiIo => "mpiio",
             Connector::PnetCdf => "pnetcdf",
+            Connector::Hdf5 => "hdf5",
         }
     }
 }
@@ -324,7 +327,7 @@ pub enum Connectors {
 
 impl Setting for Connectors {
     const SHAPE: &'static str =
-        "\"auto\", \"none\", or names separated by commas: \"mpiio\", \"pnetcdf\"";
+        "\"auto\", \"none\", or names separated by commas: \"mpiio,pnetcdf,hdf5\"";
 
     fn from_text(text: &str, _: &Environment) -> Result<Self, InvalidValue> {
         let named = |name: &str| {

@@ -19,7 +19,7 @@ use weir_launch::workers::Task;
 
 use super::gate::WorkerGate;
 use crate::exit::Failure;
-use crate::inject;
+use crate::inject::{self, InjectedLibraries};
 
 /// An instance that was started to be measured.
 pub struct BenchInstance {
@@ -123,9 +123,9 @@ impl BenchInstance {
     /// Starts as many processes at the server alone as create files on all nodes together.
     fn employ_alone(&mut self, single: &Server, env: &Environment) -> Result<()> {
         let program = std::env::current_exe().context("finding the weir program")?;
-        let library = inject::find_library(env, &program)?;
+        let library = InjectedLibraries::client_alone(inject::find_library(env, &program)?);
         let run_dir = &single.ready.run_dir;
-        let variables = inject::variables(run_dir, &[library], env)?;
+        let variables = inject::variables(run_dir, &library, env)?;
         let ids = self.numbers(self.site.nodes.len() * CREATORS)?;
         for id in &ids {
             self.gate.expect(*id, "this node");

@@ -18,7 +18,7 @@ use weir_launch::workers::Task;
 use super::calls::{self, OpenedFabric};
 use super::gate::keep_alive;
 use super::pin::ProcessorSet;
-use crate::inject;
+use crate::inject::{self, InjectedLibraries};
 
 /// Does what the task on standard input says, until the connection ends.
 pub fn run() -> Result<()> {
@@ -63,8 +63,8 @@ impl Host for ServerHost {
     fn spawn(&mut self, numbers: &[u16]) -> Result<()> {
         let env = Environment::of_process();
         let program = std::env::current_exe().context("finding the weir program")?;
-        let library = inject::find_library(&env, &program)?;
-        let variables = inject::variables(&self.task.run_dir, &[library], &env)?;
+        let library = InjectedLibraries::client_alone(inject::find_library(&env, &program)?);
+        let variables = inject::variables(&self.task.run_dir, &library, &env)?;
         for number in numbers {
             let task = Task {
                 number: *number,
