@@ -59,6 +59,15 @@ fn class_of(library: &LoadedLibrary) -> Option<*const c_void> {
     if let Some(known) = CONNECTORS.iter().find(is_known).and_then(OnceLock::get) {
         return Some((&raw const known.class).cast());
     }
+    match Hdf5::find(library) {
+        // HDF5 also asks after an open that failed.
+        Some(hdf5) => hdf5.keep_errors(|| make_class(library, Some(hdf5))),
+        None => make_class(library, None),
+    }
+}
+
+/// The class for an HDF5 that asks for the first time.
+fn make_class(library: &LoadedLibrary, hdf5: Option<Hdf5>) -> Option<*const c_void> {
     let under = pass_through_class(library)?;
     // SAFETY: a class of HDF5, whose head all versions have.
     let version = unsafe { (*under).version };
@@ -66,7 +75,7 @@ fn class_of(library: &LoadedLibrary) -> Option<*const c_void> {
         return native_class(library).and_then(copy_without_ends);
     }
     let free = CONNECTORS.iter().position(|slot| slot.get().is_none());
-    match (free, Hdf5::find(library)) {
+    match (free, hdf5) {
         (Some(slot), Some(hdf5)) if version == KNOWN_VERSION => {
             // SAFETY: the layout of this version.
             let under = unsafe { *under.cast::<VolClass>() };
