@@ -36,6 +36,8 @@ pub enum Compiler {
     Hdf5Mpich,
     /// Parallel HDF5 with Open MPI.
     Hdf5OpenMpi,
+    /// Parallel HDF5 1.14 with MPICH, which `tools/build-hdf5` builds: Debian's has no connectors.
+    Hdf5Built,
     /// `PnetCDF`, which Debian builds with Open MPI.
     Pnetcdf,
     /// Parallel `NetCDF-4`, which Debian builds with Open MPI.
@@ -51,7 +53,7 @@ impl Compiler {
             Self::Cxx | Self::CapiCxx => &["g++", "-O2", "-std=c++17"],
             Self::Fortran => &["gfortran", "-O2"],
             // MPI_STATUSES_IGNORE is an array of no elements there, which gcc reports as a mistake.
-            Self::Mpich => &["mpicc.mpich", "-O2", "-Wno-stringop-overflow"],
+            Self::Mpich | Self::Hdf5Built => &["mpicc.mpich", "-O2", "-Wno-stringop-overflow"],
             Self::OpenMpi | Self::Pnetcdf => &["mpicc.openmpi", "-O2"],
             Self::Hdf5Mpich => &["h5pcc.mpich", "-O2"],
             Self::Hdf5OpenMpi => &["h5pcc.openmpi", "-O2"],
@@ -69,24 +71,29 @@ impl Compiler {
         match self {
             Self::Pnetcdf => &["-lpnetcdf"],
             Self::NetcdfMpi => &["-lnetcdf_mpi"],
+            Self::Hdf5Built => &["-lhdf5"],
             Self::Capi | Self::CapiCxx => &["-lweir"],
             _ => &[],
         }
     }
 
-    /// The options that point to the C API, laid out as in an installation.
+    /// The options that point to the C API, laid out as in an installation, or to an HDF5 that was built.
     fn places(self) -> Result<Vec<OsString>> {
-        if !matches!(self, Self::Capi | Self::CapiCxx) {
-            return Ok(Vec::new());
-        }
+        let (headers, libraries) = match self {
+            Self::Capi | Self::CapiCxx => (include_dir(), library_dir()?),
+            Self::Hdf5Built => {
+                let hdf5 = tool("build-hdf5", "mpich")?;
+                (hdf5.join("include"), hdf5.join("lib"))
+            }
+            _ => return Ok(Vec::new()),
+        };
         let place = |option: &str, path: PathBuf| {
             let mut word = OsString::from(option);
             word.push(path);
             word
         };
-        let libraries = library_dir()?;
         Ok(vec![
-            place("-I", include_dir()),
+            place("-I", headers),
             place("-L", libraries.clone()),
             place("-Wl,-rpath,", libraries),
         ])
@@ -95,10 +102,25 @@ impl Compiler {
     fn suffix(self) -> &'static str {
         match self {
             Self::C | Self::Cxx | Self::Fortran | Self::Capi | Self::CapiCxx => "",
-            Self::Mpich | Self::Hdf5Mpich => ".mpich",
+            Self::Mpich | Self::Hdf5Mpich | Self::Hdf5Built => ".mpich",
             Self::OpenMpi | Self::Hdf5OpenMpi | Self::Pnetcdf | Self::NetcdfMpi => ".openmpi",
         }
     }
+}
+
+/// The directory that a tool of `tools/` prints, and makes before if need be: once a machine.
+pub fn tool(name: &str, argument: &str) -> Result<PathBuf> {
+    let path = source_root().join("tools").join(name);
+    let output = Command::new(&path).arg(argument).output();
+    let output = output.with_context(|| format!("start {}", path.display()))?;
+    ensure!(
+        output.status.success(),
+        "{name} {argument}: {}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let dir = String::from_utf8(output.stdout).context("a path")?;
+    Ok(PathBuf::from(dir.trim_end()))
 }
 
 /// The directory of compiled programs.

@@ -179,7 +179,13 @@ fn build_weir() -> Result<PathBuf> {
     let profile = profile_dir();
     // One at a time: cargo merges the features of a crate over all packages of one build, and the
     // library's rustix must be built without std.
-    for package in ["weir-cli", "weir-capi", "weir-preload"] {
+    for package in [
+        "weir-cli",
+        "weir-capi",
+        "weir-mpiio",
+        "weir-hdf5",
+        "weir-preload",
+    ] {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(source_root());
         cargo.args(["build", "--quiet", "-p", package]);
@@ -191,6 +197,9 @@ fn build_weir() -> Result<PathBuf> {
     }
     let binary = profile.join("weir");
     ensure!(binary.is_file(), "{} was not built", binary.display());
+    let mut place_plugin = Command::new(source_root().join("tools/plugin-dir"));
+    let status = place_plugin.arg(&profile).status().context("plugin-dir")?;
+    ensure!(status.success(), "plugin-dir: {status}");
     Ok(binary)
 }
 

@@ -52,6 +52,10 @@ needs! {
     GFORTRAN: "gfortran" from "gfortran";
     /// Debian's Python, for which the packages below are built.
     PYTHON: "/usr/bin/python3" from "python3";
+    /// Installs wheels.
+    PIP: "/usr/lib/python3/dist-packages/pip" from "python3-pip";
+    /// Downloads.
+    CURL: "curl" from "curl";
     /// numpy.
     NUMPY: "/usr/lib/python3/dist-packages/numpy" from "python3-numpy";
     /// h5py without MPI.

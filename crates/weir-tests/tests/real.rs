@@ -25,6 +25,9 @@ enum What {
     Mpi(&'static str, &'static str),
 }
 
+/// A tool of `tools/` that gets what no package has, and its argument.
+type Fetched = (&'static str, &'static str);
+
 struct Check {
     name: &'static str,
     what: What,
@@ -33,6 +36,8 @@ struct Check {
     /// The arguments after the directory.
     arguments: &'static [&'static str],
     needs: &'static [Need],
+    /// Tools that fetch something no package has; where it cannot be had, the check is skipped, and fails in CI.
+    fetched: &'static [Fetched],
     /// The options of `weir run`.
     weir_options: Options,
     /// The kernel mount that it requires; ignored on a directory.
@@ -48,6 +53,10 @@ impl Check {
 
     const fn with(self, arguments: &'static [&'static str]) -> Check {
         Check { arguments, ..self }
+    }
+
+    const fn fetching(self, fetched: &'static [Fetched]) -> Check {
+        Check { fetched, ..self }
     }
 
     const fn on(self, weir_options: Options) -> Check {
@@ -99,6 +108,19 @@ const FOUR: Options = Options {
     file_mib: None,
     more: &["--servers", "4", "--set", "memory.warm=256M"],
 };
+/// The same as FOUR; a node's writes are visible on others once they are synchronised.
+const FOUR_RAS: Options = Options {
+    memory_mib: 256,
+    file_mib: None,
+    more: &[
+        "--servers",
+        "4",
+        "--set",
+        "memory.warm=256M",
+        "--set",
+        "visibility.default=ras",
+    ],
+};
 /// The same as FOUR, over libfabric.
 const FOUR_LIBFABRIC: Options = Options {
     memory_mib: 256,
@@ -124,6 +146,7 @@ const fn check(name: &'static str, what: What, needs: &'static [Need]) -> Check 
         programs: &[],
         arguments: &[],
         needs,
+        fetched: &[],
         weir_options: USUAL,
         mount: KernelMount::Either,
         elevated: false,
@@ -150,6 +173,17 @@ const PROGRAMS: &[Need] = &[
 ];
 const MPICH: &[Need] = &[needs::MPICH_RUN, needs::MPICH_CC];
 const OPENMPI: &[Need] = &[needs::OPENMPI_RUN, needs::OPENMPI_CC];
+const HDF5_BUILT: &[Need] = &[
+    needs::MPICH_RUN,
+    needs::MPICH_CC,
+    needs::CMAKE,
+    needs::MAKE,
+    needs::CURL,
+    needs::HDF5_MPICH,
+    needs::HDF5_TOOLS,
+];
+const HDF5_WHEELS: &[Need] = &[needs::PYTHON, needs::PIP, needs::NUMPY, needs::HDF5_TOOLS];
+const HDF5_CONNECTOR: &str = "mpi/hdf5_connector.c";
 const MPIIO: &str = "mpi/mpiio.c";
 const CONNECTOR: &str = "mpi/connector.c";
 const ORDER: &str = "mpi/order_mpi.c";
@@ -282,6 +316,13 @@ const CHECKS: &[Check] = &[
     mpi("mpi::parallel_hdf5_openmpi_and_h5dump",
         "phdf5", "openmpi", &[needs::OPENMPI_RUN, needs::HDF5_OPENMPI, needs::HDF5_TOOLS])
         .compiled(&[(PHDF5, Compiler::Hdf5OpenMpi)]),
+    // The HDF5 connector: HDF5 1.14, which is built; the HDF5s of h5py's wheels, 1.12.2, 1.14.6 and 2.0.0
+    mpi("mpi::hdf5_connector_mpich", "hdf5_connector", "mpich", HDF5_BUILT)
+        .compiled(&[(HDF5_CONNECTOR, Compiler::Hdf5Built)]).fetching(&[("build-hdf5", "mpich")]),
+    shell("python::hdf5_connector_and_wheels_of_h5py", "shell/hdf5_wheels.sh", HDF5_WHEELS)
+        .fetching(&[("fetch-h5py", "3.8.0"), ("fetch-h5py", "3.14.0"), ("fetch-h5py", "3.16.0")]),
+    shell("several::hdf5_flushes_publish", "shell/hdf5_flush.sh", HDF5_WHEELS)
+        .fetching(&[("fetch-h5py", "3.14.0")]).on(FOUR_RAS),
     mpi("mpi::h5py_with_mpi",
         "h5py_mpi.py", "openmpi", &[needs::OPENMPI_RUN, needs::H5PY_MPI, needs::MPI4PY, needs::HDF5_TOOLS]),
     mpi("mpi::pnetcdf_and_ncvalidator_ncdump_nccopy",
@@ -389,6 +430,12 @@ fn trial(check: &'static Check, target: &Result<Target, String>) -> Trial {
         return trials::skipped(check.name, &format!("no kernel mount: {why}"));
     }
     trials::on_target(check.name, check.needs, target, |target| {
+        for (tool, argument) in check.fetched {
+            if let Err(error) = build::tool(tool, argument) {
+                weir_cluster::skip(check.name, &format!("{error:#}"));
+                return Ok(());
+            }
+        }
         run(&target, &job(check)?)
     })
 }
