@@ -98,7 +98,7 @@ pub fn find_libraries(
     let mut libraries = InjectedLibraries::client_alone(client.clone());
     for connector in Connector::ALL {
         let directory = match connector {
-            Connector::MpiIo => beside.to_owned(),
+            Connector::MpiIo | Connector::PnetCdf => beside.to_owned(),
             Connector::Hdf5 => beside.join(connector.name()),
         };
         let path = directory.join(format!("libweir_{}.so", connector.name()));
@@ -116,7 +116,7 @@ pub fn find_libraries(
             path.display()
         );
         match connector {
-            Connector::MpiIo => libraries.preloaded.push(path),
+            Connector::MpiIo | Connector::PnetCdf => libraries.preloaded.push(path),
             Connector::Hdf5 => libraries.hdf5_plugins = Some(directory),
         }
     }
