@@ -178,6 +178,88 @@ int weir_readv(struct weir_io *list, size_t count);
  */
 int weir_writev(struct weir_io *list, size_t count);
 
+/*
+ * Transfers: files that weir copies between an instance and a parallel file system (or any other directory), or within
+ * the instance, while the program goes on. A process of the node does it, beside the server: a transfer goes on when the
+ * program that began it has ended, and ends with the instance. Any process of the node may ask about it, by its number.
+ *
+ * A destination appears whole and on storage, with the permissions and times of the source, in one step and instead of
+ * what had its name; else what had its name stays. Holes stay holes, and extended attributes are kept where the file
+ * system has them. Directories are not created.
+ *
+ * Paths are taken as weir stage takes them: a path is in the instance if it begins with the mount prefix, whatever
+ * links lead there. A source that is a symbolic link is refused.
+ */
+enum weir_transfer_mode {
+	WEIR_TRANSFER_COPY = 0,
+	WEIR_TRANSFER_MOVE = 1 /* the source is removed once the destination is there */
+};
+
+struct weir_transfer {
+	const char *source;
+	const char *destination;
+	int mode;     /* enum weir_transfer_mode */
+	int reserved; /* 0 */
+};
+
+enum weir_transfer_state {
+	WEIR_TRANSFER_WAITING = 0, /* for its turn: some files at a time are moved, in the order of the calls */
+	WEIR_TRANSFER_MOVING = 1,
+	WEIR_TRANSFER_DONE = 2,
+	WEIR_TRANSFER_FAILED = 3,
+	WEIR_TRANSFER_CANCELLED = 4
+};
+
+/* What is known of one file of a transfer. */
+struct weir_transfer_result {
+	int32_t state;  /* enum weir_transfer_state */
+	int32_t error;  /* 0, or -errno if it failed or was cancelled */
+	uint64_t bytes; /* copied so far, holes included */
+	uint64_t size;  /* of the source; 0 as long as it waits */
+	double seconds; /* since its turn began, up to now or to its end */
+	uint64_t reserved[2];
+};
+
+/*
+ * Begins a transfer of the files of a list, and stores its number. Nothing is begun if one of them is refused.
+ *
+ * -EXDEV: neither path is in the instance, or one is in an elevated directory, whose files are moved by themselves.
+ * -EINVAL: no files, or more than 65536, or than 8 MiB of paths; `..` in a path; no such mode. -EAGAIN: a million
+ * files wait already.
+ *
+ * Errors that a file may meet, beside those of open(2), write(2) and rename(2) at its two ends: -EBUSY: a program has the
+ * source open for writing, or writes to it meanwhile, or it awaits its lamination, or somebody else changes what has
+ * the destination's name, or moves to it. -EISDIR, -ELOOP, -EINVAL: the source, or the destination, is no file.
+ */
+int weir_transfer_start(const struct weir_transfer *list, size_t count, uint64_t *transfer);
+
+/*
+ * Begins to take files of elevated directories into the instance, so that reads of them do not wait for the parallel file
+ * system; what the instance has already is left. It is a transfer as those above, without destinations.
+ *
+ * -EXDEV: a path is in no elevated directory. -EINVAL: as above. Errors of a file: -ENOSPC: there is no room that
+ * eviction would not free again (it is read where it is). -EMLINK: it has several names. -EOPNOTSUPP: the rule of its
+ * directory does not choose it.
+ */
+int weir_prefetch(const char *const *paths, size_t count, uint64_t *transfer);
+
+/*
+ * 0: all files of the transfer are done; 1: some wait or are being moved; -errno: it has ended, and this is the error of the
+ * first file that has one. Fills `results`, unless that is NULL, with the state of the first `room` files, in the order of
+ * the list. -ESRCH: there is no such transfer: it ended long ago (the files of 131072 others have ended since), or what
+ * moved it was killed.
+ */
+int weir_transfer_test(uint64_t transfer, struct weir_transfer_result *results, size_t room);
+
+/* The same once the transfer has ended, or after some milliseconds; -1: as long as it takes. Signals do not end it. */
+int weir_transfer_wait(uint64_t transfer, int timeout_ms, struct weir_transfer_result *results, size_t room);
+
+/*
+ * Gives up the files of a transfer that do not have their names yet: they leave nothing. Does not wait for those that are being
+ * copied; weir_transfer_wait does, and then gives -ECANCELED. Files that are done stay.
+ */
+int weir_transfer_cancel(uint64_t transfer);
+
 /* What an error (of either sign) means, as strerror(3) says it, in English; never NULL. */
 const char *weir_strerror(int error);
 

@@ -1,12 +1,12 @@
 //! Checks of the arguments from C: null pointers, long paths, lists.
 
-use core::ffi::c_char;
+use core::ffi::{c_char, c_int};
 
 use rustix::io::Errno;
-use weir_client::library::{Piece, Whence};
+use weir_client::library::{FileTransfer, Piece, Whence};
 use weir_client::sys::is_address;
 
-use crate::types::Io;
+use crate::types::{removes_source, Io, TransferEntry};
 
 /// The longest path, with its NUL, bytes.
 const PATH_MAX: usize = 4096;
@@ -41,19 +41,62 @@ pub unsafe fn shown<'a>(text: *const c_char) -> &'a [u8] {
     unsafe { path(text) }.unwrap_or(b"")
 }
 
-/// The elements of a caller's list.
+/// The elements of a caller's list of pieces.
 ///
 /// # Safety
 ///
-/// `list` is no address of the program's, or `count` elements are there and nobody else's while the result is used.
+/// As for [`elements`]; they are nobody else's while the result is used.
 pub unsafe fn list<'a>(list: *mut Io, count: usize) -> Result<&'a mut [Io], Errno> {
-    match (is_address(list), count) {
-        (_, 0) => Ok(&mut []),
-        (false, _) => Err(Errno::FAULT),
-        (true, MAX_PIECES..) if count > MAX_PIECES => Err(Errno::INVAL),
-        _ if !list.is_aligned() => Err(Errno::INVAL),
+    // SAFETY: as the caller vouches.
+    let checked = unsafe { elements(list.cast_const(), count, MAX_PIECES) }?;
+    match checked.len() {
+        0 => Ok(&mut []),
+        // SAFETY: so many are there, and nobody else's.
+        count => Ok(unsafe { core::slice::from_raw_parts_mut(list, count) }),
+    }
+}
+
+/// The elements of a caller's list of anything. EINVAL: there are more than `most`.
+///
+/// # Safety
+///
+/// `list` is no address of the program's, or `count` elements are there while the result is used.
+pub unsafe fn elements<'a, T>(list: *const T, count: usize, most: usize) -> Result<&'a [T], Errno> {
+    match is_address(list) {
+        _ if count == 0 => Ok(&[]),
+        false => Err(Errno::FAULT),
+        true if count > most || !list.is_aligned() => Err(Errno::INVAL),
         // SAFETY: as the caller vouches; it is aligned.
-        (true, _) => Ok(unsafe { core::slice::from_raw_parts_mut(list, count) }),
+        true => Ok(unsafe { core::slice::from_raw_parts(list, count) }),
+    }
+}
+
+/// The files of a transfer.
+///
+/// # Safety
+///
+/// Their paths are as for [`path`].
+pub unsafe fn transfers(list: &[TransferEntry]) -> Result<Vec<FileTransfer>, Errno> {
+    let file = |transfer: &TransferEntry| {
+        let removes_source = removes_source(transfer.mode);
+        Ok(FileTransfer {
+            // SAFETY: as the caller vouches.
+            source: unsafe { path(transfer.source) }?.to_vec(),
+            // SAFETY: as the caller vouches.
+            target: unsafe { path(transfer.destination) }?.to_vec(),
+            removes_source: removes_source
+                .filter(|_| transfer.reserved == 0)
+                .ok_or(Errno::INVAL)?,
+        })
+    };
+    list.iter().map(file).collect()
+}
+
+/// A time limit in milliseconds; `None`: there is none.
+pub fn time_limit(timeout_ms: c_int) -> Result<Option<u32>, Errno> {
+    match timeout_ms {
+        -1 => Ok(None),
+        ms => u32::try_from(ms).map(Some).map_err(|_| Errno::INVAL),
     }
 }
 

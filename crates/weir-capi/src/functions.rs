@@ -12,15 +12,19 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use libc::{mode_t, size_t};
 use rustix::io::Errno;
 use weir_client::bugs::{contain, report_panics};
-use weir_client::library::{self, Whence};
+use weir_client::library::{self, Whence, MOST_FILES};
 use weir_client::sys::is_address;
 
-use crate::arguments::{check_buffers, list, path, pieces, result, shown};
+use crate::arguments::{
+    check_buffers, elements, list, path, pieces, result, shown, time_limit, transfers,
+};
 use crate::message::{answer, last, meaning};
-use crate::types::{number_of, visibility_of, Io, Location, Stat};
+use crate::types::{number_of, visibility_of, Io, Location, Stat, TransferEntry, TransferResult};
 
 /// `WEIR_ABI`.
 pub const ABI: c_int = 1;
+/// The form of the table, by which the library and the interposer know each other: it changes with each function.
+const TABLE_FORM: c_int = 2;
 
 /// The interposer is of another version: its state cannot be used, and there must be no second.
 static MISFIT: AtomicBool = AtomicBool::new(false);
@@ -42,7 +46,7 @@ fn functions() -> &'static Functions {
             &raw const OWN
         } else {
             let ask: extern "C" fn(c_int) -> *const Functions = core::mem::transmute(symbol);
-            ask(ABI)
+            ask(TABLE_FORM)
         }
     };
     MISFIT.store(table.is_null(), Ordering::Release);
@@ -72,8 +76,8 @@ fn has_interposer() -> bool {
 
 /// The table of the library that contains this symbol; null if the caller's is of another form.
 #[no_mangle]
-pub extern "C" fn weir_functions(abi: c_int) -> *const Functions {
-    if abi == ABI {
+pub extern "C" fn weir_functions(form: c_int) -> *const Functions {
+    if form == TABLE_FORM {
         &raw const OWN
     } else {
         core::ptr::null()
@@ -99,7 +103,7 @@ impl FailedAnswer for *const c_char {
 
 macro_rules! functions {
     ($( fn $name:ident($($p:ident: $t:ty),*) -> $r:ty $body:block )*) => {
-        /// The functions of weir.h; the same for all libraries of one [`ABI`].
+        /// The functions of weir.h; the same for all libraries of one [`TABLE_FORM`].
         #[repr(C)]
         #[derive(Debug)]
         pub struct Functions {
@@ -290,12 +294,111 @@ functions! {
         answer_list("weir_writev", done)
     }
 
+    fn weir_transfer_start(first: *const TransferEntry, count: size_t, transfer: *mut u64) -> c_int {
+        let start = || {
+            // SAFETY: the caller owes the list and its paths.
+            let files = unsafe { transfers(elements(first, count, MOST_FILES)?) }?;
+            // SAFETY: the caller owes room for a number.
+            unsafe { store_id(transfer, || library::start_transfer(files)) }
+        };
+        answer("weir_transfer_start", b"", start())
+    }
+
+    fn weir_prefetch(first: *const *const c_char, count: size_t, transfer: *mut u64) -> c_int {
+        let start = || {
+            // SAFETY: the caller owes the list and its paths.
+            let paths = unsafe { elements(first, count, MOST_FILES) }?;
+            // SAFETY: as above.
+            let paths = paths.iter().map(|name| unsafe { path(*name) }.map(<[u8]>::to_vec));
+            let paths = paths.collect::<Result<Vec<_>, _>>()?;
+            // SAFETY: the caller owes room for a number.
+            unsafe { store_id(transfer, || library::start_prefetch(paths)) }
+        };
+        answer("weir_prefetch", b"", start())
+    }
+
+    fn weir_transfer_test(transfer: u64, results: *mut TransferResult, room: size_t) -> c_int {
+        // SAFETY: the caller owes room for so many results.
+        unsafe { report("weir_transfer_test", transfer, Ok(Some(0)), results, room) }
+    }
+
+    fn weir_transfer_wait(transfer: u64, timeout_ms: c_int, results: *mut TransferResult, room: size_t) -> c_int {
+        // SAFETY: the caller owes room for so many results.
+        unsafe { report("weir_transfer_wait", transfer, time_limit(timeout_ms), results, room) }
+    }
+
+    fn weir_transfer_cancel(transfer: u64) -> c_int {
+        answer("weir_transfer_cancel", b"", library::cancel_transfer(transfer).map(|()| 0))
+    }
+
     fn weir_strerror(error: c_int) -> *const c_char {
         meaning(error).as_ptr()
     }
 
     fn weir_message() -> *const c_char {
         last()
+    }
+}
+
+/// Stores the number of a transfer that `start` begins.
+///
+/// # Safety
+///
+/// `place` is no address of the program's, or there is room for a number.
+unsafe fn store_id(
+    place: *mut u64,
+    start: impl FnOnce() -> Result<u64, Errno>,
+) -> Result<c_int, Errno> {
+    // Before the start: a transfer without a number could not be given up.
+    if !is_address(place) {
+        return Err(Errno::FAULT);
+    }
+    let id = start()?;
+    // SAFETY: as the caller vouches.
+    unsafe { place.write(id) };
+    Ok(0)
+}
+
+/// The answer about a transfer: 0, 1, or the error of its first file that has one.
+///
+/// # Safety
+///
+/// `results` is null or no address of the program's, or there is room for `room` of them.
+unsafe fn report(
+    name: &str,
+    transfer: u64,
+    limit_ms: Result<Option<u32>, Errno>,
+    results: *mut TransferResult,
+    room: usize,
+) -> c_int {
+    let wanted = limit_ms.and_then(|limit_ms| {
+        if !results.is_null() && !is_address(results) && room > 0 {
+            return Err(Errno::FAULT);
+        }
+        library::await_transfer(transfer, limit_ms)
+    });
+    let report = match wanted {
+        Ok(report) => report,
+        Err(errno) => return answer(name, b"", Err(errno)),
+    };
+    if !results.is_null() {
+        for (i, file) in report.files.iter().take(room).enumerate() {
+            // SAFETY: as the caller vouches.
+            unsafe { results.add(i).write(file.into()) };
+        }
+    }
+    let mut failed = report.files.iter().enumerate();
+    match failed.find(|(_, file)| file.error != 0) {
+        _ if !report.has_ended => 1,
+        None => 0,
+        Some((i, file)) => {
+            let about = format!("file {i} of the transfer");
+            answer(
+                name,
+                about.as_bytes(),
+                Err(Errno::from_raw_os_error(file.error)),
+            )
+        }
     }
 }
 

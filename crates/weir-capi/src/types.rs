@@ -1,8 +1,9 @@
 //! The structures of weir.h, field for field; `tests/header.rs` compares the layouts.
 
 use core::ffi::{c_char, c_int, c_void};
+use core::time::Duration;
 
-use weir_client::library::{Lamination, Visibility};
+use weir_client::library::{FileReport, Lamination, TransferState, Visibility};
 use weir_client::process::FileInfo;
 
 /// `struct weir_stat`.
@@ -50,6 +51,58 @@ pub struct Io {
     pub buffer: *mut c_void,
     pub length: usize,
     pub result: isize,
+}
+
+/// `struct weir_transfer`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // weir.h says it
+pub struct TransferEntry {
+    pub source: *const c_char,
+    pub destination: *const c_char,
+    pub mode: c_int,
+    pub reserved: c_int,
+}
+
+/// `struct weir_transfer_result`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)] // weir.h says it
+pub struct TransferResult {
+    pub state: i32,
+    pub error: i32,
+    pub bytes: u64,
+    pub size: u64,
+    pub seconds: f64,
+    pub reserved: [u64; 2],
+}
+
+impl From<&FileReport> for TransferResult {
+    fn from(report: &FileReport) -> TransferResult {
+        TransferResult {
+            state: match report.state {
+                TransferState::Waiting => 0,
+                TransferState::Moving => 1,
+                TransferState::Done => 2,
+                TransferState::Failed => 3,
+                TransferState::Cancelled => 4,
+            },
+            error: -report.error,
+            bytes: report.bytes,
+            size: report.size,
+            seconds: Duration::from_micros(report.microseconds).as_secs_f64(),
+            reserved: [0; 2],
+        }
+    }
+}
+
+/// The mode of a transfer with this number: true if the source is removed.
+pub fn removes_source(mode: c_int) -> Option<bool> {
+    match mode {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
+    }
 }
 
 impl From<&FileInfo> for Stat {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use weir::functions::NAMES;
-use weir::types::{Io, Location, Stat};
+use weir::types::{Io, Location, Stat, TransferEntry, TransferResult};
 
 fn include_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
@@ -69,6 +69,8 @@ fn program() -> String {
         visibility lamination home here servers reserved);
     layout!(text, "weir_location", Location: rank reserved memory_bytes file_bytes);
     layout!(text, "weir_io", Io: path fd reserved offset buffer length result);
+    layout!(text, "weir_transfer", TransferEntry: source destination mode reserved);
+    layout!(text, "weir_transfer_result", TransferResult: state error bytes size seconds reserved);
     let _ = writeln!(text, "ASSERT(WEIR_ABI == {}, \"WEIR_ABI\");", weir::ABI);
     text.push_str("typedef void (*anything)(void);\nanything functions[] = {\n");
     for name in NAMES {

@@ -255,6 +255,9 @@ pub enum Command {
     /// A process that prefetches before a command; started by run.
     #[command(hide = true)]
     PrefetchProcess(PrefetchProcessArgs),
+    /// The process that moves files for programs; started by the server.
+    #[command(hide = true)]
+    TransferProcess(TransferProcessArgs),
     /// The process that drains beside a command; started by run.
     #[command(hide = true)]
     DrainProcess(DrainProcessArgs),
@@ -701,6 +704,16 @@ impl PrefetchProcessArgs {
             self.run_dir.clone().into(),
         ]
     }
+}
+
+/// Of the process that moves files for programs.
+#[derive(Args, Debug)]
+pub struct TransferProcessArgs {
+    /// The percentage of the storage that prefetching may use.
+    #[arg(long)]
+    pub evict_percent: u32,
+    /// The run directory of the instance.
+    pub run_dir: PathBuf,
 }
 
 /// Of the process that drains.

@@ -38,6 +38,7 @@ mod show;
 mod stage;
 mod stop;
 mod supervise;
+mod transfers;
 
 use std::process::ExitCode;
 
@@ -108,6 +109,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Drain(args) => drain::command::ask(args, &settings()?.config, &env)?,
         Command::Analyze(args) => return analyze::analyze(args, &settings()?.config, &env),
         Command::PrefetchProcess(args) => prefetch::take_share(args)?,
+        Command::TransferProcess(args) => transfers::serve(args)?,
         Command::DrainProcess(args) => drain::process::drain(args)?,
         Command::Mount(args) => mount::by_hand(args, &settings()?.config, &env)?,
         Command::MountProcess { run_dir, at } => mount::serve(run_dir, at)?,

@@ -3,10 +3,11 @@
 //!
 //! A process of its own does it, since a call of the parallel file system may hang; and several, since each takes
 //! one file at a time. They take files while the instance has room that eviction would not free again. A file that
-//! is not taken is read where it is.
+//! is not taken is read where it is. The transfer service takes files while the command works, too (`weir_prefetch`).
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use weir_core::elevate_rule::ElevateRule;
 use weir_core::elevated::is_part;
@@ -127,66 +129,114 @@ pub fn take_share(args: &PrefetchProcessArgs) -> Result<()> {
         if files.is_empty() {
             continue;
         }
-        let notes = args.run_dir.join(format!("{PREFETCHED_FILE}{number}"));
-        let notes = File::options().append(true).create(true).open(&notes);
-        let tree = PrefetchedTree {
-            instance: &instance,
-            tree: instance.elevated(number).context("no such elevated tree")?,
-            target,
-            notes: notes.context("the notes of what is prefetched")?,
-        };
+        let tree = PrefetchedTree::open(&args.run_dir, instance, number, target)?;
         for (path, size) in files.iter().skip(args.share).step_by(args.shares.max(1)) {
-            tree.take_file(path, *size, args.evict_percent, &mut summary)?;
+            summary.note(
+                path,
+                *size,
+                tree.take_file(path, *size, args.evict_percent)?,
+            );
         }
     }
     serde_json::to_writer(std::io::stdout(), &summary)?;
     Ok(())
 }
 
+impl PrefetchSummary {
+    fn note(&mut self, path: &Path, size: u64, outcome: PrefetchOutcome) {
+        match outcome {
+            PrefetchOutcome::Taken => {
+                self.files += 1;
+                self.bytes += size;
+            }
+            PrefetchOutcome::NoRoom => self.no_room += 1,
+            PrefetchOutcome::Failed(error) if self.failed.len() < MOST_REASONS => {
+                self.failed.push(format!("{}: {error}", path.display()));
+            }
+            PrefetchOutcome::There | PrefetchOutcome::Failed(_) => {}
+        }
+    }
+}
+
+/// The result for a file that was to be taken.
+#[derive(Debug)]
+pub enum PrefetchOutcome {
+    Taken,
+    /// The instance has the name, or the job has removed it.
+    There,
+    NoRoom,
+    Failed(io::Error),
+}
+
 /// An elevated tree that takes files.
-struct PrefetchedTree<'a> {
-    instance: &'a InstanceTree,
+pub struct PrefetchedTree<'a> {
+    instance: InstanceTree,
     tree: InstanceTree,
     target: &'a Path,
+    rule: ElevateRule,
     /// The files that it has taken, for the drain.
     notes: File,
 }
 
 impl PrefetchedTree<'_> {
-    /// Takes a file of this size, if there is room.
-    fn take_file(
-        &self,
-        path: &Path,
-        size: u64,
-        evict_percent: u32,
-        summary: &mut PrefetchSummary,
-    ) -> Result<()> {
+    /// The tree of this number, over its target.
+    pub fn open<'a>(
+        run_dir: &Path,
+        instance: InstanceTree,
+        number: usize,
+        target: &'a Path,
+    ) -> Result<PrefetchedTree<'a>> {
+        let notes = run_dir.join(format!("{PREFETCHED_FILE}{number}"));
+        let notes = File::options().append(true).create(true).open(&notes);
+        Ok(PrefetchedTree {
+            instance,
+            tree: instance.elevated(number).context("no such elevated tree")?,
+            target,
+            rule: rule_of(run_dir, number),
+            notes: notes.context("the notes of what is prefetched")?,
+        })
+    }
+
+    /// The size of a file that a program wants, if it is one that can be taken.
+    pub fn check_file(&self, path: &Path) -> io::Result<u64> {
+        let below = below(self.target, path);
+        if let Ok(Some(stat)) = self.tree.look_up(Path::new(OsStr::from_bytes(&below))) {
+            return Ok(stat.size);
+        }
+        let metadata = path.symlink_metadata()?;
+        let refused = match () {
+            () if metadata.is_dir() => Errno::ISDIR,
+            () if !metadata.is_file() => Errno::INVAL,
+            // Its other names would stay with the old file.
+            () if metadata.nlink() != 1 => Errno::MLINK,
+            () if !self.rule.new_files.takes(&below) => Errno::OPNOTSUPP,
+            () => return Ok(metadata.len()),
+        };
+        Err(refused.into())
+    }
+
+    /// Takes a file of this size, if there is room. An error is the instance's.
+    pub fn take_file(&self, path: &Path, size: u64, evict_percent: u32) -> Result<PrefetchOutcome> {
         let below = below(self.target, path);
         let below = Path::new(OsStr::from_bytes(&below));
         // An earlier run has taken it, or its command has made it anew.
         if matches!(self.tree.look_up(below), Ok(Some(_))) {
-            return Ok(());
+            return Ok(PrefetchOutcome::There);
         }
-        if !has_room(self.instance, size, evict_percent)? {
-            summary.no_room += 1;
-            return Ok(());
+        if !has_room(&self.instance, size, evict_percent)? {
+            return Ok(PrefetchOutcome::NoRoom);
         }
         match self.instance.take_up(path) {
-            Ok(true) => {
-                if let Ok(Some(stat)) = self.tree.look_up(below) {
-                    let name = below.strip_prefix("/").unwrap_or(below);
-                    // Without it the drain compares the bytes.
-                    let _ = PrefetchedFile::new(name, &stat).append_to(&self.notes);
-                }
-                summary.files += 1;
-                summary.bytes += size;
-            }
-            Err(error) if summary.failed.len() < MOST_REASONS => {
-                summary.failed.push(format!("{}: {error}", path.display()));
-            }
-            Ok(false) | Err(_) => {}
+            Ok(true) => {}
+            Ok(false) => return Ok(PrefetchOutcome::There),
+            Err(error) => return Ok(PrefetchOutcome::Failed(error)),
         }
-        Ok(())
+        if let Ok(Some(stat)) = self.tree.look_up(below) {
+            let name = below.strip_prefix("/").unwrap_or(below);
+            // Without it the drain compares the bytes.
+            let _ = PrefetchedFile::new(name, &stat).append_to(&self.notes);
+        }
+        Ok(PrefetchOutcome::Taken)
     }
 }
 

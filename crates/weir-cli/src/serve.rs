@@ -35,6 +35,7 @@ use weir_launch::server::{
 use crate::instance::{self, Membership};
 use crate::limits::explained;
 use crate::mount::ServerMount;
+use crate::transfers::TransferStarter;
 
 /// Serves one instance.
 pub fn run() -> Result<()> {
@@ -210,6 +211,7 @@ fn serve(
     let mut is_ready = false;
     let mut removal = None;
     let mut starter = None;
+    let mut transfers = None;
     let begin = || {
         for name in &ready.cleared {
             tracing::info!("cleared what instance {name} left, whose job is over");
@@ -218,6 +220,10 @@ fn serve(
             tracing::error!("what a killed server leaves would not be known as its: {e:#}");
         }
         is_ready = true;
+        match TransferStarter::listen(&claim.run_dir, config.drain.evict_percent) {
+            Ok(started) => transfers = Some(started),
+            Err(e) => tracing::error!("programs cannot have files moved by weir.h: {e:#}"),
+        }
         let (config, lifeline) = (config.clone(), launch.lifeline);
         // The mount's process is a client of this server, which serves once this has returned.
         starter = Some(std::thread::spawn(move || {
@@ -230,6 +236,9 @@ fn serve(
         .prepare()
         .and_then(|()| instance::serve(&claim, &config, membership, begin));
     let result = served.map_err(|e| explained(format!("{e:#}")));
+    if let Some(transfers) = transfers {
+        transfers.stop();
+    }
     if let Some(Ok(Some(beneath))) = starter.map(JoinHandle::join) {
         beneath.stop();
     }

@@ -41,5 +41,6 @@ mod slots;
 pub mod socket;
 pub mod sys;
 mod target_copy;
+pub mod transfer;
 pub mod types;
 pub mod view;

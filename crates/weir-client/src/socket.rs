@@ -42,16 +42,11 @@ pub struct Connected {
 
 /// Connects to the server of the instance with this run directory and greets it.
 pub fn connect(run_dir: &[u8], role: Role) -> Result<Connected, Errno> {
-    let socket = net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
+    let socket = new_socket()?;
     for timeout in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
         sockopt::set_socket_timeout(&socket, timeout, Some(PATIENCE))?;
     }
-    connect_to(&socket, run_dir)?;
+    connect_to(&socket, run_dir, b"server.sock")?;
     let hello = Hello {
         version: proto::VERSION,
         role,
@@ -75,15 +70,41 @@ pub fn connect(run_dir: &[u8], role: Role) -> Result<Connected, Errno> {
     })
 }
 
-fn connect_to(socket: &OwnedFd, run_dir: &[u8]) -> Result<(), Errno> {
-    let path = [run_dir, b"/server.sock"].concat();
+/// Sends one request to a service of the instance that has a socket of this name in the run directory, and receives one
+/// reply, for which it waits as long as it takes. ENOTCONN: nothing serves there.
+pub fn ask<Q: Serialize, R: DeserializeOwned>(
+    run_dir: &[u8],
+    name: &[u8],
+    request: &Q,
+) -> Result<R, Errno> {
+    let socket = new_socket()?;
+    connect_to(&socket, run_dir, name).map_err(|error| match error {
+        Errno::NOENT | Errno::CONNREFUSED => Errno::NOTCONN,
+        error => error,
+    })?;
+    send(&socket, request)?;
+    Ok(receive_with(&socket)?.0)
+}
+
+fn new_socket() -> Result<OwnedFd, Errno> {
+    net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+}
+
+fn connect_to(socket: &OwnedFd, run_dir: &[u8], name: &[u8]) -> Result<(), Errno> {
+    let path = [run_dir, b"/", name].concat();
     match SocketAddrUnix::new(path) {
         Ok(address) => io::retry_on_intr(|| net::connect(socket, &address)),
         // Longer than a socket address may be: use a descriptor of the directory.
         Err(Errno::NAMETOOLONG) => {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let dir = crate::kernel::into_number(rustix::fs::open(run_dir, flags, Mode::empty())?);
-            let address = SocketAddrUnix::new(format!("/proc/self/fd/{dir}/server.sock"))?;
+            let path = [format!("/proc/self/fd/{dir}/").as_bytes(), name].concat();
+            let address = SocketAddrUnix::new(path)?;
             let connected = io::retry_on_intr(|| net::connect(socket, &address));
             let _ = crate::kernel::close(dir);
             connected

@@ -4,6 +4,8 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 /// The reason why a file was not moved.
 #[derive(Debug, thiserror::Error)]
 pub enum MoveError {
@@ -82,6 +84,29 @@ impl MoveError {
         matches!(self, MoveError::Io { source, .. } if source.kind() == io::ErrorKind::InvalidFilename)
     }
 
+    /// The error number for a program.
+    pub fn errno(&self) -> Errno {
+        match self {
+            MoveError::Io { source, .. } => Errno::from_io_error(source).unwrap_or(Errno::IO),
+            // To be tried again, when the other one has ended.
+            MoveError::SourceChanged(_)
+            | MoveError::TargetChanged(_)
+            | MoveError::Busy(_)
+            | MoveError::Open(_)
+            | MoveError::NotAnalysed(_)
+            | MoveError::NotLaminated(_) => Errno::BUSY,
+            MoveError::Foreign(_) => Errno::EXIST,
+            MoveError::OtherKind {
+                is_directory: true, ..
+            } => Errno::ISDIR,
+            MoveError::OtherKind { .. } => Errno::NOTDIR,
+            MoveError::Stopped => Errno::CANCELED,
+            MoveError::Different { .. } | MoveError::LeadsToFailed(_) | MoveError::Elsewhere(_) => {
+                Errno::IO
+            }
+        }
+    }
+
     /// True if the target has no room for it.
     pub fn is_out_of_room(&self) -> bool {
         matches!(self, MoveError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull)
@@ -90,5 +115,46 @@ impl MoveError {
     /// True if a name of another file system was to be given.
     pub(crate) fn crosses_file_systems(&self) -> bool {
         matches!(self, MoveError::Io { source, .. } if source.kind() == io::ErrorKind::CrossesDevices)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_an_error_number() {
+        let path = || PathBuf::from("/x");
+        let io = |source| MoveError::io("reading", &path())(source);
+        let other_kind = |is_directory| MoveError::OtherKind {
+            path: path(),
+            is_directory,
+        };
+        let table = [
+            (io(io::Error::from_raw_os_error(28)), Errno::NOSPC),
+            (io(io::ErrorKind::UnexpectedEof.into()), Errno::IO),
+            (MoveError::SourceChanged(path()), Errno::BUSY),
+            (MoveError::TargetChanged(path()), Errno::BUSY),
+            (MoveError::Foreign(path()), Errno::EXIST),
+            (MoveError::Busy(path()), Errno::BUSY),
+            (
+                MoveError::Different {
+                    path: path(),
+                    range: 0..1,
+                },
+                Errno::IO,
+            ),
+            (other_kind(true), Errno::ISDIR),
+            (other_kind(false), Errno::NOTDIR),
+            (MoveError::Open(path()), Errno::BUSY),
+            (MoveError::NotAnalysed(path()), Errno::BUSY),
+            (MoveError::NotLaminated(path()), Errno::BUSY),
+            (MoveError::LeadsToFailed(path()), Errno::IO),
+            (MoveError::Elsewhere("x".to_owned()), Errno::IO),
+            (MoveError::Stopped, Errno::CANCELED),
+        ];
+        for (error, errno) in table {
+            assert_eq!(error.errno(), errno, "{error}");
+        }
     }
 }

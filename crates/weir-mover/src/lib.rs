@@ -16,6 +16,7 @@
 //! | [`mover`] | a process on another node that moves files: [`list`]s of them, and [`piece`]s of large ones |
 //! | [`publish`], [`replaceable`] | names of the target, and what may have them |
 //! | [`mod@stage`] | trees of files, by several threads and nodes; `queue`: their tasks; [`progress`], [`summary`]: the result; [`stage::team`]: other nodes; [`stage::follow`]: sources that others fill |
+//! | [`mod@transfer`] | single files, for programs that ask for them |
 //! | [`mod@drain`] | a tree that programs write meanwhile, in rounds |
 //! | [`filter`] | the choice of paths by patterns |
 //! | [`sources`], [`manifest`] | what is to be moved where, from arguments or from a file |
@@ -43,6 +44,7 @@ pub mod sources;
 pub mod stage;
 pub mod stripe;
 pub mod summary;
+pub mod transfer;
 pub mod tree;
 mod unreadable;
 pub mod watched;

@@ -187,6 +187,9 @@ const HDF5_CONNECTOR: &str = "mpi/hdf5_connector.c";
 const MPIIO: &str = "mpi/mpiio.c";
 const CONNECTOR: &str = "mpi/connector.c";
 const ORDER: &str = "mpi/order_mpi.c";
+/// The examples of the C API, which users read.
+const TRANSFER: &str = "../../crates/weir-capi/examples/transfer.c";
+const PREFETCH: &str = "../../crates/weir-capi/examples/prefetch.c";
 const PHDF5: &str = "mpi/phdf5.c";
 
 const fn program(
@@ -376,6 +379,9 @@ const CHECKS: &[Check] = &[
     shell("api::on_several_servers_by_dlopen_and_without_the_interposer",
         "shell/api.sh", &[needs::CC, needs::CXX])
         .compiled(&[("c/api.c", Compiler::Capi), ("cxx/api_dlopen.cpp", Compiler::CapiCxx)]).on(FOUR),
+    shell("api::transfers", "shell/transfers.sh", C)
+        .compiled(&[("c/transfers.c", Compiler::Capi), (TRANSFER, Compiler::Capi)]).on(FOUR),
+    shell("api::prefetch", "shell/middleware.sh", C).compiled(&[(PREFETCH, Compiler::Capi)]),
     shell("several::what_one_server_does_the_others_see", "shell/ranks.sh", &[needs::PYTHON]).on(FOUR),
     shell("several::what_a_program_at_another_server_left_is_gone_on_with",
         "shell/neighbours.sh", &[needs::PYTHON]).on(FOUR).mounted(KernelMount::Never),

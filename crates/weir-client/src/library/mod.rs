@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `turn` | the words that a fork wipes: the count of users, and the turn to attach or detach |
 //! | `lists` | reads and writes of many places at once |
+//! | `transfers` | files that are moved beside the program |
 //!
 //! *Forks.* The count of attachments is in memory that a forked child finds zeroed. So a child is
 //! never attached, whatever its parent was doing; it can attach anew, and then meets none of its
@@ -20,6 +21,7 @@
 //! All functions are safe from all threads; none is from a signal handler.
 
 mod lists;
+mod transfers;
 mod turn;
 
 use core::sync::atomic::Ordering;
@@ -32,7 +34,11 @@ use crate::kernel::Slot;
 use crate::process::{process, Process, INSTANCE_VARIABLE};
 pub use weir_core::names::{Lamination, Visibility};
 
+pub use crate::transfer::{
+    FileReport, FileTransfer, TransferId, TransferReport, TransferState, MOST_FILES,
+};
 pub use lists::{read_list, write_list, Piece, Whence};
+pub use transfers::{await_transfer, cancel_transfer, start_prefetch, start_transfer};
 use turn::{users, Turn};
 
 /// A state of this process, linked to the one made before.

@@ -1,0 +1,217 @@
+//! The files of transfers: which tree a path is in, and the move from one to the other.
+//!
+//! A path is in the instance if it is below the mount prefix by its text, as for `weir stage`. Paths in elevated
+//! directories are refused: two trees stand there, of which programs see the union, and the drain moves
+//! between them.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::io::Errno;
+use weir_client::transfer::FileTransfer;
+use weir_mover::transfer::{transfer_file, FileProgress};
+use weir_mover::{DirectoryTree, InstanceTree, MoveError};
+
+use crate::prefetch::{PrefetchOutcome, PrefetchedTree};
+use crate::run_stages::elevated_directories;
+
+/// The work of one file.
+#[derive(Debug)]
+pub enum FileWork {
+    /// To copy it, from one tree or within the instance.
+    Copy {
+        source: TreePath,
+        target: TreePath,
+        removes_source: bool,
+    },
+    /// To take it into the instance: the number of the elevated tree, and the path of the file outside.
+    Prefetch(usize, PathBuf),
+}
+
+/// A path, in the tree that it belongs to.
+#[derive(Debug)]
+pub enum TreePath {
+    /// Below the mount prefix, with a slash before it.
+    Inside(PathBuf),
+    Outside(PathBuf),
+}
+
+/// The trees of a node.
+#[derive(Debug)]
+pub struct TransferTrees {
+    run_dir: PathBuf,
+    instance: InstanceTree,
+    elevated: Vec<PathBuf>,
+    evict_percent: u32,
+    /// One file is taken at a time in a process.
+    prefetching: Mutex<()>,
+}
+
+impl TransferTrees {
+    pub fn new(run_dir: &Path, instance: InstanceTree, evict_percent: u32) -> TransferTrees {
+        TransferTrees {
+            run_dir: run_dir.to_owned(),
+            instance,
+            elevated: elevated_directories(run_dir),
+            evict_percent,
+            prefetching: Mutex::new(()),
+        }
+    }
+
+    /// The work of a file of a request. EXDEV: neither path is in the instance, or one is in an elevated directory.
+    pub fn plan_copy(&self, file: FileTransfer) -> Result<FileWork, Errno> {
+        let source = self.place(file.source)?;
+        let target = self.place(file.target)?;
+        if let (TreePath::Outside(_), TreePath::Outside(_)) = (&source, &target) {
+            return Err(Errno::XDEV);
+        }
+        Ok(FileWork::Copy {
+            source,
+            target,
+            removes_source: file.removes_source,
+        })
+    }
+
+    /// The same of a file that is to be taken. EXDEV: it is in no elevated directory.
+    pub fn plan_prefetch(&self, path: Vec<u8>) -> Result<FileWork, Errno> {
+        let path = check_path(path)?;
+        let number = self.number_of(&path).ok_or(Errno::XDEV)?;
+        Ok(FileWork::Prefetch(number, path))
+    }
+
+    fn place(&self, path: Vec<u8>) -> Result<TreePath, Errno> {
+        let path = check_path(path)?;
+        if let Ok(below) = path.strip_prefix(self.instance.prefix()) {
+            return Ok(TreePath::Inside(Path::new("/").join(below)));
+        }
+        match self.number_of(&path) {
+            Some(_) => Err(Errno::XDEV),
+            None => Ok(TreePath::Outside(path)),
+        }
+    }
+
+    /// The number of the elevated tree that a path is in.
+    fn number_of(&self, path: &Path) -> Option<usize> {
+        self.elevated.iter().position(|dir| path.starts_with(dir))
+    }
+
+    /// Moves a file. ECANCELED: it was stopped.
+    pub fn move_file(&self, work: &FileWork, progress: &FileProgress) -> Result<(), Errno> {
+        let moved = match work {
+            FileWork::Prefetch(number, path) => return self.prefetch(*number, path, progress),
+            FileWork::Copy {
+                source,
+                target,
+                removes_source,
+            } => self.copy(source, target, *removes_source, progress),
+        };
+        moved.map_err(|error| {
+            if error.errno() == Errno::IO {
+                // Standard error is the server's log.
+                eprintln!("weir: transfer: {error}");
+            }
+            error.errno()
+        })
+    }
+
+    fn copy(
+        &self,
+        source: &TreePath,
+        target: &TreePath,
+        removes_source: bool,
+        progress: &FileProgress,
+    ) -> Result<(), MoveError> {
+        use TreePath::{Inside, Outside};
+        let (inside, outside) = (&self.instance, &DirectoryTree);
+        match (source, target) {
+            (Inside(source), Inside(target)) => {
+                transfer_file((inside, source), (inside, target), removes_source, progress)
+            }
+            (Inside(source), Outside(target)) => transfer_file(
+                (inside, source),
+                (outside, target),
+                removes_source,
+                progress,
+            ),
+            (Outside(source), Inside(target)) => transfer_file(
+                (outside, source),
+                (inside, target),
+                removes_source,
+                progress,
+            ),
+            (Outside(source), Outside(target)) => transfer_file(
+                (outside, source),
+                (outside, target),
+                removes_source,
+                progress,
+            ),
+        }
+    }
+
+    fn prefetch(&self, number: usize, path: &Path, progress: &FileProgress) -> Result<(), Errno> {
+        let _one = self
+            .prefetching
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if progress.stop.load(Ordering::Relaxed) {
+            return Err(Errno::CANCELED);
+        }
+        let of_file = |error: &io::Error| Errno::from_io_error(error).unwrap_or(Errno::IO);
+        let of_instance = |error: anyhow::Error| {
+            eprintln!("weir: prefetch: {error:#}");
+            Errno::IO
+        };
+        let target = &self.elevated[number];
+        let tree = PrefetchedTree::open(&self.run_dir, self.instance, number, target);
+        let tree = tree.map_err(of_instance)?;
+        let size = tree.check_file(path).map_err(|error| of_file(&error))?;
+        progress.size.store(size, Ordering::Relaxed);
+        let outcome = tree.take_file(path, size, self.evict_percent);
+        match outcome.map_err(of_instance)? {
+            PrefetchOutcome::Taken => {
+                progress.bytes.store(size, Ordering::Relaxed);
+                Ok(())
+            }
+            PrefetchOutcome::There => Ok(()),
+            PrefetchOutcome::NoRoom => Err(Errno::NOSPC),
+            PrefetchOutcome::Failed(error) => Err(of_file(&error)),
+        }
+    }
+}
+
+/// A path that means the same whatever links lead where: absolute, and without `..`.
+fn check_path(path: Vec<u8>) -> Result<PathBuf, Errno> {
+    let path = PathBuf::from(OsString::from_vec(path));
+    let has_parent = path
+        .components()
+        .any(|part| part.as_os_str() == OsStr::new(".."));
+    match path.is_absolute() && !has_parent && !path.as_os_str().as_bytes().contains(&0) {
+        true => Ok(path.components().collect()),
+        false => Err(Errno::INVAL),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_absolute_and_lead_nowhere_else() {
+        let checked = |path: &[u8]| check_path(path.to_vec());
+        assert_eq!(checked(b"/weir//a/./b"), Ok("/weir/a/b".into()));
+        for bad in [
+            &b""[..],
+            b"a",
+            b"/weir/../etc/passwd",
+            b"/weir/..",
+            b"/a\0b",
+        ] {
+            assert_eq!(checked(bad), Err(Errno::INVAL));
+        }
+        assert_eq!(checked(b"/weir/..a"), Ok("/weir/..a".into()));
+    }
+}

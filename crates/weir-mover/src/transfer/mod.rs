@@ -1,0 +1,173 @@
+//! Transfers: files that programs have moved, each by itself, while they go on (`weir.h`, `weir_transfer_start`).
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | this one | one file: copied, named, and if wanted removed at its source |
+//! | `table` | the files of all transfers, their order, their state; cancelling them |
+//!
+//! Unlike a stage, a transfer knows no trees, compares nothing with what is there, and says of each file which
+//! error it met. What has the target's name is replaced in one step, as by rename(2).
+
+mod table;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use weir_client::process::mounted::WriteState;
+use weir_client::types::Stat;
+
+use crate::copy::FileCopy;
+use crate::error::MoveError;
+use crate::publish::is_same;
+use crate::tree::{io_error, kind_of, FileTree, NodeKind};
+pub use table::{TransferTable, TransferTask};
+
+/// The progress of one file, which the thread that moves it shows to others.
+#[derive(Debug, Default)]
+pub struct FileProgress {
+    /// Bytes that were copied, holes included.
+    pub bytes: AtomicU64,
+    /// The size of the source, bytes.
+    pub size: AtomicU64,
+    /// Set by others: the move is to end without a result.
+    pub stop: AtomicBool,
+}
+
+impl FileProgress {
+    /// Counts bytes; false: the move is to end.
+    fn count(&self, bytes: u64) -> bool {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        !self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Copies one file; the target has its name, and is on storage, when this returns. `removes_source`: then the source is
+/// removed, if nobody has written to it meanwhile. Nobody has it open for writing, or it is refused.
+pub fn transfer_file<S: FileTree, T: FileTree>(
+    (from, source): (&S, &Path),
+    (to, target): (&T, &Path),
+    removes_source: bool,
+    progress: &FileProgress,
+) -> Result<(), MoveError> {
+    let stat = find_source(from, source)?;
+    progress.size.store(stat.size, Ordering::Relaxed);
+    check_closed(from, source)?;
+    let there = to
+        .look_up(target)
+        .map_err(MoveError::io("looking for", target))?;
+    let copy = FileCopy::begin(from, to, source, target, there)?;
+    let copied = *copy.copied();
+    progress.size.store(copied.size, Ordering::Relaxed);
+    copy.copy(0..copied.size, &mut Vec::new(), &|bytes| {
+        progress.count(bytes)
+    })?;
+    // Opened since the copy began: it may have begun with a part of a version.
+    check_closed(from, source)?;
+    if progress.stop.load(Ordering::Relaxed) {
+        return Err(MoveError::Stopped);
+    }
+    copy.publish(false, &mut Vec::new())?;
+    sync_name(to, target)?;
+    match removes_source {
+        true => remove_source(from, source, &copied),
+        false => Ok(()),
+    }
+}
+
+/// The source: a file, and no link to one.
+fn find_source<S: FileTree>(from: &S, source: &Path) -> Result<Stat, MoveError> {
+    let looking = || MoveError::io("looking for", source);
+    let found = from.look_up(source).map_err(looking())?;
+    let stat = found.ok_or_else(|| looking()(io_error(Errno::NOENT)))?;
+    let wrong = match kind_of(&stat) {
+        NodeKind::File => return Ok(stat),
+        NodeKind::Directory => Errno::ISDIR,
+        NodeKind::Symlink => Errno::LOOP,
+        NodeKind::Special => Errno::INVAL,
+    };
+    Err(looking()(io_error(wrong)))
+}
+
+fn check_closed<S: FileTree>(from: &S, source: &Path) -> Result<(), MoveError> {
+    let state = from.write_state(source);
+    match state.map_err(MoveError::io("looking for", source))? {
+        WriteState::Open => Err(MoveError::Open(source.to_owned())),
+        WriteState::Hidden => Err(MoveError::NotLaminated(source.to_owned())),
+        WriteState::Written => Ok(()),
+    }
+}
+
+/// Has the name on storage, too.
+fn sync_name<T: FileTree>(to: &T, target: &Path) -> Result<(), MoveError> {
+    let dir = target.parent().unwrap_or(target);
+    to.sync_directory(dir)
+        .map_err(MoveError::io("syncing", dir))
+}
+
+/// Removes a source that is as it was when it was copied.
+fn remove_source<S: FileTree>(from: &S, source: &Path, copied: &Stat) -> Result<(), MoveError> {
+    let removing = || MoveError::io("removing", source);
+    let now = from.look_up(source).map_err(removing())?;
+    match is_same(Some(copied), now.as_ref()) {
+        true => from.remove(source).map_err(removing()),
+        false => Err(MoveError::SourceChanged(source.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DirectoryTree;
+
+    fn transfer(source: &Path, target: &Path, removes_source: bool) -> Result<(), Errno> {
+        let tree = DirectoryTree;
+        let progress = FileProgress::default();
+        transfer_file((&tree, source), (&tree, target), removes_source, &progress)
+            .map_err(|error| error.errno())
+    }
+
+    #[test]
+    fn a_file_is_copied_over_another_one_and_then_moved() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("a"), "new").unwrap();
+        std::fs::write(path("b"), "an old one").unwrap();
+        assert_eq!(transfer(&path("a"), &path("b"), false), Ok(()));
+        assert_eq!(std::fs::read(path("b")).unwrap(), b"new");
+        assert_eq!(transfer(&path("a"), &path("c"), true), Ok(()));
+        assert!(!path("a").exists());
+        assert_eq!(std::fs::read(path("c")).unwrap(), b"new");
+        assert_eq!(dir.path().read_dir().unwrap().count(), 2, "no part is left");
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::create_dir(path("d")).unwrap();
+        std::fs::write(path("f"), "f").unwrap();
+        std::os::unix::fs::symlink("f", path("l")).unwrap();
+        let refused = |source, target| transfer(&path(source), &path(target), true).unwrap_err();
+        assert_eq!(refused("none", "x"), Errno::NOENT);
+        assert_eq!(refused("d", "x"), Errno::ISDIR);
+        assert_eq!(refused("l", "x"), Errno::LOOP);
+        assert_eq!(refused("f", "d"), Errno::ISDIR);
+        assert_eq!(refused("f", "none/x"), Errno::NOENT);
+        assert_eq!(refused("f", "f/x"), Errno::NOTDIR);
+        assert_eq!(std::fs::read(path("f")).unwrap(), b"f");
+    }
+
+    #[test]
+    fn a_stopped_copy_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, target) = (dir.path().join("a"), dir.path().join("b"));
+        std::fs::write(&source, vec![1; 1 << 20]).unwrap();
+        let progress = FileProgress::default();
+        progress.stop.store(true, Ordering::Relaxed);
+        let tree = DirectoryTree;
+        let stopped = transfer_file((&tree, &source), (&tree, &target), true, &progress);
+        assert!(matches!(stopped, Err(MoveError::Stopped)));
+        assert_eq!(dir.path().read_dir().unwrap().count(), 1);
+    }
+}
