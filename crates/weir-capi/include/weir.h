@@ -260,6 +260,47 @@ int weir_transfer_wait(uint64_t transfer, int timeout_ms, struct weir_transfer_r
  */
 int weir_transfer_cancel(uint64_t transfer);
 
+/*
+ * Where a file is on its way to the parallel file system: one of an elevated directory, by its path there, or, with
+ * `weir run --drain-to`, of the mount. The letters are those of Data Elevator's states.
+ */
+enum weir_drain_step {
+	WEIR_DRAIN_NONE = 0,     /* nothing moves it: it is not chosen, or no drain runs now */
+	WEIR_DRAIN_WRITING = 1,  /* W: a program has it open for writing, or it awaits its lamination */
+	WEIR_DRAIN_WRITTEN = 2,  /* B, D: it is closed, and awaits its move, or is being moved */
+	WEIR_DRAIN_ANALYSIS = 3, /* A: it awaits its analysis (weir analyze), or is under it */
+	WEIR_DRAIN_SAFE = 4,     /* F: the parallel file system has it, on storage, as it is now */
+	WEIR_DRAIN_FAILED = 5    /* it could not be moved; `reason` says why, and it is tried again */
+};
+
+struct weir_drain_state {
+	int32_t step; /* enum weir_drain_step */
+	int32_t reserved;
+	uint64_t size;      /* bytes */
+	uint64_t age_ms;    /* since the drain's last look at the instance began; 0 if no drain runs */
+	uint64_t more[4];   /* 0 */
+	char reason[256];   /* "", or a line, cut if it is longer */
+};
+
+/*
+ * The state of a file, as of the drain's last look and of the file's own now: it is SAFE only if it has not changed since. Paths
+ * are taken as by transfers.
+ *
+ * -EXDEV: it is neither in the instance nor in an elevated directory. -ENOENT: it is not there, nor on the parallel file
+ * system. -EISDIR, -EINVAL: it is no file. -EREMOTE: there are several nodes, and no drain runs on the caller's: it does on that of
+ * `weir run`.
+ */
+int weir_drain_state(const char *path, struct weir_drain_state *out);
+
+/*
+ * Has a file, or all files below a directory, moved before others, from the next look on, which begins at once unless one is under
+ * way, and waits until they are safe, or some milliseconds; -1: as long as it takes. A file that a program has open
+ * for writing is waited for. 0: they are safe; 1: not yet.
+ *
+ * -EIO: one could not be moved (weir_drain_state says why). -EOPNOTSUPP: nothing moves them. Else as weir_drain_state.
+ */
+int weir_drain(const char *path, int timeout_ms);
+
 /* What an error (of either sign) means, as strerror(3) says it, in English; never NULL. */
 const char *weir_strerror(int error);
 

@@ -19,12 +19,14 @@ use crate::arguments::{
     check_buffers, elements, list, path, pieces, result, shown, time_limit, transfers,
 };
 use crate::message::{answer, last, meaning};
-use crate::types::{number_of, visibility_of, Io, Location, Stat, TransferEntry, TransferResult};
+use crate::types::{
+    number_of, visibility_of, FileDrain, Io, Location, Stat, TransferEntry, TransferResult,
+};
 
 /// `WEIR_ABI`.
 pub const ABI: c_int = 1;
 /// The form of the table, by which the library and the interposer know each other: it changes with each function.
-const TABLE_FORM: c_int = 2;
+const TABLE_FORM: c_int = 3;
 
 /// The interposer is of another version: its state cannot be used, and there must be no second.
 static MISFIT: AtomicBool = AtomicBool::new(false);
@@ -329,6 +331,28 @@ functions! {
 
     fn weir_transfer_cancel(transfer: u64) -> c_int {
         answer("weir_transfer_cancel", b"", library::cancel_transfer(transfer).map(|()| 0))
+    }
+
+    fn weir_drain_state(file: *const c_char, out: *mut FileDrain) -> c_int {
+        // SAFETY: the caller owes a C string.
+        let given = unsafe { path(file) };
+        let found = given.and_then(|path| {
+            if !is_address(out) {
+                return Err(Errno::FAULT);
+            }
+            let state = FileDrain::from(&library::find_drain_state(path)?);
+            // SAFETY: the caller owes room for one.
+            unsafe { out.write(state) };
+            Ok(0)
+        });
+        answer("weir_drain_state", given.unwrap_or(b""), found)
+    }
+
+    fn weir_drain(file: *const c_char, timeout_ms: c_int) -> c_int {
+        // SAFETY: the caller owes a C string.
+        let given = unsafe { path(file) };
+        let drained = given.and_then(|path| library::drain(path, time_limit(timeout_ms)?));
+        answer("weir_drain", given.unwrap_or(b""), drained.map(|is_safe| c_int::from(!is_safe)))
     }
 
     fn weir_strerror(error: c_int) -> *const c_char {

@@ -3,7 +3,9 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::time::Duration;
 
-use weir_client::library::{FileReport, Lamination, TransferState, Visibility};
+use weir_client::library::{
+    DrainPhase, DrainReport, FileReport, Lamination, TransferState, Visibility,
+};
 use weir_client::process::FileInfo;
 
 /// `struct weir_stat`.
@@ -92,6 +94,45 @@ impl From<&FileReport> for TransferResult {
             size: report.size,
             seconds: Duration::from_micros(report.microseconds).as_secs_f64(),
             reserved: [0; 2],
+        }
+    }
+}
+
+/// The bytes of a reason, with its NUL.
+pub const REASON_BYTES: usize = 256;
+
+/// `struct weir_drain_state`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // weir.h says it
+pub struct FileDrain {
+    pub step: i32,
+    pub reserved: i32,
+    pub size: u64,
+    pub age_ms: u64,
+    pub more: [u64; 4],
+    pub reason: [u8; REASON_BYTES],
+}
+
+impl From<&DrainReport> for FileDrain {
+    fn from(report: &DrainReport) -> FileDrain {
+        let mut reason = [0; REASON_BYTES];
+        let length = report.reason.len().min(REASON_BYTES - 1);
+        reason[..length].copy_from_slice(&report.reason.as_bytes()[..length]);
+        FileDrain {
+            step: match report.state {
+                DrainPhase::Unmoved => 0,
+                DrainPhase::Writing => 1,
+                DrainPhase::Written => 2,
+                DrainPhase::Analysis => 3,
+                DrainPhase::Safe => 4,
+                DrainPhase::Failed => 5,
+            },
+            reserved: 0,
+            size: report.size,
+            age_ms: report.age_ms,
+            more: [0; 4],
+            reason,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use weir::functions::NAMES;
-use weir::types::{Io, Location, Stat, TransferEntry, TransferResult};
+use weir::types::{FileDrain, Io, Location, Stat, TransferEntry, TransferResult};
 
 fn include_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
@@ -71,6 +71,7 @@ fn program() -> String {
     layout!(text, "weir_io", Io: path fd reserved offset buffer length result);
     layout!(text, "weir_transfer", TransferEntry: source destination mode reserved);
     layout!(text, "weir_transfer_result", TransferResult: state error bytes size seconds reserved);
+    layout!(text, "weir_drain_state", FileDrain: step reserved size age_ms more reason);
     let _ = writeln!(text, "ASSERT(WEIR_ABI == {}, \"WEIR_ABI\");", weir::ABI);
     text.push_str("typedef void (*anything)(void);\nanything functions[] = {\n");
     for name in NAMES {

@@ -1,4 +1,5 @@
-//! The messages between libweir and the transfer service of a node, which moves files for programs.
+//! The messages between libweir and the transfer service of a node, which moves files for programs, and asks drains for
+//! them.
 //!
 //! The service is a process of its own beside the node's server (`weir transfer-process`): what it moves goes on when the
 //! program that asked has ended, and a call of the parallel file system that hangs holds up nobody else. A
@@ -44,6 +45,15 @@ pub enum TransferRequest {
     },
     /// Give up the files of a transfer that do not have their names yet. The reply is `Done`.
     Cancel(TransferId),
+    /// Say where a file is on its way to the parallel file system. The reply is `Drain`.
+    FindDrainState(Vec<u8>),
+    /// Have what is at and below a path drained first, and wait until it is safe. The reply is `Drained`.
+    Drain {
+        /// The path.
+        path: Vec<u8>,
+        /// As for `Await`.
+        wait_ms: Option<u32>,
+    },
 }
 
 /// A reply.
@@ -55,6 +65,10 @@ pub enum TransferReply {
     Report(TransferReport),
     /// It was done.
     Done,
+    /// The state of a file on its way.
+    Drain(DrainReport),
+    /// True if all of it is safe; else the time is over.
+    Drained(bool),
     /// It was refused, with this errno.
     Refused(i32),
 }
@@ -97,4 +111,35 @@ pub enum TransferState {
     Failed,
     /// It was given up because the transfer was cancelled.
     Cancelled,
+}
+
+/// The state of a file on its way to the parallel file system.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct DrainReport {
+    /// Where it stands.
+    pub state: DrainPhase,
+    /// Bytes.
+    pub size: u64,
+    /// Milliseconds since the drain's last look at the instance began.
+    pub age_ms: u64,
+    /// The reason why it could not be moved; else empty.
+    pub reason: String,
+}
+
+/// The step of a file on its way to the parallel file system.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub enum DrainPhase {
+    /// Nothing moves it.
+    #[default]
+    Unmoved,
+    /// A program has it open for writing, or it awaits its lamination.
+    Writing,
+    /// It is closed, and awaits its move, or is being moved.
+    Written,
+    /// It awaits its analysis, or is under it.
+    Analysis,
+    /// The parallel file system has it as it is.
+    Safe,
+    /// It could not be moved, and is tried again.
+    Failed,
 }

@@ -200,6 +200,7 @@ const fn program(
 ) -> Check {
     check(name, What::Program(source, compiler), needs)
 }
+const DRAIN: &str = "../../crates/weir-capi/examples/drain.c";
 
 const fn c(name: &'static str, source: &'static str) -> Check {
     program(name, source, Compiler::C, C)
@@ -381,7 +382,8 @@ const CHECKS: &[Check] = &[
         .compiled(&[("c/api.c", Compiler::Capi), ("cxx/api_dlopen.cpp", Compiler::CapiCxx)]).on(FOUR),
     shell("api::transfers", "shell/transfers.sh", C)
         .compiled(&[("c/transfers.c", Compiler::Capi), (TRANSFER, Compiler::Capi)]).on(FOUR),
-    shell("api::prefetch", "shell/middleware.sh", C).compiled(&[(PREFETCH, Compiler::Capi)]),
+    shell("api::drain_state_and_prefetch", "shell/middleware.sh", C)
+        .compiled(&[("c/drains.c", Compiler::Capi), (DRAIN, Compiler::Capi), (PREFETCH, Compiler::Capi)]),
     shell("several::what_one_server_does_the_others_see", "shell/ranks.sh", &[needs::PYTHON]).on(FOUR),
     shell("several::what_a_program_at_another_server_left_is_gone_on_with",
         "shell/neighbours.sh", &[needs::PYTHON]).on(FOUR).mounted(KernelMount::Never),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use weir_mover::drain::{AnalyzerId, PendingFile};
+use weir_mover::drain::{AnalyzerId, FileDrainState, PendingFile};
 use weir_mover::SlowCall;
 
 pub use crate::json_lines::{receive, send};
@@ -40,6 +40,9 @@ pub struct DrainRequest {
     /// Begin a pause, or end it.
     #[serde(default)]
     pub pause: Option<bool>,
+    /// Say how the file at the only path is.
+    #[serde(default)]
+    pub file_state: bool,
     /// An analyzer comes for files. The rest of the request is nothing then.
     #[serde(default)]
     pub analyzer: Option<AnalyzerArrival>,
@@ -204,7 +207,7 @@ pub struct DrainStatus {
 }
 
 /// A reply.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct DrainReply {
     pub status: DrainStatus,
     /// The answer; `None`: more replies follow.
@@ -213,6 +216,22 @@ pub struct DrainReply {
     pub reason: Option<String>,
     /// The paths of the request that are not in the tree of this drain.
     pub foreign: Vec<Vec<u8>>,
+    /// The file of the request.
+    #[serde(default)]
+    pub file: Option<FileOnTheWay>,
+}
+
+/// The answer to the question how a file is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum FileOnTheWay {
+    Known {
+        #[serde(flatten)]
+        state: FileDrainState,
+        /// Bytes.
+        size: u64,
+    },
+    /// Neither the instance nor the target has it, or asking failed: an errno.
+    Refused(i32),
 }
 
 /// The socket of a process.

@@ -28,7 +28,7 @@ use super::last_analyses;
 use super::messages::starting_mark_of;
 use super::orders::{await_finish, give_up, FinishOrder};
 use super::rounds::{write_status, Rounds, SharedLimit, TargetDrain};
-use super::service::DrainService;
+use super::service::{DrainService, DrainedSource};
 use crate::args::DrainProcessArgs;
 use crate::exit::{Failure, NOT_MOVED};
 use crate::{share, stage, supervise};
@@ -139,25 +139,25 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     let limit = SharedLimit::new(args.limit, &tree, &gate);
     let target = (&tree, &*target);
     let filter = stage::filter(&args.choice, str::to_owned)?;
-    let mut drain = Drain::new((&instance, Path::new("/")), target, filter);
+    let mut drain = Drain::new((&instance, Path::new("/")), target, filter.clone());
     drain.set_rank(instance.rank().context("asking for the server")?);
     drain.set_share(gate.own_share());
     let roots = args.roots(instance.prefix());
     let hook = args.hook(&roots, target.1);
     let analyzers = AnalyzerService::new(instance, roots.clone());
     drain.hold_for_analysis(Arc::clone(&analyzers.table));
-    let service = DrainService::new(roots, &args.target, &tree, analyzers);
+    let source = DrainedSource {
+        instance,
+        filter,
+        urgent: drain.urgent_paths(),
+        roots,
+    };
+    let service = DrainService::new(source, &args.target, &tree, analyzers);
     let status_file = args.status_file();
     if hook.is_some() {
         drain.note_events();
     }
-    if let Some(first) = args.first_files()? {
-        drain.move_first(first);
-    }
-    if let Some(kept) = args.kept_files()? {
-        drain.keep_in_instance(kept);
-    }
-    drain.note_prefetched(args.prefetched_files()?);
+    name_files(args, &mut drain)?;
     let placed = args.placed_nodes()?;
     if let Some(placed) = placed.clone() {
         drain.keep_marks(placed, args.replace_foreign);
@@ -221,6 +221,20 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     }
     last_analyses::dismiss_analyzers(service.analyses());
     stage::complain(&summary)
+}
+
+/// Tells a drain which files it treats in another way than the rest.
+fn name_files(args: &DrainProcessArgs, drain: &mut TargetDrain<'_>) -> Result<(), Failure> {
+    if let Some(first) = args.first_files()? {
+        drain.move_first(first);
+    }
+    if let Some(kept) = args.kept_files()? {
+        drain.keep_in_instance(kept);
+    }
+    if let Some(notes) = args.prefetched_files() {
+        drain.follow_prefetched(notes);
+    }
+    Ok(())
 }
 
 /// Moves what is left, and tells of it.

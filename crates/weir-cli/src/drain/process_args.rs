@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use weir_core::elevated::ALIAS_LINK;
-use weir_mover::drain::{PlacedNodes, PrefetchedFile};
+use weir_mover::drain::{PlacedNodes, PrefetchNotes};
 use weir_mover::stripe::StripeSize;
 use weir_mover::{InstanceTree, PathFilter, StageOptions};
 
@@ -71,13 +71,10 @@ impl DrainProcessArgs {
         Ok(Some(Arc::new(opened?)))
     }
 
-    /// The files of this elevated tree that were prefetched.
-    pub(super) fn prefetched_files(&self) -> Result<Vec<PrefetchedFile>> {
-        let Some(tree) = self.tree else {
-            return Ok(Vec::new());
-        };
-        let notes = self.run_dir.join(format!("{PREFETCHED_FILE}{tree}"));
-        PrefetchedFile::read_all(&notes).with_context(|| notes.display().to_string())
+    /// The files of this elevated tree that were prefetched, and those that will be.
+    pub(super) fn prefetched_files(&self) -> Option<PrefetchNotes> {
+        let notes = |tree| self.run_dir.join(format!("{PREFETCHED_FILE}{tree}"));
+        Some(PrefetchNotes::new(notes(self.tree?)))
     }
 
     /// The user's program that hears of events. Without it everything is moved all the same.

@@ -10,13 +10,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use weir_mover::drain::{AnalysisTable, DrainRound, EvictedBytes, PendingFile, PendingState};
-use weir_mover::{CallWatch, DirectoryTree, RateLimit, StageProgress, StageSummary, WatchedTree};
+use rustix::io::Errno;
+use weir_mover::drain::{
+    AnalysisTable, DrainRound, EvictedBytes, FileDrainState, PendingFile, PendingState, UrgentPaths,
+};
+use weir_mover::{
+    CallWatch, DirectoryTree, InstanceTree, PathFilter, RateLimit, StageProgress, StageSummary,
+    WatchedTree,
+};
 
 use super::analyzers::AnalyzerService;
 use super::messages::{
     receive, send, socket_of, starting_mark_of, DrainReply, DrainRequest, DrainStatus, DrainStep,
-    DrainVerdict, LINE_BYTES,
+    DrainVerdict, FileOnTheWay, LINE_BYTES,
 };
 
 /// The pending files that a reply names.
@@ -55,8 +61,7 @@ pub struct DrainActivity {
 #[derive(Debug)]
 pub struct DrainService {
     analyzers: AnalyzerService,
-    /// The paths by which programs name the root of the tree.
-    roots: Vec<PathBuf>,
+    source: DrainedSource,
     target: PathBuf,
     /// Calls of the target.
     watch: Arc<CallWatch>,
@@ -76,7 +81,7 @@ struct ServiceState {
     done: u64,
     step: DrainStep,
     movers: u64,
-    last: DrainRound,
+    last: Arc<DrainRound>,
     last_began: Option<Instant>,
     moved_files: u64,
     moved_bytes: u64,
@@ -86,16 +91,28 @@ struct ServiceState {
     progress_began: Option<Instant>,
 }
 
+/// The tree of the instance that is drained.
+#[derive(Debug)]
+pub struct DrainedSource {
+    pub instance: InstanceTree,
+    /// The files that are moved.
+    pub filter: PathFilter,
+    /// Paths of files that are moved before others.
+    pub urgent: Arc<UrgentPaths>,
+    /// The paths by which programs name the root of the tree.
+    pub roots: Vec<PathBuf>,
+}
+
 impl DrainService {
     pub fn new(
-        roots: Vec<PathBuf>,
+        source: DrainedSource,
         target: &Path,
         target_tree: &WatchedTree<DirectoryTree>,
         analyzers: AnalyzerService,
     ) -> Arc<DrainService> {
         Arc::new(DrainService {
             analyzers,
-            roots,
+            source,
             target: target.to_owned(),
             watch: target_tree.watch(),
             limit: target_tree.limit(),
@@ -106,7 +123,7 @@ impl DrainService {
 
     /// The path by which programs name one of the tree.
     pub fn name_of(&self, path: &Path) -> PathBuf {
-        self.roots[0].join(path.strip_prefix("/").unwrap_or(path))
+        self.source.roots[0].join(path.strip_prefix("/").unwrap_or(path))
     }
 
     /// The analyzers, and the files that they want.
@@ -263,7 +280,7 @@ impl DrainService {
         }
         state.moved_files += round.files;
         state.moved_bytes += round.bytes;
-        state.last = round;
+        state.last = Arc::new(round);
         state.last_began = state.progress_began.take();
         self.changed.notify_all();
     }
@@ -277,13 +294,44 @@ impl DrainService {
 
     /// True if a path of an elevated tree is that of a file which the target alone has.
     fn has_on_target(&self, path: &Path) -> bool {
-        let is_elevated = self.roots.contains(&self.target);
-        is_elevated && self.target.join(path).symlink_metadata().is_ok()
+        self.is_elevated() && self.target.join(path).symlink_metadata().is_ok()
+    }
+
+    /// The state of the file at a path below the root.
+    fn find_file(&self, path: &Path) -> FileOnTheWay {
+        let root = Path::new("/");
+        let last = Arc::clone(&self.state().last);
+        // Asks servers: not under the lock.
+        let found = last.find_file_state(&self.source.instance, root, path);
+        let (state, size) = match found {
+            Err(error) => return refused_file(&error),
+            Ok(Some((_, size))) if !self.source.filter.takes(&root.join(path)) => {
+                (FileDrainState::Unmoved, size)
+            }
+            Ok(Some(found)) => found,
+            Ok(None) => match self.target.join(path).symlink_metadata() {
+                Ok(there) if self.is_elevated() && there.is_file() => {
+                    (FileDrainState::Safe, there.len())
+                }
+                Ok(there) if self.is_elevated() && there.is_dir() => {
+                    return FileOnTheWay::Refused(Errno::ISDIR.raw_os_error())
+                }
+                Ok(_) if self.is_elevated() => {
+                    return FileOnTheWay::Refused(Errno::INVAL.raw_os_error())
+                }
+                _ => return FileOnTheWay::Refused(Errno::NOENT.raw_os_error()),
+            },
+        };
+        FileOnTheWay::Known { state, size }
+    }
+
+    fn is_elevated(&self) -> bool {
+        self.source.roots.contains(&self.target)
     }
 
     /// The path below the root of the tree; `None`: it is not in the tree.
     fn below(&self, path: &Path) -> Option<PathBuf> {
-        let mut roots = self.roots.iter();
+        let mut roots = self.source.roots.iter();
         roots.find_map(|root| Some(path.strip_prefix(root).ok()?.to_owned()))
     }
 
@@ -318,7 +366,7 @@ impl DrainService {
         last.safe_files = summary.files + summary.unchanged;
         last.safe_bytes = state.progress.bytes_done.load(Ordering::Relaxed);
         last.pending = failed.collect();
-        state.last = last;
+        state.last = Arc::new(last);
         state.last_began = state.progress_began.take();
         state.moved_files += summary.files;
         state.moved_bytes += summary.bytes;
@@ -416,6 +464,18 @@ impl DrainService {
             .map(|path| path.as_os_str().as_bytes().to_vec())
             .collect();
         let is_elsewhere = paths.is_empty() && !given.is_empty();
+        if request.file_state {
+            let reply = DrainReply {
+                file: paths.first().map(|path| self.find_file(path)),
+                foreign,
+                ..DrainReply::default()
+            };
+            return Ok(send(caller, &reply)?);
+        }
+        let _moved_first = self.source.urgent.add(match request.wait {
+            true => paths.clone(),
+            false => Vec::new(),
+        });
         // Asks the target, which may hang: not under the lock.
         let is_moved = |path: &PathBuf| self.has_on_target(path);
         let on_target: HashSet<PathBuf> = paths
@@ -443,6 +503,7 @@ impl DrainService {
                     verdict: Some(verdict),
                     reason,
                     foreign: foreign.clone(),
+                    file: None,
                 };
                 if is_done && !is_answered && asked.elapsed() > ROUND_INTERVAL {
                     drop(state);
@@ -462,6 +523,12 @@ impl DrainService {
             let _ = self.changed.wait_timeout(state, REPLY_INTERVAL);
         }
     }
+}
+
+/// The answer for a file that could not be looked at.
+fn refused_file(error: &std::io::Error) -> FileOnTheWay {
+    let raw = Errno::from_io_error(error);
+    FileOnTheWay::Refused(raw.unwrap_or(Errno::IO).raw_os_error())
 }
 
 /// Judges paths by the last round. `on_target`: those that the target has.

@@ -12,8 +12,11 @@
 //! the program that asked for it, and ends with the instance: a part of a file is left then, which the next
 //! move to the same name removes.
 //!
+//! It also asks the drains of the node for programs (`drains`), so that libweir speaks to one process alone.
+//!
 //! Left out: transfers that a killed process had; their numbers are unknown to the next one.
 
+mod drains;
 mod process;
 mod starter;
 mod work;

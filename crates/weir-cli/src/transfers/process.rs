@@ -97,6 +97,15 @@ impl TransferService {
             }
             TransferRequest::Await { id, wait_ms } => self.report(caller, id, wait_ms),
             TransferRequest::Cancel(id) => self.table.cancel(id).map(|()| TransferReply::Done),
+            TransferRequest::FindDrainState(path) => {
+                let found = self.trees.find_drain_state(path);
+                found.map(TransferReply::Drain)
+            }
+            TransferRequest::Drain { path, wait_ms } => {
+                let goes_on = || !has_hung_up(caller);
+                let drained = self.trees.drain_first(path, end_of_wait(wait_ms), goes_on);
+                drained.map(TransferReply::Drained)
+            }
         };
         let refused = |errno: Errno| TransferReply::Refused(errno.raw_os_error());
         Ok(send(caller, &reply.unwrap_or_else(refused))?)
@@ -118,8 +127,7 @@ impl TransferService {
         id: TransferId,
         wait_ms: Option<u32>,
     ) -> Result<TransferReply, Errno> {
-        let wait = wait_ms.map_or(FOREVER, |ms| Duration::from_millis(ms.into()));
-        let until = Instant::now() + wait;
+        let until = end_of_wait(wait_ms);
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let report = self.table.report(id, left.min(LOOK_INTERVAL))?;
@@ -129,6 +137,11 @@ impl TransferService {
             }
         }
     }
+}
+
+fn end_of_wait(wait_ms: Option<u32>) -> Instant {
+    let wait = wait_ms.map_or(FOREVER, |ms| Duration::from_millis(ms.into()));
+    Instant::now() + wait
 }
 
 /// True if the other side of a connection is gone.

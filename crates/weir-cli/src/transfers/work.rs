@@ -10,12 +10,15 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use rustix::io::Errno;
-use weir_client::transfer::FileTransfer;
+use weir_client::transfer::{DrainReport, FileTransfer};
 use weir_mover::transfer::{transfer_file, FileProgress};
+use weir_mover::tree::FileTree;
 use weir_mover::{DirectoryTree, InstanceTree, MoveError};
 
+use super::drains;
 use crate::prefetch::{PrefetchOutcome, PrefetchedTree};
 use crate::run_stages::elevated_directories;
 
@@ -91,6 +94,59 @@ impl TransferTrees {
         match self.number_of(&path) {
             Some(_) => Err(Errno::XDEV),
             None => Ok(TreePath::Outside(path)),
+        }
+    }
+
+    /// The state of a file on its way. EXDEV: it is not in the instance. EREMOTE: a drain of another node may move it.
+    pub fn find_drain_state(&self, path: Vec<u8>) -> Result<DrainReport, Errno> {
+        let (path, tree, below) = self.find_drained(path)?;
+        if let Some(report) = drains::find_state(&self.run_dir, &path)? {
+            return Ok(report);
+        }
+        self.check_alone()?;
+        let found = tree.look_up(&below);
+        match found.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))? {
+            // Nothing moves it now.
+            Some(stat) => Ok(DrainReport {
+                size: stat.size,
+                ..DrainReport::default()
+            }),
+            None => Err(Errno::NOENT),
+        }
+    }
+
+    /// Has what is at and below a path moved first; false: the time is over. EOPNOTSUPP: nothing moves it.
+    pub fn drain_first(
+        &self,
+        path: Vec<u8>,
+        until: Instant,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<bool, Errno> {
+        let (path, ..) = self.find_drained(path)?;
+        if let Some(is_safe) = drains::drain_first(&self.run_dir, &path, until, goes_on)? {
+            return Ok(is_safe);
+        }
+        self.check_alone()?;
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// The tree of a path that may be drained, and the path below its root.
+    fn find_drained(&self, path: Vec<u8>) -> Result<(PathBuf, InstanceTree, PathBuf), Errno> {
+        let path = check_path(path)?;
+        let (root, tree) = match self.number_of(&path) {
+            Some(number) => (&*self.elevated[number], self.instance.elevated(number)),
+            None => (self.instance.prefix(), Some(self.instance)),
+        };
+        let below = path.strip_prefix(root).map_err(|_| Errno::XDEV)?;
+        let below = Path::new("/").join(below);
+        Ok((path.clone(), tree.ok_or(Errno::XDEV)?, below))
+    }
+
+    /// EREMOTE: there are other nodes, whose drains this process does not reach.
+    fn check_alone(&self) -> Result<(), Errno> {
+        match self.instance.servers() {
+            Ok(1) => Ok(()),
+            _ => Err(Errno::REMOTE),
         }
     }
 

@@ -35,10 +35,13 @@ use crate::process::{process, Process, INSTANCE_VARIABLE};
 pub use weir_core::names::{Lamination, Visibility};
 
 pub use crate::transfer::{
-    FileReport, FileTransfer, TransferId, TransferReport, TransferState, MOST_FILES,
+    DrainPhase, DrainReport, FileReport, FileTransfer, TransferId, TransferReport, TransferState,
+    MOST_FILES,
 };
 pub use lists::{read_list, write_list, Piece, Whence};
-pub use transfers::{await_transfer, cancel_transfer, start_prefetch, start_transfer};
+pub use transfers::{
+    await_transfer, cancel_transfer, drain, find_drain_state, start_prefetch, start_transfer,
+};
 use turn::{users, Turn};
 
 /// A state of this process, linked to the one made before.

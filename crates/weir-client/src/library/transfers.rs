@@ -9,7 +9,8 @@ use super::current;
 use crate::process::Process;
 use crate::socket;
 use crate::transfer::{
-    FileTransfer, TransferId, TransferReply, TransferReport, TransferRequest, MOST_FILES, SOCKET,
+    DrainReport, FileTransfer, TransferId, TransferReply, TransferReport, TransferRequest,
+    MOST_FILES, SOCKET,
 };
 
 /// The longest path, with the NUL that C has behind it, bytes.
@@ -59,6 +60,28 @@ pub fn await_transfer(id: TransferId, wait_ms: Option<u32>) -> Result<TransferRe
 pub fn cancel_transfer(id: TransferId) -> Result<(), Errno> {
     match ask(current()?, &TransferRequest::Cancel(id))? {
         TransferReply::Done => Ok(()),
+        _ => Err(Errno::PROTO),
+    }
+}
+
+/// The state of a file on its way to the parallel file system. ENOENT: neither the instance nor its target has it. EXDEV: it is
+/// not in the instance. EREMOTE: of several nodes, no drain runs on this one.
+pub fn find_drain_state(path: &[u8]) -> Result<DrainReport, Errno> {
+    let process = current()?;
+    let path = process.absolute_path(path)?;
+    match ask(process, &TransferRequest::FindDrainState(path))? {
+        TransferReply::Drain(report) => Ok(report),
+        _ => Err(Errno::PROTO),
+    }
+}
+
+/// Has what is at and below a path drained first, and waits until it is safe, at most `wait_ms`; false: that is over. EIO: a
+/// file of it could not be moved. EOPNOTSUPP: nothing drains it. Others as for [`find_drain_state`].
+pub fn drain(path: &[u8], wait_ms: Option<u32>) -> Result<bool, Errno> {
+    let process = current()?;
+    let path = process.absolute_path(path)?;
+    match ask(process, &TransferRequest::Drain { path, wait_ms })? {
+        TransferReply::Drained(is_safe) => Ok(is_safe),
         _ => Err(Errno::PROTO),
     }
 }

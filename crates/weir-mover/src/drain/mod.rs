@@ -13,6 +13,8 @@
 //! | `round` | the files of a round |
 //! | `team` | the processes that copy files |
 //! | `lists`, `large` | copying them with other movers: lists of files, pieces of a large one |
+//! | `urgent` | files that somebody waits for |
+//! | `file_state` | what is known of one file |
 //! | `follow` | files that programs have renamed |
 //! | `names` | links and removals |
 //! | `relocated`, `naming` | directories that programs have renamed, which get their names when they are whole |
@@ -34,6 +36,7 @@ mod analysis;
 mod copies;
 mod events;
 mod evict;
+mod file_state;
 mod follow;
 mod hold;
 mod large;
@@ -50,6 +53,7 @@ mod renames;
 mod round;
 mod snapshot;
 mod team;
+mod urgent;
 mod whiteouts;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -75,17 +79,19 @@ pub use analysis::{AnalysisCounts, AnalysisTable, AnalysisTask, AnalyzerId, Task
 use events::EventLog;
 pub use events::{FileEvent, MoveEvent};
 pub use evict::EvictedBytes;
+pub use file_state::FileDrainState;
 pub use hold::{is_current, AnalysesLeft};
 pub use marks::PlacedNodes;
 use names::DueNames;
 use parts::FileBase;
-pub use prefetched::PrefetchedFile;
+pub use prefetched::{PrefetchNotes, PrefetchedFile};
 use relocated::RelocatedDirectories;
 use renames::{is_calm, RenameHistory};
 use round::RoundState;
 use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot, WalkedTree};
 use team::DrainTeam;
 pub use team::OwnShare;
+pub use urgent::{UrgentGuard, UrgentPaths};
 
 /// The most rounds in the end, before directories that programs have renamed are merged file by file.
 const ROUNDS_AT_END: u32 = 6;
@@ -230,10 +236,13 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     filter: PathFilter,
     /// Files that are moved before all others.
     first: Option<PathFilter>,
+    /// Others that are, because somebody waits for them.
+    urgent: Arc<UrgentPaths>,
     /// Files that are not evicted.
     kept: Option<PathFilter>,
     /// Files that were prefetched, until a walk.
     prefetched: Vec<PrefetchedFile>,
+    prefetch_notes: Option<PrefetchNotes>,
     team: DrainTeam,
     /// By the path below both directories.
     moved: HashMap<PathBuf, MovedNode>,
@@ -296,8 +305,10 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             target: target.to_owned(),
             filter,
             first: None,
+            urgent: Arc::default(),
             kept: None,
             prefetched: Vec::new(),
+            prefetch_notes: None,
             team: DrainTeam::default(),
             moved: HashMap::new(),
             due: None,
@@ -357,13 +368,18 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.first = Some(first);
     }
 
+    /// Paths of which the files are moved before all others, as long as somebody waits for them.
+    pub fn urgent_paths(&self) -> Arc<UrgentPaths> {
+        Arc::clone(&self.urgent)
+    }
+
     /// Has the files that a filter takes never evicted.
     pub fn keep_in_instance(&mut self, kept: PathFilter) {
         self.kept = Some(kept);
     }
 
     fn is_first(&self, path: &Path) -> bool {
-        names_file(self.first.as_ref(), path)
+        names_file(self.first.as_ref(), path) || self.urgent.has(path)
     }
 
     /// Has rounds end once they have copied this number of bytes, so that the files can be evicted.
@@ -381,6 +397,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         progress: &StageProgress,
     ) -> DrainRound {
         let begun = Instant::now();
+        self.read_prefetched();
         let snapshot = Arc::new(self.walk());
         let walk_seconds = begun.elapsed().as_secs_f64();
         self.adopt_prefetched(&snapshot);
@@ -450,6 +467,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             shared_files += round.files;
             shared_bytes += round.bytes;
         }
+        self.read_prefetched();
         let snapshot = self.walk();
         self.adopt_prefetched(&snapshot);
         if !progress.stop.load(Ordering::Relaxed) {

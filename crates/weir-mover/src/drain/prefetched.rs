@@ -7,7 +7,7 @@
 //! a file of the run directory, since runs of an instance add to them.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -48,21 +48,6 @@ impl PrefetchedFile {
         notes.write_all(&line)
     }
 
-    /// Reads the notes of a file; none, if there is no file. A line that is cut is passed over.
-    pub fn read_all(notes: &Path) -> io::Result<Vec<PrefetchedFile>> {
-        let file = match File::open(notes) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            file => file?,
-        };
-        let lines = BufReader::new(file)
-            .split(b'\n')
-            .collect::<Result<Vec<_>, _>>()?;
-        let files = lines
-            .iter()
-            .filter_map(|line| serde_json::from_slice(line).ok());
-        Ok(files.collect())
-    }
-
     fn is(&self, node: &SeenNode) -> bool {
         node.kind == NodeKind::File
             && self.content == ContentStamp::from(&node.version)
@@ -70,10 +55,52 @@ impl PrefetchedFile {
     }
 }
 
+/// The notes of a tree, to which programs may have files added at any time.
+#[derive(Debug)]
+pub struct PrefetchNotes {
+    path: PathBuf,
+    /// The bytes that were read.
+    read: u64,
+}
+
+impl PrefetchNotes {
+    /// Those in a file, which need not be there yet.
+    pub fn new(path: PathBuf) -> PrefetchNotes {
+        PrefetchNotes { path, read: 0 }
+    }
+
+    /// Reads the notes that are new. A line that is no note is passed over.
+    fn read_new(&mut self) -> io::Result<Vec<PrefetchedFile>> {
+        let mut file = match File::open(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            file => file?,
+        };
+        file.seek(SeekFrom::Start(self.read))?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        // The rest of the last line may come later.
+        let whole = text.iter().rposition(|byte| *byte == b'\n');
+        text.truncate(whole.map_or(0, |end| end + 1));
+        self.read += text.len() as u64;
+        let lines = text.split(|byte| *byte == b'\n');
+        Ok(lines
+            .filter_map(|line| serde_json::from_slice(line).ok())
+            .collect())
+    }
+}
+
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Has files that are as they were prefetched taken for those of the target, at the next walk.
-    pub fn note_prefetched(&mut self, files: Vec<PrefetchedFile>) {
-        self.prefetched = files;
+    /// Has files that are as they were prefetched taken for those of the target.
+    pub fn follow_prefetched(&mut self, notes: PrefetchNotes) {
+        self.prefetch_notes = Some(notes);
+    }
+
+    /// Reads what was prefetched before a walk, which then sees it. A file whose note cannot be read, or comes later, has its
+    /// bytes compared.
+    pub(super) fn read_prefetched(&mut self) {
+        let notes = self.prefetch_notes.as_mut().map(PrefetchNotes::read_new);
+        self.prefetched
+            .extend(notes.and_then(Result::ok).into_iter().flatten());
     }
 
     /// Notes the prefetched files that a walk saw as they were made, and that the target still has.
@@ -104,7 +131,8 @@ mod tests {
     fn notes_are_read_as_they_were_written() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("prefetched0");
-        assert_eq!(PrefetchedFile::read_all(&path).unwrap(), []);
+        let mut read = PrefetchNotes::new(path.clone());
+        assert_eq!(read.read_new().unwrap(), []);
         let file = |name: &str, ctime_ns| PrefetchedFile {
             path: name.as_bytes().to_vec(),
             content: ContentStamp::new(1, 2, weir_client::types::Time { sec: 3, nsec: 4 }),
@@ -118,9 +146,10 @@ mod tests {
         file("a\n", 1).append_to(&notes).unwrap();
         (&notes).write_all(b"{\"path\":[1\n").unwrap();
         file("b", 2).append_to(&notes).unwrap();
-        assert_eq!(
-            PrefetchedFile::read_all(&path).unwrap(),
-            [file("a\n", 1), file("b", 2)]
-        );
+        (&notes).write_all(b"{\"path\":").unwrap();
+        assert_eq!(read.read_new().unwrap(), [file("a\n", 1), file("b", 2)]);
+        (&notes).write_all(b"[1\n").unwrap();
+        file("c", 3).append_to(&notes).unwrap();
+        assert_eq!(read.read_new().unwrap(), [file("c", 3)]);
     }
 }
