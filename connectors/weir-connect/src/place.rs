@@ -1,13 +1,16 @@
-//! Files that live in weir: statfs(2) says so. A connector needs no other interface of weir's, knows no rules of elevated
-//! directories, and is idle without the interposer.
+//! Files that live in weir: statfs(2) says so, and an extended attribute has their visibility. A connector needs no other interface
+//! of weir's, knows no rules of elevated directories, and is idle without the interposer.
 
 use core::ffi::{c_int, CStr};
 use std::ffi::{CString, OsStr};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 /// `f_type` of statfs(2), as the interposer gives it for what lives in weir.
 const WEIR: u64 = 0x5745_4952;
+
+/// The extended attribute that says when other nodes see what is written to a file.
+const VISIBILITY: &CStr = c"user.weir.visibility";
 
 /// The file of a run directory that lists the servers, if there are several (`weir_instance::roster`).
 const ROSTER: &str = "roster.json";
@@ -30,6 +33,47 @@ pub fn may_be_made_in_weir(name: &CStr) -> bool {
         _ => Path::new("."),
     };
     !path.exists() && is_in_weir(parent.as_os_str().as_bytes())
+}
+
+/// The path of a file of a name as MPI_File_open takes it, from the root: a program may enter another directory later. `None`: it
+/// does not live in weir.
+pub fn path_in_weir(name: &CStr) -> Option<CString> {
+    let path = without_prefix(name.to_bytes());
+    let whole = std::path::absolute(OsStr::from_bytes(path)).ok()?;
+    is_in_weir(path).then(|| CString::new(whole.into_os_string().into_vec()).ok())?
+}
+
+/// Makes writes to a file seen by other nodes once they have returned, whatever its visibility was: it is asked first, since only the
+/// owner may set it. An error is that of setxattr(2).
+pub fn make_read_after_write(path: &CStr) -> std::io::Result<()> {
+    const RAW: &[u8] = b"raw";
+    let mut value = [0_u8; 16];
+    // SAFETY: C strings, and room for so many bytes.
+    let length = unsafe {
+        libc::getxattr(
+            path.as_ptr(),
+            VISIBILITY.as_ptr(),
+            value.as_mut_ptr().cast(),
+            value.len(),
+        )
+    };
+    if usize::try_from(length).is_ok_and(|length| value.get(..length) == Some(RAW)) {
+        return Ok(());
+    }
+    // SAFETY: C strings, and so many bytes.
+    let code = unsafe {
+        libc::setxattr(
+            path.as_ptr(),
+            VISIBILITY.as_ptr(),
+            RAW.as_ptr().cast(),
+            RAW.len(),
+            0,
+        )
+    };
+    match code {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
 }
 
 fn is_in_weir(path: &[u8]) -> bool {

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use weir_connect::mpi::{Count, Direction, MpiHandle, Offset, MISSING, SUCCESS};
 use weir_connect::symbols::function;
 
+use crate::atomic;
 use crate::choice::{self, OpenChoice};
 use crate::files;
 use crate::mpi::MpiIo;
@@ -52,7 +53,7 @@ pub unsafe extern "C" fn MPI_File_close(file: *mut MpiHandle) -> c_int {
     // SAFETY: as the caller vouches.
     unsafe {
         if !file.is_null() {
-            files::forget(*file);
+            choice::forget(*file);
         }
         (mpi.file_close)(file)
     }
@@ -70,6 +71,9 @@ pub unsafe extern "C" fn MPI_File_set_atomicity(file: MpiHandle, is_atomic: c_in
     };
     // SAFETY: as the caller vouches; all processes of the file call this.
     unsafe {
+        if is_atomic != 0 {
+            atomic::prepare(file);
+        }
         let code = (mpi.file_set_atomicity)(file, is_atomic);
         if code == SUCCESS {
             choice::change_mode(mpi, file, is_atomic != 0);

@@ -5,6 +5,7 @@ use core::ffi::{c_int, CStr};
 use weir_connect::mpi::{Mpi, MpiHandle};
 use weir_connect::place;
 
+use crate::atomic;
 use crate::files::{self, ChangedCalls};
 use crate::mpi::{MpiIo, CREATE};
 
@@ -68,6 +69,7 @@ impl OpenChoice {
     ///
     /// All processes of the file's communicator call this.
     pub unsafe fn note(&self, mpi: &MpiIo, path: &CStr, file: MpiHandle) {
+        atomic::note_path(file, path);
         if self.calls == ChangedCalls::default() {
             return;
         }
@@ -85,6 +87,12 @@ impl OpenChoice {
             unsafe { mpi.free_info(info) };
         }
     }
+}
+
+/// Forgets a file that is closed.
+pub fn forget(file: MpiHandle) {
+    files::forget(file);
+    atomic::forget_path(file);
 }
 
 /// After a file got another mode: in atomic mode none of its calls are changed.

@@ -15,6 +15,7 @@ use std::sync::OnceLock;
 use weir_connect::mpi::{Direction, Fint, MpiHandle, MISSING, SUCCESS};
 use weir_connect::symbols::function;
 
+use crate::atomic;
 use crate::choice::{self, OpenChoice};
 use crate::files;
 use crate::mpi::MpiIo;
@@ -194,7 +195,7 @@ macro_rules! file_calls {
                     return set_code(code, MISSING);
                 };
                 if let Some(handles) = Conversions::get($is_openmpi) {
-                    files::forget(handles.file(file));
+                    choice::forget(handles.file(file));
                 }
                 next(file, code);
             }
@@ -219,8 +220,12 @@ macro_rules! file_calls {
                 let Some(next) = *NEXT.get_or_init(|| function($next_atomicity)) else {
                     return *code = MISSING;
                 };
+                let handles = Conversions::get($is_openmpi);
+                if let Some(handles) = handles.filter(|_| *is_atomic != 0) {
+                    atomic::prepare(handles.file(file));
+                }
                 next(file, is_atomic, code);
-                if let (SUCCESS, Some(handles)) = (*code, Conversions::get($is_openmpi)) {
+                if let (SUCCESS, Some(handles)) = (*code, handles) {
                     choice::change_mode(handles.mpi, handles.file(file), *is_atomic != 0);
                 }
             }

@@ -22,9 +22,11 @@
 //! | `mpi` | the functions of MPI-IO that are called for other ones |
 //! | `files` | the files of this process whose collective calls are changed |
 //! | `choice` | the choice of these calls |
+//! | `atomic` | files in atomic mode, which other nodes read at once |
 //! | `c` | the functions that C programs, HDF5, PnetCDF and MPICH's Fortran call |
 //! | `fortran` | those that Fortran programs call, where these do not call `c` |
 
+mod atomic;
 mod c;
 mod choice;
 mod files;
