@@ -66,6 +66,7 @@ simulate: test-build
 # What one node does, four servers do.
 test-real: export WEIR_TEST_BINARY := $(BUILT)/weir
 test-real: test-build
+	tools/adios2 --install
 	$(CARGO) test --package weir-tests
 	WEIR_TEST_SERVERS=4 $(CARGO) test --package weir-tests --test real --test semantics
 

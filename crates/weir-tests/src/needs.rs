@@ -3,6 +3,7 @@
 //! `tools/packages.txt` lists the same packages; a test of this module compares the two.
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// A program or file of the machine, and the Debian package that contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +133,15 @@ impl Need {
             .map(|dir| dir.join(self.what))
             .find(|candidate| candidate.is_file())
     }
+}
+
+/// The directory of a package that a script in `tools/` has installed; `None`: it has not.
+pub fn directory_of_tool(tool: &str) -> Option<PathBuf> {
+    let script = crate::source_root().join("tools").join(tool);
+    let output = Command::new(script).stderr(Stdio::null()).output().ok()?;
+    let said = String::from_utf8(output.stdout).ok()?;
+    let directory = PathBuf::from(said.trim_end());
+    (output.status.success() && directory.is_dir()).then_some(directory)
 }
 
 /// The missing packages of these needs.

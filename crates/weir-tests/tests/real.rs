@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 
+use anyhow::Context;
 use libtest_mimic::{Arguments, Trial};
 use weir_tests::build::{self, Compiler};
 use weir_tests::launch::{check_file, run, Job, Options, Target};
@@ -44,6 +45,8 @@ struct Check {
     mount: KernelMount,
     /// In an elevated directory.
     elevated: bool,
+    /// A package that no Debian package has: a script in `tools/` that prints its directory if it is installed.
+    tool: Option<&'static str>,
 }
 
 impl Check {
@@ -69,6 +72,13 @@ impl Check {
     const fn elevated(self) -> Check {
         Check {
             elevated: true,
+            ..self
+        }
+    }
+
+    const fn tooled(self, tool: &'static str) -> Check {
+        Check {
+            tool: Some(tool),
             ..self
         }
     }
@@ -150,6 +160,7 @@ const fn check(name: &'static str, what: What, needs: &'static [Need]) -> Check 
         weir_options: USUAL,
         mount: KernelMount::Either,
         elevated: false,
+        tool: None,
     }
 }
 
@@ -189,6 +200,7 @@ const CONNECTOR: &str = "mpi/connector.c";
 const ORDER: &str = "mpi/order_mpi.c";
 /// The examples of the C API, which users read.
 const TRANSFER: &str = "../../crates/weir-capi/examples/transfer.c";
+const DRAIN: &str = "../../crates/weir-capi/examples/drain.c";
 const PREFETCH: &str = "../../crates/weir-capi/examples/prefetch.c";
 const PHDF5: &str = "mpi/phdf5.c";
 
@@ -200,7 +212,6 @@ const fn program(
 ) -> Check {
     check(name, What::Program(source, compiler), needs)
 }
-const DRAIN: &str = "../../crates/weir-capi/examples/drain.c";
 
 const fn c(name: &'static str, source: &'static str) -> Check {
     program(name, source, Compiler::C, C)
@@ -238,6 +249,7 @@ const CHECKS: &[Check] = &[
     python("python::h5py_and_h5dump", "python/hdf5.py", &[needs::PYTHON, needs::H5PY, needs::HDF5_TOOLS]),
     python("python::netcdf4_and_ncdump_nccopy_ncvalidator",
         "python/netcdf.py", &[needs::PYTHON, needs::NETCDF4, needs::NETCDF_TOOLS, needs::PNETCDF_TOOLS]),
+    shell("python::adios2_bp4_bp5", "shell/adios2.sh", &[needs::PYTHON, needs::NUMPY]).tooled("adios2"),
     // Languages
     c("c::stdio_in_full", "c/stdio_full.c"),
     c("c::stdio_wide", "c/stdio_wide.c"),
@@ -404,7 +416,7 @@ fn job(check: &Check) -> anyhow::Result<Job> {
     for (source, compiler) in check.programs {
         build::program(source, *compiler)?;
     }
-    let command: Vec<OsString> = match check.what {
+    let mut command: Vec<OsString> = match check.what {
         What::Program(source, compiler) => vec![build::program(source, compiler)?.into()],
         What::Shell(script) => vec!["/bin/bash".into(), check_file(script).into()],
         What::Python(script) => vec!["/usr/bin/python3".into(), check_file(script).into()],
@@ -416,6 +428,12 @@ fn job(check: &Check) -> anyhow::Result<Job> {
             started.into(),
         ],
     };
+    if let Some(tool) = check.tool {
+        let directory = needs::directory_of_tool(tool).context("it was there")?;
+        let mut variable = OsString::from(format!("WEIR_TEST_{}=", tool.to_uppercase()));
+        variable.push(directory);
+        command.splice(0..0, ["/usr/bin/env".into(), variable]);
+    }
     Ok(Job {
         name: check.name.to_owned(),
         command,
@@ -436,6 +454,13 @@ fn trial(check: &'static Check, target: &Result<Target, String>) -> Trial {
     let needs_mount = check.mount.is_needed() && !is_directory;
     if let Some(why) = needs_mount.then(why_none).flatten() {
         return trials::skipped(check.name, &format!("no kernel mount: {why}"));
+    }
+    let tool = check
+        .tool
+        .map(|tool| (tool, needs::directory_of_tool(tool)));
+    if let Some((tool, None)) = tool {
+        let why = format!("tools/{tool} --install installs it");
+        return trials::skipped(check.name, &why);
     }
     trials::on_target(check.name, check.needs, target, |target| {
         for (tool, argument) in check.fetched {
