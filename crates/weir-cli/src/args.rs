@@ -788,6 +788,8 @@ pub struct DoctorArgs {
     /// Write all that a bug report needs to this new text file, and list it.
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     pub bundle: Option<PathBuf>,
+    /// The program that is to be run: which connectors it has a use for.
+    pub program: Option<PathBuf>,
 }
 
 /// The options of subcommands that print for people or programs.

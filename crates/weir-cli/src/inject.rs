@@ -87,21 +87,25 @@ pub fn find_library(env: &Environment, program: &Path) -> Result<PathBuf> {
     }
 }
 
-/// The client library and the connectors beside it; that of HDF5 is in a directory of its own there.
+/// The path of a connector, beside the client library; that of HDF5 is in a directory of its own there.
+pub fn connector_beside(client: &Path, connector: Connector) -> PathBuf {
+    let file = format!("libweir_{}.so", connector.name());
+    match connector {
+        Connector::MpiIo | Connector::PnetCdf => client.with_file_name(file),
+        Connector::Hdf5 => client.with_file_name(connector.name()).join(file),
+    }
+}
+
+/// The client library and the connectors beside it.
 pub fn find_libraries(
     env: &Environment,
     program: &Path,
     wanted: &Connectors,
 ) -> Result<InjectedLibraries> {
     let client = find_library(env, program)?;
-    let beside = client.parent().unwrap_or(Path::new("/"));
     let mut libraries = InjectedLibraries::client_alone(client.clone());
     for connector in Connector::ALL {
-        let directory = match connector {
-            Connector::MpiIo | Connector::PnetCdf => beside.to_owned(),
-            Connector::Hdf5 => beside.join(connector.name()),
-        };
-        let path = directory.join(format!("libweir_{}.so", connector.name()));
+        let path = connector_beside(&client, connector);
         let is_wanted = match wanted {
             Connectors::Auto => path.is_file(),
             Connectors::Named(named) => named.contains(&connector),
@@ -117,7 +121,7 @@ pub fn find_libraries(
         );
         match connector {
             Connector::MpiIo | Connector::PnetCdf => libraries.preloaded.push(path),
-            Connector::Hdf5 => libraries.hdf5_plugins = Some(directory),
+            Connector::Hdf5 => libraries.hdf5_plugins = path.parent().map(Path::to_path_buf),
         }
     }
     Ok(libraries)

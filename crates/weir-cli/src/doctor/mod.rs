@@ -11,6 +11,7 @@
 //! could go on after their server was killed.
 
 mod bundle;
+mod connectors;
 mod finding;
 mod instances;
 mod libfabric;
@@ -20,6 +21,7 @@ mod preload;
 mod system;
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use weir_config::{Environment, Loaded, Machine};
 
@@ -27,10 +29,11 @@ use crate::args::DoctorArgs;
 use crate::exit::Failure;
 use finding::{Finding, Level, MachineReport};
 
-fn examine(examined: &MachineReport<'_>) -> Vec<Finding> {
+fn examine(examined: &MachineReport<'_>, program: Option<&Path>) -> Vec<Finding> {
     let mut findings = system::check(examined);
     findings.extend(limits::check(examined));
     findings.extend(preload::check(examined));
+    findings.extend(connectors::check(examined, program));
     findings.extend(nodes::check(examined));
     findings.push(libfabric::check(examined));
     findings.extend(instances::check(examined));
@@ -44,7 +47,7 @@ pub fn run(args: &DoctorArgs, loaded: &Loaded, env: &Environment) -> Result<(), 
         env,
         machine: Machine::look(&loaded.config),
     };
-    let findings = examine(&examined);
+    let findings = examine(&examined, args.program.as_deref());
     if let Some(path) = &args.bundle {
         return Ok(bundle::write(path, &examined, &findings)?);
     }

@@ -1,6 +1,6 @@
 //! Checks of the injection: the client library, and what else is or will be preloaded.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::sys::statvfs::{statvfs, FsFlags};
@@ -59,7 +59,7 @@ fn library(env: &Environment) -> Vec<Finding> {
             "install weir elsewhere, or name a copy in WEIR_PRELOAD",
         )];
     }
-    match load(&library) {
+    match load(std::slice::from_ref(&library)) {
         Ok(()) => vec![Finding::ok(check, found)],
         Err(why) => vec![Finding::fail(
             check,
@@ -69,10 +69,10 @@ fn library(env: &Environment) -> Vec<Finding> {
     }
 }
 
-/// Preloads the library into a program that does nothing. The loader warns and goes on where it
+/// Preloads libraries into a program that does nothing. The loader warns and goes on where it
 /// cannot (ld.so(8)), so what it says decides.
-fn load(library: &Path) -> Result<(), String> {
-    let list = inject::preload_list(&[library.to_owned()], None).map_err(|e| format!("{e:#}"))?;
+pub(super) fn load(libraries: &[PathBuf]) -> Result<(), String> {
+    let list = inject::preload_list(libraries, None).map_err(|e| format!("{e:#}"))?;
     let output = Command::new("true")
         .env("LD_PRELOAD", list)
         .env("WEIR_INSTANCE", "")
@@ -138,6 +138,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let library = dir.path().join(inject::LIBRARY);
         std::fs::write(&library, "not a library").unwrap();
-        assert!(load(&library).unwrap_err().contains("cannot be preloaded"));
+        assert!(load(&[library])
+            .unwrap_err()
+            .contains("cannot be preloaded"));
     }
 }

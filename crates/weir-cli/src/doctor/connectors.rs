@@ -1,0 +1,300 @@
+//! Checks of the connectors: which of them programs get, and what keeps one from doing anything.
+//!
+//! What is known of a connector beyond its name is in one table; one that is not in it is still looked for and loaded.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use weir_config::{all_keys, Connector, Connectors};
+use weir_launch::nodes::{find, NodeOptions};
+
+use super::finding::{Finding, MachineReport};
+use super::preload::load;
+use crate::inject;
+
+const CHECK: &str = "connectors";
+
+/// The knowledge of a connector.
+struct ConnectorTraits {
+    /// As in settings.
+    name: &'static str,
+    /// The beginnings of the names of the libraries whose functions it wraps.
+    wraps: &'static [&'static str],
+    /// A variable of the user's that it gives way to, and the consequence.
+    yields_to: Option<(&'static str, &'static str)>,
+    /// The calls that it leaves alone where there are several servers.
+    on_several: Option<&'static str>,
+}
+
+const TRAITS: &[ConnectorTraits] = &[
+    ConnectorTraits {
+        name: "mpiio",
+        wraps: &["libmpi.", "libmpich.", "libmpi_"],
+        yields_to: Some((
+            "ROMIO_HINTS",
+            "its hints are for all files, so all are left alone",
+        )),
+        on_several: Some("reads keep the exchange between processes"),
+    },
+    ConnectorTraits {
+        name: "hdf5",
+        wraps: &["libhdf5.", "libhdf5_"],
+        yields_to: Some(("HDF5_VOL_CONNECTOR", "HDF5 uses that one")),
+        on_several: None,
+    },
+    ConnectorTraits {
+        name: "pnetcdf",
+        wraps: &["libpnetcdf."],
+        yields_to: None,
+        on_several: None,
+    },
+];
+
+/// `program`: the one that is to be run, if it is known.
+pub(super) fn check(examined: &MachineReport<'_>, program: Option<&Path>) -> Vec<Finding> {
+    let own = std::env::current_exe().unwrap_or_default();
+    let Ok(client) = inject::find_library(examined.env, &own) else {
+        // Another check says so.
+        return Vec::new();
+    };
+    let linked = program.map(libraries_of);
+    let examine = |connector: Connector| {
+        let library = inject::connector_beside(&client, connector);
+        Examined {
+            report: examined,
+            name: connector.name(),
+            is_chosen: is_chosen(&examined.loaded.config.run.connectors, connector),
+            library: &library,
+            client: &client,
+            linked: linked.as_ref(),
+        }
+        .finding()
+    };
+    Connector::ALL.into_iter().map(examine).collect()
+}
+
+/// True if programs are to have a connector; `None`: if it is installed.
+fn is_chosen(wanted: &Connectors, connector: Connector) -> Option<bool> {
+    match wanted {
+        Connectors::Auto => None,
+        Connectors::Named(named) => Some(named.contains(&connector)),
+    }
+}
+
+/// The libraries that the loader finds for a program, or the reason why that is not known.
+type LinkedLibraries = Result<Vec<String>, String>;
+
+/// A connector, with all that decides about it.
+struct Examined<'a> {
+    report: &'a MachineReport<'a>,
+    name: &'static str,
+    is_chosen: Option<bool>,
+    library: &'a Path,
+    client: &'a Path,
+    linked: Option<&'a LinkedLibraries>,
+}
+
+impl Examined<'_> {
+    fn finding(&self) -> Finding {
+        let name = self.name;
+        if self.is_chosen == Some(false) {
+            let origin = self.origin();
+            return Finding::ok(
+                CHECK,
+                format!("{name}: run.connectors ({origin}) leaves it out"),
+            );
+        }
+        let library = self.library.display();
+        if !self.library.is_file() {
+            let found = format!("{name}: not installed, {library} is no file");
+            let remedy = "build or install it: make";
+            return match self.is_chosen {
+                // weir run would refuse.
+                Some(_) => Finding::fail(CHECK, found, remedy),
+                None => Finding::warn(CHECK, found, remedy),
+            };
+        }
+        if let Err(why) = load(&[self.client.to_owned(), self.library.to_owned()]) {
+            let found = format!("{name}: {library}: {why}");
+            return Finding::fail(
+                CHECK,
+                found,
+                "build it for this system: make; or leave it out: --connectors none, or a list without it",
+            );
+        }
+        let traits = TRAITS.iter().find(|traits| traits.name == name);
+        self.applies(traits)
+    }
+
+    /// The finding for one that is loaded.
+    fn applies(&self, traits: Option<&ConnectorTraits>) -> Finding {
+        let (name, library) = (self.name, self.library.display());
+        let variable = traits.and_then(|traits| traits.yields_to);
+        let is_set = |variable: &str| {
+            self.report
+                .env
+                .get(variable)
+                .is_some_and(|it| !it.is_empty())
+        };
+        if let Some((variable, so)) = variable.filter(|(variable, _)| is_set(variable)) {
+            return Finding::warn(
+                CHECK,
+                format!("{name}: {variable} is set: {so}"),
+                format!("unset {variable}, unless you want that"),
+            );
+        }
+        let mut found = format!("{name}: {library}");
+        let on_several = traits.and_then(|traits| traits.on_several);
+        if let Some(left) = on_several.filter(|_| self.has_several_nodes()) {
+            found = format!("{found}; on several nodes {left}");
+        }
+        if let (Some(linked), Some(traits)) = (self.linked, traits) {
+            found = format!("{found}; {}", linked_in_words(linked, traits.wraps));
+        }
+        Finding::ok(CHECK, found)
+    }
+
+    /// True if an instance of this job would be of several nodes.
+    fn has_several_nodes(&self) -> bool {
+        let launch = &self.report.loaded.config.launch;
+        let found = find(&NodeOptions::default(), launch, self.report.env);
+        found.is_ok_and(|found| found.is_some_and(|found| found.seats.len() > 1))
+    }
+
+    /// The place that says which connectors programs get.
+    fn origin(&self) -> String {
+        let mut keys = all_keys();
+        let key = keys.find(|key| key.path() == "run.connectors");
+        key.map_or_else(String::new, |key| {
+            self.report.loaded.origin(key).to_string()
+        })
+    }
+}
+
+fn linked_in_words(linked: &LinkedLibraries, wraps: &[&str]) -> String {
+    let is_wrapped = |name: &&String| wraps.iter().any(|start| name.starts_with(start));
+    match linked {
+        Ok(names) => match names.iter().find(is_wrapped) {
+            Some(name) => format!("the program has {name}"),
+            None => "the program is not linked with what it wraps, and may load that later, as Python does, or start \
+                     another one, as mpiexec does"
+                .to_owned(),
+        },
+        Err(why) => format!("what the program is linked with is not known: {why}"),
+    }
+}
+
+/// Asks ldd(1), which has the loader list them, and does not run the program.
+fn libraries_of(program: &Path) -> LinkedLibraries {
+    let path =
+        find_program(program).ok_or_else(|| format!("{} is not found", program.display()))?;
+    let output = Command::new("ldd")
+        .arg(path)
+        .env("LD_PRELOAD", "")
+        .output()
+        .map_err(|e| format!("ldd: {e}"))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let names = said.lines().filter_map(|line| {
+        let name = line.split_whitespace().next()?;
+        Some(Path::new(name).file_name()?.to_string_lossy().into_owned())
+    });
+    match output.status.success() {
+        true => Ok(names.collect()),
+        false => Err("it is no dynamic program".to_owned()),
+    }
+}
+
+/// The file of a program: a path, or a name in PATH.
+fn find_program(program: &Path) -> Option<PathBuf> {
+    if program.components().count() > 1 || program.is_absolute() {
+        return program.is_file().then(|| program.to_owned());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(program))
+        .find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::finding::Level;
+    use weir_config::{Environment, Machine, Sources};
+
+    fn findings(variables: &[(&str, &str)], set: &str, program: Option<&Path>) -> Vec<Finding> {
+        let env: Environment = variables.iter().copied().collect();
+        let mut sources = Sources::default();
+        sources.set.push(set.to_owned());
+        let loaded = sources.load("/".as_ref()).unwrap();
+        let examined = MachineReport {
+            loaded: &loaded,
+            env: &env,
+            machine: Machine::default(),
+        };
+        check(&examined, program)
+    }
+
+    #[test]
+    fn each_connector_says_why_it_does_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        // The C library can be preloaded, whatever it is named.
+        let real = Path::new("/proc/self/maps");
+        let maps = std::fs::read_to_string(real).unwrap();
+        let libc = maps.lines().find_map(|line| {
+            let path = line.split_whitespace().nth(5)?;
+            path.contains("libgcc_s").then(|| path.to_owned())
+        });
+        let libc = libc.expect("a library that this test is linked with");
+        let client = dir.path().join(inject::LIBRARY);
+        std::os::unix::fs::symlink(&libc, &client).unwrap();
+        let client = client.to_str().unwrap().to_owned();
+        let named = ("WEIR_PRELOAD", client.as_str());
+        let first = |variables: &[(&str, &str)], set| {
+            let finding = findings(variables, set, None).remove(0);
+            (finding.level, finding.found)
+        };
+        let (level, found) = first(&[named], "run.connectors=auto");
+        assert!(
+            level == Level::Warn && found.contains("mpiio: not installed"),
+            "{found}"
+        );
+        assert_eq!(first(&[named], "run.connectors=mpiio").0, Level::Fail);
+        let (level, found) = first(&[named], "run.connectors=none");
+        assert!(
+            level == Level::Ok && found.contains("leaves it out"),
+            "{found}"
+        );
+        std::os::unix::fs::symlink(&libc, dir.path().join("libweir_mpiio.so")).unwrap();
+        let (level, found) = first(&[named], "run.connectors=auto");
+        assert!(
+            level == Level::Ok && found.ends_with("libweir_mpiio.so"),
+            "{found}"
+        );
+        let (level, found) = first(&[named, ("ROMIO_HINTS", "/x")], "run.connectors=auto");
+        assert!(
+            level == Level::Warn && found.contains("left alone"),
+            "{found}"
+        );
+        let sh = findings(&[named], "run.connectors=auto", Some(Path::new("sh"))).remove(0);
+        assert!(sh.found.contains("is not linked with"), "{}", sh.found);
+    }
+
+    #[test]
+    fn the_libraries_of_a_program_are_known_without_running_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("script");
+        std::fs::write(&script, "#!/bin/sh\ntouch ran\n").unwrap();
+        assert!(libraries_of(&script).is_err());
+        let names = libraries_of(Path::new("sh")).unwrap();
+        assert!(
+            names.iter().any(|name| name.starts_with("libc.")),
+            "{names:?}"
+        );
+        assert!(libraries_of(Path::new("no-such-program")).is_err());
+        let mpi = Ok(vec!["libmpi.so.40".to_owned()]);
+        assert_eq!(
+            linked_in_words(&mpi, TRAITS[0].wraps),
+            "the program has libmpi.so.40"
+        );
+    }
+}
