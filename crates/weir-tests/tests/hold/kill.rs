@@ -16,6 +16,8 @@ const ESHUTDOWN: i32 = Errno::SHUTDOWN.raw_os_error();
 
 /// The time limit for others to report that a server is lost.
 const REPORTED: Duration = Duration::from_secs(2);
+/// A call, or a report, that takes longer hangs. Not a promise: no load of the machine makes one take so long.
+const HANG: Duration = Duration::from_secs(60);
 /// `fabric.deadline_s` of these tests: all requests of one call share it, also while 44 processes start
 /// on a few cores.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -121,25 +123,21 @@ fn a_killed_server_is_started_again_and_the_others_go_on() {
     let watch = watch(&room);
     let pid = room.server_pid(VICTIM);
     room.signal(VICTIM, "-KILL", pid);
-    let killed = Instant::now();
-    until("weir status elsewhere says so", REPORTED + slack(), || {
+    until("weir status elsewhere says so", HANG, || {
         room.status(2)["each"][VICTIM]["restarts"] == 1
     });
-    let left = (REPORTED + slack()).saturating_sub(killed.elapsed());
-    until("a log elsewhere says so", left, || {
+    until("a log elsewhere says so", HANG, || {
         logged(&room, "a server is lost, or was started again")
     });
     // The calls that still succeed do so for a while.
     std::thread::sleep(Duration::from_secs(2));
-    probes::judge(
-        &probes::stop_probes(watch.own),
-        REPORTED + slack(),
-        &[EIO, ESHUTDOWN],
-    );
+    // What the calls come to is the subject here; their times are that of the tests in which a server stays away.
+    let own = probes::stop_probes(watch.own);
+    probes::judge(&own, HANG, &[EIO, ESHUTDOWN]);
     let others = probes::stop_probes(watch.others);
-    probes::judge(&others, REPORTED + slack(), &[EIO]);
+    probes::judge(&others, HANG, &[EIO]);
     assert!(others.iter().all(|outcome| outcome.ok > 0));
-    judge_load(load, REPORTED + slack());
+    judge_load(load, HANG);
     all_good_everywhere(&room, "after");
     room.stop();
 }
