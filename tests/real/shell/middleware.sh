@@ -50,15 +50,21 @@ same "the old one is removed" no "$([ -e pfs/ckpt.7 ] && echo yes || echo no)"
 run --elevate "$outside/pfs" -- bash -c ". ./lib.sh; cd $outside/pfs
 	exec 3> open; echo text >&3; state $outside/pfs/open; drain open 0
 	exec 3>&-; drain open -1; state open
-	echo more >> open; state open; drain . -1; state open
+	# However slow this machine is, nothing is moved before the question.
+	$weir drain --pause > $outside/paused
+	echo more >> open; state open
+	$weir drain --resume > $outside/paused
+	drain . -1; state open
 	state in/f2; state none; state in; drain none 60000" > said 2> errors
 same "writing, not yet, safe; safe again only after a change is moved; on the target alone; none; a directory; none" \
 	"1 1 0 4 2 0 4 4 -2 -21 -2" "$(tr '\n' ' ' < said | sed 's/ $//')"
 
 # A conflict.
 run --elevate "$outside/pfs" -- bash -c ". ./lib.sh
+	$weir drain --pause > paused
 	echo ours > $outside/pfs/conflict
 	LD_PRELOAD= bash -c 'echo theirs > $outside/pfs/conflict'
+	$weir drain --resume > paused
 	drain $outside/pfs/conflict -1; $drains state $outside/pfs/conflict" > said 2> errors
 same "a file that cannot be moved" "-5
 5 $outside/pfs/conflict is somebody else's" "$(cut -d: -f1 said)"
