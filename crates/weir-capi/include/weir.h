@@ -181,7 +181,7 @@ int weir_writev(struct weir_io *list, size_t count);
 /*
  * Transfers: files that weir copies between an instance and a parallel file system (or any other directory), or within
  * the instance, while the program goes on. A process of the node does it, beside the server: a transfer goes on when the
- * program that began it has ended, and ends with the instance. Any process of the node may ask about it, by its number.
+ * program that began it has ended, and ends with the instance; weir run waits for those of its node. Any process of the node may ask about it, by its number.
  *
  * A destination appears whole and on storage, with the permissions and times of the source, in one step and instead of
  * what had its name; else what had its name stays. Holes stay holes, and extended attributes are kept where the file

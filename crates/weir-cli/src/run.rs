@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use weir_config::{all_keys, Config, Connectors, Environment, Loaded, ValueOrigin};
+use weir_config::{all_keys, Config, Connectors, Drain, Environment, Loaded, ValueOrigin};
 use weir_instance::connection::Use;
 use weir_instance::directories::{self, Job, Remains};
 use weir_launch::nodes;
@@ -20,6 +21,7 @@ use crate::inject::InjectedLibraries;
 use crate::locate::{living, remains_of, run_dir_of};
 use crate::report::DrainedFiles;
 use crate::run_stages::{elevated_directories, RunStages};
+use crate::transfers::finish_transfers;
 use crate::{inject, limits, namespace, prefetch, report, supervise};
 
 /// The libraries that a program gets.
@@ -318,8 +320,21 @@ fn run_staged(
     prefetch::prefetch(run_dir, stages.settings.evict_percent)?;
     let drains = stages.begin_drains(run_dir);
     let mut outcome = run_in(args, run_dir, libraries, env, &mut used)?;
+    // An instance that stays goes on with them.
+    let is_moved = !outcome.was_served
+        || !stages.ends_instance
+        || finish_transfers(run_dir, patience_of(stages.settings));
     outcome.is_safe = !outcome.was_served || stages.take_out(run_dir, drains);
+    outcome.is_safe &= is_moved;
     Ok(outcome)
+}
+
+/// The longest time for which nothing is moved in the end.
+fn patience_of(settings: &Drain) -> Duration {
+    match settings.stuck_s {
+        0 => Duration::MAX,
+        seconds => Duration::from_secs(seconds.into()),
+    }
 }
 
 /// The files that were moved out of an instance.

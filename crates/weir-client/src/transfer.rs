@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 
 /// The name of the socket in the run directory.
 pub const SOCKET: &str = "transfer.socket";
+/// The name of a file in the run directory that is there once the service has begun: nobody has to start it to find out that
+/// nothing is under way.
+pub const BEGUN: &str = "transfer.begun";
 /// The most files of one request.
 pub const MOST_FILES: usize = 1 << 16;
 
@@ -45,6 +48,12 @@ pub enum TransferRequest {
     },
     /// Give up the files of a transfer that do not have their names yet. The reply is `Done`.
     Cancel(TransferId),
+    /// Say what is under way, for the end of the instance, after this number of milliseconds or when nothing is. The reply is
+    /// `Unfinished`.
+    FindUnfinished {
+        /// Milliseconds.
+        wait_ms: u32,
+    },
     /// Say where a file is on its way to the parallel file system. The reply is `Drain`.
     FindDrainState(Vec<u8>),
     /// Have what is at and below a path drained first, and wait until it is safe. The reply is `Drained`.
@@ -65,12 +74,25 @@ pub enum TransferReply {
     Report(TransferReport),
     /// It was done.
     Done,
+    /// The work that is left.
+    Unfinished(UnfinishedTransfers),
     /// The state of a file on its way.
     Drain(DrainReport),
     /// True if all of it is safe; else the time is over.
     Drained(bool),
     /// It was refused, with this errno.
     Refused(i32),
+}
+
+/// The transfers of a service that an end of the instance would cut off, or that nobody has heard the end of.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct UnfinishedTransfers {
+    /// Files that wait, or are being moved.
+    pub files: u64,
+    /// Bytes of them that were copied.
+    pub bytes: u64,
+    /// Files that could not be moved out of the instance, of transfers that nobody has asked about since they ended.
+    pub unheard_failures: u64,
 }
 
 /// The state of a transfer.

@@ -1,5 +1,6 @@
 /*
- * Drain state of libweir: `drains state PATH`, `drains drain PATH MILLISECONDS`; `drains hostile` gives what must be refused.
+ * Drain state of libweir: `drains state PATH`, `drains drain PATH MILLISECONDS`; `drains hostile` gives what must be refused;
+ * `drains begin SOURCE DESTINATION` begins a transfer, and ends.
  * Prints the step or the code, then the reason or the error.
  */
 #include "check.h"
@@ -30,6 +31,10 @@ int main(int argc, char **argv)
 	if (!strcmp(argv[1], "state")) {
 		code = weir_drain_state(argv[2], &state);
 		printf("%d %s\n", code < 0 ? code : state.step, code < 0 ? weir_strerror(code) : state.reason);
+	} else if (!strcmp(argv[1], "begin")) {
+		struct weir_transfer file = {argv[2], argv[3], WEIR_TRANSFER_COPY, 0};
+		uint64_t transfer;
+		MUST(weir_transfer_start(&file, 1, &transfer) == 0);
 	} else {
 		code = weir_drain(argv[2], atoi(argv[3]));
 		printf("%d %s\n", code, code < 0 ? weir_strerror(code) : "");

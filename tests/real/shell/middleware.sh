@@ -72,6 +72,15 @@ for left in "$runs"/weir-run-*/; do
 	check "the instance that stays is given up" "$weir" stop --no-drain --force "$left"
 done
 
+# Transfers that nobody waits for.
+run -- bash -c "head -c 60000000 /dev/urandom > /weir/big; md5sum < /weir/big > sum; $drains begin /weir/big $outside/big" > said 2> errors
+same "the run waits for a transfer" "0 $(cat sum)" "$? $(md5sum < big)"
+run -- bash -c "echo a > /weir/a; $drains begin /weir/a $outside/none/a" > said 2> errors
+same "one that fails" "122 1" "$? $(grep -c '1 files of transfers that no program waited for' errors)"
+for left in "$runs"/weir-run-*/; do
+	check "the instance that stays is given up" "$weir" stop --no-drain --force "$left"
+done
+
 # --drain-to, with a choice; nothing is moved; several nodes.
 mkdir target
 run --drain-to target --set 'drain.skip=*.tmp' -- bash -c ". ./lib.sh

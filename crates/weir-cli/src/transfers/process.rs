@@ -12,7 +12,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use weir_client::socket::{receive_with, send};
-use weir_client::transfer::{TransferId, TransferReply, TransferRequest};
+use weir_client::transfer::{TransferId, TransferReply, TransferRequest, BEGUN};
 use weir_mover::transfer::TransferTable;
 use weir_mover::InstanceTree;
 
@@ -45,12 +45,14 @@ pub fn serve(args: &TransferProcessArgs) -> Result<()> {
     share::give_way();
     let service = Arc::new(TransferService {
         trees: TransferTrees::new(run_dir, instance, args.evict_percent),
-        table: TransferTable::new(life_number()),
+        table: TransferTable::new(life_number(), FileWork::leaves_instance),
     });
     for _ in 0..share::threads_beside() {
         let service = Arc::clone(&service);
         std::thread::Builder::new().spawn(move || service.work())?;
     }
+    // Without it the end of the instance waits for nothing.
+    let _ = std::fs::write(run_dir.join(BEGUN), "");
     for caller in listener.incoming().flatten() {
         let service = Arc::clone(&service);
         // One that goes away, or does not read, ends its thread; without a thread the caller is hung up on.
@@ -97,6 +99,10 @@ impl TransferService {
             }
             TransferRequest::Await { id, wait_ms } => self.report(caller, id, wait_ms),
             TransferRequest::Cancel(id) => self.table.cancel(id).map(|()| TransferReply::Done),
+            TransferRequest::FindUnfinished { wait_ms } => {
+                let wait = Duration::from_millis(wait_ms.into());
+                Ok(TransferReply::Unfinished(self.table.find_unfinished(wait)))
+            }
             TransferRequest::FindDrainState(path) => {
                 let found = self.trees.find_drain_state(path);
                 found.map(TransferReply::Drain)

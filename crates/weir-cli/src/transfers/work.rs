@@ -35,6 +35,20 @@ pub enum FileWork {
     Prefetch(usize, PathBuf),
 }
 
+impl FileWork {
+    /// True if it takes a file out of the instance.
+    pub fn leaves_instance(&self) -> bool {
+        matches!(
+            self,
+            FileWork::Copy {
+                source: TreePath::Inside(_),
+                target: TreePath::Outside(_),
+                ..
+            }
+        )
+    }
+}
+
 /// A path, in the tree that it belongs to.
 #[derive(Debug)]
 pub enum TreePath {

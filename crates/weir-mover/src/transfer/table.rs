@@ -10,7 +10,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use weir_client::transfer::{FileReport, TransferId, TransferReport, TransferState, MOST_FILES};
+use weir_client::transfer::{
+    FileReport, TransferId, TransferReport, TransferState, UnfinishedTransfers, MOST_FILES,
+};
 
 use super::FileProgress;
 
@@ -25,6 +27,8 @@ pub struct TransferTable<W> {
     state: Mutex<TransferQueue<W>>,
     /// A file was added, or a transfer has ended.
     changed: Condvar,
+    /// True for work that takes a file out of the instance.
+    leaves_instance: fn(&W) -> bool,
 }
 
 #[derive(Debug)]
@@ -44,6 +48,8 @@ struct QueuedTransfer {
     files: Vec<TransferFile>,
     /// The files that have not ended.
     left: usize,
+    /// Somebody has asked since it ended.
+    is_heard: bool,
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +59,7 @@ struct TransferFile {
     began: Option<Instant>,
     took: Duration,
     progress: Arc<FileProgress>,
+    leaves_instance: bool,
 }
 
 /// A file that a thread moves.
@@ -92,6 +99,21 @@ impl TransferFile {
 }
 
 impl<W> TransferQueue<W> {
+    fn count_unfinished(&self) -> UnfinishedTransfers {
+        let mut found = UnfinishedTransfers::default();
+        for transfer in self.transfers.values() {
+            found.files += transfer.left as u64;
+            for file in &transfer.files {
+                if transfer.left > 0 {
+                    found.bytes += file.progress.bytes.load(Ordering::Relaxed);
+                }
+                let is_lost = file.state == TransferState::Failed && file.leaves_instance;
+                found.unheard_failures += u64::from(is_lost && !transfer.is_heard);
+            }
+        }
+        found
+    }
+
     /// Notes that a file of a transfer has ended; true: it was the last one.
     fn note_ended(&mut self, id: TransferId) -> bool {
         let Some(transfer) = self.transfers.get_mut(&id) else {
@@ -115,9 +137,10 @@ impl<W> TransferQueue<W> {
 }
 
 impl<W> TransferTable<W> {
-    /// Transfers get the numbers behind this one.
-    pub fn new(before_first: TransferId) -> TransferTable<W> {
+    /// Transfers get the numbers behind this one. `leaves_instance`: true for work that takes a file out of the instance.
+    pub fn new(before_first: TransferId, leaves_instance: fn(&W) -> bool) -> TransferTable<W> {
         TransferTable {
+            leaves_instance,
             state: Mutex::new(TransferQueue {
                 transfers: BTreeMap::new(),
                 waiting: VecDeque::new(),
@@ -150,6 +173,7 @@ impl<W> TransferTable<W> {
             let progress = Arc::<FileProgress>::default();
             added.push(TransferFile {
                 progress: Arc::clone(&progress),
+                leaves_instance: (self.leaves_instance)(&work),
                 ..TransferFile::default()
             });
             state.waiting.push_back(TransferTask {
@@ -159,8 +183,12 @@ impl<W> TransferTable<W> {
                 file,
             });
         }
-        let files = added;
-        state.transfers.insert(id, QueuedTransfer { files, left });
+        let transfer = QueuedTransfer {
+            files: added,
+            left,
+            is_heard: false,
+        };
+        state.transfers.insert(id, transfer);
         drop(state);
         self.changed.notify_all();
         Ok(id)
@@ -223,13 +251,31 @@ impl<W> TransferTable<W> {
         let until = Instant::now() + wait;
         let mut state = self.state();
         loop {
-            let transfer = state.transfers.get(&id).ok_or(Errno::SRCH)?;
+            let transfer = state.transfers.get_mut(&id).ok_or(Errno::SRCH)?;
+            transfer.is_heard |= transfer.left == 0;
             let left = until.saturating_duration_since(Instant::now());
             if transfer.left == 0 || left.is_zero() {
                 return Ok(TransferReport {
                     has_ended: transfer.left == 0,
                     files: transfer.files.iter().map(TransferFile::report).collect(),
                 });
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl<W> TransferTable<W> {
+    /// The work that is left, after some time or when there is none.
+    pub fn find_unfinished(&self, wait: Duration) -> UnfinishedTransfers {
+        let until = Instant::now() + wait;
+        let mut state = self.state();
+        loop {
+            let found = state.count_unfinished();
+            let left = until.saturating_duration_since(Instant::now());
+            if found.files == 0 || left.is_zero() {
+                return found;
             }
             let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -250,7 +296,7 @@ mod tests {
 
     #[test]
     fn files_are_moved_in_order_and_told_of() {
-        let table = TransferTable::new(BASE);
+        let table = TransferTable::new(BASE, |_| true);
         let id = table.add(vec!["a", "b"]).unwrap();
         assert_eq!(id, BASE + 1);
         let first = table.next();
@@ -275,7 +321,7 @@ mod tests {
 
     #[test]
     fn cancelling_gives_up_what_waits_and_stops_what_moves() {
-        let table = TransferTable::new(BASE);
+        let table = TransferTable::new(BASE, |_| true);
         let id = table.add(vec![1, 2, 3]).unwrap();
         let other = table.add(vec![4]).unwrap();
         let moving = table.next();
@@ -292,8 +338,32 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_has_heard_of_is_told_in_the_end() {
+        let table = TransferTable::new(BASE, |work| *work < 3);
+        let wait = Duration::ZERO;
+        assert_eq!(table.find_unfinished(wait), UnfinishedTransfers::default());
+        let first = table.add(vec![1, 2, 3]).unwrap();
+        let task = table.next();
+        task.progress.count(7);
+        let found = table.find_unfinished(wait);
+        assert_eq!((found.files, found.bytes), (3, 7));
+        table.end_file(&task, Ok(()));
+        for _ in 0..2 {
+            table.end_file(&table.next(), Err(Errno::NOSPC));
+        }
+        let found = table.find_unfinished(Duration::MAX / 4);
+        assert_eq!(
+            (found.files, found.unheard_failures),
+            (0, 1),
+            "3 stays inside"
+        );
+        table.report(first, wait).unwrap();
+        assert_eq!(table.find_unfinished(wait).unheard_failures, 0);
+    }
+
+    #[test]
     fn lists_have_limits_and_old_transfers_are_forgotten() {
-        let table = TransferTable::new(BASE);
+        let table = TransferTable::new(BASE, |_| true);
         assert_eq!(table.add(Vec::new()), Err(Errno::INVAL));
         assert_eq!(table.add(vec![0; MOST_FILES + 1]), Err(Errno::INVAL));
         for _ in 0..MOST_WAITING / MOST_FILES {
