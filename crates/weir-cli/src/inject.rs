@@ -106,10 +106,7 @@ pub fn find_libraries(
     let mut libraries = InjectedLibraries::client_alone(client.clone());
     for connector in Connector::ALL {
         let path = connector_beside(&client, connector);
-        let is_wanted = match wanted {
-            Connectors::Auto => path.is_file(),
-            Connectors::Named(named) => named.contains(&connector),
-        };
+        let is_wanted = wanted.choice(connector).unwrap_or_else(|| path.is_file());
         if !is_wanted {
             continue;
         }
@@ -326,7 +323,8 @@ mod tests {
             hdf5_plugins: Some(plugins),
             ..both
         };
-        assert_eq!(found(&Connectors::Auto).unwrap(), all);
+        assert_eq!(found(&Connectors::All).unwrap(), all);
+        assert_ne!(found(&Connectors::Auto).unwrap(), all);
     }
 
     #[test]

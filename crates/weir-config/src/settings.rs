@@ -352,8 +352,8 @@ settings! {
         keep: bool = "false",
         /// The connectors that programs get: `mpiio` has collective calls of MPI-IO on files in weir do without
         /// exchanges between processes; `hdf5` has HDF5 1.14 and later do so too, if `mpiio` is there, and
-        /// publish what it flushes; `pnetcdf` logs array writes of PnetCDF. `auto`: all that are installed; a
-        /// program without MPI or HDF5 never calls one.
+        /// publish what it flushes; `pnetcdf` logs array writes of PnetCDF. `all`: all that are installed; `auto`:
+        /// these without `hdf5`, for an HDF5 that is linked statically fails if it cannot load it.
         connectors: Connectors = "auto",
     }
 

@@ -319,15 +319,30 @@ impl Connector {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Connectors {
-    /// Those that are installed.
+    /// Those that are installed and cannot harm a program that does not know of them.
     Auto,
+    /// Those that are installed.
+    All,
     /// These.
     Named(Vec<Connector>),
 }
 
+impl Connectors {
+    /// True if programs get a connector, false if not; `None`: if it is installed.
+    pub fn choice(&self, connector: Connector) -> Option<bool> {
+        match self {
+            // HDF5 is told of its connector by a variable, and one that cannot load it (linked statically, or with other
+            // names of its functions) fails in its first call.
+            Self::Auto => (connector == Connector::Hdf5).then_some(false),
+            Self::All => None,
+            Self::Named(named) => Some(named.contains(&connector)),
+        }
+    }
+}
+
 impl Setting for Connectors {
     const SHAPE: &'static str =
-        "\"auto\", \"none\", or names separated by commas: \"mpiio,pnetcdf,hdf5\"";
+        "\"auto\", \"all\", \"none\", or names separated by commas: \"mpiio,pnetcdf,hdf5\"";
 
     fn from_text(text: &str, _: &Environment) -> Result<Self, InvalidValue> {
         let named = |name: &str| {
@@ -336,6 +351,7 @@ impl Setting for Connectors {
         };
         match text {
             "auto" => Ok(Self::Auto),
+            "all" => Ok(Self::All),
             "none" => Ok(Self::Named(Vec::new())),
             names => {
                 let found: Option<Vec<Connector>> = names.split(',').map(named).collect();
@@ -349,6 +365,7 @@ impl Setting for Connectors {
     fn to_toml(&self) -> String {
         match self {
             Self::Auto => quoted("auto"),
+            Self::All => quoted("all"),
             Self::Named(named) if named.is_empty() => quoted("none"),
             Self::Named(named) => {
                 let names: Vec<&str> = named.iter().map(|connector| connector.name()).collect();

@@ -118,7 +118,13 @@ const FOUR: Options = Options {
     file_mib: None,
     more: &["--servers", "4", "--set", "memory.warm=256M"],
 };
-/// The same as FOUR; a node's writes are visible on others once they are synchronised.
+/// With all connectors.
+const CONNECTED: Options = Options {
+    memory_mib: 1024,
+    file_mib: None,
+    more: &["--set", "memory.warm=256M", "--connectors", "all"],
+};
+/// The same as FOUR, with all connectors; a node's writes are visible on others once they are synchronised.
 const FOUR_RAS: Options = Options {
     memory_mib: 256,
     file_mib: None,
@@ -129,6 +135,8 @@ const FOUR_RAS: Options = Options {
         "memory.warm=256M",
         "--set",
         "visibility.default=ras",
+        "--connectors",
+        "all",
     ],
 };
 /// The same as FOUR, over libfabric.
@@ -334,9 +342,9 @@ const CHECKS: &[Check] = &[
         .compiled(&[(PHDF5, Compiler::Hdf5OpenMpi)]),
     // The HDF5 connector: HDF5 1.14, which is built; the HDF5s of h5py's wheels, 1.12.2, 1.14.6 and 2.0.0
     mpi("mpi::hdf5_connector_mpich", "hdf5_connector", "mpich", HDF5_BUILT)
-        .compiled(&[(HDF5_CONNECTOR, Compiler::Hdf5Built)]).fetching(&[("build-hdf5", "mpich")]),
+        .compiled(&[(HDF5_CONNECTOR, Compiler::Hdf5Built)]).fetching(&[("build-hdf5", "mpich")]).on(CONNECTED),
     shell("python::hdf5_connector_and_wheels_of_h5py", "shell/hdf5_wheels.sh", HDF5_WHEELS)
-        .fetching(&[("fetch-h5py", "3.8.0"), ("fetch-h5py", "3.14.0"), ("fetch-h5py", "3.16.0")]),
+        .fetching(&[("fetch-h5py", "3.8.0"), ("fetch-h5py", "3.14.0"), ("fetch-h5py", "3.16.0")]).on(CONNECTED),
     shell("several::hdf5_flushes_publish", "shell/hdf5_flush.sh", HDF5_WHEELS)
         .fetching(&[("fetch-h5py", "3.14.0")]).on(FOUR_RAS),
     mpi("mpi::h5py_with_mpi",

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use weir_config::{all_keys, Connector, Connectors};
+use weir_config::{all_keys, Connector};
 use weir_launch::nodes::{find, NodeOptions};
 
 use super::finding::{Finding, MachineReport};
@@ -63,7 +63,7 @@ pub(super) fn check(examined: &MachineReport<'_>, program: Option<&Path>) -> Vec
         Examined {
             report: examined,
             name: connector.name(),
-            is_chosen: is_chosen(&examined.loaded.config.run.connectors, connector),
+            is_chosen: examined.loaded.config.run.connectors.choice(connector),
             library: &library,
             client: &client,
             linked: linked.as_ref(),
@@ -71,14 +71,6 @@ pub(super) fn check(examined: &MachineReport<'_>, program: Option<&Path>) -> Vec
         .finding()
     };
     Connector::ALL.into_iter().map(examine).collect()
-}
-
-/// True if programs are to have a connector; `None`: if it is installed.
-fn is_chosen(wanted: &Connectors, connector: Connector) -> Option<bool> {
-    match wanted {
-        Connectors::Auto => None,
-        Connectors::Named(named) => Some(named.contains(&connector)),
-    }
 }
 
 /// The libraries that the loader finds for a program, or the reason why that is not known.

@@ -301,7 +301,7 @@ mod tests {
     }
 
     impl IndexedRecord {
-        fn take(&mut self, new: &Applied) {
+        fn take_state(&mut self, new: &Applied) {
             let old = self.applied;
             let mut had = 0;
             if new.stamp == old.stamp {
@@ -320,7 +320,7 @@ mod tests {
 
         fn take_closed(&mut self, record: &Record) {
             let new = self.applied.extended_by(record);
-            self.take(&new.unwrap_or_else(|_| panic!("{:?} {record:?}", self.applied)));
+            self.take_state(&new.unwrap_or_else(|_| panic!("{:?} {record:?}", self.applied)));
         }
     }
 
@@ -376,7 +376,7 @@ mod tests {
                             stamp: 7,
                             ..State::default()
                         };
-                        record.take(&Applied::of_state(&state, live));
+                        record.take_state(&Applied::of_state(&state, live));
                     }
                 }
             }
