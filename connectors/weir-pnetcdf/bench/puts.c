@@ -7,7 +7,8 @@
  * | --- | --- |
  * | small | 20,000 collective puts of 1 KiB, each one record of its own columns |
  * | flash | FLASH I/O: 24 variables of blocks of 8 x 8 x 8 doubles, 40 blocks, a blocking collective put each |
- * | btio | NPB BTIO: 5 solution vectors of a cube of 64 x 64 x 64, each process in diagonal cells, nonblocking puts, 4 time steps |
+ * | btio | NPB BTIO: 5 solution vectors of a cube of 64 x 64 x 64, each process in diagonal cells, blocking puts, 4 time steps |
+ * | btio-nonblocking | the same with nonblocking puts, waited for after each step |
  *
  * Prints a line: seconds of the puts, of the whole, puts a second and process, MiB.
  */
@@ -86,7 +87,7 @@ static void flash(void)
 	free(data);
 }
 
-static void btio(void)
+static void btio(int is_blocking)
 {
 	enum { SIDE = 64, STEPS = 4, VALUES = 5 };
 	int side = (int)(sqrt((double)size) + 0.5), variable, requests[64];
@@ -104,9 +105,13 @@ static void btio(void)
 			MPI_Offset y = (rank / side + slice) % side, x = (rank % side + slice) % side;
 			MPI_Offset start[5] = { step, slice * cell, y * cell, x * cell, 0 };
 			MPI_Offset count[5] = { 1, cell, cell, cell, VALUES };
-			NC(ncmpi_iput_vara_double(file, variable, start, count, data, &requests[slice]));
+			if (is_blocking)
+				NC(ncmpi_put_vara_double_all(file, variable, start, count, data));
+			else
+				NC(ncmpi_iput_vara_double(file, variable, start, count, data, &requests[slice]));
 		}
-		NC(ncmpi_wait_all(file, side, requests, NULL));
+		if (!is_blocking)
+			NC(ncmpi_wait_all(file, side, requests, NULL));
 	}
 	puts_s = MPI_Wtime() - begun;
 	puts_done = STEPS * side;
@@ -135,7 +140,7 @@ int main(int argc, char **argv)
 	else if (strcmp(argv[2], "flash") == 0)
 		flash();
 	else
-		btio();
+		btio(strcmp(argv[2], "btio") == 0);
 	NC(ncmpi_close(file));
 	own[0] = puts_s;
 	own[1] = MPI_Wtime() - begun;
