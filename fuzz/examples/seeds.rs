@@ -5,6 +5,10 @@
 use std::fs;
 use std::path::Path;
 
+use weir_arrays::definitions::{FileDefinitions, Variable};
+use weir_arrays::element::ElementType;
+use weir_arrays::log::{BlockMap, LogEntry, LogRecord};
+use weir_arrays::subarray::{Range, Subarray};
 use weir_core::extent::{Run, Source};
 use weir_core::journal::{InodeImage, Item, LockedName, NameChange};
 use weir_core::names::{FileType, Lamination, Policy};
@@ -50,6 +54,7 @@ fn main() {
     texts();
     extents();
     journal();
+    arrays();
 }
 
 fn write(target: &str, name: &str, bytes: &[u8]) {
@@ -615,6 +620,69 @@ fn texts() {
 fn line<T: serde::Serialize>(message: &T) -> Vec<u8> {
     let text = serde_json::to_string(message).expect("a message of ours");
     format!("{text}\n").into_bytes()
+}
+
+/// Logs of array writes: bodies of records, a whole file of them, the header of a netCDF file.
+fn arrays() {
+    let variable = Variable {
+        name: "v".into(),
+        external: ElementType::F32,
+        shape: vec![0, 8],
+        is_record: true,
+        begin: 64,
+        fill: vec![0; 4],
+    };
+    let definitions = FileDefinitions {
+        is_cdf5: true,
+        record_bytes: 32,
+        variables: vec![variable],
+    };
+    let put = |record, x, data| {
+        LogRecord::Put(LogEntry {
+            variable: 0,
+            memory: ElementType::F64,
+            part: Subarray([Range::new(record, 1), Range::new(x, 4)].into()),
+            data,
+            stamp_ns: 7,
+        })
+    };
+    let opened = LogRecord::Opened {
+        path: b"/weir/a.nc".to_vec(),
+        rank: 1,
+        processes: 4,
+    };
+    let records = [
+        opened,
+        LogRecord::Defined(definitions),
+        put(0, 0, 0),
+        put(1, 4, 32),
+        LogRecord::Cancelled(0),
+        put(1, 2, 64),
+        LogRecord::Flushed(0),
+        put(2, 0, 96),
+    ];
+    let bodies: Vec<Vec<u8>> = records.iter().map(post).collect();
+    write("array_log", "records", &parts_of(2, &bodies));
+    let map = BlockMap {
+        writers: 1,
+        block_bytes: 1 << 20,
+    };
+    let mut file = map.head().to_vec();
+    for record in &records {
+        record.append(&mut file);
+    }
+    write("array_log", "file", &with_kind(1, &file));
+    // CDF-1 with one dimension and one variable of shorts.
+    let mut header = b"CDF\x01".to_vec();
+    let numbers = |header: &mut Vec<u8>, numbers: &[u32]| {
+        header.extend(numbers.iter().flat_map(|number| number.to_be_bytes()));
+    };
+    numbers(&mut header, &[0, 10, 1, 1]);
+    header.extend(b"x\0\0\0");
+    numbers(&mut header, &[3, 0, 0, 11, 1, 1]);
+    header.extend(b"v\0\0\0");
+    numbers(&mut header, &[1, 0, 0, 0, 3, 8, 80]);
+    write("array_log", "header", &with_kind(0, &header));
 }
 
 fn extents() {

@@ -20,8 +20,10 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             return;
         }
         1 => {
-            let Ok(map) = BlockMap::from_head(bytes) else { return };
-            map.stream(0, bytes)
+            let Ok(map) = BlockMap::from_head(bytes) else {
+                return;
+            };
+            map.stream(0, bytes.get(64..).unwrap_or_default())
         }
         _ => {
             let mut records = Vec::new();
@@ -40,11 +42,16 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         let elements = entry.part.elements().expect("a valid entry");
         let mut placed = 0;
         let record_bytes = contents.definitions.record_bytes;
-        if variable.for_file_runs(record_bytes, &entry.part, |run| placed += run.count).is_some() {
+        if variable
+            .for_file_runs(record_bytes, &entry.part, |run| placed += run.count)
+            .is_some()
+        {
             assert_eq!(placed, elements);
         }
         let mut common = 0;
-        entry.part.for_common_runs(&entry.part, |run| common += run.count);
+        entry
+            .part
+            .for_common_runs(&entry.part, |run| common += run.count);
         assert_eq!(common, elements);
     }
 });

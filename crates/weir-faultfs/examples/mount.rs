@@ -28,7 +28,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("mounted");
     for line in std::io::stdin().lock().lines() {
         line?;
-        println!("{} write requests", fs.requests_of(FsOperation::Write).len());
+        println!(
+            "{} write requests",
+            fs.requests_of(FsOperation::Write).len()
+        );
         fs.forget_requests();
     }
     Ok(())
