@@ -14,17 +14,19 @@ use crate::library::{
 };
 
 around!("ncmpi_create", create(comm: MpiHandle, path: *const c_char, mode: c_int, info: MpiHandle, number: *mut c_int), |call| {
-    left_over::settle(comm, path, true);
     let code = call();
     if code == NC_NOERR && !is_inside() {
         let path = CStr::from_ptr(path);
+        left_over::settle(comm, path, true);
         files::note_opened(NewlyOpened { comm, path, info, number: *number, mode: DataMode::Define, is_writable: true });
     }
     code
 });
 
 around!("ncmpi_open", open(comm: MpiHandle, path: *const c_char, mode: c_int, info: MpiHandle, number: *mut c_int), |call| {
-    left_over::settle(comm, path, false);
+    if !is_inside() && !path.is_null() {
+        left_over::settle(comm, CStr::from_ptr(path), false);
+    }
     let code = call();
     if code == NC_NOERR && !is_inside() {
         let path = CStr::from_ptr(path);

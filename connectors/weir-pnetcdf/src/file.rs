@@ -29,6 +29,8 @@ use crate::settings::Settings;
 
 /// The most collective puts between two looks at the budget of all processes.
 const MAX_PUTS_UNCHECKED: u64 = 1024;
+/// Bytes of memory and of the log that an entry takes beside its elements.
+const ENTRY_BYTES: u64 = 256;
 
 /// PnetCDF's mode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,6 +92,8 @@ pub struct LoggedFile {
     /// How many records the file has with those that this process logged. PnetCDF may know of more.
     pub records: u64,
     pub entries: Vec<NumberedEntry>,
+    /// Bytes of the budget that the entries take: those of their elements, and of themselves.
+    used: u64,
     /// Entries that the log has ever had, for their numbers.
     entries_begun: u64,
     pub requests: PutRequests,
@@ -100,7 +104,7 @@ pub struct LoggedFile {
     /// Collective puts until the next look at the budget, and since the last one.
     puts_until_check: u64,
     puts_unchecked: u64,
-    bytes_at_check: u64,
+    used_at_check: u64,
 }
 
 /// The parts of a new file's state that are not the same for all.
@@ -140,7 +144,8 @@ impl LoggedFile {
             attached: None,
             puts_until_check: 1,
             puts_unchecked: 0,
-            bytes_at_check: 0,
+            used_at_check: 0,
+            used: 0,
         }
     }
 
@@ -164,7 +169,7 @@ impl LoggedFile {
         let logged = unsafe { self.log_puts(puts, timing) };
         let mut result = logged.err().unwrap_or(NC_NOERR);
         if timing == TransferKind::Independent
-            && (self.log.bytes() > self.settings.budget || is_no_room(result))
+            && (self.used > self.settings.budget || is_no_room(result))
         {
             let flushed = self.flush(None);
             if is_no_room(result) && flushed == NC_NOERR {
@@ -189,7 +194,7 @@ impl LoggedFile {
         timing: TransferKind,
         request: *mut c_int,
     ) -> Option<c_int> {
-        if self.mode == DataMode::Define || self.log.bytes() / 2 > self.settings.budget {
+        if self.mode == DataMode::Define || self.used / 2 > self.settings.budget {
             return None;
         }
         if timing == TransferKind::Buffered {
@@ -371,6 +376,7 @@ impl LoggedFile {
         let LogRecord::Put(entry) = record else {
             unreachable!("it was made above");
         };
+        self.used += used_by(&entry);
         let number = self.entries_begun;
         self.entries.push(NumberedEntry { number, entry });
         self.entries_begun += 1;
@@ -388,6 +394,7 @@ impl LoggedFile {
                 self.entries.remove(index);
             }
         }
+        self.count_used();
         Ok(())
     }
 
@@ -398,8 +405,8 @@ impl LoggedFile {
         if self.puts_unchecked < self.puts_until_check {
             return NC_NOERR;
         }
-        let used = i64::try_from(self.log.bytes()).unwrap_or(i64::MAX);
-        let grown = self.log.bytes().saturating_sub(self.bytes_at_check);
+        let used = i64::try_from(self.used).unwrap_or(i64::MAX);
+        let grown = self.used.saturating_sub(self.used_at_check);
         let grown = i64::try_from(grown).unwrap_or(i64::MAX);
         let budget = i64::try_from(self.settings.budget).unwrap_or(i64::MAX);
         // The smallest room that a process has, as the highest of negative numbers.
@@ -414,8 +421,14 @@ impl LoggedFile {
         let room = u64::try_from(-over).unwrap_or(0);
         self.puts_until_check = (room / 4 / per_put.max(1)).clamp(1, MAX_PUTS_UNCHECKED);
         self.puts_unchecked = 0;
-        self.bytes_at_check = self.log.bytes();
+        self.used_at_check = self.used;
         result
+    }
+
+    /// After entries were moved into the file, or taken back.
+    pub fn count_used(&mut self) {
+        let used = self.entries.iter().map(|logged| used_by(&logged.entry));
+        self.used = used.sum();
     }
 
     /// Bytes that the entries take in the file.
@@ -426,6 +439,11 @@ impl LoggedFile {
         });
         bytes.sum()
     }
+}
+
+/// Bytes of the budget that an entry takes.
+fn used_by(entry: &LogEntry) -> u64 {
+    entry.bytes().unwrap_or(0).saturating_add(ENTRY_BYTES)
 }
 
 /// The first of two results that is an error.

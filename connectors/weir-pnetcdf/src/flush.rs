@@ -42,6 +42,7 @@ impl LoggedFile {
             return result;
         }
         self.entries.retain(|logged| !is_due(&logged.entry));
+        self.count_used();
         let mut variables: Vec<u32> = due.iter().map(|entry| entry.variable).collect();
         variables.sort_unstable();
         variables.dedup();

@@ -1,6 +1,6 @@
 //! Logs of programs that were killed: their writes go into the file before it is opened again, and are gone when it is made anew.
 
-use core::ffi::{c_char, CStr};
+use core::ffi::CStr;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -9,22 +9,21 @@ use weir_arraylog::{find_logs, replay, ArrayLog};
 use weir_connect::mpi::{Mpi, MpiHandle};
 use weir_connect::place;
 
-use crate::library::{inside, is_inside};
+use crate::library::inside;
 use crate::settings::Settings;
 
-/// Before a file is opened, or created: replays, or removes, what is left of its logs. The first process does it, the others
-/// wait.
+/// Before a file is opened: replays what is left of its logs. After it was created: removes that. The first process does it,
+/// the others wait.
 ///
 /// # Safety
 ///
 /// All processes of the communicator call this, with valid arguments of PnetCDF.
-pub unsafe fn settle(comm: MpiHandle, path: *const c_char, is_created: bool) {
-    let Some(mpi) = Mpi::get().filter(|_| !is_inside() && !path.is_null()) else {
+pub unsafe fn settle(comm: MpiHandle, path: &CStr, is_created: bool) {
+    let Some(mpi) = Mpi::get() else {
         return;
     };
     // SAFETY: as the caller vouches.
-    let (rank, path) = unsafe { (mpi.rank(comm), CStr::from_ptr(path)) };
-    if rank == Some(0) {
+    if unsafe { mpi.rank(comm) } == Some(0) {
         inside(|| settle_alone(&Settings::read(), path, is_created));
     }
     // SAFETY: as the caller vouches. It keeps the other processes from opening the file before that.

@@ -5,6 +5,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -20,6 +21,8 @@ pub struct LogFiles {
     writer: u32,
     records_end: u64,
     elements_end: u64,
+    /// Elements before this have been given back.
+    elements_freed: u64,
     /// The records up to here hold for all that follows: path and definitions.
     records_kept: u64,
     encoded: Vec<u8>,
@@ -58,6 +61,7 @@ impl LogFiles {
             writer,
             records_end: 0,
             elements_end: 0,
+            elements_freed: 0,
             records_kept: 0,
             encoded: Vec::new(),
         };
@@ -125,15 +129,29 @@ impl LogFiles {
         Ok(())
     }
 
-    /// Gives the room of all entries back: they are in the file. A pair that is shared only grows: its blocks are in use.
+    /// Gives the room of all entries back: they are in the file. A pair that is shared cannot be cut off: it gets holes.
     pub fn clear(&mut self) -> io::Result<()> {
         if self.map.writers > 1 {
+            let kept = core::mem::replace(&mut self.elements_freed, self.elements_end);
+            self.punch(kept, self.elements_end);
             return Ok(());
         }
         self.records.set_len(HEAD_BYTES + self.records_kept)?;
         self.elements.set_len(0)?;
         (self.records_end, self.elements_end) = (self.records_kept, 0);
         Ok(())
+    }
+
+    /// Makes a hole of elements. If that fails the room stays in use until the end.
+    fn punch(&self, start: u64, end: u64) {
+        for (at, bytes) in self.map.pieces(self.writer, start, end - start) {
+            let (Ok(at), Ok(bytes)) = (i64::try_from(at), i64::try_from(bytes)) else {
+                return;
+            };
+            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            // SAFETY: a descriptor of ours.
+            unsafe { libc::fallocate(self.elements.as_raw_fd(), mode, at, bytes) };
+        }
     }
 
     /// The directory that it is in.

@@ -53,7 +53,7 @@ impl Settings {
                 _ => LogSharing::Process,
             },
             all_files: text("WEIR_PNETCDF_FILES").as_deref() == Some("all"),
-            budget: bytes("WEIR_PNETCDF_BUDGET", 1 << 30),
+            budget: bytes("WEIR_PNETCDF_BUDGET", 256 << 20),
             buffer: bytes("WEIR_PNETCDF_BUFFER", 64 << 20),
             directory: mount.map(|mount| PathBuf::from(mount).join(".pnetcdf")),
         }
@@ -69,7 +69,7 @@ mod tests {
         let none = Settings::from_variables(|_| None);
         assert_eq!(
             (none.log, none.directory, none.budget),
-            (LogSharing::Process, None, 1 << 30)
+            (LogSharing::Process, None, 256 << 20)
         );
         let set = Settings::from_variables(|name| {
             let value = match name {
@@ -83,7 +83,7 @@ mod tests {
         });
         assert_eq!(
             (set.log, set.budget, set.buffer),
-            (LogSharing::Node, 1 << 30, 4096)
+            (LogSharing::Node, 256 << 20, 4096)
         );
         assert_eq!(set.directory, Some("/weir/.pnetcdf".into()));
     }

@@ -249,11 +249,14 @@ fn replay_one(log: io::Result<ArrayLog>, to: Option<&Path>, keep: bool) -> anyho
     Ok(())
 }
 
-/// Before the files of an instance are moved out of it: the logs of programs that were killed go into their files.
-pub fn replay_left(run_dir: &Path) {
-    if let Err(error) = try_replay_left(run_dir) {
+/// Before the files of an instance are moved out of it: the logs of programs that were killed go into their files. False: not
+/// all of them do; it has been said why.
+pub fn replay_left(run_dir: &Path) -> bool {
+    let replayed = try_replay_left(run_dir);
+    if let Err(error) = &replayed {
         eprintln!("weir: logs of array writes are not in their files: {error:#}");
     }
+    replayed.is_ok()
 }
 
 fn try_replay_left(run_dir: &Path) -> anyhow::Result<()> {

@@ -365,7 +365,7 @@ settings! {
         /// The files for which that is done.
         files: LoggedFiles = "weir",
         /// The most bytes that a process logs before they are moved into the file.
-        budget: Size = "1GiB",
+        budget: Size = "256MiB",
         /// The most bytes that a process moves into the file in one request.
         buffer: Size = "64MiB",
     }
