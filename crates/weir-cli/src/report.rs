@@ -173,9 +173,24 @@ fn refusals(report: &Report) -> String {
     }
     if !report.rejected.is_empty() {
         let _ = writeln!(out, "weir: rejected as invalid: {}", list(&report.rejected));
+        let lost = report
+            .rejected
+            .iter()
+            .filter(|(what, _)| LOST_WRITES.contains(&what.as_str()));
+        let lost: u64 = lost.map(|(_, count)| *count).sum();
+        if lost > 0 {
+            let _ = writeln!(
+                out,
+                "weir: WARNING: {lost} records of writes were among them: bytes that programs had written are lost. A program \
+                 wrote into weir's shared memory, or weir has a bug: please report it (weir doctor --bundle)"
+            );
+        }
     }
     out
 }
+
+/// Those of the rejected things that are writes.
+const LOST_WRITES: [&str; 2] = ["record", "cell"];
 
 /// The state of a running instance, for people.
 pub fn status(name: &str, prefix: &str, report: &Report, now_ns: i64) -> String {

@@ -35,6 +35,13 @@ for flavour in ompio romio321; do
 		grep -v -e '^ok' -e 'passed' "$log"
 	done
 done
+module=$(find /usr/lib -name pnetcdf.mod -print -quit)
+check "Fortran is compiled" mpif90.openmpi -I"${module%/*}" -o "$outside/fortran" "$WEIR_TEST_CHECKS/fortran/pnetcdf_log.f90" -lpnetcdf
+said=$(timeout 120 mpiexec.openmpi --oversubscribe -n 2 "$outside/fortran" "$dir/fortran.nc" 2>&1)
+same "Fortran" 0 $?
+check "Fortran: the file" bash -c 'ncdump "$1" | tail -n 3 | grep -q "1.5, 1.5 ;"' - "$dir/fortran.nc"
+[ -z "${WEIR_TEST_ON_WEIR:-}" ] || check "Fortran: its writes were logged" grep -q fortran.nc <<<"$said"
+
 if [ -n "${WEIR_TEST_ON_WEIR:-}" ]; then
 	for variable in A=1 WEIR_PNETCDF_LOG=node; do
 		env "$variable" timeout 120 mpiexec.openmpi --oversubscribe -n 3 "$build/pnetcdf_log.openmpi" "$dir" die > "$outside/log" 2>&1
