@@ -56,7 +56,6 @@ needs! {
     /// Installs wheels.
     PIP: "/usr/lib/python3/dist-packages/pip" from "python3-pip";
     /// Downloads.
-    CURL: "curl" from "curl";
     /// numpy.
     NUMPY: "/usr/lib/python3/dist-packages/numpy" from "python3-numpy";
     /// h5py without MPI.

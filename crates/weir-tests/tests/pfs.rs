@@ -311,12 +311,12 @@ fn a_drain_stops_before_its_job_ends_and_has_moved_the_first_files() {
     // Sixteen seconds, of which there are three.
     scene.fs.set_write_rate(Some(1 << 20));
     let script = "
+        trap 'exit 0' TERM
         cd /weir
         for n in $(seq 16); do head -c 1048576 /dev/zero > $n; done
         seq 10000 > restart
         echo $WEIR_INSTANCE > $1/name
         mv $1/name $1/instance
-        trap 'exit 0' TERM
         until [ -e $1/ends ]; do sleep 0.05; done";
     for command_ends_first in [false, true] {
         let settings = [
