@@ -197,7 +197,6 @@ const HDF5_BUILT: &[Need] = &[
     needs::MPICH_CC,
     needs::CMAKE,
     needs::MAKE,
-    needs::CURL,
     needs::HDF5_MPICH,
     needs::HDF5_TOOLS,
 ];
