@@ -38,6 +38,11 @@ impl LoggedFile {
             result = first_error(result, self.flush_round(&due[start..end]));
             start = end;
         }
+        // A collective write may be independent beneath (the connector of MPI-IO): what reads next must find what the others
+        // have written.
+        if self.mode == DataMode::Collective && rounds > 0 && self.comm.highest([0]).is_none() {
+            return NC_EMPI;
+        }
         if result != NC_NOERR || due.is_empty() {
             return result;
         }
