@@ -113,7 +113,8 @@ impl ArrayLog {
         for writer in 0..map.writers {
             let stream = map.stream(writer, blocks);
             if stream.is_empty() && writer > 0 {
-                continue;
+                // The file ends before this writer's first block, and before those of all after it.
+                break;
             }
             let elements = File::open(path.with_extension("elements"))?;
             let data_bytes = map.stream_bytes(writer, elements.metadata()?.len());
@@ -181,12 +182,22 @@ impl ArrayLog {
     }
 }
 
-/// The logs in a directory of logs, or the one log that it is. One that cannot be read comes with its error.
+/// How the names of the directories begin that have logs of a file, of any directory.
+pub fn log_prefix(file: &Path) -> String {
+    let name = file.file_name().unwrap_or_default();
+    format!("{}.", name.to_string_lossy())
+}
+
+/// The logs in a directory of logs whose names begin so, or the one log that it is. One that cannot be read comes with its
+/// error.
 ///
 /// # Errors
 ///
 /// The directory cannot be read.
-pub fn find_logs(directory: &Path) -> io::Result<Vec<(PathBuf, io::Result<ArrayLog>)>> {
+pub fn find_logs(
+    directory: &Path,
+    prefix: &str,
+) -> io::Result<Vec<(PathBuf, io::Result<ArrayLog>)>> {
     let mut found = Vec::new();
     let mut is_one = false;
     for entry in std::fs::read_dir(directory)? {
@@ -194,7 +205,8 @@ pub fn find_logs(directory: &Path) -> io::Result<Vec<(PathBuf, io::Result<ArrayL
         is_one |= path
             .extension()
             .is_some_and(|extension| extension == RECORDS);
-        if path.is_dir() {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with(prefix) && path.is_dir() {
             let log = ArrayLog::read(&path);
             found.push((path, log));
         }

@@ -17,6 +17,6 @@ mod found;
 mod replay;
 mod values;
 
-pub use found::{find_logs, ArrayLog, WriterLog};
+pub use found::{find_logs, log_prefix, ArrayLog, WriterLog};
 pub use replay::{replay, ReplayError, ReplayedWrites};
 pub use values::{read_values, LoggedValues};

@@ -16,8 +16,7 @@
 //! `u32` its CRC32C, the body: a [`LogRecord`] in the encoding of postcard. The first record that is cut off or damaged ends
 //! them: its writer was killed in the middle of it. The file of elements has the blocks alone.
 //!
-//! Of what is read nothing is believed: an entry that is not within its variable, or whose elements are not all there, ends
-//! the log.
+//! A reader checks each entry: one that is not within its variable, or whose elements are not all there, ends the log.
 
 use serde::{Deserialize, Serialize};
 

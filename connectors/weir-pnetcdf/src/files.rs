@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use weir_arraylog::log_prefix;
 use weir_arrays::definitions::{FileDefinitions, Variable};
 use weir_arrays::element::ElementType;
 use weir_arrays::log::{BlockMap, LogRecord};
@@ -17,7 +18,7 @@ use weir_connect::mpi::{Communicator, Mpi, MpiHandle, Offset};
 use weir_connect::place;
 
 use crate::datatypes::Datatypes;
-use crate::file::{DataMode, LoggedFile, NewFile};
+use crate::file::{DataMode, LoggedFile, NewFile, TransferKind};
 use crate::library::{
     inside, is_inside, Library, CLASSIC_FORMATS, FORMAT_CDF5, NAME_BYTES, NC_EINTERNAL, NC_NOERR,
 };
@@ -49,6 +50,15 @@ pub fn with<R: From<c_int>>(
     let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
     let acted = catch_unwind(AssertUnwindSafe(|| inside(|| act(&mut file))));
     acted.unwrap_or_else(|_| Some(NC_EINTERNAL.into()))
+}
+
+/// Before a put that is not logged, or a get that PnetCDF does.
+///
+/// # Safety
+///
+/// All processes call this for a collective one.
+pub unsafe fn flush_before(number: c_int, timing: TransferKind) -> Option<c_int> {
+    with(number, |file| file.flush_before(timing))
 }
 
 /// Ends the logging of a file. Its log is not removed.
@@ -163,13 +173,8 @@ fn begin_log(
     let [id] = comm.highest([own]).ok_or(None)?;
     let path = OsStr::from_bytes(path.to_bytes());
     let path = std::path::absolute(Path::new(path)).unwrap_or_else(|_| path.into());
-    let name = path
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
     let above = settings.directory.as_ref().ok_or(None)?;
-    let directory = above.join(format!("{name}.{id:x}"));
+    let directory = above.join(format!("{}{id:x}", log_prefix(&path)));
     let mut failure = match comm.rank {
         0 => LogFiles::create_directory(&directory).err(),
         _ => None,

@@ -9,18 +9,13 @@ use weir_connect::mpi::{MpiHandle, Offset};
 use crate::arguments::{MemoryType, NamedPart};
 use crate::exported::exported;
 use crate::file::TransferKind;
-use crate::files;
+use crate::files::{self, flush_before};
 use crate::puts::part;
 use crate::reads::Get;
 
 unsafe fn get(file: c_int, get: Get, timing: TransferKind) -> Option<c_int> {
     // SAFETY: as the caller vouches.
     files::with(file, |file| unsafe { file.get(&get, timing) })
-}
-
-/// Before a get that PnetCDF does.
-unsafe fn flush_before(file: c_int, timing: TransferKind) -> Option<c_int> {
-    files::with(file, |file| file.flush_before(timing))
 }
 
 /// A get that is waited for: the flush comes then.

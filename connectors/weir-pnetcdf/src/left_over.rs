@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use weir_arraylog::{find_logs, replay, ArrayLog};
+use weir_arraylog::{find_logs, log_prefix, replay, ArrayLog};
 use weir_connect::mpi::{Mpi, MpiHandle};
 use weir_connect::place;
 
@@ -37,12 +37,12 @@ fn settle_alone(settings: &Settings, path: &CStr, is_created: bool) {
     if !settings.all_files && !place::lives_in_weir(path) {
         return;
     }
-    // Without logs there is no directory of them.
-    let Ok(logs) = find_logs(directory) else {
-        return;
-    };
     let path = Path::new(OsStr::from_bytes(path.to_bytes()));
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    // Without logs there is no directory of them. Those of other files are not read.
+    let Ok(logs) = find_logs(directory, &log_prefix(&path)) else {
+        return;
+    };
     let own = logs.into_iter().filter_map(|(_, log)| log.ok());
     for log in own.filter(|log| !log.is_open && log.path() == Some(path.as_os_str().as_bytes())) {
         settle_log(log, &path, is_created);

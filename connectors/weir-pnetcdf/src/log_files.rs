@@ -65,7 +65,7 @@ impl LogFiles {
             records_kept: 0,
             encoded: Vec::new(),
         };
-        // Who finds a log without a lock takes it for one of a program that was killed.
+        // A log without a lock counts as that of a program that was killed.
         files.records.lock_shared()?;
         if writer == 0 {
             files.records.write_all_at(&map.head(), 0)?;

@@ -9,7 +9,7 @@ use weir_connect::mpi::{MpiHandle, Offset};
 use crate::arguments::{MemoryType, NamedPart};
 use crate::exported::exported;
 use crate::file::{Put, TransferKind};
-use crate::files;
+use crate::files::{self, flush_before};
 
 /// A part with strides, which may be null.
 pub fn part(start: *const Offset, count: *const Offset, stride: *const Offset) -> NamedPart {
@@ -46,11 +46,6 @@ unsafe fn begin(file: c_int, put: Put, timing: TransferKind, request: *mut c_int
     files::with(file, |file| unsafe {
         file.begin_put(&[put], timing, request)
     })
-}
-
-/// Before a put that is not logged.
-unsafe fn flush_before(file: c_int, timing: TransferKind) -> Option<c_int> {
-    files::with(file, |file| file.flush_before(timing))
 }
 
 /// The puts of a list of parts of one variable, whose elements lie one after the other (`varn`).

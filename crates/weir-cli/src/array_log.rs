@@ -23,7 +23,7 @@ const DIRECTORY: &str = ".pnetcdf";
 /// `weir log`.
 pub fn log(args: &LogArgs, env: &Environment) -> Result<(), Failure> {
     let directory = directory(args.path.as_deref(), env)?;
-    let logs = match find_logs(&directory) {
+    let logs = match find_logs(&directory, "") {
         Err(error) if error.kind() == ErrorKind::NotFound && args.path.is_none() => Vec::new(),
         found => found.with_context(|| directory.display().to_string())?,
     };
