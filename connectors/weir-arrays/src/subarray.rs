@@ -179,7 +179,7 @@ impl Subarray {
 }
 
 /// Goes on to the next combination of indexes, the last one fastest. False: that was the last one.
-pub(crate) fn advance(at: &mut [u64], counts: impl Fn(usize) -> u64) -> bool {
+pub fn advance(at: &mut [u64], counts: impl Fn(usize) -> u64) -> bool {
     for dimension in (0..at.len()).rev() {
         at[dimension] += 1;
         if at[dimension] < counts(dimension) {

@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_void};
 
 use weir_arrays::definitions::{FileDefinitions, Variable};
 use weir_arrays::element::ElementType;
-use weir_arrays::subarray::{Range, Subarray};
+use weir_arrays::subarray::{advance, Range, Subarray};
 use weir_connect::mpi::{MpiHandle, Offset};
 
 use crate::datatypes::Datatypes;
@@ -44,6 +44,17 @@ pub enum MemoryType {
 }
 
 impl MemoryType {
+    /// So many of a derived datatype, if memory is described by one.
+    pub fn derived(self, datatypes: &Datatypes) -> Option<(Offset, MpiHandle)> {
+        match self {
+            MemoryType::Flexible(count, datatype) => {
+                let is_plain = datatypes.element(datatype).is_some() || datatypes.is_null(datatype);
+                (!is_plain).then_some((count, datatype))
+            }
+            MemoryType::Named(_) => None,
+        }
+    }
+
     /// The type of the elements. `None`: PnetCDF knows none of this kind.
     ///
     /// # Safety
@@ -241,8 +252,7 @@ unsafe fn for_elements(part: &Subarray, distances: *const Offset, mut visit: imp
     if part.elements() == Some(0) {
         return;
     }
-    let rank = part.0.len();
-    let mut at = vec![0_u64; rank];
+    let mut at = vec![0_u64; part.0.len()];
     loop {
         let mut distance = 0;
         for (dimension, at) in at.iter().enumerate() {
@@ -251,13 +261,8 @@ unsafe fn for_elements(part: &Subarray, distances: *const Offset, mut visit: imp
             distance += isize::try_from(step).unwrap_or(0) * isize::try_from(*at).unwrap_or(0);
         }
         visit(distance);
-        let Some(dimension) = (0..rank)
-            .rev()
-            .find(|dimension| at[*dimension] + 1 < part.0[*dimension].count)
-        else {
+        if !advance(&mut at, |dimension| part.0[dimension].count) {
             return;
-        };
-        at[dimension] += 1;
-        at[dimension + 1..].fill(0);
+        }
     }
 }

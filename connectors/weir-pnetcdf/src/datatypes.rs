@@ -176,19 +176,12 @@ impl Datatypes {
         if let Some(element) = self.element(datatype) {
             return Some(element);
         }
-        let (mut integers, mut addresses, mut datatypes, mut combiner) = (0, 0, 0, 0);
-        // SAFETY: as the caller vouches; room for four numbers.
-        let code = unsafe {
-            (self.envelope)(
-                datatype,
-                &raw mut integers,
-                &raw mut addresses,
-                &raw mut datatypes,
-                &raw mut combiner,
-            )
-        };
-        let is_named = combiner == NAMED[usize::from(!self.is_half)];
-        if code != SUCCESS || is_named || depth == MAX_DEPTH || datatypes < 1 {
+        if depth == MAX_DEPTH {
+            return None;
+        }
+        // SAFETY: as the caller vouches.
+        let [integers, addresses, datatypes] = unsafe { self.list_lengths(datatype)? };
+        if datatypes < 1 {
             return None;
         }
         let room = |count: c_int| usize::try_from(count).unwrap_or(0);
@@ -222,7 +215,7 @@ impl Datatypes {
         unsafe {
             let found = self.first_element(handles[0], depth + 1);
             for handle in &mut handles {
-                if self.element(*handle).is_none() && !self.is_named(*handle) {
+                if self.list_lengths(*handle).is_some() {
                     (self.free)(&raw mut *handle);
                 }
             }
@@ -230,10 +223,15 @@ impl Datatypes {
         }
     }
 
-    /// True for a predefined datatype, and for one that MPI does not know.
-    unsafe fn is_named(&self, datatype: MpiHandle) -> bool {
+    /// The lengths of the lists that a derived datatype was made of: integers, addresses, datatypes. `None`: it is predefined, or
+    /// MPI does not know it.
+    ///
+    /// # Safety
+    ///
+    /// A valid datatype.
+    unsafe fn list_lengths(&self, datatype: MpiHandle) -> Option<[c_int; 3]> {
         let (mut integers, mut addresses, mut datatypes, mut combiner) = (0, 0, 0, 0);
-        // SAFETY: as for `first_element`.
+        // SAFETY: as the caller vouches; room for four numbers.
         let code = unsafe {
             (self.envelope)(
                 datatype,
@@ -243,7 +241,8 @@ impl Datatypes {
                 &raw mut combiner,
             )
         };
-        code != SUCCESS || combiner == NAMED[usize::from(!self.is_half)]
+        let is_named = combiner == NAMED[usize::from(!self.is_half)];
+        (code == SUCCESS && !is_named).then_some([integers, addresses, datatypes])
     }
 
     /// The elements of so many of a datatype in memory, one after the other: so many bytes in all. `None`: they are of another

@@ -340,14 +340,12 @@ impl LoggedFile {
         // SAFETY: as the caller vouches.
         unsafe {
             let mut elements = None;
-            if let MemoryType::Flexible(count, datatype) = put.kind {
-                let is_plain =
-                    self.datatypes.element(datatype).is_some() || self.datatypes.is_null(datatype);
-                // NC_COUNT_IGNORE is for predefined datatypes alone.
-                if !is_plain {
-                    let packed = self.datatypes.packed(put.memory, count, datatype, bytes);
-                    elements = Some(packed.ok_or(NC_EIOMISMATCH)?);
-                } else if count != -1
+            if let Some((count, datatype)) = put.kind.derived(self.datatypes) {
+                let packed = self.datatypes.packed(put.memory, count, datatype, bytes);
+                elements = Some(packed.ok_or(NC_EIOMISMATCH)?);
+            } else if let MemoryType::Flexible(count, datatype) = put.kind {
+                // -1 is NC_COUNT_IGNORE, for predefined datatypes alone.
+                if count != -1
                     && !self.datatypes.is_null(datatype)
                     && u64::try_from(count).ok() != part.elements()
                 {

@@ -6,7 +6,7 @@ use core::ffi::{c_int, c_void};
 use weir_arrays::element::{Conversion, ElementType};
 use weir_arrays::log::LogEntry;
 use weir_arrays::subarray::Subarray;
-use weir_connect::mpi::{MpiHandle, Offset};
+use weir_connect::mpi::Offset;
 
 use crate::arguments::{self, MemoryType, NamedPart};
 use crate::file::{LoggedFile, TransferKind};
@@ -209,7 +209,7 @@ impl LoggedFile {
     unsafe fn give(&self, get: &Get, logged: &LoggedPart) -> bool {
         // SAFETY: as the caller vouches: the memory has room for the elements of the part.
         unsafe {
-            if let Some((count, datatype)) = self.derived(get) {
+            if let Some((count, datatype)) = get.kind.derived(self.datatypes) {
                 let elements = &logged.elements;
                 return self.datatypes.unpack(elements, get.memory, count, datatype);
             }
@@ -229,21 +229,9 @@ impl LoggedFile {
         true
     }
 
-    /// So many of a derived datatype, if the memory of a get is described by one.
-    fn derived(&self, get: &Get) -> Option<(Offset, MpiHandle)> {
-        match get.kind {
-            MemoryType::Flexible(count, datatype) => {
-                let is_plain =
-                    self.datatypes.element(datatype).is_some() || self.datatypes.is_null(datatype);
-                (!is_plain).then_some((count, datatype))
-            }
-            MemoryType::Named(_) => None,
-        }
-    }
-
     /// True for a mapped get of a derived datatype: PnetCDF maps the packed elements, which is left to it.
     fn is_mapped_derived(&self, get: &Get) -> bool {
-        !get.distances.is_null() && self.derived(get).is_some()
+        !get.distances.is_null() && get.kind.derived(self.datatypes).is_some()
     }
 }
 
