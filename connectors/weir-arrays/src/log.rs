@@ -267,7 +267,15 @@ impl LogContents {
                 } => {
                     (contents.path, contents.rank, contents.processes) = (path, rank, processes);
                 }
-                LogRecord::Defined(definitions) => contents.definitions = definitions,
+                LogRecord::Defined(definitions) => {
+                    // A writer flushes before it defines anew. Entries that were valid may not be valid now.
+                    for entry in &mut entries {
+                        let invalid =
+                            entry.take_if(|entry| !entry.is_valid(&definitions, data_bytes));
+                        contents.is_cut |= invalid.is_some();
+                    }
+                    contents.definitions = definitions;
+                }
                 LogRecord::Put(entry) if entry.is_valid(&contents.definitions, data_bytes) => {
                     entries.push(Some(entry));
                 }
@@ -394,6 +402,21 @@ mod tests {
             (contents.path.as_slice(), contents.rank, contents.is_cut),
             (&b"/weir/a"[..], 1, false)
         );
+    }
+
+    #[test]
+    fn definitions_that_an_entry_does_not_fit_drop_it() {
+        let without = FileDefinitions {
+            variables: Vec::new(),
+            ..definitions()
+        };
+        let put = || LogRecord::Put(entry(0, 0, 0));
+        for (second, left) in [(definitions(), 1), (without, 0)] {
+            let defined = [definitions(), second].map(LogRecord::Defined);
+            let [first, second] = defined;
+            let contents = LogContents::read(&log(&[first, put(), second]), 32);
+            assert_eq!((contents.entries.len(), contents.is_cut), (left, left == 0));
+        }
     }
 
     #[test]
