@@ -79,6 +79,10 @@ fn plan_of(seed: u64, faults: Faults) -> Plan {
         false => plan,
         true => plan.evicting(),
     };
+    let plan = match seed / 8 % 2 == 1 {
+        false => plan,
+        true => plan.striding(),
+    };
     match faults {
         Faults::Mild => plan.mild(),
         Faults::Usual => plan,

@@ -188,6 +188,8 @@ pub struct Plan {
     pub elevates: bool,
     /// A program moves files to the parallel file system, and has their storage freed.
     pub evicts: bool,
+    /// Programs write pieces at equal distances, other operations between them, of which the last one may be shorter.
+    pub strides: bool,
     /// A server starts a new journal after this many bytes.
     pub journal_bytes: usize,
     /// The faults of messages.
@@ -292,6 +294,7 @@ impl Plan {
             asks_states: false,
             elevates: false,
             evicts: false,
+            strides: false,
             journal_bytes,
             network_faults,
             faults,
@@ -339,6 +342,13 @@ impl Plan {
     #[must_use]
     pub fn evicting(mut self) -> Plan {
         (self.elevates, self.evicts) = (true, true);
+        self
+    }
+
+    /// The plan with programs that write pieces at equal distances.
+    #[must_use]
+    pub fn striding(mut self) -> Plan {
+        self.strides = true;
         self
     }
 

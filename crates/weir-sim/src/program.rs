@@ -500,10 +500,22 @@ pub struct Program<'a, 'f> {
     laminates: bool,
     asks_states: bool,
     elevates: bool,
+    strides: bool,
     /// It moves files, and does nothing else.
     evicts: bool,
     open: Vec<OpenedFile>,
     files: Vec<Ino>,
+    progression: Option<Progression>,
+}
+
+/// Pieces of a file at equal distances that are still to be written, in blocks.
+struct Progression {
+    file: File,
+    first: u64,
+    /// Of all but the last piece, which may be shorter.
+    length: u64,
+    stride: u64,
+    pieces: u64,
 }
 
 impl<'a, 'f> Program<'a, 'f> {
@@ -523,6 +535,7 @@ impl<'a, 'f> Program<'a, 'f> {
             laminates: plan.laminations != LaminationUse::None,
             asks_states: plan.asks_states,
             elevates: plan.elevates,
+            strides: plan.strides,
             evicts: plan.evicts
                 && plan
                     .clients
@@ -530,6 +543,7 @@ impl<'a, 'f> Program<'a, 'f> {
                     .is_some_and(|first| first.number == actor.number),
             open: Vec::new(),
             files: Vec::new(),
+            progression: None,
         }
     }
 
@@ -552,6 +566,9 @@ impl<'a, 'f> Program<'a, 'f> {
         let (actor, rng) = (self.actor, self.rng.clone());
         if self.evicts {
             return self.evict();
+        }
+        if self.strides && self.write_next_piece() {
+            return;
         }
         if self.locks && !self.open.is_empty() && rng.chance(250) {
             return self.use_locked();
@@ -609,6 +626,52 @@ impl<'a, 'f> Program<'a, 'f> {
             }
             _ => self.list(),
         }
+    }
+
+    /// Writes the next piece of a progression, or draws a new one; false: the step is for something else. Its bytes may be
+    /// read before the last piece, and the file be written elsewhere behind it, which closes the record.
+    fn write_next_piece(&mut self) -> bool {
+        let rng = &self.rng;
+        let Some(progression) = &mut self.progression else {
+            let writable = self.open.iter().filter(|opened| opened.writes);
+            let writable: Vec<File> = writable.map(|opened| opened.file).collect();
+            if !writable.is_empty() && rng.chance(150) {
+                let (first, length) = (self.pick_blocks().0, 1 + rng.below(4));
+                self.progression = Some(Progression {
+                    file: writable[rng.pick(writable.len())],
+                    first,
+                    length,
+                    stride: length + rng.below(3),
+                    pieces: 2 + rng.below(5),
+                });
+            }
+            return false;
+        };
+        let file = progression.file;
+        let opened = self.open.iter().find(|opened| opened.file == file);
+        let Some(opened) = opened.filter(|_| progression.pieces > 0) else {
+            self.progression = None;
+            return false;
+        };
+        if rng.chance(300) {
+            return false;
+        }
+        progression.pieces -= 1;
+        let (first, length) = (progression.first, progression.length);
+        progression.first += progression.stride;
+        let is_last = progression.pieces == 0;
+        let count = match is_last {
+            true => 1 + rng.below(length),
+            false => length,
+        };
+        if is_last && rng.chance(500) {
+            self.actor.read(*opened, first, count);
+        }
+        self.actor.write(file, first, count, false);
+        if is_last && rng.chance(500) {
+            self.actor.write(file, first + 2 * length, 1, false);
+        }
+        true
     }
 
     /// Has the storage of a file freed that it knows, or that has one of the names.
