@@ -2,11 +2,12 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use weir_arrays::definitions::FileDefinitions;
 use weir_arrays::log::{BlockMap, LogContents, LogEntry, HEAD_BYTES};
+
+use crate::blocks::WriterBlocks;
 
 /// The extension of the files with records.
 const RECORDS: &str = "records";
@@ -16,9 +17,7 @@ const MAX_RECORDS_BYTES: u64 = 1 << 32;
 /// The log of one writer.
 #[derive(Debug)]
 pub struct WriterLog {
-    elements: File,
-    map: BlockMap,
-    writer: u32,
+    elements: WriterBlocks,
     /// The records.
     pub contents: LogContents,
 }
@@ -30,14 +29,7 @@ impl WriterLog {
     ///
     /// Those of the file.
     pub fn read_elements(&self, offset: u64, elements: &mut [u8]) -> io::Result<()> {
-        let mut rest = elements;
-        for (at, bytes) in self.map.pieces(self.writer, offset, rest.len() as u64) {
-            let bytes = usize::try_from(bytes).expect("a part of memory");
-            let (piece, behind) = rest.split_at_mut(bytes);
-            self.elements.read_exact_at(piece, at)?;
-            rest = behind;
-        }
-        Ok(())
+        self.elements.read_exact(offset, elements)
     }
 }
 
@@ -116,15 +108,15 @@ impl ArrayLog {
                 // The file ends before this writer's first block, and before those of all after it.
                 break;
             }
-            let elements = File::open(path.with_extension("elements"))?;
-            let data_bytes = map.stream_bytes(writer, elements.metadata()?.len());
-            let contents = LogContents::read(&stream, data_bytes);
-            self.writers.push(WriterLog {
-                elements,
+            let elements = WriterBlocks {
+                file: File::open(path.with_extension("elements"))?,
                 map,
                 writer,
-                contents,
-            });
+                start: 0,
+            };
+            let data_bytes = map.stream_bytes(writer, elements.file.metadata()?.len());
+            let contents = LogContents::read(&stream, data_bytes);
+            self.writers.push(WriterLog { elements, contents });
         }
         Ok(())
     }

@@ -8,15 +8,21 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `found` | the logs of a directory |
+//! | `blocks` | the bytes of one writer in a file of a log |
 //! | `values` | elements of a variable, from a log |
-//! | `replay` | entries go into the file |
+//! | `entry_writer` | an entry goes into the file |
+//! | `replay` | all entries of a log do |
 
 #![forbid(unsafe_code)]
 
+mod blocks;
+mod entry_writer;
 mod found;
 mod replay;
 mod values;
 
+pub use blocks::WriterBlocks;
+pub use entry_writer::EntryWriter;
 pub use found::{find_logs, log_prefix, ArrayLog, WriterLog};
 pub use replay::{replay, ReplayError, ReplayedWrites};
 pub use values::{read_values, LoggedValues};

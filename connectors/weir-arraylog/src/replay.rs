@@ -8,11 +8,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use weir_arrays::definitions::FileDefinitions;
 use weir_arrays::header::{FileHeader, HeaderError, RECORDS_OFFSET};
-use weir_arrays::log::LogEntry;
 
-use crate::found::{ArrayLog, WriterLog};
+use crate::entry_writer::EntryWriter;
+use crate::found::ArrayLog;
 
 /// The longest header that is read, bytes.
 const MAX_HEADER_BYTES: usize = 1 << 28;
@@ -82,16 +81,13 @@ pub fn replay(log: &ArrayLog, target: Option<&Path>) -> Result<ReplayedWrites, R
     }
     let mut replayed = ReplayedWrites::default();
     let mut records = header.records;
+    let mut entry_writer = EntryWriter::default();
     for (writer, entry) in entries {
-        replayed.bytes += write_entry(&file, definitions, writer, entry).map_err(failed)?;
+        let read = |offset, elements: &mut [u8]| writer.read_elements(offset, elements);
+        let written = entry_writer.write_entry(&file, definitions, entry, read);
+        replayed.bytes += written.map_err(failed)?;
         replayed.entries += 1;
-        let variable = &definitions.variables[entry.variable as usize];
-        if let (true, Some(end)) = (
-            variable.is_record,
-            entry.part.0.first().and_then(|range| range.end_index()),
-        ) {
-            records = records.max(end);
-        }
+        records = records.max(entry.end_record(definitions));
     }
     if records > header.records {
         // Data first: a file with too few records is an older one, with too many it is a damaged one.
@@ -123,41 +119,4 @@ fn read_header(mut file: &File, path: &Path) -> Result<FileHeader, ReplayError> 
             }
         }
     }
-}
-
-/// Writes an entry; returns its bytes in the file.
-fn write_entry(
-    file: &File,
-    definitions: &FileDefinitions,
-    writer: &WriterLog,
-    entry: &LogEntry,
-) -> io::Result<u64> {
-    let variable = &definitions.variables[entry.variable as usize];
-    let (Some(conversion), Some(bytes)) = (entry.conversion(definitions), entry.bytes()) else {
-        return Ok(0);
-    };
-    let mut native = Vec::new();
-    let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    native
-        .try_reserve_exact(bytes)
-        .map_err(|_| io::ErrorKind::OutOfMemory)?;
-    native.resize(bytes, 0);
-    writer.read_elements(entry.data, &mut native)?;
-    let mut external = Vec::new();
-    conversion.to_external(&native, &variable.fill, &mut external);
-    let size = variable.external.bytes();
-    let mut result = Ok(());
-    let placed = variable.for_file_runs(definitions.record_bytes, &entry.part, |run| {
-        let (Ok(first), Ok(count), Ok(())) = (
-            usize::try_from(run.first),
-            usize::try_from(run.count),
-            &result,
-        ) else {
-            return;
-        };
-        result = file.write_all_at(&external[first * size..(first + count) * size], run.offset);
-    });
-    result?;
-    placed.ok_or(io::ErrorKind::FileTooLarge)?;
-    Ok(external.len() as u64)
 }

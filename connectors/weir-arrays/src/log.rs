@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::definitions::FileDefinitions;
 use crate::element::{Conversion, ElementType};
-use crate::subarray::Subarray;
+use crate::subarray::{Range, Subarray};
 
 /// Bytes of the head.
 pub const HEAD_BYTES: u64 = 64;
@@ -318,6 +318,28 @@ impl LogEntry {
         Conversion::new(self.memory, variable.external, definitions.is_cdf5)
     }
 
+    /// The number of records that the file has with it; 0 if its variable has none.
+    pub fn end_record(&self, definitions: &FileDefinitions) -> u64 {
+        let is_record = definitions.variables[self.variable as usize].is_record;
+        let records = self.part.0.first().filter(|_| is_record);
+        records.and_then(|range| range.end_index()).unwrap_or(0)
+    }
+
+    /// Its first element of its last record, as an entry of its own. It has elements.
+    #[must_use]
+    pub fn first_of_last_record(&self) -> LogEntry {
+        let mut entry = self.clone();
+        let (mut position, mut step) = (0, 1);
+        for (dimension, range) in entry.part.0.iter_mut().enumerate().rev() {
+            let index = if dimension == 0 { range.count - 1 } else { 0 };
+            position += index * step;
+            step *= range.count;
+            *range = Range::new(range.start + index * range.stride, 1);
+        }
+        entry.data += position * self.memory.bytes() as u64;
+        entry
+    }
+
     fn is_valid(&self, definitions: &FileDefinitions, data_bytes: u64) -> bool {
         let variable = usize::try_from(self.variable).ok();
         let variable = variable.and_then(|number| definitions.variables.get(number));
@@ -343,7 +365,6 @@ impl LogEntry {
 mod tests {
     use super::*;
     use crate::definitions::Variable;
-    use crate::subarray::Range;
 
     fn definitions() -> FileDefinitions {
         let variable = Variable {
@@ -401,6 +422,24 @@ mod tests {
         assert_eq!(
             (contents.path.as_slice(), contents.rank, contents.is_cut),
             (&b"/weir/a"[..], 1, false)
+        );
+    }
+
+    #[test]
+    fn the_last_record_is_one_element() {
+        let every_third = Range {
+            start: 2,
+            count: 4,
+            stride: 3,
+        };
+        let mut all = entry(0, 0, 100);
+        all.part = Subarray([every_third, Range::new(3, 5)].into());
+        let last = all.first_of_last_record();
+        assert_eq!(*last.part.0, [Range::new(11, 1), Range::new(3, 1)]);
+        assert_eq!(last.data, 100 + 3 * 5 * 8);
+        assert_eq!(
+            last.end_record(&definitions()),
+            all.end_record(&definitions())
         );
     }
 

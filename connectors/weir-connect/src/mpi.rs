@@ -154,15 +154,16 @@ impl Mpi {
     /// # Safety
     ///
     /// A valid communicator.
-    pub unsafe fn all_agree(&self, comm: MpiHandle, mine: [bool; 2]) -> [bool; 2] {
-        let (mine, mut all) = (mine.map(c_int::from), [0; 2]);
+    pub unsafe fn all_agree<const N: usize>(&self, comm: MpiHandle, mine: [bool; N]) -> [bool; N] {
+        let (mine, mut all) = (mine.map(c_int::from), [0; N]);
+        let count = c_int::try_from(N).expect("a few");
         let Constants { int, min, .. } = self.constants;
-        // SAFETY: two `int` each; the caller vouches for the communicator.
+        // SAFETY: so many `int` each; the caller vouches for the communicator.
         let code = unsafe {
             (self.allreduce)(
                 (&raw const mine).cast(),
                 (&raw mut all).cast(),
-                2,
+                count,
                 int,
                 min,
                 comm,

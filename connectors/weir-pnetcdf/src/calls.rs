@@ -86,6 +86,23 @@ unsafe fn flushed_and(
 around!("ncmpi_close", close(number: c_int), |call| end_file(number, call));
 around!("ncmpi_abort", abort(number: c_int), |call| end_file(number, call));
 
+/// A flush before a close.
+struct FlushedFile {
+    /// That of this process.
+    code: c_int,
+    /// True if all processes have moved their entries.
+    is_moved: bool,
+}
+
+impl From<c_int> for FlushedFile {
+    fn from(code: c_int) -> FlushedFile {
+        FlushedFile {
+            code,
+            is_moved: false,
+        }
+    }
+}
+
 /// Puts that were not waited for are in the file after a close, as with PnetCDF's own burst buffer.
 unsafe fn end_file(number: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let flushed = files::with(number, |file| {
@@ -93,6 +110,8 @@ unsafe fn end_file(number: c_int, call: impl FnOnce() -> c_int) -> c_int {
             DataMode::Define => NC_NOERR,
             _ => file.flush(None),
         };
+        // The log is removed by all processes together, or stays with all: the entries of one are still in it.
+        let is_moved = file.comm.highest([i64::from(code != NC_NOERR)]) == Some([0]);
         if code != NC_NOERR {
             let log = file.log.directory().unwrap_or(std::path::Path::new(""));
             eprintln!(
@@ -100,17 +119,17 @@ unsafe fn end_file(number: c_int, call: impl FnOnce() -> c_int) -> c_int {
                 log.display()
             );
         }
-        Some(code)
+        Some(FlushedFile { code, is_moved })
     });
     let Some(flushed) = flushed else {
         return call();
     };
     // The communicator is freed before PnetCDF forgets the number, which another file may get at once.
-    match flushed {
-        NC_NOERR => files::end_log(number),
-        _ => drop(files::forget(number)),
+    match flushed.is_moved {
+        true => files::end_log(number),
+        false => drop(files::forget(number)),
     }
-    first_error(flushed, call())
+    first_error(flushed.code, call())
 }
 
 around!("ncmpi_wait", wait(number: c_int, count: c_int, requests: *mut c_int, statuses: *mut c_int), |call| {

@@ -18,6 +18,7 @@ use weir_connect::mpi::{Communicator, Offset};
 
 use crate::arguments::{self, MemoryType, NamedPart};
 use crate::datatypes::Datatypes;
+use crate::direct::DirectFile;
 use crate::library::{
     Library, NC_EINDEFINE, NC_EINDEP, NC_EINSUFFBUF, NC_EINTERNAL, NC_EINVAL, NC_EIOMISMATCH,
     NC_EMPI, NC_ENOTINDEP, NC_ENO_SPACE, NC_ENULLABUF, NC_EPERM, NC_EQUOTA, NC_ERANGE,
@@ -84,6 +85,8 @@ pub struct LoggedFile {
     pub comm: Communicator,
     pub settings: Settings,
     pub log: LogFiles,
+    /// The file itself, if its entries go there without PnetCDF: in all processes, or in none.
+    pub direct: Option<DirectFile>,
     pub mode: DataMode,
     pub is_writable: bool,
     pub definitions: FileDefinitions,
@@ -114,6 +117,7 @@ pub struct NewFile {
     pub comm: Communicator,
     pub settings: Settings,
     pub log: LogFiles,
+    pub direct: Option<DirectFile>,
     pub mode: DataMode,
     pub is_writable: bool,
 }
@@ -132,6 +136,7 @@ impl LoggedFile {
             comm: new.comm,
             settings: new.settings,
             log: new.log,
+            direct: new.direct,
             mode: new.mode,
             is_writable: new.is_writable,
             definitions: FileDefinitions::default(),

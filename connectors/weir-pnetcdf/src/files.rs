@@ -18,9 +18,11 @@ use weir_connect::mpi::{Communicator, Mpi, MpiHandle, Offset};
 use weir_connect::place;
 
 use crate::datatypes::Datatypes;
+use crate::direct::DirectFile;
 use crate::file::{DataMode, LoggedFile, NewFile, TransferKind};
 use crate::library::{
-    inside, is_inside, Library, CLASSIC_FORMATS, FORMAT_CDF5, NAME_BYTES, NC_EINTERNAL, NC_NOERR,
+    inside, is_inside, Library, CLASSIC_FORMATS, FORMAT_CDF5, NAME_BYTES, NC_EINTERNAL, NC_GLOBAL,
+    NC_NOERR,
 };
 use crate::log_files::LogFiles;
 use crate::settings::{LogSharing, Settings, BLOCK_BYTES};
@@ -91,8 +93,13 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
         return;
     };
     let settings = Settings::read();
+    let direct = match settings.is_direct {
+        // If it fails PnetCDF flushes, and says so if that fails, too.
+        true => DirectFile::open(opened.path).ok().flatten(),
+        false => None,
+    };
     // SAFETY: as the caller vouches.
-    let (is_wanted, is_shared) = unsafe {
+    let [is_wanted, is_shared, is_direct] = unsafe {
         let is_wanted = settings.directory.is_some()
             && settings.log != LogSharing::None
             && opened.is_writable
@@ -102,8 +109,7 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
                 .hint(opened.info, HINT)
                 .is_none_or(|hint| hint.as_bytes() != b"disable");
         let is_shared = settings.log == LogSharing::Node;
-        let [is_wanted, is_shared] = mpi.all_agree(opened.comm, [is_wanted, is_shared]);
-        (is_wanted, is_shared)
+        mpi.all_agree(opened.comm, [is_wanted, is_shared, direct.is_some()])
     };
     let (true, Some(datatypes)) = (is_wanted, datatypes(mpi)) else {
         return;
@@ -130,6 +136,7 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
         comm,
         settings,
         log,
+        direct: direct.filter(|_| is_direct),
         mode: opened.mode,
         is_writable: opened.is_writable,
     };
@@ -300,6 +307,9 @@ impl LoggedFile {
             let code = unsafe { (library.inq_dimlen)(number, record_dimension, &raw mut records) };
             self.records = u64::try_from(records).ok().filter(|_| code == NC_NOERR)?;
         }
+        if self.has_subfiles() {
+            self.direct = None;
+        }
         let variables = (0..variables).map(|variable| self.read_variable(variable));
         self.definitions = FileDefinitions {
             variables: variables.collect::<Option<_>>()?,
@@ -307,6 +317,23 @@ impl LoggedFile {
             record_bytes: u64::try_from(record_bytes).ok()?,
         };
         Some(())
+    }
+
+    /// True if PnetCDF keeps variables in other files (hint `nc_num_subfiles`): their places are not those of this one.
+    fn has_subfiles(&self) -> bool {
+        const ATTRIBUTE: &CStr = c"_PnetCDF_SubFiling.num_subfiles";
+        let (mut kind, mut length): (c_int, Offset) = (0, 0);
+        // SAFETY: a C string, and room for the answers.
+        let code = unsafe {
+            (self.library.inq_att)(
+                self.number,
+                NC_GLOBAL,
+                ATTRIBUTE.as_ptr(),
+                &raw mut kind,
+                &raw mut length,
+            )
+        };
+        code == NC_NOERR
     }
 
     fn read_variable(&self, variable: c_int) -> Option<Variable> {

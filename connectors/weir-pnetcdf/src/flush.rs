@@ -1,5 +1,6 @@
-//! Entries of the log go into the file, by PnetCDF's own nonblocking puts: it converts, sorts and aggregates them, and writes
-//! each round in one request.
+//! Entries of the log go into the file. Where that is in weir each process writes its own ones, and tells PnetCDF of the records
+//! that the file has then. Else PnetCDF's own nonblocking puts do it: it converts, sorts and aggregates them, and writes each
+//! round in one request.
 
 use core::ffi::c_int;
 
@@ -22,27 +23,10 @@ impl LoggedFile {
             .map(|logged| &logged.entry)
             .filter(|entry| is_due(entry));
         let due = joined(due);
-        let ends = batch_ends(&self.definitions, &due, self.settings.buffer);
-        let mut rounds = ends.len();
-        if self.mode == DataMode::Collective {
-            let own = i64::try_from(rounds).unwrap_or(i64::MAX);
-            let Some([most]) = self.comm.highest([own]) else {
-                return NC_EMPI;
-            };
-            rounds = usize::try_from(most).unwrap_or(rounds);
-        }
-        let mut result = NC_NOERR;
-        let mut start = 0;
-        for round in 0..rounds {
-            let end = ends.get(round).copied().unwrap_or(due.len());
-            result = first_error(result, self.flush_round(&due[start..end]));
-            start = end;
-        }
-        // A collective write may be independent beneath (the connector of MPI-IO): what reads next must find what the others
-        // have written.
-        if self.mode == DataMode::Collective && rounds > 0 && self.comm.highest([0]).is_none() {
-            return NC_EMPI;
-        }
+        let result = match self.direct {
+            Some(_) => self.write_directly(&due),
+            None => self.write_by_rounds(&due),
+        };
         if result != NC_NOERR || due.is_empty() {
             return result;
         }
@@ -65,7 +49,91 @@ impl LoggedFile {
         noted.map_or_else(|error| error_code(&error), |()| NC_NOERR)
     }
 
-    /// Moves entries that do not overlap.
+    /// Writes entries in their order. In collective mode all processes call this, and what all have written is in the file
+    /// when it returns.
+    fn write_directly(&mut self, entries: &[LogEntry]) -> c_int {
+        let is_collective = self.mode == DataMode::Collective;
+        if is_collective {
+            // A collective write that another process is still in may write back what lies between its pieces.
+            match self.comm.highest([i64::from(!entries.is_empty())]) {
+                Some([0]) => return NC_NOERR,
+                Some(_) => {}
+                None => return NC_EMPI,
+            }
+        }
+        let written = match &mut self.direct {
+            Some(direct) => direct.write_entries(&self.log, &self.definitions, entries),
+            None => Ok(()),
+        };
+        let last = entries
+            .iter()
+            .max_by_key(|entry| entry.end_record(&self.definitions));
+        // A file that has too many records is a damaged one.
+        let last = last.filter(|_| written.is_ok());
+        let own = last.map_or(0, |entry| entry.end_record(&self.definitions));
+        let (own, mut known) = (
+            Offset::try_from(own).unwrap_or(Offset::MAX),
+            self.known_records(),
+        );
+        let mut most = own;
+        if is_collective {
+            // The fewest that a process knows, as the highest of negative numbers.
+            let Some([highest, fewest]) = self.comm.highest([own, -known]) else {
+                return NC_EMPI;
+            };
+            (most, known) = (highest, -fewest);
+        }
+        let mut result = written.map_or_else(|error| error_code(&error), |()| NC_NOERR);
+        if most > known {
+            let round = last.filter(|_| own == most);
+            let round: Vec<LogEntry> = round
+                .map(LogEntry::first_of_last_record)
+                .into_iter()
+                .collect();
+            result = first_error(result, self.flush_round(&round));
+        }
+        result
+    }
+
+    /// The records that the file has, as far as PnetCDF knows.
+    fn known_records(&self) -> Offset {
+        let mut records: Offset = 0;
+        if self.record_dimension >= 0 {
+            // SAFETY: room for the answer, which stays 0 if there is none.
+            unsafe {
+                (self.library.inq_dimlen)(self.number, self.record_dimension, &raw mut records)
+            };
+        }
+        records
+    }
+
+    /// Has PnetCDF write entries. In collective mode all processes call this.
+    fn write_by_rounds(&mut self, due: &[LogEntry]) -> c_int {
+        let ends = batch_ends(&self.definitions, due, self.settings.buffer);
+        let mut rounds = ends.len();
+        if self.mode == DataMode::Collective {
+            let own = i64::try_from(rounds).unwrap_or(i64::MAX);
+            let Some([most]) = self.comm.highest([own]) else {
+                return NC_EMPI;
+            };
+            rounds = usize::try_from(most).unwrap_or(rounds);
+        }
+        let mut result = NC_NOERR;
+        let mut start = 0;
+        for round in 0..rounds {
+            let end = ends.get(round).copied().unwrap_or(due.len());
+            result = first_error(result, self.flush_round(&due[start..end]));
+            start = end;
+        }
+        // A collective write may be independent beneath (the connector of MPI-IO): what reads next must find what the others
+        // have written.
+        if self.mode == DataMode::Collective && rounds > 0 && self.comm.highest([0]).is_none() {
+            return NC_EMPI;
+        }
+        result
+    }
+
+    /// Has PnetCDF write entries that do not overlap. In collective mode all processes call this.
     fn flush_round(&mut self, entries: &[LogEntry]) -> c_int {
         let mut result = NC_NOERR;
         let mut requests: Vec<c_int> = Vec::with_capacity(entries.len());

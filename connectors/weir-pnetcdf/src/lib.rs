@@ -21,6 +21,7 @@
 //! | `file` | a file: its puts, and the budget of its log |
 //! | `reads` | gets from the log |
 //! | `flush` | entries go into the file |
+//! | `direct` | a file in weir that this process writes itself |
 //! | `requests` | nonblocking puts that are not waited for yet |
 //! | `arguments` | the arguments of puts and gets, checked as PnetCDF checks them |
 //! | `datatypes` | MPI's datatypes |
@@ -32,6 +33,7 @@
 mod arguments;
 mod calls;
 mod datatypes;
+mod direct;
 mod exported;
 mod file;
 mod files;

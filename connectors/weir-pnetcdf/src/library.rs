@@ -43,6 +43,8 @@ pub const REQ_ALL: c_int = -1;
 pub const GET_REQ_ALL: c_int = -2;
 pub const PUT_REQ_ALL: c_int = -3;
 
+/// `NC_GLOBAL`, in the place of a variable: the file's own attributes.
+pub const NC_GLOBAL: c_int = -1;
 /// `NC_WRITE`, of a file that is opened.
 pub const NC_WRITE: c_int = 1;
 /// `NC_FORMAT_CDF5`.
@@ -80,6 +82,7 @@ library! {
     inq_varndims c"ncmpi_inq_varndims" (c_int, c_int, *mut c_int);
     inq_varoffset c"ncmpi_inq_varoffset" (c_int, c_int, *mut Offset);
     inq_var_fill c"ncmpi_inq_var_fill" (c_int, c_int, *mut c_int, *mut c_void);
+    inq_att c"ncmpi_inq_att" (c_int, c_int, *const c_char, *mut c_int, *mut Offset);
     iput_vars c"ncmpi_iput_vars" (c_int, c_int, *const Offset, *const Offset, *const Offset, *const c_void,
         Offset, MpiHandle, *mut c_int);
     cancel c"ncmpi_cancel" (c_int, c_int, *mut c_int, *mut c_int);

@@ -3,22 +3,21 @@
 //! Elements are written before the record that speaks of them: a process that is killed leaves whole entries. In weir a write
 //! that returned is not lost with its process.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use weir_arraylog::WriterBlocks;
 use weir_arrays::log::{BlockMap, LogRecord, HEAD_BYTES};
 
 /// A log that is being written.
 #[derive(Debug)]
 pub struct LogFiles {
     paths: [PathBuf; 2],
-    records: File,
-    elements: File,
-    map: BlockMap,
-    writer: u32,
+    records: WriterBlocks,
+    elements: WriterBlocks,
     records_end: u64,
     elements_end: u64,
     /// Elements before this have been given back.
@@ -48,17 +47,21 @@ impl LogFiles {
     /// Opens a pair; the first of its writers makes it, before the others.
     pub fn open(directory: &Path, name: &str, map: BlockMap, writer: u32) -> io::Result<LogFiles> {
         let paths = ["records", "elements"].map(|kind| directory.join(format!("{name}.{kind}")));
-        let open = |path: &Path| {
+        let open = |path: &Path, start| {
             let mut options = OpenOptions::new();
             options.read(true).write(true).mode(0o600);
-            options.create_new(writer == 0).open(path)
+            let file = options.create_new(writer == 0).open(path)?;
+            io::Result::Ok(WriterBlocks {
+                file,
+                map,
+                writer,
+                start,
+            })
         };
         let files = LogFiles {
-            records: open(&paths[0])?,
-            elements: open(&paths[1])?,
+            records: open(&paths[0], HEAD_BYTES)?,
+            elements: open(&paths[1], 0)?,
             paths,
-            map,
-            writer,
             records_end: 0,
             elements_end: 0,
             elements_freed: 0,
@@ -66,9 +69,9 @@ impl LogFiles {
             encoded: Vec::new(),
         };
         // A log without a lock counts as that of a program that was killed.
-        files.records.lock_shared()?;
+        files.records.file.lock_shared()?;
         if writer == 0 {
-            files.records.write_all_at(&map.head(), 0)?;
+            files.records.file.write_all_at(&map.head(), 0)?;
         }
         Ok(files)
     }
@@ -81,12 +84,7 @@ impl LogFiles {
     /// Appends elements, and says where they are.
     pub fn append_elements(&mut self, elements: &[u8]) -> io::Result<u64> {
         let offset = self.elements_end;
-        let mut rest = elements;
-        for (at, bytes) in self.map.pieces(self.writer, offset, elements.len() as u64) {
-            let (piece, behind) = rest.split_at(usize::try_from(bytes).expect("a part of a slice"));
-            self.elements.write_all_at(piece, at)?;
-            rest = behind;
-        }
+        self.elements.write_all(offset, elements)?;
         self.elements_end += elements.len() as u64;
         Ok(offset)
     }
@@ -96,15 +94,7 @@ impl LogFiles {
         let mut encoded = core::mem::take(&mut self.encoded);
         encoded.clear();
         record.append(&mut encoded);
-        let mut rest = encoded.as_slice();
-        for (at, bytes) in self
-            .map
-            .pieces(self.writer, self.records_end, rest.len() as u64)
-        {
-            let (piece, behind) = rest.split_at(usize::try_from(bytes).expect("a part of a slice"));
-            self.records.write_all_at(piece, HEAD_BYTES + at)?;
-            rest = behind;
-        }
+        self.records.write_all(self.records_end, &encoded)?;
         self.records_end += encoded.len() as u64;
         self.encoded = encoded;
         Ok(())
@@ -119,38 +109,31 @@ impl LogFiles {
 
     /// Reads elements.
     pub fn read_elements(&self, offset: u64, elements: &mut [u8]) -> io::Result<()> {
-        let mut rest = elements;
-        for (at, bytes) in self.map.pieces(self.writer, offset, rest.len() as u64) {
-            let (piece, behind) =
-                rest.split_at_mut(usize::try_from(bytes).expect("a part of a slice"));
-            self.elements.read_exact_at(piece, at)?;
-            rest = behind;
-        }
-        Ok(())
+        self.elements.read_exact(offset, elements)
     }
 
     /// Gives the room of all entries back: they are in the file. A pair that is shared cannot be cut off: it gets holes.
     pub fn clear(&mut self) -> io::Result<()> {
-        if self.map.writers > 1 {
+        if self.records.map.writers > 1 {
             let kept = core::mem::replace(&mut self.elements_freed, self.elements_end);
             self.punch(kept, self.elements_end);
             return Ok(());
         }
-        self.records.set_len(HEAD_BYTES + self.records_kept)?;
-        self.elements.set_len(0)?;
+        self.records.file.set_len(HEAD_BYTES + self.records_kept)?;
+        self.elements.file.set_len(0)?;
         (self.records_end, self.elements_end) = (self.records_kept, 0);
         Ok(())
     }
 
     /// Makes a hole of elements. If that fails the room stays in use until the end.
     fn punch(&self, start: u64, end: u64) {
-        for (at, bytes) in self.map.pieces(self.writer, start, end - start) {
+        for (at, bytes) in self.elements.pieces(start, end - start) {
             let (Ok(at), Ok(bytes)) = (i64::try_from(at), i64::try_from(bytes)) else {
                 return;
             };
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
             // SAFETY: a descriptor of ours.
-            unsafe { libc::fallocate(self.elements.as_raw_fd(), mode, at, bytes) };
+            unsafe { libc::fallocate(self.elements.file.as_raw_fd(), mode, at, bytes) };
         }
     }
 

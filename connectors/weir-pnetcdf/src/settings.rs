@@ -23,6 +23,8 @@ pub struct Settings {
     pub log: LogSharing,
     /// True if the writes of files that are not in weir are logged, too.
     pub all_files: bool,
+    /// True if processes move entries into files in weir themselves; else PnetCDF does it.
+    pub is_direct: bool,
     /// Bytes of elements that a process logs before they are moved into the file.
     pub budget: u64,
     /// Bytes of elements that a process moves in one request.
@@ -53,6 +55,7 @@ impl Settings {
                 _ => LogSharing::Process,
             },
             all_files: text("WEIR_PNETCDF_FILES").as_deref() == Some("all"),
+            is_direct: text("WEIR_PNETCDF_FLUSH").as_deref() != Some("pnetcdf"),
             budget: bytes("WEIR_PNETCDF_BUDGET", 256 << 20),
             buffer: bytes("WEIR_PNETCDF_BUFFER", 64 << 20),
             directory: mount.map(|mount| PathBuf::from(mount).join(".pnetcdf")),

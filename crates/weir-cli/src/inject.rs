@@ -39,9 +39,10 @@ const OPENMPI_LIST: &str = "OMPI_MCA_mca_base_env_list";
 const OPENMPI_SECOND_LIST: &str = "OMPI_MCA_mca_base_env_list_internal";
 
 /// The settings of the connector of PnetCDF.
-const PNETCDF_VARIABLES: [&str; 4] = [
+const PNETCDF_VARIABLES: [&str; 5] = [
     "WEIR_PNETCDF_LOG",
     "WEIR_PNETCDF_FILES",
+    "WEIR_PNETCDF_FLUSH",
     "WEIR_PNETCDF_BUDGET",
     "WEIR_PNETCDF_BUFFER",
 ];
@@ -195,9 +196,10 @@ fn for_connectors(run_dir: &Path, libraries: &InjectedLibraries) -> Vec<(&'stati
         return Vec::new();
     };
     let settings = loaded.config.pnetcdf;
-    let values: [OsString; 4] = [
+    let values: [OsString; 5] = [
         settings.log.word().into(),
         settings.files.word().into(),
+        settings.flush.word().into(),
         settings.budget.0.to_string().into(),
         settings.buffer.0.to_string().into(),
     ];

@@ -38,6 +38,6 @@ pub use rules::{ElevateSettings, PrefetchSettings, RuleKey, RuleTable, Rules, RU
 pub use settings::{all_keys, Config, Drain, KeyInfo, Mount, PnetCdf, SectionInfo, SECTIONS};
 pub use types::{
     ArrayLog, Budget, Connector, Connectors, Directories, HugePages, KernelMount, LaminateOn,
-    LogLevel, LoggedFiles, Method, MountPrefix, PrefetchTime, ReportFormat, Setting, Size,
-    Transport, UpdateMode, Visibility, WarmBudget,
+    LogFlush, LogLevel, LoggedFiles, Method, MountPrefix, PrefetchTime, ReportFormat, Setting,
+    Size, Transport, UpdateMode, Visibility, WarmBudget,
 };

@@ -14,8 +14,8 @@ use crate::patterns::Patterns;
 use crate::rules::{ElevateSettings, Rules};
 use crate::types::{
     ArrayLog, Budget, Connectors, Directories, ElevatedPaths, HugePages, InvalidValue, KernelMount,
-    LaminateOn, LogLevel, LoggedFiles, Method, MountPrefix, RawValue, ReportFormat, Setting, Size,
-    Stripe, Transport, Visibility, WarmBudget,
+    LaminateOn, LogFlush, LogLevel, LoggedFiles, Method, MountPrefix, RawValue, ReportFormat,
+    Setting, Size, Stripe, Transport, Visibility, WarmBudget,
 };
 
 /// A section of `weir.toml`.
@@ -364,6 +364,9 @@ settings! {
         log: ArrayLog = "process",
         /// The files for which that is done.
         files: LoggedFiles = "weir",
+        /// How logged writes go into a file in weir: each process writes its own ones (`direct`), or PnetCDF does it,
+        /// collectively. Files that are not in weir are always written by PnetCDF.
+        flush: LogFlush = "direct",
         /// The most bytes that a process logs before they are moved into the file.
         budget: Size = "256MiB",
         /// The most bytes that a process moves into the file in one request.

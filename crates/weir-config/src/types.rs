@@ -668,6 +668,16 @@ words! {
 }
 
 words! {
+    /// How logged array writes go into a file in weir.
+    LogFlush, "\"direct\" or \"pnetcdf\"" {
+        /// Each process writes its own ones.
+        Direct = "direct",
+        /// By PnetCDF.
+        PnetCdf = "pnetcdf",
+    }
+}
+
+words! {
     /// The transport of requests between servers.
     Transport, "\"tcp\", \"libfabric\" or \"auto\"" {
         /// TCP.

@@ -2,13 +2,14 @@
  * The log of PnetCDF's writes, as a program meets it. On weir, with the connector, data is not in the file until it is flushed;
  * elsewhere it is at once. All other checks hold in both.
  *
- *   mpiexec -n N pnetcdf_log DIR [die | look | small]
+ *   mpiexec -n N pnetcdf_log DIR [die | look | small | fail]
  *
- * With `die` all processes are killed after their puts, and `look` finds these in the file. With `small` the log holds less than what is put.
+ * With `fail` one process cannot write what it has logged. With `die` all processes are killed after their puts, and `look` finds these in the file. With `small` the log holds less than what is put.
  */
 #include "mpi_check.h"
 #include <pnetcdf.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 enum { WIDTH = 1000, ROWS = 40 };
 
@@ -65,6 +66,35 @@ static int look(void)
 	return mpi_check_end();
 }
 
+/* One process may not write as far as its part lies: only its close fails, and its log stays until the file is opened again. */
+static int fail(void)
+{
+	enum { LENGTH = 1 << 23 };
+	MPI_Offset start = LENGTH - (MPI_Offset)WIDTH * (size - rank), count = WIDTH;
+	struct rlimit unlimited, few;
+	int dim, code;
+	NC(ncmpi_create(MPI_COMM_WORLD, path, NC_CLOBBER | NC_64BIT_DATA, MPI_INFO_NULL, &file));
+	NC(ncmpi_def_dim(file, "x", LENGTH, &dim));
+	NC(ncmpi_def_var(file, "far", NC_DOUBLE, 1, &dim, &fixed));
+	NC(ncmpi_enddef(file));
+	getrlimit(RLIMIT_FSIZE, &unlimited);
+	few = unlimited;
+	few.rlim_cur = 1 << 20;
+	if (rank == 1) {
+		signal(SIGXFSZ, SIG_IGN);
+		setrlimit(RLIMIT_FSIZE, &few);
+	}
+	NC(ncmpi_put_vara_double_all(file, fixed, &start, &count, mine));
+	code = ncmpi_close(file);
+	ALL((code == NC_EWRITE) == (rank == 1) && (code == NC_NOERR) == (rank != 1), "the close fails where the write does: %d", code);
+	setrlimit(RLIMIT_FSIZE, &unlimited);
+	NC(ncmpi_open(MPI_COMM_WORLD, path, NC_NOWRITE, MPI_INFO_NULL, &file));
+	NC(ncmpi_get_vara_double_all(file, fixed, &start, &count, back));
+	ALL(memcmp(back, mine, WIDTH * sizeof(double)) == 0, "nothing is lost");
+	NC(ncmpi_close(file));
+	return mpi_check_end();
+}
+
 int main(int argc, char **argv)
 {
 	int wrong = 0, code, dies = argc > 2 && strcmp(argv[2], "die") == 0, is_small = argc > 2 && strcmp(argv[2], "small") == 0;
@@ -76,6 +106,8 @@ int main(int argc, char **argv)
 		mine[i] = rank * 1e6 + i;
 	if (argc > 2 && strcmp(argv[2], "look") == 0)
 		return look();
+	if (argc > 2 && strcmp(argv[2], "fail") == 0)
+		return fail();
 	define();
 	off_t empty = file_bytes();
 	for (start[0] = 0; start[0] < ROWS; start[0]++)

@@ -22,12 +22,14 @@ calls() {
 for seed in 1 2; do
 	calls $seed "a log each" A=1
 done
+calls 3 "a log each, flushed by PnetCDF" WEIR_PNETCDF_FLUSH=pnetcdf
 calls 5 "a shared log" WEIR_PNETCDF_LOG=node
 calls 6 "a small log" WEIR_PNETCDF_BUDGET=3000 WEIR_PNETCDF_BUFFER=1000
+calls 8 "a small log, flushed by PnetCDF" WEIR_PNETCDF_FLUSH=pnetcdf WEIR_PNETCDF_BUDGET=3000 WEIR_PNETCDF_BUFFER=1000
 calls 7 "a small shared log" WEIR_PNETCDF_LOG=node WEIR_PNETCDF_BUDGET=3000 WEIR_PNETCDF_BUFFER=1000
 
 for flavour in ompio romio321; do
-	for text in "a log each:A=1:" "a shared log:WEIR_PNETCDF_LOG=node:" "a small log:WEIR_PNETCDF_BUDGET=100000:small"; do
+	for text in "a log each:A=1:" "a shared log:WEIR_PNETCDF_LOG=node:" "flushed by PnetCDF:WEIR_PNETCDF_FLUSH=pnetcdf:" "a small log:WEIR_PNETCDF_BUDGET=100000:small"; do
 		IFS=: read -r text variable mode <<<"$text"
 		log=$outside/log
 		env "$variable" timeout 120 mpiexec.openmpi --oversubscribe --mca io $flavour -n 4 "$build/pnetcdf_log.openmpi" "$dir" $mode > "$log" 2>&1
@@ -43,6 +45,7 @@ check "Fortran: the file" bash -c 'ncdump "$1" | tail -n 3 | grep -q "1.5, 1.5 ;
 [ -z "${WEIR_TEST_ON_WEIR:-}" ] || check "Fortran: its writes were logged" grep -q fortran.nc <<<"$said"
 
 if [ -n "${WEIR_TEST_ON_WEIR:-}" ]; then
+	check "a flush that fails in one process" timeout 120 mpiexec.openmpi --oversubscribe -n 3 "$build/pnetcdf_log.openmpi" "$dir" fail
 	for variable in A=1 WEIR_PNETCDF_LOG=node; do
 		env "$variable" timeout 120 mpiexec.openmpi --oversubscribe -n 3 "$build/pnetcdf_log.openmpi" "$dir" die > "$outside/log" 2>&1
 		same "$variable: killed by SIGKILL" 137 $?
