@@ -9,8 +9,10 @@
  * | flash | FLASH I/O: 24 variables of blocks of 8 x 8 x 8 doubles, 40 blocks, a blocking collective put each |
  * | btio | NPB BTIO: 5 solution vectors of a cube of 64 x 64 x 64, each process in diagonal cells, blocking puts, 4 time steps |
  * | btio-nonblocking | the same with nonblocking puts, waited for after each step |
+ * | gets | 64 collective puts of 1 MiB, then ten times 64 gets of them |
  *
- * Prints a line: seconds of the puts, of the whole, puts a second and process, MiB.
+ * Prints a line: seconds of the puts, of the whole, puts a second and process, MiB; of `gets` before it one with the seconds of the
+ * gets, and of copies of as many bytes in memory.
  */
 #include <mpi.h>
 #include <pnetcdf.h>
@@ -119,6 +121,50 @@ static void btio(int is_blocking)
 	free(data);
 }
 
+static void gets(void)
+{
+	enum { GETS = 64, WIDE = 1 << 17, ROUNDS = 10 };
+	double *data = calloc(WIDE * 2, sizeof(double)), own[2], longest[2];
+	int variable, wrong = 0;
+	MPI_Offset lengths[2] = { GETS, (MPI_Offset)WIDE * size };
+	MPI_Offset start[2] = { 0, (MPI_Offset)WIDE * rank }, count[2] = { 1, WIDE };
+	define(2, lengths, 0, 1, &variable);
+	double begun = MPI_Wtime();
+	for (start[0] = 0; start[0] < GETS; start[0]++) {
+		data[0] = (double)start[0];
+		NC(ncmpi_put_vara_double_all(file, variable, start, count, data));
+	}
+	puts_s = MPI_Wtime() - begun;
+	puts_done = GETS;
+	put_bytes = (MPI_Offset)GETS * WIDE * sizeof(double);
+	begun = MPI_Wtime();
+	for (int round = 0; round < ROUNDS; round++)
+		for (start[0] = 0; start[0] < GETS; start[0]++) {
+			NC(ncmpi_get_vara_double_all(file, variable, start, count, data + WIDE));
+			wrong += data[WIDE] != (double)start[0];
+		}
+	own[0] = MPI_Wtime() - begun;
+	if (wrong) {
+		fprintf(stderr, "%d gets gave other data\n", wrong);
+		MPI_Abort(MPI_COMM_WORLD, 1);
+	}
+	/* From memory that no cache holds, as the log. */
+	char *far = malloc((size_t)put_bytes);
+	memset(far, 1, (size_t)put_bytes);
+	begun = MPI_Wtime();
+	for (int round = 0; round < ROUNDS; round++)
+		for (size_t at = 0; at < (size_t)put_bytes; at += WIDE * sizeof(double)) {
+			memcpy(data + WIDE, far + at, WIDE * sizeof(double));
+			MPI_Barrier(MPI_COMM_WORLD);
+		}
+	own[1] = MPI_Wtime() - begun;
+	MPI_Reduce(own, longest, 2, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+	if (rank == 0)
+		printf("gets_s %.4f copies_s %.4f\n", longest[0], longest[1]);
+	free(far);
+	free(data);
+}
+
 int main(int argc, char **argv)
 {
 	MPI_Info info;
@@ -139,6 +185,8 @@ int main(int argc, char **argv)
 		small();
 	else if (strcmp(argv[2], "flash") == 0)
 		flash();
+	else if (strcmp(argv[2], "gets") == 0)
+		gets();
 	else
 		btio(strcmp(argv[2], "btio") == 0);
 	NC(ncmpi_close(file));

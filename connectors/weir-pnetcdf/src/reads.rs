@@ -3,6 +3,7 @@
 
 use core::ffi::{c_int, c_void};
 
+use weir_arrays::definitions::Variable;
 use weir_arrays::element::{Conversion, ElementType};
 use weir_arrays::log::LogEntry;
 use weir_arrays::subarray::Subarray;
@@ -27,7 +28,8 @@ pub struct Get {
 struct LoggedPart {
     part: Subarray,
     element: ElementType,
-    elements: Vec<u8>,
+    /// One after the other; `None`: they are so in the program's memory already.
+    elements: Option<Vec<u8>>,
     fits: bool,
 }
 
@@ -109,7 +111,7 @@ impl LoggedFile {
         Some(code).filter(|code| *code != NC_NOERR)
     }
 
-    /// The elements of a get, if the log has all of them; an error if the arguments are none that PnetCDF would take.
+    /// The elements of a get, if the log has all of them, in the program's memory if they are to lie there as in the log; an error if the arguments are none that PnetCDF would take.
     ///
     /// # Safety
     ///
@@ -150,38 +152,45 @@ impl LoggedFile {
         else {
             return Ok(None);
         };
+        let is_packed = !get.distances.is_null() || get.kind.derived(self.datatypes).is_some();
         let mut logged = LoggedPart {
             part,
             element,
-            elements: vec![0; bytes],
+            elements: is_packed.then(|| vec![0; bytes]),
             fits: true,
         };
+        let elements = match &mut logged.elements {
+            Some(elements) => elements.as_mut_slice(),
+            // SAFETY: as the caller vouches: the memory has room for the elements of the part. What PnetCDF reads itself, if
+            // another process needs the file, goes over them.
+            None => unsafe { core::slice::from_raw_parts_mut(get.memory.cast(), bytes) },
+        };
         for entry in overlapping {
-            self.read_entry(entry, conversion, &variable.fill, &mut logged)?;
+            logged.fits &= self.read_entry(entry, conversion, variable, &logged.part, elements)?;
         }
         Ok(Some(logged))
     }
 
-    /// Reads the elements of an entry that a get asks for, over those of entries before it.
+    /// Reads the elements of an entry that a part has, over those of entries before it. Returns false if one is out of range.
     fn read_entry(
         &self,
         entry: &LogEntry,
         conversion: Conversion,
-        fill: &[u8],
-        logged: &mut LoggedPart,
-    ) -> Result<(), c_int> {
+        variable: &Variable,
+        part: &Subarray,
+        elements: &mut [u8],
+    ) -> Result<bool, c_int> {
         let own = entry.conversion(&self.definitions).ok_or(NC_EREAD)?;
-        let (from, to) = (entry.memory.bytes(), logged.element.bytes());
+        let (from, to) = (entry.memory.bytes(), conversion.memory.bytes());
         let (mut native, mut external, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
         let mut result = Ok(());
         let mut fits = true;
-        let elements = &mut logged.elements;
-        entry.part.for_common_runs(&logged.part, |run| {
+        entry.part.for_common_runs(part, |run| {
             let count = usize::try_from(run.count).expect("a part of memory");
             let at = usize::try_from(run.first[1]).expect("a part of memory") * to;
             let place = &mut elements[at..at + count * to];
             let data = entry.data + run.first[0] * from as u64;
-            if entry.memory == logged.element && own == conversion && own.is_exact() {
+            if entry.memory == conversion.memory && own == conversion && own.is_exact() {
                 result = result.and(self.log.read_elements(data, place).map_err(|_| NC_EREAD));
                 return;
             }
@@ -192,13 +201,12 @@ impl LoggedFile {
                     .map_err(|_| NC_EREAD),
             );
             external.clear();
-            own.to_external(&native, fill, &mut external);
+            own.to_external(&native, &variable.fill, &mut external);
             wanted.clear();
             fits &= conversion.to_native(&external, &mut wanted);
             place.copy_from_slice(&wanted);
         });
-        logged.fits &= fits;
-        result
+        result.map(|()| fits)
     }
 
     /// Puts elements into the program's memory. False: MPI failed.
@@ -207,24 +215,16 @@ impl LoggedFile {
     ///
     /// As [`LoggedFile::get`].
     unsafe fn give(&self, get: &Get, logged: &LoggedPart) -> bool {
+        let Some(elements) = &logged.elements else {
+            return true;
+        };
         // SAFETY: as the caller vouches: the memory has room for the elements of the part.
         unsafe {
             if let Some((count, datatype)) = get.kind.derived(self.datatypes) {
-                let elements = &logged.elements;
                 return self.datatypes.unpack(elements, get.memory, count, datatype);
             }
-            if get.distances.is_null() {
-                let (from, to) = (logged.elements.as_ptr(), get.memory.cast());
-                core::ptr::copy_nonoverlapping(from, to, logged.elements.len());
-            } else {
-                let LoggedPart {
-                    part,
-                    element,
-                    elements,
-                    ..
-                } = logged;
-                arguments::scatter(part, *element, get.distances, elements, get.memory);
-            }
+            let LoggedPart { part, element, .. } = logged;
+            arguments::scatter(part, *element, get.distances, elements, get.memory);
         }
         true
     }
