@@ -9,10 +9,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure, Context, Result};
-use weir_config::{Connector, Connectors, Environment, Loaded};
+use weir_config::{Connector, ConnectorChoice, Connectors, Environment, Loaded};
 use weir_core::proto::PREFIX_LINK;
 use weir_instance::directories::Label;
 use weir_instance::roster::ROSTER;
+
+use crate::linked::starts_parallel_hdf5;
 
 /// The file name of the client library.
 pub const LIBRARY: &str = "libweir_preload.so";
@@ -97,17 +99,23 @@ pub fn connector_beside(client: &Path, connector: Connector) -> PathBuf {
     }
 }
 
-/// The client library and the connectors beside it.
+/// The client library and the connectors beside it that a command gets.
 pub fn find_libraries(
     env: &Environment,
     program: &Path,
     wanted: &Connectors,
+    command: &[OsString],
 ) -> Result<InjectedLibraries> {
     let client = find_library(env, program)?;
     let mut libraries = InjectedLibraries::client_alone(client.clone());
     for connector in Connector::ALL {
         let path = connector_beside(&client, connector);
-        let is_wanted = wanted.choice(connector).unwrap_or_else(|| path.is_file());
+        let is_wanted = match wanted.choice(connector) {
+            ConnectorChoice::Required => true,
+            ConnectorChoice::Excluded => false,
+            ConnectorChoice::Installed => path.is_file(),
+            ConnectorChoice::Linked => path.is_file() && starts_parallel_hdf5(command),
+        };
         if !is_wanted {
             continue;
         }
@@ -296,7 +304,7 @@ mod tests {
     fn connectors_are_beside_the_client_library() {
         let dir = tempfile::tempdir().unwrap();
         let (program, none) = (dir.path().join("weir"), Environment::default());
-        let found = |wanted: &Connectors| find_libraries(&none, &program, wanted);
+        let found = |wanted: &Connectors| find_libraries(&none, &program, wanted, &["sh".into()]);
         let (library, connector) = (
             dir.path().join(LIBRARY),
             dir.path().join("libweir_mpiio.so"),

@@ -21,6 +21,7 @@ mod json_lines;
 mod laminate;
 mod layout;
 mod limits;
+mod linked;
 mod locate;
 mod manual;
 mod mount;

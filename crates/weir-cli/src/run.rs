@@ -1,5 +1,6 @@
 //! `weir run` and `weir start`: the life of an instance, seen from outside.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -24,16 +25,20 @@ use crate::run_stages::{elevated_directories, RunStages};
 use crate::transfers::finish_transfers;
 use crate::{inject, limits, namespace, prefetch, report, supervise};
 
-/// The libraries that a program gets.
-pub fn libraries(env: &Environment, connectors: &Connectors) -> Result<InjectedLibraries> {
+/// The libraries that a command gets.
+pub fn libraries(
+    env: &Environment,
+    connectors: &Connectors,
+    command: &[OsString],
+) -> Result<InjectedLibraries> {
     let program = std::env::current_exe().context("finding the weir program")?;
-    inject::find_libraries(env, &program, connectors)
+    inject::find_libraries(env, &program, connectors, command)
 }
 
 /// `weir run`; the exit code.
 pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, Failure> {
     let config = &settings.config;
-    let libraries = libraries(env, &config.run.connectors)?;
+    let libraries = libraries(env, &config.run.connectors, &args.command)?;
     let elevated = config.elevated_directories();
     let stages = RunStages {
         stage_in: &args.stage_in,
@@ -433,7 +438,7 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
                 .to_owned(),
         ));
     }
-    let libraries = libraries(env, &settings.config.run.connectors)?;
+    let libraries = libraries(env, &settings.config.run.connectors, &[])?;
     let name = args
         .instance
         .clone()

@@ -353,7 +353,8 @@ settings! {
         /// The connectors that programs get: `mpiio` has collective calls of MPI-IO on files in weir do without
         /// exchanges between processes; `hdf5` has HDF5 1.14 and later do so too, if `mpiio` is there, and
         /// publish what it flushes; `pnetcdf` logs array writes of PnetCDF. `all`: all that are installed; `auto`:
-        /// these without `hdf5`, for an HDF5 that is linked statically fails if it cannot load it.
+        /// these, but `hdf5` only if the command starts a program that is linked with HDF5 and MPI, for an HDF5 that
+        /// is linked statically fails if it cannot load it.
         connectors: Connectors = "auto",
     }
 

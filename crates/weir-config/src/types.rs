@@ -319,7 +319,7 @@ impl Connector {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Connectors {
-    /// Those that are installed and cannot harm a program that does not know of them.
+    /// Those that are installed and cannot harm a program that does not know of them, or that it is linked for.
     Auto,
     /// Those that are installed.
     All,
@@ -327,15 +327,29 @@ pub enum Connectors {
     Named(Vec<Connector>),
 }
 
+/// When programs get a connector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectorChoice {
+    /// Always; without it nothing is run.
+    Required,
+    /// Never.
+    Excluded,
+    /// If it is installed.
+    Installed,
+    /// If it is installed, and the command starts a program that is linked with the library that it is for.
+    Linked,
+}
+
 impl Connectors {
-    /// True if programs get a connector, false if not; `None`: if it is installed.
-    pub fn choice(&self, connector: Connector) -> Option<bool> {
+    /// When programs get a connector.
+    pub fn choice(&self, connector: Connector) -> ConnectorChoice {
         match self {
             // HDF5 is told of its connector by a variable, and one that cannot load it (linked statically, or with other
             // names of its functions) fails in its first call.
-            Self::Auto => (connector == Connector::Hdf5).then_some(false),
-            Self::All => None,
-            Self::Named(named) => Some(named.contains(&connector)),
+            Self::Auto if connector == Connector::Hdf5 => ConnectorChoice::Linked,
+            Self::Auto | Self::All => ConnectorChoice::Installed,
+            Self::Named(named) if named.contains(&connector) => ConnectorChoice::Required,
+            Self::Named(_) => ConnectorChoice::Excluded,
         }
     }
 }

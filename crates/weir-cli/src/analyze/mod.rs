@@ -48,7 +48,7 @@ pub fn analyze(
 ) -> Result<ExitCode, Failure> {
     PathFilter::new(&args.on, &[]).map_err(|error| Failure::Refused(format!("--on: {error}")))?;
     let run_dir = live_run_dir(args.instance.as_deref(), config, env)?;
-    let libraries = run::libraries(env, &config.run.connectors)?;
+    let libraries = run::libraries(env, &config.run.connectors, &args.command)?;
     let state = Arc::new(AnalyzerState {
         arrival: AnalyzerArrival {
             id: AnalyzerId(u64::from_ne_bytes(random()?)),

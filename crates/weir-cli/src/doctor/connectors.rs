@@ -2,15 +2,15 @@
 //!
 //! What is known of a connector beyond its name is in one table; one that is not in it is still looked for and loaded.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-use weir_config::{all_keys, Connector};
+use weir_config::{all_keys, Connector, ConnectorChoice};
 use weir_launch::nodes::{find, NodeOptions};
 
 use super::finding::{Finding, MachineReport};
 use super::preload::load;
 use crate::inject;
+use crate::linked::{self, libraries_of, LinkedLibraries};
 
 const CHECK: &str = "connectors";
 
@@ -29,7 +29,7 @@ struct ConnectorTraits {
 const TRAITS: &[ConnectorTraits] = &[
     ConnectorTraits {
         name: "mpiio",
-        wraps: &["libmpi.", "libmpich.", "libmpi_"],
+        wraps: linked::MPI,
         yields_to: Some((
             "ROMIO_HINTS",
             "its hints are for all files, so all are left alone",
@@ -38,7 +38,7 @@ const TRAITS: &[ConnectorTraits] = &[
     },
     ConnectorTraits {
         name: "hdf5",
-        wraps: &["libhdf5.", "libhdf5_"],
+        wraps: linked::HDF5,
         yields_to: Some(("HDF5_VOL_CONNECTOR", "HDF5 uses that one")),
         on_several: None,
     },
@@ -63,7 +63,7 @@ pub(super) fn check(examined: &MachineReport<'_>, program: Option<&Path>) -> Vec
         Examined {
             report: examined,
             name: connector.name(),
-            is_chosen: examined.loaded.config.run.connectors.choice(connector),
+            choice: examined.loaded.config.run.connectors.choice(connector),
             library: &library,
             client: &client,
             linked: linked.as_ref(),
@@ -73,14 +73,11 @@ pub(super) fn check(examined: &MachineReport<'_>, program: Option<&Path>) -> Vec
     Connector::ALL.into_iter().map(examine).collect()
 }
 
-/// The libraries that the loader finds for a program, or the reason why that is not known.
-type LinkedLibraries = Result<Vec<String>, String>;
-
 /// A connector, with all that decides about it.
 struct Examined<'a> {
     report: &'a MachineReport<'a>,
     name: &'static str,
-    is_chosen: Option<bool>,
+    choice: ConnectorChoice,
     library: &'a Path,
     client: &'a Path,
     linked: Option<&'a LinkedLibraries>,
@@ -89,7 +86,7 @@ struct Examined<'a> {
 impl Examined<'_> {
     fn finding(&self) -> Finding {
         let name = self.name;
-        if self.is_chosen == Some(false) {
+        if self.choice == ConnectorChoice::Excluded {
             let origin = self.origin();
             return Finding::ok(
                 CHECK,
@@ -100,10 +97,10 @@ impl Examined<'_> {
         if !self.library.is_file() {
             let found = format!("{name}: not installed, {library} is no file");
             let remedy = "build or install it: make";
-            return match self.is_chosen {
+            return match self.choice {
                 // weir run would refuse.
-                Some(_) => Finding::fail(CHECK, found, remedy),
-                None => Finding::warn(CHECK, found, remedy),
+                ConnectorChoice::Required => Finding::fail(CHECK, found, remedy),
+                _ => Finding::warn(CHECK, found, remedy),
             };
         }
         if let Err(why) = load(&[self.client.to_owned(), self.library.to_owned()]) {
@@ -140,6 +137,9 @@ impl Examined<'_> {
         if let Some(left) = on_several.filter(|_| self.has_several_nodes()) {
             found = format!("{found}; on several nodes {left}");
         }
+        if self.choice == ConnectorChoice::Linked {
+            found = format!("{found}; for commands that start a program linked with HDF5 and MPI; --connectors all: for all");
+        }
         if let (Some(linked), Some(traits)) = (self.linked, traits) {
             found = format!("{found}; {}", linked_in_words(linked, traits.wraps));
         }
@@ -164,9 +164,8 @@ impl Examined<'_> {
 }
 
 fn linked_in_words(linked: &LinkedLibraries, wraps: &[&str]) -> String {
-    let is_wrapped = |name: &&String| wraps.iter().any(|start| name.starts_with(start));
     match linked {
-        Ok(names) => match names.iter().find(is_wrapped) {
+        Ok(names) => match linked::find_library(names, wraps) {
             Some(name) => format!("the program has {name}"),
             None => "the program is not linked with what it wraps, and may load that later, as Python does, or start \
                      another one, as mpiexec does"
@@ -174,37 +173,6 @@ fn linked_in_words(linked: &LinkedLibraries, wraps: &[&str]) -> String {
         },
         Err(why) => format!("what the program is linked with is not known: {why}"),
     }
-}
-
-/// Asks ldd(1), which has the loader list them, and does not run the program.
-fn libraries_of(program: &Path) -> LinkedLibraries {
-    let path =
-        find_program(program).ok_or_else(|| format!("{} is not found", program.display()))?;
-    let output = Command::new("ldd")
-        .arg(path)
-        .env("LD_PRELOAD", "")
-        .output()
-        .map_err(|e| format!("ldd: {e}"))?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let names = said.lines().filter_map(|line| {
-        let name = line.split_whitespace().next()?;
-        Some(Path::new(name).file_name()?.to_string_lossy().into_owned())
-    });
-    match output.status.success() {
-        true => Ok(names.collect()),
-        false => Err("it is no dynamic program".to_owned()),
-    }
-}
-
-/// The file of a program: a path, or a name in PATH.
-fn find_program(program: &Path) -> Option<PathBuf> {
-    if program.components().count() > 1 || program.is_absolute() {
-        return program.is_file().then(|| program.to_owned());
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|dir| dir.join(program))
-        .find(|path| path.is_file())
 }
 
 #[cfg(test)]
@@ -272,17 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_libraries_of_a_program_are_known_without_running_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let script = dir.path().join("script");
-        std::fs::write(&script, "#!/bin/sh\ntouch ran\n").unwrap();
-        assert!(libraries_of(&script).is_err());
-        let names = libraries_of(Path::new("sh")).unwrap();
-        assert!(
-            names.iter().any(|name| name.starts_with("libc.")),
-            "{names:?}"
-        );
-        assert!(libraries_of(Path::new("no-such-program")).is_err());
+    fn a_linked_library_is_named() {
         let mpi = Ok(vec!["libmpi.so.40".to_owned()]);
         assert_eq!(
             linked_in_words(&mpi, TRAITS[0].wraps),
