@@ -304,15 +304,16 @@ fn append_swapped(elements: &[u8], bytes: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(&elements[..elements.len() / bytes * bytes]);
         return;
     }
+    let start = out.len();
+    out.resize(start + elements.len() / bytes * bytes, 0);
+    let out = &mut out[start..];
     macro_rules! swap {
         ($kind:ident) => {
-            for element in elements.chunks_exact(bytes) {
-                let element = $kind::from_be_bytes(element.try_into().expect("its size"));
-                out.extend_from_slice(&element.to_ne_bytes());
+            for (turned, element) in out.as_chunks_mut().0.iter_mut().zip(elements.as_chunks().0) {
+                *turned = $kind::from_be_bytes(*element).to_ne_bytes();
             }
         };
     }
-    out.reserve(elements.len());
     match bytes {
         2 => swap!(u16),
         4 => swap!(u32),
