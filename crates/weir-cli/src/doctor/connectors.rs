@@ -1,6 +1,6 @@
-//! Checks of the connectors: which of them programs get, and what keeps one from doing anything.
+//! Checks of the connectors: which ones programs get, and the reason if one has no effect.
 //!
-//! What is known of a connector beyond its name is in one table; one that is not in it is still looked for and loaded.
+//! A table has the traits of each connector; one without traits is still looked for and loaded.
 
 use std::path::Path;
 

@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(states(&table, id), [TransferState::Cancelled; 3]);
         assert_eq!(table.next().work, 4, "another transfer goes on");
         assert_eq!(states(&table, other), [TransferState::Moving]);
-        // What has ended stays as it was.
+        // A transfer that has ended keeps its state.
         assert_eq!(table.cancel(id), Ok(()));
         assert_eq!(table.cancel(id + 9), Err(Errno::SRCH));
     }
