@@ -23,8 +23,8 @@ use weir_fabric::frame::{FrameHead, FrameKind, Greeting, GREETING_BYTES, VERSION
 use weir_fabric::ofi::packet::{self, MacKey, PacketContent};
 use weir_fabric::CallId;
 use weir_fuzz::Parts;
+use weir_launch::hosted_server::{HostedServer, OwnServers};
 use weir_launch::message::{send_up, MessageDown, MessageUp, StartFailure};
-use weir_launch::seat::{OwnPositions, ServerPosition};
 
 const ROOT: Ino = Ino(1);
 /// The first file that server 0 creates.
@@ -549,7 +549,7 @@ fn texts() {
         write("path", name, path.as_bytes());
     }
 
-    let seat = ServerPosition::new(1, "n1".into());
+    let server = HostedServer::new(1, "n1".into());
     let failed = StartFailure {
         host: "n1".into(),
         rank: Some(1),
@@ -560,9 +560,9 @@ fn texts() {
     let ups = [
         MessageUp::Bound(vec![member(1)]),
         MessageUp::Failed(failed),
-        MessageUp::Cleared(vec![(seat.clone(), Err("no answer".into()))]),
+        MessageUp::Cleared(vec![(server.clone(), Err("no answer".into()))]),
         MessageUp::Lost {
-            seat,
+            server,
             why: "killed".into(),
         },
         MessageUp::Stop,
@@ -600,8 +600,8 @@ fn texts() {
         job: weir_launch::message::Job::default(),
         servers: 2,
         settings: toml,
-        seats: vec![ServerPosition::new(0, "n0".into())],
-        own: OwnPositions::First,
+        assigned: vec![HostedServer::new(0, "n0".into())],
+        own: OwnServers::First,
         reach: weir_launch::reach::StartMethod::Nowhere,
         drain_to: Some("/pfs/run".into()),
         task: weir_launch::message::AgentTask::Recover {

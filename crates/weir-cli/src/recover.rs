@@ -126,10 +126,10 @@ fn move_from_some(
     settings: &Loaded,
     missing: &[MissingServer],
 ) -> Result<(), Failure> {
-    for MissingServer { seat, why } in missing {
+    for MissingServer { server, why } in missing {
         eprintln!(
             "weir: server {} on {} cannot be brought back, so what only it has is not moved: {why}",
-            seat.rank, seat.host
+            server.rank, server.host
         );
     }
     let ending = InstanceEnding {
@@ -160,10 +160,10 @@ pub fn clear_dead(remains: &Remains, settings: &Loaded, env: &Environment) -> Re
     }
     let launch = servers::launch_settings(remains, settings)?;
     let missing = servers::clear(remains, &launch, env)?;
-    for MissingServer { seat, why } in &missing {
+    for MissingServer { server, why } in &missing {
         eprintln!(
             "weir: what server {} on {} left is not cleared; weir stop --no-drain {} there clears it: {why}",
-            seat.rank, seat.host, remains.name
+            server.rank, server.host, remains.name
         );
     }
     match missing.len() {

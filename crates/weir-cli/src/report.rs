@@ -316,7 +316,7 @@ pub fn several(name: &str, prefix: &str, seen: &[ServerReport], now_ns: i64) -> 
         );
     }
     for ServerReport {
-        seat,
+        server,
         report,
         restarts,
     } in seen
@@ -339,7 +339,7 @@ pub fn several(name: &str, prefix: &str, seen: &[ServerReport], now_ns: i64) -> 
             }
             Err(why) => why.clone(),
         };
-        let _ = writeln!(out, "  server {:<3} {}: {what}", seat.rank, seat.host);
+        let _ = writeln!(out, "  server {:<3} {}: {what}", server.rank, server.host);
     }
     out
 }
@@ -351,13 +351,15 @@ pub fn several_json(seen: &[ServerReport]) -> Value {
     value["each"] = seen
         .iter()
         .map(|one| {
-            let ServerReport { seat, restarts, .. } = one;
+            let ServerReport {
+                server, restarts, ..
+            } = one;
             let mut one = match &one.report {
                 Ok(report) => json(report),
                 Err(why) => json!({ "error": why }),
             };
-            one["rank"] = seat.rank.into();
-            one["host"] = seat.host.clone().into();
+            one["rank"] = server.rank.into();
+            one["host"] = server.host.clone().into();
             one["restarts"] = (*restarts).into();
             one
         })

@@ -495,7 +495,7 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
             eprintln!("weir: cleared what instance {name} left on {host}, whose job is over");
         }
         let ready = root.server(root.own).context("no server on this node")?;
-        let of = format!(" on {} servers", root.seated.len());
+        let of = format!(" on {} servers", root.ready_servers.len());
         return Ok(announce(args, &ready.clone(), &of, &libraries, env)?);
     }
     let server = server::start(&Launch {

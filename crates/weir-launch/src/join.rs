@@ -17,9 +17,9 @@ use weir_config::{Environment, Loaded};
 
 use crate::address::fabric_listener;
 use crate::greet::GreetingSecrets;
+use crate::hosted_server::find_here;
+use crate::hosted_server::OwnServers;
 use crate::message::AgentAssignment;
-use crate::seat::find_here;
-use crate::seat::OwnPositions;
 use crate::server::to_line;
 
 /// The longest invitation, bytes.
@@ -45,7 +45,7 @@ impl Drop for Invited {
     }
 }
 
-/// Writes an invitation to all seats of `charge`; `came` is called with each that came and proved
+/// Writes an invitation for the agents of all servers of `charge`; `came` is called with each that came and proved
 /// who it is.
 pub fn invite(
     file: &Path,
@@ -93,7 +93,7 @@ pub fn invite(
 
 /// The first node's side of the greeting; the rank of who came.
 fn greet(stream: &TcpStream, charge: &AgentAssignment) -> Result<u16> {
-    let awaited = |rank| charge.seats.iter().any(|known| known.rank == rank);
+    let awaited = |rank| charge.assigned.iter().any(|known| known.rank == rank);
     known(charge).let_in(stream, awaited)
 }
 
@@ -108,11 +108,11 @@ fn known(charge: &AgentAssignment) -> GreetingSecrets<'_> {
 pub fn join(file: &Path) -> Result<(AgentAssignment, TcpStream, TcpStream)> {
     let Invitation { address, charge } =
         read(file).with_context(|| format!("the invitation {}", file.display()))?;
-    let seat = find_here(&charge.seats)?;
-    let stream = known(&charge).come(address, seat.rank)?;
+    let server = find_here(&charge.assigned)?;
+    let stream = known(&charge).come(address, server.rank)?;
     let charge = AgentAssignment {
-        seats: vec![seat],
-        own: OwnPositions::First,
+        assigned: vec![server],
+        own: OwnServers::First,
         ..charge
     };
     Ok((charge, stream.try_clone()?, stream))
@@ -137,8 +137,8 @@ fn read(file: &Path) -> Result<Invitation> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hosted_server::HostedServer;
     use crate::reach::StartMethod;
-    use crate::seat::ServerPosition;
     use std::sync::mpsc::channel;
     use weir_core::roster::{InstanceId, Secret};
 
@@ -153,8 +153,8 @@ mod tests {
             drain_to: None,
             task: crate::message::AgentTask::Start,
             settings: "[fabric]\naddress = \"127.0.0.0/8\"\n".into(),
-            seats: vec![ServerPosition::new(1, "localhost".into())],
-            own: OwnPositions::ByName,
+            assigned: vec![HostedServer::new(1, "localhost".into())],
+            own: OwnServers::ByName,
             reach: StartMethod::Nowhere,
             deadline_ms: 1,
             root: false,
@@ -190,7 +190,7 @@ mod tests {
         assert!(heard.try_recv().is_err());
 
         let (charge, _, _) = join(&file).unwrap();
-        assert_eq!(charge.seats[0].rank, 1);
+        assert_eq!(charge.assigned[0].rank, 1);
         assert_eq!(heard.recv(), Ok(1));
         drop(invited);
         assert!(!file.exists());

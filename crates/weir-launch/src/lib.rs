@@ -22,7 +22,7 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `server` | a server process and its words |
-//! | `seat` | which server is on which node |
+//! | `hosted_server` | the servers and their hosts |
 //! | `hosts` | lists of hosts as people and batch systems write them |
 //! | `nodes` | which nodes, and what starts programs there |
 //! | `reach` | the commands that start agents |
@@ -44,6 +44,7 @@ pub mod agent;
 pub mod endpoint;
 mod error;
 pub mod greet;
+pub mod hosted_server;
 pub mod hosts;
 mod join;
 mod link;
@@ -54,7 +55,6 @@ pub mod random;
 pub mod reach;
 pub mod recover;
 pub mod root;
-pub mod seat;
 pub mod server;
 pub mod shell;
 pub mod workers;

@@ -17,9 +17,9 @@ use anyhow::{Context, Result};
 use nix::sys::wait::{waitid, Id, WaitPidFlag};
 use nix::unistd::Pid;
 
+use crate::hosted_server::HostedServer;
 use crate::message::{AgentLine, AgentLineReader, MessageDown, MessageUp};
 use crate::reach::AgentBranch;
-use crate::seat::ServerPosition;
 use crate::server::to_line;
 
 /// How many lines of noise are kept for an error message, and how long ones, characters.
@@ -41,8 +41,8 @@ type MessageHandler = Arc<dyn Fn(Option<MessageUp>) + Send + Sync>;
 
 /// A process below.
 pub struct Link {
-    /// The seats that it answers for.
-    pub seats: Vec<ServerPosition>,
+    /// The servers that it answers for.
+    pub servers: Vec<HostedServer>,
     /// Those of them that have done what is waited for now: see [`Link::awaited`].
     pub done: Vec<u16>,
     /// It said something, so there is an agent.
@@ -82,7 +82,7 @@ impl Link {
         }
         spawn("weir-tell", move || pass_on(&lines, &sinks))?;
         let link = Self {
-            seats: branch.seats.clone(),
+            servers: branch.servers.clone(),
             done: Vec::new(),
             heard: false,
             closed: false,
@@ -157,11 +157,11 @@ impl Link {
         self.sink = None;
     }
 
-    /// The first seat that has not done what is waited for.
-    pub fn awaited(&self) -> Option<&ServerPosition> {
-        self.seats
+    /// The first server that has not done what is waited for.
+    pub fn awaited(&self) -> Option<&HostedServer> {
+        self.servers
             .iter()
-            .find(|seat| !self.done.contains(&seat.rank))
+            .find(|server| !self.done.contains(&server.rank))
     }
 
     /// The last lines that it printed, for an error message.
@@ -266,16 +266,16 @@ fn keep(noise: &Mutex<OtherOutput>, line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hosted_server::OwnServers;
     use crate::message::send_up;
     use crate::reach::StartMethod;
-    use crate::seat::OwnPositions;
     use std::sync::mpsc::Receiver;
 
     fn shell(script: &str) -> (Link, Receiver<Option<MessageUp>>) {
         let branch = AgentBranch {
             command: ["sh", "-c", script].map(str::to_owned).to_vec(),
-            seats: vec![ServerPosition::new(1, "a".into())],
-            own: OwnPositions::First,
+            servers: vec![HostedServer::new(1, "a".into())],
+            own: OwnServers::First,
             reach: StartMethod::Nowhere,
             joins: false,
         };

@@ -45,8 +45,8 @@ use weir_core::roster::{InstanceId, Member, Roster, Secret};
 pub use weir_instance::directories::Job;
 use weir_instance::report::Report;
 
+use crate::hosted_server::{HostedServer, OwnServers};
 use crate::reach::StartMethod;
-use crate::seat::{OwnPositions, ServerPosition};
 use crate::server::{to_line, ReadyInstance, ServerEnd};
 use crate::workers::WorkerInvitation;
 
@@ -79,10 +79,11 @@ pub struct AgentAssignment {
     pub drain_to: Option<PathBuf>,
     /// The settings in force, as a weir.toml.
     pub settings: String,
-    /// The seats of this agent and of those below.
-    pub seats: Vec<ServerPosition>,
-    /// Which of them are its own.
-    pub own: OwnPositions,
+    /// The servers of this agent and of the agents below it.
+    #[serde(rename = "seats")]
+    pub assigned: Vec<HostedServer>,
+    /// The ones among them that are its own.
+    pub own: OwnServers,
     /// How agents below are started.
     pub reach: StartMethod,
     /// Its part in the life of the instance.
@@ -145,11 +146,12 @@ pub enum MessageUp {
     /// It cannot be.
     Failed(StartFailure),
     /// The remains of these servers are cleared, or the reason why they are not.
-    Cleared(Vec<(ServerPosition, Result<(), String>)>),
+    Cleared(Vec<(HostedServer, Result<(), String>)>),
     /// A server died while the instance ran.
     Lost {
         /// Its rank and host.
-        seat: ServerPosition,
+        #[serde(rename = "seat")]
+        server: HostedServer,
         /// How, as far as known.
         why: String,
     },
@@ -160,14 +162,15 @@ pub enum MessageUp {
     /// The state of one server, for [`MessageDown::Look`].
     Saw(u64, Box<ServerReport>),
     /// These servers ended.
-    Ended(Vec<(ServerPosition, ServerEnd)>),
+    Ended(Vec<(HostedServer, ServerEnd)>),
 }
 
 /// A server that takes clients.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReadyServer {
-    /// Which.
-    pub seat: ServerPosition,
+    /// Its rank and host.
+    #[serde(rename = "seat")]
+    pub server: HostedServer,
     /// Its own description.
     pub ready: ReadyInstance,
 }
@@ -175,8 +178,9 @@ pub struct ReadyServer {
 /// The state of a server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServerReport {
-    /// Which.
-    pub seat: ServerPosition,
+    /// Its rank and host.
+    #[serde(rename = "seat")]
+    pub server: HostedServer,
     /// Its report, or the reason why there is none.
     pub report: Result<Report, String>,
     /// How often it was killed and started again.
@@ -321,7 +325,7 @@ mod tests {
     fn lost(rank: u16, why: &str) -> MessageUp {
         let host = format!("n{rank}");
         MessageUp::Lost {
-            seat: ServerPosition::new(rank, host),
+            server: HostedServer::new(rank, host),
             why: why.into(),
         }
     }
@@ -366,10 +370,10 @@ mod tests {
         }
         assert_eq!((heard.len(), noise), (2, 1));
         for up in heard {
-            let MessageUp::Lost { seat, why: said } = up else {
+            let MessageUp::Lost { server, why: said } = up else {
                 panic!("{up:?}");
             };
-            assert_eq!(said, why[usize::from(seat.rank) - 1]);
+            assert_eq!(said, why[usize::from(server.rank) - 1]);
         }
     }
 

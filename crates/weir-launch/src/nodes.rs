@@ -19,10 +19,10 @@ use weir_config::settings::Launch;
 use weir_config::{Environment, Method};
 
 use crate::address::is_here;
+use crate::hosted_server::{own_name, HostedServer, OwnServers};
 use crate::hosts;
 use crate::random::random;
 use crate::reach::StartMethod;
-use crate::seat::{own_name, OwnPositions, ServerPosition};
 
 /// The most servers on one machine.
 const SERVERS_MOST: u16 = 256;
@@ -43,10 +43,10 @@ pub struct NodeOptions<'a> {
 /// The servers of an instance of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePlan {
-    /// This node's own seats first.
-    pub seats: Vec<ServerPosition>,
-    /// Which of them are this node's.
-    pub own: OwnPositions,
+    /// This node's own servers first.
+    pub servers: Vec<HostedServer>,
+    /// The ones among them that are this node's.
+    pub own: OwnServers,
     /// The commands that start agents on the other nodes.
     pub reach: StartMethod,
 }
@@ -76,46 +76,51 @@ pub fn find(
         },
     };
     hosts.extend(movers.iter().cloned());
-    let mut seats = seats(hosts::once(hosts)?, env)?;
-    for seat in &mut seats {
-        seat.is_mover = movers.contains(&seat.host);
+    let mut servers = rank_hosts(hosts::once(hosts)?, env)?;
+    for server in &mut servers {
+        server.is_mover = movers.contains(&server.host);
     }
     ensure!(
-        !seats.iter().all(|seat| seat.is_mover),
+        !servers.iter().all(|server| server.is_mover),
         "--movers: no node of the instance is left for programs"
     );
-    if seats.len() == 1 {
+    if servers.len() == 1 {
         return Ok(None);
     }
     Ok(Some(NodePlan {
-        reach: reach(method, &seats, launch, env)?,
-        own: OwnPositions::First,
-        seats,
+        reach: reach(method, &servers, launch, env)?,
+        own: OwnServers::First,
+        servers,
     }))
 }
 
-/// How the nodes of `seats` are reached again, this node's own seat first. With `one_each` no command starts the agents
+/// Plans how to reach the nodes of `servers` again, of which this node's own is the first. With `one_each` no command starts the agents
 /// of several nodes, so that a node that cannot be reached does not keep the others.
 pub fn plan_again(
-    seats: Vec<ServerPosition>,
+    servers: Vec<HostedServer>,
     launch: &Launch,
     env: &Environment,
     one_each: bool,
 ) -> Result<NodePlan> {
     let mut plan = NodePlan {
         reach: StartMethod::Nowhere,
-        own: OwnPositions::First,
-        seats,
+        own: OwnServers::First,
+        servers,
     };
-    if plan.seats.len() < 2 {
+    if plan.servers.len() < 2 {
         return Ok(plan);
     }
     let method = method(launch, env)?;
-    plan.reach = reach(method, &plan.seats, launch, env)?;
+    plan.reach = reach(method, &plan.servers, launch, env)?;
     if one_each && matches!(plan.reach, StartMethod::All { .. }) {
-        let others = plan.seats[1..].iter();
-        let commands = others.map(|seat| {
-            match reach(method, &[plan.seats[0].clone(), seat.clone()], launch, env)? {
+        let others = plan.servers[1..].iter();
+        let commands = others.map(|server| {
+            match reach(
+                method,
+                &[plan.servers[0].clone(), server.clone()],
+                launch,
+                env,
+            )? {
                 StartMethod::All { command, .. } => Ok(command),
                 other => bail!("{other:?} is no command for several nodes"),
             }
@@ -132,10 +137,10 @@ fn on_this_machine(servers: u16) -> Result<Option<NodePlan>> {
         (1..=SERVERS_MOST).contains(&servers),
         "--servers: 1 to {SERVERS_MOST}"
     );
-    let seat = |rank| ServerPosition::new(rank, "localhost".to_owned());
+    let server = |rank| HostedServer::new(rank, "localhost".to_owned());
     Ok((servers > 1).then(|| NodePlan {
-        seats: (0..servers).map(seat).collect(),
-        own: OwnPositions::All,
+        servers: (0..servers).map(server).collect(),
+        own: OwnServers::All,
         reach: StartMethod::Nowhere,
     }))
 }
@@ -202,31 +207,31 @@ fn lsf_hosts(env: &Environment) -> Result<Vec<String>> {
     Ok(hosts.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Ranks go by the order of the hosts; this node's seat comes first.
-fn seats(hosts: Vec<String>, env: &Environment) -> Result<Vec<ServerPosition>> {
+/// Gives ranks in the order of the hosts, and puts this node's server first.
+fn rank_hosts(hosts: Vec<String>, env: &Environment) -> Result<Vec<HostedServer>> {
     let slurm = env.get("SLURMD_NODENAME");
-    let here = |seat: &ServerPosition| match slurm {
-        Some(name) if seat.host == name => true,
-        _ => is_here(&seat.host).unwrap_or(false),
+    let here = |server: &HostedServer| match slurm {
+        Some(name) if server.host == name => true,
+        _ => is_here(&server.host).unwrap_or(false),
     };
-    let seat = |(rank, host)| ServerPosition::new(rank, host);
-    let mut seats: Vec<ServerPosition> = (0..).zip(hosts).map(seat).collect();
-    let Some(at) = seats.iter().position(here) else {
+    let server = |(rank, host)| HostedServer::new(rank, host);
+    let mut servers: Vec<HostedServer> = (0..).zip(hosts).map(server).collect();
+    let Some(at) = servers.iter().position(here) else {
         bail!(
             "this node, {}, is not among the nodes of the instance ({}, ...): start it from one \
              of them",
             nix::unistd::gethostname().unwrap_or_default().display(),
-            seats[0].host
+            servers[0].host
         );
     };
-    seats[..=at].rotate_right(1);
-    Ok(seats)
+    servers[..=at].rotate_right(1);
+    Ok(servers)
 }
 
 /// How the others are reached.
 fn reach(
     method: Method,
-    seats: &[ServerPosition],
+    servers: &[HostedServer],
     launch: &Launch,
     env: &Environment,
 ) -> Result<StartMethod> {
@@ -235,7 +240,10 @@ fn reach(
         None => std::env::current_exe().context("finding the weir program")?,
     };
     let program = program.to_str().context("the path of weir is not UTF-8")?;
-    let others: Vec<&str> = seats[1..].iter().map(|seat| seat.host.as_str()).collect();
+    let others: Vec<&str> = servers[1..]
+        .iter()
+        .map(|server| server.host.as_str())
+        .collect();
     Ok(match method {
         Method::Slurm => StartMethod::All {
             command: srun(&others, program),
@@ -385,7 +393,7 @@ mod tests {
         };
         let found = find(&wanted, &launch(Method::Auto), &Environment::default());
         let found = found.unwrap().unwrap();
-        assert_eq!((found.seats.len(), found.own), (3, OwnPositions::All));
+        assert_eq!((found.servers.len(), found.own), (3, OwnServers::All));
     }
 
     #[test]
@@ -397,9 +405,9 @@ mod tests {
         };
         let found = find(&wanted, &launch(Method::Auto), &Environment::default());
         let found = found.unwrap().unwrap();
-        let ranks: Vec<u16> = found.seats.iter().map(|seat| seat.rank).collect();
+        let ranks: Vec<u16> = found.servers.iter().map(|server| server.rank).collect();
         assert_eq!(ranks, [2, 0, 1, 3]);
-        assert_eq!(found.seats[0].host, own());
+        assert_eq!(found.servers[0].host, own());
         assert!(matches!(found.reach, StartMethod::Shell { fanout: 32, .. }));
         let wanted = NodeOptions {
             hosts: Some("a1,a2"),
@@ -420,9 +428,9 @@ mod tests {
                 ..NodeOptions::default()
             };
             let found = find(&wanted, &launch, &env)?.expect("several nodes");
-            let seats = found.seats.into_iter();
-            Ok(seats
-                .map(|seat| (seat.host, seat.is_mover))
+            let servers = found.servers.into_iter();
+            Ok(servers
+                .map(|server| (server.host, server.is_mover))
                 .collect::<Vec<_>>())
         };
         let (own, a, b) = (own(), "a".to_owned(), "b".to_owned());
@@ -481,17 +489,17 @@ mod tests {
 
     #[test]
     fn the_same_nodes_are_reached_again_by_one_command_or_one_each() {
-        let seats: Vec<ServerPosition> = ["a", "b", "c"]
+        let servers: Vec<HostedServer> = ["a", "b", "c"]
             .iter()
             .zip([1, 0, 2])
-            .map(|(host, rank)| ServerPosition::new(rank, (*host).to_owned()))
+            .map(|(host, rank)| HostedServer::new(rank, (*host).to_owned()))
             .collect();
         let env: Environment = [("SLURM_JOB_NODELIST", "a,b,c")].into_iter().collect();
         let launch = launch(Method::Auto);
-        let all = plan_again(seats.clone(), &launch, &env, false).unwrap();
+        let all = plan_again(servers.clone(), &launch, &env, false).unwrap();
         assert!(matches!(&all.reach, StartMethod::All { command, .. }
             if command.contains(&"--nodelist=b,c".to_owned())));
-        let each = plan_again(seats.clone(), &launch, &env, true).unwrap();
+        let each = plan_again(servers.clone(), &launch, &env, true).unwrap();
         let StartMethod::Each { commands } = &each.reach else {
             panic!("{each:?}");
         };
@@ -501,8 +509,8 @@ mod tests {
             .iter()
             .zip(&lists)
             .all(|(command, list)| command.contains(list)));
-        let alone = plan_again(seats[..1].to_vec(), &launch, &env, false).unwrap();
+        let alone = plan_again(servers[..1].to_vec(), &launch, &env, false).unwrap();
         assert_eq!(alone.reach, StartMethod::Nowhere);
-        assert_eq!(alone.seats, seats[..1]);
+        assert_eq!(alone.servers, servers[..1]);
     }
 }

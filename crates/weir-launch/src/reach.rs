@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use weir_core::placement::tree::shares;
 
-use crate::seat::{OwnPositions, ServerPosition};
+use crate::hosted_server::{HostedServer, OwnServers};
 
 /// How agents are started on other nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,13 +23,13 @@ pub enum StartMethod {
     },
     /// One command a node, made for it, all from the first node: blaunch.
     Each {
-        /// For each seat that is not the first node's, in their order.
+        /// One for each server but the first node's, in their order.
         commands: Vec<Vec<String>>,
     },
     /// One command a node as well, whose programs have no standard input: pbsdsh. They find an
     /// invitation in a file that all nodes see, and connect back.
     Join {
-        /// For each seat that is not the first node's, in their order.
+        /// One for each server but the first node's, in their order.
         commands: Vec<Vec<String>>,
         /// The invitation.
         file: String,
@@ -45,15 +45,15 @@ pub enum StartMethod {
     },
 }
 
-/// A process to be started, and the seats behind it.
+/// A process to be started, and the servers that it answers for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentBranch {
     /// Its command.
     pub command: Vec<String>,
-    /// The seats that it answers for; its own first.
-    pub seats: Vec<ServerPosition>,
-    /// Which of them are its own.
-    pub own: OwnPositions,
+    /// The servers; its own first.
+    pub servers: Vec<HostedServer>,
+    /// The ones among them that are its own.
+    pub own: OwnServers,
     /// How it reaches the others.
     pub reach: StartMethod,
     /// It connects by another way than the pipes of its process.
@@ -61,8 +61,8 @@ pub struct AgentBranch {
 }
 
 impl StartMethod {
-    /// The processes that this agent starts for the seats below it.
-    pub fn branches(&self, below: &[ServerPosition]) -> Vec<AgentBranch> {
+    /// The processes that this agent starts for the servers below it.
+    pub fn branches(&self, below: &[HostedServer]) -> Vec<AgentBranch> {
         match self {
             _ if below.is_empty() => Vec::new(),
             Self::Nowhere => Vec::new(),
@@ -71,10 +71,10 @@ impl StartMethod {
                 program,
                 fanout,
             } => shares(below, *fanout)
-                .map(|seats| AgentBranch {
-                    command: shell_command(words, &seats[0].host, program),
-                    seats: seats.to_vec(),
-                    own: OwnPositions::First,
+                .map(|servers| AgentBranch {
+                    command: shell_command(words, &servers[0].host, program),
+                    servers: servers.to_vec(),
+                    own: OwnServers::First,
                     reach: self.clone(),
                     joins: false,
                 })
@@ -82,18 +82,18 @@ impl StartMethod {
             Self::Each { commands } | Self::Join { commands, .. } => commands
                 .iter()
                 .zip(below)
-                .map(|(command, seat)| AgentBranch {
+                .map(|(command, server)| AgentBranch {
                     command: command.clone(),
-                    seats: vec![seat.clone()],
-                    own: OwnPositions::First,
+                    servers: vec![server.clone()],
+                    own: OwnServers::First,
                     reach: Self::Nowhere,
                     joins: matches!(self, Self::Join { .. }),
                 })
                 .collect(),
             Self::All { command, .. } => vec![AgentBranch {
                 command: command.clone(),
-                seats: below.to_vec(),
-                own: OwnPositions::ByName,
+                servers: below.to_vec(),
+                own: OwnServers::ByName,
                 reach: Self::Nowhere,
                 joins: false,
             }],
@@ -112,9 +112,9 @@ fn shell_command(words: &[String], host: &str, program: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn seats(n: u16) -> Vec<ServerPosition> {
-        let seat = |rank| ServerPosition::new(rank, format!("n{rank}"));
-        (0..n).map(seat).collect()
+    fn servers(n: u16) -> Vec<HostedServer> {
+        let server = |rank| HostedServer::new(rank, format!("n{rank}"));
+        (0..n).map(server).collect()
     }
 
     fn tree(fanout: u32) -> StartMethod {
@@ -125,13 +125,13 @@ mod tests {
         }
     }
 
-    /// The seats that are reached below, and the most steps to one.
-    fn walk(reach: &StartMethod, below: &[ServerPosition]) -> (Vec<u16>, usize) {
+    /// The servers that are reached below, and the most steps to one.
+    fn walk(reach: &StartMethod, below: &[HostedServer]) -> (Vec<u16>, usize) {
         let mut reached = Vec::new();
         let mut depth = 0;
         for branch in reach.branches(below) {
-            reached.push(branch.seats[0].rank);
-            let (more, steps) = walk(&branch.reach, &branch.seats[1..]);
+            reached.push(branch.servers[0].rank);
+            let (more, steps) = walk(&branch.reach, &branch.servers[1..]);
             reached.extend(more);
             depth = depth.max(steps + 1);
         }
@@ -151,7 +151,7 @@ mod tests {
             (6, 2, 2),
             (3, 1, 3),
         ] {
-            let (mut reached, steps) = walk(&tree(fanout), &seats(nodes));
+            let (mut reached, steps) = walk(&tree(fanout), &servers(nodes));
             reached.sort_unstable();
             assert_eq!(reached, (0..nodes).collect::<Vec<_>>());
             assert_eq!(steps, depth, "{nodes} nodes, {fanout} each");
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn ssh_gets_a_line_that_any_shell_reads() {
-        let branches = tree(32).branches(&seats(1));
+        let branches = tree(32).branches(&servers(1));
         let command = ["ssh", "-x", "n0", "exec '/opt/weir' agent"];
         assert_eq!(branches[0].command, command);
     }
@@ -171,11 +171,11 @@ mod tests {
             command: vec!["srun".into()],
             alive: Vec::new(),
         };
-        let branches = all.branches(&seats(5));
+        let branches = all.branches(&servers(5));
         assert_eq!(branches.len(), 1);
         assert_eq!(
-            (branches[0].seats.len(), branches[0].own),
-            (5, OwnPositions::ByName)
+            (branches[0].servers.len(), branches[0].own),
+            (5, OwnServers::ByName)
         );
         let each = StartMethod::Each {
             commands: vec![
@@ -183,8 +183,8 @@ mod tests {
                 vec!["blaunch".into(), "n1".into()],
             ],
         };
-        let branches = each.branches(&seats(2));
+        let branches = each.branches(&servers(2));
         assert_eq!(branches[1].command, ["blaunch", "n1"]);
-        assert_eq!(branches[1].seats, seats(2)[1..]);
+        assert_eq!(branches[1].servers, servers(2)[1..]);
     }
 }

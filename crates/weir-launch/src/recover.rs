@@ -15,12 +15,12 @@ use weir_core::types::Rank;
 use weir_instance::directories::{Label, Remains, ServerPart};
 
 use crate::error::LaunchError;
+use crate::hosted_server::{HostedServer, OwnServers};
 use crate::message::{AgentAssignment, AgentTask, StartFailure};
 use crate::nodes::{plan_again, NodePlan};
 use crate::random::random;
 use crate::reach::StartMethod;
 use crate::root::{begin, clear as clear_by_agents, explain_failure, RootAgent};
-use crate::seat::{OwnPositions, ServerPosition};
 
 /// How often the end of servers of the try before is waited for, which are still there.
 const LIVES_MOST: u32 = 10;
@@ -40,7 +40,7 @@ pub struct RecoveredInstance {
 #[derive(Clone, Debug)]
 pub struct MissingServer {
     /// Its rank and host.
-    pub seat: ServerPosition,
+    pub server: HostedServer,
     /// Why.
     pub why: String,
 }
@@ -102,9 +102,9 @@ pub fn clear(
         let plan = dead.plan(launch, env, one_each)?;
         let cleared = clear_by_agents(dead.assignment(plan, launch, AgentTask::Clear)?)?;
         let failed = cleared.into_iter();
-        let failed = failed.filter_map(|(seat, done)| Some((seat, done.err()?)));
+        let failed = failed.filter_map(|(server, done)| Some((server, done.err()?)));
         Ok(failed
-            .map(|(seat, why)| MissingServer { seat, why })
+            .map(|(server, why)| MissingServer { server, why })
             .collect())
     };
     let mut missing = failed(false)?;
@@ -137,28 +137,30 @@ impl<'a> DeadServers<'a> {
 
     /// The servers that are tried, and the commands that reach them.
     fn plan(&self, launch: &Launch, env: &Environment, one_each: bool) -> Result<NodePlan> {
-        let is_missing = |rank| self.missing.iter().any(|one| one.seat.rank == rank);
+        let is_missing = |rank| self.missing.iter().any(|one| one.server.rank == rank);
         let members = self.roster.members().iter();
-        let mut seats: Vec<ServerPosition> = members
+        let mut servers: Vec<HostedServer> = members
             .filter(|member| !is_missing(member.rank.0))
-            .map(ServerPosition::from)
+            .map(HostedServer::from)
             .collect();
         if self.own.share > 1 {
             return Ok(NodePlan {
-                seats,
-                own: OwnPositions::All,
+                servers,
+                own: OwnServers::All,
                 reach: StartMethod::Nowhere,
             });
         }
-        let own = seats.iter().position(|seat| seat.rank == self.own.rank);
-        seats[..=own.context("this node's server is not among them")?].rotate_right(1);
-        plan_again(seats, launch, env, one_each)
+        let own = servers
+            .iter()
+            .position(|server| server.rank == self.own.rank);
+        servers[..=own.context("this node's server is not among them")?].rotate_right(1);
+        plan_again(servers, launch, env, one_each)
     }
 
     /// The task of bringing back the servers that are not missing.
     fn recovery(&self) -> AgentTask {
         let lost = self.missing.iter();
-        let lost = lost.filter_map(|one| self.roster.member(Rank(one.seat.rank)).cloned());
+        let lost = lost.filter_map(|one| self.roster.member(Rank(one.server.rank)).cloned());
         AgentTask::Recover {
             missing: lost.collect(),
         }
@@ -179,7 +181,7 @@ impl<'a> DeadServers<'a> {
             servers: self.label.servers,
             drain_to: self.label.drain_to.clone(),
             settings: self.label.settings.clone(),
-            seats: plan.seats,
+            assigned: plan.servers,
             own: plan.own,
             reach: plan.reach,
             task,
@@ -203,9 +205,9 @@ impl<'a> DeadServers<'a> {
                 failed.why
             ));
         }
-        let seat = ServerPosition::from(member);
+        let server = HostedServer::from(member);
         self.missing.push(MissingServer {
-            seat,
+            server,
             why: failed.why,
         });
         Ok(())

@@ -12,13 +12,13 @@ use weir_instance::directories::Job;
 
 use crate::agent::Summary;
 use crate::error::LaunchError;
+use crate::hosted_server::HostedServer;
 use crate::message::{
     AgentAssignment, AgentLine, AgentLineReader, AgentTask, MessageDown, MessageUp, ReadyServer,
     StartFailure,
 };
 use crate::nodes::NodePlan;
 use crate::random::random;
-use crate::seat::ServerPosition;
 use crate::server::{read_line, to_line, ReadyInstance};
 use crate::workers::WorkerInvitation;
 
@@ -29,7 +29,7 @@ pub struct RootAgent {
     lifeline: ChildStdin,
     words: AgentLineReader<BufReader<ChildStdout>>,
     /// All servers, by rank.
-    pub seated: Vec<ReadyServer>,
+    pub ready_servers: Vec<ReadyServer>,
     /// The rank of this node's server, or of the first of this machine's.
     pub own: u16,
 }
@@ -60,10 +60,10 @@ pub fn start(found: &NodePlan, plan: InstancePlan<'_>) -> Result<RootAgent, Laun
         secret: Secret::new(random()?),
         name: name.to_owned(),
         job: plan.job.clone(),
-        servers: u16::try_from(found.seats.len()).context("too many nodes")?,
+        servers: u16::try_from(found.servers.len()).context("too many nodes")?,
         drain_to: plan.drain_to.map(Path::to_owned),
         settings: plan.settings.toml(),
-        seats: found.seats.clone(),
+        assigned: found.servers.clone(),
         own: found.own,
         reach: found.reach.clone(),
         task: AgentTask::Start,
@@ -99,9 +99,9 @@ pub(crate) fn begin(charge: AgentAssignment) -> Result<Result<RootAgent, StartFa
         to_line(&MessageDown::Charge(Box::new(charge)))
     );
     match root.answer()? {
-        MessageUp::Ready(mut seated) => {
-            seated.sort_by_key(|seated| seated.seat.rank);
-            root.seated = seated;
+        MessageUp::Ready(mut servers) => {
+            servers.sort_by_key(|ready| ready.server.rank);
+            root.ready_servers = servers;
             Ok(Ok(root))
         }
         MessageUp::Failed(failed) => {
@@ -113,7 +113,7 @@ pub(crate) fn begin(charge: AgentAssignment) -> Result<Result<RootAgent, StartFa
 }
 
 /// Has agents clear what the servers of an instance left; the outcome of each.
-pub(crate) fn clear(charge: AgentAssignment) -> Result<Vec<(ServerPosition, Result<(), String>)>> {
+pub(crate) fn clear(charge: AgentAssignment) -> Result<Vec<(HostedServer, Result<(), String>)>> {
     let mut root = spawn(&charge)?;
     let line = to_line(&MessageDown::Charge(Box::new(charge)));
     let _ = writeln!(root.lifeline, "{line}");
@@ -139,8 +139,8 @@ fn spawn(charge: &AgentAssignment) -> Result<RootAgent> {
         lifeline: child.stdin.take().expect("piped"),
         words: AgentLineReader::new(BufReader::new(child.stdout.take().expect("piped"))),
         child,
-        seated: Vec::new(),
-        own: charge.seats[0].rank,
+        ready_servers: Vec::new(),
+        own: charge.assigned[0].rank,
     })
 }
 
@@ -164,20 +164,21 @@ impl RootAgent {
     /// The server of `rank`, if there is one on this node.
     pub fn server(&self, rank: u16) -> Option<&ReadyInstance> {
         let own = &self
-            .seated
+            .ready_servers
             .iter()
-            .find(|seated| seated.seat.rank == self.own)?
-            .seat
+            .find(|ready| ready.server.rank == self.own)?
+            .server
             .host;
-        let of_rank = |seated: &&ReadyServer| seated.seat.rank == rank && seated.seat.host == *own;
-        Some(&self.seated.iter().find(of_rank)?.ready)
+        let is_wanted =
+            |ready: &&ReadyServer| ready.server.rank == rank && ready.server.host == *own;
+        Some(&self.ready_servers.iter().find(is_wanted)?.ready)
     }
 
     /// Dead instances that were cleared, each with its node.
     pub fn cleared(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.seated.iter().flat_map(|seated| {
-            let host = seated.seat.host.as_str();
-            let names = seated.ready.cleared.iter();
+        self.ready_servers.iter().flat_map(|ready| {
+            let host = ready.server.host.as_str();
+            let names = ready.ready.cleared.iter();
             names.map(move |name| (host, name.as_str()))
         })
     }

@@ -229,7 +229,7 @@ fn measure(
     plan: &Plan,
     rows: &mut Rows,
 ) -> Result<RunFacts, Failure> {
-    let processes = 1 + 4.max(bench::LOOKERS.div_ceil(found.seats.len()));
+    let processes = 1 + 4.max(bench::LOOKERS.div_ceil(found.servers.len()));
     let mut stage = BenchInstance::set(found, settings, env, processes, true)?;
     let verified = Run::rounds(&mut stage.site, plan, rows, Run::all)?;
     let hosts = stage.site.nodes.iter().map(|node| node.host.clone());

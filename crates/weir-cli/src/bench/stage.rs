@@ -170,7 +170,7 @@ fn read_counts(run_dir: &Path, servers: usize) -> Result<Vec<Counts>> {
     ensure!(seen.len() == servers, "not all servers answer");
     let mut all = Vec::new();
     for seen in seen {
-        let host = &seen.seat.host;
+        let host = &seen.server.host;
         let report = seen
             .report
             .map_err(|why| anyhow::anyhow!("{host}: {why}"))?;

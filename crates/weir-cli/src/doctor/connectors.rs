@@ -150,7 +150,7 @@ impl Examined<'_> {
     fn has_several_nodes(&self) -> bool {
         let launch = &self.report.loaded.config.launch;
         let found = find(&NodeOptions::default(), launch, self.report.env);
-        found.is_ok_and(|found| found.is_some_and(|found| found.seats.len() > 1))
+        found.is_ok_and(|found| found.is_some_and(|found| found.servers.len() > 1))
     }
 
     /// The place that says which connectors programs get.

@@ -29,11 +29,11 @@ pub(super) fn check(examined: &MachineReport<'_>) -> Vec<Finding> {
     let by = by.map_or("nothing", String::as_str);
     let text = format!(
         "{} of the job, the others reached by {by}",
-        found.seats.len()
+        found.servers.len()
     );
     vec![
         Finding::ok("nodes", text),
-        fabric(examined, &found.seats[0].host),
+        fabric(examined, &found.servers[0].host),
     ]
 }
 

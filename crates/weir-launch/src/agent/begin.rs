@@ -15,11 +15,11 @@ use weir_core::types::Rank;
 
 use super::state::{forget_stdio, spawn, Agent, Event, LocalServer};
 use super::summary::{Request, SOCKET};
+use crate::hosted_server::{find_here, name_of, own_name, HostedServer, OwnServers};
 use crate::join;
 use crate::link::Link;
 use crate::message::{AgentAssignment, AgentTask, MessageDown, MessageUp, StartFailure};
 use crate::reach::StartMethod;
-use crate::seat::{find_here, name_of, own_name, OwnPositions, ServerPosition};
 use crate::server::{self, read_line, to_line, Launch, RosterWritten, ServerAssignment};
 
 /// Longer than any start.
@@ -29,10 +29,10 @@ impl Agent {
     /// From nothing to ready.
     pub(super) fn begin(&mut self) -> Result<(), StartFailure> {
         let deadline = self.deadline();
-        let (own, below) = self.seats()?;
+        let (own, below) = self.split_assigned()?;
         let here = own
             .first()
-            .map_or_else(|| "this node".to_owned(), |seat| seat.host.clone());
+            .map_or_else(|| "this node".to_owned(), |server| server.host.clone());
         let fail = |e: anyhow::Error| StartFailure {
             host: here.clone(),
             rank: None,
@@ -42,8 +42,8 @@ impl Agent {
         };
         // Others first: they take longer.
         self.start_links(&below).map_err(fail)?;
-        for seat in own {
-            self.start_server(seat).map_err(fail)?;
+        for server in own {
+            self.start_server(server).map_err(fail)?;
         }
         self.wait(deadline, |agent| {
             agent.locals.iter().all(|local| local.bound)
@@ -81,8 +81,8 @@ impl Agent {
         })?;
         self.serve_socket().map_err(fail)?;
         self.started = true;
-        let seated = std::mem::take(&mut self.seated);
-        self.say(&MessageUp::Ready(seated));
+        let ready = std::mem::take(&mut self.ready_servers);
+        self.say(&MessageUp::Ready(ready));
         if self.charge.root && !self.charge.lifeline {
             forget_stdio();
         }
@@ -93,17 +93,19 @@ impl Agent {
         Instant::now() + Duration::from_millis(self.charge.deadline_ms)
     }
 
-    /// Own seats, and those below.
-    pub(super) fn seats(&self) -> Result<(Vec<ServerPosition>, Vec<ServerPosition>), StartFailure> {
-        let mut seats = self.charge.seats.clone();
+    /// Splits the assigned servers into the agent's own, and those of the agents below it.
+    pub(super) fn split_assigned(
+        &self,
+    ) -> Result<(Vec<HostedServer>, Vec<HostedServer>), StartFailure> {
+        let mut servers = self.charge.assigned.clone();
         match self.charge.own {
-            OwnPositions::All => Ok((seats, Vec::new())),
-            OwnPositions::First => {
-                let below = seats.split_off(1.min(seats.len()));
-                Ok((seats, below))
+            OwnServers::All => Ok((servers, Vec::new())),
+            OwnServers::First => {
+                let below = servers.split_off(1.min(servers.len()));
+                Ok((servers, below))
             }
-            OwnPositions::ByName => match find_here(&seats) {
-                Ok(seat) => Ok((vec![seat], Vec::new())),
+            OwnServers::ByName => match find_here(&servers) {
+                Ok(server) => Ok((vec![server], Vec::new())),
                 Err(e) => Err(StartFailure {
                     host: own_name(),
                     rank: None,
@@ -115,7 +117,7 @@ impl Agent {
         }
     }
 
-    pub(super) fn start_links(&mut self, below: &[ServerPosition]) -> Result<()> {
+    pub(super) fn start_links(&mut self, below: &[HostedServer]) -> Result<()> {
         // Whoever is nearest to what hangs is to be the first to say so.
         let below_charge = AgentAssignment {
             deadline_ms: self.charge.deadline_ms * 9 / 10,
@@ -129,10 +131,10 @@ impl Agent {
                 let _ = tell.send(Event::Link(index, up));
             });
             let link =
-                link.with_context(|| format!("starting weir on {}", branch.seats[0].host))?;
+                link.with_context(|| format!("starting weir on {}", branch.servers[0].host))?;
             if !branch.joins {
                 link.send(&MessageDown::Charge(Box::new(AgentAssignment {
-                    seats: branch.seats,
+                    assigned: branch.servers,
                     own: branch.own,
                     reach: branch.reach,
                     ..below_charge.clone()
@@ -143,12 +145,12 @@ impl Agent {
         if let StartMethod::Join { file, .. } = &self.charge.reach {
             let tell = self.tell.clone();
             let charge = AgentAssignment {
-                seats: below.to_vec(),
-                own: OwnPositions::ByName,
+                assigned: below.to_vec(),
+                own: OwnServers::ByName,
                 reach: StartMethod::Nowhere,
                 ..below_charge
             };
-            let host = self.charge.seats[0].host.clone();
+            let host = self.charge.assigned[0].host.clone();
             let invited = join::invite(Path::new(file), charge, &host, move |rank, stream| {
                 let _ = tell.send(Event::Joined(rank, stream));
             });
@@ -157,8 +159,8 @@ impl Agent {
         Ok(())
     }
 
-    fn start_server(&mut self, seat: ServerPosition) -> Result<()> {
-        let local = self.spawn_server(self.locals.len(), seat, None)?;
+    fn start_server(&mut self, server: HostedServer) -> Result<()> {
+        let local = self.spawn_server(self.locals.len(), server, None)?;
         self.locals.push(local);
         Ok(())
     }
@@ -166,12 +168,12 @@ impl Agent {
     /// Starts a server again that was killed after it had been ready: it has a journal to come
     /// back to, and the others wait for it where it was.
     pub(super) fn start_again(&mut self, index: usize) -> Result<()> {
-        let seat = self.locals[index].seat.clone();
+        let server = self.locals[index].server.clone();
         let roster = self.roster.as_ref().context("there is no roster")?;
         let member = roster
-            .member(Rank(seat.rank))
+            .member(Rank(server.rank))
             .context("not in the roster")?;
-        let mut local = self.spawn_server(index, seat, Some(member.address))?;
+        let mut local = self.spawn_server(index, server, Some(member.address))?;
         local.bound = true;
         local.restarts = self.locals[index].restarts + 1;
         local.run_dir = self.locals[index].run_dir.take();
@@ -185,15 +187,15 @@ impl Agent {
     fn spawn_server(
         &self,
         index: usize,
-        seat: ServerPosition,
+        server: HostedServer,
         again: Option<SocketAddr>,
     ) -> Result<LocalServer> {
         let share = match self.charge.own {
-            OwnPositions::All => u32::from(self.charge.servers),
+            OwnServers::All => u32::from(self.charge.servers),
             _ => 1,
         };
         let (child, lifeline, words) = server::spawn(&Launch {
-            name: Some(name_of(&self.charge.name, seat.rank, share)),
+            name: Some(name_of(&self.charge.name, server.rank, share)),
             run_dir: None,
             job: self.charge.job.clone().on_this_node(),
             lifeline: true,
@@ -202,9 +204,9 @@ impl Agent {
             part: Some(ServerAssignment {
                 instance: self.charge.instance,
                 secret: self.charge.secret.clone(),
-                rank: seat.rank,
+                rank: server.rank,
                 servers: self.charge.servers,
-                host: seat.host.clone(),
+                host: server.host.clone(),
                 share,
                 again,
                 recovers: self.recovers(),
@@ -223,7 +225,7 @@ impl Agent {
             }
         })?;
         Ok(LocalServer {
-            seat,
+            server,
             child,
             lifeline: Some(lifeline),
             run_dir: None,
@@ -324,7 +326,7 @@ impl Agent {
             .iter()
             .find_map(|link| Some((link.awaited()?, link.last_output())));
         let (host, rank, output) = match late {
-            Some((seat, output)) => (seat.host.clone(), Some(seat.rank), output),
+            Some((server, output)) => (server.host.clone(), Some(server.rank), output),
             None => (own_name(), self.late_local(), String::new()),
         };
         StartFailure {
@@ -339,7 +341,7 @@ impl Agent {
     /// A server of this node that has not become ready.
     fn late_local(&self) -> Option<u16> {
         let late = self.locals.iter().find(|local| local.ready.is_none());
-        late.map(|local| local.seat.rank)
+        late.map(|local| local.server.rank)
     }
 }
 

@@ -17,7 +17,7 @@ impl Agent {
         let deadline = self.deadline();
         // The end of an agent below is the loss of its servers from now on, and no failure of all.
         self.started = true;
-        let (own, below) = self.seats()?;
+        let (own, below) = self.split_assigned()?;
         let failed = |e: anyhow::Error| StartFailure {
             host: own[0].host.clone(),
             rank: None,
@@ -28,13 +28,13 @@ impl Agent {
         self.start_links(&below).map_err(failed)?;
         let outcome = self.clear_own().map_err(|e| format!("{e:#}"));
         self.cleared
-            .extend(own.iter().map(|seat| (seat.clone(), outcome.clone())));
+            .extend(own.iter().map(|server| (server.clone(), outcome.clone())));
         self.take_events(deadline, |link| link.closed || link.awaited().is_none());
         for link in &mut self.links {
             let silent = link
-                .seats
+                .servers
                 .iter()
-                .filter(|seat| !link.done.contains(&seat.rank));
+                .filter(|server| !link.done.contains(&server.rank));
             let silent: Vec<_> = silent.cloned().collect();
             if silent.is_empty() {
                 continue;
@@ -43,7 +43,7 @@ impl Agent {
                 true => link.describe_end(),
                 false => format!("no answer{}", link.last_output()),
             };
-            let of_link = silent.into_iter().map(|seat| (seat, Err(why.clone())));
+            let of_link = silent.into_iter().map(|server| (server, Err(why.clone())));
             self.cleared.extend(of_link);
         }
         let cleared = std::mem::take(&mut self.cleared);

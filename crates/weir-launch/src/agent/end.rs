@@ -52,7 +52,7 @@ impl Agent {
         });
         for local in &mut self.locals {
             match local.ended.take() {
-                Some(ended) => self.ended.push((local.seat.clone(), ended)),
+                Some(ended) => self.ended.push((local.server.clone(), ended)),
                 None => clear_lost(local),
             }
         }
@@ -122,11 +122,11 @@ impl Agent {
         let locals = self.locals.iter().filter(|local| !local.closed);
         let links = self.links.iter().filter(|link| !link.closed);
         let below = links.flat_map(|link| {
-            let awaited = link.seats.iter();
-            awaited.filter(|seat| !link.done.contains(&seat.rank))
+            let awaited = link.servers.iter();
+            awaited.filter(|server| !link.done.contains(&server.rank))
         });
-        let names = locals.map(|local| &local.seat).chain(below);
-        let names = names.map(|seat| format!("server {} on {}", seat.rank, seat.host));
+        let names = locals.map(|local| &local.server).chain(below);
+        let names = names.map(|server| format!("server {} on {}", server.rank, server.host));
         let mut names: Vec<String> = names.collect();
         if names.is_empty() {
             names.push("servers of other nodes".to_owned());
@@ -172,6 +172,9 @@ impl Agent {
 fn clear_lost(local: &mut LocalServer) {
     local.kept.clear();
     if let Err(e) = clear_dirs(local.dirs.iter().map(PathBuf::as_path)) {
-        eprintln!("server {} on {}: {e:#}", local.seat.rank, local.seat.host);
+        eprintln!(
+            "server {} on {}: {e:#}",
+            local.server.rank, local.server.host
+        );
     }
 }

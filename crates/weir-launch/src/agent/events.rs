@@ -40,7 +40,7 @@ impl Agent {
                 let link = self
                     .links
                     .iter_mut()
-                    .find(|link| link.seats[0].rank == rank);
+                    .find(|link| link.servers[0].rank == rank);
                 if let Some(Err(e)) = link.map(|link| link.joined(stream)) {
                     eprintln!("{e:#}");
                 }
@@ -104,7 +104,7 @@ impl Agent {
             };
             let task = Task {
                 invitation: invitation.clone(),
-                number: local.seat.rank,
+                number: local.server.rank,
                 run_dir,
             };
             let tended = task.start(&[]).and_then(|mut child| {
@@ -113,7 +113,7 @@ impl Agent {
                 })
             });
             if let Err(e) = tended {
-                eprintln!("a worker beside server {}: {e:#}", local.seat.rank);
+                eprintln!("a worker beside server {}: {e:#}", local.server.rank);
             }
         }
     }

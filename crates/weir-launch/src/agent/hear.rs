@@ -7,9 +7,9 @@ use weir_core::types::Rank;
 use weir_instance::directories::{self, Remains};
 
 use super::state::{spawn, Agent, AgentEnding, Event};
+use crate::hosted_server::HostedServer;
 use crate::message::{AgentTask, MessageUp, ReadyServer, StartFailure};
 use crate::reach::StartMethod;
-use crate::seat::ServerPosition;
 use crate::server::ServerMessage;
 
 impl Agent {
@@ -19,8 +19,8 @@ impl Agent {
         word: Option<ServerMessage>,
     ) -> Result<(), StartFailure> {
         let local = &mut self.locals[index];
-        let host = local.seat.host.clone();
-        let rank = Some(local.seat.rank);
+        let host = local.server.host.clone();
+        let rank = Some(local.server.rank);
         let failed = |why, lives| StartFailure {
             host,
             rank,
@@ -37,16 +37,16 @@ impl Agent {
                 local.bound = true;
                 local.run_dir = Some(run_dir);
                 self.members.push(Member {
-                    rank: Rank(local.seat.rank),
-                    host: local.seat.host.clone(),
+                    rank: Rank(local.server.rank),
+                    host: local.server.host.clone(),
                     address,
                     endpoint,
-                    is_mover: local.seat.is_mover,
+                    is_mover: local.server.is_mover,
                 });
             }
             Some(ServerMessage::Ready(ready)) if self.started => {
-                let seat = &local.seat;
-                eprintln!("server {} on {}: it is back", seat.rank, seat.host);
+                let server = &local.server;
+                eprintln!("server {} on {}: it is back", server.rank, server.host);
                 local.ready = Some(ready);
             }
             Some(ServerMessage::Ready(ready)) => {
@@ -56,8 +56,8 @@ impl Agent {
                 }
                 local.dirs.clone_from(&ready.dirs);
                 local.ready = Some(ready.clone());
-                let seat = local.seat.clone();
-                self.seated.push(ReadyServer { seat, ready });
+                let server = local.server.clone();
+                self.ready_servers.push(ReadyServer { server, ready });
             }
             Some(ServerMessage::Lives { run_dir }) => {
                 let why = format!("instance {} runs already", self.charge.name);
@@ -75,11 +75,17 @@ impl Agent {
                         ..failed(why, None)
                     });
                 }
-                eprintln!("server {} on {}: {why}", local.seat.rank, local.seat.host);
+                eprintln!(
+                    "server {} on {}: {why}",
+                    local.server.rank, local.server.host
+                );
             }
             Some(ServerMessage::Failed(_)) if self.ending == Some(AgentEnding::GivenUp) => {}
             Some(ServerMessage::Failed(why)) if self.started => {
-                eprintln!("server {} on {}: {why}", local.seat.rank, local.seat.host);
+                eprintln!(
+                    "server {} on {}: {why}",
+                    local.server.rank, local.server.host
+                );
             }
             Some(ServerMessage::Failed(why)) => return Err(failed(why, None)),
             Some(ServerMessage::Ended(ended)) => local.ended = Some(ended),
@@ -91,20 +97,20 @@ impl Agent {
                     return Err(failed(format!("the server gave up ({status})"), None));
                 }
                 if local.ended.is_none() {
-                    let seat = local.seat.clone();
+                    let server = local.server.clone();
                     let why = format!("the server was lost ({status})");
                     // One that does not become ready again is not tried once more.
                     if local.ready.is_some() && self.ending.is_none() {
                         eprintln!(
                             "server {} on {}: {why}; started again",
-                            seat.rank, seat.host
+                            server.rank, server.host
                         );
                         match self.start_again(index) {
                             Ok(()) => return Ok(()),
                             Err(e) => eprintln!("it cannot be: {e:#}"),
                         }
                     }
-                    self.heard_of_loss(seat, why);
+                    self.heard_of_loss(server, why);
                 }
             }
         }
@@ -123,39 +129,41 @@ impl Agent {
                 link.done.extend(members.iter().map(|member| member.rank.0));
                 self.members.extend(members);
             }
-            Some(MessageUp::Ready(seated)) => {
+            Some(MessageUp::Ready(servers)) => {
                 link.done
-                    .extend(seated.iter().map(|seated| seated.seat.rank));
-                self.seated.extend(seated);
+                    .extend(servers.iter().map(|ready| ready.server.rank));
+                self.ready_servers.extend(servers);
             }
             Some(MessageUp::Failed(failed)) if !self.started => return Err(failed),
             Some(MessageUp::Failed(_)) => {}
-            Some(MessageUp::Lost { seat, why }) => self.heard_of_loss(seat, why),
+            Some(MessageUp::Lost { server, why }) => self.heard_of_loss(server, why),
             Some(MessageUp::Cleared(cleared)) => {
-                link.done.extend(cleared.iter().map(|(seat, _)| seat.rank));
+                link.done
+                    .extend(cleared.iter().map(|(server, _)| server.rank));
                 self.cleared.extend(cleared);
             }
             Some(MessageUp::Stop) => self.ask_to_stop(),
             Some(MessageUp::Ask(id)) => self.asked_below(index, id),
             Some(MessageUp::Saw(id, seen)) => self.saw(id, *seen),
             Some(MessageUp::Ended(ended)) => {
-                link.done.extend(ended.iter().map(|(seat, _)| seat.rank));
+                link.done
+                    .extend(ended.iter().map(|(server, _)| server.rank));
                 self.ended.extend(ended);
             }
             None => {
                 link.closed = true;
                 link.hang_up();
-                let missing: Vec<ServerPosition> = link.seats.clone();
+                let missing: Vec<HostedServer> = link.servers.clone();
                 let missing = missing
                     .into_iter()
-                    .filter(|seat| !link.done.contains(&seat.rank));
-                let missing: Vec<ServerPosition> = missing.collect();
+                    .filter(|server| !link.done.contains(&server.rank));
+                let missing: Vec<HostedServer> = missing.collect();
                 if !self.started {
                     let why = link.describe_end();
-                    let seat = missing.first().or(link.seats.first()).expect("not empty");
+                    let server = missing.first().or(link.servers.first()).expect("not empty");
                     return Err(StartFailure {
-                        host: seat.host.clone(),
-                        rank: Some(seat.rank),
+                        host: server.host.clone(),
+                        rank: Some(server.rank),
                         why,
                         lives: None,
                         dead: false,
@@ -163,8 +171,8 @@ impl Agent {
                 }
                 if !missing.is_empty() && self.farewell.is_none() {
                     let why = link.describe_end();
-                    for seat in missing {
-                        self.heard_of_loss(seat, why.clone());
+                    for server in missing {
+                        self.heard_of_loss(server, why.clone());
                     }
                     self.ask_after_the_job();
                 }
@@ -194,8 +202,8 @@ impl Agent {
         }
     }
 
-    fn heard_of_loss(&mut self, seat: ServerPosition, why: String) {
-        let known = format!("server {} on {}: ", seat.rank, seat.host);
+    fn heard_of_loss(&mut self, server: HostedServer, why: String) {
+        let known = format!("server {} on {}: ", server.rank, server.host);
         let is_given_up = self.ending == Some(AgentEnding::GivenUp);
         if is_given_up || self.lost.iter().any(|line| line.starts_with(&known)) {
             return;
@@ -203,7 +211,7 @@ impl Agent {
         eprintln!("{known}{why}");
         self.lost.push(known + &why);
         if !self.charge.root {
-            self.say(&MessageUp::Lost { seat, why });
+            self.say(&MessageUp::Lost { server, why });
         }
     }
 }

@@ -13,8 +13,8 @@ use weir_core::proto::Status;
 use weir_instance::connection::Connection;
 
 use super::state::{spawn, Agent, Event, QuerySource, ReportQuery};
+use crate::hosted_server::HostedServer;
 use crate::message::{MessageDown, MessageUp, ServerReport};
-use crate::seat::ServerPosition;
 use crate::server::to_line;
 
 /// How long servers may take to answer.
@@ -44,10 +44,10 @@ impl Agent {
     }
 
     fn open_look(&mut self, id: u64, asker: QuerySource) {
-        let seats = self.charge.seats.iter();
+        let servers = self.charge.assigned.iter();
         let look = ReportQuery {
             asker,
-            missing: seats.map(|seat| seat.rank).collect(),
+            missing: servers.map(|server| server.rank).collect(),
             seen: Vec::new(),
         };
         self.looks.open.insert(id, look);
@@ -64,38 +64,38 @@ impl Agent {
 
     /// Asks the servers here and the agents below.
     pub(super) fn look(&mut self, id: u64) {
-        let lost = |seat: &ServerPosition| silent(seat, "it was lost");
+        let lost = |server: &HostedServer| silent(server, "it was lost");
         let mut gone = Vec::new();
         for link in &self.links {
             match link.closed {
-                true => gone.extend(link.seats.iter().map(lost)),
+                true => gone.extend(link.servers.iter().map(lost)),
                 false => link.send(&MessageDown::Look(id)),
             }
         }
         for local in &self.locals {
             let (Some(run_dir), false) = (local.run_dir.clone(), local.closed) else {
-                gone.push(lost(&local.seat));
+                gone.push(lost(&local.server));
                 continue;
             };
             if local.ready.is_none() {
                 let why = "it was lost, and is being started again";
-                gone.push(silent(&local.seat, why));
+                gone.push(silent(&local.server, why));
                 continue;
             }
-            let (seat, tell) = (local.seat.clone(), self.tell.clone());
+            let (server, tell) = (local.server.clone(), self.tell.clone());
             let restarts = local.restarts;
             let ask = move || {
                 let status = Connection::to(&run_dir).and_then(|mut to| to.call(Status {}));
                 let report = status.map_err(|e| format!("{e:#}"));
                 let seen = ServerReport {
-                    seat,
+                    server,
                     report,
                     restarts,
                 };
                 let _ = tell.send(Event::Seen(id, seen));
             };
             if spawn("weir-look", ask).is_err() {
-                gone.push(lost(&local.seat));
+                gone.push(lost(&local.server));
             }
         }
         for seen in gone {
@@ -111,7 +111,7 @@ impl Agent {
         let Some(look) = self.looks.open.get_mut(&id) else {
             return;
         };
-        if look.missing.remove(&seen.seat.rank) {
+        if look.missing.remove(&seen.server.rank) {
             look.seen.push(seen);
         }
         if look.missing.is_empty() {
@@ -125,10 +125,10 @@ impl Agent {
             return;
         };
         let why = format!("no answer in {} s", PATIENCE.as_secs());
-        let missing = self.charge.seats.iter();
-        let missing = missing.filter(|seat| look.missing.contains(&seat.rank));
-        look.seen.extend(missing.map(|seat| silent(seat, &why)));
-        look.seen.sort_by_key(|seen| seen.seat.rank);
+        let missing = self.charge.assigned.iter();
+        let missing = missing.filter(|server| look.missing.contains(&server.rank));
+        look.seen.extend(missing.map(|server| silent(server, &why)));
+        look.seen.sort_by_key(|seen| seen.server.rank);
         match look.asker {
             QuerySource::Here(stream) => answer(stream, &look.seen),
             QuerySource::Below(link) => self.links[link].send(&MessageDown::Answer(id, look.seen)),
@@ -146,9 +146,9 @@ impl Agent {
 }
 
 /// A server that says nothing of itself.
-fn silent(seat: &ServerPosition, why: &str) -> ServerReport {
+fn silent(server: &HostedServer, why: &str) -> ServerReport {
     ServerReport {
-        seat: seat.clone(),
+        server: server.clone(),
         report: Err(why.into()),
         restarts: 0,
     }

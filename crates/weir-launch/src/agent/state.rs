@@ -16,12 +16,12 @@ use weir_instance::lock::Lock;
 use weir_instance::report::Report;
 
 use super::summary::Request;
+use crate::hosted_server::HostedServer;
 use crate::join;
 use crate::link::Link;
 use crate::message::{
     send_up, AgentAssignment, AgentTask, MessageDown, MessageUp, ReadyServer, ServerReport,
 };
-use crate::seat::ServerPosition;
 use crate::server::{to_line, LifelineWord, ReadyInstance, ServerEnd, ServerMessage};
 
 /// Something that happened.
@@ -44,7 +44,7 @@ pub(super) struct EndNotice {
 
 /// A server of this node.
 pub(super) struct LocalServer {
-    pub(super) seat: ServerPosition,
+    pub(super) server: HostedServer,
     pub(super) child: Child,
     pub(super) lifeline: Option<ChildStdin>,
     pub(super) run_dir: Option<PathBuf>,
@@ -88,9 +88,9 @@ pub(super) struct Agent {
     pub(super) locals: Vec<LocalServer>,
     pub(super) links: Vec<Link>,
     pub(super) members: Vec<Member>,
-    pub(super) seated: Vec<ReadyServer>,
+    pub(super) ready_servers: Vec<ReadyServer>,
     pub(super) roster: Option<Roster>,
-    pub(super) ended: Vec<(ServerPosition, ServerEnd)>,
+    pub(super) ended: Vec<(HostedServer, ServerEnd)>,
     pub(super) lost: Vec<String>,
     pub(super) farewell: Option<EndNotice>,
     pub(super) asked: Vec<UnixStream>,
@@ -100,7 +100,7 @@ pub(super) struct Agent {
     pub(super) ending: Option<AgentEnding>,
     pub(super) above_closed: bool,
     /// The outcome of clearing what servers left, of [`AgentTask::Clear`].
-    pub(super) cleared: Vec<(ServerPosition, Result<(), String>)>,
+    pub(super) cleared: Vec<(HostedServer, Result<(), String>)>,
     pub(super) up: Box<dyn Write + Send>,
     pub(super) invitation: Option<join::Invited>,
     pub(super) events: Receiver<Event>,
@@ -146,7 +146,7 @@ impl Agent {
             locals: Vec::new(),
             links: Vec::new(),
             members: Vec::new(),
-            seated: Vec::new(),
+            ready_servers: Vec::new(),
             roster: None,
             ended: Vec::new(),
             lost: Vec::new(),

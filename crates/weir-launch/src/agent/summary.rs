@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use weir_instance::report;
 use weir_instance::report::Report;
 
+use crate::hosted_server::HostedServer;
 use crate::message::ServerReport;
-use crate::seat::ServerPosition;
 use crate::server::{to_line, ServerEnd};
 use crate::workers::WorkerInvitation;
 
@@ -40,20 +40,20 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub(super) fn sum(ended: &[(ServerPosition, ServerEnd)], lost: &[String]) -> Self {
+    pub(super) fn sum(ended: &[(HostedServer, ServerEnd)], lost: &[String]) -> Self {
         let (mut problems, mut failed) = (lost.to_vec(), lost.len());
         let mut reports = Vec::new();
-        for (seat, ended) in ended {
+        for (server, ended) in ended {
             match &ended.result {
                 Ok(report) => reports.push(report),
                 Err(why) => {
                     failed += 1;
-                    problems.push(format!("server {} on {}: {why}", seat.rank, seat.host));
+                    problems.push(format!("server {} on {}: {why}", server.rank, server.host));
                 }
             }
             if let Some(log) = &ended.log {
                 let log = log.display();
-                problems.push(format!("the log of the server on {} is {log}", seat.host));
+                problems.push(format!("the log of the server on {} is {log}", server.host));
             }
         }
         Self {
