@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::content::Content;
 use crate::error::{call_error, failed, StepError};
-use crate::layout::{Run, Walk};
+use crate::layout::{StridedTransfers, TransferSequence};
 use crate::memory::Buffer;
-use crate::pieces::Data;
+use crate::pieces::FilePieces;
 use crate::timing::{now_ns, timed, timing_since, Prepared, Timing};
 
 /// The end of a write.
@@ -45,7 +45,7 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
-    fn open(data: &Data, access: &mut OpenOptions) -> Result<OpenFile, StepError> {
+    fn open(data: &FilePieces, access: &mut OpenOptions) -> Result<OpenFile, StepError> {
         let direct = if data.direct { libc::O_DIRECT } else { 0 };
         let opened = access.mode(0o600).custom_flags(direct).open(&data.path);
         Ok(OpenFile {
@@ -81,13 +81,13 @@ impl OpenFile {
 
 /// Opens for writing. A file that stays open is put into `kept`.
 pub fn write<'a>(
-    data: &'a Data,
+    data: &'a FilePieces,
     after: AfterWrite,
     kept: &'a mut Option<OpenFile>,
 ) -> anyhow::Result<Prepared<'a>> {
     let file = OpenFile::open(data, OpenOptions::new().write(true).create(true))?;
     let content = Content::new(data.seed, data.size()?, data.direct)?;
-    let walk = data.walk();
+    let walk = data.sequence();
     Ok(Box::new(move || {
         let start_ns = now_ns();
         write_walk(&file, &walk, &content)?;
@@ -104,9 +104,9 @@ pub fn write<'a>(
 }
 
 /// Opens a new file, writes it and closes it, all in the measured time.
-pub fn create(data: &Data) -> anyhow::Result<Prepared<'_>> {
+pub fn create(data: &FilePieces) -> anyhow::Result<Prepared<'_>> {
     let content = Content::new(data.seed, data.size()?, data.direct)?;
-    let walk = data.walk();
+    let walk = data.sequence();
     Ok(Box::new(move || {
         let start_ns = now_ns();
         let file = OpenFile::open(data, OpenOptions::new().write(true).create_new(true))?;
@@ -126,12 +126,12 @@ pub fn publish(kept: &mut Option<OpenFile>) -> Prepared<'_> {
 }
 
 /// Opens for reading, and makes the buffers. `compares`: each byte is compared with what was written.
-pub fn read(data: &Data, compares: bool) -> anyhow::Result<Prepared<'_>> {
+pub fn read(data: &FilePieces, compares: bool) -> anyhow::Result<Prepared<'_>> {
     let file = OpenFile::open(data, OpenOptions::new().read(true))?;
     let content = compares
         .then(|| Content::new(data.seed, data.size()?, data.direct).map_err(anyhow::Error::from));
     let content = content.transpose()?;
-    let walk = data.walk();
+    let walk = data.sequence();
     let list = usize::try_from(data.list)?;
     let size = data.size()?;
     let mut buffer = Buffer::new(size * list)?;
@@ -152,7 +152,7 @@ pub fn read(data: &Data, compares: bool) -> anyhow::Result<Prepared<'_>> {
     }))
 }
 
-fn timing(start_ns: u64, data: &Data, walk: &Walk) -> Timing {
+fn timing(start_ns: u64, data: &FilePieces, walk: &TransferSequence) -> Timing {
     let transfers = walk.transfers();
     timing_since(start_ns, transfers * data.size, transfers)
 }
@@ -220,12 +220,16 @@ fn read_pieces(
     Ok(())
 }
 
-fn write_walk(target: &OpenFile, walk: &Walk, content: &Content) -> Result<(), StepError> {
+fn write_walk(
+    target: &OpenFile,
+    walk: &TransferSequence,
+    content: &Content,
+) -> Result<(), StepError> {
     match walk {
-        Walk::Runs(runs) => runs
+        TransferSequence::Runs(runs) => runs
             .iter()
             .try_for_each(|run| write_run(target, run, content)),
-        Walk::Scattered(offsets) => {
+        TransferSequence::Scattered(offsets) => {
             let (fd, source) = (target.file.as_raw_fd(), content.bytes());
             for &offset in offsets {
                 let position = content.position(offset);
@@ -238,7 +242,11 @@ fn write_walk(target: &OpenFile, walk: &Walk, content: &Content) -> Result<(), S
     }
 }
 
-fn write_run(target: &OpenFile, run: &Run, content: &Content) -> Result<(), StepError> {
+fn write_run(
+    target: &OpenFile,
+    run: &StridedTransfers,
+    content: &Content,
+) -> Result<(), StepError> {
     // Taken out of their structures here, since the compiler must suppose that a call changes those.
     let (fd, source, length) = (target.file.as_raw_fd(), content.bytes(), content.transfer());
     let (period, step) = (content.period(), content.position(run.stride));
@@ -293,13 +301,17 @@ fn write_rest(
     written.map_err(call_error("pwrite", &target.path))
 }
 
-fn read_walk(target: &OpenFile, walk: &Walk, buffer: &mut Buffer) -> Result<(), StepError> {
+fn read_walk(
+    target: &OpenFile,
+    walk: &TransferSequence,
+    buffer: &mut Buffer,
+) -> Result<(), StepError> {
     for_each_offset(walk, |offset| read_one(target, offset, buffer.bytes_mut()))
 }
 
 fn verify_walk(
     target: &OpenFile,
-    walk: &Walk,
+    walk: &TransferSequence,
     content: &Content,
     buffer: &mut Buffer,
 ) -> Result<(), StepError> {
@@ -311,12 +323,12 @@ fn verify_walk(
 
 #[inline]
 fn for_each_offset(
-    walk: &Walk,
+    walk: &TransferSequence,
     mut each: impl FnMut(u64) -> Result<(), StepError>,
 ) -> Result<(), StepError> {
     match walk {
-        Walk::Scattered(offsets) => offsets.iter().try_for_each(|&offset| each(offset)),
-        Walk::Runs(runs) => runs.iter().try_for_each(|run| {
+        TransferSequence::Scattered(offsets) => offsets.iter().try_for_each(|&offset| each(offset)),
+        TransferSequence::Runs(runs) => runs.iter().try_for_each(|run| {
             let mut offset = run.first;
             for _ in 0..run.count {
                 each(offset)?;
@@ -368,7 +380,7 @@ mod tests {
     use crate::layout::{Layout, Pattern};
     use crate::pieces::Offsets;
 
-    fn data(path: &Path, seed: u64) -> Data {
+    fn data(path: &Path, seed: u64) -> FilePieces {
         let layout = Layout {
             pattern: Pattern::Random,
             ranks: 1,
@@ -377,13 +389,13 @@ mod tests {
             segments: 1,
             seed: 3,
         };
-        Data {
+        FilePieces {
             offsets: Offsets::Share { layout, rank: 0 },
-            ..Data::part(path, 0, 47_008, 47_008, seed)
+            ..FilePieces::contiguous(path, 0, 47_008, 47_008, seed)
         }
     }
 
-    fn wrong(data: &Data) -> StepError {
+    fn wrong(data: &FilePieces) -> StepError {
         let error = read(data, true).unwrap()().unwrap_err();
         error.downcast().unwrap()
     }
@@ -425,7 +437,7 @@ mod tests {
     #[test]
     fn a_file_that_stays_open_is_published_once_and_read_in_lists() {
         let path = std::env::temp_dir().join(format!("weir-bench-list-{}", std::process::id()));
-        let ours = Data {
+        let ours = FilePieces {
             size: 4096,
             ..data(&path, 7).spread(4096, 3 * 4096, 10)
         };
@@ -435,12 +447,12 @@ mod tests {
         publish(&mut kept)().unwrap();
         assert!(publish(&mut kept)().is_err());
         for list in [1, 4] {
-            let ours = Data {
+            let ours = FilePieces {
                 list,
                 ..ours.clone()
             };
             assert_eq!(read(&ours, true).unwrap()().unwrap().bytes, 40_960);
-            let other = Data { seed: 8, ..ours };
+            let other = FilePieces { seed: 8, ..ours };
             let error = wrong(&other);
             assert!(error.to_string().contains("offset 4096"), "{error}");
         }

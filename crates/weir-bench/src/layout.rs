@@ -1,4 +1,4 @@
-//! Which offsets a process touches, in which order: the access patterns of IOR.
+//! The offsets that a process accesses, in order: the access patterns of IOR.
 //!
 //! Every byte of a file is written exactly once, whatever the pattern. With `n` processes (ranks),
 //! `b` bytes a process and transfers of `t` bytes:
@@ -76,7 +76,7 @@ pub struct Layout {
 /// Equally spaced transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Run {
+pub struct StridedTransfers {
     /// Offset of the first transfer, in bytes.
     pub first: u64,
     /// Distance from one transfer to the next, in bytes.
@@ -85,10 +85,10 @@ pub struct Run {
     pub count: u64,
 }
 
-impl Run {
+impl StridedTransfers {
     /// Transfers of `size` bytes, one behind the other.
-    pub fn contiguous(first: u64, bytes: u64, size: u64) -> Run {
-        Run {
+    pub fn contiguous(first: u64, bytes: u64, size: u64) -> StridedTransfers {
+        StridedTransfers {
             first,
             stride: size,
             count: bytes / size,
@@ -98,20 +98,20 @@ impl Run {
 
 /// The transfers of one process, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Walk {
+pub enum TransferSequence {
     /// Arithmetic progressions: nothing to look up while the clock runs.
-    Runs(Vec<Run>),
+    Runs(Vec<StridedTransfers>),
     /// Offsets computed beforehand.
     Scattered(Vec<u64>),
 }
 
-impl Walk {
+impl TransferSequence {
     /// The offset of each transfer.
     pub fn offsets(&self) -> Vec<u64> {
         match self {
-            Walk::Scattered(offsets) => offsets.clone(),
-            Walk::Runs(runs) => {
-                let run = |run: &Run| {
+            TransferSequence::Scattered(offsets) => offsets.clone(),
+            TransferSequence::Runs(runs) => {
+                let run = |run: &StridedTransfers| {
                     let (first, stride) = (run.first, run.stride);
                     (0..run.count).map(move |i| first + i * stride)
                 };
@@ -123,31 +123,31 @@ impl Walk {
     /// How many transfers there are.
     pub fn transfers(&self) -> u64 {
         match self {
-            Walk::Runs(runs) => runs.iter().map(|r| r.count).sum(),
-            Walk::Scattered(offsets) => offsets.len() as u64,
+            TransferSequence::Runs(runs) => runs.iter().map(|r| r.count).sum(),
+            TransferSequence::Scattered(offsets) => offsets.len() as u64,
         }
     }
 }
 
 impl Layout {
     /// The transfers of `rank`.
-    pub fn walk(&self, rank: u32) -> Walk {
+    pub fn transfers_of(&self, rank: u32) -> TransferSequence {
         let (n, r) = (u64::from(self.ranks), u64::from(rank));
         let (t, b) = (self.transfer, self.block);
         match self.pattern {
-            Pattern::Nn => Walk::Runs(vec![Run::contiguous(0, b, t)]),
+            Pattern::Nn => TransferSequence::Runs(vec![StridedTransfers::contiguous(0, b, t)]),
             Pattern::Segmented => {
                 let piece = b / self.segments;
-                let runs =
-                    (0..self.segments).map(|s| Run::contiguous((s * n + r) * piece, piece, t));
-                Walk::Runs(runs.collect())
+                let runs = (0..self.segments)
+                    .map(|s| StridedTransfers::contiguous((s * n + r) * piece, piece, t));
+                TransferSequence::Runs(runs.collect())
             }
-            Pattern::Strided => Walk::Runs(vec![Run {
+            Pattern::Strided => TransferSequence::Runs(vec![StridedTransfers {
                 first: r * t,
                 stride: n * t,
                 count: b / t,
             }]),
-            Pattern::Random => Walk::Scattered(self.dealt(rank)),
+            Pattern::Random => TransferSequence::Scattered(self.dealt(rank)),
         }
     }
 
@@ -207,7 +207,9 @@ mod tests {
             (Pattern::Random, 1),
         ] {
             let layout = layout(pattern, segments);
-            let mut all: Vec<u64> = (0..3).flat_map(|r| layout.walk(r).offsets()).collect();
+            let mut all: Vec<u64> = (0..3)
+                .flat_map(|r| layout.transfers_of(r).offsets())
+                .collect();
             all.sort_unstable();
             let expected: Vec<u64> = (0..18).map(|i| i * 8).collect();
             assert_eq!(all, expected, "{pattern:?} with {segments} segments");
@@ -217,17 +219,20 @@ mod tests {
     #[test]
     fn strided_interleaves_and_segmented_does_not() {
         assert_eq!(
-            layout(Pattern::Strided, 1).walk(1).offsets()[..3],
+            layout(Pattern::Strided, 1).transfers_of(1).offsets()[..3],
             [8, 32, 56]
         );
         assert_eq!(
-            layout(Pattern::Segmented, 1).walk(1).offsets()[..3],
+            layout(Pattern::Segmented, 1).transfers_of(1).offsets()[..3],
             [48, 56, 64]
         );
         assert_eq!(
-            layout(Pattern::Segmented, 2).walk(1).offsets()[..4],
+            layout(Pattern::Segmented, 2).transfers_of(1).offsets()[..4],
             [24, 32, 40, 96]
         );
-        assert_eq!(layout(Pattern::Nn, 1).walk(2).offsets()[..2], [0, 8]);
+        assert_eq!(
+            layout(Pattern::Nn, 1).transfers_of(2).offsets()[..2],
+            [0, 8]
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! `weir bench`: bandwidth and metadata rates of any directories, in the manner of IOR and mdtest, beside the
 //! machine's own limits.
 //!
-//! It starts no servers and knows no library of weir: a [`Host`] and a [`nodes::Site`] do that for it. Processes are real ones (this program, executed again), and files are reached by the
+//! It starts no servers and knows no library of weir: a [`WorkerBackend`] and a [`nodes::TestInstance`] do that for it. Processes are real ones (this program, executed again), and files are reached by the
 //! C library's calls, so that a preloaded file system, tmpfs and a disk are measured by the same code in the same run.
 //!
 //! - `args`, `plan`: what is asked for, as cases that yield metrics; `suite`: the promises of weir as a table.
@@ -58,10 +58,10 @@ pub use links::{listen, SMALL};
 use plan::Cases;
 pub use plan::Operation;
 pub use report::write_report;
-use runner::Plan;
+use runner::TargetsPlan;
 pub use timing::{now_ns, timed, timing_since, Prepared, Timing};
 pub use wire::{FabricCalls, WorkerEndpoint};
-pub use worker::{serve, Host};
+pub use worker::{serve, WorkerBackend};
 pub use workers::{WorkerId, Workers};
 
 /// Exit code: data was not what was written.
@@ -173,7 +173,7 @@ fn measure_and_report(args: &BenchArgs) -> anyhow::Result<u8> {
     })
 }
 
-fn plan_of(args: &BenchArgs, targets: Vec<Target>) -> anyhow::Result<Plan> {
+fn plan_of(args: &BenchArgs, targets: Vec<Target>) -> anyhow::Result<TargetsPlan> {
     let calls = args.calls();
     let mut cases = match (args.suite, calls.is_empty()) {
         (true, _) => suite::cases(args)?,
@@ -190,7 +190,7 @@ fn plan_of(args: &BenchArgs, targets: Vec<Target>) -> anyhow::Result<Plan> {
     if args.device.is_some() {
         cases.device = Some(suite::device_case(args)?);
     }
-    Ok(Plan {
+    Ok(TargetsPlan {
         durable: args.durable.clone(),
         device: args.device.clone(),
         cases,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::content::{Content, Mismatch};
 use crate::error::StepError;
 use crate::links::{AtBarrier, BarrierHolder};
-use crate::pieces::Data;
+use crate::pieces::FilePieces;
 use crate::timing::{now_ns, timing_since, Prepared};
 
 /// How much further in the content each turn's bytes begin: no two of 4093 turns have the same.
@@ -23,9 +23,9 @@ const SHIFT: u64 = 64;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mixed {
     /// The bytes that the process writes in each turn, in calls of `size`, without lists.
-    pub write: Data,
+    pub write: FilePieces,
     /// The bytes that the process reads in each turn, likewise.
-    pub read: Data,
+    pub read: FilePieces,
     /// Turns.
     pub turns: u32,
     /// Each turn's writes end with `fsync`.
@@ -43,8 +43,8 @@ pub fn mixed(mixed: &Mixed) -> Result<Prepared<'_>> {
     let file = open.with_context(|| path.display().to_string())?;
     let (to_write, to_read) = (content_of(&mixed.write)?, content_of(&mixed.read)?);
     let mut buffer = vec![1; mixed.read.size()?];
-    let to_write_at = mixed.write.walk().offsets();
-    let to_read_at = mixed.read.walk().offsets();
+    let to_write_at = mixed.write.sequence().offsets();
+    let to_read_at = mixed.read.sequence().offsets();
     let meeting = mixed.barrier.as_ref();
     let mut barrier = meeting.map(AtBarrier::connect).transpose()?;
     Ok(Box::new(move || {
@@ -92,7 +92,7 @@ pub fn mixed(mixed: &Mixed) -> Result<Prepared<'_>> {
     }))
 }
 
-fn content_of(data: &Data) -> Result<Content> {
+fn content_of(data: &FilePieces) -> Result<Content> {
     Ok(Content::new(data.seed, data.size()?, data.direct)?)
 }
 
@@ -106,8 +106,8 @@ mod tests {
 
     const TURNS: u32 = 5;
 
-    fn part(path: &Path, number: u64) -> Data {
-        Data::part(path, number * 4096, 4096, 4096, 3)
+    fn part(path: &Path, number: u64) -> FilePieces {
+        FilePieces::contiguous(path, number * 4096, 4096, 4096, 3)
     }
 
     /// Two that exchange their parts; what each did.
@@ -121,7 +121,7 @@ mod tests {
         File::create(path).unwrap();
         let each = [0, 1].map(|number| Mixed {
             write: part(path, number),
-            read: Data {
+            read: FilePieces {
                 seed: seeds[usize::try_from(number).unwrap()],
                 ..part(path, 1 - number)
             },

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{ensure, Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::layout::{Layout, Run, Walk};
+use crate::layout::{Layout, StridedTransfers, TransferSequence};
 
 /// The most bytes of one call, and of a list of calls, that a step may have.
 pub const BUFFER_MOST: u64 = 1 << 30;
@@ -13,7 +13,7 @@ pub const BUFFER_MOST: u64 = 1 << 30;
 /// Pieces of a file, all of one size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Data {
+pub struct FilePieces {
     /// The file.
     pub path: PathBuf,
     /// The beginnings of the pieces.
@@ -33,7 +33,7 @@ pub struct Data {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Offsets {
     /// Equally spaced.
-    Run(Run),
+    Run(StridedTransfers),
     /// The share of one process of a layout.
     Share {
         /// The layout of all processes.
@@ -43,12 +43,18 @@ pub enum Offsets {
     },
 }
 
-impl Data {
+impl FilePieces {
     /// A contiguous part of a file, in pieces of `size` bytes, each by a call of its own.
-    pub fn part(path: impl Into<PathBuf>, first: u64, bytes: u64, size: u64, seed: u64) -> Data {
-        Data {
+    pub fn contiguous(
+        path: impl Into<PathBuf>,
+        first: u64,
+        bytes: u64,
+        size: u64,
+        seed: u64,
+    ) -> FilePieces {
+        FilePieces {
             path: path.into(),
-            offsets: Offsets::Run(Run::contiguous(first, bytes, size)),
+            offsets: Offsets::Run(StridedTransfers::contiguous(first, bytes, size)),
             size,
             list: 1,
             seed,
@@ -58,21 +64,21 @@ impl Data {
 
     /// The same pieces of the same file at other offsets.
     #[must_use]
-    pub fn spread(self, first: u64, stride: u64, count: u64) -> Data {
-        let run = Run {
+    pub fn spread(self, first: u64, stride: u64, count: u64) -> FilePieces {
+        let run = StridedTransfers {
             first,
             stride,
             count,
         };
         let offsets = Offsets::Run(run);
-        Data { offsets, ..self }
+        FilePieces { offsets, ..self }
     }
 
     /// The pieces, in order.
-    pub fn walk(&self) -> Walk {
+    pub fn sequence(&self) -> TransferSequence {
         match &self.offsets {
-            Offsets::Run(run) => Walk::Runs(vec![*run]),
-            Offsets::Share { layout, rank } => layout.walk(*rank),
+            Offsets::Run(run) => TransferSequence::Runs(vec![*run]),
+            Offsets::Share { layout, rank } => layout.transfers_of(*rank),
         }
     }
 
@@ -110,9 +116,9 @@ mod tests {
 
     #[test]
     fn impossible_pieces_are_refused() {
-        let data = Data::part("/weir/f", 0, 12, 4, 1).spread(0, 8, 3);
+        let data = FilePieces::contiguous("/weir/f", 0, 12, 4, 1).spread(0, 8, 3);
         data.check().unwrap();
-        let with = |size, list| Data {
+        let with = |size, list| FilePieces {
             size,
             list,
             ..data.clone()

@@ -45,15 +45,15 @@ const LINE: i32 = 15;
 
 type PlotArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// One line of dots.
-struct Row {
+/// A line of the plot: a dot for each target.
+struct DotRow {
     label: String,
     /// (which target, its rate), in the axis's unit.
     dots: Vec<(usize, Spread)>,
     limit: Option<f64>,
 }
 
-impl Row {
+impl DotRow {
     fn height(&self) -> i32 {
         GAP + LINE * pixels(self.dots.len())
     }
@@ -69,12 +69,12 @@ impl Row {
 struct Panel {
     title: &'static str,
     axis: &'static str,
-    rows: Vec<Row>,
+    rows: Vec<DotRow>,
 }
 
 impl Panel {
     fn height(&self) -> i32 {
-        PANEL_TOP + PANEL_BOTTOM + self.rows.iter().map(Row::height).sum::<i32>()
+        PANEL_TOP + PANEL_BOTTOM + self.rows.iter().map(DotRow::height).sum::<i32>()
     }
 }
 
@@ -118,7 +118,7 @@ fn panels(results: &Results, targets: &[&str]) -> Vec<Panel> {
     panels.into_iter().filter(|p| !p.rows.is_empty()).collect()
 }
 
-fn row(results: &Results, metric: &Metric, targets: &[&str], unit: f64) -> Row {
+fn row(results: &Results, metric: &Metric, targets: &[&str], unit: f64) -> DotRow {
     let scaled = |s: Spread| Spread {
         median: s.median / unit,
         min: s.min / unit,
@@ -131,7 +131,7 @@ fn row(results: &Results, metric: &Metric, targets: &[&str], unit: f64) -> Row {
     let limit = metric
         .copy_limit()
         .and_then(|m| results.rate(&m, results.best(&m)?));
-    Row {
+    DotRow {
         label: metric.label(),
         dots: rates.flatten().collect(),
         limit: limit.map(|s| s.median / unit),
@@ -145,8 +145,8 @@ struct Axis {
 }
 
 impl Axis {
-    fn over(rows: &[Row]) -> Self {
-        let values = || rows.iter().flat_map(Row::values).filter(|v| *v > 0.0);
+    fn over(rows: &[DotRow]) -> Self {
+        let values = || rows.iter().flat_map(DotRow::values).filter(|v| *v > 0.0);
         let (low, high) = (
             values().fold(f64::MAX, f64::min),
             values().fold(0.0, f64::max),
@@ -250,7 +250,7 @@ fn draw_panel(area: &PlotArea<'_>, panel: &Panel, top: i32) -> PlotResult {
     Ok(())
 }
 
-fn draw_row(area: &PlotArea<'_>, row: &Row, axis: &Axis, top: i32) -> PlotResult {
+fn draw_row(area: &PlotArea<'_>, row: &DotRow, axis: &Axis, top: i32) -> PlotResult {
     text(
         area,
         &row.label,
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn the_axis_holds_all_values_between_round_marks() {
-        let row = Row {
+        let row = DotRow {
             label: String::new(),
             dots: vec![(0, Spread::from_values([0.13, 4.2]).unwrap())],
             limit: Some(24.1),

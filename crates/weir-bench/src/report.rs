@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::args::Target;
 use crate::machine::Machine;
 use crate::plan::Metric;
-use crate::results::{Results, Sample, Spread};
+use crate::results::{Results, RoundSample, Spread};
 use crate::suite::Verdict;
 
 /// A report: what every one begins with, and its content.
@@ -92,7 +92,7 @@ pub struct SeriesReport<'a> {
     /// Against the best copy limit, round by round.
     pub ratio_to_copy_limit: Option<Spread>,
     /// Every sample.
-    pub samples: &'a [Sample],
+    pub samples: &'a [RoundSample],
 }
 
 /// The results, with their ratios.

@@ -1,4 +1,4 @@
-//! Samples and what they say: rates, their spread over the rounds, and ratios within rounds.
+//! Samples, and the values computed from them: rates, their spread over the rounds, and ratios within rounds.
 //!
 //! A ratio is taken between two samples of the same round, which met the same noise; the median is over
 //! those ratios, not a ratio of medians.
@@ -10,9 +10,9 @@ use serde::Serialize;
 use crate::plan::Metric;
 use crate::timing::Measured;
 
-/// One measurement.
+/// One measurement of a series in one round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Sample {
+pub struct RoundSample {
     /// The round, from 0.
     pub round: u32,
     /// Seconds from the first start to the last end.
@@ -23,7 +23,7 @@ pub struct Sample {
     pub ops: u64,
 }
 
-impl Sample {
+impl RoundSample {
     /// Bytes a second, or files a second for metadata.
     #[allow(clippy::cast_precision_loss)] // Counts far below 2^53.
     pub fn rate(&self, metric: &Metric) -> f64 {
@@ -71,13 +71,13 @@ impl Spread {
 
 /// All samples: of each metric, by series (a target, or a way to measure a limit).
 #[derive(Default)]
-pub struct Results(BTreeMap<Metric, BTreeMap<String, Vec<Sample>>>);
+pub struct Results(BTreeMap<Metric, BTreeMap<String, Vec<RoundSample>>>);
 
 impl Results {
     /// Adds a sample.
     pub fn add(&mut self, metric: Metric, series: &str, round: u32, measured: Measured) {
         let all = self.0.entry(metric).or_default();
-        all.entry(series.to_owned()).or_default().push(Sample {
+        all.entry(series.to_owned()).or_default().push(RoundSample {
             round,
             seconds: measured.seconds,
             bytes: measured.bytes,
@@ -99,7 +99,7 @@ impl Results {
     }
 
     /// The samples of a series; empty if there are none.
-    pub fn samples(&self, metric: &Metric, series: &str) -> &[Sample] {
+    pub fn samples(&self, metric: &Metric, series: &str) -> &[RoundSample] {
         self.0
             .get(metric)
             .and_then(|all| all.get(series))

@@ -55,9 +55,9 @@ pub enum Bar {
     Reported,
 }
 
-/// A row before anything is measured.
+/// A row of the table: a measurement, and what is promised of it.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct PromiseRow {
     /// The measurement, in words.
     pub what: String,
     /// The measurement beside it; empty if there is none.
@@ -68,60 +68,60 @@ pub struct Row {
     pub bar: Bar,
 }
 
-impl Row {
+impl PromiseRow {
     /// The same, with a measurement beside it.
     #[must_use]
-    pub fn beside(self, beside: &str) -> Row {
+    pub fn beside(self, beside: &str) -> PromiseRow {
         let beside = beside.to_owned();
-        Row { beside, ..self }
+        PromiseRow { beside, ..self }
     }
 }
 
-/// One round's.
+/// The values of a row in one round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Sample {
+pub struct PairedSample {
     /// The value.
     pub value: f64,
     /// The value that was measured beside it.
     pub beside: Option<f64>,
 }
 
-/// All that is measured.
+/// All rows, with their values.
 #[derive(Debug, Default)]
-pub struct Rows {
-    /// In the order in which they are told.
-    order: Vec<Row>,
-    samples: BTreeMap<String, Vec<Sample>>,
+pub struct PromiseTable {
+    /// The rows, in the order of the report.
+    order: Vec<PromiseRow>,
+    samples: BTreeMap<String, Vec<PairedSample>>,
     why_not: BTreeMap<String, String>,
 }
 
-impl Rows {
-    /// A row is to be there, even if nothing is measured.
-    pub fn declare(&mut self, row: &Row) {
+impl PromiseTable {
+    /// Adds a row, even if nothing is measured for it.
+    pub fn declare(&mut self, row: &PromiseRow) {
         if !self.order.iter().any(|known| known.what == row.what) {
             self.order.push(row.clone());
         }
     }
 
-    /// A sample of a row.
-    pub fn add(&mut self, row: &Row, value: f64, beside: Option<f64>) {
+    /// Adds the values of a round.
+    pub fn add(&mut self, row: &PromiseRow, value: f64, beside: Option<f64>) {
         self.declare(row);
         let all = self.samples.entry(row.what.clone()).or_default();
-        all.push(Sample { value, beside });
+        all.push(PairedSample { value, beside });
     }
 
-    /// Why a row is not measured.
-    pub fn why_not(&mut self, row: &Row, why: &str) {
+    /// Notes why a row is not measured.
+    pub fn why_not(&mut self, row: &PromiseRow, why: &str) {
         self.declare(row);
         self.why_not.insert(row.what.clone(), why.to_owned());
     }
 
-    /// All, judged.
-    pub fn verdicts(&self) -> Vec<Verdict> {
+    /// Judges all rows.
+    pub fn verdicts(&self) -> Vec<RowVerdict> {
         self.order.iter().map(|row| self.judge(row)).collect()
     }
 
-    fn judge(&self, row: &Row) -> Verdict {
+    fn judge(&self, row: &PromiseRow) -> RowVerdict {
         let samples = self.samples.get(&row.what).cloned().unwrap_or_default();
         let ratios = samples.iter().filter_map(|s| Some(s.value / s.beside?));
         let ratio = Spread::from_values(ratios);
@@ -132,7 +132,7 @@ impl Rows {
             Bar::AtMost(most) => Some(judged.is_some_and(|j| j.median <= most)),
             Bar::Reported => None,
         };
-        Verdict {
+        RowVerdict {
             what: row.what.clone(),
             beside: row.beside.clone(),
             unit: row.unit,
@@ -147,9 +147,9 @@ impl Rows {
     }
 }
 
-/// A row, judged.
+/// A row with its values, and whether the promise is met.
 #[derive(Clone, Debug, Serialize)]
-pub struct Verdict {
+pub struct RowVerdict {
     /// The measurement, in words.
     pub what: String,
     /// The measurement beside it; empty if there is none.
@@ -162,17 +162,17 @@ pub struct Verdict {
     pub value: Option<Spread>,
     /// The value that was measured beside it.
     pub measured_beside: Option<Spread>,
-    /// The value by it, within each round.
+    /// The ratio of the two, within each round.
     pub ratio: Option<Spread>,
     /// True if the promise is met; none if nothing is promised.
     pub met: Option<bool>,
     /// Why it was not measured.
     pub why_not: Option<String>,
     /// Each round.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<PairedSample>,
 }
 
-impl Verdict {
+impl RowVerdict {
     fn word(&self) -> String {
         match (&self.why_not, self.met, self.value) {
             (Some(why), _, None) => format!("NOT MEASURED: {why}"),
@@ -224,7 +224,7 @@ impl Verdict {
 }
 
 /// The table for people.
-pub fn table(verdicts: &[Verdict]) -> String {
+pub fn table(verdicts: &[RowVerdict]) -> String {
     let header = ["row", "weir", "beside it", "ratio", "bar", "met"];
     let mut table = new_table(&header);
     for verdict in verdicts {
@@ -237,8 +237,8 @@ pub fn table(verdicts: &[Verdict]) -> String {
 mod tests {
     use super::*;
 
-    fn row(bar: Bar, beside: &str) -> Row {
-        Row {
+    fn row(bar: Bar, beside: &str) -> PromiseRow {
+        PromiseRow {
             what: "read".into(),
             beside: beside.into(),
             unit: Unit::BytesPerSecond,
@@ -246,8 +246,8 @@ mod tests {
         }
     }
 
-    fn judged(row: &Row, samples: &[(f64, Option<f64>)]) -> String {
-        let mut rows = Rows::default();
+    fn judged(row: &PromiseRow, samples: &[(f64, Option<f64>)]) -> String {
+        let mut rows = PromiseTable::default();
         rows.declare(row);
         for (value, beside) in samples {
             rows.add(row, *value, *beside);
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(judged(&most, &[(1e6, None)]), "yes");
         assert_eq!(judged(&most, &[(1.1e6, None)]), "NO");
         assert_eq!(judged(&row(Bar::Reported, ""), &[(1.0, None)]), "reported");
-        let mut rows = Rows::default();
+        let mut rows = PromiseTable::default();
         rows.why_not(&most, "no libfabric");
         assert_eq!(rows.verdicts()[0].word(), "NOT MEASURED: no libfabric");
         let text = table(&rows.verdicts());

@@ -18,7 +18,7 @@ use crate::error::Interrupted;
 use crate::group::{self, Interrupt, Job, StepOfRank};
 use crate::layout::{Layout, Pattern, SplitMix64};
 use crate::names::{NameCall, NameStep};
-use crate::pieces::{Data, Offsets};
+use crate::pieces::{FilePieces, Offsets};
 use crate::plan::{Cases, DataCase, Dirs, LimitCase, MetaCase, Metric, Op, DEVICE};
 use crate::results::Results;
 use crate::space::{ensure_room, CaseDir, RunDir};
@@ -27,7 +27,7 @@ use crate::timing::{now_ns, Measured};
 use crate::wire::Step;
 
 /// Everything to be measured.
-pub struct Plan {
+pub struct TargetsPlan {
     /// The targets of all cases.
     pub targets: Vec<Target>,
     /// The targets of the cases with `durable_cases`.
@@ -64,7 +64,7 @@ const CALL_BUDGET_NS: u64 = 150_000_000;
 ///
 /// # Errors
 /// `WrongData`, `Interrupted`, or what went wrong, with the case and target.
-pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
+pub fn run(plan: &TargetsPlan) -> anyhow::Result<Outcome> {
     check_room(plan)?;
     let interrupt = Interrupt::watch()?;
     let dirs = run_dirs(&plan.targets)?;
@@ -74,7 +74,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
         dir: dir.clone(),
     });
     let device = run_dirs(&device.collect::<Vec<_>>())?;
-    let mut run = Run {
+    let mut run = TargetsRun {
         plan,
         interrupt,
         seeds: SplitMix64(u64::from(std::process::id()) ^ now_ns()),
@@ -98,7 +98,7 @@ fn run_dirs(targets: &[Target]) -> anyhow::Result<Vec<RunDir>> {
     targets.iter().map(RunDir::create).collect()
 }
 
-fn check_room(plan: &Plan) -> anyhow::Result<()> {
+fn check_room(plan: &TargetsPlan) -> anyhow::Result<()> {
     let most = |cases: &[DataCase]| cases.iter().map(DataCase::bytes).max().unwrap_or(0);
     for target in &plan.targets {
         ensure_room(target, most(&plan.cases.data))?;
@@ -109,8 +109,8 @@ fn check_room(plan: &Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
-struct Run<'a> {
-    plan: &'a Plan,
+struct TargetsRun<'a> {
+    plan: &'a TargetsPlan,
     interrupt: Interrupt,
     seeds: SplitMix64,
     round: u32,
@@ -118,7 +118,7 @@ struct Run<'a> {
     outcome: Outcome,
 }
 
-impl Run<'_> {
+impl TargetsRun<'_> {
     fn one_round(
         &mut self,
         dirs: &[RunDir],
@@ -411,13 +411,13 @@ struct CaseFiles {
 
 impl CaseFiles {
     /// The bytes of one rank.
-    fn share(&self, rank: u32) -> Data {
+    fn share(&self, rank: u32) -> FilePieces {
         let is_shared = self.layout.pattern.is_shared();
         let (file, number) = match is_shared {
             true => ("data".to_owned(), 0),
             false => (format!("data.{rank}"), rank),
         };
-        Data {
+        FilePieces {
             path: self.directory.join(file),
             offsets: Offsets::Share {
                 layout: self.layout.clone(),

@@ -26,7 +26,7 @@ use crate::data::AfterWrite;
 use crate::links::Streams;
 use crate::mixed::Mixed;
 use crate::names::NameStep;
-use crate::pieces::Data;
+use crate::pieces::FilePieces;
 use crate::timing::Timing;
 
 /// The longest line, bytes.
@@ -35,7 +35,7 @@ pub const LINE_MOST: u64 = 1 << 20;
 /// To a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Order {
+pub enum WorkerOrder {
     /// Start processes with the client injected, which come under these numbers.
     Spawn(Vec<u16>),
     /// Get ready for a step.
@@ -47,7 +47,7 @@ pub enum Order {
 /// From a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Answer {
+pub enum WorkerAnswer {
     /// Ready for the step; where it listens, if the step says so.
     Ready(Option<WorkerEndpoint>),
     /// It is done: when, and how much.
@@ -94,20 +94,20 @@ pub enum Step {
     /// Write.
     Write {
         /// The bytes.
-        data: Data,
+        data: FilePieces,
         /// The end of it.
         after: AfterWrite,
     },
     /// Open a new file, write it and close it, all in the measured time.
-    Create(Data),
+    Create(FilePieces),
     /// Compute for so many turns.
     Compute(u64),
     /// `fsync` and close what was written and kept open.
     Publish,
     /// Read.
-    Read(Data),
+    Read(FilePieces),
     /// Read, and compare every byte.
-    Verify(Data),
+    Verify(FilePieces),
     /// Write and read in turns.
     Mixed(Mixed),
     /// Hold a barrier: each time, wait for a byte from every connection, then answer all.
@@ -185,17 +185,17 @@ mod tests {
     use super::*;
     use crate::links::BarrierHolder;
 
-    fn data() -> Data {
-        Data::part("/weir/f", 0, 12, 4, 1).spread(0, 8, 3)
+    fn data() -> FilePieces {
+        FilePieces::contiguous("/weir/f", 0, 12, 4, 1).spread(0, 8, 3)
     }
 
     #[test]
     fn messages_come_back_as_they_went() {
         let orders = [
-            Order::Go,
-            Order::Spawn(vec![7]),
-            Order::Prepare(Box::new(Step::Read(data()))),
-            Order::Prepare(Box::new(Step::Mixed(Mixed {
+            WorkerOrder::Go,
+            WorkerOrder::Spawn(vec![7]),
+            WorkerOrder::Prepare(Box::new(Step::Read(data()))),
+            WorkerOrder::Prepare(Box::new(Step::Mixed(Mixed {
                 write: data(),
                 read: data(),
                 turns: 3,
@@ -214,7 +214,7 @@ mod tests {
         for order in orders {
             assert_eq!(receive(&mut from).unwrap(), Some(order));
         }
-        assert_eq!(receive::<Order>(&mut from).unwrap(), None);
+        assert_eq!(receive::<WorkerOrder>(&mut from).unwrap(), None);
     }
 
     #[test]
@@ -228,9 +228,9 @@ mod tests {
             b"\"go\"",
             b"\xff\xfe\n",
         ] {
-            assert!(receive::<Order>(&mut &bad[..]).is_err(), "{bad:?}");
+            assert!(receive::<WorkerOrder>(&mut &bad[..]).is_err(), "{bad:?}");
         }
         let long = vec![b'['; usize::try_from(LINE_MOST).unwrap() + 1];
-        assert!(receive::<Order>(&mut &long[..]).is_err());
+        assert!(receive::<WorkerOrder>(&mut &long[..]).is_err());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The coordinator starts a worker of a node's own as the same program with the same arguments, with a
 //! variable in the environment and a socket as standard input, so that whatever is preloaded into programs
-//! starts afresh in each. Workers on other nodes are started by a [`Host`].
+//! starts afresh in each. Workers on other nodes are started by a [`WorkerBackend`].
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -21,18 +21,18 @@ use crate::links;
 use crate::mixed;
 use crate::names::call_names;
 use crate::timing::{Prepared, Timing};
-use crate::wire::{receive, send, Answer, FabricCalls, Order, Step, WorkerEndpoint};
+use crate::wire::{receive, send, FabricCalls, Step, WorkerAnswer, WorkerEndpoint, WorkerOrder};
 
 /// The environment variable that makes a process a worker.
 pub const WORKER_VARIABLE: &str = "WEIR_BENCH_WORKER_RANK";
 
 /// The part of a worker that knows the file system under test and its servers.
-pub trait Host {
+pub trait WorkerBackend {
     /// Starts more workers, which connect under these numbers.
     fn spawn(&mut self, numbers: &[u16]) -> Result<()>;
     /// Listens for other workers, also over libfabric if so.
     fn listen(&mut self, libfabric: bool) -> Result<WorkerEndpoint>;
-    /// The listener of TCP that [`Host::listen`] made.
+    /// The listener of TCP that [`WorkerBackend::listen`] made.
     fn listener(&self) -> Option<&TcpListener>;
     /// Prepares requests over the fabric of the servers.
     fn calls<'a>(&'a mut self, calls: &'a FabricCalls) -> Result<Prepared<'a>>;
@@ -40,10 +40,10 @@ pub trait Host {
     fn pin(&mut self, processor: Option<usize>) -> Result<Prepared<'_>>;
 }
 
-/// The host of workers that measure directories: there is no server.
-struct NoHost;
+/// The backend of workers that measure directories: there is no server.
+struct NoBackend;
 
-impl Host for NoHost {
+impl WorkerBackend for NoBackend {
     fn spawn(&mut self, _: &[u16]) -> Result<()> {
         bail!("this worker starts no others")
     }
@@ -75,32 +75,40 @@ pub fn run() -> Result<u8> {
     // SAFETY: no memory is involved. A worker must not outlive an interrupted coordinator.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    serve(&mut BufReader::new(&socket), &mut &socket, &mut NoHost)?;
+    serve(&mut BufReader::new(&socket), &mut &socket, &mut NoBackend)?;
     Ok(0)
 }
 
 /// Does what is ordered until the connection ends.
-pub fn serve(from: &mut impl BufRead, to: &mut impl Write, host: &mut dyn Host) -> Result<()> {
+pub fn serve(
+    from: &mut impl BufRead,
+    to: &mut impl Write,
+    backend: &mut dyn WorkerBackend,
+) -> Result<()> {
     let mut worker = Worker::default();
     while let Some(order) = receive(from)? {
         let answered = match order {
-            Order::Spawn(numbers) => host.spawn(&numbers).map(|()| Answer::Ready(None)),
-            Order::Prepare(step) => worker.act(&step, from, to, host).map(Answer::Done),
-            Order::Go => bail!("nothing is prepared"),
+            WorkerOrder::Spawn(numbers) => {
+                backend.spawn(&numbers).map(|()| WorkerAnswer::Ready(None))
+            }
+            WorkerOrder::Prepare(step) => {
+                worker.act(&step, from, to, backend).map(WorkerAnswer::Done)
+            }
+            WorkerOrder::Go => bail!("nothing is prepared"),
         };
         send(to, &answered.unwrap_or_else(|e| refusal(&e)))?;
     }
     Ok(())
 }
 
-fn refusal(error: &anyhow::Error) -> Answer {
+fn refusal(error: &anyhow::Error) -> WorkerAnswer {
     let is_wrong = match error.downcast_ref::<StepError>() {
         Some(error) => error.is_wrong_data(),
         None => error.is::<WrongData>(),
     };
     match is_wrong {
-        true => Answer::Wrong(error.to_string()),
-        false => Answer::Failed(format!("{error:#}")),
+        true => WorkerAnswer::Wrong(error.to_string()),
+        false => WorkerAnswer::Failed(format!("{error:#}")),
     }
 }
 
@@ -119,27 +127,31 @@ impl Worker {
         step: &Step,
         from: &mut impl BufRead,
         to: &mut impl Write,
-        host: &mut dyn Host,
+        backend: &mut dyn WorkerBackend,
     ) -> Result<Timing> {
         let endpoint = match step {
-            Step::Listen { libfabric } => Some(host.listen(*libfabric)?),
+            Step::Listen { libfabric } => Some(backend.listen(*libfabric)?),
             _ => None,
         };
-        let prepared = self.prepare(step, host)?;
-        send(to, &Answer::Ready(endpoint))?;
+        let prepared = self.prepare(step, backend)?;
+        send(to, &WorkerAnswer::Ready(endpoint))?;
         match receive(from)? {
-            Some(Order::Go) => prepared(),
+            Some(WorkerOrder::Go) => prepared(),
             Some(other) => bail!("{other:?} instead of the start"),
             None => bail!("the coordinator has gone"),
         }
     }
 
-    fn prepare<'a>(&'a mut self, step: &'a Step, host: &'a mut dyn Host) -> Result<Prepared<'a>> {
+    fn prepare<'a>(
+        &'a mut self,
+        step: &'a Step,
+        backend: &'a mut dyn WorkerBackend,
+    ) -> Result<Prepared<'a>> {
         match step {
             Step::Listen { .. } => Ok(Box::new(|| Ok(Timing::default()))),
-            Step::Streams(streams) => links::streams(host.listener(), streams),
-            Step::Echo { to, trips, token } => links::echo(host.listener(), *to, *trips, token),
-            Step::Calls(calls) => host.calls(calls),
+            Step::Streams(streams) => links::streams(backend.listener(), streams),
+            Step::Echo { to, trips, token } => links::echo(backend.listener(), *to, *trips, token),
+            Step::Calls(calls) => backend.calls(calls),
             Step::Write { data, after } => {
                 data.check()?;
                 data::write(data, *after, &mut self.kept)
@@ -164,7 +176,7 @@ impl Worker {
                 mixed::mixed(step)
             }
             Step::Barrier { from, times, token } => {
-                links::barrier(host.listener(), *from, *times, token)
+                links::barrier(backend.listener(), *from, *times, token)
             }
             Step::Names(step) => call_names(step),
             Step::Copy(step) => copy_limit::copy(step, &mut self.warm),
@@ -175,7 +187,7 @@ impl Worker {
                 visibility,
             } => Ok(directories::set_visibility(directory, visibility)),
             Step::Remove(path) => Ok(directories::remove(path)),
-            Step::Pin(processor) => host.pin(*processor).context("processors"),
+            Step::Pin(processor) => backend.pin(*processor).context("processors"),
         }
     }
 }

@@ -11,7 +11,7 @@ use anyhow::{bail, Context, Result};
 
 use crate::error::WrongData;
 use crate::timing::Timing;
-use crate::wire::{receive, send, Answer, Order, Step, WorkerEndpoint};
+use crate::wire::{receive, send, Step, WorkerAnswer, WorkerEndpoint, WorkerOrder};
 
 /// A worker's number.
 pub type WorkerId = u16;
@@ -74,7 +74,7 @@ impl Workers {
 
     /// Has `parent` start workers, which connect.
     pub fn spawn(&mut self, parent: WorkerId, ids: &[WorkerId]) -> Result<()> {
-        self.tell(parent, &Order::Spawn(ids.to_vec()))?;
+        self.tell(parent, &WorkerOrder::Spawn(ids.to_vec()))?;
         self.await_ready(parent)?;
         Ok(())
     }
@@ -88,7 +88,7 @@ impl Workers {
     /// Has each get ready.
     pub fn prepare(&mut self, group: &[Assignment]) -> Result<()> {
         for (id, step) in group {
-            self.tell(*id, &Order::Prepare(Box::new(step.clone())))?;
+            self.tell(*id, &WorkerOrder::Prepare(Box::new(step.clone())))?;
         }
         for (id, _) in group {
             self.await_ready(*id)?;
@@ -99,12 +99,12 @@ impl Workers {
     /// Has each do the step that it is ready for.
     pub fn go(&mut self, group: &[Assignment]) -> Result<Timings> {
         for (id, _) in group {
-            self.tell(*id, &Order::Go)?;
+            self.tell(*id, &WorkerOrder::Go)?;
         }
         let mut each = Vec::with_capacity(group.len());
         for (id, _) in group {
             match self.hear(*id)? {
-                Answer::Done(timing) => each.push(timing),
+                WorkerAnswer::Done(timing) => each.push(timing),
                 other => bail!("a worker said {other:?} at its end"),
             }
         }
@@ -113,10 +113,13 @@ impl Workers {
 
     /// Has a worker listen.
     pub fn listen_at(&mut self, id: WorkerId, libfabric: bool) -> Result<WorkerEndpoint> {
-        self.tell(id, &Order::Prepare(Box::new(Step::Listen { libfabric })))?;
+        self.tell(
+            id,
+            &WorkerOrder::Prepare(Box::new(Step::Listen { libfabric })),
+        )?;
         let endpoint = self.await_ready(id)?;
         let endpoint = endpoint.context("a worker does not say its address")?;
-        self.tell(id, &Order::Go)?;
+        self.tell(id, &WorkerOrder::Go)?;
         self.hear(id)?;
         Ok(endpoint)
     }
@@ -126,7 +129,7 @@ impl Workers {
         connection.with_context(|| format!("there is no worker {id}"))
     }
 
-    fn tell(&mut self, id: WorkerId, order: &Order) -> Result<()> {
+    fn tell(&mut self, id: WorkerId, order: &WorkerOrder) -> Result<()> {
         let connection = self.connection(id)?;
         send(connection.stream.get_mut(), order)
             .with_context(|| format!("{}: the worker went away", connection.place))
@@ -134,18 +137,18 @@ impl Workers {
 
     fn await_ready(&mut self, id: WorkerId) -> Result<Option<WorkerEndpoint>> {
         match self.hear(id)? {
-            Answer::Ready(endpoint) => Ok(endpoint),
+            WorkerAnswer::Ready(endpoint) => Ok(endpoint),
             other => bail!("a worker said {other:?} before the start"),
         }
     }
 
-    fn hear(&mut self, id: WorkerId) -> Result<Answer> {
+    fn hear(&mut self, id: WorkerId) -> Result<WorkerAnswer> {
         let connection = self.connection(id)?;
         let answer = receive(&mut connection.stream);
         let place = &connection.place;
         match answer.with_context(|| format!("the worker on {place}"))? {
-            Some(Answer::Wrong(wrong)) => bail!(WrongData(format!("{place}: {wrong}"))),
-            Some(Answer::Failed(why)) => bail!("{place}: {why}"),
+            Some(WorkerAnswer::Wrong(wrong)) => bail!(WrongData(format!("{place}: {wrong}"))),
+            Some(WorkerAnswer::Failed(why)) => bail!("{place}: {why}"),
             Some(answer) => Ok(answer),
             None => bail!("{place}: the worker went away"),
         }

@@ -10,7 +10,7 @@ use super::clock::{Clock, WorkDirectory};
 use crate::error::{call_error, failed, StepError};
 use crate::timing::Timing;
 
-type Timed = Result<Timing, StepError>;
+type CallResult = Result<Timing, StepError>;
 
 const MIB: u64 = 1 << 20;
 const SMALL: [u8; 64] = [7; 64];
@@ -21,7 +21,7 @@ impl WorkDirectory {
     }
 
     /// A file with as many bytes, open for reading and writing.
-    fn file(&self, name: &str, bytes: usize) -> Result<Open, StepError> {
+    fn file(&self, name: &str, bytes: usize) -> Result<OpenedPath, StepError> {
         let path = self.path(name);
         let file = File::options()
             .read(true)
@@ -32,7 +32,7 @@ impl WorkDirectory {
         let file = file.map_err(call_error("open", &path))?;
         file.write_all_at(&vec![7; bytes], 0)
             .map_err(call_error("write", &path))?;
-        Ok(Open { file, path })
+        Ok(OpenedPath { file, path })
     }
 
     /// `count` files of 64 bytes.
@@ -42,12 +42,12 @@ impl WorkDirectory {
 }
 
 /// An open file and its path, for messages.
-struct Open {
+struct OpenedPath {
     file: File,
     path: PathBuf,
 }
 
-impl Open {
+impl OpenedPath {
     fn fd(&self) -> libc::c_int {
         self.file.as_raw_fd()
     }
@@ -66,8 +66,8 @@ impl Open {
     }
 }
 
-/// Does what may fail to `path`.
-fn at<T>(
+/// Makes a call on `path`.
+fn call_on_path<T>(
     call: &'static str,
     path: &Path,
     act: impl FnOnce(&Path) -> std::io::Result<T>,
@@ -75,12 +75,12 @@ fn at<T>(
     act(path).map(drop).map_err(call_error(call, path))
 }
 
-pub(super) fn open_close(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn open_close(clock: &Clock, place: &WorkDirectory) -> CallResult {
     let path = place.file("f", 64)?.path;
-    clock.calls(20, |_| at("open", &path, |path| File::open(path)))
+    clock.calls(20, |_| call_on_path("open", &path, |path| File::open(path)))
 }
 
-pub(super) fn create(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn create(clock: &Clock, place: &WorkDirectory) -> CallResult {
     let paths: Vec<_> = (0..20).map(|i| place.path(&format!("f{i}"))).collect();
     let clear = || {
         for path in &paths {
@@ -89,17 +89,17 @@ pub(super) fn create(clock: &Clock, place: &WorkDirectory) -> Timed {
         Ok(())
     };
     clock.batches(20, clear, |number| {
-        at("create", &paths[turn(number, 20)], |path| {
+        call_on_path("create", &paths[turn(number, 20)], |path| {
             File::create_new(path)
         })
     })
 }
 
-pub(super) fn unlink(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn unlink(clock: &Clock, place: &WorkDirectory) -> CallResult {
     let paths: Vec<_> = (0..20).map(|i| place.path(&format!("f{i}"))).collect();
     let make = || place.files(20);
     clock.batches(20, make, |number| {
-        at("unlink", &paths[turn(number, 20)], |path| {
+        call_on_path("unlink", &paths[turn(number, 20)], |path| {
             fs::remove_file(path)
         })
     })
@@ -110,17 +110,19 @@ fn turn(number: u64, length: usize) -> usize {
     usize::try_from(number).expect("64 bits") % length
 }
 
-pub(super) fn stat(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn stat(clock: &Clock, place: &WorkDirectory) -> CallResult {
     let path = place.file("f", 64)?.path;
-    clock.calls(50, |_| at("stat", &path, |path| fs::metadata(path)))
+    clock.calls(50, |_| {
+        call_on_path("stat", &path, |path| fs::metadata(path))
+    })
 }
 
-pub(super) fn fstat(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn fstat(clock: &Clock, place: &WorkDirectory) -> CallResult {
     let open = place.file("f", 64)?;
     clock.calls(100, |_| open.done("fstat", open.file.metadata()))
 }
 
-pub(super) fn pread(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn pread(clock: &Clock, place: &WorkDirectory) -> CallResult {
     let open = place.file("f", 4096)?;
     let mut buffer = SMALL;
     clock.calls(100, |number| {
@@ -128,14 +130,14 @@ pub(super) fn pread(clock: &Clock, place: &WorkDirectory) -> Timed {
     })
 }
 
-pub(super) fn pwrite(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn pwrite(clock: &Clock, place: &WorkDirectory) -> CallResult {
     let open = place.file("f", 4096)?;
     clock.calls(100, |number| {
         open.done("pwrite", open.file.write_at(&SMALL, number % 64 * 64))
     })
 }
 
-pub(super) fn ftruncate(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn ftruncate(clock: &Clock, place: &WorkDirectory) -> CallResult {
     let open = place.file("f", 1 << 20)?;
     clock.calls(10, |number| {
         let length = (1 + (number + 1) % 2) * MIB;
@@ -143,13 +145,13 @@ pub(super) fn ftruncate(clock: &Clock, place: &WorkDirectory) -> Timed {
     })
 }
 
-pub(super) fn ftruncate_data(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn ftruncate_data(clock: &Clock, place: &WorkDirectory) -> CallResult {
     let open = place.file("f", 1 << 20)?;
     let fill = || open.done("pwrite", open.file.write_at(&[7; 4096], MIB));
     clock.batches(1, fill, |_| open.done("ftruncate", open.file.set_len(MIB)))
 }
 
-pub(super) fn seek_data(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn seek_data(clock: &Clock, place: &WorkDirectory) -> CallResult {
     const PIECES: u64 = 1000;
     let open = place.file("f", 0)?;
     for piece in 0..PIECES {
@@ -173,7 +175,7 @@ fn place_in_file(offset: u64) -> libc::off_t {
     libc::off_t::try_from(offset).expect("small files")
 }
 
-pub(super) fn flock(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn flock(clock: &Clock, place: &WorkDirectory) -> CallResult {
     let open = place.file("f", 64)?;
     clock.calls(10, |_| {
         for how in [libc::LOCK_EX, libc::LOCK_UN] {
@@ -185,7 +187,7 @@ pub(super) fn flock(clock: &Clock, place: &WorkDirectory) -> Timed {
     })
 }
 
-pub(super) fn fcntl_lock(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn fcntl_lock(clock: &Clock, place: &WorkDirectory) -> CallResult {
     let open = place.file("f", 64)?;
     clock.calls(10, |_| {
         for kind in [libc::F_WRLCK, libc::F_UNLCK] {
@@ -201,59 +203,61 @@ pub(super) fn fcntl_lock(clock: &Clock, place: &WorkDirectory) -> Timed {
     })
 }
 
-pub(super) fn fsync(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn fsync(clock: &Clock, place: &WorkDirectory) -> CallResult {
     let open = place.file("f", 4096)?;
     clock.calls(10, |_| open.done("fsync", open.file.sync_all()))
 }
 
-pub(super) fn fsync_data(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn fsync_data(clock: &Clock, place: &WorkDirectory) -> CallResult {
     let open = place.file("f", 4096)?;
     let fill = || open.done("pwrite", open.file.write_at(&SMALL, 64));
     clock.batches(1, fill, |_| open.done("fsync", open.file.sync_all()))
 }
 
-pub(super) fn chdir(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn chdir(clock: &Clock, place: &WorkDirectory) -> CallResult {
     let below = place.path("d");
-    at("mkdir", &below, |path| fs::create_dir(path))?;
+    call_on_path("mkdir", &below, |path| fs::create_dir(path))?;
     let paths = [place.0.clone(), below];
     clock.calls(20, |number| {
-        at("chdir", &paths[turn(number, 2)], |path| {
+        call_on_path("chdir", &paths[turn(number, 2)], |path| {
             std::env::set_current_dir(path)
         })
     })
 }
 
-pub(super) fn getcwd(clock: &Clock, place: &WorkDirectory) -> Timed {
-    at("chdir", &place.0, |path| std::env::set_current_dir(path))?;
-    clock.calls(20, |_| at("getcwd", &place.0, |_| std::env::current_dir()))
-}
-
-pub(super) fn mkdir_rmdir(clock: &Clock, place: &WorkDirectory) -> Timed {
-    let path = place.path("d");
-    clock.calls(10, |_| {
-        at("mkdir", &path, |path| fs::create_dir(path))?;
-        at("rmdir", &path, |path| fs::remove_dir(path))
+pub(super) fn getcwd(clock: &Clock, place: &WorkDirectory) -> CallResult {
+    call_on_path("chdir", &place.0, |path| std::env::set_current_dir(path))?;
+    clock.calls(20, |_| {
+        call_on_path("getcwd", &place.0, |_| std::env::current_dir())
     })
 }
 
-pub(super) fn rename(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn mkdir_rmdir(clock: &Clock, place: &WorkDirectory) -> CallResult {
+    let path = place.path("d");
+    clock.calls(10, |_| {
+        call_on_path("mkdir", &path, |path| fs::create_dir(path))?;
+        call_on_path("rmdir", &path, |path| fs::remove_dir(path))
+    })
+}
+
+pub(super) fn rename(clock: &Clock, place: &WorkDirectory) -> CallResult {
     let paths = [place.file("a", 64)?.path, place.path("b")];
     clock.calls(10, |number| {
         let (from, to) = (&paths[turn(number, 2)], &paths[turn(number + 1, 2)]);
-        at("rename", from, |from| fs::rename(from, to))
+        call_on_path("rename", from, |from| fs::rename(from, to))
     })
 }
 
-pub(super) fn readdir(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn readdir(clock: &Clock, place: &WorkDirectory) -> CallResult {
     place.files(100)?;
     clock.calls(1, |_| {
-        at("readdir", &place.0, |path| {
+        call_on_path("readdir", &place.0, |path| {
             fs::read_dir(path).map(Iterator::count)
         })
     })
 }
 
-pub(super) fn fork(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn fork(clock: &Clock, place: &WorkDirectory) -> CallResult {
     use_place(place)?;
     clock.calls(1, |_| {
         // SAFETY: no memory is involved.
@@ -261,7 +265,7 @@ pub(super) fn fork(clock: &Clock, place: &WorkDirectory) -> Timed {
     })
 }
 
-pub(super) fn fork_exec(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn fork_exec(clock: &Clock, place: &WorkDirectory) -> CallResult {
     use_place(place)?;
     let program = CString::new("/bin/true").expect("no NUL");
     let arguments = [program.as_ptr(), std::ptr::null()];
@@ -303,7 +307,7 @@ fn spawn(place: &WorkDirectory, child: impl FnOnce()) -> Result<(), StepError> {
     Ok(())
 }
 
-pub(super) fn copy_file_range(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn copy_file_range(clock: &Clock, place: &WorkDirectory) -> CallResult {
     let (from, to) = (place.file("a", 1 << 20)?, place.file("b", 0)?);
     let clear = || to.done("ftruncate", to.file.set_len(0));
     clock.batches(1, clear, |_| {
@@ -320,7 +324,7 @@ pub(super) fn copy_file_range(clock: &Clock, place: &WorkDirectory) -> Timed {
     })
 }
 
-pub(super) fn mmap_private(clock: &Clock, place: &WorkDirectory) -> Timed {
+pub(super) fn mmap_private(clock: &Clock, place: &WorkDirectory) -> CallResult {
     let open = place.file("f", 1 << 20)?;
     // SAFETY: the descriptor is open for as long as `open` lives.
     let fd = unsafe { BorrowedFd::borrow_raw(open.fd()) };

@@ -24,10 +24,10 @@ use std::process::Command;
 use anyhow::{ensure, Context, Result};
 
 use crate::compute::work_per_second;
-use crate::rows::{Rows, Verdict};
+use crate::rows::{PromiseTable, RowVerdict};
 use program::Checkpoints;
 pub use program::{is_program, run_program};
-use promises::{Round, Stretch};
+use promises::{CheckpointPlan, ElevateRound};
 pub use timeline::draw;
 use watched::{run_watched, WatchedRun};
 
@@ -69,7 +69,7 @@ pub struct ElevatePlan {
 #[derive(Debug)]
 pub struct ElevateOutcome {
     /// The rows, judged.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<RowVerdict>,
     /// The run through an instance with computation that lets the target keep up, of the last round.
     pub shown: WatchedRun,
 }
@@ -83,7 +83,7 @@ pub fn measure(plan: &ElevatePlan, host: &ElevateHost<'_>) -> Result<ElevateOutc
     let own = OwnDirectory::make(&plan.directory, "weir-bench")?;
     let reports = OwnDirectory::make(&std::env::temp_dir(), "weir-bench-report")?;
     let report = reports.0.join("report.json");
-    let mut rows = Rows::default();
+    let mut rows = PromiseTable::default();
     let mut shown = None;
     for number in 1..=plan.rounds {
         let round = one_round(plan, host, &own.0, &report)?;
@@ -104,7 +104,7 @@ fn one_round(
     host: &ElevateHost<'_>,
     directory: &Path,
     report: &Path,
-) -> Result<Round> {
+) -> Result<ElevateRound> {
     let checkpoints = |directory: &Path, count: u32, work: u64| Checkpoints {
         directory: directory.to_owned(),
         processes: plan.processes,
@@ -134,8 +134,8 @@ fn one_round(
         let told = checkpoints(&host.directory, plan.checkpoints, eased);
         run(program, &told, None)?
     };
-    Ok(Round {
-        stretch: Stretch {
+    Ok(ElevateRound {
+        plan: CheckpointPlan {
             checkpoint_bytes: of_run(1),
             checkpoints: plan.checkpoints,
         },

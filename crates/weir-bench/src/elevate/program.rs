@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::group::{self, Interrupt, Job, StepOfRank};
-use crate::pieces::Data;
+use crate::pieces::FilePieces;
 use crate::timing::Measured;
 use crate::wire::Step;
 
@@ -89,7 +89,13 @@ impl Checkpoints {
             steps.push(Box::new(move |rank| {
                 let path = directory.join(rank.to_string());
                 let seed = u64::from(number) << 32 | u64::from(rank);
-                Step::Create(Data::part(path, 0, self.bytes, self.transfer, seed))
+                Step::Create(FilePieces::contiguous(
+                    path,
+                    0,
+                    self.bytes,
+                    self.transfer,
+                    seed,
+                ))
             }));
             if self.work > 0 {
                 steps.push(Box::new(|_| Step::Compute(self.work)));

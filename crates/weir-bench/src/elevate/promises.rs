@@ -2,16 +2,16 @@
 
 use super::watched::WatchedRun;
 use crate::rows::Bar::{AtLeast, AtMost};
-use crate::rows::Row;
-use crate::rows::Rows;
+use crate::rows::PromiseRow;
+use crate::rows::PromiseTable;
 use crate::rows::Unit::{BytesPerSecond, Seconds};
 
 /// The part of a checkpoint between whose ends the rate of its move is taken: looks at the target take time.
 const INNER: (f64, f64) = (0.05, 0.95);
 
-/// The amounts of a run.
+/// The checkpoints of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Stretch {
+pub struct CheckpointPlan {
     /// Bytes of a checkpoint.
     pub checkpoint_bytes: u64,
     /// Checkpoints.
@@ -20,9 +20,9 @@ pub struct Stretch {
 
 /// The runs of a round.
 #[derive(Debug)]
-pub struct Round {
-    /// How much they wrote.
-    pub stretch: Stretch,
+pub struct ElevateRound {
+    /// Their checkpoints.
+    pub plan: CheckpointPlan,
     /// Directly, with as much computation as `eased`.
     pub direct: WatchedRun,
     /// Directly, with as much as `even`.
@@ -38,16 +38,16 @@ pub struct Round {
 }
 
 #[allow(clippy::cast_precision_loss)] // bytes of a run, far below 2^53
-impl Round {
+impl ElevateRound {
     /// The rate of direct writes, B/s.
     fn direct_rate(&self) -> f64 {
-        self.stretch.checkpoint_bytes as f64 / self.direct.io_s()
+        self.plan.checkpoint_bytes as f64 / self.direct.io_s()
     }
 
     /// The rate at which a checkpoint reaches the target, B/s; `None`: it did not.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a part of the bytes
     fn move_rate(&self, run: &WatchedRun, checkpoint: u32) -> Option<f64> {
-        let bytes = self.stretch.checkpoint_bytes as f64;
+        let bytes = self.plan.checkpoint_bytes as f64;
         let at = |part: f64| {
             let wanted = bytes * (f64::from(checkpoint) + part);
             run.reached_ns(wanted as u64)
@@ -58,7 +58,7 @@ impl Round {
 
     /// The mean rate of the checkpoints that were moved while the program computed.
     fn rate_while_computing(&self) -> Option<f64> {
-        let moved = 0..self.stretch.checkpoints - 1;
+        let moved = 0..self.plan.checkpoints - 1;
         let rates: Option<Vec<f64>> = moved.map(|at| self.move_rate(&self.eased, at)).collect();
         let rates = rates?;
         Some(rates.len() as f64 / rates.iter().map(|rate| rate.recip()).sum::<f64>())
@@ -66,13 +66,13 @@ impl Round {
 
     /// Computation and one drain, s.
     fn computation_and_drain_s(&self) -> f64 {
-        let computation = self.direct_even.computation_s() * f64::from(self.stretch.checkpoints);
+        let computation = self.direct_even.computation_s() * f64::from(self.plan.checkpoints);
         computation + self.direct_even.io_s()
     }
 
     /// Adds the samples of all rows.
-    pub fn add_to(&self, rows: &mut Rows) {
-        let row = |what: &str, beside: &str, unit, bar| Row {
+    pub fn add_to(&self, rows: &mut PromiseTable) {
+        let row = |what: &str, beside: &str, unit, bar| PromiseRow {
             what: what.to_owned(),
             beside: beside.to_owned(),
             unit,
@@ -166,8 +166,8 @@ mod tests {
 
     #[test]
     fn a_round_is_judged_by_what_was_beside_it() {
-        let round = Round {
-            stretch: Stretch {
+        let round = ElevateRound {
+            plan: CheckpointPlan {
                 checkpoint_bytes: 1000,
                 checkpoints: 3,
             },
@@ -178,7 +178,7 @@ mod tests {
             even: run(0.5, 10.0, 3),
             idle: run(0.5, 0.0, 1),
         };
-        let mut rows = Rows::default();
+        let mut rows = PromiseTable::default();
         round.add_to(&mut rows);
         let verdicts = rows.verdicts();
         let ratios: Vec<f64> = verdicts
@@ -199,8 +199,8 @@ mod tests {
     fn what_never_reaches_the_target_is_not_met() {
         let mut lost = run(0.5, 0.0, 1);
         lost.target.retain(|sample| sample.bytes < 900);
-        let round = Round {
-            stretch: Stretch {
+        let round = ElevateRound {
+            plan: CheckpointPlan {
                 checkpoint_bytes: 1000,
                 checkpoints: 2,
             },
@@ -211,7 +211,7 @@ mod tests {
             even: run(0.5, 10.0, 2),
             idle: lost,
         };
-        let mut rows = Rows::default();
+        let mut rows = PromiseTable::default();
         round.add_to(&mut rows);
         let verdicts = rows.verdicts();
         let idle = verdicts

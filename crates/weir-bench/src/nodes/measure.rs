@@ -2,14 +2,14 @@
 
 use anyhow::{Context, Result};
 
-use super::plan::{self, Part, Plan};
-use super::site::{increase, is_request, Site};
+use super::instance::{increase, is_request, TestInstance};
+use super::plan::{self, HostsPlan, Measurement};
 use crate::data::AfterWrite;
 use crate::links::Streams;
 use crate::names::NameCall;
-use crate::pieces::Data;
+use crate::pieces::FilePieces;
 use crate::random::random;
-use crate::rows::Rows;
+use crate::rows::PromiseTable;
 use crate::timing::Timing;
 use crate::wire::{FabricCalls, Step};
 use crate::workers::{Assignment, Timings, WorkerId};
@@ -28,15 +28,15 @@ const LOOKS: u64 = 64;
 /// Runs of the writes whose requests are counted.
 const RUNS_OF_WRITES: usize = 3;
 
-/// A run under way.
-pub struct Run<'a> {
+/// A run of `weir bench --hosts`.
+pub struct HostsRun<'a> {
     /// The instance under test.
-    pub site: &'a mut Site,
-    /// How much.
-    pub plan: &'a Plan,
+    pub instance: &'a mut TestInstance,
+    /// The amounts.
+    pub plan: &'a HostsPlan,
     /// The results.
-    pub rows: &'a mut Rows,
-    /// Which round.
+    pub rows: &'a mut PromiseTable,
+    /// The round, from 0.
     pub round: u32,
     /// Bytes read back and compared.
     pub verified: u64,
@@ -53,29 +53,32 @@ pub(super) fn number(count: u64) -> f64 {
 }
 
 /// A write of a file that stays open until it is published.
-pub(super) fn write_kept(data: Data) -> Step {
+pub(super) fn write_kept(data: FilePieces) -> Step {
     Step::Write {
         data,
         after: AfterWrite::KeepOpen,
     }
 }
 
-/// Data for each of some workers, by the worker's place among them.
-pub(super) fn group(workers: &[WorkerId], data: impl Fn(u64) -> Data) -> Vec<(WorkerId, Data)> {
+/// Pieces for each of some workers, by the worker's place among them.
+pub(super) fn group(
+    workers: &[WorkerId],
+    data: impl Fn(u64) -> FilePieces,
+) -> Vec<(WorkerId, FilePieces)> {
     let numbered = (0..).zip(workers);
     numbered.map(|(i, worker)| (*worker, data(i))).collect()
 }
 
-impl<'a> Run<'a> {
-    /// Takes all rounds of a plan; bytes read back and compared.
+impl<'a> HostsRun<'a> {
+    /// Measures all rounds of a plan; returns the bytes read back and compared.
     pub fn rounds(
-        site: &'a mut Site,
-        plan: &'a Plan,
-        rows: &'a mut Rows,
-        measure: impl Fn(&mut Run<'a>) -> Result<()>,
+        instance: &'a mut TestInstance,
+        plan: &'a HostsPlan,
+        rows: &'a mut PromiseTable,
+        measure: impl Fn(&mut HostsRun<'a>) -> Result<()>,
     ) -> Result<u64> {
-        let mut run = Run {
-            site,
+        let mut run = HostsRun {
+            instance,
             plan,
             rows,
             round: 0,
@@ -88,35 +91,35 @@ impl<'a> Run<'a> {
         Ok(run.verified)
     }
 
-    /// All measurements, once.
+    /// Makes all measurements once.
     pub fn all(&mut self) -> Result<()> {
-        for part in self.plan.parts.iter().copied() {
-            self.part_of(part, false)?;
+        for measurement in self.plan.measurements.iter().copied() {
+            self.measure(measurement, false)?;
         }
         Ok(())
     }
 
-    /// Those that are told of libfabric too.
+    /// Makes the measurements over libfabric.
     pub fn over_libfabric(&mut self) -> Result<()> {
-        for part in self.plan.over_libfabric() {
-            self.part_of(part, true)?;
+        for measurement in self.plan.over_libfabric() {
+            self.measure(measurement, true)?;
         }
         Ok(())
     }
 
-    fn part_of(&mut self, part: Part, libfabric: bool) -> Result<()> {
-        match part {
-            Part::Writes => {
+    fn measure(&mut self, measurement: Measurement, libfabric: bool) -> Result<()> {
+        match measurement {
+            Measurement::Writes => {
                 self.writes().context("writes")?;
                 self.messages().context("messages a write")
             }
-            Part::Reads => self.remote_reads(libfabric).context("remote reads"),
-            Part::Exchange => self.exchange().context("reads of all by all"),
-            Part::Visibility => self.visibility().context("raw beside ras"),
-            Part::LookUps => self.look_ups().context("look-ups"),
-            Part::Calls => self.calls(libfabric).context("requests"),
-            Part::Creates => self.creates().context("creates"),
-            Part::Metadata => self.metadata().context("calls on names"),
+            Measurement::Reads => self.remote_reads(libfabric).context("remote reads"),
+            Measurement::Exchange => self.exchange().context("reads of all by all"),
+            Measurement::Visibility => self.visibility().context("raw beside ras"),
+            Measurement::LookUps => self.look_ups().context("look-ups"),
+            Measurement::Calls => self.calls(libfabric).context("requests"),
+            Measurement::Creates => self.creates().context("creates"),
+            Measurement::Metadata => self.metadata().context("calls on names"),
         }
     }
 
@@ -128,24 +131,24 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn servers(&self) -> u64 {
-        self.site.nodes.len() as u64
+        self.instance.nodes.len() as u64
     }
 
     /// The first process of each node.
     pub(super) fn one_each(&self) -> Vec<WorkerId> {
-        (0..self.site.nodes.len())
-            .map(|node| self.site.process(node, 0))
+        (0..self.instance.nodes.len())
+            .map(|node| self.instance.process(node, 0))
             .collect()
     }
 
     /// All of a contiguous part of a file, in calls of `size`.
-    pub(super) fn part(&self, name: &str, first: u64, bytes: u64, size: u64) -> Data {
+    pub(super) fn part(&self, name: &str, first: u64, bytes: u64, size: u64) -> FilePieces {
         let seed = u64::from(self.round) + 1;
-        Data::part(self.site.path(name), first, bytes, size, seed)
+        FilePieces::contiguous(self.instance.path(name), first, bytes, size, seed)
     }
 
     /// Writes by all of `group`, then publishes; how long the slowest wrote, s.
-    fn write(&mut self, group: &[(WorkerId, Data)]) -> Result<f64> {
+    fn write(&mut self, group: &[(WorkerId, FilePieces)]) -> Result<f64> {
         let wrote = self.each(group, write_kept)?;
         self.each(group, |_| Step::Publish)?;
         Ok(wrote.slowest())
@@ -154,18 +157,18 @@ impl<'a> Run<'a> {
     /// The same step of each, with its own data.
     pub(super) fn each(
         &mut self,
-        group: &[(WorkerId, Data)],
-        step: fn(Data) -> Step,
+        group: &[(WorkerId, FilePieces)],
+        step: fn(FilePieces) -> Step,
     ) -> Result<Timings> {
         let steps = group
             .iter()
             .map(|(worker, data)| (*worker, step(data.clone())));
         let steps: Vec<Assignment> = steps.collect();
-        self.site.workers.run(&steps)
+        self.instance.workers.run(&steps)
     }
 
     /// Reads by all of `group`, and again with every byte compared; how long the slowest took, s.
-    fn read(&mut self, group: &[(WorkerId, Data)]) -> Result<f64> {
+    fn read(&mut self, group: &[(WorkerId, FilePieces)]) -> Result<f64> {
         let read = self.each(group, Step::Read)?;
         let compared = self.each(group, Step::Verify)?;
         self.verified += compared.bytes();
@@ -173,8 +176,8 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn remove(&mut self, worker: WorkerId, name: &str) -> Result<()> {
-        let path = self.site.path(name);
-        self.site.workers.run(&[(worker, Step::Remove(path))])?;
+        let path = self.instance.path(name);
+        self.instance.workers.run(&[(worker, Step::Remove(path))])?;
         Ok(())
     }
 
@@ -183,9 +186,9 @@ impl<'a> Run<'a> {
         for (shared, row) in [(true, plan::write(true)), (false, plan::write(false))] {
             self.say(&row.what);
             let all = self.one_each();
-            let beside = match self.site.one_machine {
-                true => self.site.alone[..all.len()].to_vec(),
-                false => self.site.alone[..1].to_vec(),
+            let beside = match self.instance.one_machine {
+                true => self.instance.alone[..all.len()].to_vec(),
+                false => self.instance.alone[..1].to_vec(),
             };
             let mut rates = Vec::new();
             for workers in [&all, &beside] {
@@ -235,16 +238,16 @@ impl<'a> Run<'a> {
         let data = |i| self.part("messages", i * bytes, bytes, size);
         let group = group(&workers, data).into_iter();
         let group: Vec<Assignment> = group.map(|(id, data)| (id, write_kept(data))).collect();
-        let site = &mut *self.site;
-        site.workers.prepare(&group)?;
-        let before = site.counts()?;
-        site.workers.go(&group)?;
-        let after = site.counts()?;
+        let instance = &mut *self.instance;
+        instance.workers.prepare(&group)?;
+        let before = instance.counters()?;
+        instance.workers.go(&group)?;
+        let after = instance.counters()?;
         let publish: Vec<_> = workers
             .iter()
             .map(|worker| (*worker, Step::Publish))
             .collect();
-        self.site.workers.run(&publish)?;
+        self.instance.workers.run(&publish)?;
         self.remove(workers[0], "messages")?;
         Ok(increase(&before, &after, is_request).iter().sum())
     }
@@ -254,8 +257,11 @@ impl<'a> Run<'a> {
         let token: [u8; 16] = random()?;
         let mut places = Vec::new();
         for node in to {
-            let worker = self.site.nodes[*node].worker;
-            places.push((*node, self.site.workers.listen_at(worker, false)?.address));
+            let worker = self.instance.nodes[*node].worker;
+            places.push((
+                *node,
+                self.instance.workers.listen_at(worker, false)?.address,
+            ));
         }
         let step = |node: usize| -> Result<Step> {
             let others = places.iter().filter(|(at, _)| *at != node);
@@ -279,9 +285,9 @@ impl<'a> Run<'a> {
         nodes.extend(from.iter().filter(|node| !to.contains(node)));
         let group = nodes
             .iter()
-            .map(|node| Ok((self.site.nodes[*node].worker, step(*node)?)));
+            .map(|node| Ok((self.instance.nodes[*node].worker, step(*node)?)));
         let group: Vec<Assignment> = group.collect::<Result<_>>()?;
-        let moved = self.site.workers.run(&group)?;
+        let moved = self.instance.workers.run(&group)?;
         let seconds = moved.each[..to.len()].iter().map(Timing::seconds);
         Ok(seconds.fold(0.0, f64::max))
     }
@@ -289,7 +295,7 @@ impl<'a> Run<'a> {
     /// Node 0 reads what node 1 wrote.
     fn remote_reads(&mut self, libfabric: bool) -> Result<()> {
         let bytes = self.plan.bytes;
-        let writer = self.site.process(1, 0);
+        let writer = self.instance.process(1, 0);
         let whole = self.part("remote", 0, bytes, MIB);
         self.write(&[(writer, whole)])?;
         let mut one_mib = None;
@@ -298,7 +304,7 @@ impl<'a> Run<'a> {
             self.say(&row.what);
             let each = bytes / streams as u64;
             let size = size.min(each);
-            let readers = (0..streams).map(|i| self.site.process(0, i + 1));
+            let readers = (0..streams).map(|i| self.instance.process(0, i + 1));
             let readers: Vec<WorkerId> = readers.collect();
             let group = group(&readers, |i| self.part("remote", i * each, each, size));
             let (link, weir) = if self.round.is_multiple_of(2) {
@@ -326,11 +332,11 @@ impl<'a> Run<'a> {
         let all = self.plan.bytes / APART;
         for (list, count) in [(1, (all / 16).max(LIST.min(all))), (LIST, all)] {
             let pieces = self.part("remote", 0, PIECE, PIECE);
-            let data = Data {
+            let data = FilePieces {
                 list,
                 ..pieces.spread(0, APART, count)
             };
-            let seconds = self.read(&[(self.site.process(0, 1), data)])?;
+            let seconds = self.read(&[(self.instance.process(0, 1), data)])?;
             rates.push(per_second(count * PIECE, seconds));
         }
         self.rows.add(&row, rates[1], Some(rates[0]));
@@ -353,7 +359,7 @@ impl<'a> Run<'a> {
             self.say(&row.what);
             let link = self.plain(&nodes, &nodes, 1, bytes / servers)?;
             let pieces = self.part("exchange", 0, bytes, MIB);
-            let pieces = Data { list, ..pieces };
+            let pieces = FilePieces { list, ..pieces };
             let strided = |i| {
                 let pieces = pieces.clone();
                 pieces.spread(i * MIB, servers * MIB, bytes / MIB)
@@ -382,18 +388,18 @@ impl<'a> Run<'a> {
             let (node, number) = (i % workers.len(), 1 + i / workers.len());
             let stride = each / LOOKS * servers * LOOKED;
             let spread = all.clone().spread(node as u64 * LOOKED, stride, LOOKS);
-            (self.site.process(node, number), Step::Read(spread))
+            (self.instance.process(node, number), Step::Read(spread))
         };
         let lookers: Vec<Assignment> = (0..plan::LOOKERS).map(look).collect();
-        let before = self.site.counts()?;
-        let first = self.site.workers.run(&lookers[..1])?;
-        let others = self.site.workers.run(&lookers[1..])?;
-        let after = self.site.counts()?;
+        let before = self.instance.counters()?;
+        let first = self.instance.workers.run(&lookers[..1])?;
+        let others = self.instance.workers.run(&lookers[1..])?;
+        let after = self.instance.counters()?;
         let moved = increase(&before, &after, |name| name == "fabric_bytes");
         self.rows.add(&rows[0], others.slowest(), None);
         self.rows.add(&rows[1], number(moved.iter().sum()), None);
         self.rows.add(&rows[2], first.slowest(), None);
-        let in_lists = |data| Step::Verify(Data { list: LIST, ..data });
+        let in_lists = |data| Step::Verify(FilePieces { list: LIST, ..data });
         self.verified += self.each(&group, in_lists)?.bytes();
         self.remove(workers[0], "look")
     }
@@ -401,15 +407,15 @@ impl<'a> Run<'a> {
     fn calls(&mut self, libfabric: bool) -> Result<()> {
         let row = plan::calls(libfabric);
         self.say(&row.what);
-        let [near, far] = [0, 1].map(|node: usize| self.site.nodes[node].worker);
+        let [near, far] = [0, 1].map(|node: usize| self.instance.nodes[node].worker);
         let trips = self.plan.trips;
         let trip = |did: &Timings| did.each[1].seconds() / f64::from(trips);
         let token = random()?;
-        let to = self.site.workers.listen_at(far, false)?.address;
+        let to = self.instance.workers.listen_at(far, false)?.address;
         let echo = |to| Step::Echo { to, trips, token };
         let group = [(far, echo(None)), (near, echo(Some(to)))];
-        let plain = trip(&self.site.workers.run(&group)?);
-        let workers = &mut self.site.workers;
+        let plain = trip(&self.instance.workers.run(&group)?);
+        let workers = &mut self.instance.workers;
         let endpoints = [
             workers.listen_at(near, libfabric)?,
             workers.listen_at(far, libfabric)?,
@@ -432,18 +438,18 @@ impl<'a> Run<'a> {
 
     /// Processes create files in one directory, at all servers and at one alone.
     fn creates(&mut self) -> Result<()> {
-        let (servers, one_machine) = (self.site.nodes.len(), self.site.one_machine);
+        let (servers, one_machine) = (self.instance.nodes.len(), self.instance.one_machine);
         let [row, by_core, spread] = plan::creates(servers, one_machine);
         self.say(&row.what);
         self.rows.declare(&row);
         self.rows.declare(&by_core);
         let over_all: Vec<WorkerId> = (0..servers * plan::CREATORS)
-            .map(|i| self.site.process(i % servers, 1 + i / servers))
+            .map(|i| self.instance.process(i % servers, 1 + i / servers))
             .collect();
-        let at_one = self.site.alone.clone();
-        let before = self.site.counts()?;
+        let at_one = self.instance.alone.clone();
+        let before = self.instance.counters()?;
         let rate = self.create(&over_all)?;
-        let asked = increase(&before, &self.site.counts()?, is_request);
+        let asked = increase(&before, &self.instance.counters()?, is_request);
         let most = number(asked.iter().copied().max().unwrap_or(0));
         let mean = number(asked.iter().sum::<u64>().max(1)) / number(asked.len() as u64);
         self.rows.add(&spread, most / mean - 1.0, None);
@@ -476,17 +482,17 @@ impl<'a> Run<'a> {
                 .map(|(worker, core)| (*worker, Step::Pin(which(*core))));
             pins.collect()
         };
-        self.site.workers.run(&pin(Some))?;
+        self.instance.workers.run(&pin(Some))?;
         let workers: Vec<WorkerId> = on.iter().map(|(worker, _)| *worker).collect();
         let rate = self.create(&workers)?;
-        self.site.workers.run(&pin(|_| None))?;
+        self.instance.workers.run(&pin(|_| None))?;
         self.remove(workers[0], "create")?;
         Ok(rate)
     }
 
     /// All create files in a directory that is made for it; files a second.
     fn create(&mut self, workers: &[WorkerId]) -> Result<f64> {
-        let directory = self.site.path("create");
+        let directory = self.instance.path("create");
         Ok(self.in_one_directory(&directory, workers, &[NameCall::Create])?[0])
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::measure::{per_second, Run};
+use super::measure::{per_second, HostsRun};
 use super::plan;
 use crate::names::{NameCall, NameStep};
 use crate::wire::Step;
@@ -26,13 +26,13 @@ struct ProcessFiles {
     first: u64,
 }
 
-impl Run<'_> {
+impl HostsRun<'_> {
     /// All rows.
     pub(super) fn metadata(&mut self) -> Result<()> {
         let rows = plan::metadata();
         self.say(&rows[0][0].what);
         let over_all = self.one_each();
-        let at_one = self.site.alone[..over_all.len()].to_vec();
+        let at_one = self.instance.alone[..over_all.len()].to_vec();
         let rates = self.rates(&over_all)?.concat();
         let beside = self.rates(&at_one)?.concat();
         for ((row, rate), beside) in rows.concat().iter().zip(rates).zip(beside) {
@@ -43,7 +43,7 @@ impl Run<'_> {
 
     /// Files a second: in own directories, of others' files, in one directory.
     fn rates(&mut self, workers: &[WorkerId]) -> Result<[Vec<f64>; 3]> {
-        let top = self.site.path(TOP);
+        let top = self.instance.path(TOP);
         self.make_directories(&[(workers[0], top.clone())])?;
         // Each makes its own, as most programs do.
         let directories: Vec<(WorkerId, PathBuf)> = (0..)
@@ -76,7 +76,7 @@ impl Run<'_> {
         let steps: Vec<Assignment> = steps
             .map(|(worker, path)| (*worker, Step::Directory(path.clone())))
             .collect();
-        self.site.workers.run(&steps)?;
+        self.instance.workers.run(&steps)?;
         Ok(())
     }
 
@@ -115,7 +115,7 @@ impl Run<'_> {
                 (of.worker, step)
             };
             let steps: Vec<Assignment> = groups.iter().map(step).collect();
-            let did = self.site.workers.run(&steps)?;
+            let did = self.instance.workers.run(&steps)?;
             Ok(per_second(files * groups.len() as u64, did.slowest()))
         };
         calls.iter().map(rate).collect()

@@ -3,17 +3,17 @@
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `site` | the instance, its workers, its counters |
+//! | `instance` | the instance, its workers, its counters |
 //! | `plan` | the rows ([`crate::rows`]): what is promised |
 //! | `measure`, `metadata`, `visibility` | how they are measured |
 
+mod instance;
 mod measure;
 mod metadata;
 mod plan;
-mod site;
 mod visibility;
 
-pub use crate::rows::{table, Row, Rows, Verdict};
-pub use measure::Run;
-pub use plan::{calls, read, Part, Plan, CREATORS, LOOKERS};
-pub use site::{Counts, Node, Site};
+pub use crate::rows::{table, PromiseRow, PromiseTable, RowVerdict};
+pub use instance::{InstanceNode, ServerCounters, TestInstance};
+pub use measure::HostsRun;
+pub use plan::{calls, read, HostsPlan, Measurement, CREATORS, LOOKERS};

@@ -1,7 +1,7 @@
 //! The rows of `weir bench --hosts`, and their promises: one place for each number.
 
 use crate::rows::Bar::{self, AtLeast, AtMost, Reported};
-use crate::rows::Row;
+use crate::rows::PromiseRow;
 use crate::rows::Unit::{self, Bytes, BytesPerSecond, FilesPerSecond, Number, Seconds};
 
 /// How many processes look up one file.
@@ -10,9 +10,9 @@ pub const LOOKERS: usize = 32;
 /// How many processes of each node create files.
 pub const CREATORS: usize = 4;
 
-/// Rows that are measured together.
+/// A group of rows that are measured together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Part {
+pub enum Measurement {
     /// N-1 and N-N, and the messages that a write costs.
     Writes,
     /// One node reads what another has, in streams and in lists of small pieces; over libfabric
@@ -32,11 +32,11 @@ pub enum Part {
     Metadata,
 }
 
-/// How much is measured.
+/// The amounts of a run of `weir bench --hosts`.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    /// Which rows.
-    pub parts: Vec<Part>,
+pub struct HostsPlan {
+    /// The measurements.
+    pub measurements: Vec<Measurement>,
     /// Rounds; each measures everything.
     pub rounds: u32,
     /// Bytes that a process writes, and that are read.
@@ -53,16 +53,16 @@ pub struct Plan {
     pub quiet: bool,
 }
 
-impl Plan {
-    /// The parts that are measured over libfabric, too.
-    pub fn over_libfabric(&self) -> impl Iterator<Item = Part> + '_ {
-        let told = |part: &Part| matches!(part, Part::Reads | Part::Calls);
-        self.parts.iter().copied().filter(told)
+impl HostsPlan {
+    /// The measurements that are made over libfabric, too.
+    pub fn over_libfabric(&self) -> impl Iterator<Item = Measurement> + '_ {
+        let told = |one: &Measurement| matches!(one, Measurement::Reads | Measurement::Calls);
+        self.measurements.iter().copied().filter(told)
     }
 }
 
-fn row(what: impl Into<String>, unit: Unit, bar: Bar) -> Row {
-    Row {
+fn row(what: impl Into<String>, unit: Unit, bar: Bar) -> PromiseRow {
+    PromiseRow {
         what: what.into(),
         beside: String::new(),
         unit,
@@ -76,19 +76,19 @@ fn over(what: &str, libfabric: bool) -> String {
 }
 
 /// One process a node writes; the rate of the slowest.
-pub fn write(shared: bool) -> Row {
+pub fn write(shared: bool) -> PromiseRow {
     let how = if shared { "N-1 segmented" } else { "N-N" };
     let what = format!("write {how}, 1 MiB, a process on each node");
     row(what, BytesPerSecond, AtLeast(0.9)).beside("at one server")
 }
 
 /// Requests of clients and servers that a write costs.
-pub fn messages() -> Row {
+pub fn messages() -> PromiseRow {
     row("messages a write", Number, AtMost(0.001))
 }
 
 /// One node reads what another has.
-pub fn read(streams: usize, size: u64, libfabric: bool) -> Row {
+pub fn read(streams: usize, size: u64, libfabric: bool) -> PromiseRow {
     let word = if streams == 1 { "stream" } else { "streams" };
     let what = format!("remote read, {} MiB, {streams} {word}", size >> 20);
     let bar = match (libfabric, streams) {
@@ -100,7 +100,7 @@ pub fn read(streams: usize, size: u64, libfabric: bool) -> Row {
 }
 
 /// 4 KiB pieces in lists, beside one by one or the rate of large reads.
-pub fn pieces(beside_one_by_one: bool) -> Row {
+pub fn pieces(beside_one_by_one: bool) -> PromiseRow {
     let what = "remote read, every fourth 4 KiB, in lists of 256";
     if beside_one_by_one {
         return row(what, BytesPerSecond, AtLeast(10.0)).beside("one by one");
@@ -110,7 +110,7 @@ pub fn pieces(beside_one_by_one: bool) -> Row {
 }
 
 /// Written segmented, read strided, by all nodes; bytes over links.
-pub fn exchange(lists: bool) -> Row {
+pub fn exchange(lists: bool) -> PromiseRow {
     let (how, bar) = match lists {
         true => ("one list a process", AtLeast(0.8)),
         false => ("one by one", Reported),
@@ -119,9 +119,9 @@ pub fn exchange(lists: bool) -> Row {
     row(what, BytesPerSecond, bar).beside("plain TCP, all to all")
 }
 
-/// How processes share what they write.
+/// How processes divide what they write among files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum WriteSharing {
     /// One file, a contiguous part each.
     Segmented,
     /// One file, pieces by turns.
@@ -130,22 +130,26 @@ pub enum Layout {
     Apart,
 }
 
-impl Layout {
+impl WriteSharing {
     /// All.
-    pub const ALL: [Layout; 3] = [Layout::Segmented, Layout::Strided, Layout::Apart];
+    pub const ALL: [WriteSharing; 3] = [
+        WriteSharing::Segmented,
+        WriteSharing::Strided,
+        WriteSharing::Apart,
+    ];
 
     fn name(self) -> &'static str {
         match self {
-            Layout::Segmented => "N-1 segmented, 1 MiB",
-            Layout::Strided => "N-1 strided, 64 KiB",
-            Layout::Apart => "N-N, 1 MiB",
+            WriteSharing::Segmented => "N-1 segmented, 1 MiB",
+            WriteSharing::Strided => "N-1 strided, 64 KiB",
+            WriteSharing::Apart => "N-N, 1 MiB",
         }
     }
 }
 
 /// Raw files beside ras ones, a process on each node: writes, writes with the fsync after them, reads
 /// of what another node wrote, requests of all that.
-pub fn raw_phases(layout: Layout) -> [Row; 4] {
+pub fn raw_phases(layout: WriteSharing) -> [PromiseRow; 4] {
     let name = layout.name();
     let rate = |what, least| row(what, BytesPerSecond, AtLeast(least));
     let rows = [
@@ -160,15 +164,15 @@ pub fn raw_phases(layout: Layout) -> [Row; 4] {
 /// Rows of processes that write, and read what a neighbour writes, in turns.
 pub struct MixedRows {
     /// With a barrier after each write and each read; a turn.
-    pub lock_step: Row,
+    pub lock_step: PromiseRow,
     /// Requests of a turn of all.
-    pub requests: Row,
+    pub requests: PromiseRow,
     /// The duration of a turn's barriers alone.
-    pub barriers: Row,
+    pub barriers: PromiseRow,
     /// Without barriers, beside ras that syncs as often.
-    pub free: Row,
+    pub free: PromiseRow,
     /// Without barriers, beside ras that leaves it to time.
-    pub unsynced: Row,
+    pub unsynced: PromiseRow,
 }
 
 /// Those of raw files beside ras ones. What they may cost is not promised.
@@ -187,7 +191,7 @@ pub fn raw_mixed() -> MixedRows {
 }
 
 /// After the first, bytes moved, the first.
-pub fn look_ups(pieces: u64, lookers: usize) -> [Row; 3] {
+pub fn look_ups(pieces: u64, lookers: usize) -> [PromiseRow; 3] {
     let what = format!("look-up of {pieces} strided pieces by {lookers} processes");
     [
         row(format!("{what}: after the first"), Seconds, AtMost(10e-3)),
@@ -197,7 +201,7 @@ pub fn look_ups(pieces: u64, lookers: usize) -> [Row; 3] {
 }
 
 /// A request and its reply, both ends asleep.
-pub fn calls(libfabric: bool) -> Row {
+pub fn calls(libfabric: bool) -> PromiseRow {
     let bar = if libfabric { Reported } else { AtMost(1.3) };
     let what = over("request and reply, 64 B", libfabric);
     row(what, Seconds, bar).beside("plain TCP echo")
@@ -206,8 +210,8 @@ pub fn calls(libfabric: bool) -> Row {
 /// Calls on names, one process a node, beside as many processes at one server: create, stat, open and
 /// remove in a directory that one process uses; stat and open of files that another node's process
 /// made; create and remove in one directory of all.
-pub fn metadata() -> [Vec<Row>; 3] {
-    let rows = |calls: &[&str], least| -> Vec<Row> {
+pub fn metadata() -> [Vec<PromiseRow>; 3] {
+    let rows = |calls: &[&str], least| -> Vec<PromiseRow> {
         let what = calls
             .iter()
             .map(|call| format!("{call}, a process on each node"));
@@ -231,7 +235,7 @@ pub fn metadata() -> [Vec<Row>; 3] {
 /// Creates, the same with a core for each server and its processes, and how far the busiest server is
 /// above the mean. With cores of its own each server is to add its part; on one machine the same
 /// cores do it all, and more servers are to cost nothing.
-pub fn creates(servers: usize, one_machine: bool) -> [Row; 3] {
+pub fn creates(servers: usize, one_machine: bool) -> [PromiseRow; 3] {
     let servers = u32::try_from(servers).unwrap_or(u32::MAX);
     let least = match one_machine {
         true => 1.0,

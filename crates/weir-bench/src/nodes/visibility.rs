@@ -7,12 +7,12 @@
 
 use anyhow::Result;
 
-use super::measure::{group, number, per_second, write_kept, Run, KIB, MIB};
-use super::plan::{self, Layout};
-use super::site::{increase, is_request, Counts};
+use super::instance::{increase, is_request, ServerCounters};
+use super::measure::{group, number, per_second, write_kept, HostsRun, KIB, MIB};
+use super::plan::{self, WriteSharing};
 use crate::links::BarrierHolder;
 use crate::mixed::Mixed;
-use crate::pieces::Data;
+use crate::pieces::FilePieces;
 use crate::random::random;
 use crate::wire::Step;
 use crate::workers::{Assignment, WorkerId};
@@ -25,11 +25,11 @@ const RAS: usize = 1;
 /// Bytes of a piece of a strided file, and of an exchange.
 const SMALL: u64 = 64 * KIB;
 
-impl Run<'_> {
+impl HostsRun<'_> {
     /// All rows.
     pub(super) fn visibility(&mut self) -> Result<()> {
         let workers = self.one_each();
-        for layout in Layout::ALL {
+        for layout in WriteSharing::ALL {
             self.in_both(&workers, |run| run.phases(&workers, layout))?;
         }
         self.in_both(&workers, |run| run.exchanges(&workers))
@@ -42,13 +42,13 @@ impl Run<'_> {
         measure: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
         for name in BOTH {
-            let directory = self.site.path(name);
+            let directory = self.instance.path(name);
             let set = Step::Visibility {
                 directory: directory.clone(),
                 visibility: name.to_owned(),
             };
             for step in [Step::Directory(directory), set] {
-                self.site.workers.run(&[(workers[0], step)])?;
+                self.instance.workers.run(&[(workers[0], step)])?;
             }
         }
         measure(self)?;
@@ -66,31 +66,31 @@ impl Run<'_> {
     fn parts(
         &self,
         workers: &[WorkerId],
-        layout: Layout,
+        layout: WriteSharing,
         directory: &str,
-    ) -> Vec<(WorkerId, Data)> {
+    ) -> Vec<(WorkerId, FilePieces)> {
         let (bytes, servers) = (self.plan.bytes, self.servers());
         let part = |i: u64| match layout {
-            Layout::Segmented => {
+            WriteSharing::Segmented => {
                 self.part(&format!("{directory}/segmented"), i * bytes, bytes, MIB)
             }
-            Layout::Strided => {
+            WriteSharing::Strided => {
                 let whole = self.part(&format!("{directory}/strided"), 0, bytes, SMALL);
                 whole.spread(i * SMALL, servers * SMALL, bytes / SMALL)
             }
-            Layout::Apart => self.part(&format!("{directory}/apart.{i}"), 0, bytes, MIB),
+            WriteSharing::Apart => self.part(&format!("{directory}/apart.{i}"), 0, bytes, MIB),
         };
         group(workers, part)
     }
 
     /// A phase of writes, and one of reads by the neighbours.
-    fn phases(&mut self, workers: &[WorkerId], layout: Layout) -> Result<()> {
+    fn phases(&mut self, workers: &[WorkerId], layout: WriteSharing) -> Result<()> {
         let rows = plan::raw_phases(layout);
         self.say(&rows[0].what);
         let groups = BOTH.map(|directory| self.parts(workers, layout, directory));
         let (mut rates, mut requests) = ([[0.0; 3]; 2], [0.0; 2]);
         for at in self.order() {
-            let before = self.site.counts()?;
+            let before = self.instance.counters()?;
             let wrote = self.each(&groups[at], write_kept)?;
             let published = self.each(&groups[at], |_| Step::Publish)?;
             let synced = wrote.slowest() + published.slowest();
@@ -101,8 +101,8 @@ impl Run<'_> {
         for at in self.order() {
             let others = groups[at].iter().cycle().skip(1);
             let others = others.map(|(_, data)| data.clone());
-            let group: Vec<(WorkerId, Data)> = workers.iter().copied().zip(others).collect();
-            let before = self.site.counts()?;
+            let group: Vec<(WorkerId, FilePieces)> = workers.iter().copied().zip(others).collect();
+            let before = self.instance.counters()?;
             let read = self.each(&group, Step::Read)?;
             requests[at] += self.requests_since(&before)?;
             rates[at][2] = per_second(read.bytes(), read.slowest());
@@ -134,13 +134,13 @@ impl Run<'_> {
         }
         let unsynced = self.turns(&groups[RAS], false, false)?;
         for at in self.order() {
-            let before = self.site.counts()?;
+            let before = self.instance.counters()?;
             lock_step[at] = self.turns(&groups[at], at == RAS, true)?;
             requests[at] = self.requests_since(&before)? / f64::from(self.plan.turns);
         }
         let none = groups[RAS].iter();
         let none = none.map(|(worker, data)| (*worker, data.clone().spread(0, SMALL, 0)));
-        let none: Vec<(WorkerId, Data)> = none.collect();
+        let none: Vec<(WorkerId, FilePieces)> = none.collect();
         let barriers = self.turns(&none, false, true)?;
         let told = &mut *self.rows;
         told.add(&rows.lock_step, lock_step[RAW], Some(lock_step[RAS]));
@@ -152,13 +152,18 @@ impl Run<'_> {
     }
 
     /// Each writes its part and reads its neighbour's, many times; s a turn of the slowest.
-    fn turns(&mut self, group: &[(WorkerId, Data)], fsync: bool, barrier: bool) -> Result<f64> {
+    fn turns(
+        &mut self,
+        group: &[(WorkerId, FilePieces)],
+        fsync: bool,
+        barrier: bool,
+    ) -> Result<f64> {
         let turns = self.plan.turns;
-        let worker = self.site.nodes[0].worker;
+        let worker = self.instance.nodes[0].worker;
         let token = random()?;
         let meeting = match barrier {
             true => Some(BarrierHolder {
-                address: self.site.workers.listen_at(worker, false)?.address,
+                address: self.instance.workers.listen_at(worker, false)?.address,
                 token,
             }),
             false => None,
@@ -186,14 +191,14 @@ impl Run<'_> {
             };
             steps.push((worker, held));
         }
-        let did = self.site.workers.run(&steps)?;
+        let did = self.instance.workers.run(&steps)?;
         self.verified += did.bytes();
         Ok(did.slowest() / f64::from(turns))
     }
 
     /// How many requests there were of any kind.
-    fn requests_since(&self, before: &[Counts]) -> Result<f64> {
-        let asked = increase(before, &self.site.counts()?, is_request);
+    fn requests_since(&self, before: &[ServerCounters]) -> Result<f64> {
+        let asked = increase(before, &self.instance.counters()?, is_request);
         Ok(number(asked.iter().sum()))
     }
 }

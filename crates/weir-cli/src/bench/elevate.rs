@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 use weir_bench::elevate::{self as bench, ElevateHost, ElevatePlan};
-use weir_bench::nodes::Verdict;
+use weir_bench::nodes::RowVerdict;
 use weir_bench::write_report;
 use weir_config::Loaded;
 
@@ -58,7 +58,7 @@ struct CheckpointReport<'a> {
     rounds: u32,
     /// /proc/loadavg of this node before and after.
     load: [String; 2],
-    rows: &'a [Verdict],
+    rows: &'a [RowVerdict],
 }
 
 /// Measures, or does the part of a process that a measurement has started; the exit code.

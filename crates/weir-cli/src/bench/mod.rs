@@ -27,7 +27,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use weir_bench::nodes::{self as bench, Part, Plan, Rows, Run, Verdict};
+use weir_bench::nodes::{
+    self as bench, HostsPlan, HostsRun, Measurement, PromiseTable, RowVerdict,
+};
 use weir_bench::{write_report, WrongData, EXIT_NOT_MET, EXIT_WRONG_DATA};
 use weir_config::{Environment, Loaded};
 use weir_launch::nodes::{self, NodeOptions, NodePlan};
@@ -81,7 +83,7 @@ pub struct BenchCommand {
         value_delimiter = ',',
         requires = "judged"
     )]
-    only: Vec<Part>,
+    only: Vec<Measurement>,
     #[command(flatten)]
     elevate: elevate::ElevateArgs,
     #[command(flatten)]
@@ -93,15 +95,15 @@ impl BenchCommand {
         self.job || self.hosts.is_some() || self.hostfile.is_some() || self.servers.is_some()
     }
 
-    fn plan(&self) -> Plan {
+    fn plan(&self) -> HostsPlan {
         let (bench, quick) = (&self.bench, self.bench.quick);
         let most = if quick { 16 << 20 } else { 256 << 20 };
-        let parts = match self.only.is_empty() {
-            true => Part::value_variants().to_vec(),
+        let measurements = match self.only.is_empty() {
+            true => Measurement::value_variants().to_vec(),
             false => self.only.clone(),
         };
-        Plan {
-            parts,
+        HostsPlan {
+            measurements,
             rounds: bench.rounds.unwrap_or(if quick { 1 } else { 5 }),
             // Of whole large reads, by four.
             bytes: bench.block.unwrap_or(most).next_multiple_of(16 << 20),
@@ -146,7 +148,7 @@ struct Report<'a> {
     load: [String; 2],
     rounds: u32,
     verified_bytes: u64,
-    rows: &'a [Verdict],
+    rows: &'a [RowVerdict],
 }
 
 fn of_nodes(
@@ -165,7 +167,7 @@ fn of_nodes(
     let found = found.context("an instance of several nodes is measured; this is one")?;
     let plan = args.plan();
     let load_before = loadavg();
-    let mut rows = Rows::default();
+    let mut rows = PromiseTable::default();
     let mut done = measure(&found, &settings, env, &plan, &mut rows)?;
     done.verified += libfabric(&found, &load, env, &plan, &mut rows)?;
     let verdicts = rows.verdicts();
@@ -195,7 +197,7 @@ fn exit_code(args: &weir_bench::BenchArgs, all_met: bool) -> u8 {
 }
 
 /// Prints the table; true if each promise is met.
-fn tell_verdicts(verdicts: &[Verdict]) -> bool {
+fn tell_verdicts(verdicts: &[RowVerdict]) -> bool {
     outln!("{}", bench::table(verdicts));
     let judged = verdicts.iter().filter(|verdict| verdict.met.is_some());
     let met = judged.clone().filter(|verdict| verdict.met == Some(true));
@@ -226,16 +228,16 @@ fn measure(
     found: &NodePlan,
     settings: &Loaded,
     env: &Environment,
-    plan: &Plan,
-    rows: &mut Rows,
+    plan: &HostsPlan,
+    rows: &mut PromiseTable,
 ) -> Result<RunFacts, Failure> {
     let processes = 1 + 4.max(bench::LOOKERS.div_ceil(found.servers.len()));
     let mut stage = BenchInstance::set(found, settings, env, processes, true)?;
-    let verified = Run::rounds(&mut stage.site, plan, rows, Run::all)?;
-    let hosts = stage.site.nodes.iter().map(|node| node.host.clone());
+    let verified = HostsRun::rounds(&mut stage.instance, plan, rows, HostsRun::all)?;
+    let hosts = stage.instance.nodes.iter().map(|node| node.host.clone());
     let finished = RunFacts {
         hosts: hosts.collect(),
-        one_machine: stage.site.one_machine,
+        one_machine: stage.instance.one_machine,
         verified,
     };
     let turned_away = stage.gate.turned_away();
@@ -251,20 +253,21 @@ fn libfabric(
     found: &NodePlan,
     load: impl Fn(&[&str]) -> Result<Loaded, Failure>,
     env: &Environment,
-    plan: &Plan,
-    rows: &mut Rows,
+    plan: &HostsPlan,
+    rows: &mut PromiseTable,
 ) -> Result<u64, Failure> {
     let reads = [(1, 1), (1, 16), (4, 1), (4, 16)];
     let reads = reads.map(|(streams, mib)| bench::read(streams, mib << 20, true));
     let told = plan.over_libfabric().flat_map(|part| match part {
-        Part::Reads => reads.to_vec(),
+        Measurement::Reads => reads.to_vec(),
         _ => vec![bench::calls(true)],
     });
     let told: Vec<_> = told.collect();
     if told.is_empty() {
         return Ok(0);
     }
-    let not = |rows: &mut Rows, why: &str| told.iter().for_each(|row| rows.why_not(row, why));
+    let not =
+        |rows: &mut PromiseTable, why: &str| told.iter().for_each(|row| rows.why_not(row, why));
     if let Err(why) = weir_fabric::ofi::find() {
         not(rows, &format!("libfabric: {why}"));
         return Ok(0);
@@ -273,7 +276,7 @@ fn libfabric(
     let mut stage = BenchInstance::set(found, &settings, env, 5, false)?;
     let mut verified = 0;
     if stage.libfabric {
-        verified = Run::rounds(&mut stage.site, plan, rows, Run::over_libfabric)?;
+        verified = HostsRun::rounds(&mut stage.instance, plan, rows, HostsRun::over_libfabric)?;
     } else {
         not(
             rows,

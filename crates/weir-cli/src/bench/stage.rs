@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use weir_bench::nodes::{Counts, Node, Site, CREATORS};
+use weir_bench::nodes::{InstanceNode, ServerCounters, TestInstance, CREATORS};
 use weir_bench::{WorkerId, Workers};
 use weir_config::{Environment, Loaded};
 use weir_core::types::Rank;
@@ -24,7 +24,7 @@ use crate::inject::{self, InjectedLibraries};
 /// An instance that was started to be measured.
 pub struct BenchInstance {
     /// The instance, as the benchmark sees it.
-    pub site: Site,
+    pub instance: TestInstance,
     /// The gate for its workers.
     pub gate: WorkerGate,
     /// True if servers talk over libfabric.
@@ -57,10 +57,10 @@ impl BenchInstance {
         let own = roster.member(Rank(root.own)).context("not in the roster")?;
         let patience = Duration::from_secs(u64::from(settings.config.launch.deadline_s));
         let gate = WorkerGate::listen(own.address.ip(), patience)?;
-        let mut nodes: Vec<Node> = Vec::new();
+        let mut nodes: Vec<InstanceNode> = Vec::new();
         for member in roster.members() {
             gate.expect(member.rank.0, &member.host);
-            nodes.push(Node {
+            nodes.push(InstanceNode {
                 host: member.host.clone(),
                 worker: member.rank.0,
                 processes: Vec::new(),
@@ -71,13 +71,13 @@ impl BenchInstance {
         let mut stage = BenchInstance {
             next: roster.servers(),
             libfabric: roster.endpoints().is_ok(),
-            site: Site {
+            instance: TestInstance {
                 workers: Workers::default(),
                 nodes,
                 directory: mount,
                 alone: Vec::new(),
                 one_machine: false,
-                read_counts: Box::new(move || read_counts(&run_dir, servers)),
+                read_counters: Box::new(move || read_counters(&run_dir, servers)),
             },
             single: None,
             gate,
@@ -101,21 +101,21 @@ impl BenchInstance {
     }
 
     fn gather(&mut self, processes: usize) -> Result<()> {
-        let workers: Vec<WorkerId> = self.site.nodes.iter().map(|node| node.worker).collect();
-        self.gate.gather(&mut self.site.workers, &workers)?;
+        let workers: Vec<WorkerId> = self.instance.nodes.iter().map(|node| node.worker).collect();
+        self.gate.gather(&mut self.instance.workers, &workers)?;
         let mut machines = Vec::new();
         for worker in &workers {
-            machines.push(self.site.workers.listen_at(*worker, false)?.machine);
+            machines.push(self.instance.workers.listen_at(*worker, false)?.machine);
         }
-        self.site.one_machine = machines.iter().all(|machine| *machine == machines[0]);
+        self.instance.one_machine = machines.iter().all(|machine| *machine == machines[0]);
         for (node, worker) in workers.into_iter().enumerate() {
             let ids = self.numbers(processes)?;
             for id in &ids {
-                self.gate.expect(*id, &self.site.nodes[node].host);
+                self.gate.expect(*id, &self.instance.nodes[node].host);
             }
-            self.site.workers.spawn(worker, &ids)?;
-            self.gate.gather(&mut self.site.workers, &ids)?;
-            self.site.nodes[node].processes = ids;
+            self.instance.workers.spawn(worker, &ids)?;
+            self.gate.gather(&mut self.instance.workers, &ids)?;
+            self.instance.nodes[node].processes = ids;
         }
         Ok(())
     }
@@ -126,7 +126,7 @@ impl BenchInstance {
         let library = InjectedLibraries::client_alone(inject::find_library(env, &program)?);
         let run_dir = &single.ready.run_dir;
         let variables = inject::variables(run_dir, &library, env)?;
-        let ids = self.numbers(self.site.nodes.len() * CREATORS)?;
+        let ids = self.numbers(self.instance.nodes.len() * CREATORS)?;
         for id in &ids {
             self.gate.expect(*id, "this node");
             let task = Task {
@@ -137,8 +137,8 @@ impl BenchInstance {
             let mut child = task.start(&variables)?;
             std::thread::spawn(move || child.wait());
         }
-        self.gate.gather(&mut self.site.workers, &ids)?;
-        self.site.alone = ids;
+        self.gate.gather(&mut self.instance.workers, &ids)?;
+        self.instance.alone = ids;
         Ok(())
     }
 
@@ -151,7 +151,7 @@ impl BenchInstance {
 
     /// Ends all.
     pub fn strike(self) -> Result<()> {
-        drop(self.site);
+        drop(self.instance);
         if let Some(single) = self.single {
             single.stop()?;
         }
@@ -165,7 +165,7 @@ impl BenchInstance {
 }
 
 /// Reads the counters of each server.
-fn read_counts(run_dir: &Path, servers: usize) -> Result<Vec<Counts>> {
+fn read_counters(run_dir: &Path, servers: usize) -> Result<Vec<ServerCounters>> {
     let seen = agent::status(run_dir)?.context("the agent was lost")?;
     ensure!(seen.len() == servers, "not all servers answer");
     let mut all = Vec::new();

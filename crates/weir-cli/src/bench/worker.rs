@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use anyhow::{Context, Result};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
-use weir_bench::{FabricCalls, Host, Prepared, WorkerEndpoint};
+use weir_bench::{FabricCalls, Prepared, WorkerBackend, WorkerEndpoint};
 use weir_config::Environment;
 use weir_core::types::Rank;
 use weir_instance::roster;
@@ -32,7 +32,7 @@ pub fn run() -> Result<()> {
         .come(task.invitation.address, task.number)
         .context("coming to weir bench")?;
     keep_alive(&stream)?;
-    let mut host = ServerHost {
+    let mut host = ServerBackend {
         address: address(&task)?,
         task,
         opened: OpenedFabric::default(),
@@ -52,14 +52,14 @@ fn address(task: &Task) -> Result<IpAddr> {
 }
 
 /// The server beside this worker, and its network.
-struct ServerHost {
+struct ServerBackend {
     task: Task,
     address: IpAddr,
     opened: OpenedFabric,
     pinned: ProcessorSet,
 }
 
-impl Host for ServerHost {
+impl WorkerBackend for ServerBackend {
     fn spawn(&mut self, numbers: &[u16]) -> Result<()> {
         let env = Environment::of_process();
         let program = std::env::current_exe().context("finding the weir program")?;

@@ -9,7 +9,7 @@ use crate::workers::{WorkerId, Workers};
 
 /// A node of the instance.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub struct InstanceNode {
     /// The name of its host.
     pub host: String,
     /// The worker that moves plain bytes.
@@ -19,14 +19,14 @@ pub struct Node {
 }
 
 /// Counters of one server, by name.
-pub type Counts = BTreeMap<String, u64>;
+pub type ServerCounters = BTreeMap<String, u64>;
 
 /// The instance under test.
-pub struct Site {
+pub struct TestInstance {
     /// All workers.
     pub workers: Workers,
     /// The nodes, by rank.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<InstanceNode>,
     /// The directory for the files of the run.
     pub directory: PathBuf,
     /// The workers at a server that is alone, for comparison.
@@ -34,10 +34,10 @@ pub struct Site {
     /// All nodes are one machine.
     pub one_machine: bool,
     /// Reads the counters of each server.
-    pub read_counts: Box<dyn Fn() -> Result<Vec<Counts>>>,
+    pub read_counters: Box<dyn Fn() -> Result<Vec<ServerCounters>>>,
 }
 
-impl Site {
+impl TestInstance {
     /// A process of node `node`.
     pub fn process(&self, node: usize, number: usize) -> WorkerId {
         self.nodes[node].processes[number]
@@ -49,14 +49,18 @@ impl Site {
     }
 
     /// The counters of each server.
-    pub fn counts(&self) -> Result<Vec<Counts>> {
-        (self.read_counts)()
+    pub fn counters(&self) -> Result<Vec<ServerCounters>> {
+        (self.read_counters)()
     }
 }
 
 /// The increase of some counters between two readings, by server.
-pub fn increase(before: &[Counts], after: &[Counts], wanted: impl Fn(&str) -> bool) -> Vec<u64> {
-    let difference = |(before, after): (&Counts, &Counts)| {
+pub fn increase(
+    before: &[ServerCounters],
+    after: &[ServerCounters],
+    wanted: impl Fn(&str) -> bool,
+) -> Vec<u64> {
+    let difference = |(before, after): (&ServerCounters, &ServerCounters)| {
         let wanted = after.iter().filter(|(name, _)| wanted(name));
         wanted
             .map(|(name, count)| count - before.get(name).unwrap_or(&0).min(count))
