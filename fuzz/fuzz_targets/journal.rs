@@ -20,7 +20,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     };
     let mut journal = head.encode().to_vec();
     let mut whole = Vec::new();
-    encode(&Item::Whole, &mut whole);
+    encode(&Item::SnapshotEnd, &mut whole);
     // No frame is empty: zeros are the end.
     let parts = parts(bytes)
         .map(|(_, part)| part)
@@ -64,7 +64,7 @@ fn tell_end(journal: &mut [u8], frames: usize) {
 /// known cost, and not the subject of this target.
 fn falls_apart(mut frame: &[u8]) -> bool {
     while let Ok((item, rest)) = postcard::take_from_bytes::<Item<'_>>(frame) {
-        if let Item::Laid(_, runs) = &item {
+        if let Item::IndexRuns(_, runs) = &item {
             if runs.iter().any(|run| run.count > 1000) {
                 return true;
             }

@@ -278,7 +278,7 @@ impl Snapshot<'_> {
     }
 
     fn finish(mut self) -> Result<(), JournalFileError> {
-        self.add(&weir_core::journal::Item::Whole);
+        self.add(&weir_core::journal::Item::SnapshotEnd);
         self.flush();
         self.done
     }
@@ -426,7 +426,7 @@ mod tests {
     };
 
     fn client(number: u32) -> Item<'static> {
-        Item::Client {
+        Item::ClientCame {
             client: ClientId(number),
             pid: 1,
         }
@@ -469,7 +469,7 @@ mod tests {
         let replayed = replay(&read(dir.path()).unwrap().unwrap()).unwrap();
         assert_eq!(replayed.state.clients.len(), 4);
         let mut whole = Vec::new();
-        encode(&Item::Whole, &mut whole);
+        encode(&Item::SnapshotEnd, &mut whole);
         journal.add(&whole).unwrap();
         journal.take_over().unwrap();
         assert!(!journal.is_long());
@@ -503,7 +503,7 @@ mod tests {
         // When there is room, a new one may be made.
         journal.begin_anew().unwrap();
         let mut whole = Vec::new();
-        encode(&Item::Whole, &mut whole);
+        encode(&Item::SnapshotEnd, &mut whole);
         journal.add(&whole).unwrap();
         journal.take_over().unwrap();
         assert!(journal.is_whole());

@@ -1,9 +1,9 @@
-//! The bytes of a journal: its head, its frames, and where it ends.
+//! The format of a journal: its head, its frames, its end.
 //!
 //! ```text
 //! head, 64 bytes:  magic "weirjrnl" | version u32 | rank u16 | servers u16 | instance, 16 bytes
 //!                  | made_ns i64 | zeros | crc32c of the 60 bytes before, u32
-//! end, 8 bytes:    how many frames there are, 40 bits | crc32c of that, 24 bits
+//! end, 8 bytes:    the number of frames, 40 bits | crc32c of that, 24 bits
 //!
 //! frame, at a multiple of 8:
 //!   0        4            8                16
@@ -12,15 +12,15 @@
 //! ```
 //!
 //! All numbers are little-endian. The writer stores a frame's first eight bytes last, so that a
-//! frame is there or not; then it updates the end. Behind the last frame are zeros, or the rest of
-//! a frame that was being written: *torn*, and dropped. If a good frame follows bad bytes, these
-//! are not the end, and the journal is corrupt. If the end counts more frames than there are, the
-//! last ones are missing, however clean the cut.
+//! frame is there as a whole or not at all; then it updates the end. The last frame is followed by
+//! zeros, or by a frame that was being written: that one is *torn*, and dropped. If a good frame
+//! follows bad bytes, the journal is corrupt. If the end counts more frames than there are, the last
+//! ones are missing, even if no frame is torn.
 
 use super::JournalError;
 use crate::types::Rank;
 
-/// The first bytes.
+/// The first bytes of a journal.
 pub const MAGIC: [u8; 8] = *b"weirjrnl";
 /// The format's version; another one is refused.
 pub const VERSION: u32 = 5;
@@ -49,7 +49,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Returns its bytes.
+    /// Encodes the head.
     pub fn encode(&self) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -64,7 +64,7 @@ impl Head {
         bytes
     }
 
-    /// Reads the head of a journal.
+    /// Decodes the head of a journal.
     pub fn decode(bytes: &[u8]) -> Result<Head, JournalError> {
         let bad = JournalError::NotAJournal {
             found_bytes: bytes.len(),
@@ -94,8 +94,8 @@ pub fn end_word(frames: u64) -> u64 {
     count | u64::from(crc32c::crc32c(&count.to_le_bytes())) << COUNT_BITS
 }
 
-/// Returns the number of frames that a journal, which has a head, claims to have.
-pub fn frames_told(bytes: &[u8]) -> Result<u64, JournalError> {
+/// Returns the number of frames that the end of a journal records.
+pub fn recorded_frames(bytes: &[u8]) -> Result<u64, JournalError> {
     let told = bytes.get(END_AT..HEAD_BYTES).map(|word| long(word, 0));
     let count = told.map_or(0, |word| word & ((1 << COUNT_BITS) - 1));
     match told {
@@ -104,14 +104,15 @@ pub fn frames_told(bytes: &[u8]) -> Result<u64, JournalError> {
     }
 }
 
-/// Returns the frame of `payload`: its first word, which must be stored last, and the second.
+/// Returns the two words before `payload` in its frame; the first must be stored last. `None`: the
+/// payload is too long.
 pub fn frame_words(sequence: u64, payload: &[u8]) -> Option<[u64; 2]> {
     let length = u32::try_from(payload.len()).ok()?;
     let crc = checksum(sequence, payload);
     Some([u64::from(length) | u64::from(crc) << 32, sequence])
 }
 
-/// Returns the bytes that a frame of such a payload takes.
+/// Returns the size of the frame of such a payload.
 pub fn frame_bytes(payload_bytes: usize) -> usize {
     (FRAME_HEAD_BYTES + payload_bytes).next_multiple_of(8)
 }
@@ -141,14 +142,14 @@ pub struct Frame<'a> {
 
 /// The beginning of a frame that was being written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Torn {
+pub struct TornFrame {
     /// The position of its first byte.
     pub at: usize,
-    /// Bytes that are not zero from there to the last such one.
+    /// Bytes from there to the last one that is not zero.
     pub bytes: usize,
 }
 
-/// The frames of a journal, one after the other.
+/// Reads the frames of a journal, one after the other.
 pub fn frames(bytes: &[u8]) -> Frames<'_> {
     Frames {
         bytes,
@@ -158,13 +159,13 @@ pub fn frames(bytes: &[u8]) -> Frames<'_> {
     }
 }
 
-/// See [`frames`].
+/// A reader of frames: see [`frames`].
 #[derive(Clone, Debug)]
 pub struct Frames<'a> {
     bytes: &'a [u8],
     at: usize,
     sequence: u64,
-    torn: Option<Torn>,
+    torn: Option<TornFrame>,
 }
 
 impl<'a> Frames<'a> {
@@ -189,7 +190,7 @@ impl<'a> Frames<'a> {
                 good_at,
             });
         }
-        self.torn = Some(Torn {
+        self.torn = Some(TornFrame {
             at: self.at,
             bytes: last + 1,
         });
@@ -202,7 +203,7 @@ impl<'a> Frames<'a> {
     }
 
     /// Returns the frame that was being written when the journal ended.
-    pub fn torn(&self) -> Option<Torn> {
+    pub fn torn(&self) -> Option<TornFrame> {
         self.torn
     }
 

@@ -38,11 +38,11 @@ pub struct InodeImage {
     pub parent: Ino,
 }
 
-/// A fact that holds from now on. The variants' order is the format: new ones go to the end.
+/// A fact that holds from now on. The order of the variants is the format: new ones go to the end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Item<'a> {
     /// The snapshot ends here.
-    Whole,
+    SnapshotEnd,
     /// An inode has this state.
     Inode(InodeImage),
     /// An inode's life is over; its slot's next one has the next generation.
@@ -69,23 +69,23 @@ pub enum Item<'a> {
         /// The name.
         name: &'a [u8],
     },
-    /// A file's index here has these runs laid over the earlier ones.
-    Laid(Ino, Vec<Run>),
+    /// Runs that a file's index here got, over the earlier ones.
+    IndexRuns(Ino, Vec<Run>),
     /// No client writes the file any more: the runs in its index have no order.
-    Settled(Ino),
+    IndexSettled(Ino),
     /// A file's index here is empty.
-    Cleared(Ino),
-    /// A client came.
-    Client {
+    IndexCleared(Ino),
+    /// A client has attached.
+    ClientCame {
         /// Its number.
         client: ClientId,
         /// Its process.
         pid: u32,
     },
-    /// A client is gone, with everything that it was lent.
+    /// A client is gone, and its segments and cells are returned.
     ClientGone(ClientId),
     /// A client may write into a segment.
-    Lent {
+    SegmentLent {
         /// The client.
         client: ClientId,
         /// The segment.
@@ -98,9 +98,9 @@ pub enum Item<'a> {
         len: u64,
     },
     /// No client writes into a segment any more.
-    Returned(SegmentId),
+    SegmentReturned(SegmentId),
     /// A client writes to a file through a cell.
-    Attached {
+    CellAttached {
         /// The cell.
         cell: u32,
         /// The client.
@@ -111,19 +111,21 @@ pub enum Item<'a> {
         block: u32,
     },
     /// A cell is free.
-    Detached(u32),
-    /// The bytes of a cell's record were taken to be published: the file's index has them no more.
-    Noted(u32, CellMark),
-    /// All bytes that a file's index here had are being published: its number here, and everywhere.
-    Taken(Ino, Ino),
+    CellDetached(u32),
+    /// The bytes of a cell's record up to a mark are being published: the file's index has them no
+    /// more.
+    CellMarked(u32, CellMark),
+    /// All bytes of a file's index here are being published. The file by its number in this
+    /// server's table, and by its number everywhere.
+    PublishBegun(Ino, Ino),
     /// The publish of a file has ended: its bytes are at their homes.
-    Flushed(Ino),
-    /// The slices of a file that are kept here have these runs laid over the earlier ones.
-    Kept(Ino, Vec<Run>),
-    /// Bytes of this server's log, which had been published, are free.
-    Freed(LogRange),
+    PublishEnded(Ino),
+    /// Runs that this server's slices of a file got, over the earlier ones.
+    SliceRuns(Ino, Vec<Run>),
+    /// Published bytes of this server's log are free.
+    LogFreed(LogRange),
     /// The number of published bytes of this server's log in a MiB of a slab.
-    Given {
+    LogPublished {
         /// The slab.
         slab: u32,
         /// The MiB.
@@ -133,22 +135,22 @@ pub enum Item<'a> {
     },
     /// The published state of a file of this server: its size, and bytes stored.
     Published(Ino, u64, u64),
-    /// The published state of a file is known no more.
+    /// The published state of a file is no longer known.
     PublishedGone(Ino),
     /// A server may hold entries of a directory of this one.
     Enrolled(Ino, Rank),
-    /// A server holds entries of a directory of this one no more.
+    /// A server no longer holds entries of a directory of this one.
     Retired(Ino, Rank),
     /// The name of a directory whose entry is at another server.
-    Moved(Ino, &'a [u8]),
+    RemoteName(Ino, &'a [u8]),
     /// A directory is gone: no server is enrolled, it has no name, and no entries anywhere.
-    Buried(Ino),
+    DirectoryGone(Ino),
     /// These runs of a file are being published, under this number.
     InFlight(Ino, u64, Vec<Run>),
-    /// The number of the publish that was last taken from a file's index.
-    Numbered(Ino, u64),
+    /// The number of the last publish of a file.
+    PublishNumbered(Ino, u64),
     /// The answer to a server for a part of a publish.
-    Answered {
+    PublishAnswered {
         /// The file.
         ino: Ino,
         /// The server that publishes.
@@ -160,37 +162,37 @@ pub enum Item<'a> {
         /// The bytes of logs that it freed.
         freed: Vec<LogRange>,
     },
-    /// Publishes of a server to a file are remembered no more.
-    Forgotten(Ino, Rank),
+    /// The answers to a server's publishes of a file are forgotten.
+    AnswersForgotten(Ino, Rank),
     /// The stored bytes count the publishes of a server to a file of this one up to this number; 0:
     /// the server repeats none of them.
-    Counted(Ino, Rank, u64),
-    /// Within a snapshot: all earlier items of clients, segments and cells, of bytes being
-    /// published and of their number, are void, because all of these follow.
-    Anew,
+    PublishCounted(Ino, Rank, u64),
+    /// Within a snapshot: all earlier items of clients, segments, cells, publishes and renames are
+    /// void; the snapshot has all of these anew behind this item.
+    SnapshotReset,
     /// A name is locked, by a rename that has two steps.
-    Locked(Ino, &'a [u8], LockedName),
-    /// A name is locked no more.
-    Unlocked(Ino, &'a [u8]),
-    /// A name is being changed, by this server's operation of that number; or the change is made,
-    /// and a part of it is left to be done elsewhere.
-    Changing(Rank, u64, NameChange),
+    NameLocked(Ino, &'a [u8], LockedName),
+    /// A name is no longer locked.
+    NameUnlocked(Ino, &'a [u8]),
+    /// A name is being changed by the operation of this number at this server; or it is changed,
+    /// and another server still has to do its part.
+    NameChanging(Rank, u64, NameChange),
     /// All parts of that change are done.
-    ChangeOver(Rank, u64),
-    /// A server's rename of that number gives no name any more.
-    CalledOff(Rank, u64),
-    /// The server began its life anew: none of its earlier renames gives a name.
-    CalledOffGone(Rank),
+    NameChanged(Rank, u64),
+    /// The rename of this number at this server is cancelled: it gives no name any more.
+    RenameCalledOff(Rank, u64),
+    /// The server was started anew: none of its earlier renames gives a name.
+    CalledOffForgotten(Rank),
     /// The placement of the entries of a directory of this server.
     Placed(Ino, Placement),
-    /// Sets whether all entries of a directory are at this server.
+    /// True if all entries of a directory are at this server.
     HasAll(Ino, bool),
     /// An extended attribute of an inode of this server: name and value.
     Xattr(Ino, &'a [u8], &'a [u8]),
     /// An inode has no extended attribute of this name any more.
     XattrGone(Ino, &'a [u8]),
-    /// Programs of this user may be clients, too.
-    Admitted(u32),
+    /// Programs of this user may be clients as well.
+    UserAdmitted(u32),
 }
 
 /// A name that a rename of two steps has locked.
@@ -206,18 +208,18 @@ pub struct LockedName {
     pub to: Option<Destination>,
 }
 
-/// A change of a name that other steps follow.
+/// A change of a name that has further steps.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NameChange {
     /// The directory.
     pub dir: Ino,
     /// The name.
     pub name: Vec<u8>,
-    /// The inode that it names before. A directory that has no name afterwards is buried first.
+    /// The inode that it names before the change. If that is a directory, it is removed first.
     pub was: Option<Child>,
-    /// The inode that it names afterwards.
+    /// The inode that it names after the change.
     pub child: Option<Child>,
-    /// In a rename: the old name, which is changed after that.
+    /// In a rename: the old name, which is changed next.
     pub from: Option<Origin>,
     /// The inode that the old name names then.
     pub done: bool,

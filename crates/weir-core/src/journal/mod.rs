@@ -2,25 +2,25 @@
 //! and started again.
 //!
 //! A server's tables, some of which lie in memory that outlives it, may be half changed when it is
-//! killed; so they are not believed, but made anew from the journal. Memory that clients write
-//! (cells, rings) is right at every instant, and is believed: it holds the writes that the server
-//! has not harvested yet. docs/design/0003-recovery.md gives the reasons.
+//! killed; so they are discarded and rebuilt from the journal. Memory that clients write (cells,
+//! rings) is consistent at every instant, and is used: it holds the writes that the server has not
+//! harvested yet. docs/design/0003-recovery.md gives the reasons.
 //!
 //! A journal is a head and frames ([`frame`]); a frame holds the [`Item`]s of one change, all
-//! or nothing. It begins with a *snapshot*, the state as items, which ends with [`Item::Whole`].
-//! [`replay`] puts the items together again into a [`State`].
+//! or nothing. It begins with a *snapshot*, the state as items, which ends with [`Item::SnapshotEnd`].
+//! [`replay`] rebuilds the [`State`] from the items.
 //!
 //! A snapshot may be taken in steps, with the changes made meanwhile between them, in their order.
-//! Each step records some things in their state at that time. A change may come before the step
-//! that records its thing; it then has little to change, and the step records the thing whole. So
-//! at the end each thing is as its last step recorded it, with all changes since. Items that change
-//! things relative to an earlier state (lending, publishing) are recorded in the last step, which
-//! begins with [`Item::Anew`].
+//! Each step records some objects in their state at that time. A change may come before the step
+//! that records its object; the step then records the object with that change. So in the end each
+//! object is as its step recorded it, with all changes since. Items that change
+//! objects relative to an earlier state (lending, publishing) are recorded in the last step, which
+//! begins with [`Item::SnapshotReset`].
 //!
 //! Invariants:
 //! - replaying a journal whose writer was killed at any byte gives the state after all changes
 //!   that it had appended, or an error if not even the snapshot is whole;
-//! - a journal that has lost records at its end, of which its head tells, gives an error;
+//! - a journal that ends before the number of frames in its head gives an error;
 //! - bytes that are no journal give an error, never a panic, and no more memory than a small
 //!   multiple of their own;
 //! - items record states, not actions (an inode's attributes, an entry), so that an item may
@@ -30,30 +30,30 @@
 //! | --- | --- |
 //! | `item` | the items |
 //! | `frame` | bytes: head, frames, checksums |
-//! | `state` | items put together |
-//! | `given` | the published bytes of a log |
+//! | `state` | the state that the items describe |
+//! | `published` | the published bytes of a log |
 //!
 //! Formats are drawn in docs/FORMAT.md. Left out: the file (weir-store), and the moment at which an
 //! item is noted (weir-server).
 
 pub mod frame;
-mod given;
 mod item;
+mod published;
 mod state;
 #[cfg(test)]
 mod tests;
 
-pub use frame::{frames, Head, Torn, HEAD_BYTES, VERSION};
-pub use given::Given;
+pub use frame::{frames, Head, TornFrame, HEAD_BYTES, VERSION};
 pub use item::{encode, CellMark, InodeImage, Item, LockedName, NameChange};
-pub use state::{Answered, Attached, Cluster, Entry, State};
+pub use published::PublishedBytes;
+pub use state::{AttachedCell, Cluster, EntryImage, LentSegment, PublishAnswers, State};
 
 use crate::types::Ino;
 
 /// The reasons for which a journal cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum JournalError {
-    /// It is too short for its head, or its head is no journal's.
+    /// It is too short for a head, or its head is not that of a journal.
     #[error("not a journal: its head ({found_bytes} bytes) is not one of ours")]
     NotAJournal {
         /// Its length.
@@ -96,7 +96,7 @@ pub enum JournalError {
         /// The position of its end.
         at: usize,
     },
-    /// A frame with a right checksum holds something that is no item.
+    /// A frame with a right checksum holds bytes that are no item.
     #[error("the record at {at} cannot be understood")]
     Malformed {
         /// The position of the frame.
@@ -108,13 +108,13 @@ pub enum JournalError {
         /// The position of the frame.
         at: usize,
         /// The reason.
-        why: Misfit,
+        why: ItemError,
     },
 }
 
-/// An item that does not fit those before it.
+/// The reasons for which an item does not fit those before it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Misfit {
+pub enum ItemError {
     /// An item removes an entry that is not there.
     #[error("no entry {name:?} in {dir:?}")]
     NoEntry {
@@ -126,7 +126,7 @@ pub enum Misfit {
     /// An item detaches or names a cell that is not attached.
     #[error("cell {0} is not attached")]
     NotAttached(u32),
-    /// An item gives something to a client that is not there.
+    /// An item lends something to a client that is not there.
     #[error("no client {0}")]
     NoClient(u32),
     /// An invalid run.
@@ -147,7 +147,7 @@ pub struct Replayed {
     /// The state at its end.
     pub state: State,
     /// Bytes at its end that belong to no whole frame: a record that was being written.
-    pub torn: Option<Torn>,
+    pub torn: Option<TornFrame>,
     /// Frames.
     pub frames: u64,
 }
@@ -170,8 +170,8 @@ pub fn replay(bytes: &[u8]) -> Result<Replayed, JournalError> {
                 .map_err(|why| JournalError::Inconsistent { at: frame.at, why })?;
         }
     }
-    let written = frame::frames_told(bytes)?;
-    // One more than recorded: the writer was killed before it recorded that.
+    let written = frame::recorded_frames(bytes)?;
+    // There may be one more than recorded: the writer was killed before it recorded that one.
     if count < written {
         return Err(JournalError::Cut {
             at: reader.end(),

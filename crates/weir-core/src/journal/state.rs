@@ -1,10 +1,10 @@
-//! Items put together: the state of a server after some of its changes.
+//! The state of a server that the items of its journal describe.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::given::Given;
 use super::item::{CellMark, InodeImage, Item, LockedName, NameChange};
-use super::Misfit;
+use super::published::PublishedBytes;
+use super::ItemError;
 use crate::extent::{ExtentIndex, Run, Source};
 use crate::names::FileType;
 use crate::proto::peer::{LogRange, Placement};
@@ -13,7 +13,7 @@ use crate::xattr::Xattrs;
 
 /// A directory's entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct EntryImage {
     /// The inode that it names.
     pub child: Ino,
     /// The type of that inode.
@@ -24,20 +24,20 @@ pub struct Entry {
 
 /// A cell that a client writes through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Attached {
+pub struct AttachedCell {
     /// The client.
     pub client: ClientId,
     /// The file, by its number in the server's table.
     pub ino: Ino,
     /// Its block.
     pub block: u32,
-    /// The part of its record that was taken to be published.
+    /// The part of its record that is being published.
     pub noted: Option<CellMark>,
 }
 
 /// A segment that a client may write into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lent {
+pub struct LentSegment {
     /// The client.
     pub client: ClientId,
     /// The slab.
@@ -48,20 +48,20 @@ pub struct Lent {
     pub len: u64,
 }
 
-/// The answers to publishes: by the number of the publish, and by its part.
-pub type Answered = BTreeMap<u64, BTreeMap<u32, Vec<LogRange>>>;
+/// The answers to publishes, by the number of the publish and by its part: the bytes that it freed.
+pub type PublishAnswers = BTreeMap<u64, BTreeMap<u32, Vec<LogRange>>>;
 
 /// The state of a server as one of several.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     /// The files that it was publishing.
     pub in_flight: BTreeMap<Ino, Vec<(u64, Vec<Run>)>>,
-    /// Publishes of each server to each file that may come again.
-    pub answered: BTreeMap<(Ino, Rank), Answered>,
-    /// Its slices, of any server's files.
-    pub kept: HashMap<Ino, ExtentIndex>,
+    /// The answers to the publishes of each server to each file, which the server may repeat.
+    pub answered: BTreeMap<(Ino, Rank), PublishAnswers>,
+    /// Its slices of the files of all servers.
+    pub slices: HashMap<Ino, ExtentIndex>,
     /// The greatest stamp in them.
-    pub kept_stamp: u64,
+    pub slices_stamp: u64,
     /// Size and stored bytes of its own files, as published.
     pub published: HashMap<Ino, (u64, u64)>,
     /// For each of its files and each server, the last publish that the stored bytes count.
@@ -74,11 +74,11 @@ pub struct Cluster {
     pub locked: BTreeMap<(Ino, Vec<u8>), LockedName>,
     /// Changes of names that have a part left to do, by their server and number.
     pub changes: BTreeMap<(Rank, u64), NameChange>,
-    /// Renames that give no name any more.
+    /// Renames that are cancelled.
     pub called_off: BTreeSet<(Rank, u64)>,
     /// The placement of its directories' entries; a directory that is missing has no entries.
     pub placed: BTreeMap<Ino, Placement>,
-    /// Directories of which it has all entries.
+    /// Directories all of whose entries it has.
     pub has_all: BTreeSet<Ino>,
 }
 
@@ -96,19 +96,19 @@ pub struct State {
     /// Extended attributes.
     pub xattrs: Xattrs,
     /// Entries, by directory and name.
-    pub entries: HashMap<(Ino, Vec<u8>), Entry>,
+    pub entries: HashMap<(Ino, Vec<u8>), EntryImage>,
     /// The bytes of the files, by the files' numbers in the server's table.
     pub extents: HashMap<Ino, ExtentIndex>,
     /// Client processes and their pids.
     pub clients: BTreeMap<ClientId, u32>,
-    /// The segments that they may write into.
-    pub segments: BTreeMap<SegmentId, Lent>,
+    /// The segments that clients may write into.
+    pub segments: BTreeMap<SegmentId, LentSegment>,
     /// Users beside the server's own whose programs may be clients.
     pub admitted: BTreeSet<u32>,
-    /// The cells that they write through.
-    pub cells: BTreeMap<u32, Attached>,
+    /// The cells that clients write through.
+    pub cells: BTreeMap<u32, AttachedCell>,
     /// The published bytes of its log.
-    pub given: Given,
+    pub published_log: PublishedBytes,
     /// The state of the server as one of several.
     pub cluster: Cluster,
     /// The snapshot is complete. Before that, changes may concern things that it has not recorded
@@ -117,7 +117,7 @@ pub struct State {
 }
 
 impl State {
-    /// The empty state.
+    /// Makes an empty state.
     pub fn new(rank: Rank) -> State {
         State {
             rank,
@@ -131,7 +131,7 @@ impl State {
             segments: BTreeMap::new(),
             admitted: BTreeSet::new(),
             cells: BTreeMap::new(),
-            given: Given::default(),
+            published_log: PublishedBytes::default(),
             cluster: Cluster::default(),
             whole: false,
         }
@@ -139,10 +139,10 @@ impl State {
 
     /// Applies an item. Each has an arm: an item without one would be written, and then lost.
     #[allow(clippy::too_many_lines)] // an arm for each item, without a wildcard
-    pub fn apply(&mut self, item: &Item<'_>) -> Result<(), Misfit> {
+    pub fn apply(&mut self, item: &Item<'_>) -> Result<(), ItemError> {
         match item {
-            Item::Whole => self.whole = true,
-            Item::Anew => self.forget_lending(),
+            Item::SnapshotEnd => self.whole = true,
+            Item::SnapshotReset => self.reset_lending(),
             Item::Inode(image) => {
                 self.ended.remove(&image.ino.index());
                 self.inodes.insert(image.ino, *image);
@@ -156,7 +156,7 @@ impl State {
             Item::Target(ino, target) => {
                 self.targets.insert(*ino, target.to_vec());
             }
-            Item::Admitted(uid) => drop(self.admitted.insert(*uid)),
+            Item::UserAdmitted(uid) => drop(self.admitted.insert(*uid)),
             Item::Xattr(ino, name, value) => self.xattrs.set(*ino, name, value),
             // It may be missing if it is in a part of the snapshot that is still to come.
             Item::XattrGone(ino, name) => drop(self.xattrs.remove(*ino, name)),
@@ -167,7 +167,7 @@ impl State {
                 kind,
                 sequence,
             } => {
-                let entry = Entry {
+                let entry = EntryImage {
                     child: *child,
                     kind: *kind,
                     sequence: *sequence,
@@ -178,19 +178,19 @@ impl State {
                 let key = (*dir, name.to_vec());
                 if self.entries.remove(&key).is_none() && self.whole {
                     let (dir, name) = key;
-                    return Err(Misfit::NoEntry { dir, name });
+                    return Err(ItemError::NoEntry { dir, name });
                 }
             }
-            Item::Laid(ino, runs) => self.lay(*ino, runs)?,
-            Item::Settled(ino) => {
+            Item::IndexRuns(ino, runs) => self.lay_runs(*ino, runs)?,
+            Item::IndexSettled(ino) => {
                 if let Some(index) = self.extents.get_mut(ino) {
                     index.settle();
                 }
             }
-            Item::Cleared(ino) => {
+            Item::IndexCleared(ino) => {
                 self.extents.remove(ino);
             }
-            Item::Client { client, pid } => {
+            Item::ClientCame { client, pid } => {
                 self.clients.insert(*client, *pid);
             }
             Item::ClientGone(client) => {
@@ -198,17 +198,17 @@ impl State {
                 self.segments.retain(|_, lent| lent.client != *client);
                 self.cells.retain(|_, attached| attached.client != *client);
             }
-            Item::Lent {
+            Item::SegmentLent {
                 client,
                 segment,
                 slab,
                 pos,
                 len,
             } => {
-                if !self.known(*client)? {
+                if !self.check_client(*client)? {
                     return Ok(());
                 }
-                let lent = Lent {
+                let lent = LentSegment {
                     client: *client,
                     slab: *slab,
                     pos: *pos,
@@ -216,19 +216,19 @@ impl State {
                 };
                 self.segments.insert(*segment, lent);
             }
-            Item::Returned(segment) => {
+            Item::SegmentReturned(segment) => {
                 self.segments.remove(segment);
             }
-            Item::Attached {
+            Item::CellAttached {
                 cell,
                 client,
                 ino,
                 block,
             } => {
-                if !self.known(*client)? {
+                if !self.check_client(*client)? {
                     return Ok(());
                 }
-                let attached = Attached {
+                let attached = AttachedCell {
                     client: *client,
                     ino: *ino,
                     block: *block,
@@ -236,33 +236,33 @@ impl State {
                 };
                 self.cells.insert(*cell, attached);
             }
-            Item::Detached(cell) => {
+            Item::CellDetached(cell) => {
                 if self.cells.remove(cell).is_none() && self.whole {
-                    return Err(Misfit::NotAttached(*cell));
+                    return Err(ItemError::NotAttached(*cell));
                 }
             }
-            Item::Noted(cell, mark) => match self.cells.get_mut(cell) {
+            Item::CellMarked(cell, mark) => match self.cells.get_mut(cell) {
                 Some(attached) => attached.noted = Some(*mark),
-                None if self.whole => return Err(Misfit::NotAttached(*cell)),
+                None if self.whole => return Err(ItemError::NotAttached(*cell)),
                 None => {}
             },
-            Item::Taken(local, home) => self.take(*local, *home),
+            Item::PublishBegun(local, home) => self.begin_publish(*local, *home),
             Item::InFlight(ino, publish, runs) => {
                 let mut batch = Vec::new();
                 for run in runs {
                     let run = run.checked();
-                    batch.push(run.map_err(|error| Misfit::Run { ino: *ino, error })?);
+                    batch.push(run.map_err(|error| ItemError::Run { ino: *ino, error })?);
                 }
-                let flying = self.cluster.in_flight.entry(*ino).or_default();
-                flying.push((*publish, batch));
+                let in_flight = self.cluster.in_flight.entry(*ino).or_default();
+                in_flight.push((*publish, batch));
             }
-            Item::Numbered(ino, publish) => {
+            Item::PublishNumbered(ino, publish) => {
                 let batches = self.cluster.in_flight.get_mut(ino);
                 if let Some(batch) = batches.and_then(|batches| batches.last_mut()) {
                     batch.0 = *publish;
                 }
             }
-            Item::Answered {
+            Item::PublishAnswered {
                 ino,
                 from,
                 publish,
@@ -273,26 +273,27 @@ impl State {
                 let parts = answered.entry(*publish).or_default();
                 parts.insert(*part, freed.clone());
             }
-            Item::Forgotten(ino, from) => drop(self.cluster.answered.remove(&(*ino, *from))),
-            Item::Flushed(ino) => {
+            Item::AnswersForgotten(ino, from) => drop(self.cluster.answered.remove(&(*ino, *from))),
+            Item::PublishEnded(ino) => {
                 self.cluster.in_flight.remove(ino);
                 self.cluster.answered.remove(&(*ino, self.rank));
             }
-            Item::Kept(ino, runs) => {
-                let index = self.cluster.kept.entry(*ino).or_default();
+            Item::SliceRuns(ino, runs) => {
+                let index = self.cluster.slices.entry(*ino).or_default();
                 for run in runs {
-                    self.cluster.kept_stamp = self.cluster.kept_stamp.max(run.stamp);
+                    self.cluster.slices_stamp = self.cluster.slices_stamp.max(run.stamp);
                     let laid = index.insert(*run, &mut |_| ());
-                    laid.map_err(|error| Misfit::Run { ino: *ino, error })?;
+                    laid.map_err(|error| ItemError::Run { ino: *ino, error })?;
                 }
                 index.drop_holes();
                 if index.is_empty() {
-                    self.cluster.kept.remove(ino);
+                    self.cluster.slices.remove(ino);
                 }
             }
-            Item::Freed(range) => self.given.freed(range.slab, range.pos, range.len),
-            Item::Given { slab, unit, bytes } => {
-                self.given.add(*slab, u64::from(*unit) << 20, *bytes);
+            Item::LogFreed(range) => self.published_log.remove(range.slab, range.pos, range.len),
+            Item::LogPublished { slab, unit, bytes } => {
+                self.published_log
+                    .add(*slab, u64::from(*unit) << 20, *bytes);
             }
             Item::Published(ino, size, stored) => {
                 self.cluster.published.insert(*ino, (*size, *stored));
@@ -305,8 +306,8 @@ impl State {
                     self.cluster.counted.remove(&key);
                 }
             }
-            Item::Counted(ino, from, 0) => drop(self.cluster.counted.remove(&(*ino, *from))),
-            Item::Counted(ino, from, publish) => {
+            Item::PublishCounted(ino, from, 0) => drop(self.cluster.counted.remove(&(*ino, *from))),
+            Item::PublishCounted(ino, from, publish) => {
                 self.cluster.counted.insert((*ino, *from), *publish);
             }
             Item::Enrolled(dir, rank) => {
@@ -317,10 +318,10 @@ impl State {
                     ranks.remove(rank);
                 }
             }
-            Item::Moved(dir, name) => {
+            Item::RemoteName(dir, name) => {
                 self.cluster.moved.insert(*dir, name.to_vec());
             }
-            Item::Buried(dir) => {
+            Item::DirectoryGone(dir) => {
                 self.cluster.enrolled.remove(dir);
                 self.cluster.moved.remove(dir);
                 self.cluster.placed.remove(dir);
@@ -330,34 +331,39 @@ impl State {
             }
             Item::HasAll(dir, true) => drop(self.cluster.has_all.insert(*dir)),
             Item::HasAll(dir, false) => drop(self.cluster.has_all.remove(dir)),
-            Item::Locked(dir, name, locked) => {
+            Item::NameLocked(dir, name, locked) => {
                 let key = (*dir, name.to_vec());
                 self.cluster.locked.insert(key, locked.clone());
             }
-            Item::Unlocked(dir, name) => drop(self.cluster.locked.remove(&(*dir, name.to_vec()))),
-            Item::Changing(rank, token, change) => {
+            Item::NameUnlocked(dir, name) => {
+                drop(self.cluster.locked.remove(&(*dir, name.to_vec())));
+            }
+            Item::NameChanging(rank, token, change) => {
                 self.cluster.changes.insert((*rank, *token), change.clone());
             }
-            Item::ChangeOver(rank, token) => drop(self.cluster.changes.remove(&(*rank, *token))),
-            Item::CalledOff(rank, token) => drop(self.cluster.called_off.insert((*rank, *token))),
-            Item::CalledOffGone(rank) => {
+            Item::NameChanged(rank, token) => drop(self.cluster.changes.remove(&(*rank, *token))),
+            Item::RenameCalledOff(rank, token) => {
+                self.cluster.called_off.insert((*rank, *token));
+            }
+            Item::CalledOffForgotten(rank) => {
                 self.cluster.called_off.retain(|(leader, _)| leader != rank);
             }
         }
         Ok(())
     }
 
-    /// Marks the bytes of a file's index as being published, and as live as such.
-    fn take(&mut self, local: Ino, home: Ino) {
+    /// Moves the runs of a file's index to those being published, and counts their bytes of this
+    /// server's log as published.
+    fn begin_publish(&mut self, local: Ino, home: Ino) {
         let rank = self.rank.0;
         let Some(index) = self.extents.remove(&local) else {
             return;
         };
-        let mut flying = Vec::new();
-        let given = &mut self.given;
+        let mut in_flight = Vec::new();
+        let given = &mut self.published_log;
         index.for_each_run(&mut |run| {
             if run.source != Source::Hole {
-                flying.push(run);
+                in_flight.push(run);
                 run.for_each_log_range(&mut |range| {
                     if range.rank == rank {
                         given.add(range.slab, range.pos, range.len);
@@ -366,23 +372,23 @@ impl State {
             }
         });
         let batches = self.cluster.in_flight.entry(home).or_default();
-        batches.push((0, flying));
+        batches.push((0, in_flight));
     }
 
-    /// Returns true if a client is known, as it must be once the snapshot is whole.
-    fn known(&self, client: ClientId) -> Result<bool, Misfit> {
+    /// Returns true if a client is known. Once the snapshot is whole, an unknown one is an error.
+    fn check_client(&self, client: ClientId) -> Result<bool, ItemError> {
         let known = self.clients.contains_key(&client);
         match known || !self.whole {
             true => Ok(known),
-            false => Err(Misfit::NoClient(client.0)),
+            false => Err(ItemError::NoClient(client.0)),
         }
     }
 
-    fn forget_lending(&mut self) {
+    fn reset_lending(&mut self) {
         self.clients.clear();
         self.segments.clear();
         self.cells.clear();
-        self.given = Given::default();
+        self.published_log = PublishedBytes::default();
         self.cluster.in_flight.clear();
         self.cluster.answered.clear();
         self.cluster.counted.clear();
@@ -391,13 +397,13 @@ impl State {
         self.cluster.called_off.clear();
     }
 
-    fn lay(&mut self, ino: Ino, runs: &[Run]) -> Result<(), Misfit> {
+    fn lay_runs(&mut self, ino: Ino, runs: &[Run]) -> Result<(), ItemError> {
         let index = self.extents.entry(ino).or_default();
         for run in runs {
             // Free space is computed at the end, from all that is left.
             index
                 .insert(*run, &mut |_| ())
-                .map_err(|error| Misfit::Run { ino, error })?;
+                .map_err(|error| ItemError::Run { ino, error })?;
         }
         Ok(())
     }

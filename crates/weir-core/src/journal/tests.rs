@@ -202,7 +202,7 @@ proptest! {
                 let mut unused = Vec::new();
                 shard.take_changes(&mut unused);
                 shard.for_each_item(&mut |item| journal.append_item(item));
-                journal.append_item(&Item::Whole);
+                journal.append_item(&Item::SnapshotEnd);
                 snapshot_ends = journal.whole;
                 after.push((snapshot_ends, dump(&shard)));
             }
@@ -248,10 +248,10 @@ proptest! {
         bit in 0..8_u8,
     ) {
         let mut journal = Written::new();
-        journal.append_item(&Item::Whole);
+        journal.append_item(&Item::SnapshotEnd);
         let mut ends = vec![journal.bytes.len()];
         for client in payloads {
-            journal.append_item(&Item::Client { client: ClientId(client), pid: client });
+            journal.append_item(&Item::ClientCame { client: ClientId(client), pid: client });
             ends.push(journal.bytes.len());
         }
         let mut bytes = journal.bytes.clone();
@@ -286,7 +286,7 @@ proptest! {
             let memory = Memory::new(MAX_INODES);
             let shard = Shard::new(memory.format(RANK), 0o755, OWNER, 0).unwrap();
             shard.for_each_item(&mut |item| journal.append_item(item));
-            journal.append_item(&Item::Whole);
+            journal.append_item(&Item::SnapshotEnd);
             // A good checksum over nonsense.
             journal.append(&payload);
             bytes.splice(0..0, journal.bytes);
@@ -297,7 +297,7 @@ proptest! {
                 // It is a namespace that can be written, and comes back the same.
                 let mut again = Written::new();
                 shard.for_each_item(&mut |item| again.append_item(item));
-                again.append_item(&Item::Whole);
+                again.append_item(&Item::SnapshotEnd);
                 let state = replay(&again.bytes).unwrap().state;
                 prop_assert_eq!(restored(&state), dump(&shard));
             }
@@ -310,7 +310,7 @@ proptest! {
     ) {
         let mut index = crate::extent::ExtentIndex::new();
         let mut journal = Written::new();
-        journal.append_item(&Item::Whole);
+        journal.append_item(&Item::SnapshotEnd);
         let ino = Ino::new(RANK, 0, 5);
         let (mut stamp, mut pos) = (1, 0);
         for (offset, length, what) in runs {
@@ -321,10 +321,10 @@ proptest! {
             };
             pos += length;
             index.insert(run, &mut |_| ()).unwrap();
-            journal.append_item(&Item::Laid(ino, vec![run]));
+            journal.append_item(&Item::IndexRuns(ino, vec![run]));
             if what == 2 && length % 7 == 0 {
                 index.settle();
-                journal.append_item(&Item::Settled(ino));
+                journal.append_item(&Item::IndexSettled(ino));
                 stamp = 1;
             }
         }
@@ -360,24 +360,24 @@ fn renames_are_under_way_until_they_are_over() {
         done,
     };
     let mut journal = Written::new();
-    journal.append_item(&Item::Whole);
-    journal.append_item(&Item::Locked(dir, &name, locked.clone()));
+    journal.append_item(&Item::SnapshotEnd);
+    journal.append_item(&Item::NameLocked(dir, &name, locked.clone()));
     for done in [false, true] {
-        journal.append_item(&Item::Changing(Rank(3), 7, change(done)));
+        journal.append_item(&Item::NameChanging(Rank(3), 7, change(done)));
     }
     for leader in [3, 4] {
-        journal.append_item(&Item::CalledOff(Rank(leader), 7));
+        journal.append_item(&Item::RenameCalledOff(Rank(leader), 7));
     }
     let known = replay(&journal.bytes).unwrap().state.cluster;
     assert_eq!(known.locked, [((dir, name.clone()), locked)].into());
     assert_eq!(known.changes, [((Rank(3), 7), change(true))].into());
-    journal.append_item(&Item::Unlocked(dir, &name));
-    journal.append_item(&Item::ChangeOver(Rank(3), 7));
-    journal.append_item(&Item::CalledOffGone(Rank(3)));
+    journal.append_item(&Item::NameUnlocked(dir, &name));
+    journal.append_item(&Item::NameChanged(Rank(3), 7));
+    journal.append_item(&Item::CalledOffForgotten(Rank(3)));
     let known = replay(&journal.bytes).unwrap().state.cluster;
     assert!(known.locked.is_empty() && known.changes.is_empty());
     assert_eq!(known.called_off, [(Rank(4), 7)].into());
-    journal.append_item(&Item::Anew);
+    journal.append_item(&Item::SnapshotReset);
     let known = replay(&journal.bytes).unwrap().state.cluster;
     assert!(known.called_off.is_empty());
 }
@@ -385,26 +385,26 @@ fn renames_are_under_way_until_they_are_over() {
 #[test]
 fn what_was_lent_ends_with_its_client() {
     let mut journal = Written::new();
-    journal.append_item(&Item::Whole);
+    journal.append_item(&Item::SnapshotEnd);
     let client = ClientId(4);
-    journal.append_item(&Item::Client { client, pid: 77 });
+    journal.append_item(&Item::ClientCame { client, pid: 77 });
     for number in [1, 2] {
-        journal.append_item(&Item::Lent {
+        journal.append_item(&Item::SegmentLent {
             client,
             segment: SegmentId(number),
             slab: 0,
             pos: u64::from(number) << 20,
             len: 1 << 20,
         });
-        journal.append_item(&Item::Attached {
+        journal.append_item(&Item::CellAttached {
             cell: number,
             client,
             ino: Ino::new(RANK, 0, number),
             block: number,
         });
     }
-    journal.append_item(&Item::Returned(SegmentId(1)));
-    journal.append_item(&Item::Detached(1));
+    journal.append_item(&Item::SegmentReturned(SegmentId(1)));
+    journal.append_item(&Item::CellDetached(1));
     let state = replay(&journal.bytes).unwrap().state;
     assert_eq!(
         state.segments.keys().copied().collect::<Vec<_>>(),
@@ -414,7 +414,7 @@ fn what_was_lent_ends_with_its_client() {
     journal.append_item(&Item::ClientGone(client));
     let state = replay(&journal.bytes).unwrap().state;
     assert!(state.clients.is_empty() && state.segments.is_empty() && state.cells.is_empty());
-    journal.append_item(&Item::Detached(2));
+    journal.append_item(&Item::CellDetached(2));
     let error = replay(&journal.bytes).unwrap_err();
     assert!(
         error.to_string().contains("cell 2 is not attached"),

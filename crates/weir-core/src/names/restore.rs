@@ -9,7 +9,7 @@ use super::inodes::NewInode;
 use super::policy::{Bits, Lamination, Policy};
 use super::shard::{Reach, Shard};
 use super::{FileType, NamesError, Tables, MIN_BUCKETS, ROOT_INDEX};
-use crate::journal::{Entry, InodeImage, State};
+use crate::journal::{EntryImage, InodeImage, State};
 use crate::types::Ino;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -85,7 +85,7 @@ impl<'a> Shard<'a> {
         }
         let lives = |index: u32| state.ended.get(&index).copied();
         shard.inodes.restore(&tables, lives);
-        let mut entries: Vec<(&(Ino, Vec<u8>), &Entry)> = state.entries.iter().collect();
+        let mut entries: Vec<(&(Ino, Vec<u8>), &EntryImage)> = state.entries.iter().collect();
         entries.sort_unstable_by_key(|((dir, _), entry)| (*dir, entry.sequence));
         for ((dir, name), entry) in entries {
             shard
@@ -152,7 +152,12 @@ impl<'a> Shard<'a> {
         Ok(())
     }
 
-    fn restore_entry(&mut self, dir: Ino, name: &[u8], entry: &Entry) -> Result<(), NamesError> {
+    fn restore_entry(
+        &mut self,
+        dir: Ino,
+        name: &[u8],
+        entry: &EntryImage,
+    ) -> Result<(), NamesError> {
         if self.is_own(entry.child) && self.live(entry.child).is_err() {
             // The directory was being removed: if several servers hold a directory, its inode goes
             // first.

@@ -109,7 +109,9 @@ impl Late {
     fn steps(&self) -> usize {
         let mut steps = 0;
         let home = self.mesh.server(usize::from(NEW.0));
-        home.for_each_item(&mut |item| steps += usize::from(matches!(item, Item::Changing(..))));
+        home.for_each_item(&mut |item| {
+            steps += usize::from(matches!(item, Item::NameChanging(..)));
+        });
         steps
     }
 

@@ -29,7 +29,7 @@ fn snapshot(mesh: &Mesh, rank: Rank) -> Bytes {
     let number = usize::from(rank.0);
     mesh.nodes[number].borrow().for_each_item(&mut visit);
     mesh.server(number).for_each_item(&mut visit);
-    encode(&Item::Whole, &mut items);
+    encode(&Item::SnapshotEnd, &mut items);
     bytes.append(&items);
     bytes
 }
@@ -39,7 +39,7 @@ fn said(journal: &Bytes) -> Vec<String> {
     let state = journal.state();
     let cluster = &state.cluster;
     let mut lines = Vec::new();
-    for (ino, index) in &cluster.kept {
+    for (ino, index) in &cluster.slices {
         index.for_each_run(&mut |run| lines.push(format!("kept {ino:?} {run:?}")));
     }
     lines.extend(cluster.in_flight.iter().map(|batch| format!("{batch:?}")));

@@ -23,7 +23,7 @@ fn snapshot(world: &World) -> Bytes {
     world
         .node()
         .for_each_item(&mut |item| encode(item, &mut items));
-    encode(&Item::Whole, &mut items);
+    encode(&Item::SnapshotEnd, &mut items);
     bytes.append(&items);
     bytes
 }

@@ -24,7 +24,7 @@ pub struct Lease {
 impl Lease {
     /// The lease as a journal item.
     pub fn item(&self, client: ClientId) -> Item<'static> {
-        Item::Lent {
+        Item::SegmentLent {
             client,
             segment: self.segment,
             slab: self.slab,

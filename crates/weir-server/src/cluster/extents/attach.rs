@@ -93,7 +93,7 @@ impl<P: Platform> Node<'_, P> {
                 .load(Ordering::Acquire);
         }
         self.link_cell(block, cell, id);
-        self.note(&Item::Attached {
+        self.note(&Item::CellAttached {
             cell,
             client: id,
             ino,
@@ -142,7 +142,7 @@ impl<P: Platform> Node<'_, P> {
         };
         self.harvest(ino);
         self.note_written(cell);
-        self.note(&Item::Detached(cell));
+        self.note(&Item::CellDetached(cell));
         self.unlink_cell(writer.block, cell);
         if let Some(client) = self.clients.get_mut(writer.client) {
             client.cells.remove(&cell);
@@ -222,7 +222,7 @@ impl<P: Platform> Node<'_, P> {
             // Stamps begin anew with the next writer: cached old stamps must not be compared with
             // new ones.
             self.change(ino, |index, _, _| index.settle());
-            self.note(&Item::Settled(ino));
+            self.note(&Item::IndexSettled(ino));
             self.announce_changes();
         }
         self.extents.blocks.remove(block);

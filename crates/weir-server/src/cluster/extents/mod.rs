@@ -28,7 +28,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
 use weir_core::extent::{ExtentIndex, Piece, PieceSource, MAX_OFFSET};
-use weir_core::journal::{self, Given, Item};
+use weir_core::journal::{self, Item, PublishedBytes};
 use weir_core::proto::ByteRange;
 use weir_core::types::{ClientId, Ino};
 
@@ -62,7 +62,7 @@ pub(in crate::cluster) struct ExtentTables {
     /// Stored bytes of files, beside those in their indexes here.
     stored: HashMap<Ino, u64>,
     /// The published part of the log.
-    published_log: Given,
+    published_log: PublishedBytes,
 }
 
 impl ExtentTables {
@@ -73,7 +73,7 @@ impl ExtentTables {
             indexes: table::FileTable::default(),
             changed: Vec::new(),
             stored: HashMap::new(),
-            published_log: Given::default(),
+            published_log: PublishedBytes::default(),
         }
     }
 
@@ -172,7 +172,7 @@ impl ExtentTables {
         let mut runs = Vec::new();
         let known = index.runs_in(offset, MAX_OFFSET, most, &mut runs);
         let shown = (runs.len(), known.hi);
-        visit(&Item::Laid(ino, runs));
+        visit(&Item::IndexRuns(ino, runs));
         Some(shown)
     }
 
@@ -184,7 +184,7 @@ impl ExtentTables {
             if let Some(index) = self.indexes.get(ino) {
                 index.for_each_run(&mut |run| runs.push(run));
             }
-            visit(&Item::Laid(ino, runs));
+            visit(&Item::IndexRuns(ino, runs));
         }
     }
 
@@ -193,7 +193,7 @@ impl ExtentTables {
     pub(in crate::cluster) fn show_writers(&self, noted: bool, visit: Visit<'_>) {
         for (cell, writer) in self.cells.iter() {
             if let Some(file) = self.blocks.get(writer.block) {
-                visit(&Item::Attached {
+                visit(&Item::CellAttached {
                     cell,
                     client: writer.client,
                     ino: file.ino,
@@ -201,7 +201,7 @@ impl ExtentTables {
                 });
                 if noted && writer.noted.stamp != 0 {
                     // All noted records are in the index shown above, or were taken out of it.
-                    visit(&Item::Noted(cell, writer.noted.mark()));
+                    visit(&Item::CellMarked(cell, writer.noted.mark()));
                 }
             }
         }
@@ -225,10 +225,10 @@ impl ExtentsState {
     pub(in crate::cluster) fn take_up(&self, state: &mut journal::Cluster) {
         let in_flight = std::mem::take(&mut state.in_flight);
         self.publishes.borrow_mut().take_up(in_flight);
-        let indexes = std::mem::take(&mut state.kept);
+        let indexes = std::mem::take(&mut state.slices);
         let answered = std::mem::take(&mut state.answered);
         let mut slices = self.slices.borrow_mut();
-        slices.take_up(indexes, state.kept_stamp, answered);
+        slices.take_up(indexes, state.slices_stamp, answered);
     }
 
     /// Visits some of the published extents of this server's slices; returns the position to go on

@@ -94,8 +94,8 @@ impl<P: Platform> Node<'_, P> {
     pub(super) fn free_bytes(&mut self, range: &LogRange) {
         self.extents
             .published_log
-            .freed(range.slab, range.pos, range.len);
-        self.note(&Item::Freed(*range));
+            .remove(range.slab, range.pos, range.len);
+        self.note(&Item::LogFreed(*range));
         self.segments.freed(range.slab, range.pos, range.len);
     }
 
@@ -145,7 +145,7 @@ impl<P: Platform> Node<'_, P> {
             return;
         };
         if !runs.is_empty() {
-            self.note(&Item::Laid(ino, runs));
+            self.note(&Item::IndexRuns(ino, runs));
         }
     }
 
@@ -159,18 +159,18 @@ impl<P: Platform> Node<'_, P> {
             self.note_written(cell);
             if let Some(noted) = self.extents.cells.get(cell).map(|writer| writer.noted) {
                 if noted.stamp != 0 {
-                    self.note(&Item::Noted(cell, noted.mark()));
+                    self.note(&Item::CellMarked(cell, noted.mark()));
                 }
             }
         }
-        self.note(&Item::Taken(local, home));
+        self.note(&Item::PublishBegun(local, home));
     }
 
     /// Clears the index of a file that is gone.
     pub(in crate::cluster) fn clear_extents(&mut self, ino: Ino) {
         if self.extents.has_extents(ino) {
             self.change(ino, |index, freed, _| index.clear(freed));
-            self.note(&Item::Cleared(ino));
+            self.note(&Item::IndexCleared(ino));
             self.announce_changes();
         }
     }

@@ -121,7 +121,7 @@ impl<P: Platform> Cluster<P> {
         let Some(batches) = publishes.remove_file(ino) else {
             return (0, Vec::new());
         };
-        self.note(&Item::Flushed(ino));
+        self.note(&Item::PublishEnded(ino));
         let sent = batches.into_iter().filter_map(|batch| batch.sent);
         (end, sent.flat_map(|sent| sent.freed).collect())
     }
@@ -133,7 +133,7 @@ impl<P: Platform> Cluster<P> {
             publishes.add_unsynced(ino, self.node(|node| node.file_slabs_of(&pending.runs)));
             if !pending.runs.is_empty() {
                 let publish = publishes.add(ino, pending.runs, self.now_ns());
-                self.note(&Item::Numbered(ino, publish));
+                self.note(&Item::PublishNumbered(ino, publish));
             }
             if !publishes.has_file(ino) {
                 return Ok(());
@@ -165,7 +165,7 @@ impl<P: Platform> Cluster<P> {
             // This server sends itself no publish again.
             let here = self.rank();
             extents.slices.borrow_mut().forget_answers(ino, here);
-            self.note(&Item::Flushed(ino));
+            self.note(&Item::PublishEnded(ino));
         }
         if ino.rank() == self.rank() {
             self.forget_counted(self.rank(), ino);

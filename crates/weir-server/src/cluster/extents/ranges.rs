@@ -163,9 +163,9 @@ impl<P: Platform> Node<'_, P> {
                 index.settle();
             }
         });
-        self.note(&Item::Laid(ino, vec![run]));
+        self.note(&Item::IndexRuns(ino, vec![run]));
         if !has_writers {
-            self.note(&Item::Settled(ino));
+            self.note(&Item::IndexSettled(ino));
         }
         self.announce_changes();
     }

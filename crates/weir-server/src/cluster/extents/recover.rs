@@ -1,7 +1,7 @@
 //! Recovery of the extents and the writers of a killed server.
 
 use weir_core::extent::{Run, MAX_OFFSET};
-use weir_core::journal::{Given, State};
+use weir_core::journal::{PublishedBytes, State};
 use weir_core::names::{FileType, SetAttr};
 use weir_core::types::Ino;
 
@@ -108,8 +108,8 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Restores the published part of the log.
-    pub(in crate::cluster) fn take_up_published_log(&mut self, given: &mut Given) {
-        self.extents.published_log = std::mem::take(given);
+    pub(in crate::cluster) fn take_up_published_log(&mut self, published: &mut PublishedBytes) {
+        self.extents.published_log = std::mem::take(published);
     }
 
     /// Adds the living bytes of this server's log to the accounts.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use weir_core::extent::{ExtentIndex, FreedRange, Piece, PieceSource, Run, Source, MAX_OFFSET};
-use weir_core::journal::{Answered, Item};
+use weir_core::journal::{Item, PublishAnswers};
 use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
@@ -27,7 +27,7 @@ pub(super) struct SliceExtents {
     /// that they have ended. A restarted server sends all publishes of a file once more. Laying a
     /// part a second time would hide what was laid in between, and would refer to bytes that were
     /// freed then.
-    answered: BTreeMap<(Ino, Rank), Answered>,
+    answered: BTreeMap<(Ino, Rank), PublishAnswers>,
     /// The files of those publishes.
     by_publish: BTreeMap<(Rank, u64), Ino>,
     /// The number of the last settling of a file, and the last stamp then.
@@ -40,7 +40,7 @@ impl SliceExtents {
         &mut self,
         indexes: HashMap<Ino, ExtentIndex>,
         last_stamp: u64,
-        answered: BTreeMap<(Ino, Rank), Answered>,
+        answered: BTreeMap<(Ino, Rank), PublishAnswers>,
     ) {
         self.indexes = indexes.into_iter().collect();
         self.last_stamp = last_stamp;
@@ -70,7 +70,7 @@ impl SliceExtents {
             let begin = if ino == from.ino { offset } else { 0 };
             let known = index.runs_in(begin, MAX_OFFSET, left, &mut runs);
             left = left.saturating_sub(runs.len().max(1));
-            visit(&Item::Kept(ino, runs));
+            visit(&Item::SliceRuns(ino, runs));
             offset = 0;
             if known.hi < MAX_OFFSET {
                 let offset = known.hi;
@@ -85,7 +85,7 @@ impl SliceExtents {
         for ((ino, from), answered) in &self.answered {
             for (publish, parts) in answered {
                 for (part, freed) in parts {
-                    visit(&Item::Answered {
+                    visit(&Item::PublishAnswered {
                         ino: *ino,
                         from: *from,
                         publish: *publish,
@@ -107,7 +107,7 @@ impl SliceExtents {
         note: Visit<'_>,
     ) -> Result<Vec<LogRange>, FsError> {
         for ino in self.forget_below(from, op.ended_below) {
-            note(&Item::Forgotten(ino, from));
+            note(&Item::AnswersForgotten(ino, from));
         }
         self.by_publish.insert((from, op.publish), op.ino);
         let answered = self.answered.entry((op.ino, from)).or_default();
@@ -139,8 +139,8 @@ impl SliceExtents {
             return Ok(freed);
         }
         parts.insert(op.part, freed.clone());
-        note(&Item::Kept(op.ino, laid));
-        note(&Item::Answered {
+        note(&Item::SliceRuns(op.ino, laid));
+        note(&Item::PublishAnswered {
             ino: op.ino,
             from,
             publish: op.publish,
@@ -160,7 +160,7 @@ impl SliceExtents {
         };
         if let Ok(hole) = Run::hole(op.from, op.to.min(MAX_OFFSET), self.last_stamp) {
             let _ = index.insert(hole, &mut |range| freed.push(log_range(range)));
-            note(&Item::Kept(op.ino, vec![hole]));
+            note(&Item::SliceRuns(op.ino, vec![hole]));
         }
         index.drop_holes();
         if index.is_empty() {
@@ -210,7 +210,7 @@ impl SliceExtents {
             self.indexes.remove(&ino);
         }
         if !own.is_empty() {
-            note(&Item::Kept(ino, own));
+            note(&Item::SliceRuns(ino, own));
         }
         freed
     }

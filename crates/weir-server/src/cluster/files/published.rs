@@ -67,7 +67,7 @@ impl PublishedSizes {
     /// Visits the last counted publish of each file and server.
     pub(super) fn show_counted(&self, visit: Visit<'_>) {
         for ((ino, from), publish) in &self.counted {
-            visit(&Item::Counted(*ino, *from, *publish));
+            visit(&Item::PublishCounted(*ino, *from, *publish));
         }
     }
 

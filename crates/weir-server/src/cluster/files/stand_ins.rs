@@ -399,7 +399,7 @@ impl<P: Platform> Cluster<P> {
             .count_anew(from, ino, publishes);
         let (stored, last) = counted;
         if let Some(last) = last {
-            self.note(&Item::Counted(ino, from, last));
+            self.note(&Item::PublishCounted(ino, from, last));
         }
         stored
     }
@@ -413,7 +413,7 @@ impl<P: Platform> Cluster<P> {
             .borrow_mut()
             .forget_counted(from, ino);
         if counted {
-            self.note(&Item::Counted(ino, from, 0));
+            self.note(&Item::PublishCounted(ino, from, 0));
         }
     }
 

@@ -153,7 +153,7 @@ impl<P: Platform> Node<'_, P> {
             }
         });
         if next.is_none() {
-            encode(&Item::Whole, &mut items);
+            encode(&Item::SnapshotEnd, &mut items);
         }
         good = good && (items.is_empty() || journal.add(&items));
         if good && next.is_none() {
@@ -191,7 +191,7 @@ impl<P: Platform> Node<'_, P> {
                 None => Progress::Last,
             }),
             Progress::Last => {
-                visit(&Item::Anew);
+                visit(&Item::SnapshotReset);
                 self.show_lending(visit);
                 shared(None, visit);
                 None
@@ -236,7 +236,7 @@ impl<P: Platform> Node<'_, P> {
         self.admitted_users.show_users(visit);
         for (client, entry) in self.clients.iter() {
             let pid = entry.pid;
-            visit(&Item::Client { client, pid });
+            visit(&Item::ClientCame { client, pid });
             for lease in &entry.leases {
                 visit(&lease.item(client));
             }

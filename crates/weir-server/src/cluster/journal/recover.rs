@@ -74,7 +74,7 @@ impl<'m, P: Platform> Node<'m, P> {
             }
         }
         self.cut_beyond_ends();
-        self.take_up_published_log(&mut state.given);
+        self.take_up_published_log(&mut state.published_log);
         self.take_up_orphans(state);
         self.announce_changes();
         Ok(RecoveredCounts {

@@ -77,7 +77,7 @@ impl DirectoryTable {
         visit: Visit<'_>,
     ) -> Option<SnapshotPosition> {
         show_from(self.moved.range(from.ino..), from, most, |dir, name| {
-            visit(&Item::Moved(*dir, name));
+            visit(&Item::RemoteName(*dir, name));
         })
     }
 }
@@ -164,7 +164,7 @@ impl<P: Platform> Cluster<P> {
         dirs.enrolled.remove(&dir);
         dirs.moved.remove(&dir);
         self.forget_placement(dir);
-        self.note(&Item::Buried(dir));
+        self.note(&Item::DirectoryGone(dir));
         Ok(())
     }
 
@@ -302,7 +302,7 @@ impl<P: Platform> Cluster<P> {
 
     pub(super) fn note_moved(&self, ino: Ino, parent: Ino, name: Vec<u8>) -> Result<(), FsError> {
         self.node(|node| node.set_parent(ino, parent))?;
-        self.note(&Item::Moved(ino, &name));
+        self.note(&Item::RemoteName(ino, &name));
         self.inner.names.dirs.borrow_mut().moved.insert(ino, name);
         Ok(())
     }

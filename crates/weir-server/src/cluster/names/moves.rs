@@ -114,13 +114,17 @@ impl RenameSteps {
     /// Visits the state that the journal keeps.
     pub(super) fn show_steps(&self, visit: Visit<'_>) {
         for ((dir, name), locked) in &*self.locked.borrow() {
-            visit(&Item::Locked(*dir, name, locked.clone()));
+            visit(&Item::NameLocked(*dir, name, locked.clone()));
         }
         for (token, change) in &*self.changes.borrow() {
-            visit(&Item::Changing(token.rank, token.number, change.clone()));
+            visit(&Item::NameChanging(
+                token.rank,
+                token.number,
+                change.clone(),
+            ));
         }
         for token in &*self.called_off.borrow() {
-            visit(&Item::CalledOff(token.rank, token.number));
+            visit(&Item::RenameCalledOff(token.rank, token.number));
         }
     }
 }
@@ -169,7 +173,7 @@ impl<P: Platform> Cluster<P> {
                     child: *child,
                     to,
                 };
-                self.note(&Item::Locked(key.0, &key.1, locked.clone()));
+                self.note(&Item::NameLocked(key.0, &key.1, locked.clone()));
                 moves.locked.borrow_mut().insert(key, locked);
             }
             (Ok(Some(_)), Some(to)) => {
@@ -222,7 +226,7 @@ impl<P: Platform> Cluster<P> {
         if self.locked_by(key, token).is_some() {
             let mut locked = self.inner.names.renames.locked.borrow_mut();
             locked.remove(key);
-            self.note(&Item::Unlocked(key.0, &key.1));
+            self.note(&Item::NameUnlocked(key.0, &key.1));
         }
     }
 
@@ -438,7 +442,7 @@ impl<P: Platform> Cluster<P> {
     fn call_off(&self, token: Token) {
         let mut called_off = self.inner.names.renames.called_off.borrow_mut();
         if called_off.insert(token) {
-            self.note(&Item::CalledOff(token.rank, token.number));
+            self.note(&Item::RenameCalledOff(token.rank, token.number));
         }
     }
 
@@ -483,7 +487,7 @@ impl<P: Platform> Cluster<P> {
         let before = called_off.len();
         called_off.retain(|token| token.rank != rank);
         if called_off.len() < before {
-            self.note(&Item::CalledOffGone(rank));
+            self.note(&Item::CalledOffForgotten(rank));
         }
     }
 
@@ -657,7 +661,11 @@ impl<P: Platform> Cluster<P> {
 
     /// Begins a change: from now on it is made, even if a server is killed.
     pub(super) fn begin_change(&self, token: Token, change: NameChange) {
-        self.note(&Item::Changing(token.rank, token.number, change.clone()));
+        self.note(&Item::NameChanging(
+            token.rank,
+            token.number,
+            change.clone(),
+        ));
         let mut changes = self.inner.names.renames.changes.borrow_mut();
         changes.insert(token, change);
     }
@@ -666,7 +674,7 @@ impl<P: Platform> Cluster<P> {
     pub(super) fn end_change(&self, token: Token) {
         let mut changes = self.inner.names.renames.changes.borrow_mut();
         if changes.remove(&token).is_some() {
-            self.note(&Item::ChangeOver(token.rank, token.number));
+            self.note(&Item::NameChanged(token.rank, token.number));
         }
     }
 

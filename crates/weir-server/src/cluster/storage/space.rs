@@ -165,7 +165,7 @@ impl<P: Platform> Node<'_, P> {
             .get_mut(id)
             .is_some_and(|client| client.end_lease(segment));
         if held {
-            self.note(&Item::Returned(segment));
+            self.note(&Item::SegmentReturned(segment));
             self.segments.space.release(segment);
         }
         held
