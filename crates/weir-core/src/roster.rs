@@ -35,7 +35,7 @@ pub const HOST_BYTES_MOST: usize = 253;
 /// The reasons for refusing a roster.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RosterError {
-    /// None, or too many.
+    /// There are no servers, or too many.
     #[error("{0} servers: an instance has 1 to {MEMBERS_MOST}")]
     Count(usize),
     /// A member is at another's position.
@@ -46,7 +46,7 @@ pub enum RosterError {
         /// The rank that was there.
         found: u16,
     },
-    /// A name that is no name of a host.
+    /// A host name that is not valid.
     #[error("server {0} has no valid host name")]
     Host(u16),
     /// An address that cannot be connected to: port 0, or no address in particular.
@@ -59,11 +59,11 @@ pub enum RosterError {
     },
     /// Two servers have one address.
     #[error("two servers have the address {0}")]
-    Doubled(SocketAddr),
+    DuplicateAddress(SocketAddr),
     /// A libfabric endpoint without a provider, or with a name that is too long.
     #[error("server {0} has no valid libfabric endpoint")]
     Endpoint(u16),
-    /// Not 32 or 64 hexadecimal digits.
+    /// A text without the expected number of hexadecimal digits.
     #[error("expected {0} hexadecimal digits")]
     Digits(usize),
 }
@@ -73,8 +73,8 @@ pub enum RosterError {
 #[serde(into = "String", try_from = "String")]
 pub struct InstanceId(pub [u8; 16]);
 
-/// The secret that the servers of an instance prove to know, and no other program may know: 256
-/// random bits. Never on a command line, in an environment or a log: it is shown as `Secret(..)`.
+/// The secret by which the servers of an instance authenticate each other: 256 random bits. It is
+/// never on a command line, in an environment or a log; its `Debug` form is `Secret(..)`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Secret([u8; 32]);
@@ -113,7 +113,7 @@ impl FromStr for InstanceId {
     type Err = RosterError;
 
     fn from_str(text: &str) -> Result<Self, RosterError> {
-        unhex(text).map(Self)
+        decode_digits(text).map(Self)
     }
 }
 
@@ -141,16 +141,16 @@ impl TryFrom<String> for Secret {
     type Error = RosterError;
 
     fn try_from(text: String) -> Result<Self, RosterError> {
-        unhex(&text).map(Self)
+        decode_digits(&text).map(Self)
     }
 }
 
-fn unhex<const N: usize>(text: &str) -> Result<[u8; N], RosterError> {
-    let bytes = unhex_all(text).and_then(|bytes| bytes.try_into().ok());
+fn decode_digits<const N: usize>(text: &str) -> Result<[u8; N], RosterError> {
+    let bytes = decode_hex(text).and_then(|bytes| bytes.try_into().ok());
     bytes.ok_or(RosterError::Digits(2 * N))
 }
 
-fn unhex_all(text: &str) -> Option<Vec<u8>> {
+fn decode_hex(text: &str) -> Option<Vec<u8>> {
     HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()
 }
 
@@ -159,7 +159,7 @@ fn unhex_all(text: &str) -> Option<Vec<u8>> {
 pub struct Endpoint {
     /// Its provider.
     pub provider: String,
-    /// Its name there.
+    /// Its name at that provider.
     pub name: EndpointName,
 }
 
@@ -178,7 +178,7 @@ impl TryFrom<String> for EndpointName {
     type Error = RosterError;
 
     fn try_from(text: String) -> Result<Self, RosterError> {
-        let bytes = unhex_all(&text).ok_or(RosterError::Digits(text.len()))?;
+        let bytes = decode_hex(&text).ok_or(RosterError::Digits(text.len()))?;
         Ok(EndpointName(bytes))
     }
 }
@@ -202,7 +202,7 @@ pub struct Member {
 
 /// The servers of an instance, by rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Unchecked")]
+#[serde(try_from = "UncheckedRoster")]
 pub struct Roster {
     instance: InstanceId,
     members: Vec<Member>,
@@ -210,15 +210,15 @@ pub struct Roster {
 
 /// A roster that is not checked yet.
 #[derive(Deserialize)]
-struct Unchecked {
+struct UncheckedRoster {
     instance: InstanceId,
     members: Vec<Member>,
 }
 
-impl TryFrom<Unchecked> for Roster {
+impl TryFrom<UncheckedRoster> for Roster {
     type Error = RosterError;
 
-    fn try_from(found: Unchecked) -> Result<Self, RosterError> {
+    fn try_from(found: UncheckedRoster) -> Result<Self, RosterError> {
         Self::new(found.instance, found.members)
     }
 }
@@ -233,7 +233,7 @@ impl Roster {
         for (expected, member) in members.iter().enumerate() {
             member.check(expected)?;
             if !addresses.insert(member.address) {
-                return Err(RosterError::Doubled(member.address));
+                return Err(RosterError::DuplicateAddress(member.address));
             }
         }
         Ok(Self { instance, members })
@@ -254,8 +254,8 @@ impl Roster {
         self.members.get(usize::from(rank.0))
     }
 
-    /// Returns the endpoints' names by rank, if all have one of the same provider; else the first
-    /// server that has none.
+    /// Returns the endpoints' names by rank, if all servers have one of the same provider; else the
+    /// first server without one.
     pub fn endpoints(&self) -> Result<Vec<Vec<u8>>, Rank> {
         let provider = |member: &Member| member.endpoint.as_ref().map(|e| e.provider.clone());
         let common = self.members.first().and_then(provider);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_rosters_are_refused() {
         let good = || member(0, "a", "10.0.0.1:1");
         assert_eq!(roster(vec![]), Err(RosterError::Count(0)));
         assert_eq!(
@@ -394,7 +394,7 @@ mod tests {
             assert!(matches!(refused, RosterError::Address { .. }), "{address}");
         }
         let doubled = roster(vec![good(), member(1, "b", "10.0.0.1:1")]);
-        assert!(matches!(doubled, Err(RosterError::Doubled(_))));
+        assert!(matches!(doubled, Err(RosterError::DuplicateAddress(_))));
     }
 
     #[test]

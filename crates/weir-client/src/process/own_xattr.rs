@@ -74,11 +74,11 @@ impl InodeOperations {
         name.value(&attr)?; // of this kind of file
         let policy = match name {
             OwnName::Visibility => Policy {
-                visibility: Visibility::of_name(value).ok_or(Errno::INVAL)?,
+                visibility: Visibility::from_name(value).ok_or(Errno::INVAL)?,
                 ..attr.policy
             },
             OwnName::Laminate => Policy {
-                laminate_on: LaminateOn::of_name(value).ok_or(Errno::INVAL)?,
+                laminate_on: LaminateOn::from_name(value).ok_or(Errno::INVAL)?,
                 ..attr.policy
             },
             OwnName::Laminated if value == b"1" => return self.laminate(ino),

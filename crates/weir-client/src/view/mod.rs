@@ -171,7 +171,7 @@ impl<C: NodeClient> View<C> {
             return Ok(None);
         };
         let attr = self.settled(|names| names.attr(local))?;
-        Ok(attr.filter(|attr| attr.is_believed_of(ino) && !self.doubts(attr)))
+        Ok(attr.filter(|attr| attr.is_leased_copy_of(ino) && !self.doubts(attr)))
     }
 
     /// The attributes of another server's inode or of a directory; `None`: it is gone.

@@ -158,11 +158,14 @@ fn foreign(shard: &mut Shard<'_>, (a, b): (u8, u8), now: i64) -> Option<Ino> {
             shard.adopt_dir(&attr).map(|()| theirs).ok()
         }
         1 => shard.disown_dir(theirs).map(|()| theirs).ok(),
-        2 => shard.withdraw(theirs, &name, now).map(|(ino, _)| ino).ok(),
+        2 => shard
+            .withdraw_entry(theirs, &name, now)
+            .map(|(ino, _)| ino)
+            .ok(),
         3 => {
             let kind = crate::names::FileType::File;
             let child = Ino::new(Rank(5), 0, 3);
-            let put = shard.enter(theirs, &name, child, kind, now);
+            let put = shard.insert_entry(theirs, &name, child, kind, now);
             put.map(|()| theirs).ok()
         }
         _ => {

@@ -65,7 +65,7 @@ impl<'a> Arena<'a> {
             roomy: [NONE; CLASSES.len()],
             empty: Vec::new(),
         };
-        arena.pages.push(Page::of(0));
+        arena.pages.push(Page::new(0));
         arena
     }
 
@@ -95,7 +95,7 @@ impl<'a> Arena<'a> {
         Some(number * PAGE_GRANULES + u32::from(block))
     }
 
-    /// Takes back a block that [`Arena::alloc`] gave and no reader can newly reach.
+    /// Frees a block of [`Arena::alloc`] that no reader can newly reach.
     pub(super) fn free(&mut self, at: u32) {
         let number = at / PAGE_GRANULES;
         let block = (at % PAGE_GRANULES) as u16;
@@ -116,12 +116,12 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// A page of each class, and one that is never used.
+    /// Returns the least size: a page of each class, and one that is never used.
     pub(super) fn least_words() -> u64 {
         ((CLASSES.len() + 1) * PAGE_WORDS) as u64
     }
 
-    /// Returns the number of words that there is memory for.
+    /// Sets the number of words that there is memory for.
     pub(super) fn set_present(&mut self, words: u64) {
         self.present = usize::try_from(words).unwrap_or(usize::MAX);
     }
@@ -138,7 +138,7 @@ impl<'a> Arena<'a> {
 
     fn take_page(&mut self, class: usize) -> Option<u32> {
         if let Some(number) = self.empty.pop() {
-            self.pages[number as usize] = Page::of(class);
+            self.pages[number as usize] = Page::new(class);
             return Some(number);
         }
         let end = (self.pages.len() + 1) * PAGE_WORDS;
@@ -146,7 +146,7 @@ impl<'a> Arena<'a> {
         if end > self.words.len().min(self.present) || number >= u32::MAX / PAGE_GRANULES {
             return None;
         }
-        self.pages.push(Page::of(class));
+        self.pages.push(Page::new(class));
         Some(number)
     }
 
@@ -174,7 +174,7 @@ impl<'a> Arena<'a> {
 
 impl Page {
     #[allow(clippy::cast_possible_truncation)] // there are 26 classes
-    fn of(class: usize) -> Self {
+    fn new(class: usize) -> Self {
         Page {
             class: class as u8,
             live: 0,
@@ -191,7 +191,7 @@ impl Page {
     }
 }
 
-/// The words from granule `at` on, for reading the contents of a block.
+/// Returns the words from granule `at` on, to read the contents of a block.
 pub(super) fn block(words: &[AtomicU64], at: u32) -> Option<&[AtomicU64]> {
     words.get(at as usize * GRANULE_WORDS..)
 }
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_given_beyond_what_is_present() {
+    fn no_block_lies_beyond_the_present_memory() {
         let words: Vec<AtomicU64> = (0..8 * PAGE_WORDS).map(|_| AtomicU64::new(0)).collect();
         let mut arena = Arena::new(&words);
         arena.set_present(2 * PAGE_WORDS as u64);

@@ -1,7 +1,7 @@
 //! The attributes of an inode: types, values, and requests to set them.
 
 use super::layout::InodeRecord;
-use super::policy::{Bits, Lamination, Policy};
+use super::policy::{Lamination, Policy, SharingBits};
 use super::seq;
 use super::ViewError;
 use crate::types::Ino;
@@ -47,7 +47,7 @@ impl FileType {
     }
 
     /// Returns the type in a `st_mode`; `None` for 0 and for types that weir does not have.
-    pub const fn of_mode(mode: u32) -> Option<FileType> {
+    pub const fn from_mode(mode: u32) -> Option<FileType> {
         match mode & TYPE_MASK {
             0o100_000 => Some(FileType::File),
             0o040_000 => Some(FileType::Dir),
@@ -59,7 +59,7 @@ impl FileType {
     }
 
     /// A full mode of this type with `permissions`.
-    pub(super) const fn with(self, permissions: u32) -> u32 {
+    pub(super) const fn mode_with(self, permissions: u32) -> u32 {
         self.mode_bits() | (permissions & PERMISSIONS)
     }
 }
@@ -78,7 +78,7 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Bytes of a file as last told to the server, or length of a link's target.
+    /// Bytes of a file as the server last learned them, or the length of a link's target.
     pub size: u64,
     /// Bytes of storage.
     pub allocated: u64,
@@ -100,7 +100,7 @@ pub struct Attr {
     /// The inode's number everywhere: `ino`, unless this is a stand-in for an inode of
     /// another server.
     pub home: Ino,
-    /// True if the numbers are the home's own as of now; a stand-in may be behind.
+    /// True if the numbers are those of the home as of now; a stand-in's may be out of date.
     pub fresh: bool,
     /// True if a reader must ask first, because other nodes' writes must be visible at once.
     pub ask: bool,
@@ -119,13 +119,13 @@ pub struct Attr {
 impl Attr {
     /// True if these are the attributes of a stand-in for `file` under a lease, which readers need not
     /// ask for again.
-    pub fn is_believed_of(&self, file: Ino) -> bool {
+    pub fn is_leased_copy_of(&self, file: Ino) -> bool {
         self.home == file && self.fresh && !self.ask
     }
 
     /// The type; the mode of an `Attr` always has one.
     pub fn file_type(&self) -> FileType {
-        FileType::of_mode(self.mode).unwrap_or(FileType::File)
+        FileType::from_mode(self.mode).unwrap_or(FileType::File)
     }
 }
 
@@ -159,9 +159,9 @@ pub struct SetAttr {
 }
 
 impl SetAttr {
-    /// Returns true if it sets anything that a journal keeps. Values that follow from extents and
-    /// writers do not count.
-    pub(super) fn lasts(&self) -> bool {
+    /// Returns true if it sets a value that the journal records. It does not record values that
+    /// follow from extents and writers.
+    pub(super) fn is_journaled(&self) -> bool {
         let followed = SetAttr {
             allocated: self.allocated,
             block: self.block,
@@ -173,11 +173,11 @@ impl SetAttr {
 
 impl InodeRecord {
     pub(super) fn file_type(&self) -> Option<FileType> {
-        FileType::of_mode(self.mode.load(Relaxed))
+        FileType::from_mode(self.mode.load(Relaxed))
     }
 
     /// Returns true if the slot is in the life that `ino` names.
-    pub(super) fn is(&self, ino: Ino) -> bool {
+    pub(super) fn holds(&self, ino: Ino) -> bool {
         self.generation.load(Relaxed) & 0xFFFF == u32::from(ino.generation())
             && self.file_type().is_some()
     }
@@ -185,19 +185,19 @@ impl InodeRecord {
     /// Returns the attributes, if the slot is in the life that `ino` names.
     #[inline]
     pub(super) fn attr(&self, ino: Ino) -> Result<Option<Attr>, ViewError> {
-        seq::read(&self.seq, || self.is(ino).then(|| self.words(ino)))
+        seq::read(&self.seq, || self.holds(ino).then(|| self.load_attr(ino)))
     }
 
-    /// Reads the words one by one: torn, unless under `seq` or in the writer.
+    /// Loads the words one by one: a mixture of two states, unless under `seq` or in the writer.
     #[inline]
-    pub(super) fn words(&self, ino: Ino) -> Attr {
+    pub(super) fn load_attr(&self, ino: Ino) -> Attr {
         let parent = Ino(self.parent.load(Relaxed));
         let standing_in = match self.file_type() {
             Some(FileType::File) => self.aux.load(Relaxed),
             _ => 0,
         };
         let mode = self.mode.load(Relaxed);
-        let bits = Bits::of(mode);
+        let bits = SharingBits::from_mode(mode);
         Attr {
             ino,
             parent: if standing_in == 0 { parent } else { Ino::NONE },
@@ -255,33 +255,33 @@ impl InodeRecord {
 impl InodeRecord {
     fn apply_mode(&self, set: &SetAttr) {
         let old = self.mode.load(Relaxed);
-        let mut bits = Bits::of(old);
+        let mut bits = SharingBits::from_mode(old);
         bits.policy = set.policy.unwrap_or(bits.policy);
         bits.lamination = set.lamination.unwrap_or(bits.lamination);
         bits.evicted = set.evicted.unwrap_or(bits.evicted);
         let permissions = set.mode.unwrap_or(old) & PERMISSIONS;
         self.mode
-            .store(bits.with((old & TYPE_MASK) | permissions), Relaxed);
+            .store(bits.to_mode((old & TYPE_MASK) | permissions), Relaxed);
     }
 
-    /// Sets whether readers have to ask first. Under a change of the writer.
+    /// Makes readers ask first, or not. Under a change of the writer.
     pub(super) fn set_ask(&self, ask: bool) {
         let mode = self.mode.load(Relaxed);
-        let bits = Bits {
+        let bits = SharingBits {
             ask,
-            ..Bits::of(mode)
+            ..SharingBits::from_mode(mode)
         };
-        self.mode.store(bits.with(mode), Relaxed);
+        self.mode.store(bits.to_mode(mode), Relaxed);
     }
 
-    /// Sets whether the kernel keeps pages of the file. Under a change of the writer.
+    /// Records that the kernel keeps pages of the file, or none. Under a change of the writer.
     pub(super) fn set_mapped(&self, mapped: bool) {
         let mode = self.mode.load(Relaxed);
-        let bits = Bits {
+        let bits = SharingBits {
             mapped,
-            ..Bits::of(mode)
+            ..SharingBits::from_mode(mode)
         };
-        self.mode.store(bits.with(mode), Relaxed);
+        self.mode.store(bits.to_mode(mode), Relaxed);
     }
 }
 
@@ -298,10 +298,10 @@ mod tests {
             FileType::Fifo,
             FileType::Socket,
         ] {
-            assert_eq!(FileType::of_mode(kind.with(0o777)), Some(kind));
+            assert_eq!(FileType::from_mode(kind.mode_with(0o777)), Some(kind));
         }
-        assert_eq!(FileType::of_mode(0), None);
-        assert_eq!(FileType::of_mode(0o060_644), None); // a device
-        assert_eq!(FileType::File.with(0o040_644), 0o100_644);
+        assert_eq!(FileType::from_mode(0), None);
+        assert_eq!(FileType::from_mode(0o060_644), None); // a device
+        assert_eq!(FileType::File.mode_with(0o040_644), 0o100_644);
     }
 }

@@ -1,4 +1,4 @@
-//! The changes for the journal: entries that come and go, inodes that were touched.
+//! The changes of entries and inodes for the journal.
 //!
 //! Entries are noted at once, because their memory may be used again within the same operation. An
 //! inode is noted once, with its state at the time when the changes are taken. Changes are taken
@@ -14,18 +14,18 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Changes that were not taken yet.
 #[derive(Debug, Default)]
-pub(super) struct Changes {
+pub(super) struct PendingChanges {
     items: Vec<u8>,
     touched: Vec<Ino>,
 }
 
-/// The progress of showing a table in steps.
+/// The position of a visit of the tables in steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Place {
-    /// Slots that were shown.
+pub struct TableCursor {
+    /// Slots that were visited.
     slot: u32,
-    /// The position of the last shown entry of the directory in the next slot; 0: not even the
-    /// directory.
+    /// The sequence of the last visited entry of the directory in the next slot; 0: the directory
+    /// itself is not visited yet.
     entry: u64,
 }
 
@@ -50,24 +50,24 @@ impl Shard<'_> {
         self.changes = Some(changes);
     }
 
-    /// The whole table, as items.
+    /// Visits the whole tables, as items.
     pub fn for_each_item(&self, visit: &mut dyn FnMut(&Item<'_>)) {
-        let mut at = Some(Place::default());
+        let mut at = Some(TableCursor::default());
         while let Some(from) = at {
-            at = self.show_some(from, usize::MAX, visit);
+            at = self.visit_items_from(from, usize::MAX, visit);
         }
     }
 
-    /// Shows about `most` inodes and entries from a position on; returns the position to go on
-    /// from, if there is more. A change between two such calls need not be shown, but must be told.
-    pub fn show_some(
+    /// Visits about `most` inodes and entries from a position on; returns the next position, if there
+    /// is more. A change between two such calls may not be visited, so it must be in the journal.
+    pub fn visit_items_from(
         &self,
-        from: Place,
+        from: TableCursor,
         most: usize,
         visit: &mut dyn FnMut(&Item<'_>),
-    ) -> Option<Place> {
+    ) -> Option<TableCursor> {
         let (mut at, mut left) = (from, most);
-        while at.slot < self.inodes.high() {
+        while at.slot < self.inodes.slots_used() {
             if left == 0 {
                 return Some(at);
             }
@@ -75,7 +75,7 @@ impl Shard<'_> {
             let index = at.slot + ROOT_INDEX;
             let record = &self.tables.inodes[index as usize];
             if at.entry == 0 {
-                self.show_inode(index, record, visit);
+                self.visit_inode(index, record, visit);
             }
             if record.file_type() == Some(FileType::Dir) {
                 for (sequence, entry) in self.order(record).after(at.entry) {
@@ -83,11 +83,11 @@ impl Shard<'_> {
                         return Some(at);
                     }
                     left -= 1;
-                    show_entry(self.dentry(entry), visit);
+                    visit_entry(self.dentry(entry), visit);
                     at.entry = sequence;
                 }
             }
-            at = Place {
+            at = TableCursor {
                 slot: at.slot + 1,
                 entry: 0,
             };
@@ -95,12 +95,12 @@ impl Shard<'_> {
         None
     }
 
-    fn show_inode(&self, index: u32, record: &InodeRecord, visit: &mut dyn FnMut(&Item<'_>)) {
+    fn visit_inode(&self, index: u32, record: &InodeRecord, visit: &mut dyn FnMut(&Item<'_>)) {
         let ino = self.ino_at(index);
         let Some(kind) = record.file_type() else {
-            return visit(&Item::InodeGone(self.last_life(index)));
+            return visit(&Item::InodeGone(self.ended_ino(index)));
         };
-        let home = self.foreign_at.get(&index).copied().unwrap_or(ino);
+        let home = self.stand_in_dirs.get(&index).copied().unwrap_or(ino);
         visit(&Item::Inode(self.image(home, record)));
         if kind == FileType::Symlink {
             if let Ok(target) = self.symlink_target(ino) {
@@ -109,14 +109,14 @@ impl Shard<'_> {
         }
     }
 
-    /// The number that a free slot's inode had.
-    fn last_life(&self, index: u32) -> Ino {
+    /// Returns the number of the last inode of a free slot.
+    fn ended_ino(&self, index: u32) -> Ino {
         let next = self.ino_at(index);
         Ino::new(next.rank(), next.generation().wrapping_sub(1), index)
     }
 
-    /// An inode's attributes or links changed.
-    pub(super) fn touch(&mut self, ino: Ino) {
+    /// Notes that an inode's attributes or links changed.
+    pub(super) fn note_inode(&mut self, ino: Ino) {
         if let Some(changes) = &mut self.changes {
             if !changes.touched.contains(&ino) {
                 changes.touched.push(ino);
@@ -124,15 +124,15 @@ impl Shard<'_> {
         }
     }
 
-    /// An entry came, or names something else.
+    /// Notes that an entry was made, or names another inode.
     pub(super) fn note_entry(&mut self, at: u32) {
         let entry = self.dentry(at);
         if let Some(changes) = &mut self.changes {
-            show_entry(entry, &mut |item| encode(item, &mut changes.items));
+            visit_entry(entry, &mut |item| encode(item, &mut changes.items));
         }
     }
 
-    /// An entry is about to go.
+    /// Notes that an entry is about to be removed.
     pub(super) fn note_entry_gone(&mut self, at: u32) {
         let entry = self.dentry(at);
         if let Some(changes) = &mut self.changes {
@@ -144,8 +144,8 @@ impl Shard<'_> {
         }
     }
 
-    /// An inode's life, or that of a stand-in, is over.
-    pub(super) fn note_gone(&mut self, ino: Ino) {
+    /// Notes that the life of an inode or of a stand-in is over.
+    pub(super) fn note_inode_gone(&mut self, ino: Ino) {
         self.note(&Item::InodeGone(ino));
     }
 
@@ -155,14 +155,14 @@ impl Shard<'_> {
         }
     }
 
-    /// Returns the inode that is known as `ino`, by its record.
+    /// Returns the image of the inode that is known as `ino`, from its record.
     fn image(&self, ino: Ino, record: &InodeRecord) -> InodeImage {
         let own = if self.is_own(ino) {
             ino
         } else {
-            self.ino_at(self.foreign.get(&ino).copied().unwrap_or(0))
+            self.ino_at(self.stand_in_slots.get(&ino).copied().unwrap_or(0))
         };
-        let attr = record.words(own);
+        let attr = record.load_attr(own);
         InodeImage {
             ino: own,
             home: if own == ino { attr.home } else { ino },
@@ -180,7 +180,7 @@ impl Shard<'_> {
     }
 }
 
-fn show_entry(entry: Dentry<'_>, visit: &mut dyn FnMut(&Item<'_>)) {
+fn visit_entry(entry: Dentry<'_>, visit: &mut dyn FnMut(&Item<'_>)) {
     let mut name = [0; NAME_MAX];
     if let (Some(len), Some(kind)) = (entry.name(&mut name), entry.kind()) {
         visit(&Item::Entry {

@@ -6,7 +6,7 @@
 //!           63            32 31             0
 //!  word 2  | hash           | next in bucket |   granules; 0 ends the bucket
 //!           63            16 15    8 7       0
-//!  word 3  | sequence       | type | length  |   sequence: place in the directory's order
+//!  word 3  | sequence       | type | length  |   sequence: position in the directory's order
 //!  word 4.. name, little-endian, padded with zeros
 //! ```
 //!
@@ -14,7 +14,7 @@
 //! usual case. Functions here accept any words: a reader may be walking memory that is just being
 //! reused (its stripe will tell it so), or nonsense.
 
-use super::hash::{words, Key};
+use super::hash::{words, EntryKey};
 use super::layout::{Tables, STRIPES};
 use super::{FileType, NAME_MAX};
 use crate::types::Ino;
@@ -51,7 +51,7 @@ pub(super) fn bucket_of(hash: u32, count: u32) -> u32 {
     }
 }
 
-/// The sequence counter of a hash's bucket.
+/// Returns the sequence counter of a hash's bucket.
 #[inline]
 pub(super) fn stripe<'a>(tables: &Tables<'a>, hash: u32) -> &'a AtomicU64 {
     &tables.header.stripes[hash as usize % STRIPES]
@@ -107,8 +107,8 @@ impl<'a> Dentry<'a> {
         self.words[3].store(rest | u64::from(code(kind)) << 8, Relaxed);
     }
 
-    /// Writes all of the entry but `next`. Room for [`granules`] is given.
-    pub(super) fn fill(self, key: &Key<'_>, child: Ino, kind: FileType, sequence: u64) {
+    /// Writes all of the entry but `next`. The block has room for its [`granules`].
+    pub(super) fn fill(self, key: &EntryKey<'_>, child: Ino, kind: FileType, sequence: u64) {
         let tail = sequence << 16 | u64::from(code(kind)) << 8 | key.name.len() as u64;
         let head = [key.parent.0, child.0, u64::from(key.hash) << 32, tail];
         for (word, value) in self
@@ -128,7 +128,7 @@ impl<'a> Dentry<'a> {
     }
 
     #[inline]
-    fn matches(self, key: &Key<'_>) -> bool {
+    fn matches(self, key: &EntryKey<'_>) -> bool {
         let len = (self.words[3].load(Relaxed) & 0xFF) as usize;
         let count = len.div_ceil(8);
         self.hash() == key.hash
@@ -153,7 +153,7 @@ pub(super) fn copy_bytes(from: &[AtomicU64], out: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// Granules an entry with a name of `len` bytes takes.
+/// Returns the granules of an entry with a name of `len` bytes.
 pub(super) fn granules(len: usize) -> usize {
     (HEAD + len.div_ceil(8)).div_ceil(GRANULE_WORDS)
 }
@@ -179,9 +179,10 @@ const fn kind_of(code: u8) -> Option<FileType> {
     }
 }
 
-/// Walks the bucket of `key`. The answer holds only under its stripe (or in the writer).
+/// Finds the entry of `key` in its bucket. The answer is valid only under its stripe (or in the
+/// writer).
 #[inline]
-pub(super) fn find(tables: &Tables<'_>, key: &Key<'_>) -> Option<FoundEntry> {
+pub(super) fn find(tables: &Tables<'_>, key: &EntryKey<'_>) -> Option<FoundEntry> {
     let count = tables.header.bucket_count.0.load(Relaxed);
     let bucket = bucket_of(key.hash, count);
     // Acquire: pairs with the release that linked the newest entry, and so with everything written
@@ -219,7 +220,7 @@ mod tests {
     #[test]
     fn an_entry_keeps_what_it_was_given() {
         let arena: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(u64::MAX)).collect();
-        let key = Key::probe(Ino(9), b"results.nc").unwrap();
+        let key = EntryKey::for_lookup(Ino(9), b"results.nc").unwrap();
         let entry = Dentry::at(&arena, 1).unwrap();
         entry.fill(&key, Ino(77), FileType::Symlink, 1 << 40);
         entry.set_next(5);
@@ -234,7 +235,7 @@ mod tests {
         let len = entry.name(&mut name).unwrap();
         assert_eq!(&name[..len], b"results.nc");
         assert!(entry.matches(&key));
-        assert!(!entry.matches(&Key::probe(Ino(9), b"results.nd").unwrap()));
+        assert!(!entry.matches(&EntryKey::for_lookup(Ino(9), b"results.nd").unwrap()));
         assert_eq!(granules(10), 3);
     }
 }

@@ -9,9 +9,9 @@
 //! are never fewer buckets than stripes: a split changes the buckets of one stripe only.
 
 use super::dentry::{bucket_of, granules, stripe, Dentry};
-use super::hash::Key;
+use super::hash::EntryKey;
 use super::layout::{InodeRecord, Tables};
-use super::seq::Change;
+use super::seq::SeqWrite;
 use super::shard::Shard;
 use super::{FileType, NamesError};
 use crate::types::Ino;
@@ -23,7 +23,7 @@ impl Shard<'_> {
     pub(super) fn prepare_entry(
         &mut self,
         dir: &InodeRecord,
-        key: &Key<'_>,
+        key: &EntryKey<'_>,
         child: Ino,
         kind: FileType,
     ) -> Result<u32, NamesError> {
@@ -47,7 +47,7 @@ impl Shard<'_> {
         self.note_entry(at);
         self.entries += 1;
         if self.entries > u64::from(count) {
-            self.split_one();
+            self.split_bucket();
         }
     }
 
@@ -58,15 +58,15 @@ impl Shard<'_> {
         let entry = self.dentry(at);
         let sequence = entry.sequence();
         {
-            let _change = Change::begin(stripe(&self.tables, entry.hash()));
-            self.unchain(at, entry);
+            let _change = SeqWrite::begin(stripe(&self.tables, entry.hash()));
+            self.remove_from_bucket(at, entry);
         }
         self.order_mut(dir).remove(sequence);
         self.arena.free(at);
         self.entries -= 1;
     }
 
-    /// Makes `record` no longer say that the entry at `at` names it. Under a change.
+    /// Clears the reference of `record` to the entry at `at`, if it has it. Under a change.
     pub(super) fn forget_entry(record: &InodeRecord, at: u32) {
         if record.entry.load(Relaxed) == at {
             record.entry.store(0, Relaxed);
@@ -74,7 +74,7 @@ impl Shard<'_> {
         }
     }
 
-    fn unchain(&self, at: u32, entry: Dentry<'_>) {
+    fn remove_from_bucket(&self, at: u32, entry: Dentry<'_>) {
         let count = self.tables.header.bucket_count.0.load(Relaxed);
         let bucket = &self.tables.buckets[bucket_of(entry.hash(), count) as usize];
         let mut here = bucket.load(Relaxed);
@@ -92,8 +92,8 @@ impl Shard<'_> {
         }
     }
 
-    /// Moves entries from the next bucket in turn to a new one, where they belong.
-    fn split_one(&mut self) {
+    /// Splits the next bucket in turn: moves the entries that belong to a new one.
+    fn split_bucket(&mut self) {
         let Tables {
             header, buckets, ..
         } = self.tables;
@@ -106,7 +106,7 @@ impl Shard<'_> {
         };
         // The highest bit of the new bucket's number tells it from the one it comes out of.
         let old = &buckets[(count & !(1 << count.ilog2())) as usize];
-        let _change = Change::begin(stripe(&self.tables, count));
+        let _change = SeqWrite::begin(stripe(&self.tables, count));
         let mut here = old.load(Relaxed);
         let (mut stay, mut go) = (0, 0);
         while here != 0 {

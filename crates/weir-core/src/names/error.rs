@@ -6,10 +6,10 @@ use super::{NAME_MAX, SYMLINK_MAX};
 use crate::types::Ino;
 use serde::{Deserialize, Serialize};
 
-/// An operation's refusal. Nothing was changed.
+/// The reasons for refusing an operation. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum NamesError {
-    /// No entry of that name, or its directory was removed (ENOENT).
+    /// There is no entry of that name, or its directory was removed (ENOENT).
     #[error("no such entry")]
     NotFound,
     /// The name is taken (EEXIST).
@@ -33,7 +33,7 @@ pub enum NamesError {
     /// The tables are full (ENOSPC).
     #[error("the namespace's tables are full")]
     NoSpace,
-    /// The inode has as many links as can be counted (EMLINK).
+    /// The inode has the most links that can be counted (EMLINK).
     #[error("too many links")]
     TooManyLinks,
     /// A directory would become its own descendant (EINVAL).

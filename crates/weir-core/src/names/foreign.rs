@@ -7,20 +7,20 @@
 //! file of another server that a program of this node has open has a stand-in as well; its number
 //! is of this table, and clients use it like that of any file.
 //!
-//! Left out: the rules for which files have stand-ins and what these show; that is the server's
+//! Left out: the rules for which files have stand-ins, with which attributes; these are the server's
 //! (`weir-server`, `cluster/`).
 
 use super::attr::{LEASED, STALE};
 use super::inodes::NewInode;
 use super::layout::InodeRecord;
-use super::seq::Change;
+use super::seq::SeqWrite;
 use super::shard::{Owner, Shard};
 use super::steps::touch_dir;
 use super::{Attr, FileType, NamesError, SetAttr, Visibility, LINK_MAX, ROOT_INDEX};
 use crate::types::Ino;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The part of a directory that its stand-in knows.
+/// This server's part of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirPart {
     /// Entries here that are directories.
@@ -32,9 +32,9 @@ pub struct DirPart {
 }
 
 impl<'a> Shard<'a> {
-    /// The record of the stand-in of another server's directory.
-    pub(super) fn stand_in(&self, dir: Ino) -> Option<&'a InodeRecord> {
-        let index = *self.foreign.get(&dir)?;
+    /// Returns the record of the stand-in of another server's directory.
+    pub(super) fn stand_in_record(&self, dir: Ino) -> Option<&'a InodeRecord> {
+        let index = *self.stand_in_slots.get(&dir)?;
         self.tables.inodes.get(index as usize)
     }
 
@@ -51,49 +51,49 @@ impl<'a> Shard<'a> {
         Ino::new(self.tables.rank(), life, index)
     }
 
-    /// Returns true if entries of `dir`, which lives elsewhere, may be here.
-    pub fn stands_in(&self, dir: Ino) -> bool {
-        self.foreign.contains_key(&dir)
+    /// Returns true if `dir`, a directory of another server, has a stand-in here.
+    pub fn has_stand_in(&self, dir: Ino) -> bool {
+        self.stand_in_slots.contains_key(&dir)
     }
 
-    /// Returns the kind, mode and owner that a directory's stand-in here has.
+    /// Returns the attributes of a directory's stand-in here; its type, mode and owner are valid.
     pub fn passage(&self, dir: Ino) -> Option<Attr> {
-        let index = *self.foreign.get(&dir)?;
+        let index = *self.stand_in_slots.get(&dir)?;
         let attr = self.attr(self.ino_at(index)).ok()?;
         Some(Attr { ino: dir, ..attr })
     }
 
-    /// Lets this table's own root stand in for the root of all. At a rank other than 0 the table's
-    /// root is otherwise unused.
+    /// Makes this table's own root the stand-in of the instance's root. At a rank other than 0 the
+    /// table's root is otherwise unused.
     pub fn stand_in_for_root(&mut self, root: Ino) {
         if root != self.root() {
             self.set_stand_in(root, ROOT_INDEX);
         }
     }
 
-    /// The slot stands in for a directory of another server.
+    /// Records that a slot stands in for a directory of another server.
     pub(super) fn set_stand_in(&mut self, dir: Ino, slot: u32) {
-        self.foreign.insert(dir, slot);
-        self.foreign_at.insert(slot, dir);
+        self.stand_in_slots.insert(dir, slot);
+        self.stand_in_dirs.insert(slot, dir);
     }
 
     /// Makes the stand-in of a directory of another server. Files made in it inherit its policy,
     /// and its group if its mode says so. Nothing happens if there is one.
     pub fn adopt_dir(&mut self, dir: &Attr) -> Result<(), NamesError> {
-        if dir.ino.rank() == self.tables.rank() || self.stands_in(dir.ino) {
+        if dir.ino.rank() == self.tables.rank() || self.has_stand_in(dir.ino) {
             return Ok(());
         }
         let aux = self.orders.add();
         let new = NewInode {
             aux,
             policy: dir.policy,
-            ..NewInode::of(FileType::Dir, dir.mode, owner_of(dir), 0)
+            ..NewInode::new(FileType::Dir, dir.mode, owner_of(dir), 0)
         };
         match self.inodes.make(&self.tables, &new) {
             Ok(local) => {
                 self.set_stand_in(dir.ino, local.index());
-                self.touch(dir.ino);
-                self.tell();
+                self.note_inode(dir.ino);
+                self.publish_counters();
                 Ok(())
             }
             Err(error) => {
@@ -103,25 +103,29 @@ impl<'a> Shard<'a> {
         }
     }
 
-    /// Ends a directory's stand-in. `NotEmpty`: there are entries here.
+    /// Removes a directory's stand-in. `NotEmpty`: there are entries here.
     pub fn disown_dir(&mut self, dir: Ino) -> Result<(), NamesError> {
-        let Some(record) = self.stand_in(dir) else {
+        let Some(record) = self.stand_in_record(dir) else {
             return Ok(());
         };
         if self.order(record).len() > 0 {
             return Err(NamesError::NotEmpty);
         }
-        if let Some(index) = self.foreign.remove(&dir).filter(|i| *i != ROOT_INDEX) {
-            self.foreign_at.remove(&index);
-            self.note_gone(self.ino_at(index));
+        if let Some(index) = self
+            .stand_in_slots
+            .remove(&dir)
+            .filter(|i| *i != ROOT_INDEX)
+        {
+            self.stand_in_dirs.remove(&index);
+            self.note_inode_gone(self.ino_at(index));
             let aux = record.aux.load(Relaxed);
-            self.inodes.drop(&self.tables, record, index);
+            self.inodes.free_slot(&self.tables, record, index);
             self.orders.remove(aux);
         }
         Ok(())
     }
 
-    /// This server's part of a directory, at home or not.
+    /// Returns this server's part of a directory, at home or not.
     pub fn dir_part(&self, dir: Ino) -> Result<DirPart, NamesError> {
         let record = self.dir(dir)?;
         Ok(DirPart {
@@ -132,34 +136,39 @@ impl<'a> Shard<'a> {
     }
 
     /// Makes the stand-in of a file of another server; returns its number in this table. Its
-    /// attributes are stale until [`Shard::refresh`].
+    /// attributes are stale until [`Shard::refresh_stand_in`].
     pub fn adopt_file(&mut self, attr: &Attr) -> Result<Ino, NamesError> {
         let new = NewInode {
             aux: STALE,
-            ..NewInode::of(FileType::File, attr.mode, owner_of(attr), attr.ctime_ns)
+            ..NewInode::new(FileType::File, attr.mode, owner_of(attr), attr.ctime_ns)
         };
         let local = self.inodes.make(&self.tables, &new)?;
         let record = self.live(local)?;
-        let _change = Change::begin(&record.seq);
+        let _change = SeqWrite::begin(&record.seq);
         record.parent.store(attr.home.0, Relaxed);
-        self.touch(local);
-        self.tell();
+        self.note_inode(local);
+        self.publish_counters();
         Ok(local)
     }
 
-    /// Ends the stand-in of a file.
+    /// Removes the stand-in of a file.
     pub fn disown_file(&mut self, local: Ino) -> Result<(), NamesError> {
         let record = self.file_stand_in(local)?;
-        self.inodes.drop(&self.tables, record, local.index());
-        self.note_gone(local);
+        self.inodes.free_slot(&self.tables, record, local.index());
+        self.note_inode_gone(local);
         Ok(())
     }
 
     /// Writes the home's attributes into a stand-in. With `leased` they hold until
-    /// [`Shard::recall`], and readers believe them.
-    pub fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), NamesError> {
+    /// [`Shard::recall_stand_in`], and readers need not ask.
+    pub fn refresh_stand_in(
+        &mut self,
+        local: Ino,
+        attr: &Attr,
+        leased: bool,
+    ) -> Result<(), NamesError> {
         let record = self.file_stand_in(local)?;
-        let _change = Change::begin(&record.seq);
+        let _change = SeqWrite::begin(&record.seq);
         record.apply(&SetAttr {
             mode: Some(attr.mode),
             uid: Some(attr.uid),
@@ -184,20 +193,20 @@ impl<'a> Shard<'a> {
     }
 
     /// Makes a stand-in's attributes stale; readers' caches of the file are void.
-    pub fn recall(&mut self, local: Ino) -> Result<(), NamesError> {
+    pub fn recall_stand_in(&mut self, local: Ino) -> Result<(), NamesError> {
         let record = self.file_stand_in(local)?;
-        let _change = Change::begin(&record.seq);
+        let _change = SeqWrite::begin(&record.seq);
         record.aux.store(STALE, Relaxed);
         record.index_generation.fetch_add(1, Relaxed);
         Ok(())
     }
 
-    /// As [`Shard::recall`], and records whether the file has a name. Programs open no stand-in
-    /// without one. Only the home knows the number of names.
-    pub fn recall_named(&mut self, local: Ino, named: bool) -> Result<(), NamesError> {
-        self.recall(local)?;
+    /// As [`Shard::recall_stand_in`]; `named`: the file has a name. Programs open no stand-in without
+    /// one. Only the home knows the number of names.
+    pub fn recall_named_stand_in(&mut self, local: Ino, named: bool) -> Result<(), NamesError> {
+        self.recall_stand_in(local)?;
         let record = self.file_stand_in(local)?;
-        let _change = Change::begin(&record.seq);
+        let _change = SeqWrite::begin(&record.seq);
         record.nlink.store(u32::from(named), Relaxed);
         Ok(())
     }
@@ -205,16 +214,16 @@ impl<'a> Shard<'a> {
     /// Returns all stand-ins of files: the inode that each stands in for, and its number in this
     /// table.
     pub fn file_stand_ins(&self) -> Vec<(Ino, Ino)> {
-        let numbers = (ROOT_INDEX..=self.inodes.high()).map(|index| self.ino_at(index));
+        let numbers = (ROOT_INDEX..=self.inodes.slots_used()).map(|index| self.ino_at(index));
         numbers
             .filter(|local| self.file_stand_in(*local).is_ok())
             .filter_map(|local| Some((self.attr(local).ok()?.home, local)))
             .collect()
     }
 
-    /// The attributes of all files of this server.
+    /// Returns the attributes of all files of this server.
     pub fn own_files(&self) -> impl Iterator<Item = Attr> + '_ {
-        let numbers = (ROOT_INDEX..=self.inodes.high()).map(|index| self.ino_at(index));
+        let numbers = (ROOT_INDEX..=self.inodes.slots_used()).map(|index| self.ino_at(index));
         numbers
             .filter_map(|ino| self.attr(ino).ok())
             .filter(|attr| attr.home == attr.ino && attr.file_type() == FileType::File)
@@ -236,8 +245,8 @@ impl<'a> Shard<'a> {
         stands_in.then_some(record).ok_or(NamesError::WrongType)
     }
 
-    /// Puts an entry for an inode that lives elsewhere, or is linked by the caller.
-    pub fn enter(
+    /// Inserts an entry for an inode of another server, or for one whose links the caller counts.
+    pub fn insert_entry(
         &mut self,
         parent: Ino,
         name: &[u8],
@@ -245,53 +254,53 @@ impl<'a> Shard<'a> {
         kind: FileType,
         now_ns: i64,
     ) -> Result<(), NamesError> {
-        let (dir, key) = self.free_place(parent, name)?;
+        let (dir, key) = self.free_entry_key(parent, name)?;
         let at = self.prepare_entry(dir, &key, child, kind)?;
         self.publish_entry(at);
-        self.name_inode(child, at, parent);
+        self.name_child(child, at, parent);
         touch_dir(dir, i32::from(kind == FileType::Dir), now_ns);
-        self.touch(parent);
-        self.tell();
+        self.note_inode(parent);
+        self.publish_counters();
         Ok(())
     }
 
     /// Removes an entry, and leaves the inode's links to the caller; returns the inode that it
     /// named.
-    pub fn withdraw(
+    pub fn withdraw_entry(
         &mut self,
         parent: Ino,
         name: &[u8],
         now_ns: i64,
     ) -> Result<(Ino, FileType), NamesError> {
-        let (dir, key) = self.place(parent, name)?;
+        let (dir, key) = self.entry_key(parent, name)?;
         let found = self.find(&key)?;
-        self.forget_name(found.child, found.at);
+        self.forget_child_name(found.child, found.at);
         self.remove_entry(dir, found.at);
         touch_dir(dir, -i32::from(found.kind == FileType::Dir), now_ns);
-        self.touch(parent);
-        self.tell();
+        self.note_inode(parent);
+        self.publish_counters();
         Ok((found.child, found.kind))
     }
 
     /// Makes an entry name another inode; returns the inode that it named before. To a reader the
     /// name is never missing.
-    pub fn substitute(
+    pub fn replace_entry(
         &mut self,
         parent: Ino,
         name: &[u8],
         (child, kind): (Ino, FileType),
         now_ns: i64,
     ) -> Result<(Ino, FileType), NamesError> {
-        let (dir, key) = self.place(parent, name)?;
+        let (dir, key) = self.entry_key(parent, name)?;
         let found = self.find(&key)?;
-        self.forget_name(found.child, found.at);
+        self.forget_child_name(found.child, found.at);
         {
-            let _change = Change::begin(super::dentry::stripe(&self.tables, key.hash));
+            let _change = SeqWrite::begin(super::dentry::stripe(&self.tables, key.hash));
             self.dentry(found.at).set_child(child, kind);
         }
         self.note_entry(found.at);
-        self.touch(parent);
-        self.name_inode(child, found.at, parent);
+        self.note_inode(parent);
+        self.name_child(child, found.at, parent);
         let is_dir = |kind| i32::from(kind == FileType::Dir);
         touch_dir(dir, is_dir(kind) - is_dir(found.kind), now_ns);
         Ok((found.child, found.kind))
@@ -299,7 +308,7 @@ impl<'a> Shard<'a> {
 
     /// Adds a link to an inode of this server, or removes one; returns the links left. When a
     /// directory loses its last name, all its links end.
-    pub fn relink(&mut self, ino: Ino, add: bool, now_ns: i64) -> Result<u32, NamesError> {
+    pub fn change_links(&mut self, ino: Ino, add: bool, now_ns: i64) -> Result<u32, NamesError> {
         let record = self.live(ino)?;
         let nlink = record.nlink.load(Relaxed);
         let left = match (add, record.file_type()) {
@@ -312,32 +321,33 @@ impl<'a> Shard<'a> {
             (false, Some(FileType::Dir)) => 0,
             (false, _) => nlink.saturating_sub(1),
         };
-        let _change = Change::begin(&record.seq);
+        let _change = SeqWrite::begin(&record.seq);
         record.nlink.store(left, Relaxed);
         record.ctime.store(now_ns, Relaxed);
-        self.touch(ino);
+        self.note_inode(ino);
         Ok(left)
     }
 
-    /// Records that an inode of this server, whose entry is elsewhere now, is in `parent`.
+    /// Records `parent` as the directory of an inode of this server whose entry is at another server
+    /// now.
     pub fn set_parent(&mut self, ino: Ino, parent: Ino, now_ns: i64) -> Result<(), NamesError> {
         let record = self.live(ino)?;
-        let _moves = Change::begin(&self.tables.header.moves.0);
-        let _change = Change::begin(&record.seq);
+        let _moves = SeqWrite::begin(&self.tables.header.moves.0);
+        let _change = SeqWrite::begin(&record.seq);
         record.parent.store(parent.0, Relaxed);
         record.ctime.store(now_ns, Relaxed);
-        self.touch(ino);
+        self.note_inode(ino);
         Ok(())
     }
 
     /// Records this entry as the name of an inode of this server, if it had none here.
-    fn name_inode(&mut self, child: Ino, at: u32, parent: Ino) {
+    fn name_child(&mut self, child: Ino, at: u32, parent: Ino) {
         if child.rank() != self.tables.rank() {
             return;
         }
-        self.touch(child);
+        self.note_inode(child);
         if let Ok(record) = self.live(child) {
-            let _change = Change::begin(&record.seq);
+            let _change = SeqWrite::begin(&record.seq);
             if record.entry.load(Relaxed) == 0 {
                 record.entry.store(at, Relaxed);
                 record.parent.store(parent.0, Relaxed);
@@ -345,13 +355,13 @@ impl<'a> Shard<'a> {
         }
     }
 
-    fn forget_name(&mut self, child: Ino, at: u32) {
+    fn forget_child_name(&mut self, child: Ino, at: u32) {
         if child.rank() != self.tables.rank() {
             return;
         }
-        self.touch(child);
+        self.note_inode(child);
         if let Ok(record) = self.live(child) {
-            let _change = Change::begin(&record.seq);
+            let _change = SeqWrite::begin(&record.seq);
             Self::forget_entry(record, at);
         }
     }

@@ -23,11 +23,11 @@ fn fold(a: u64, b: u64) -> u64 {
     (product as u64) ^ (product >> 64) as u64
 }
 
-/// The last, shorter word of `bytes`, of which `rest` (1 to 7) belong to it.
+/// Returns the last, shorter word of `bytes`: their last `rest` (1 to 7).
 #[inline]
 fn tail(bytes: &[u8], rest: usize) -> u64 {
     if let Some(last) = bytes.last_chunk::<8>() {
-        // Reads the word before's last bytes too, and shifts them out.
+        // Reads the last bytes of the word before too, and shifts them out.
         return u64::from_le_bytes(*last) >> (8 * (8 - rest));
     }
     let mut word = 0;
@@ -37,7 +37,7 @@ fn tail(bytes: &[u8], rest: usize) -> u64 {
     word
 }
 
-/// `bytes` as words.
+/// Returns `bytes` as words.
 #[inline]
 pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     let whole = bytes.chunks_exact(8);
@@ -47,7 +47,7 @@ pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
         .chain((rest > 0).then(|| tail(bytes, rest)))
 }
 
-/// A hash of bytes, for a seed.
+/// Returns a hash of bytes, for a seed.
 #[inline]
 pub fn hash_of_bytes(seed: u64, bytes: &[u8]) -> u64 {
     let mut hash = fold(seed ^ K[0], bytes.len() as u64 ^ K[1]);
@@ -59,7 +59,7 @@ pub fn hash_of_bytes(seed: u64, bytes: &[u8]) -> u64 {
 
 /// The key of an entry: its directory and name.
 #[derive(Clone, Copy)]
-pub(super) struct Key<'n> {
+pub(super) struct EntryKey<'n> {
     pub(super) parent: Ino,
     /// 1 to [`NAME_MAX`] bytes.
     pub(super) name: &'n [u8],
@@ -67,28 +67,28 @@ pub(super) struct Key<'n> {
     pub(super) hash: u32,
 }
 
-impl<'n> Key<'n> {
-    /// Makes a key for a look-up: bytes that cannot be a name are not found. There is no other
-    /// check, because no invalid name was ever entered.
+impl<'n> EntryKey<'n> {
+    /// Makes a key for a look-up; `None` if no name has this length. There is no other check, because
+    /// no entry has an invalid name.
     #[inline]
-    pub(super) fn probe(parent: Ino, name: &'n [u8]) -> Option<Self> {
+    pub(super) fn for_lookup(parent: Ino, name: &'n [u8]) -> Option<Self> {
         if name.is_empty() || name.len() > NAME_MAX {
             return None;
         }
         let hash = hash_of_bytes(parent.0, name);
         let hash = (hash >> 32) as u32 ^ (hash & 0xFFFF_FFFF) as u32;
-        Some(Key { parent, name, hash })
+        Some(EntryKey { parent, name, hash })
     }
 
-    /// Makes a key for a new entry: the name is checked.
-    pub(super) fn checked(parent: Ino, name: &'n [u8]) -> Result<Self, NamesError> {
+    /// Makes a key for a new entry, of a checked name.
+    pub(super) fn for_new_entry(parent: Ino, name: &'n [u8]) -> Result<Self, NamesError> {
         if name.len() > NAME_MAX {
             return Err(NamesError::NameTooLong);
         }
         if matches!(name, b"." | b"..") || name.iter().any(|b| matches!(b, b'/' | 0)) {
             return Err(NamesError::InvalidName);
         }
-        Key::probe(parent, name).ok_or(NamesError::InvalidName)
+        EntryKey::for_lookup(parent, name).ok_or(NamesError::InvalidName)
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
                 for i in 0..count {
                     let name = format!("{pattern}{:05}", i / parents);
                     let parent = Ino((1 + i % parents) as u64);
-                    let key = Key::probe(parent, name.as_bytes()).unwrap();
+                    let key = EntryKey::for_lookup(parent, name.as_bytes()).unwrap();
                     buckets[key.hash as usize % count] += 1;
                 }
                 let crowded = buckets.iter().filter(|n| **n >= 2).count() * 1000 / count;
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn bad_names_are_refused() {
-        let check = |name: &[u8]| Key::checked(Ino(1), name).map(|_| ());
+        let check = |name: &[u8]| EntryKey::for_new_entry(Ino(1), name).map(|_| ());
         for bad in [&b""[..], b".", b"..", b"a/b", b"a\0"] {
             assert_eq!(check(bad), Err(NamesError::InvalidName));
         }

@@ -7,8 +7,8 @@
 //! the free slots' own `parent` words.
 
 use super::layout::{InodeRecord, Tables};
-use super::policy::{Bits, Policy};
-use super::seq::Change;
+use super::policy::{Policy, SharingBits};
+use super::seq::SeqWrite;
 use super::{FileType, NamesError, SetAttr, ROOT_INDEX};
 use crate::types::Ino;
 use std::sync::atomic::Ordering::Relaxed;
@@ -55,7 +55,7 @@ impl Inodes {
 
     /// Makes an inode that no entry names yet.
     pub(super) fn make(&mut self, tables: &Tables<'_>, new: &NewInode) -> Result<Ino, NamesError> {
-        let index = self.take(tables).ok_or(NamesError::NoSpace)?;
+        let index = self.take_slot(tables).ok_or(NamesError::NoSpace)?;
         let record = &tables.inodes[index as usize];
         let generation = (record.generation.load(Relaxed) & 0xFFFF) as u16;
         let ino = Ino::new(tables.rank(), generation, index);
@@ -63,9 +63,9 @@ impl Inodes {
         Ok(ino)
     }
 
-    /// Makes an inode of this number, whose slot was never used. Slots are given in rising
-    /// order, and then [`Inodes::restore`] is called.
-    pub(super) fn put(&mut self, tables: &Tables<'_>, ino: Ino, new: &NewInode) {
+    /// Makes an inode of this number, whose slot was never used. The caller goes by rising slots, and
+    /// then calls [`Inodes::restore`].
+    pub(super) fn make_at(&mut self, tables: &Tables<'_>, ino: Ino, new: &NewInode) {
         let record = &tables.inodes[ino.index() as usize];
         record
             .generation
@@ -74,8 +74,8 @@ impl Inodes {
         self.fresh = ino.index() + 1;
     }
 
-    /// Queues the slots that are free, below the highest that is or was used; `lives` gives the
-    /// lives that ended there.
+    /// Queues the free slots below the highest one ever used; `lives` returns the life that ended in a
+    /// slot.
     pub(super) fn restore(&mut self, tables: &Tables<'_>, lives: impl Fn(u32) -> Option<u16>) {
         let slots = u32::try_from(tables.inodes.len()).unwrap_or(u32::MAX);
         let mut index = ROOT_INDEX;
@@ -89,15 +89,15 @@ impl Inodes {
                 let last = ended.unwrap_or(0);
                 record.generation.store(u32::from(last), Relaxed);
                 self.fresh = self.fresh.max(index + 1);
-                self.drop(tables, record, index);
+                self.free_slot(tables, record, index);
             }
             index += 1;
         }
     }
 
     /// Ends the life of the inode in `record`, slot `index`.
-    pub(super) fn drop(&mut self, tables: &Tables<'_>, record: &InodeRecord, index: u32) {
-        let _change = Change::begin(&record.seq);
+    pub(super) fn free_slot(&mut self, tables: &Tables<'_>, record: &InodeRecord, index: u32) {
+        let _change = SeqWrite::begin(&record.seq);
         record.mode.store(0, Relaxed);
         record.generation.fetch_add(1, Relaxed);
         record.index_generation.fetch_add(1, Relaxed);
@@ -112,17 +112,17 @@ impl Inodes {
         self.free += 1;
     }
 
-    /// Returns the number of slots that there is memory for.
+    /// Sets the number of slots that there is memory for.
     pub(super) fn set_present(&mut self, slots: u32) {
         self.present = slots;
     }
 
-    /// Slots ever used: the high-water mark of the table.
-    pub(super) fn high(&self) -> u32 {
+    /// Returns the number of slots ever used: the high-water mark of the table.
+    pub(super) fn slots_used(&self) -> u32 {
         self.fresh - 1
     }
 
-    fn take(&mut self, tables: &Tables<'_>) -> Option<u32> {
+    fn take_slot(&mut self, tables: &Tables<'_>) -> Option<u32> {
         let any_fresh = self.fresh < self.present && (self.fresh as usize) < tables.inodes.len();
         if any_fresh && self.free < QUARANTINE {
             self.fresh += 1;
@@ -140,14 +140,14 @@ impl Inodes {
 }
 
 fn fill(record: &InodeRecord, new: &NewInode) {
-    let _change = Change::begin(&record.seq);
-    let bits = Bits {
+    let _change = SeqWrite::begin(&record.seq);
+    let bits = SharingBits {
         policy: new.policy,
-        ..Bits::default()
+        ..SharingBits::default()
     };
     record
         .mode
-        .store(bits.with(new.kind.with(new.mode)), Relaxed);
+        .store(bits.to_mode(new.kind.mode_with(new.mode)), Relaxed);
     record.nlink.store(new.nlink, Relaxed);
     record.aux.store(new.aux, Relaxed);
     record.entry.store(0, Relaxed);
@@ -199,10 +199,10 @@ mod tests {
             assert!(seen.insert(ino), "{ino:?} came back");
             let record = tables.record(ino).unwrap();
             assert_eq!(record.attr(ino).unwrap().unwrap().gid, 2);
-            inodes.drop(&tables, record, ino.index());
+            inodes.free_slot(&tables, record, ino.index());
             assert_eq!(record.attr(ino).unwrap(), None);
         }
-        assert_eq!(inodes.high(), QUARANTINE);
+        assert_eq!(inodes.slots_used(), QUARANTINE);
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
             let full = inodes.make(&tables, &new_file());
             assert_eq!(full, Err(NamesError::NoSpace));
             for ino in all {
-                inodes.drop(&tables, tables.record(ino).unwrap(), ino.index());
+                inodes.free_slot(&tables, tables.record(ino).unwrap(), ino.index());
             }
         }
     }

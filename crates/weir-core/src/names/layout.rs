@@ -14,8 +14,8 @@
 //! and all-zero memory is an empty table, so that a fresh sparse file needs no pass over it.
 //! Entry references are `u32` granules of 16 bytes from the arena's start; 0 is none.
 //!
-//! Invariant: nothing here is believed by a reader before [`Tables::open`] checked it, and
-//! the slices' lengths, not the header's numbers, bound every access.
+//! Invariant: a reader uses nothing here before [`Tables::open`] has checked it, and the slices'
+//! lengths, not the header's numbers, bound every access.
 
 use super::ROOT_INDEX;
 use crate::types::{Ino, Rank};
@@ -45,12 +45,12 @@ const ALIGN: u64 = 4096;
 /// A group of words on cache lines of its own.
 #[repr(C, align(64))]
 #[derive(Default)]
-pub(super) struct Line<T>(pub(super) T);
+pub(super) struct CacheLine<T>(pub(super) T);
 
 /// The words that never change once the magic is there.
 #[repr(C)]
 #[derive(Default)]
-pub(super) struct Fixed {
+pub(super) struct FixedWords {
     pub(super) magic: AtomicU64,
     pub(super) version: AtomicU32,
     pub(super) rank: AtomicU32,
@@ -72,22 +72,22 @@ pub(super) struct NamesCounters {
 /// The head of the tables.
 #[repr(C)]
 pub struct NamesHeader {
-    pub(super) fixed: Line<Fixed>,
+    pub(super) fixed: CacheLine<FixedWords>,
     /// Buckets in use; linear hashing adds one at a time.
-    pub(super) bucket_count: Line<AtomicU32>,
+    pub(super) bucket_count: CacheLine<AtomicU32>,
     /// Odd while a directory is moved: a path read meanwhile may mix old and new.
-    pub(super) moves: Line<AtomicU64>,
-    pub(super) tally: Line<NamesCounters>,
+    pub(super) moves: CacheLine<AtomicU64>,
+    pub(super) counters: CacheLine<NamesCounters>,
     pub(super) stripes: [AtomicU64; STRIPES],
 }
 
 impl Default for NamesHeader {
     fn default() -> Self {
         NamesHeader {
-            fixed: Line::default(),
-            bucket_count: Line::default(),
-            moves: Line::default(),
-            tally: Line::default(),
+            fixed: CacheLine::default(),
+            bucket_count: CacheLine::default(),
+            moves: CacheLine::default(),
+            counters: CacheLine::default(),
             stripes: [const { AtomicU64::new(0) }; STRIPES],
         }
     }
@@ -198,7 +198,7 @@ pub fn layout(max_inodes: u32) -> Layout {
 /// The reasons for refusing memory as tables of names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TablesError {
-    /// Something else, or not yet formatted.
+    /// Other contents, or not yet formatted.
     #[error("not a table of names (it begins with {0:#018x})")]
     Magic(u64),
     /// Written by another release.
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn format_of_the_tables() {
         use crate::node::format::check_format;
-        check_format!(NamesHeader: fixed bucket_count moves tally stripes);
+        check_format!(NamesHeader: fixed bucket_count moves counters stripes);
         check_format!(InodeRecord: seq generation mode uid gid nlink block size allocated atime mtime ctime btime index_generation parent entry aux);
     }
 }

@@ -1,11 +1,11 @@
-//! The namespace: inodes, directory entries and how they are found, as tables in
-//! memory that a node's server writes and its clients only read.
+//! The namespace: tables of inodes and directory entries in shared memory, which a node's server
+//! writes and its clients only read.
 //!
 //! One [`Shard`] (the server, one thread) is the only writer. Any number of
 //! [`NamesView`]s read at the same time, without a lock and without a message: `stat` and `open` of
 //! an existing file need no request.
 //!
-//! Why a reader can trust its answers:
+//! A reader can trust its answers, because:
 //! - A new entry is written whole before it is linked into its bucket with a release
 //!   store, and its inode before that. So a reader that finds a name finds its inode.
 //! - A change that removes or moves something (unlink, rename, growing of the hash table) happens
@@ -15,7 +15,7 @@
 //!   "Can seqlocks get along with programming language memory models?", MSPC 2012).
 //! - The memory is another process's: every index is checked against its table, every
 //!   walk is bounded. A reader that cannot get a settled answer in a bounded number of
-//!   tries (the writer was preempted, or died) says [`ViewError::Unsettled`]; the caller
+//!   tries (the writer was preempted, or died) gets [`ViewError::Unsettled`]; the caller
 //!   then asks the server, which also lends it the CPU.
 //!
 //! | file | subject |
@@ -28,9 +28,9 @@
 //! | `view` | the reader |
 //! | `arena`, `inodes`, `order`, `entries` | the writer's parts: memory for entries, inode slots, directory order, the hash table |
 //! | `shard`, `rename`, `error` | the operations |
-//! | `foreign` | the same in parts, for a namespace of several servers |
+//! | `foreign` | the parts of operations, for a namespace of several servers |
 //! | `trees` | the directories of elevated trees |
-//! | `changes`, `restore` | the changes for the journal, and the namespace made of it again |
+//! | `changes`, `restore` | the changes for the journal, and the namespace rebuilt from it |
 //!
 //! Left out: permission checks (an instance has one user), special files. Entries and inodes may
 //! live on different servers (see [`crate::placement`]): the server then combines the parts in
@@ -68,7 +68,7 @@ mod property_tests;
 mod scale_tests;
 
 pub use attr::{Attr, FileType, SetAttr};
-pub use changes::Place;
+pub use changes::TableCursor;
 pub use error::NamesError;
 pub use foreign::DirPart;
 pub use hash::hash_of_bytes;
@@ -77,9 +77,9 @@ pub use layout::{
     STRIPES, VERSION,
 };
 pub use policy::{LaminateOn, Lamination, Policy, Visibility};
-pub use rename::{RenameMode, Renamed};
+pub use rename::{RenameMode, RenameOutcome};
 pub use restore::RestoreError;
-pub use shard::{Counts, DirEntry, Owner, Reach, Shard, Unlinked, FIRST_COOKIE};
+pub use shard::{Counts, DirEntry, Owner, Shard, TablesPrefix, UnlinkOutcome, FIRST_COOKIE};
 pub use trees::NewTree;
 pub use view::{NamesView, ViewError};
 

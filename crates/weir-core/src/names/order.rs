@@ -20,21 +20,21 @@ const MERGE: usize = CHUNK * 3 / 4;
 const MAX_SEQUENCE: u64 = (1 << 48) - 1;
 
 /// Pairs of sequences from `base` on.
-struct Chunk {
+struct OrderChunk {
     base: u64,
     pairs: Vec<(u32, u32)>,
 }
 
 /// One directory's entries in order.
-pub(super) struct Order {
+pub(super) struct EntryOrder {
     next: u64,
     len: u64,
-    chunks: VecDeque<Chunk>,
+    chunks: VecDeque<OrderChunk>,
 }
 
-impl Default for Order {
+impl Default for EntryOrder {
     fn default() -> Self {
-        Order {
+        EntryOrder {
             next: FIRST_COOKIE,
             len: 0,
             chunks: VecDeque::new(),
@@ -42,7 +42,7 @@ impl Default for Order {
     }
 }
 
-impl Order {
+impl EntryOrder {
     /// Entries in the directory.
     pub(super) fn len(&self) -> u64 {
         self.len
@@ -62,14 +62,14 @@ impl Order {
                 return sequence;
             }
         }
-        self.chunks.push_back(Chunk {
+        self.chunks.push_back(OrderChunk {
             base: sequence,
             pairs: vec![(0, at)],
         });
         sequence
     }
 
-    /// Lets the next entry get this sequence number, which is beyond all existing ones.
+    /// Sets the sequence number of the next entry, which is greater than all existing ones.
     pub(super) fn skip_to(&mut self, sequence: u64) -> Result<(), NamesError> {
         if sequence < self.next || sequence > MAX_SEQUENCE {
             return Err(NamesError::InvalidName);
@@ -92,12 +92,12 @@ impl Order {
         }
     }
 
-    /// The cookie of the last entry that was made; less than any other if there was none.
+    /// Returns the cookie of the last entry that was made; less than any other if there was none.
     pub(super) fn last_cookie(&self) -> u64 {
         self.next - 1
     }
 
-    /// The entries (sequence, granule) after `cookie`, in order.
+    /// Returns the entries (sequence, granule) after `cookie`, in order.
     pub(super) fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
         let first = self.chunk_of(cookie);
         self.chunks
@@ -116,10 +116,10 @@ impl Order {
     /// Memory, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let pairs: usize = self.chunks.iter().map(|c| c.pairs.capacity() * 8).sum();
-        size_of::<Self>() + self.chunks.capacity() * size_of::<Chunk>() + pairs
+        size_of::<Self>() + self.chunks.capacity() * size_of::<OrderChunk>() + pairs
     }
 
-    /// The chunk in which `sequence` is or would be (0 if it is before them all).
+    /// Returns the chunk in which `sequence` is or would be (0 if it is before them all).
     fn chunk_of(&self, sequence: u64) -> usize {
         self.chunks
             .partition_point(|chunk| chunk.base <= sequence)
@@ -128,9 +128,9 @@ impl Order {
 
     /// Joins chunk `index` with a neighbour, if they are small together.
     fn merge(&mut self, index: usize) {
-        let left = if index > 0 && self.fit(index - 1) {
+        let left = if index > 0 && self.can_merge(index - 1) {
             index - 1
-        } else if self.fit(index) {
+        } else if self.can_merge(index) {
             index
         } else {
             return;
@@ -147,7 +147,7 @@ impl Order {
         chunk.pairs.extend(moved);
     }
 
-    fn fit(&self, left: usize) -> bool {
+    fn can_merge(&self, left: usize) -> bool {
         let (Some(a), Some(b)) = (self.chunks.get(left), self.chunks.get(left + 1)) else {
             return false;
         };
@@ -156,7 +156,7 @@ impl Order {
     }
 }
 
-impl Chunk {
+impl OrderChunk {
     fn search(&self, sequence: u64) -> Option<usize> {
         let delta = u32::try_from(sequence.checked_sub(self.base)?).ok()?;
         self.pairs.binary_search_by_key(&delta, |(d, _)| *d).ok()
@@ -165,37 +165,37 @@ impl Chunk {
 
 /// All directories' orders, by number. Freed numbers are used again.
 #[derive(Default)]
-pub(super) struct Orders {
-    orders: Vec<Order>,
+pub(super) struct EntryOrders {
+    orders: Vec<EntryOrder>,
     free: Vec<u32>,
 }
 
-impl Orders {
+impl EntryOrders {
     pub(super) fn add(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
-            self.orders.push(Order::default());
+            self.orders.push(EntryOrder::default());
             u32::try_from(self.orders.len() - 1).expect("fewer directories than inodes")
         })
     }
 
     pub(super) fn remove(&mut self, number: u32) {
-        *self.get_mut(number) = Order::default();
+        *self.get_mut(number) = EntryOrder::default();
         self.free.push(number);
     }
 
-    pub(super) fn get(&self, number: u32) -> &Order {
+    pub(super) fn get(&self, number: u32) -> &EntryOrder {
         &self.orders[number as usize]
     }
 
-    pub(super) fn get_mut(&mut self, number: u32) -> &mut Order {
+    pub(super) fn get_mut(&mut self, number: u32) -> &mut EntryOrder {
         &mut self.orders[number as usize]
     }
 
     /// Private memory, in bytes.
     pub(super) fn private_bytes(&self) -> usize {
         let spare = self.orders.capacity() - self.orders.len();
-        let orders: usize = self.orders.iter().map(Order::bytes).sum();
-        orders + spare * size_of::<Order>() + self.free.capacity() * 4
+        let orders: usize = self.orders.iter().map(EntryOrder::bytes).sum();
+        orders + spare * size_of::<EntryOrder>() + self.free.capacity() * 4
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn behaves_like_a_sorted_map() {
-        let mut order = Order::default();
+        let mut order = EntryOrder::default();
         let mut model = BTreeMap::new();
         let mut random = 7_u64;
         for round in 0..60_000_u32 {

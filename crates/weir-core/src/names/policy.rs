@@ -37,7 +37,7 @@ impl Visibility {
     }
 
     /// Returns the visibility with a short name.
-    pub fn of_name(name: &[u8]) -> Option<Visibility> {
+    pub fn from_name(name: &[u8]) -> Option<Visibility> {
         let all = [
             Visibility::ReadAfterSync,
             Visibility::ReadAfterWrite,
@@ -53,7 +53,7 @@ pub enum LaminateOn {
     /// A chmod that removes the last write permission, once no program has it open for writing.
     #[default]
     Chmod,
-    /// As well, the close of the last description that is open for writing.
+    /// Such a chmod, or the close of the last description that is open for writing.
     Close,
     /// Nothing.
     Request,
@@ -70,7 +70,7 @@ impl LaminateOn {
     }
 
     /// Returns the event with a name.
-    pub fn of_name(name: &[u8]) -> Option<LaminateOn> {
+    pub fn from_name(name: &[u8]) -> Option<LaminateOn> {
         let all = [LaminateOn::Chmod, LaminateOn::Close, LaminateOn::Request];
         all.into_iter().find(|on| on.name().as_bytes() == name)
     }
@@ -93,8 +93,8 @@ pub enum Lamination {
     No,
     /// It will be laminated once no program has it open for writing.
     Due,
-    /// It is being laminated, unless a program turns out to have it open for writing: none may open
-    /// it so meanwhile.
+    /// It is being laminated, unless a program has it open for writing. No program may open it for
+    /// writing meanwhile.
     Sealing,
     /// It is read-only for good.
     Done,
@@ -102,20 +102,20 @@ pub enum Lamination {
 
 /// The high half of a record's `mode` word.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Bits {
+pub(super) struct SharingBits {
     pub(super) policy: Policy,
     pub(super) lamination: Lamination,
     /// A reader must ask first: other nodes may write, and their writes must be visible.
     pub(super) ask: bool,
     /// The kernel of this node keeps pages of the file.
     pub(super) mapped: bool,
-    /// The bytes that no extent covers are those of its copy on the parallel file system.
+    /// Bytes without an extent are those of the file's copy on the parallel file system.
     pub(super) evicted: bool,
 }
 
-impl Bits {
-    /// Reads them from any `mode` word.
-    pub(super) const fn of(mode: u32) -> Bits {
+impl SharingBits {
+    /// Decodes the bits of any `mode` word.
+    pub(super) const fn from_mode(mode: u32) -> SharingBits {
         let visibility = match (mode >> 16) & 3 {
             1 => Visibility::ReadAfterWrite,
             2 => Visibility::ReadAfterLaminate,
@@ -132,7 +132,7 @@ impl Bits {
             2 => Lamination::Sealing,
             _ => Lamination::Done,
         };
-        Bits {
+        SharingBits {
             policy: Policy {
                 visibility,
                 laminate_on,
@@ -144,8 +144,8 @@ impl Bits {
         }
     }
 
-    /// Makes a `mode` word of them and a `st_mode`.
-    pub(super) const fn with(self, st_mode: u32) -> u32 {
+    /// Makes a `mode` word of the bits and a `st_mode`.
+    pub(super) const fn to_mode(self, st_mode: u32) -> u32 {
         let visibility = match self.policy.visibility {
             Visibility::ReadAfterSync => 0,
             Visibility::ReadAfterWrite => 1,
@@ -183,9 +183,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_word_has_a_meaning_that_survives(mode in any::<u32>()) {
-            let bits = Bits::of(mode);
-            let word = bits.with(mode);
-            prop_assert_eq!(Bits::of(word), bits);
+            let bits = SharingBits::from_mode(mode);
+            let word = bits.to_mode(mode);
+            prop_assert_eq!(SharingBits::from_mode(word), bits);
             prop_assert_eq!(word & 0xFFFF, mode & 0xFFFF);
         }
     }
@@ -193,12 +193,12 @@ mod tests {
     #[test]
     fn names_are_those_of_the_settings() {
         for name in ["ras", "raw", "ral"] {
-            assert_eq!(Visibility::of_name(name.as_bytes()).unwrap().name(), name);
+            assert_eq!(Visibility::from_name(name.as_bytes()).unwrap().name(), name);
         }
         for name in ["chmod", "close", "request"] {
-            assert_eq!(LaminateOn::of_name(name.as_bytes()).unwrap().name(), name);
+            assert_eq!(LaminateOn::from_name(name.as_bytes()).unwrap().name(), name);
         }
-        assert_eq!(Visibility::of_name(b"Ras"), None);
-        assert_eq!(Bits::of(0), Bits::default());
+        assert_eq!(Visibility::from_name(b"Ras"), None);
+        assert_eq!(SharingBits::from_mode(0), SharingBits::default());
     }
 }

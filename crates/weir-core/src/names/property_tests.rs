@@ -4,7 +4,8 @@
 use super::memory::Memory;
 use super::model::{Model, Node};
 use super::{
-    FileType, NamesError, NamesView, Owner, RenameMode, SetAttr, Shard, Tables, Unlinked, NAME_MAX,
+    FileType, NamesError, NamesView, Owner, RenameMode, SetAttr, Shard, Tables, UnlinkOutcome,
+    NAME_MAX,
 };
 use crate::types::{Ino, Rank};
 use proptest::prelude::*;
@@ -82,8 +83,8 @@ struct Pair<'a> {
     now_ns: i64,
 }
 
-fn gone((ino, nlink): (Ino, u32)) -> Unlinked {
-    Unlinked { ino, nlink }
+fn gone((ino, nlink): (Ino, u32)) -> UnlinkOutcome {
+    UnlinkOutcome { ino, nlink }
 }
 
 impl<'a> Pair<'a> {

@@ -1,21 +1,21 @@
 //! Renaming: replacing, refusing to replace, and exchanging, with the checks of POSIX in
 //! the order in which Linux makes them.
 //!
-//! To a reader a rename is one event: the counters of both names are odd meanwhile, so
-//! that at no moment a replaced name is missing, and of a moved one at least one is there.
+//! To a reader a rename is one event, because the counters of both names are odd meanwhile: a
+//! replaced name is never missing, and of a moved file the old or the new name is always there.
 
 use super::dentry::{stripe, FoundEntry};
-use super::hash::Key;
+use super::hash::EntryKey;
 use super::layout::InodeRecord;
-use super::seq::Change;
-use super::shard::{Shard, Unlinked};
+use super::seq::SeqWrite;
+use super::shard::{Shard, UnlinkOutcome};
 use super::steps::touch_dir;
 use super::{FileType, NamesError, LINK_MAX};
 use crate::types::Ino;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The treatment of a name that exists already.
+/// The treatment of a new name that exists already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RenameMode {
     /// It is replaced.
@@ -28,46 +28,46 @@ pub enum RenameMode {
 
 /// The outcome of a rename.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Renamed {
+pub struct RenameOutcome {
     /// The inode that has the new name.
     pub moved: Ino,
     /// The inode that lost its name to it.
-    pub replaced: Option<Unlinked>,
+    pub replaced: Option<UnlinkOutcome>,
 }
 
 /// One of the two names of a rename.
-struct RenameEnd<'a, 'n> {
+struct RenameName<'a, 'n> {
     ino: Ino,
     dir: &'a InodeRecord,
-    key: Key<'n>,
+    key: EntryKey<'n>,
 }
 
 /// An existing entry with one of the two names.
 struct NamedEntry<'p, 'a, 'n> {
-    place: &'p RenameEnd<'a, 'n>,
+    name: &'p RenameName<'a, 'n>,
     found: FoundEntry,
     record: &'a InodeRecord,
 }
 
 impl<'a> Shard<'a> {
-    /// Gives the entry `name` in `parent` the name `new_name` in `new_parent`. Two names of one
-    /// inode are both left (POSIX).
+    /// Renames the entry `name` in `parent` to `new_name` in `new_parent`. If both name one inode,
+    /// both stay (POSIX).
     pub fn rename(
         &mut self,
         (parent, name): (Ino, &[u8]),
         (new_parent, new_name): (Ino, &[u8]),
         mode: RenameMode,
         now_ns: i64,
-    ) -> Result<Renamed, NamesError> {
-        let from = self.rename_place(parent, name)?;
-        let to = self.rename_place(new_parent, new_name)?;
+    ) -> Result<RenameOutcome, NamesError> {
+        let from = self.resolve_name(parent, name)?;
+        let to = self.resolve_name(new_parent, new_name)?;
         let source = self.entry_at(&from)?.ok_or(NamesError::NotFound)?;
         let target = self.entry_at(&to)?;
         if to.dir.nlink.load(Relaxed) == 0 {
             return Err(NamesError::NotFound);
         }
         let moved = source.found.child;
-        let mut done = Renamed {
+        let mut done = RenameOutcome {
             moved,
             replaced: None,
         };
@@ -98,27 +98,27 @@ impl<'a> Shard<'a> {
             .into_iter()
             .flatten()
         {
-            self.touch(ino);
+            self.note_inode(ino);
         }
-        self.tell();
+        self.publish_counters();
         Ok(done)
     }
 
-    fn rename_place<'n>(&self, ino: Ino, name: &'n [u8]) -> Result<RenameEnd<'a, 'n>, NamesError> {
-        let (dir, key) = self.place(ino, name)?;
-        Ok(RenameEnd { ino, dir, key })
+    fn resolve_name<'n>(&self, ino: Ino, name: &'n [u8]) -> Result<RenameName<'a, 'n>, NamesError> {
+        let (dir, key) = self.entry_key(ino, name)?;
+        Ok(RenameName { ino, dir, key })
     }
 
     fn entry_at<'p, 'n>(
         &self,
-        place: &'p RenameEnd<'a, 'n>,
+        name: &'p RenameName<'a, 'n>,
     ) -> Result<Option<NamedEntry<'p, 'a, 'n>>, NamesError> {
-        let Ok(found) = self.find(&place.key) else {
+        let Ok(found) = self.find(&name.key) else {
             return Ok(None);
         };
         let record = self.live(found.child)?;
         Ok(Some(NamedEntry {
-            place,
+            name,
             found,
             record,
         }))
@@ -151,7 +151,7 @@ impl<'a> Shard<'a> {
         mode: RenameMode,
     ) -> Result<(), NamesError> {
         let exchange = mode == RenameMode::Exchange;
-        if self.is_within(source.place.ino, target.found.child) {
+        if self.is_within(source.name.ino, target.found.child) {
             let error = if exchange {
                 NamesError::WouldLoop
             } else {
@@ -177,47 +177,47 @@ impl<'a> Shard<'a> {
     fn move_entry(
         &mut self,
         source: &NamedEntry<'_, '_, '_>,
-        to: &RenameEnd<'_, '_>,
+        to: &RenameName<'_, '_>,
         now_ns: i64,
     ) -> Result<(), NamesError> {
         let FoundEntry { child, kind, .. } = source.found;
         let at = self.prepare_entry(to.dir, &to.key, child, kind)?;
         {
-            let _events = self.events(source, &to.key);
-            let _change = Change::begin(&source.record.seq);
-            Self::name_by(source, at, to.ino, now_ns);
+            let _changes = self.begin_changes(source, &to.key);
+            let _change = SeqWrite::begin(&source.record.seq);
+            Self::set_entry(source, at, to.ino, now_ns);
             self.publish_entry(at);
-            self.remove_entry(source.place.dir, source.found.at);
+            self.remove_entry(source.name.dir, source.found.at);
         }
-        Self::touch_both(source, to, 0, now_ns);
+        Self::touch_dirs(source, to, 0, now_ns);
         Ok(())
     }
 
-    /// Puts the source in the target's place.
+    /// Makes the target's entry name the source, and removes the source's entry.
     fn replace(
         &mut self,
         source: &NamedEntry<'_, '_, '_>,
         target: &NamedEntry<'_, '_, '_>,
         now_ns: i64,
-    ) -> Result<Unlinked, NamesError> {
+    ) -> Result<UnlinkOutcome, NamesError> {
         let FoundEntry { child, kind, .. } = source.found;
         let replaced;
         {
-            let _events = self.events(source, &target.place.key);
-            let _change = Change::begin(&source.record.seq);
-            let _change = Change::begin(&target.record.seq);
+            let _changes = self.begin_changes(source, &target.name.key);
+            let _change = SeqWrite::begin(&source.record.seq);
+            let _change = SeqWrite::begin(&target.record.seq);
             replaced = self.drop_link(&target.found, now_ns)?;
-            Self::name_by(source, target.found.at, target.place.ino, now_ns);
+            Self::set_entry(source, target.found.at, target.name.ino, now_ns);
             self.dentry(target.found.at).set_child(child, kind);
             self.note_entry(target.found.at);
-            self.remove_entry(source.place.dir, source.found.at);
+            self.remove_entry(source.name.dir, source.found.at);
         }
         let lost_dirs = i32::from(target.found.kind == FileType::Dir);
-        Self::touch_both(source, target.place, lost_dirs, now_ns);
+        Self::touch_dirs(source, target.name, lost_dirs, now_ns);
         Ok(replaced)
     }
 
-    /// Lets the two change places.
+    /// Exchanges the inodes that the two entries name.
     fn exchange(
         &mut self,
         source: &NamedEntry<'_, '_, '_>,
@@ -225,27 +225,27 @@ impl<'a> Shard<'a> {
         now_ns: i64,
     ) {
         {
-            let _events = self.events(source, &target.place.key);
-            let _target_moves = self.moves(target);
-            let _change = Change::begin(&source.record.seq);
-            let _change = Change::begin(&target.record.seq);
+            let _changes = self.begin_changes(source, &target.name.key);
+            let _target_moves = self.begin_move(target);
+            let _change = SeqWrite::begin(&source.record.seq);
+            let _change = SeqWrite::begin(&target.record.seq);
             let (a, b) = (&source.found, &target.found);
-            Self::name_by(source, b.at, target.place.ino, now_ns);
-            Self::name_by(target, a.at, source.place.ino, now_ns);
+            Self::set_entry(source, b.at, target.name.ino, now_ns);
+            Self::set_entry(target, a.at, source.name.ino, now_ns);
             self.dentry(a.at).set_child(b.child, b.kind);
             self.dentry(b.at).set_child(a.child, a.kind);
             self.note_entry(a.at);
             self.note_entry(b.at);
         }
-        Self::touch_both(source, target.place, 0, now_ns);
-        if target.found.kind == FileType::Dir && source.place.ino != target.place.ino {
-            touch_dir(target.place.dir, -1, now_ns);
-            touch_dir(source.place.dir, 1, now_ns);
+        Self::touch_dirs(source, target.name, 0, now_ns);
+        if target.found.kind == FileType::Dir && source.name.ino != target.name.ino {
+            touch_dir(target.name.dir, -1, now_ns);
+            touch_dir(source.name.dir, 1, now_ns);
         }
     }
 
     /// Records in the renamed inode the entry that names it, if that was the old one.
-    fn name_by(entry: &NamedEntry<'_, '_, '_>, at: u32, parent: Ino, now_ns: i64) {
+    fn set_entry(entry: &NamedEntry<'_, '_, '_>, at: u32, parent: Ino, now_ns: i64) {
         let record = entry.record;
         if [0, entry.found.at].contains(&record.entry.load(Relaxed)) {
             record.entry.store(at, Relaxed);
@@ -256,47 +256,51 @@ impl<'a> Shard<'a> {
 
     /// Updates both directories: times, and links from `..` of the moved inodes, less the
     /// `lost_dirs` that were replaced.
-    fn touch_both(
+    fn touch_dirs(
         source: &NamedEntry<'_, '_, '_>,
-        to: &RenameEnd<'_, '_>,
+        to: &RenameName<'_, '_>,
         lost_dirs: i32,
         now_ns: i64,
     ) {
-        let elsewhere = source.place.ino != to.ino;
+        let elsewhere = source.name.ino != to.ino;
         let moved_dirs = i32::from(elsewhere && source.found.kind == FileType::Dir);
-        touch_dir(source.place.dir, -moved_dirs, now_ns);
+        touch_dir(source.name.dir, -moved_dirs, now_ns);
         touch_dir(to.dir, moved_dirs - lost_dirs, now_ns);
     }
 
-    /// Makes the counters odd under which the two names, and paths through the source, are read.
-    fn events(&self, source: &NamedEntry<'_, '_, '_>, to: &Key<'_>) -> [Option<Change<'a>>; 3] {
-        let names = [source.place.key.hash, to.hash];
-        let [from, to] = names.map(|hash| Some(Change::begin(stripe(&self.tables, hash))));
+    /// Begins changes under the counters of the two names, and of paths through the source.
+    fn begin_changes(
+        &self,
+        source: &NamedEntry<'_, '_, '_>,
+        to: &EntryKey<'_>,
+    ) -> [Option<SeqWrite<'a>>; 3] {
+        let names = [source.name.key.hash, to.hash];
+        let [from, to] = names.map(|hash| Some(SeqWrite::begin(stripe(&self.tables, hash))));
         // Dropped in order: an inner change of the same counter must not be the outer one.
-        [to, from, self.moves(source)]
+        [to, from, self.begin_move(source)]
     }
 
-    fn moves(&self, entry: &NamedEntry<'_, '_, '_>) -> Option<Change<'a>> {
+    fn begin_move(&self, entry: &NamedEntry<'_, '_, '_>) -> Option<SeqWrite<'a>> {
         let is_dir = entry.found.kind == FileType::Dir;
-        is_dir.then(|| Change::begin(&self.tables.header.moves.0))
+        is_dir.then(|| SeqWrite::begin(&self.tables.header.moves.0))
     }
 }
 
-/// Refuses if the directory that gains a child directory has too many links.
+/// Checks that the directory that gains a child directory can have another link.
 fn check_links(
     source: &NamedEntry<'_, '_, '_>,
     target: Option<&NamedEntry<'_, '_, '_>>,
-    to: &RenameEnd<'_, '_>,
+    to: &RenameName<'_, '_>,
     mode: RenameMode,
 ) -> Result<(), NamesError> {
     let is_dir = |entry: &NamedEntry<'_, '_, '_>| entry.found.kind == FileType::Dir;
     let source_dir = is_dir(source);
     let target_dir = target.is_some_and(is_dir);
     let full = |dir: &InodeRecord| dir.nlink.load(Relaxed) >= LINK_MAX;
-    let elsewhere = source.place.ino != to.ino;
+    let elsewhere = source.name.ino != to.ino;
     let to_gains = source_dir && !target_dir;
     let from_gains = mode == RenameMode::Exchange && target_dir && !source_dir;
-    if elsewhere && (to_gains && full(to.dir) || from_gains && full(source.place.dir)) {
+    if elsewhere && (to_gains && full(to.dir) || from_gains && full(source.name.dir)) {
         return Err(NamesError::TooManyLinks);
     }
     Ok(())

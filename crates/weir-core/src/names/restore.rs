@@ -1,19 +1,19 @@
-//! Making a namespace anew from a journal.
+//! Rebuilding a namespace from a journal.
 //!
 //! The numbers of inodes, their order in directories and the lives of free slots stay the same, so
-//! that the knowledge that others have of them (peers, scans of directories) still holds.
+//! that the numbers that peers and scans of directories have are still valid.
 
 use super::arena::Arena;
-use super::hash::Key;
+use super::hash::EntryKey;
 use super::inodes::NewInode;
-use super::policy::{Bits, Lamination, Policy};
-use super::shard::{Reach, Shard};
+use super::policy::{Lamination, Policy, SharingBits};
+use super::shard::{Shard, TablesPrefix};
 use super::{FileType, NamesError, Tables, MIN_BUCKETS, ROOT_INDEX};
 use crate::journal::{EntryImage, InodeImage, State};
 use crate::types::Ino;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The reasons for which a namespace cannot be made anew.
+/// The reasons for which a namespace cannot be rebuilt.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RestoreError {
     /// It has an inode in a slot that these tables do not have.
@@ -46,8 +46,8 @@ pub enum RestoreError {
 }
 
 impl<'a> Shard<'a> {
-    /// Returns the part of the tables that [`Shard::restore`] touches at most.
-    pub fn reach_of(state: &State) -> Reach {
+    /// Returns a bound of the part of the tables that [`Shard::restore`] touches.
+    pub fn prefix_of_state(state: &State) -> TablesPrefix {
         let slots = state.inodes.keys().map(|ino| ino.index());
         let slots = slots.chain(state.ended.keys().copied()).max().unwrap_or(0);
         let entries = state.entries.keys().map(|(_, name)| name.len() as u64 + 64);
@@ -56,7 +56,7 @@ impl<'a> Shard<'a> {
             .values()
             .map(|target| target.len() as u64 + 64);
         let bytes: u64 = entries.chain(targets).sum();
-        Reach {
+        TablesPrefix {
             inodes: slots.saturating_add(2),
             // Blocks are of classes, each with pages of its own, of which a part is not used.
             arena_words: bytes / 8 * 3 / 2 + Arena::least_words(),
@@ -67,7 +67,7 @@ impl<'a> Shard<'a> {
         }
     }
 
-    /// Makes the namespace of `state` in freshly formatted tables.
+    /// Rebuilds the namespace of `state` in freshly formatted tables.
     pub fn restore(tables: Tables<'a>, state: &State) -> Result<Self, RestoreError> {
         let mut shard = Shard::empty(tables);
         let mut images: Vec<&InodeImage> = state.inodes.values().collect();
@@ -96,14 +96,14 @@ impl<'a> Shard<'a> {
                     error,
                 })?;
         }
-        shard.tell();
+        shard.publish_counters();
         Ok(shard)
     }
 
     fn restore_inode(&mut self, image: &InodeImage, state: &State) -> Result<(), RestoreError> {
         let ino = image.ino;
         let bad = RestoreError::Inode(ino);
-        let kind = FileType::of_mode(image.mode).ok_or(bad.clone())?;
+        let kind = FileType::from_mode(image.mode).ok_or(bad.clone())?;
         if !self.is_own(ino) {
             return Err(bad);
         }
@@ -134,9 +134,9 @@ impl<'a> Shard<'a> {
             policy: Policy::default(),
             now_ns: image.ctime_ns,
         };
-        self.inodes.put(&self.tables, ino, &new);
+        self.inodes.make_at(&self.tables, ino, &new);
         let record = &self.tables.inodes[ino.index() as usize];
-        record.mode.store(restored(image.mode), Relaxed);
+        record.mode.store(restored_mode(image.mode), Relaxed);
         record.atime.store(image.atime_ns, Relaxed);
         record.mtime.store(image.mtime_ns, Relaxed);
         record.btime.store(image.btime_ns, Relaxed);
@@ -148,7 +148,7 @@ impl<'a> Shard<'a> {
         if stands_in && kind == FileType::Dir {
             self.set_stand_in(image.home, ino.index());
         }
-        self.count_in(kind);
+        self.count_inode(kind);
         Ok(())
     }
 
@@ -163,7 +163,7 @@ impl<'a> Shard<'a> {
             // first.
             return Ok(());
         }
-        let (record, key): (_, Key<'_>) = self.place(dir, name)?;
+        let (record, key): (_, EntryKey<'_>) = self.entry_key(dir, name)?;
         self.order_mut(record).skip_to(entry.sequence)?;
         let at = self.prepare_entry(record, &key, entry.child, entry.kind)?;
         self.publish_entry(at);
@@ -177,35 +177,35 @@ impl<'a> Shard<'a> {
     }
 }
 
-/// Returns a `mode` word as it was recorded; a lamination that was being tried is due.
-fn restored(mode: u32) -> u32 {
-    let mut bits = Bits::of(mode);
+/// Returns the `mode` word of a restored inode: a lamination under way becomes due.
+fn restored_mode(mode: u32) -> u32 {
+    let mut bits = SharingBits::from_mode(mode);
     bits.ask = false;
     bits.mapped = false;
     if bits.lamination == Lamination::Sealing {
         bits.lamination = Lamination::Due;
     }
-    bits.with(mode)
+    bits.to_mode(mode)
 }
 
 impl Shard<'_> {
-    /// Ends the server's tables: as [`Tables::condemn`].
+    /// Condemns the server's tables: see [`Tables::condemn`].
     pub fn condemn(&mut self) {
         self.tables.condemn();
     }
 }
 
 impl Tables<'_> {
-    /// Makes readers of these tables, which are no longer kept up to date, find nothing that they
-    /// could believe, of names or of the locations of bytes. They ask their server then, which is
-    /// another one, or has ended.
+    /// Makes all answers from these tables, which are no longer kept up to date, unsettled: names,
+    /// attributes and the positions of bytes. Readers then ask their server, which is another one by
+    /// now, or has ended.
     pub fn condemn(&self) {
         let make_odd = |seq: &std::sync::atomic::AtomicU64| {
             seq.fetch_or(1, std::sync::atomic::Ordering::SeqCst);
         };
         self.header.stripes.iter().for_each(make_odd);
         make_odd(&self.header.moves.0);
-        let high = self.header.tally.0.inode_high.load(Relaxed);
+        let high = self.header.counters.0.inode_high.load(Relaxed);
         let high = usize::try_from(high).unwrap_or(usize::MAX);
         // One more than was published: the writer may have been killed before it published that.
         for record in self.inodes.iter().take(high.saturating_add(2)) {

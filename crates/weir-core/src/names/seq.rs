@@ -1,4 +1,4 @@
-//! The sequence lock: one writer that never waits, readers that notice.
+//! The sequence lock: one writer that never waits, and readers that try again after a change.
 //!
 //! The writer makes the counter odd, changes relaxed atomics, and makes it even again;
 //! a reader's copy counts if the counter was even and the same before and after.
@@ -6,7 +6,7 @@
 //! models?" (MSPC 2012), figure 6.
 //!
 //! Protection of reused memory: between taking something out of the shared structure (under an odd
-//! counter) and writing it anew lies the release fence of [`Change::begin`]. A reader that picked
+//! counter) and writing it anew lies the release fence of [`SeqWrite::begin`]. A reader that picked
 //! up such a new word therefore also sees the counter changed.
 
 use super::ViewError;
@@ -17,7 +17,7 @@ use std::sync::atomic::{fence, AtomicU64, Ordering};
 /// keeps it from the CPU.
 const TRIES: u32 = 200;
 
-/// Runs `read` until it was not disturbed by a change under `seq`.
+/// Runs `read` until no change under `seq` has disturbed it.
 #[inline]
 pub(super) fn read<T>(seq: &AtomicU64, mut read: impl FnMut() -> T) -> Result<T, ViewError> {
     for _ in 0..TRIES {
@@ -34,33 +34,33 @@ pub(super) fn read<T>(seq: &AtomicU64, mut read: impl FnMut() -> T) -> Result<T,
     Err(ViewError::Unsettled)
 }
 
-/// A change under way; readers wait until it is dropped.
+/// A change under a counter; readers try again until it is dropped.
 ///
 /// Changes under the same counter nest: the outermost one counts.
 #[must_use = "the change ends when this is dropped"]
-pub(super) struct Change<'a> {
+pub(super) struct SeqWrite<'a> {
     seq: &'a AtomicU64,
     /// The value that the counter gets, unless an outer change goes on.
     end: Option<u64>,
 }
 
-impl<'a> Change<'a> {
-    /// Only the tables' one writer may call this.
+impl<'a> SeqWrite<'a> {
+    /// Begins a change. Only the one writer of the tables may call this.
     pub(super) fn begin(seq: &'a AtomicU64) -> Self {
         let now = seq.load(Ordering::Relaxed);
         if now & 1 == 1 {
-            return Change { seq, end: None };
+            return SeqWrite { seq, end: None };
         }
         seq.store(now.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
-        Change {
+        SeqWrite {
             seq,
             end: Some(now.wrapping_add(2)),
         }
     }
 }
 
-impl Drop for Change<'_> {
+impl Drop for SeqWrite<'_> {
     fn drop(&mut self) {
         if let Some(end) = self.end {
             self.seq.store(end, Ordering::Release);
@@ -75,8 +75,8 @@ mod tests {
     #[test]
     fn a_change_is_seen_and_nests() {
         let seq = AtomicU64::new(0);
-        let outer = Change::begin(&seq);
-        drop(Change::begin(&seq));
+        let outer = SeqWrite::begin(&seq);
+        drop(SeqWrite::begin(&seq));
         assert_eq!(read(&seq, || ()), Err(ViewError::Unsettled));
         drop(outer);
         assert_eq!(read(&seq, || 7), Ok(7));
@@ -90,7 +90,7 @@ mod tests {
         let got = read(&seq, || {
             runs += 1;
             if runs < 3 {
-                drop(Change::begin(&seq));
+                drop(SeqWrite::begin(&seq));
             }
             runs
         });

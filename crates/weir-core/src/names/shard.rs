@@ -6,13 +6,13 @@
 //! Left out: `.` and `..` (paths are the client's), permission checks.
 
 use super::arena::Arena;
-use super::changes::Changes;
+use super::changes::PendingChanges;
 use super::dentry::{copy_bytes, GRANULE_WORDS};
-use super::hash::{words, Key};
+use super::hash::{words, EntryKey};
 use super::inodes::{Inodes, NewInode};
 use super::layout::{InodeRecord, Tables};
-use super::order::Orders;
-use super::seq::Change;
+use super::order::EntryOrders;
+use super::seq::SeqWrite;
 use super::steps::touch_dir;
 use super::{
     Attr, FileType, NamesError, NamesView, SetAttr, LINK_MAX, NAME_MAX, ROOT_INDEX, SYMLINK_MAX,
@@ -39,7 +39,7 @@ pub struct Owner {
 
 /// The result of removing a name from an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Unlinked {
+pub struct UnlinkOutcome {
     /// The inode.
     pub ino: Ino,
     /// Links left; at 0 it waits for [`Shard::release`].
@@ -72,20 +72,20 @@ pub struct Counts {
     pub entries: u64,
     /// Inodes that the tables were made for.
     pub max_inodes: u64,
-    /// Bytes of shared tables ever touched.
+    /// Bytes of the shared tables that were ever touched.
     pub table_bytes: u64,
     /// Bytes of the writer's private memory.
     pub private_bytes: u64,
 }
 
-/// A part of the tables, from their beginning.
+/// The first part of each table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Reach {
+pub struct TablesPrefix {
     /// Slots of inodes, with the first one, which is never used.
     pub inodes: u32,
     /// Words of the arena of names.
     pub arena_words: u64,
-    /// Buckets, by which names are found. Where there are no more, chains grow longer.
+    /// Buckets of the hash table. If no more fit, chains grow longer.
     pub buckets: u32,
 }
 
@@ -95,20 +95,20 @@ pub struct Shard<'a> {
     pub(super) tables: Tables<'a>,
     pub(super) arena: Arena<'a>,
     pub(super) inodes: Inodes,
-    pub(super) orders: Orders,
+    pub(super) orders: EntryOrders,
     pub(super) entries: u64,
     /// Inodes of each type: files, directories, symbolic links.
     pub(super) live: [u64; 3],
     /// The slots of directories of other servers that have entries here.
-    pub(super) foreign: HashMap<Ino, u32>,
+    pub(super) stand_in_slots: HashMap<Ino, u32>,
     /// The same, by slot.
-    pub(super) foreign_at: HashMap<u32, Ino>,
+    pub(super) stand_in_dirs: HashMap<u32, Ino>,
     /// Buckets from here on may not be touched.
     pub(super) buckets_present: u32,
-    /// Files that were made without a name, and may be given one.
+    /// Files that were made without a name, and may get one.
     pub(super) linkable: BTreeSet<Ino>,
     /// The changes that the journal still needs, if there is one.
-    pub(super) changes: Option<Box<Changes>>,
+    pub(super) changes: Option<Box<PendingChanges>>,
 }
 
 impl<'a> Shard<'a> {
@@ -121,10 +121,10 @@ impl<'a> Shard<'a> {
     ) -> Result<Self, NamesError> {
         let mut shard = Shard::empty(tables);
         let aux = shard.orders.add();
-        let new = NewInode::of(FileType::Dir, mode, owner, now_ns);
+        let new = NewInode::new(FileType::Dir, mode, owner, now_ns);
         let root = shard.make_inode(&NewInode { aux, ..new })?;
         let record = shard.live(root)?;
-        let _change = Change::begin(&record.seq);
+        let _change = SeqWrite::begin(&record.seq);
         record.parent.store(root.0, Relaxed);
         Ok(shard)
     }
@@ -135,11 +135,11 @@ impl<'a> Shard<'a> {
             tables,
             arena: Arena::new(tables.arena),
             inodes: Inodes::new(),
-            orders: Orders::default(),
+            orders: EntryOrders::default(),
             entries: 0,
             live: [0; 3],
-            foreign: HashMap::new(),
-            foreign_at: HashMap::new(),
+            stand_in_slots: HashMap::new(),
+            stand_in_dirs: HashMap::new(),
             buckets_present: u32::MAX,
             linkable: BTreeSet::new(),
             changes: None,
@@ -149,22 +149,22 @@ impl<'a> Shard<'a> {
     /// Sets the part of the tables that there is memory for: nothing beyond it is touched. An
     /// operation that does not fit is refused with [`NamesError::NoSpace`]. At first all of the
     /// tables count as present.
-    pub fn set_present(&mut self, present: Reach) {
+    pub fn set_present(&mut self, present: TablesPrefix) {
         self.inodes.set_present(present.inodes);
         self.arena.set_present(present.arena_words);
         self.buckets_present = present.buckets;
     }
 
-    /// Returns the part of the tables that was used at most.
-    pub fn high(&self) -> Reach {
-        Reach {
-            inodes: self.inodes.high() + 1,
+    /// Returns the part of the tables that was ever used.
+    pub fn used(&self) -> TablesPrefix {
+        TablesPrefix {
+            inodes: self.inodes.slots_used() + 1,
             arena_words: self.arena.high_words(),
             buckets: self.tables.header.bucket_count.0.load(Relaxed),
         }
     }
 
-    /// A reader of the same tables.
+    /// Returns a reader of the same tables.
     pub fn view(&self) -> NamesView<'a> {
         NamesView::new(self.tables)
     }
@@ -177,14 +177,14 @@ impl<'a> Shard<'a> {
     /// Returns the inode that `name` names in the directory `parent`.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<(Ino, FileType), NamesError> {
         self.dir(parent)?;
-        let key = Key::probe(parent, name).ok_or(NamesError::NotFound)?;
+        let key = EntryKey::for_lookup(parent, name).ok_or(NamesError::NotFound)?;
         let found = self.find(&key)?;
         Ok((found.child, found.kind))
     }
 
     /// The attributes of `ino`.
     pub fn attr(&self, ino: Ino) -> Result<Attr, NamesError> {
-        Ok(self.live(ino)?.words(ino))
+        Ok(self.live(ino)?.load_attr(ino))
     }
 
     /// Makes a regular file.
@@ -196,12 +196,12 @@ impl<'a> Shard<'a> {
         owner: Owner,
         now_ns: i64,
     ) -> Result<Ino, NamesError> {
-        let new = NewInode::of(FileType::File, mode, owner, now_ns);
+        let new = NewInode::new(FileType::File, mode, owner, now_ns);
         self.make(parent, name, new)
     }
 
     /// Makes a regular file without a name, in a directory with these attributes. If it is
-    /// `linkable`, [`Shard::link`] or [`Shard::relink`] may give it a name, once.
+    /// `linkable`, [`Shard::link`] or [`Shard::change_links`] may name it, once.
     pub fn create_unnamed(
         &mut self,
         dir: &Attr,
@@ -210,15 +210,15 @@ impl<'a> Shard<'a> {
         linkable: bool,
         now_ns: i64,
     ) -> Result<Ino, NamesError> {
-        let mut new = NewInode::of(FileType::File, mode, owner, now_ns);
+        let mut new = NewInode::new(FileType::File, mode, owner, now_ns);
         new.nlink = 0;
-        new.inherit_from(dir);
+        new.inherit_from_attr(dir);
         let ino = self.make_inode(&new)?;
         if linkable {
             self.linkable.insert(ino);
         }
-        self.touch(ino);
-        self.tell();
+        self.note_inode(ino);
+        self.publish_counters();
         Ok(ino)
     }
 
@@ -232,7 +232,7 @@ impl<'a> Shard<'a> {
         now_ns: i64,
     ) -> Result<Ino, NamesError> {
         let aux = self.orders.add();
-        let new = NewInode::of(FileType::Dir, mode, owner, now_ns);
+        let new = NewInode::new(FileType::Dir, mode, owner, now_ns);
         let made = self.make(parent, name, NewInode { aux, ..new });
         if made.is_err() {
             self.orders.remove(aux);
@@ -253,7 +253,7 @@ impl<'a> Shard<'a> {
         if !matches!(kind, FileType::Fifo | FileType::Socket) {
             return Err(NamesError::WrongType);
         }
-        self.make(parent, name, NewInode::of(kind, mode, owner, now_ns))
+        self.make(parent, name, NewInode::new(kind, mode, owner, now_ns))
     }
 
     /// Makes a symbolic link to `target` (1 to [`SYMLINK_MAX`] bytes without NUL).
@@ -273,7 +273,7 @@ impl<'a> Shard<'a> {
         }
         let aux = self.store_target(target)?;
         let size = target.len() as u64;
-        let new = NewInode::of(FileType::Symlink, 0o777, owner, now_ns);
+        let new = NewInode::new(FileType::Symlink, 0o777, owner, now_ns);
         let made = self.make(parent, name, NewInode { size, aux, ..new });
         match made {
             Ok(ino) => self.note(&Item::Target(ino, target)),
@@ -306,7 +306,7 @@ impl<'a> Shard<'a> {
         if kind == FileType::Dir {
             return Err(NamesError::LinkToDirectory);
         }
-        let (dir, key) = self.free_place(parent, name)?;
+        let (dir, key) = self.free_entry_key(parent, name)?;
         match record.nlink.load(Relaxed) {
             0 if !self.linkable.contains(&ino) => return Err(NamesError::NotFound),
             LINK_MAX => return Err(NamesError::TooManyLinks),
@@ -315,7 +315,7 @@ impl<'a> Shard<'a> {
         let at = self.prepare_entry(dir, &key, ino, kind)?;
         self.linkable.remove(&ino);
         {
-            let _change = Change::begin(&record.seq);
+            let _change = SeqWrite::begin(&record.seq);
             record.nlink.fetch_add(1, Relaxed);
             record.ctime.store(now_ns, Relaxed);
             if record.entry.load(Relaxed) == 0 {
@@ -325,9 +325,9 @@ impl<'a> Shard<'a> {
         }
         self.publish_entry(at);
         touch_dir(dir, 0, now_ns);
-        self.touch(ino);
-        self.touch(parent);
-        self.tell();
+        self.note_inode(ino);
+        self.note_inode(parent);
+        self.publish_counters();
         Ok(())
     }
 
@@ -337,8 +337,8 @@ impl<'a> Shard<'a> {
         parent: Ino,
         name: &[u8],
         now_ns: i64,
-    ) -> Result<Unlinked, NamesError> {
-        let (dir, key) = self.place(parent, name)?;
+    ) -> Result<UnlinkOutcome, NamesError> {
+        let (dir, key) = self.entry_key(parent, name)?;
         let found = self.find(&key)?;
         if found.kind == FileType::Dir {
             return Err(NamesError::IsADirectory);
@@ -346,16 +346,21 @@ impl<'a> Shard<'a> {
         let gone = self.drop_link(&found, now_ns)?;
         self.remove_entry(dir, found.at);
         touch_dir(dir, 0, now_ns);
-        self.touch(gone.ino);
-        self.touch(parent);
-        self.tell();
+        self.note_inode(gone.ino);
+        self.note_inode(parent);
+        self.publish_counters();
         Ok(gone)
     }
 
     /// Removes an empty directory's name. The directory itself stays until
     /// [`Shard::release`], but nothing can be made in it.
-    pub fn rmdir(&mut self, parent: Ino, name: &[u8], now_ns: i64) -> Result<Unlinked, NamesError> {
-        let (dir, key) = self.place(parent, name)?;
+    pub fn rmdir(
+        &mut self,
+        parent: Ino,
+        name: &[u8],
+        now_ns: i64,
+    ) -> Result<UnlinkOutcome, NamesError> {
+        let (dir, key) = self.entry_key(parent, name)?;
         let found = self.find(&key)?;
         if found.kind != FileType::Dir {
             return Err(NamesError::NotADirectory);
@@ -366,9 +371,9 @@ impl<'a> Shard<'a> {
         let gone = self.drop_link(&found, now_ns)?;
         self.remove_entry(dir, found.at);
         touch_dir(dir, -1, now_ns);
-        self.touch(gone.ino);
-        self.touch(parent);
-        self.tell();
+        self.note_inode(gone.ino);
+        self.note_inode(parent);
+        self.publish_counters();
         Ok(gone)
     }
 
@@ -379,7 +384,7 @@ impl<'a> Shard<'a> {
             return Err(NamesError::Busy(ino));
         }
         self.drop_inode(ino, record);
-        self.tell();
+        self.publish_counters();
         Ok(())
     }
 
@@ -394,27 +399,27 @@ impl<'a> Shard<'a> {
             }
         }
         {
-            let _change = Change::begin(&record.seq);
+            let _change = SeqWrite::begin(&record.seq);
             record.apply(set);
         }
-        if set.lasts() {
-            self.touch(ino);
+        if set.is_journaled() {
+            self.note_inode(ino);
         }
-        Ok(record.words(ino))
+        Ok(record.load_attr(ino))
     }
 
-    /// Sets whether readers of `ino` have to ask first, because its numbers may be behind.
+    /// Makes readers of `ino` ask first, because its numbers may be out of date; or not.
     pub fn set_ask(&mut self, ino: Ino, ask: bool) -> Result<(), NamesError> {
         let record = self.live(ino)?;
-        let _change = Change::begin(&record.seq);
+        let _change = SeqWrite::begin(&record.seq);
         record.set_ask(ask);
         Ok(())
     }
 
-    /// Sets whether the kernel of this node keeps pages of `ino`, which programs have mapped.
+    /// Records that the kernel of this node keeps pages of `ino`, which programs have mapped; or none.
     pub fn set_mapped(&mut self, ino: Ino, mapped: bool) -> Result<(), NamesError> {
         let record = self.live(ino)?;
-        let _change = Change::begin(&record.seq);
+        let _change = SeqWrite::begin(&record.seq);
         record.set_mapped(mapped);
         Ok(())
     }
@@ -422,11 +427,11 @@ impl<'a> Shard<'a> {
     /// Records that the extents of `ino` changed; returns its new index generation.
     pub fn bump_index_generation(&mut self, ino: Ino) -> Result<u64, NamesError> {
         let record = self.live(ino)?;
-        let _change = Change::begin(&record.seq);
+        let _change = SeqWrite::begin(&record.seq);
         Ok(record.index_generation.fetch_add(1, Relaxed) + 1)
     }
 
-    /// The cookie that no entry of `dir` is behind which is there now.
+    /// Returns a cookie that is not less than that of any entry of `dir`.
     pub fn last_cookie(&self, dir: Ino) -> Result<u64, NamesError> {
         Ok(self.order(self.dir(dir)?).last_cookie())
     }
@@ -481,7 +486,7 @@ impl<'a> Shard<'a> {
     /// Returns the contents of the tables, in numbers.
     pub fn counts(&self) -> Counts {
         let [files, dirs, symlinks] = self.live;
-        let records = u64::from(self.inodes.high()) * size_of::<InodeRecord>() as u64;
+        let records = u64::from(self.inodes.slots_used()) * size_of::<InodeRecord>() as u64;
         let buckets = u64::from(self.tables.header.bucket_count.0.load(Relaxed)) * 4;
         let private = self.arena.private_bytes() + self.orders.private_bytes();
         Counts {

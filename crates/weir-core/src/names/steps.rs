@@ -6,13 +6,13 @@
 //! Left out: the operations themselves ([`super::shard`]).
 
 use super::dentry::{find, FoundEntry};
-use super::hash::Key;
+use super::hash::EntryKey;
 use super::inodes::NewInode;
 use super::layout::InodeRecord;
-use super::order::Order;
-use super::policy::{Bits, Policy};
-use super::seq::Change;
-use super::shard::{Owner, Shard, Unlinked};
+use super::order::EntryOrder;
+use super::policy::{Policy, SharingBits};
+use super::seq::SeqWrite;
+use super::shard::{Owner, Shard, UnlinkOutcome};
 use super::{Attr, FileType, NamesError, LINK_MAX};
 use crate::types::Ino;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,48 +21,48 @@ use std::sync::atomic::Ordering::Relaxed;
 const SETGID: u32 = 0o2000;
 
 impl<'a> Shard<'a> {
-    /// The first step of making something: its inode, which no entry names yet.
+    /// Makes an inode that no entry names yet: the first step of making a file.
     pub(super) fn make_inode(&mut self, new: &NewInode) -> Result<Ino, NamesError> {
         let ino = self.inodes.make(&self.tables, new)?;
         self.live[kind_index(new.kind)] += 1;
         Ok(ino)
     }
 
-    /// Both steps: the inode, then the entry that names it.
+    /// Makes an inode, then the entry that names it.
     pub(super) fn make(
         &mut self,
         parent: Ino,
         name: &[u8],
         mut new: NewInode,
     ) -> Result<Ino, NamesError> {
-        let (dir, key) = self.free_place(parent, name)?;
+        let (dir, key) = self.free_entry_key(parent, name)?;
         let is_dir = new.kind == FileType::Dir;
         if is_dir && dir.nlink.load(Relaxed) >= LINK_MAX {
             return Err(NamesError::TooManyLinks);
         }
-        new.inherit(dir);
+        new.inherit_from_record(dir);
         let (kind, now_ns) = (new.kind, new.now_ns);
         let ino = self.make_inode(&new)?;
         let record = self.live(ino)?;
         let at = match self.prepare_entry(dir, &key, ino, kind) {
             Ok(at) => at,
             Err(error) => {
-                // The caller takes back the new inode's possessions (link target, order).
-                self.inodes.drop(&self.tables, record, ino.index());
+                // The caller frees what the new inode owns (link target, order).
+                self.inodes.free_slot(&self.tables, record, ino.index());
                 self.live[kind_index(kind)] -= 1;
                 return Err(error);
             }
         };
         {
-            let _change = Change::begin(&record.seq);
+            let _change = SeqWrite::begin(&record.seq);
             record.parent.store(parent.0, Relaxed);
             record.entry.store(at, Relaxed);
         }
         self.publish_entry(at);
         touch_dir(dir, i32::from(is_dir), now_ns);
-        self.touch(ino);
-        self.touch(parent);
-        self.tell();
+        self.note_inode(ino);
+        self.note_inode(parent);
+        self.publish_counters();
         Ok(ino)
     }
 
@@ -71,9 +71,9 @@ impl<'a> Shard<'a> {
         &mut self,
         found: &FoundEntry,
         now_ns: i64,
-    ) -> Result<Unlinked, NamesError> {
+    ) -> Result<UnlinkOutcome, NamesError> {
         let record = self.live(found.child)?;
-        let _change = Change::begin(&record.seq);
+        let _change = SeqWrite::begin(&record.seq);
         let nlink = match found.kind {
             FileType::Dir => 0,
             _ => record.nlink.load(Relaxed).saturating_sub(1),
@@ -81,7 +81,7 @@ impl<'a> Shard<'a> {
         record.nlink.store(nlink, Relaxed);
         record.ctime.store(now_ns, Relaxed);
         Self::forget_entry(record, found.at);
-        Ok(Unlinked {
+        Ok(UnlinkOutcome {
             ino: found.child,
             nlink,
         })
@@ -92,7 +92,7 @@ impl<'a> Shard<'a> {
         let kind = record.file_type().expect("a live inode has a type");
         let aux = record.aux.load(Relaxed);
         self.linkable.remove(&ino);
-        self.inodes.drop(&self.tables, record, ino.index());
+        self.inodes.free_slot(&self.tables, record, ino.index());
         match kind {
             FileType::File | FileType::Fifo | FileType::Socket => {}
             FileType::Dir => self.orders.remove(aux),
@@ -100,11 +100,11 @@ impl<'a> Shard<'a> {
             FileType::Symlink => self.arena.free(aux),
         }
         self.live[kind_index(kind)] -= 1;
-        self.note_gone(ino);
+        self.note_inode_gone(ino);
     }
 
     /// Counts one more inode.
-    pub(super) fn count_in(&mut self, kind: FileType) {
+    pub(super) fn count_inode(&mut self, kind: FileType) {
         self.live[kind_index(kind)] += 1;
     }
 
@@ -112,8 +112,8 @@ impl<'a> Shard<'a> {
     /// another rank's.
     pub(super) fn live(&self, ino: Ino) -> Result<&'a InodeRecord, NamesError> {
         let record = match self.tables.record(ino) {
-            Some(record) => record.is(ino).then_some(record),
-            None => self.stand_in(ino),
+            Some(record) => record.holds(ino).then_some(record),
+            None => self.stand_in_record(ino),
         };
         record.ok_or(NamesError::Stale(ino))
     }
@@ -127,23 +127,23 @@ impl<'a> Shard<'a> {
         }
     }
 
-    /// Returns the directory and key of a name, which may be there or not.
-    pub(super) fn place<'n>(
+    /// Returns the directory and key of a name that may exist or not.
+    pub(super) fn entry_key<'n>(
         &self,
         parent: Ino,
         name: &'n [u8],
-    ) -> Result<(&'a InodeRecord, Key<'n>), NamesError> {
+    ) -> Result<(&'a InodeRecord, EntryKey<'n>), NamesError> {
         let dir = self.dir(parent)?;
-        Ok((dir, Key::checked(parent, name)?))
+        Ok((dir, EntryKey::for_new_entry(parent, name)?))
     }
 
-    /// Returns the directory and key of a name that can be made.
-    pub(super) fn free_place<'n>(
+    /// Returns the directory and key of a name that does not exist, and can be made.
+    pub(super) fn free_entry_key<'n>(
         &self,
         parent: Ino,
         name: &'n [u8],
-    ) -> Result<(&'a InodeRecord, Key<'n>), NamesError> {
-        let (dir, key) = self.place(parent, name)?;
+    ) -> Result<(&'a InodeRecord, EntryKey<'n>), NamesError> {
+        let (dir, key) = self.entry_key(parent, name)?;
         if dir.nlink.load(Relaxed) == 0 {
             return Err(NamesError::NotFound);
         }
@@ -153,29 +153,29 @@ impl<'a> Shard<'a> {
         }
     }
 
-    pub(super) fn find(&self, key: &Key<'_>) -> Result<FoundEntry, NamesError> {
+    pub(super) fn find(&self, key: &EntryKey<'_>) -> Result<FoundEntry, NamesError> {
         find(&self.tables, key).ok_or(NamesError::NotFound)
     }
 
-    pub(super) fn order(&self, dir: &InodeRecord) -> &Order {
+    pub(super) fn order(&self, dir: &InodeRecord) -> &EntryOrder {
         self.orders.get(dir.aux.load(Relaxed))
     }
 
-    pub(super) fn order_mut(&mut self, dir: &InodeRecord) -> &mut Order {
+    pub(super) fn order_mut(&mut self, dir: &InodeRecord) -> &mut EntryOrder {
         self.orders.get_mut(dir.aux.load(Relaxed))
     }
 
-    /// Publishes the counts.
-    pub(super) fn tell(&self) {
-        let tally = &self.tables.header.tally.0;
+    /// Publishes the counters.
+    pub(super) fn publish_counters(&self) {
+        let counters = &self.tables.header.counters.0;
         let [files, dirs, symlinks] = self.live;
         for (word, value) in [
-            (&tally.files, files),
-            (&tally.dirs, dirs),
-            (&tally.symlinks, symlinks),
-            (&tally.entries, self.entries),
-            (&tally.inode_high, u64::from(self.inodes.high())),
-            (&tally.arena_high_words, self.arena.high_words()),
+            (&counters.files, files),
+            (&counters.dirs, dirs),
+            (&counters.symlinks, symlinks),
+            (&counters.entries, self.entries),
+            (&counters.inode_high, u64::from(self.inodes.slots_used())),
+            (&counters.arena_high_words, self.arena.high_words()),
         ] {
             word.store(value, Relaxed);
         }
@@ -183,7 +183,7 @@ impl<'a> Shard<'a> {
 }
 
 impl NewInode {
-    pub(super) fn of(kind: FileType, mode: u32, owner: Owner, now_ns: i64) -> Self {
+    pub(super) fn new(kind: FileType, mode: u32, owner: Owner, now_ns: i64) -> Self {
         NewInode {
             kind,
             mode,
@@ -197,8 +197,8 @@ impl NewInode {
         }
     }
 
-    /// As [`NewInode::inherit`], of a file in a directory of which this server may have no record.
-    pub(super) fn inherit_from(&mut self, dir: &Attr) {
+    /// As [`NewInode::inherit_from_record`], for a file in a directory that may be another server's.
+    pub(super) fn inherit_from_attr(&mut self, dir: &Attr) {
         self.policy = dir.policy;
         if dir.mode & SETGID != 0 {
             self.gid = dir.gid;
@@ -206,8 +206,8 @@ impl NewInode {
     }
 
     /// Inherits the directory's policy, and the group of a set-group-id directory, as Linux does.
-    pub(super) fn inherit(&mut self, dir: &InodeRecord) {
-        self.policy = Bits::of(dir.mode.load(Relaxed)).policy;
+    pub(super) fn inherit_from_record(&mut self, dir: &InodeRecord) {
+        self.policy = SharingBits::from_mode(dir.mode.load(Relaxed)).policy;
         if dir.mode.load(Relaxed) & SETGID != 0 {
             self.gid = dir.gid.load(Relaxed);
             if self.kind == FileType::Dir {
@@ -221,14 +221,15 @@ fn kind_index(kind: FileType) -> usize {
     match kind {
         FileType::File => 0,
         FileType::Dir => 1,
-        // They count as names that are no files of weir's.
+        // Their bytes are not in weir.
         FileType::Symlink | FileType::Fifo | FileType::Socket => 2,
     }
 }
 
-/// A directory's entries changed, and its child directories by `children`.
+/// Updates a directory whose entries changed, and the number of its child directories by
+/// `children`.
 pub(super) fn touch_dir(dir: &InodeRecord, children: i32, now_ns: i64) {
-    let _change = Change::begin(&dir.seq);
+    let _change = SeqWrite::begin(&dir.seq);
     dir.mtime.store(now_ns, Relaxed);
     dir.ctime.store(now_ns, Relaxed);
     let nlink = dir.nlink.load(Relaxed);

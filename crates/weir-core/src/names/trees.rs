@@ -2,7 +2,7 @@
 
 use super::foreign::owner_of;
 use super::inodes::NewInode;
-use super::seq::Change;
+use super::seq::SeqWrite;
 use super::shard::Shard;
 use super::{FileType, NamesError, Owner, Policy, SetAttr};
 use crate::elevated::{
@@ -11,7 +11,7 @@ use crate::elevated::{
 use crate::types::Ino;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A tree that is to be made.
+/// An elevated tree to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewTree {
     /// The path of its target, canonical.
@@ -74,15 +74,15 @@ impl Shard<'_> {
     fn make_own_parent(&mut self) -> Result<Ino, NamesError> {
         let root = self.attr(self.root())?;
         let aux = self.orders.add();
-        let new = NewInode::of(FileType::Dir, 0o700, owner_of(&root), root.btime_ns);
+        let new = NewInode::new(FileType::Dir, 0o700, owner_of(&root), root.btime_ns);
         let ino = self.make_inode(&NewInode { aux, ..new })?;
         let record = self.live(ino)?;
         {
-            let _change = Change::begin(&record.seq);
+            let _change = SeqWrite::begin(&record.seq);
             record.parent.store(ino.0, Relaxed);
         }
-        self.touch(ino);
-        self.tell();
+        self.note_inode(ino);
+        self.publish_counters();
         Ok(ino)
     }
 }

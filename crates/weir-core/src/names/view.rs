@@ -3,14 +3,14 @@
 //! Nothing here allocates, waits or calls the kernel. A name costs one bucket, its
 //! entries (1.5 on the average) and a counter; attributes cost one record.
 //!
-//! Invariant: a view only loads, and does not give its tables away: clients have them mapped for
-//! reading, and `weir_store::readonly` makes views of such memory.
+//! Invariant: a view only loads, and does not hand out its tables: clients map them for reading, and
+//! `weir_store::readonly` makes views of such memory.
 //!
 //! Left out: listing a directory (its order is private to the writer, see [`super::Shard::readdir`])
 //! and walking whole paths (links and the root of it are the caller's).
 
 use super::dentry::{copy_bytes, find, stripe, Dentry};
-use super::hash::Key;
+use super::hash::EntryKey;
 use super::layout::Tables;
 use super::seq;
 use super::{Attr, FileType, NAME_MAX, SYMLINK_MAX};
@@ -18,10 +18,10 @@ use crate::elevated;
 use crate::types::Ino;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-/// The reasons for giving no answer, not even "no".
+/// The reasons for which the tables give no answer, not even "no".
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ViewError {
-    /// The writer was in the middle of a change for too long: ask the server.
+    /// A change of the writer took too long: ask the server.
     #[error("the tables were being changed")]
     Unsettled,
     /// The path is longer than the caller's buffer (ERANGE, ENAMETOOLONG).
@@ -50,7 +50,7 @@ impl<'a> NamesView<'a> {
     /// directory, is gone, or if `name` is `.` or `..`, which are not entries.
     #[inline]
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, ViewError> {
-        let Some(key) = Key::probe(parent, name) else {
+        let Some(key) = EntryKey::for_lookup(parent, name) else {
             return Ok(None);
         };
         let found = seq::read(stripe(&self.tables, key.hash), || find(&self.tables, &key))?;
@@ -84,7 +84,7 @@ impl<'a> NamesView<'a> {
             return Ok(None);
         };
         seq::read(&record.seq, || {
-            if !record.is(ino) || record.file_type() != Some(FileType::Symlink) {
+            if !record.holds(ino) || record.file_type() != Some(FileType::Symlink) {
                 return None;
             }
             let len = usize::try_from(record.size.load(Relaxed)).ok()?;
@@ -111,7 +111,7 @@ impl<'a> NamesView<'a> {
         };
         // A rename or removal holds the record's counter odd before it touches the entry.
         seq::read(&record.seq, || {
-            if !record.is(ino) {
+            if !record.holds(ino) {
                 return None;
             }
             let entry = Dentry::at(self.tables.arena, record.entry.load(Relaxed))?;
@@ -160,8 +160,8 @@ impl<'a> NamesView<'a> {
         Ok(Some((here, start)))
     }
 
-    /// True of the parent of elevated trees; an instance without such trees gives its number to something
-    /// else.
+    /// Returns true if `dir` is its own parent, as that of elevated trees is. An instance without such
+    /// trees uses its number for another inode.
     fn is_own_parent(&self, dir: Ino) -> Result<bool, ViewError> {
         Ok(self.attr(dir)?.is_some_and(|attr| attr.parent == dir))
     }

@@ -118,7 +118,7 @@ pub struct Guard {
 impl Guard {
     /// True if the inode is a directory.
     pub fn is_of_dir(&self) -> bool {
-        FileType::of_mode(self.mode) == Some(FileType::Dir)
+        FileType::from_mode(self.mode) == Some(FileType::Dir)
     }
 }
 

@@ -163,7 +163,7 @@ pub fn take_up(
         path: path.clone(),
         why,
     };
-    let tables = instance.new_names(identity.rank, Shard::reach_of(&state))?;
+    let tables = instance.new_names(identity.rank, Shard::prefix_of_state(&state))?;
     let names = Shard::restore(tables, &state).map_err(|error| unusable(error.to_string()))?;
     let platform = Kernel::new(instance, Arc::clone(refusals))?;
     let mut node = Node::new(identity, before, names, space, platform, max_clients);

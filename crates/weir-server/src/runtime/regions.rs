@@ -30,7 +30,8 @@ use rustix::net::{
 use weir_core::elevate_rule::{ElevateRule, RULE_FILE};
 use weir_core::elevated::{self, ALIAS_LINK, TARGET_LINK};
 use weir_core::names::{
-    layout, InodeRecord, NamesHeader, Owner, Reach, Section, Shard, Tables, MIN_BUCKETS, ROOT_INDEX,
+    layout, InodeRecord, NamesHeader, Owner, Section, Shard, Tables, TablesPrefix, MIN_BUCKETS,
+    ROOT_INDEX,
 };
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
@@ -449,7 +450,11 @@ impl Instance {
     }
 
     /// Makes empty tables of names, with memory for `used`.
-    pub fn new_names(&self, rank: Rank, used: Reach) -> Result<Tables<'static>, ServerError> {
+    pub fn new_names(
+        &self,
+        rank: Rank,
+        used: TablesPrefix,
+    ) -> Result<Tables<'static>, ServerError> {
         let layout = layout(self.max_files);
         let parts = self.leak_new(NAMES, layout.file_bytes)?;
         let ground = self.names_ground()?;
@@ -472,7 +477,7 @@ impl Instance {
 
     /// Makes the namespace, with only the root in it.
     pub fn names(&self, rank: Rank) -> Result<Shard<'static>, ServerError> {
-        let root = Reach {
+        let root = TablesPrefix {
             inodes: ROOT_INDEX + 1,
             arena_words: 0,
             buckets: MIN_BUCKETS,

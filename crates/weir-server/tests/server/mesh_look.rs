@@ -38,7 +38,7 @@ fn raw_file() -> (Mesh, Ino, Vec<u8>) {
 fn look(mesh: &mut Mesh, rank: usize, ino: Ino) -> (Result<Attr, FsError>, bool) {
     if let Some(local) = mesh.known(rank).stand_in(ino) {
         let attr = mesh.attr(rank, local);
-        if let Some(attr) = attr.filter(|attr| attr.is_believed_of(ino)) {
+        if let Some(attr) = attr.filter(|attr| attr.is_leased_copy_of(ino)) {
             return (Ok(attr), false);
         }
     }

@@ -52,7 +52,9 @@ impl<P: Platform> Node<'_, P> {
             size: attr.size.max(self.extents.end_of_data(local)),
             ..*attr
         };
-        self.names.refresh(local, attr, leased).map_err(refusal)?;
+        self.names
+            .refresh_stand_in(local, attr, leased)
+            .map_err(refusal)?;
         self.extents.keep_stored(local, attr.allocated);
         if let Some(block) = self.shared_block(local) {
             block.raise(attr.size);
@@ -62,14 +64,14 @@ impl<P: Platform> Node<'_, P> {
 
     /// Makes void what readers of this node know of a file.
     pub(super) fn recall(&mut self, local: Ino) {
-        if self.names.recall(local).is_err() {
+        if self.names.recall_stand_in(local).is_err() {
             let _ = self.names.bump_index_generation(local);
         }
     }
 
     /// See [`Shard::recall_named`](weir_core::names::Shard::recall_named).
     pub(super) fn recall_named(&mut self, local: Ino, named: bool) {
-        let _ = self.names.recall_named(local, named);
+        let _ = self.names.recall_named_stand_in(local, named);
     }
 
     /// Makes writers ask for the position of each append. Returns the file's end, with the

@@ -14,7 +14,7 @@
 
 use weir_core::extent::MAX_OFFSET;
 use weir_core::journal::{encode, Item};
-use weir_core::names::Place;
+use weir_core::names::TableCursor;
 use weir_core::types::{ClientId, Ino};
 
 use crate::node::{ClientMemory, Node, Platform, SnapshotPosition, Visit};
@@ -47,7 +47,7 @@ pub type ShowShared<'v> =
 /// The progress of a snapshot.
 #[derive(Clone, Copy, Debug)]
 enum Progress {
-    Names(Place),
+    Names(TableCursor),
     /// The slot of a file, and the offset in it.
     Extents(u32, u64),
     /// The inode whose extended attributes were shown last.
@@ -136,7 +136,7 @@ impl<P: Platform> Node<'_, P> {
             if !journal.is_long() || !journal.begin_anew() {
                 return false;
             }
-            self.notes.progress = Some(Progress::Names(Place::default()));
+            self.notes.progress = Some(Progress::Names(TableCursor::default()));
             return true;
         };
         // The snapshot must not be ahead of the changes in the journal.
@@ -173,10 +173,12 @@ impl<P: Platform> Node<'_, P> {
     ) -> Option<Progress> {
         let most = |usual: usize| self.notes.most.unwrap_or(usual).min(usual);
         match from {
-            Progress::Names(place) => Some(match self.names.show_some(place, most(NAMES), visit) {
-                Some(place) => Progress::Names(place),
-                None => Progress::Extents(0, 0),
-            }),
+            Progress::Names(place) => Some(
+                match self.names.visit_items_from(place, most(NAMES), visit) {
+                    Some(place) => Progress::Names(place),
+                    None => Progress::Extents(0, 0),
+                },
+            ),
             Progress::Extents(slot, offset) => {
                 Some(self.show_extents((slot, offset), most(RUNS), visit))
             }
@@ -202,7 +204,7 @@ impl<P: Platform> Node<'_, P> {
     fn show_extents(&self, from: (u32, u64), most: usize, visit: Visit<'_>) -> Progress {
         let (mut slot, mut offset) = from;
         let mut left = most;
-        let end = slot.saturating_add(SLOTS).min(self.names.high().inodes);
+        let end = slot.saturating_add(SLOTS).min(self.names.used().inodes);
         while slot < end {
             let ino = self.names.ino_at(slot);
             if let Some((runs, upto)) = self.extents.show_file(ino, offset, left, visit) {
@@ -216,7 +218,7 @@ impl<P: Platform> Node<'_, P> {
                 break;
             }
         }
-        match slot < self.names.high().inodes {
+        match slot < self.names.used().inodes {
             true => Progress::Extents(slot, offset),
             false => Progress::Xattrs(None),
         }

@@ -1,14 +1,14 @@
 //! Memory behind the tables of names, which grow ahead, whenever changes are committed: an operation
 //! in between takes far less than [`AHEAD`].
 
-use weir_core::names::Reach;
+use weir_core::names::TablesPrefix;
 
 use crate::node::{Node, Platform, Table};
 
 /// The memory that the tables of names in shared memory have.
 pub(in crate::cluster) struct NamesMemory {
     /// The part of the tables of inodes and entries that has memory.
-    present: Reach,
+    present: TablesPrefix,
     /// The time of the last try to get memory for the table of known names, ns since 1970.
     pub(super) known_tried_ns: i64,
 }
@@ -16,7 +16,7 @@ pub(in crate::cluster) struct NamesMemory {
 impl Default for NamesMemory {
     fn default() -> NamesMemory {
         NamesMemory {
-            present: Reach {
+            present: TablesPrefix {
                 inodes: 0,
                 arena_words: 0,
                 buckets: 0,
@@ -27,7 +27,7 @@ impl Default for NamesMemory {
 }
 
 /// The part of the tables of names that has memory and is not used yet is at least this large.
-const AHEAD: Reach = Reach {
+const AHEAD: TablesPrefix = TablesPrefix {
     inodes: 1024,
     arena_words: 64 << 10,
     buckets: 1024,
@@ -41,8 +41,8 @@ fn count(slots: u32) -> usize {
 impl<P: Platform> Node<'_, P> {
     /// Allocates memory for more names, if there is any.
     pub(in crate::cluster) fn make_room_for_names(&mut self) {
-        let (high, now) = (self.names.high(), self.names_memory.present);
-        let wanted = Reach {
+        let (high, now) = (self.names.used(), self.names_memory.present);
+        let wanted = TablesPrefix {
             inodes: high.inodes.saturating_add(AHEAD.inodes),
             arena_words: high.arena_words.saturating_add(AHEAD.arena_words),
             buckets: high.buckets.saturating_add(AHEAD.buckets),
@@ -59,7 +59,7 @@ impl<P: Platform> Node<'_, P> {
         };
         let words = usize::try_from(wanted.arena_words).unwrap_or(usize::MAX);
         let words = self.platform.present(Table::Arena, words) as u64;
-        let present = Reach {
+        let present = TablesPrefix {
             inodes: slots(Table::Inodes, wanted.inodes, now.inodes),
             arena_words: words.max(now.arena_words),
             buckets: slots(Table::Buckets, wanted.buckets, now.buckets),

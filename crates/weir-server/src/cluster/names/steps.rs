@@ -21,7 +21,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     pub(super) fn stands_in(&self, dir: Ino) -> bool {
-        self.names.stands_in(dir)
+        self.names.has_stand_in(dir)
     }
 
     pub(super) fn adopt_dir(&mut self, dir: &Attr) -> Result<(), FsError> {
@@ -59,7 +59,9 @@ impl<P: Platform> Node<'_, P> {
     /// Ends a directory of this server that was removed.
     pub(super) fn end_dir(&mut self, dir: Ino) -> Result<(), FsError> {
         let now_ns = self.now_ns;
-        self.names.relink(dir, false, now_ns).map_err(refusal)?;
+        self.names
+            .change_links(dir, false, now_ns)
+            .map_err(refusal)?;
         self.names
             .set_parent(dir, Ino::NONE, now_ns)
             .map_err(refusal)?;
@@ -109,14 +111,17 @@ impl<P: Platform> Node<'_, P> {
 
     pub(super) fn withdraw(&mut self, dir: Ino, name: &[u8]) -> Result<Child, FsError> {
         let now_ns = self.now_ns;
-        let (ino, kind) = self.names.withdraw(dir, name, now_ns).map_err(refusal)?;
+        let (ino, kind) = self
+            .names
+            .withdraw_entry(dir, name, now_ns)
+            .map_err(refusal)?;
         Ok(Child { ino, kind })
     }
 
     pub(super) fn enter(&mut self, dir: Ino, name: &[u8], child: Child) -> Result<(), FsError> {
         self.with_room(|node| {
             let Child { ino, kind } = child;
-            node.names.enter(dir, name, ino, kind, node.now_ns)
+            node.names.insert_entry(dir, name, ino, kind, node.now_ns)
         })
     }
 
@@ -129,14 +134,14 @@ impl<P: Platform> Node<'_, P> {
         let now_ns = self.now_ns;
         let put = self
             .names
-            .substitute(dir, name, (child.ino, child.kind), now_ns);
+            .replace_entry(dir, name, (child.ino, child.kind), now_ns);
         put.map(drop).map_err(refusal)
     }
 
     /// Adds or removes a link of an inode of this server.
     pub(in crate::cluster) fn relink(&mut self, ino: Ino, add: bool) -> Result<FileType, FsError> {
         let now_ns = self.now_ns;
-        let left = self.names.relink(ino, add, now_ns).map_err(refusal)?;
+        let left = self.names.change_links(ino, add, now_ns).map_err(refusal)?;
         let kind = self.attr_of(ino)?.file_type();
         if left == 0 {
             self.add_orphan(ino);

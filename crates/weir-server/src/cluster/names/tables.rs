@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use weir_core::names::{Attr, FileType, NamesError, Owner, RenameMode, SetAttr, Unlinked};
+use weir_core::names::{Attr, FileType, NamesError, Owner, RenameMode, SetAttr, UnlinkOutcome};
 use weir_core::node::channel::REPLY_BYTES;
 use weir_core::proto::{self, Caller, Created, Entry, FsError, Listing};
 use weir_core::types::{ClientId, Ino};
@@ -181,7 +181,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Notes that an inode has one name less.
-    fn unnamed(&mut self, gone: Unlinked) {
+    fn unnamed(&mut self, gone: UnlinkOutcome) {
         if gone.nlink == 0 {
             self.add_orphan(gone.ino);
         }
