@@ -39,7 +39,7 @@ pub struct Node {
     pool: OnceLock<ReadWindow>,
 }
 
-/// The most slabs of a place that a client reaches: 1 TiB.
+/// The most slabs of a directory that a client reaches: 1 TiB.
 const MAX_SLABS: u32 = 16 << 10;
 
 impl core::fmt::Debug for Node {

@@ -84,7 +84,7 @@ fn warm(dir: &Path, tiers: &Tiers<DirBacking>, warmers: usize) -> f64 {
     let start = Instant::now();
     let pool = WarmPool::start(dir, Arc::clone(board), warmers).expect("threads");
     while tiers.usage()[0].warm_bytes < tiers.usage()[0].capacity_bytes {
-        assert_eq!(board.trouble(), None);
+        assert_eq!(board.last_error(), None);
         std::thread::sleep(std::time::Duration::from_micros(200));
     }
     let seconds = start.elapsed().as_secs_f64();

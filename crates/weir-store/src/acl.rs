@@ -1,5 +1,5 @@
-//! Other users that a server lets use its files: a line for each in the files' POSIX access control
-//! lists (acl(5)).
+//! Access for other users to a server's files: an entry for each user in the files' POSIX access
+//! control lists (acl(5)).
 //!
 //! ```text
 //! version 2 (u32) | tag (u16), permissions (u16), user or group (u32) | ...   in the order of the tags
@@ -22,23 +22,23 @@ const GROUP_OBJ: u16 = 0x04;
 const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
-/// The user of a line that names none.
+/// The id of an entry for no particular user or group.
 const NOBODY: u32 = u32::MAX;
-/// Longer lists are not ours.
+/// The longest list that is read.
 const MOST_BYTES: usize = 4096;
 
-/// Reading and writing.
+/// The permission to read and write.
 pub const READ_WRITE: u16 = 6;
-/// Going through a directory.
+/// The permission to search a directory.
 pub const SEARCH: u16 = 1;
 /// All permissions.
 pub const ALL: u16 = 7;
 
 static ADMITTED: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
-/// A line of a list.
+/// An entry of a list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Line {
+struct AclEntry {
     tag: u16,
     id: u32,
     permissions: u16,
@@ -62,14 +62,14 @@ fn admitted() -> Vec<u32> {
     admitted.clone()
 }
 
-/// Lets all admitted users read and write a new file.
+/// Permits all admitted users to read and write a new file.
 pub(crate) fn share_with_admitted(file: impl AsFd) -> Result<(), Errno> {
     admitted()
         .into_iter()
         .try_for_each(|uid| grant(&file, uid, READ_WRITE))
 }
 
-/// The same for the file at a path.
+/// Permits all admitted users to read and write the file at a path.
 pub fn share_path_with_admitted(path: &[u8]) -> Result<(), Errno> {
     admitted()
         .into_iter()
@@ -81,20 +81,20 @@ pub fn share_path_with_admitted(path: &[u8]) -> Result<(), Errno> {
 pub fn grant(file: impl AsFd, uid: u32, permissions: u16) -> Result<(), Errno> {
     let mut bytes = [0; MOST_BYTES];
     let known = fgetxattr(&file, NAME, &mut bytes).map(|length| &bytes[..length]);
-    let list = extended(known, || Ok(fstat(&file)?.st_mode), uid, permissions)?;
+    let list = list_with_user(known, || Ok(fstat(&file)?.st_mode), uid, permissions)?;
     fsetxattr(&file, NAME, &list, XattrFlags::empty())
 }
 
-/// The same for the file at a path; no link is followed.
+/// As [`grant`], for the file at a path; no link is followed.
 pub fn grant_at(path: &[u8], uid: u32, permissions: u16) -> Result<(), Errno> {
     let mut bytes = [0; MOST_BYTES];
     let known = lgetxattr(path, NAME, &mut bytes).map(|length| &bytes[..length]);
-    let list = extended(known, || Ok(lstat(path)?.st_mode), uid, permissions)?;
+    let list = list_with_user(known, || Ok(lstat(path)?.st_mode), uid, permissions)?;
     lsetxattr(path, NAME, &list, XattrFlags::empty())
 }
 
-/// The existing list, or that of the mode, with a user's permissions added.
-fn extended(
+/// Returns the existing list, or that of the mode, with a user's permissions added.
+fn list_with_user(
     known: Result<&[u8], Errno>,
     mode: impl FnOnce() -> Result<u32, Errno>,
     uid: u32,
@@ -102,16 +102,16 @@ fn extended(
 ) -> Result<Vec<u8>, Errno> {
     let mut lines = match known {
         Ok(known) => parse(known).ok_or(Errno::INVAL)?,
-        Err(Errno::NODATA) => of_mode(mode()?),
+        Err(Errno::NODATA) => entries_of_mode(mode()?),
         Err(error) => return Err(error),
     };
-    add(&mut lines, uid, permissions);
+    add_user(&mut lines, uid, permissions);
     Ok(encode(&lines))
 }
 
-/// The list that is equivalent to a mode.
-fn of_mode(mode: u32) -> Vec<Line> {
-    let line = |tag, shift: u32| Line {
+/// Returns the list that is equivalent to a mode.
+fn entries_of_mode(mode: u32) -> Vec<AclEntry> {
+    let line = |tag, shift: u32| AclEntry {
         tag,
         id: NOBODY,
         permissions: u16::try_from((mode >> shift) & 7).unwrap_or(0),
@@ -119,11 +119,11 @@ fn of_mode(mode: u32) -> Vec<Line> {
     vec![line(USER_OBJ, 6), line(GROUP_OBJ, 3), line(OTHER, 0)]
 }
 
-fn add(lines: &mut Vec<Line>, uid: u32, permissions: u16) {
-    let has = |line: &&mut Line| (line.tag, line.id) == (USER, uid);
+fn add_user(lines: &mut Vec<AclEntry>, uid: u32, permissions: u16) {
+    let has = |line: &&mut AclEntry| (line.tag, line.id) == (USER, uid);
     match lines.iter_mut().find(has) {
         Some(line) => line.permissions |= permissions,
-        None => lines.push(Line {
+        None => lines.push(AclEntry {
             tag: USER,
             id: uid,
             permissions,
@@ -135,7 +135,7 @@ fn add(lines: &mut Vec<Line>, uid: u32, permissions: u16) {
         .filter(|line| line.tag & (USER | GROUP_OBJ | GROUP) != 0);
     let permissions = bounded.fold(0, |all, line| all | line.permissions);
     lines.retain(|line| line.tag != MASK);
-    lines.push(Line {
+    lines.push(AclEntry {
         tag: MASK,
         id: NOBODY,
         permissions,
@@ -143,7 +143,7 @@ fn add(lines: &mut Vec<Line>, uid: u32, permissions: u16) {
     lines.sort_unstable();
 }
 
-fn encode(lines: &[Line]) -> Vec<u8> {
+fn encode(lines: &[AclEntry]) -> Vec<u8> {
     let mut bytes = VERSION.to_le_bytes().to_vec();
     for line in lines {
         bytes.extend(line.tag.to_le_bytes());
@@ -153,13 +153,13 @@ fn encode(lines: &[Line]) -> Vec<u8> {
     bytes
 }
 
-/// `None`: not a known format.
-fn parse(bytes: &[u8]) -> Option<Vec<Line>> {
+/// Decodes a list. `None`: the format is not known.
+fn parse(bytes: &[u8]) -> Option<Vec<AclEntry>> {
     let (version, lines) = bytes.split_at_checked(4)?;
     if version != VERSION.to_le_bytes() || lines.len() % 8 != 0 {
         return None;
     }
-    let line = |line: &[u8]| Line {
+    let line = |line: &[u8]| AclEntry {
         tag: u16::from_le_bytes([line[0], line[1]]),
         permissions: u16::from_le_bytes([line[2], line[3]]),
         id: u32::from_le_bytes([line[4], line[5], line[6], line[7]]),
@@ -173,9 +173,9 @@ mod tests {
 
     #[test]
     fn a_user_is_added_and_the_mask_follows() {
-        let mut lines = of_mode(0o100_600);
-        add(&mut lines, 1000, SEARCH);
-        add(&mut lines, 7, READ_WRITE);
+        let mut lines = entries_of_mode(0o100_600);
+        add_user(&mut lines, 1000, SEARCH);
+        add_user(&mut lines, 7, READ_WRITE);
         let said: Vec<_> = lines.iter().map(|l| (l.tag, l.id, l.permissions)).collect();
         let nobody = NOBODY;
         let wanted = [

@@ -1,4 +1,4 @@
-//! Address ranges that files are mapped to, shared by [`crate::map`] and [`crate::readonly`].
+//! Address ranges to which files are mapped; used by [`crate::map`] and [`crate::readonly`].
 //!
 //! Nothing here makes a reference: an [`AddressRange`] gives checked pointers, and the two modules
 //! know if they may be used for stores.
@@ -18,7 +18,7 @@ use crate::shm::ShmRecord;
 /// file's huge pages as such.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// An error of mapping memory or looking at it.
+/// The errors of mapping memory, and of access to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// The kernel refused a call.
@@ -88,7 +88,7 @@ pub(crate) struct AddressRange {
     len: usize,
 }
 
-// SAFETY: an area is an address range; it gives only pointers, whose users justify following them.
+// SAFETY: the range gives only pointers, whose users justify that they follow them.
 unsafe impl Send for AddressRange {}
 // SAFETY: as above.
 unsafe impl Sync for AddressRange {}
@@ -102,9 +102,9 @@ impl AddressRange {
         self.base
     }
 
-    /// The `count` records from byte `offset` on, which lie within and are aligned. As long as the
-    /// area is mapped they may be read as `&[T]`: any bytes are a valid [`ShmRecord`], and they may
-    /// change under a shared reference. They may be stored to if the area is mapped for writing.
+    /// Returns the `count` records from byte `offset` on, after a check of bounds and alignment. As
+    /// long as the range is mapped they may be read as `&[T]`: any bytes are a valid [`ShmRecord`], and they may
+    /// change under a shared reference. They may be stored to if the range is mapped for writing.
     pub fn records<T: ShmRecord>(
         self,
         offset: usize,
@@ -143,7 +143,7 @@ impl Mapped {
         unsafe { map_at(ptr::null_mut(), len, access, MapFlags::empty(), &file) }
     }
 
-    /// The same, at a multiple of [`HUGE_PAGE_BYTES`].
+    /// As [`Mapped::new`], at a multiple of [`HUGE_PAGE_BYTES`].
     pub fn new_huge_aligned(
         file: impl AsFd,
         len: usize,
@@ -162,15 +162,15 @@ impl Mapped {
     }
 
     /// Its addresses, which stay mapped while it lives.
-    pub fn area(&self) -> AddressRange {
+    pub fn range(&self) -> AddressRange {
         self.0
     }
 
     /// Keeps the memory mapped until the process ends.
     pub fn leak(self) -> AddressRange {
-        let area = self.0;
+        let range = self.0;
         core::mem::forget(self);
-        area
+        range
     }
 }
 
@@ -189,8 +189,7 @@ pub fn file_bytes(file: impl AsFd) -> Result<u64, MapError> {
     Ok(u64::try_from(stat.st_size).unwrap_or(0))
 }
 
-/// Mapping beyond a file's end succeeds and raises SIGBUS at the first touch, so it is refused
-/// here.
+/// Refuses to map beyond a file's end: the kernel permits that, and raises SIGBUS at the first touch.
 fn check_file_size(file: &impl AsFd, len: usize) -> Result<(), MapError> {
     let (file_bytes, wanted_bytes) = (file_bytes(file)?, len as u64);
     if file_bytes < wanted_bytes {
@@ -258,7 +257,7 @@ impl Reservation {
         }))
     }
 
-    /// Gives back the address space before and after `mapped`, which was placed inside.
+    /// Unmaps the address space before and after `mapped`, which lies inside.
     fn keep_only(self, mapped: AddressRange) {
         let all = self.0;
         let start = all.base.as_ptr() as usize;

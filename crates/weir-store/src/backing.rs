@@ -10,19 +10,18 @@ use rustix::fs::{fallocate, fstatvfs, open, unlinkat, AtFlags, FallocateFlags, M
 use rustix::io::Errno;
 
 use crate::map::create_sparse;
-use crate::slab::{Place, SlabId, Tier, SLAB_BYTES};
+use crate::slab::{SlabDirectory, SlabId, Tier, SLAB_BYTES};
 
 /// Makes the files of slabs.
 pub trait Backing {
-    /// Creates the file of a slab, of which `bytes` will be used. `ENOSPC` if there is no room for
-    /// them.
+    /// Creates the file of a slab, of which `bytes` will be used. `ENOSPC`: there is no room for them.
     fn create(&mut self, slab: SlabId, bytes: u64) -> Result<(), Errno>;
 
-    /// The bytes that the file system of a place has left (`u64::MAX`: no limit).
-    fn room_bytes(&mut self, place: Place) -> Result<u64, Errno>;
+    /// Returns the bytes that the file system of a directory has left (`u64::MAX`: no limit).
+    fn room_bytes(&mut self, directory: SlabDirectory) -> Result<u64, Errno>;
 }
 
-/// The name of a slab's file within its place's directory.
+/// Returns the name of a slab's file in its directory.
 pub fn slab_name(slab: SlabId) -> String {
     format!("slab-{}", slab.index())
 }
@@ -47,14 +46,14 @@ impl DirBacking {
         Ok(DirBacking { dirs })
     }
 
-    fn dir(&self, place: Place) -> Result<&OwnedFd, Errno> {
-        self.dirs.get(place.number()).ok_or(Errno::NOENT)
+    fn dir(&self, directory: SlabDirectory) -> Result<&OwnedFd, Errno> {
+        self.dirs.get(directory.number()).ok_or(Errno::NOENT)
     }
 }
 
 impl Backing for DirBacking {
     fn create(&mut self, slab: SlabId, bytes: u64) -> Result<(), Errno> {
-        let dir = self.dir(slab.place())?;
+        let dir = self.dir(slab.directory())?;
         let name = slab_name(slab);
         if slab.tier() == Tier::Memory {
             // Not allocated here: that takes 30 ms a slab, and clients that pwrite into
@@ -72,13 +71,13 @@ impl Backing for DirBacking {
         Ok(())
     }
 
-    fn room_bytes(&mut self, place: Place) -> Result<u64, Errno> {
-        room_bytes(self.dir(place)?)
+    fn room_bytes(&mut self, directory: SlabDirectory) -> Result<u64, Errno> {
+        room_bytes(self.dir(directory)?)
     }
 }
 
-/// The number of slabs in a directory. They are numbered from 0 without a gap, because none is
-/// removed before the instance ends; `Err` has the first that is missing, or is not whole.
+/// Counts the slabs in a directory. They are numbered from 0 without a gap, because none is removed
+/// before the instance ends; `Err` names the first that is missing, or is not whole.
 pub fn count_slabs(dir: &Path) -> Result<u32, String> {
     let mut found = std::collections::BTreeSet::new();
     let entries = std::fs::read_dir(dir).map_err(|error| error.to_string())?;
@@ -100,7 +99,7 @@ pub fn count_slabs(dir: &Path) -> Result<u32, String> {
     }
 }
 
-/// The bytes that the file system reports as free.
+/// Returns the bytes that the file system reports as free.
 fn room_bytes(dir: &OwnedFd) -> Result<u64, Errno> {
     let stat = fstatvfs(dir)?;
     // A tmpfs mounted without a limit reports 0 blocks in all.
@@ -110,8 +109,8 @@ fn room_bytes(dir: &OwnedFd) -> Result<u64, Errno> {
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Reserves a file's blocks, so that no later write of a client runs out of them. A file system
-/// that cannot (some NFS) is used without that.
+/// Reserves a file's blocks, so that no later write of a client fails for lack of space. File systems
+/// that cannot reserve (some NFS) are used without.
 fn reserve(file: impl AsFd, bytes: u64) -> Result<(), Errno> {
     let reserved =
         rustix::io::retry_on_intr(|| fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes));
@@ -131,8 +130,8 @@ mod tests {
         let (memory, storage) = (TestDir::new("backing-m"), TestDir::on_disk("backing-s"));
         let mut backing = DirBacking::open(memory.path(), &[storage.path()]).unwrap();
         let (in_memory, on_disk) = (
-            SlabId::new(Place::MEMORY, 3),
-            SlabId::new(Place::storage(0).unwrap(), 4),
+            SlabId::new(SlabDirectory::MEMORY, 3),
+            SlabId::new(SlabDirectory::storage(0).unwrap(), 4),
         );
         backing.create(in_memory, SLAB_BYTES).unwrap();
         backing.create(on_disk, 2 << 20).unwrap();
@@ -144,7 +143,7 @@ mod tests {
         assert_eq!(reserved.st_size, 64 << 20);
         assert!(reserved.st_blocks * 512 < 4 << 20);
         assert_eq!(backing.create(on_disk, 1), Err(Errno::EXIST));
-        let nowhere = SlabId::new(Place::storage(1).unwrap(), 0);
+        let nowhere = SlabId::new(SlabDirectory::storage(1).unwrap(), 0);
         assert_eq!(backing.create(nowhere, 1), Err(Errno::NOENT));
     }
 }

@@ -2,9 +2,8 @@
 //!
 //! The service thread creates slabs and queues them. Warmers take queued ones, newest first (the
 //! newest is the one still to be written), and note each piece as it becomes warm, so that a slab
-//! can be lent before all of it is. All of it is atomics: warmers run at the lowest priority and
-//! may be stopped anywhere for long, so the service thread must never wait for one (a mutex would
-//! make it).
+//! can be lent before all of it is warm. The board is made of atomics: warmers run at the lowest priority and
+//! may be stopped anywhere for long, so the service thread must never wait for one, as it might at a mutex.
 //!
 //! Invariant: only the service thread queues slabs and marks units as busy; only the
 //! warmer that took a slab sets its warm bits, and none is ever cleared.
@@ -24,7 +23,7 @@ const QUEUED: u8 = 1;
 const TAKEN: u8 = 2;
 
 #[derive(Debug, Default)]
-struct Entry {
+struct SlabState {
     state: AtomicU8,
     /// The units that exist (short slabs have fewer than 64).
     usable: AtomicU64,
@@ -35,15 +34,15 @@ struct Entry {
     busy: AtomicU64,
 }
 
-/// The board; shared by the service thread and the warmers.
+/// The board that the service thread and the warmers share.
 #[derive(Debug)]
 pub struct WarmBoard {
-    slabs: Box<[Entry]>,
+    slabs: Box<[SlabState]>,
     /// Counts the events that warmers wait for: queued slabs and the order to stop. A futex word.
     signal: AtomicU32,
     stop: AtomicU8,
     /// The last errno that stopped a warmer's work; 0 for none.
-    trouble: AtomicI32,
+    last_error: AtomicI32,
     /// The errno that kept pages from becoming huge; 0 for none.
     small_pages: AtomicI32,
 }
@@ -52,15 +51,15 @@ impl WarmBoard {
     /// A board for slabs 0 to `slabs`.
     pub fn new(slabs: u32) -> WarmBoard {
         WarmBoard {
-            slabs: (0..slabs).map(|_| Entry::default()).collect(),
+            slabs: (0..slabs).map(|_| SlabState::default()).collect(),
             signal: AtomicU32::new(0),
             stop: AtomicU8::new(0),
-            trouble: AtomicI32::new(0),
+            last_error: AtomicI32::new(0),
             small_pages: AtomicI32::new(0),
         }
     }
 
-    /// Asks for slab `index`, whose file exists, to be warmed as far as `usable` goes.
+    /// Queues slab `index`, whose file exists, to have its `usable` units warmed.
     pub fn queue(&self, index: u32, usable: u64) {
         let entry = &self.slabs[index as usize];
         entry.usable.store(usable, Ordering::Relaxed);
@@ -73,7 +72,7 @@ impl WarmBoard {
         }
     }
 
-    /// The warm units of a slab, a bit each.
+    /// Returns the warm units of a slab, a bit each.
     pub fn warm(&self, index: u32) -> u64 {
         self.slabs[index as usize].warm.load(Ordering::Acquire)
     }
@@ -91,8 +90,8 @@ impl WarmBoard {
     }
 
     /// The last error that stopped warmers' work (`ENOSPC`: tmpfs is full).
-    pub fn trouble(&self) -> Option<Errno> {
-        errno(&self.trouble)
+    pub fn last_error(&self) -> Option<Errno> {
+        errno(&self.last_error)
     }
 
     /// The reason for small pages, if there are any: the error of `MADV_COLLAPSE`.
@@ -100,7 +99,7 @@ impl WarmBoard {
         errno(&self.small_pages)
     }
 
-    /// Tells all warmers to end.
+    /// Orders all warmers to end.
     pub(crate) fn stop(&self) {
         self.stop.store(1, Ordering::Release);
         self.wake();
@@ -111,7 +110,7 @@ impl WarmBoard {
         self.stop.load(Ordering::Acquire) != 0
     }
 
-    /// The number to give to [`WarmBoard::wait`]; read before looking for work, so that a thread
+    /// Returns the number for [`WarmBoard::wait`]. A thread reads it before it looks for work, so that it
     /// does not sleep through work that is queued in between.
     pub(crate) fn signal(&self) -> u32 {
         self.signal.load(Ordering::Acquire)
@@ -123,7 +122,7 @@ impl WarmBoard {
     }
 
     /// Blocks for `pause`, or until warmers are to end.
-    pub(crate) fn rest(&self, pause: Duration) {
+    pub(crate) fn pause(&self, pause: Duration) {
         let over = Instant::now() + pause;
         loop {
             let signal = self.signal();
@@ -136,8 +135,8 @@ impl WarmBoard {
         }
     }
 
-    /// Takes the newest queued slab: (index, its units).
-    pub(crate) fn take(&self) -> Option<(u32, u64)> {
+    /// Takes the newest queued slab; returns its index and its units.
+    pub(crate) fn take_slab(&self) -> Option<(u32, u64)> {
         for (index, entry) in self.slabs.iter().enumerate().rev() {
             let taken =
                 entry
@@ -151,13 +150,13 @@ impl WarmBoard {
         None
     }
 
-    /// The units of a slab that warmers had better skip now.
+    /// Returns the units of a slab that warmers skip now.
     pub(crate) fn busy(&self, index: u32) -> u64 {
         self.slabs[index as usize].busy.load(Ordering::Acquire)
     }
 
     /// Notes `units` of a taken slab as warm. `Err` gives the reason for small pages.
-    pub(crate) fn warmed(&self, index: u32, units: u64, huge: Result<(), Errno>) {
+    pub(crate) fn note_warm(&self, index: u32, units: u64, huge: Result<(), Errno>) {
         if let Err(errno) = huge {
             self.small_pages
                 .store(errno.raw_os_error(), Ordering::Relaxed);
@@ -168,9 +167,10 @@ impl WarmBoard {
     }
 
     /// Ends the work on a taken slab.
-    pub(crate) fn done(&self, index: u32, outcome: Result<(), Errno>) {
+    pub(crate) fn finish_slab(&self, index: u32, outcome: Result<(), Errno>) {
         if let Err(errno) = outcome {
-            self.trouble.store(errno.raw_os_error(), Ordering::Relaxed);
+            self.last_error
+                .store(errno.raw_os_error(), Ordering::Relaxed);
         }
         self.slabs[index as usize]
             .state
@@ -200,16 +200,16 @@ mod tests {
         board.queue(2, 0b111);
         board.queue(2, 0b111);
         assert_eq!(board.signal(), before + 2);
-        assert_eq!(board.take(), Some((2, 0b111)));
+        assert_eq!(board.take_slab(), Some((2, 0b111)));
         assert!(board.is_under_way(2));
-        assert_eq!(board.take(), Some((1, u64::MAX)));
-        assert_eq!(board.take(), None);
-        board.warmed(2, 0b11, Ok(()));
-        board.warmed(2, 0b100, Err(Errno::INVAL));
-        board.done(2, Ok(()));
+        assert_eq!(board.take_slab(), Some((1, u64::MAX)));
+        assert_eq!(board.take_slab(), None);
+        board.note_warm(2, 0b11, Ok(()));
+        board.note_warm(2, 0b100, Err(Errno::INVAL));
+        board.finish_slab(2, Ok(()));
         assert_eq!((board.warm(2), board.is_under_way(2)), (0b111, false));
         assert_eq!(board.small_pages(), Some(Errno::INVAL));
-        board.done(1, Err(Errno::NOSPC));
-        assert_eq!(board.trouble(), Some(Errno::NOSPC));
+        board.finish_slab(1, Err(Errno::NOSPC));
+        assert_eq!(board.last_error(), Some(Errno::NOSPC));
     }
 }

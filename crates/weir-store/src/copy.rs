@@ -35,7 +35,7 @@ mod shared;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-use shared::Sixteen;
+use shared::Vector16;
 use shared::{load_1, load_16, load_2, load_4, load_8};
 use shared::{store_1, store_16, store_2, store_4, store_8};
 
@@ -99,14 +99,14 @@ unsafe fn cached_out(dst: *mut u8, src: *const u8, len: usize) {
     while at + LINE <= len {
         // SAFETY: `at + LINE <= len`, and the caller vouches for `len` bytes.
         unsafe {
-            let (from, to) = (src.add(at), dst.add(at).cast::<Sixteen>());
+            let (from, to) = (src.add(at), dst.add(at).cast::<Vector16>());
             let line = [
                 load_16(from),
                 load_16(from.add(16)),
                 load_16(from.add(32)),
                 load_16(from.add(48)),
             ];
-            to.cast::<[Sixteen; 4]>().write_unaligned(line);
+            to.cast::<[Vector16; 4]>().write_unaligned(line);
         }
         at += LINE;
     }
@@ -137,12 +137,14 @@ unsafe fn short_out(dst: *mut u8, src: *const u8, len: usize) {
                     load_16(src.add(back)),
                     load_16(src.add(back + 16)),
                 ];
-                dst.cast::<Sixteen>().write_unaligned(all[0]);
-                dst.add(16).cast::<Sixteen>().write_unaligned(all[1]);
-                dst.add(back).cast::<Sixteen>().write_unaligned(all[2]);
-                dst.add(back + 16).cast::<Sixteen>().write_unaligned(all[3]);
+                dst.cast::<Vector16>().write_unaligned(all[0]);
+                dst.add(16).cast::<Vector16>().write_unaligned(all[1]);
+                dst.add(back).cast::<Vector16>().write_unaligned(all[2]);
+                dst.add(back + 16)
+                    .cast::<Vector16>()
+                    .write_unaligned(all[3]);
             }
-            16.. => ends!(load_16, Sixteen),
+            16.. => ends!(load_16, Vector16),
             8.. => ends!(load_8, u64),
             4.. => ends!(load_4, u32),
             2.. => ends!(load_2, u16),
@@ -163,7 +165,7 @@ unsafe fn cached_in(dst: *mut u8, src: *const u8, len: usize) {
         prefetch_for_write(dst.wrapping_add(at + WRITE_AHEAD_BYTES));
         // SAFETY: `at + LINE <= len`, and the caller vouches for `len` bytes.
         unsafe {
-            let line = src.add(at).cast::<[Sixteen; 4]>().read_unaligned();
+            let line = src.add(at).cast::<[Vector16; 4]>().read_unaligned();
             for (i, part) in line.into_iter().enumerate() {
                 store_16(dst.add(at + 16 * i), part);
             }
@@ -197,14 +199,14 @@ unsafe fn copy_short(dst: *mut u8, src: *const u8, len: usize) {
         match len {
             32.. => {
                 let back = len - 32;
-                let head = src.cast::<[Sixteen; 2]>().read_unaligned();
-                let tail = src.add(back).cast::<[Sixteen; 2]>().read_unaligned();
+                let head = src.cast::<[Vector16; 2]>().read_unaligned();
+                let tail = src.add(back).cast::<[Vector16; 2]>().read_unaligned();
                 store_16(dst, head[0]);
                 store_16(dst.add(16), head[1]);
                 store_16(dst.add(back), tail[0]);
                 store_16(dst.add(back + 16), tail[1]);
             }
-            16.. => ends!(store_16, Sixteen),
+            16.. => ends!(store_16, Vector16),
             8.. => ends!(store_8, u64),
             4.. => ends!(store_4, u32),
             2.. => ends!(store_2, u16),

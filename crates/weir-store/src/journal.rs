@@ -54,7 +54,7 @@ const SNAPSHOT_FRAME_BYTES: usize = 256 << 10;
 /// The step in which the memory of an old journal is freed.
 const FREE_BYTES: u64 = 4 << 20;
 
-/// The reasons that a journal cannot be written.
+/// The reasons for which a journal cannot be written.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum JournalFileError {
     /// The file cannot be made, mapped or enlarged.
@@ -84,22 +84,22 @@ pub enum JournalFileError {
     GivenUp,
 }
 
-/// A journal that is being written.
+/// The journal of a server.
 #[derive(Debug)]
 pub struct JournalFile {
     dir: PathBuf,
     head: Head,
     /// `None` after it was given up.
-    file: Option<Open>,
+    file: Option<OpenJournal>,
     /// The new file in the making, which will take its place.
-    next: Option<Open>,
-    /// The journal before, which is freed by and by, and its length.
+    next: Option<OpenJournal>,
+    /// The file of the old journal, which is freed in steps, and its length.
     before: Option<(OwnedFd, u64)>,
 }
 
-/// A file that is being written.
+/// A file to which frames are appended.
 #[derive(Debug)]
-struct Open {
+struct OpenJournal {
     path: PathBuf,
     file: OwnedFd,
     mapping: Mapping,
@@ -118,7 +118,7 @@ impl JournalFile {
     pub fn create(
         dir: &Path,
         head: Head,
-        snapshot: &mut dyn FnMut(&mut Snapshot<'_>),
+        snapshot: &mut dyn FnMut(&mut SnapshotWriter<'_>),
     ) -> Result<JournalFile, JournalFileError> {
         let mut journal = JournalFile {
             dir: dir.to_owned(),
@@ -129,7 +129,7 @@ impl JournalFile {
         };
         journal.begin_anew()?;
         let next = journal.next.as_mut().ok_or(JournalFileError::GivenUp)?;
-        let mut out = Snapshot {
+        let mut out = SnapshotWriter {
             file: next,
             items: Vec::new(),
             done: Ok(()),
@@ -172,8 +172,8 @@ impl JournalFile {
         self.drop_next();
         let path = self.dir.join(JOURNAL_NEW);
         let _ = rustix::fs::unlink(c_path(&path));
-        let begun = Open::create(path, &self.head);
-        self.next = Some(self.tried(begun)?);
+        let begun = OpenJournal::create(path, &self.head);
+        self.next = Some(self.drop_next_on_error(begun)?);
         Ok(())
     }
 
@@ -181,7 +181,7 @@ impl JournalFile {
     pub fn add(&mut self, items: &[u8]) -> Result<(), JournalFileError> {
         let next = self.next.as_mut().ok_or(JournalFileError::GivenUp)?;
         let added = next.append(items);
-        self.tried(added)
+        self.drop_next_on_error(added)
     }
 
     /// Gives the journal's name to the new file, whose snapshot is whole.
@@ -193,7 +193,7 @@ impl JournalFile {
             path: to.clone(),
             errno,
         });
-        self.tried(named)?;
+        self.drop_next_on_error(named)?;
         if let Some(mut next) = self.next.take() {
             next.path = to;
             next.snapshot_end = next.end;
@@ -203,7 +203,7 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Frees some of the memory of the journal before; false if there is none.
+    /// Frees some of the memory of the old journal; false if there is none.
     pub fn free_some(&mut self) -> bool {
         let Some((file, len)) = &mut self.before else {
             return false;
@@ -215,8 +215,11 @@ impl JournalFile {
         true
     }
 
-    /// After a failure there is no new file, and the next try comes after the same growth again.
-    fn tried<T>(&mut self, done: Result<T, JournalFileError>) -> Result<T, JournalFileError> {
+    /// Drops the new file after an error; the next try comes after the same growth again.
+    fn drop_next_on_error<T>(
+        &mut self,
+        done: Result<T, JournalFileError>,
+    ) -> Result<T, JournalFileError> {
         if done.is_err() {
             self.drop_next();
             if let Some(file) = &mut self.file {
@@ -254,14 +257,14 @@ fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-/// Takes the items of a snapshot.
-pub struct Snapshot<'a> {
-    file: &'a mut Open,
+/// Writes the items of a snapshot into a new journal.
+pub struct SnapshotWriter<'a> {
+    file: &'a mut OpenJournal,
     items: Vec<u8>,
     done: Result<(), JournalFileError>,
 }
 
-impl Snapshot<'_> {
+impl SnapshotWriter<'_> {
     /// Adds an item. Errors are returned at the end.
     pub fn add(&mut self, item: &weir_core::journal::Item<'_>) {
         weir_core::journal::encode(item, &mut self.items);
@@ -284,8 +287,8 @@ impl Snapshot<'_> {
     }
 }
 
-impl Open {
-    fn create(path: PathBuf, head: &Head) -> Result<Open, JournalFileError> {
+impl OpenJournal {
+    fn create(path: PathBuf, head: &Head) -> Result<OpenJournal, JournalFileError> {
         let failed = |error| JournalFileError::File {
             path: path.clone(),
             error,
@@ -293,7 +296,7 @@ impl Open {
         let bytes = path.as_os_str().as_bytes();
         let file = create_private(CWD, bytes, FIRST_BYTES as u64).map_err(failed)?;
         let mapping = Mapping::new(&file, FIRST_BYTES).map_err(failed)?;
-        let mut open = Open {
+        let mut open = OpenJournal {
             path,
             file,
             mapping,
@@ -354,7 +357,7 @@ impl Open {
         Ok(())
     }
 
-    /// Makes memory present up to `end`, and some more.
+    /// Makes memory present up to `end`, rounded up to a step.
     fn make_present(&mut self, end: usize) -> Result<(), JournalFileError> {
         let end = end.next_multiple_of(STEP_BYTES);
         let system = |errno| JournalFileError::System {
@@ -380,7 +383,7 @@ impl Open {
     }
 }
 
-/// The bytes of the journal in `dir`; `None` if there is none.
+/// Reads the journal in `dir`; `None` if there is none.
 pub fn read(dir: &Path) -> Result<Option<Vec<u8>>, JournalFileError> {
     let path = dir.join(JOURNAL);
     let failed = |error| JournalFileError::File {

@@ -11,15 +11,15 @@
 //! | [`copy`] | copies into and out of slabs | yes |
 //! | [`warm`] | making memory present, in huge pages | yes |
 //! | [`slab`], [`tier`], [`backing`] | the server's accounts of space, and the files | no |
-//! | [`acl`] | other users that a server admits | no |
+//! | [`acl`] | access for the other users that a server admits | no |
 //! | [`present`] | memory behind sparse regions, before they are touched | no |
 //! | [`board`], [`pool`] | the threads that keep memory warm | no |
-//! | [`journal`] | the file from which a server is started again | no |
-//! | [`socket`] | mapped memory to and from sockets | yes |
-//! | [`slabmap`] | slabs as a process reads and writes them | yes (with `window`, `syscall`) |
+//! | [`journal`] | the file of a server's journal | no |
+//! | [`socket`] | transfers between mapped memory and sockets | yes |
+//! | [`slabmap`] | a process's access to slabs | yes (with `window`, `syscall`) |
 //!
-//! The client side runs inside foreign processes: no thread is started there, nothing
-//! panics across, hot paths neither allocate nor lock, and kernel calls bypass libc.
+//! The client side runs inside foreign processes: no thread is started there, no
+//! panic leaves the crate, hot paths neither allocate nor lock, and kernel calls bypass libc.
 
 pub mod acl;
 mod area;

@@ -1,12 +1,12 @@
-//! The living bytes of a unit, to the byte.
+//! The ranges of a unit's living bytes.
 //!
-//! When no unit is wholly free any more, the dead bytes between living ones are lent again: so a
-//! log needs no bytes moved, and no extent anywhere changes. Bytes that were written one behind the
-//! other are one range, so that a unit filled by one stream costs 8 bytes.
+//! When no unit is wholly free any more, the dead bytes between living ones are lent again: so no
+//! bytes of a log are moved, and no extent changes. Contiguous bytes are one range, so that a unit
+//! that one stream filled costs 8 bytes.
 //!
-//! Some units are not known so exactly: after a restart only the amount of the published bytes is
-//! known, and a client may claim bytes twice. Such a unit is counted as a whole, by its
-//! [`crate::slab::Slab`], until nothing in it is alive. Pure: no I/O.
+//! Of some units only the amount of living bytes is known: of published bytes after a restart, or if
+//! a client claims bytes twice. The [`crate::slab::Slab`] counts such a unit as a whole until none of
+//! its bytes is alive. Pure: no I/O.
 
 /// Gaps begin at cache lines, like all reservations.
 const ALIGN: u32 = 64;
@@ -16,16 +16,16 @@ pub type Gap = (u32, u32);
 
 /// The living ranges of a unit.
 #[derive(Debug, Clone)]
-pub struct Live {
+pub struct LiveRanges {
     /// From, to; in order, apart from each other.
     ranges: Vec<(u32, u32)>,
     is_exact: bool,
 }
 
-impl Live {
+impl LiveRanges {
     /// Ranges without a living byte.
-    pub fn new() -> Live {
-        Live {
+    pub fn new() -> LiveRanges {
+        LiveRanges {
             ranges: Vec::new(),
             is_exact: true,
         }
@@ -36,8 +36,8 @@ impl Live {
         self.is_exact
     }
 
-    /// Keeps only the amount from now on, until [`Live::clear`].
-    pub fn blur(&mut self) {
+    /// Forgets the ranges until [`LiveRanges::clear`]: only the amount is known.
+    pub fn forget_ranges(&mut self) {
         self.ranges = Vec::new();
         self.is_exact = false;
     }
@@ -48,7 +48,7 @@ impl Live {
         self.is_exact = true;
     }
 
-    /// Marks `[from, to)` as alive. If part of it was alive already, only the amount is kept.
+    /// Marks `[from, to)` as alive. If part of it was alive already, the ranges are forgotten.
     pub fn add(&mut self, from: u32, to: u32) {
         if !self.is_exact {
             return;
@@ -57,7 +57,7 @@ impl Live {
         let joins_left = self.ranges.get(at).is_some_and(|range| range.1 == from);
         let next = at + usize::from(joins_left);
         match self.ranges.get(next) {
-            Some(range) if range.0 < to => self.blur(),
+            Some(range) if range.0 < to => self.forget_ranges(),
             Some(range) if range.0 == to && joins_left => {
                 self.ranges[at].1 = range.1;
                 self.ranges.remove(next);
@@ -68,7 +68,7 @@ impl Live {
         }
     }
 
-    /// Marks `[from, to)` as dead. If part of it was dead already, only the amount is kept.
+    /// Marks `[from, to)` as dead. If part of it was dead already, the ranges are forgotten.
     pub fn remove(&mut self, from: u32, to: u32) {
         if !self.is_exact {
             return;
@@ -84,11 +84,11 @@ impl Live {
                     self.ranges.insert(at + 1, (to, end));
                 }
             },
-            _ => self.blur(),
+            _ => self.forget_ranges(),
         }
     }
 
-    /// The gaps between the living bytes of a unit of `unit` bytes that can be lent.
+    /// Returns the gaps that can be lent between the living bytes of a unit of `unit` bytes.
     pub fn gaps(&self, unit: u32) -> impl Iterator<Item = Gap> + '_ {
         let starts = std::iter::once(0).chain(self.ranges.iter().map(|range| range.1));
         let ends = self.ranges.iter().map(|range| range.0);
@@ -120,7 +120,7 @@ mod tests {
         /// Compares with a model that has a byte for each.
         #[test]
         fn like_a_map_of_bytes(steps in prop::collection::vec((any::<bool>(), 0u32..UNIT, 1u32..200), 1..80)) {
-            let mut live = Live::new();
+            let mut live = LiveRanges::new();
             let mut bytes = vec![false; UNIT as usize];
             for (add, from, len) in steps {
                 let to = (from + len).min(UNIT);
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn what_is_claimed_twice_is_only_counted() {
-        let mut live = Live::new();
+        let mut live = LiveRanges::new();
         live.add(0, 100);
         live.add(50, 60);
         assert!(!live.is_exact() && !live.is_dead((200, 64)));

@@ -51,12 +51,12 @@ impl Mapping {
     /// The size in bytes.
     #[allow(clippy::len_without_is_empty)] // a mapping is never empty
     pub fn len(&self) -> usize {
-        self.0.area().len()
+        self.0.range().len()
     }
 
     /// The address at which it begins.
     pub fn base(&self) -> NonNull<u8> {
-        self.0.area().base()
+        self.0.range().base()
     }
 
     /// Keeps the memory mapped until the process ends.
@@ -66,15 +66,15 @@ impl Mapping {
 
     /// Keeps the memory mapped until the process ends, for copies into it and out of it.
     pub fn leak_window(self) -> Window {
-        let area = self.0.leak();
+        let range = self.0.leak();
         // SAFETY: it stays mapped, for writing; a mapping that is given away by value has lent
         // no reference, and the region, which could, is not handed out.
-        unsafe { Window::new(area.base().as_ptr(), area.len()) }
+        unsafe { Window::new(range.base().as_ptr(), range.len()) }
     }
 
     /// The `count` records from byte `offset` on; as [`Region::slice`], while this lives.
     pub fn slice<T: ShmRecord>(&self, offset: usize, count: usize) -> Result<&[T], MapError> {
-        let records = self.0.area().records(offset, count)?;
+        let records = self.0.range().records(offset, count)?;
         // SAFETY: the memory is mapped for loads and stores while `self` is borrowed, and the
         // range was checked by `records`.
         Ok(unsafe { &*records })

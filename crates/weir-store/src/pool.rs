@@ -31,8 +31,8 @@ use rustix::time::{clock_gettime, ClockId};
 use crate::backing::slab_name;
 use crate::board::WarmBoard;
 use crate::map::{open_shared, Access, Mapping, HUGE_PAGE_BYTES};
-use crate::slab::{run, Place, SlabId, SLAB_BYTES, SLAB_UNITS, UNIT_BYTES};
-use crate::warm::{warm, Pages};
+use crate::slab::{unit_bits, SlabDirectory, SlabId, SLAB_BYTES, SLAB_UNITS, UNIT_BYTES};
+use crate::warm::{warm, PageSize};
 
 /// Units in a huge page.
 const PIECE_UNITS: u32 = 2;
@@ -68,7 +68,7 @@ impl WarmPool {
             let thread = std::thread::Builder::new()
                 .name(format!("weir-warm-{number}"))
                 .stack_size(128 << 10)
-                .spawn(move || serve(&board, &dir))?;
+                .spawn(move || run_warmer(&board, &dir))?;
             pool.threads.push(thread);
         }
         Ok(pool)
@@ -76,13 +76,13 @@ impl WarmPool {
 
     /// Ends the warmers and waits for them.
     pub fn stop(mut self) {
-        self.end();
+        self.stop_threads();
     }
 
-    fn end(&mut self) {
+    fn stop_threads(&mut self) {
         self.board.stop();
         for thread in self.threads.drain(..) {
-            // A warmer that panicked has printed why; nothing depends on it.
+            // A warmer that panicked has printed the reason; nothing depends on it.
             let _ = thread.join();
         }
     }
@@ -90,18 +90,18 @@ impl WarmPool {
 
 impl Drop for WarmPool {
     fn drop(&mut self) {
-        self.end();
+        self.stop_threads();
     }
 }
 
 /// The main function of a warmer.
-fn serve(board: &WarmBoard, dir: &Path) {
-    // On Linux a priority belongs to a thread. Without it warming is just less polite.
+fn run_warmer(board: &WarmBoard, dir: &Path) {
+    // On Linux a priority belongs to a thread. Without it, warming takes more time from others.
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
     while !board.is_stopping() {
         let signal = board.signal();
-        match board.take() {
-            Some((index, usable)) => board.done(index, warm_slab(board, dir, index, usable)),
+        match board.take_slab() {
+            Some((index, usable)) => board.finish_slab(index, warm_slab(board, dir, index, usable)),
             None if board.is_stopping() => return,
             None => board.wait(signal),
         }
@@ -112,7 +112,7 @@ fn serve(board: &WarmBoard, dir: &Path) {
 fn warm_slab(board: &WarmBoard, dir: &Path, index: u32, usable: u64) -> Result<(), Errno> {
     let (file, mapping) = map_slab(dir, index)?;
     for first in (0..SLAB_UNITS).step_by(PIECE_UNITS as usize) {
-        let units = run(first, PIECE_UNITS) & usable;
+        let units = unit_bits(first, PIECE_UNITS) & usable;
         let wanted = units & !board.warm(index);
         if wanted == 0 || board.busy(index) & units != 0 {
             continue;
@@ -122,35 +122,35 @@ fn warm_slab(board: &WarmBoard, dir: &Path, index: u32, usable: u64) -> Result<(
         }
         let start = first as usize * bytes_of_units(1);
         let end = start + bytes_of_units(units.count_ones());
-        let (began, had) = (Instant::now(), on_core());
+        let (began, had) = (Instant::now(), thread_cpu_time());
         let huge = match warm(&mapping, &file, start..end)? {
-            Pages::Huge => Ok(()),
-            Pages::Small(errno) => Err(errno),
+            PageSize::Huge => Ok(()),
+            PageSize::Small(errno) => Err(errno),
         };
-        board.warmed(index, units, huge);
+        board.note_warm(index, units, huge);
         let waited = began
             .elapsed()
-            .saturating_sub(on_core().saturating_sub(had));
+            .saturating_sub(thread_cpu_time().saturating_sub(had));
         if let Some(pause) = pause_after(waited) {
-            board.rest(pause);
+            board.pause(pause);
         }
     }
     Ok(())
 }
 
-/// The processor time of this thread.
-fn on_core() -> Duration {
+/// Returns the processor time of this thread.
+fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// The pause of a warmer that `waited` for its core during a piece.
+/// Returns the pause of a warmer that `waited` for its core during a piece.
 fn pause_after(waited: Duration) -> Option<Duration> {
     (waited >= WAIT_LEAST).then(|| (waited * PAUSE_PER_WAIT).min(PAUSE_MOST))
 }
 
 fn map_slab(dir: &Path, index: u32) -> Result<(OwnedFd, Mapping), Errno> {
-    let path = dir.join(slab_name(SlabId::new(Place::MEMORY, index)));
+    let path = dir.join(slab_name(SlabId::new(SlabDirectory::MEMORY, index)));
     let file = open_shared(CWD, path.as_os_str().as_bytes(), Access::ReadWrite)
         .map_err(|error| error.errno())?;
     let mapping = Mapping::new_huge_aligned(&file, bytes_of_units(SLAB_UNITS))
@@ -206,7 +206,7 @@ mod tests {
         until("two slabs", || {
             board.warm(0) == u64::MAX && board.warm(1) == u64::MAX
         });
-        assert_eq!(board.trouble(), None);
+        assert_eq!(board.last_error(), None);
         assert!(!dir.path().join("slab-2").exists());
         for _ in 0..2 {
             let grant = tiers.grant(1, 64 << 20, ClientId(0)).unwrap();
@@ -248,8 +248,8 @@ mod tests {
         let board = Arc::new(WarmBoard::new(1));
         board.queue(0, u64::MAX);
         let pool = WarmPool::start(dir.path(), Arc::clone(&board), 1).unwrap();
-        until("the report", || board.trouble().is_some());
+        until("the report", || board.last_error().is_some());
         pool.stop();
-        assert_eq!((board.trouble(), board.warm(0)), (Some(Errno::NOENT), 0));
+        assert_eq!((board.last_error(), board.warm(0)), (Some(Errno::NOENT), 0));
     }
 }

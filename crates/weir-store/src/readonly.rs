@@ -28,10 +28,10 @@ impl ReadOnlyMapping {
 
     /// Keeps the memory mapped until the process ends, for copies out of it.
     pub fn leak_window(self) -> ReadWindow {
-        let area = self.0.leak();
+        let range = self.0.leak();
         // SAFETY: it stays mapped; a mapping that is given away by value has lent no
         // reference, and the region, which could, is not handed out.
-        unsafe { ReadWindow::new(area.base().as_ptr(), area.len()) }
+        unsafe { ReadWindow::new(range.base().as_ptr(), range.len()) }
     }
 }
 

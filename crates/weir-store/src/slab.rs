@@ -7,13 +7,13 @@
 //! client holds (`live`).
 //!
 //! ```text
-//! place 0 is the memory tier, 1..=15 the storage directories, in their configured order
+//! directory 0 is that of the memory tier, 1..=15 the storage directories, in their configured order
 //!
 //!            31         28 27             6 5        0
 //!           +-------------+----------------+----------+
-//! SegmentId | place       | index          | unit     |   the segment's first unit
+//! SegmentId | directory   | index          | unit     |   the segment's first unit
 //!           +-------------+----------------+----------+
-//! SlabId    = SegmentId >> 6                              file "slab-<index>" of its place
+//! SlabId    = SegmentId >> 6                              file "slab-<index>" of its directory
 //! ```
 //!
 //! Invariants: segments held at one time do not overlap; `live` of a unit never exceeds
@@ -21,7 +21,7 @@
 
 use weir_core::types::{ClientId, SegmentId};
 
-use crate::live::{Gap, Live};
+use crate::live::{Gap, LiveRanges};
 
 /// The size of a unit in bytes: the least segment.
 pub const UNIT_BYTES: u64 = 1 << 20;
@@ -29,9 +29,10 @@ pub const UNIT_BYTES: u64 = 1 << 20;
 pub const SLAB_UNITS: u32 = 64;
 /// The size of a slab in bytes: the largest segment.
 pub const SLAB_BYTES: u64 = SLAB_UNITS as u64 * UNIT_BYTES;
-/// The greatest number of places of an instance: the memory tier and 15 storage directories.
-pub const MAX_PLACES: usize = 16;
-/// The greatest number of slabs of a place (256 TiB).
+/// The greatest number of slab directories of an instance: the memory tier's and 15 storage
+/// directories.
+pub const MAX_DIRECTORIES: usize = 16;
+/// The greatest number of slabs of a directory (256 TiB).
 pub const MAX_SLABS: u32 = 1 << INDEX_BITS;
 
 const INDEX_BITS: u32 = 22;
@@ -48,18 +49,18 @@ pub enum Tier {
     File,
 }
 
-/// A place of slabs: the memory tier or one of the storage directories.
+/// A directory of slabs: that of the memory tier, or a storage directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place(u8);
+pub struct SlabDirectory(u8);
 
-impl Place {
-    /// The memory tier.
-    pub const MEMORY: Place = Place(0);
+impl SlabDirectory {
+    /// The directory of the memory tier, on tmpfs.
+    pub const MEMORY: SlabDirectory = SlabDirectory(0);
 
     /// The storage directory number `dir`, counted from 0; `None` beyond the 15th.
-    pub fn storage(dir: usize) -> Option<Place> {
+    pub fn storage(dir: usize) -> Option<SlabDirectory> {
         let number = u8::try_from(dir + 1).ok()?;
-        (usize::from(number) < MAX_PLACES).then_some(Place(number))
+        (usize::from(number) < MAX_DIRECTORIES).then_some(SlabDirectory(number))
     }
 
     /// Its number: 0 for memory, 1 + the directory's otherwise.
@@ -69,7 +70,7 @@ impl Place {
 
     /// The tier it belongs to.
     pub fn tier(self) -> Tier {
-        if self == Place::MEMORY {
+        if self == SlabDirectory::MEMORY {
             Tier::Memory
         } else {
             Tier::File
@@ -77,15 +78,15 @@ impl Place {
     }
 }
 
-/// A slab of this instance. The number includes its place, so it alone finds the file.
+/// A slab of this instance. The number includes its directory, and so identifies the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SlabId(u32);
 
 impl SlabId {
-    /// Slab `index` of `place`; the index is below [`MAX_SLABS`].
-    pub fn new(place: Place, index: u32) -> SlabId {
+    /// Slab `index` of `directory`; the index is below [`MAX_SLABS`].
+    pub fn new(directory: SlabDirectory, index: u32) -> SlabId {
         assert!(index < MAX_SLABS);
-        SlabId(u32::from(place.0) << INDEX_BITS | index)
+        SlabId(u32::from(directory.0) << INDEX_BITS | index)
     }
 
     /// The slab of a number found in a record; `None` if no slab can have it.
@@ -99,7 +100,7 @@ impl SlabId {
     }
 
     /// The slab of a segment.
-    pub fn of(segment: SegmentId) -> SlabId {
+    pub fn from_segment(segment: SegmentId) -> SlabId {
         SlabId(segment.0 / SLAB_UNITS)
     }
 
@@ -109,20 +110,20 @@ impl SlabId {
         SegmentId(self.0 * SLAB_UNITS + unit)
     }
 
-    /// Its place.
+    /// Its directory.
     #[allow(clippy::cast_possible_truncation)] // four bits
-    pub fn place(self) -> Place {
-        Place((self.0 >> INDEX_BITS) as u8)
+    pub fn directory(self) -> SlabDirectory {
+        SlabDirectory((self.0 >> INDEX_BITS) as u8)
     }
 
-    /// Its number within its place.
+    /// Its number within its directory.
     pub fn index(self) -> u32 {
         self.0 & (MAX_SLABS - 1)
     }
 
     /// The tier it belongs to.
     pub fn tier(self) -> Tier {
-        self.place().tier()
+        self.directory().tier()
     }
 }
 
@@ -131,8 +132,8 @@ pub fn segment_pos(segment: SegmentId) -> u64 {
     u64::from(segment.0 % SLAB_UNITS) * UNIT_BYTES
 }
 
-/// A range that cannot be accounted: a mistake of the caller's, or of a client's whose records the
-/// caller passes on.
+/// The reasons for which a range cannot be accounted: an error of the caller, or of a client whose
+/// records the caller passes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AccountError {
     /// The range reaches beyond the slab.
@@ -182,7 +183,7 @@ pub struct Slab {
     /// Living bytes by unit; at most [`UNIT_BYTES`].
     live_bytes: [u32; SLAB_UNITS as usize],
     /// The ranges of those bytes, as far as they are known.
-    live: Vec<Live>,
+    live: Vec<LiveRanges>,
     /// The client to which a unit was lent; meaningful until it is free.
     owner: [ClientId; SLAB_UNITS as usize],
 }
@@ -192,13 +193,13 @@ impl Slab {
     pub fn new(units: u32) -> Slab {
         assert!((1..=SLAB_UNITS).contains(&units));
         Slab {
-            usable: run(0, units),
+            usable: unit_bits(0, units),
             held: 0,
             cold: 0,
             alive: 0,
             held_units: [0; SLAB_UNITS as usize],
             live_bytes: [0; SLAB_UNITS as usize],
-            live: vec![Live::new(); units as usize],
+            live: vec![LiveRanges::new(); units as usize],
             owner: [ClientId(u32::MAX); SLAB_UNITS as usize],
         }
     }
@@ -228,13 +229,13 @@ impl Slab {
         self.live_bytes.iter().copied().map(u64::from).sum()
     }
 
-    /// The first aligned run of `units` (a power of two) that is free and in `among`.
+    /// Finds the first aligned run of `units` (a power of two) that is free and in `among`.
     pub fn find_first(&self, units: u32, among: u64) -> Option<u32> {
         let starts = aligned_runs(self.free() & among, units);
         (starts != 0).then(|| starts.trailing_zeros())
     }
 
-    /// The last such run. Cold segments are taken from the end, because warming begins at the
+    /// Finds the last such run. Cold segments are taken from the end, because warming begins at the
     /// front.
     pub fn find_last(&self, units: u32, among: u64) -> Option<u32> {
         let starts = aligned_runs(self.free() & among, units);
@@ -243,7 +244,7 @@ impl Slab {
 
     /// Lends `units` from `unit` on, which must be free.
     pub fn lend(&mut self, unit: u32, units: u32, client: ClientId, warm: bool) {
-        let bits = run(unit, units);
+        let bits = unit_bits(unit, units);
         assert_eq!(self.free() & bits, bits, "lending what is not free");
         self.held |= bits;
         if !warm {
@@ -260,20 +261,20 @@ impl Slab {
             live.is_exact() && bytes < UNIT_LEN
         };
         let alive = self.alive & self.usable & !self.held;
-        bits_of(alive)
+        set_bits(alive)
             .filter(partly)
             .fold(0, |bits, unit| bits | 1 << unit)
     }
 
-    /// Dead bytes beside living ones that may be lent.
+    /// Returns the dead bytes beside living ones that may be lent.
     pub fn gap_bytes(&self) -> u64 {
         let dead = |unit| u64::from(UNIT_LEN - self.live_bytes[unit as usize]);
-        bits_of(self.mixed()).map(dead).sum()
+        set_bits(self.mixed()).map(dead).sum()
     }
 
-    /// The gaps that may be lent: the unit, and the gap in it.
+    /// Returns the gaps that may be lent: the unit, and the gap in it.
     pub fn gaps(&self) -> impl Iterator<Item = (u32, Gap)> + '_ {
-        bits_of(self.mixed()).flat_map(|unit| {
+        set_bits(self.mixed()).flat_map(|unit| {
             let gaps = self.live[unit as usize].gaps(UNIT_LEN);
             gaps.map(move |gap| (unit, gap))
         })
@@ -287,7 +288,7 @@ impl Slab {
 
     /// Lends a gap of `unit`: until its release, nothing else of the unit is lent.
     pub fn lend_gap(&mut self, unit: u32, client: ClientId, warm: bool) {
-        let bit = run(unit, 1);
+        let bit = unit_bits(unit, 1);
         assert_eq!(self.held & bit, 0, "lending what is held");
         self.held |= bit;
         if !warm {
@@ -298,10 +299,14 @@ impl Slab {
     }
 
     /// Lends a segment that was lent before this account began; `None` if that is impossible.
-    pub fn lend_again(&mut self, unit: u32, units: u64, client: ClientId) -> Option<()> {
+    pub fn restore_segment(&mut self, unit: u32, units: u64, client: ClientId) -> Option<()> {
         let units = u32::try_from(units).ok().filter(|n| *n > 0)?;
         let fits = unit + units.min(SLAB_UNITS) <= SLAB_UNITS && units <= SLAB_UNITS;
-        let bits = if fits { run(unit, units) } else { return None };
+        let bits = if fits {
+            unit_bits(unit, units)
+        } else {
+            return None;
+        };
         (self.usable & !self.held & bits == bits).then(|| {
             self.held |= bits;
             self.cold |= bits;
@@ -310,15 +315,15 @@ impl Slab {
         })
     }
 
-    /// Ends the lending of the segment that begins at `unit`: its client writes no more. Its units
-    /// without living bytes are free from now on.
+    /// Ends the lending of the segment that begins at `unit`; returns its units. Its client writes no
+    /// more, and its units without living bytes are free from now on.
     pub fn release(&mut self, unit: u32) -> Option<u32> {
         let units = u32::from(core::mem::take(self.held_units.get_mut(unit as usize)?));
         if units == 0 {
             return None;
         }
-        self.held &= !run(unit, units);
-        self.cold &= !run(unit, units);
+        self.held &= !unit_bits(unit, units);
+        self.cold &= !unit_bits(unit, units);
         Some(units)
     }
 
@@ -333,13 +338,13 @@ impl Slab {
             return false;
         }
         *units = u8::try_from(keep).expect("less than 64");
-        self.held &= !run(unit + keep, had - keep);
-        self.cold &= !run(unit + keep, had - keep);
+        self.held &= !unit_bits(unit + keep, had - keep);
+        self.cold &= !unit_bits(unit + keep, had - keep);
         true
     }
 
     /// The first units of the segments that `client` holds.
-    pub fn held_by(&self, client: ClientId) -> impl Iterator<Item = u32> + '_ {
+    pub fn segments_of(&self, client: ClientId) -> impl Iterator<Item = u32> + '_ {
         (0..SLAB_UNITS).filter(move |&unit| {
             self.held_units[unit as usize] > 0 && self.owner[unit as usize] == client
         })
@@ -367,7 +372,7 @@ impl Slab {
             }
         }
         for (unit, bytes) in pieces(pos, len)? {
-            let from = within(pos, unit);
+            let from = offset_in_unit(pos, unit);
             self.live[unit as usize].add(from, from + bytes);
             self.live_bytes[unit as usize] += bytes;
             self.alive |= 1 << unit;
@@ -376,7 +381,7 @@ impl Slab {
     }
 
     /// Counts bytes as alive that were alive before this account began: no client holds them.
-    pub fn revive(&mut self, pos: u64, len: u64) -> Result<(), AccountError> {
+    pub fn restore_live(&mut self, pos: u64, len: u64) -> Result<(), AccountError> {
         for (unit, _) in pieces(pos, len)? {
             if self.usable >> unit & 1 == 0 {
                 return Err(AccountError::NotLent { pos, len });
@@ -384,7 +389,7 @@ impl Slab {
         }
         for (unit, bytes) in pieces(pos, len)? {
             // Records of a hostile client may claim bytes twice: the bytes are its own.
-            let from = within(pos, unit);
+            let from = offset_in_unit(pos, unit);
             self.live[unit as usize].add(from, from + bytes);
             let live = &mut self.live_bytes[unit as usize];
             *live = live.saturating_add(bytes).min(UNIT_LEN);
@@ -393,18 +398,18 @@ impl Slab {
         Ok(())
     }
 
-    /// As [`Slab::revive`], for bytes of which only the amount is known: `len` from the beginning
+    /// As [`Slab::restore_live`], for bytes of which only the amount is known: `len` from the beginning
     /// of the unit of `pos`.
-    pub fn revive_amount(&mut self, pos: u64, len: u64) -> Result<(), AccountError> {
-        self.revive(pos, len)?;
+    pub fn restore_amount(&mut self, pos: u64, len: u64) -> Result<(), AccountError> {
+        self.restore_live(pos, len)?;
         for (unit, _) in pieces(pos, len)? {
-            self.live[unit as usize].blur();
+            self.live[unit as usize].forget_ranges();
         }
         Ok(())
     }
 
     /// Counts `len` bytes at `pos` as dead.
-    pub fn freed(&mut self, pos: u64, len: u64) -> Result<(), AccountError> {
+    pub fn remove_live(&mut self, pos: u64, len: u64) -> Result<(), AccountError> {
         for (unit, bytes) in pieces(pos, len)? {
             let live = self.live_bytes[unit as usize];
             if live < bytes {
@@ -413,7 +418,7 @@ impl Slab {
             }
         }
         for (unit, bytes) in pieces(pos, len)? {
-            let from = within(pos, unit);
+            let from = offset_in_unit(pos, unit);
             self.live[unit as usize].remove(from, from + bytes);
             let live = &mut self.live_bytes[unit as usize];
             *live -= bytes;
@@ -426,14 +431,14 @@ impl Slab {
     }
 }
 
-/// The bits of `units` units from `unit` on.
-pub fn run(unit: u32, units: u32) -> u64 {
+/// Returns the bits of `units` units from `unit` on.
+pub fn unit_bits(unit: u32, units: u32) -> u64 {
     debug_assert!(units > 0 && unit + units <= SLAB_UNITS);
     (u64::MAX >> (SLAB_UNITS - units)) << unit
 }
 
-/// The numbers of the bits that are set.
-fn bits_of(mut bits: u64) -> impl Iterator<Item = u32> {
+/// Returns the numbers of the bits that are set.
+fn set_bits(mut bits: u64) -> impl Iterator<Item = u32> {
     core::iter::from_fn(move || {
         let bit = (bits != 0).then(|| bits.trailing_zeros())?;
         bits &= bits - 1;
@@ -441,13 +446,13 @@ fn bits_of(mut bits: u64) -> impl Iterator<Item = u32> {
     })
 }
 
-/// The offset in `unit` of the piece of a range that begins at `pos`.
-fn within(pos: u64, unit: u32) -> u32 {
+/// Returns the offset in `unit` of the piece of a range that begins at `pos`.
+fn offset_in_unit(pos: u64, unit: u32) -> u32 {
     let from = pos.saturating_sub(u64::from(unit) * UNIT_BYTES);
     u32::try_from(from).expect("less than a unit")
 }
 
-/// The aligned starts of runs of `units` (a power of two) set bits.
+/// Returns the aligned starts of runs of `units` (a power of two) set bits.
 fn aligned_runs(mut bits: u64, units: u32) -> u64 {
     assert!(units.is_power_of_two() && units <= SLAB_UNITS);
     let mut covered = 1;
@@ -486,19 +491,19 @@ mod tests {
 
     #[test]
     fn numbers_keep_their_parts() {
-        let place = Place::storage(14).unwrap();
-        let slab = SlabId::new(place, MAX_SLABS - 1);
-        assert_eq!((slab.place(), slab.index()), (place, MAX_SLABS - 1));
+        let directory = SlabDirectory::storage(14).unwrap();
+        let slab = SlabId::new(directory, MAX_SLABS - 1);
+        assert_eq!((slab.directory(), slab.index()), (directory, MAX_SLABS - 1));
         assert_eq!(SlabId::from_raw(slab.raw()), Some(slab));
         assert_eq!(SlabId::from_raw(u32::MAX), None);
         let segment = slab.segment(63);
         assert_eq!(
-            (SlabId::of(segment), segment_pos(segment)),
+            (SlabId::from_segment(segment), segment_pos(segment)),
             (slab, 63 << 20)
         );
-        assert_eq!(Place::storage(15), None);
+        assert_eq!(SlabDirectory::storage(15), None);
         assert_eq!(
-            (Place::MEMORY.tier(), place.tier()),
+            (SlabDirectory::MEMORY.tier(), directory.tier()),
             (Tier::Memory, Tier::File)
         );
     }
@@ -518,12 +523,15 @@ mod tests {
         let mut slab = Slab::new(64);
         slab.lend(8, 4, ME, true);
         slab.add_live(9 * UNIT_BYTES - 10, 20).unwrap();
-        assert_eq!(slab.free() & run(8, 4), 0);
+        assert_eq!(slab.free() & unit_bits(8, 4), 0);
         assert_eq!(slab.release(8), Some(4));
-        assert_eq!(slab.free() & run(8, 4), run(10, 2));
-        slab.freed(9 * UNIT_BYTES - 10, 10).unwrap();
-        assert_eq!(slab.free() & run(8, 4), run(8, 4) & !run(9, 1));
-        slab.freed(9 * UNIT_BYTES, 10).unwrap();
+        assert_eq!(slab.free() & unit_bits(8, 4), unit_bits(10, 2));
+        slab.remove_live(9 * UNIT_BYTES - 10, 10).unwrap();
+        assert_eq!(
+            slab.free() & unit_bits(8, 4),
+            unit_bits(8, 4) & !unit_bits(9, 1)
+        );
+        slab.remove_live(9 * UNIT_BYTES, 10).unwrap();
         assert_eq!((slab.free(), slab.live_bytes()), (u64::MAX, 0));
         assert_eq!(slab.release(8), None);
     }
@@ -535,7 +543,7 @@ mod tests {
         assert_eq!(slab.find_last(4, u64::MAX), Some(0));
         slab.lend(0, 4, ME, true);
         assert_eq!(slab.find_first(1, u64::MAX), Some(4));
-        assert_eq!(slab.find_first(1, !run(4, 1)), None);
+        assert_eq!(slab.find_first(1, !unit_bits(4, 1)), None);
     }
 
     #[test]
@@ -556,7 +564,7 @@ mod tests {
             Err(AccountError::Disagrees { live: 100, .. })
         ));
         assert!(matches!(
-            slab.freed(0, 101),
+            slab.remove_live(0, 101),
             Err(AccountError::Disagrees { live: 100, .. })
         ));
         assert!(slab.add_live(u64::MAX, 2).is_err());
@@ -574,9 +582,9 @@ mod tests {
         assert!(!slab.is_lent_to(ME, 4 * UNIT_BYTES, 1));
         assert!(!slab.is_lent_to(ME, SLAB_BYTES, 1));
         slab.add_live(0, 5).unwrap();
-        assert_eq!(slab.held_by(ME).collect::<Vec<_>>(), [0]);
+        assert_eq!(slab.segments_of(ME).collect::<Vec<_>>(), [0]);
         slab.release(0);
         assert!(slab.is_lent_to(ME, 0, UNIT_BYTES) && !slab.is_lent_to(ME, UNIT_BYTES, 1));
-        assert_eq!(slab.held_by(ME).count(), 0);
+        assert_eq!(slab.segments_of(ME).count(), 0);
     }
 }

@@ -1,8 +1,8 @@
-//! Slabs in a process: mapped memory, or descriptors of storage files.
+//! A process's access to slabs: mapped memory, or descriptors of storage files.
 //!
 //! A process finds a slab by its number alone. The first use maps it (memory) or opens it (files)
-//! and notes that in a table of atomics; later uses cost one load. If two threads come first at
-//! once, both do it, and the loser undoes it: there is no lock, so a fork may come at any time and
+//! and notes that in a table of atomics; later uses cost one load. If two threads use it
+//! first at once, both do so, and one of them undoes it: there is no lock, so a fork may come at any time and
 //! the child continues with the state it inherited. Slabs stay mapped until the process ends, which
 //! is why a [`Window`] is `'static` and `Copy`.
 //!
@@ -62,8 +62,8 @@ struct StorageDir {
     high: AtomicUsize,
 }
 
-/// A descriptor that is kept, and the identity of its file: a program may close it unseen, and get
-/// the number for something else.
+/// A descriptor that is kept, and the identity of its file: a program may close it without weir's
+/// knowledge, and get the number for another file.
 #[derive(Debug)]
 struct KeptFile {
     /// -1: not open.
@@ -80,8 +80,8 @@ impl KeptFile {
         }
     }
 
-    /// The descriptor, if it still refers to the file that was opened.
-    fn sure(&self) -> Option<RawFd> {
+    /// Returns the descriptor, if it still refers to the file that was opened.
+    fn checked_fd(&self) -> Option<RawFd> {
         let fd = self.fd.load(Ordering::Acquire);
         if fd < 0 {
             return None;
@@ -106,7 +106,7 @@ impl KeptFile {
 
 impl SlabMap {
     /// Slabs below `memory_dir` (the instance's directory on tmpfs) and the storage directories, in
-    /// the order of their places, with the greatest number of slabs of each
+    /// the order of their directories, with the greatest number of slabs of each
     /// ([`crate::tier::Tiers::max_slabs`]). Nothing is mapped or opened yet.
     ///
     /// No other function here allocates.
@@ -205,7 +205,7 @@ impl SlabMap {
 
     /// Opens a slab's file anew; the caller closes it.
     pub(crate) fn open(&self, slab: SlabId) -> Result<OwnedFd, Errno> {
-        let dir = match slab.place().number().checked_sub(1) {
+        let dir = match slab.directory().number().checked_sub(1) {
             None => &self.memory_dir,
             Some(dir) => &self.storage.get(dir).ok_or(Errno::IO)?.dir,
         };
@@ -231,7 +231,7 @@ impl SlabMap {
         numbers.filter(|&fd| fd >= 0)
     }
 
-    /// Forgets a descriptor: it was closed behind our back.
+    /// Forgets a descriptor that the program has closed.
     pub fn disown(&self, fd: RawFd) {
         if fd >= 0 {
             self.files().for_each(|file| file.disown(fd));
@@ -268,10 +268,10 @@ impl SlabMap {
 
     /// The descriptor of a storage file; opens it if need be.
     fn storage_file(&self, slab: SlabId) -> Result<BorrowedFd<'_>, Errno> {
-        let dir = slab.place().number().checked_sub(1).ok_or(Errno::IO)?;
+        let dir = slab.directory().number().checked_sub(1).ok_or(Errno::IO)?;
         let dir = self.storage.get(dir).ok_or(Errno::IO)?;
         let entry = dir.files.get(slab.index() as usize).ok_or(Errno::IO)?;
-        let fd = match entry.sure() {
+        let fd = match entry.checked_fd() {
             None => {
                 dir.high
                     .fetch_max(slab.index() as usize + 1, Ordering::Relaxed);
@@ -363,7 +363,7 @@ fn write_out(file: BorrowedFd<'_>, pos: u64, len: u64) {
     }
 }
 
-/// A path that is put together on the stack, because opening a slab must not allocate. It ends in
+/// A path that is composed on the stack, because opening a slab must not allocate. It ends in
 /// NUL, because rustix copies other strings, long ones to the heap.
 struct PathBuffer {
     bytes: [u8; PathBuffer::MAX],

@@ -1,7 +1,7 @@
-//! Bytes between mapped memory and sockets, without a copy in between.
+//! Sends from and receives into mapped memory, without a copy in between.
 //!
 //! Processes share the memory and it may change at any time, so no slice of it is ever made: the
-//! kernel gets its addresses. Both calls do not wait, and raise no signal.
+//! kernel gets its addresses. Neither call waits, or raises a signal.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

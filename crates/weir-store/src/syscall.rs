@@ -1,7 +1,7 @@
 //! The system calls that rustix does not have, made without libc.
 //!
 //! Inside an application weir's own calls must not pass through symbols that weir itself replaces,
-//! so they are made here by instruction.
+//! so they are made here by the machine's instruction.
 
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
@@ -21,7 +21,7 @@ pub(crate) fn start_writing(file: BorrowedFd<'_>, offset: u64, len: u64) -> Resu
         usize::try_from(len).map_err(|_| Errno::INVAL)?,
     );
     // SAFETY: sync_file_range takes numbers only and changes no memory of ours.
-    let result = unsafe { four(SYNC_FILE_RANGE, fd, offset, len, SYNC_FILE_RANGE_WRITE) };
+    let result = unsafe { syscall4(SYNC_FILE_RANGE, fd, offset, len, SYNC_FILE_RANGE_WRITE) };
     match i32::try_from(result) {
         Ok(errno @ -4095..=-1) => Err(Errno::from_raw_os_error(-errno)),
         _ => Ok(()),
@@ -34,7 +34,7 @@ pub(crate) fn start_writing(file: BorrowedFd<'_>, offset: u64, len: u64) -> Resu
 ///
 /// The arguments must be valid for the call, which must not change memory that Rust knows of.
 #[cfg(target_arch = "x86_64")]
-unsafe fn four(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
+unsafe fn syscall4(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
     let result: isize;
     // SAFETY: handed on to the caller. The kernel changes rcx and r11 besides rax.
     unsafe {
@@ -55,7 +55,7 @@ unsafe fn four(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
 ///
 /// The arguments must be valid for the call, which must not change memory that Rust knows of.
 #[cfg(target_arch = "aarch64")]
-unsafe fn four(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
+unsafe fn syscall4(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
     let result: isize;
     // SAFETY: handed on to the caller.
     unsafe {

@@ -1,21 +1,21 @@
-//! The server's view of the node's storage: the choice of segments to lend, and the free space.
+//! The node's storage: the choice of segments to lend, and the accounts of free space.
 //!
 //! The order of preference is that of speed: warm memory, cold memory, the storage directories, and
-//! then [`StoreError::NoSpace`]. Within each, the size wanted is tried first and halved down to the
-//! least that helps. A tier grows by a slab at a time until its budget is used up; slabs stay until
+//! then [`StoreError::NoSpace`]. Within each, the wanted size is tried first, and halved down to the
+//! least size. A tier grows by a slab at a time until its budget is used up; slabs stay until
 //! the instance ends, so that their memory stays warm, and freed space can be lent again at once.
 //! When no unit is wholly free, [`Tiers::grant_gap`] lends the dead bytes between living ones
 //! (`gaps`): nothing is moved, so no extent changes, and only living bytes can use up a budget.
 //!
-//! Invariants: the usable units of a place's slabs never exceed its budget; a place whose device
+//! Invariants: the usable units of a directory's slabs never exceed its budget; a directory whose device
 //! fails is retired, and its contents stay readable.
 //!
 //! Left out: making slabs warm (`pool`), the files themselves (`backing`), the choice of living
-//! bytes (the extent index calls [`Tiers::add_live`] and [`Tiers::freed`]). One thread owns a
+//! bytes (the extent index calls [`Tiers::add_live`] and [`Tiers::remove_live`]). One thread owns a
 //! `Tiers`; it waits for nothing but the creation of a file.
 
+mod directory;
 mod gaps;
-mod place;
 #[cfg(test)]
 mod tests;
 
@@ -24,13 +24,14 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use weir_core::types::{ClientId, SegmentId};
 
+use self::directory::DirectorySlabs;
+pub use self::directory::{StorageFailure, Usage};
 use self::gaps::Gaps;
-use self::place::PlaceState;
-pub use self::place::{Trouble, Usage};
 use crate::backing::Backing;
 use crate::board::WarmBoard;
 use crate::slab::{
-    run, AccountError, Place, Slab, SlabId, Tier, MAX_PLACES, SLAB_BYTES, SLAB_UNITS, UNIT_BYTES,
+    unit_bits, AccountError, Slab, SlabDirectory, SlabId, Tier, MAX_DIRECTORIES, SLAB_BYTES,
+    SLAB_UNITS, UNIT_BYTES,
 };
 
 /// The budgets of a node's storage.
@@ -67,18 +68,18 @@ impl Grant {
     }
 }
 
-/// The reasons that storage could not be lent or accounted.
+/// The reasons for which storage cannot be lent or accounted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// No tier has a segment of the least length asked for.
-    #[error("no segment of {min_bytes} bytes left, {free_bytes} bytes free in all{}", because(.trouble.as_ref()))]
+    #[error("no segment of {min_bytes} bytes left, {free_bytes} bytes free in all{}", describe_failure(.failure.as_ref()))]
     NoSpace {
         /// The least length asked for.
         min_bytes: u64,
-        /// The free bytes of all places that are in use.
+        /// The free bytes of all directories that are in use.
         free_bytes: u64,
-        /// The failure that keeps a place from being used, if there is one.
-        trouble: Option<Trouble>,
+        /// The failure that keeps a directory from being used, if there is one.
+        failure: Option<StorageFailure>,
     },
     /// A slab that does not exist.
     #[error("no slab {0:?}")]
@@ -93,20 +94,19 @@ pub enum StoreError {
     },
 }
 
-fn because(trouble: Option<&Trouble>) -> String {
-    trouble.map_or_else(String::new, |trouble| format!("; {trouble}"))
+fn describe_failure(failure: Option<&StorageFailure>) -> String {
+    failure.map_or_else(String::new, |failure| format!("; {failure}"))
 }
 
 /// The storage of a node.
 #[derive(Debug)]
 pub struct Tiers<B> {
-    places: Vec<PlaceState>,
+    directories: Vec<DirectorySlabs>,
     warm_target_units: u64,
-    /// True from the time when the stock sank below half of the target until it is full again.
-    /// Until it sinks so far, the warmers leave the processors and the memory's bandwidth to the
-    /// job.
+    /// True from the time when the warm stock falls below half of the target until it is full again.
+    /// Otherwise the warmers leave the processors and the memory's bandwidth to the job.
     is_refilling: bool,
-    /// True if a client met a full tmpfs: then pages that are not there yet cannot be had.
+    /// True if a client met a full tmpfs: then absent pages cannot be allocated.
     is_memory_full: bool,
     gaps: Gaps,
     backing: B,
@@ -117,27 +117,28 @@ impl<B: Backing> Tiers<B> {
     /// Storage by `config`, its files made by `backing`. The first slabs are made, and
     /// queued for warming on [`Tiers::board`].
     pub fn new(config: &TierConfig, backing: B) -> Tiers<B> {
-        Tiers::over(config, backing, &[])
+        Tiers::with_slabs(config, backing, &[])
     }
 
-    /// As [`Tiers::new`], with existing slabs: their number by place. Nothing of them is lent or
-    /// alive before [`Tiers::hold`] and [`Tiers::revive`] say so; then [`Tiers::resume`] is called.
-    pub fn over(config: &TierConfig, backing: B, slabs: &[u32]) -> Tiers<B> {
-        assert!(config.storage_budgets_bytes.len() < MAX_PLACES);
+    /// As [`Tiers::new`], with existing slabs: their number by directory. They are free until
+    /// [`Tiers::restore_segment`] and [`Tiers::restore_live`] are called for each segment and range;
+    /// [`Tiers::finish_restore`] comes last.
+    pub fn with_slabs(config: &TierConfig, backing: B, slabs: &[u32]) -> Tiers<B> {
+        assert!(config.storage_budgets_bytes.len() < MAX_DIRECTORIES);
         let budgets = std::iter::once(&config.memory_budget_bytes);
-        let mut places: Vec<_> = budgets
+        let mut directories: Vec<_> = budgets
             .chain(&config.storage_budgets_bytes)
             .enumerate()
-            .map(|(number, &bytes)| PlaceState::new(number, bytes))
+            .map(|(number, &bytes)| DirectorySlabs::new(number, bytes))
             .collect();
-        for (place, slabs) in places.iter_mut().zip(slabs) {
-            place.adopt(*slabs);
+        for (directory, slabs) in directories.iter_mut().zip(slabs) {
+            directory.adopt(*slabs);
         }
-        let adopted = u32::try_from(places[0].slabs.len()).unwrap_or(u32::MAX);
-        let memory_slabs = places[0].max_slabs().max(adopted);
+        let adopted = u32::try_from(directories[0].slabs.len()).unwrap_or(u32::MAX);
+        let memory_slabs = directories[0].max_slabs().max(adopted);
         let mut tiers = Tiers {
-            warm_target_units: (config.warm_bytes / UNIT_BYTES).min(places[0].budget_units),
-            places,
+            warm_target_units: (config.warm_bytes / UNIT_BYTES).min(directories[0].budget_units),
+            directories,
             is_refilling: true,
             is_memory_full: false,
             gaps: Gaps::default(),
@@ -150,36 +151,36 @@ impl<B: Backing> Tiers<B> {
         tiers
     }
 
-    /// Notes that `client` may be writing into an earlier segment of `len` bytes.
-    pub fn hold(
+    /// Restores a segment of `len` bytes, which `client` may be writing into.
+    pub fn restore_segment(
         &mut self,
         segment: SegmentId,
         len: u64,
         client: ClientId,
     ) -> Result<(), StoreError> {
-        let id = SlabId::of(segment);
+        let id = SlabId::from_segment(segment);
         let slab = self.slab(id)?;
-        let lent = slab.lend_again(segment.0 % SLAB_UNITS, len.div_ceil(UNIT_BYTES), client);
+        let lent = slab.restore_segment(segment.0 % SLAB_UNITS, len.div_ceil(UNIT_BYTES), client);
         lent.ok_or(StoreError::Account {
             slab: id,
             error: AccountError::NotHeld(segment),
         })
     }
 
-    /// Counts bytes as alive to which earlier files refer.
-    pub fn revive(&mut self, slab: SlabId, pos: u64, len: u64) -> Result<(), StoreError> {
+    /// Restores bytes that files refer to as alive.
+    pub fn restore_live(&mut self, slab: SlabId, pos: u64, len: u64) -> Result<(), StoreError> {
         let account = |error| StoreError::Account { slab, error };
-        self.slab(slab)?.revive(pos, len).map_err(account)
+        self.slab(slab)?.restore_live(pos, len).map_err(account)
     }
 
-    /// As [`Tiers::revive`], if only the amount of living bytes of the unit at `pos` is known.
-    pub fn revive_amount(&mut self, slab: SlabId, pos: u64, len: u64) -> Result<(), StoreError> {
+    /// As [`Tiers::restore_live`], if only the amount of living bytes of the unit at `pos` is known.
+    pub fn restore_amount(&mut self, slab: SlabId, pos: u64, len: u64) -> Result<(), StoreError> {
         let account = |error| StoreError::Account { slab, error };
-        self.slab(slab)?.revive_amount(pos, len).map_err(account)
+        self.slab(slab)?.restore_amount(pos, len).map_err(account)
     }
 
-    /// Ends the taking over of earlier slabs: their accounts are complete.
-    pub fn resume(&mut self) {
+    /// Ends the restoring of existing slabs: their accounts are complete.
+    pub fn finish_restore(&mut self) {
         for id in self.slabs().map(|(id, _)| id).collect::<Vec<_>>() {
             if id.tier() == Tier::Memory {
                 let usable = self.account(id).usable();
@@ -195,10 +196,13 @@ impl<B: Backing> Tiers<B> {
         &self.board
     }
 
-    /// The greatest number of slabs of each place (memory, then the storage directories); clients
+    /// The greatest number of slabs of each directory (memory, then the storage directories); clients
     /// size their tables by it.
     pub fn max_slabs(&self) -> Vec<u32> {
-        self.places.iter().map(PlaceState::max_slabs).collect()
+        self.directories
+            .iter()
+            .map(DirectorySlabs::max_slabs)
+            .collect()
     }
 
     /// Lends a segment of `want_bytes`, or the nearest size of at least `min_bytes` (both rounded
@@ -212,7 +216,7 @@ impl<B: Backing> Tiers<B> {
         let (min, want) = (units_for(min_bytes), units_for(want_bytes));
         let sizes = || Halving(want.max(min), min);
         // Clients are spread over the storage directories, hence over the devices.
-        let dirs = self.places.len() - 1;
+        let dirs = self.directories.len() - 1;
         let first_dir = client.0 as usize;
         let found = self
             .find_warm(sizes())
@@ -220,11 +224,21 @@ impl<B: Backing> Tiers<B> {
             .or_else(|| {
                 (0..dirs).find_map(|dir| self.find_cold(1 + (first_dir + dir) % dirs, sizes()))
             });
-        let Some((slab, unit, units, warm)) = found else {
+        let Some(FreeSegment {
+            slab,
+            unit,
+            units,
+            warm,
+        }) = found
+        else {
             return Err(StoreError::NoSpace {
                 min_bytes: u64::from(min) * UNIT_BYTES,
                 free_bytes: self.usage().iter().map(|usage| usage.free_bytes).sum(),
-                trouble: self.places.iter().rev().find_map(|place| place.trouble),
+                failure: self
+                    .directories
+                    .iter()
+                    .rev()
+                    .find_map(|directory| directory.failure),
             });
         };
         self.account(slab).lend(unit, units, client, warm);
@@ -252,11 +266,11 @@ impl<B: Backing> Tiers<B> {
     }
 
     /// Counts bytes of a slab as dead: no extent points to them any more.
-    pub fn freed(&mut self, slab: SlabId, pos: u64, len: u64) -> Result<(), StoreError> {
+    pub fn remove_live(&mut self, slab: SlabId, pos: u64, len: u64) -> Result<(), StoreError> {
         let account = |error| StoreError::Account { slab, error };
         let accounts = self.slab(slab)?;
         let free_before = accounts.free();
-        accounts.freed(pos, len).map_err(account)?;
+        accounts.remove_live(pos, len).map_err(account)?;
         if accounts.free() != free_before {
             self.refresh(slab);
         }
@@ -265,15 +279,15 @@ impl<B: Backing> Tiers<B> {
 
     /// True if all of a range was lent to `client`: a client's record is not believed without this.
     pub fn is_lent_to(&self, slab: SlabId, pos: u64, len: u64, client: ClientId) -> bool {
-        let place = self.places.get(slab.place().number());
-        let slab = place.and_then(|place| place.slabs.get(slab.index() as usize));
+        let directory = self.directories.get(slab.directory().number());
+        let slab = directory.and_then(|directory| directory.slabs.get(slab.index() as usize));
         slab.is_some_and(|slab| slab.is_lent_to(client, pos, len))
     }
 
     /// Takes a segment back: its client writes into it no more. Its units without living bytes can
     /// be lent again at once.
     pub fn release(&mut self, segment: SegmentId) -> Result<(), StoreError> {
-        let slab = SlabId::of(segment);
+        let slab = SlabId::from_segment(segment);
         let released = self.slab(slab)?.release(segment.0 % SLAB_UNITS);
         self.refresh(slab);
         released.map(|_| ()).ok_or(StoreError::Account {
@@ -286,7 +300,7 @@ impl<B: Backing> Tiers<B> {
     pub fn release_client(&mut self, client: ClientId) -> usize {
         let held: Vec<SegmentId> = self
             .slabs()
-            .flat_map(|(id, slab)| slab.held_by(client).map(move |unit| id.segment(unit)))
+            .flat_map(|(id, slab)| slab.segments_of(client).map(move |unit| id.segment(unit)))
             .collect();
         for &segment in &held {
             let released = self.release(segment);
@@ -298,7 +312,7 @@ impl<B: Backing> Tiers<B> {
     /// Takes back all of a segment behind its first `keep_bytes`, in whole units: its client writes
     /// there no more. True if there was anything to take.
     pub fn trim(&mut self, segment: SegmentId, keep_bytes: u64) -> bool {
-        let id = SlabId::of(segment);
+        let id = SlabId::from_segment(segment);
         let keep = u32::try_from(keep_bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
         let Ok(slab) = self.slab(id) else {
             return false;
@@ -314,33 +328,33 @@ impl<B: Backing> Tiers<B> {
     /// the tmpfs. No cold memory is lent until there is room again. (The segment itself is given
     /// back when nothing is written into it any more.)
     pub fn refused(&mut self, segment: SegmentId) {
-        let place = SlabId::of(segment).place();
-        if let Some(state) = self.places.get_mut(place.number()) {
+        let directory = SlabId::from_segment(segment).directory();
+        if let Some(state) = self.directories.get_mut(directory.number()) {
             state.failed(Errno::NOSPC);
         }
-        self.is_memory_full |= place == Place::MEMORY;
+        self.is_memory_full |= directory == SlabDirectory::MEMORY;
     }
 
-    /// Gives a place up: its device failed (also called when a client reports that). Its contents
+    /// Retires a directory whose device failed (also called when a client reports that). Its contents
     /// stay readable; nothing more is lent from it.
-    pub fn retire(&mut self, place: Place, errno: Errno) {
-        if let Some(state) = self.places.get_mut(place.number()) {
+    pub fn retire(&mut self, directory: SlabDirectory, errno: Errno) {
+        if let Some(state) = self.directories.get_mut(directory.number()) {
             state.retire(errno);
         }
     }
 
-    /// The use of the bytes of every place.
+    /// Returns the use of the bytes of every directory.
     pub fn usage(&self) -> Vec<Usage> {
-        self.places
+        self.directories
             .iter()
-            .map(|place| place.usage(&self.board))
+            .map(|directory| directory.usage(&self.board))
             .collect()
     }
 
-    /// Adds a slab to the warm stock if it has sunk and the budget allows; true if one was added.
+    /// Adds a slab to the warm stock if that is low and the budget allows; true if one was added.
     fn replenish(&mut self) -> bool {
-        let stock: u64 = self.places[0]
-            .room()
+        let stock: u64 = self.directories[0]
+            .slabs_with_room()
             .filter(|&(index, slab)| {
                 self.board.is_under_way(index) || slab.usable() & !self.board.warm(index) == 0
             })
@@ -351,11 +365,11 @@ impl<B: Backing> Tiers<B> {
         self.is_refilling && self.grow(0).is_some()
     }
 
-    /// Makes another slab in a place.
-    fn grow(&mut self, place: usize) -> Option<SlabId> {
-        let state = &mut self.places[place];
+    /// Makes another slab in a directory.
+    fn grow(&mut self, directory: usize) -> Option<SlabId> {
+        let state = &mut self.directories[directory];
         let units = state.growth_units()?;
-        let slab = SlabId::new(state.place, state.index_of_next());
+        let slab = SlabId::new(state.directory, state.index_of_next());
         match self.backing.create(slab, u64::from(units) * UNIT_BYTES) {
             Ok(()) => state.add(Slab::new(units)),
             Err(errno) => {
@@ -364,61 +378,76 @@ impl<B: Backing> Tiers<B> {
             }
         }
         if slab.tier() == Tier::Memory {
-            self.board.queue(slab.index(), run(0, units));
+            self.board.queue(slab.index(), unit_bits(0, units));
         }
         Some(slab)
     }
 
-    fn find_warm(&self, mut sizes: Halving) -> Option<Found> {
-        let memory = self.places[0].usable()?;
+    fn find_warm(&self, mut sizes: Halving) -> Option<FreeSegment> {
+        let memory = self.directories[0].usable()?;
         sizes.find_map(|units| {
-            memory.room().find_map(|(index, slab)| {
+            memory.slabs_with_room().find_map(|(index, slab)| {
                 let unit = slab.find_first(units, self.board.warm(index))?;
-                Some((SlabId::new(Place::MEMORY, index), unit, units, true))
+                Some(FreeSegment {
+                    slab: SlabId::new(SlabDirectory::MEMORY, index),
+                    unit,
+                    units,
+                    warm: true,
+                })
             })
         })
     }
 
-    fn find_cold_memory(&mut self, sizes: Halving) -> Option<Found> {
+    fn find_cold_memory(&mut self, sizes: Halving) -> Option<FreeSegment> {
         if self.has_no_memory() {
             return None;
         }
         self.find_cold(0, sizes)
     }
 
-    /// True if pages that are not there cannot be had.
+    /// Returns true if absent pages cannot be allocated.
     fn has_no_memory(&mut self) -> bool {
         if self.is_memory_full {
-            let room_bytes = self.backing.room_bytes(Place::MEMORY).unwrap_or(0);
+            let room_bytes = self.backing.room_bytes(SlabDirectory::MEMORY).unwrap_or(0);
             self.is_memory_full = room_bytes < SLAB_BYTES;
         }
         self.is_memory_full
     }
 
     /// Finds a segment that is not (known to be) warm: of an existing slab, else of a new one.
-    fn find_cold(&mut self, place: usize, sizes: Halving) -> Option<Found> {
+    fn find_cold(&mut self, directory: usize, sizes: Halving) -> Option<FreeSegment> {
         for units in sizes {
-            let state = self.places[place].usable()?;
-            let found = state.room().find_map(|(index, slab)| {
-                let unit = find_cold_unit(state.place, slab, units)?;
-                Some((SlabId::new(state.place, index), unit, units, false))
+            let state = self.directories[directory].usable()?;
+            let found = state.slabs_with_room().find_map(|(index, slab)| {
+                let unit = find_cold_unit(state.directory, slab, units)?;
+                Some(FreeSegment {
+                    slab: SlabId::new(state.directory, index),
+                    unit,
+                    units,
+                    warm: false,
+                })
             });
             if found.is_some() {
                 return found;
             }
-            if let Some(slab) = self.grow(place) {
-                let place = slab.place();
-                if let Some(unit) = find_cold_unit(place, self.account(slab), units) {
-                    return Some((slab, unit, units, false));
+            if let Some(slab) = self.grow(directory) {
+                let directory = slab.directory();
+                if let Some(unit) = find_cold_unit(directory, self.account(slab), units) {
+                    return Some(FreeSegment {
+                        slab,
+                        unit,
+                        units,
+                        warm: false,
+                    });
                 }
             }
         }
         None
     }
 
-    /// Updates the data that is kept elsewhere about a slab.
+    /// Updates the set of slabs with room, and the board, after a change of a slab.
     fn refresh(&mut self, id: SlabId) {
-        let state = &mut self.places[id.place().number()];
+        let state = &mut self.directories[id.directory().number()];
         state.note_room(id.index());
         let slab = &state.slabs[id.index() as usize];
         if id.tier() == Tier::Memory {
@@ -432,8 +461,8 @@ impl<B: Backing> Tiers<B> {
     }
 
     fn slab(&mut self, id: SlabId) -> Result<&mut Slab, StoreError> {
-        let place = self.places.get_mut(id.place().number());
-        let slab = place.and_then(|place| place.slabs.get_mut(id.index() as usize));
+        let directory = self.directories.get_mut(id.directory().number());
+        let slab = directory.and_then(|directory| directory.slabs.get_mut(id.index() as usize));
         slab.ok_or(StoreError::NoSlab(id))
     }
 
@@ -443,21 +472,28 @@ impl<B: Backing> Tiers<B> {
     }
 
     fn slabs(&self) -> impl Iterator<Item = (SlabId, &Slab)> {
-        self.places.iter().flat_map(|place| {
+        self.directories.iter().flat_map(|directory| {
             (0..)
-                .zip(&place.slabs)
-                .map(|(index, slab)| (SlabId::new(place.place, index), slab))
+                .zip(&directory.slabs)
+                .map(|(index, slab)| (SlabId::new(directory.directory, index), slab))
         })
     }
 }
 
-/// A free piece: slab, first unit, units, and true if it is warm.
-type Found = (SlabId, u32, u32, bool);
+/// A free segment.
+struct FreeSegment {
+    slab: SlabId,
+    /// Its first unit.
+    unit: u32,
+    units: u32,
+    /// True if its pages are present.
+    warm: bool,
+}
 
-/// Chooses the end of a memory slab, because a warmer begins at its front, and the front of a file,
-/// because devices and file systems prefer files written in order.
-fn find_cold_unit(place: Place, slab: &Slab, units: u32) -> Option<u32> {
-    match place.tier() {
+/// Finds a cold segment at the end of a memory slab, because a warmer begins at its front, and at the
+/// front of a file, because devices and file systems prefer files written in order.
+fn find_cold_unit(directory: SlabDirectory, slab: &Slab, units: u32) -> Option<u32> {
+    match directory.tier() {
         Tier::Memory => slab.find_last(units, u64::MAX),
         Tier::File => slab.find_first(units, u64::MAX),
     }

@@ -1,4 +1,4 @@
-//! Making mapped memory present, in huge pages where the kernel can.
+//! Makes mapped memory present, in huge pages where the kernel can.
 //!
 //! A first touch costs a fault: 0.6 GiB/s into fresh pages against 14 into present ones
 //! and 20 into huge ones (DESIGN section 2). So the server's warmers touch slabs ahead of
@@ -26,7 +26,7 @@ use crate::map::{Mapping, HUGE_PAGE_BYTES};
 
 /// The size of the pages that [`warm`] got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pages {
+pub enum PageSize {
     /// Huge pages throughout.
     Huge,
     /// Present, but in small pages: the kernel does not collapse shared memory or found no huge
@@ -43,7 +43,7 @@ const SMALL_PAGE_BYTES: usize = 4096;
 /// Makes `range` of `slab` (a mapping of `file`, aligned for huge pages) present.
 ///
 /// Fails with `ENOSPC` if the file system is full, `ENOMEM` if memory is.
-pub fn warm(slab: &Mapping, file: impl AsFd, range: Range<usize>) -> Result<Pages, Errno> {
+pub fn warm(slab: &Mapping, file: impl AsFd, range: Range<usize>) -> Result<PageSize, Errno> {
     assert!(range.start <= range.end && range.end <= slab.len());
     for start in range.clone().step_by(HUGE_PAGE_BYTES) {
         populate(
@@ -55,8 +55,8 @@ pub fn warm(slab: &Mapping, file: impl AsFd, range: Range<usize>) -> Result<Page
     let collapsed = collapse(slab, &range);
     populate(slab, file, &range)?;
     Ok(match collapsed {
-        Ok(()) => Pages::Huge,
-        Err(errno) => Pages::Small(errno),
+        Ok(()) => PageSize::Huge,
+        Err(errno) => PageSize::Small(errno),
     })
 }
 

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use weir_core::types::ClientId;
 use weir_store::backing::DirBacking;
 use weir_store::pool::WarmPool;
-use weir_store::slab::{Place, SlabId, Tier};
+use weir_store::slab::{SlabDirectory, SlabId, Tier};
 use weir_store::slabmap::SlabMap;
 use weir_store::tier::{TierConfig, Tiers};
 
@@ -62,7 +62,7 @@ fn a_full_tmpfs_is_an_error_and_not_a_signal() {
     assert!(refused.to_string().contains("cannot grow"), "{refused}");
 
     // A slab made while there was room, which others have taken since.
-    let slab = SlabId::new(Place::MEMORY, 0);
+    let slab = SlabId::new(SlabDirectory::MEMORY, 0);
     assert_eq!(slab.tier(), Tier::Memory);
     weir_store::map::create_sparse(
         rustix::fs::CWD,
@@ -92,11 +92,11 @@ fn a_full_tmpfs_is_an_error_and_not_a_signal() {
     board.queue(0, (1 << 40) - 1);
     let pool = WarmPool::start(dir, Arc::clone(&board), 1).unwrap();
     let start = std::time::Instant::now();
-    while board.trouble().is_none() {
+    while board.last_error().is_none() {
         assert!(start.elapsed().as_secs() < 60);
         std::thread::yield_now();
     }
     pool.stop();
-    assert_eq!(board.trouble(), Some(Errno::NOSPC));
+    assert_eq!(board.last_error(), Some(Errno::NOSPC));
     assert_eq!(board.warm(0) >> 24, 0);
 }

@@ -13,7 +13,7 @@ use rustix::fs::CWD;
 use rustix::io::Errno;
 use std::os::unix::ffi::OsStrExt;
 use weir_store::map::{file_bytes, open_shared, Access, MapError};
-use weir_store::present::Present;
+use weir_store::present::PresentMemory;
 
 use super::ServerError;
 use crate::node::Table;
@@ -33,7 +33,7 @@ pub struct TableLayout {
 #[derive(Debug)]
 pub struct SparseRegion {
     path: PathBuf,
-    memory: Present,
+    memory: PresentMemory,
     tables: Vec<(Table, TableLayout, Cell<usize>)>,
     /// True if the lack of room was logged, and there was no room since.
     said: Cell<bool>,
@@ -52,7 +52,7 @@ impl SparseRegion {
         let table = |(table, strip): &(Table, TableLayout)| (*table, *strip, Cell::new(0));
         Ok(SparseRegion {
             path: path.to_owned(),
-            memory: Present::new(file, len),
+            memory: PresentMemory::new(file, len),
             tables: tables.iter().map(table).collect(),
             said: Cell::new(false),
         })
@@ -77,7 +77,7 @@ impl SparseRegion {
         let end = strip.at + wanted * strip.entry;
         match self.memory.ensure(strip.at..end) {
             Ok(()) => {
-                let reach = (self.memory.reach(end) - strip.at) / strip.entry;
+                let reach = (self.memory.present_end(end) - strip.at) / strip.entry;
                 known.set(usize::try_from(reach.min(strip.count)).unwrap_or(usize::MAX));
                 self.said.set(false);
             }

@@ -40,8 +40,8 @@ pub fn open(instance: &Instance, options: &Options, take_up: bool) -> Result<Sto
             &std::io::Error::from_raw_os_error(errno.raw_os_error()),
         )
     })?;
-    if dirs.len() >= slab::MAX_PLACES {
-        let why = format!("at most {} storage directories", slab::MAX_PLACES - 1);
+    if dirs.len() >= slab::MAX_DIRECTORIES {
+        let why = format!("at most {} storage directories", slab::MAX_DIRECTORIES - 1);
         return Err(ServerError::Setting(why));
     }
     let config = TierConfig {
@@ -62,7 +62,7 @@ pub fn open(instance: &Instance, options: &Options, take_up: bool) -> Result<Sto
         }
     }
     Ok(Storage {
-        tiers: Tiers::over(&config, backing, &slabs),
+        tiers: Tiers::with_slabs(&config, backing, &slabs),
         names,
         counts: !take_up,
     })
@@ -134,7 +134,7 @@ impl Space for Storage {
     }
 
     fn freed(&mut self, slab: u32, pos: u64, len: u64) {
-        self.account(slab, |tiers, id| tiers.freed(id, pos, len));
+        self.account(slab, |tiers, id| tiers.remove_live(id, pos, len));
     }
 
     fn release(&mut self, segment: SegmentId) {
@@ -152,27 +152,27 @@ impl Space for Storage {
 
     fn resume(&mut self, accounts: &Accounts) -> Result<(), RecoverError> {
         for &(client, segment, len) in &accounts.held {
-            let held = self.tiers.hold(segment, len, client);
+            let held = self.tiers.restore_segment(segment, len, client);
             held.map_err(|_| RecoverError::Missing {
-                slab: SlabId::of(segment).raw(),
+                slab: SlabId::from_segment(segment).raw(),
                 pos: slab::segment_pos(segment),
                 len,
             })?;
         }
         for &(slab, pos, len) in &accounts.live {
-            let revived = SlabId::from_raw(slab).map(|id| self.tiers.revive(id, pos, len));
+            let revived = SlabId::from_raw(slab).map(|id| self.tiers.restore_live(id, pos, len));
             if !matches!(revived, Some(Ok(()))) {
                 return Err(RecoverError::Missing { slab, pos, len });
             }
         }
         for &(slab, pos, len) in &accounts.amounts {
             let id = SlabId::from_raw(slab);
-            let revived = id.map(|id| self.tiers.revive_amount(id, pos, len));
+            let revived = id.map(|id| self.tiers.restore_amount(id, pos, len));
             if !matches!(revived, Some(Ok(()))) {
                 return Err(RecoverError::Missing { slab, pos, len });
             }
         }
-        self.tiers.resume();
+        self.tiers.finish_restore();
         self.counts = true;
         Ok(())
     }

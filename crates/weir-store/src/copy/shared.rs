@@ -10,10 +10,10 @@
 
 /// A half of 32 bytes, on its way through a register.
 #[cfg(target_arch = "x86_64")]
-pub(super) use core::arch::x86_64::__m128i as Sixteen;
+pub(super) use core::arch::x86_64::__m128i as Vector16;
 /// The same, through two.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) type Sixteen = [u64; 2];
+pub(super) type Vector16 = [u64; 2];
 
 /// Defines a load and a store of one width, by the instructions of the two processors.
 macro_rules! moves {
@@ -83,14 +83,14 @@ moves!(load_4, store_4, u32, reg: "mov {:e}, [{}]", "mov [{}], {:e}", "ldr {:w},
 moves!(load_2, store_2, u16, reg: "mov {:x}, [{}]", "mov [{}], {:x}", "ldrh {:w}, [{}]", "strh {1:w}, [{0}]");
 
 #[cfg(target_arch = "x86_64")]
-moves!(load_16, store_16, Sixteen, xmm_reg: "movdqu {}, [{}]", "movdqu [{}], {}", "", "");
+moves!(load_16, store_16, Vector16, xmm_reg: "movdqu {}, [{}]", "movdqu [{}], {}", "", "");
 
 /// # Safety
 ///
 /// As for the others.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
-pub(super) unsafe fn load_16(from: *const u8) -> Sixteen {
+pub(super) unsafe fn load_16(from: *const u8) -> Vector16 {
     // SAFETY: as the caller vouches.
     unsafe { [load_8(from), load_8(from.add(8))] }
 }
@@ -100,7 +100,7 @@ pub(super) unsafe fn load_16(from: *const u8) -> Sixteen {
 /// As for the others.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
-pub(super) unsafe fn store_16(to: *mut u8, value: Sixteen) {
+pub(super) unsafe fn store_16(to: *mut u8, value: Vector16) {
     // SAFETY: as the caller vouches.
     unsafe {
         store_8(to, value[0]);

@@ -22,21 +22,21 @@ const PAGE: usize = 4096;
 
 /// The copies for one instruction set.
 #[derive(Clone, Copy)]
-pub(super) struct Kernel {
+pub(super) struct CopyKernel {
     pub(super) stream_in: unsafe fn(*mut u8, *const u8, usize),
     pub(super) read_out: unsafe fn(*mut u8, *const u8, usize),
 }
 
-const KERNELS: [Kernel; 3] = [
-    Kernel {
+const KERNELS: [CopyKernel; 3] = [
+    CopyKernel {
         stream_in: sse2::stream_in,
         read_out: sse2::read_out,
     },
-    Kernel {
+    CopyKernel {
         stream_in: avx2::stream_in,
         read_out: avx2::read_out,
     },
-    Kernel {
+    CopyKernel {
         stream_in: avx512::stream_in,
         read_out: avx512::read_out,
     },
@@ -64,7 +64,7 @@ fn widest() -> usize {
 
 /// The kernels that run on this machine.
 #[cfg(test)]
-pub(super) fn kernels_here() -> &'static [Kernel] {
+pub(super) fn kernels_here() -> &'static [CopyKernel] {
     &KERNELS[..=widest()]
 }
 

@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 
 use super::*;
 use crate::backing::{slab_name, Backing, DirBacking};
-use crate::slab::Place;
+use crate::slab::SlabDirectory;
 use crate::testdir::TestDir;
 
-const MEMORY: Place = Place::MEMORY;
+const MEMORY: SlabDirectory = SlabDirectory::MEMORY;
 
 struct Dirs {
     memory: TestDir,
@@ -22,10 +22,10 @@ impl Dirs {
             storage: TestDir::on_disk(name),
         };
         let mut backing = DirBacking::open(dirs.memory.path(), &[dirs.storage.path()]).unwrap();
-        for place in [MEMORY, Place::storage(0).unwrap()] {
+        for directory in [MEMORY, SlabDirectory::storage(0).unwrap()] {
             for index in 0..2 {
                 backing
-                    .create(SlabId::new(place, index), SLAB_BYTES)
+                    .create(SlabId::new(directory, index), SLAB_BYTES)
                     .unwrap();
             }
         }
@@ -47,14 +47,14 @@ fn bytes(len: usize, seed: usize) -> Vec<u8> {
 fn what_one_map_writes_another_reads() {
     let dirs = Dirs::new("slabmap");
     let (writer, reader) = (dirs.map(), dirs.map());
-    for place in [MEMORY, Place::storage(0).unwrap()] {
-        let slab = SlabId::new(place, 1);
+    for directory in [MEMORY, SlabDirectory::storage(0).unwrap()] {
+        let slab = SlabId::new(directory, 1);
         for (at, len) in [(0, 64), (100, 1), (4095, 70_000), (1 << 20, 3 << 20)] {
             let data = bytes(len, at);
             writer.write_at(slab, at as u64, &data).unwrap();
             let mut back = vec![0; len];
             reader.read_at(slab, at as u64, &mut back).unwrap();
-            assert!(back == data, "{place:?} {at} {len}");
+            assert!(back == data, "{directory:?} {at} {len}");
         }
         let mut last = [0; 1];
         reader.read_at(slab, SLAB_BYTES - 1, &mut last).unwrap();
@@ -68,17 +68,17 @@ fn slabs_and_ranges_that_are_not_there_are_errors() {
     let map = dirs.map();
     let mut one = [0; 1];
     let mut read = |slab, pos| map.read_at(slab, pos, &mut one);
-    for place in [MEMORY, Place::storage(0).unwrap()] {
-        assert_eq!(read(SlabId::new(place, 0), SLAB_BYTES), Err(Errno::IO));
-        assert_eq!(read(SlabId::new(place, 0), u64::MAX), Err(Errno::IO));
-        assert_eq!(read(SlabId::new(place, 2), 0), Err(Errno::NOENT));
-        assert_eq!(read(SlabId::new(place, 3), 0), Err(Errno::IO));
+    for directory in [MEMORY, SlabDirectory::storage(0).unwrap()] {
+        assert_eq!(read(SlabId::new(directory, 0), SLAB_BYTES), Err(Errno::IO));
+        assert_eq!(read(SlabId::new(directory, 0), u64::MAX), Err(Errno::IO));
+        assert_eq!(read(SlabId::new(directory, 2), 0), Err(Errno::NOENT));
+        assert_eq!(read(SlabId::new(directory, 3), 0), Err(Errno::IO));
     }
     assert_eq!(
-        read(SlabId::new(Place::storage(1).unwrap(), 0), 0),
+        read(SlabId::new(SlabDirectory::storage(1).unwrap(), 0), 0),
         Err(Errno::IO)
     );
-    let in_file = SlabId::new(Place::storage(0).unwrap(), 0);
+    let in_file = SlabId::new(SlabDirectory::storage(0).unwrap(), 0);
     assert_eq!(map.window(in_file, 0, 1).unwrap_err(), Errno::IO);
 }
 
@@ -131,8 +131,8 @@ fn threads_that_are_first_at_once_share_one_mapping_and_one_descriptor() {
             let (map, barrier) = (&map, &barrier);
             scope.spawn(move || {
                 barrier.wait();
-                for place in [MEMORY, Place::storage(0).unwrap()] {
-                    let slab = SlabId::new(place, 0);
+                for directory in [MEMORY, SlabDirectory::storage(0).unwrap()] {
+                    let slab = SlabId::new(directory, 0);
                     map.write_at(slab, u64::from(thread) * 10, &[thread; 10])
                         .unwrap();
                 }
@@ -144,8 +144,9 @@ fn threads_that_are_first_at_once_share_one_mapping_and_one_descriptor() {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     assert!(fd >= 700 || limit < 800, "descriptor {fd}");
     let mut back = [0; 40];
-    for place in [MEMORY, Place::storage(0).unwrap()] {
-        map.read_at(SlabId::new(place, 0), 0, &mut back).unwrap();
+    for directory in [MEMORY, SlabDirectory::storage(0).unwrap()] {
+        map.read_at(SlabId::new(directory, 0), 0, &mut back)
+            .unwrap();
         assert!(back.iter().zip(0..).all(|(&byte, at)| byte == at / 10));
     }
 }

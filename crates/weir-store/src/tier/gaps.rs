@@ -1,9 +1,8 @@
 //! Lending the dead bytes between living ones, the longest gaps first.
 //!
-//! To know the longest gap at every moment would cost something at every write. So a heap of the
-//! gaps is made when one is asked for, and made anew when half of it was used: a look at each gap,
-//! once or twice for each that is lent. A gap in the heap may be lent or alive meanwhile, and is
-//! checked again before it is lent.
+//! To track the longest gap all the time would cost each write. So a heap of the gaps is made when
+//! one is needed, and made anew when half of it is used. A gap in the heap may be lent or alive by
+//! now, so each is checked again before it is lent.
 //!
 //! One gap of a unit is lent at a time, because a segment is identified by its unit.
 
@@ -16,19 +15,28 @@ use crate::backing::Backing;
 use crate::live::Gap;
 use crate::slab::{SlabId, Tier, UNIT_BYTES};
 
-/// A gap of memory from this length on counts as longer than any of a storage directory. Below it,
-/// the writer's cost for each piece outweighs the speed of the place.
+/// A gap of the memory tier of at least this length comes before any of a storage directory. For
+/// shorter ones, the writer's cost for each piece outweighs the speed of memory.
 const LONG_BYTES: u32 = 4096;
 
-/// Gaps at the time when the heap was made.
+/// The heap of gaps, and their number when it was made.
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
-    heap: BinaryHeap<Entry>,
+    heap: BinaryHeap<HeapGap>,
     made: usize,
 }
 
-/// True if it is long and of memory; its length; the slab's number, the unit, the offset in it.
-type Entry = (bool, u32, u32, u32, u32);
+/// A gap of the heap. Of two gaps the greater one is lent first: fields compare in this order.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct HeapGap {
+    is_long_memory: bool,
+    len: u32,
+    /// [`SlabId::raw`].
+    slab: u32,
+    unit: u32,
+    /// Its offset in the unit.
+    offset: u32,
+}
 
 impl<B: Backing> Tiers<B> {
     /// Lends the longest gap, of any length; `None` if there is none.
@@ -49,12 +57,19 @@ impl<B: Backing> Tiers<B> {
 
     fn collect_gaps(&mut self) {
         let mut heap = Vec::new();
-        for place in self.places.iter().filter_map(|place| place.usable()) {
-            for (index, slab) in (0..).zip(&place.slabs) {
-                let id = SlabId::new(place.place, index);
-                heap.extend(slab.gaps().map(|(unit, (from, len))| {
-                    let first = id.tier() == Tier::Memory && len >= LONG_BYTES;
-                    (first, len, id.raw(), unit, from)
+        for directory in self
+            .directories
+            .iter()
+            .filter_map(|directory| directory.usable())
+        {
+            for (index, slab) in (0..).zip(&directory.slabs) {
+                let id = SlabId::new(directory.directory, index);
+                heap.extend(slab.gaps().map(|(unit, (from, len))| HeapGap {
+                    is_long_memory: id.tier() == Tier::Memory && len >= LONG_BYTES,
+                    len,
+                    slab: id.raw(),
+                    unit,
+                    offset: from,
                 }));
             }
         }
@@ -62,13 +77,14 @@ impl<B: Backing> Tiers<B> {
         self.gaps.heap = heap.into();
     }
 
-    /// The first gap of the heap that may still be lent, and true if its pages are present.
+    /// Returns the first gap of the heap that may still be lent, and true if its pages are present.
     fn next_gap(&mut self, no_memory: bool) -> Option<(SlabId, u32, Gap, bool)> {
-        while let Some((_, len, slab, unit, from)) = self.gaps.heap.pop() {
-            let id = SlabId::from_raw(slab)?;
+        while let Some(gap) = self.gaps.heap.pop() {
+            let (unit, from, len) = (gap.unit, gap.offset, gap.len);
+            let id = SlabId::from_raw(gap.slab)?;
             let is_memory = id.tier() == Tier::Memory;
             let warm = is_memory && self.board.warm(id.index()) >> unit & 1 == 1;
-            let there = self.places[id.place().number()].usable().is_some()
+            let there = self.directories[id.directory().number()].usable().is_some()
                 && self.account(id).is_gap(unit, (from, len));
             if there && !(is_memory && !warm && no_memory) {
                 return Some((id, unit, (from, len), warm));

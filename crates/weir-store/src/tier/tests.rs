@@ -11,13 +11,13 @@ const ME: ClientId = ClientId(1);
 #[derive(Debug, Default)]
 struct FakeBacking {
     made: Vec<(SlabId, u64)>,
-    /// By place: the results of the next creations.
+    /// By directory: the results of the next creations.
     failing: [Option<Errno>; 3],
 }
 
 impl Backing for FakeBacking {
     fn create(&mut self, slab: SlabId, bytes: u64) -> Result<(), Errno> {
-        if let Some(errno) = self.failing[slab.place().number()] {
+        if let Some(errno) = self.failing[slab.directory().number()] {
             return Err(errno);
         }
         assert!(self.made.iter().all(|&(made, _)| made != slab));
@@ -25,8 +25,8 @@ impl Backing for FakeBacking {
         Ok(())
     }
 
-    fn room_bytes(&mut self, place: Place) -> Result<u64, Errno> {
-        Ok(match self.failing[place.number()] {
+    fn room_bytes(&mut self, directory: SlabDirectory) -> Result<u64, Errno> {
+        Ok(match self.failing[directory.number()] {
             Some(_) => 0,
             None => u64::MAX,
         })
@@ -44,11 +44,11 @@ fn tiers(memory_mib: u64, warm_mib: u64, storage_mib: &[u64]) -> Tiers<FakeBacki
 
 /// Does the work of the warmers.
 fn warm_all<B: Backing>(tiers: &Tiers<B>) {
-    while let Some((index, units)) = tiers.board().take() {
+    while let Some((index, units)) = tiers.board().take_slab() {
         tiers
             .board()
-            .warmed(index, units & !tiers.board().busy(index), Ok(()));
-        tiers.board().done(index, Ok(()));
+            .note_warm(index, units & !tiers.board().busy(index), Ok(()));
+        tiers.board().finish_slab(index, Ok(()));
     }
 }
 
@@ -74,14 +74,16 @@ fn warm_memory_then_cold_then_files_then_no_space() {
         StoreError::NoSpace {
             min_bytes: MIB,
             free_bytes: 0,
-            trouble: None
+            failure: None
         }
     );
     // A deletion makes room at once.
     tiers.add_live(third.slab, third.pos, third.len).unwrap();
     tiers.release(third.segment).unwrap();
     assert!(tiers.grant(MIB, MIB, ME).is_err());
-    tiers.freed(third.slab, third.pos + 5 * MIB, MIB).unwrap();
+    tiers
+        .remove_live(third.slab, third.pos + 5 * MIB, MIB)
+        .unwrap();
     let again = tiers.grant(MIB, 64 * MIB, ME).unwrap();
     assert_eq!(
         (again.slab, again.pos, again.len),
@@ -93,8 +95,8 @@ fn warm_memory_then_cold_then_files_then_no_space() {
 fn small_warm_pieces_are_preferred_to_large_cold_ones() {
     let mut tiers = tiers(128, 64, &[]);
     let board = tiers.board().clone();
-    let (index, _) = board.take().unwrap();
-    board.warmed(index, 0b1111, Ok(()));
+    let (index, _) = board.take_slab().unwrap();
+    board.note_warm(index, 0b1111, Ok(()));
     let grants: Vec<_> = (0..3)
         .map(|_| tiers.grant(MIB, 4 * MIB, ME).unwrap())
         .collect();
@@ -103,16 +105,16 @@ fn small_warm_pieces_are_preferred_to_large_cold_ones() {
         (true, 0, 4 * MIB)
     );
     assert_eq!((grants[1].warm, grants[1].pos), (false, 60 * MIB));
-    board.warmed(index, 0b1_1111, Ok(()));
+    board.note_warm(index, 0b1_1111, Ok(()));
     let piece = tiers.grant(MIB, 4 * MIB, ME).unwrap();
     assert_eq!((piece.warm, piece.pos, piece.len), (true, 4 * MIB, MIB));
     // Warmers skip units that are being written by pwrite, and come back afterwards.
-    assert_eq!(board.busy(index), run(56, 8));
-    board.done(index, Ok(()));
+    assert_eq!(board.busy(index), unit_bits(56, 8));
+    board.finish_slab(index, Ok(()));
     tiers.release(grants[1].segment).unwrap();
-    assert_eq!(board.busy(index), run(56, 4));
-    assert_eq!(board.take(), Some((index, u64::MAX)));
-    assert_eq!(board.take(), None, "the stock is more than half full");
+    assert_eq!(board.busy(index), unit_bits(56, 4));
+    assert_eq!(board.take_slab(), Some((index, u64::MAX)));
+    assert_eq!(board.take_slab(), None, "the stock is more than half full");
 }
 
 #[test]
@@ -138,16 +140,16 @@ fn the_stock_is_refilled_within_the_budget_and_recycled_warm() {
 fn a_full_directory_is_tried_again_and_a_failing_one_retired() {
     let mut tiers = tiers(0, 0, &[64, 64]);
     tiers.backing.failing = [None, Some(Errno::NOSPC), Some(Errno::IO)];
-    let Err(StoreError::NoSpace { trouble, .. }) = tiers.grant(MIB, MIB, ME) else {
+    let Err(StoreError::NoSpace { failure, .. }) = tiers.grant(MIB, MIB, ME) else {
         panic!("both directories fail");
     };
-    assert!(trouble.unwrap().retired);
+    assert!(failure.unwrap().retired);
     tiers.backing.failing = [None; 3];
     let grant = tiers.grant(MIB, MIB, ME).unwrap();
-    assert_eq!(grant.slab.place(), Place::storage(0).unwrap());
+    assert_eq!(grant.slab.directory(), SlabDirectory::storage(0).unwrap());
     let usage = tiers.usage();
-    assert_eq!((usage[1].trouble, usage[1].free_bytes), (None, 63 * MIB));
-    let retired = usage[2].trouble.unwrap();
+    assert_eq!((usage[1].failure, usage[1].free_bytes), (None, 63 * MIB));
+    let retired = usage[2].failure.unwrap();
     assert_eq!(
         (retired.errno, retired.retired, usage[2].free_bytes),
         (Errno::IO, true, 0)
@@ -158,10 +160,10 @@ fn a_full_directory_is_tried_again_and_a_failing_one_retired() {
     );
     // A device that fails later: its contents are still accounted.
     tiers.add_live(grant.slab, grant.pos, 10).unwrap();
-    tiers.retire(grant.slab.place(), Errno::IO);
+    tiers.retire(grant.slab.directory(), Errno::IO);
     assert!(tiers.grant(MIB, MIB, ME).is_err());
     tiers.release(grant.segment).unwrap();
-    tiers.freed(grant.slab, grant.pos, 10).unwrap();
+    tiers.remove_live(grant.slab, grant.pos, 10).unwrap();
 }
 
 #[test]
@@ -182,7 +184,7 @@ fn cold_memory_that_others_filled_is_not_lent_until_there_is_room() {
     tiers.refused(cold.segment);
     tiers.release(cold.segment).unwrap();
     assert_eq!(
-        tiers.usage()[0].trouble.map(|trouble| trouble.errno),
+        tiers.usage()[0].failure.map(|failure| failure.errno),
         Some(Errno::NOSPC)
     );
     assert_eq!(tiers.grant(MIB, MIB, ME).unwrap().tier(), Tier::File);
@@ -198,24 +200,27 @@ fn cold_memory_that_others_filled_is_not_lent_until_there_is_room() {
 #[test]
 fn clients_are_spread_over_the_storage_directories() {
     let mut tiers = tiers(0, 0, &[64, 64]);
-    let places: Vec<_> = (0..4)
+    let directories: Vec<_> = (0..4)
         .map(|client| {
             tiers
                 .grant(MIB, MIB, ClientId(client))
                 .unwrap()
                 .slab
-                .place()
+                .directory()
                 .number()
         })
         .collect();
-    assert_eq!(places, [1, 2, 1, 2]);
+    assert_eq!(directories, [1, 2, 1, 2]);
 }
 
 #[test]
 fn numbers_that_mean_nothing_are_refused() {
     let mut tiers = tiers(64, 0, &[]);
-    let nowhere = SlabId::new(Place::storage(3).unwrap(), 9);
-    assert_eq!(tiers.freed(nowhere, 0, 1), Err(StoreError::NoSlab(nowhere)));
+    let nowhere = SlabId::new(SlabDirectory::storage(3).unwrap(), 9);
+    assert_eq!(
+        tiers.remove_live(nowhere, 0, 1),
+        Err(StoreError::NoSlab(nowhere))
+    );
     assert_eq!(
         tiers.release(nowhere.segment(0)),
         Err(StoreError::NoSlab(nowhere))
@@ -241,7 +246,7 @@ enum Op {
     Release { held: usize },
     ReleaseClient { client: u32 },
     Warm,
-    Fail { place: usize, failing: bool },
+    Fail { directory: usize, failing: bool },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -256,7 +261,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => any::<usize>().prop_map(|held| Op::Release { held }),
         1 => (0u32..4).prop_map(|client| Op::ReleaseClient { client }),
         1 => Just(Op::Warm),
-        1 => (0usize..3, any::<bool>()).prop_map(|(place, failing)| Op::Fail { place, failing }),
+        1 => (0usize..3, any::<bool>()).prop_map(|(directory, failing)| Op::Fail { directory, failing }),
     ]
 }
 
@@ -270,10 +275,10 @@ struct Model {
 
 impl Model {
     /// The units that clients hold.
-    fn held_units(&self, of: Place) -> std::collections::BTreeSet<(SlabId, u64)> {
+    fn held_units(&self, of: SlabDirectory) -> std::collections::BTreeSet<(SlabId, u64)> {
         let held = self.held.iter().map(|(grant, _)| grant);
         let units = held
-            .filter(|grant| grant.slab.place() == of)
+            .filter(|grant| grant.slab.directory() == of)
             .flat_map(|grant| {
                 let units = grant.pos / MIB..(grant.pos + grant.len).div_ceil(MIB);
                 units.map(|unit| (grant.slab, unit))
@@ -282,10 +287,10 @@ impl Model {
     }
 
     /// Dead bytes of units that have living ones and that no client holds.
-    fn gap_bytes(&self, of: Place) -> u64 {
+    fn gap_bytes(&self, of: SlabDirectory) -> u64 {
         let held = self.held_units(of);
         let mut live = std::collections::BTreeMap::new();
-        for &(slab, pos, len) in self.live.iter().filter(|e| e.0.place() == of) {
+        for &(slab, pos, len) in self.live.iter().filter(|e| e.0.directory() == of) {
             for unit in pos / MIB..(pos + len).div_ceil(MIB) {
                 let bytes = (pos + len).min((unit + 1) * MIB) - pos.max(unit * MIB);
                 *live.entry((slab, unit)).or_insert(0) += bytes;
@@ -310,15 +315,15 @@ impl Model {
 
     fn check(&self, tiers: &Tiers<FakeBacking>) {
         for usage in tiers.usage() {
-            let here = |slab: &SlabId| slab.place() == usage.place;
+            let here = |slab: &SlabId| slab.directory() == usage.directory;
             let live: u64 = self
                 .live
                 .iter()
                 .filter(|(slab, ..)| here(slab))
                 .map(|e| e.2)
                 .sum();
-            let held = self.held_units(usage.place).len() as u64 * MIB;
-            assert_eq!(usage.gap_bytes, self.gap_bytes(usage.place));
+            let held = self.held_units(usage.directory).len() as u64 * MIB;
+            assert_eq!(usage.gap_bytes, self.gap_bytes(usage.directory));
             assert_eq!((usage.live_bytes, usage.held_bytes), (live, held));
             let made = tiers.backing.made.iter().filter(|(slab, _)| here(slab));
             let made_bytes: u64 = made.clone().map(|(_, bytes)| bytes).sum();
@@ -340,7 +345,7 @@ impl Model {
     fn could_lend(&self, tiers: &Tiers<FakeBacking>, units: u64) -> bool {
         let grows = tiers.usage().iter().any(|usage| {
             let left = (usage.capacity_bytes - usage.created_bytes).min(SLAB_BYTES);
-            left / MIB >= units && tiers.backing.failing[usage.place.number()].is_none()
+            left / MIB >= units && tiers.backing.failing[usage.directory.number()].is_none()
         });
         let lends = tiers.backing.made.iter().any(|&(slab, bytes)| {
             (0..bytes / MIB / units)
@@ -387,7 +392,7 @@ proptest! {
                         let (from, to) = (grant.pos, grant.pos + grant.len);
                         prop_assert!(from % 64 == 0 && grant.len >= 64 && from / MIB == (to - 1) / MIB);
                         let unit = (grant.slab, from / MIB);
-                        prop_assert!(!model.held_units(grant.slab.place()).contains(&unit));
+                        prop_assert!(!model.held_units(grant.slab.directory()).contains(&unit));
                         let meets = |&(of, at, n): &(SlabId, u64, u64)| of == grant.slab && at < to && from < at + n;
                         prop_assert!(!model.live.iter().any(meets));
                         prop_assert!(tiers.is_lent_to(grant.slab, grant.pos, grant.len, client));
@@ -420,8 +425,8 @@ proptest! {
                 }
                 Op::Free { extent } if !model.live.is_empty() => {
                     let (slab, pos, len) = model.live.swap_remove(extent % model.live.len());
-                    tiers.freed(slab, pos, len / 2).unwrap();
-                    tiers.freed(slab, pos + len / 2, len - len / 2).unwrap();
+                    tiers.remove_live(slab, pos, len / 2).unwrap();
+                    tiers.remove_live(slab, pos + len / 2, len - len / 2).unwrap();
                 }
                 Op::Release { held } if !model.held.is_empty() => {
                     let (grant, _) = model.held.swap_remove(held % model.held.len());
@@ -433,15 +438,15 @@ proptest! {
                     prop_assert_eq!(tiers.release_client(ClientId(client)), before - model.held.len());
                 }
                 Op::Warm => warm_all(&tiers),
-                Op::Fail { place, failing } => {
-                    tiers.backing.failing[place] = failing.then_some(Errno::NOSPC);
+                Op::Fail { directory, failing } => {
+                    tiers.backing.failing[directory] = failing.then_some(Errno::NOSPC);
                 }
                 _ => {}
             }
             model.check(&tiers);
         }
         for (slab, pos, len) in model.live.drain(..) {
-            tiers.freed(slab, pos, len).unwrap();
+            tiers.remove_live(slab, pos, len).unwrap();
         }
         for client in 0..4 {
             tiers.release_client(ClientId(client));

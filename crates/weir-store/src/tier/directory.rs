@@ -1,42 +1,47 @@
-//! One place's slabs: the memory tier's or a storage directory's.
+//! The slabs of one directory: that of the memory tier, or a storage directory.
 //!
 //! Invariants: the usable units of the slabs never exceed the budget, and only the last
-//! slab is shorter than the others; `with_room` holds just the slabs with a free unit.
+//! slab is shorter than the others; `slabs_with_room` holds just the slabs with a free unit.
 
 use std::collections::BTreeSet;
 
 use rustix::io::Errno;
 
 use crate::board::WarmBoard;
-use crate::slab::{Place, Slab, MAX_SLABS, SLAB_UNITS, UNIT_BYTES};
+use crate::slab::{Slab, SlabDirectory, MAX_SLABS, SLAB_UNITS, UNIT_BYTES};
 
-/// The failure of a place that cannot be used, or not more of it.
+/// The failure that keeps a directory from being used, or from growing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Trouble {
-    /// The place: memory, or a storage directory.
-    pub place: Place,
+pub struct StorageFailure {
+    /// The directory: memory, or a storage directory.
+    pub directory: SlabDirectory,
     /// The error of the last attempt to use it.
     pub errno: Errno,
     /// True if it is given up for good (`EIO` and the like); a full file system is not.
     pub retired: bool,
 }
 
-impl core::fmt::Display for Trouble {
+impl core::fmt::Display for StorageFailure {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let kind = if self.retired {
             "is retired"
         } else {
             "cannot grow"
         };
-        write!(f, "place {} {kind}: {}", self.place.number(), self.errno)
+        write!(
+            f,
+            "place {} {kind}: {}",
+            self.directory.number(),
+            self.errno
+        )
     }
 }
 
-/// The use of a place's bytes.
+/// The use of a directory's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// The place.
-    pub place: Place,
+    /// The directory.
+    pub directory: SlabDirectory,
     /// Its budget.
     pub capacity_bytes: u64,
     /// The size of its slabs so far.
@@ -52,59 +57,59 @@ pub struct Usage {
     /// The bytes that could be lent beside living ones: see [`super::Tiers::grant_gap`].
     pub gap_bytes: u64,
     /// The failure that keeps it from being used, if there is one.
-    pub trouble: Option<Trouble>,
+    pub failure: Option<StorageFailure>,
 }
 
-/// The slabs of one place.
+/// The slabs of one directory.
 #[derive(Debug)]
-pub(super) struct PlaceState {
-    pub(super) place: Place,
+pub(super) struct DirectorySlabs {
+    pub(super) directory: SlabDirectory,
     pub(super) budget_units: u64,
     pub(super) slabs: Vec<Slab>,
     /// The slabs with a free unit.
-    with_room: BTreeSet<u32>,
-    pub(super) trouble: Option<Trouble>,
+    slabs_with_room: BTreeSet<u32>,
+    pub(super) failure: Option<StorageFailure>,
 }
 
-impl PlaceState {
-    /// Place `number` (0: memory) with a budget, and no slabs yet.
-    pub(super) fn new(number: usize, budget_bytes: u64) -> PlaceState {
-        let place = match number.checked_sub(1) {
-            None => Place::MEMORY,
-            Some(dir) => Place::storage(dir).expect("at most 15 storage directories"),
+impl DirectorySlabs {
+    /// Makes directory `number` (0: memory) with a budget, and no slabs yet.
+    pub(super) fn new(number: usize, budget_bytes: u64) -> DirectorySlabs {
+        let directory = match number.checked_sub(1) {
+            None => SlabDirectory::MEMORY,
+            Some(dir) => SlabDirectory::storage(dir).expect("at most 15 storage directories"),
         };
         let most = u64::from(MAX_SLABS) * u64::from(SLAB_UNITS);
-        PlaceState {
-            place,
+        DirectorySlabs {
+            directory,
             budget_units: (budget_bytes / UNIT_BYTES).min(most),
             slabs: Vec::new(),
-            with_room: BTreeSet::new(),
-            trouble: None,
+            slabs_with_room: BTreeSet::new(),
+            failure: None,
         }
     }
 
-    /// Itself, unless it is retired.
-    pub(super) fn usable(&self) -> Option<&PlaceState> {
+    /// Returns the directory, unless it is retired.
+    pub(super) fn usable(&self) -> Option<&DirectorySlabs> {
         (!self.is_retired()).then_some(self)
     }
 
     fn is_retired(&self) -> bool {
-        self.trouble.is_some_and(|trouble| trouble.retired)
+        self.failure.is_some_and(|failure| failure.retired)
     }
 
-    /// The slabs with free units.
-    pub(super) fn room(&self) -> impl Iterator<Item = (u32, &Slab)> {
-        self.with_room
+    /// Returns the slabs with free units.
+    pub(super) fn slabs_with_room(&self) -> impl Iterator<Item = (u32, &Slab)> {
+        self.slabs_with_room
             .iter()
             .map(|&index| (index, &self.slabs[index as usize]))
     }
 
-    /// Brings `with_room` up to date with slab `index`.
+    /// Updates `slabs_with_room` after a change of slab `index`.
     pub(super) fn note_room(&mut self, index: u32) {
         if self.slabs[index as usize].free() == 0 {
-            self.with_room.remove(&index);
+            self.slabs_with_room.remove(&index);
         } else {
-            self.with_room.insert(index);
+            self.slabs_with_room.insert(index);
         }
     }
 
@@ -129,9 +134,9 @@ impl PlaceState {
 
     /// Adds a slab that was just made; an earlier failure to grow is over.
     pub(super) fn add(&mut self, slab: Slab) {
-        self.with_room.insert(self.index_of_next());
+        self.slabs_with_room.insert(self.index_of_next());
         self.slabs.push(slab);
-        self.trouble = None;
+        self.failure = None;
     }
 
     /// Adds existing slabs. They keep their bytes even if the budget has become smaller.
@@ -142,8 +147,8 @@ impl PlaceState {
         }
     }
 
-    /// Notes that a slab could not be made. If there is merely no room now, later attempts are
-    /// made; any other error retires the place.
+    /// Notes that a slab could not be made. After a lack of room it is tried again later; any other
+    /// error retires the directory.
     pub(super) fn failed(&mut self, errno: Errno) {
         let transient = [
             Errno::NOSPC,
@@ -153,17 +158,17 @@ impl PlaceState {
             Errno::NFILE,
             Errno::INTR,
         ];
-        self.trouble = Some(Trouble {
-            place: self.place,
+        self.failure = Some(StorageFailure {
+            directory: self.directory,
             errno,
             retired: !transient.contains(&errno),
         });
     }
 
-    /// Gives the place up: its device failed.
+    /// Retires the directory: its device failed.
     pub(super) fn retire(&mut self, errno: Errno) {
-        self.trouble = Some(Trouble {
-            place: self.place,
+        self.failure = Some(StorageFailure {
+            directory: self.directory,
             errno,
             retired: true,
         });
@@ -177,17 +182,17 @@ impl PlaceState {
         };
         let warm =
             |(index, slab): (u32, &Slab)| u64::from((slab.free() & board.warm(index)).count_ones());
-        let is_memory = self.place == Place::MEMORY;
+        let is_memory = self.directory == SlabDirectory::MEMORY;
         let created_bytes = units(Slab::usable);
         let free_bytes = units(Slab::free) + self.budget_units * UNIT_BYTES - created_bytes;
         Usage {
-            place: self.place,
+            directory: self.directory,
             capacity_bytes: self.budget_units * UNIT_BYTES,
             created_bytes,
             held_bytes: units(Slab::held),
             live_bytes: self.slabs.iter().map(Slab::live_bytes).sum(),
             warm_bytes: if is_memory {
-                self.room().map(warm).sum::<u64>() * UNIT_BYTES
+                self.slabs_with_room().map(warm).sum::<u64>() * UNIT_BYTES
             } else {
                 0
             },
@@ -196,7 +201,7 @@ impl PlaceState {
                 true => 0,
                 false => self.slabs.iter().map(Slab::gap_bytes).sum(),
             },
-            trouble: self.trouble,
+            failure: self.failure,
         }
     }
 }
