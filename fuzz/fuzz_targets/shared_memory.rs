@@ -5,7 +5,6 @@
 use std::sync::atomic::Ordering;
 
 use weir_core::node::cell::State;
-use weir_core::node::channel::REQUEST;
 use weir_core::node::ring::{Note, Record};
 use weir_core::proto::{Caller, Locate, Request};
 use weir_core::types::Ino;
@@ -103,8 +102,7 @@ fn deed(world: &mut World, hostile: &Client, bad: Ino, (kind, part): (u8, &[u8])
                 return;
             }
             let channel = &hostile.memory.channels()[0];
-            channel.put_request(part).expect("parts are short");
-            channel.state.store(REQUEST, Ordering::SeqCst);
+            channel.put_request(part, 0).expect("parts are short");
             hostile
                 .memory
                 .header()

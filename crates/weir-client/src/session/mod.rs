@@ -32,9 +32,7 @@ use rustix::time::{clock_gettime, ClockId, Timespec};
 use weir_core::names::NamesView;
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
-use weir_core::node::channel::{
-    Channel, ALL_CHANNELS, CHANNELS, FIRST_CHANNEL, IDLE, REPLY, REQUEST, WIDEN,
-};
+use weir_core::node::channel::{Channel, ALL_CHANNELS, CHANNELS, FIRST_CHANNEL, REQUEST, WIDEN};
 use weir_core::node::landing::{LandingSlot, LANDINGS};
 use weir_core::node::ofd::Ofd;
 use weir_core::node::region::{
@@ -456,21 +454,19 @@ impl Session {
     /// Sends `bytes` through a channel that the caller holds and fills them with the reply.
     fn exchange(&self, place: usize, bytes: &mut Vec<u8>) -> Result<(), Errno> {
         let channel = &self.channels[place];
-        if self.is_dead() || channel.state.load(Ordering::Acquire) != IDLE {
+        if self.is_dead() || !channel.is_idle() {
             self.dead.store(true, Ordering::Relaxed);
             return Err(Errno::SHUTDOWN);
         }
-        channel.put_request(bytes).map_err(|_| Errno::NAMETOOLONG)?;
-        let spent_ms = operation::spent_ms();
-        channel.spent_ms.store(spent_ms, Ordering::Relaxed);
-        channel.state.store(REQUEST, Ordering::Release);
+        channel
+            .put_request(bytes, operation::spent_ms())
+            .map_err(|_| Errno::NAMETOOLONG)?;
         self.header.asked.fetch_or(1 << place, Ordering::SeqCst);
         self.count(Counter::Requests, 1);
         self.ring();
         self.await_reply(channel)?;
         bytes.clear();
         channel.take_reply(bytes);
-        channel.state.store(IDLE, Ordering::Release);
         Ok(())
     }
 
@@ -515,19 +511,19 @@ impl Session {
             return Ok(());
         }
         let begin_ns = now_ns();
-        channel.client_sleeps.store(1, Ordering::SeqCst);
+        channel.begin_sleep();
         let mut outcome = Ok(());
-        while !replied(channel) {
-            if sleep_on(&channel.state, REQUEST) == Err(Errno::TIMEDOUT) && self.server_gone() {
+        while !channel.has_reply() {
+            if sleep_on(channel.word(), REQUEST) == Err(Errno::TIMEDOUT) && self.server_gone() {
                 // It may have answered just before.
-                if !replied(channel) {
+                if !channel.has_reply() {
                     self.dead.store(true, Ordering::Relaxed);
                     outcome = Err(Errno::SHUTDOWN);
                 }
                 break;
             }
         }
-        channel.client_sleeps.store(0, Ordering::Relaxed);
+        channel.end_sleep();
         operation::waited(now_ns().saturating_sub(begin_ns));
         outcome
     }
@@ -536,12 +532,12 @@ impl Session {
     fn spin(&self, channel: &Channel) -> bool {
         let here = u32::try_from(sched_getcpu()).unwrap_or(u32::MAX);
         if self.hub().server_cpu.load(Ordering::Relaxed) == here {
-            return replied(channel);
+            return channel.has_reply();
         }
         let end = now_ns() + u64::from(self.welcome.spin_us) * 1_000;
         loop {
             for _ in 0..16 {
-                if replied(channel) {
+                if channel.has_reply() {
                     return true;
                 }
                 core::hint::spin_loop();
@@ -590,11 +586,6 @@ impl Session {
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..) if fds[0].revents().intersects(gone))
     }
-}
-
-/// True if the server has put its reply into the channel.
-fn replied(channel: &Channel) -> bool {
-    channel.state.load(Ordering::Acquire) == REPLY
 }
 
 /// Opens the server's bell: for reading too, so that a dead server causes no SIGPIPE.

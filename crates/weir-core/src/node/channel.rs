@@ -4,9 +4,11 @@
 //! IDLE -> (client writes the request) -> REQUEST -> (server) -> REPLY -> (client) -> IDLE
 //! ```
 //!
-//! A process that waits for a state sleeps on the futex of `state`. This module holds the words and
-//! moves the bytes; sleeping and waking are the callers'. One thread of a client uses a channel at
-//! a time (a lock of its process).
+//! Each side fills its message and then changes `state`, and reads the other's message once `state` shows
+//! it. A client that does not find its reply sets `client_sleeps` and sleeps on the futex of `state` as long
+//! as that is [`REQUEST`]: the kernel looks at it again, behind a fence. The server changes `state` and then
+//! looks at `client_sleeps`. So one of the two sees the other. Sleeping and waking are the callers'. One
+//! thread of a client uses a channel at a time (a lock of its process).
 //!
 //! A client begins with one channel, which is enough for one thread. When a thread finds it taken,
 //! the client asks for the others ([`WIDEN`]), which have no memory before.
@@ -33,54 +35,111 @@ pub const REQUEST_BYTES: usize = 8 << 10;
 pub const REPLY_BYTES: usize = 64 << 10;
 
 /// There is no request.
-pub const IDLE: u32 = 0;
-/// A request waits for the server.
+const IDLE: u32 = 0;
+/// A request waits for the server: the value at which the client sleeps.
 pub const REQUEST: u32 = 1;
 /// A reply waits for the client.
-pub const REPLY: u32 = 2;
+const REPLY: u32 = 2;
 
-/// The channel's words and bytes.
+/// The channel's words and bytes. Those of programs have the longest messages; a test may do with less.
 #[repr(C, align(64))]
 #[derive(Debug)]
-pub struct Channel {
+pub struct Channel<
+    const REQUEST_WORDS: usize = { REQUEST_BYTES / 8 },
+    const REPLY_WORDS: usize = { REPLY_BYTES / 8 },
+> {
     /// IDLE, REQUEST or REPLY; a futex.
-    pub state: AtomicU32,
+    state: AtomicU32,
     /// 1 while the client sleeps on `state` (or is about to): it wants a wake.
-    pub client_sleeps: AtomicU32,
+    client_sleeps: AtomicU32,
     request_len: AtomicU32,
     reply_len: AtomicU32,
     /// The time for which the asking program's call has waited for servers before, ms (client).
-    pub spent_ms: AtomicU32,
+    spent_ms: AtomicU32,
     spare: [AtomicU32; 11],
-    request: [AtomicU64; REQUEST_BYTES / 8],
-    reply: [AtomicU64; REPLY_BYTES / 8],
+    request: [AtomicU64; REQUEST_WORDS],
+    reply: [AtomicU64; REPLY_WORDS],
 }
 
 /// The message does not fit the channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooLong;
 
-impl Channel {
-    /// Puts a request in place (client; the channel is idle). The caller then sets
-    /// `state` and rings.
-    pub fn put_request(&self, bytes: &[u8]) -> Result<(), TooLong> {
-        put(&self.request, &self.request_len, bytes)
+impl<const REQUEST_WORDS: usize, const REPLY_WORDS: usize> Channel<REQUEST_WORDS, REPLY_WORDS> {
+    /// Returns true if there is neither a request nor a reply (client).
+    pub fn is_idle(&self) -> bool {
+        self.state.load(Ordering::Acquire) == IDLE
     }
 
-    /// The request's bytes (server), appended to `out`; a length beyond the channel is
-    /// cut to it.
-    pub fn take_request(&self, out: &mut Vec<u8>) {
+    /// Puts a request in place (client; the channel is idle): its bytes, and the time for which its call
+    /// has waited for servers before. The caller then rings.
+    pub fn put_request(&self, bytes: &[u8], spent_ms: u32) -> Result<(), TooLong> {
+        put(&self.request, &self.request_len, bytes)?;
+        self.spent_ms.store(spent_ms, Ordering::Relaxed);
+        self.state.store(REQUEST, Ordering::Release);
+        Ok(())
+    }
+
+    /// Returns true if there is a request (server).
+    pub fn has_request(&self) -> bool {
+        self.state.load(Ordering::Acquire) == REQUEST
+    }
+
+    /// Appends the request's bytes to `out` (server; there is a request), and returns the time for which
+    /// its call has waited before, ms. A length beyond the channel is cut to it.
+    pub fn take_request(&self, out: &mut Vec<u8>) -> u32 {
         take(&self.request, &self.request_len, out);
+        self.spent_ms.load(Ordering::Relaxed)
     }
 
-    /// Puts a reply in place (server).
-    pub fn put_reply(&self, bytes: &[u8]) -> Result<(), TooLong> {
-        put(&self.reply, &self.reply_len, bytes)
+    /// Puts a reply in place (server; there is a request); returns true if the client must be woken.
+    pub fn put_reply(&self, bytes: &[u8]) -> Result<bool, TooLong> {
+        put(&self.reply, &self.reply_len, bytes)?;
+        self.state.store(REPLY, Ordering::SeqCst);
+        Ok(self.client_sleeps.load(Ordering::SeqCst) != 0)
     }
 
-    /// The reply's bytes (client), appended to `out`.
+    /// Returns true if there is a reply (client).
+    pub fn has_reply(&self) -> bool {
+        self.state.load(Ordering::Acquire) == REPLY
+    }
+
+    /// Says that the client is about to sleep on [`Channel::word`] until there is a reply.
+    pub fn begin_sleep(&self) {
+        self.client_sleeps.store(1, Ordering::SeqCst);
+    }
+
+    /// Says that the client sleeps no more.
+    pub fn end_sleep(&self) {
+        self.client_sleeps.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns the futex on which the client sleeps, at the value [`REQUEST`].
+    pub fn word(&self) -> &AtomicU32 {
+        &self.state
+    }
+
+    /// Appends the reply's bytes to `out` (client; there is a reply). The channel is idle then.
     pub fn take_reply(&self, out: &mut Vec<u8>) {
         take(&self.reply, &self.reply_len, out);
+        self.state.store(IDLE, Ordering::Release);
+    }
+}
+
+impl<const REQUEST_WORDS: usize, const REPLY_WORDS: usize> Default
+    for Channel<REQUEST_WORDS, REPLY_WORDS>
+{
+    fn default() -> Self {
+        Channel {
+            state: AtomicU32::new(IDLE),
+            client_sleeps: AtomicU32::default(),
+            request_len: AtomicU32::default(),
+            reply_len: AtomicU32::default(),
+            spent_ms: AtomicU32::default(),
+            spare: Default::default(),
+            request: core::array::from_fn(|_| AtomicU64::default()),
+            reply: core::array::from_fn(|_| AtomicU64::default()),
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 //! or a check that it looks after was taken away: see the commit that brought it.
 
 mod cell;
+mod channel;
 mod claim;
 mod landing;
 mod owner;

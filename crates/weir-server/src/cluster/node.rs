@@ -117,13 +117,12 @@ impl<'m, P: Platform> Node<'m, P> {
     /// other request before the reply is in it.
     pub(super) fn take_request(&mut self, id: ClientId, channel: u32) -> Option<ChannelRequest> {
         let words = &self.clients.get(id)?.memory.channels()[channel as usize];
-        if words.state.load(Ordering::Acquire) != channel::REQUEST {
+        if !words.has_request() {
             return None;
         }
-        let spent_ms = words.spent_ms.load(Ordering::Relaxed);
         let mut bytes = std::mem::take(&mut self.buffers.request);
         bytes.clear();
-        words.take_request(&mut bytes);
+        let spent_ms = words.take_request(&mut bytes);
         let begins = self.clients.begin_request(id, channel);
         let request = begins.then(|| ChannelRequest {
             request: self.decoded(Caller::Client(id), &bytes),
@@ -142,7 +141,8 @@ impl<'m, P: Platform> Node<'m, P> {
             return;
         };
         let channel = &client.memory.channels()[channel as usize];
-        if channel.put_reply(&reply).is_err() {
+        let mut placed = channel.put_reply(&reply);
+        if placed.is_err() {
             // Every reply is bounded below the channel's size. One that is not is a bug: log it.
             tracing::error!(
                 client = id.0,
@@ -150,11 +150,10 @@ impl<'m, P: Platform> Node<'m, P> {
                 "a reply does not fit the channel"
             );
             reply = proto::refusal(FsError::Io);
-            let _ = channel.put_reply(&reply);
+            placed = channel.put_reply(&reply);
         }
-        channel.state.store(channel::REPLY, Ordering::SeqCst);
-        if channel.client_sleeps.load(Ordering::SeqCst) != 0 {
-            self.platform.wake(&channel.state);
+        if placed == Ok(true) {
+            self.platform.wake(channel.word());
         }
         reply.clear();
         self.buffers.reply = reply;
@@ -217,7 +216,7 @@ impl<'m, P: Platform> Node<'m, P> {
             let event = &client.memory.header().event;
             event.fetch_add(1, Ordering::SeqCst);
             for channel in &client.memory.channels()[..client.channels] {
-                self.platform.wake(&channel.state);
+                self.platform.wake(channel.word());
             }
             self.platform.wake(event);
         }

@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 use crate::world::{Client, World};
 use proptest::prelude::*;
 use weir_core::node::cell::State;
-use weir_core::node::channel::REQUEST;
 use weir_core::node::ring::{Note, Record};
 use weir_core::proto::{self, Caller};
 use weir_fakes::storage::Contradictions;
@@ -170,8 +169,7 @@ proptest! {
                 // Valid requests are obeyed: a client may truncate any file. `Ask` sends these.
                 Deed::Request(request) if postcard::from_bytes::<proto::Request>(&request).is_ok() => {}
                 Deed::Request(request) => {
-                    hostile.memory.channels()[0].put_request(&request).unwrap();
-                    hostile.memory.channels()[0].state.store(REQUEST, Ordering::SeqCst);
+                    hostile.memory.channels()[0].put_request(&request, 0).unwrap();
                     hostile.memory.header().asked.store(u64::MAX, Ordering::SeqCst);
                     world.poll_client(hostile.id, world.now_ns);
                 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use crate::world::{Client, World, UNIT};
 use weir_core::names::{LaminateOn, Lamination, Policy};
-use weir_core::node::channel::{ALL_CHANNELS, CHANNELS, FIRST_CHANNEL, REPLY, REQUEST, WIDEN};
+use weir_core::node::channel::{ALL_CHANNELS, CHANNELS, FIRST_CHANNEL, WIDEN};
 use weir_core::node::ofd::Ofd;
 use weir_core::node::ring::Note;
 use weir_core::proto::{self, Caller, FsError};
@@ -22,15 +22,14 @@ fn asks_in(world: &mut World, client: &Client, channel: usize) -> bool {
     let mut request = Vec::new();
     proto::request(proto::Ping {}, &mut request);
     let words = &client.memory.channels()[channel];
-    words.put_request(&request).unwrap();
-    words.state.store(REQUEST, Ordering::SeqCst);
+    words.put_request(&request, 0).unwrap();
     client
         .memory
         .header()
         .asked
         .fetch_or(1 << channel, Ordering::SeqCst);
     world.poll_client(client.id, world.now_ns);
-    words.state.load(Ordering::SeqCst) == REPLY
+    words.has_reply()
 }
 
 #[test]

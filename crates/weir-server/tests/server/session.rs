@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use rustix::thread::futex;
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::{Cell, State};
-use weir_core::node::channel::{Channel, IDLE, REPLY, REQUEST};
+use weir_core::node::channel::{Channel, REQUEST};
 use weir_core::node::region::{client_layout, open_layout, ClientHeader, Hub};
 use weir_core::proto::{
     self, Attached, ClientKind, Created, FsError, Hello, Lent, Located, Operation, Role, Welcome,
@@ -114,20 +114,18 @@ impl Session {
     pub fn call<O: Operation>(&mut self, op: O) -> Result<O::Reply, FsError> {
         let mut bytes = Vec::new();
         proto::request(op, &mut bytes);
-        self.channel.put_request(&bytes).unwrap();
-        self.channel.client_sleeps.store(1, Ordering::SeqCst);
-        self.channel.state.store(REQUEST, Ordering::SeqCst);
+        self.channel.begin_sleep();
+        self.channel.put_request(&bytes, 0).unwrap();
         self.header.asked.fetch_or(1, Ordering::SeqCst);
         if self.hub.ring(self.welcome.client.0) {
             self.hub.server_sleeps.store(0, Ordering::SeqCst);
             futex::wake(&self.hub.server_sleeps, futex::Flags::empty(), 1).unwrap();
         }
-        while self.channel.state.load(Ordering::SeqCst) != REPLY {
-            let _ = futex::wait(&self.channel.state, futex::Flags::empty(), REQUEST, None);
+        while !self.channel.has_reply() {
+            let _ = futex::wait(self.channel.word(), futex::Flags::empty(), REQUEST, None);
         }
         bytes.clear();
         self.channel.take_reply(&mut bytes);
-        self.channel.state.store(IDLE, Ordering::SeqCst);
         proto::reply::<O>(&bytes)
     }
 
