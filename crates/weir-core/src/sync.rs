@@ -12,7 +12,9 @@ pub use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 #[cfg(feature = "explore")]
 mod explored;
 #[cfg(feature = "explore")]
-pub use explored::{fence, run_until_killed, spin_loop, AtomicU32, AtomicU64, Ordering};
+pub use explored::{
+    fence, run_interrupted, run_until_killed, spin_loop, AtomicU32, AtomicU64, Ordering,
+};
 
 mod owner;
 pub use owner::OwnerWord;

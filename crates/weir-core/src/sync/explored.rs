@@ -1,4 +1,4 @@
-//! Loom's atomics, in processes that can be killed.
+//! Loom's atomics, in processes that can be killed, and in threads that a signal can interrupt.
 //!
 //! Loom treats an access with `SeqCst` as one with acquire and release, which is weaker than it is, but
 //! models `SeqCst` fences. So a fence comes before each such access: the usual mapping to processors that
@@ -14,6 +14,15 @@ pub use loom::sync::atomic::{fence, Ordering};
 loom::thread_local! {
     /// The number of accesses before this thread's process is killed.
     static ACCESSES_LEFT: Cell<usize> = Cell::new(usize::MAX);
+    /// The signal that is still to come.
+    static SIGNAL: Cell<Option<Signal>> = Cell::new(None);
+}
+
+/// A signal that interrupts its thread between two accesses to shared memory.
+struct Signal {
+    /// The number of accesses before it comes.
+    accesses_left: usize,
+    handler: Box<dyn FnOnce()>,
 }
 
 /// The payload of the panic that ends a killed process.
@@ -34,11 +43,45 @@ pub fn run_until_killed<T>(accesses: usize, program: impl FnOnce() -> T) -> Opti
     }
 }
 
+/// Runs `program` on a thread that a signal interrupts after so many accesses to shared memory: `handler` runs
+/// there and then, on the same thread. Returns what the program does, and true if the signal came before its end.
+pub fn run_interrupted<T>(
+    accesses: usize,
+    handler: impl FnOnce() + 'static,
+    program: impl FnOnce() -> T,
+) -> (T, bool) {
+    let signal = Signal {
+        accesses_left: accesses,
+        handler: Box::new(handler),
+    };
+    SIGNAL.with(|next| next.set(Some(signal)));
+    let done = program();
+    let came = SIGNAL.with(Cell::take).is_none();
+    (done, came)
+}
+
+/// Runs the handler of a signal that comes before this access.
+fn handle_signal() {
+    let due = SIGNAL.with(|next| {
+        let mut signal = next.take()?;
+        if signal.accesses_left == 0 {
+            return Some(signal.handler);
+        }
+        signal.accesses_left -= 1;
+        next.set(Some(signal));
+        None
+    });
+    if let Some(handler) = due {
+        handler();
+    }
+}
+
 /// Counts an access. Returns false if the process is dead.
 fn count_access() -> bool {
     if std::thread::panicking() {
         return false;
     }
+    handle_signal();
     ACCESSES_LEFT.with(|left| match left.get() {
         0 => resume_unwind(Box::new(ProcessKilled)),
         usize::MAX => {}

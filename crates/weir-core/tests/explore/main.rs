@@ -3,7 +3,8 @@
 //! Loom runs each test again and again, each time in another order that the memory model permits, and
 //! with other values where it permits old ones. A process that stops for ever between two accesses needs
 //! no test of its own: the others run to their end at each of its accesses. Where somebody learns that a
-//! process was killed, and only then acts, the test kills it ([`explore_kills`]).
+//! process was killed, and only then acts, the test kills it ([`explore_kills`]). A signal may interrupt a
+//! thread before each of its accesses ([`explore_signals`]).
 //!
 //! Each file begins with the protocol and what must hold. Each of these tests failed once, when an order
 //! or a check that it looks after was taken away: see the commit that brought it.
@@ -66,6 +67,43 @@ fn explore_kills(preemptions: usize, model: impl Fn(&Victim) + Clone + Send + Sy
         let model = model.clone();
         explore(preemptions, move || model(&victim));
         if !was_killed.load(Relaxed) {
+            return;
+        }
+    }
+}
+
+/// A thread of a test that a signal interrupts before one of its accesses.
+#[derive(Clone)]
+struct Interrupted {
+    accesses: usize,
+    was_interrupted: Arc<AtomicBool>,
+}
+
+impl Interrupted {
+    /// Runs `program`; `handler` runs before the access at which the signal comes. Returns true if it came.
+    fn run(&self, handler: impl FnOnce() + 'static, program: impl FnOnce()) -> bool {
+        let ((), came) = weir_core::sync::run_interrupted(self.accesses, handler, program);
+        if came {
+            self.was_interrupted.store(true, Relaxed);
+        }
+        came
+    }
+}
+
+/// As [`explore`], with a thread that a signal interrupts before each of its accesses, and in the end never.
+fn explore_signals(
+    preemptions: usize,
+    model: impl Fn(&Interrupted) + Clone + Send + Sync + 'static,
+) {
+    for accesses in 0.. {
+        let was_interrupted = Arc::new(AtomicBool::new(false));
+        let thread = Interrupted {
+            accesses,
+            was_interrupted: Arc::clone(&was_interrupted),
+        };
+        let model = model.clone();
+        explore(preemptions, move || model(&thread));
+        if !was_interrupted.load(Relaxed) {
             return;
         }
     }
