@@ -39,14 +39,10 @@ macro_rules! moves {
                 value
             }
             #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-            // SAFETY: as above; byte by byte, into a value for which all bytes are right.
+            // SAFETY: as above; of bytes, which need no alignment, and all are right for the type.
             unsafe {
-                let mut value = core::mem::MaybeUninit::<$type>::uninit();
-                let bytes = value.as_mut_ptr().cast::<u8>();
-                for i in 0..size_of::<$type>() {
-                    bytes.add(i).write(from.add(i).read_volatile());
-                }
-                value.assume_init()
+                let bytes = from.cast::<[u8; size_of::<$type>()]>().read_volatile();
+                (&raw const bytes).cast::<$type>().read_unaligned()
             }
         }
 
@@ -67,12 +63,10 @@ macro_rules! moves {
                 core::arch::asm!($arm_into, in(reg) to, in(reg) value, options(nostack, preserves_flags));
             }
             #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-            // SAFETY: as above; byte by byte.
+            // SAFETY: as above; of bytes, which need no alignment.
             unsafe {
-                let bytes = (&raw const value).cast::<u8>();
-                for i in 0..size_of::<$type>() {
-                    to.add(i).write_volatile(bytes.add(i).read());
-                }
+                let bytes = (&raw const value).cast::<[u8; size_of::<$type>()]>();
+                to.cast::<[u8; size_of::<$type>()]>().write_volatile(bytes.read());
             }
         }
     };

@@ -10,7 +10,7 @@
 
 use core::arch::x86_64::{
     __m128i, __m256i, __m512i, _mm256_loadu_si256, _mm256_storeu_si256, _mm512_loadu_si512,
-    _mm512_storeu_si512, _mm_loadu_si128, _mm_sfence, _mm_storeu_si128,
+    _mm512_storeu_si512, _mm_loadu_si128, _mm_storeu_si128,
 };
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -117,19 +117,29 @@ macro_rules! kernel {
             #[target_feature(enable = $feature)]
             #[inline]
             unsafe fn load_shared(src: *const u8) -> $vector {
-                let value: $vector;
+                #[cfg(miri)]
                 // SAFETY: one load, of memory that the caller vouches for.
+                return unsafe { $load(src.cast::<$vector>()) };
+                #[cfg(not(miri))]
+                // SAFETY: as above.
                 unsafe {
+                    let value: $vector;
                     core::arch::asm!($shared_load, out($class) value, in(reg) src, options(nostack, preserves_flags, readonly));
+                    value
                 }
-                value
             }
 
             /// Stores a vector to a slab around the cache.
             #[target_feature(enable = $feature)]
             #[inline]
             unsafe fn stream(dst: *mut u8, value: $vector) {
+                #[cfg(miri)]
                 // SAFETY: one store, to aligned memory that the caller vouches for.
+                unsafe {
+                    dst.cast::<$vector>().write(value);
+                }
+                #[cfg(not(miri))]
+                // SAFETY: as above.
                 unsafe {
                     core::arch::asm!($stream, in(reg) dst, in($class) value, options(nostack, preserves_flags));
                 }
@@ -163,7 +173,8 @@ macro_rules! kernel {
                     copy_short(dst.add(at), src.add(at), len - at);
                     // Streamed stores are not ordered with others: without this a record
                     // published next could be seen before its bytes.
-                    _mm_sfence();
+                    #[cfg(not(miri))]
+                    core::arch::x86_64::_mm_sfence();
                 }
             }
 
