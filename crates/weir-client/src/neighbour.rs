@@ -146,12 +146,8 @@ impl Neighbour {
     /// Its open file description `index`, which must be one that several processes may have: then
     /// it lives as long as the descriptor that led to it. EIO: there is none.
     pub fn description(&self, index: u32) -> Result<Description, Errno> {
-        const BOTH: u32 = Ofd::SHARED | Ofd::LOCKED;
         let ofd = self.ofds.get(index as usize).ok_or(Errno::IO)?;
-        let ino = Ino(ofd.ino.load(Ordering::Acquire));
-        if ino == Ino::NONE || ofd.state.load(Ordering::Acquire) & BOTH != BOTH {
-            return Err(Errno::IO);
-        }
+        let ino = Ino(ofd.marked_inode().ok_or(Errno::IO)?);
         if ino.rank() != self.rank {
             let kind = None;
             return Ok(Description { ofd, ino, kind });

@@ -24,15 +24,13 @@ const F_GETFD: i32 = 1;
 const FD_CLOEXEC: i32 = 1;
 const SEEK_SET: i32 = 0;
 
-const BOTH: u32 = Ofd::SHARED | Ofd::LOCKED;
-
 impl Handle {
     /// Marks a description as one that other processes may have.
     pub(super) fn mark_shared(&self, fd: Fd) {
         // Another server's description is marked already, but its anchor is not.
         let fd = self.anchor_fd.get().map_or(fd, Internal::number);
         let Some(ofd) = self.entry() else { return };
-        if ofd.state.load(Ordering::Acquire) & BOTH == BOTH {
+        if ofd.state.load(Ordering::Acquire) & Ofd::BOTH == Ofd::BOTH {
             return;
         }
         let index = self.index.load(Ordering::Relaxed);
@@ -41,7 +39,11 @@ impl Handle {
             .and_then(|_| kernel::lock_byte_shared(fd, lock_byte(index)));
         // Without its lock the server would free it with this client; it is shared all the same, so
         // that this client does not free it.
-        let state = if marked.is_ok() { BOTH } else { Ofd::SHARED };
+        let state = if marked.is_ok() {
+            Ofd::BOTH
+        } else {
+            Ofd::SHARED
+        };
         ofd.state.fetch_or(state, Ordering::AcqRel);
     }
 }

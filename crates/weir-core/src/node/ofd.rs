@@ -44,6 +44,8 @@ impl Ofd {
     pub const SHARED: u32 = 1;
     /// Bit of `state`: the kernel holds the lock that shows if any process holds the description.
     pub const LOCKED: u32 = 2;
+    /// Both: it is marked, and lives as long as a process holds it.
+    pub const BOTH: u32 = Self::SHARED | Self::LOCKED;
 
     /// Takes the entry for an open of `ino`.
     pub fn open(&self, ino: u64, flags: u32) {
@@ -59,6 +61,14 @@ impl Ofd {
         self.state.store(0, Ordering::Relaxed);
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.ino.store(0, Ordering::Release);
+    }
+
+    /// Returns the inode of a marked description. The inode is looked at first: marks of an earlier life of the
+    /// entry are gone when a later one shows.
+    pub fn marked_inode(&self) -> Option<u64> {
+        let ino = self.ino.load(Ordering::Acquire);
+        let state = self.state.load(Ordering::Acquire);
+        (ino != 0 && state & Self::BOTH == Self::BOTH).then_some(ino)
     }
 
     /// Returns true if more than one process may hold it.

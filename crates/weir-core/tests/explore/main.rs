@@ -13,6 +13,7 @@ mod cell;
 mod channel;
 mod claim;
 mod landing;
+mod ofd;
 mod owner;
 mod ring;
 mod tail;

@@ -107,9 +107,8 @@ impl<P: Platform> Node<'_, P> {
 
     /// Returns true if processes other than its owner may have the description.
     pub(in crate::cluster) fn is_shared(&self, index: u32) -> bool {
-        const BOTH: u32 = Ofd::SHARED | Ofd::LOCKED;
         let state = self.open.ofds[index as usize].state.load(Ordering::Acquire);
-        state & BOTH == BOTH
+        state & Ofd::BOTH == Ofd::BOTH
     }
 
     fn close_ofd(&mut self, index: u32) {
