@@ -7,8 +7,9 @@
  * | --- | --- |
  * | small | 20,000 collective puts of 1 KiB, each one record of its own columns |
  * | flash | FLASH I/O: 24 variables of blocks of 8 x 8 x 8 doubles, 40 blocks, a blocking collective put each |
- * | btio | NPB BTIO: 5 solution vectors of a cube of 64 x 64 x 64, each process in diagonal cells, blocking puts, 4 time steps |
+ * | btio | NPB BTIO, on a square number of processes: 5 solution vectors of a cube of 64 x 64 x 64, each process in diagonal cells, blocking puts, 4 time steps |
  * | btio-nonblocking | the same with nonblocking puts, waited for after each step |
+ * | wrf | a WRF history: 4 records of 40 variables of 2 and 3 dimensions, floats, some staggered, and times as text; nonblocking puts |
  * | gets | 64 collective puts of 1 MiB, then ten times 64 gets of them |
  *
  * Prints a line: seconds of the puts, of the whole, puts a second and process, MiB; of `gets` before it one with the seconds of the
@@ -16,7 +17,6 @@
  */
 #include <mpi.h>
 #include <pnetcdf.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@
 	do {                                                                 \
 		int code_ = (call);                                          \
 		if (code_ != NC_NOERR) {                                     \
-			fprintf(stderr, #call ": %s\n", ncmpi_strerror(code_)); \
+			fprintf(stderr, "%s: %s\n", #call, ncmpi_strerror(code_)); \
 			MPI_Abort(MPI_COMM_WORLD, 1);                        \
 		}                                                            \
 	} while (0)
@@ -92,7 +92,9 @@ static void flash(void)
 static void btio(int is_blocking)
 {
 	enum { SIDE = 64, STEPS = 4, VALUES = 5 };
-	int side = (int)(sqrt((double)size) + 0.5), variable, requests[64];
+	int side = 1, variable, requests[64];
+	while (side * side < size)
+		side++;
 	MPI_Offset lengths[5] = { 0, SIDE, SIDE, SIDE, VALUES };
 	MPI_Offset cell = SIDE / side;
 	size_t elements = (size_t)(cell * cell * cell) * VALUES;
@@ -118,6 +120,74 @@ static void btio(int is_blocking)
 	puts_s = MPI_Wtime() - begun;
 	puts_done = STEPS * side;
 	put_bytes = (MPI_Offset)((size_t)(STEPS * side) * elements * sizeof(double));
+	free(data);
+}
+
+/* The part of `length` points that process `index` of `count` has: where it begins, and how many. */
+static void patch(MPI_Offset length, int index, int count, MPI_Offset *start, MPI_Offset *points)
+{
+	*start = length * index / count;
+	*points = length * (index + 1) / count - *start;
+}
+
+static void wrf(void)
+{
+	enum { HISTORY = 4, FIELDS = 40, LEVELS = 20, NORTH = 60, EAST = 50, TEXT = 19 };
+	int dims[5], times, fields[FIELDS], requests[FIELDS + 1], rows = size;
+	/* Whole rows of processes, as square as can be. */
+	for (int divisor = 1; divisor * divisor <= size; divisor++)
+		if (size % divisor == 0)
+			rows = size / divisor;
+	int columns = size / rows, row = rank / columns, column = rank % columns;
+	float *data = malloc(FIELDS * (LEVELS + 1) * (NORTH + 1) * (EAST + 1) * sizeof(float));
+	NC(ncmpi_def_dim(file, "Time", NC_UNLIMITED, &dims[0]));
+	NC(ncmpi_def_dim(file, "DateStrLen", TEXT, &dims[1]));
+	NC(ncmpi_def_var(file, "Times", NC_CHAR, 2, dims, &times));
+	/* Staggered fields have one point more: fields 1 from west to east, 2 from south to north, 3 from bottom to top, of each 4. */
+	const char *names[6] = { "bottom_top", "bottom_top_stag", "south_north", "south_north_stag", "west_east", "west_east_stag" };
+	int known[6];
+	for (int i = 0; i < 6; i++)
+		NC(ncmpi_def_dim(file, names[i], (MPI_Offset[]){ LEVELS, NORTH, EAST }[i / 2] + i % 2, &known[i]));
+	for (int field = 0; field < FIELDS; field++) {
+		char name[32];
+		int is_flat = field >= FIELDS / 2, stagger = field % 4, rest = 1;
+		snprintf(name, sizeof name, "field%d", field);
+		if (!is_flat)
+			dims[rest++] = known[0 + (stagger == 3)];
+		dims[rest++] = known[2 + (stagger == 2)];
+		dims[rest++] = known[4 + (stagger == 1)];
+		NC(ncmpi_def_var(file, name, NC_FLOAT, rest, dims, &fields[field]));
+	}
+	NC(ncmpi_enddef(file));
+	double begun = MPI_Wtime();
+	for (MPI_Offset step = 0; step < HISTORY; step++) {
+		char text[TEXT + 1];
+		MPI_Offset text_start[2] = { step, 0 }, text_count[2] = { rank == 0, TEXT };
+		float *next = data;
+		int pending = 0;
+		snprintf(text, sizeof text, "2026-01-01_%02d:00:00", (int)step);
+		NC(ncmpi_put_vara_text_all(file, times, text_start, text_count, text));
+		for (int field = 0; field < FIELDS; field++) {
+			MPI_Offset start[4] = { step }, count[4] = { 1 };
+			int is_flat = field >= FIELDS / 2, stagger = field % 4, rest = 1;
+			if (!is_flat) {
+				start[rest] = 0;
+				count[rest++] = LEVELS + (stagger == 3);
+			}
+			patch(NORTH + (stagger == 2), row, rows, &start[rest], &count[rest]);
+			rest++;
+			patch(EAST + (stagger == 1), column, columns, &start[rest], &count[rest]);
+			size_t elements = (size_t)(count[rest] * count[rest - 1] * (is_flat ? 1 : count[1]));
+			for (size_t i = 0; i < elements; i++)
+				next[i] = (float)(step * 1000 + field) + (float)(rank * 64 + i % 64) / 4096;
+			NC(ncmpi_iput_vara_float(file, fields[field], start, count, next, &requests[pending++]));
+			next += elements;
+			puts_done++;
+			put_bytes += (MPI_Offset)(elements * sizeof(float));
+		}
+		NC(ncmpi_wait_all(file, pending, requests, NULL));
+	}
+	puts_s = MPI_Wtime() - begun;
 	free(data);
 }
 
@@ -185,6 +255,8 @@ int main(int argc, char **argv)
 		small();
 	else if (strcmp(argv[2], "flash") == 0)
 		flash();
+	else if (strcmp(argv[2], "wrf") == 0)
+		wrf();
 	else if (strcmp(argv[2], "gets") == 0)
 		gets();
 	else

@@ -14,7 +14,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 work=$(mktemp -d "${TMPDIR:-/tmp}/weir-pnetcdf-XXXXXX")
 backing=$(mktemp -d /dev/shm/weir-pnetcdf-XXXXXX)
 trap 'exec 9>&- || true; wait; rm -rf "$work" "$backing"' EXIT
-mpicc.openmpi -O2 -o "$work/puts" "$here/puts.c" -lpnetcdf -lm
+mpicc.openmpi -O2 -o "$work/puts" "$here/puts.c" -lpnetcdf
 run=(timeout 600 mpiexec.openmpi --mca io romio321 --oversubscribe -n 4 "$work/puts")
 
 for pattern in "$@"; do

@@ -209,6 +209,8 @@ const ORDER: &str = "mpi/order_mpi.c";
 const TRANSFER: &str = "../../crates/weir-capi/examples/transfer.c";
 const DRAIN: &str = "../../crates/weir-capi/examples/drain.c";
 const PREFETCH: &str = "../../crates/weir-capi/examples/prefetch.c";
+/// The benchmark of PnetCDF's writes.
+const PNETCDF_PUTS: &str = "../../connectors/weir-pnetcdf/bench/puts.c";
 const PHDF5: &str = "mpi/phdf5.c";
 
 const fn program(
@@ -355,6 +357,8 @@ const CHECKS: &[Check] = &[
     shell("mpi::pnetcdf_with_a_log",
         "shell/pnetcdf.sh", &[needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::PNETCDF, needs::NETCDF_TOOLS])
         .compiled(&[("mpi/pnetcdf_calls.c", Compiler::Pnetcdf), ("mpi/pnetcdf_log.c", Compiler::Pnetcdf)]),
+    shell("mpi::pnetcdf_kernels", "shell/pnetcdf_kernels.sh", &[needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::PNETCDF])
+        .compiled(&[(PNETCDF_PUTS, Compiler::Pnetcdf)]),
     mpi("mpi::parallel_netcdf4_and_ncdump_nccopy",
         "netcdf4_par", "openmpi",
         &[needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::NETCDF_MPI, needs::NETCDF_TOOLS, needs::PNETCDF_TOOLS,

@@ -1,11 +1,15 @@
-//! Read-ahead: bytes of other nodes that a sequential reader will want next.
+//! Read-ahead: bytes of other nodes that a sequential or strided reader will want next.
 //!
-//! A file's reads are followed as [`SEQUENCES`] sequences: a read that begins where one of them
-//! ended continues it; any other read begins a new one in place of the one that was idle longest.
-//! So several descriptors, and several readers of one, are each followed, and random reads fetch
-//! nothing ahead. The second read of a sequence fetches two reads ahead. When half of that is used
-//! up, twice as much is requested, up to the bytes that the reader uses in [`HORIZON_US`] and to
-//! [`WINDOW_MOST`]: more would hide no more latency, and would waste the link if the reader stops.
+//! A file's reads are followed as [`SEQUENCES`] contiguous sequences: a read that begins where one of
+//! them ended continues it; any other read begins a new one in place of the one that was idle
+//! longest. So several descriptors, and several readers of one, are each followed, and random reads
+//! fetch nothing ahead. A read that continues none is looked for among [`STRIDED`] strided sequences
+//! as well: reads of one length at equal distances. Two reads begin such a one.
+//!
+//! The second read of a contiguous sequence, and the third one of a strided one, fetches two reads
+//! ahead. When half of that is used up, twice as much is requested, up to the bytes that the reader
+//! uses in [`HORIZON_US`] and to [`WINDOW_MOST`]: more would hide no more latency, and would waste
+//! the link if the reader stops.
 //!
 //! The bytes lie in the node's pool until they are read, dropped with their sequence, or taken back
 //! by the server ([`weir_core::node::landing`]). They are identified by log and position in it.
@@ -15,7 +19,7 @@
 //! never written in place (see [`super::stream`]), so each change that makes them stale first
 //! changes the generation.
 //!
-//! Left out: strided readers, whose lists are one transfer anyway.
+//! Left out: a read that is a list; it is one transfer anyway.
 
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -27,8 +31,10 @@ use weir_core::types::Ino;
 use super::host::{release, Host};
 use super::pieces::{index, Batch, PiecePosition, WantedPiece};
 
-/// Sequences of a file that are followed.
+/// Contiguous sequences of a file that are followed.
 const SEQUENCES: usize = 4;
+/// Strided sequences of a file that are followed.
+const STRIDED: usize = 2;
 /// The least that is fetched ahead at first, in bytes: two transfers of half of this.
 const WINDOW_LEAST: u64 = 256 << 10;
 /// The most that is fetched ahead of one sequence, in bytes.
@@ -72,12 +78,15 @@ impl PrefetchedRead {
     }
 }
 
-/// Reads that each begin where the one before ended.
+/// Reads that each begin where the one before ended, or at equal distances.
 #[derive(Debug, Default)]
 struct Sequence {
     /// The offset at which the next one is expected; 0: there was none.
     next: u64,
-    /// The end of the bytes that were requested.
+    /// The length of each read of a strided sequence, and their distance; 0 and 0: it is contiguous.
+    length: u64,
+    stride: u64,
+    /// The offset of the next bytes to be requested.
     upto: u64,
     /// The number of bytes to request ahead.
     window: u64,
@@ -130,6 +139,18 @@ impl Pace {
 }
 
 impl Sequence {
+    /// True if a read continues the sequence.
+    fn expects(&self, read: &Range<u64>) -> bool {
+        let is_long = self.length == 0 || self.length == length(read);
+        is_long && self.next == read.start && self.next > 0
+    }
+
+    /// Begins anew with a read.
+    fn restart<H: Host>(&mut self, host: &H) {
+        self.drop_all(host);
+        self.pace = Pace::begin(host.now_us());
+    }
+
     fn drop_all<H: Host>(&mut self, host: &H) {
         for kept in self.kept.drain(..) {
             release(host, kept.landing);
@@ -138,20 +159,63 @@ impl Sequence {
     }
 }
 
+fn length(read: &Range<u64>) -> u64 {
+    read.end - read.start
+}
+
 /// The sequences of a file, as one process reads it.
 #[derive(Debug, Default)]
 pub struct Ahead {
-    sequences: [Sequence; SEQUENCES],
+    /// The contiguous ones, then the strided ones.
+    sequences: [Sequence; SEQUENCES + STRIDED],
+    /// The read that ended last, of whichever sequence.
+    last: Range<u64>,
     clock: u64,
 }
 
-/// Bytes of a file that are to be requested ahead.
+/// Bytes of a file that are to be requested ahead: pieces at equal distances.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// The first offset.
-    pub from: u64,
-    /// The offset behind the last.
-    pub to: u64,
+    /// The offset of the first piece.
+    from: u64,
+    /// Bytes of a piece; the end of the file may cut the last one.
+    length: u64,
+    /// The distance of two pieces.
+    stride: u64,
+    /// One or more.
+    pieces: u64,
+    /// The end of the last piece.
+    to: u64,
+}
+
+impl Plan {
+    /// The ranges of the file, each with its place in a memory that holds them one after the other.
+    pub fn ranges(&self) -> impl Iterator<Item = (Range<u64>, u64)> {
+        let plan = *self;
+        (0..plan.pieces).map(move |piece| {
+            let begin = plan.from + piece * plan.stride;
+            let end = (begin + plan.length).min(plan.to);
+            (begin..end, piece * plan.length)
+        })
+    }
+
+    /// The offset behind the last piece, from where the next plan goes on.
+    fn next(&self) -> u64 {
+        self.piece_at(self.pieces * self.length)
+    }
+
+    /// The offset in the file of the piece that has byte `at` of that memory.
+    fn piece_at(&self, at: u64) -> u64 {
+        self.from + at / self.length * self.stride
+    }
+
+    /// The end in the file of the bytes up to `at` in that memory.
+    fn end_at(&self, at: u64) -> u64 {
+        match at.checked_sub(1) {
+            Some(last) => self.piece_at(last) + last % self.length + 1,
+            None => self.from,
+        }
+    }
 }
 
 /// One read's share in a sequence.
@@ -173,30 +237,28 @@ impl Ahead {
         size: u64,
         generation: u64,
     ) -> Option<Reading> {
-        let (from, to) = (read.start, read.end);
-        let goes_on = |s: &Sequence| s.next == from && from > 0;
-        let number = self.sequences.iter().position(goes_on)?;
+        let number = self.sequences.iter().position(|s| s.expects(&read))?;
         let sequence = &mut self.sequences[number];
         if sequence.generation != generation {
             sequence.drop_all(host);
             sequence.generation = generation;
         }
-        let least = (2 * (to - from)).max(WINDOW_LEAST);
-        let most = sequence.pace.window(to - from);
+        let least = (2 * length(&read)).max(WINDOW_LEAST);
+        let most = sequence.pace.window(length(&read));
         let window = (2 * sequence.window).max(least).min(most);
-        let begin = sequence.upto.max(to);
-        let end = (to + window).min(size);
-        let is_time = end > begin && (end - begin >= window / 2 || end == size);
-        if is_time {
+        let plan = match sequence.stride {
+            0 => contiguous(sequence.upto.max(read.end), read.end + window, size),
+            stride => strided(sequence.upto, &read, stride, window, size),
+        };
+        let is_time = |plan: &Plan| plan.pieces * plan.length >= window / 2 || plan.next() >= size;
+        let plan = plan.filter(is_time);
+        if plan.is_some() {
             sequence.window = window;
         }
         Some(Reading {
             sequence: number,
             kept: std::mem::take(&mut sequence.kept),
-            plan: is_time.then_some(Plan {
-                from: begin,
-                to: end,
-            }),
+            plan,
         })
     }
 
@@ -217,7 +279,7 @@ impl Ahead {
                 reading.kept.extend(more);
             }
             // It is not asked for a while, and begins small again.
-            (Some(plan), None) => (sequence.upto, sequence.window) = (plan.to, 0),
+            (Some(plan), None) => (sequence.upto, sequence.window) = (plan.next(), 0),
             (None, _) => {}
         }
         // Another thread may have put back its own meanwhile.
@@ -233,26 +295,30 @@ impl Ahead {
 
     /// A read of the bytes `read` is over.
     pub fn finish_read<H: Host>(&mut self, host: &H, read: Range<u64>) {
-        let (from, to) = (read.start, read.end);
         self.clock += 1;
-        let goes_on = |s: &Sequence| s.next == from && from > 0;
-        let number = self.sequences.iter().position(goes_on);
-        let number = number.unwrap_or_else(|| {
-            let idle = self
-                .sequences
-                .iter()
-                .enumerate()
-                .min_by_key(|(_, s)| s.used);
-            let idle = idle.map_or(0, |(number, _)| number);
-            self.sequences[idle].drop_all(host);
-            self.sequences[idle].pace = Pace::begin(host.now_us());
-            idle
-        });
-        let sequence = &mut self.sequences[number];
-        if sequence.used > 0 && sequence.next == from {
-            sequence.pace.note_read(host.now_us(), to - from);
+        let now_us = host.now_us();
+        let before = std::mem::replace(&mut self.last, read.clone());
+        let (contiguous, strided) = self.sequences.split_at_mut(SEQUENCES);
+        let (sequence, is_continued) = find_or_idle(contiguous, &read);
+        match is_continued {
+            true => sequence.pace.note_read(now_us, length(&read)),
+            false => sequence.restart(host),
         }
-        (sequence.next, sequence.used) = (to, self.clock);
+        (sequence.next, sequence.used) = (read.end, self.clock);
+        if is_continued {
+            return;
+        }
+        let (sequence, is_continued) = find_or_idle(strided, &read);
+        let stride = read.start.saturating_sub(before.start);
+        if is_continued {
+            sequence.pace.note_read(now_us, length(&read));
+        } else if length(&before) == length(&read) && stride > length(&read) {
+            sequence.restart(host);
+            (sequence.length, sequence.stride) = (length(&read), stride);
+        } else {
+            return;
+        }
+        (sequence.next, sequence.used) = (read.start + sequence.stride, self.clock);
     }
 
     /// Drops everything: nobody reads the file any more.
@@ -267,6 +333,45 @@ impl Ahead {
     pub fn forget(&mut self) {
         *self = Ahead::default();
     }
+}
+
+/// The sequence that a read continues, or the one that was idle longest and false.
+fn find_or_idle<'a>(sequences: &'a mut [Sequence], read: &Range<u64>) -> (&'a mut Sequence, bool) {
+    let continued = sequences.iter().position(|s| s.expects(read));
+    let idle = || (0..sequences.len()).min_by_key(|number| sequences[*number].used);
+    let number = continued.or_else(idle).unwrap_or(0);
+    (&mut sequences[number], continued.is_some())
+}
+
+/// The plan for the bytes from `from` to `to`, as far as the file has them.
+fn contiguous(from: u64, to: u64, size: u64) -> Option<Plan> {
+    let to = to.min(size);
+    (from < to).then(|| Plan {
+        from,
+        length: to - from,
+        stride: to - from,
+        pieces: 1,
+        to,
+    })
+}
+
+/// The plan for pieces as long as a read, `window` bytes of them behind it, of which those before
+/// `upto` were requested already.
+fn strided(upto: u64, read: &Range<u64>, stride: u64, window: u64, size: u64) -> Option<Plan> {
+    let length = length(read);
+    let from = upto.max(read.start + stride);
+    // The last piece: of the window, and of the file.
+    let last = read.start + (window / length).max(1).saturating_mul(stride);
+    let last = last.min(size.checked_sub(1)?);
+    let pieces = last.checked_sub(from)? / stride + 1;
+    let end = from + (pieces - 1) * stride + length;
+    Some(Plan {
+        from,
+        length,
+        stride,
+        pieces,
+        to: end.min(size),
+    })
 }
 
 /// A read that was fetched ahead and is now in use: its positions, and the pieces that they belong to.
@@ -369,16 +474,21 @@ impl Reading {
         batches: Vec<Batch>,
     ) -> Option<(Vec<PrefetchedRead>, u64)> {
         if batches.is_empty() {
-            return Some((Vec::new(), plan.to));
+            return Some((Vec::new(), plan.next()));
         }
         let reads: Vec<Vec<LogRange>> = batches.iter().map(|b| b.ranges.clone()).collect();
         let landings = host.ask(ino, &reads, true).ok()?;
         let refused = batches.iter().skip(landings.len());
-        let refused = refused.map(|batch| plan.from + batch.target_begin() as u64);
-        let upto = refused.min().unwrap_or(plan.to);
+        let refused = refused.map(|batch| batch.target_begin() as u64).min();
+        let upto = match refused {
+            // A strided plan goes on with a whole piece.
+            Some(at) if plan.pieces > 1 => plan.piece_at(at),
+            Some(at) => plan.from + at,
+            None => plan.next(),
+        };
         let kept = |(landing, batch): (Landing, Batch)| PrefetchedRead {
             landing,
-            end: plan.from + batch.target_end() as u64,
+            end: plan.end_at(batch.target_end() as u64),
             ranges: batch.ranges,
             range: 0,
             from: 0,

@@ -316,6 +316,43 @@ fn a_sequential_reader_waits_for_its_first_reads_only() {
 }
 
 #[test]
+fn a_strided_reader_waits_for_its_first_reads_only() {
+    for (len, stride) in [(4 << 10, 16 << 10), (100_000, 300_001), (1 << 20, 3 << 20)] {
+        let (far, vnode) = (Far::new(), vnode());
+        let offsets: Vec<u64> = (0..SIZE).step_by(stride).collect();
+        for at in &offsets {
+            far.read(&vnode, *at, len);
+        }
+        let server = far.server.borrow();
+        let cut = (offsets.last().unwrap() + len as u64).saturating_sub(SIZE);
+        let all = (offsets.len() * len) as u64 - cut;
+        assert_eq!(server.bytes[0] + server.bytes[1], all, "each byte once");
+        assert_eq!(server.bytes[0], 3 * len as u64, "{len} of {stride}");
+        // The first three, and those ahead: of each server, from a window to the double one.
+        assert!(server.requests < 24, "{} requests", server.requests);
+        drop(server);
+        assert_eq!(far.in_use(), 0, "used up");
+    }
+}
+
+#[test]
+fn a_strided_reader_that_goes_elsewhere_leaves_a_window() {
+    let (far, vnode) = (Far::new(), vnode());
+    far.server.borrow_mut().mib_takes_us = 4_000;
+    for at in (0..4 << 20).step_by(16 << 10) {
+        far.read(&vnode, at, 4 << 10);
+    }
+    let bytes = far.server.borrow().bytes;
+    // A MiB was read. What lasts the reader 8 ms is some more than 2 MiB, as its clock counts in us.
+    assert!(bytes[0] + bytes[1] <= (1 << 20) + (9 << 18), "{bytes:?}");
+    // Back at the begin, at another distance.
+    for at in (0..SIZE).step_by(1 << 20) {
+        far.read(&vnode, at + 5, 1000);
+    }
+    assert_eq!(far.server.borrow().bytes[0], bytes[0] + 3 * 1000);
+}
+
+#[test]
 fn no_more_is_fetched_ahead_than_the_reader_uses_up_soon() {
     for (takes, ahead) in [(100, 8 << 20), (4_000, 2 << 20), (40_000, 1 << 19)] {
         let (far, vnode) = (Far::new(), vnode());
@@ -337,10 +374,12 @@ fn several_sequences_are_followed_and_random_reads_fetch_nothing_ahead() {
             far.read(&vnode, part * SIZE / 4 + at, 1 << 16);
         }
     }
-    assert_eq!(far.server.borrow().bytes[0], 8 << 16);
+    // The fourth one follows the third one as that the second one.
+    assert_eq!(far.server.borrow().bytes[0], 7 << 16);
     let ahead = far.server.borrow().bytes[1];
     for i in 0..200 {
-        far.read(&vnode, i * 7_919_993 % SIZE, 5000);
+        // No two of them are as far apart as the two before.
+        far.read(&vnode, i * i * 7_919 % SIZE, 5000);
     }
     assert_eq!(far.server.borrow().bytes[1], ahead);
 }
@@ -409,6 +448,8 @@ enum Step {
     /// One of the readers continues.
     On(usize, usize),
     Seek(usize, u64),
+    /// One of the readers reads pieces with gaps between them.
+    Stride(usize, usize, usize, usize),
     Overwrite,
     TakeBack,
     Refuse(bool),
@@ -421,6 +462,8 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(first, apart, len)| Step::List(first, apart, len)),
         1 => proptest::option::of(50_000..PLACE).prop_map(Step::Comes),
         3 => (0..6_usize, 0..SIZE).prop_map(|(who, at)| Step::Seek(who, at)),
+        2 => (0..6_usize, 1..300_000_usize, 0..2_000_000_usize, 1..12_usize)
+            .prop_map(|(who, len, gap, pieces)| Step::Stride(who, len, gap, pieces)),
         1 => Just(Step::Overwrite),
         1 => Just(Step::TakeBack),
         1 => any::<bool>().prop_map(Step::Refuse),
@@ -440,6 +483,12 @@ proptest! {
                 Step::On(who, len) => {
                     far.read(&vnode, readers[who], len);
                     readers[who] += len as u64;
+                }
+                Step::Stride(who, len, gap, pieces) => {
+                    for _ in 0..pieces {
+                        far.read(&vnode, readers[who], len);
+                        readers[who] += (len + gap) as u64;
+                    }
                 }
                 Step::List(first, apart, len) => read_list(&far, &vnode, first, apart, len).unwrap(),
                 Step::Comes(bytes) => far.server.borrow_mut().comes = bytes,

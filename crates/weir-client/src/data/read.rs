@@ -6,6 +6,7 @@
 //! used for other data only after its extents were freed, which changes the generation. If it is
 //! the same after the copy, the bytes were the file's; if not, they are read again.
 
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
@@ -319,26 +320,29 @@ impl Vnode {
         let mut far = RemotePieces::default();
         {
             let map = self.map.lock()?;
-            if map.generation != generation || !map.knows(plan.from, plan.to) {
+            let is_known = |range: &Range<u64>| map.knows(range.start, range.end);
+            if map.generation != generation || !plan.ranges().all(|(range, _)| is_known(&range)) {
                 return None;
             }
-            let mut add = |piece: Piece| match piece.source {
-                PieceSource::Log { rank, slab, pos }
-                    if rank != host.rank() && rank != COPY_RANK =>
-                {
-                    let len = piece.length;
-                    let range = LogRange {
-                        rank,
-                        slab,
-                        pos,
-                        len,
-                    };
-                    far.add(range, 0, index(piece.offset - plan.from));
+            for (range, place) in plan.ranges() {
+                let mut add = |piece: Piece| match piece.source {
+                    PieceSource::Log { rank, slab, pos }
+                        if rank != host.rank() && rank != COPY_RANK =>
+                    {
+                        let len = piece.length;
+                        let wanted = LogRange {
+                            rank,
+                            slab,
+                            pos,
+                            len,
+                        };
+                        far.add(wanted, 0, index(place + piece.offset - range.start));
+                    }
+                    _ => {}
+                };
+                for (from, to, part) in map.parts_of(range.start, range.end) {
+                    part.index.for_each_piece_in(from, to, &mut add);
                 }
-                _ => {}
-            };
-            for (from, to, part) in map.parts_of(plan.from, plan.to) {
-                part.index.for_each_piece_in(from, to, &mut add);
             }
         }
         Reading::ask(host, self.ino(), plan, far.batches())
