@@ -39,6 +39,8 @@ const STRIDED: usize = 2;
 const WINDOW_LEAST: u64 = 256 << 10;
 /// The most that is fetched ahead of one sequence, in bytes.
 const WINDOW_MOST: u64 = 8 << 20;
+/// The most pieces of a strided sequence that are fetched ahead.
+const PIECES_MOST: u64 = 1024;
 /// The most while the reader's pace is unknown.
 const WINDOW_UNKNOWN: u64 = 2 << 20;
 /// The time for which the bytes fetched ahead last the reader, in us: far longer than a request
@@ -199,6 +201,17 @@ impl Plan {
         })
     }
 
+    /// The pieces before the first one that is not known; `None`: there are none.
+    pub fn known_part(self, is_known: impl Fn(&Range<u64>) -> bool) -> Option<Plan> {
+        let known = self.ranges().take_while(|(range, _)| is_known(range));
+        let (last, at) = known.last()?;
+        Some(Plan {
+            pieces: at / self.length + 1,
+            to: last.end,
+            ..self
+        })
+    }
+
     /// The offset behind the last piece, from where the next plan goes on.
     fn next(&self) -> u64 {
         self.piece_at(self.pieces * self.length)
@@ -244,7 +257,10 @@ impl Ahead {
             sequence.generation = generation;
         }
         let least = (2 * length(&read)).max(WINDOW_LEAST);
-        let most = sequence.pace.window(length(&read));
+        let mut most = sequence.pace.window(length(&read));
+        if sequence.stride > 0 {
+            most = most.min(PIECES_MOST.saturating_mul(length(&read)));
+        }
         let window = (2 * sequence.window).max(least).min(most);
         let plan = match sequence.stride {
             0 => contiguous(sequence.upto.max(read.end), read.end + window, size),

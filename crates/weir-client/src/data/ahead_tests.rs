@@ -317,7 +317,12 @@ fn a_sequential_reader_waits_for_its_first_reads_only() {
 
 #[test]
 fn a_strided_reader_waits_for_its_first_reads_only() {
-    for (len, stride) in [(4 << 10, 16 << 10), (100_000, 300_001), (1 << 20, 3 << 20)] {
+    for (len, stride) in [
+        (8, 4096),
+        (4 << 10, 16 << 10),
+        (100_000, 300_001),
+        (1 << 20, 3 << 20),
+    ] {
         let (far, vnode) = (Far::new(), vnode());
         let offsets: Vec<u64> = (0..SIZE).step_by(stride).collect();
         for at in &offsets {

@@ -6,7 +6,6 @@
 //! used for other data only after its extents were freed, which changes the generation. If it is
 //! the same after the copy, the bytes were the file's; if not, they are read again.
 
-use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
@@ -314,16 +313,16 @@ impl Vnode {
     fn fetch_ahead<H: Host>(
         &self,
         host: &H,
-        plan: Plan,
+        mut plan: Plan,
         generation: u64,
     ) -> Option<(Vec<PrefetchedRead>, u64)> {
         let mut far = RemotePieces::default();
         {
             let map = self.map.lock()?;
-            let is_known = |range: &Range<u64>| map.knows(range.start, range.end);
-            if map.generation != generation || !plan.ranges().all(|(range, _)| is_known(&range)) {
+            if map.generation != generation {
                 return None;
             }
+            plan = plan.known_part(|range| map.knows(range.start, range.end))?;
             for (range, place) in plan.ranges() {
                 let mut add = |piece: Piece| match piece.source {
                     PieceSource::Log { rank, slab, pos }
