@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
 use weir_connect::mpi::{Direction, Mpi, MpiHandle};
-use weir_connect::place::has_one_server;
 
 /// ROMIO's hints for data sieving. Those for the exchange are not used: without it ROMIO's calls with a shared pointer mix data
 /// (`MPI_File_write_ordered`, MPICH 4.0 and Open MPI 4.1, on any file system).
@@ -60,7 +59,7 @@ impl ChangedCalls {
         let is_exchange_wanted = is(BUFFERING, c"true") || is(c"romio_no_indep_rw", c"true");
         ChangedCalls::new(
             !is_exchange_wanted && !is(c"romio_cb_write", c"enable"),
-            !is_exchange_wanted && !is(c"romio_cb_read", c"enable") && has_one_server(),
+            !is_exchange_wanted && !is(c"romio_cb_read", c"enable"),
         )
     }
 

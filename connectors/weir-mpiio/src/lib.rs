@@ -7,7 +7,7 @@
 //! - a blocking collective call becomes the independent one;
 //! - ROMIO (MPICH, and Open MPI's `romio321`) is told by its hints not to sieve.
 //!
-//! With several servers that holds for writes alone: bytes of other nodes are better read in few, large pieces.
+//! Bytes of other nodes are read ahead of processes that read at equal distances, as such a call does.
 //!
 //! MPI permits that: a collective call on a file need not synchronise, and the rules of consistency are the same (MPI 4.0,
 //! sections 14.4.1 and 14.6.1). Hints of the user win: a file that is opened with `romio_cb_write=enable`, or

@@ -5,7 +5,6 @@
 use std::path::Path;
 
 use weir_config::{all_keys, Connector, ConnectorChoice};
-use weir_launch::nodes::{find, NodeOptions};
 
 use super::finding::{Finding, MachineReport};
 use super::preload::load;
@@ -22,8 +21,6 @@ struct ConnectorTraits {
     wraps: &'static [&'static str],
     /// A variable of the user's that it gives way to, and the consequence.
     yields_to: Option<(&'static str, &'static str)>,
-    /// The calls that it leaves alone where there are several servers.
-    on_several: Option<&'static str>,
 }
 
 const TRAITS: &[ConnectorTraits] = &[
@@ -34,19 +31,16 @@ const TRAITS: &[ConnectorTraits] = &[
             "ROMIO_HINTS",
             "its hints are for all files, so all are left alone",
         )),
-        on_several: Some("reads keep the exchange between processes"),
     },
     ConnectorTraits {
         name: "hdf5",
         wraps: linked::HDF5,
         yields_to: Some(("HDF5_VOL_CONNECTOR", "HDF5 uses that one")),
-        on_several: None,
     },
     ConnectorTraits {
         name: "pnetcdf",
         wraps: &["libpnetcdf."],
         yields_to: None,
-        on_several: None,
     },
 ];
 
@@ -133,10 +127,6 @@ impl Examined<'_> {
             );
         }
         let mut found = format!("{name}: {library}");
-        let on_several = traits.and_then(|traits| traits.on_several);
-        if let Some(left) = on_several.filter(|_| self.has_several_nodes()) {
-            found = format!("{found}; on several nodes {left}");
-        }
         if self.choice == ConnectorChoice::Linked {
             found = format!("{found}; for commands that start a program linked with HDF5 and MPI; --connectors all: for all");
         }
@@ -144,13 +134,6 @@ impl Examined<'_> {
             found = format!("{found}; {}", linked_in_words(linked, traits.wraps));
         }
         Finding::ok(CHECK, found)
-    }
-
-    /// True if an instance of this job would be of several nodes.
-    fn has_several_nodes(&self) -> bool {
-        let launch = &self.report.loaded.config.launch;
-        let found = find(&NodeOptions::default(), launch, self.report.env);
-        found.is_ok_and(|found| found.is_some_and(|found| found.servers.len() > 1))
     }
 
     /// The place that says which connectors programs get.
