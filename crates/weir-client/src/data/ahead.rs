@@ -35,7 +35,9 @@ use super::pieces::{index, Batch, PiecePosition, WantedPiece};
 const SEQUENCES: usize = 4;
 /// Strided sequences of a file that are followed.
 const STRIDED: usize = 2;
-/// The least that is fetched ahead at first, in bytes: two transfers of half of this.
+/// The least that is fetched ahead of a contiguous sequence at first, in bytes: two transfers of half
+/// of this. Strided ones are often short (some rows of a plane): two pieces, then twice as many each
+/// time.
 const WINDOW_LEAST: u64 = 256 << 10;
 /// The most that is fetched ahead of one sequence, in bytes.
 const WINDOW_MOST: u64 = 8 << 20;
@@ -256,10 +258,12 @@ impl Ahead {
             sequence.drop_all(host);
             sequence.generation = generation;
         }
-        let least = (2 * length(&read)).max(WINDOW_LEAST);
+        let mut least = 2 * length(&read);
         let mut most = sequence.pace.window(length(&read));
         if sequence.stride > 0 {
             most = most.min(PIECES_MOST.saturating_mul(length(&read)));
+        } else {
+            least = least.max(WINDOW_LEAST);
         }
         let window = (2 * sequence.window).max(least).min(most);
         let plan = match sequence.stride {
