@@ -98,8 +98,9 @@ static void btio(int is_blocking)
 	MPI_Offset lengths[5] = { 0, SIDE, SIDE, SIDE, VALUES };
 	MPI_Offset cell = SIDE / side;
 	size_t elements = (size_t)(cell * cell * cell) * VALUES;
-	double *data = malloc(elements * sizeof(double));
-	for (size_t i = 0; i < elements; i++)
+	/* A cell of memory for each put: PnetCDF may turn its bytes around in place until it is waited for. */
+	double *data = malloc((size_t)side * elements * sizeof(double));
+	for (size_t i = 0; i < (size_t)side * elements; i++)
 		data[i] = (double)i + rank;
 	define(5, lengths, 1, 1, &variable);
 	double begun = MPI_Wtime();
@@ -109,10 +110,11 @@ static void btio(int is_blocking)
 			MPI_Offset y = (rank / side + slice) % side, x = (rank % side + slice) % side;
 			MPI_Offset start[5] = { step, slice * cell, y * cell, x * cell, 0 };
 			MPI_Offset count[5] = { 1, cell, cell, cell, VALUES };
+			double *mine = data + (size_t)slice * elements;
 			if (is_blocking)
-				NC(ncmpi_put_vara_double_all(file, variable, start, count, data));
+				NC(ncmpi_put_vara_double_all(file, variable, start, count, mine));
 			else
-				NC(ncmpi_iput_vara_double(file, variable, start, count, data, &requests[slice]));
+				NC(ncmpi_iput_vara_double(file, variable, start, count, mine, &requests[slice]));
 		}
 		if (!is_blocking)
 			NC(ncmpi_wait_all(file, side, requests, NULL));
