@@ -93,24 +93,23 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
         return;
     };
     let settings = Settings::read();
-    let direct = match settings.is_direct {
-        // If it fails PnetCDF flushes, and says so if that fails, too.
+    // SAFETY: as the caller vouches.
+    let is_wanted = settings.directory.is_some()
+        && settings.log != LogSharing::None
+        && opened.is_writable
+        && datatypes(mpi).is_some()
+        && (settings.all_files || place::lives_in_weir(opened.path))
+        && unsafe { mpi.hint(opened.info, HINT) }.is_none_or(|hint| hint.as_bytes() != b"disable");
+    // Not a file that the program opened for reading: one that is opened for writing is moved to its target anew. If the open
+    // fails PnetCDF flushes, and says so if that fails, too.
+    let direct = match is_wanted && settings.is_direct {
         true => DirectFile::open(opened.path).ok().flatten(),
         false => None,
     };
+    let is_shared = settings.log == LogSharing::Node;
     // SAFETY: as the caller vouches.
-    let [is_wanted, is_shared, is_direct] = unsafe {
-        let is_wanted = settings.directory.is_some()
-            && settings.log != LogSharing::None
-            && opened.is_writable
-            && datatypes(mpi).is_some()
-            && (settings.all_files || place::lives_in_weir(opened.path))
-            && mpi
-                .hint(opened.info, HINT)
-                .is_none_or(|hint| hint.as_bytes() != b"disable");
-        let is_shared = settings.log == LogSharing::Node;
-        mpi.all_agree(opened.comm, [is_wanted, is_shared, direct.is_some()])
-    };
+    let [is_wanted, is_shared, is_direct] =
+        unsafe { mpi.all_agree(opened.comm, [is_wanted, is_shared, direct.is_some()]) };
     let (true, Some(datatypes)) = (is_wanted, datatypes(mpi)) else {
         return;
     };
