@@ -23,8 +23,8 @@ impl EntryWriter {
     ///
     /// # Errors
     ///
-    /// Those of the log and of the file; a part of the entry may be written. `EFBIG`: an element lies behind the greatest
-    /// offset.
+    /// Those of the log and of the file; a part of the entry may be written. `FileTooLarge`: an element lies behind
+    /// the greatest offset.
     pub fn write_entry(
         &mut self,
         file: &File,
@@ -65,13 +65,10 @@ impl EntryWriter {
             }
         });
         result?;
-        placed.ok_or_else(|| io::Error::from_raw_os_error(EFBIG))?;
+        placed.ok_or(io::ErrorKind::FileTooLarge)?;
         Ok(elements * to as u64)
     }
 }
-
-/// "File too large", as write(2) says it.
-const EFBIG: i32 = 27;
 
 fn as_length(elements: u64) -> usize {
     usize::try_from(elements).expect("at most those of a window")

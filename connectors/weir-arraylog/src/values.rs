@@ -41,7 +41,7 @@ pub fn read_values(log: &ArrayLog, variable: &str) -> io::Result<Option<LoggedVa
     let entries: Vec<_> = entries.collect();
     let records = entries
         .iter()
-        .filter_map(|(_, entry)| entry.part.0.first()?.end_index())
+        .map(|(_, entry)| entry.end_record(definitions))
         .max();
     let lengths = found.shape.iter().enumerate().map(|(dimension, length)| {
         match dimension == 0 && found.is_record {

@@ -311,7 +311,6 @@ impl LoggedFile {
             }
         };
         let external_bytes = part.elements().unwrap_or(0) * variable.external.bytes() as u64;
-        let is_record = variable.is_record;
         let entry = LogEntry {
             variable: number,
             memory: element,
@@ -321,12 +320,10 @@ impl LoggedFile {
         };
         let conversion = entry.conversion(&self.definitions).ok_or(NC_EINTERNAL)?;
         let fits = conversion.fits(elements);
-        let end = entry.part.0.first().and_then(|range| range.end_index());
+        let end = entry.end_record(&self.definitions);
         self.append(entry, elements)
             .map_err(|error| error_code(&error))?;
-        if let (true, Some(end)) = (is_record, end) {
-            self.records = self.records.max(end);
-        }
+        self.records = self.records.max(end);
         Ok((fits, external_bytes))
     }
 

@@ -23,10 +23,7 @@ impl LoggedFile {
             .map(|logged| &logged.entry)
             .filter(|entry| is_due(entry));
         let due = joined(due);
-        let result = match self.direct {
-            Some(_) => self.write_directly(&due),
-            None => self.write_by_rounds(&due),
-        };
+        let result = self.write(&due);
         if result != NC_NOERR || due.is_empty() {
             return result;
         }
@@ -49,9 +46,12 @@ impl LoggedFile {
         noted.map_or_else(|error| error_code(&error), |()| NC_NOERR)
     }
 
-    /// Writes entries in their order. In collective mode all processes call this, and what all have written is in the file
-    /// when it returns.
-    fn write_directly(&mut self, entries: &[LogEntry]) -> c_int {
+    /// Writes entries, in their order where this process does it itself. In collective mode all processes call this, and what all
+    /// have written is in the file when it returns.
+    fn write(&mut self, entries: &[LogEntry]) -> c_int {
+        let Some(direct) = &mut self.direct else {
+            return self.write_by_rounds(entries);
+        };
         let is_collective = self.mode == DataMode::Collective;
         if is_collective {
             // A collective write that another process is still in may write back what lies between its pieces.
@@ -61,10 +61,7 @@ impl LoggedFile {
                 None => return NC_EMPI,
             }
         }
-        let written = match &mut self.direct {
-            Some(direct) => direct.write_entries(&self.log, &self.definitions, entries),
-            None => Ok(()),
-        };
+        let written = direct.write_entries(&self.log, &self.definitions, entries);
         let last = entries
             .iter()
             .max_by_key(|entry| entry.end_record(&self.definitions));

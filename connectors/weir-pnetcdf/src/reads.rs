@@ -111,7 +111,8 @@ impl LoggedFile {
         Some(code).filter(|code| *code != NC_NOERR)
     }
 
-    /// The elements of a get, if the log has all of them, in the program's memory if they are to lie there as in the log; an error if the arguments are none that PnetCDF would take.
+    /// The elements of a get, if the log has all of them, in the program's memory if they are to lie there as in the log; an
+    /// error if the arguments are none that PnetCDF would take.
     ///
     /// # Safety
     ///
@@ -190,7 +191,7 @@ impl LoggedFile {
             let at = usize::try_from(run.first[1]).expect("a part of memory") * to;
             let place = &mut elements[at..at + count * to];
             let data = entry.data + run.first[0] * from as u64;
-            if entry.memory == conversion.memory && own == conversion && own.is_exact() {
+            if own == conversion && own.is_exact() {
                 result = result.and(self.log.read_elements(data, place).map_err(|_| NC_EREAD));
                 return;
             }

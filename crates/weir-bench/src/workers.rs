@@ -74,7 +74,7 @@ impl Workers {
 
     /// Has `parent` start workers, which connect.
     pub fn spawn(&mut self, parent: WorkerId, ids: &[WorkerId]) -> Result<()> {
-        self.tell(parent, &WorkerOrder::Spawn(ids.to_vec()))?;
+        self.send_order(parent, &WorkerOrder::Spawn(ids.to_vec()))?;
         self.await_ready(parent)?;
         Ok(())
     }
@@ -88,7 +88,7 @@ impl Workers {
     /// Has each get ready.
     pub fn prepare(&mut self, group: &[Assignment]) -> Result<()> {
         for (id, step) in group {
-            self.tell(*id, &WorkerOrder::Prepare(Box::new(step.clone())))?;
+            self.send_order(*id, &WorkerOrder::Prepare(Box::new(step.clone())))?;
         }
         for (id, _) in group {
             self.await_ready(*id)?;
@@ -99,7 +99,7 @@ impl Workers {
     /// Has each do the step that it is ready for.
     pub fn go(&mut self, group: &[Assignment]) -> Result<Timings> {
         for (id, _) in group {
-            self.tell(*id, &WorkerOrder::Go)?;
+            self.send_order(*id, &WorkerOrder::Go)?;
         }
         let mut each = Vec::with_capacity(group.len());
         for (id, _) in group {
@@ -113,13 +113,13 @@ impl Workers {
 
     /// Has a worker listen.
     pub fn listen_at(&mut self, id: WorkerId, libfabric: bool) -> Result<WorkerEndpoint> {
-        self.tell(
+        self.send_order(
             id,
             &WorkerOrder::Prepare(Box::new(Step::Listen { libfabric })),
         )?;
         let endpoint = self.await_ready(id)?;
         let endpoint = endpoint.context("a worker does not say its address")?;
-        self.tell(id, &WorkerOrder::Go)?;
+        self.send_order(id, &WorkerOrder::Go)?;
         self.hear(id)?;
         Ok(endpoint)
     }
@@ -129,7 +129,7 @@ impl Workers {
         connection.with_context(|| format!("there is no worker {id}"))
     }
 
-    fn tell(&mut self, id: WorkerId, order: &WorkerOrder) -> Result<()> {
+    fn send_order(&mut self, id: WorkerId, order: &WorkerOrder) -> Result<()> {
         let connection = self.connection(id)?;
         send(connection.stream.get_mut(), order)
             .with_context(|| format!("{}: the worker went away", connection.place))
