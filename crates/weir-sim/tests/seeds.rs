@@ -68,6 +68,13 @@ fn pieces_at_equal_distances_are_not_lost() {
     }
 }
 
+/// A program of the old name's node found the new name of a renamed file, and then the old one.
+#[test]
+fn a_rename_between_servers_is_one_event() {
+    let plan = Plan::from_seed(1758).evicting().striding().mild();
+    assert_eq!(run(&plan, false).faults, [""; 0]);
+}
+
 /// Seeds that failed once, with what was wrong.
 #[test]
 fn what_failed_once_fails_no_more() {

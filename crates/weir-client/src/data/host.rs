@@ -164,7 +164,9 @@ pub fn file_state<C: NodeClient>(client: &C, ino: Ino) -> Result<FileState, Errn
                 })
             }
             // The file is open, yet gone.
-            Ok(None) | Err(ViewError::BufferTooSmall) => return Err(Errno::IO),
+            Ok(None) | Err(ViewError::BufferTooSmall | ViewError::Renaming) => {
+                return Err(Errno::IO);
+            }
             Err(ViewError::Unsettled) => client.call(Ping {})?,
         }
     }

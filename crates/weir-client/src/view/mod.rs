@@ -130,7 +130,7 @@ impl<C: NodeClient> View<C> {
             match ask(&self.names) {
                 Ok(answer) => return Ok(answer),
                 Err(ViewError::BufferTooSmall) => return Err(Errno::NAMETOOLONG),
-                Err(ViewError::Unsettled) => self.client.call(Ping {})?,
+                Err(ViewError::Unsettled | ViewError::Renaming) => self.client.call(Ping {})?,
             }
         }
         Err(Errno::IO)
@@ -152,14 +152,37 @@ impl<C: NodeClient> View<C> {
         (!is_in_doubt).then_some(&self.known)
     }
 
+    /// As [`Names::lookup`], among the names of this node.
+    fn lookup_here(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
+        let mut is_renaming = false;
+        let here = self.settled(|names| {
+            let found = names.lookup(dir, name);
+            is_renaming = found == Err(ViewError::Renaming);
+            if is_renaming {
+                Ok(None)
+            } else {
+                found
+            }
+        })?;
+        match is_renaming {
+            true => self.ask_entry(dir, name),
+            false => Ok(here),
+        }
+    }
+
     /// As [`Names::lookup`], for a name that this node does not have.
     fn lookup_elsewhere(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
         let known = self.known().and_then(|known| known.entry(dir, name));
         if known.is_some() {
             return Ok(known);
         }
-        let asked = name.to_vec();
-        let found = if_there(self.client.call(Find { dir, name: asked }))?;
+        self.ask_entry(dir, name)
+    }
+
+    /// Asks the server for a name.
+    fn ask_entry(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
+        let name = name.to_vec();
+        let found = if_there(self.client.call(Find { dir, name }))?;
         Ok(found.flatten().map(|child| (child.ino, child.kind)))
     }
 
@@ -236,7 +259,7 @@ impl<C: NodeClient> Names for View<C> {
     }
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
-        let here = self.settled(|names| names.lookup(dir, name))?;
+        let here = self.lookup_here(dir, name)?;
         let Some((rank, servers)) = self.several.filter(|_| here.is_none()) else {
             return Ok(here); // an entry of this node: it is nowhere else, for entries do not move
         };
@@ -246,7 +269,7 @@ impl<C: NodeClient> Names for View<C> {
         let all_here = self.known().and_then(|known| known.all_here(dir));
         if let Some(all) = all_here {
             // Another node may have had entries when the table was looked at.
-            let here = self.settled(|names| names.lookup(dir, name))?;
+            let here = self.lookup_here(dir, name)?;
             if here.is_some() || self.known.still_holds(&all) {
                 return Ok(here);
             }

@@ -5,10 +5,12 @@
 //!  word 1   child inode number
 //!           63            32 31             0
 //!  word 2  | hash           | next in bucket |   granules; 0 ends the bucket
-//!           63            16 15    8 7       0
-//!  word 3  | sequence       | type | length  |   sequence: position in the directory's order
+//!           63            16 15  14   8 7       0
+//!  word 3  | sequence       | R | type | length  |   sequence: position in the directory's order
 //!  word 4.. name, little-endian, padded with zeros
 //! ```
+//!
+//! R: a rename between servers has locked the name, and may soon take it away.
 //!
 //! Granules are 16 bytes, so a name of up to 16 bytes takes 48 bytes, 12 of them the name in the
 //! usual case. Functions here accept any words: a reader may be walking memory that is just being
@@ -25,6 +27,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 pub(super) const GRANULE_WORDS: usize = 2;
 /// Words before the name.
 const HEAD: usize = 4;
+/// Word 3: the bit R.
+const RENAMING: u64 = 1 << 15;
 /// Longest walk. At a load of one entry a bucket, real ones stay below 20.
 const MAX_WALK: usize = 4096;
 
@@ -35,6 +39,7 @@ pub(super) struct FoundEntry {
     pub(super) at: u32,
     pub(super) child: Ino,
     pub(super) kind: FileType,
+    pub(super) is_renaming: bool,
 }
 
 /// Returns the bucket of `hash` among `count`, by linear hashing (Litwin, VLDB 1980): the first
@@ -97,10 +102,20 @@ impl<'a> Dentry<'a> {
     }
 
     pub(super) fn kind(self) -> Option<FileType> {
-        kind_of((self.words[3].load(Relaxed) >> 8 & 0xFF) as u8)
+        kind_of((self.words[3].load(Relaxed) >> 8 & 0x7F) as u8)
     }
 
-    /// Makes the entry name another inode.
+    pub(super) fn is_renaming(self) -> bool {
+        self.words[3].load(Relaxed) & RENAMING != 0
+    }
+
+    pub(super) fn set_renaming(self, is_renaming: bool) {
+        let rest = self.words[3].load(Relaxed) & !RENAMING;
+        let mark = if is_renaming { RENAMING } else { 0 };
+        self.words[3].store(rest | mark, Relaxed);
+    }
+
+    /// Makes the entry name another inode. No rename is to take the name any more.
     pub(super) fn set_child(self, child: Ino, kind: FileType) {
         let rest = self.words[3].load(Relaxed) & !0xFF00;
         self.words[1].store(child.0, Relaxed);
@@ -195,6 +210,7 @@ pub(super) fn find(tables: &Tables<'_>, key: &EntryKey<'_>) -> Option<FoundEntry
                 at,
                 child: entry.child(),
                 kind: entry.kind()?,
+                is_renaming: entry.is_renaming(),
             });
         }
         at = entry.next();

@@ -11,6 +11,8 @@
 //! (`weir-server`, `cluster/`).
 
 use super::attr::{LEASED, STALE};
+use super::dentry::stripe;
+use super::hash::EntryKey;
 use super::inodes::NewInode;
 use super::layout::InodeRecord;
 use super::seq::SeqWrite;
@@ -295,7 +297,7 @@ impl<'a> Shard<'a> {
         let found = self.find(&key)?;
         self.forget_child_name(found.child, found.at);
         {
-            let _change = SeqWrite::begin(super::dentry::stripe(&self.tables, key.hash));
+            let _change = SeqWrite::begin(stripe(&self.tables, key.hash));
             self.dentry(found.at).set_child(child, kind);
         }
         self.note_entry(found.at);
@@ -304,6 +306,23 @@ impl<'a> Shard<'a> {
         let is_dir = |kind| i32::from(kind == FileType::Dir);
         touch_dir(dir, is_dir(kind) - is_dir(found.kind), now_ns);
         Ok((found.child, found.kind))
+    }
+
+    /// Notes that a rename between servers may be about to take a name away, or not any more. Until
+    /// then readers do not believe the entry ([`ViewError::Renaming`]).
+    ///
+    /// [`ViewError::Renaming`]: super::ViewError::Renaming
+    pub fn set_renaming(&mut self, parent: Ino, name: &[u8], is_renaming: bool) {
+        let Some(key) = EntryKey::for_lookup(parent, name) else {
+            return;
+        };
+        match self.find(&key) {
+            Ok(found) if found.is_renaming != is_renaming => {
+                let _change = SeqWrite::begin(stripe(&self.tables, key.hash));
+                self.dentry(found.at).set_renaming(is_renaming);
+            }
+            _ => {}
+        }
     }
 
     /// Adds a link to an inode of this server, or removes one; returns the links left. When a

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"weirname");
 
 /// The format's version; another one is refused.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The number of sequence counters that the hash buckets share; bucket `b` uses `b % STRIPES`.
 pub const STRIPES: usize = 1024;

@@ -24,6 +24,10 @@ pub enum ViewError {
     /// A change of the writer took too long: ask the server.
     #[error("the tables were being changed")]
     Unsettled,
+    /// A rename between servers may be about to take the name away: ask the server, which knows
+    /// when that is settled.
+    #[error("the name is being renamed")]
+    Renaming,
     /// The path is longer than the caller's buffer (ERANGE, ENAMETOOLONG).
     #[error("the path does not fit")]
     BufferTooSmall,
@@ -54,7 +58,10 @@ impl<'a> NamesView<'a> {
             return Ok(None);
         };
         let found = seq::read(stripe(&self.tables, key.hash), || find(&self.tables, &key))?;
-        Ok(found.map(|found| (found.child, found.kind)))
+        match found {
+            Some(found) if found.is_renaming => Err(ViewError::Renaming),
+            found => Ok(found.map(|found| (found.child, found.kind))),
+        }
     }
 
     /// Returns the attributes of `ino`, all of one moment; `None` if it is gone.
@@ -164,5 +171,42 @@ impl<'a> NamesView<'a> {
     /// trees uses its number for another inode.
     fn is_own_parent(&self, dir: Ino) -> Result<bool, ViewError> {
         Ok(self.attr(dir)?.is_some_and(|attr| attr.parent == dir))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::memory::Memory;
+    use crate::names::{Owner, Shard};
+    use crate::types::Rank;
+
+    #[test]
+    fn a_name_that_a_rename_may_take_away_is_not_believed() {
+        let memory = Memory::new(16);
+        let owner = Owner { uid: 1, gid: 2 };
+        let mut shard = Shard::new(memory.format(Rank(0)), 0o755, owner, 1).unwrap();
+        let root = shard.root();
+        let mut make = |name: &[u8]| shard.create(root, name, 0o644, owner, 1).unwrap();
+        let (a, b) = (make(b"a"), make(b"b"));
+        let view = shard.view();
+        let found = |ino| Ok(Some((ino, FileType::File)));
+        shard.set_renaming(root, b"a", true);
+        shard.set_renaming(root, b"none", true);
+        assert_eq!(view.lookup(root, b"a"), Err(ViewError::Renaming));
+        assert_eq!(view.lookup(root, b"b"), found(b));
+        assert_eq!(
+            shard.lookup(root, b"a"),
+            Ok((a, FileType::File)),
+            "the writer sees it"
+        );
+        shard.set_renaming(root, b"a", false);
+        assert_eq!(view.lookup(root, b"a"), found(a));
+        // The second step of an exchange settles the name.
+        shard.set_renaming(root, b"a", true);
+        shard
+            .replace_entry(root, b"a", (b, FileType::File), 2)
+            .unwrap();
+        assert_eq!(view.lookup(root, b"a"), found(b));
     }
 }

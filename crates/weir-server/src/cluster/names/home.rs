@@ -20,14 +20,25 @@ use crate::node::Platform;
 type Name = (Ino, Vec<u8>);
 
 impl<P: Platform> Cluster<P> {
-    /// Finds a name, once no request is changing it.
+    /// Finds a name, once no request is changing it. Then programs of this node may believe the
+    /// entry again, if a rename has let it be.
     pub(in crate::cluster) async fn find(&self, op: peer::Find) -> Result<Option<Child>, FsError> {
         let key = (op.dir, op.name);
-        if self.inner.names.name_locks.is_held(&key) {
-            drop(self.hold_name(&key).await?);
+        let mut locked = None;
+        loop {
+            if self.inner.names.name_locks.is_held(&key) {
+                locked = Some(self.hold_name(&key).await?);
+            }
+            self.check_home(&key).await?;
+            // Another request may have locked it meanwhile.
+            if locked.is_some() || !self.inner.names.name_locks.is_held(&key) {
+                break;
+            }
         }
-        self.check_home(&key).await?;
-        self.node(|node| node.find_child(key.0, &key.1))
+        self.node(|node| {
+            node.set_renaming(&key, false);
+            node.find_child(key.0, &key.1)
+        })
     }
 
     /// Locks a name of this server, to change it or to rely on it; fails if that takes too long.

@@ -164,7 +164,11 @@ impl<P: Platform> Cluster<P> {
         if !self.inner.names.name_locks.has(&key, token) {
             return Err(FsError::Unreachable);
         }
-        let found = self.node(|node| node.find_child(key.0, &key.1));
+        let found = self.node(|node| {
+            // Programs of this node look at the tables, not at the locks.
+            node.set_renaming(&key, op.to.is_some());
+            node.find_child(key.0, &key.1)
+        });
         match (&found, op.to) {
             (Ok(Some(child)), to) if op.swaps || (to.is_some() && is_dir(*child)) => {
                 let locked = LockedName {
@@ -298,6 +302,7 @@ impl<P: Platform> Cluster<P> {
         for (key, locked) in locked {
             let own = self.token();
             self.inner.names.name_locks.take_free(key.clone(), own);
+            self.node(|node| node.set_renaming(&key, true));
             self.find_out(key, locked, own, false);
         }
         let changes = moves.changes.borrow().clone();

@@ -81,6 +81,11 @@ impl<P: Platform> Node<'_, P> {
         self.names.set_parent(ino, parent, now_ns).map_err(refusal)
     }
 
+    /// Notes that a rename between servers may be about to take a name away, or not any more.
+    pub(super) fn set_renaming(&mut self, (dir, name): &(Ino, Vec<u8>), is_renaming: bool) {
+        self.names.set_renaming(*dir, name, is_renaming);
+    }
+
     /// The inode of a name. The directory may have nothing here.
     pub(super) fn find_child(&self, dir: Ino, name: &[u8]) -> Result<Option<Child>, FsError> {
         match self.names.lookup(dir, name) {
