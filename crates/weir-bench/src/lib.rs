@@ -9,7 +9,8 @@
 //! - `wire`, `workers`, `worker`: what workers are told and say; all workers; one worker's part.
 //! - `layout`, `pieces`, `content`, `data`, `names`, `copy`, `calls`, `links`, `mixed`, `compute`: offsets, bytes, and the loops
 //!   that are measured.
-//! - `nodes`: an instance of several nodes; `elevate`: checkpoints through an instance; `rows`: what both promise, judged.
+//! - `nodes`: an instance of several nodes; `elevate`: checkpoints through an instance; `connectors`: programs of MPI-IO, HDF5 and
+//!   PnetCDF with and without connectors; `rows`: what these promise, judged.
 //! - `results`, `table`, `report`, `plot`: medians and ratios, for people, programs and eyes.
 //!
 //! It leaves out dropping the page cache before reads of a disk.
@@ -17,6 +18,7 @@
 mod args;
 mod calls;
 mod compute;
+pub mod connectors;
 mod content;
 mod copy;
 mod copy_limit;
@@ -32,6 +34,7 @@ mod memory;
 mod mixed;
 mod names;
 pub mod nodes;
+mod own_directory;
 mod pieces;
 mod plan;
 mod plot;

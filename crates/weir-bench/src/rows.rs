@@ -1,4 +1,4 @@
-//! The rows of `weir bench --hosts` and `--elevate`: what is promised, what was measured, and whether that is met.
+//! The rows of `weir bench --hosts`, `--elevate` and `--connectors`: what is promised, what was measured, and whether that is met.
 //!
 //! A row's value is judged by the median over the rounds of its ratio to what was measured beside
 //! it in the same round, or by its own median where the promise is a number. There is no

@@ -210,7 +210,7 @@ const TRANSFER: &str = "../../crates/weir-capi/examples/transfer.c";
 const DRAIN: &str = "../../crates/weir-capi/examples/drain.c";
 const PREFETCH: &str = "../../crates/weir-capi/examples/prefetch.c";
 /// The benchmark of PnetCDF's writes.
-const PNETCDF_PUTS: &str = "../../connectors/weir-pnetcdf/bench/puts.c";
+const PNETCDF_PUTS: &str = "../../crates/weir-bench/programs/puts.c";
 const PHDF5: &str = "mpi/phdf5.c";
 
 const fn program(
@@ -359,6 +359,8 @@ const CHECKS: &[Check] = &[
         .compiled(&[("mpi/pnetcdf_calls.c", Compiler::Pnetcdf), ("mpi/pnetcdf_log.c", Compiler::Pnetcdf)]),
     shell("mpi::pnetcdf_kernels", "shell/pnetcdf_kernels.sh", &[needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::PNETCDF])
         .compiled(&[(PNETCDF_PUTS, Compiler::Pnetcdf)]),
+    shell("mpi::connectors_benchmark",
+        "shell/connectors_bench.sh", &[needs::PYTHON, needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::PNETCDF]),
     mpi("mpi::parallel_netcdf4_and_ncdump_nccopy",
         "netcdf4_par", "openmpi",
         &[needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::NETCDF_MPI, needs::NETCDF_TOOLS, needs::PNETCDF_TOOLS,

@@ -24,6 +24,7 @@ use std::process::Command;
 use anyhow::{ensure, Context, Result};
 
 use crate::compute::work_per_second;
+use crate::own_directory::OwnDirectory;
 use crate::rows::{PromiseTable, RowVerdict};
 use program::Checkpoints;
 pub use program::{is_program, run_program};
@@ -152,27 +153,4 @@ fn one_round(
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // some seconds of it
 fn work_of(per_second: f64, seconds: f64) -> u64 {
     (per_second * seconds) as u64
-}
-
-/// A directory that is removed with all that is in it.
-struct OwnDirectory(PathBuf);
-
-impl OwnDirectory {
-    fn make(within: &Path, name: &str) -> Result<OwnDirectory> {
-        let within = within
-            .canonicalize()
-            .with_context(|| within.display().to_string())?;
-        let own = within.join(format!("{name}-{}", std::process::id()));
-        // It must be new: a link that somebody has put there is not followed.
-        std::fs::create_dir(&own).with_context(|| own.display().to_string())?;
-        Ok(OwnDirectory(own))
-    }
-}
-
-impl Drop for OwnDirectory {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("weir bench: {}: {error}", self.0.display());
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! `weir bench`: of directories by the crate `weir-bench`; with `--hosts`, `--hostfile`, `--job`
 //! or `--servers`, of an instance of several nodes, which it starts for that and stops; with `--elevate`, of
-//! checkpoints that instances take and move to the parallel file system.
+//! checkpoints that instances take and move to the parallel file system; with `--connectors`, of programs with and without
+//! connectors.
 //!
 //! Workers are started by the instance's agents, so by whatever starts `weir start`. What is
 //! promised is judged beside plain TCP and plain servers in the same run, round by round.
@@ -11,10 +12,12 @@
 //! | `worker` | a worker beside a server: `calls` (weir's fabric), `pin` (processors) |
 //! | `stage` | the instance, its workers, its counters |
 //! | `elevate` | instances that elevate a directory |
+//! | `connectors` | instances with and without connectors |
 //!
-//! The measurements, and how they are judged, are in `weir-bench` (`nodes`, `elevate`).
+//! The measurements, and how they are judged, are in `weir-bench` (`nodes`, `elevate`, `connectors`).
 
 mod calls;
+mod connectors;
 mod elevate;
 mod gate;
 pub(crate) use gate::keep_alive;
@@ -87,6 +90,8 @@ pub struct BenchCommand {
     #[command(flatten)]
     elevate: elevate::ElevateArgs,
     #[command(flatten)]
+    connectors: connectors::ConnectorsArgs,
+    #[command(flatten)]
     bench: weir_bench::BenchArgs,
 }
 
@@ -124,6 +129,9 @@ pub fn run(
 ) -> Result<u8, Failure> {
     if let Some(directory) = args.elevate.directory() {
         return elevate::run(directory, args, load);
+    }
+    if args.connectors.is_asked() {
+        return connectors::run(args, load);
     }
     if !args.of_nodes() {
         return Ok(weir_bench::run(&args.bench)?);

@@ -1,6 +1,6 @@
 /*
  * Times HDF5 in one process: writes of BYTES each to one dataset, and datasets with an attribute, made, opened and closed. Usage: small
- * FILE BYTES. Prints the shortest of five times of each, us: a write, a dataset.
+ * FILE BYTES. Prints the shortest of five times of each, s: a write, a dataset.
  */
 #include <hdf5.h>
 #include <mpi.h>
@@ -11,7 +11,7 @@ enum { REPEATS = 5, SETS = 300 };
 
 static double now(void)
 {
-	return 1e6 * MPI_Wtime();
+	return MPI_Wtime();
 }
 
 static void keep_least(double *least, double time)
@@ -60,7 +60,7 @@ int main(int argc, char **argv)
 		H5Sclose(scalar);
 		H5Fclose(file);
 	}
-	printf("%.3f %.3f\n", write, object);
+	printf("write_s %.9f object_s %.9f\n", write, object);
 	free(buffer);
 	MPI_Finalize();
 	return 0;

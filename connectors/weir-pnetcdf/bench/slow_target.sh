@@ -1,10 +1,11 @@
 #!/bin/bash
-# Times array writes of PnetCDF with and without the log, 4 processes: in weir, and on a target that takes 1 ms and 500 MiB/s a
-# request (FUSE; it also counts the write requests).
+# Measures array writes of PnetCDF to a target that takes 1 ms and 500 MiB/s a request (FUSE), 4 processes: the rows of
+# `weir bench --connectors=pfs`, then the times and the write requests that reach the target, without a log, with one of each
+# kind, and elevated.
 #
-#   WEIR=target/release/weir connectors/weir-pnetcdf/bench/run.sh [PATTERN...]
+#   WEIR=target/release/weir connectors/weir-pnetcdf/bench/slow_target.sh [PATTERN...]
 #
-# `small` without the log takes minutes on the target: 240,000 requests.
+# The pattern `small` takes minutes without a log: 240,000 requests.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$here/../../..
@@ -14,15 +15,9 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 work=$(mktemp -d "${TMPDIR:-/tmp}/weir-pnetcdf-XXXXXX")
 backing=$(mktemp -d /dev/shm/weir-pnetcdf-XXXXXX)
 trap 'exec 9>&- || true; wait; rm -rf "$work" "$backing"' EXIT
-mpicc.openmpi -O2 -o "$work/puts" "$here/puts.c" -lpnetcdf
-run=(timeout 600 mpiexec.openmpi --mca io romio321 --oversubscribe -n 4 "$work/puts")
-
-for pattern in "$@"; do
-	for connectors in none mpiio pnetcdf mpiio,pnetcdf; do
-		printf 'in weir, %s: ' $connectors
-		"$WEIR" run --report none --connectors $connectors -- "${run[@]}" /weir/x.nc "$pattern"
-	done
-done
+mpicc.openmpi -O2 -o "$work/puts" "$root/crates/weir-bench/programs/puts.c" -lpnetcdf
+launcher="mpiexec.openmpi --mca io romio321 --oversubscribe"
+run=(timeout 600 $launcher -n 4 "$work/puts")
 
 mkdir "$work/target" "$backing/b"
 mkfifo "$work/lines"
@@ -30,6 +25,7 @@ cargo run --quiet --release --manifest-path "$root/Cargo.toml" -p weir-faultfs -
 	< "$work/lines" > "$work/mounted" &
 exec 9> "$work/lines"
 until grep -q mounted "$work/mounted"; do sleep 0.1; done
+"$WEIR" bench --connectors=pfs --pfs "$work/target" --mpicc mpicc.openmpi --mpiexec "$launcher"
 count() {
 	echo >&9
 	sleep 0.5
