@@ -24,7 +24,6 @@ pub mod elevate_rule;
 pub mod elevated;
 pub mod extent;
 pub mod journal;
-pub mod ledger;
 pub mod names;
 pub mod node;
 pub mod path_globs;
