@@ -319,7 +319,10 @@ fn peer_requests() -> Vec<Vec<u8>> {
         peer::request(peer::Truncate { ino, size: 100 }),
         peer::request(peer::Cut { ino, size: 10, number: 3 }),
         peer::request(peer::Recall { ino: FOREIGN }),
-        peer::request(peer::Flush { ino }),
+        peer::request(peer::Flush {
+            ino,
+            is_public: true,
+        }),
         peer::request(peer::Freed { ranges: vec![range] }),
         peer::request(peer::Lock { ino, wish, number: 5 }),
         peer::request(peer::TestLock { ino, wish }),

@@ -75,6 +75,14 @@ fn a_rename_between_servers_is_one_event() {
     assert_eq!(run(&plan, false).faults, [""; 0]);
 }
 
+/// A lock had just made a file raw whose bytes had waited for its lamination, and a node that had not heard of that yet
+/// was to publish them: it refused.
+#[test]
+fn a_node_publishes_though_it_has_not_heard_that_it_may() {
+    let plan = Plan::from_seed(1582).evicting().striding().mild();
+    assert_eq!(run(&plan, false).faults, [""; 0]);
+}
+
 /// Seeds that failed once, with what was wrong.
 #[test]
 fn what_failed_once_fails_no_more() {

@@ -679,6 +679,9 @@ peer_operations! {
     flush: Flush {
         /// The file.
         ino: Ino,
+        /// Its home says that no bytes wait for its lamination. The asked server may not have heard of
+        /// that change yet.
+        is_public: bool,
     } -> ();
 
     /// No file refers to these bytes of the asked server's log any more.

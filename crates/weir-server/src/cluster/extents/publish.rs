@@ -27,6 +27,17 @@ use crate::node::{Node, Platform};
 /// The most runs in one message.
 const RUNS: usize = 8192;
 
+/// The occasion of a publish.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::cluster) enum PublishCause {
+    /// None of those below.
+    Usual,
+    /// This node has given up its write token for the file.
+    TokenEnded,
+    /// The file's home says that no bytes wait for its lamination, whatever this node knows.
+    Public,
+}
+
 impl<P: Platform> Cluster<P> {
     /// The files of which this node has something to publish.
     pub(in crate::cluster) fn dirty(&self) -> Vec<Ino> {
@@ -60,7 +71,11 @@ impl<P: Platform> Cluster<P> {
 
     /// See [`peer::Flush`]. The bytes that are held back are not published. A restarted node has
     /// forgotten that the file is being laminated, and does not say that it has published.
-    pub(in crate::cluster) async fn flush_for_all(&self, ino: Ino) -> Result<(), FsError> {
+    pub(in crate::cluster) async fn flush_for_all(&self, op: &peer::Flush) -> Result<(), FsError> {
+        let ino = op.ino;
+        if op.is_public {
+            return self.flush_as(ino, PublishCause::Public).await;
+        }
         if let Some(local) = self.local(ino) {
             if !self.may_publish(ino, local)? {
                 return Err(FsError::Unreachable);
@@ -72,18 +87,22 @@ impl<P: Platform> Cluster<P> {
     /// Publishes the extents that this node wrote to a file. Runs that could not be sent are sent
     /// later.
     pub(in crate::cluster) async fn flush(&self, ino: Ino) -> Result<(), FsError> {
-        self.flush_as(ino, false).await
+        self.flush_as(ino, PublishCause::Usual).await
     }
 
-    /// As [`Cluster::flush`]. With `ended` this node has given up its write token for the file.
-    pub(in crate::cluster) async fn flush_as(&self, ino: Ino, ended: bool) -> Result<(), FsError> {
+    /// As [`Cluster::flush`].
+    pub(in crate::cluster) async fn flush_as(
+        &self,
+        ino: Ino,
+        cause: PublishCause,
+    ) -> Result<(), FsError> {
         if self.has_all_extents() {
             return Ok(());
         }
         let Some(local) = self.local(ino) else {
             return Ok(());
         };
-        if !self.may_publish(ino, local)? {
+        if cause != PublishCause::Public && !self.may_publish(ino, local)? {
             return Ok(());
         }
         let _alone = self.hold_publishing(ino).await?;
@@ -94,6 +113,7 @@ impl<P: Platform> Cluster<P> {
         };
         let publishes = &self.inner.extents.publishes;
         publishes.borrow_mut().begin_file(ino);
+        let ended = cause == PublishCause::TokenEnded;
         let done = self.flush_alone(ino, local, ended).await;
         publishes.borrow_mut().end_file(ino);
         done

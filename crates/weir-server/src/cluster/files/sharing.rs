@@ -110,7 +110,10 @@ impl<P: Platform> Cluster<P> {
         ino: Ino,
         others: &[Rank],
     ) -> Result<(), FsError> {
-        all_of(self.tell(others, &News::Flush(peer::Flush { ino })).await)?;
+        let attr = self.node(|node| node.attr_of(ino))?;
+        let is_public = attr.policy.visibility != Visibility::ReadAfterLaminate;
+        let flush = peer::Flush { ino, is_public };
+        all_of(self.tell(others, &News::Flush(flush)).await)?;
         self.flush(ino).await
     }
 

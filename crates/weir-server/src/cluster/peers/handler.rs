@@ -355,7 +355,7 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn flush(&self, _: Rank, op: Flush) -> Result<(), FsError> {
-        self.cluster.flush_for_all(op.ino).await
+        self.cluster.flush_for_all(&op).await
     }
 
     async fn freed(&self, _: Rank, op: Freed) -> Result<(), FsError> {

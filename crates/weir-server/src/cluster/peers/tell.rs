@@ -121,7 +121,7 @@ impl<P: Platform> Cluster<P> {
             News::Recall(op) => self.recall_here(op.ino),
             News::Mark(op) => self.mark_here(op).await?,
             News::Cut(op) => told.end = self.cut_here(op).await?,
-            News::Flush(op) => self.flush_for_all(op.ino).await?,
+            News::Flush(op) => self.flush_for_all(op).await?,
             News::Revoke(op) => self.revoke_here(op.ino).await?,
             News::Laminated(op) => self.believe(op)?,
             News::Forget(op) => self.forget_here(op.ino),

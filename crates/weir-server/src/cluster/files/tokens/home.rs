@@ -214,7 +214,10 @@ impl<P: Platform> Cluster<P> {
         if !own.is_empty() {
             self.flush(ino).await?;
         }
-        let news = News::Flush(peer::Flush { ino });
+        let news = News::Flush(peer::Flush {
+            ino,
+            is_public: true,
+        });
         all_of(self.tell(&others, &news).await).map(drop)
     }
 

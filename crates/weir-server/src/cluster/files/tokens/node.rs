@@ -8,6 +8,7 @@ use weir_core::proto::{self, peer, Caller, FsError};
 use weir_core::types::Ino;
 
 use super::share::Share;
+use crate::cluster::extents::publish::PublishCause;
 use crate::cluster::visibility::is_raw;
 use crate::cluster::Cluster;
 use crate::node::Platform;
@@ -222,7 +223,7 @@ impl<P: Platform> Cluster<P> {
             .await?;
         // Other threads may be writing: the program may be at its end, not at a close.
         self.give_up_token(ino);
-        self.flush_as(ino, true).await
+        self.flush_as(ino, PublishCause::TokenEnded).await
     }
 
     /// Gives up this node's token: another node wants to read the file, or to write bytes that this
