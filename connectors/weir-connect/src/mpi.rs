@@ -26,8 +26,6 @@ pub const MISSING: c_int = 15;
 const MPICH_CONSTANTS: Constants = Constants {
     comm_null: 0x0400_0000,
     info_null: 0x1c00_0000,
-    int: 0x4c00_0405,
-    min: 0x5800_0002,
     long_long: 0x4c00_0809,
     max: 0x5800_0001,
 };
@@ -50,8 +48,6 @@ pub enum Direction {
 struct Constants {
     comm_null: MpiHandle,
     info_null: MpiHandle,
-    int: MpiHandle,
-    min: MpiHandle,
     long_long: MpiHandle,
     max: MpiHandle,
 }
@@ -109,8 +105,6 @@ impl Mpi {
             true => Constants {
                 comm_null: openmpi(c"ompi_mpi_comm_null")?,
                 info_null: openmpi(c"ompi_mpi_info_null")?,
-                int: openmpi(c"ompi_mpi_int")?,
-                min: openmpi(c"ompi_mpi_op_min")?,
                 long_long: openmpi(c"ompi_mpi_long_long_int")?,
                 max: openmpi(c"ompi_mpi_op_max")?,
             },
@@ -155,21 +149,37 @@ impl Mpi {
     ///
     /// A valid communicator.
     pub unsafe fn all_agree<const N: usize>(&self, comm: MpiHandle, mine: [bool; N]) -> [bool; N] {
-        let (mine, mut all) = (mine.map(c_int::from), [0; N]);
-        let count = c_int::try_from(N).expect("a few");
-        let Constants { int, min, .. } = self.constants;
-        // SAFETY: so many `int` each; the caller vouches for the communicator.
+        let dissents = mine.map(|agrees| i64::from(!agrees));
+        // SAFETY: as the caller vouches.
+        let all = unsafe { self.highest(comm, dissents) };
+        all.map_or([false; N], |all| all.map(|dissents| dissents == 0))
+    }
+
+    /// The highest of each number over all processes of a communicator, which must all call this. `None`: MPI failed, and its
+    /// error handler has heard why.
+    ///
+    /// # Safety
+    ///
+    /// A valid communicator.
+    pub unsafe fn highest<const N: usize>(
+        &self,
+        comm: MpiHandle,
+        mine: [i64; N],
+    ) -> Option<[i64; N]> {
+        let mut all = [0_i64; N];
+        let Constants { long_long, max, .. } = self.constants;
+        // SAFETY: so many `long long` each; the caller vouches for the communicator.
         let code = unsafe {
             (self.allreduce)(
                 (&raw const mine).cast(),
                 (&raw mut all).cast(),
-                count,
-                int,
-                min,
+                c_int::try_from(N).expect("few numbers"),
+                long_long,
+                max,
                 comm,
             )
         };
-        all.map(|all| code == SUCCESS && all == 1)
+        (code == SUCCESS).then_some(all)
     }
 
     /// This process's rank in a communicator. `None`: MPI refused, and its error handler has heard why.
@@ -306,23 +316,10 @@ impl Communicator {
         })
     }
 
-    /// The highest of each number over all processes, which must all call this. `None`: MPI failed, and its error handler has
-    /// heard why.
-    pub fn highest<const COUNT: usize>(&self, mine: [i64; COUNT]) -> Option<[i64; COUNT]> {
-        let mut all = [0_i64; COUNT];
-        let Constants { long_long, max, .. } = self.mpi.constants;
-        // SAFETY: so many `long long` each, in a communicator of ours.
-        let code = unsafe {
-            (self.mpi.allreduce)(
-                (&raw const mine).cast(),
-                (&raw mut all).cast(),
-                c_int::try_from(COUNT).expect("few numbers"),
-                long_long,
-                max,
-                self.comm,
-            )
-        };
-        (code == SUCCESS).then_some(all)
+    /// The highest of each number over all processes, which must all call this. `None`: as [`Mpi::highest`].
+    pub fn highest<const N: usize>(&self, mine: [i64; N]) -> Option<[i64; N]> {
+        // SAFETY: a communicator of ours.
+        unsafe { self.mpi.highest(self.comm, mine) }
     }
 
     /// Frees it. All processes call this, before MPI_Finalize.

@@ -17,7 +17,7 @@ around!("ncmpi_create", create(comm: MpiHandle, path: *const c_char, mode: c_int
     let code = call();
     if code == NC_NOERR && !is_inside() {
         let path = CStr::from_ptr(path);
-        left_over::settle(comm, path, true);
+        left_over::remove_left_over(comm, path);
         files::note_opened(NewlyOpened { comm, path, info, number: *number, mode: DataMode::Define, is_writable: true });
     }
     code
@@ -25,7 +25,7 @@ around!("ncmpi_create", create(comm: MpiHandle, path: *const c_char, mode: c_int
 
 around!("ncmpi_open", open(comm: MpiHandle, path: *const c_char, mode: c_int, info: MpiHandle, number: *mut c_int), |call| {
     if !is_inside() && !path.is_null() {
-        left_over::settle(comm, CStr::from_ptr(path), false);
+        left_over::replay_left_over(comm, CStr::from_ptr(path));
     }
     let code = call();
     if code == NC_NOERR && !is_inside() {

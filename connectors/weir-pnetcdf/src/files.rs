@@ -108,16 +108,23 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
     };
     let is_shared = settings.log == LogSharing::Node;
     // SAFETY: as the caller vouches.
-    let [is_wanted, is_shared, is_direct] =
-        unsafe { mpi.all_agree(opened.comm, [is_wanted, is_shared, direct.is_some()]) };
-    let (true, Some(datatypes)) = (is_wanted, datatypes(mpi)) else {
+    let id = match unsafe { mpi.rank(opened.comm) } {
+        Some(0) => new_id(),
+        _ => 0,
+    };
+    let dissents = [is_wanted, is_shared, direct.is_some()].map(|agrees| i64::from(!agrees));
+    let [wanted, shared, direct_ones] = dissents;
+    // SAFETY: as the caller vouches.
+    let agreed = unsafe { mpi.highest(opened.comm, [wanted, shared, direct_ones, id]) };
+    let (Some([0, shared, direct_ones, id]), Some(datatypes)) = (agreed, datatypes(mpi)) else {
         return;
     };
+    let (is_shared, is_direct) = (shared == 0, direct_ones == 0);
     // SAFETY: as the caller vouches.
     let Some(comm) = (unsafe { Communicator::copy(mpi, opened.comm) }) else {
         return;
     };
-    let log = match begin_log(&comm, &settings, opened.path, is_shared) {
+    let log = match begin_log(&comm, &settings, opened.path, is_shared, id) {
         Ok(log) => log,
         Err(why) => {
             if let Some(why) = why {
@@ -160,6 +167,14 @@ fn datatypes(mpi: &Mpi) -> Option<&'static Datatypes> {
     DATATYPES.get_or_init(|| Datatypes::find(mpi)).as_ref()
 }
 
+/// A number that no other log of the file has.
+fn new_id() -> i64 {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(now.as_nanos()).unwrap_or(0)
+}
+
 /// Makes the files of a log. All processes of the communicator call this, and all of them fail if one does, which then knows
 /// why.
 fn begin_log(
@@ -167,30 +182,14 @@ fn begin_log(
     settings: &Settings,
     path: &CStr,
     is_shared: bool,
+    id: i64,
 ) -> Result<LogFiles, Option<String>> {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let own = if comm.rank == 0 {
-        i64::try_from(now.as_nanos()).unwrap_or(0)
-    } else {
-        0
-    };
-    let [id] = comm.highest([own]).ok_or(None)?;
     let path = OsStr::from_bytes(path.to_bytes());
     let path = std::path::absolute(Path::new(path)).unwrap_or_else(|_| path.into());
     let above = settings.directory.as_ref().ok_or(None)?;
     let directory = above.join(format!("{}{id:x}", log_prefix(&path)));
-    let mut failure = match comm.rank {
-        0 => LogFiles::create_directory(&directory).err(),
-        _ => None,
-    };
-    let is_failed = |failure: &Option<std::io::Error>| {
-        comm.highest([i64::from(failure.is_some())]) != Some([0])
-    };
-    if is_failed(&failure) {
-        return Err(failure.map(|error| error.to_string()));
-    }
+    // Each process makes it: to wait for one takes longer.
+    let mut failure = LogFiles::create_directory(&directory).err();
     let node = is_shared.then(|| comm.of_node()).flatten();
     let (name, map, writer) = match &node {
         None => (
@@ -235,8 +234,11 @@ fn begin_log(
         };
         failure = log.append_kept(&opened).err();
     }
-    if is_failed(&failure) {
-        log.map(LogFiles::remove);
+    if comm.highest([i64::from(failure.is_some())]) != Some([0]) {
+        if let Some(log) = log {
+            let _ = log.remove();
+        }
+        LogFiles::remove_directory(&directory);
         return Err(failure.map(|error| error.to_string()));
     }
     log.ok_or(None)
@@ -269,9 +271,8 @@ pub fn end_log(number: c_int) {
     if let Err(error) = file.log.remove() {
         eprintln!("weir: a log of PnetCDF's writes cannot be removed: {error}");
     }
-    // The directory is empty once all have removed their own.
-    file.comm.highest([0]);
-    if let (0, Some(directory)) = (file.comm.rank, directory) {
+    // Removed by the last process, for which it is empty.
+    if let Some(directory) = directory {
         LogFiles::remove_directory(&directory);
     }
     file.comm.free();

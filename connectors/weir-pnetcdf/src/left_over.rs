@@ -12,22 +12,46 @@ use weir_connect::place;
 use crate::library::inside;
 use crate::settings::Settings;
 
-/// Before a file is opened: replays what is left of its logs. After it was created: removes that. The first process does it,
-/// the others wait.
+/// Before a file is opened: replays what is left of its logs. The first process does it, the others wait.
 ///
 /// # Safety
 ///
 /// All processes of the communicator call this, with valid arguments of PnetCDF.
-pub unsafe fn settle(comm: MpiHandle, path: &CStr, is_created: bool) {
+pub unsafe fn replay_left_over(comm: MpiHandle, path: &CStr) {
     let Some(mpi) = Mpi::get() else {
         return;
     };
     // SAFETY: as the caller vouches.
+    unsafe {
+        settle_first(mpi, comm, path, false);
+        // It keeps the other processes from opening the file before that.
+        mpi.all_agree(comm, [true]);
+    }
+}
+
+/// After a file was created: removes what is left of its logs. The first process does it before it agrees with the others on a
+/// new log.
+///
+/// # Safety
+///
+/// As [`replay_left_over`].
+pub unsafe fn remove_left_over(comm: MpiHandle, path: &CStr) {
+    if let Some(mpi) = Mpi::get() {
+        // SAFETY: as the caller vouches.
+        unsafe { settle_first(mpi, comm, path, true) };
+    }
+}
+
+/// Settles the logs that are left in the first process.
+///
+/// # Safety
+///
+/// A valid communicator.
+unsafe fn settle_first(mpi: &Mpi, comm: MpiHandle, path: &CStr, is_created: bool) {
+    // SAFETY: as the caller vouches.
     if unsafe { mpi.rank(comm) } == Some(0) {
         inside(|| settle_alone(&Settings::read(), path, is_created));
     }
-    // SAFETY: as the caller vouches. It keeps the other processes from opening the file before that.
-    unsafe { mpi.all_agree(comm, [true, true]) };
 }
 
 fn settle_alone(settings: &Settings, path: &CStr, is_created: bool) {
