@@ -7,8 +7,10 @@
 //! | `room` | commands of weir beside such a mount, and trees that are compared |
 //! | `moved` | everything arrives: elevated, drained, staged, larger than the instance |
 //! | `outage` | bricks that are killed, or stop, under a drain; processes that are killed |
+//! | `speed` | the tables of the benchmarks, by hand |
 
 mod moved;
 mod outage;
 mod room;
+mod speed;
 mod volume;
