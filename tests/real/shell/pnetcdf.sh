@@ -6,12 +6,15 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # OMPIO (Open MPI 4.1) does not always read what was written, on any file system.
 start=(timeout 120 mpiexec.openmpi --oversubscribe --mca io romio321 -n 3)
 build=$WEIR_TEST_BUILD
+# ROMIO's collective and sieving writes write back what lies between their pieces. A process that has come back from a collective put and
+# writes there by itself loses that, on any file system. What is compared with must not.
+printf 'romio_cb_write disable\nromio_ds_write disable\n' > "$outside/hints"
 
 # calls SEED NAME [VARIABLE=VALUE]...: runs the calls on a file here and on one outside, and compares.
 calls() {
 	local seed=$1 text=$2
 	shift 2
-	check "seed $seed, $text: without a log" "${start[@]}" "$build/pnetcdf_calls.openmpi" "$outside/plain.nc" "$outside/plain" "$seed" 120
+	check "seed $seed, $text: without a log" env ROMIO_HINTS="$outside/hints" "${start[@]}" "$build/pnetcdf_calls.openmpi" "$outside/plain.nc" "$outside/plain" "$seed" 120
 	check "seed $seed, $text" env "$@" "${start[@]}" "$build/pnetcdf_calls.openmpi" "$dir/logged.nc" "$outside/logged" "$seed" 120
 	for rank in 0 1 2; do
 		check "seed $seed, $text: what process $rank saw" diff "$outside/plain.$rank" "$outside/logged.$rank"
