@@ -29,16 +29,17 @@ analyzed() {
 		[ -e code ] && break
 		sleep 0.05
 	done
-	touch asked.end
+	touch told.end
 	wait
 	rm -f asked.* told.*
 	return $ended
 }
 
-# tell_names DIRECTORY: tells injected programs which names are on the PFS: for each file `asked.N` a file `told.N`.
+# tell_names DIRECTORY: tells injected programs which names are on the PFS: for each file `asked.N` a file `told.N`, until there is
+# `told.end`, which is no question.
 tell_names() {
 	local asked
-	while [ ! -e asked.end ]; do
+	while [ ! -e told.end ]; do
 		for asked in asked.*; do
 			[ -e "$asked" ] || continue
 			ls "$1" > "told.part"
