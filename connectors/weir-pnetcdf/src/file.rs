@@ -468,7 +468,8 @@ pub fn error_code(error: &io::Error) -> c_int {
     }
 }
 
-fn now_ns() -> u64 {
+/// The time, ns since 1970.
+pub fn now_ns() -> u64 {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

@@ -8,7 +8,6 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use weir_arraylog::log_prefix;
 use weir_arrays::definitions::{FileDefinitions, Variable};
@@ -19,7 +18,7 @@ use weir_connect::place;
 
 use crate::datatypes::Datatypes;
 use crate::direct::DirectFile;
-use crate::file::{DataMode, LoggedFile, NewFile, TransferKind};
+use crate::file::{now_ns, DataMode, LoggedFile, NewFile, TransferKind};
 use crate::library::{
     inside, is_inside, Library, CLASSIC_FORMATS, FORMAT_CDF5, NAME_BYTES, NC_EINTERNAL, NC_GLOBAL,
     NC_NOERR,
@@ -107,9 +106,10 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
         false => None,
     };
     let is_shared = settings.log == LogSharing::Node;
+    // A number that no other log of the file has.
     // SAFETY: as the caller vouches.
     let id = match unsafe { mpi.rank(opened.comm) } {
-        Some(0) => new_id(),
+        Some(0) => i64::try_from(now_ns()).unwrap_or(0),
         _ => 0,
     };
     let dissents = [is_wanted, is_shared, direct.is_some()].map(|agrees| i64::from(!agrees));
@@ -165,14 +165,6 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
 fn datatypes(mpi: &Mpi) -> Option<&'static Datatypes> {
     static DATATYPES: OnceLock<Option<Datatypes>> = OnceLock::new();
     DATATYPES.get_or_init(|| Datatypes::find(mpi)).as_ref()
-}
-
-/// A number that no other log of the file has.
-fn new_id() -> i64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    i64::try_from(now.as_nanos()).unwrap_or(0)
 }
 
 /// Makes the files of a log. All processes of the communicator call this, and all of them fail if one does, which then knows

@@ -152,16 +152,15 @@ const PFS: &[RunMode] = &[
 const HDF5_ELSEWHERE: &[RunMode] = &[RunMode::With("mpiio,hdf5"), RunMode::With("mpiio")];
 const START: &[RunMode] = &[RunMode::With("mpiio,pnetcdf,hdf5"), RunMode::With("none")];
 
-const STRIDED: &[RowPlan] = &[
-    row("collective write", "write_s", 1, Reported),
-    row("reads of own blocks", "own_s", 1, AtLeast(1.0)),
-    row("reads of another's", "other_s", 1, AtLeast(1.0)),
-];
-const STRIDED_64K: &[RowPlan] = &[
-    row("collective write", "write_s", 1, AtLeast(3.0)),
-    row("reads of own blocks", "own_s", 1, AtLeast(1.0)),
-    row("reads of another's", "other_s", 1, AtLeast(1.0)),
-];
+const fn strided(write: Bar) -> [RowPlan; 3] {
+    [
+        row("collective write", "write_s", 1, write),
+        row("reads of own blocks", "own_s", 1, AtLeast(1.0)),
+        row("reads of another's", "other_s", 1, AtLeast(1.0)),
+    ]
+}
+const STRIDED: &[RowPlan] = &strided(Reported);
+const STRIDED_64K: &[RowPlan] = &strided(AtLeast(3.0));
 const TRANSFERS: &[RowPlan] = &[
     row("collective write", "write_s", 1, AtLeast(2.0)),
     row("collective read", "read_s", 1, AtLeast(1.0)),

@@ -85,27 +85,16 @@ impl Launcher<'_> {
             words.extend(["sh", "-c", AT_OWN_SERVER].map(str::to_owned));
             words.push(self.plan.servers.to_string());
         }
-        match run {
-            RunMode::Outside => {
-                let mut words = words.into_iter();
-                let mut command = Command::new(words.next().unwrap_or_else(|| "env".to_owned()));
-                command.args(words);
-                command
-            }
-            RunMode::With(connectors) => {
-                let mut command = (self.host.in_instance)(connectors, None);
-                // A log for a file of the parallel file system that is not elevated.
-                if comparison.subject == Subject::Pfs {
-                    command.env("WEIR_PNETCDF_FILES", "all");
-                }
-                command.args(words);
-                command
-            }
-            RunMode::Elevated => {
-                let mut command = (self.host.in_instance)("mpiio,pnetcdf", self.pfs);
-                command.args(words);
-                command
-            }
+        let mut command = match run {
+            RunMode::Outside => Command::new("env"),
+            RunMode::With(connectors) => (self.host.in_instance)(connectors, None),
+            RunMode::Elevated => (self.host.in_instance)("mpiio,pnetcdf", self.pfs),
+        };
+        if comparison.subject == Subject::Pfs && matches!(run, RunMode::With(_)) {
+            // A log for a file of the parallel file system that is not elevated.
+            command.env("WEIR_PNETCDF_FILES", "all");
         }
+        command.args(words);
+        command
     }
 }

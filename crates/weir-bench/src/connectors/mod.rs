@@ -114,12 +114,12 @@ fn compare(
     launcher: &Launcher<'_>,
     rows: &mut PromiseTable,
 ) -> Result<()> {
-    let program = match programs.path_of(comparison.program) {
-        Ok(program) if launcher.has(comparison.subject) => program,
-        Ok(_) => {
-            comparison.tell_why_not(rows, "no directory: give --pfs");
-            return Ok(());
-        }
+    let program = match launcher.has(comparison.subject) {
+        true => programs.path_of(comparison.program),
+        false => Err("no directory: give --pfs".to_owned()),
+    };
+    let program = match program {
+        Ok(program) => program,
         Err(why) => {
             comparison.tell_why_not(rows, &why);
             return Ok(());

@@ -11,7 +11,7 @@ use weir_bench::nodes::RowVerdict;
 use weir_bench::write_report;
 use weir_config::Loaded;
 
-use super::{exit_code, loadavg, tell_load, tell_verdicts, BenchCommand, OF_DIRECTORIES};
+use super::{exit_code, loadavg, tell_load, tell_verdicts, BenchCommand, OF_DIRECTORIES, OF_NODES};
 use crate::exit::Failure;
 
 /// Memory of an instance: the programs write up to 256 MiB, and logs of it.
@@ -19,11 +19,10 @@ const MEMORY: &str = "2G";
 
 /// The options that are about something else.
 fn of_others() -> impl Iterator<Item = &'static str> {
-    let of_nodes = ["hosts", "hostfile", "job", "servers", "only"];
     let of_directories = OF_DIRECTORIES
         .into_iter()
         .filter(|name| *name != "processes");
-    of_directories.chain(["files", "block"]).chain(of_nodes)
+    of_directories.chain(["files", "block"]).chain(OF_NODES)
 }
 
 /// Of `weir bench --connectors`.

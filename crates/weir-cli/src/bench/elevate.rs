@@ -11,7 +11,7 @@ use weir_bench::nodes::RowVerdict;
 use weir_bench::write_report;
 use weir_config::Loaded;
 
-use super::{exit_code, loadavg, tell_load, tell_verdicts, BenchCommand, OF_DIRECTORIES};
+use super::{exit_code, loadavg, tell_load, tell_verdicts, BenchCommand, OF_DIRECTORIES, OF_NODES};
 use crate::exit::Failure;
 
 /// Memory of an instance beside the bytes that are written to it.
@@ -20,9 +20,8 @@ const SPARE_BYTES: u64 = 256 << 20;
 /// The options that are about something else.
 fn of_others() -> impl Iterator<Item = &'static str> {
     let shared = |name: &&str| ["processes", "svg"].contains(name);
-    let of_nodes = ["hosts", "hostfile", "job", "servers", "only"];
     let of_directories = OF_DIRECTORIES.into_iter().filter(move |name| !shared(name));
-    of_directories.chain(["files"]).chain(of_nodes)
+    of_directories.chain(["files"]).chain(OF_NODES)
 }
 
 /// Of `weir bench --elevate`.

@@ -58,6 +58,8 @@ const OF_DIRECTORIES: [&str; 15] = [
     "svg",
 ];
 
+const OF_NODES: [&str; 5] = ["hosts", "hostfile", "job", "servers", "only"];
+
 /// Of `weir bench`.
 #[derive(Args, Debug)]
 pub struct BenchCommand {
