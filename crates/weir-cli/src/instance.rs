@@ -1,6 +1,7 @@
 //! The seam to `weir-server`: serving an instance.
 
 use std::net::TcpListener;
+use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -120,17 +121,17 @@ fn prefetch_rules(elevated: &Path, prefetch: &[PrefetchSettings]) -> Vec<Prefetc
                 only: PathGlobs::new(only),
                 skip: PathGlobs::new(below(&settings.skip)),
             },
-            up_to: size_limit(settings.up_to),
+            sizes: size_range(settings.from, settings.up_to),
         })
     };
     prefetch.iter().filter_map(rule).collect()
 }
 
-/// A limit of which 0 is none.
-fn size_limit(size: Size) -> u64 {
-    match size.0 {
-        0 => u64::MAX,
-        size => size,
+/// The sizes between two limits. An upper one of 0 is none.
+fn size_range(from: Size, up_to: Size) -> RangeInclusive<u64> {
+    match up_to.0 {
+        0 => from.0..=u64::MAX,
+        up_to => from.0..=up_to,
     }
 }
 
@@ -154,7 +155,7 @@ fn rule_of(settings: &ElevateSettings) -> ElevateRule {
             weir_config::UpdateMode::Pass => UpdateMode::Pass,
             weir_config::UpdateMode::Take => UpdateMode::Take,
         },
-        take_up_to: size_limit(settings.take_up_to),
+        take_sizes: size_range(settings.take_from, settings.take_up_to),
         keep: below(&settings.keep),
         first: below(&settings.first),
         prefetch: Vec::new(),

@@ -301,7 +301,7 @@ mod tests {
     use weir_core::path_globs::{PathChoice, PathGlobs};
 
     #[test]
-    fn files_are_those_of_a_rule_up_to_its_size() {
+    fn files_are_those_of_a_rule_and_of_its_sizes() {
         let dir = tempfile::tempdir().unwrap();
         let write =
             |name: &str, size| std::fs::write(dir.path().join(name), vec![0; size]).unwrap();
@@ -309,6 +309,7 @@ mod tests {
         for (name, size) in [
             ("in/a.h5", 3),
             ("in/b.h5", 11),
+            ("in/small.h5", 1),
             ("in/c", 1),
             (".d.h5.weir-part", 1),
         ] {
@@ -323,7 +324,7 @@ mod tests {
                     only: PathGlobs::new(["/**/*.h5"]),
                     ..PathChoice::default()
                 },
-                up_to: 10,
+                sizes: 2..=10,
             }],
             ..ElevateRule::default()
         };

@@ -14,7 +14,7 @@ use crate::environment::Environment;
 use crate::error::{nearest, ConfigError, Problem, ValueOrigin};
 use crate::rules::{find_table, RuleTable, Rules, DIRECTORY, RULE_TABLES};
 use crate::settings::{all_keys, find, Config, KeyInfo, SECTIONS};
-use crate::types::{ElevatedPaths, InvalidValue, RawValue};
+use crate::types::{ElevatedPaths, InvalidValue, RawValue, Size};
 
 /// The sources of a configuration.
 #[derive(Clone, Debug, Default)]
@@ -200,6 +200,7 @@ impl<'e> Loader<'e> {
     fn finish(mut self, file: Option<PathBuf>) -> Result<Loaded, ConfigError> {
         self.check_elevated();
         self.check_prefetch();
+        self.check_sizes();
         if self.problems.is_empty() {
             Ok(Loaded {
                 config: self.config,
@@ -354,6 +355,32 @@ impl<'e> Loader<'e> {
                 let what = format!("bad directory in [[elevate]]: {reason}");
                 return self.problems.push(Problem::new(origin, what));
             }
+        }
+    }
+
+    /// Checks the limits of sizes of each rule, an upper one of which 0 is none.
+    fn check_sizes(&mut self) {
+        let rules = &self.config.rules;
+        let elevate = rules.elevate.iter().enumerate();
+        let elevate = elevate.map(|(at, rule)| (at, rule.take_from, rule.take_up_to));
+        let prefetch = rules.prefetch.iter().enumerate();
+        let prefetch = prefetch.map(|(at, rule)| (at, rule.from, rule.up_to));
+        let named = |name: &'static str| move |(at, from, up_to)| (name, at, from, up_to);
+        let all = elevate
+            .map(named("elevate"))
+            .chain(prefetch.map(named("prefetch")));
+        for (name, number, from, up_to) in all {
+            if up_to == Size(0) || from <= up_to {
+                continue;
+            }
+            let table = find_table(name).expect("it is declared");
+            let origin = self.origins.get(&rule_path(table, number));
+            let origin = origin.cloned().unwrap_or(ValueOrigin::Default);
+            let what = format!(
+                "bad sizes in [[{name}]]: no file is of {} bytes or more and of {} at most",
+                from.0, up_to.0
+            );
+            self.problems.push(Problem::new(origin, what));
         }
     }
 

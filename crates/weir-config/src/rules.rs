@@ -124,6 +124,8 @@ rules! {
         /// The way of a file that is on the parallel file system already when a program opens it to change a part
         /// of it: the program changes it there (pass), or it is copied into the instance first (take).
         update: UpdateMode = "pass",
+        /// The size from which on a file is taken for an update. A smaller one is changed where it is.
+        take_from: Size = "0",
         /// The size up to which a file is taken for an update; 0: any. A larger one is changed where it is.
         take_up_to: Size = "0",
     }
@@ -137,6 +139,8 @@ rules! {
         only: Patterns = "",
         /// Files that are left where they are.
         skip: Patterns = "",
+        /// The size from which on a file is taken.
+        from: Size = "0",
         /// The size up to which a file is taken; 0: any.
         up_to: Size = "0",
         /// The time: before the command of `weir run` begins (start).

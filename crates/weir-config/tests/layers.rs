@@ -285,7 +285,7 @@ fn files_are_found_in_order() {
 }
 
 const RULES: &str = "[[elevate]]\ndirectory = \"/pfs/a\"\nonly = [\"**/*.h5\"]\nskip = \"scratch\"\nkeep = \"mesh\"\n\
-                     first = \"ckpt.*\"\nupdate = \"take\"\ntake_up_to = \"1G\"\n\n[[elevate]]\ndirectory = \"/pfs/$JOB\"\n";
+                     first = \"ckpt.*\"\nupdate = \"take\"\ntake_from = \"64K\"\ntake_up_to = \"1G\"\n\n[[elevate]]\ndirectory = \"/pfs/$JOB\"\n";
 
 #[test]
 fn rules_of_elevated_directories_are_read_and_shown() {
@@ -300,6 +300,7 @@ fn rules_of_elevated_directories_are_read_and_shown() {
     assert_eq!(rules[0].only.0, ["**/*.h5"]);
     assert_eq!(rules[0].skip.0, ["scratch"]);
     assert_eq!(rules[0].update, UpdateMode::Take);
+    assert_eq!(rules[0].take_from, Size(64 << 10));
     assert_eq!(rules[0].take_up_to, Size(1 << 30));
     assert_eq!(rules[2].update, UpdateMode::Pass);
     assert!(rules[2].only.0.is_empty());
@@ -362,6 +363,15 @@ fn bad_rules_are_refused_with_their_lines() {
     assert_eq!(
         inside,
         ["command line: bad directory in [[elevate]]: /pfs/b and /pfs: one is within the other"]
+    );
+    let sizes = "[[elevate]]\ndirectory = \"/pfs\"\ntake_from = \"2M\"\ntake_up_to = \"1M\"\n\
+                 [[prefetch]]\ndirectory = \"/pfs\"\nfrom = \"2M\"\nup_to = \"1M\"\n";
+    assert_eq!(
+        problems(sizes),
+        [
+            "weir.toml:1: bad sizes in [[elevate]]: no file is of 2097152 bytes or more and of 1048576 at most",
+            "weir.toml:5: bad sizes in [[prefetch]]: no file is of 2097152 bytes or more and of 1048576 at most",
+        ]
     );
     let warned = load("", &[("WEIR_ELEVATE_ONLY", "x")], &[]).unwrap();
     let warned = warned.warnings[0].to_string();

@@ -6,6 +6,8 @@
 //!
 //! Paths are those below the directory, and begin with a slash.
 
+use core::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 use crate::path_globs::{PathChoice, PathGlobs};
@@ -28,8 +30,8 @@ pub enum UpdateMode {
 pub struct PrefetchRule {
     /// The files.
     pub files: PathChoice,
-    /// The largest one that is taken, bytes.
-    pub up_to: u64,
+    /// The sizes of those that are taken, bytes.
+    pub sizes: RangeInclusive<u64>,
 }
 
 /// A rule.
@@ -41,8 +43,8 @@ pub struct ElevateRule {
     pub passed_directories: PathGlobs,
     /// The way of files of the PFS that are opened to be changed.
     pub update: UpdateMode,
-    /// The largest file that is taken for it, bytes.
-    pub take_up_to: u64,
+    /// The sizes of the files that are taken for it, bytes.
+    pub take_sizes: RangeInclusive<u64>,
     /// Patterns of files that are not evicted.
     pub keep: Vec<String>,
     /// Patterns of files that are moved before all others.
@@ -57,7 +59,7 @@ impl Default for ElevateRule {
             new_files: PathChoice::default(),
             passed_directories: PathGlobs::default(),
             update: UpdateMode::Pass,
-            take_up_to: u64::MAX,
+            take_sizes: 0..=u64::MAX,
             keep: Vec::new(),
             first: Vec::new(),
             prefetch: Vec::new(),
@@ -69,7 +71,7 @@ impl ElevateRule {
     /// True if a file of the PFS with this size is taken before programs ask for it. One that is not chosen as a new
     /// file is the PFS's.
     pub fn takes_ahead(&self, path: &[u8], size: u64) -> bool {
-        let takes = |rule: &PrefetchRule| size <= rule.up_to && rule.files.takes(path);
+        let takes = |rule: &PrefetchRule| rule.sizes.contains(&size) && rule.files.takes(path);
         self.new_files.takes(path) && self.prefetch.iter().any(takes)
     }
 
@@ -97,12 +99,12 @@ mod tests {
             },
             passed_directories: PathGlobs::new(["/scratch"]),
             update: UpdateMode::Take,
-            take_up_to: 7,
+            take_sizes: 5..=7,
             keep: vec!["/a".to_owned()],
             first: vec!["/ckpt.*".to_owned()],
             prefetch: vec![PrefetchRule {
                 files: PathChoice::default(),
-                up_to: 9,
+                sizes: 0..=9,
             }],
         };
         assert_eq!(ElevateRule::from_bytes(&rule.to_bytes()), rule);

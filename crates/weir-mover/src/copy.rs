@@ -15,6 +15,7 @@ use crate::publish::{
 use crate::stripe::{StripeSize, IO_BYTES};
 use crate::tree::{
     failed_with, failed_with_any, identity, io_error, kind_of, FileTree, KeptAttributes, NodeKind,
+    PART_MODE,
 };
 
 /// The units of times on file systems, nanoseconds: ext4 and weir, SMB, many FUSE file systems, NFS
@@ -71,6 +72,8 @@ pub struct FileCopy<'t, S: FileTree, T: FileTree> {
     output: T::File,
     /// The stripes of the part.
     stripe: StripeSize,
+    /// The permission bits that the part was made with, if the file system has let it.
+    mode: u32,
     /// The CRC32C of each range that was written.
     sums: Mutex<Vec<(Range<u64>, u32)>>,
     /// The part goes if it does not get the name.
@@ -91,11 +94,17 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         let (input, before) = open_source(from, source)?;
         check_kind(target, replaced.as_ref(), NodeKind::File)?;
         let part = part_of(target);
-        let output =
-            create_part(to, &part).map_err(|error| match failed_with(&error, Errno::BUSY) {
+        let is_small = before.size <= IO_BYTES;
+        let mode = match is_small {
+            true => before.mode & 0o777 | PART_MODE,
+            false => PART_MODE,
+        };
+        let output = create_part(to, &part, mode).map_err(|error| {
+            match failed_with(&error, Errno::BUSY) {
                 true => MoveError::Busy(target.to_owned()),
                 false => MoveError::io("creating", &part)(error),
-            })?;
+            }
+        })?;
         let stripe = stripe_of(to, &output, before.size);
         let copy = FileCopy {
             trees: (from, to),
@@ -107,14 +116,15 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
             input,
             output,
             stripe,
+            mode,
             sums: Mutex::default(),
             is_removed: true,
             kept_name: None,
         };
-        // Holes at the end, too.
-        if copy.before.size > 0 {
-            to.set_size(&copy.output, copy.before.size)
-                .map_err(MoveError::io("writing", &copy.part))?;
+        // Holes at the end, too, and the pieces that others write. A small file is written by one call: only a hole
+        // at its end needs another one.
+        if !is_small {
+            copy.set_size()?;
         }
         Ok(copy)
     }
@@ -147,6 +157,7 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
             input,
             output,
             stripe,
+            mode: PART_MODE,
             sums: Mutex::default(),
             is_removed: false,
             kept_name: Some(part.to_owned()),
@@ -236,8 +247,13 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         let writing = || MoveError::io("writing", &self.part);
         let lost = keep_xattrs(from, to, &self.source, &self.part)?;
         let kept = KeptAttributes::from(&self.before);
-        to.set_file_attributes(&self.output, &kept)
-            .map_err(writing())?;
+        if self.end_of_data() < self.before.size {
+            self.set_size()?;
+        }
+        if kept.mode != self.mode {
+            to.set_mode(&self.output, kept.mode).map_err(writing())?;
+        }
+        to.set_times(&self.output, &kept).map_err(writing())?;
         to.sync(&self.output).map_err(writing())?;
         if verify {
             let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
@@ -246,6 +262,12 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         }
         self.check_source()?;
         let written = self.check_named()?;
+        if written.mode & 0o7777 != kept.mode {
+            // A umask, a default ACL, or a write that takes a set-id bit away.
+            let set = to.set_mode(&self.output, kept.mode);
+            set.and_then(|()| to.sync(&self.output))
+                .map_err(MoveError::io("writing", &self.part))?;
+        }
         if written.size != self.before.size {
             return Err(MoveError::Different {
                 path: self.part.clone(),
@@ -272,6 +294,18 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
             Err(busy @ MoveError::Busy(_)) => Err(busy),
             _ => Ok(lost),
         }
+    }
+
+    /// Gives the part the size of the source.
+    fn set_size(&self) -> Result<(), MoveError> {
+        let set = self.trees.1.set_size(&self.output, self.before.size);
+        set.map_err(MoveError::io("writing", &self.part))
+    }
+
+    /// The offset behind the last byte that this process has written.
+    fn end_of_data(&self) -> u64 {
+        let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        sums.iter().map(|(range, _)| range.end).max().unwrap_or(0)
     }
 
     /// The attributes of what was written, unless another mover took its name away.

@@ -99,9 +99,9 @@ impl FileTree for DirectoryTree {
         })
     }
 
-    fn create_part(&self, path: &Path) -> io::Result<File> {
+    fn create_part(&self, path: &Path, mode: u32) -> io::Result<File> {
         let mut make = OpenOptions::new();
-        make.read(true).write(true).create_new(true).mode(0o600);
+        make.read(true).write(true).create_new(true).mode(mode);
         for _ in 0..TRIES {
             match make.open(path) {
                 Ok(file) => {
@@ -157,8 +157,11 @@ impl FileTree for DirectoryTree {
         Ok(())
     }
 
-    fn set_file_attributes(&self, file: &File, kept: &KeptAttributes) -> io::Result<()> {
-        file.set_permissions(Permissions::from_mode(kept.mode))?;
+    fn set_mode(&self, file: &File, mode: u32) -> io::Result<()> {
+        file.set_permissions(Permissions::from_mode(mode))
+    }
+
+    fn set_times(&self, file: &File, kept: &KeptAttributes) -> io::Result<()> {
         let (atime, mtime) = (time_spec(kept.atime), time_spec(kept.mtime));
         Ok(nix::sys::stat::futimens(file, &atime, &mtime)?)
     }

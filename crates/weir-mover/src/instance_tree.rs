@@ -155,6 +155,12 @@ fn own_groups() -> Vec<u32> {
 fn changes(kind: NodeKind, kept: &KeptAttributes) -> Changes {
     Changes {
         mode: (kind != NodeKind::Symlink).then_some(kept.mode),
+        ..changes_of_times(kept)
+    }
+}
+
+fn changes_of_times(kept: &KeptAttributes) -> Changes {
+    Changes {
         atime: Some(kept.atime),
         mtime: Some(kept.mtime),
         ..Changes::default()
@@ -358,7 +364,7 @@ impl FileTree for InstanceTree {
         })
     }
 
-    fn create_part(&self, path: &Path) -> io::Result<InstanceFile> {
+    fn create_part(&self, path: &Path, mode: u32) -> io::Result<InstanceFile> {
         let (parent, name) = self.find_parent(path)?;
         match self.tree.unlink(&user(), parent, &name) {
             Ok(()) | Err(Errno::NOENT) => {}
@@ -366,7 +372,7 @@ impl FileTree for InstanceTree {
         }
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         let flags = flags.bits().cast_signed();
-        let made = self.tree.create(&user(), parent, &name, flags, 0o600);
+        let made = self.tree.create(&user(), parent, &name, flags, mode);
         let (open, _) = made.io()?;
         Ok(InstanceFile {
             tree: self.tree,
@@ -411,9 +417,16 @@ impl FileTree for InstanceTree {
         self.tree.sync(file.open).io()
     }
 
-    fn set_file_attributes(&self, file: &InstanceFile, kept: &KeptAttributes) -> io::Result<()> {
-        let changes = changes(NodeKind::File, kept);
-        self.change(file.open.ino(), Some(file.open), &changes)
+    fn set_mode(&self, file: &InstanceFile, mode: u32) -> io::Result<()> {
+        let mode = Changes {
+            mode: Some(mode),
+            ..Changes::default()
+        };
+        self.change(file.open.ino(), Some(file.open), &mode)
+    }
+
+    fn set_times(&self, file: &InstanceFile, kept: &KeptAttributes) -> io::Result<()> {
+        self.change(file.open.ino(), Some(file.open), &changes_of_times(kept))
     }
 
     fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()> {

@@ -12,7 +12,9 @@ use weir_client::process::mounted::elevated::{self, PART_PREFIX, PART_SUFFIX};
 use weir_client::types::Stat;
 
 use crate::error::MoveError;
-use crate::tree::{failed_with_any, identity, kind_of, unless, FileTree, KeptAttributes, NodeKind};
+use crate::tree::{
+    failed_with_any, identity, kind_of, unless, FileTree, KeptAttributes, NodeKind, PART_MODE,
+};
 
 /// The longest name, bytes.
 const NAME_MAX: usize = 255;
@@ -119,7 +121,7 @@ pub(crate) fn check_gone<T: FileTree>(to: &T, target: &Path) -> io::Result<()> {
         Errno::NOSPC,
         Errno::DQUOT,
     ];
-    match to.create_part(&part) {
+    match to.create_part(&part, PART_MODE) {
         // Its directory is gone, too.
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         // Its server is there, and allows no file; or a part was left there.
@@ -135,11 +137,11 @@ fn is_directory_there(error: &io::Error) -> bool {
 }
 
 /// Makes a part, instead of a hidden directory that an interrupted move has left under its name.
-pub(crate) fn create_part<T: FileTree>(to: &T, part: &Path) -> io::Result<T::File> {
-    match to.create_part(part) {
+pub(crate) fn create_part<T: FileTree>(to: &T, part: &Path, mode: u32) -> io::Result<T::File> {
+    match to.create_part(part, mode) {
         Err(error) if is_directory_there(&error) => {
             remove_hidden_tree(to, part)?;
-            to.create_part(part)
+            to.create_part(part, mode)
         }
         made => made,
     }
@@ -151,7 +153,7 @@ pub(crate) fn remove_part<T: FileTree>(to: &T, part: &Path) -> io::Result<()> {
     if to.look_up(part)?.is_some_and(is_directory) {
         return remove_hidden_tree(to, part);
     }
-    match to.create_part(part) {
+    match to.create_part(part, PART_MODE) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         made => drop(made?),
     }
@@ -162,7 +164,7 @@ pub(crate) fn remove_part<T: FileTree>(to: &T, part: &Path) -> io::Result<()> {
 pub(crate) fn remove_hidden_tree<T: FileTree>(to: &T, dir: &Path) -> io::Result<()> {
     assert!(dir.file_name().is_some_and(is_part), "a hidden directory");
     let lock = dir.join(FILLING);
-    match to.create_part(&lock) {
+    match to.create_part(&lock, PART_MODE) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         made => drop(made?),
     }
@@ -197,9 +199,12 @@ pub(crate) fn publish_name<T: FileTree>(
     is_part: impl Fn(&Stat) -> bool,
 ) -> Result<(), MoveError> {
     let naming = || MoveError::io("naming", target);
-    let now = to.look_up(target).map_err(naming())?;
-    if !is_same(replaced, now.as_ref()) {
-        return Err(MoveError::TargetChanged(target.to_owned()));
+    // The rename itself finds what has taken a name that nothing had.
+    if replaced.is_some() {
+        let now = to.look_up(target).map_err(naming())?;
+        if !is_same(replaced, now.as_ref()) {
+            return Err(MoveError::TargetChanged(target.to_owned()));
+        }
     }
     // A file system over a network may have renamed it, and have lost the reply: then the call fails, or
     // is repeated, and finds no part.

@@ -20,6 +20,9 @@ use weir_client::types::{Stat, Time};
 use crate::stripe::StripeSize;
 
 const TYPE_MASK: u32 = 0o170_000;
+/// The permission bits that a part has as long as it is written: those with which other processes open it, and find out
+/// that it is in use.
+pub(crate) const PART_MODE: u32 = 0o600;
 
 /// The kind of a node of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -297,9 +300,10 @@ pub trait FileTree: Sync + Debug {
     /// The first range that may have data in `within`, cut to it; `None`: it is a hole.
     fn next_data(&self, file: &Self::File, within: Range<u64>) -> io::Result<Option<Range<u64>>>;
 
-    /// Makes an empty file with mode 0600 that this process alone writes. What a dead process left
-    /// under this name is removed; EBUSY: another living process writes it.
-    fn create_part(&self, path: &Path) -> io::Result<Self::File>;
+    /// Makes an empty file that this process alone writes, with these permission bits as far as the file system and the
+    /// umask let a new file have them. What a dead process left under this name is removed; EBUSY: another living process
+    /// writes it.
+    fn create_part(&self, path: &Path, mode: u32) -> io::Result<Self::File>;
     /// Opens a part that another process has made, for writing. EOPNOTSUPP: a tree that one process writes.
     fn open_part(&self, _path: &Path) -> io::Result<Self::File> {
         Err(io_error(Errno::OPNOTSUPP))
@@ -320,8 +324,10 @@ pub trait FileTree: Sync + Debug {
     /// system allows.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
 
-    /// Sets the attributes of an open file, whatever has its name meanwhile.
-    fn set_file_attributes(&self, file: &Self::File, kept: &KeptAttributes) -> io::Result<()>;
+    /// Sets the permission bits of an open file (fchmod), whatever has its name meanwhile.
+    fn set_mode(&self, file: &Self::File, mode: u32) -> io::Result<()>;
+    /// Sets the times of an open file (futimens).
+    fn set_times(&self, file: &Self::File, kept: &KeptAttributes) -> io::Result<()>;
     /// Sets the attributes of a directory or a file, or the times of a symbolic link.
     fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()>;
     /// Sets an extended attribute.

@@ -215,8 +215,8 @@ impl<T: FileTree> FileTree for WatchedTree<T> {
         let call = || self.tree.next_data(&file.file, within);
         self.watch.watch("reading", &file.path, call)
     }
-    fn create_part(&self, path: &Path) -> io::Result<Self::File> {
-        self.open_by("creating", path, T::create_part)
+    fn create_part(&self, path: &Path, mode: u32) -> io::Result<Self::File> {
+        self.open_by("creating", path, |tree, path| tree.create_part(path, mode))
     }
     fn open_part(&self, path: &Path) -> io::Result<Self::File> {
         self.open_by("opening", path, T::open_part)
@@ -248,8 +248,12 @@ impl<T: FileTree> FileTree for WatchedTree<T> {
         let call = || self.tree.sync(&file.file);
         self.watch.watch("syncing", &file.path, call)
     }
-    fn set_file_attributes(&self, file: &Self::File, kept: &KeptAttributes) -> io::Result<()> {
-        let call = || self.tree.set_file_attributes(&file.file, kept);
+    fn set_mode(&self, file: &Self::File, mode: u32) -> io::Result<()> {
+        let call = || self.tree.set_mode(&file.file, mode);
+        self.watch.watch("setting attributes of", &file.path, call)
+    }
+    fn set_times(&self, file: &Self::File, kept: &KeptAttributes) -> io::Result<()> {
+        let call = || self.tree.set_times(&file.file, kept);
         self.watch.watch("setting attributes of", &file.path, call)
     }
     fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()> {

@@ -100,9 +100,10 @@ check "files that are not chosen" ruled --set drain.interval_s=1000 -- bash pass
 . ./below.sh
 same "all files are there in the end" 'final/y: 9 kept: 2 x.log: 8 ' "$(below pfs)"
 
-# A file that is changed is taken up to a size, and the parallel file system has it when it is moved.
-rule 'update = "take"' 'take_up_to = "1K"'
+# A file that is changed is taken if it has the size for it, and the parallel file system has it when it is moved.
+rule 'update = "take"' 'take_from = 3' 'take_up_to = "1K"'
 echo small > pfs/small
+echo > pfs/tiny
 head -c 2000 /dev/zero > pfs/large
 echo linked > pfs/linked
 ln pfs/linked pfs/other
@@ -110,11 +111,13 @@ cat > taken.sh <<'PROGRAM'
 set -ex
 cd "$1"
 echo more >> small
+echo end >> tiny
 truncate -s 1 small
 echo end >> large
 echo more >> linked
 [ "$(cat small)" = s ] && [ "$(LD_PRELOAD= cat small)" = small ]
 [ "$(LD_PRELOAD= tail -c 4 large)" = end ]
+[ "$(LD_PRELOAD= tail -c 4 tiny)" = end ]
 [ "$(LD_PRELOAD= tail -n 1 other)" = more ]
 PROGRAM
 check "files that are taken before they are changed" ruled --set drain.interval_s=1000 -- bash taken.sh "$outside/pfs"

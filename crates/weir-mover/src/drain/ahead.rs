@@ -32,7 +32,7 @@ use crate::error::MoveError;
 use crate::publish::check_replaceable;
 use crate::stage::StageProgress;
 use crate::stripe::StripeSize;
-use crate::tree::{EvictionTable, FileTree, NodeKind};
+use crate::tree::{EvictionTable, FileTree, NodeKind, PART_MODE};
 
 /// The bytes that are copied before they are synced and their storage is freed.
 const BATCH_BYTES: u64 = 256 << 20;
@@ -200,7 +200,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 self.to.lock_part(&output);
                 Arc::new(output)
             }
-            (None, None) => Arc::new(self.to.create_part(&target).map_err(opening())?),
+            (None, None) => Arc::new(self.to.create_part(&target, PART_MODE).map_err(opening())?),
         };
         let inode = self.to.stat(&output).map_err(opening())?.ino;
         if known.is_some_and(|base| base.inode != Some(inode)) {

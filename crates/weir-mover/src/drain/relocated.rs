@@ -26,7 +26,7 @@ use crate::content::ContentStamp;
 use crate::copy::is_kept_time;
 use crate::error::MoveError;
 use crate::publish::{is_at_above_or_below, is_part, part_of, remove_hidden_tree, FILLING};
-use crate::tree::{kind_of, FileTree, NodeKind};
+use crate::tree::{kind_of, FileTree, NodeKind, PART_MODE};
 
 /// A directory that the target has under another name.
 #[derive(Debug)]
@@ -421,7 +421,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             made => made.map_err(creating())?,
         }
         // The drain goes on with a hidden directory that a killed process has left.
-        let lock = self.to.create_part(&hidden.join(FILLING));
+        let lock = self.to.create_part(&hidden.join(FILLING), PART_MODE);
         let lock = lock.map_err(|error| match error.kind() {
             ErrorKind::ResourceBusy => MoveError::Busy(target),
             _ => creating()(error),

@@ -102,6 +102,7 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
                 target: link.target,
                 stat: link.stat,
                 is_linked: false,
+                is_new: false,
                 refusals: 0,
                 tries: 1,
             };

@@ -241,6 +241,8 @@ struct FoundFile {
     stat: Stat,
     /// It has further names.
     is_linked: bool,
+    /// Nothing has had the target's name so far.
+    is_new: bool,
     /// The times that a node had no room for it.
     refusals: usize,
     /// The number of this try, from 1.
@@ -394,7 +396,10 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         {
             return there(stat);
         }
-        let found = self.to.look_up(target).map_err(looking(target))?;
+        let found = match file.is_new {
+            true => None,
+            false => self.to.look_up(target).map_err(looking(target))?,
+        };
         match (&stat, &found) {
             (Some(stat), Some(found)) if self.is_moved(file, stat, found) => {
                 self.caller.check_content(source, stat)?;
@@ -565,12 +570,21 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
         !self.is_stopped()
     }
 
+    fn try_again(&self, mut file: FoundFile) {
+        file.tries += 1;
+        let again = StageTask::Files(vec![file]);
+        self.queue.add_first(std::iter::once((self.rank, again)));
+    }
+
     fn failed(&self, mut file: FoundFile, error: &MoveError) {
         match error {
             MoveError::SourceChanged(_) if file.tries < TRIES => {
-                file.tries += 1;
-                let again = StageTask::Files(vec![file]);
-                self.queue.add_first(std::iter::once((self.rank, again)));
+                self.try_again(file);
+            }
+            // Somebody else has put something there since its directory was made.
+            MoveError::TargetChanged(_) if file.is_new => {
+                file.is_new = false;
+                self.try_again(file);
             }
             // `StageSummary::stopped` says so once.
             MoveError::Stopped => {}

@@ -13,20 +13,42 @@ use super::{
 use crate::error::MoveError;
 use crate::publish::{check_kind, is_part};
 use crate::sources::{name_of, StagePair};
-use crate::tree::{
-    identity, kind_of, leads_to_directory, unless, FileTree, KeptAttributes, NodeKind,
-};
+use crate::tree::{identity, kind_of, leads_to_directory, FileTree, KeptAttributes, NodeKind};
+
+/// A node that is still to be looked at.
+struct OpenNode {
+    source: PathBuf,
+    target: PathBuf,
+    /// Nothing has the target's name: this stage has made the directory.
+    is_new: bool,
+}
+
+/// The outcome of looking for a directory of the target.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum EnteredDirectory {
+    /// It was made, and gets the attributes of its source.
+    Made,
+    /// It was there, and gets them.
+    Found,
+    /// It was there, and keeps its own.
+    Left,
+}
 
 impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
     /// Finds what is at and below a source.
     pub(super) fn walk(&self, pair: &StagePair, walked: &mut Walked) {
-        let mut open = vec![(pair.source.clone(), pair.target.clone())];
-        while let Some((source, target)) = open.pop() {
+        let top = OpenNode {
+            source: pair.source.clone(),
+            target: pair.target.clone(),
+            is_new: false,
+        };
+        let mut open = vec![top];
+        while let Some(node) = open.pop() {
             if self.is_stopped() {
                 return;
             }
-            if let Err(error) = self.visit(pair, &source, &target, walked, &mut open) {
-                self.summary().fail(&source, &target, &error);
+            if let Err(error) = self.visit(pair, &node, walked, &mut open) {
+                self.summary().fail(&node.source, &node.target, &error);
             }
         }
     }
@@ -34,11 +56,11 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
     fn visit(
         &self,
         pair: &StagePair,
-        source: &Path,
-        target: &Path,
+        node: &OpenNode,
         walked: &mut Walked,
-        open: &mut Vec<(PathBuf, PathBuf)>,
+        open: &mut Vec<OpenNode>,
     ) -> Result<(), MoveError> {
+        let (source, target) = (&*node.source, &*node.target);
         let is_top = target == pair.target;
         let found = self.from.look_up(source);
         let found = found.map_err(MoveError::io("looking for", source))?;
@@ -67,13 +89,14 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
             {
                 self.summary().skipped.push(source.to_owned());
             }
-            NodeKind::File => self.found_file(source, target, &stat, walked),
+            NodeKind::File => self.found_file(node, &stat, walked),
             _ if self.options.files_only => {
                 return Err(MoveError::SourceChanged(source.to_owned()))
             }
             NodeKind::Directory => {
                 let is_named = !is_top || name_of(&pair.source).is_some();
-                if self.enter(target, is_named, is_borrowed, &stat)? {
+                let entered = self.enter(node, is_named, is_borrowed, &stat)?;
+                if entered != EnteredDirectory::Left {
                     walked.directories.push(FoundDirectory {
                         source: source.to_owned(),
                         target: target.to_owned(),
@@ -85,7 +108,11 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
                 }
                 let names = self.from.list(source);
                 for name in names.map_err(MoveError::io("listing", source))? {
-                    open.push((source.join(&name), target.join(&name)));
+                    open.push(OpenNode {
+                        source: source.join(&name),
+                        target: target.join(&name),
+                        is_new: entered == EnteredDirectory::Made,
+                    });
                 }
                 self.summary().directories += 1;
             }
@@ -114,32 +141,48 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
         Ok(there.is_some_and(|there| kind_of(&there) == NodeKind::Directory))
     }
 
-    /// Makes a directory; true if it gets the attributes of its source, and not one that was there for
-    /// the contents of a source, nor one that a symbolic link leads to: where users put their data
-    /// is theirs to say, nor one that is as it was before (`is_borrowed`). It has the mode of its source at once, in case this process dies, and until
-    /// the end all rights for its owner, so that files can be created in it.
+    /// Makes a directory, or takes the one that is there. That keeps its attributes if it was there for
+    /// the contents of a source, or a symbolic link leads to it: where users put their data
+    /// is theirs to say; or if it is as it was before (`is_borrowed`). It has the mode of its source at once, in case this
+    /// process dies, and until the end all rights for its owner, so that files can be created in it.
     fn enter(
         &self,
-        target: &Path,
+        node: &OpenNode,
         is_named: bool,
         is_borrowed: bool,
         source: &Stat,
-    ) -> Result<bool, MoveError> {
-        let looking = || MoveError::io("looking for", target);
-        let found = self.to.look_up(target).map_err(looking())?;
-        let Some(found) = found else {
+    ) -> Result<EnteredDirectory, MoveError> {
+        let target = &node.target;
+        let make = || {
             let mode = source.mode & 0o777 | 0o700;
-            let made = self.to.make_directory(target, mode);
-            unless(made, ErrorKind::AlreadyExists).map_err(MoveError::io("creating", target))?;
-            return Ok(true);
+            match self.to.make_directory(target, mode) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+                made => made
+                    .map(|()| true)
+                    .map_err(MoveError::io("creating", target)),
+            }
+        };
+        let look_up = || {
+            let found = self.to.look_up(target);
+            found.map_err(MoveError::io("looking for", target))
+        };
+        if node.is_new && make()? {
+            return Ok(EnteredDirectory::Made);
+        }
+        let Some(found) = look_up()? else {
+            return match make()? {
+                true => Ok(EnteredDirectory::Made),
+                // Somebody else has made it meanwhile.
+                false => Ok(EnteredDirectory::Found),
+            };
         };
         // A link to nothing, or around in a circle, is in the way.
         if kind_of(&found) == NodeKind::Symlink && leads_to_directory(self.to, target) {
-            return Ok(false);
+            return Ok(EnteredDirectory::Left);
         }
         check_kind(target, Some(&found), NodeKind::Directory)?;
         if is_borrowed && found.mode == source.mode {
-            return Ok(false);
+            return Ok(EnteredDirectory::Left);
         }
         let mut kept = KeptAttributes::from(&found);
         if is_named && kept.mode & 0o700 != 0o700 {
@@ -147,14 +190,18 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
             let set = self.to.set_attributes(target, NodeKind::Directory, &kept);
             set.map_err(MoveError::io("setting attributes of", target))?;
         }
-        Ok(is_named)
+        Ok(match is_named {
+            true => EnteredDirectory::Found,
+            false => EnteredDirectory::Left,
+        })
     }
 
-    fn found_file(&self, source: &Path, target: &Path, stat: &Stat, walked: &mut Walked) {
+    fn found_file(&self, node: &OpenNode, stat: &Stat, walked: &mut Walked) {
+        let (source, target) = (&node.source, &node.target);
         if stat.nlink > 1 {
             let first = walked.linked.entry(identity(stat));
             let first = first.or_insert_with(|| target.to_owned());
-            if *first != target {
+            if first != target {
                 walked.links.push(FurtherName {
                     source: source.to_owned(),
                     first: first.clone(),
@@ -169,6 +216,7 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
             target: target.to_owned(),
             stat: *stat,
             is_linked: stat.nlink > 1,
+            is_new: node.is_new,
             refusals: 0,
             tries: 1,
         };

@@ -230,6 +230,41 @@ fn what_somebody_else_wrote_meanwhile_is_not_overwritten() {
     }
 }
 
+/// The stage has made the directory, and does not look for the names in it.
+#[test]
+fn what_somebody_else_put_into_a_new_directory_is_found() {
+    let scene = Scene::new();
+    for name in ["new", "new/inner"] {
+        fs::create_dir(scene.source(name)).unwrap();
+    }
+    for name in ["new/same", "new/other", "new/directory", "new/inner/file"] {
+        scene.write(name, b"ours");
+    }
+    let (source, target) = (scene.source("new"), scene.target("new"));
+    let to = FaultyTree::without_links(Errno::PERM).checked(Box::new(move || {
+        let is_new = target.exists() && !target.join("directory").exists();
+        if is_new {
+            fs::create_dir_all(target.join("directory")).unwrap();
+            fs::create_dir_all(target.join("inner")).unwrap();
+            fs::write(target.join("other"), b"theirs").unwrap();
+            fs::write(target.join("same"), b"ours").unwrap();
+            let times = fs::metadata(source.join("same"))
+                .unwrap()
+                .modified()
+                .unwrap();
+            set_time(&target.join("same"), times);
+        }
+    }));
+    let summary = scene.stage_to(&to, false);
+    assert_eq!((summary.files, summary.unchanged), (2, 1));
+    let failed: Vec<_> = summary.failed.iter().map(|failed| &failed.target).collect();
+    assert_eq!(failed, [&scene.target("new/directory")]);
+    for name in ["new/same", "new/other", "new/inner/file"] {
+        assert_eq!(fs::read(scene.target(name)).unwrap(), b"ours", "{name}");
+    }
+    assert_eq!(scene.parts(), 0);
+}
+
 #[test]
 fn a_file_that_is_written_meanwhile_is_not_published_torn() {
     let scene = Scene::new();

@@ -213,8 +213,8 @@ impl FileTree for FaultyTree {
         let renames = self.renames.as_ref().map(|renames| renames(known));
         Ok(renames.unwrap_or_default())
     }
-    fn create_part(&self, path: &Path) -> io::Result<fs::File> {
-        self.change(|| DirectoryTree.create_part(path))
+    fn create_part(&self, path: &Path, mode: u32) -> io::Result<fs::File> {
+        self.change(|| DirectoryTree.create_part(path, mode))
     }
     fn write_at(&self, file: &fs::File, offset: u64, bytes: &[u8]) -> io::Result<()> {
         if self.is_full && self.left.fetch_sub(1, Ordering::Relaxed) <= 0 {
@@ -231,8 +231,11 @@ impl FileTree for FaultyTree {
     fn sync(&self, file: &fs::File) -> io::Result<()> {
         self.change(|| DirectoryTree.sync(file))
     }
-    fn set_file_attributes(&self, file: &fs::File, kept: &KeptAttributes) -> io::Result<()> {
-        self.change(|| DirectoryTree.set_file_attributes(file, kept))
+    fn set_mode(&self, file: &fs::File, mode: u32) -> io::Result<()> {
+        self.change(|| DirectoryTree.set_mode(file, mode))
+    }
+    fn set_times(&self, file: &fs::File, kept: &KeptAttributes) -> io::Result<()> {
+        self.change(|| DirectoryTree.set_times(file, kept))
     }
     fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()> {
         self.change(|| DirectoryTree.set_attributes(path, kind, kept))

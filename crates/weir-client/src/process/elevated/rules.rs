@@ -255,7 +255,7 @@ impl Process {
         if ruled.rule.update != UpdateMode::Take
             || KernelType::from_raw_mode(stat.st_mode) != KernelType::RegularFile
             || stat.st_nlink > 1
-            || size > ruled.rule.take_up_to
+            || !ruled.rule.take_sizes.contains(&size)
         {
             return Ok(false);
         }

@@ -69,9 +69,19 @@ impl Scene {
         fs::create_dir_all(source(&format!("new{version}/deep"))).unwrap();
         fs::write(source("kept/file"), fill(3000)).unwrap();
         fs::write(source("large"), fill(3 << 20)).unwrap();
+        let large = fs::File::options().write(true).open(source("large"));
+        let with_hole = (3 << 20) + (64 << 10);
+        large.unwrap().set_len(with_hole).unwrap();
         fs::write(source(&format!("new{version}/deep/file")), fill(10)).unwrap();
         fs::write(source("empty"), b"").unwrap();
         fs::write(source("linked"), fill(100)).unwrap();
+        // A umask takes a bit away.
+        let mode = PermissionsExt::from_mode(0o666);
+        fs::set_permissions(source("linked"), mode).unwrap();
+        let _ = fs::remove_file(source("protected"));
+        fs::write(source("protected"), fill(10)).unwrap();
+        let mode = PermissionsExt::from_mode(0o444);
+        fs::set_permissions(source("protected"), mode).unwrap();
         let _ = fs::remove_file(source("again"));
         fs::hard_link(source("linked"), source("again")).unwrap();
         let _ = fs::remove_file(source("latest"));

@@ -1,8 +1,8 @@
 //! Rate, sizes and order of requests, room, and requests that hang.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -98,6 +98,45 @@ fn writes_end_at_the_stripes_that_the_file_system_tells() {
             assert_eq!(write.offset / stripe, last / stripe, "{write:?}");
         }
     }
+}
+
+/// The target of a million small files answers so many requests for each. `LookUp` is left out: the kernel decides how often
+/// it asks for the names of a path.
+#[test]
+fn a_small_file_costs_one_request_of_each_kind() {
+    let Some(scene) = Scene::new("requests of small files") else {
+        return;
+    };
+    fs::create_dir(scene.source("new")).unwrap();
+    for name in ["new/a", "new/b", "new/c"] {
+        fs::write(scene.source(name), vec![1; 4096]).unwrap();
+        fs::set_permissions(scene.source(name), fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let summary = scene.stage_with(options(), &StageProgress::default());
+    assert_eq!((summary.files, summary.failed), (3, vec![]));
+    scene.check_equal("small files");
+    let (part, file) = (Path::new("new/.b.weir-part"), Path::new("new/b"));
+    let requests = scene.fs.requests();
+    let mut counts = BTreeMap::new();
+    for request in &requests {
+        let is_of_file = [part, file].contains(&&*request.path);
+        if is_of_file && request.operation != FsOperation::LookUp {
+            *counts
+                .entry(format!("{:?}", request.operation))
+                .or_insert(0) += 1;
+        }
+    }
+    // The kernel asks for that attribute before it writes; each close is a flush and a release.
+    let is_ours = |operation: &String| !["GetXattr", "Flush", "Release"].contains(&&**operation);
+    counts.retain(|operation, _| is_ours(operation));
+    let expected = ["Create", "Write", "SetTimes", "Sync", "Rename"];
+    let mut expected: BTreeMap<String, i32> = expected
+        .iter()
+        .map(|operation| ((*operation).to_owned(), 1))
+        .collect();
+    // Once before the rename and once after it: another mover may have taken the part.
+    expected.insert("GetAttributes".to_owned(), 2);
+    assert_eq!(counts, expected, "{requests:#?}");
 }
 
 #[test]
