@@ -96,7 +96,7 @@ pub struct BenchArgs {
 
     /// Measure how long single calls of one process take: all of them, or a list
     ///
-    /// The baseline's are made with nothing preloaded.
+    /// If there are several targets, the baseline's are made with nothing preloaded.
     #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0.., require_equals = true,
         conflicts_with_all = ["judged", "processes", "transfers", "block", "patterns", "ops", "segments", "fsync", "verify", "files", "device", "svg"])]
     pub calls: Option<Vec<Call>>,

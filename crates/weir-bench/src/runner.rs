@@ -36,7 +36,7 @@ pub struct TargetsPlan {
     pub device: Option<PathBuf>,
     /// The cases.
     pub cases: Cases,
-    /// The target in whose single calls nothing is preloaded.
+    /// The target in whose single calls nothing is preloaded, if it is not the only one.
     pub baseline: String,
     /// Rounds.
     pub rounds: u32,
@@ -264,7 +264,8 @@ impl TargetsRun<'_> {
         let job = Job {
             processes: 1,
             steps: vec![Box::new(step)],
-            bare: *target == self.plan.baseline,
+            // A target alone is compared with nothing: it may be what is preloaded.
+            bare: self.plan.targets.len() > 1 && *target == self.plan.baseline,
         };
         let measured = self.start(&job).with_context(|| what(&metric, target))?;
         self.record(&metric, target, measured.into_iter().flatten().next());

@@ -467,5 +467,8 @@ times = [row for row in rows if row["unit"] == "seconds"]
 print(len(rows), sum(row["value"]["median"] > 0 < row["measured_beside"]["median"] for row in times))')"
 check "the picture has its lines" grep -q "written by the program" bench.svg
 same "what a benchmark leaves" story "$(ls -A pfs)"
+
+# That of single calls, in weir alone: with nothing beside it no target goes without the interposer.
+check "single calls in weir alone" "$weir" run --set run.report=none -- "$weir" bench --calls=stat,unlink --quick --quiet --target weir=/weir
 same "no message is one of a failed assertion" '' "$(grep -h panicked said pfs.err)"
 check_end

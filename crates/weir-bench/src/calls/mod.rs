@@ -5,7 +5,7 @@
 //! prepares a call is not timed. A worker process does one call many times in one target and answers with
 //! the timing of its median batch. The targets alternate, so that a ratio is of neighbours in time.
 //!
-//! The baseline's workers run with an empty `LD_PRELOAD`: what is preloaded into the programs of the other
+//! If there are several, the baseline's workers run with an empty `LD_PRELOAD`: what is preloaded into the programs of the other
 //! targets would slow down the calls that start a program there, too.
 //!
 //! | file | subject |

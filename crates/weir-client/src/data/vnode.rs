@@ -45,10 +45,26 @@ pub struct Vnode {
     broken: AtomicBool,
 }
 
-/// Dropped only by a panic, after which the state in the middle of a change is not trusted.
+/// The state behind one of the locks, while it is changed. Dropped only by a panic, after which the state in the middle of
+/// a change is not trusted: it breaks the vnode while the lock is held, so that nobody sees a half-changed state.
 struct Breaks<'a, T: Default> {
     vnode: &'a Vnode,
     changed: &'a mut T,
+}
+
+impl<'a, T: Default> Breaks<'a, T> {
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // as for `write_at`
+    fn new(vnode: &'a Vnode, changed: &'a mut T) -> Breaks<'a, T> {
+        Breaks { vnode, changed }
+    }
+
+    /// The change is whole.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // as for `write_at`
+    fn end_change(self) {
+        core::mem::forget(self);
+    }
 }
 
 impl<T: Default> Drop for Breaks<'_, T> {
@@ -94,8 +110,7 @@ impl Vnode {
         }
     }
 
-    /// Changes the state behind one of the locks. A panic breaks the vnode while the lock is held,
-    /// so that nobody sees a half-changed state.
+    /// Changes the state behind one of the locks, see [`Breaks`].
     #[inline(always)]
     #[allow(clippy::inline_always)] // as for `write_at`
     pub(super) fn change<T: Default, R>(
@@ -103,12 +118,9 @@ impl Vnode {
         changed: &mut T,
         change: impl FnOnce(&mut T) -> R,
     ) -> R {
-        let breaks = Breaks {
-            vnode: self,
-            changed,
-        };
+        let breaks = Breaks::new(self, changed);
         let done = change(breaks.changed);
-        core::mem::forget(breaks);
+        breaks.end_change();
         done
     }
 
@@ -127,7 +139,11 @@ impl Vnode {
     #[allow(clippy::inline_always)] // measured: see process/io.rs
     pub fn write_at<H: Host>(&self, host: &H, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
         if let TryLock::Held(mut stream) = self.streams[0].try_lock() {
-            if self.change(&mut *stream, |stream| stream.grow(offset, bytes)) {
+            // Not by `change`: a closure is called, and gets what it captures through memory.
+            let breaks = Breaks::new(self, &mut *stream);
+            let is_written = breaks.changed.grow(offset, bytes);
+            breaks.end_change();
+            if is_written {
                 return Ok(bytes.len());
             }
         }

@@ -97,6 +97,9 @@ impl Host for Session {
         open_copy(&view, file).map(kernel::into_number)
     }
 
+    // Inlined, its request would take its room on the stack, and a look for the thread's own memory, at each write.
+    #[cold]
+    #[inline(never)]
     fn await_room(&self, ino: Ino, waited: &mut Duration) -> Result<(), Errno> {
         let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         let begun_ns = now_ns();
