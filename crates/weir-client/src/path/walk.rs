@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use weir_core::names::{Attr, FileType, NAME_MAX, SYMLINK_MAX};
 use weir_core::types::Ino;
 
@@ -73,25 +74,26 @@ pub enum BelowEntry {
     File(Vec<u8>),
 }
 
-/// A file name, without allocation.
-#[derive(Clone, Copy)]
-pub struct Name {
-    len: u8,
-    bytes: [u8; NAME_MAX],
-}
+/// The bytes of a name that need no allocation: results are moved from function to function, so more would cost each path
+/// more than the few long names do.
+const SHORT_NAME: usize = 32;
+
+/// A file name. A short one needs no allocation.
+#[derive(Clone)]
+pub struct Name(SmallVec<[u8; SHORT_NAME]>);
 
 impl Name {
     /// ENAMETOOLONG beyond 255 bytes.
     pub fn new(name: &[u8]) -> Result<Name, Errno> {
-        let mut bytes = [0; NAME_MAX];
-        let len = u8::try_from(name.len()).map_err(|_| Errno::NAMETOOLONG)?;
-        bytes[..name.len()].copy_from_slice(name);
-        Ok(Name { len, bytes })
+        match name.len() <= NAME_MAX {
+            true => Ok(Name(SmallVec::from_slice(name))),
+            false => Err(Errno::NAMETOOLONG),
+        }
     }
 
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
+        &self.0
     }
 
     /// Its bytes, for a message.
@@ -215,7 +217,7 @@ impl<N: Names> Walk<'_, N> {
             b".." => self.step_up(state, at),
             name => {
                 let name = Name::new(name)?;
-                self.step_into(state, &name, at, follow)
+                self.step_into(state, name, at, follow)
             }
         }
     }
@@ -248,7 +250,7 @@ impl<N: Names> Walk<'_, N> {
     fn step_into(
         &self,
         state: &mut State<'_, '_>,
-        name: &Name,
+        name: Name,
         at: usize,
         follow: bool,
     ) -> Result<Option<ResolvedPath>, Errno> {
@@ -258,7 +260,7 @@ impl<N: Names> Walk<'_, N> {
         if last && !self.to_the_end {
             return Ok(Some(ResolvedPath::Name {
                 parent: state.dir,
-                name: *name,
+                name,
                 found: None,
                 slash,
             }));
@@ -274,7 +276,7 @@ impl<N: Names> Walk<'_, N> {
                 Some(BelowEntry::Link { path, .. } | BelowEntry::File(path)) if last && !slash => {
                     return Ok(Some(ResolvedPath::Below {
                         parent: state.dir,
-                        name: *name,
+                        name,
                         path,
                     }));
                 }
@@ -289,7 +291,7 @@ impl<N: Names> Walk<'_, N> {
                 }
                 Ok(Some(ResolvedPath::Name {
                     parent: state.dir,
-                    name: *name,
+                    name,
                     found,
                     slash,
                 }))
