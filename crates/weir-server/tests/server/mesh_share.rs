@@ -332,6 +332,46 @@ fn a_lock_ends_with_its_owner() {
     }
 }
 
+/// A node that cannot be reached is not told that a file became visible before its lamination. It asks, at the latest when a program
+/// syncs the file: else that would be told that others see what they do not.
+#[test]
+fn a_node_that_was_cut_off_learns_that_a_file_is_visible() {
+    for syncs in [false, true] {
+        let mut mesh = Mesh::new(4, 9);
+        let ino = file(&mut mesh, Visibility::ReadAfterLaminate);
+        let (home, writer, other) = (ino.rank(), others(ino)[0], others(ino)[1]);
+        let at = usize::from(writer.0);
+        let local = open(&mut mesh, at, ino, true).ino;
+        let opened = mesh.open_description(at, local, true);
+        mesh.deafen_but_to(&[writer, home], Some(other));
+        mesh.server(usize::from(home.0)).peer_gone(writer);
+        mesh.server(at).peer_gone(home);
+        let mut visible = proto::SetAttr::nothing(ino);
+        visible.policy = Some(Policy::default());
+        let made_visible = mesh.ask(usize::from(other.0), visible);
+        for _ in 0..10 {
+            mesh.pass(1_000_000_000);
+        }
+        mesh.run(made_visible).unwrap();
+        let visibility = |mesh: &Mesh| mesh.attr(at, local).unwrap().policy.visibility;
+        assert_eq!(visibility(&mesh), Visibility::ReadAfterLaminate);
+        if syncs {
+            let synced = mesh.ask(at, proto::Sync { ino: local });
+            for _ in 0..10 {
+                mesh.pass(1_000_000_000);
+            }
+            assert!(mesh.run(synced).is_err(), "nobody can say if others see it");
+        }
+        mesh.deafen(&[]);
+        match syncs {
+            true => drop(mesh.call(at, proto::Sync { ino: local }).unwrap()),
+            false => mesh.go_on(),
+        }
+        assert_eq!(visibility(&mesh), Visibility::ReadAfterSync, "{syncs}");
+        opened.close();
+    }
+}
+
 /// A writer at another node delays a lamination, and its close completes it.
 #[test]
 fn a_writer_elsewhere_is_waited_for() {

@@ -517,6 +517,10 @@ impl<P: Platform> Cluster<P> {
 
     async fn sync_published(&self, ino: Ino) -> Result<Vec<u32>, FsError> {
         let ino = self.resolve(ino)?;
+        if self.holds_back(ino) {
+            // While this node was cut off from the home, another one may have made the file visible before its lamination.
+            self.lease_here(ino).await?;
+        }
         self.flush(ino).await?;
         Ok(self.inner.extents.publishes.borrow_mut().take_unsynced(ino))
     }

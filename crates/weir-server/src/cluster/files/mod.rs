@@ -11,7 +11,7 @@
 //! Interface: `resolve`, `global` and `local` (numbers of inodes); `hold_here`, `hold_for` and
 //! `add_writer` (files that are opened); `recall_here`, `recall_leases` (changes that others must not
 //! miss); `FilesState` and `OpenFileTables` for the journal; for `peers`, the holds of a server that
-//! is lost or back (`forget_holder`, `keep_held`). All else is for `router` and `handler`.
+//! is lost or back (`forget_holder`, `keep_held`, `ask_for_policies`). All else is for `router` and `handler`.
 //!
 //! | file | subject |
 //! | --- | --- |

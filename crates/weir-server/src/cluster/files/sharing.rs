@@ -248,6 +248,34 @@ impl<P: Platform> Cluster<P> {
         Ok(!waits)
     }
 
+    /// True if this node does not publish its bytes of a file, as far as it knows.
+    pub(in crate::cluster) fn holds_back(&self, ino: Ino) -> bool {
+        let may_publish = |local| self.may_publish(ino, local);
+        self.local(ino)
+            .is_some_and(|local| may_publish(local) == Ok(false))
+    }
+
+    /// Asks a home, with which a session has begun, of files whose bytes this node holds back, one after the other. Publishes
+    /// those that are visible meanwhile.
+    pub(in crate::cluster) fn ask_for_policies(&self, home: Rank) {
+        let mut held_back = self.stand_ins_of(home);
+        held_back.retain(|ino| self.holds_back(*ino));
+        if held_back.is_empty() {
+            return;
+        }
+        let this = self.clone();
+        self.spawn(async move {
+            for ino in held_back {
+                let asked = this.by(this.next_deadline(), this.lease_here(ino)).await;
+                if asked == Err(FsError::Unreachable) {
+                    break; // the next session asks again
+                }
+                // If it fails, it is tried again as any publish.
+                let _ = this.by(this.next_deadline(), this.flush(ino)).await;
+            }
+        });
+    }
+
     /// The path of an entry, if a rule may name it. The path of its directory is looked up once a
     /// second at most.
     pub(in crate::cluster) async fn path_for_rules(

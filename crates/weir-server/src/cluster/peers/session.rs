@@ -426,6 +426,7 @@ impl<P: Platform> Cluster<P> {
         let owed = session.account.is_open();
         drop(sessions);
         self.expect_again(with);
+        self.ask_for_policies(with);
         if owed {
             let this = self.clone();
             self.spawn(async move { this.pay_debts(with).await });
