@@ -206,14 +206,17 @@ pub(crate) fn publish_name<T: FileTree>(
             return Err(MoveError::TargetChanged(target.to_owned()));
         }
     }
-    // A file system over a network may have renamed it, and have lost the reply: then the call fails, or
-    // is repeated, and finds no part.
-    let is_done = || {
-        let now = to.look_up(target);
-        now.is_ok_and(|now| now.is_some_and(|now| is_part(&now)))
+    // Somebody else may have given it the name meanwhile. Where both are names of one file, rename(2) does nothing and says that
+    // it is done, or that the new name is there; the old one is to go. A file system over a network may have renamed it, and have lost the
+    // reply: then the call fails, or is repeated, and finds no part.
+    let is_named = |found: Option<Stat>| found.is_some_and(|found| is_part(&found));
+    let remove_other = || match to.look_up(part).map(&is_named) {
+        Ok(true) => unless(to.remove(part), ErrorKind::NotFound),
+        _ => Ok(()),
     };
     match to.rename(part, target, replaced.is_some()) {
-        Err(_) if is_done() => Ok(()),
+        Ok(()) if is_named(replaced.copied()) => remove_other().map_err(naming()),
+        Err(_) if to.look_up(target).is_ok_and(is_named) => remove_other().map_err(naming()),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             Err(MoveError::TargetChanged(target.to_owned()))
         }

@@ -265,6 +265,42 @@ fn what_somebody_else_put_into_a_new_directory_is_found() {
     assert_eq!(scene.parts(), 0);
 }
 
+/// Another drain of the same tree may be faster. rename(2) of one name of a file to another one of it does nothing.
+#[test]
+fn a_name_that_somebody_else_has_made_meanwhile_leaves_no_part() {
+    for has_old in [false, true] {
+        let scene = Scene::new();
+        scene.write("a", b"content");
+        fs::hard_link(scene.source("a"), scene.source("b")).unwrap();
+        std::os::unix::fs::symlink("a", scene.source("l")).unwrap();
+        if has_old {
+            fs::write(scene.target("b"), b"old").unwrap();
+            std::os::unix::fs::symlink("old", scene.target("l")).unwrap();
+        }
+        let at = |name: &str| (part_of(&scene.target(name)), scene.target(name));
+        let (first, link, symlink) = (scene.target("a"), at("b"), at("l"));
+        let is_there = |path: &Path| path.symlink_metadata().is_ok();
+        let to = FaultyTree::failing_once(i64::MAX, Errno::IO).checked(Box::new(move || {
+            // At once behind the part.
+            if is_there(&link.0) {
+                let _ = fs::remove_file(&link.1);
+                fs::hard_link(&first, &link.1).unwrap();
+            }
+            if is_there(&symlink.0) {
+                let _ = fs::remove_file(&symlink.1);
+                std::os::unix::fs::symlink("a", &symlink.1).unwrap();
+            }
+        }));
+        let summary = scene.stage_to(&to, false);
+        // What has replaced the old node is not what was to be replaced.
+        let failed = if has_old { 2 } else { 0 };
+        assert_eq!(summary.failed.len(), failed, "{:?}", summary.failed);
+        assert_eq!(scene.parts(), 0, "an old one: {has_old}");
+        assert_eq!(fs::read(scene.target("b")).unwrap(), b"content");
+        assert_eq!(fs::read_link(scene.target("l")).unwrap(), Path::new("a"));
+    }
+}
+
 #[test]
 fn a_file_that_is_written_meanwhile_is_not_published_torn() {
     let scene = Scene::new();
