@@ -358,43 +358,55 @@ impl<'e> Loader<'e> {
         }
     }
 
-    /// Checks the limits of sizes of each rule, an upper one of which 0 is none.
+    /// Checks the limits of sizes of each rule.
     fn check_sizes(&mut self) {
         let rules = &self.config.rules;
-        let elevate = rules.elevate.iter().enumerate();
-        let elevate = elevate.map(|(at, rule)| (at, rule.take_from, rule.take_up_to));
-        let prefetch = rules.prefetch.iter().enumerate();
-        let prefetch = prefetch.map(|(at, rule)| (at, rule.from, rule.up_to));
-        let named = |name: &'static str| move |(at, from, up_to)| (name, at, from, up_to);
-        let all = elevate
-            .map(named("elevate"))
-            .chain(prefetch.map(named("prefetch")));
-        for (name, number, from, up_to) in all {
-            if up_to == Size(0) || from <= up_to {
-                continue;
-            }
-            let table = find_table(name).expect("it is declared");
-            let origin = self.origins.get(&rule_path(table, number));
-            let origin = origin.cloned().unwrap_or(ValueOrigin::Default);
-            let what = format!(
-                "bad sizes in [[{name}]]: no file is of {} bytes or more and of {} at most",
-                from.0, up_to.0
-            );
-            self.problems.push(Problem::new(origin, what));
+        let elevate = rules
+            .elevate
+            .iter()
+            .enumerate()
+            .filter_map(|(number, rule)| {
+                self.size_problem("elevate", number, rule.take_from, rule.take_up_to)
+            });
+        let prefetch = rules
+            .prefetch
+            .iter()
+            .enumerate()
+            .filter_map(|(number, rule)| {
+                self.size_problem("prefetch", number, rule.from, rule.up_to)
+            });
+        let found: Vec<Problem> = elevate.chain(prefetch).collect();
+        self.problems.extend(found);
+    }
+
+    /// The problem if no size is within the limits of a rule. An upper limit of 0 is none.
+    fn size_problem(&self, table: &str, number: usize, from: Size, up_to: Size) -> Option<Problem> {
+        if up_to == Size(0) || from <= up_to {
+            return None;
         }
+        let what = format!(
+            "bad sizes in [[{table}]]: no file is of {} bytes or more and of {} at most",
+            from.0, up_to.0
+        );
+        Some(Problem::new(self.origin_of_rule(table, number), what))
+    }
+
+    /// The place where a rule was set.
+    fn origin_of_rule(&self, table: &str, number: usize) -> ValueOrigin {
+        let table = find_table(table).expect("it is declared");
+        let origin = self.origins.get(&rule_path(table, number));
+        origin.cloned().unwrap_or(ValueOrigin::Default)
     }
 
     /// Only files of elevated directories are prefetched.
     fn check_prefetch(&mut self) {
         let elevated = self.config.elevated_directories();
-        let table = find_table("prefetch").expect("it is declared");
         for (number, rule) in self.config.rules.prefetch.iter().enumerate() {
             let mut above = elevated
                 .iter()
                 .filter(|dir| rule.directory.starts_with(dir));
             if self.problems.is_empty() && above.next().is_none() {
-                let origin = self.origins.get(&rule_path(table, number));
-                let origin = origin.cloned().unwrap_or(ValueOrigin::Default);
+                let origin = self.origin_of_rule("prefetch", number);
                 let dir = rule.directory.display();
                 let what = format!("bad directory in [[prefetch]]: {dir} is in no elevated directory: elevate it, too");
                 self.problems.push(Problem::new(origin, what));

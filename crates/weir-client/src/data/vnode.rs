@@ -139,7 +139,7 @@ impl Vnode {
     #[allow(clippy::inline_always)] // measured: see process/io.rs
     pub fn write_at<H: Host>(&self, host: &H, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
         if let TryLock::Held(mut stream) = self.streams[0].try_lock() {
-            // Not by `change`: a closure is called, and gets what it captures through memory.
+            // Not by `change`: the compiler does not inline the closure, and passes its captured values through memory.
             let breaks = Breaks::new(self, &mut *stream);
             let is_written = breaks.changed.grow(offset, bytes);
             breaks.end_change();
