@@ -24,7 +24,7 @@
 //!
 //! | room | subject |
 //! | --- | --- |
-//! | `router` | each operation that clients ask for, handed to its room |
+//! | `router`, `handler` | each operation that clients and other servers ask for, handed to its room |
 //! | `names` | entries, directories, renames, links |
 //! | `files` | inodes that are open, their holders and leases, how they are shared |
 //! | `extents` | where the bytes of files are |
@@ -33,18 +33,22 @@
 //! | `storage` | segments that clients are lent |
 //! | `clients` | the processes of this node |
 //! | `journal` | changes written to the journal, and taken up again |
-//! | `peers` | sessions, deadlines, debts; requests of other servers |
+//! | `peers` | sessions, deadlines, debts: the ways to ask another server |
 //!
 //! | file | subject |
 //! | --- | --- |
 //! | `node` | this server's own tables: making them, their time, their end |
 //! | `platform`, `net`, `memory` | what the runtime implements: kernel and storage, the other servers, shared regions |
+//! | `sessions` | the beginning and the end of a session, in all rooms |
+//! | `clock` | the time |
 //! | `keyed` | locks that tasks wait for |
 //! | `slots`, `snapshot`, `refusal`, `visibility` | small things that several rooms use |
 
 mod clients;
+mod clock;
 mod extents;
 mod files;
+mod handler;
 mod journal;
 mod keyed;
 mod locks;
@@ -57,15 +61,15 @@ mod platform;
 pub mod reads;
 mod refusal;
 mod router;
+mod sessions;
 mod slots;
 mod snapshot;
 mod storage;
 mod visibility;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
-use std::task::{Context, Waker};
 
 use futures_util::future::LocalBoxFuture;
 use weir_core::names::{Owner, Shard};
@@ -76,9 +80,12 @@ use weir_core::types::{ClientId, Ino, Rank};
 
 use clients::stats::Stats;
 use clients::table::Clients;
-use keyed::Token;
+use clock::ServerClock;
 use locks::table::LockTable;
+use peers::calls::{Replied, ServerCalls};
 use peers::session::Admitted;
+use peers::PeerServers;
+use sessions::ServerOfSessions;
 
 pub(crate) use extents::ranges::{few_or_wanted, FEW_RUNS, MAX_RUNS};
 pub use journal::commit::{Journal, ShowShared};
@@ -106,14 +113,10 @@ pub struct Node<'m, P: Platform> {
     extents: extents::ExtentTables,
     locks: LockTable,
     notes: journal::commit::Notes,
-    /// The time of the current call, ns since 1970.
-    now_ns: i64,
+    clock: ServerClock,
     stopping: bool,
     buffers: node::RequestBuffers,
 }
-
-/// The reply to an operation, and the bytes that follow it.
-type Replied<O> = Result<(<O as PeerOperation>::Reply, Vec<u8>), FsError>;
 
 /// One server of several. It is cheap to clone: each task has a clone.
 pub struct Cluster<P: Platform + 'static> {
@@ -130,15 +133,10 @@ impl<P: Platform> Clone for Cluster<P> {
 
 /// The state of a server as one of several. That of each room is private to the room.
 struct Inner<P: Platform + 'static> {
-    rank: Rank,
-    servers: u16,
     node: Rc<RefCell<Node<'static, P>>>,
-    net: Rc<dyn Net>,
     log: Rc<dyn LogBytes>,
-    spawn: Box<dyn Fn(LocalBoxFuture<'static, ()>)>,
-    tokens: Cell<u64>,
+    peers: PeerServers,
     names: names::NamesState,
-    peers: peers::PeersState,
     journal: journal::JournalState,
     files: files::FilesState,
     extents: extents::ExtentsState,
@@ -159,42 +157,40 @@ impl<P: Platform> Cluster<P> {
     ) -> Cluster<P> {
         node.borrow_mut().join(ROOT);
         let reads = reads::ReadsState::new(node.borrow().platform(), servers > 1);
-        Cluster {
-            inner: Rc::new(Inner {
-                rank,
-                servers,
-                node,
-                net,
-                log,
-                spawn: Box::new(spawn),
-                tokens: Cell::new(0),
-                names: names::NamesState::new(rank, servers),
-                peers: peers::PeersState::default(),
-                journal: journal::JournalState::default(),
-                files: files::FilesState::default(),
-                extents: extents::ExtentsState::default(),
-                reads,
-                locks: locks::LocksState::default(),
-                relief: storage::relief::RoomRelief::default(),
-            }),
-        }
+        let clock = node.borrow().clock();
+        let inner = Rc::new(Inner {
+            node,
+            log,
+            peers: PeerServers::new(rank, servers, net, clock, spawn),
+            names: names::NamesState::new(rank, servers),
+            journal: journal::JournalState::default(),
+            files: files::FilesState::default(),
+            extents: extents::ExtentsState::default(),
+            reads,
+            locks: locks::LocksState::default(),
+            relief: storage::relief::RoomRelief::default(),
+        });
+        inner.peers.set_events(ServerOfSessions::new(&inner));
+        Cluster { inner }
     }
 
     /// Serves a request of another server.
     pub async fn handle(&self, from: Rank, request: &[u8]) -> Answer {
         let bulk = Rc::new(RefCell::new(Vec::new()));
-        let handler = peers::handler::PeerCall {
+        let handler = handler::PeerCall {
             cluster: self,
             bulk: Rc::clone(&bulk),
         };
-        let body = match self.admitted(from, request) {
+        let body = match self.peers().admitted(from, request) {
             Ok(Admitted {
                 request,
                 number,
                 deadline_ns,
             }) => {
                 let done = peer::dispatch(&handler, from, request);
-                self.run_for(Some((from, number)), deadline_ns, done).await
+                self.peers()
+                    .run_for(Some((from, number)), deadline_ns, done)
+                    .await
             }
             Err(error) => proto::refusal(error),
         };
@@ -210,7 +206,7 @@ impl<P: Platform> Cluster<P> {
         let request = self.node(|node| node.decoded(from, request));
         let reply = match self.begin_operation(from, request, Vec::new()) {
             Served::Now(reply) => reply,
-            Served::Later(work) => self.by(self.next_deadline(), work).await,
+            Served::Later(work) => self.peers().by(self.peers().next_deadline(), work).await,
         };
         self.commit();
         reply
@@ -258,25 +254,14 @@ impl<P: Platform> Cluster<P> {
             Served::Now(reply) => self.node(|node| node.put_reply(id, channel, reply)),
             Served::Later(work) => {
                 let this = self.clone();
-                self.begin(async move {
-                    let deadline_ns = this.next_deadline_of(spent_ms);
-                    let reply = this.by(deadline_ns, work).await;
+                self.peers().begin(async move {
+                    let deadline_ns = this.peers().next_deadline_of(spent_ms);
+                    let reply = this.peers().by(deadline_ns, work).await;
                     this.node(|node| node.put_reply(id, channel, reply));
                 });
             }
         }
         true
-    }
-
-    /// Runs a task as far as it can without waiting, and spawns the rest of it. The caller has
-    /// borrowed nothing that the task may need.
-    fn begin(&self, task: impl Future<Output = ()> + 'static) {
-        let mut task: LocalBoxFuture<'static, ()> = Box::pin(task);
-        let mut context = Context::from_waker(Waker::noop());
-        // The spawned task is polled again, so this waker need not wake it.
-        if task.as_mut().poll(&mut context).is_pending() {
-            (self.inner.spawn)(task);
-        }
     }
 
     /// Takes notes that rang no bell, and sweeps files that no process has open any more. For a
@@ -295,7 +280,7 @@ impl<P: Platform> Cluster<P> {
     /// Sets the time, ns since 1970.
     pub fn tick(&self, now_ns: i64) {
         self.node(|node| node.set_time(now_ns));
-        self.look_at_times(now_ns);
+        self.peers().look_at_times(now_ns);
     }
 
     /// Publishes unpublished extents of this node, and lets go of files that no process here has
@@ -308,13 +293,13 @@ impl<P: Platform> Cluster<P> {
                 continue;
             }
             let this = self.clone();
-            self.spawn(async move {
+            self.peers().spawn(async move {
                 let flushed = this.flush(ino);
-                let done = this.by(this.next_deadline(), flushed).await;
+                let done = this.peers().by(this.peers().next_deadline(), flushed).await;
                 this.tell_of_publishing(ino, done);
             });
         }
-        self.look_at_sessions();
+        self.peers().look_at_sessions();
         self.node(Node::look_at_descriptions);
         self.tell_dead_owners();
         self.laminate_unwritten();
@@ -333,50 +318,21 @@ impl<P: Platform> Cluster<P> {
             || publishes && self.node(|node| node.has_writers())
     }
 
-    /// Handles a server that cannot be reached or has started anew: its locks and holds end, and
-    /// the sessions with it. It may believe its leases from this server until the term is over.
-    pub fn peer_gone(&self, rank: Rank) {
-        self.end_sessions(rank);
-        self.drop_names_of(rank);
-        self.forget_holder(rank);
-        self.forget_known(rank);
-        self.drop_locks_of(rank);
-        self.reserve_no_more(rank);
-        // Its session has ended, and with it the leases that it granted to this server.
-        for ino in self.stand_ins_of(rank) {
-            self.recall_here(ino);
-            self.give_up_token(ino);
-            self.forget_cuts(ino);
-        }
-    }
-
-    fn rank(&self) -> Rank {
-        self.inner.rank
-    }
-
     /// True if all names and inodes live here. Then an operation on names is one change of this
     /// server's tables, the processes of this node see it whole, and no other server keeps any
     /// names.
     fn has_all_names(&self) -> bool {
-        self.inner.servers == 1
+        self.peers().servers() == 1
     }
 
     /// True if no other node has, or asks for, bytes of any file. Then the index of this node's
     /// writes is complete. Nothing is published, and no file is shared.
     fn has_all_extents(&self) -> bool {
-        self.inner.servers == 1
-    }
-
-    fn ranks(&self) -> impl Iterator<Item = Rank> {
-        (0..self.inner.servers).map(Rank)
+        self.peers().servers() == 1
     }
 
     fn node<R>(&self, act: impl FnOnce(&mut Node<'static, P>) -> R) -> R {
         act(&mut self.inner.node.borrow_mut())
-    }
-
-    fn spawn(&self, task: impl Future<Output = ()> + 'static) {
-        (self.inner.spawn)(Box::pin(task));
     }
 
     /// An operation that may have to wait.
@@ -387,49 +343,45 @@ impl<P: Platform> Cluster<P> {
         Served::later(act(self.clone()))
     }
 
-    /// A new token, different from those of all locks of all servers.
-    fn token(&self) -> Token {
-        let next = self.inner.tokens.get() + 1;
-        self.inner.tokens.set(next);
-        Token {
-            rank: self.rank(),
-            number: next,
-        }
+    /// Begins sessions that a task waits for, and renews leases in use. Returns the time of the
+    /// next call, if nothing else happens. The runner of the cluster calls it.
+    pub fn look_at_sessions(&self) -> Option<i64> {
+        self.peers().look_at_sessions()
     }
 
-    /// Sends a request to a server, which may be this one.
-    async fn call<O: PeerOperation + 'static>(&self, to: Rank, op: O) -> Result<O::Reply, FsError> {
-        Ok(self.call_for_bytes(to, op).await?.0)
+    /// The number of requests of other servers, by operation.
+    pub fn asked(&self) -> Vec<(String, u64)> {
+        self.peers().asked()
     }
 
-    /// As [`Cluster::call`], with the number of the session in which it was answered.
-    async fn call_in<O: PeerOperation + 'static>(
-        &self,
-        to: Rank,
-        op: O,
-    ) -> Result<(O::Reply, u64), FsError> {
-        if to == self.rank() {
-            return Ok((self.do_here(op).await?.0, 0));
-        }
-        let (answer, number) = self.ask(to, peer::request(op)).await?;
-        Ok((peer::reply::<O>(&answer.body)?, number))
+    /// Counts of this server's requests to others, and of its debts to servers that it cannot
+    /// reach, by name.
+    pub fn moved(&self) -> [(String, u64); 4] {
+        self.peers().moved()
     }
 
-    /// As [`Cluster::call`], with the bytes that followed the reply.
-    async fn call_for_bytes<O: PeerOperation + 'static>(&self, to: Rank, op: O) -> Replied<O> {
-        if to == self.rank() {
-            return self.do_here(op).await;
-        }
-        let (answer, _) = self.ask(to, peer::request(op)).await?;
-        Ok((peer::reply::<O>(&answer.body)?, answer.bulk))
+    /// Sets the number of servers that this one tells itself; for tests with few servers.
+    pub fn set_fan_out(&self, servers: u32) {
+        self.peers().set_fan_out(servers);
     }
 
-    /// Serves a request of this server to itself. Returns the reply and the bytes that follow it.
-    /// Boxed, because a handler may send requests too.
+    /// Counts servers as lost from the start, of an instance whose servers were all killed and came back without them.
+    /// Directories are then listed without their entries. `trees`: the number of elevated trees, whose directories are
+    /// known by their numbers if rank 0 is lost.
+    pub fn give_up(&self, ranks: impl Iterator<Item = Rank>, trees: usize) {
+        self.peers().give_up(ranks, trees);
+    }
+}
+
+impl<P: Platform> ServerCalls for Cluster<P> {
+    fn peers(&self) -> &PeerServers {
+        &self.inner.peers
+    }
+
     fn do_here<O: PeerOperation + 'static>(&self, op: O) -> LocalBoxFuture<'_, Replied<O>> {
         Box::pin(async move {
             let bulk = Rc::new(RefCell::new(Vec::new()));
-            let handler = peers::handler::PeerCall {
+            let handler = handler::PeerCall {
                 cluster: self,
                 bulk: Rc::clone(&bulk),
             };
@@ -437,23 +389,6 @@ impl<P: Platform> Cluster<P> {
             self.commit();
             Ok((reply?, bulk.take()))
         })
-    }
-
-    fn now_ns(&self) -> i64 {
-        self.node(|node| node.time())
-    }
-
-    /// The other servers that can be there.
-    fn others(&self) -> Vec<Rank> {
-        let is_other = |rank: &Rank| *rank != self.rank() && !self.inner.peers.is_given_up(*rank);
-        self.ranks().filter(is_other).collect()
-    }
-
-    /// Counts servers as lost from the start, of an instance whose servers were all killed and came back without them.
-    /// Directories are then listed without their entries. `trees`: the number of elevated trees, whose directories are
-    /// known by their numbers if rank 0 is lost.
-    pub fn give_up(&self, ranks: impl Iterator<Item = Rank>, trees: usize) {
-        self.inner.peers.give_up(ranks, trees);
     }
 }
 

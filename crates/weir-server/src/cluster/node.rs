@@ -12,6 +12,7 @@ use weir_core::types::{ClientId, Ino, Rank};
 use crate::cluster::clients::admission::AdmittedUsers;
 use crate::cluster::clients::stats::Stats;
 use crate::cluster::clients::table::Clients;
+use crate::cluster::clock::ServerClock;
 use crate::cluster::extents::ExtentTables;
 use crate::cluster::files::OpenFileTables;
 use crate::cluster::locks::table::LockTable;
@@ -61,7 +62,7 @@ impl<'m, P: Platform> Node<'m, P> {
             names_memory: NamesMemory::default(),
             notes: crate::cluster::journal::commit::Notes::default(),
             stats: Stats::default(),
-            now_ns: identity.started_ns,
+            clock: ServerClock::at(identity.started_ns),
             stopping: false,
             buffers: RequestBuffers::default(),
         };
@@ -85,7 +86,7 @@ impl<'m, P: Platform> Node<'m, P> {
         trees: &[NewTree],
         policy: Policy,
     ) -> Result<Vec<Ino>, FsError> {
-        let now_ns = self.now_ns;
+        let now_ns = self.time();
         let made = self.names.make_trees(trees, policy, now_ns);
         made.map_err(refusal)
     }
@@ -166,11 +167,16 @@ impl<'m, P: Platform> Node<'m, P> {
 
     /// Sets the time of the next operations, ns since 1970.
     pub(crate) fn set_time(&mut self, now_ns: i64) {
-        self.now_ns = now_ns;
+        self.clock.set(now_ns);
     }
 
     pub(crate) fn time(&self) -> i64 {
-        self.now_ns
+        self.clock.now_ns()
+    }
+
+    /// The clock that [`Node::set_time`] sets.
+    pub(super) fn clock(&self) -> ServerClock {
+        self.clock.clone()
     }
 
     /// Notes that a `Stop` was requested elsewhere.
@@ -181,7 +187,7 @@ impl<'m, P: Platform> Node<'m, P> {
     /// Work for an idle server: takes notes that rang no bell, and sweeps files that no process has
     /// open any more.
     pub fn idle(&mut self, now_ns: i64) {
-        self.now_ns = now_ns;
+        self.clock.set(now_ns);
         self.take_all_notes();
         self.sweep();
         self.commit();

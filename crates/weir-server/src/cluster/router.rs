@@ -16,6 +16,7 @@ use weir_core::proto::{
 use weir_core::types::{ClientId, Ino, Rank};
 
 use crate::cluster::names::requests::NewEntry;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::{owner, Cluster};
 use crate::node::{Node, Platform};
 

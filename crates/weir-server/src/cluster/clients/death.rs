@@ -11,7 +11,7 @@ impl<P: Platform> Node<'_, P> {
     /// all descriptors), or it became another program, which has not mapped it. So nothing that it
     /// may write into is lent again.
     pub fn hung_up(&mut self, id: ClientId, now_ns: i64) {
-        self.now_ns = now_ns;
+        self.clock.set(now_ns);
         self.take_notes(id);
         self.harvest_client(id);
         if let Some(client) = self.clients.get_mut(id) {
@@ -23,7 +23,7 @@ impl<P: Platform> Node<'_, P> {
     /// A client's process is gone, or has connected anew: no process writes as this client any
     /// more. Afterwards its number may be given to another. The caller removes the region.
     pub fn gone(&mut self, id: ClientId, now_ns: i64) {
-        self.now_ns = now_ns;
+        self.clock.set(now_ns);
         self.bury(id);
         // The caller removes the region, with the ring, after this.
         self.commit();

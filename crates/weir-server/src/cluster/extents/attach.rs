@@ -182,7 +182,7 @@ impl<P: Platform> Node<'_, P> {
             return;
         };
         // Not later than now, even if the cell says so.
-        let mtime_ns = i64::try_from(mtime_ns).unwrap_or(i64::MAX).min(self.now_ns);
+        let mtime_ns = i64::try_from(mtime_ns).unwrap_or(i64::MAX).min(self.time());
         if mtime_ns > attr.mtime_ns {
             let set = SetAttr {
                 mtime_ns: Some(mtime_ns),
@@ -256,7 +256,7 @@ impl<P: Platform> Node<'_, P> {
         cells
             .iter()
             .map(|cell| self.open.cells[*cell as usize].mtime(self.now_u64()))
-            .map(|ns| i64::try_from(ns).unwrap_or(i64::MAX).min(self.now_ns))
+            .map(|ns| i64::try_from(ns).unwrap_or(i64::MAX).min(self.time()))
             .fold(attr.mtime_ns, i64::max)
     }
 
@@ -282,7 +282,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     fn now_u64(&self) -> u64 {
-        u64::try_from(self.now_ns).unwrap_or(0)
+        u64::try_from(self.time()).unwrap_or(0)
     }
 
     /// Returns true if no other program of this node has a file open for writing.

@@ -15,6 +15,7 @@ use weir_core::proto::{FsError, Locate, Located, Served};
 use weir_core::types::Ino;
 
 use super::slices::cut_off;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::Cluster;
 use crate::node::{few_or_wanted, Platform, FEW_RUNS, MAX_RUNS};
 
@@ -114,7 +115,7 @@ impl<P: Platform> Cluster<P> {
             let mut maps = self.inner.extents.maps.borrow_mut();
             let map = maps.entry(ino).or_insert_with(|| ExtentMap {
                 lasting,
-                serial: self.token().number,
+                serial: self.peers().token().number,
                 ..ExtentMap::default()
             });
             (map.serial, map.unknown(from, to))

@@ -20,6 +20,7 @@ use weir_store::slab::SLAB_BYTES;
 
 use super::publishes::{Batch, SentBatch};
 use crate::cluster::keyed::Guard;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::peers::debts::{Debt, RANGES};
 use crate::cluster::Cluster;
 use crate::node::{Node, Platform};
@@ -125,12 +126,18 @@ impl<P: Platform> Cluster<P> {
         &self,
         ino: Ino,
     ) -> Result<Guard<'_, Ino>, FsError> {
-        self.hold_in_time(&self.inner.extents.publishing, ino).await
+        self.peers()
+            .hold_in_time(&self.inner.extents.publishing, ino)
+            .await
     }
 
     /// As [`Cluster::hold_publishing`], for as long as that takes.
     pub(in crate::cluster) async fn hold_publishing_surely(&self, ino: Ino) -> Guard<'_, Ino> {
-        self.inner.extents.publishing.hold(ino, self.token()).await
+        self.inner
+            .extents
+            .publishing
+            .hold(ino, self.peers().token())
+            .await
     }
 
     /// Stops sending extents of a file. Returns the end of what was sent, and the ranges that
@@ -152,7 +159,7 @@ impl<P: Platform> Cluster<P> {
             let mut publishes = self.inner.extents.publishes.borrow_mut();
             publishes.add_unsynced(ino, self.node(|node| node.file_slabs_of(&pending.runs)));
             if !pending.runs.is_empty() {
-                let publish = publishes.add(ino, pending.runs, self.now_ns());
+                let publish = publishes.add(ino, pending.runs, self.peers().now_ns());
                 self.note(&Item::PublishNumbered(ino, publish));
             }
             if !publishes.has_file(ino) {
@@ -216,13 +223,17 @@ impl<P: Platform> Cluster<P> {
                 op.size = size.min(publishes.borrow().cut_size(ino));
                 return Ok((self.call(home, op).await, freed));
             }
-            let number = self.session_in_time(home).await?;
+            let number = self.peers().session_in_time(home).await?;
             if !publishes.borrow().are_sent(ino) {
                 continue;
             }
             op.size = size.min(publishes.borrow().cut_size(ino));
             let request = peer::request(op.clone());
-            if let Some(answer) = self.ask_within(home, number, &request, false).await? {
+            if let Some(answer) = self
+                .peers()
+                .ask_within(home, number, &request, false)
+                .await?
+            {
                 let said = peer::reply::<peer::Published>(&answer.body);
                 return Ok((said, freed));
             }
@@ -250,7 +261,7 @@ impl<P: Platform> Cluster<P> {
         // At the beginning of a session the file's home tells the size to which it was cut
         // meanwhile.
         if ino.rank() != self.rank() {
-            self.session_in_time(ino.rank()).await?;
+            self.peers().session_in_time(ino.rank()).await?;
         }
         let publishes = &self.inner.extents.publishes;
         let batch = publishes.borrow().as_cut(ino, batch);
@@ -268,7 +279,7 @@ impl<P: Platform> Cluster<P> {
         let ended_below = self.inner.extents.publishes.borrow().first_open();
         let mut by_rank: BTreeMap<Rank, Vec<Run>> = BTreeMap::new();
         for run in &batch.runs {
-            for rank in slices::homes_of_run(ino, run, self.inner.servers) {
+            for rank in slices::homes_of_run(ino, run, self.peers().servers()) {
                 by_rank.entry(rank).or_default().push(*run);
             }
         }
@@ -295,7 +306,7 @@ impl<P: Platform> Cluster<P> {
 
     /// The servers whose slices `[from, to)` touches.
     pub(in crate::cluster) fn homes_of(&self, ino: Ino, from: u64, to: u64) -> BTreeSet<Rank> {
-        slices::homes_of(ino, from, to, self.inner.servers)
+        slices::homes_of(ino, from, to, self.peers().servers())
     }
 
     pub(in crate::cluster) fn put(
@@ -311,7 +322,13 @@ impl<P: Platform> Cluster<P> {
                 Source::Log { rank, .. }
                     if rank == from.0 && run.log_end().is_some_and(|end| end <= SLAB_BYTES) =>
                 {
-                    slices::clip_to_own(op.ino, &run, self.rank(), self.inner.servers, &mut laid);
+                    slices::clip_to_own(
+                        op.ino,
+                        &run,
+                        self.rank(),
+                        self.peers().servers(),
+                        &mut laid,
+                    );
                 }
                 _ => return Err(FsError::Malformed),
             }
@@ -394,7 +411,7 @@ impl<P: Platform> Cluster<P> {
             return;
         }
         let this = self.clone();
-        self.spawn(async move {
+        self.peers().spawn(async move {
             let erased = peer::Published {
                 ino,
                 size: 0,
@@ -419,7 +436,7 @@ impl<P: Platform> Cluster<P> {
         let mut messages = Vec::new();
         for (rank, ranges) in by_rank {
             for part in ranges.chunks(RANGES) {
-                messages.push(self.owe(Rank(rank), Debt::Freed(part.to_vec())));
+                messages.push(self.peers().owe(Rank(rank), Debt::Freed(part.to_vec())));
             }
         }
         join_all(messages).await;
@@ -433,7 +450,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Has ranges of this server's slices be bytes of the file's copy; returns the bytes that become free.
     pub(in crate::cluster) fn lay_copy(&self, op: &peer::LayCopy) -> Vec<LogRange> {
-        let (here, servers) = (self.rank(), self.inner.servers);
+        let (here, servers) = (self.rank(), self.peers().servers());
         let mut own = Vec::new();
         for range in &op.ranges {
             if let Ok(run) = Run::of_copy(range.start, range.end, 0) {
@@ -490,7 +507,7 @@ impl<P: Platform> Cluster<P> {
         let published = peer::Published {
             ino,
             size: if op.keep_size { 0 } else { end },
-            mtime_ns: self.now_ns(),
+            mtime_ns: self.peers().now_ns(),
             stored: -bytes_of(&freed),
             publishes: Vec::new(),
             ended: false,

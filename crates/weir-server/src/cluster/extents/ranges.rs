@@ -192,8 +192,8 @@ impl<P: Platform> Node<'_, P> {
     /// bytes.
     fn touch(&mut self, ino: Ino, contents: bool) -> Result<(), FsError> {
         let set = SetAttr {
-            mtime_ns: contents.then_some(self.now_ns),
-            ctime_ns: Some(self.now_ns),
+            mtime_ns: contents.then_some(self.time()),
+            ctime_ns: Some(self.time()),
             ..SetAttr::default()
         };
         self.names.setattr(ino, &set).map(drop).map_err(refusal)

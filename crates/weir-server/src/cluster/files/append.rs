@@ -21,6 +21,7 @@ use weir_core::proto::{self, peer, FsError};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::files::AWAITED_NS;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::visibility::is_raw;
 use crate::cluster::Cluster;
 use crate::node::Platform;
@@ -80,7 +81,7 @@ impl<P: Platform> Cluster<P> {
 
     /// The nodes that may have placed appends to a file of this server that it does not know of.
     fn who_places(&self, ino: Ino) -> BTreeSet<Rank> {
-        let now_ns = self.now_ns();
+        let now_ns = self.peers().now_ns();
         let mut all = self.inner.files.appends.borrow_mut();
         let appends = all.entry(ino).or_default();
         appends.awaited.retain(|_, until_ns| *until_ns > now_ns);
@@ -105,7 +106,7 @@ impl<P: Platform> Cluster<P> {
     /// Begins to wait for the other servers after a restart: none has named the files that it
     /// writes.
     pub(in crate::cluster) fn await_written_files(&self, others: &[Rank]) {
-        let until_ns = self.now_ns() + AWAITED_NS;
+        let until_ns = self.peers().now_ns() + AWAITED_NS;
         let unheard = others.iter().map(|rank| (*rank, until_ns)).collect();
         self.inner.files.silent_servers.replace(unheard);
     }
@@ -116,7 +117,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(super) fn silent_servers(&self) -> Vec<Rank> {
-        let now_ns = self.now_ns();
+        let now_ns = self.peers().now_ns();
         let mut unheard = self.inner.files.silent_servers.borrow_mut();
         unheard.retain(|_, until_ns| *until_ns > now_ns);
         unheard.keys().copied().collect()
@@ -129,7 +130,7 @@ impl<P: Platform> Cluster<P> {
             .inner
             .files
             .sharing_appends
-            .hold(ino, self.token())
+            .hold(ino, self.peers().token())
             .await;
         loop {
             let untold = self.who_places(ino);
@@ -162,14 +163,14 @@ impl<P: Platform> Cluster<P> {
 
     /// Waits for a server that was not reached, for a limited time.
     async fn await_writer(&self, ino: Ino, rank: Rank) {
-        let over_ns = self.now_ns() + AWAITED_NS;
+        let over_ns = self.peers().now_ns() + AWAITED_NS;
         let until_ns = {
             let mut all = self.inner.files.appends.borrow_mut();
             let appends = all.entry(ino).or_default();
             *appends.awaited.entry(rank).or_insert(over_ns)
         };
-        self.served_or(rank, until_ns).await;
-        if self.now_ns() >= until_ns {
+        self.peers().served_or(rank, until_ns).await;
+        if self.peers().now_ns() >= until_ns {
             let mut all = self.inner.files.appends.borrow_mut();
             all.entry(ino).or_default().told.insert(rank);
         }
@@ -248,7 +249,7 @@ impl<P: Platform> Cluster<P> {
             self.all_ask(op.ino).await;
             Ok(())
         };
-        self.in_time(all_ask).await?;
+        self.peers().in_time(all_ask).await?;
         let raw = is_raw(&self.node(|node| node.writable(op.ino))?);
         if raw {
             // Other nodes may have written, without appending, behind the end known here.
@@ -284,7 +285,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Ends the appends of a node that writes a file of this server no more, or was given up.
     pub(super) fn end_appends_of(&self, ino: Ino, writer: Rank, lost: bool) {
-        let until_ns = self.now_ns() + AWAITED_NS;
+        let until_ns = self.peers().now_ns() + AWAITED_NS;
         let writes = self.writers_of(ino).contains(&writer);
         let mut all = self.inner.files.appends.borrow_mut();
         if lost && writes {

@@ -11,6 +11,7 @@ use weir_core::proto::peer;
 use weir_core::proto::{self, FsError};
 use weir_core::types::{ClientId, Ino, Rank};
 
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::Cluster;
 use crate::node::Platform;
 use crate::rules::join;

@@ -20,6 +20,7 @@ use weir_core::types::{Ino, Rank};
 use crate::cluster::files::leaving::HoldRequest;
 use crate::cluster::files::stand_ins::StandIn;
 use crate::cluster::keyed::Token;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::peers::debts::Debt;
 use crate::cluster::Cluster;
 use crate::node::{Node, Platform};
@@ -38,7 +39,7 @@ impl<P: Platform> Cluster<P> {
     pub(super) async fn begin_hold(&self, ino: Ino) -> HoldRequest<'_> {
         let leaving = &self.inner.files.leaving;
         if leaving.told.is_held(&ino) {
-            drop(leaving.told.hold(ino, self.token()).await);
+            drop(leaving.told.hold(ino, self.peers().token()).await);
         }
         let mut asking = leaving.asking.borrow_mut();
         asking.entry(ino).or_default().count += 1;
@@ -82,7 +83,7 @@ impl<P: Platform> Cluster<P> {
     /// The stand-ins that were not used for a while, or whose files have no name: global and local
     /// numbers.
     fn old_stand_ins(&self) -> Vec<(Ino, Ino)> {
-        let now_ns = self.now_ns();
+        let now_ns = self.peers().now_ns();
         let stand_ins = self.inner.files.stand_ins.borrow();
         let all = stand_ins.iter();
         let linger_ns = |known: &StandIn| match known.written {
@@ -122,7 +123,7 @@ impl<P: Platform> Cluster<P> {
     /// Tells the home of these files that this node has let go of them, before any later request to
     /// hold one of them.
     fn leave(&self, inos: Vec<Ino>) {
-        let token = self.token();
+        let token = self.peers().token();
         for ino in &inos {
             self.inner.files.leaving.told.take_free(*ino, token);
         }
@@ -132,7 +133,7 @@ impl<P: Platform> Cluster<P> {
     /// Tells the home of these files, which the token holds in `told`.
     fn spawn_tell(&self, token: Token, inos: Vec<Ino>) {
         let this = self.clone();
-        self.spawn(async move {
+        self.peers().spawn(async move {
             let mut told = Vec::with_capacity(inos.len());
             for ino in &inos {
                 told.push(this.inner.files.leaving.told.hold(*ino, token).await);
@@ -149,7 +150,7 @@ impl<P: Platform> Cluster<P> {
             let mut soon = leaving.soon.borrow_mut();
             let (token, inos) = soon
                 .entry(home)
-                .or_insert_with(|| (self.token(), Vec::new()));
+                .or_insert_with(|| (self.peers().token(), Vec::new()));
             leaving.told.take_free(ino, *token);
             inos.push(ino);
             (inos.len() == 1, inos.len() >= TOLD_MOST)
@@ -158,8 +159,8 @@ impl<P: Platform> Cluster<P> {
             self.leave_gathered(home);
         } else if is_first {
             let this = self.clone();
-            self.spawn(async move {
-                this.until(this.now_ns() + SOON_NS).await;
+            self.peers().spawn(async move {
+                this.peers().until(this.peers().now_ns() + SOON_NS).await;
                 this.leave_gathered(home);
             });
         }
@@ -184,7 +185,13 @@ impl<P: Platform> Cluster<P> {
 
     /// Lets go of a foreign file, if no program here has it open and all of it is published.
     async fn let_go_of(&self, ino: Ino) {
-        let _told = self.inner.files.leaving.told.hold(ino, self.token()).await;
+        let _told = self
+            .inner
+            .files
+            .leaving
+            .told
+            .hold(ino, self.peers().token())
+            .await;
         let asked_for = self.inner.files.leaving.asking.borrow().contains_key(&ino);
         let Some(local) = self.local(ino).filter(|_| !asked_for) else {
             return;
@@ -293,9 +300,9 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) fn forget_holder(&self, rank: Rank) {
         self.inner.files.holders.borrow_mut().note_held(rank);
         let this = self.clone();
-        self.spawn(async move {
-            this.outwait(rank).await;
-            if this.is_given_up(rank) {
+        self.peers().spawn(async move {
+            this.peers().outwait(rank).await;
+            if this.peers().is_given_up(rank) {
                 this.drop_holds(rank, |_| true);
             }
         });
@@ -339,7 +346,7 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) fn erase_gone_soon(&self) {
         if self.node(|node| node.has_gone()) {
             let this = self.clone();
-            self.spawn(async move { this.erase_gone().await });
+            self.peers().spawn(async move { this.erase_gone().await });
         }
     }
 
@@ -367,14 +374,14 @@ impl<P: Platform> Cluster<P> {
         self.forget_becoming_raw(ino);
         if self.is_kept(ino) {
             let this = self.clone();
-            self.spawn(async move {
+            self.peers().spawn(async move {
                 this.forget_laminated(ino).await;
             });
         }
         self.give_back(freed).await;
         let to = size.min(MAX_OFFSET);
         let erased = self.homes_of(ino, 0, to).into_iter();
-        let erased = erased.map(|rank| self.owe(rank, Debt::Erased(ino, to)));
+        let erased = erased.map(|rank| self.peers().owe(rank, Debt::Erased(ino, to)));
         join_all(erased).await;
     }
 }

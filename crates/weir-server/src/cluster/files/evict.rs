@@ -19,6 +19,7 @@ use weir_core::proto::{ContentVersion, FsError};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::extents::publish::bytes_of;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::peers::tell::all_of;
 use crate::cluster::refusal::refusal;
 use crate::cluster::Cluster;
@@ -35,7 +36,10 @@ impl<P: Platform> Cluster<P> {
             return self.node(|node| node.evict(ino, version));
         }
         self.announced().await;
-        let _alone = self.hold_in_time(&self.inner.files.changing, ino).await?;
+        let _alone = self
+            .peers()
+            .hold_in_time(&self.inner.files.changing, ino)
+            .await?;
         let attr = self.node(|node| node.regular(ino))?;
         // The extents of a laminated file are kept by other servers for good.
         let is_laminated = attr.lamination != Lamination::No;
@@ -76,7 +80,7 @@ impl<P: Platform> Cluster<P> {
             return Ok(false);
         }
         let asked = News::Writers(peer::Writers { ino });
-        if all_of(self.tell(others, &asked).await)?.writers > 0 {
+        if all_of(self.peers().tell(others, &asked).await)?.writers > 0 {
             return Ok(false);
         }
         self.publish_everywhere(ino, others).await?;

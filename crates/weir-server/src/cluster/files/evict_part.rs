@@ -22,6 +22,7 @@ use weir_core::proto::{ByteRange, CopyUse, FsError, SettledExtents, MOST_RANGES}
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::extents::publish::bytes_of;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::Cluster;
 use crate::node::{Node, Platform};
 
@@ -35,13 +36,16 @@ impl<P: Platform> Cluster<P> {
             return self.node(|node| node.settle_extents(ino).map(Some));
         }
         self.announced().await;
-        let _alone = self.hold_in_time(&self.inner.files.changing, ino).await?;
+        let _alone = self
+            .peers()
+            .hold_in_time(&self.inner.files.changing, ino)
+            .await?;
         if !self.is_known_everywhere(ino)? {
             return Ok(None);
         }
         let others = self.holders_of(ino);
         self.publish_everywhere(ino, &others).await?;
-        let number = self.token().number;
+        let number = self.peers().token().number;
         let size = self.attr_at_home(ino).await?.size;
         for rank in self.homes_of(ino, 0, size) {
             self.call(rank, peer::SettleSlices { ino, number }).await?;
@@ -74,7 +78,10 @@ impl<P: Platform> Cluster<P> {
         }
         let ino = op.ino;
         self.announced().await;
-        let _alone = self.hold_in_time(&self.inner.files.changing, ino).await?;
+        let _alone = self
+            .peers()
+            .hold_in_time(&self.inner.files.changing, ino)
+            .await?;
         let is_evicted = self.node(|node| node.regular(ino))?.evicted;
         if is_evicted || !self.is_known_everywhere(ino)? {
             return Ok(0);
@@ -114,7 +121,10 @@ impl<P: Platform> Cluster<P> {
             return self.node(|node| node.begin_update(ino));
         }
         self.announced().await;
-        let _alone = self.hold_in_time(&self.inner.files.changing, ino).await?;
+        let _alone = self
+            .peers()
+            .hold_in_time(&self.inner.files.changing, ino)
+            .await?;
         let attr = self.node(|node| node.regular(ino))?;
         if !attr.evicted {
             return Ok(());

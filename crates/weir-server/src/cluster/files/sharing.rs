@@ -22,6 +22,7 @@ use weir_core::types::{Ino, Rank};
 
 use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::keyed::Keyed;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::peers::tell::all_of;
 use crate::cluster::visibility::is_raw;
 use crate::cluster::Cluster;
@@ -60,7 +61,12 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<bool, FsError> {
         // Other nodes may have to say first that their programs have it open.
         self.announced().await;
-        let _alone = self.inner.files.changing.hold(ino, self.token()).await;
+        let _alone = self
+            .inner
+            .files
+            .changing
+            .hold(ino, self.peers().token())
+            .await;
         let attr = self.node(|node| node.regular(ino))?;
         if attr.lamination == Lamination::Done {
             return Ok(true);
@@ -94,7 +100,10 @@ impl<P: Platform> Cluster<P> {
         }
         let mut writers = self.node(|node| node.try_seal(ino))?;
         if writers == 0 {
-            let told = self.tell(others, &News::Seal(peer::Seal { ino })).await;
+            let told = self
+                .peers()
+                .tell(others, &News::Seal(peer::Seal { ino }))
+                .await;
             writers = all_of(told)?.writers;
         }
         if writers > 0 {
@@ -113,7 +122,7 @@ impl<P: Platform> Cluster<P> {
         let attr = self.node(|node| node.attr_of(ino))?;
         let is_public = attr.policy.visibility != Visibility::ReadAfterLaminate;
         let flush = peer::Flush { ino, is_public };
-        all_of(self.tell(others, &News::Flush(flush)).await)?;
+        all_of(self.peers().tell(others, &News::Flush(flush)).await)?;
         self.flush(ino).await
     }
 
@@ -138,6 +147,7 @@ impl<P: Platform> Cluster<P> {
         }
         let others = self.holders_of(ino);
         let told = self
+            .peers()
             .tell(&others, &News::Writers(peer::Writers { ino }))
             .await;
         if all_of(told)?.writers > 0 {
@@ -207,7 +217,7 @@ impl<P: Platform> Cluster<P> {
             unnamed,
         };
         // A node that is gone has nothing open.
-        let told = self.tell(holders, &News::Mark(mark)).await;
+        let told = self.peers().tell(holders, &News::Mark(mark)).await;
         told.failed.map_or(Ok(()), Err)
     }
 
@@ -264,14 +274,20 @@ impl<P: Platform> Cluster<P> {
             return;
         }
         let this = self.clone();
-        self.spawn(async move {
+        self.peers().spawn(async move {
             for ino in held_back {
-                let asked = this.by(this.next_deadline(), this.lease_here(ino)).await;
+                let asked = this
+                    .peers()
+                    .by(this.peers().next_deadline(), this.lease_here(ino))
+                    .await;
                 if asked == Err(FsError::Unreachable) {
                     break; // the next session asks again
                 }
                 // If it fails, it is tried again as any publish.
-                let _ = this.by(this.next_deadline(), this.flush(ino)).await;
+                let _ = this
+                    .peers()
+                    .by(this.peers().next_deadline(), this.flush(ino))
+                    .await;
             }
         });
     }
@@ -286,7 +302,7 @@ impl<P: Platform> Cluster<P> {
         if !self.node(|node| node.files.has_rules()) {
             return Ok(None);
         }
-        let now_ns = self.now_ns();
+        let now_ns = self.peers().now_ns();
         let known = {
             let mut paths = self.inner.files.paths.borrow_mut();
             if now_ns - paths.since_ns > PATHS_NS {
@@ -337,7 +353,7 @@ impl<P: Platform> Cluster<P> {
         if is_ready()? {
             return Ok(());
         }
-        let _turn = self.hold_in_time(&becoming.turns, ino).await?;
+        let _turn = self.peers().hold_in_time(&becoming.turns, ino).await?;
         if is_ready()? {
             return Ok(());
         }
@@ -373,7 +389,7 @@ impl<P: Platform> Cluster<P> {
         for local in self.node(Node::take_unwritten) {
             let ino = self.global(local);
             let this = self.clone();
-            self.begin(async move {
+            self.peers().begin(async move {
                 let cause = Cause::Close;
                 let asked = peer::Laminate { ino, cause };
                 match this.call(ino.rank(), asked).await {
@@ -392,7 +408,7 @@ impl<P: Platform> Cluster<P> {
             return;
         }
         let this = self.clone();
-        self.spawn(async move {
+        self.peers().spawn(async move {
             // A server that does not learn of it so asks when it reads.
             if let Err(error) = this.pass_laminated(ino, shared).await {
                 tracing::debug!(?ino, %error, "a laminated file's extents");
@@ -418,7 +434,9 @@ impl<P: Platform> Cluster<P> {
         self.believe(&op)?;
         if shared {
             // A server that does not learn of it so asks when it reads.
-            self.tell(&self.others(), &News::Laminated(op)).await;
+            self.peers()
+                .tell(&self.peers().others(), &News::Laminated(op))
+                .await;
         }
         Ok(())
     }
@@ -433,7 +451,8 @@ impl<P: Platform> Cluster<P> {
     pub(super) async fn forget_laminated(&self, ino: Ino) {
         self.forget_here(ino);
         // A server that does not answer keeps a little more than it needs.
-        self.tell(&self.others(), &News::Forget(peer::Forget { ino }))
+        self.peers()
+            .tell(&self.peers().others(), &News::Forget(peer::Forget { ino }))
             .await;
     }
 }

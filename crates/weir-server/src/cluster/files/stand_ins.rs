@@ -22,6 +22,7 @@ use weir_core::types::{Ino, Rank};
 use crate::cluster::files::holders::WritersLeft;
 use crate::cluster::files::leaving::HoldRequest;
 use crate::cluster::files::AWAITED_NS;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::visibility::is_raw;
 use crate::cluster::Cluster;
 use crate::node::Platform;
@@ -72,7 +73,7 @@ impl<P: Platform> Cluster<P> {
     /// The global number of an inode that a client named. ESTALE if its server does not exist, so
     /// that no request is ever sent there.
     pub(in crate::cluster) fn resolve(&self, ino: Ino) -> Result<Ino, FsError> {
-        match ino.rank().0 < self.inner.servers {
+        match ino.rank().0 < self.peers().servers() {
             true => Ok(self.global(ino)),
             false => Err(FsError::Stale),
         }
@@ -138,12 +139,12 @@ impl<P: Platform> Cluster<P> {
         }
         let asking = self.begin_hold(ino).await;
         loop {
-            let (news, asked_ns) = (asking.news(), self.now_ns());
+            let (news, asked_ns) = (asking.news(), self.peers().now_ns());
             let asked = self.call_in(ino.rank(), peer::Hold { ino, write });
             let (attr, session) = asked.await?;
             // If the home began a new session while the answer was on its way, the file is not
             // held. An answer that a truncation or a lamination overtook does not contain it.
-            if self.is_session(ino.rank(), session) && asking.news() == news {
+            if self.peers().is_session(ino.rank(), session) && asking.news() == news {
                 let seen = self.stand_in_for(&attr);
                 drop(asking);
                 if seen.is_err() {
@@ -162,7 +163,7 @@ impl<P: Platform> Cluster<P> {
         if let Some(known) = self.inner.files.stand_ins.borrow_mut().get_mut(&ino) {
             known.written = true;
         }
-        if !self.believe_lease(ino.rank(), asked_ns) {
+        if !self.peers().believe_lease(ino.rank(), asked_ns) {
             self.share_appends_here(ino);
         }
     }
@@ -185,7 +186,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Makes or refreshes the stand-in for the file of `attr`; returns the attributes as seen here.
     pub(in crate::cluster) fn stand_in_for(&self, attr: &Attr) -> Result<Attr, FsError> {
-        let now_ns = self.now_ns();
+        let now_ns = self.peers().now_ns();
         let known = {
             let mut stand_ins = self.inner.files.stand_ins.borrow_mut();
             stand_ins.get_mut(&attr.home).map(|known| {
@@ -264,19 +265,19 @@ impl<P: Platform> Cluster<P> {
             false => None,
         };
         let news = |asking: &Option<HoldRequest<'_>>| asking.as_ref().map_or(0, HoldRequest::news);
-        let (before, asked_ns) = (news(&asking), self.now_ns());
+        let (before, asked_ns) = (news(&asking), self.peers().now_ns());
         let asked = self.call_in(ino.rank(), peer::GetAttr { ino, keep });
         let (told, session) = asked.await?;
         // A recall, or this node's own publish, may have overtaken the answer.
         let is_newest = news(&asking) == before;
         let mut attr = told.what;
-        if told.may_keep && self.is_session(ino.rank(), session) {
+        if told.may_keep && self.peers().is_session(ino.rank(), session) {
             let Ok(seen) = self.stand_in_for(&attr) else {
                 drop(asking);
                 self.leave_unknown(ino);
                 return Ok(attr);
             };
-            if self.believe_lease(ino.rank(), asked_ns) && is_newest {
+            if self.peers().believe_lease(ino.rank(), asked_ns) && is_newest {
                 self.refresh_here(seen.ino, &attr, true)?;
             }
             return self.node(|node| node.attr_now(seen.ino));
@@ -303,8 +304,8 @@ impl<P: Platform> Cluster<P> {
         if !self.node(|node| node.attr_of(local))?.fresh {
             return Ok(None);
         }
-        self.use_lease(ino.rank());
-        let now_ns = self.now_ns();
+        self.peers().use_lease(ino.rank());
+        let now_ns = self.peers().now_ns();
         if let Some(known) = self.inner.files.stand_ins.borrow_mut().get_mut(&ino) {
             known.used_ns = now_ns;
         }
@@ -450,7 +451,7 @@ impl<P: Platform> Cluster<P> {
         if attr.file_type() != FileType::File {
             return Err(FsError::Invalid);
         }
-        self.check_session_of(from)?;
+        self.peers().check_session_of(from)?;
         self.add_holder(ino, from);
         attr.ask = false;
         self.show_published(&mut attr);
@@ -491,7 +492,7 @@ impl<P: Platform> Cluster<P> {
             .files
             .holders
             .borrow()
-            .awaits_writer(ino, self.now_ns())
+            .awaits_writer(ino, self.peers().now_ns())
     }
 
     /// A server has begun a session: it has named the files with unpublished bytes.
@@ -519,7 +520,7 @@ impl<P: Platform> Cluster<P> {
             true => self.await_token(ino, writer),
             false => self.end_token(ino, writer),
         }
-        let until_ns = lost.then(|| self.now_ns() + AWAITED_NS);
+        let until_ns = lost.then(|| self.peers().now_ns() + AWAITED_NS);
         let left = self
             .inner
             .files
@@ -618,7 +619,11 @@ impl<P: Platform> Cluster<P> {
         let mut _turn = None;
         if is_raw(&self.node(|node| node.attr_of(ino))?) {
             self.announced().await;
-            _turn = Some(self.hold_in_time(&self.inner.files.granting, ino).await?);
+            _turn = Some(
+                self.peers()
+                    .hold_in_time(&self.inner.files.granting, ino)
+                    .await?,
+            );
             self.end_writers(ino, from).await?;
         }
         self.await_truncation(ino).await?;
@@ -636,7 +641,7 @@ impl<P: Platform> Cluster<P> {
             }
             return Ok(());
         }
-        let begun_ns = self.now_ns();
+        let begun_ns = self.peers().now_ns();
         loop {
             let local = self.local(ino).ok_or(FsError::Stale)?;
             let attr = self.node(|node| node.attr_of(local))?;
@@ -644,18 +649,19 @@ impl<P: Platform> Cluster<P> {
                 return Ok(());
             }
             self.settle_size(ino, local).await?;
-            let (recalls, asked_ns) = (self.recalls(ino), self.now_ns());
+            let (recalls, asked_ns) = (self.recalls(ino), self.peers().now_ns());
             let asked = self.call_in(ino.rank(), peer::Lease { ino }).await;
             if asked.as_ref().err() == Some(&FsError::Unreachable) {
                 self.miss_file(ino);
             }
             let (attr, session) = asked?;
-            let holds = self.is_session(ino.rank(), session) && self.recalls(ino) == recalls;
-            if holds && self.believe_lease(ino.rank(), asked_ns) {
+            let holds =
+                self.peers().is_session(ino.rank(), session) && self.recalls(ino) == recalls;
+            if holds && self.peers().believe_lease(ino.rank(), asked_ns) {
                 return self.refresh_here(local, &attr, true);
             }
             // A home that answers only after the term cannot be read from.
-            if self.now_ns() - begun_ns > LONGEST_NS {
+            if self.peers().now_ns() - begun_ns > LONGEST_NS {
                 return Err(FsError::Unreachable);
             }
         }
@@ -713,8 +719,11 @@ impl<P: Platform> Cluster<P> {
         if !ranks.is_empty() {
             let (over, recalling) = oneshot::channel();
             holders.borrow_mut().add_recall(ino, recalling.shared());
-            let told = self.tell(&ranks, &News::Recall(peer::Recall { ino })).await;
-            join_all(told.lost.into_iter().map(|rank| self.outwait(rank))).await;
+            let told = self
+                .peers()
+                .tell(&ranks, &News::Recall(peer::Recall { ino }))
+                .await;
+            join_all(told.lost.into_iter().map(|rank| self.peers().outwait(rank))).await;
             let _ = over.send(());
             holders.borrow_mut().drop_ended_recalls(ino);
         }

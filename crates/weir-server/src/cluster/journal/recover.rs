@@ -50,7 +50,7 @@ impl<'m, P: Platform> Node<'m, P> {
         memory: impl Fn(ClientId) -> Option<Arc<P::Memory>>,
         now_ns: i64,
     ) -> Result<RecoveredCounts, RecoverError> {
-        self.now_ns = now_ns;
+        self.clock.set(now_ns);
         let clients = state.clients.len();
         self.take_up_files(state);
         self.take_up_xattrs(&mut state.xattrs);

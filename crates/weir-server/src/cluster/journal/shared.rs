@@ -13,6 +13,7 @@ use weir_core::proto::{peer, FsError};
 use weir_core::types::Rank;
 
 use crate::cluster::keyed::Token;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::Cluster;
 use crate::node::{Node, Platform, SnapshotPosition, Visit};
 
@@ -20,12 +21,12 @@ impl<P: Platform> Cluster<P> {
     /// Takes up the shared state of a killed server, whose node has been taken up already. See
     /// [`Cluster::announce`].
     pub fn take_up(&self, mut state: journal::Cluster) {
-        let now_ns = self.now_ns();
+        let now_ns = self.peers().now_ns();
         if self.has_all_extents() {
             return; // the node has all of this state
         }
         // The others may know renames of an earlier life by their numbers.
-        self.inner.tokens.set(u64::try_from(now_ns).unwrap_or(0));
+        self.peers().begin_anew();
         self.inner.names.take_up(&mut state);
         self.inner.extents.take_up(&mut state);
         let stand_ins = self.node(|node| node.file_stand_ins());
@@ -42,9 +43,7 @@ impl<P: Platform> Cluster<P> {
         self.begin_tokens(self.rank(), own.copied());
         // Other nodes may have written bytes that they did not publish.
         self.node(Node::ask_of_raw_files);
-        self.await_written_files(&self.others());
-        let others = self.others().into_iter();
-        self.inner.peers.begin_anew(others, now_ns);
+        self.await_written_files(&self.peers().others());
     }
 
     /// Shows all state that is not the node's own, as items.
@@ -88,7 +87,7 @@ impl<P: Platform> Cluster<P> {
     /// Tells all others that this server is back. Operations that must wait for that, and for the
     /// end of renames in progress, wait from now on, even before the future is run.
     pub fn announce(&self) -> impl Future<Output = ()> + 'static {
-        let token = self.token();
+        let token = self.peers().token();
         self.inner.journal.announcing.take_free((), token);
         self.go_on_with_moves();
         let this = self.clone();
@@ -97,13 +96,13 @@ impl<P: Platform> Cluster<P> {
 
     async fn announce_as(&self, token: Token) {
         let telling = self.inner.journal.announcing.hold((), token).await;
-        let others = self.others();
+        let others = self.peers().others();
         let told = others.iter().map(|rank| self.call(*rank, peer::Back {}));
         for (rank, told) in others.iter().zip(join_all(told).await) {
             if let Err(error) = told {
                 // That server stops believing its leases when their term is over.
                 tracing::warn!(rank = rank.0, %error, "a server was not told that this one is back");
-                self.outwait(*rank).await;
+                self.peers().outwait(*rank).await;
             }
         }
         // Publishes may wait for this lock, and erasing waits for those publishes.
@@ -116,7 +115,11 @@ impl<P: Platform> Cluster<P> {
 
     /// Waits until all others know that this server is back.
     pub(in crate::cluster) async fn announced(&self) {
-        self.inner.journal.announcing.free((), self.token()).await;
+        self.inner
+            .journal
+            .announcing
+            .free((), self.peers().token())
+            .await;
     }
 
     /// A killed server is back: tells it which of its files are open here.
@@ -126,7 +129,7 @@ impl<P: Platform> Cluster<P> {
         self.forget_steps(rank, u64::MAX);
         // The session says what this node holds. A node that has a removed file open finds out by
         // itself.
-        self.begin_session(rank).await.map(drop)
+        self.peers().begin_session(rank).await.map(drop)
     }
 
     /// Appends the noted changes to the journal.

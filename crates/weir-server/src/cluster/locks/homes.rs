@@ -18,6 +18,7 @@ use weir_core::proto::peer::{self, LockOwner, LockWish};
 use weir_core::proto::{self, FsError, HeldLock};
 use weir_core::types::{ClientId, Ino, Rank};
 
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::Cluster;
 use crate::node::{Family, Node, Owner, Platform, Wish, UNLOCK};
 
@@ -142,15 +143,15 @@ impl<P: Platform> Cluster<P> {
         }
         let (given_back, key) = (&self.inner.locks.giving_back, (ino, wish.owner));
         if given_back.is_held(&key) {
-            self.session_in_time(home).await?;
-            drop(self.hold_in_time(given_back, key).await?);
+            self.peers().session_in_time(home).await?;
+            drop(self.peers().hold_in_time(given_back, key).await?);
         }
         self.inner
             .locks
             .elsewhere
             .borrow_mut()
             .held_by(ino, wish.owner);
-        let number = self.token().number;
+        let number = self.peers().token().number;
         let done = self.call(home, peer::Lock { ino, wish, number }).await;
         let bytes = Bytes::from(&wish);
         let mut locks = self.inner.locks.elsewhere.borrow_mut();
@@ -184,8 +185,8 @@ impl<P: Platform> Cluster<P> {
             return Ok(());
         }
         let given_back = self.give_lock_back(ino, wish, 0);
-        self.session_in_time(home).await?;
-        self.told_or_lost(home, given_back).await
+        self.peers().session_in_time(home).await?;
+        self.peers().told_or_lost(home, given_back).await
     }
 
     /// Releases a lock at its home, for as long as that takes, and voids the wish of that number.
@@ -204,11 +205,11 @@ impl<P: Platform> Cluster<P> {
         }
         drop(locks);
         let (sender, done) = oneshot::channel();
-        if !self.is_asked_enough(ino.rank()) {
-            let (this, key, token) = (self.clone(), (ino, wish.owner), self.token());
+        if !self.peers().is_asked_enough(ino.rank()) {
+            let (this, key, token) = (self.clone(), (ino, wish.owner), self.peers().token());
             // If no task has the turn, this one has it before the owner asks for anything else.
             self.inner.locks.giving_back.take_free(key, token);
-            self.spawn(async move {
+            self.peers().spawn(async move {
                 let _turn = this.inner.locks.giving_back.hold(key, token).await;
                 let op = peer::Lock { ino, wish, number };
                 // A home that was restarted has no locks.
@@ -228,7 +229,7 @@ impl<P: Platform> Cluster<P> {
         let unlocks = wish.kind == UNLOCK;
         let request = (from, op.number);
         if unlocks && op.number > 0 {
-            let until_ns = self.now_ns() + TAKEN_BACK_TIMES * self.longest();
+            let until_ns = self.peers().now_ns() + TAKEN_BACK_TIMES * self.peers().longest();
             let mut locks = self.inner.locks.elsewhere.borrow_mut();
             locks.taken_back.insert(request, until_ns);
         }
@@ -242,7 +243,7 @@ impl<P: Platform> Cluster<P> {
         };
         // This server may lose the asker while it tells others that the file is raw. The asker's
         // successor knows nothing of the lock and would never give it back.
-        let is_void = || is_taken_back() || self.check_session_of(from).is_err();
+        let is_void = || is_taken_back() || self.peers().check_session_of(from).is_err();
         self.lock_here(op.ino, unlocks, |node| match !unlocks && is_void() {
             true => Err(FsError::Unreachable),
             false => node.set_remote_lock(op.ino, &wish),
@@ -329,7 +330,7 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) fn tell_dead_owners(&self) {
         let mut dead: Vec<(Ino, Vec<LockOwner>)> = Vec::new();
         {
-            let now_ns = self.now_ns();
+            let now_ns = self.peers().now_ns();
             let mut locks = self.inner.locks.elsewhere.borrow_mut();
             locks.taken_back.retain(|_, until_ns| now_ns < *until_ns);
             let node = self.inner.node.borrow();
@@ -353,11 +354,11 @@ impl<P: Platform> Cluster<P> {
         }
         for (ino, owners) in dead {
             let this = self.clone();
-            self.spawn(async move {
+            self.peers().spawn(async move {
                 // Before another owner with that number asks.
                 let turn = |owner: &LockOwner| {
                     let key = (ino, *owner);
-                    this.inner.locks.giving_back.hold(key, this.token())
+                    this.inner.locks.giving_back.hold(key, this.peers().token())
                 };
                 let _turns = join_all(owners.iter().map(turn)).await;
                 // A home that was restarted has no locks.

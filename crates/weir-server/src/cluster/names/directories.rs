@@ -14,6 +14,7 @@ use weir_core::proto::peer::{self, PartOfDir};
 use weir_core::proto::{self, FsError, Listing, PathInTree, Served};
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::snapshot::show_from;
 use crate::cluster::{Cluster, ROOT};
 use crate::node::{Platform, SnapshotPosition, Visit};
@@ -135,7 +136,12 @@ impl<P: Platform> Cluster<P> {
         if dir == ROOT {
             return Err(FsError::Busy);
         }
-        let _alone = self.inner.names.burials.hold(dir, self.token()).await;
+        let _alone = self
+            .inner
+            .names
+            .burials
+            .hold(dir, self.peers().token())
+            .await;
         let part = self.node(|node| node.part_of(dir))?;
         if part.entries > 0 {
             return Err(FsError::NotEmpty);
@@ -169,11 +175,20 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(in crate::cluster) async fn settle(&self, dir: Ino) {
-        self.inner.names.burials.free(dir, self.token()).await;
+        self.inner
+            .names
+            .burials
+            .free(dir, self.peers().token())
+            .await;
     }
 
     pub(in crate::cluster) async fn retire(&self, dir: Ino) -> Result<(), FsError> {
-        let _alone = self.inner.names.stands.hold(dir, self.token()).await;
+        let _alone = self
+            .inner
+            .names
+            .stands
+            .hold(dir, self.peers().token())
+            .await;
         self.node(|node| node.known().drop_guard(dir));
         self.node(|node| node.disown_dir(dir))?;
         self.forget_placement(dir);
@@ -267,7 +282,7 @@ impl<P: Platform> Cluster<P> {
                 budget_bytes: op.budget_bytes,
             };
             let listed = self.call(Rank(rank), list).await;
-            let home_is_lost = self.inner.peers.is_given_up(dir.rank());
+            let home_is_lost = self.peers().is_lost_for_good(dir.rank());
             let mut listed = match listed {
                 Err(FsError::Stale) => continue,
                 Err(FsError::NotFound) if home_is_lost => continue,
@@ -290,13 +305,18 @@ impl<P: Platform> Cluster<P> {
 
     /// The servers that hold entries of a directory, and can be there.
     async fn listed_servers(&self, dir: Ino) -> Result<Vec<u16>, FsError> {
-        if self.inner.peers.is_given_up(dir.rank()) {
+        if self.peers().is_lost_for_good(dir.rank()) {
             // Nobody else knows which do.
-            let is_there = |rank: &Rank| !self.inner.peers.is_given_up(*rank);
-            return Ok(self.ranks().filter(is_there).map(|rank| rank.0).collect());
+            let is_there = |rank: &Rank| !self.peers().is_lost_for_good(*rank);
+            return Ok(self
+                .peers()
+                .ranks()
+                .filter(is_there)
+                .map(|rank| rank.0)
+                .collect());
         }
         let mut ranks = self.call(dir.rank(), peer::Enrolled { dir }).await?;
-        ranks.retain(|rank| !self.inner.peers.is_given_up(Rank(*rank)));
+        ranks.retain(|rank| !self.peers().is_lost_for_good(Rank(*rank)));
         Ok(ranks)
     }
 

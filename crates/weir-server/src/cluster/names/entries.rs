@@ -25,6 +25,7 @@ use weir_core::proto::{self, Child, FsError, Kept};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::names::placements::NameUse;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::{Cluster, ROOT};
 use crate::node::Platform;
 
@@ -111,13 +112,13 @@ impl<P: Platform> Cluster<P> {
         let recalls = {
             let entries = self.inner.names.entries.borrow();
             if let Some((child, home)) = entries.find_entry(&key) {
-                self.use_lease(home);
+                self.peers().use_lease(home);
                 self.show_entry(&key, child);
                 return Ok(Some(child));
             }
             entries.recalls
         };
-        let asked_ns = self.now_ns();
+        let asked_ns = self.peers().now_ns();
         let find = peer::FindToKeep {
             dir,
             name: name.clone(),
@@ -130,7 +131,8 @@ impl<P: Platform> Cluster<P> {
         if home == self.rank() {
             return Ok(found.what);
         }
-        found.may_keep &= self.is_session(home, session) && self.believe_lease(home, asked_ns);
+        found.may_keep &=
+            self.peers().is_session(home, session) && self.peers().believe_lease(home, asked_ns);
         let mut entries = self.inner.names.entries.borrow_mut();
         found.may_keep &= entries.recalls == recalls;
         if let Some(child) = found.what.filter(|_| found.may_keep) {
@@ -171,7 +173,7 @@ impl<P: Platform> Cluster<P> {
         let what = self.find(peer::Find { dir, name }).await?;
         let mut entries = self.inner.names.entries.borrow_mut();
         let room = entries.has_room_for_keeper(&key);
-        let asks_still = self.check_session_of(from).is_ok();
+        let asks_still = self.peers().check_session_of(from).is_ok();
         let may_keep = what.is_some() && room && from != self.rank() && asks_still;
         if may_keep {
             entries.add_keeper(key, from);
@@ -189,8 +191,8 @@ impl<P: Platform> Cluster<P> {
         }
         let (dir, name) = key.clone();
         let news = News::DropEntry(peer::DropEntry { dir, name });
-        let told = self.tell(&ranks, &news).await;
-        join_all(told.lost.into_iter().map(|rank| self.outwait(rank))).await;
+        let told = self.peers().tell(&ranks, &news).await;
+        join_all(told.lost.into_iter().map(|rank| self.peers().outwait(rank))).await;
     }
 
     pub(in crate::cluster) fn drop_entry(&self, key: &Key) {

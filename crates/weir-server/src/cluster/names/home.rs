@@ -11,8 +11,9 @@ use weir_core::proto::{Child, FsError};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::keyed::Guard;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::peers::debts::Debt;
-use crate::cluster::peers::session::PendingOutcome;
+use crate::cluster::peers::outcome::PendingOutcome;
 use crate::cluster::{owner, Cluster};
 use crate::node::Platform;
 
@@ -56,8 +57,8 @@ impl<P: Platform> Cluster<P> {
             .inner
             .names
             .name_locks
-            .try_hold(key.clone(), self.token());
-        self.in_time(locked).await
+            .try_hold(key.clone(), self.peers().token());
+        self.peers().in_time(locked).await
     }
 
     pub(in crate::cluster) async fn make(
@@ -105,7 +106,7 @@ impl<P: Platform> Cluster<P> {
         }
         // The inode is made. If the asker's session has ended meanwhile, the asker does not hold
         // it, and is not refused either.
-        let asks_still = self.check_session_of(from).is_ok();
+        let asks_still = self.peers().check_session_of(from).is_ok();
         if matches!(op.what, What::File) && asks_still {
             self.add_holder(ino, from);
             if from != self.rank() {
@@ -125,7 +126,12 @@ impl<P: Platform> Cluster<P> {
     }
 
     async fn try_make(&self, op: &peer::Make) -> Result<Ino, FsError> {
-        let _stand = self.inner.names.stands.hold(op.dir, self.token()).await;
+        let _stand = self
+            .inner
+            .names
+            .stands
+            .hold(op.dir, self.peers().token())
+            .await;
         self.stand_in(op.dir).await?;
         self.node(|node| node.make(op, owner(op.uid, op.gid)))
     }
@@ -151,13 +157,14 @@ impl<P: Platform> Cluster<P> {
         // always exists. So the name goes first, and the link later.
         self.node(|node| node.withdraw(op.dir, &op.name))?;
         let ino = child.ino;
-        self.owe(ino.rank(), Debt::Link(ino)).await;
+        self.peers().owe(ino.rank(), Debt::Link(ino)).await;
         Ok(None)
     }
 
     pub(in crate::cluster) async fn rmdir(&self, op: peer::Rmdir) -> Result<(), FsError> {
-        let act = |this: Self, outcome| async move { this.rmdir_to_the_end(op, outcome).await };
-        self.to_the_end(act).await
+        let this = self.clone();
+        let act = |outcome| async move { this.rmdir_to_the_end(op, outcome).await };
+        self.peers().to_the_end(act).await
     }
 
     /// Removes a directory completely: its name may be used again only when it is known if the
@@ -175,7 +182,7 @@ impl<P: Platform> Cluster<P> {
             return Err(FsError::NotADirectory);
         }
         let dir = child.ino;
-        let token = self.token();
+        let token = self.peers().token();
         let change = NameChange {
             dir: op.dir,
             name: op.name.clone(),
@@ -185,7 +192,8 @@ impl<P: Platform> Cluster<P> {
             done: false,
         };
         self.begin_change(token, change);
-        let outcome = outcome.sticking(self, key.clone());
+        let (this, stuck) = (self.clone(), key.clone());
+        let outcome = outcome.late(move || this.inner.names.stick_name(&stuck));
         let buried = loop {
             let told = self.see_through(dir.rank(), peer::Bury { dir }, &outcome);
             if let Some(told) = told.await {
@@ -222,7 +230,7 @@ impl<P: Platform> Cluster<P> {
         let child = Child { ino, kind };
         let entered = self.enter(op.dir, &op.name, child).await;
         if entered.is_err() {
-            self.owe(ino.rank(), Debt::Link(ino)).await;
+            self.peers().owe(ino.rank(), Debt::Link(ino)).await;
         }
         entered
     }
@@ -235,9 +243,7 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<FileType, FsError> {
         let late = move |this: &Self, added: Result<FileType, FsError>| {
             if added.is_ok() {
-                let this = this.clone();
-                this.clone()
-                    .spawn(async move { this.owe(ino.rank(), Debt::Link(ino)).await });
+                this.peers().owe_soon(ino.rank(), Debt::Link(ino));
             }
         };
         self.surely_or(ino.rank(), added, late).await
@@ -247,7 +253,12 @@ impl<P: Platform> Cluster<P> {
     pub(super) async fn enter(&self, dir: Ino, name: &[u8], child: Child) -> Result<(), FsError> {
         loop {
             let tried = {
-                let _stand = self.inner.names.stands.hold(dir, self.token()).await;
+                let _stand = self
+                    .inner
+                    .names
+                    .stands
+                    .hold(dir, self.peers().token())
+                    .await;
                 match self.stand_in(dir).await {
                     Ok(()) => self.node(|node| node.enter(dir, name, child)),
                     Err(error) => Err(error),

@@ -19,9 +19,9 @@ impl<'m, P: Platform> Node<'m, P> {
     /// The same table, to add a name. The first call gets memory for the table, if there is any.
     pub(in crate::cluster) fn known_to_keep(&mut self) -> KnownNames<'m> {
         let OpenRegion { hub, known, .. } = self.open;
-        let is_due = self.now_ns - self.names_memory.known_tried_ns >= KNOWN_AGAIN_NS;
+        let is_due = self.time() - self.names_memory.known_tried_ns >= KNOWN_AGAIN_NS;
         if hub.known.load(Ordering::Relaxed) == 0 && is_due {
-            self.names_memory.known_tried_ns = self.now_ns;
+            self.names_memory.known_tried_ns = self.time();
             if self.platform.present(Table::Known, known.len()) >= known.len() {
                 let slots = u32::try_from(known.len()).unwrap_or(0);
                 hub.known.store(slots, Ordering::Release);

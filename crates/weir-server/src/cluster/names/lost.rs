@@ -13,6 +13,7 @@ use weir_core::names::{Attr, FileType};
 use weir_core::proto::{peer, Child, FsError};
 use weir_core::types::Ino;
 
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::{Cluster, ROOT};
 use crate::node::Platform;
 
@@ -22,14 +23,14 @@ const UNKNOWN_MODE: u32 = 0o700;
 impl<P: Platform> Cluster<P> {
     /// True if the home of an inode is lost for as long as this server lives.
     pub(in crate::cluster) fn has_lost_home(&self, ino: Ino) -> bool {
-        self.inner.peers.is_given_up(ino.rank())
+        self.peers().is_lost_for_good(ino.rank())
     }
 
     /// The attributes of a directory whose home is lost, as far as the other servers know them: its mode and owner,
     /// and its links and times without what the lost one had. `Unreachable`: none knows any.
     pub(in crate::cluster) async fn attr_without_home(&self, dir: Ino) -> Result<Attr, FsError> {
         let here = self.node(|node| node.passage(dir));
-        let others = self.others().into_iter();
+        let others = self.peers().others().into_iter();
         let asked = others.map(|rank| self.call(rank, peer::Passage { dir }));
         let there = join_all(asked).await.into_iter().filter_map(Result::ok);
         let known = here.into_iter().chain(there);
@@ -68,14 +69,14 @@ impl<P: Platform> Cluster<P> {
 
     /// True if it is one of the directories that rank 0 makes for elevated trees.
     fn is_of_trees(&self, dir: Ino) -> bool {
-        let trees = self.inner.peers.trees().min(MOST_TREES);
+        let trees = self.peers().trees().min(MOST_TREES);
         let of_all = [PARENT, COVERS, WHITEOUTS, NURSERY, EVICTED];
         trees > 0 && of_all.contains(&dir) || self.is_root_of_tree(dir)
     }
 
     /// True if it is the root of an elevated tree.
     pub(super) fn is_root_of_tree(&self, dir: Ino) -> bool {
-        let trees = self.inner.peers.trees().min(MOST_TREES);
+        let trees = self.peers().trees().min(MOST_TREES);
         (0..trees).any(|number| root_of_tree(number) == dir)
     }
 
@@ -90,7 +91,7 @@ impl<P: Platform> Cluster<P> {
             dir,
             name: name.to_vec(),
         };
-        let ranks = self.others().into_iter().chain([self.rank()]);
+        let ranks = self.peers().others().into_iter().chain([self.rank()]);
         let asked = ranks.map(|rank| self.call(rank, find()));
         let answers = join_all(asked).await;
         let mut known = answers.into_iter().filter_map(Result::ok);

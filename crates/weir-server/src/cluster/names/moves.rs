@@ -42,6 +42,7 @@ use weir_core::proto::{Child, FsError};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::keyed::{Keyed, Token};
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::peers::debts::Debt;
 use crate::cluster::Cluster;
 use crate::node::{Platform, Visit};
@@ -142,7 +143,7 @@ impl<P: Platform> Cluster<P> {
         let key = (op.dir, op.name);
         let locked = self.inner.names.name_locks.lock(key.clone(), token);
         let locked = async { locked.await.then_some(()).ok_or(FsError::Unreachable) };
-        self.in_time(locked).await?;
+        self.peers().in_time(locked).await?;
         if let Err(error) = self.check_home(&key).await {
             self.inner.names.name_locks.unlock(&key, token);
             return Err(error);
@@ -243,7 +244,7 @@ impl<P: Platform> Cluster<P> {
         let token = Token { rank: from, number };
         let locked = self.inner.names.dir_moves.lock((), token);
         let locked = async { locked.await.then_some(()).ok_or(FsError::Unreachable) };
-        self.in_time(locked).await
+        self.peers().in_time(locked).await
     }
 
     /// Takes back the permit for moving directories.
@@ -300,7 +301,7 @@ impl<P: Platform> Cluster<P> {
         let moves = &self.inner.names.renames;
         let locked = moves.locked.borrow().clone();
         for (key, locked) in locked {
-            let own = self.token();
+            let own = self.peers().token();
             self.inner.names.name_locks.take_free(key.clone(), own);
             self.node(|node| node.set_renaming(&key, true));
             self.find_out(key, locked, own, false);
@@ -308,7 +309,7 @@ impl<P: Platform> Cluster<P> {
         let changes = moves.changes.borrow().clone();
         for (token, change) in changes {
             let key = (change.dir, change.name);
-            let own = self.token();
+            let own = self.peers().token();
             if change.done {
                 self.finish_soon(token);
                 continue;
@@ -316,7 +317,7 @@ impl<P: Platform> Cluster<P> {
             // One of two exchanged names is locked already.
             self.inner.names.name_locks.take_free(key.clone(), own);
             let this = self.clone();
-            self.spawn(async move {
+            self.peers().spawn(async move {
                 let made = this.sticking(&key, this.make_change(token)).await;
                 if let Err(error) = made {
                     tracing::warn!(?key, %error, "a name that was being changed is not");
@@ -330,7 +331,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Finds out the outcome for a locked name, which stays locked until then.
     fn end_locked(&self, key: &Name, token: Token, over: bool) {
-        let own = self.token();
+        let own = self.peers().token();
         let Some(locked) = self.locked_by(key, token) else {
             return;
         };
@@ -343,7 +344,7 @@ impl<P: Platform> Cluster<P> {
     /// Like [`Cluster::end_locked`], for a name that `own` has locked.
     fn find_out(&self, key: Name, locked: LockedName, own: Token, over: bool) {
         let this = self.clone();
-        self.spawn(async move {
+        self.peers().spawn(async move {
             let ended = this.ended(&key, &locked, over);
             if let Err(error) = this.sticking(&key, ended).await {
                 tracing::error!(?key, %error, "what came of a rename");
@@ -354,7 +355,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Runs `act`. If it takes too long, requests stop waiting for the locked name.
     async fn sticking<T>(&self, key: &Name, act: impl Future<Output = T>) -> T {
-        let late = Box::pin(self.until(self.next_deadline()));
+        let late = Box::pin(self.peers().until(self.peers().next_deadline()));
         match select(Box::pin(act), late).await {
             Either::Left((done, _)) => done,
             Either::Right(((), act)) => {
@@ -427,7 +428,7 @@ impl<P: Platform> Cluster<P> {
             number: op.token,
         };
         let moves = &self.inner.names.renames;
-        let _changed = moves.changing.hold(token, self.token()).await;
+        let _changed = moves.changing.hold(token, self.peers().token()).await;
         let made = self.make_change_held(token).await;
         if let Err(error) = made {
             tracing::warn!(?token, %error, "the first step of a rename");
@@ -552,14 +553,14 @@ impl<P: Platform> Cluster<P> {
         };
         let key = (op.dir, op.name.clone());
         let moves = &self.inner.names.renames;
-        let _changing = moves.changing.hold(token, self.token()).await;
+        let _changing = moves.changing.hold(token, self.peers().token()).await;
         if op.from.is_some() && self.is_called_off(token) {
             return Err(FsError::Unreachable);
         }
         if op.from.is_none() && self.has_step(token, &op) {
             return Ok(());
         }
-        let own = self.token();
+        let own = self.peers().token();
         if !self.inner.names.name_locks.lend(&key, token, own) {
             // The leader seemed lost, and its lock was dropped. The old name's home may be told at
             // any moment that the rename does not happen.
@@ -597,7 +598,7 @@ impl<P: Platform> Cluster<P> {
         token: Token,
     ) -> Result<(), FsError> {
         let new = (to.dir, to.name);
-        let (own, was) = (self.token(), op.was);
+        let (own, was) = (self.peers().token(), op.was);
         let lock_new = || {
             let (dir, name) = new.clone();
             let lock = peer::LockName {
@@ -618,13 +619,16 @@ impl<P: Platform> Cluster<P> {
             }
         };
         let (name, named) = loop {
-            let (name, named) = self.by(self.next_deadline(), lock_both()).await;
+            let (name, named) = self
+                .peers()
+                .by(self.peers().next_deadline(), lock_both())
+                .await;
             if named != Err(FsError::Unreachable) {
                 break (name, named);
             }
             // After a cut, this server may be reached before the new name's home; the leader waits.
             drop(name);
-            self.reached(to.home).await;
+            self.peers().reached(to.home).await;
         };
         let moves = &self.inner.names.renames;
         let is_others = moves.overtaken.borrow_mut().remove(&token);
@@ -640,7 +644,7 @@ impl<P: Platform> Cluster<P> {
             token: own.number,
             left: Left::Nothing,
         };
-        self.owe(to.home, Debt::Unlock(unlock)).await;
+        self.peers().owe(to.home, Debt::Unlock(unlock)).await;
         done
     }
 
@@ -685,7 +689,7 @@ impl<P: Platform> Cluster<P> {
 
     async fn make_change(&self, token: Token) -> Result<(), FsError> {
         let moves = &self.inner.names.renames;
-        let _changing = moves.changing.hold(token, self.token()).await;
+        let _changing = moves.changing.hold(token, self.peers().token()).await;
         self.make_change_held(token).await
     }
 
@@ -733,10 +737,10 @@ impl<P: Platform> Cluster<P> {
             return;
         }
         let this = self.clone();
-        self.spawn(async move {
+        self.peers().spawn(async move {
             let moves = &this.inner.names.renames;
             // Wait until the first step is done.
-            drop(moves.changing.hold(token, this.token()).await);
+            drop(moves.changing.hold(token, this.peers().token()).await);
             let change = moves.changes.borrow().get(&token).cloned();
             let change = change.filter(|change| change.done);
             if let Some((was, from)) = change.and_then(|change| change.child.zip(change.from)) {

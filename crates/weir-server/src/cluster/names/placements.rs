@@ -28,6 +28,7 @@ use weir_core::proto::peer::{self, FirstServer, PeerOperation, Placement, Placem
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::snapshot::show_from;
 use crate::cluster::{Cluster, ROOT};
 use crate::node::{Platform, SnapshotPosition, Visit};
@@ -227,14 +228,14 @@ impl<P: Platform> Cluster<P> {
     /// fails if no time is left. It may wait for something that the directory's home, restarted
     /// meanwhile, knows nothing of.
     pub(super) async fn pause_before_retry(&self) -> Result<(), FsError> {
-        self.until(self.now_ns() + PAUSE_NS).await;
-        (self.time_left() > 0)
+        self.peers().until(self.peers().now_ns() + PAUSE_NS).await;
+        (self.peers().time_left() > 0)
             .then_some(())
             .ok_or(FsError::Unreachable)
     }
 
     fn hashed_home(&self, dir: Ino, name: &[u8]) -> Rank {
-        home_of_entry(dir, name, self.inner.servers)
+        home_of_entry(dir, name, self.peers().servers())
     }
 
     /// Asks a directory's home for its placement, and remembers the answer.
@@ -246,7 +247,7 @@ impl<P: Platform> Cluster<P> {
         let mut placements = self.inner.names.placements.borrow_mut();
         match &placed {
             Placement::At { rank, .. } | Placement::Spread(FirstServer { rank, .. })
-                if rank.0 >= self.inner.servers =>
+                if rank.0 >= self.peers().servers() =>
             {
                 return Err(FsError::Malformed);
             }
@@ -332,7 +333,7 @@ impl<P: Platform> Cluster<P> {
         let _turn = match op.query {
             PlacementQuery::Look | PlacementQuery::Make => None,
             PlacementQuery::Refused | PlacementQuery::Split => {
-                Some(self.hold_in_time(placing, dir).await?)
+                Some(self.peers().hold_in_time(placing, dir).await?)
             }
         };
         self.living_dir(dir)?;
@@ -379,18 +380,21 @@ impl<P: Platform> Cluster<P> {
         dir: Ino,
     ) -> Result<Option<Vec<u64>>, FsError> {
         self.inner.names.placements.borrow_mut().splits += 1;
-        let _splitting = self.hold_in_time(&self.inner.names.splitting, dir).await?;
+        let _splitting = self
+            .peers()
+            .hold_in_time(&self.inner.names.splitting, dir)
+            .await?;
         let quiet = async {
             let names = &self.inner.names.name_locks;
             while let Some(key) = names.first_held(|(of, _)| *of == dir) {
                 // A stuck lock has no queue, so it is polled.
-                if names.try_hold(key, self.token()).await.is_err() {
+                if names.try_hold(key, self.peers().token()).await.is_err() {
                     self.pause_before_retry().await?;
                 }
             }
             Ok(())
         };
-        self.in_time(quiet).await?;
+        self.peers().in_time(quiet).await?;
         if !self.can_split(dir) {
             return Ok(None);
         }

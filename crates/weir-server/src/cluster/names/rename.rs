@@ -29,8 +29,9 @@ use weir_core::types::{Ino, Rank};
 use crate::cluster::keyed::Token;
 use crate::cluster::names::placements::{NameHome, NameUse};
 use crate::cluster::names::rename_log::RenameUnderWay;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::peers::debts::Debt;
-use crate::cluster::peers::session::PendingOutcome;
+use crate::cluster::peers::outcome::PendingOutcome;
 use crate::cluster::Cluster;
 use crate::node::Platform;
 
@@ -75,8 +76,11 @@ impl<P: Platform> Cluster<P> {
             let _under_way = self.note_rename(&op);
             return Served::Now(self.node(|node| node.rename_entry(&op)));
         }
-        let act = |this: Self, outcome| async move { this.rename_to_the_end(op, outcome).await };
-        self.later(|this| async move { this.to_the_end(act).await })
+        self.later(|this| async move {
+            let leader = this.clone();
+            let act = |outcome| async move { leader.rename_to_the_end(op, outcome).await };
+            this.peers().to_the_end(act).await
+        })
     }
 
     /// Notes a rename of names that are all here, if it moves something to another directory.
@@ -121,7 +125,7 @@ impl<P: Platform> Cluster<P> {
             .find_homed(from, op.name, NameUse::Existing, None)
             .await?;
         let to = self.find_homed(to, op.new_name, NameUse::New, None).await?;
-        let token = self.token();
+        let token = self.peers().token();
         let is_elsewhere = op.parent != op.new_parent;
         let _under_way = is_elsewhere.then(|| self.inner.names.rename_log.begin());
         let act = self.rename_homed(
@@ -180,7 +184,7 @@ impl<P: Platform> Cluster<P> {
                 }
             }
             if asked {
-                self.owe(Rank(0), unlock_moves(number)).await;
+                self.peers().owe(Rank(0), unlock_moves(number)).await;
             }
             return done;
         }
@@ -339,16 +343,14 @@ impl<P: Platform> Cluster<P> {
                 for key in &keys {
                     this.inner.names.name_locks.stick(key);
                 }
-                let this = this.clone();
-                this.clone().spawn(async move {
-                    this.owe(Rank(0), unlock_moves(number)).await;
-                });
+                this.peers().owe_soon(Rank(0), unlock_moves(number));
             });
         }
         let [from, to] = names.map(Clone::clone);
         outcome.late(move || {
+            let peers = this.peers().clone();
             let (this, from, to) = (this.clone(), from.clone(), to.clone());
-            this.clone().spawn(async move {
+            peers.spawn(async move {
                 // In this order: a request that finds the new name free may take it away again.
                 this.unlock_homed(&from, token, Left::Later).await;
                 this.unlock_homed(&to, token, Left::Later).await;
@@ -431,17 +433,17 @@ impl<P: Platform> Cluster<P> {
         };
         let (was, child) = (what.target, Some(what.source));
         if let Err(error) = self.assign(what, what.to, was, child).await {
-            self.owe(ino.rank(), Debt::Link(ino)).await;
+            self.peers().owe(ino.rank(), Debt::Link(ino)).await;
             return Err(error);
         }
         if let Some(target) = what.target {
             let ino = target.ino;
-            self.owe(ino.rank(), Debt::Link(ino)).await;
+            self.peers().owe(ino.rank(), Debt::Link(ino)).await;
         }
         // If the old name is another's by now, the file keeps both names that it has got.
         let was = Some(what.source);
         self.assign(what, what.from, was, None).await?;
-        self.owe(ino.rank(), Debt::Link(ino)).await;
+        self.peers().owe(ino.rank(), Debt::Link(ino)).await;
         Ok(())
     }
 
@@ -539,7 +541,9 @@ impl<P: Platform> Cluster<P> {
             token: token.number,
             left,
         };
-        self.owe(homed.home.rank, Debt::Unlock(unlock)).await;
+        self.peers()
+            .owe(homed.home.rank, Debt::Unlock(unlock))
+            .await;
     }
 
     /// Changes a locked name of a file from `was` to `child`.

@@ -7,6 +7,7 @@ use weir_core::proto::{self, Caller, Child, Created, Entry, FsError, Served};
 use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::names::placements::NameUse;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::{Cluster, ROOT};
 use crate::node::Platform;
 
@@ -117,7 +118,7 @@ impl<P: Platform> Cluster<P> {
             write: op.attach,
             path,
         };
-        let asked_ns = self.now_ns();
+        let asked_ns = self.peers().now_ns();
         let revocations = self.revocations();
         let news = self.inner.files.news();
         let made = self.ask_home(dir, &op.name, NameUse::New, make).await?;
@@ -136,7 +137,7 @@ impl<P: Platform> Cluster<P> {
             None => return Ok(not_held),
             Some(attr) if attr.home.rank() == self.rank() => attr.home,
             Some(attr)
-                if self.is_session(home, session)
+                if self.peers().is_session(home, session)
                     && self.inner.files.holds_since(&news, made.new) =>
             {
                 let seen = self.stand_in_for(&attr);
@@ -155,7 +156,10 @@ impl<P: Platform> Cluster<P> {
                 Err(error) => return Err(error),
             },
         };
-        if made.granted && self.is_session(home, session) && self.revocations() == revocations {
+        if made.granted
+            && self.peers().is_session(home, session)
+            && self.revocations() == revocations
+        {
             self.hold_new(made.child.ino, asked_ns);
         }
         let attached = match from {

@@ -58,7 +58,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Ends a directory of this server that was removed.
     pub(super) fn end_dir(&mut self, dir: Ino) -> Result<(), FsError> {
-        let now_ns = self.now_ns;
+        let now_ns = self.time();
         self.names
             .change_links(dir, false, now_ns)
             .map_err(refusal)?;
@@ -77,7 +77,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     pub(super) fn set_parent(&mut self, ino: Ino, parent: Ino) -> Result<(), FsError> {
-        let now_ns = self.now_ns;
+        let now_ns = self.time();
         self.names.set_parent(ino, parent, now_ns).map_err(refusal)
     }
 
@@ -102,7 +102,8 @@ impl<P: Platform> Node<'_, P> {
         owner: Owner,
     ) -> Result<Ino, FsError> {
         self.with_room(|node| {
-            let (names, now_ns) = (&mut node.names, node.now_ns);
+            let now_ns = node.time();
+            let names = &mut node.names;
             match &op.what {
                 What::File => names.create(op.dir, &op.name, op.mode, owner, now_ns),
                 What::Dir => names.mkdir(op.dir, &op.name, op.mode, owner, now_ns),
@@ -115,7 +116,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     pub(super) fn withdraw(&mut self, dir: Ino, name: &[u8]) -> Result<Child, FsError> {
-        let now_ns = self.now_ns;
+        let now_ns = self.time();
         let (ino, kind) = self
             .names
             .withdraw_entry(dir, name, now_ns)
@@ -126,7 +127,7 @@ impl<P: Platform> Node<'_, P> {
     pub(super) fn enter(&mut self, dir: Ino, name: &[u8], child: Child) -> Result<(), FsError> {
         self.with_room(|node| {
             let Child { ino, kind } = child;
-            node.names.insert_entry(dir, name, ino, kind, node.now_ns)
+            node.names.insert_entry(dir, name, ino, kind, node.time())
         })
     }
 
@@ -136,7 +137,7 @@ impl<P: Platform> Node<'_, P> {
         name: &[u8],
         child: Child,
     ) -> Result<(), FsError> {
-        let now_ns = self.now_ns;
+        let now_ns = self.time();
         let put = self
             .names
             .replace_entry(dir, name, (child.ino, child.kind), now_ns);
@@ -145,7 +146,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Adds or removes a link of an inode of this server.
     pub(in crate::cluster) fn relink(&mut self, ino: Ino, add: bool) -> Result<FileType, FsError> {
-        let now_ns = self.now_ns;
+        let now_ns = self.time();
         let left = self.names.change_links(ino, add, now_ns).map_err(refusal)?;
         let kind = self.attr_of(ino)?.file_type();
         if left == 0 {

@@ -29,7 +29,7 @@ impl<P: Platform> Node<'_, P> {
         };
         let made = self.with_room(|node| {
             node.names
-                .create(op.parent, &op.name, op.mode, owner, node.now_ns)
+                .create(op.parent, &op.name, op.mode, owner, node.time())
         });
         match made {
             Ok(ino) => {
@@ -72,7 +72,7 @@ impl<P: Platform> Node<'_, P> {
             gid: op.gid,
         };
         let ino = self.with_room(|node| {
-            let (linkable, now_ns) = (op.linkable, node.now_ns);
+            let (linkable, now_ns) = (op.linkable, node.time());
             node.names
                 .create_unnamed(dir, op.mode, owner, linkable, now_ns)
         })?;
@@ -115,7 +115,7 @@ impl<P: Platform> Node<'_, P> {
         }
         let attached = self.attach_client(id, ino);
         if attached.is_err() {
-            if let Ok(gone) = self.names.unlink(op.parent, &op.name, self.now_ns) {
+            if let Ok(gone) = self.names.unlink(op.parent, &op.name, self.time()) {
                 self.unnamed(gone);
             }
         }
@@ -123,7 +123,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     pub(super) fn make_link(&mut self, op: &proto::Link) -> Result<(), FsError> {
-        self.with_room(|node| node.names.link(op.ino, op.parent, &op.name, node.now_ns))?;
+        self.with_room(|node| node.names.link(op.ino, op.parent, &op.name, node.time()))?;
         // The name may be the first of a file that was made without one.
         self.files.drop_orphan(op.ino);
         Ok(())
@@ -148,7 +148,7 @@ impl<P: Platform> Node<'_, P> {
     pub(super) fn remove_name(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
         let gone = self
             .names
-            .unlink(parent, name, self.now_ns)
+            .unlink(parent, name, self.time())
             .map_err(refusal)?;
         self.unnamed(gone);
         Ok(())
@@ -157,7 +157,7 @@ impl<P: Platform> Node<'_, P> {
     pub(super) fn remove_dir(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
         let gone = self
             .names
-            .rmdir(parent, name, self.now_ns)
+            .rmdir(parent, name, self.time())
             .map_err(refusal)?;
         self.unnamed(gone);
         Ok(())
@@ -172,7 +172,7 @@ impl<P: Platform> Node<'_, P> {
         };
         let done = self.with_room(|node| {
             let (from, to) = ((op.parent, &op.name[..]), (op.new_parent, &op.new_name[..]));
-            node.names.rename(from, to, mode, node.now_ns)
+            node.names.rename(from, to, mode, node.time())
         })?;
         if let Some(gone) = done.replaced {
             self.unnamed(gone);
@@ -202,7 +202,7 @@ impl<P: Platform> Node<'_, P> {
             gid: op.gid,
             atime_ns: op.atime_ns,
             mtime_ns: op.mtime_ns,
-            ctime_ns: Some(self.now_ns),
+            ctime_ns: Some(self.time()),
             policy: op.policy,
             ..SetAttr::default()
         };

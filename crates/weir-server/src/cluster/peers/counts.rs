@@ -1,7 +1,6 @@
 //! The numbers of requests of other servers, and of requests and bytes to them.
 
-use crate::cluster::Cluster;
-use crate::node::Platform;
+use crate::cluster::peers::PeerServers;
 
 /// Counts of this server's requests to others.
 #[derive(Clone, Copy, Debug, Default)]
@@ -12,10 +11,10 @@ pub(super) struct SentCounts {
     bytes: u64,
 }
 
-impl<P: Platform> Cluster<P> {
+impl PeerServers {
     /// The number of requests of other servers, by operation.
     pub fn asked(&self) -> Vec<(String, u64)> {
-        let asked = self.inner.peers.asked.borrow();
+        let asked = self.inner.asked.borrow();
         let mut all: Vec<_> = asked
             .iter()
             .map(|(name, n)| ((*name).to_owned(), *n))
@@ -27,7 +26,7 @@ impl<P: Platform> Cluster<P> {
     /// Counts of this server's requests to others, and of its debts to servers that it cannot
     /// reach, by name.
     pub fn moved(&self) -> [(String, u64); 4] {
-        let sent = self.inner.peers.sent.get();
+        let sent = self.inner.sent.get();
         let (owed, dropped) = self.debts();
         [
             ("fabric_calls".to_owned(), sent.calls),
@@ -37,10 +36,16 @@ impl<P: Platform> Cluster<P> {
         ]
     }
 
+    /// Counts a request of another server.
+    pub(in crate::cluster) fn count_asked(&self, name: &'static str) {
+        let mut asked = self.inner.asked.borrow_mut();
+        *asked.entry(name).or_default() += 1;
+    }
+
     /// Counts requests to other servers, and bytes to and from them.
     pub(in crate::cluster) fn count_moved(&self, calls: u64, bytes: usize) {
-        let sent = self.inner.peers.sent.get();
-        self.inner.peers.sent.set(SentCounts {
+        let sent = self.inner.sent.get();
+        self.inner.sent.set(SentCounts {
             calls: sent.calls + calls,
             bytes: sent.bytes + bytes as u64,
         });

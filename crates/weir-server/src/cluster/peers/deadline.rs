@@ -9,17 +9,17 @@
 //!                            \-> call, 18 s left --> handle --> tell, 18 s left --> ...
 //! ```
 //!
-//! The deadline is the task's: [`Cluster::by`] sets it while the future that it runs is being
+//! The deadline is the task's: [`PeerServers::by`] sets it while the future that it runs is being
 //! polled. All of a server runs on one thread, so a caller need not be handed the deadline.
 //!
 //! One call of a program may be several requests of its client (one for each name of a path, then
 //! the operation itself): each carries the time that the earlier ones took.
 //!
 //! Invariants:
-//! - A task that [`Cluster::spawn`] starts has no deadline: each of its calls has the fabric's.
+//! - A task that [`PeerServers::spawn`] starts has no deadline: each of its calls has the fabric's.
 //! - A debt, and an operation that is seen through, is done to its end; only the waiting request
 //!   gives up.
-//! - A server that cannot be told in time is believed no more (`Cluster::outwait`): a late
+//! - A server that cannot be told in time is believed no more (`PeerServers::outwait`): a late
 //!   operation must not make another's read stale. So telling may take [`TELLING_NS`] longer, and
 //!   waiting for the end of a lease is not cut short.
 //!
@@ -35,15 +35,15 @@ use weir_core::proto::FsError;
 use weir_core::types::Rank;
 
 use crate::cluster::keyed::{Guard, Keyed};
-use crate::cluster::{Answer, Cluster, Lost};
-use crate::node::Platform;
+use crate::cluster::peers::PeerServers;
+use crate::cluster::{Answer, Lost};
 
 /// A call outside an operation waits this long for locks, ns.
 const PATIENCE_NS: i64 = 30_000_000_000;
 /// The time to wait for a server that must be told something, though the deadline is over, ns.
 const TELLING_NS: i64 = 500_000_000;
 
-impl<P: Platform> Cluster<P> {
+impl PeerServers {
     /// Runs `act` with a deadline.
     pub(in crate::cluster) fn by<'a, T: 'a>(
         &'a self,
@@ -53,7 +53,7 @@ impl<P: Platform> Cluster<P> {
         self.run_for(None, deadline_ns, act)
     }
 
-    /// Like [`Cluster::by`], for a request of another server within a session.
+    /// Like [`PeerServers::by`], for a request of another server within a session.
     pub(in crate::cluster) async fn run_for<T>(
         &self,
         asker: Option<(Rank, u64)>,
@@ -61,7 +61,7 @@ impl<P: Platform> Cluster<P> {
         act: impl Future<Output = T>,
     ) -> T {
         let mut act = pin!(act);
-        let (deadline, asking) = (&self.inner.peers.deadline, &self.inner.peers.asker);
+        let (deadline, asking) = (&self.inner.deadline, &self.inner.asker);
         poll_fn(|context| {
             let outer = (deadline.replace(Some(deadline_ns)), asking.get());
             asking.set(asker.or(outer.1));
@@ -94,14 +94,14 @@ impl<P: Platform> Cluster<P> {
 
     /// The deadline of the current operation; outside an operation, a while from now.
     pub(super) fn deadline(&self) -> i64 {
-        let deadline = self.inner.peers.deadline.get();
+        let deadline = self.inner.deadline.get();
         deadline.unwrap_or_else(|| self.now_ns().saturating_add(PATIENCE_NS))
     }
 
     /// The time for one call of the current operation, ns; at most the time that the fabric waits.
     pub(in crate::cluster) fn time_left(&self) -> i64 {
         let longest = self.longest();
-        let deadline = self.inner.peers.deadline.get();
+        let deadline = self.inner.deadline.get();
         deadline.map_or(longest, |by| (by - self.now_ns()).min(longest))
     }
 
@@ -154,7 +154,7 @@ impl<P: Platform> Cluster<P> {
     /// Runs `act`, which tells other servers something that they must hear: it has a little time
     /// even after the deadline.
     pub(super) async fn in_time_to_tell<T>(&self, act: impl Future<Output = T>) -> T {
-        match self.inner.peers.deadline.get() {
+        match self.inner.deadline.get() {
             None => act.await,
             Some(by) => self.by(by.max(self.now_ns() + TELLING_NS), act).await,
         }

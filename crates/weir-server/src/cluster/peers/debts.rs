@@ -14,7 +14,7 @@
 //! - Debts beyond [`MOST`] are dropped, counted and logged: then that server counts links or bytes
 //!   too many until the instance ends, never too few.
 //! - At most [`MOST_ASKED`] calls to one server wait without a limit, apart from those that hold a
-//!   name locked. Beyond that, a call that may fail does (`Cluster::surely_or`), and a debt is
+//!   name locked. Beyond that, a call that may fail does (`ServerCalls::surely_or`), and a debt is
 //!   kept.
 //!
 //! Left out: a journal of debts. A server that is killed forgets what it owed.
@@ -27,8 +27,7 @@ use weir_core::proto::peer::{self, LogRange, PeerOperation};
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::Cluster;
-use crate::node::Platform;
+use crate::cluster::peers::PeerServers;
 
 /// The most inodes and ranges of bytes kept for one server, some MB.
 const MOST: usize = 1 << 17;
@@ -158,22 +157,22 @@ impl Account {
 }
 
 /// Counts a call that waits for an unreachable server, until this is dropped.
-pub(in crate::cluster) struct WaitingCall<P: Platform + 'static> {
-    cluster: Cluster<P>,
+pub(in crate::cluster) struct WaitingCall {
+    peers: PeerServers,
     to: Rank,
 }
 
-impl<P: Platform> Drop for WaitingCall<P> {
+impl Drop for WaitingCall {
     fn drop(&mut self) {
-        self.cluster.account(self.to, |account| account.asked -= 1);
+        self.peers.account(self.to, |account| account.asked -= 1);
     }
 }
 
-impl<P: Platform> Cluster<P> {
-    pub(super) fn asking(&self, to: Rank) -> WaitingCall<P> {
+impl PeerServers {
+    pub(super) fn asking(&self, to: Rank) -> WaitingCall {
         self.account(to, |account| account.asked += 1);
         WaitingCall {
-            cluster: self.clone(),
+            peers: self.clone(),
             to,
         }
     }
@@ -198,7 +197,7 @@ impl<P: Platform> Cluster<P> {
     /// call.
     pub(in crate::cluster) async fn owe(&self, to: Rank, debt: Debt) {
         if to == self.rank() {
-            let paid = self.pay_here(debt).await;
+            let paid = self.events().pay_here(debt).await;
             return log_unpaid(to, paid);
         }
         let (sender, done) = oneshot::channel();
@@ -212,19 +211,10 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    async fn pay_here(&self, debt: Debt) -> Result<(), FsError> {
-        let here = self.rank();
-        match debt {
-            Debt::Link(ino) => self.call(here, link_taken(ino)).await.map(drop),
-            Debt::Freed(ranges) => self.call(here, peer::Freed { ranges }).await,
-            Debt::Unlock(op) => self.call(here, op).await,
-            Debt::UnlockMoves(op) => self.call(here, op).await,
-            Debt::Erased(ino, to) => {
-                let freed = self.call(here, peer::Erase { ino, from: 0, to }).await?;
-                self.give_back(freed).await;
-                Ok(())
-            }
-        }
+    /// As [`PeerServers::owe`], in a task of its own.
+    pub(in crate::cluster) fn owe_soon(&self, to: Rank, debt: Debt) {
+        let peers = self.clone();
+        self.spawn(async move { peers.owe(to, debt).await });
     }
 
     /// Pays a debt to another server, or keeps it.
@@ -250,7 +240,7 @@ impl<P: Platform> Cluster<P> {
                 match self.pay_by(to, erase).await {
                     Ok(Ok(freed)) => {
                         drop(asking);
-                        return self.give_back(freed).await;
+                        return self.events().give_back(freed).await;
                     }
                     paid => paid.map(drop),
                 }
@@ -319,7 +309,7 @@ impl<P: Platform> Cluster<P> {
     }
 }
 
-fn link_taken(ino: Ino) -> peer::Relink {
+pub(in crate::cluster) fn link_taken(ino: Ino) -> peer::Relink {
     peer::Relink { ino, add: false }
 }
 

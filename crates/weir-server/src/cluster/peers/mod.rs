@@ -1,42 +1,64 @@
 //! The other servers: sessions, deadlines, debts, and telling many at once.
 //!
-//! Keeps: the session with each server and what it is owed.
+//! [`PeerServers`] keeps the session with each server and what it is owed. It knows nothing of names and files: what a
+//! session that begins or ends means to the other rooms, it learns from [`SessionEvents`]. A room asks another server
+//! by [`ServerCalls`], which also serves a request of this server to itself.
 //!
 //! Invariant: a call acts once, or not at all if its session has ended. A server that is given up is never asked: no
 //! session with it begins.
 //!
-//! May call: all rooms, for requests of other servers (`handler`) and when a session ends.
-//!
-//! Interface: `tell`, `owe`, `surely` and the like, `see_through` (ways to ask another server);
-//! `outwait`, `believe_lease`, `use_lease`, `is_session`, `check_session_of` (what one server may
-//! believe of another); `in_time`, `hold_in_time`, `until` (deadlines).
+//! May call: nothing but `SessionEvents`, and [`Net`].
 //!
 //! | file | subject |
 //! | --- | --- |
+//! | `calls` | the ways to ask a server, which may be this one |
 //! | `session` | the time for which one server may believe another's answers |
+//! | `outcome` | operations that are completed even if no client waits for them |
 //! | `deadline` | one deadline for one operation |
 //! | `debts` | operations owed to a server that cannot be reached |
 //! | `tell` | telling many servers the same, down a tree |
 //! | `counts` | the numbers of requests and bytes |
-//! | `handler` | the operations that other servers ask for |
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeSet, HashMap};
+use std::future::Future;
+use std::rc::Rc;
+use std::task::{Context, Waker};
 
+use futures_util::future::LocalBoxFuture;
 use weir_core::placement;
-use weir_core::types::Rank;
+use weir_core::proto::peer::{self, LogRange};
+use weir_core::proto::FsError;
+use weir_core::types::{Ino, Rank};
 
-use crate::cluster::keyed::Keyed;
+use crate::cluster::clock::ServerClock;
+use crate::cluster::keyed::{Keyed, Token};
+use crate::cluster::net::Net;
 
+pub(super) mod calls;
 mod counts;
 pub(super) mod deadline;
 pub(super) mod debts;
-pub(super) mod handler;
+pub(super) mod outcome;
 pub(super) mod session;
 pub(super) mod tell;
 
+/// The other servers, as this one knows them. Cheap to clone: each task has a clone.
+#[derive(Clone)]
+pub(in crate::cluster) struct PeerServers {
+    inner: Rc<PeersState>,
+}
+
 /// The state of this room.
-pub(in crate::cluster) struct PeersState {
+struct PeersState {
+    rank: Rank,
+    servers: u16,
+    net: Rc<dyn Net>,
+    spawn: Box<dyn Fn(LocalBoxFuture<'static, ()>)>,
+    clock: ServerClock,
+    events: OnceCell<Box<dyn SessionEvents>>,
+    /// The last token.
+    tokens: Cell<u64>,
     sessions: RefCell<session::Sessions>,
     /// Servers with which a session is being begun.
     beginning: Keyed<Rank>,
@@ -54,9 +76,45 @@ pub(in crate::cluster) struct PeersState {
     trees: Cell<usize>,
 }
 
-impl Default for PeersState {
-    fn default() -> PeersState {
-        PeersState {
+/// The rest of the server, as far as sessions and debts concern it.
+pub(in crate::cluster) trait SessionEvents {
+    /// Makes the changes durable on which a message relies that is about to be sent.
+    fn commit(&self);
+    /// The leases of other servers' files are believed until then, if those servers are not heard of again.
+    fn set_believed_until(&self, until_ns: Option<i64>);
+    /// No lease of a server is believed any more.
+    fn doubt(&self, home: Rank);
+    /// True if this server uses files of another one, so that a session with it is wanted.
+    fn uses_files_of(&self, home: Rank) -> bool;
+    /// The files that this server holds, to be told when a session begins.
+    fn held_of(&self, home: Rank) -> peer::Begin;
+    /// The server answered that it was to begin: it has cut these files to these sizes.
+    fn cut(&self, files: &[(Ino, u64)]);
+    /// A session with a server has begun.
+    fn session_begun(&self, with: Rank);
+    /// Pays a debt of this server to itself.
+    fn pay_here(&self, debt: debts::Debt) -> LocalBoxFuture<'static, Result<(), FsError>>;
+    /// Gives bytes of logs back to their servers.
+    fn give_back(&self, freed: Vec<LogRange>) -> LocalBoxFuture<'static, ()>;
+}
+
+impl PeerServers {
+    /// The server `rank` of `servers`. `spawn` runs a future on the same thread.
+    pub(in crate::cluster) fn new(
+        rank: Rank,
+        servers: u16,
+        net: Rc<dyn Net>,
+        clock: ServerClock,
+        spawn: impl Fn(LocalBoxFuture<'static, ()>) + 'static,
+    ) -> PeerServers {
+        let inner = PeersState {
+            rank,
+            servers,
+            net,
+            spawn: Box::new(spawn),
+            clock,
+            events: OnceCell::new(),
+            tokens: Cell::default(),
             sessions: RefCell::default(),
             beginning: Keyed::default(),
             deadline: Cell::default(),
@@ -66,29 +124,105 @@ impl Default for PeersState {
             sent: Cell::default(),
             given_up: RefCell::default(),
             trees: Cell::default(),
+        };
+        PeerServers {
+            inner: Rc::new(inner),
         }
     }
-}
 
-impl PeersState {
+    /// Sets what is told of sessions. Called once, before anything is asked.
+    pub(in crate::cluster) fn set_events(&self, events: impl SessionEvents + 'static) {
+        let set = self.inner.events.set(Box::new(events));
+        assert!(
+            set.is_ok(),
+            "the events of a server's sessions are set once"
+        );
+    }
+
+    fn events(&self) -> &dyn SessionEvents {
+        let events = self.inner.events.get();
+        &**events.expect("set when the server was made")
+    }
+
+    /// The rank of this server.
+    pub(in crate::cluster) fn rank(&self) -> Rank {
+        self.inner.rank
+    }
+
+    /// The number of servers.
+    pub(in crate::cluster) fn servers(&self) -> u16 {
+        self.inner.servers
+    }
+
+    /// All servers, this one too.
+    pub(in crate::cluster) fn ranks(&self) -> impl Iterator<Item = Rank> {
+        (0..self.inner.servers).map(Rank)
+    }
+
+    /// The other servers that can be there.
+    pub(in crate::cluster) fn others(&self) -> Vec<Rank> {
+        let is_other = |rank: &Rank| *rank != self.rank() && !self.is_lost_for_good(*rank);
+        self.ranks().filter(is_other).collect()
+    }
+
+    /// The time, ns since 1970.
+    pub(in crate::cluster) fn now_ns(&self) -> i64 {
+        self.inner.clock.now_ns()
+    }
+
+    /// The way to the other servers.
+    pub(in crate::cluster) fn net(&self) -> &dyn Net {
+        &*self.inner.net
+    }
+
+    /// Runs a task on the thread of the server.
+    pub(in crate::cluster) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        (self.inner.spawn)(Box::pin(task));
+    }
+
+    /// Runs a task as far as it can without waiting, and spawns the rest of it. The caller has
+    /// borrowed nothing that the task may need.
+    pub(in crate::cluster) fn begin(&self, task: impl Future<Output = ()> + 'static) {
+        let mut task: LocalBoxFuture<'static, ()> = Box::pin(task);
+        let mut context = Context::from_waker(Waker::noop());
+        // The spawned task is polled again, so this waker need not wake it.
+        if task.as_mut().poll(&mut context).is_pending() {
+            (self.inner.spawn)(task);
+        }
+    }
+
+    /// A new token, different from those of all locks of all servers.
+    pub(in crate::cluster) fn token(&self) -> Token {
+        let next = self.inner.tokens.get() + 1;
+        self.inner.tokens.set(next);
+        Token {
+            rank: self.rank(),
+            number: next,
+        }
+    }
+
     /// Counts these servers as lost for as long as this one lives. `trees`: the number of elevated trees.
     pub(in crate::cluster) fn give_up(&self, ranks: impl Iterator<Item = Rank>, trees: usize) {
-        self.given_up.borrow_mut().extend(ranks);
-        self.trees.set(trees);
+        self.inner.given_up.borrow_mut().extend(ranks);
+        self.inner.trees.set(trees);
     }
 
     /// The number of elevated trees, if servers are lost.
     pub(in crate::cluster) fn trees(&self) -> usize {
-        self.trees.get()
+        self.inner.trees.get()
     }
 
     /// True if the server is lost for good.
-    pub(in crate::cluster) fn is_given_up(&self, rank: Rank) -> bool {
-        self.given_up.borrow().contains(&rank)
+    pub(in crate::cluster) fn is_lost_for_good(&self, rank: Rank) -> bool {
+        self.inner.given_up.borrow().contains(&rank)
     }
 
-    /// Starts as after a restart: no earlier session with another server holds.
-    pub(in crate::cluster) fn begin_anew(&self, others: impl Iterator<Item = Rank>, now_ns: i64) {
-        self.sessions.borrow_mut().begin_anew(others, now_ns);
+    /// Starts as after a restart: no earlier session with another server holds, and the others may know tokens of an
+    /// earlier life.
+    pub(in crate::cluster) fn begin_anew(&self) {
+        let now_ns = self.now_ns();
+        self.inner.tokens.set(u64::try_from(now_ns).unwrap_or(0));
+        let others = self.others().into_iter();
+        self.inner.sessions.borrow_mut().begin_anew(others, now_ns);
     }
 }

@@ -24,20 +24,17 @@
 //!
 //! [`Hub::believed_until_ns`]: weir_core::node::region::Hub::believed_until_ns
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use std::collections::BTreeMap;
 
 use futures_channel::oneshot;
 use futures_util::future::{select, Either};
 use weir_core::proto::peer::{self, PeerOperation};
 use weir_core::proto::FsError;
-use weir_core::types::{Ino, Rank};
+use weir_core::types::Rank;
 
 use super::debts;
-use crate::cluster::visibility::is_raw;
-use crate::cluster::{Answer, Cluster};
-use crate::node::Platform;
+use crate::cluster::peers::PeerServers;
+use crate::cluster::Answer;
 
 /// The time for which a lease is believed after the last sign of its home, ns.
 pub(in crate::cluster) const TERM_NS: i64 = 2_000_000_000;
@@ -135,51 +132,6 @@ impl Sessions {
     }
 }
 
-/// The channel to the task that waits for an outcome, until it is told.
-type Waiting = Rc<RefCell<Option<oneshot::Sender<Result<(), FsError>>>>>;
-
-/// The receiver of the outcome of an operation that is completed even if no task waits for it any
-/// more.
-#[derive(Clone)]
-pub(in crate::cluster) struct PendingOutcome {
-    waiting: Waiting,
-    /// Action taken when the outcome is not known in time.
-    late: Rc<dyn Fn()>,
-}
-
-impl PendingOutcome {
-    /// Tells the outcome, unless it was told before.
-    fn tell(&self, how: Result<(), FsError>) {
-        if let Some(waiting) = self.waiting.borrow_mut().take() {
-            let _ = waiting.send(how);
-        }
-    }
-
-    fn is_late(&self) {
-        (self.late)();
-        self.tell(Err(FsError::Unreachable));
-    }
-
-    /// Adds an action: while the outcome is not known in time, requests stop waiting for this
-    /// locked name.
-    pub(in crate::cluster) fn sticking<P: Platform>(
-        &self,
-        cluster: &Cluster<P>,
-        key: (Ino, Vec<u8>),
-    ) -> PendingOutcome {
-        let cluster = cluster.clone();
-        self.late(move || cluster.inner.names.stick_name(&key))
-    }
-
-    /// Adds an action for the case that the outcome is not known in time.
-    pub(in crate::cluster) fn late(&self, late: impl Fn() + 'static) -> PendingOutcome {
-        PendingOutcome {
-            waiting: Rc::clone(&self.waiting),
-            late: Rc::new(late),
-        }
-    }
-}
-
 /// Encloses a request with the number of its session (0 for the first) and the time left for it.
 pub fn enclose(number: u64, left_ms: u32, request: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(12 + request.len());
@@ -199,7 +151,7 @@ pub(in crate::cluster) struct Admitted<'a> {
     pub deadline_ns: i64,
 }
 
-impl<P: Platform> Cluster<P> {
+impl PeerServers {
     /// Extracts the request from another server's message, unless its session is not served.
     pub(in crate::cluster) fn admitted<'a>(
         &self,
@@ -211,7 +163,7 @@ impl<P: Platform> Cluster<P> {
         let left_ms = u32::from_le_bytes(*left_ms);
         let number = u64::from_le_bytes(*number);
         let now_ns = self.now_ns();
-        let mut sessions = self.inner.peers.sessions.borrow_mut();
+        let mut sessions = self.inner.sessions.borrow_mut();
         let session = sessions.session_with(from);
         if number & BEGINS != 0 {
             let number = number & !BEGINS;
@@ -243,16 +195,11 @@ impl<P: Platform> Cluster<P> {
     /// ever, because the end of that session is past. As a reply, the error says that nothing was
     /// done.
     pub(in crate::cluster) fn check_session_of(&self, from: Rank) -> Result<(), FsError> {
-        let Some((asker, number)) = self
-            .inner
-            .peers
-            .asker
-            .get()
-            .filter(|(asker, _)| *asker == from)
+        let Some((asker, number)) = self.inner.asker.get().filter(|(asker, _)| *asker == from)
         else {
             return Ok(());
         };
-        let mut sessions = self.inner.peers.sessions.borrow_mut();
+        let mut sessions = self.inner.sessions.borrow_mut();
         let session = sessions.session_with(asker);
         match session.refused || session.served != number {
             true => Err(FsError::NewSession),
@@ -262,34 +209,18 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if a server was given up and has begun no session since.
     pub(in crate::cluster) fn is_given_up(&self, rank: Rank) -> bool {
-        self.inner
-            .peers
-            .sessions
-            .borrow_mut()
-            .session_with(rank)
-            .refused
+        self.inner.sessions.borrow_mut().session_with(rank).refused
     }
 
     /// The time until which a server may believe its leases of this server's files.
     fn believed_until(&self, rank: Rank) -> i64 {
-        self.inner
-            .peers
-            .sessions
-            .borrow_mut()
-            .session_with(rank)
-            .asked_ns
-            + TERM_NS
+        self.inner.sessions.borrow_mut().session_with(rank).asked_ns + TERM_NS
     }
 
     /// Refuses the requests of a server that could not be told something, until it begins a new
     /// session and so believes nothing from before.
     pub(in crate::cluster) fn refuse(&self, rank: Rank) {
-        self.inner
-            .peers
-            .sessions
-            .borrow_mut()
-            .session_with(rank)
-            .refused = true;
+        self.inner.sessions.borrow_mut().session_with(rank).refused = true;
     }
 
     /// Waits until a server that could not be told has stopped believing its leases.
@@ -306,14 +237,14 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if the session in which something was asked still holds.
     pub(in crate::cluster) fn is_session(&self, with: Rank, number: u64) -> bool {
-        let mut sessions = self.inner.peers.sessions.borrow_mut();
+        let mut sessions = self.inner.sessions.borrow_mut();
         let session = sessions.session_with(with);
         with == self.rank() || (session.number == number && !session.ended)
     }
 
     /// Ends the sessions with another server, in both directions.
     pub(in crate::cluster) fn end_sessions(&self, with: Rank) {
-        let mut sessions = self.inner.peers.sessions.borrow_mut();
+        let mut sessions = self.inner.sessions.borrow_mut();
         let session = sessions.session_with(with);
         session.refused = true;
         session.mark_ended();
@@ -322,40 +253,24 @@ impl<P: Platform> Cluster<P> {
     /// Ends the session in which this server asks another; its leases are not believed any more.
     fn end_session(&self, with: Rank, number: u64) {
         {
-            let mut sessions = self.inner.peers.sessions.borrow_mut();
+            let mut sessions = self.inner.sessions.borrow_mut();
             let session = sessions.session_with(with);
             if session.number != number || session.ended {
                 return;
             }
             session.mark_ended();
         }
-        self.doubt(with);
-    }
-
-    /// Stops believing every lease of a server.
-    fn doubt(&self, of: Rank) {
-        self.forget_known(of);
-        self.reserve_no_more(of);
-        for ino in self.stand_ins_of(of) {
-            self.recall_here(ino);
-            self.give_up_token(ino);
-        }
+        self.events().doubt(with);
     }
 
     /// Runs `act` on the account of a server.
     pub(super) fn account<T>(&self, of: Rank, act: impl FnOnce(&mut debts::Account) -> T) -> T {
-        act(&mut self
-            .inner
-            .peers
-            .sessions
-            .borrow_mut()
-            .session_with(of)
-            .account)
+        act(&mut self.inner.sessions.borrow_mut().session_with(of).account)
     }
 
     /// The number of the current session, if there is one.
     pub(in crate::cluster) fn session_now(&self, with: Rank) -> Option<u64> {
-        let mut sessions = self.inner.peers.sessions.borrow_mut();
+        let mut sessions = self.inner.sessions.borrow_mut();
         let session = sessions.session_with(with);
         (!session.ended).then_some(session.number)
     }
@@ -371,8 +286,8 @@ impl<P: Platform> Cluster<P> {
     /// Begins a new session if the last has ended. It serves all waiting tasks, so it has the full
     /// time of a call.
     pub(in crate::cluster) async fn begin_session(&self, with: Rank) -> Result<u64, FsError> {
-        let current = |cluster: &Self| {
-            let mut sessions = cluster.inner.peers.sessions.borrow_mut();
+        let current = |peers: &Self| {
+            let mut sessions = peers.inner.sessions.borrow_mut();
             let session = sessions.session_with(with);
             ((!session.ended).then_some(session.number), session.failures)
         };
@@ -380,10 +295,10 @@ impl<P: Platform> Cluster<P> {
         if let Some(number) = known {
             return Ok(number);
         }
-        if self.inner.peers.is_given_up(with) {
+        if self.is_lost_for_good(with) {
             return Err(FsError::Unreachable);
         }
-        let _turn = self.inner.peers.beginning.hold(with, self.token()).await;
+        let _turn = self.inner.beginning.hold(with, self.token()).await;
         match current(self) {
             (Some(number), _) => return Ok(number),
             // A task that waited for another's try does not try again.
@@ -392,15 +307,15 @@ impl<P: Platform> Cluster<P> {
         }
         let now = u64::try_from(self.now_ns()).unwrap_or(0);
         let number = {
-            let mut sessions = self.inner.peers.sessions.borrow_mut();
+            let mut sessions = self.inner.sessions.borrow_mut();
             let session = sessions.session_with(with);
             // A server that was restarted does not begin with its earlier number.
             session.number = now.max(session.number + 1);
             session.number
         };
-        self.doubt(with);
-        let request = peer::request(self.held_of(with));
-        self.commit();
+        self.events().doubt(with);
+        let request = peer::request(self.events().held_of(with));
+        self.events().commit();
         let asked = self
             .inner
             .net
@@ -408,12 +323,9 @@ impl<P: Platform> Cluster<P> {
         let answer = asked.await.map_err(|_| FsError::Unreachable);
         let cuts = answer.and_then(|answer| peer::reply::<peer::Begin>(&answer.body));
         if let Ok(cuts) = &cuts {
-            for (ino, size) in cuts {
-                // The cut does not wait for a publish under way, which may wait for this session.
-                let _ = self.cut_at_once(*ino, *size);
-            }
+            self.events().cut(cuts);
         }
-        let mut sessions = self.inner.peers.sessions.borrow_mut();
+        let mut sessions = self.inner.sessions.borrow_mut();
         let session = sessions.session_with(with);
         if let Err(error) = cuts {
             session.failures += 1;
@@ -425,48 +337,12 @@ impl<P: Platform> Cluster<P> {
         }
         let owed = session.account.is_open();
         drop(sessions);
-        self.expect_again(with);
-        self.ask_for_policies(with);
+        self.events().session_begun(with);
         if owed {
             let this = self.clone();
             self.spawn(async move { this.pay_debts(with).await });
         }
         Ok(number)
-    }
-
-    /// Begins a session of another server, which holds the files listed in `op`.
-    pub(super) fn begun(&self, from: Rank, op: peer::Begin) -> Vec<(Ino, u64)> {
-        self.drop_names_of(from);
-        self.forget_steps(from, op.renames_since);
-        let held: BTreeSet<Ino> = op.held.iter().map(|(ino, _)| *ino).collect();
-        let mut cuts = self.keep_held(from, &held);
-        let written = op.held.iter().filter(|(_, write)| *write);
-        let written: Vec<Ino> = written.map(|(ino, _)| *ino).collect();
-        // A laminated file does not change: the asker gives up the bytes that it did not publish.
-        let is_late =
-            |ino: &Ino| ino.rank() == self.rank() && self.laminated_here(*ino) == Some(*ino);
-        let late = written.iter().copied().filter(is_late);
-        cuts.extend(late.map(|ino| (ino, 0)));
-        self.await_no_more(from, &held);
-        self.await_writer_no_more(from);
-        self.forget_kept(from);
-        let raw = |ino: &Ino| {
-            self.node(|node| node.attr_of(*ino))
-                .is_ok_and(|attr| is_raw(&attr))
-        };
-        self.begin_tokens(from, written.into_iter().filter(raw));
-        for (ino, write) in op.held {
-            if ino.rank() == self.rank() && self.node(|node| node.is_file(ino)) {
-                self.add_holder(ino, from);
-                if write && self.know_writer(ino, from) {
-                    // Not awaited: the task asks the asker, which waits for this reply.
-                    let this = self.clone();
-                    self.spawn(async move { this.tell_of_writer(ino, from).await });
-                }
-            }
-        }
-        self.note_written_files(from);
-        cuts
     }
 
     /// Asks another server within a session, and again in each new session until it acts; returns
@@ -484,6 +360,15 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
+    /// Sends a request to another server.
+    pub(super) async fn request<O>(&self, to: Rank, op: O) -> Result<O::Reply, FsError>
+    where
+        O: PeerOperation + 'static,
+    {
+        let (answer, _) = self.ask(to, peer::request(op)).await?;
+        peer::reply::<O>(&answer.body)
+    }
+
     /// Asks within one session; `None` if it has ended, and nothing was done.
     pub(in crate::cluster) async fn ask_within(
         &self,
@@ -492,7 +377,7 @@ impl<P: Platform> Cluster<P> {
         request: &[u8],
         surely: bool,
     ) -> Result<Option<Answer>, FsError> {
-        self.commit();
+        self.events().commit();
         let sent_ns = self.now_ns();
         let left_ns = self.time_left();
         if left_ns <= 0 && !surely {
@@ -519,7 +404,7 @@ impl<P: Platform> Cluster<P> {
             self.end_session(to, number);
             return Ok(None);
         }
-        let mut sessions = self.inner.peers.sessions.borrow_mut();
+        let mut sessions = self.inner.sessions.borrow_mut();
         let session = sessions.session_with(to);
         if session.number == number {
             session.heard_ns = session.heard_ns.max(sent_ns);
@@ -527,29 +412,12 @@ impl<P: Platform> Cluster<P> {
         Ok(Some(answer))
     }
 
-    /// Asks a server, for as long as that takes. `Unreachable` if it was restarted meanwhile, and
-    /// may have acted.
-    pub(in crate::cluster) async fn surely<O>(&self, to: Rank, op: O) -> Result<O::Reply, FsError>
+    /// Asks another server, for as long as that takes. `None` if it was restarted, and it is unknown
+    /// if it acted.
+    pub(super) async fn surely_told<O>(&self, to: Rank, op: O) -> Option<Result<O::Reply, FsError>>
     where
         O: PeerOperation + 'static,
     {
-        let answer = self.surely_told(to, op).await;
-        answer.unwrap_or(Err(FsError::Unreachable))
-    }
-
-    /// Like [`Cluster::surely`], but `None` if the server was restarted, and it is unknown if it
-    /// acted.
-    pub(in crate::cluster) async fn surely_told<O>(
-        &self,
-        to: Rank,
-        op: O,
-    ) -> Option<Result<O::Reply, FsError>>
-    where
-        O: PeerOperation + 'static,
-    {
-        if to == self.rank() {
-            return Some(self.call(to, op).await);
-        }
         let request = peer::request(op);
         let _asking = self.asking(to);
         loop {
@@ -563,35 +431,6 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Asks surely, but waits only as long as for any call; if the server is lost meanwhile, `late`
-    /// is given the result. `Unreachable` if it was not done, or if `late` will be called. Does not
-    /// ask if too many such calls wait.
-    pub(in crate::cluster) async fn surely_or<O>(
-        &self,
-        to: Rank,
-        op: O,
-        late: impl FnOnce(&Cluster<P>, Result<O::Reply, FsError>) + 'static,
-    ) -> Result<O::Reply, FsError>
-    where
-        O: PeerOperation + 'static,
-    {
-        if to == self.rank() {
-            return self.call(to, op).await;
-        }
-        self.session_in_time(to).await?;
-        if self.is_asked_enough(to) {
-            return Err(FsError::Unreachable);
-        }
-        let (sender, done) = oneshot::channel();
-        let this = self.clone();
-        self.spawn(async move {
-            if let Err(result) = sender.send(this.surely(to, op).await) {
-                late(&this, result);
-            }
-        });
-        self.told_or_lost(to, done).await
-    }
-
     /// Waits, as long as for any call, for the result of a task that asks a server surely.
     pub(in crate::cluster) async fn told_or_lost<T>(
         &self,
@@ -601,50 +440,6 @@ impl<P: Platform> Cluster<P> {
         match select(done, Box::pin(self.lost(to))).await {
             Either::Left((result, _)) => result.unwrap_or(Err(FsError::Unreachable)),
             Either::Right(_) => Err(FsError::Unreachable),
-        }
-    }
-
-    /// Runs an operation to its end in its own task; returns the first result that its
-    /// [`PendingOutcome`] was told.
-    pub(in crate::cluster) async fn to_the_end<F>(
-        &self,
-        act: impl FnOnce(Self, PendingOutcome) -> F,
-    ) -> Result<(), FsError>
-    where
-        F: std::future::Future<Output = Result<(), FsError>> + 'static,
-    {
-        let (sender, told) = oneshot::channel();
-        let outcome = PendingOutcome {
-            waiting: Rc::new(RefCell::new(Some(sender))),
-            late: Rc::new(|| ()),
-        };
-        let acting = act(self.clone(), outcome.clone());
-        let (this, deadline_ns) = (self.clone(), self.deadline());
-        self.spawn(async move { outcome.tell(this.by(deadline_ns, acting).await) });
-        told.await.unwrap_or(Err(FsError::Unreachable))
-    }
-
-    /// Asks surely; if that takes too long, tells the task that waits for the outcome. `None` if
-    /// the server was restarted, and it is unknown if it acted.
-    pub(in crate::cluster) async fn see_through<O>(
-        &self,
-        to: Rank,
-        op: O,
-        outcome: &PendingOutcome,
-    ) -> Option<Result<O::Reply, FsError>>
-    where
-        O: PeerOperation + 'static,
-    {
-        if to != self.rank() && self.session_in_time(to).await.is_err() {
-            outcome.is_late();
-        }
-        let done = Box::pin(self.surely_told(to, op));
-        match select(done, Box::pin(self.lost(to))).await {
-            Either::Left((result, _)) => result,
-            Either::Right(((), done)) => {
-                outcome.is_late();
-                done.await
-            }
         }
     }
 
@@ -675,18 +470,18 @@ impl<P: Platform> Cluster<P> {
         list: impl FnOnce(&mut Session) -> &mut Vec<oneshot::Sender<()>>,
     ) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
-        list(self.inner.peers.sessions.borrow_mut().session_with(with)).push(sender);
+        list(self.inner.sessions.borrow_mut().session_with(with)).push(sender);
         receiver
     }
 
-    /// Waits until a time, by the clock of [`Cluster::tick`].
+    /// Waits until a time, by the clock of the server.
     pub(in crate::cluster) async fn until(&self, at_ns: i64) {
         if at_ns <= self.now_ns() {
             return;
         }
         let (sender, due) = oneshot::channel();
         {
-            let mut sessions = self.inner.peers.sessions.borrow_mut();
+            let mut sessions = self.inner.sessions.borrow_mut();
             let next = sessions.next_timer;
             sessions.next_timer += 1;
             sessions.timers.insert((at_ns, next), sender);
@@ -698,7 +493,7 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) fn look_at_times(&self, now_ns: i64) {
         let mut doubted = Vec::new();
         let believed_until = {
-            let mut sessions = self.inner.peers.sessions.borrow_mut();
+            let mut sessions = self.inner.sessions.borrow_mut();
             while let Some(first) = sessions
                 .timers
                 .first_entry()
@@ -719,16 +514,16 @@ impl<P: Platform> Cluster<P> {
             sessions.believed_until()
         };
         for rank in doubted {
-            self.doubt(rank);
+            self.events().doubt(rank);
         }
-        self.node(|node| node.set_believed_until(believed_until));
+        self.events().set_believed_until(believed_until);
     }
 
     /// Believes a lease of a server's files from now on, if the request sent at `asked_ns` is
     /// recent enough; returns true if so.
     pub(in crate::cluster) fn believe_lease(&self, of: Rank, asked_ns: i64) -> bool {
         let now_ns = self.now_ns();
-        let mut sessions = self.inner.peers.sessions.borrow_mut();
+        let mut sessions = self.inner.sessions.borrow_mut();
         let session = sessions.session_with(of);
         let heard_ns = session.heard_ns.max(asked_ns);
         if session.ended || now_ns + LOOK_MOST_NS > heard_ns + TERM_NS {
@@ -739,14 +534,14 @@ impl<P: Platform> Cluster<P> {
             session.believes = true;
             let believed_until = sessions.believed_until();
             drop(sessions);
-            self.node(|node| node.set_believed_until(believed_until));
+            self.events().set_believed_until(believed_until);
         }
         true
     }
 
     /// Notes that something a server told is used without asking it.
     pub(in crate::cluster) fn use_lease(&self, of: Rank) {
-        self.inner.peers.sessions.borrow_mut().session_with(of).used = true;
+        self.inner.sessions.borrow_mut().session_with(of).used = true;
     }
 
     /// Begins sessions that a task waits for, and renews leases in use. Returns the time of the
@@ -762,7 +557,7 @@ impl<P: Platform> Cluster<P> {
         };
         let mut wanted = Vec::new();
         {
-            let mut sessions = self.inner.peers.sessions.borrow_mut();
+            let mut sessions = self.inner.sessions.borrow_mut();
             if now_ns - sessions.looked_ns < LOOK_NS {
                 return due(&sessions);
             }
@@ -784,20 +579,20 @@ impl<P: Platform> Cluster<P> {
                 let this = self.clone();
                 self.spawn(async move { this.pay_debts(rank).await });
             }
-            if ended && (awaited || !self.stand_ins_of(rank).is_empty()) {
-                if !self.inner.peers.beginning.is_held(&rank) {
+            if ended && (awaited || self.events().uses_files_of(rank)) {
+                if !self.inner.beginning.is_held(&rank) {
                     self.spawn(async move {
                         // The next look tries again.
                         let _ = this.begin_session(rank).await;
                     });
                 }
-            } else if renews && (used || !self.stand_ins_of(rank).is_empty()) {
+            } else if renews && (used || self.events().uses_files_of(rank)) {
                 self.spawn(async move {
                     // A lease that is not renewed is not believed.
-                    let _ = this.call(rank, peer::Renew {}).await;
+                    let _ = this.request(rank, peer::Renew {}).await;
                 });
             }
         }
-        due(&self.inner.peers.sessions.borrow())
+        due(&self.inner.sessions.borrow())
     }
 }

@@ -12,19 +12,18 @@
 //! [`crate::cluster::files::stand_ins`]. The whole ends, because each level waits no longer than
 //! for a server that does not answer.
 
-use futures_util::future::{join, join_all};
+use futures_util::future::join_all;
 use weir_core::placement::tree::shares;
 use weir_core::proto::peer::{self, News, Told};
 use weir_core::proto::FsError;
 use weir_core::types::Rank;
 
-use crate::cluster::Cluster;
-use crate::node::Platform;
+use crate::cluster::peers::PeerServers;
 
-impl<P: Platform> Cluster<P> {
+impl PeerServers {
     /// Sets the number of servers that this one tells itself; for tests with few servers.
     pub fn set_fan_out(&self, servers: u32) {
-        self.inner.peers.fan_out.set(servers);
+        self.inner.fan_out.set(servers);
     }
 
     /// Tells `ranks`, which do not include this server; returns the answers, and the servers that
@@ -38,22 +37,17 @@ impl<P: Platform> Cluster<P> {
         let others = std::mem::take(&mut told.lost);
         let again = others.iter().map(|rank| self.tell_one(*rank, news, &[]));
         for (rank, answer) in others.iter().zip(join_all(again).await) {
-            take_in(&mut told, *rank, answer);
+            add_answer(&mut told, *rank, answer);
         }
         told.lost.extend(tried);
         told
     }
 
-    /// Passes on a message of another server, and does what it says.
-    pub(super) async fn relay(&self, op: peer::Relay) -> Result<Told, FsError> {
-        if op.below.iter().any(|rank| rank.0 >= self.inner.servers) {
-            return Err(FsError::Malformed);
-        }
-        let spread = self.in_time_to_tell(self.spread(op.below, &op.news));
-        let (own, (mut told, tried)) = join(self.hear(&op.news), spread).await;
+    /// Passes on a message of another server to the servers below this one.
+    pub(in crate::cluster) async fn pass_on(&self, below: Vec<Rank>, news: &News) -> Told {
+        let (mut told, tried) = self.in_time_to_tell(self.spread(below, news)).await;
         told.lost.extend(tried);
-        take_in(&mut told, self.rank(), own);
-        Ok(told)
+        told
     }
 
     /// Tells `ranks` down a tree. Returns the answer, and the servers that this server itself did
@@ -63,7 +57,7 @@ impl<P: Platform> Cluster<P> {
         let mut lists = vec![ranks];
         while !lists.is_empty() {
             let all = lists.iter();
-            let cut = all.flat_map(|list| shares(list, self.inner.peers.fan_out.get()));
+            let cut = all.flat_map(|list| shares(list, self.inner.fan_out.get()));
             let branches: Vec<(Rank, &[Rank])> = cut
                 .filter_map(|share| share.split_first().map(|(first, rest)| (*first, rest)))
                 .collect();
@@ -76,7 +70,7 @@ impl<P: Platform> Cluster<P> {
                     tried.push(*first);
                     orphans.push(rest.to_vec());
                 } else {
-                    take_in(&mut told, *first, answer);
+                    add_answer(&mut told, *first, answer);
                 }
             }
             orphans.retain(|rest| !rest.is_empty());
@@ -91,49 +85,31 @@ impl<P: Platform> Cluster<P> {
                 news: news.clone(),
                 below: below.to_vec(),
             };
-            return self.call(to, relay).await;
+            return self.request(to, relay).await;
         }
         let done = match news.clone() {
-            News::Recall(op) => self.call(to, op).await,
-            News::Mark(op) => self.call(to, op).await,
+            News::Recall(op) => self.request(to, op).await,
+            News::Mark(op) => self.request(to, op).await,
             News::Cut(op) => {
-                let end = self.call(to, op).await?;
+                let end = self.request(to, op).await?;
                 return Ok(Told {
                     end,
                     ..Told::default()
                 });
             }
-            News::Flush(op) => self.call(to, op).await,
-            News::Revoke(op) => self.call(to, op).await,
-            News::Laminated(op) => self.call(to, op).await,
-            News::Forget(op) => self.call(to, op).await,
-            News::DropEntry(op) => self.call(to, op).await,
-            News::Seal(op) => return Ok(told_writers(self.call(to, op).await?)),
-            News::Writers(op) => return Ok(told_writers(self.call(to, op).await?)),
+            News::Flush(op) => self.request(to, op).await,
+            News::Revoke(op) => self.request(to, op).await,
+            News::Laminated(op) => self.request(to, op).await,
+            News::Forget(op) => self.request(to, op).await,
+            News::DropEntry(op) => self.request(to, op).await,
+            News::Seal(op) => return Ok(told_writers(self.request(to, op).await?)),
+            News::Writers(op) => return Ok(told_writers(self.request(to, op).await?)),
         };
         done.map(|()| Told::default())
     }
-
-    /// Does what a message says.
-    async fn hear(&self, news: &News) -> Result<Told, FsError> {
-        let mut told = Told::default();
-        match news {
-            News::Recall(op) => self.recall_here(op.ino),
-            News::Mark(op) => self.mark_here(op).await?,
-            News::Cut(op) => told.end = self.cut_here(op).await?,
-            News::Flush(op) => self.flush_for_all(op).await?,
-            News::Revoke(op) => self.revoke_here(op.ino).await?,
-            News::Laminated(op) => self.believe(op)?,
-            News::Forget(op) => self.forget_here(op.ino),
-            News::DropEntry(op) => self.drop_entry(&(op.dir, op.name.clone())),
-            News::Seal(op) => told.writers = self.seal_here(op.ino)?,
-            News::Writers(op) => told.writers = self.writers_here(op.ino),
-        }
-        Ok(told)
-    }
 }
 
-fn told_writers(writers: u32) -> Told {
+pub(in crate::cluster) fn told_writers(writers: u32) -> Told {
     Told {
         writers,
         ..Told::default()
@@ -141,7 +117,7 @@ fn told_writers(writers: u32) -> Told {
 }
 
 /// Adds the answer of `rank` and the servers below it.
-fn take_in(all: &mut Told, rank: Rank, answer: Result<Told, FsError>) {
+pub(in crate::cluster) fn add_answer(all: &mut Told, rank: Rank, answer: Result<Told, FsError>) {
     match answer {
         Ok(told) => {
             all.writers = all.writers.saturating_add(told.writers);

@@ -27,6 +27,7 @@ use weir_core::proto::{self, FsError, Landing, FETCH_BYTES, FETCH_PIECES};
 use weir_core::types::{ClientId, Ino, Rank};
 use weir_fabric::bulk::{self, ReadError};
 
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::reads::kept::CachedReads;
 use crate::cluster::reads::pool::Pool;
 use crate::cluster::Cluster;
@@ -219,7 +220,7 @@ impl<P: Platform> Cluster<P> {
         let to = ranges.first().ok_or(FsError::Malformed)?.rank;
         let bytes = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add);
         let whole = ranges.iter().all(|r| r.rank == to && r.len > 0);
-        if !whole || to >= self.inner.servers || to == self.rank().0 {
+        if !whole || to >= self.peers().servers() || to == self.rank().0 {
             return Err(FsError::Malformed);
         }
         if bytes > FETCH_BYTES {
@@ -406,13 +407,13 @@ impl<P: Platform> Cluster<P> {
     fn read(&self, read: &CheckedRead, to: Box<dyn bulk::Landing>) {
         let to = self.watch_file(read.ino, read.to, to);
         // If the fabric cannot read past the other server's logic, a call brings the bytes.
-        let Some(mut to) = self.inner.net.read(read.to, &read.ranges, to) else {
-            self.count_moved(1, read.bytes as usize);
+        let Some(mut to) = self.peers().net().read(read.to, &read.ranges, to) else {
+            self.peers().count_moved(1, read.bytes as usize);
             return;
         };
         let (this, rank) = (self.clone(), read.to);
         let (ranges, bytes) = (read.ranges.clone(), read.bytes as usize);
-        self.spawn(async move {
+        self.peers().spawn(async move {
             let answer = this.call_for_bytes(rank, peer::Fetch { ranges }).await;
             match answer {
                 Ok(((), bulk)) if bulk.len() == bytes => {

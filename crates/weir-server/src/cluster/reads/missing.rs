@@ -15,6 +15,7 @@ use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 use weir_fabric::bulk;
 
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::reads::fetch::watched;
 use crate::cluster::Cluster;
 use crate::node::Platform;
@@ -68,7 +69,7 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) fn miss_file(&self, ino: Ino) {
         let missing = self.inner.reads.missing.borrow();
         let mut found = lock_unread(&missing.found);
-        if self.is_given_up(ino.rank()) && found.len() < MOST {
+        if self.peers().is_given_up(ino.rank()) && found.len() < MOST {
             found.insert((ino, ino.rank()));
         }
     }
@@ -92,9 +93,11 @@ impl<P: Platform> Cluster<P> {
             }
             let (ino, rank) = file;
             let this = self.clone();
-            self.spawn(async move {
-                let path = this.by(this.next_deadline(), this.name_of(ino));
-                let (path, node) = (path.await, this.inner.net.host(rank));
+            self.peers().spawn(async move {
+                let path = this
+                    .peers()
+                    .by(this.peers().next_deadline(), this.name_of(ino));
+                let (path, node) = (path.await, this.peers().net().host(rank));
                 tracing::error!(
                     file = path,
                     rank = rank.0,
@@ -130,9 +133,11 @@ impl<P: Platform> Cluster<P> {
             return;
         }
         let this = self.clone();
-        self.spawn(async move {
-            let path = this.by(this.next_deadline(), this.name_of(ino));
-            let (file, home) = (path.await, this.inner.net.host(ino.rank()));
+        self.peers().spawn(async move {
+            let path = this
+                .peers()
+                .by(this.peers().next_deadline(), this.name_of(ino));
+            let (file, home) = (path.await, this.peers().net().host(ino.rank()));
             tracing::error!(
                 file,
                 home,
@@ -157,7 +162,7 @@ impl<P: Platform> Cluster<P> {
 
     /// The name of a file for messages, even if its path cannot be found.
     async fn name_of(&self, ino: Ino) -> String {
-        if !self.is_given_up(ino.rank()) {
+        if !self.peers().is_given_up(ino.rank()) {
             return self.path_of_file(ino).await;
         }
         let found = self.inner.reads.missing.borrow().names.get(&ino).cloned();
@@ -166,7 +171,7 @@ impl<P: Platform> Cluster<P> {
                 return String::from_utf8_lossy(&join(&dir.path, &name)).into_owned();
             }
         }
-        let node = self.inner.net.host(ino.rank());
+        let node = self.peers().net().host(ino.rank());
         format!("{ino:?}, whose name is at {node}")
     }
 

@@ -16,6 +16,7 @@ use weir_core::proto::peer;
 use weir_core::proto::{AwaitRoom, FsError, ReportRelief, RoomOutlook, RoomState};
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::{Cluster, ROOT};
 use crate::node::Platform;
 
@@ -99,7 +100,7 @@ impl<P: Platform> Cluster<P> {
         op: AwaitRoom,
     ) -> Result<(), FsError> {
         let relief = &self.inner.relief;
-        let begun_ns = self.now_ns();
+        let begun_ns = self.peers().now_ns();
         let waited_ns = i64::try_from(op.waited_ms.saturating_mul(1_000_000)).unwrap_or(i64::MAX);
         let since_ns = begun_ns.saturating_sub(waited_ns);
         if !relief.has_hope(since_ns, begun_ns) || !self.is_elevated(op.ino).await? {
@@ -107,12 +108,12 @@ impl<P: Platform> Cluster<P> {
         }
         let _waiting = WaitingWrite::begin(relief);
         let free_before = self.node(|node| node.room()).free_bytes;
-        while relief.has_hope(since_ns, self.now_ns()) {
-            let is_over = self.now_ns() - begun_ns >= WAIT_NS;
+        while relief.has_hope(since_ns, self.peers().now_ns()) {
+            let is_over = self.peers().now_ns() - begun_ns >= WAIT_NS;
             if is_over || self.node(|node| node.room()).free_bytes > free_before {
                 return Ok(());
             }
-            self.until(self.now_ns() + LOOK_NS).await;
+            self.peers().until(self.peers().now_ns() + LOOK_NS).await;
         }
         Err(FsError::NoSpace)
     }
@@ -153,7 +154,7 @@ impl<P: Platform> Cluster<P> {
         let (sender, waits) = oneshot::channel();
         self.inner.relief.watchers.borrow_mut().push(sender);
         let wait_ns = (i64::from(wait_ms) * 1_000_000).min(LONGEST_REPORT_NS);
-        let over = pin!(self.until(self.now_ns() + wait_ns));
+        let over = pin!(self.peers().until(self.peers().now_ns() + wait_ns));
         select(waits, over).await;
         Ok(self.room_state())
     }
@@ -166,7 +167,7 @@ impl<P: Platform> Cluster<P> {
         if usize::from(op.tree) >= MOST_TREES {
             return Err(FsError::Invalid);
         }
-        let now_ns = self.now_ns();
+        let now_ns = self.peers().now_ns();
         let age_ns = i64::try_from(op.age_ms.saturating_mul(1_000_000)).unwrap_or(i64::MAX);
         let report = OutlookReport {
             at_ns: now_ns,

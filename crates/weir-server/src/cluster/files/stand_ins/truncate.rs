@@ -6,6 +6,7 @@ use weir_core::proto::{FsError, Served};
 use weir_core::types::Ino;
 
 use crate::cluster::extents::publish::bytes_of;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::Cluster;
 use crate::node::Platform;
 
@@ -38,7 +39,10 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<(), FsError> {
         // A restarted server first hears which servers hold its files.
         self.announced().await;
-        let _alone = self.hold_in_time(&self.inner.files.changing, ino).await?;
+        let _alone = self
+            .peers()
+            .hold_in_time(&self.inner.files.changing, ino)
+            .await?;
         let was_evicted = self.node(|node| node.regular(ino))?.evicted;
         self.inner.files.published.borrow_mut().begin_cut(ino, size);
         let mut cut = self.cut_everywhere(ino, size).await;
@@ -62,7 +66,11 @@ impl<P: Platform> Cluster<P> {
         ino: Ino,
     ) -> Result<(), FsError> {
         while self.inner.files.published.borrow().is_being_cut(ino) {
-            drop(self.hold_in_time(&self.inner.files.changing, ino).await?);
+            drop(
+                self.peers()
+                    .hold_in_time(&self.inner.files.changing, ino)
+                    .await?,
+            );
         }
         Ok(())
     }
@@ -80,8 +88,8 @@ impl<P: Platform> Cluster<P> {
         );
         let number = self.number_of_cut();
         let cut = peer::Cut { ino, size, number };
-        let told = self.tell(&holders, &News::Cut(cut)).await;
-        told.lost.iter().for_each(|rank| self.refuse(*rank));
+        let told = self.peers().tell(&holders, &News::Cut(cut)).await;
+        told.lost.iter().for_each(|rank| self.peers().refuse(*rank));
         self.inner
             .files
             .holders
@@ -202,12 +210,12 @@ impl<P: Platform> Cluster<P> {
     /// Cuts a file here, for its home, which erases the published bytes after that.
     pub(in crate::cluster) async fn cut_here(&self, op: &peer::Cut) -> Result<u64, FsError> {
         let ino = op.ino;
-        let session = self.session_now(ino.rank());
+        let session = self.peers().session_now(ino.rank());
         // The bytes of a publish under way reach the slices before they are erased.
         let _sent = self.hold_publishing_surely(ino).await;
         // The home was restarted meanwhile: it does not know of this truncation any more, and will
         // erase nothing for it.
-        if self.session_now(ino.rank()) != session {
+        if self.peers().session_now(ino.rank()) != session {
             return Err(FsError::Unreachable);
         }
         let is_new = {
@@ -235,7 +243,7 @@ impl<P: Platform> Cluster<P> {
 
     /// A number greater than the last one, also than the last one before a restart.
     fn number_of_cut(&self) -> u64 {
-        let now = u64::try_from(self.now_ns()).unwrap_or(0);
+        let now = u64::try_from(self.peers().now_ns()).unwrap_or(0);
         let number = now.max(self.inner.files.cuts.get() + 1);
         self.inner.files.cuts.set(number);
         number

@@ -11,6 +11,7 @@ use weir_core::types::{Ino, Rank};
 use super::share::Share;
 use super::Grant;
 use crate::cluster::files::AWAITED_NS;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::peers::tell::all_of;
 use crate::cluster::visibility::is_raw;
 use crate::cluster::Cluster;
@@ -46,7 +47,10 @@ impl<P: Platform> Cluster<P> {
             return Err(FsError::Malformed);
         }
         self.announced().await;
-        let _turn = self.hold_in_time(&self.inner.files.granting, ino).await?;
+        let _turn = self
+            .peers()
+            .hold_in_time(&self.inner.files.granting, ino)
+            .await?;
         if !is_raw(&self.node(|node| node.writable(ino))?) {
             return Ok(Some(op.wished));
         }
@@ -56,7 +60,7 @@ impl<P: Platform> Cluster<P> {
         self.end_readers(ino, from).await;
         let in_the_way = self.token_holders(ino, from, Some(&op.needed));
         self.take_back(ino, &in_the_way).await?;
-        self.check_session_of(from)?;
+        self.peers().check_session_of(from)?;
         let writers = self.writers_of(ino);
         let mut tokens = self.inner.files.write_tokens.borrow_mut();
         let grants = tokens.granted.entry(ino).or_default();
@@ -120,7 +124,10 @@ impl<P: Platform> Cluster<P> {
         if end >= MAX_OFFSET {
             return Ok(());
         }
-        let _turn = self.hold_in_time(&self.inner.files.granting, ino).await?;
+        let _turn = self
+            .peers()
+            .hold_in_time(&self.inner.files.granting, ino)
+            .await?;
         let behind = Claim::range(end, MAX_OFFSET - end);
         let holders = self.token_holders(ino, writer, Some(&behind));
         self.take_back(ino, &holders).await
@@ -129,7 +136,10 @@ impl<P: Platform> Cluster<P> {
     /// Allows programs of this node to read a raw file of this server.
     pub(in crate::cluster::files) async fn read_own(&self, ino: Ino) -> Result<(), FsError> {
         self.announced().await;
-        let _turn = self.hold_in_time(&self.inner.files.granting, ino).await?;
+        let _turn = self
+            .peers()
+            .hold_in_time(&self.inner.files.granting, ino)
+            .await?;
         self.end_writers(ino, self.rank()).await?;
         self.node(|node| node.set_ask(ino, false));
         Ok(())
@@ -146,7 +156,7 @@ impl<P: Platform> Cluster<P> {
     /// The nodes other than `from` that hold, or may hold, tokens of a file: for bytes of `claim`,
     /// or for any.
     fn token_holders(&self, ino: Ino, from: Rank, claim: Option<&Claim>) -> Vec<Rank> {
-        let now_ns = self.now_ns();
+        let now_ns = self.peers().now_ns();
         let mut tokens = self.inner.files.write_tokens.borrow_mut();
         let mut holders: Vec<Rank> = self.silent_servers();
         if let Some(grants) = tokens.granted.get_mut(&ino) {
@@ -178,7 +188,7 @@ impl<P: Platform> Cluster<P> {
             }
         };
         let news = News::Revoke(peer::Revoke { ino });
-        let (own, told) = join(own, self.tell(&others, &news)).await;
+        let (own, told) = join(own, self.peers().tell(&others, &news)).await;
         // It is unknown what an unreachable node wrote: its token stays.
         own.and(all_of(told).map(drop))?;
         if let Some(grants) = self
@@ -218,7 +228,7 @@ impl<P: Platform> Cluster<P> {
             ino,
             is_public: true,
         });
-        all_of(self.tell(&others, &news).await).map(drop)
+        all_of(self.peers().tell(&others, &news).await).map(drop)
     }
 
     /// Ends the token of a node that writes a file of this server no more, and has published its
@@ -238,7 +248,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Waits for the bytes of a node that may write a file of this server and is given up.
     pub(in crate::cluster::files) fn await_token(&self, ino: Ino, writer: Rank) {
-        let until_ns = self.now_ns() + AWAITED_NS;
+        let until_ns = self.peers().now_ns() + AWAITED_NS;
         let mut tokens = self.inner.files.write_tokens.borrow_mut();
         let grants = tokens.granted.get_mut(&ino);
         if let Some(grant) = grants.and_then(|grants| grants.get_mut(&writer)) {

@@ -9,6 +9,7 @@ use weir_core::types::Ino;
 
 use super::share::Share;
 use crate::cluster::extents::publish::PublishCause;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::visibility::is_raw;
 use crate::cluster::Cluster;
 use crate::node::Platform;
@@ -32,6 +33,7 @@ impl<P: Platform> Cluster<P> {
             return Ok(claim);
         }
         let _turn = self
+            .peers()
             .hold_in_time(&self.inner.files.asking_tokens, ino)
             .await?;
         if let Some(claim) = self.held_with(ino, &op.needed) {
@@ -66,7 +68,7 @@ impl<P: Platform> Cluster<P> {
         op: &proto::Token,
         anew: bool,
     ) -> Result<Claim, FsError> {
-        let asked_ns = self.now_ns();
+        let asked_ns = self.peers().now_ns();
         let request = peer::Grant {
             ino,
             needed: op.needed,
@@ -76,8 +78,9 @@ impl<P: Platform> Cluster<P> {
         let (granted, session) = self.call_in(ino.rank(), request).await?;
         let local = self.local(ino).ok_or(FsError::Stale)?;
         let own = ino.rank() == self.rank();
-        let holds =
-            own || self.is_session(ino.rank(), session) && self.believe_lease(ino.rank(), asked_ns);
+        let holds = own
+            || self.peers().is_session(ino.rank(), session)
+                && self.peers().believe_lease(ino.rank(), asked_ns);
         let mut tokens = self.inner.files.write_tokens.borrow_mut();
         let given_up = tokens.asking.get(&ino).copied().unwrap_or(false);
         if holds && !given_up {
@@ -122,7 +125,7 @@ impl<P: Platform> Cluster<P> {
         let found = tokens.held.get(&ino)?.claim_with(needed)?;
         drop(tokens);
         if ino.rank() != self.rank() {
-            self.use_lease(ino.rank());
+            self.peers().use_lease(ino.rank());
         }
         Some(found)
     }
@@ -140,7 +143,7 @@ impl<P: Platform> Cluster<P> {
             .files
             .write_tokens
             .borrow()
-            .times_taken(ino, self.now_ns());
+            .times_taken(ino, self.peers().now_ns());
         let factor = GROWTH.get(times).copied().unwrap_or(1);
         let most = MAX_OFFSET - op.wished.offset;
         let length = op.wished.length.saturating_mul(factor).min(most);
@@ -189,7 +192,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Notes that this node may write all of a file that it has made, as requested at `asked_ns`.
     pub(in crate::cluster) fn hold_new(&self, ino: Ino, asked_ns: i64) {
-        if ino.rank() == self.rank() || self.believe_lease(ino.rank(), asked_ns) {
+        if ino.rank() == self.rank() || self.peers().believe_lease(ino.rank(), asked_ns) {
             let mut tokens = self.inner.files.write_tokens.borrow_mut();
             tokens.held.insert(ino, Share::Whole);
         }
@@ -219,6 +222,7 @@ impl<P: Platform> Cluster<P> {
         }
         // No token is requested meanwhile: the home would take it for the one that ends.
         let _turn = self
+            .peers()
             .hold_in_time(&self.inner.files.asking_tokens, ino)
             .await?;
         // Other threads may be writing: the program may be at its end, not at a close.
@@ -229,7 +233,7 @@ impl<P: Platform> Cluster<P> {
     /// Gives up this node's token: another node wants to read the file, or to write bytes that this
     /// one holds.
     pub(in crate::cluster) async fn revoke_here(&self, ino: Ino) -> Result<(), FsError> {
-        let now_ns = self.now_ns();
+        let now_ns = self.peers().now_ns();
         self.inner
             .files
             .write_tokens

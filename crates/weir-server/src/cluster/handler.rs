@@ -25,6 +25,7 @@ use weir_core::proto::{
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::keyed::Token;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::Cluster;
 use crate::node::Platform;
 
@@ -42,8 +43,7 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     fn count(&self, name: &'static str) {
-        let mut asked = self.cluster.inner.peers.asked.borrow_mut();
-        *asked.entry(name).or_default() += 1;
+        self.cluster.peers().count_asked(name);
     }
 
     async fn find(&self, _: Rank, op: Find) -> Result<Option<Child>, FsError> {

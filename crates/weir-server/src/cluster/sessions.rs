@@ -1,0 +1,211 @@
+//! The beginning and the end of a session, in all rooms; and messages that many servers are told.
+
+use std::collections::BTreeSet;
+use std::rc::{Rc, Weak};
+
+use futures_util::future::{join, LocalBoxFuture};
+use weir_core::proto::peer::{self, LogRange, News, Told};
+use weir_core::proto::FsError;
+use weir_core::types::{Ino, Rank};
+
+use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::peers::debts::{link_taken, Debt};
+use crate::cluster::peers::{tell, SessionEvents};
+use crate::cluster::visibility::is_raw;
+use crate::cluster::{Cluster, Inner};
+use crate::node::Platform;
+
+/// A server as its sessions know it. It may be gone: then nothing is left that a session concerns.
+pub(super) struct ServerOfSessions<P: Platform + 'static> {
+    server: Weak<Inner<P>>,
+}
+
+impl<P: Platform> ServerOfSessions<P> {
+    pub(super) fn new(server: &Rc<Inner<P>>) -> ServerOfSessions<P> {
+        ServerOfSessions {
+            server: Rc::downgrade(server),
+        }
+    }
+
+    fn server(&self) -> Option<Cluster<P>> {
+        let inner = self.server.upgrade()?;
+        Some(Cluster { inner })
+    }
+}
+
+impl<P: Platform> SessionEvents for ServerOfSessions<P> {
+    fn commit(&self) {
+        if let Some(server) = self.server() {
+            server.commit();
+        }
+    }
+
+    fn set_believed_until(&self, until_ns: Option<i64>) {
+        if let Some(server) = self.server() {
+            server.node(|node| node.set_believed_until(until_ns));
+        }
+    }
+
+    fn doubt(&self, home: Rank) {
+        let Some(server) = self.server() else {
+            return;
+        };
+        server.forget_known(home);
+        server.reserve_no_more(home);
+        for ino in server.stand_ins_of(home) {
+            server.recall_here(ino);
+            server.give_up_token(ino);
+        }
+    }
+
+    fn uses_files_of(&self, home: Rank) -> bool {
+        self.server()
+            .is_some_and(|server| !server.stand_ins_of(home).is_empty())
+    }
+
+    fn held_of(&self, home: Rank) -> peer::Begin {
+        match self.server() {
+            Some(server) => server.held_of(home),
+            None => peer::Begin {
+                held: Vec::new(),
+                renames_since: 0,
+            },
+        }
+    }
+
+    fn cut(&self, files: &[(Ino, u64)]) {
+        let Some(server) = self.server() else {
+            return;
+        };
+        for (ino, size) in files {
+            // The cut does not wait for a publish under way, which may wait for this session.
+            let _ = server.cut_at_once(*ino, *size);
+        }
+    }
+
+    fn session_begun(&self, with: Rank) {
+        if let Some(server) = self.server() {
+            server.expect_again(with);
+            server.ask_for_policies(with);
+        }
+    }
+
+    fn pay_here(&self, debt: Debt) -> LocalBoxFuture<'static, Result<(), FsError>> {
+        let server = self.server();
+        Box::pin(async move {
+            match server {
+                Some(server) => server.pay_here(debt).await,
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn give_back(&self, freed: Vec<LogRange>) -> LocalBoxFuture<'static, ()> {
+        let server = self.server();
+        Box::pin(async move {
+            if let Some(server) = server {
+                server.give_back(freed).await;
+            }
+        })
+    }
+}
+
+impl<P: Platform> Cluster<P> {
+    /// Handles a server that cannot be reached or has started anew: its locks and holds end, and
+    /// the sessions with it. It may believe its leases from this server until the term is over.
+    pub fn peer_gone(&self, rank: Rank) {
+        self.peers().end_sessions(rank);
+        self.drop_names_of(rank);
+        self.forget_holder(rank);
+        self.forget_known(rank);
+        self.drop_locks_of(rank);
+        self.reserve_no_more(rank);
+        // Its session has ended, and with it the leases that it granted to this server.
+        for ino in self.stand_ins_of(rank) {
+            self.recall_here(ino);
+            self.give_up_token(ino);
+            self.forget_cuts(ino);
+        }
+    }
+
+    /// Begins a session of another server, which holds the files listed in `op`.
+    pub(super) fn begun(&self, from: Rank, op: peer::Begin) -> Vec<(Ino, u64)> {
+        self.drop_names_of(from);
+        self.forget_steps(from, op.renames_since);
+        let held: BTreeSet<Ino> = op.held.iter().map(|(ino, _)| *ino).collect();
+        let mut cuts = self.keep_held(from, &held);
+        let written = op.held.iter().filter(|(_, write)| *write);
+        let written: Vec<Ino> = written.map(|(ino, _)| *ino).collect();
+        // A laminated file does not change: the asker gives up the bytes that it did not publish.
+        let is_late =
+            |ino: &Ino| ino.rank() == self.rank() && self.laminated_here(*ino) == Some(*ino);
+        let late = written.iter().copied().filter(is_late);
+        cuts.extend(late.map(|ino| (ino, 0)));
+        self.await_no_more(from, &held);
+        self.await_writer_no_more(from);
+        self.forget_kept(from);
+        let raw = |ino: &Ino| {
+            self.node(|node| node.attr_of(*ino))
+                .is_ok_and(|attr| is_raw(&attr))
+        };
+        self.begin_tokens(from, written.into_iter().filter(raw));
+        for (ino, write) in op.held {
+            if ino.rank() == self.rank() && self.node(|node| node.is_file(ino)) {
+                self.add_holder(ino, from);
+                if write && self.know_writer(ino, from) {
+                    // Not awaited: the task asks the asker, which waits for this reply.
+                    let this = self.clone();
+                    self.peers()
+                        .spawn(async move { this.tell_of_writer(ino, from).await });
+                }
+            }
+        }
+        self.note_written_files(from);
+        cuts
+    }
+
+    /// Pays a debt of this server to itself.
+    async fn pay_here(&self, debt: Debt) -> Result<(), FsError> {
+        let here = self.rank();
+        match debt {
+            Debt::Link(ino) => self.call(here, link_taken(ino)).await.map(drop),
+            Debt::Freed(ranges) => self.call(here, peer::Freed { ranges }).await,
+            Debt::Unlock(op) => self.call(here, op).await,
+            Debt::UnlockMoves(op) => self.call(here, op).await,
+            Debt::Erased(ino, to) => {
+                let freed = self.call(here, peer::Erase { ino, from: 0, to }).await?;
+                self.give_back(freed).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Passes on a message of another server, and does what it says.
+    pub(super) async fn relay(&self, op: peer::Relay) -> Result<Told, FsError> {
+        let peers = self.peers();
+        if op.below.iter().any(|rank| rank.0 >= peers.servers()) {
+            return Err(FsError::Malformed);
+        }
+        let (own, mut told) = join(self.hear(&op.news), peers.pass_on(op.below, &op.news)).await;
+        tell::add_answer(&mut told, self.rank(), own);
+        Ok(told)
+    }
+
+    /// Does what a message says.
+    async fn hear(&self, news: &News) -> Result<Told, FsError> {
+        let mut told = Told::default();
+        match news {
+            News::Recall(op) => self.recall_here(op.ino),
+            News::Mark(op) => self.mark_here(op).await?,
+            News::Cut(op) => told.end = self.cut_here(op).await?,
+            News::Flush(op) => self.flush_for_all(op).await?,
+            News::Revoke(op) => self.revoke_here(op.ino).await?,
+            News::Laminated(op) => self.believe(op)?,
+            News::Forget(op) => self.forget_here(op.ino),
+            News::DropEntry(op) => self.drop_entry(&(op.dir, op.name.clone())),
+            News::Seal(op) => told.writers = self.seal_here(op.ino)?,
+            News::Writers(op) => told.writers = self.writers_here(op.ino),
+        }
+        Ok(told)
+    }
+}
