@@ -373,19 +373,19 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn lock(&self, from: Rank, op: Lock) -> Result<(), FsError> {
-        self.cluster.lock_for(from, &op).await
+        self.cluster.locks().lock_for(from, &op).await
     }
 
     async fn dead_owners(&self, _: Rank, op: DeadOwners) -> Result<Vec<LockOwner>, FsError> {
-        Ok(self.cluster.dead_owners(op.ino))
+        Ok(self.cluster.locks().dead_owners(op.ino))
     }
 
     async fn test_lock(&self, from: Rank, op: TestLock) -> Result<Option<HeldLock>, FsError> {
-        self.cluster.test_for(from, &op)
+        self.cluster.locks().test_for(from, &op)
     }
 
     async fn drop_locks(&self, from: Rank, op: DropLocks) -> Result<(), FsError> {
-        self.cluster.drop_locks(from, &op);
+        self.cluster.locks().drop_locks(from, &op);
         Ok(())
     }
 

@@ -54,6 +54,7 @@ mod keyed;
 mod locks;
 mod memory;
 mod names;
+mod needs;
 mod net;
 mod node;
 mod peers;
@@ -90,7 +91,6 @@ use sessions::ServerOfSessions;
 pub(crate) use extents::ranges::{few_or_wanted, FEW_RUNS, MAX_RUNS};
 pub use journal::commit::{Journal, ShowShared};
 pub use journal::recover::{stop_clients, RecoveredCounts};
-pub(crate) use locks::table::{Family, Owner as LockHolder, Wish, UNLOCK};
 pub use memory::{ClientMemory, OpenRegion};
 pub use net::{Answer, LogBytes, Lost, Net, NoOthers};
 pub use peers::session::enclose;
@@ -301,7 +301,7 @@ impl<P: Platform> Cluster<P> {
         }
         self.peers().look_at_sessions();
         self.node(Node::look_at_descriptions);
-        self.tell_dead_owners();
+        self.locks().tell_dead_owners();
         self.laminate_unwritten();
         self.let_go();
         self.erase_gone_soon();
@@ -312,7 +312,7 @@ impl<P: Platform> Cluster<P> {
     pub fn has_work_to_come(&self) -> bool {
         let publishes = !self.has_all_extents();
         self.has_stand_ins()
-            || self.has_locks_elsewhere()
+            || self.locks().has_locks_elsewhere()
             || self.has_missing()
             || self.node(|node| node.has_gone() || node.is_watching() || node.awaits_closing())
             || publishes && self.node(|node| node.has_writers())

@@ -215,15 +215,15 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn flock(&self, from: ClientId, op: Flock) -> Served<Result<(), FsError>> {
-        self.later(|this| async move { this.flock_for_client(from, op).await })
+        self.later(|this| async move { this.locks().flock_for_client(from, op).await })
     }
 
     fn record_lock(&self, from: ClientId, op: RecordLock) -> Served<Result<(), FsError>> {
-        self.later(|this| async move { this.record_lock_for_client(from, op).await })
+        self.later(|this| async move { this.locks().record_lock_for_client(from, op).await })
     }
 
     fn test_lock(&self, from: ClientId, op: TestLock) -> Served<Result<Option<HeldLock>, FsError>> {
-        self.later(|this| async move { this.test_lock_for_client(from, op).await })
+        self.later(|this| async move { this.locks().test_lock_for_client(from, op).await })
     }
 
     fn find(&self, _: Caller, op: Find) -> Served<Result<Option<Child>, FsError>> {

@@ -118,7 +118,7 @@ impl<P: Platform> Cluster<P> {
         self.drop_names_of(rank);
         self.forget_holder(rank);
         self.forget_known(rank);
-        self.drop_locks_of(rank);
+        self.locks().drop_locks_of(rank);
         self.reserve_no_more(rank);
         // Its session has ended, and with it the leases that it granted to this server.
         for ino in self.stand_ins_of(rank) {

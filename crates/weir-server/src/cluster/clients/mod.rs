@@ -24,6 +24,7 @@ pub(super) mod death;
 pub(super) mod notes;
 pub(super) mod operations;
 mod parties;
+pub(super) use parties::wake_waiters;
 pub(super) mod report;
 pub(super) mod stats;
 pub(super) mod table;

@@ -7,6 +7,7 @@ use weir_core::proto::audit::Party;
 use weir_core::proto::ClientKind;
 use weir_core::types::{ClientId, Ino};
 
+use crate::cluster::clients::table::Clients;
 use crate::node::{ClientMemory, Node, Platform};
 
 impl<P: Platform> Node<'_, P> {
@@ -52,10 +53,19 @@ impl<P: Platform> Node<'_, P> {
 
     /// Wakes clients that sleep until the server has news.
     pub(in crate::cluster) fn wake_waiters(&self, clients: &BTreeSet<ClientId>) {
-        for client in clients.iter().filter_map(|id| self.clients.get(*id)) {
-            let event = &client.memory.header().event;
-            event.fetch_add(1, Ordering::SeqCst);
-            self.platform.wake(event);
-        }
+        wake_waiters(&self.clients, &self.platform, clients);
+    }
+}
+
+/// Wakes clients that sleep until the server has news.
+pub(in crate::cluster) fn wake_waiters<P: Platform>(
+    table: &Clients<P::Memory>,
+    platform: &P,
+    clients: &BTreeSet<ClientId>,
+) {
+    for client in clients.iter().filter_map(|id| table.get(*id)) {
+        let event = &client.memory.header().event;
+        event.fetch_add(1, Ordering::SeqCst);
+        platform.wake(event);
     }
 }

@@ -13,7 +13,7 @@ use weir_core::proto::FsError;
 use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::slots::Slots;
-use crate::node::{Node, Platform, Table};
+use crate::node::{Node, OpenRegion, Platform, Table};
 
 /// The `owner` of an entry whose client is gone.
 const NOBODY: u32 = u32::MAX;
@@ -63,6 +63,21 @@ impl OfdTable {
         *self.batches.get(index / BATCH)?
     }
 
+    /// A description that a client uses. `None` if it may not, or if there is none.
+    pub(in crate::cluster) fn used_by<'a>(
+        &self,
+        from: ClientId,
+        index: u32,
+        open: &'a OpenRegion<'_>,
+    ) -> Option<&'a Ofd> {
+        // Check first that the entry is lent: otherwise there may be no memory behind it.
+        if !self.is_lent(index) {
+            return None;
+        }
+        let ofd = open.ofds.get(index as usize)?;
+        (self.owner(index) == Some(from) || is_shared(ofd)).then_some(ofd)
+    }
+
     fn batches_of(&self, owner: Option<ClientId>) -> Vec<u32> {
         self.batches
             .iter()
@@ -70,6 +85,11 @@ impl OfdTable {
             .map(|(batch, _)| batch)
             .collect()
     }
+}
+
+/// True if processes other than its owner may have the description.
+pub(in crate::cluster) fn is_shared(ofd: &Ofd) -> bool {
+    ofd.state.load(Ordering::Acquire) & Ofd::BOTH == Ofd::BOTH
 }
 
 impl<P: Platform> Node<'_, P> {
@@ -107,8 +127,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Returns true if processes other than its owner may have the description.
     pub(in crate::cluster) fn is_shared(&self, index: u32) -> bool {
-        let state = self.open.ofds[index as usize].state.load(Ordering::Acquire);
-        state & Ofd::BOTH == Ofd::BOTH
+        is_shared(&self.open.ofds[index as usize])
     }
 
     fn close_ofd(&mut self, index: u32) {
@@ -214,16 +233,5 @@ impl<P: Platform> Node<'_, P> {
             let present = self.platform.present(Table::Ofds, batches * batch);
             self.files.ofds.allow(present / batch);
         }
-    }
-
-    /// A description that a client uses. `None` if it may not, or if there is none.
-    pub(in crate::cluster) fn used_ofd(&self, from: ClientId, index: u32) -> Option<&Ofd> {
-        // Check first that the entry is lent: otherwise there may be no memory behind it.
-        if !self.files.ofds.is_lent(index) {
-            return None;
-        }
-        let ofd = self.open.ofds.get(index as usize)?;
-        let uses = self.files.ofds.owner(index) == Some(from) || self.is_shared(index);
-        uses.then_some(ofd)
     }
 }

@@ -101,6 +101,11 @@ impl OpenFileTables {
         }
     }
 
+    /// The open file descriptions.
+    pub(in crate::cluster) fn descriptions(&self) -> &descriptions::OfdTable {
+        &self.ofds
+    }
+
     /// Forgets all descriptions: another region is open, in which nothing is lent.
     pub(in crate::cluster) fn reopen(&mut self, open: &OpenRegion<'_>) {
         self.ofds = descriptions::OfdTable::new(open.ofds.len() / BATCH as usize);

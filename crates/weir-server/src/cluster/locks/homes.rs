@@ -18,9 +18,9 @@ use weir_core::proto::peer::{self, LockOwner, LockWish};
 use weir_core::proto::{self, FsError, HeldLock};
 use weir_core::types::{ClientId, Ino, Rank};
 
-use crate::cluster::peers::calls::ServerCalls;
-use crate::cluster::Cluster;
-use crate::node::{Family, Node, Owner, Platform, Wish, UNLOCK};
+use crate::cluster::locks::requests::NodeLocks;
+use crate::cluster::locks::table::{Family, Owner, Wish, UNLOCK};
+use crate::cluster::locks::{InstanceLocks, LocksNeeds};
 
 /// Locks between nodes.
 #[derive(Debug, Default)]
@@ -36,6 +36,30 @@ pub struct LocksElsewhere {
 }
 
 impl LocksElsewhere {
+    /// Moves the owners that do not live to those that are being dropped; returns them. Forgets
+    /// wishes that cannot be on their way any more.
+    fn bury(
+        &mut self,
+        now_ns: i64,
+        lives: impl Fn(LockOwner) -> bool,
+    ) -> Vec<(Ino, Vec<LockOwner>)> {
+        self.taken_back.retain(|_, until_ns| now_ns < *until_ns);
+        let mut dead = Vec::new();
+        self.owners.retain(|ino, owners| {
+            let all = owners.keys().copied();
+            let gone: Vec<LockOwner> = all.filter(|owner| !lives(*owner)).collect();
+            owners.retain(|owner, _| !gone.contains(owner));
+            if !gone.is_empty() {
+                dead.push((*ino, gone));
+            }
+            !owners.is_empty()
+        });
+        for (ino, gone) in &dead {
+            self.dropping.entry(*ino).or_default().extend(gone);
+        }
+        dead
+    }
+
     /// The bytes that an owner was granted; registers the owner if it is new.
     fn held_by(&mut self, ino: Ino, owner: LockOwner) -> &mut Vec<Bytes> {
         let owners = self.owners.entry(ino).or_default();
@@ -89,21 +113,21 @@ fn own(owner: LockOwner) -> Owner {
     }
 }
 
-impl<P: Platform> Cluster<P> {
+impl<S: LocksNeeds> InstanceLocks<S> {
     pub(in crate::cluster) async fn flock_for_client(
         &self,
         from: ClientId,
         op: proto::Flock,
     ) -> Result<(), FsError> {
-        let ino = self.resolve(op.ino)?;
-        if ino.rank() == self.rank() {
-            let wish = self.node(|node| node.flock_wish(from, &op))?;
+        let ino = self.server.resolve(op.ino)?;
+        if ino.rank() == self.server.rank() {
+            let wish = self.on_node(|locks| locks.flock_wish(from, &op))?;
             let unlocks = wish.kind == UNLOCK;
             return self
-                .lock_here(ino, unlocks, |node| node.lock_file(from, &op))
+                .lock_here(ino, unlocks, |locks| locks.lock_file(from, &op))
                 .await;
         }
-        let wish = self.node(|node| node.flock_wish(from, &op))?;
+        let wish = self.on_node(|locks| locks.flock_wish(from, &op))?;
         self.lock_elsewhere(ino, wish).await
     }
 
@@ -112,13 +136,13 @@ impl<P: Platform> Cluster<P> {
         from: ClientId,
         op: proto::RecordLock,
     ) -> Result<(), FsError> {
-        let ino = self.resolve(op.ino)?;
-        if ino.rank() == self.rank() {
+        let ino = self.server.resolve(op.ino)?;
+        if ino.rank() == self.server.rank() {
             return self
-                .lock_here(ino, op.kind == UNLOCK, |node| node.lock_record(from, &op))
+                .lock_here(ino, op.kind == UNLOCK, |locks| locks.lock_record(from, &op))
                 .await;
         }
-        let wish = self.node(|node| node.record_wish(from, &op))?;
+        let wish = self.on_node(|locks| locks.record_wish(from, &op))?;
         self.lock_elsewhere(ino, wish).await
     }
 
@@ -127,13 +151,15 @@ impl<P: Platform> Cluster<P> {
         from: ClientId,
         op: proto::TestLock,
     ) -> Result<Option<HeldLock>, FsError> {
-        let ino = self.resolve(op.ino)?;
-        if ino.rank() == self.rank() {
-            return self.node(|node| node.find_lock(from, &op));
+        let ino = self.server.resolve(op.ino)?;
+        if ino.rank() == self.server.rank() {
+            return self.on_node(|locks| locks.find_lock(from, &op));
         }
-        let wish = self.node(|node| node.test_wish(from, &op))?;
+        let wish = self.on_node(|locks| locks.test_wish(from, &op))?;
         let wish = travelling(wish)?;
-        self.call(ino.rank(), peer::TestLock { ino, wish }).await
+        self.server
+            .call(ino.rank(), peer::TestLock { ino, wish })
+            .await
     }
 
     async fn lock_elsewhere(&self, ino: Ino, wish: Wish) -> Result<(), FsError> {
@@ -141,20 +167,19 @@ impl<P: Platform> Cluster<P> {
         if wish.kind == UNLOCK {
             return self.unlock_elsewhere(ino, wish).await;
         }
-        let (given_back, key) = (&self.inner.locks.giving_back, (ino, wish.owner));
+        let (given_back, key) = (&self.state().giving_back, (ino, wish.owner));
         if given_back.is_held(&key) {
-            self.peers().session_in_time(home).await?;
-            drop(self.peers().hold_in_time(given_back, key).await?);
+            self.server.peers().session_in_time(home).await?;
+            drop(self.server.peers().hold_in_time(given_back, key).await?);
         }
-        self.inner
-            .locks
-            .elsewhere
-            .borrow_mut()
-            .held_by(ino, wish.owner);
-        let number = self.peers().token().number;
-        let done = self.call(home, peer::Lock { ino, wish, number }).await;
+        self.state().elsewhere.borrow_mut().held_by(ino, wish.owner);
+        let number = self.server.peers().token().number;
+        let done = self
+            .server
+            .call(home, peer::Lock { ino, wish, number })
+            .await;
         let bytes = Bytes::from(&wish);
-        let mut locks = self.inner.locks.elsewhere.borrow_mut();
+        let mut locks = self.state().elsewhere.borrow_mut();
         // Once more: if the owner died meanwhile, its end may have been told too early.
         let held = locks.held_by(ino, wish.owner);
         match done {
@@ -177,7 +202,7 @@ impl<P: Platform> Cluster<P> {
     async fn unlock_elsewhere(&self, ino: Ino, wish: LockWish) -> Result<(), FsError> {
         let home = ino.rank();
         let has_asked = {
-            let locks = self.inner.locks.elsewhere.borrow();
+            let locks = self.state().elsewhere.borrow();
             let owners = locks.owners.get(&ino);
             owners.is_some_and(|owners| owners.contains_key(&wish.owner))
         };
@@ -185,8 +210,8 @@ impl<P: Platform> Cluster<P> {
             return Ok(());
         }
         let given_back = self.give_lock_back(ino, wish, 0);
-        self.peers().session_in_time(home).await?;
-        self.peers().told_or_lost(home, given_back).await
+        self.server.peers().session_in_time(home).await?;
+        self.server.peers().told_or_lost(home, given_back).await
     }
 
     /// Releases a lock at its home, for as long as that takes, and voids the wish of that number.
@@ -198,22 +223,22 @@ impl<P: Platform> Cluster<P> {
         number: u64,
     ) -> oneshot::Receiver<Result<(), FsError>> {
         let bytes = Bytes::from(&wish);
-        let mut locks = self.inner.locks.elsewhere.borrow_mut();
+        let mut locks = self.state().elsewhere.borrow_mut();
         let held = locks.owners.get_mut(&ino);
         if let Some(held) = held.and_then(|owners| owners.get_mut(&wish.owner)) {
             held.retain(|one| !bytes.contains(one));
         }
         drop(locks);
         let (sender, done) = oneshot::channel();
-        if !self.peers().is_asked_enough(ino.rank()) {
-            let (this, key, token) = (self.clone(), (ino, wish.owner), self.peers().token());
+        if !self.server.peers().is_asked_enough(ino.rank()) {
+            let (this, key, token) = (self.clone(), (ino, wish.owner), self.server.peers().token());
             // If no task has the turn, this one has it before the owner asks for anything else.
-            self.inner.locks.giving_back.take_free(key, token);
-            self.peers().spawn(async move {
-                let _turn = this.inner.locks.giving_back.hold(key, token).await;
+            self.state().giving_back.take_free(key, token);
+            self.server.peers().spawn(async move {
+                let _turn = this.state().giving_back.hold(key, token).await;
                 let op = peer::Lock { ino, wish, number };
                 // A home that was restarted has no locks.
-                let told = this.surely_told(ino.rank(), op).await;
+                let told = this.server.surely_told(ino.rank(), op).await;
                 let _ = sender.send(told.unwrap_or(Ok(())));
             });
         }
@@ -229,13 +254,13 @@ impl<P: Platform> Cluster<P> {
         let unlocks = wish.kind == UNLOCK;
         let request = (from, op.number);
         if unlocks && op.number > 0 {
-            let until_ns = self.peers().now_ns() + TAKEN_BACK_TIMES * self.peers().longest();
-            let mut locks = self.inner.locks.elsewhere.borrow_mut();
+            let until_ns =
+                self.server.peers().now_ns() + TAKEN_BACK_TIMES * self.server.peers().longest();
+            let mut locks = self.state().elsewhere.borrow_mut();
             locks.taken_back.insert(request, until_ns);
         }
         let is_taken_back = || {
-            self.inner
-                .locks
+            self.state()
                 .elsewhere
                 .borrow()
                 .taken_back
@@ -243,10 +268,10 @@ impl<P: Platform> Cluster<P> {
         };
         // This server may lose the asker while it tells others that the file is raw. The asker's
         // successor knows nothing of the lock and would never give it back.
-        let is_void = || is_taken_back() || self.peers().check_session_of(from).is_err();
-        self.lock_here(op.ino, unlocks, |node| match !unlocks && is_void() {
+        let is_void = || is_taken_back() || self.server.peers().check_session_of(from).is_err();
+        self.lock_here(op.ino, unlocks, |locks| match !unlocks && is_void() {
             true => Err(FsError::Unreachable),
-            false => node.set_remote_lock(op.ino, &wish),
+            false => locks.set_remote_lock(op.ino, &wish),
         })
         .await
     }
@@ -258,13 +283,13 @@ impl<P: Platform> Cluster<P> {
         &self,
         ino: Ino,
         unlocks: bool,
-        lock: impl Fn(&mut Node<'static, P>) -> Result<(), FsError>,
+        lock: impl Fn(&mut NodeLocks<'_>) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
         if !unlocks {
-            self.share_by_locks(ino).await?;
+            self.server.share_by_locks(ino).await?;
         }
-        match self.node(&lock) {
-            Err(FsError::WouldBlock) if self.ask_for_dead(ino).await => self.node(&lock),
+        match self.on_node(&lock) {
+            Err(FsError::WouldBlock) if self.ask_for_dead(ino).await => self.on_node(&lock),
             done => done,
         }
     }
@@ -273,9 +298,12 @@ impl<P: Platform> Cluster<P> {
     /// locks; returns true if there are such nodes. A conflicting lock may also have been given
     /// back meanwhile.
     async fn ask_for_dead(&self, ino: Ino) -> bool {
-        let ranks = self.node(|node| node.lock_ranks(ino));
+        let ranks = self.on_node(|locks| locks.lock_ranks(ino));
         for rank in &ranks {
-            let asked = self.call(Rank(*rank), peer::DeadOwners { ino }).await;
+            let asked = self
+                .server
+                .call(Rank(*rank), peer::DeadOwners { ino })
+                .await;
             let owners = asked.unwrap_or_default();
             self.drop_locks(Rank(*rank), &peer::DropLocks { ino, owners });
         }
@@ -283,13 +311,16 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(in crate::cluster) fn dead_owners(&self, ino: Ino) -> Vec<LockOwner> {
-        let locks = self.inner.locks.elsewhere.borrow();
-        let node = self.inner.node.borrow();
+        let locks = self.state().elsewhere.borrow();
         let owners = locks.owners.get(&ino).into_iter().flatten();
         let owners = owners.map(|(owner, _)| *owner);
-        let dead = owners.filter(|owner| !node.owner_lives(own(*owner)));
-        let dropping = locks.dropping.get(&ino).into_iter().flatten();
-        dead.chain(dropping.copied()).collect()
+        let mut dead: Vec<LockOwner> = self.on_node(|node| {
+            owners
+                .filter(|owner| !node.owner_lives(own(*owner)))
+                .collect()
+        });
+        dead.extend(locks.dropping.get(&ino).into_iter().flatten());
+        dead
     }
 
     pub(in crate::cluster) fn test_for(
@@ -298,13 +329,13 @@ impl<P: Platform> Cluster<P> {
         op: &peer::TestLock,
     ) -> Result<Option<HeldLock>, FsError> {
         let wish = arrived(from, &op.wish)?;
-        Ok(self.node(|node| node.lock_in_the_way(op.ino, &wish)))
+        Ok(self.on_node(|locks| locks.lock_in_the_way(op.ino, &wish)))
     }
 
     pub(in crate::cluster) fn drop_locks(&self, from: Rank, op: &peer::DropLocks) {
         let gone: BTreeSet<LockOwner> = op.owners.iter().copied().collect();
-        self.node(|node| {
-            node.drop_remote_locks(
+        self.on_node(|locks| {
+            locks.drop_remote_locks(
                 |owner| matches!(owner, Owner::Remote(rank, o) if rank == from.0 && gone.contains(&o)),
             );
         });
@@ -312,10 +343,10 @@ impl<P: Platform> Cluster<P> {
 
     /// Drops the locks of a lost server's owners.
     pub(in crate::cluster) fn drop_locks_of(&self, rank: Rank) {
-        self.node(|node| {
-            node.drop_remote_locks(|owner| matches!(owner, Owner::Remote(of, _) if of == rank.0));
+        self.on_node(|locks| {
+            locks.drop_remote_locks(|owner| matches!(owner, Owner::Remote(of, _) if of == rank.0));
         });
-        let mut locks = self.inner.locks.elsewhere.borrow_mut();
+        let mut locks = self.state().elsewhere.borrow_mut();
         // The lost server does not know of any lock that it granted either.
         for (_, owners) in locks
             .owners
@@ -328,37 +359,20 @@ impl<P: Platform> Cluster<P> {
 
     /// Tells the homes of locks which owners of this node are gone.
     pub(in crate::cluster) fn tell_dead_owners(&self) {
-        let mut dead: Vec<(Ino, Vec<LockOwner>)> = Vec::new();
-        {
-            let now_ns = self.peers().now_ns();
-            let mut locks = self.inner.locks.elsewhere.borrow_mut();
-            locks.taken_back.retain(|_, until_ns| now_ns < *until_ns);
-            let node = self.inner.node.borrow();
-            locks.owners.retain(|ino, owners| {
-                let mut gone = Vec::new();
-                owners.retain(|owner, _| {
-                    let lives = node.owner_lives(own(*owner));
-                    if !lives {
-                        gone.push(*owner);
-                    }
-                    lives
-                });
-                if !gone.is_empty() {
-                    dead.push((*ino, gone));
-                }
-                !owners.is_empty()
-            });
-            for (ino, gone) in &dead {
-                locks.dropping.entry(*ino).or_default().extend(gone);
-            }
-        }
+        let now_ns = self.server.peers().now_ns();
+        let dead = {
+            let mut locks = self.state().elsewhere.borrow_mut();
+            self.on_node(|node| locks.bury(now_ns, |owner| node.owner_lives(own(owner))))
+        };
         for (ino, owners) in dead {
             let this = self.clone();
-            self.peers().spawn(async move {
+            self.server.peers().spawn(async move {
                 // Before another owner with that number asks.
                 let turn = |owner: &LockOwner| {
                     let key = (ino, *owner);
-                    this.inner.locks.giving_back.hold(key, this.peers().token())
+                    this.state()
+                        .giving_back
+                        .hold(key, this.server.peers().token())
                 };
                 let _turns = join_all(owners.iter().map(turn)).await;
                 // A home that was restarted has no locks.
@@ -366,8 +380,8 @@ impl<P: Platform> Cluster<P> {
                     ino,
                     owners: owners.clone(),
                 };
-                let _ = this.surely(ino.rank(), drop_locks).await;
-                let mut locks = this.inner.locks.elsewhere.borrow_mut();
+                let _ = this.server.surely(ino.rank(), drop_locks).await;
+                let mut locks = this.state().elsewhere.borrow_mut();
                 if let Some(dropping) = locks.dropping.get_mut(&ino) {
                     dropping.retain(|owner| !owners.contains(owner));
                     if dropping.is_empty() {
@@ -379,7 +393,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(in crate::cluster) fn has_locks_elsewhere(&self) -> bool {
-        !self.inner.locks.elsewhere.borrow().owners.is_empty()
+        !self.state().elsewhere.borrow().owners.is_empty()
     }
 }
 

@@ -5,10 +5,10 @@
 //!
 //! Invariant: a lock that a program was refused, or has given back, does not stay.
 //!
-//! May call: `files` (a locked file is raw), `peers`.
+//! May use what [`LocksNeeds`] and [`LockOwners`] say.
 //!
-//! Interface: `drop_dead_locks`, `drop_locks_of` (owners that are gone). All else is for `router`
-//! and `handler`.
+//! Interface: [`InstanceLocks`], the locks of all servers as this one knows them, for `router`, `handler` and `sessions`;
+//! [`NodeLocks`], the locks of its own files, from which it also drops those of owners that are gone.
 //!
 //! | file | subject |
 //! | --- | --- |
@@ -19,13 +19,53 @@
 use std::cell::RefCell;
 
 use weir_core::proto::peer::LockOwner;
+use weir_core::proto::FsError;
 use weir_core::types::Ino;
 
 use crate::cluster::keyed::Keyed;
+use crate::cluster::peers::calls::ServerCalls;
+pub(super) use requests::{LockOwners, NodeLocks};
 
-pub(super) mod homes;
-pub(super) mod requests;
+mod homes;
+mod requests;
 pub(super) mod table;
+#[cfg(test)]
+mod tests;
+
+/// The rest of the server, as far as locks concern it.
+pub(in crate::cluster) trait LocksNeeds: ServerCalls {
+    /// The state of this room.
+    fn locks_state(&self) -> &LocksState;
+    /// Runs `act` on the locks of this server's files.
+    fn on_node_locks<R>(&self, act: impl FnOnce(&mut NodeLocks<'_>) -> R) -> R;
+    /// The global number of an inode that a client named. ESTALE if its server does not exist.
+    fn resolve(&self, ino: Ino) -> Result<Ino, FsError>;
+    /// Makes a file of this server raw, because a program takes a lock of it. No lock is granted
+    /// before all nodes that have the file open know that.
+    async fn share_by_locks(&self, ino: Ino) -> Result<(), FsError>;
+}
+
+/// The locks of all servers' files, as this server knows them.
+#[derive(Clone)]
+pub(in crate::cluster) struct InstanceLocks<S> {
+    server: S,
+}
+
+impl<S: LocksNeeds> InstanceLocks<S> {
+    pub(in crate::cluster) fn new(server: &S) -> InstanceLocks<S> {
+        InstanceLocks {
+            server: server.clone(),
+        }
+    }
+
+    fn state(&self) -> &LocksState {
+        self.server.locks_state()
+    }
+
+    fn on_node<R>(&self, act: impl FnOnce(&mut NodeLocks<'_>) -> R) -> R {
+        self.server.on_node_locks(act)
+    }
+}
 
 /// The state of this room that concerns locks at several servers.
 #[derive(Default)]

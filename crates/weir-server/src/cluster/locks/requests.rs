@@ -1,16 +1,42 @@
-//! The operations on locks: their owners, and the clients that they wake.
+//! The operations on locks of this server's files: their owners, and the clients that they wake.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 
 use weir_core::proto::{self, FsError, HeldLock};
 use weir_core::types::{ClientId, Ino};
 
-use crate::cluster::locks::table::{Family, Owner, Wish, READ, UNLOCK, WRITE};
-use crate::cluster::refusal::refusal;
-use crate::node::{Node, Platform};
+use crate::cluster::locks::table::{Family, LockTable, Owner, Wish, READ, UNLOCK, WRITE};
 
-impl<P: Platform> Node<'_, P> {
+/// The owners of this node's locks, and the clients that wait for locks.
+pub(in crate::cluster) trait LockOwners {
+    /// True if an owner of this node lives; an owner of another node does until its server says
+    /// that it is gone.
+    fn lives(&self, owner: Owner) -> bool;
+    /// The description `index` as the owner of a lock of a file, if the client has it open on that
+    /// file.
+    fn description(&self, from: ClientId, index: u32, ino: Ino) -> Option<Owner>;
+    /// The process of a client.
+    fn pid(&self, id: ClientId) -> Option<u32>;
+    /// Fails if a file of this server is not there.
+    fn check_file(&self, ino: Ino) -> Result<(), FsError>;
+    /// Wakes clients that wait for a lock.
+    fn wake(&self, clients: &BTreeSet<ClientId>);
+}
+
+/// The locks of this server's files, and the owners of this node.
+pub(in crate::cluster) struct NodeLocks<'a> {
+    table: &'a mut LockTable,
+    owners: &'a dyn LockOwners,
+}
+
+impl<'a> NodeLocks<'a> {
+    pub(in crate::cluster) fn new(
+        table: &'a mut LockTable,
+        owners: &'a dyn LockOwners,
+    ) -> NodeLocks<'a> {
+        NodeLocks { table, owners }
+    }
+
     pub(super) fn lock_file(&mut self, from: ClientId, op: &proto::Flock) -> Result<(), FsError> {
         let wish = self.flock_wish(from, op)?;
         self.set_lock(from, op.ino, &wish, op.wait)
@@ -84,12 +110,11 @@ impl<P: Platform> Node<'_, P> {
 
     /// The lock that prevents a wish.
     pub(super) fn lock_in_the_way(&mut self, ino: Ino, wish: &Wish) -> Option<HeldLock> {
-        let mut locks = std::mem::take(&mut self.locks);
-        let found = locks.test(ino, wish, |owner| self.owner_lives(owner));
-        self.locks = locks;
+        let owners = self.owners;
+        let found = self.table.test(ino, wish, |owner| owners.lives(owner));
         found.map(|(owner, held)| HeldLock {
             pid: match owner {
-                Owner::Client(id) => self.client_pid(id).unwrap_or(0),
+                Owner::Client(id) => owners.pid(id).unwrap_or(0),
                 Owner::Ofd { .. } | Owner::Remote(..) => 0,
             },
             ..held
@@ -98,25 +123,21 @@ impl<P: Platform> Node<'_, P> {
 
     /// Sets a lock of another node's owner.
     pub(super) fn set_remote_lock(&mut self, ino: Ino, wish: &Wish) -> Result<(), FsError> {
-        self.names.attr(ino).map_err(refusal)?;
-        let mut locks = std::mem::take(&mut self.locks);
-        let done = locks.set(ino, wish, |owner| self.owner_lives(owner));
-        self.locks = locks;
-        self.wake_waiters(&done?);
+        self.owners.check_file(ino)?;
+        let done = self.set(ino, wish);
+        self.owners.wake(&done?);
         Ok(())
     }
 
     /// The other nodes whose owners hold locks of a file.
     pub(super) fn lock_ranks(&self, ino: Ino) -> BTreeSet<u16> {
-        self.locks.ranks_of(ino)
+        self.table.ranks_of(ino)
     }
 
     /// Drops the locks of owners of other nodes that are gone.
     pub(super) fn drop_remote_locks(&mut self, gone: impl Fn(Owner) -> bool) {
-        let mut locks = std::mem::take(&mut self.locks);
-        let woken = locks.drop_dead(|owner| !gone(owner));
-        self.locks = locks;
-        self.wake_waiters(&woken);
+        let woken = self.table.drop_dead(|owner| !gone(owner));
+        self.owners.wake(&woken);
     }
 
     fn set_lock(
@@ -126,29 +147,27 @@ impl<P: Platform> Node<'_, P> {
         wish: &Wish,
         wait: bool,
     ) -> Result<(), FsError> {
-        self.names.attr(ino).map_err(refusal)?;
-        let mut locks = std::mem::take(&mut self.locks);
-        let mut done = locks.set(ino, wish, |owner| self.owner_lives(owner));
+        self.owners.check_file(ino)?;
+        let mut done = self.set(ino, wish);
         if done == Err(FsError::WouldBlock) && wait {
-            if let Err(deadlock) = locks.wait(ino, from, wish) {
+            if let Err(deadlock) = self.table.wait(ino, from, wish) {
                 done = Err(deadlock);
             }
         }
-        self.locks = locks;
-        self.wake_waiters(&done?);
+        self.owners.wake(&done?);
         Ok(())
+    }
+
+    /// Returns the clients that may now get the lock they waited for.
+    fn set(&mut self, ino: Ino, wish: &Wish) -> Result<BTreeSet<ClientId>, FsError> {
+        let owners = self.owners;
+        self.table.set(ino, wish, |owner| owners.lives(owner))
     }
 
     /// The description `index` as an owner, if the caller has it open on `ino`.
     fn ofd_owner(&self, from: ClientId, index: u32, ino: Ino) -> Result<Owner, FsError> {
-        let ofd = self.used_ofd(from, index).ok_or(FsError::Invalid)?;
-        if ofd.ino.load(Ordering::Acquire) != ino.0 {
-            return Err(FsError::Invalid);
-        }
-        Ok(Owner::Ofd {
-            index,
-            generation: ofd.generation.load(Ordering::Acquire),
-        })
+        let owner = self.owners.description(from, index, ino);
+        owner.ok_or(FsError::Invalid)
     }
 
     fn record_owner(&self, from: ClientId, ofd: Option<u32>, ino: Ino) -> Result<Owner, FsError> {
@@ -159,26 +178,16 @@ impl<P: Platform> Node<'_, P> {
     }
 
     pub(super) fn owner_lives(&self, owner: Owner) -> bool {
-        match owner {
-            Owner::Client(id) => self.clients.get(id).is_some(),
-            Owner::Remote(..) => true,
-            Owner::Ofd { index, generation } => {
-                let ofd = &self.open.ofds[index as usize];
-                ofd.ino.load(Ordering::Acquire) != 0
-                    && ofd.generation.load(Ordering::Acquire) == generation
-                    && (!self.is_shared(index) || self.platform.ofd_alive(index))
-            }
-        }
+        self.owners.lives(owner)
     }
 
     /// Drops the locks of dead owners, and wakes the clients that waited for them.
     pub(in crate::cluster) fn drop_dead_locks(&mut self) {
-        if self.locks.is_empty() {
+        if self.table.is_empty() {
             return;
         }
-        let mut locks = std::mem::take(&mut self.locks);
-        let woken = locks.drop_dead(|owner| self.owner_lives(owner));
-        self.locks = locks;
-        self.wake_waiters(&woken);
+        let owners = self.owners;
+        let woken = self.table.drop_dead(|owner| owners.lives(owner));
+        owners.wake(&woken);
     }
 }

@@ -42,6 +42,8 @@ pub(super) mod debts;
 pub(super) mod outcome;
 pub(super) mod session;
 pub(super) mod tell;
+#[cfg(test)]
+pub(super) mod test_events;
 
 /// The other servers, as this one knows them. Cheap to clone: each task has a clone.
 #[derive(Clone)]

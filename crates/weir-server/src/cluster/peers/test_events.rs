@@ -1,0 +1,96 @@
+//! The other servers for tests of one room: a fabric that the test gives, and a server of which no room but the tested
+//! one is there.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use futures_util::future::LocalBoxFuture;
+use weir_core::proto::peer::{self, LogRange};
+use weir_core::proto::FsError;
+use weir_core::types::{Ino, Rank};
+
+use crate::cluster::clock::ServerClock;
+use crate::cluster::net::Net;
+use crate::cluster::peers::debts::Debt;
+use crate::cluster::peers::{PeerServers, SessionEvents};
+
+/// The thread of a server in a test: its time, and the tasks that it runs.
+#[derive(Clone)]
+pub(in crate::cluster) struct TestThread {
+    clock: ServerClock,
+    tasks: Rc<RefCell<Vec<LocalBoxFuture<'static, ()>>>>,
+}
+
+impl TestThread {
+    /// A thread at time 0, without tasks.
+    pub(in crate::cluster) fn new() -> TestThread {
+        TestThread {
+            clock: ServerClock::at(0),
+            tasks: Rc::default(),
+        }
+    }
+
+    /// The first of two servers, on this thread.
+    pub(in crate::cluster) fn first_of_two(&self, net: Rc<dyn Net>) -> PeerServers {
+        let tasks = Rc::clone(&self.tasks);
+        let spawn = move |task| tasks.borrow_mut().push(task);
+        let peers = PeerServers::new(Rank(0), 2, net, self.clock.clone(), spawn);
+        peers.set_events(NoRooms);
+        peers
+    }
+
+    /// Polls all tasks once more, at a time. Keeps those that wait.
+    pub(in crate::cluster) fn run(&self, now_ns: i64) {
+        self.clock.set(now_ns);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut all = std::mem::take(&mut *self.tasks.borrow_mut());
+        all.retain_mut(|task| task.as_mut().poll(&mut context).is_pending());
+        self.tasks.borrow_mut().append(&mut all);
+    }
+}
+
+/// The result of a future that need not wait.
+pub(in crate::cluster) fn now<T>(future: impl Future<Output = T>) -> T {
+    let mut context = Context::from_waker(Waker::noop());
+    match pin!(future).poll(&mut context) {
+        Poll::Ready(done) => done,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+/// A server to which sessions mean nothing.
+struct NoRooms;
+
+impl SessionEvents for NoRooms {
+    fn commit(&self) {}
+
+    fn set_believed_until(&self, _: Option<i64>) {}
+
+    fn doubt(&self, _: Rank) {}
+
+    fn uses_files_of(&self, _: Rank) -> bool {
+        false
+    }
+
+    fn held_of(&self, _: Rank) -> peer::Begin {
+        peer::Begin {
+            held: Vec::new(),
+            renames_since: 0,
+        }
+    }
+
+    fn cut(&self, _: &[(Ino, u64)]) {}
+
+    fn session_begun(&self, _: Rank) {}
+
+    fn pay_here(&self, _: Debt) -> LocalBoxFuture<'static, Result<(), FsError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn give_back(&self, _: Vec<LogRange>) -> LocalBoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
