@@ -339,7 +339,7 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn report_relief(&self, _: Rank, op: ReportRelief) -> Result<RoomState, FsError> {
-        self.cluster.note_relief(&op)
+        self.cluster.relief().note_relief(&op)
     }
 
     async fn get_renames(&self, _: Rank, op: GetRenames) -> Result<LedRenames, FsError> {

@@ -296,7 +296,7 @@ impl<P: Platform> Cluster<P> {
             self.peers().spawn(async move {
                 let flushed = this.flush(ino);
                 let done = this.peers().by(this.peers().next_deadline(), flushed).await;
-                this.tell_of_publishing(ino, done);
+                this.reads().tell_of_publishing(ino, done);
             });
         }
         self.peers().look_at_sessions();
@@ -305,7 +305,7 @@ impl<P: Platform> Cluster<P> {
         self.laminate_unwritten();
         self.let_go();
         self.erase_gone_soon();
-        self.tell_of_missing();
+        self.reads().tell_of_missing();
     }
 
     /// Returns true if [`Cluster::catch_up`] may get work without a request.
@@ -313,7 +313,7 @@ impl<P: Platform> Cluster<P> {
         let publishes = !self.has_all_extents();
         self.has_stand_ins()
             || self.locks().has_locks_elsewhere()
-            || self.has_missing()
+            || self.reads().has_missing()
             || self.node(|node| node.has_gone() || node.is_watching() || node.awaits_closing())
             || publishes && self.node(|node| node.has_writers())
     }
@@ -363,6 +363,29 @@ impl<P: Platform> Cluster<P> {
     /// Sets the number of servers that this one tells itself; for tests with few servers.
     pub fn set_fan_out(&self, servers: u32) {
         self.peers().set_fan_out(servers);
+    }
+
+    /// Wakes the tasks that wait for a place in the pool of remote bytes, so that they look again.
+    /// Returns true if there were any. The runtime calls this from time to time while
+    /// [`Cluster::awaits_room`].
+    pub fn look_for_room(&self) -> bool {
+        self.reads().look_for_room()
+    }
+
+    /// Returns true if a task waits for a place in the pool.
+    pub fn awaits_room(&self) -> bool {
+        self.reads().awaits_room()
+    }
+
+    /// The bytes of the pool that are lent, and the bytes of the whole pool.
+    pub fn pool_use(&self) -> (usize, usize) {
+        self.reads().pool_use()
+    }
+
+    /// The bytes of laminated files that are kept in the pool, and the number of reads that they
+    /// saved.
+    pub fn kept(&self) -> (u64, u64) {
+        self.reads().kept()
     }
 
     /// Counts servers as lost from the start, of an instance whose servers were all killed and came back without them.

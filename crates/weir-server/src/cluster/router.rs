@@ -164,11 +164,11 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn await_room(&self, _: ClientId, op: AwaitRoom) -> Served<Result<(), FsError>> {
-        self.later(|this| async move { this.await_room_for_client(op).await })
+        self.later(|this| async move { this.relief().await_room_for_client(op).await })
     }
 
     fn report_relief(&self, _: Caller, op: ReportRelief) -> Served<Result<RoomState, FsError>> {
-        self.later(|this| async move { this.report_relief_for_client(op).await })
+        self.later(|this| async move { this.relief().report_relief_for_client(op).await })
     }
 
     fn get_renames(&self, _: Caller, op: GetRenames) -> Served<Result<LedRenames, FsError>> {
@@ -258,7 +258,7 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn fetch(&self, from: ClientId, op: Fetch) -> Served<Result<Vec<Landing>, FsError>> {
-        self.later(|this| async move { this.fetch_for(from, op).await })
+        self.later(|this| async move { this.reads().fetch_for(from, op).await })
     }
 
     fn flush(&self, from: Caller, op: Flush) -> Served<Result<(), FsError>> {

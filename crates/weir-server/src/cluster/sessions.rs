@@ -85,7 +85,7 @@ impl<P: Platform> SessionEvents for ServerOfSessions<P> {
 
     fn session_begun(&self, with: Rank) {
         if let Some(server) = self.server() {
-            server.expect_again(with);
+            server.reads().expect_again(with);
             server.ask_for_policies(with);
         }
     }

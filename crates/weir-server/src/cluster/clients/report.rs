@@ -20,7 +20,7 @@ impl<P: Platform> Cluster<P> {
         let of_peers = asked.map(|(name, count)| (format!("peer {name}"), count));
         status.requests.extend(of_peers);
         status.counters.extend(self.peers().moved());
-        let (kept_bytes, kept_hits) = self.kept();
+        let (kept_bytes, kept_hits) = self.reads().kept();
         let kept = [("kept bytes", kept_bytes), ("kept hits", kept_hits)];
         let kept = kept.into_iter().filter(|(_, count)| *count > 0);
         let kept = kept.map(|(name, count)| (name.to_owned(), count));

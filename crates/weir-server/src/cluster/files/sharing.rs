@@ -52,6 +52,15 @@ pub struct BecomingRaw {
 const FEW_RUNS: usize = 1024;
 
 impl<P: Platform> Cluster<P> {
+    /// The global number of a file, if this server knows that it is laminated.
+    pub(in crate::cluster) fn laminated_here(&self, ino: Ino) -> Option<Ino> {
+        let ino = self.global(ino);
+        let local = self.local(ino)?;
+        let attr = self.node(|node| node.attr_of(local)).ok();
+        attr.filter(|attr| attr.lamination == Lamination::Done)
+            .map(|_| ino)
+    }
+
     /// Laminates a file of this server, if no program has it open for writing; returns true if it
     /// is laminated now.
     pub(in crate::cluster) async fn laminate_at_home(

@@ -652,7 +652,7 @@ impl<P: Platform> Cluster<P> {
             let (recalls, asked_ns) = (self.recalls(ino), self.peers().now_ns());
             let asked = self.call_in(ino.rank(), peer::Lease { ino }).await;
             if asked.as_ref().err() == Some(&FsError::Unreachable) {
-                self.miss_file(ino);
+                self.reads().miss_file(ino);
             }
             let (attr, session) = asked?;
             let holds =

@@ -126,7 +126,7 @@ impl<P: Platform> Cluster<P> {
         if made.new && made.child.ino.rank() == self.rank() {
             self.add_writer(made.child.ino, self.rank()).await;
         }
-        self.note_name(made.child.ino, dir, &op.name);
+        self.reads().note_name(made.child.ino, dir, &op.name);
         let not_held = Created {
             ino: made.child.ino,
             new: false,
@@ -218,7 +218,7 @@ impl<P: Platform> Cluster<P> {
         let (dir, name) = (self.resolve(op.dir)?, op.name.clone());
         let found = self.find_anywhere(op).await?;
         if let Some(file) = found.filter(|child| child.kind == FileType::File) {
-            self.note_name(file.ino, dir, &name);
+            self.reads().note_name(file.ino, dir, &name);
         }
         Ok(found)
     }

@@ -4,3 +4,5 @@
 //! the server's implementation of one such trait.
 
 mod locks;
+mod reads;
+mod relief;

@@ -20,18 +20,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use futures_channel::oneshot;
-use weir_core::names::Lamination;
 use weir_core::node::landing::{LandingSlot, LANDINGS_AHEAD};
 use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::{self, FsError, Landing, FETCH_BYTES, FETCH_PIECES};
 use weir_core::types::{ClientId, Ino, Rank};
 use weir_fabric::bulk::{self, ReadError};
 
-use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::reads::kept::CachedReads;
 use crate::cluster::reads::pool::Pool;
-use crate::cluster::Cluster;
-use crate::node::{ClientMemory, Platform, Table};
+use crate::cluster::reads::{ReadsNeeds, RemoteReads};
+use crate::node::ClientMemory;
 
 /// The bytes of the pool that have memory from the beginning, so that reads go on when other
 /// programs fill the file system.
@@ -159,26 +157,26 @@ struct CheckedRead {
     bytes: u32,
 }
 
-impl<P: Platform> Cluster<P> {
+impl<S: ReadsNeeds> RemoteReads<S> {
     /// Starts reads for a client; see [`proto::Fetch`].
     pub(in crate::cluster) async fn fetch_for(
         &self,
         id: ClientId,
         op: proto::Fetch,
     ) -> Result<Vec<Landing>, FsError> {
-        if self.has_all_extents() {
+        if self.server.has_all_extents() {
             return Err(FsError::Invalid); // there are no other nodes
         }
         let pieces: usize = op.reads.iter().map(Vec::len).sum();
         if pieces > FETCH_PIECES {
             return Err(FsError::TooBig);
         }
-        let (ahead, keep) = (op.ahead, self.laminated_here(op.ino));
+        let (ahead, keep) = (op.ahead, self.server.laminated_here(op.ino));
         let reads = op.reads.into_iter();
         let reads = reads.map(|ranges| self.checked(ranges, ahead, op.ino, keep));
         let reads: Vec<CheckedRead> = reads.collect::<Result<_, _>>()?;
         loop {
-            let client = self.node(|node| node.memory_of(id));
+            let client = self.server.memory_of(id);
             let client = client.ok_or(FsError::NotPermitted)?;
             let mut landings = Vec::new();
             for read in &reads {
@@ -198,12 +196,7 @@ impl<P: Platform> Cluster<P> {
                 return Ok(landings);
             }
             let (room, found) = oneshot::channel();
-            self.inner
-                .reads
-                .fetches
-                .borrow_mut()
-                .waiting
-                .push_back(room);
+            self.state().fetches.borrow_mut().waiting.push_back(room);
             // The sender is dropped only with the server.
             let _ = found.await;
         }
@@ -220,7 +213,7 @@ impl<P: Platform> Cluster<P> {
         let to = ranges.first().ok_or(FsError::Malformed)?.rank;
         let bytes = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add);
         let whole = ranges.iter().all(|r| r.rank == to && r.len > 0);
-        if !whole || to >= self.peers().servers() || to == self.rank().0 {
+        if !whole || to >= self.server.peers().servers() || to == self.server.rank().0 {
             return Err(FsError::Malformed);
         }
         if bytes > FETCH_BYTES {
@@ -240,18 +233,18 @@ impl<P: Platform> Cluster<P> {
     fn lend(
         &self,
         id: ClientId,
-        client: &Arc<P::Memory>,
+        client: &Arc<S::Memory>,
         read: &CheckedRead,
     ) -> Result<Option<LentLanding>, FsError> {
         let Some((slot, at)) = self.find_room(id, client, read) else {
-            let fits = self.inner.reads.fetches.borrow().pool.may_fit(read.bytes);
+            let fits = self.state().fetches.borrow().pool.may_fit(read.bytes);
             return if fits {
                 Ok(None)
             } else {
                 Err(FsError::NoSpace)
             };
         };
-        let mut fetches = self.inner.reads.fetches.borrow_mut();
+        let mut fetches = self.state().fetches.borrow_mut();
         let fetches = &mut *fetches;
         // A serial has 30 bits.
         fetches.next_serial = (fetches.next_serial + 1) & (u32::MAX >> 2);
@@ -260,7 +253,7 @@ impl<P: Platform> Cluster<P> {
         let landing = Landing { slot, at, serial };
         client.landings()[usize::from(slot)].lend(serial, read.ahead);
         let len = read.bytes;
-        let to = self.node(|node| node.platform().landing(client, landing, len, &over));
+        let to = self.server.landing(client, landing, len, &over);
         let Some(to) = to else {
             fetches.pool.give_back(at, len);
             return Err(FsError::Invalid); // this node cannot receive
@@ -288,24 +281,15 @@ impl<P: Platform> Cluster<P> {
         Ok(Some((landing, to)))
     }
 
-    /// The global number of a file, if this server knows that it is laminated.
-    pub(in crate::cluster) fn laminated_here(&self, ino: Ino) -> Option<Ino> {
-        let ino = self.global(ino);
-        let local = self.local(ino)?;
-        let attr = self.node(|node| node.attr_of(local)).ok();
-        attr.filter(|attr| attr.lamination == Lamination::Done)
-            .map(|_| ino)
-    }
-
     /// Lends a slot of the client and the kept place that has the bytes of a read, if both exist.
     fn lend_kept(
         &self,
         id: ClientId,
-        client: &Arc<P::Memory>,
+        client: &Arc<S::Memory>,
         read: &CheckedRead,
     ) -> Option<Landing> {
         let ino = read.keep?;
-        let mut fetches = self.inner.reads.fetches.borrow_mut();
+        let mut fetches = self.state().fetches.borrow_mut();
         let Fetches {
             pool,
             kept,
@@ -344,10 +328,10 @@ impl<P: Platform> Cluster<P> {
     fn find_room(
         &self,
         id: ClientId,
-        client: &Arc<P::Memory>,
+        client: &Arc<S::Memory>,
         read: &CheckedRead,
     ) -> Option<(u16, u32)> {
-        let mut fetches = self.inner.reads.fetches.borrow_mut();
+        let mut fetches = self.state().fetches.borrow_mut();
         let Fetches {
             pool, kept, lent, ..
         } = &mut *fetches;
@@ -382,7 +366,7 @@ impl<P: Platform> Cluster<P> {
     /// Takes a place in memory that the pool had not used before, if there is any.
     fn take_grown(&self, pool: &mut Pool, bytes: u32) -> Option<u32> {
         let wanted = pool.wants(bytes)?;
-        pool.allow(self.node(|node| node.platform().present(Table::Pool, wanted)));
+        pool.allow(self.server.pool_memory(wanted));
         pool.take_place(bytes)
     }
 
@@ -391,14 +375,14 @@ impl<P: Platform> Cluster<P> {
         &self,
         pool: &mut Pool,
         kept: &mut CachedReads,
-        lent: &mut HashMap<ClientId, Vec<LentPlace<P::Memory>>>,
+        lent: &mut HashMap<ClientId, Vec<LentPlace<S::Memory>>>,
         need: bool,
     ) {
         for (id, lent) in lent.iter_mut() {
             if need {
                 lent.iter().for_each(LentPlace::take_back);
             }
-            let now = self.node(|node| node.memory_of(*id));
+            let now = self.server.memory_of(*id);
             give_back(lent, pool, kept, now.as_ref());
         }
         lent.retain(|_, lent| !lent.is_empty());
@@ -407,14 +391,17 @@ impl<P: Platform> Cluster<P> {
     fn read(&self, read: &CheckedRead, to: Box<dyn bulk::Landing>) {
         let to = self.watch_file(read.ino, read.to, to);
         // If the fabric cannot read past the other server's logic, a call brings the bytes.
-        let Some(mut to) = self.peers().net().read(read.to, &read.ranges, to) else {
-            self.peers().count_moved(1, read.bytes as usize);
+        let Some(mut to) = self.server.peers().net().read(read.to, &read.ranges, to) else {
+            self.server.peers().count_moved(1, read.bytes as usize);
             return;
         };
         let (this, rank) = (self.clone(), read.to);
         let (ranges, bytes) = (read.ranges.clone(), read.bytes as usize);
-        self.peers().spawn(async move {
-            let answer = this.call_for_bytes(rank, peer::Fetch { ranges }).await;
+        self.server.peers().spawn(async move {
+            let answer = this
+                .server
+                .call_for_bytes(rank, peer::Fetch { ranges })
+                .await;
             match answer {
                 Ok(((), bulk)) if bulk.len() == bytes => {
                     to.put(0, &bulk);
@@ -426,9 +413,9 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Wakes the tasks that wait for a place, so that they look again. Returns true if there were
-    /// any. The runtime calls this from time to time while [`Cluster::awaits_room`].
+    /// any.
     pub fn look_for_room(&self) -> bool {
-        let waiting = std::mem::take(&mut self.inner.reads.fetches.borrow_mut().waiting);
+        let waiting = std::mem::take(&mut self.state().fetches.borrow_mut().waiting);
         let any = !waiting.is_empty();
         for one in waiting {
             let _ = one.send(());
@@ -438,19 +425,19 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if a task waits for a place in the pool.
     pub fn awaits_room(&self) -> bool {
-        !self.inner.reads.fetches.borrow().waiting.is_empty()
+        !self.state().fetches.borrow().waiting.is_empty()
     }
 
     /// The bytes of the pool that are lent, and the bytes of the whole pool.
     pub fn pool_use(&self) -> (usize, usize) {
-        let fetches = self.inner.reads.fetches.borrow();
+        let fetches = self.state().fetches.borrow();
         (fetches.pool.used_bytes(), fetches.pool.bytes())
     }
 
     /// The bytes of laminated files that are kept in the pool, and the number of reads that they
     /// saved.
     pub fn kept(&self) -> (u64, u64) {
-        let fetches = self.inner.reads.fetches.borrow();
+        let fetches = self.state().fetches.borrow();
         (fetches.kept.bytes(), fetches.kept.hits())
     }
 }

@@ -1,7 +1,7 @@
 //! Messages about files that a lost server keeps from being read or published. A message names the
 //! file, the node and the remedy, once a file and not once a read.
 //!
-//! A read ends on a thread of the fabric, which notes the file. [`Cluster::catch_up`] then looks up
+//! A read ends on a thread of the fabric, which notes the file. `Cluster::catch_up` then looks up
 //! its path, perhaps at other servers, and logs it. It does not mention the file again until its
 //! server can be reached, or the file could be published after all.
 //!
@@ -15,10 +15,8 @@ use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 use weir_fabric::bulk;
 
-use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::reads::fetch::watched;
-use crate::cluster::Cluster;
-use crate::node::Platform;
+use crate::cluster::reads::{ReadsNeeds, RemoteReads};
 use crate::rules::join;
 
 /// The most files that are named; further ones share one line.
@@ -44,7 +42,7 @@ fn lock_unread(found: &UnreadFiles) -> std::sync::MutexGuard<'_, BTreeSet<(Ino, 
     found.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<P: Platform> Cluster<P> {
+impl<S: ReadsNeeds> RemoteReads<S> {
     /// Wraps a read, so that a message follows if bytes of this file do not come from this server.
     pub(super) fn watch_file(
         &self,
@@ -52,8 +50,8 @@ impl<P: Platform> Cluster<P> {
         from: Rank,
         landing: Box<dyn bulk::Landing>,
     ) -> Box<dyn bulk::Landing> {
-        let file = (self.global(ino), from);
-        let found = Arc::clone(&self.inner.reads.missing.borrow().found);
+        let file = (self.server.global(ino), from);
+        let found = Arc::clone(&self.state().missing.borrow().found);
         watched(landing, move |all| {
             if !all {
                 let mut found = lock_unread(&found);
@@ -67,24 +65,24 @@ impl<P: Platform> Cluster<P> {
     /// Notes that a program of this node cannot read a file that it has open, because its home
     /// cannot be reached.
     pub(in crate::cluster) fn miss_file(&self, ino: Ino) {
-        let missing = self.inner.reads.missing.borrow();
+        let missing = self.state().missing.borrow();
         let mut found = lock_unread(&missing.found);
-        if self.peers().is_given_up(ino.rank()) && found.len() < MOST {
+        if self.server.peers().is_given_up(ino.rank()) && found.len() < MOST {
             found.insert((ino, ino.rank()));
         }
     }
 
     /// Returns true if there is something to tell.
     pub(in crate::cluster) fn has_missing(&self) -> bool {
-        !lock_unread(&self.inner.reads.missing.borrow().found).is_empty()
+        !lock_unread(&self.state().missing.borrow().found).is_empty()
     }
 
     /// Logs the files whose bytes did not come since the last call.
     pub(in crate::cluster) fn tell_of_missing(&self) {
-        let found = std::mem::take(&mut *lock_unread(&self.inner.reads.missing.borrow().found));
+        let found = std::mem::take(&mut *lock_unread(&self.state().missing.borrow().found));
         for file in found {
-            let told = self.inner.reads.missing.borrow().told.len();
-            if told > MOST || !self.inner.reads.missing.borrow_mut().told.insert(file) {
+            let told = self.state().missing.borrow().told.len();
+            if told > MOST || !self.state().missing.borrow_mut().told.insert(file) {
                 continue;
             }
             if told == MOST {
@@ -93,11 +91,12 @@ impl<P: Platform> Cluster<P> {
             }
             let (ino, rank) = file;
             let this = self.clone();
-            self.peers().spawn(async move {
+            self.server.peers().spawn(async move {
                 let path = this
+                    .server
                     .peers()
-                    .by(this.peers().next_deadline(), this.name_of(ino));
-                let (path, node) = (path.await, this.peers().net().host(rank));
+                    .by(this.server.peers().next_deadline(), this.name_of(ino));
+                let (path, node) = (path.await, this.server.peers().net().host(rank));
                 tracing::error!(
                     file = path,
                     rank = rank.0,
@@ -114,30 +113,19 @@ impl<P: Platform> Cluster<P> {
     /// published.
     pub(in crate::cluster) fn tell_of_publishing(&self, ino: Ino, done: Result<(), FsError>) {
         let Err(error) = done else {
-            self.inner
-                .reads
-                .missing
-                .borrow_mut()
-                .unpublished
-                .remove(&ino);
+            self.state().missing.borrow_mut().unpublished.remove(&ino);
             return;
         };
-        if !self
-            .inner
-            .reads
-            .missing
-            .borrow_mut()
-            .unpublished
-            .insert(ino)
-        {
+        if !self.state().missing.borrow_mut().unpublished.insert(ino) {
             return;
         }
         let this = self.clone();
-        self.peers().spawn(async move {
+        self.server.peers().spawn(async move {
             let path = this
+                .server
                 .peers()
-                .by(this.peers().next_deadline(), this.name_of(ino));
-            let (file, home) = (path.await, this.peers().net().host(ino.rank()));
+                .by(this.server.peers().next_deadline(), this.name_of(ino));
+            let (file, home) = (path.await, this.server.peers().net().host(ino.rank()));
             tracing::error!(
                 file,
                 home,
@@ -150,10 +138,10 @@ impl<P: Platform> Cluster<P> {
 
     /// Notes the name by which programs of this node found a file of another server.
     pub(in crate::cluster) fn note_name(&self, ino: Ino, dir: Ino, name: &[u8]) {
-        if ino.rank() == self.rank() {
+        if ino.rank() == self.server.rank() {
             return;
         }
-        let names = &mut self.inner.reads.missing.borrow_mut().names;
+        let names = &mut self.state().missing.borrow_mut().names;
         if names.len() >= FOUND_MOST {
             names.clear();
         }
@@ -162,22 +150,22 @@ impl<P: Platform> Cluster<P> {
 
     /// The name of a file for messages, even if its path cannot be found.
     async fn name_of(&self, ino: Ino) -> String {
-        if !self.peers().is_given_up(ino.rank()) {
-            return self.path_of_file(ino).await;
+        if !self.server.peers().is_given_up(ino.rank()) {
+            return self.server.path_of_file(ino).await;
         }
-        let found = self.inner.reads.missing.borrow().names.get(&ino).cloned();
+        let found = self.state().missing.borrow().names.get(&ino).cloned();
         if let Some((dir, name)) = found {
-            if let Ok(dir) = self.path_by_homes(dir).await {
+            if let Ok(dir) = self.server.path_by_homes(dir).await {
                 return String::from_utf8_lossy(&join(&dir.path, &name)).into_owned();
             }
         }
-        let node = self.peers().net().host(ino.rank());
+        let node = self.server.peers().net().host(ino.rank());
         format!("{ino:?}, whose name is at {node}")
     }
 
     /// A server can be reached again: later failures to read from it are logged anew.
     pub(in crate::cluster) fn expect_again(&self, rank: Rank) {
-        let mut missing = self.inner.reads.missing.borrow_mut();
+        let mut missing = self.state().missing.borrow_mut();
         missing.told.retain(|(_, from)| *from != rank);
     }
 }

@@ -4,10 +4,10 @@
 //!
 //! Invariant: a place of the pool is lent again only after nothing arrives in it any more.
 //!
-//! May call: `files` (is it laminated), `names` (paths for messages), `peers`.
+//! May use what [`ReadsNeeds`] says.
 //!
-//! Interface: `miss_file`, `note_name`, `tell_of_publishing` (messages about files that cannot be
-//! read or published); `laminated_here`. All else is for `router`.
+//! Interface: [`RemoteReads`]; its `miss_file`, `note_name` and `tell_of_publishing` are messages about files that
+//! cannot be read or published.
 //!
 //! | file | subject |
 //! | --- | --- |
@@ -18,14 +18,71 @@
 //! | `missing` | messages about files that a lost server keeps |
 
 use std::cell::RefCell;
+use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 
-use crate::node::{Platform, Table};
+use weir_core::proto::{FsError, Landing, PathInTree};
+use weir_core::types::{ClientId, Ino};
+use weir_fabric::bulk;
+
+use crate::cluster::peers::calls::ServerCalls;
+
+use crate::node::{ClientMemory, Platform, Table};
 
 pub mod arrival;
 pub(super) mod fetch;
 pub(super) mod kept;
 pub(super) mod missing;
 pub(super) mod pool;
+
+/// The rest of the server, as far as reads of other nodes' bytes concern it.
+pub(in crate::cluster) trait ReadsNeeds: ServerCalls {
+    /// The shared memory of a client.
+    type Memory: ClientMemory + 'static;
+
+    /// The state of this room.
+    fn reads_state(&self) -> &ReadsState<Self::Memory>;
+    /// True if no other node has bytes of any file.
+    fn has_all_extents(&self) -> bool;
+    /// The memory of a client, if there is one of that number.
+    fn memory_of(&self, id: ClientId) -> Option<Arc<Self::Memory>>;
+    /// Gets memory for so many bytes of the pool; returns the number that have some.
+    fn pool_memory(&self, wanted: usize) -> usize;
+    /// See [`Platform::landing`].
+    fn landing(
+        &self,
+        client: &Arc<Self::Memory>,
+        landing: Landing,
+        len: u32,
+        over: &Arc<AtomicBool>,
+    ) -> Option<Box<dyn bulk::Landing>>;
+    /// The global number of an inode that has a number in this node's table.
+    fn global(&self, ino: Ino) -> Ino;
+    /// The global number of a file, if this server knows that it is laminated.
+    fn laminated_here(&self, ino: Ino) -> Option<Ino>;
+    /// The path of a file, for messages.
+    async fn path_of_file(&self, ino: Ino) -> String;
+    /// The path of a directory, from the homes of its names.
+    async fn path_by_homes(&self, dir: Ino) -> Result<PathInTree, FsError>;
+}
+
+/// Reads of bytes that are at other nodes.
+#[derive(Clone)]
+pub(in crate::cluster) struct RemoteReads<S> {
+    server: S,
+}
+
+impl<S: ReadsNeeds> RemoteReads<S> {
+    pub(in crate::cluster) fn new(server: &S) -> RemoteReads<S> {
+        RemoteReads {
+            server: server.clone(),
+        }
+    }
+
+    fn state(&self) -> &ReadsState<S::Memory> {
+        self.server.reads_state()
+    }
+}
 
 /// The state of this room.
 pub(in crate::cluster) struct ReadsState<M> {

@@ -4,6 +4,8 @@
 //!
 //! Invariant: no process touches a page of shared memory that is not known to have memory.
 //!
+//! [`relief`] may use what its [`relief::ReliefNeeds`] says.
+//!
 //! Interface: `lend_segment`, `end_lease`; `SegmentTables` counts the living bytes of slabs for
 //! `extents`; `grow` gets memory for a table.
 //!

@@ -13,12 +13,13 @@ use futures_channel::oneshot;
 use futures_util::future::select;
 use weir_core::elevated::MOST_TREES;
 use weir_core::proto::peer;
-use weir_core::proto::{AwaitRoom, FsError, ReportRelief, RoomOutlook, RoomState};
+use weir_core::proto::{
+    AwaitRoom, FsError, FsStat, PathInTree, ReportRelief, RoomOutlook, RoomState,
+};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::peers::calls::ServerCalls;
-use crate::cluster::{Cluster, ROOT};
-use crate::node::Platform;
+use crate::cluster::ROOT;
 
 /// The time for which a report holds, ns: longer than the longest round.
 const REPORT_NS: i64 = 120_000_000_000;
@@ -93,40 +94,72 @@ impl Drop for WaitingWrite<'_> {
     }
 }
 
-impl<P: Platform> Cluster<P> {
+/// The rest of the server, as far as waiting for room concerns it.
+pub(in crate::cluster) trait ReliefNeeds: ServerCalls {
+    /// The reports and the writes that wait.
+    fn relief_state(&self) -> &RoomRelief;
+    /// The room of this server.
+    fn room(&self) -> FsStat;
+    /// The global number of an inode that a client named. ESTALE if its server does not exist.
+    fn resolve(&self, ino: Ino) -> Result<Ino, FsError>;
+    /// The path of a directory, from the homes of its names.
+    async fn path_by_homes(&self, dir: Ino) -> Result<PathInTree, FsError>;
+}
+
+/// Writes that wait for room, and the reports of those that make it.
+#[derive(Clone)]
+pub(in crate::cluster) struct Relief<S> {
+    server: S,
+}
+
+impl<S: ReliefNeeds> Relief<S> {
+    pub(in crate::cluster) fn new(server: &S) -> Relief<S> {
+        Relief {
+            server: server.clone(),
+        }
+    }
+
+    fn state(&self) -> &RoomRelief {
+        self.server.relief_state()
+    }
+
     /// Returns once there may be room. `NoSpace`: nothing makes room.
     pub(in crate::cluster) async fn await_room_for_client(
         &self,
         op: AwaitRoom,
     ) -> Result<(), FsError> {
-        let relief = &self.inner.relief;
-        let begun_ns = self.peers().now_ns();
+        let relief = self.state();
+        let begun_ns = self.server.peers().now_ns();
         let waited_ns = i64::try_from(op.waited_ms.saturating_mul(1_000_000)).unwrap_or(i64::MAX);
         let since_ns = begun_ns.saturating_sub(waited_ns);
         if !relief.has_hope(since_ns, begun_ns) || !self.is_elevated(op.ino).await? {
             return Err(FsError::NoSpace);
         }
         let _waiting = WaitingWrite::begin(relief);
-        let free_before = self.node(|node| node.room()).free_bytes;
-        while relief.has_hope(since_ns, self.peers().now_ns()) {
-            let is_over = self.peers().now_ns() - begun_ns >= WAIT_NS;
-            if is_over || self.node(|node| node.room()).free_bytes > free_before {
+        let free_before = self.server.room().free_bytes;
+        while relief.has_hope(since_ns, self.server.peers().now_ns()) {
+            let is_over = self.server.peers().now_ns() - begun_ns >= WAIT_NS;
+            if is_over || self.server.room().free_bytes > free_before {
                 return Ok(());
             }
-            self.peers().until(self.peers().now_ns() + LOOK_NS).await;
+            self.server
+                .peers()
+                .until(self.server.peers().now_ns() + LOOK_NS)
+                .await;
         }
         Err(FsError::NoSpace)
     }
 
     /// True if a file is in an elevated tree; or may be, since it has no name.
     async fn is_elevated(&self, ino: Ino) -> Result<bool, FsError> {
-        let ino = self.resolve(ino)?;
+        let ino = self.server.resolve(ino)?;
         let attr = self
+            .server
             .call(ino.rank(), peer::GetAttr { ino, keep: false })
             .await?;
         match attr.what.parent {
             Ino::NONE => Ok(true),
-            parent => Ok(self.path_by_homes(parent).await?.root != ROOT),
+            parent => Ok(self.server.path_by_homes(parent).await?.root != ROOT),
         }
     }
 
@@ -147,14 +180,17 @@ impl<P: Platform> Cluster<P> {
             outlook,
             age_ms,
         };
-        let room = self.call(Rank(rank), report).await?;
-        if Rank(rank) != self.rank() || room.waiting > 0 || wait_ms == 0 {
+        let room = self.server.call(Rank(rank), report).await?;
+        if Rank(rank) != self.server.rank() || room.waiting > 0 || wait_ms == 0 {
             return Ok(room);
         }
         let (sender, waits) = oneshot::channel();
-        self.inner.relief.watchers.borrow_mut().push(sender);
+        self.state().watchers.borrow_mut().push(sender);
         let wait_ns = (i64::from(wait_ms) * 1_000_000).min(LONGEST_REPORT_NS);
-        let over = pin!(self.peers().until(self.peers().now_ns() + wait_ns));
+        let over = pin!(self
+            .server
+            .peers()
+            .until(self.server.peers().now_ns() + wait_ns));
         select(waits, over).await;
         Ok(self.room_state())
     }
@@ -167,27 +203,23 @@ impl<P: Platform> Cluster<P> {
         if usize::from(op.tree) >= MOST_TREES {
             return Err(FsError::Invalid);
         }
-        let now_ns = self.peers().now_ns();
+        let now_ns = self.server.peers().now_ns();
         let age_ns = i64::try_from(op.age_ms.saturating_mul(1_000_000)).unwrap_or(i64::MAX);
         let report = OutlookReport {
             at_ns: now_ns,
             since_ns: now_ns.saturating_sub(age_ns),
             outlook: op.outlook,
         };
-        self.inner
-            .relief
-            .reports
-            .borrow_mut()
-            .insert(op.tree, report);
+        self.state().reports.borrow_mut().insert(op.tree, report);
         Ok(self.room_state())
     }
 
     fn room_state(&self) -> RoomState {
-        let room = self.node(|node| node.room());
+        let room = self.server.room();
         RoomState {
             capacity_bytes: room.capacity_bytes,
             free_bytes: room.free_bytes,
-            waiting: self.inner.relief.waiting.get(),
+            waiting: self.state().waiting.get(),
         }
     }
 }

@@ -1,0 +1,65 @@
+//! For reads of other nodes' bytes: the memory of clients and of the pool; files and their paths.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+
+use weir_core::proto::{FsError, Landing, PathInTree};
+use weir_core::types::{ClientId, Ino};
+use weir_fabric::bulk;
+
+use crate::cluster::reads::{ReadsNeeds, ReadsState, RemoteReads};
+use crate::cluster::Cluster;
+use crate::node::{Platform, Table};
+
+impl<P: Platform> Cluster<P> {
+    /// Reads of bytes that are at other nodes.
+    pub(in crate::cluster) fn reads(&self) -> RemoteReads<Self> {
+        RemoteReads::new(self)
+    }
+}
+
+impl<P: Platform> ReadsNeeds for Cluster<P> {
+    type Memory = P::Memory;
+
+    fn reads_state(&self) -> &ReadsState<P::Memory> {
+        &self.inner.reads
+    }
+
+    fn has_all_extents(&self) -> bool {
+        self.has_all_extents()
+    }
+
+    fn memory_of(&self, id: ClientId) -> Option<Arc<P::Memory>> {
+        self.node(|node| node.memory_of(id))
+    }
+
+    fn pool_memory(&self, wanted: usize) -> usize {
+        self.node(|node| node.platform().present(Table::Pool, wanted))
+    }
+
+    fn landing(
+        &self,
+        client: &Arc<P::Memory>,
+        landing: Landing,
+        len: u32,
+        over: &Arc<AtomicBool>,
+    ) -> Option<Box<dyn bulk::Landing>> {
+        self.node(|node| node.platform().landing(client, landing, len, over))
+    }
+
+    fn global(&self, ino: Ino) -> Ino {
+        self.global(ino)
+    }
+
+    fn laminated_here(&self, ino: Ino) -> Option<Ino> {
+        self.laminated_here(ino)
+    }
+
+    async fn path_of_file(&self, ino: Ino) -> String {
+        self.path_of_file(ino).await
+    }
+
+    async fn path_by_homes(&self, dir: Ino) -> Result<PathInTree, FsError> {
+        self.path_by_homes(dir).await
+    }
+}
