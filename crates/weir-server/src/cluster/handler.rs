@@ -25,6 +25,7 @@ use weir_core::proto::{
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::keyed::Token;
+use crate::cluster::names::NameSteps;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::Cluster;
 use crate::node::Platform;
@@ -47,7 +48,7 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn find(&self, _: Rank, op: Find) -> Result<Option<Child>, FsError> {
-        self.cluster.find(op).await
+        self.cluster.names().find(op).await
     }
 
     async fn find_to_keep(
@@ -55,53 +56,53 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
         from: Rank,
         op: FindToKeep,
     ) -> Result<Kept<Option<Child>>, FsError> {
-        self.cluster.find_to_keep(from, op).await
+        self.cluster.names().find_to_keep(from, op).await
     }
 
     async fn drop_entry(&self, _: Rank, op: DropEntry) -> Result<(), FsError> {
-        self.cluster.drop_entry(&(op.dir, op.name));
+        self.cluster.names().drop_entry(&(op.dir, op.name));
         Ok(())
     }
 
     async fn place_entries(&self, from: Rank, op: PlaceEntries) -> Result<Placement, FsError> {
-        self.cluster.place_entries(from, op).await
+        self.cluster.names().place_entries(from, op).await
     }
 
     async fn split_dir(&self, _: Rank, op: SplitDir) -> Result<Option<Vec<u64>>, FsError> {
-        self.cluster.split_dir(op.dir).await
+        self.cluster.names().split_dir(op.dir).await
     }
 
     async fn passage(&self, _: Rank, op: Passage) -> Result<Attr, FsError> {
-        self.cluster.passage_for_peer(op.dir)
+        self.cluster.names().passage_for_peer(op.dir)
     }
 
     async fn make(&self, from: Rank, op: Make) -> Result<Made, FsError> {
-        self.cluster.make(from, op).await
+        self.cluster.names().make(from, op).await
     }
 
     async fn enrol(&self, from: Rank, op: Enrol) -> Result<Attr, FsError> {
-        self.cluster.enrol(from, op.dir)
+        self.cluster.names().enrol(from, op.dir)
     }
 
     async fn settled(&self, _: Rank, op: Settled) -> Result<(), FsError> {
-        self.cluster.settle(op.dir).await;
+        self.cluster.names().settle(op.dir).await;
         Ok(())
     }
 
     async fn retire(&self, _: Rank, op: Retire) -> Result<(), FsError> {
-        self.cluster.retire(op.dir).await
+        self.cluster.names().retire(op.dir).await
     }
 
     async fn bury(&self, _: Rank, op: Bury) -> Result<(), FsError> {
-        self.cluster.bury(op.dir).await
+        self.cluster.names().bury(op.dir).await
     }
 
     async fn enrolled(&self, _: Rank, op: Enrolled) -> Result<Vec<u16>, FsError> {
-        self.cluster.enrolled(op.dir)
+        self.cluster.names().enrolled(op.dir)
     }
 
     async fn part(&self, _: Rank, op: Part) -> Result<PartOfDir, FsError> {
-        self.cluster.part(op.dir)
+        self.cluster.names().part(op.dir)
     }
 
     async fn list(&self, _: Rank, op: List) -> Result<Listing, FsError> {
@@ -115,23 +116,23 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn unlink(&self, from: Rank, op: Unlink) -> Result<Option<Unnamed>, FsError> {
-        self.cluster.unlink(from, op).await
+        self.cluster.names().unlink(from, op).await
     }
 
     async fn rmdir(&self, _: Rank, op: Rmdir) -> Result<(), FsError> {
-        self.cluster.rmdir(op).await
+        self.cluster.names().rmdir(op).await
     }
 
     async fn link(&self, _: Rank, op: Link) -> Result<(), FsError> {
-        self.cluster.link(op).await
+        self.cluster.names().link(op).await
     }
 
     async fn relink(&self, _: Rank, op: Relink) -> Result<FileType, FsError> {
-        self.cluster.relink(op.ino, op.add).await
+        self.cluster.names().relink(op.ino, op.add).await
     }
 
     async fn lock_name(&self, from: Rank, op: LockName) -> Result<Option<Child>, FsError> {
-        self.cluster.lock_name(from, op).await
+        self.cluster.names().lock_name(from, op).await
     }
 
     async fn unlock_name(&self, from: Rank, op: UnlockName) -> Result<(), FsError> {
@@ -140,16 +141,18 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
             number: op.token,
         };
         let cluster = self.cluster;
-        cluster.unlock_name_of(&(op.dir, op.name), token, op.left);
+        cluster
+            .names()
+            .unlock_name_of(&(op.dir, op.name), token, op.left);
         Ok(())
     }
 
     async fn assign(&self, from: Rank, op: Assign) -> Result<(), FsError> {
-        self.cluster.assign_name(from, op).await
+        self.cluster.names().assign_name(from, op).await
     }
 
     async fn leave(&self, _: Rank, op: Leave) -> Result<(), FsError> {
-        self.cluster.leave_old(op).await
+        self.cluster.names().leave_old(op).await
     }
 
     async fn end_move(
@@ -157,23 +160,23 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
         _: Rank,
         op: EndMove,
     ) -> Result<Option<(Child, Option<Child>)>, FsError> {
-        self.cluster.end_move(op).await
+        self.cluster.names().end_move(op).await
     }
 
     async fn moved(&self, from: Rank, op: Moved) -> Result<(), FsError> {
-        self.cluster.moves_to(from, op)
+        self.cluster.names().moves_to(from, op)
     }
 
     async fn stayed(&self, _: Rank, op: Stayed) -> Result<(), FsError> {
-        self.cluster.stayed(op)
+        self.cluster.names().stayed(op)
     }
 
     async fn lock_moves(&self, from: Rank, op: LockMoves) -> Result<(), FsError> {
-        self.cluster.lock_dir_moves(from, op.token).await
+        self.cluster.names().lock_dir_moves(from, op.token).await
     }
 
     async fn unlock_moves(&self, from: Rank, op: UnlockMoves) -> Result<(), FsError> {
-        self.cluster.unlock_dir_moves(from, op.token);
+        self.cluster.names().unlock_dir_moves(from, op.token);
         Ok(())
     }
 
@@ -182,7 +185,7 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
         _: Rank,
         op: Whereabouts,
     ) -> Result<Option<(Ino, Vec<u8>)>, FsError> {
-        self.cluster.whereabouts(op.ino)
+        self.cluster.names().whereabouts(op.ino)
     }
 
     async fn get_attr(&self, from: Rank, op: GetAttr) -> Result<Kept<Attr>, FsError> {
@@ -210,7 +213,7 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn readlink(&self, _: Rank, op: Readlink) -> Result<Vec<u8>, FsError> {
-        self.cluster.node(|node| node.symlink_target(op.ino))
+        self.cluster.node(|node| node.names.symlink_target(op.ino))
     }
 
     async fn hold(&self, from: Rank, op: Hold) -> Result<Attr, FsError> {
@@ -343,7 +346,7 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn get_renames(&self, _: Rank, op: GetRenames) -> Result<LedRenames, FsError> {
-        Ok(self.cluster.led_renames(op.since))
+        Ok(self.cluster.names().led_renames(op.since))
     }
 
     async fn truncate(&self, _: Rank, op: Truncate) -> Result<(), FsError> {

@@ -73,7 +73,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use futures_util::future::LocalBoxFuture;
-use weir_core::names::{Owner, Shard};
+use weir_core::names::{NewTree, Owner, Policy};
 use weir_core::node::region::set_bits;
 use weir_core::proto::peer::{self, PeerOperation};
 use weir_core::proto::{self, Caller, FsError, Request, Served};
@@ -102,7 +102,7 @@ pub use snapshot::{SnapshotPosition, Visit};
 pub struct Node<'m, P: Platform> {
     identity: Identity,
     open: OpenRegion<'m>,
-    names: Shard<'m>,
+    names: names::NodeNames<'m>,
     names_memory: names::NamesMemory,
     platform: P,
     segments: storage::SegmentTables<P::Space>,
@@ -155,7 +155,7 @@ impl<P: Platform> Cluster<P> {
         log: Rc<dyn LogBytes>,
         spawn: impl Fn(LocalBoxFuture<'static, ()>) + 'static,
     ) -> Cluster<P> {
-        node.borrow_mut().join(ROOT);
+        node.borrow_mut().names.join(ROOT);
         let reads = reads::ReadsState::new(node.borrow().platform(), servers > 1);
         let clock = node.borrow().clock();
         let inner = Rc::new(Inner {
@@ -341,6 +341,12 @@ impl<P: Platform> Cluster<P> {
         act: impl FnOnce(Self) -> F,
     ) -> Served<T> {
         Served::later(act(self.clone()))
+    }
+
+    /// Makes the trees of elevated directories, before anything else is made; files in them get this
+    /// policy.
+    pub fn make_trees(&self, trees: &[NewTree], policy: Policy) -> Result<(), FsError> {
+        self.names().make_trees(trees, policy)
     }
 
     /// Begins sessions that a task waits for, and renews leases in use. Returns the time of the

@@ -4,10 +4,10 @@
 
 use std::sync::atomic::Ordering;
 
-use weir_core::names::{NewTree, Policy, Shard};
+use weir_core::names::{Policy, Shard};
 use weir_core::node::channel;
 use weir_core::proto::{self, Caller, FsError, Request};
-use weir_core::types::{ClientId, Ino, Rank};
+use weir_core::types::{ClientId, Rank};
 
 use crate::cluster::clients::admission::AdmittedUsers;
 use crate::cluster::clients::stats::Stats;
@@ -16,8 +16,7 @@ use crate::cluster::clock::ServerClock;
 use crate::cluster::extents::ExtentTables;
 use crate::cluster::files::OpenFileTables;
 use crate::cluster::locks::table::LockTable;
-use crate::cluster::names::NamesMemory;
-use crate::cluster::refusal::refusal;
+use crate::cluster::names::{NamesMemory, NodeNames};
 use crate::cluster::storage::SegmentTables;
 use crate::node::{ClientMemory, Identity, Node, OpenRegion, Platform};
 use crate::rules::Rules;
@@ -48,10 +47,11 @@ impl<'m, P: Platform> Node<'m, P> {
         platform: P,
         max_clients: usize,
     ) -> Node<'m, P> {
+        let clock = ServerClock::at(identity.started_ns);
         let mut node = Node {
             identity,
             open,
-            names,
+            names: NodeNames::new(names, clock.clone()),
             admitted_users: AdmittedUsers::default(),
             segments: SegmentTables::new(space),
             platform,
@@ -62,7 +62,7 @@ impl<'m, P: Platform> Node<'m, P> {
             names_memory: NamesMemory::default(),
             notes: crate::cluster::journal::commit::Notes::default(),
             stats: Stats::default(),
-            clock: ServerClock::at(identity.started_ns),
+            clock,
             stopping: false,
             buffers: RequestBuffers::default(),
         };
@@ -78,17 +78,6 @@ impl<'m, P: Platform> Node<'m, P> {
             self.set_policy(self.names.root(), policy)?;
         }
         Ok(())
-    }
-
-    /// See [`Shard::make_trees`](weir_core::names::Shard::make_trees).
-    pub(super) fn make_trees(
-        &mut self,
-        trees: &[NewTree],
-        policy: Policy,
-    ) -> Result<Vec<Ino>, FsError> {
-        let now_ns = self.time();
-        let made = self.names.make_trees(trees, policy, now_ns);
-        made.map_err(refusal)
     }
 
     /// Returns the channels in which a client says that there are requests, one bit each. Lets the

@@ -28,7 +28,7 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn create(&self, from: Caller, op: Create) -> Served<Result<Created, FsError>> {
-        self.create_for_client(from, op)
+        self.names().create_for_client(from, op)
     }
 
     fn create_unnamed(
@@ -36,11 +36,11 @@ impl<P: Platform> Operations for Cluster<P> {
         from: ClientId,
         op: CreateUnnamed,
     ) -> Served<Result<Created, FsError>> {
-        self.later(|this| async move { this.create_unnamed_file(from, op).await })
+        self.later(|this| async move { this.names().create_unnamed_file(from, op).await })
     }
 
     fn mkdir(&self, _: Caller, op: Mkdir) -> Served<Result<Ino, FsError>> {
-        self.make_for_client(NewEntry {
+        self.names().make_for_client(NewEntry {
             parent: op.parent,
             name: op.name,
             what: What::Dir,
@@ -50,7 +50,7 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn symlink(&self, _: Caller, op: Symlink) -> Served<Result<Ino, FsError>> {
-        self.make_for_client(NewEntry {
+        self.names().make_for_client(NewEntry {
             parent: op.parent,
             name: op.name,
             what: What::Symlink(op.target),
@@ -60,7 +60,7 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn make_special(&self, _: Caller, op: MakeSpecial) -> Served<Result<Ino, FsError>> {
-        self.make_for_client(NewEntry {
+        self.names().make_for_client(NewEntry {
             parent: op.parent,
             name: op.name,
             what: What::Special(op.kind),
@@ -70,19 +70,19 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn link(&self, _: Caller, op: Link) -> Served<Result<(), FsError>> {
-        self.link_for_client(op)
+        self.names().link_for_client(op)
     }
 
     fn unlink(&self, _: Caller, op: Unlink) -> Served<Result<(), FsError>> {
-        self.unlink_for_client(op)
+        self.names().unlink_for_client(op)
     }
 
     fn rmdir(&self, _: Caller, op: Rmdir) -> Served<Result<(), FsError>> {
-        self.rmdir_for_client(op)
+        self.names().rmdir_for_client(op)
     }
 
     fn rename(&self, _: Caller, op: Rename) -> Served<Result<(), FsError>> {
-        self.rename_for_client(op)
+        self.names().rename_for_client(op)
     }
 
     fn set_attr(&self, _: Caller, op: SetAttr) -> Served<Result<(), FsError>> {
@@ -187,7 +187,7 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn readdir(&self, _: Caller, op: Readdir) -> Served<Result<Listing, FsError>> {
-        self.readdir_for_client(op)
+        self.names().readdir_for_client(op)
     }
 
     fn attach(&self, from: ClientId, op: Attach) -> Served<Result<Attached, FsError>> {
@@ -227,7 +227,7 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn find(&self, _: Caller, op: Find) -> Served<Result<Option<Child>, FsError>> {
-        self.find_for_client(op)
+        self.names().find_for_client(op)
     }
 
     fn get_attr(&self, _: Caller, op: GetAttr) -> Served<Result<Attr, FsError>> {
@@ -235,7 +235,7 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn passage(&self, _: Caller, op: Passage) -> Served<Result<Attr, FsError>> {
-        self.later(|this| async move { this.passage_here(op.ino).await })
+        self.later(|this| async move { this.names().passage_here(op.ino).await })
     }
 
     fn readlink(&self, _: Caller, op: Readlink) -> Served<Result<Vec<u8>, FsError>> {
@@ -246,7 +246,7 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn path_of(&self, _: Caller, op: PathOf) -> Served<Result<PathInTree, FsError>> {
-        self.path_for_client(op.ino)
+        self.names().path_for_client(op.ino)
     }
 
     fn hold(&self, _: Caller, op: Hold) -> Served<Result<Attr, FsError>> {
@@ -274,7 +274,7 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn lookup(&self, _: Caller, op: Lookup) -> Served<Result<Entry, FsError>> {
-        self.lookup_for_client(op.components)
+        self.names().lookup_for_client(op.components)
     }
 
     fn stop(&self, _: Control, _: Stop) -> Served<Result<ServerStatus, FsError>> {

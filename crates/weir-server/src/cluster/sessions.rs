@@ -50,7 +50,7 @@ impl<P: Platform> SessionEvents for ServerOfSessions<P> {
         let Some(server) = self.server() else {
             return;
         };
-        server.forget_known(home);
+        server.names().forget_known(home);
         server.reserve_no_more(home);
         for ino in server.stand_ins_of(home) {
             server.recall_here(ino);
@@ -115,9 +115,9 @@ impl<P: Platform> Cluster<P> {
     /// the sessions with it. It may believe its leases from this server until the term is over.
     pub fn peer_gone(&self, rank: Rank) {
         self.peers().end_sessions(rank);
-        self.drop_names_of(rank);
+        self.names().drop_names_of(rank);
         self.forget_holder(rank);
-        self.forget_known(rank);
+        self.names().forget_known(rank);
         self.locks().drop_locks_of(rank);
         self.reserve_no_more(rank);
         // Its session has ended, and with it the leases that it granted to this server.
@@ -130,8 +130,8 @@ impl<P: Platform> Cluster<P> {
 
     /// Begins a session of another server, which holds the files listed in `op`.
     pub(super) fn begun(&self, from: Rank, op: peer::Begin) -> Vec<(Ino, u64)> {
-        self.drop_names_of(from);
-        self.forget_steps(from, op.renames_since);
+        self.names().drop_names_of(from);
+        self.names().forget_steps(from, op.renames_since);
         let held: BTreeSet<Ino> = op.held.iter().map(|(ino, _)| *ino).collect();
         let mut cuts = self.keep_held(from, &held);
         let written = op.held.iter().filter(|(_, write)| *write);
@@ -143,9 +143,9 @@ impl<P: Platform> Cluster<P> {
         cuts.extend(late.map(|ino| (ino, 0)));
         self.await_no_more(from, &held);
         self.await_writer_no_more(from);
-        self.forget_kept(from);
+        self.names().forget_kept(from);
         let raw = |ino: &Ino| {
-            self.node(|node| node.attr_of(*ino))
+            self.node(|node| node.names.attr_of(*ino))
                 .is_ok_and(|attr| is_raw(&attr))
         };
         self.begin_tokens(from, written.into_iter().filter(raw));
@@ -202,7 +202,7 @@ impl<P: Platform> Cluster<P> {
             News::Revoke(op) => self.revoke_here(op.ino).await?,
             News::Laminated(op) => self.believe(op)?,
             News::Forget(op) => self.forget_here(op.ino),
-            News::DropEntry(op) => self.drop_entry(&(op.dir, op.name.clone())),
+            News::DropEntry(op) => self.names().drop_entry(&(op.dir, op.name.clone())),
             News::Seal(op) => told.writers = self.seal_here(op.ino)?,
             News::Writers(op) => told.writers = self.writers_here(op.ino),
         }

@@ -110,7 +110,7 @@ impl<P: Platform> Cluster<P> {
         let end = slice_of(size.saturating_sub(1)) + 1;
         let from = if end <= AHEAD { 0 } else { slice_of(offset) };
         let to = end.min(from + AHEAD).max(from);
-        let lasting = self.node(|node| node.attr_of(local))?.lamination == Lamination::Done;
+        let lasting = self.node(|node| node.names.attr_of(local))?.lamination == Lamination::Done;
         let (serial, unknown) = {
             let mut maps = self.inner.extents.maps.borrow_mut();
             let map = maps.entry(ino).or_insert_with(|| ExtentMap {
@@ -155,7 +155,7 @@ impl<P: Platform> Cluster<P> {
         size: u64,
     ) -> Result<Option<Located>, FsError> {
         let maps = self.inner.extents.maps.borrow();
-        let fresh = self.node(|node| node.attr_of(local))?.fresh;
+        let fresh = self.node(|node| node.names.attr_of(local))?.fresh;
         let Some(map) = maps.get(&ino).filter(|_| fresh) else {
             return Ok(None);
         };
@@ -214,7 +214,9 @@ impl<P: Platform> Cluster<P> {
             })
             .try_for_each(&mut lay)?;
         let mut located = Located {
-            generation: self.node(|node| node.attr_of(local))?.index_generation,
+            generation: self
+                .node(|node| node.names.attr_of(local))?
+                .index_generation,
             known_from: from,
             known_to: 0,
             runs: Vec::new(),

@@ -90,7 +90,7 @@ impl<P: Platform> Cluster<P> {
         let Some(local) = self.local(op.ino) else {
             return Ok(None);
         };
-        let attr = self.node(|node| node.attr_of(local))?;
+        let attr = self.node(|node| node.names.attr_of(local))?;
         let mut runs = Vec::new();
         self.node(|node| node.pending_runs(local, op.from, op.to, usize::MAX, &mut runs));
         runs.extend(self.in_flight(op.ino));
@@ -150,7 +150,7 @@ impl<P: Platform> Cluster<P> {
         let Ok(Some((dir, name))) = asked.await else {
             return "a file without a name".to_owned();
         };
-        let dir = self.path_by_homes(dir).await;
+        let dir = self.names().path_by_homes(dir).await;
         let dir = dir.map_or_else(|_| b"?".to_vec(), |dir| dir.path);
         String::from_utf8_lossy(&join(&dir, &name)).into_owned()
     }

@@ -2,13 +2,16 @@
 
 use std::sync::atomic::Ordering;
 
-use weir_core::names::{Attr, FileType};
+use weir_core::names::{Attr, FileType, SetAttr};
 use weir_core::node::block::FileBlock;
-use weir_core::proto::FsError;
+use weir_core::proto::{self, FsError};
 use weir_core::types::Ino;
 
 use crate::cluster::refusal::refusal;
 use crate::node::{Node, Platform};
+
+/// The set-user-id and the set-group-id bit.
+const SET_ID: u32 = 0o6000;
 
 impl<P: Platform> Node<'_, P> {
     /// The files of this server, with their sizes in the table.
@@ -24,7 +27,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// The attributes, including the writes of this node's writers.
     pub(in crate::cluster) fn attr_now(&self, ino: Ino) -> Result<Attr, FsError> {
-        let mut attr = self.attr_of(ino)?;
+        let mut attr = self.names.attr_of(ino)?;
         if attr.file_type() == FileType::File {
             attr.size = self.size_of(&attr);
             attr.mtime_ns = self.mtime_of(&attr);
@@ -110,7 +113,7 @@ impl<P: Platform> Node<'_, P> {
     ) -> Result<(), FsError> {
         let attr = self.regular(ino)?;
         self.raise_size(&attr, size);
-        let set = weir_core::names::SetAttr {
+        let set = SetAttr {
             mtime_ns: (mtime_ns > attr.mtime_ns).then_some(mtime_ns),
             ctime_ns: (mtime_ns > attr.ctime_ns).then_some(mtime_ns),
             ..Default::default()
@@ -121,6 +124,38 @@ impl<P: Platform> Node<'_, P> {
     /// Returns true if a number of this table is that of a regular file.
     pub(in crate::cluster) fn is_file(&self, local: Ino) -> bool {
         self.regular(local).is_ok()
+    }
+
+    pub(in crate::cluster) fn set_attributes(
+        &mut self,
+        op: &proto::SetAttr,
+    ) -> Result<(), FsError> {
+        let attr = self.names.attr(op.ino).map_err(refusal)?;
+        let own_file = attr.file_type() == FileType::File && attr.home == attr.ino;
+        if let Some(mode) = op.mode.filter(|_| own_file) {
+            self.note_mode(&attr, mode)?;
+        }
+        let set = SetAttr {
+            mode: op.mode,
+            uid: op.uid,
+            gid: op.gid,
+            atime_ns: op.atime_ns,
+            mtime_ns: op.mtime_ns,
+            ctime_ns: Some(self.time()),
+            policy: op.policy,
+            ..SetAttr::default()
+        };
+        if op.mtime_ns.is_some() {
+            self.forget_cell_times(op.ino);
+        }
+        self.names.setattr(op.ino, &set).map_err(refusal)?;
+        if op.mode.is_some_and(|mode| mode & SET_ID != 0) {
+            // The next writer checks the bits, and clears them.
+            if let Some(block) = self.shared_block(op.ino) {
+                block.end_claims();
+            }
+        }
+        Ok(())
     }
 
     /// The attributes of `ino`, which must be a regular file.

@@ -56,7 +56,7 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) fn laminated_here(&self, ino: Ino) -> Option<Ino> {
         let ino = self.global(ino);
         let local = self.local(ino)?;
-        let attr = self.node(|node| node.attr_of(local)).ok();
+        let attr = self.node(|node| node.names.attr_of(local)).ok();
         attr.filter(|attr| attr.lamination == Lamination::Done)
             .map(|_| ino)
     }
@@ -128,7 +128,7 @@ impl<P: Platform> Cluster<P> {
         ino: Ino,
         others: &[Rank],
     ) -> Result<(), FsError> {
-        let attr = self.node(|node| node.attr_of(ino))?;
+        let attr = self.node(|node| node.names.attr_of(ino))?;
         let is_public = attr.policy.visibility != Visibility::ReadAfterLaminate;
         let flush = peer::Flush { ino, is_public };
         all_of(self.peers().tell(others, &News::Flush(flush)).await)?;
@@ -215,7 +215,7 @@ impl<P: Platform> Cluster<P> {
         holders: &[Rank],
         unnamed: bool,
     ) -> Result<(), FsError> {
-        let Ok(attr) = self.node(|node| node.attr_of(ino)) else {
+        let Ok(attr) = self.node(|node| node.names.attr_of(ino)) else {
             return Ok(());
         };
         let mark = peer::Mark {
@@ -237,13 +237,13 @@ impl<P: Platform> Cluster<P> {
             self.note_unknown();
             return Ok(());
         };
-        let was = self.node(|node| node.attr_of(local))?.policy;
+        let was = self.node(|node| node.names.attr_of(local))?.policy;
         self.node(|node| {
             node.set_policy(local, op.policy)?;
             node.set_lamination(local, op.lamination)?;
             node.set_evicted(local, op.evicted)
         })?;
-        let attr = self.node(|node| node.attr_of(local))?;
+        let attr = self.node(|node| node.names.attr_of(local))?;
         if is_raw(&attr) && !op.unnamed {
             // Attributes may have told this node so before, without making it publish its earlier
             // bytes.
@@ -259,7 +259,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if this node's bytes of a file are to be published before it is laminated.
     pub(in crate::cluster) fn may_publish(&self, ino: Ino, local: Ino) -> Result<bool, FsError> {
-        let attr = self.node(|node| node.attr_of(local))?;
+        let attr = self.node(|node| node.names.attr_of(local))?;
         let waits = attr.policy.visibility == Visibility::ReadAfterLaminate
             && !matches!(attr.lamination, Lamination::Sealing | Lamination::Done)
             && attr.nlink > 0
@@ -323,7 +323,7 @@ impl<P: Platform> Cluster<P> {
         if known.is_some() {
             return Ok(known);
         }
-        let path = self.path_by_homes(dir).await?.path;
+        let path = self.names().path_by_homes(dir).await?.path;
         let joined = join(&path, name);
         self.inner
             .files
@@ -350,7 +350,7 @@ impl<P: Platform> Cluster<P> {
         if self.has_all_extents() {
             return Ok(());
         }
-        if self.node(|node| node.attr_of(ino))?.file_type() != FileType::File {
+        if self.node(|node| node.names.attr_of(ino))?.file_type() != FileType::File {
             return Ok(()); // a directory has no bytes whose order a lock could give
         }
         let becoming = &self.inner.files.becoming_raw;

@@ -84,7 +84,7 @@ impl<P: Platform> Cluster<P> {
         if ino.rank() != self.rank() {
             return ino;
         }
-        self.node(|node| node.attr_of(ino))
+        self.node(|node| node.names.attr_of(ino))
             .map_or(ino, |attr| attr.home)
     }
 
@@ -208,7 +208,7 @@ impl<P: Platform> Cluster<P> {
             local
         };
         self.node(|node| node.known_to_keep().keep_stand_in(attr.home, local));
-        let leased = known.is_some() && self.node(|node| node.attr_of(local))?.fresh;
+        let leased = known.is_some() && self.node(|node| node.names.attr_of(local))?.fresh;
         if !leased {
             self.refresh_here(local, attr, false)?;
         }
@@ -223,7 +223,7 @@ impl<P: Platform> Cluster<P> {
             let mut attr = *attr;
             // While a program writes, the block has the size, and the stand-in's is outdated.
             if node.block_of(local).is_none() && (in_flight || node.pending_count(local) > 0) {
-                attr.size = attr.size.max(node.attr_of(local)?.size);
+                attr.size = attr.size.max(node.names.attr_of(local)?.size);
             }
             node.refresh(local, &attr, leased)
         })
@@ -249,8 +249,8 @@ impl<P: Platform> Cluster<P> {
 
     async fn attr_of_home(&self, ino: Ino) -> Result<Attr, FsError> {
         let ino = self.resolve(ino)?;
-        if self.has_lost_home(ino) && self.local(ino).is_none() {
-            return self.attr_without_home(ino).await;
+        if self.names().has_lost_home(ino) && self.local(ino).is_none() {
+            return self.names().attr_without_home(ino).await;
         }
         let is_foreign = ino.rank() != self.rank();
         if let Some(local) = self.local(ino).filter(|_| is_foreign) {
@@ -301,7 +301,7 @@ impl<P: Platform> Cluster<P> {
     /// The attributes of a file of another server, if this node believes those of its stand-in;
     /// from now on programs of this node see them without a request.
     fn believed_here(&self, ino: Ino, local: Ino) -> Result<Option<Attr>, FsError> {
-        if !self.node(|node| node.attr_of(local))?.fresh {
+        if !self.node(|node| node.names.attr_of(local))?.fresh {
             return Ok(None);
         }
         self.peers().use_lease(ino.rank());
@@ -340,7 +340,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     fn may_lease_unasked(&self, from: Rank, ino: Ino) -> Result<bool, FsError> {
-        let attr = self.node(|node| node.attr_of(ino))?;
+        let attr = self.node(|node| node.names.attr_of(ino))?;
         let is_cut = self.inner.files.published.borrow().is_being_cut(ino);
         let is_file = attr.file_type() == FileType::File && attr.nlink > 0;
         Ok(is_file && !is_cut && (!is_raw(&attr) || !self.others_write(from, ino)))
@@ -348,9 +348,9 @@ impl<P: Platform> Cluster<P> {
 
     /// The attributes of an inode of this server, as published.
     pub(super) async fn attr_at_home(&self, ino: Ino) -> Result<Attr, FsError> {
-        let mut attr = self.node(|node| node.attr_of(ino))?;
+        let mut attr = self.node(|node| node.names.attr_of(ino))?;
         match attr.file_type() {
-            FileType::Dir => return self.dir_attr(attr).await,
+            FileType::Dir => return self.names().dir_attr(attr).await,
             FileType::File => self.show_published(&mut attr),
             FileType::Symlink | FileType::Fifo | FileType::Socket => {}
         }
@@ -423,12 +423,12 @@ impl<P: Platform> Cluster<P> {
         &self,
         set: proto::SetAttr,
     ) -> Result<(), FsError> {
-        let before = self.node(|node| node.attr_of(set.ino))?;
+        let before = self.node(|node| node.names.attr_of(set.ino))?;
         self.node(|node| node.set_attributes(&set))?;
         let own = set.ino.rank() == self.rank();
-        let attr = self.node(|node| node.attr_of(set.ino))?;
+        let attr = self.node(|node| node.names.attr_of(set.ino))?;
         match attr.file_type() {
-            FileType::Dir if own => self.tell_dir(&attr, set.mtime_ns).await,
+            FileType::Dir if own => self.names().tell_dir(&attr, set.mtime_ns).await,
             FileType::Dir => self.node(|node| node.known().drop_guard(set.ino)),
             FileType::File | FileType::Symlink | FileType::Fifo | FileType::Socket => {}
         }
@@ -447,7 +447,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(super) fn hold(&self, from: Rank, ino: Ino) -> Result<Attr, FsError> {
-        let mut attr = self.node(|node| node.attr_of(ino))?;
+        let mut attr = self.node(|node| node.names.attr_of(ino))?;
         if attr.file_type() != FileType::File {
             return Err(FsError::Invalid);
         }
@@ -599,7 +599,7 @@ impl<P: Platform> Cluster<P> {
         let dirty: BTreeSet<Ino> = self.dirty().into_iter().collect();
         let held = self.stand_ins_of(home).into_iter().map(|ino| {
             let written = |local| {
-                let attr = self.node(|node| node.attr_of(local));
+                let attr = self.node(|node| node.names.attr_of(local));
                 attr.is_ok_and(|attr| attr.block != 0)
             };
             let writes = dirty.contains(&ino) || self.local(ino).is_some_and(written);
@@ -607,7 +607,7 @@ impl<P: Platform> Cluster<P> {
         });
         peer::Begin {
             held: held.collect(),
-            renames_since: self.oldest_rename(),
+            renames_since: self.names().oldest_rename(),
         }
     }
 
@@ -617,7 +617,7 @@ impl<P: Platform> Cluster<P> {
         ino: Ino,
     ) -> Result<Attr, FsError> {
         let mut _turn = None;
-        if is_raw(&self.node(|node| node.attr_of(ino))?) {
+        if is_raw(&self.node(|node| node.names.attr_of(ino))?) {
             self.announced().await;
             _turn = Some(
                 self.peers()
@@ -636,7 +636,7 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) async fn lease_here(&self, ino: Ino) -> Result<(), FsError> {
         let ino = self.resolve(ino)?;
         if ino.rank() == self.rank() {
-            if self.node(|node| node.attr_of(ino))?.ask {
+            if self.node(|node| node.names.attr_of(ino))?.ask {
                 self.read_own(ino).await?;
             }
             return Ok(());
@@ -644,7 +644,7 @@ impl<P: Platform> Cluster<P> {
         let begun_ns = self.peers().now_ns();
         loop {
             let local = self.local(ino).ok_or(FsError::Stale)?;
-            let attr = self.node(|node| node.attr_of(local))?;
+            let attr = self.node(|node| node.names.attr_of(local))?;
             if attr.fresh {
                 return Ok(());
             }
@@ -671,7 +671,7 @@ impl<P: Platform> Cluster<P> {
     /// knows the file's size.
     async fn settle_size(&self, ino: Ino, local: Ino) -> Result<(), FsError> {
         let written = self.node(|node| node.pending_count(local) > 0);
-        let writers = self.node(|node| node.attr_of(local))?.block != 0;
+        let writers = self.node(|node| node.names.attr_of(local))?.block != 0;
         if (written || self.is_in_flight(ino)) && !writers {
             self.flush(ino).await?;
         }

@@ -116,7 +116,7 @@ impl<P: Platform> Cluster<P> {
         let Some(local) = self.local(ino) else {
             return Ok(());
         };
-        let attr = self.node(|node| node.attr_of(local))?;
+        let attr = self.node(|node| node.names.attr_of(local))?;
         if attr.policy.visibility == was.visibility {
             return Ok(());
         }

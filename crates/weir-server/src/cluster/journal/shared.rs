@@ -89,7 +89,7 @@ impl<P: Platform> Cluster<P> {
     pub fn announce(&self) -> impl Future<Output = ()> + 'static {
         let token = self.peers().token();
         self.inner.journal.announcing.take_free((), token);
-        self.go_on_with_moves();
+        self.names().go_on_with_moves();
         let this = self.clone();
         async move { this.announce_as(token).await }
     }
@@ -125,8 +125,8 @@ impl<P: Platform> Cluster<P> {
     /// A killed server is back: tells it which of its files are open here.
     pub(in crate::cluster) async fn came_back(&self, rank: Rank) -> Result<(), FsError> {
         self.peer_gone(rank);
-        self.forget_called_off(rank);
-        self.forget_steps(rank, u64::MAX);
+        self.names().forget_called_off(rank);
+        self.names().forget_steps(rank, u64::MAX);
         // The session says what this node holds. A node that has a removed file open finds out by
         // itself.
         self.peers().begin_session(rank).await.map(drop)

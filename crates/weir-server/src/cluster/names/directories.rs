@@ -14,10 +14,10 @@ use weir_core::proto::peer::{self, PartOfDir};
 use weir_core::proto::{self, FsError, Listing, PathInTree, Served};
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
 use crate::cluster::snapshot::show_from;
-use crate::cluster::{Cluster, ROOT};
-use crate::node::{Platform, SnapshotPosition, Visit};
+use crate::cluster::ROOT;
+use crate::node::{SnapshotPosition, Visit};
 
 /// In a readdir cookie, the rank is above this many bits.
 const COOKIE_BITS: u32 = 48;
@@ -83,31 +83,31 @@ impl DirectoryTable {
     }
 }
 
-impl<P: Platform> Cluster<P> {
+impl<S: NamesNeeds> InstanceNames<S> {
     /// Ensures that entries of `dir` can be made here. The caller holds `stands` for it.
     pub(super) async fn stand_in(&self, dir: Ino) -> Result<(), FsError> {
-        if dir.rank() == self.rank() {
-            let buried = self.inner.names.burials.is_held(&dir);
+        if dir.rank() == self.server.rank() {
+            let buried = self.state().burials.is_held(&dir);
             return if buried {
                 Err(FsError::WouldBlock)
             } else {
                 Ok(())
             };
         }
-        if self.node(|node| node.stands_in(dir)) {
+        if self.server.node(|node| node.names().stands_in(dir)) {
             return Ok(());
         }
-        let attr = self.call(dir.rank(), peer::Enrol { dir }).await?;
-        self.node(|node| node.adopt_dir(&attr))
+        let attr = self.server.call(dir.rank(), peer::Enrol { dir }).await?;
+        self.server.node(|node| node.names().adopt_dir(&attr))
     }
 
     pub(in crate::cluster) fn enrol(&self, from: Rank, dir: Ino) -> Result<Attr, FsError> {
         // The home has its own entries in its own table; enrolled, it would ask itself.
-        if from == self.rank() {
+        if from == self.server.rank() {
             return Err(FsError::Malformed);
         }
         let attr = self.living_dir(dir)?;
-        if self.inner.names.burials.is_held(&dir) {
+        if self.state().burials.is_held(&dir) {
             return Err(FsError::WouldBlock);
         }
         self.expect_entries(from, dir);
@@ -116,15 +116,15 @@ impl<P: Platform> Cluster<P> {
 
     /// Records that a server may hold entries of a directory of this one.
     pub(super) fn expect_entries(&self, at: Rank, dir: Ino) {
-        let mut dirs = self.inner.names.dirs.borrow_mut();
-        if at != self.rank() && dirs.enrolled.entry(dir).or_default().insert(at) {
-            self.note(&Item::Enrolled(dir, at));
+        let mut dirs = self.state().dirs.borrow_mut();
+        if at != self.server.rank() && dirs.enrolled.entry(dir).or_default().insert(at) {
+            self.server.note(&Item::Enrolled(dir, at));
         }
     }
 
     /// The attributes of a directory of this server that has a name.
     pub(super) fn living_dir(&self, dir: Ino) -> Result<Attr, FsError> {
-        let attr = self.node(|node| node.attr_of(dir))?;
+        let attr = self.server.node(|node| node.names().attr_of(dir))?;
         if attr.file_type() != FileType::Dir {
             return Err(FsError::NotADirectory);
         }
@@ -137,75 +137,72 @@ impl<P: Platform> Cluster<P> {
             return Err(FsError::Busy);
         }
         let _alone = self
-            .inner
-            .names
+            .state()
             .burials
-            .hold(dir, self.peers().token())
+            .hold(dir, self.server.peers().token())
             .await;
-        let part = self.node(|node| node.part_of(dir))?;
+        let part = self.server.node(|node| node.names().part_of(dir))?;
         if part.entries > 0 {
             return Err(FsError::NotEmpty);
         }
-        let ranks = self.inner.names.dirs.borrow().enrolled_at(dir);
+        let ranks = self.state().dirs.borrow().enrolled_at(dir);
         let asked = ranks
             .iter()
-            .map(|rank| self.call(*rank, peer::Retire { dir }));
+            .map(|rank| self.server.call(*rank, peer::Retire { dir }));
         let answers = join_all(asked).await;
         let mut refused = Ok(());
         for (rank, answer) in ranks.iter().zip(answers) {
             match answer {
                 Ok(()) => {
-                    let mut dirs = self.inner.names.dirs.borrow_mut();
+                    let mut dirs = self.state().dirs.borrow_mut();
                     if let Some(enrolled) = dirs.enrolled.get_mut(&dir) {
                         enrolled.remove(rank);
-                        self.note(&Item::Retired(dir, *rank));
+                        self.server.note(&Item::Retired(dir, *rank));
                     }
                 }
                 Err(error) => refused = Err(error),
             }
         }
         refused?;
-        self.node(|node| node.end_dir(dir))?;
-        let mut dirs = self.inner.names.dirs.borrow_mut();
+        self.server.node(|node| node.end_dir(dir))?;
+        let mut dirs = self.state().dirs.borrow_mut();
         dirs.enrolled.remove(&dir);
         dirs.moved.remove(&dir);
         self.forget_placement(dir);
-        self.note(&Item::DirectoryGone(dir));
+        self.server.note(&Item::DirectoryGone(dir));
         Ok(())
     }
 
     pub(in crate::cluster) async fn settle(&self, dir: Ino) {
-        self.inner
-            .names
+        self.state()
             .burials
-            .free(dir, self.peers().token())
+            .free(dir, self.server.peers().token())
             .await;
     }
 
     pub(in crate::cluster) async fn retire(&self, dir: Ino) -> Result<(), FsError> {
         let _alone = self
-            .inner
-            .names
+            .state()
             .stands
-            .hold(dir, self.peers().token())
+            .hold(dir, self.server.peers().token())
             .await;
-        self.node(|node| node.known().drop_guard(dir));
-        self.node(|node| node.disown_dir(dir))?;
+        self.server.node(|node| node.known().drop_guard(dir));
+        self.server.node(|node| node.names().disown_dir(dir))?;
         self.forget_placement(dir);
         Ok(())
     }
 
     pub(in crate::cluster) fn enrolled(&self, dir: Ino) -> Result<Vec<u16>, FsError> {
-        self.node(|node| node.part_of(dir))?;
-        let others = self.inner.names.dirs.borrow().enrolled_at(dir);
-        let home = std::iter::once(self.rank());
+        self.server.node(|node| node.names().part_of(dir))?;
+        let others = self.state().dirs.borrow().enrolled_at(dir);
+        let home = std::iter::once(self.server.rank());
         let mut ranks: Vec<u16> = home.chain(others).map(|rank| rank.0).collect();
         ranks.sort_unstable();
         Ok(ranks)
     }
 
     pub(in crate::cluster) fn part(&self, dir: Ino) -> Result<PartOfDir, FsError> {
-        let part = self.node(|node| node.part_of(dir))?;
+        let part = self.server.node(|node| node.names().part_of(dir))?;
         Ok(PartOfDir {
             dirs: part.dirs,
             changed_ns: part.changed_ns,
@@ -214,10 +211,10 @@ impl<P: Platform> Cluster<P> {
 
     /// A directory's attributes, combined from all servers that hold entries of it.
     pub(in crate::cluster) async fn dir_attr(&self, mut attr: Attr) -> Result<Attr, FsError> {
-        let ranks = self.inner.names.dirs.borrow().enrolled_at(attr.ino);
+        let ranks = self.state().dirs.borrow().enrolled_at(attr.ino);
         let asked = ranks
             .into_iter()
-            .map(|rank| self.call(rank, peer::Part { dir: attr.ino }));
+            .map(|rank| self.server.call(rank, peer::Part { dir: attr.ino }));
         for part in join_all(asked).await {
             match part {
                 Ok(part) => {
@@ -238,7 +235,7 @@ impl<P: Platform> Cluster<P> {
     /// Tells the servers that hold entries of a directory its mode and group, which new files in it
     /// may inherit; and the time set on it, before which none of their changes counts.
     pub(in crate::cluster) async fn tell_dir(&self, attr: &Attr, mtime_ns: Option<i64>) {
-        let ranks = self.inner.names.dirs.borrow().enrolled_at(attr.ino);
+        let ranks = self.state().dirs.borrow().enrolled_at(attr.ino);
         let asked = ranks.into_iter().map(|rank| {
             let set = proto::SetAttr {
                 ino: attr.ino,
@@ -249,7 +246,7 @@ impl<P: Platform> Cluster<P> {
                 mtime_ns,
                 policy: Some(attr.policy),
             };
-            self.call(rank, peer::SetAttr { set })
+            self.server.call(rank, peer::SetAttr { set })
         });
         join_all(asked).await;
     }
@@ -259,14 +256,14 @@ impl<P: Platform> Cluster<P> {
         &self,
         op: proto::Readdir,
     ) -> Served<Result<Listing, FsError>> {
-        if self.has_all_names() {
-            return Served::Now(self.node(|node| node.list(&op)));
+        if self.server.has_all_names() {
+            return Served::Now(self.server.node(|node| node.list(&op)));
         }
         self.later(|this| async move { this.list_homes(op).await })
     }
 
     async fn list_homes(&self, op: proto::Readdir) -> Result<Listing, FsError> {
-        let dir = self.resolve(op.ino)?;
+        let dir = self.server.resolve(op.ino)?;
         let ranks = self.listed_servers(dir).await?;
         let at = u16::try_from(op.cookie >> COOKIE_BITS).unwrap_or(u16::MAX);
         for rank in ranks.into_iter().filter(|rank| *rank >= at) {
@@ -281,8 +278,8 @@ impl<P: Platform> Cluster<P> {
                     .map(|until| Some(until).filter(is_of_rank).unwrap_or(0) & COOKIE_MASK),
                 budget_bytes: op.budget_bytes,
             };
-            let listed = self.call(Rank(rank), list).await;
-            let home_is_lost = self.peers().is_lost_for_good(dir.rank());
+            let listed = self.server.call(Rank(rank), list).await;
+            let home_is_lost = self.server.peers().is_lost_for_good(dir.rank());
             let mut listed = match listed {
                 Err(FsError::Stale) => continue,
                 Err(FsError::NotFound) if home_is_lost => continue,
@@ -305,25 +302,27 @@ impl<P: Platform> Cluster<P> {
 
     /// The servers that hold entries of a directory, and can be there.
     async fn listed_servers(&self, dir: Ino) -> Result<Vec<u16>, FsError> {
-        if self.peers().is_lost_for_good(dir.rank()) {
+        if self.server.peers().is_lost_for_good(dir.rank()) {
             // Nobody else knows which do.
-            let is_there = |rank: &Rank| !self.peers().is_lost_for_good(*rank);
+            let is_there = |rank: &Rank| !self.server.peers().is_lost_for_good(*rank);
             return Ok(self
+                .server
                 .peers()
                 .ranks()
                 .filter(is_there)
                 .map(|rank| rank.0)
                 .collect());
         }
-        let mut ranks = self.call(dir.rank(), peer::Enrolled { dir }).await?;
-        ranks.retain(|rank| !self.peers().is_lost_for_good(Rank(*rank)));
+        let mut ranks = self.server.call(dir.rank(), peer::Enrolled { dir }).await?;
+        ranks.retain(|rank| !self.server.peers().is_lost_for_good(Rank(*rank)));
         Ok(ranks)
     }
 
     pub(super) fn note_moved(&self, ino: Ino, parent: Ino, name: Vec<u8>) -> Result<(), FsError> {
-        self.node(|node| node.set_parent(ino, parent))?;
-        self.note(&Item::RemoteName(ino, &name));
-        self.inner.names.dirs.borrow_mut().moved.insert(ino, name);
+        self.server
+            .node(|node| node.names().set_parent(ino, parent))?;
+        self.server.note(&Item::RemoteName(ino, &name));
+        self.state().dirs.borrow_mut().moved.insert(ino, name);
         Ok(())
     }
 
@@ -334,11 +333,11 @@ impl<P: Platform> Cluster<P> {
         if ino == ROOT {
             return Ok(None);
         }
-        if let Some(found) = self.node(|node| node.parent_and_name(ino)) {
+        if let Some(found) = self.server.node(|node| node.names().parent_and_name(ino)) {
             return Ok(Some(found));
         }
-        let attr = self.node(|node| node.attr_of(ino))?;
-        let dirs = self.inner.names.dirs.borrow();
+        let attr = self.server.node(|node| node.names().attr_of(ino))?;
+        let dirs = self.state().dirs.borrow();
         let name = dirs.moved.get(&ino).filter(|_| attr.parent != Ino::NONE);
         Ok(name.map(|name| (attr.parent, name.clone())))
     }
@@ -348,22 +347,25 @@ impl<P: Platform> Cluster<P> {
         &self,
         ino: Ino,
     ) -> Served<Result<PathInTree, FsError>> {
-        if self.has_all_names() {
-            return Served::Now(self.node(|node| node.path_here(ino)));
+        if self.server.has_all_names() {
+            return Served::Now(self.server.node(|node| node.names().path_here(ino)));
         }
         self.later(|this| async move { this.path_by_homes(ino).await })
     }
 
     pub(in crate::cluster) async fn path_by_homes(&self, ino: Ino) -> Result<PathInTree, FsError> {
         let mut names: Vec<(Ino, Vec<u8>)> = Vec::new();
-        let mut at = self.resolve(ino)?;
+        let mut at = self.server.resolve(ino)?;
         let mut root = ROOT;
         while at != ROOT {
             if self.has_lost_home(at) && self.is_root_of_tree(at) {
                 root = at;
                 break;
             }
-            let found = self.call(at.rank(), peer::Whereabouts { ino: at }).await?;
+            let found = self
+                .server
+                .call(at.rank(), peer::Whereabouts { ino: at })
+                .await?;
             let Some((parent, name)) = found else {
                 // An instance without elevated trees gives this number to something else.
                 let of_tree = names.pop().filter(|_| at == elevated::PARENT);
@@ -387,7 +389,11 @@ impl<P: Platform> Cluster<P> {
     /// has the permit.
     pub(super) async fn is_within(&self, mut ino: Ino, ancestor: Ino) -> Result<bool, FsError> {
         while ino != ancestor {
-            match self.call(ino.rank(), peer::Whereabouts { ino }).await {
+            match self
+                .server
+                .call(ino.rank(), peer::Whereabouts { ino })
+                .await
+            {
                 Ok(Some((parent, _))) => ino = parent,
                 Ok(None) | Err(FsError::Stale) => return Ok(false),
                 Err(error) => return Err(error),

@@ -2,7 +2,7 @@
 //! asking again for names that were looked up before.
 //!
 //! The home of an entry notes the servers that keep it. It recalls the entry under the name's lock
-//! before the entry changes ([`Cluster::recall_entry`]). Until then the name cannot be asked for
+//! before the entry changes ([`InstanceNames::recall_entry`]). Until then the name cannot be asked for
 //! again.
 //!
 //! Invariants:
@@ -25,9 +25,8 @@ use weir_core::proto::{self, Child, FsError, Kept};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::names::placements::NameUse;
-use crate::cluster::peers::calls::ServerCalls;
-use crate::cluster::{Cluster, ROOT};
-use crate::node::Platform;
+use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
+use crate::cluster::ROOT;
 
 /// The most entries kept; beyond that all are dropped.
 const KNOWN_MOST: usize = 1 << 16;
@@ -97,10 +96,10 @@ impl EntryCache {
     }
 }
 
-impl<P: Platform> Cluster<P> {
+impl<S: NamesNeeds> InstanceNames<S> {
     /// Finds a name at any server.
     pub(super) async fn find_anywhere(&self, op: proto::Find) -> Result<Option<Child>, FsError> {
-        let (dir, name) = (self.resolve(op.dir)?, op.name);
+        let (dir, name) = (self.server.resolve(op.dir)?, op.name);
         if self.has_all_entries(dir) {
             return self.find_among_all(dir, name).await;
         }
@@ -110,15 +109,15 @@ impl<P: Platform> Cluster<P> {
         }
         let key = (dir, name.clone());
         let recalls = {
-            let entries = self.inner.names.entries.borrow();
+            let entries = self.state().entries.borrow();
             if let Some((child, home)) = entries.find_entry(&key) {
-                self.peers().use_lease(home);
+                self.server.peers().use_lease(home);
                 self.show_entry(&key, child);
                 return Ok(Some(child));
             }
             entries.recalls
         };
-        let asked_ns = self.peers().now_ns();
+        let asked_ns = self.server.peers().now_ns();
         let find = peer::FindToKeep {
             dir,
             name: name.clone(),
@@ -128,12 +127,12 @@ impl<P: Platform> Cluster<P> {
             Err(FsError::NotFound) => return Ok(None),
             asked => asked?,
         };
-        if home == self.rank() {
+        if home == self.server.rank() {
             return Ok(found.what);
         }
-        found.may_keep &=
-            self.peers().is_session(home, session) && self.peers().believe_lease(home, asked_ns);
-        let mut entries = self.inner.names.entries.borrow_mut();
+        found.may_keep &= self.server.peers().is_session(home, session)
+            && self.server.peers().believe_lease(home, asked_ns);
+        let mut entries = self.state().entries.borrow_mut();
         found.may_keep &= entries.recalls == recalls;
         if let Some(child) = found.what.filter(|_| found.may_keep) {
             self.show_entry(&key, child);
@@ -145,7 +144,8 @@ impl<P: Platform> Cluster<P> {
     /// Shows a believed entry to the processes of this node.
     fn show_entry(&self, (dir, name): &Key, child: Child) {
         let what = (child.ino, child.kind);
-        self.node(|node| node.known_to_keep().keep_entry(*dir, name, what));
+        self.server
+            .node(|node| node.known_to_keep().keep_entry(*dir, name, what));
     }
 
     /// Finds a name in a directory that has all its entries here.
@@ -157,7 +157,8 @@ impl<P: Platform> Cluster<P> {
         let found = self.call_home(dir, &name, NameUse::Existing, find);
         let found = found.await?;
         if found.is_none() && self.has_all_entries(dir) {
-            self.node(|node| node.known_to_keep().keep_all_here(dir));
+            self.server
+                .node(|node| node.known_to_keep().keep_all_here(dir));
         }
         Ok(found)
     }
@@ -171,10 +172,10 @@ impl<P: Platform> Cluster<P> {
         let (dir, name) = (op.dir, op.name);
         let key = (dir, name.clone());
         let what = self.find(peer::Find { dir, name }).await?;
-        let mut entries = self.inner.names.entries.borrow_mut();
+        let mut entries = self.state().entries.borrow_mut();
         let room = entries.has_room_for_keeper(&key);
-        let asks_still = self.peers().check_session_of(from).is_ok();
-        let may_keep = what.is_some() && room && from != self.rank() && asks_still;
+        let asks_still = self.server.peers().check_session_of(from).is_ok();
+        let may_keep = what.is_some() && room && from != self.server.rank() && asks_still;
         if may_keep {
             entries.add_keeper(key, from);
         }
@@ -184,59 +185,66 @@ impl<P: Platform> Cluster<P> {
     /// Makes other servers drop an entry of this server before it changes. The caller has it
     /// locked.
     pub(super) async fn recall_entry(&self, key: &Key) {
-        self.announced().await;
-        let ranks = self.inner.names.entries.borrow_mut().take_keepers(key);
+        self.server.announced().await;
+        let ranks = self.state().entries.borrow_mut().take_keepers(key);
         if ranks.is_empty() {
             return;
         }
         let (dir, name) = key.clone();
         let news = News::DropEntry(peer::DropEntry { dir, name });
-        let told = self.peers().tell(&ranks, &news).await;
-        join_all(told.lost.into_iter().map(|rank| self.peers().outwait(rank))).await;
+        let told = self.server.peers().tell(&ranks, &news).await;
+        join_all(
+            told.lost
+                .into_iter()
+                .map(|rank| self.server.peers().outwait(rank)),
+        )
+        .await;
     }
 
     pub(in crate::cluster) fn drop_entry(&self, key: &Key) {
-        let mut entries = self.inner.names.entries.borrow_mut();
+        let mut entries = self.state().entries.borrow_mut();
         entries.drop_entry(key);
-        self.node(|node| node.known().drop_entry(key.0, &key.1));
+        self.server
+            .node(|node| node.known().drop_entry(key.0, &key.1));
     }
 
     /// Drops all entries of a server whose session or term has ended.
     pub(in crate::cluster) fn forget_known(&self, of: Rank) {
-        let mut entries = self.inner.names.entries.borrow_mut();
+        let mut entries = self.state().entries.borrow_mut();
         entries.drop_home(of);
-        self.node(|node| node.forget_known());
+        self.server.node(|node| node.forget_known());
     }
 
     /// Forgets the entries that a server keeps: it begins a session, so it keeps none.
     pub(in crate::cluster) fn forget_kept(&self, by: Rank) {
-        let mut entries = self.inner.names.entries.borrow_mut();
+        let mut entries = self.state().entries.borrow_mut();
         entries.forget_keeper(by);
     }
 
     /// Type, mode and owner of a directory of any server. If it has entries here, they are known,
     /// since its home tells when they change.
     pub(in crate::cluster) async fn passage_here(&self, ino: Ino) -> Result<Attr, FsError> {
-        let dir = self.resolve(ino)?;
-        if dir.rank() == self.rank() {
-            return self.node(|node| node.attr_of(dir));
+        let dir = self.server.resolve(ino)?;
+        if dir.rank() == self.server.rank() {
+            return self.server.node(|node| node.names().attr_of(dir));
         }
-        let Some(attr) = self.node(|node| node.passage(dir)) else {
+        let Some(attr) = self.server.node(|node| node.names().passage(dir)) else {
             return match self.has_lost_home(dir) {
                 true => self.attr_without_home(dir).await,
-                false => self.call(dir.rank(), peer::Passage { dir }).await,
+                false => self.server.call(dir.rank(), peer::Passage { dir }).await,
             };
         };
-        self.node(|node| node.known_to_keep().keep_guard(dir, &Guard::from(&attr)));
+        self.server
+            .node(|node| node.known_to_keep().keep_guard(dir, &Guard::from(&attr)));
         Ok(attr)
     }
 
     /// See [`peer::Passage`].
     pub(in crate::cluster) fn passage_for_peer(&self, dir: Ino) -> Result<Attr, FsError> {
-        if dir.rank() == self.rank() {
-            return self.node(|node| node.attr_of(dir));
+        if dir.rank() == self.server.rank() {
+            return self.server.node(|node| node.names().attr_of(dir));
         }
-        let stand_in = self.node(|node| node.passage(dir));
+        let stand_in = self.server.node(|node| node.names().passage(dir));
         let stand_in = stand_in.filter(|_| self.has_lost_home(dir));
         stand_in.ok_or(FsError::Malformed)
     }

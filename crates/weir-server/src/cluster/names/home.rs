@@ -11,34 +11,33 @@ use weir_core::proto::{Child, FsError};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::keyed::Guard;
-use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
+use crate::cluster::owner;
 use crate::cluster::peers::debts::Debt;
 use crate::cluster::peers::outcome::PendingOutcome;
-use crate::cluster::{owner, Cluster};
-use crate::node::Platform;
 
 /// A directory and a name in it.
 type Name = (Ino, Vec<u8>);
 
-impl<P: Platform> Cluster<P> {
+impl<S: NamesNeeds> InstanceNames<S> {
     /// Finds a name, once no request is changing it. Then programs of this node may believe the
     /// entry again, if a rename has let it be.
     pub(in crate::cluster) async fn find(&self, op: peer::Find) -> Result<Option<Child>, FsError> {
         let key = (op.dir, op.name);
         let mut locked = None;
         loop {
-            if self.inner.names.name_locks.is_held(&key) {
+            if self.state().name_locks.is_held(&key) {
                 locked = Some(self.hold_name(&key).await?);
             }
             self.check_home(&key).await?;
             // Another request may have locked it meanwhile.
-            if locked.is_some() || !self.inner.names.name_locks.is_held(&key) {
+            if locked.is_some() || !self.state().name_locks.is_held(&key) {
                 break;
             }
         }
-        self.node(|node| {
-            node.set_renaming(&key, false);
-            node.find_child(key.0, &key.1)
+        self.server.node(|node| {
+            node.names().set_renaming(&key, false);
+            node.names().find_child(key.0, &key.1)
         })
     }
 
@@ -51,14 +50,13 @@ impl<P: Platform> Cluster<P> {
         Ok(lock)
     }
 
-    /// Like [`Cluster::name_lock`], without the check that this server is the name's home.
+    /// Like [`InstanceNames::name_lock`], without the check that this server is the name's home.
     pub(super) async fn hold_name(&self, key: &Name) -> Result<Guard<'_, Name>, FsError> {
         let locked = self
-            .inner
-            .names
+            .state()
             .name_locks
-            .try_hold(key.clone(), self.peers().token());
-        self.peers().in_time(locked).await
+            .try_hold(key.clone(), self.server.peers().token());
+        self.server.peers().in_time(locked).await
     }
 
     pub(in crate::cluster) async fn make(
@@ -68,7 +66,9 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<Made, FsError> {
         let key = (op.dir, op.name.clone());
         let _name = self.name_lock(&key).await?;
-        let found = self.node(|node| node.find_child(op.dir, &op.name))?;
+        let found = self
+            .server
+            .node(|node| node.names().find_child(op.dir, &op.name))?;
         if found.is_none() {
             self.refuse_to_split(from, op.dir)?;
         }
@@ -77,8 +77,8 @@ impl<P: Platform> Cluster<P> {
                 return Err(FsError::Exists);
             }
             let is_file = child.kind == FileType::File && matches!(op.what, What::File);
-            let attr = match is_file && child.ino.rank() == self.rank() {
-                true => Some(self.hold_for(from, child.ino, op.write).await?),
+            let attr = match is_file && child.ino.rank() == self.server.rank() {
+                true => Some(self.server.hold_for(from, child.ino, op.write).await?),
                 false => None,
             };
             return Ok(Made {
@@ -92,25 +92,22 @@ impl<P: Platform> Cluster<P> {
             match self.try_make(&op).await {
                 Err(FsError::WouldBlock) => {
                     let dir = op.dir;
-                    self.call(dir.rank(), peer::Settled { dir }).await?;
+                    self.server.call(dir.rank(), peer::Settled { dir }).await?;
                 }
                 made => break made?,
             }
         };
-        let mut attr = self.node(|node| node.attr_of(ino))?;
+        let mut attr = self.server.node(|node| node.names().attr_of(ino))?;
         if let Some(path) = op.path.filter(|_| matches!(op.what, What::File)) {
-            attr.policy = self.node(|node| {
-                let policy = node.files.policy_by_rules(&path, attr.policy);
-                node.set_policy(ino, policy).map(|()| policy)
-            })?;
+            attr.policy = self.server.node(|node| node.apply_rules_of(&path, &attr))?;
         }
         // The inode is made. If the asker's session has ended meanwhile, the asker does not hold
         // it, and is not refused either.
-        let asks_still = self.peers().check_session_of(from).is_ok();
+        let asks_still = self.server.peers().check_session_of(from).is_ok();
         if matches!(op.what, What::File) && asks_still {
-            self.add_holder(ino, from);
-            if from != self.rank() {
-                self.add_writer(ino, from).await;
+            self.server.add_holder(ino, from);
+            if from != self.server.rank() {
+                self.server.add_writer(ino, from).await;
             }
         }
         let kind = attr.file_type();
@@ -121,19 +118,19 @@ impl<P: Platform> Cluster<P> {
             granted: asks_still
                 && op.write
                 && kind == FileType::File
-                && self.grant_new(from, &attr),
+                && self.server.grant_new(from, &attr),
         })
     }
 
     async fn try_make(&self, op: &peer::Make) -> Result<Ino, FsError> {
         let _stand = self
-            .inner
-            .names
+            .state()
             .stands
-            .hold(op.dir, self.peers().token())
+            .hold(op.dir, self.server.peers().token())
             .await;
         self.stand_in(op.dir).await?;
-        self.node(|node| node.make(op, owner(op.uid, op.gid)))
+        self.server
+            .node(|node| node.make(op, owner(op.uid, op.gid)))
     }
 
     pub(in crate::cluster) async fn unlink(
@@ -143,28 +140,32 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<Option<Unnamed>, FsError> {
         let key = (op.dir, op.name.clone());
         let _name = self.name_lock(&key).await?;
-        let found = self.node(|node| node.find_child(op.dir, &op.name))?;
+        let found = self
+            .server
+            .node(|node| node.names().find_child(op.dir, &op.name))?;
         let child = found.ok_or(FsError::NotFound)?;
         if child.kind == FileType::Dir {
             return Err(FsError::IsADirectory);
         }
         self.recall_entry(&key).await;
-        if child.ino.rank() == self.rank() {
-            self.node(|node| node.remove_name(op.dir, &op.name))?;
+        if child.ino.rank() == self.server.rank() {
+            self.server
+                .node(|node| node.remove_name(op.dir, &op.name))?;
             return Ok(self.link_gone(child.ino, from).await);
         }
         // Links are counted before there is a name and until there is none, so that a named inode
         // always exists. So the name goes first, and the link later.
-        self.node(|node| node.withdraw(op.dir, &op.name))?;
+        self.server
+            .node(|node| node.names().withdraw(op.dir, &op.name))?;
         let ino = child.ino;
-        self.peers().owe(ino.rank(), Debt::Link(ino)).await;
+        self.server.peers().owe(ino.rank(), Debt::Link(ino)).await;
         Ok(None)
     }
 
     pub(in crate::cluster) async fn rmdir(&self, op: peer::Rmdir) -> Result<(), FsError> {
         let this = self.clone();
         let act = |outcome| async move { this.rmdir_to_the_end(op, outcome).await };
-        self.peers().to_the_end(act).await
+        self.server.peers().to_the_end(act).await
     }
 
     /// Removes a directory completely: its name may be used again only when it is known if the
@@ -176,13 +177,15 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<(), FsError> {
         let key = (op.dir, op.name.clone());
         let _name = self.name_lock(&key).await?;
-        let found = self.node(|node| node.find_child(op.dir, &op.name))?;
+        let found = self
+            .server
+            .node(|node| node.names().find_child(op.dir, &op.name))?;
         let child = found.ok_or(FsError::NotFound)?;
         if child.kind != FileType::Dir {
             return Err(FsError::NotADirectory);
         }
         let dir = child.ino;
-        let token = self.peers().token();
+        let token = self.server.peers().token();
         let change = NameChange {
             dir: op.dir,
             name: op.name.clone(),
@@ -193,9 +196,11 @@ impl<P: Platform> Cluster<P> {
         };
         self.begin_change(token, change);
         let (this, stuck) = (self.clone(), key.clone());
-        let outcome = outcome.late(move || this.inner.names.stick_name(&stuck));
+        let outcome = outcome.late(move || this.state().stick_name(&stuck));
         let buried = loop {
-            let told = self.see_through(dir.rank(), peer::Bury { dir }, &outcome);
+            let told = self
+                .server
+                .see_through(dir.rank(), peer::Bury { dir }, &outcome);
             if let Some(told) = told.await {
                 break told;
             }
@@ -206,7 +211,10 @@ impl<P: Platform> Cluster<P> {
         });
         if done.is_ok() {
             self.recall_entry(&key).await;
-            done = self.node(|node| node.withdraw(op.dir, &op.name)).map(drop);
+            done = self
+                .server
+                .node(|node| node.names().withdraw(op.dir, &op.name))
+                .map(drop);
         }
         self.end_change(token);
         done
@@ -216,7 +224,8 @@ impl<P: Platform> Cluster<P> {
         let key = (op.dir, op.name.clone());
         let _name = self.name_lock(&key).await?;
         if self
-            .node(|node| node.find_child(op.dir, &op.name))?
+            .server
+            .node(|node| node.names().find_child(op.dir, &op.name))?
             .is_some()
         {
             return Err(FsError::Exists);
@@ -230,7 +239,7 @@ impl<P: Platform> Cluster<P> {
         let child = Child { ino, kind };
         let entered = self.enter(op.dir, &op.name, child).await;
         if entered.is_err() {
-            self.peers().owe(ino.rank(), Debt::Link(ino)).await;
+            self.server.peers().owe(ino.rank(), Debt::Link(ino)).await;
         }
         entered
     }
@@ -241,12 +250,12 @@ impl<P: Platform> Cluster<P> {
         ino: Ino,
         added: peer::Relink,
     ) -> Result<FileType, FsError> {
-        let late = move |this: &Self, added: Result<FileType, FsError>| {
+        let late = move |server: &S, added: Result<FileType, FsError>| {
             if added.is_ok() {
-                this.peers().owe_soon(ino.rank(), Debt::Link(ino));
+                server.peers().owe_soon(ino.rank(), Debt::Link(ino));
             }
         };
-        self.surely_or(ino.rank(), added, late).await
+        self.server.surely_or(ino.rank(), added, late).await
     }
 
     /// Adds an entry of this server to a directory of any server.
@@ -254,19 +263,18 @@ impl<P: Platform> Cluster<P> {
         loop {
             let tried = {
                 let _stand = self
-                    .inner
-                    .names
+                    .state()
                     .stands
-                    .hold(dir, self.peers().token())
+                    .hold(dir, self.server.peers().token())
                     .await;
                 match self.stand_in(dir).await {
-                    Ok(()) => self.node(|node| node.enter(dir, name, child)),
+                    Ok(()) => self.server.node(|node| node.enter(dir, name, child)),
                     Err(error) => Err(error),
                 }
             };
             match tried {
                 Err(FsError::WouldBlock) => {
-                    self.call(dir.rank(), peer::Settled { dir }).await?;
+                    self.server.call(dir.rank(), peer::Settled { dir }).await?;
                 }
                 done => return done,
             }
@@ -279,22 +287,22 @@ impl<P: Platform> Cluster<P> {
         ino: Ino,
         add: bool,
     ) -> Result<FileType, FsError> {
-        let kind = self.node(|node| node.relink(ino, add))?;
+        let kind = self.server.node(|node| node.relink(ino, add))?;
         if add {
-            self.recall_leases(ino, None).await;
+            self.server.recall_leases(ino, None).await;
         } else {
-            self.link_gone(ino, self.rank()).await;
+            self.link_gone(ino, self.server.rank()).await;
         }
         Ok(kind)
     }
 
-    /// Handles the loss of one name of an inode of this server; see [`Cluster::end_unnamed`].
+    /// Handles the loss of one name of an inode of this server; see [`InstanceNames::end_unnamed`].
     async fn link_gone(&self, ino: Ino, asker: Rank) -> Option<Unnamed> {
         // Lease holders rely on the number of links, too.
-        self.recall_leases(ino, None).await;
-        let attr = self.node(|node| node.attr_of(ino)).ok()?;
+        self.server.recall_leases(ino, None).await;
+        let attr = self.server.node(|node| node.names().attr_of(ino)).ok()?;
         match attr.nlink {
-            0 => self.end_unnamed(ino, asker).await,
+            0 => self.server.end_unnamed(ino, asker).await,
             _ => None,
         }
     }

@@ -29,9 +29,4 @@ impl<'m, P: Platform> Node<'m, P> {
         }
         self.known()
     }
-
-    /// Makes all entries of the table of known names void.
-    pub(in crate::cluster) fn forget_known(&self) {
-        self.open.hub.recalls.fetch_add(1, Ordering::SeqCst);
-    }
 }

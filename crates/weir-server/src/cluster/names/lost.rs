@@ -13,25 +13,24 @@ use weir_core::names::{Attr, FileType};
 use weir_core::proto::{peer, Child, FsError};
 use weir_core::types::Ino;
 
-use crate::cluster::peers::calls::ServerCalls;
-use crate::cluster::{Cluster, ROOT};
-use crate::node::Platform;
+use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
+use crate::cluster::ROOT;
 
 /// The permission bits of a directory of elevated trees of which no server knows any: all for the owner of the instance.
 const UNKNOWN_MODE: u32 = 0o700;
 
-impl<P: Platform> Cluster<P> {
+impl<S: NamesNeeds> InstanceNames<S> {
     /// True if the home of an inode is lost for as long as this server lives.
     pub(in crate::cluster) fn has_lost_home(&self, ino: Ino) -> bool {
-        self.peers().is_lost_for_good(ino.rank())
+        self.server.peers().is_lost_for_good(ino.rank())
     }
 
     /// The attributes of a directory whose home is lost, as far as the other servers know them: its mode and owner,
     /// and its links and times without what the lost one had. `Unreachable`: none knows any.
     pub(in crate::cluster) async fn attr_without_home(&self, dir: Ino) -> Result<Attr, FsError> {
-        let here = self.node(|node| node.passage(dir));
-        let others = self.peers().others().into_iter();
-        let asked = others.map(|rank| self.call(rank, peer::Passage { dir }));
+        let here = self.server.node(|node| node.names().passage(dir));
+        let others = self.server.peers().others().into_iter();
+        let asked = others.map(|rank| self.server.call(rank, peer::Passage { dir }));
         let there = join_all(asked).await.into_iter().filter_map(Result::ok);
         let known = here.into_iter().chain(there);
         let known = known.filter(|attr| attr.file_type() == FileType::Dir);
@@ -58,7 +57,7 @@ impl<P: Platform> Cluster<P> {
         if !self.is_of_trees(dir) {
             return None;
         }
-        let root = self.node(|node| node.passage(ROOT))?;
+        let root = self.server.node(|node| node.names().passage(ROOT))?;
         let kind = root.mode & !0o7777;
         Some(Attr {
             mode: kind | UNKNOWN_MODE,
@@ -69,14 +68,14 @@ impl<P: Platform> Cluster<P> {
 
     /// True if it is one of the directories that rank 0 makes for elevated trees.
     fn is_of_trees(&self, dir: Ino) -> bool {
-        let trees = self.peers().trees().min(MOST_TREES);
+        let trees = self.server.peers().trees().min(MOST_TREES);
         let of_all = [PARENT, COVERS, WHITEOUTS, NURSERY, EVICTED];
         trees > 0 && of_all.contains(&dir) || self.is_root_of_tree(dir)
     }
 
     /// True if it is the root of an elevated tree.
     pub(super) fn is_root_of_tree(&self, dir: Ino) -> bool {
-        let trees = self.peers().trees().min(MOST_TREES);
+        let trees = self.server.peers().trees().min(MOST_TREES);
         (0..trees).any(|number| root_of_tree(number) == dir)
     }
 
@@ -91,8 +90,13 @@ impl<P: Platform> Cluster<P> {
             dir,
             name: name.to_vec(),
         };
-        let ranks = self.peers().others().into_iter().chain([self.rank()]);
-        let asked = ranks.map(|rank| self.call(rank, find()));
+        let ranks = self
+            .server
+            .peers()
+            .others()
+            .into_iter()
+            .chain([self.server.rank()]);
+        let asked = ranks.map(|rank| self.server.call(rank, find()));
         let answers = join_all(asked).await;
         let mut known = answers.into_iter().filter_map(Result::ok);
         let Some(first) = known.next() else {

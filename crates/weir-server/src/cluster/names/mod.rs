@@ -5,12 +5,10 @@
 //!
 //! Invariant: an entry has one home at a time. A name is changed at its home, under its lock.
 //!
-//! May call: `files` (the inodes that names lose), `peers`, `journal`. No other room's tables.
+//! May use what [`NamesNeeds`], [`NamedFiles`] and [`NameSteps`] say.
 //!
-//! Interface: `NamesState` for the journal; for `files`, paths (`path_of`), attributes of directories
-//! (`dir_attr`, `tell_dir`) and what is known of names in shared memory (`known`); for `peers`, the
-//! end of what another server knew or had locked (`forget_known`, `drop_names_of`). All else is for
-//! `router` and `handler`.
+//! Interface: [`InstanceNames`], the names of all servers as this one knows them; [`NodeNames`], those of this server,
+//! with its inodes; `NamesState` for the journal.
 //!
 //! | file | subject |
 //! | --- | --- |
@@ -22,16 +20,23 @@
 //! | `directories` | directories with entries at several servers |
 //! | `entries` | names of other servers, kept here |
 //! | `lost` | directories whose home is lost |
-//! | `tables`, `steps` | operations on this server's own tables, whole and in steps |
+//! | `node_names`, `tables` | this server's own names; operations that change them and other tables at once |
 //! | `memory` | memory behind the tables of names |
 //! | `known` | the table in shared memory that shows programs names of other servers |
 
 use std::cell::RefCell;
+use std::future::Future;
 
-use weir_core::journal;
-use weir_core::types::{Ino, Rank};
+use weir_core::journal::{self, Item};
+use weir_core::names::{Attr, FileType, NewTree, Owner, Policy};
+use weir_core::node::known::KnownNames;
+use weir_core::proto::peer::{self, Unnamed};
+use weir_core::proto::{self, Attached, Caller, Child, Created, Entry, FsError, Listing, Served};
+use weir_core::types::{ClientId, Ino, Rank};
 
+use crate::cluster::files::FileNews;
 use crate::cluster::keyed::Keyed;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::node::{SnapshotPosition, Visit};
 
 pub(super) mod directories;
@@ -41,14 +46,155 @@ mod known;
 pub(super) mod lost;
 mod memory;
 pub(super) mod moves;
+mod node_names;
 pub(super) mod placements;
 pub(super) mod rename;
 mod rename_log;
 pub(super) mod requests;
-mod steps;
 pub(super) mod tables;
 
 pub(super) use memory::NamesMemory;
+pub(super) use node_names::NodeNames;
+
+/// The rest of the server, as far as names concern it.
+pub(in crate::cluster) trait NamesNeeds: NamedFiles {
+    /// The tables of this server.
+    type Node: NameSteps;
+
+    /// Runs `act` on the tables of this server.
+    fn node<R>(&self, act: impl FnOnce(&mut Self::Node) -> R) -> R;
+    /// The state of this room.
+    fn names_state(&self) -> &NamesState;
+    /// True if all names and inodes live here.
+    fn has_all_names(&self) -> bool;
+    /// Adds a change to the journal.
+    fn note(&self, item: &Item<'_>);
+    /// Waits until all others know that this server is back.
+    async fn announced(&self);
+    /// Notes the name by which programs of this node found a file, for messages.
+    fn note_file_name(&self, ino: Ino, dir: Ino, name: &[u8]);
+}
+
+/// The files of the instance, as far as their names concern them.
+pub(in crate::cluster) trait NamedFiles: ServerCalls {
+    /// The global number of an inode that a client named. ESTALE if its server does not exist.
+    fn resolve(&self, ino: Ino) -> Result<Ino, FsError>;
+    /// The path of an entry, if a rule for new files may name it.
+    async fn path_for_rules(&self, dir: Ino, name: &[u8]) -> Result<Option<Vec<u8>>, FsError>;
+    /// The counts of news about files now.
+    fn news(&self) -> FileNews;
+    /// Returns true if no news since `before` overtook the answer of a home that this node holds a
+    /// file, which the home made for the same request if it `is_new`.
+    fn holds_since(&self, before: &FileNews, is_new: bool) -> bool;
+
+    /// Notes that a server has a file of this one open.
+    fn add_holder(&self, ino: Ino, holder: Rank);
+    /// Adds a node that may write a file of this server.
+    async fn add_writer(&self, ino: Ino, writer: Rank);
+    /// Notes that a file of this server is open at `from`.
+    async fn hold_for(&self, from: Rank, ino: Ino, write: bool) -> Result<Attr, FsError>;
+    /// Grants the maker of a new file of this server all of it, if it is raw.
+    fn grant_new(&self, maker: Rank, attr: &Attr) -> bool;
+    /// Recalls all leases of a file of this server, except that of `writer`.
+    async fn recall_leases(&self, ino: Ino, writer: Option<Rank>);
+    /// Frees a file of this server that lost its last name, unless a program has it open. If
+    /// `asker` holds it, it learns of that by the reply.
+    async fn end_unnamed(&self, ino: Ino, asker: Rank) -> Option<Unnamed>;
+
+    /// Prepares a file for being open here; returns its attributes, with its number here.
+    async fn hold_here(&self, ino: Ino, write: bool) -> Result<Attr, FsError>;
+    /// Makes or refreshes the stand-in for a file; returns the attributes as seen here.
+    fn stand_in_for(&self, attr: &Attr) -> Result<Attr, FsError>;
+    /// Tells the home of a file, for which there is no stand-in here, that this node does not hold
+    /// it.
+    fn leave_unknown(&self, ino: Ino);
+    /// Notes that programs of this node write a foreign file, as requested at `asked_ns`.
+    fn may_reserve(&self, ino: Ino, asked_ns: i64);
+    /// Notes that a client of this node was attached to a file.
+    fn attached_here(&self, ino: Ino, local: Ino);
+    /// The number of times that this node gave up tokens.
+    fn revocations(&self) -> u64;
+    /// Notes that this node may write all of a file that it has made, as requested at `asked_ns`.
+    fn hold_new(&self, ino: Ino, asked_ns: i64);
+    /// Handles the reply that this node's request took the last name of a file that it holds.
+    async fn lost_its_name(&self, unnamed: Unnamed);
+}
+
+/// This server's own tables. A change of names and of other tables is one change for those who
+/// look.
+pub(in crate::cluster) trait NameSteps {
+    /// The names and inodes.
+    fn names(&mut self) -> &mut NodeNames<'static>;
+    /// The table in shared memory of names of other servers, to look up and to remove names.
+    fn known(&self) -> KnownNames<'static>;
+    /// The same table, to add a name.
+    fn known_to_keep(&mut self) -> KnownNames<'static>;
+    /// Makes all entries of the table of known names void.
+    fn forget_known(&self);
+    /// See [`Shard::make_trees`](weir_core::names::Shard::make_trees).
+    fn make_trees(&mut self, trees: &[NewTree], policy: Policy) -> Result<Vec<Ino>, FsError>;
+    /// Makes a file, or finds the file that has the name, and attaches the client if it requests
+    /// that.
+    fn create_file(&mut self, from: Caller, op: &proto::Create) -> Result<Created, FsError>;
+    /// Makes a file without a name, as in a directory with these attributes. The client may write
+    /// it at once, so the file has an opener that keeps it.
+    fn create_unnamed_file(
+        &mut self,
+        id: ClientId,
+        op: &proto::CreateUnnamed,
+        dir: &Attr,
+    ) -> Result<Created, FsError>;
+    /// Lets a client write a file.
+    fn attach_client(&mut self, id: ClientId, ino: Ino) -> Result<Attached, FsError>;
+    /// Gives a new file the policy that the rules say for its path; returns it.
+    fn apply_rules_of(&mut self, path: &[u8], file: &Attr) -> Result<Policy, FsError>;
+    /// Makes an entry with its inode.
+    fn make(&mut self, op: &peer::Make, owner: Owner) -> Result<Ino, FsError>;
+    /// Adds an entry.
+    fn enter(&mut self, dir: Ino, name: &[u8], child: Child) -> Result<(), FsError>;
+    /// Gives a file another name.
+    fn make_link(&mut self, op: &proto::Link) -> Result<(), FsError>;
+    /// Adds or removes a link of an inode of this server.
+    fn relink(&mut self, ino: Ino, add: bool) -> Result<FileType, FsError>;
+    /// Removes a name that is not a directory's.
+    fn remove_name(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError>;
+    /// Removes an empty directory.
+    fn remove_dir(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError>;
+    /// Ends a directory of this server that was removed.
+    fn end_dir(&mut self, dir: Ino) -> Result<(), FsError>;
+    /// Renames an entry, both of whose directories are here.
+    fn rename_entry(&mut self, op: &proto::Rename) -> Result<(), FsError>;
+    /// Lists entries of a directory.
+    fn list(&self, op: &proto::Readdir) -> Result<Listing, FsError>;
+    /// The entry to which a path leads.
+    fn walk(&self, components: &[Vec<u8>]) -> Result<Entry, FsError>;
+}
+
+/// The names of all servers, as this one knows them.
+#[derive(Clone)]
+pub(in crate::cluster) struct InstanceNames<S> {
+    server: S,
+}
+
+impl<S: NamesNeeds> InstanceNames<S> {
+    pub(in crate::cluster) fn new(server: &S) -> InstanceNames<S> {
+        InstanceNames {
+            server: server.clone(),
+        }
+    }
+
+    fn state(&self) -> &NamesState {
+        self.server.names_state()
+    }
+
+    /// An operation that may have to wait.
+    fn later<T: 'static, F: Future<Output = T> + 'static>(
+        &self,
+        act: impl FnOnce(Self) -> F,
+    ) -> Served<T> {
+        Served::later(act(self.clone()))
+    }
+}
 
 /// The state of this room that concerns several servers.
 pub(in crate::cluster) struct NamesState {

@@ -42,10 +42,9 @@ use weir_core::proto::{Child, FsError};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::keyed::{Keyed, Token};
-use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
 use crate::cluster::peers::debts::Debt;
-use crate::cluster::Cluster;
-use crate::node::{Platform, Visit};
+use crate::node::Visit;
 
 /// A directory and a name in it.
 type Name = (Ino, Vec<u8>);
@@ -130,7 +129,7 @@ impl RenameSteps {
     }
 }
 
-impl<P: Platform> Cluster<P> {
+impl<S: NamesNeeds> InstanceNames<S> {
     pub(in crate::cluster) async fn lock_name(
         &self,
         from: Rank,
@@ -141,14 +140,14 @@ impl<P: Platform> Cluster<P> {
             number: op.token,
         };
         let key = (op.dir, op.name);
-        let locked = self.inner.names.name_locks.lock(key.clone(), token);
+        let locked = self.state().name_locks.lock(key.clone(), token);
         let locked = async { locked.await.then_some(()).ok_or(FsError::Unreachable) };
-        self.peers().in_time(locked).await?;
+        self.server.peers().in_time(locked).await?;
         if let Err(error) = self.check_home(&key).await {
-            self.inner.names.name_locks.unlock(&key, token);
+            self.state().name_locks.unlock(&key, token);
             return Err(error);
         }
-        let moves = &self.inner.names.renames;
+        let moves = &self.state().renames;
         let going_to = moves.going.borrow().get(&key).map(|(_, to)| to.clone());
         let asked = op.to.as_ref().filter(|_| !op.swaps);
         let asked = asked.map(|to| (to.dir, to.name.clone()));
@@ -162,13 +161,13 @@ impl<P: Platform> Cluster<P> {
         }
         // A new session of the leader's server frees what it had locked. A record of a lock that is not held
         // would be found by nobody.
-        if !self.inner.names.name_locks.has(&key, token) {
+        if !self.state().name_locks.has(&key, token) {
             return Err(FsError::Unreachable);
         }
-        let found = self.node(|node| {
+        let found = self.server.node(|node| {
             // Programs of this node look at the tables, not at the locks.
-            node.set_renaming(&key, op.to.is_some());
-            node.find_child(key.0, &key.1)
+            node.names().set_renaming(&key, op.to.is_some());
+            node.names().find_child(key.0, &key.1)
         });
         match (&found, op.to) {
             (Ok(Some(child)), to) if op.swaps || (to.is_some() && is_dir(*child)) => {
@@ -178,7 +177,8 @@ impl<P: Platform> Cluster<P> {
                     child: *child,
                     to,
                 };
-                self.note(&Item::NameLocked(key.0, &key.1, locked.clone()));
+                self.server
+                    .note(&Item::NameLocked(key.0, &key.1, locked.clone()));
                 moves.locked.borrow_mut().insert(key, locked);
             }
             (Ok(Some(_)), Some(to)) => {
@@ -186,7 +186,7 @@ impl<P: Platform> Cluster<P> {
                 moves.going.borrow_mut().insert(key, going);
             }
             (Ok(_), _) => {}
-            (Err(_), _) => drop(self.inner.names.name_locks.unlock(&key, token)),
+            (Err(_), _) => drop(self.state().name_locks.unlock(&key, token)),
         }
         found
     }
@@ -194,7 +194,7 @@ impl<P: Platform> Cluster<P> {
     /// Notes that a request has locked a name and may rely on it: a rename whose lock of the name
     /// was dropped does not take it any more.
     pub(super) fn have_name(&self, key: &Name) {
-        let moves = &self.inner.names.renames;
+        let moves = &self.state().renames;
         if let Some((token, _)) = moves.going.borrow_mut().remove(key) {
             moves.overtaken.borrow_mut().insert(token);
         }
@@ -202,7 +202,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Forgets that a rename is to take an old name: it has, or never will.
     fn end_going(&self, key: &Name, token: Token) {
-        let mut going = self.inner.names.renames.going.borrow_mut();
+        let mut going = self.state().renames.going.borrow_mut();
         if going.get(key).is_some_and(|(by, _)| *by == token) {
             going.remove(key);
         }
@@ -210,8 +210,8 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if a rename has something left to do with an unlocked name of a directory.
     pub(super) fn has_loose_moves(&self, dir: Ino) -> bool {
-        let moves = &self.inner.names.renames;
-        let loose = |name: &Name| name.0 == dir && !self.inner.names.name_locks.is_held(name);
+        let moves = &self.state().renames;
+        let loose = |name: &Name| name.0 == dir && !self.state().name_locks.is_held(name);
         let changes = moves.changes.borrow();
         let mut changes = changes.values().filter(|change| !change.done);
         moves.locked.borrow().keys().any(loose)
@@ -221,7 +221,7 @@ impl<P: Platform> Cluster<P> {
 
     /// The lock record of a rename for a name that it has not changed yet.
     fn locked_by(&self, key: &Name, token: Token) -> Option<LockedName> {
-        let locked = self.inner.names.renames.locked.borrow();
+        let locked = self.state().renames.locked.borrow();
         let its = locked.get(key).filter(|locked| token_of(locked) == token);
         its.cloned()
     }
@@ -229,9 +229,9 @@ impl<P: Platform> Cluster<P> {
     /// Forgets that the rename is to change the name.
     fn forget_locked(&self, key: &Name, token: Token) {
         if self.locked_by(key, token).is_some() {
-            let mut locked = self.inner.names.renames.locked.borrow_mut();
+            let mut locked = self.state().renames.locked.borrow_mut();
             locked.remove(key);
-            self.note(&Item::NameUnlocked(key.0, &key.1));
+            self.server.note(&Item::NameUnlocked(key.0, &key.1));
         }
     }
 
@@ -242,15 +242,15 @@ impl<P: Platform> Cluster<P> {
         number: u64,
     ) -> Result<(), FsError> {
         let token = Token { rank: from, number };
-        let locked = self.inner.names.dir_moves.lock((), token);
+        let locked = self.state().dir_moves.lock((), token);
         let locked = async { locked.await.then_some(()).ok_or(FsError::Unreachable) };
-        self.peers().in_time(locked).await
+        self.server.peers().in_time(locked).await
     }
 
     /// Takes back the permit for moving directories.
     pub(in crate::cluster) fn unlock_dir_moves(&self, from: Rank, number: u64) {
         let token = Token { rank: from, number };
-        self.inner.names.dir_moves.unlock(&(), token);
+        self.state().dir_moves.unlock(&(), token);
     }
 
     /// Drops a rename's lock of a name. If the leader does not say how the rename ended, that is
@@ -268,13 +268,13 @@ impl<P: Platform> Cluster<P> {
             }
             Left::Later => {}
         }
-        self.inner.names.name_locks.unlock(key, token);
+        self.state().name_locks.unlock(key, token);
     }
 
     /// Frees the names and the permit that a server had locked, because it is lost or has begun a session. The
     /// outcome of the renames that it led is found out first.
     pub(in crate::cluster) fn drop_names_of(&self, rank: Rank) {
-        let moves = &self.inner.names.renames;
+        let moves = &self.state().renames;
         let locked: Vec<(Name, Token)> = {
             let locked = moves.locked.borrow();
             let its = locked.iter().filter(|(_, locked)| locked.leader == rank);
@@ -291,39 +291,40 @@ impl<P: Platform> Cluster<P> {
         for token in changes {
             self.finish_soon(token);
         }
-        self.inner.names.name_locks.drop_rank(rank);
-        self.inner.names.dir_moves.drop_rank(rank);
+        self.state().name_locks.drop_rank(rank);
+        self.state().dir_moves.drop_rank(rank);
     }
 
     /// Continues the renames that were under way before a restart. Their names are locked from now
     /// on.
     pub(in crate::cluster) fn go_on_with_moves(&self) {
-        let moves = &self.inner.names.renames;
+        let moves = &self.state().renames;
         let locked = moves.locked.borrow().clone();
         for (key, locked) in locked {
-            let own = self.peers().token();
-            self.inner.names.name_locks.take_free(key.clone(), own);
-            self.node(|node| node.set_renaming(&key, true));
+            let own = self.server.peers().token();
+            self.state().name_locks.take_free(key.clone(), own);
+            self.server
+                .node(|node| node.names().set_renaming(&key, true));
             self.find_out(key, locked, own, false);
         }
         let changes = moves.changes.borrow().clone();
         for (token, change) in changes {
             let key = (change.dir, change.name);
-            let own = self.peers().token();
+            let own = self.server.peers().token();
             if change.done {
                 self.finish_soon(token);
                 continue;
             }
             // One of two exchanged names is locked already.
-            self.inner.names.name_locks.take_free(key.clone(), own);
+            self.state().name_locks.take_free(key.clone(), own);
             let this = self.clone();
-            self.peers().spawn(async move {
+            self.server.peers().spawn(async move {
                 let made = this.sticking(&key, this.make_change(token)).await;
                 if let Err(error) = made {
                     tracing::warn!(?key, %error, "a name that was being changed is not");
                     this.end_change(token);
                 }
-                this.inner.names.name_locks.unlock(&key, own);
+                this.state().name_locks.unlock(&key, own);
                 this.finish_soon(token);
             });
         }
@@ -331,36 +332,40 @@ impl<P: Platform> Cluster<P> {
 
     /// Finds out the outcome for a locked name, which stays locked until then.
     fn end_locked(&self, key: &Name, token: Token, over: bool) {
-        let own = self.peers().token();
+        let own = self.server.peers().token();
         let Some(locked) = self.locked_by(key, token) else {
             return;
         };
         // If the lock is lent, the task that it is lent to finds out the outcome.
-        if self.inner.names.name_locks.lend(key, token, own) {
+        if self.state().name_locks.lend(key, token, own) {
             self.find_out(key.clone(), locked, own, over);
         }
     }
 
-    /// Like [`Cluster::end_locked`], for a name that `own` has locked.
+    /// Like [`InstanceNames::end_locked`], for a name that `own` has locked.
     fn find_out(&self, key: Name, locked: LockedName, own: Token, over: bool) {
         let this = self.clone();
-        self.peers().spawn(async move {
+        self.server.peers().spawn(async move {
             let ended = this.ended(&key, &locked, over);
             if let Err(error) = this.sticking(&key, ended).await {
                 tracing::error!(?key, %error, "what came of a rename");
             }
-            this.inner.names.name_locks.give_back(&key, own);
+            this.state().name_locks.give_back(&key, own);
         });
     }
 
     /// Runs `act`. If it takes too long, requests stop waiting for the locked name.
     async fn sticking<T>(&self, key: &Name, act: impl Future<Output = T>) -> T {
-        let late = Box::pin(self.peers().until(self.peers().next_deadline()));
+        let late = Box::pin(
+            self.server
+                .peers()
+                .until(self.server.peers().next_deadline()),
+        );
         match select(Box::pin(act), late).await {
             Either::Left((done, _)) => done,
             Either::Right(((), act)) => {
                 tracing::warn!(?key, "it is not known yet what came of a rename");
-                self.inner.names.name_locks.stick(key);
+                self.state().name_locks.stick(key);
                 act.await
             }
         }
@@ -370,7 +375,7 @@ impl<P: Platform> Cluster<P> {
         let token = token_of(locked);
         let home = match &locked.to {
             Some(to) => to.home,
-            None => self.rank(),
+            None => self.server.rank(),
         };
         let end = peer::EndMove {
             leader: token.rank.0,
@@ -412,7 +417,7 @@ impl<P: Platform> Cluster<P> {
         O: PeerOperation + Clone + 'static,
     {
         loop {
-            if let Some(told) = self.surely_told(to, op.clone()).await {
+            if let Some(told) = self.server.surely_told(to, op.clone()).await {
                 return told;
             }
         }
@@ -427,8 +432,11 @@ impl<P: Platform> Cluster<P> {
             rank: Rank(op.leader),
             number: op.token,
         };
-        let moves = &self.inner.names.renames;
-        let _changed = moves.changing.hold(token, self.peers().token()).await;
+        let moves = &self.state().renames;
+        let _changed = moves
+            .changing
+            .hold(token, self.server.peers().token())
+            .await;
         let made = self.make_change_held(token).await;
         if let Err(error) = made {
             tracing::warn!(?token, %error, "the first step of a rename");
@@ -446,14 +454,15 @@ impl<P: Platform> Cluster<P> {
 
     /// Refuses every later request of that rename.
     fn call_off(&self, token: Token) {
-        let mut called_off = self.inner.names.renames.called_off.borrow_mut();
+        let mut called_off = self.state().renames.called_off.borrow_mut();
         if called_off.insert(token) {
-            self.note(&Item::RenameCalledOff(token.rank, token.number));
+            self.server
+                .note(&Item::RenameCalledOff(token.rank, token.number));
         }
     }
 
     fn is_called_off(&self, token: Token) -> bool {
-        let called_off = self.inner.names.renames.called_off.borrow();
+        let called_off = self.state().renames.called_off.borrow();
         called_off.contains(&token)
     }
 
@@ -486,20 +495,20 @@ impl<P: Platform> Cluster<P> {
 
     /// A server was restarted: it leads none of its earlier renames any more.
     pub(in crate::cluster) fn forget_called_off(&self, rank: Rank) {
-        let moves = &self.inner.names.renames;
+        let moves = &self.state().renames;
         moves.overtaken.borrow_mut().retain(|t| t.rank != rank);
         moves.going.borrow_mut().retain(|_, (t, _)| t.rank != rank);
         let mut called_off = moves.called_off.borrow_mut();
         let before = called_off.len();
         called_off.retain(|token| token.rank != rank);
         if called_off.len() < before {
-            self.note(&Item::CalledOffForgotten(rank));
+            self.server.note(&Item::CalledOffForgotten(rank));
         }
     }
 
     /// Runs `act`, a rename that this server leads.
     pub(super) async fn lead<T>(&self, token: Token, act: impl Future<Output = T>) -> T {
-        let led = &self.inner.names.renames.led;
+        let led = &self.state().renames.led;
         led.borrow_mut().insert(token.number);
         let done = act.await;
         led.borrow_mut().remove(&token.number);
@@ -508,21 +517,21 @@ impl<P: Platform> Cluster<P> {
 
     /// The number below which this server leads no rename.
     pub(in crate::cluster) fn oldest_rename(&self) -> u64 {
-        let led = self.inner.names.renames.led.borrow();
+        let led = self.state().renames.led.borrow();
         led.first().copied().unwrap_or(u64::MAX)
     }
 
     /// Records that a step of a file's rename was done. If this server leads the rename, that ends
     /// with it.
     fn keep_step(&self, token: Token, op: peer::Assign) {
-        if token.rank != self.rank() {
+        if token.rank != self.server.rank() {
             self.begin_change(token, change_of(op, true));
         }
     }
 
     /// Returns true if that step of a file's rename was done.
     fn has_step(&self, token: Token, op: &peer::Assign) -> bool {
-        let changes = self.inner.names.renames.changes.borrow();
+        let changes = self.state().renames.changes.borrow();
         changes.get(&token).is_some_and(|step| {
             is_step(step) && (step.dir, &step.name, step.child) == (op.dir, &op.name, op.child)
         })
@@ -531,7 +540,7 @@ impl<P: Platform> Cluster<P> {
     /// Forgets steps of renames below `number`: their leader says that they have ended.
     pub(in crate::cluster) fn forget_steps(&self, leader: Rank, number: u64) {
         let over: Vec<Token> = {
-            let changes = self.inner.names.renames.changes.borrow();
+            let changes = self.state().renames.changes.borrow();
             let its = changes.iter().filter(|(token, step)| {
                 token.rank == leader && token.number < number && is_step(step)
             });
@@ -552,16 +561,19 @@ impl<P: Platform> Cluster<P> {
             number: op.token,
         };
         let key = (op.dir, op.name.clone());
-        let moves = &self.inner.names.renames;
-        let _changing = moves.changing.hold(token, self.peers().token()).await;
+        let moves = &self.state().renames;
+        let _changing = moves
+            .changing
+            .hold(token, self.server.peers().token())
+            .await;
         if op.from.is_some() && self.is_called_off(token) {
             return Err(FsError::Unreachable);
         }
         if op.from.is_none() && self.has_step(token, &op) {
             return Ok(());
         }
-        let own = self.peers().token();
-        if !self.inner.names.name_locks.lend(&key, token, own) {
+        let own = self.server.peers().token();
+        if !self.state().name_locks.lend(&key, token, own) {
             // The leader seemed lost, and its lock was dropped. The old name's home may be told at
             // any moment that the rename does not happen.
             if op.from.is_some() {
@@ -576,13 +588,13 @@ impl<P: Platform> Cluster<P> {
         // This is done even if the leader is lost.
         let done = self.assign_locked(&key, op, token).await;
         let locked = self.locked_by(&key, token);
-        if self.inner.names.name_locks.is_lent(&key, own) {
-            self.inner.names.name_locks.give_back(&key, own);
+        if self.state().name_locks.is_lent(&key, own) {
+            self.state().name_locks.give_back(&key, own);
         } else {
             self.finish_soon(token);
             match locked {
                 Some(locked) => self.find_out(key, locked, own, false),
-                None => self.inner.names.name_locks.give_back(&key, own),
+                None => self.state().name_locks.give_back(&key, own),
             }
         }
         done
@@ -598,7 +610,7 @@ impl<P: Platform> Cluster<P> {
         token: Token,
     ) -> Result<(), FsError> {
         let new = (to.dir, to.name);
-        let (own, was) = (self.peers().token(), op.was);
+        let (own, was) = (self.server.peers().token(), op.was);
         let lock_new = || {
             let (dir, name) = new.clone();
             let lock = peer::LockName {
@@ -608,7 +620,7 @@ impl<P: Platform> Cluster<P> {
                 to: None,
                 swaps: false,
             };
-            self.call(to.home, lock)
+            self.server.call(to.home, lock)
         };
         let lock_both = async || {
             if new < *key {
@@ -620,17 +632,18 @@ impl<P: Platform> Cluster<P> {
         };
         let (name, named) = loop {
             let (name, named) = self
+                .server
                 .peers()
-                .by(self.peers().next_deadline(), lock_both())
+                .by(self.server.peers().next_deadline(), lock_both())
                 .await;
             if named != Err(FsError::Unreachable) {
                 break (name, named);
             }
             // After a cut, this server may be reached before the new name's home; the leader waits.
             drop(name);
-            self.peers().reached(to.home).await;
+            self.server.peers().reached(to.home).await;
         };
-        let moves = &self.inner.names.renames;
+        let moves = &self.state().renames;
         let is_others = moves.overtaken.borrow_mut().remove(&token);
         let done = match name {
             Ok(_) if named == Ok(was) && !is_others => self.assign_locked(key, op, token).await,
@@ -644,7 +657,7 @@ impl<P: Platform> Cluster<P> {
             token: own.number,
             left: Left::Nothing,
         };
-        self.peers().owe(to.home, Debt::Unlock(unlock)).await;
+        self.server.peers().owe(to.home, Debt::Unlock(unlock)).await;
         done
     }
 
@@ -670,33 +683,37 @@ impl<P: Platform> Cluster<P> {
 
     /// Begins a change: from now on it is made, even if a server is killed.
     pub(super) fn begin_change(&self, token: Token, change: NameChange) {
-        self.note(&Item::NameChanging(
+        self.server.note(&Item::NameChanging(
             token.rank,
             token.number,
             change.clone(),
         ));
-        let mut changes = self.inner.names.renames.changes.borrow_mut();
+        let mut changes = self.state().renames.changes.borrow_mut();
         changes.insert(token, change);
     }
 
     /// Ends a change that has nothing left to do.
     pub(super) fn end_change(&self, token: Token) {
-        let mut changes = self.inner.names.renames.changes.borrow_mut();
+        let mut changes = self.state().renames.changes.borrow_mut();
         if changes.remove(&token).is_some() {
-            self.note(&Item::NameChanged(token.rank, token.number));
+            self.server
+                .note(&Item::NameChanged(token.rank, token.number));
         }
     }
 
     async fn make_change(&self, token: Token) -> Result<(), FsError> {
-        let moves = &self.inner.names.renames;
-        let _changing = moves.changing.hold(token, self.peers().token()).await;
+        let moves = &self.state().renames;
+        let _changing = moves
+            .changing
+            .hold(token, self.server.peers().token())
+            .await;
         self.make_change_held(token).await
     }
 
     /// Makes a change that has begun and is not made yet. The name is locked, by the caller or on
     /// its behalf.
     async fn make_change_held(&self, token: Token) -> Result<(), FsError> {
-        let moves = &self.inner.names.renames;
+        let moves = &self.state().renames;
         let change = moves.changes.borrow().get(&token).cloned();
         let Some(mut change) = change.filter(|change| !change.done) else {
             return Ok(());
@@ -704,7 +721,11 @@ impl<P: Platform> Cluster<P> {
         let key = (change.dir, change.name.clone());
         let then = change.from.as_ref().and_then(|from| from.then);
         if let Some(was) = change.was.filter(|was| is_dir(*was) && then.is_none()) {
-            if self.node(|node| node.find_child(key.0, &key.1))? == change.was {
+            if self
+                .server
+                .node(|node| node.names().find_child(key.0, &key.1))?
+                == change.was
+            {
                 // Done here, so that the name of a buried directory goes, even if the leader is
                 // lost.
                 match self
@@ -730,17 +751,22 @@ impl<P: Platform> Cluster<P> {
 
     /// Requests the second step of a rename whose leader does not say that it was done.
     fn finish_soon(&self, token: Token) {
-        let moves = &self.inner.names.renames;
+        let moves = &self.state().renames;
         let is_open = |change: &NameChange| !is_step(change);
         let is_known = moves.changes.borrow().get(&token).is_some_and(is_open);
         if !is_known || !moves.ending.borrow_mut().insert(token) {
             return;
         }
         let this = self.clone();
-        self.peers().spawn(async move {
-            let moves = &this.inner.names.renames;
+        self.server.peers().spawn(async move {
+            let moves = &this.state().renames;
             // Wait until the first step is done.
-            drop(moves.changing.hold(token, this.peers().token()).await);
+            drop(
+                moves
+                    .changing
+                    .hold(token, this.server.peers().token())
+                    .await,
+            );
             let change = moves.changes.borrow().get(&token).cloned();
             let change = change.filter(|change| change.done);
             if let Some((was, from)) = change.and_then(|change| change.child.zip(change.from)) {
@@ -788,7 +814,9 @@ impl<P: Platform> Cluster<P> {
         if self.locked_by(key, token).is_none() {
             return Ok(());
         }
-        let found = self.node(|node| node.find_child(key.0, &key.1))?;
+        let found = self
+            .server
+            .node(|node| node.names().find_child(key.0, &key.1))?;
         if found == Some(was) {
             self.set_name(key, was, then)?;
         }
@@ -809,7 +837,9 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<(), FsError> {
         let (dir, name) = key;
         self.recall_entry(key).await;
-        let found = self.node(|node| node.find_child(*dir, name))?;
+        let found = self
+            .server
+            .node(|node| node.names().find_child(*dir, name))?;
         if found == child && (found.is_some() || was.is_some_and(is_dir)) {
             return Ok(()); // another task completed it
         }
@@ -833,15 +863,15 @@ impl<P: Platform> Cluster<P> {
         was: Child,
         child: Option<Child>,
     ) -> Result<(), FsError> {
-        self.node(|node| {
-            let own = is_dir(was) && was.ino.rank() == self.rank();
-            let says = own.then(|| node.attr_of(was.ino)).transpose();
+        self.server.node(|node| {
+            let own = is_dir(was) && was.ino.rank() == self.server.rank();
+            let says = own.then(|| node.names().attr_of(was.ino)).transpose();
             match child {
-                Some(child) => node.substitute(*dir, name, child)?,
-                None => drop(node.withdraw(*dir, name)?),
+                Some(child) => node.names().substitute(*dir, name, child)?,
+                None => drop(node.names().withdraw(*dir, name)?),
             }
             match says {
-                Ok(Some(attr)) => node.set_parent(was.ino, attr.parent),
+                Ok(Some(attr)) => node.names().set_parent(was.ino, attr.parent),
                 // A buried directory has no location.
                 _ => Ok(()),
             }

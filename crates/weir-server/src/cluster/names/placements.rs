@@ -5,13 +5,13 @@
 //!  Unused --first maker--> At(node of the maker) --another maker--> Spread(FirstServer)
 //! ```
 //!
-//! The directory's home decides ([`Cluster::place_entries`]), and tells each server that asks. A
+//! The directory's home decides ([`InstanceNames::place_entries`]), and tells each server that asks. A
 //! server that is asked for a name of which it is not the home refuses ([`FsError::Elsewhere`]), so
 //! the placements that other servers remember need not be right. No entry ever moves.
 //!
 //! Invariants:
 //! - A server that has all entries of a directory knows so from the directory's home, and no other
-//!   server is the home of a name in it before this server has agreed ([`Cluster::split_dir`]). It
+//!   server is the home of a name in it before this server has agreed ([`InstanceNames::split_dir`]). It
 //!   agrees when no name of the directory is locked or about to be changed.
 //! - A name that the first server does not have when a directory is spread, it never has again.
 //! - A server checks that it is the home of a name under the name's lock, or awaits nothing between
@@ -28,10 +28,10 @@ use weir_core::proto::peer::{self, FirstServer, PeerOperation, Placement, Placem
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
 use crate::cluster::snapshot::show_from;
-use crate::cluster::{Cluster, ROOT};
-use crate::node::{Platform, SnapshotPosition, Visit};
+use crate::cluster::ROOT;
+use crate::node::{SnapshotPosition, Visit};
 
 /// A directory with more entries at one server is not split, because its home must tell other
 /// servers their names, and that message is bounded.
@@ -136,7 +136,7 @@ pub(in crate::cluster) enum NameUse {
     New,
 }
 
-impl<P: Platform> Cluster<P> {
+impl<S: NamesNeeds> InstanceNames<S> {
     /// Asks the home of a name, and follows refusals to the right one; returns the reply, the home,
     /// and the number of the session. `NotFound` if the directory has no entry.
     pub(super) async fn ask_home<O: PeerOperation + Clone + 'static>(
@@ -153,7 +153,7 @@ impl<P: Platform> Cluster<P> {
             if refused == Some(home) {
                 self.pause_before_retry().await?;
             }
-            match self.call_in(home.rank, op.clone()).await {
+            match self.server.call_in(home.rank, op.clone()).await {
                 Err(FsError::Elsewhere) => refused = Some(home),
                 answered => {
                     let (reply, session) = answered?;
@@ -163,7 +163,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Like [`Cluster::ask_home`], but returns only the reply.
+    /// Like [`InstanceNames::ask_home`], but returns only the reply.
     pub(super) async fn call_home<O: PeerOperation + Clone + 'static>(
         &self,
         dir: Ino,
@@ -199,9 +199,9 @@ impl<P: Platform> Cluster<P> {
             }
         };
         {
-            let placements = self.inner.names.placements.borrow();
+            let placements = self.state().placements.borrow();
             if refused.is_none() && placements.has_all.contains(&dir) {
-                return Ok(Some(home(self.rank())));
+                return Ok(Some(home(self.server.rank())));
             }
             match placements.placement_of(dir) {
                 Some(Placement::Spread(first)) => return Ok(Some(spread(first))),
@@ -228,37 +228,41 @@ impl<P: Platform> Cluster<P> {
     /// fails if no time is left. It may wait for something that the directory's home, restarted
     /// meanwhile, knows nothing of.
     pub(super) async fn pause_before_retry(&self) -> Result<(), FsError> {
-        self.peers().until(self.peers().now_ns() + PAUSE_NS).await;
-        (self.peers().time_left() > 0)
+        self.server
+            .peers()
+            .until(self.server.peers().now_ns() + PAUSE_NS)
+            .await;
+        (self.server.peers().time_left() > 0)
             .then_some(())
             .ok_or(FsError::Unreachable)
     }
 
     fn hashed_home(&self, dir: Ino, name: &[u8]) -> Rank {
-        home_of_entry(dir, name, self.peers().servers())
+        home_of_entry(dir, name, self.server.peers().servers())
     }
 
     /// Asks a directory's home for its placement, and remembers the answer.
     async fn ask_placement(&self, dir: Ino, query: PlacementQuery) -> Result<Placement, FsError> {
-        let splits = self.inner.names.placements.borrow().splits;
+        let splits = self.state().placements.borrow().splits;
         let placed = self
+            .server
             .call(dir.rank(), peer::PlaceEntries { dir, query })
             .await?;
-        let mut placements = self.inner.names.placements.borrow_mut();
+        let mut placements = self.state().placements.borrow_mut();
         match &placed {
             Placement::At { rank, .. } | Placement::Spread(FirstServer { rank, .. })
-                if rank.0 >= self.peers().servers() =>
+                if rank.0 >= self.server.peers().servers() =>
             {
                 return Err(FsError::Malformed);
             }
-            Placement::At { rank, splitting } if *rank == self.rank() => {
+            Placement::At { rank, splitting } if *rank == self.server.rank() => {
                 // A split requested meanwhile may be later than this answer.
                 let is_so = !splitting && placements.splits == splits;
                 if is_so && placements.has_all.insert(dir) {
-                    self.note(&Item::HasAll(dir, true));
+                    self.server.note(&Item::HasAll(dir, true));
                 }
             }
-            Placement::At { .. } | Placement::Spread(_) if dir.rank() != self.rank() => {
+            Placement::At { .. } | Placement::Spread(_) if dir.rank() != self.server.rank() => {
                 placements.learn(dir, &placed);
             }
             _ => {}
@@ -279,18 +283,21 @@ impl<P: Platform> Cluster<P> {
     /// Returns true if this server is the home of a name; `None` if the directory's home has to be
     /// asked.
     fn is_home(&self, (dir, name): &(Ino, Vec<u8>)) -> Option<bool> {
-        let hashed = || self.hashed_home(*dir, name) == self.rank();
+        let hashed = || self.hashed_home(*dir, name) == self.server.rank();
         if *dir == ROOT {
             return Some(hashed());
         }
-        if self.inner.names.splitting.is_held(dir) {
+        if self.state().splitting.is_held(dir) {
             return Some(false);
         }
-        let placements = self.inner.names.placements.borrow();
+        let placements = self.state().placements.borrow();
         if placements.has_all.contains(dir) {
             return Some(true);
         }
-        if self.node(|node| matches!(node.find_child(*dir, name), Ok(Some(_)))) {
+        if self
+            .server
+            .node(|node| matches!(node.names().find_child(*dir, name), Ok(Some(_))))
+        {
             return Some(true);
         }
         match placements.placement_of(*dir) {
@@ -302,20 +309,23 @@ impl<P: Platform> Cluster<P> {
     /// Returns true if this server has all entries of a directory: a name without an entry here has
     /// none.
     pub(super) fn has_all_entries(&self, dir: Ino) -> bool {
-        let placements = self.inner.names.placements.borrow();
-        placements.has_all.contains(&dir) && !self.inner.names.splitting.is_held(&dir)
+        let placements = self.state().placements.borrow();
+        placements.has_all.contains(&dir) && !self.state().splitting.is_held(&dir)
     }
 
     /// Refuses another server's new name if the directory has all its entries here and is to be
     /// split for that name.
     pub(super) fn refuse_to_split(&self, from: Rank, dir: Ino) -> Result<(), FsError> {
-        let splits = from != self.rank() && self.has_all_entries(dir) && self.can_split(dir);
+        let splits = from != self.server.rank() && self.has_all_entries(dir) && self.can_split(dir);
         (!splits).then_some(()).ok_or(FsError::Elsewhere)
     }
 
     /// Returns true if this server may split a directory once no request locks a name of it.
     fn can_split(&self, dir: Ino) -> bool {
-        let entries = self.node(|node| node.part_of(dir)).map(|part| part.entries);
+        let entries = self
+            .server
+            .node(|node| node.names().part_of(dir))
+            .map(|part| part.entries);
         // It may have no entry yet.
         entries.unwrap_or(0) <= SPLIT_MOST && !self.has_loose_moves(dir)
     }
@@ -326,14 +336,14 @@ impl<P: Platform> Cluster<P> {
         from: Rank,
         op: peer::PlaceEntries,
     ) -> Result<Placement, FsError> {
-        let (dir, placing) = (op.dir, &self.inner.names.placing);
+        let (dir, placing) = (op.dir, &self.state().placing);
         if matches!(op.query, PlacementQuery::Make | PlacementQuery::Split) {
             self.settle(dir).await;
         }
         let _turn = match op.query {
             PlacementQuery::Look | PlacementQuery::Make => None,
             PlacementQuery::Refused | PlacementQuery::Split => {
-                Some(self.peers().hold_in_time(placing, dir).await?)
+                Some(self.server.peers().hold_in_time(placing, dir).await?)
             }
         };
         self.living_dir(dir)?;
@@ -343,7 +353,7 @@ impl<P: Platform> Cluster<P> {
                 settled_at(from)
             }
             (Placement::At { rank, .. }, PlacementQuery::Split) if rank != from => {
-                match self.call(rank, peer::SplitDir { dir }).await? {
+                match self.server.call(rank, peer::SplitDir { dir }).await? {
                     Some(mut names) => {
                         names.sort_unstable();
                         Placement::Spread(FirstServer { rank, names })
@@ -357,18 +367,18 @@ impl<P: Platform> Cluster<P> {
             }
             (placed, _) => return Ok(placed),
         };
-        self.note(&Item::Placed(dir, placed.clone()));
-        let mut placements = self.inner.names.placements.borrow_mut();
+        self.server.note(&Item::Placed(dir, placed.clone()));
+        let mut placements = self.state().placements.borrow_mut();
         placements.own.insert(dir, placed.clone());
         Ok(placed)
     }
 
     fn current_placement(&self, dir: Ino) -> Placement {
-        match self.inner.names.placements.borrow().own.get(&dir) {
+        match self.state().placements.borrow().own.get(&dir) {
             None => Placement::Unused,
             Some(Placement::At { rank, .. }) => Placement::At {
                 rank: *rank,
-                splitting: self.inner.names.placing.is_held(&dir),
+                splitting: self.state().placing.is_held(&dir),
             },
             Some(placed) => placed.clone(),
         }
@@ -379,43 +389,48 @@ impl<P: Platform> Cluster<P> {
         &self,
         dir: Ino,
     ) -> Result<Option<Vec<u64>>, FsError> {
-        self.inner.names.placements.borrow_mut().splits += 1;
+        self.state().placements.borrow_mut().splits += 1;
         let _splitting = self
+            .server
             .peers()
-            .hold_in_time(&self.inner.names.splitting, dir)
+            .hold_in_time(&self.state().splitting, dir)
             .await?;
         let quiet = async {
-            let names = &self.inner.names.name_locks;
+            let names = &self.state().name_locks;
             while let Some(key) = names.first_held(|(of, _)| *of == dir) {
                 // A stuck lock has no queue, so it is polled.
-                if names.try_hold(key, self.peers().token()).await.is_err() {
+                if names
+                    .try_hold(key, self.server.peers().token())
+                    .await
+                    .is_err()
+                {
                     self.pause_before_retry().await?;
                 }
             }
             Ok(())
         };
-        self.peers().in_time(quiet).await?;
+        self.server.peers().in_time(quiet).await?;
         if !self.can_split(dir) {
             return Ok(None);
         }
-        let names = self.node(|node| node.names_of(dir));
+        let names = self.server.node(|node| node.names().names_of(dir));
         let hashes = names.iter().map(|name| hash_of_name(dir, name));
-        let mut placements = self.inner.names.placements.borrow_mut();
+        let mut placements = self.state().placements.borrow_mut();
         if placements.has_all.remove(&dir) {
-            self.note(&Item::HasAll(dir, false));
+            self.server.note(&Item::HasAll(dir, false));
         }
         drop(placements);
-        self.node(|node| node.known().drop_all_here(dir));
+        self.server.node(|node| node.known().drop_all_here(dir));
         Ok(Some(hashes.collect()))
     }
 
     /// Makes the trees of elevated directories, before anything else is made; files in them get this
     /// policy.
     pub fn make_trees(&self, trees: &[NewTree], policy: Policy) -> Result<(), FsError> {
-        let filled = self.node(|node| node.make_trees(trees, policy))?;
-        let mut placements = self.inner.names.placements.borrow_mut();
+        let filled = self.server.node(|node| node.make_trees(trees, policy))?;
+        let mut placements = self.state().placements.borrow_mut();
         for dir in filled {
-            placements.own.insert(dir, settled_at(self.rank()));
+            placements.own.insert(dir, settled_at(self.server.rank()));
             placements.has_all.insert(dir);
         }
         Ok(())
@@ -424,12 +439,12 @@ impl<P: Platform> Cluster<P> {
     /// Forgets the placement of a directory that is gone, or of which this server holds no entry
     /// any more.
     pub(super) fn forget_placement(&self, dir: Ino) {
-        let mut placements = self.inner.names.placements.borrow_mut();
+        let mut placements = self.state().placements.borrow_mut();
         placements.forget(dir);
         if placements.has_all.remove(&dir) {
-            self.note(&Item::HasAll(dir, false));
+            self.server.note(&Item::HasAll(dir, false));
         }
-        self.node(|node| node.known().drop_all_here(dir));
+        self.server.node(|node| node.known().drop_all_here(dir));
     }
 }
 

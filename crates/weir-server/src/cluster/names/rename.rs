@@ -29,11 +29,9 @@ use weir_core::types::{Ino, Rank};
 use crate::cluster::keyed::Token;
 use crate::cluster::names::placements::{NameHome, NameUse};
 use crate::cluster::names::rename_log::RenameUnderWay;
-use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
 use crate::cluster::peers::debts::Debt;
 use crate::cluster::peers::outcome::PendingOutcome;
-use crate::cluster::Cluster;
-use crate::node::Platform;
 
 const NOREPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
@@ -67,26 +65,31 @@ impl HomedName {
     }
 }
 
-impl<P: Platform> Cluster<P> {
+impl<S: NamesNeeds> InstanceNames<S> {
     pub(in crate::cluster) fn rename_for_client(
         &self,
         op: proto::Rename,
     ) -> Served<Result<(), FsError>> {
-        if self.has_all_names() {
+        if self.server.has_all_names() {
             let _under_way = self.note_rename(&op);
-            return Served::Now(self.node(|node| node.rename_entry(&op)));
+            return Served::Now(self.server.node(|node| node.rename_entry(&op)));
         }
         self.later(|this| async move {
             let leader = this.clone();
             let act = |outcome| async move { leader.rename_to_the_end(op, outcome).await };
-            this.peers().to_the_end(act).await
+            this.server.peers().to_the_end(act).await
         })
     }
 
     /// Notes a rename of names that are all here, if it moves something to another directory.
     fn note_rename(&self, op: &proto::Rename) -> Option<RenameUnderWay<'_>> {
-        let log = &self.inner.names.rename_log;
-        let find = |dir, name: &[u8]| self.node(|node| node.find_child(dir, name)).ok().flatten();
+        let log = &self.state().rename_log;
+        let find = |dir, name: &[u8]| {
+            self.server
+                .node(|node| node.names().find_child(dir, name))
+                .ok()
+                .flatten()
+        };
         let is_dir = |child: &Child| child.kind == FileType::Dir;
         let mut moved = find(op.parent, &op.name)
             .filter(is_dir)
@@ -113,7 +116,10 @@ impl<P: Platform> Cluster<P> {
         if op.flags > EXCHANGE {
             return Err(FsError::Invalid);
         }
-        let (from, to) = (self.resolve(op.parent)?, self.resolve(op.new_parent)?);
+        let (from, to) = (
+            self.server.resolve(op.parent)?,
+            self.server.resolve(op.new_parent)?,
+        );
         if (from, &op.name) == (to, &op.new_name) {
             return match (self.look(from, &op.name).await?, op.flags) {
                 (None, _) => Err(FsError::NotFound),
@@ -125,9 +131,9 @@ impl<P: Platform> Cluster<P> {
             .find_homed(from, op.name, NameUse::Existing, None)
             .await?;
         let to = self.find_homed(to, op.new_name, NameUse::New, None).await?;
-        let token = self.peers().token();
+        let token = self.server.peers().token();
         let is_elsewhere = op.parent != op.new_parent;
-        let _under_way = is_elsewhere.then(|| self.inner.names.rename_log.begin());
+        let _under_way = is_elsewhere.then(|| self.state().rename_log.begin());
         let act = self.rename_homed(
             op.parent != op.new_parent,
             op.flags,
@@ -184,7 +190,7 @@ impl<P: Platform> Cluster<P> {
                 }
             }
             if asked {
-                self.peers().owe(Rank(0), unlock_moves(number)).await;
+                self.server.peers().owe(Rank(0), unlock_moves(number)).await;
             }
             return done;
         }
@@ -196,7 +202,7 @@ impl<P: Platform> Cluster<P> {
         let lock = peer::LockMoves {
             token: token.number,
         };
-        let ((), session) = self.call_in(Rank(0), lock).await?;
+        let ((), session) = self.server.call_in(Rank(0), lock).await?;
         Ok(session)
     }
 
@@ -275,7 +281,7 @@ impl<P: Platform> Cluster<P> {
             swaps: flags == EXCHANGE,
         };
         let lock = async |homed: &HomedName| {
-            let found = self.call(homed.home.rank, lock(homed)).await;
+            let found = self.server.call(homed.home.rank, lock(homed)).await;
             homed.refused.set(found == Err(FsError::Elsewhere));
             found
         };
@@ -341,14 +347,14 @@ impl<P: Platform> Cluster<P> {
             let number = token.number;
             return outcome.late(move || {
                 for key in &keys {
-                    this.inner.names.name_locks.stick(key);
+                    this.state().name_locks.stick(key);
                 }
-                this.peers().owe_soon(Rank(0), unlock_moves(number));
+                this.server.peers().owe_soon(Rank(0), unlock_moves(number));
             });
         }
         let [from, to] = names.map(Clone::clone);
         outcome.late(move || {
-            let peers = this.peers().clone();
+            let peers = this.server.peers().clone();
             let (this, from, to) = (this.clone(), from.clone(), to.clone());
             peers.spawn(async move {
                 // In this order: a request that finds the new name free may take it away again.
@@ -382,7 +388,7 @@ impl<P: Platform> Cluster<P> {
         moved.extend(what.target.filter(|_| what.exchange));
         moved.retain(is_dir);
         // One that gives another directory was counted before the names were locked.
-        let log = &self.inner.names.rename_log;
+        let log = &self.state().rename_log;
         let _under_way = (!moved.is_empty()).then(|| log.begin());
         for dir in &moved {
             log.note_directory(dir.ino);
@@ -433,17 +439,17 @@ impl<P: Platform> Cluster<P> {
         };
         let (was, child) = (what.target, Some(what.source));
         if let Err(error) = self.assign(what, what.to, was, child).await {
-            self.peers().owe(ino.rank(), Debt::Link(ino)).await;
+            self.server.peers().owe(ino.rank(), Debt::Link(ino)).await;
             return Err(error);
         }
         if let Some(target) = what.target {
             let ino = target.ino;
-            self.peers().owe(ino.rank(), Debt::Link(ino)).await;
+            self.server.peers().owe(ino.rank(), Debt::Link(ino)).await;
         }
         // If the old name is another's by now, the file keeps both names that it has got.
         let was = Some(what.source);
         self.assign(what, what.from, was, None).await?;
-        self.peers().owe(ino.rank(), Debt::Link(ino)).await;
+        self.server.peers().owe(ino.rank(), Debt::Link(ino)).await;
         Ok(())
     }
 
@@ -492,7 +498,10 @@ impl<P: Platform> Cluster<P> {
             child: Some(what.source),
         };
         what.left.set(Left::Unknown);
-        let placed = self.see_through(to.home.rank, assign, what.outcome).await;
+        let placed = self
+            .server
+            .see_through(to.home.rank, assign, what.outcome)
+            .await;
         let placed = placed.ok_or(FsError::Unreachable)?;
         what.left.set(Left::Some);
         placed?;
@@ -505,7 +514,9 @@ impl<P: Platform> Cluster<P> {
             then,
         };
         loop {
-            let left = self.see_through(from.home.rank, leave.clone(), what.outcome);
+            let left = self
+                .server
+                .see_through(from.home.rank, leave.clone(), what.outcome);
             if let Some(left) = left.await {
                 if left.is_ok() {
                     what.left.set(Left::Nothing);
@@ -529,7 +540,7 @@ impl<P: Platform> Cluster<P> {
             token: what.token.number,
         };
         what.left.set(Left::Unknown);
-        self.call(child.ino.rank(), moved).await?;
+        self.server.call(child.ino.rank(), moved).await?;
         what.left.set(Left::Some);
         Ok(())
     }
@@ -541,7 +552,8 @@ impl<P: Platform> Cluster<P> {
             token: token.number,
             left,
         };
-        self.peers()
+        self.server
+            .peers()
             .owe(homed.home.rank, Debt::Unlock(unlock))
             .await;
     }
@@ -564,7 +576,9 @@ impl<P: Platform> Cluster<P> {
             child,
         };
         loop {
-            let told = self.see_through(homed.home.rank, assign.clone(), what.outcome);
+            let told = self
+                .server
+                .see_through(homed.home.rank, assign.clone(), what.outcome);
             if let Some(told) = told.await {
                 return told;
             }

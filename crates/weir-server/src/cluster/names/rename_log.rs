@@ -10,8 +10,7 @@ use std::collections::VecDeque;
 use weir_core::proto::LedRenames;
 use weir_core::types::Ino;
 
-use crate::cluster::Cluster;
-use crate::node::Platform;
+use crate::cluster::names::{InstanceNames, NamesNeeds};
 
 /// The most directories that are kept.
 const MOST_DIRECTORIES: usize = 4096;
@@ -66,10 +65,10 @@ impl RenameLog {
     }
 }
 
-impl<P: Platform> Cluster<P> {
+impl<S: NamesNeeds> InstanceNames<S> {
     /// See [`weir_core::proto::GetRenames`].
     pub(in crate::cluster) fn led_renames(&self, since: u64) -> LedRenames {
-        self.inner.names.rename_log.led(since)
+        self.state().rename_log.led(since)
     }
 }
 

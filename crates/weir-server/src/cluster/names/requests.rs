@@ -7,9 +7,8 @@ use weir_core::proto::{self, Caller, Child, Created, Entry, FsError, Served};
 use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::names::placements::NameUse;
-use crate::cluster::peers::calls::ServerCalls;
-use crate::cluster::{Cluster, ROOT};
-use crate::node::Platform;
+use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
+use crate::cluster::ROOT;
 
 /// A directory, link or special file to make.
 pub(in crate::cluster) struct NewEntry {
@@ -20,7 +19,7 @@ pub(in crate::cluster) struct NewEntry {
     pub(in crate::cluster) owner: Owner,
 }
 
-impl<P: Platform> Cluster<P> {
+impl<S: NamesNeeds> InstanceNames<S> {
     /// Makes a directory, link or special file; returns its inode.
     pub(in crate::cluster) fn make_for_client(
         &self,
@@ -38,14 +37,14 @@ impl<P: Platform> Cluster<P> {
             write: false,
             path: None,
         };
-        if self.has_all_names() {
-            return Served::Now(self.node(|node| node.make(&make, owner)));
+        if self.server.has_all_names() {
+            return Served::Now(self.server.node(|node| node.make(&make, owner)));
         }
         self.later(|this| async move { this.make_at_home(make).await })
     }
 
     async fn make_at_home(&self, make: peer::Make) -> Result<Ino, FsError> {
-        let (dir, name) = (self.resolve(make.dir)?, make.name.clone());
+        let (dir, name) = (self.server.resolve(make.dir)?, make.name.clone());
         let make = peer::Make { dir, ..make };
         let made = self.call_home(dir, &name, NameUse::New, make).await?;
         Ok(made.child.ino)
@@ -55,21 +54,24 @@ impl<P: Platform> Cluster<P> {
         &self,
         op: proto::Unlink,
     ) -> Served<Result<(), FsError>> {
-        if self.has_all_names() {
-            return Served::Now(self.node(|node| node.remove_name(op.parent, &op.name)));
+        if self.server.has_all_names() {
+            return Served::Now(
+                self.server
+                    .node(|node| node.remove_name(op.parent, &op.name)),
+            );
         }
         self.later(|this| async move { this.unlink_at_home(op).await })
     }
 
     async fn unlink_at_home(&self, op: proto::Unlink) -> Result<(), FsError> {
-        let (dir, name) = (self.resolve(op.parent)?, op.name);
+        let (dir, name) = (self.server.resolve(op.parent)?, op.name);
         let removal = peer::Unlink {
             dir,
             name: name.clone(),
         };
         let asked = self.call_home(dir, &name, NameUse::Existing, removal);
         if let Some(unnamed) = asked.await? {
-            self.lost_its_name(unnamed).await;
+            self.server.lost_its_name(unnamed).await;
         }
         Ok(())
     }
@@ -78,14 +80,17 @@ impl<P: Platform> Cluster<P> {
         &self,
         op: proto::Rmdir,
     ) -> Served<Result<(), FsError>> {
-        if self.has_all_names() {
-            return Served::Now(self.node(|node| node.remove_dir(op.parent, &op.name)));
+        if self.server.has_all_names() {
+            return Served::Now(
+                self.server
+                    .node(|node| node.remove_dir(op.parent, &op.name)),
+            );
         }
         self.later(|this| async move { this.rmdir_at_home(op).await })
     }
 
     async fn rmdir_at_home(&self, op: proto::Rmdir) -> Result<(), FsError> {
-        let (dir, name) = (self.resolve(op.parent)?, op.name);
+        let (dir, name) = (self.server.resolve(op.parent)?, op.name);
         let removal = peer::Rmdir {
             dir,
             name: name.clone(),
@@ -98,15 +103,15 @@ impl<P: Platform> Cluster<P> {
         from: Caller,
         op: proto::Create,
     ) -> Served<Result<Created, FsError>> {
-        if self.has_all_names() {
-            return Served::Now(self.node(|node| node.create_file(from, &op)));
+        if self.server.has_all_names() {
+            return Served::Now(self.server.node(|node| node.create_file(from, &op)));
         }
         self.later(|this| async move { this.create_at_home(from, op).await })
     }
 
     async fn create_at_home(&self, from: Caller, op: proto::Create) -> Result<Created, FsError> {
-        let dir = self.resolve(op.parent)?;
-        let path = self.path_for_rules(dir, &op.name).await?;
+        let dir = self.server.resolve(op.parent)?;
+        let path = self.server.path_for_rules(dir, &op.name).await?;
         let make = peer::Make {
             dir,
             name: op.name.clone(),
@@ -118,15 +123,17 @@ impl<P: Platform> Cluster<P> {
             write: op.attach,
             path,
         };
-        let asked_ns = self.peers().now_ns();
-        let revocations = self.revocations();
-        let news = self.inner.files.news();
+        let asked_ns = self.server.peers().now_ns();
+        let revocations = self.server.revocations();
+        let news = self.server.news();
         let made = self.ask_home(dir, &op.name, NameUse::New, make).await?;
         let (made, home, session) = made;
-        if made.new && made.child.ino.rank() == self.rank() {
-            self.add_writer(made.child.ino, self.rank()).await;
+        if made.new && made.child.ino.rank() == self.server.rank() {
+            self.server
+                .add_writer(made.child.ino, self.server.rank())
+                .await;
         }
-        self.reads().note_name(made.child.ino, dir, &op.name);
+        self.server.note_file_name(made.child.ino, dir, &op.name);
         let not_held = Created {
             ino: made.child.ino,
             new: false,
@@ -135,43 +142,45 @@ impl<P: Platform> Cluster<P> {
         };
         let ino = match made.attr {
             None => return Ok(not_held),
-            Some(attr) if attr.home.rank() == self.rank() => attr.home,
+            Some(attr) if attr.home.rank() == self.server.rank() => attr.home,
             Some(attr)
-                if self.peers().is_session(home, session)
-                    && self.inner.files.holds_since(&news, made.new) =>
+                if self.server.peers().is_session(home, session)
+                    && self.server.holds_since(&news, made.new) =>
             {
-                let seen = self.stand_in_for(&attr);
-                let ino = seen.inspect_err(|_| self.leave_unknown(attr.home))?.ino;
+                let seen = self.server.stand_in_for(&attr);
+                let ino = seen
+                    .inspect_err(|_| self.server.leave_unknown(attr.home))?
+                    .ino;
                 if op.attach {
-                    self.may_reserve(attr.home, asked_ns);
+                    self.server.may_reserve(attr.home, asked_ns);
                 }
                 ino
             }
             // After its answer, the home may have been told that this node lets go of the file, or
             // may have forgotten its holders; or a truncation, a lamination or the loss of the last
             // name overtook the answer.
-            Some(attr) => match self.hold_here(attr.home, op.attach).await {
+            Some(attr) => match self.server.hold_here(attr.home, op.attach).await {
                 Ok(attr) => attr.ino,
                 Err(FsError::Stale) => return Ok(not_held),
                 Err(error) => return Err(error),
             },
         };
         if made.granted
-            && self.peers().is_session(home, session)
-            && self.revocations() == revocations
+            && self.server.peers().is_session(home, session)
+            && self.server.revocations() == revocations
         {
-            self.hold_new(made.child.ino, asked_ns);
+            self.server.hold_new(made.child.ino, asked_ns);
         }
         let attached = match from {
             Caller::Client(id) if op.attach && made.new => {
-                match self.node(|node| node.attach_client(id, ino)) {
+                match self.server.node(|node| node.attach_client(id, ino)) {
                     // The file is made: its first write finds no room.
                     Err(FsError::NoSpace) => None,
                     attached => {
                         let attached = attached?;
                         // The home may have told this node of the writer before it told it of the
                         // file.
-                        self.attached_here(made.child.ino, ino);
+                        self.server.attached_here(made.child.ino, ino);
                         Some(attached)
                     }
                 }
@@ -192,15 +201,17 @@ impl<P: Platform> Cluster<P> {
         from: ClientId,
         op: proto::CreateUnnamed,
     ) -> Result<Created, FsError> {
-        let dir = self.resolve(op.dir)?;
+        let dir = self.server.resolve(op.dir)?;
         let look = peer::GetAttr {
             ino: dir,
             keep: false,
         };
-        let attr = self.call(dir.rank(), look).await?.what;
-        let made = self.node(|node| node.create_unnamed_file(from, &op, &attr))?;
-        self.add_writer(made.ino, self.rank()).await;
-        self.attached_here(made.ino, made.ino);
+        let attr = self.server.call(dir.rank(), look).await?.what;
+        let made = self
+            .server
+            .node(|node| node.create_unnamed_file(from, &op, &attr))?;
+        self.server.add_writer(made.ino, self.server.rank()).await;
+        self.server.attached_here(made.ino, made.ino);
         Ok(made)
     }
 
@@ -208,17 +219,20 @@ impl<P: Platform> Cluster<P> {
         &self,
         op: proto::Find,
     ) -> Served<Result<Option<Child>, FsError>> {
-        if self.has_all_names() {
-            return Served::Now(self.node(|node| node.find_child(op.dir, &op.name)));
+        if self.server.has_all_names() {
+            return Served::Now(
+                self.server
+                    .node(|node| node.names().find_child(op.dir, &op.name)),
+            );
         }
         self.later(|this| async move { this.find_at_home(op).await })
     }
 
     async fn find_at_home(&self, op: proto::Find) -> Result<Option<Child>, FsError> {
-        let (dir, name) = (self.resolve(op.dir)?, op.name.clone());
+        let (dir, name) = (self.server.resolve(op.dir)?, op.name.clone());
         let found = self.find_anywhere(op).await?;
         if let Some(file) = found.filter(|child| child.kind == FileType::File) {
-            self.reads().note_name(file.ino, dir, &name);
+            self.server.note_file_name(file.ino, dir, &name);
         }
         Ok(found)
     }
@@ -227,14 +241,17 @@ impl<P: Platform> Cluster<P> {
         &self,
         op: proto::Link,
     ) -> Served<Result<(), FsError>> {
-        if self.has_all_names() {
-            return Served::Now(self.node(|node| node.make_link(&op)));
+        if self.server.has_all_names() {
+            return Served::Now(self.server.node(|node| node.make_link(&op)));
         }
         self.later(|this| async move { this.link_at_home(op).await })
     }
 
     async fn link_at_home(&self, op: proto::Link) -> Result<(), FsError> {
-        let (ino, dir) = (self.resolve(op.ino)?, self.resolve(op.parent)?);
+        let (ino, dir) = (
+            self.server.resolve(op.ino)?,
+            self.server.resolve(op.parent)?,
+        );
         let name = op.name;
         let link = peer::Link {
             ino,
@@ -248,8 +265,8 @@ impl<P: Platform> Cluster<P> {
         &self,
         components: Vec<Vec<u8>>,
     ) -> Served<Result<Entry, FsError>> {
-        if self.has_all_names() {
-            return Served::Now(self.node(|node| node.walk(&components)));
+        if self.server.has_all_names() {
+            return Served::Now(self.server.node(|node| node.walk(&components)));
         }
         self.later(|this| async move { this.walk_homes(components).await })
     }
@@ -265,7 +282,7 @@ impl<P: Platform> Cluster<P> {
             ino = found.ok_or(FsError::NotFound)?.ino;
         }
         let look = peer::GetAttr { ino, keep: false };
-        let attr = self.call(ino.rank(), look).await?.what;
+        let attr = self.server.call(ino.rank(), look).await?.what;
         Ok(Entry {
             ino,
             cookie: 0,

@@ -1,12 +1,18 @@
-//! Operations on names.
+//! Operations on this server's own names that change other tables too.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
-use weir_core::names::{Attr, FileType, NamesError, Owner, RenameMode, SetAttr, UnlinkOutcome};
+use weir_core::names::{
+    Attr, FileType, NamesError, NewTree, Owner, Policy, RenameMode, UnlinkOutcome,
+};
 use weir_core::node::channel::REPLY_BYTES;
-use weir_core::proto::{self, Caller, Created, Entry, FsError, Listing};
+use weir_core::node::known::KnownNames;
+use weir_core::proto::peer::{self, What};
+use weir_core::proto::{self, Caller, Child, Created, Entry, FsError, Listing};
 use weir_core::types::{ClientId, Ino};
 
+use crate::cluster::names::{NameSteps, NodeNames};
 use crate::cluster::refusal::refusal;
 use crate::node::{Node, Platform};
 use crate::rules::join;
@@ -14,22 +20,48 @@ use crate::rules::join;
 /// Bytes that an entry takes besides its name, at most.
 const ENTRY_BYTES: usize = 10 + 10 + 5 + 10 + 10 + 3;
 
-/// The set-user-id and the set-group-id bit.
-const SET_ID: u32 = 0o6000;
+impl<P: Platform> NameSteps for Node<'static, P> {
+    fn names(&mut self) -> &mut NodeNames<'static> {
+        &mut self.names
+    }
 
-impl<P: Platform> Node<'_, P> {
-    pub(in crate::cluster) fn create_file(
-        &mut self,
-        from: Caller,
-        op: &proto::Create,
-    ) -> Result<Created, FsError> {
+    fn known(&self) -> KnownNames<'static> {
+        self.known()
+    }
+
+    fn known_to_keep(&mut self) -> KnownNames<'static> {
+        self.known_to_keep()
+    }
+
+    fn forget_known(&self) {
+        self.open.hub.recalls.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn make_trees(&mut self, trees: &[NewTree], policy: Policy) -> Result<Vec<Ino>, FsError> {
+        let now_ns = self.time();
+        let made = self.names.make_trees(trees, policy, now_ns);
+        made.map_err(refusal)
+    }
+
+    fn attach_client(&mut self, id: ClientId, ino: Ino) -> Result<proto::Attached, FsError> {
+        self.attach_client(id, ino)
+    }
+
+    fn apply_rules_of(&mut self, path: &[u8], file: &Attr) -> Result<Policy, FsError> {
+        let policy = self.files.policy_by_rules(path, file.policy);
+        self.set_policy(file.ino, policy)?;
+        Ok(policy)
+    }
+
+    fn create_file(&mut self, from: Caller, op: &proto::Create) -> Result<Created, FsError> {
         let owner = Owner {
             uid: op.uid,
             gid: op.gid,
         };
         let made = self.with_room(|node| {
-            node.names
-                .create(op.parent, &op.name, op.mode, owner, node.time())
+            let now_ns = node.time();
+            let names = &mut node.names;
+            names.create(op.parent, &op.name, op.mode, owner, now_ns)
         });
         match made {
             Ok(ino) => {
@@ -58,7 +90,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Makes a file without a name, as in a directory with these attributes. The client may write
     /// it at once, so the file has an opener that keeps it.
-    pub(in crate::cluster) fn create_unnamed_file(
+    fn create_unnamed_file(
         &mut self,
         id: ClientId,
         op: &proto::CreateUnnamed,
@@ -89,81 +121,29 @@ impl<P: Platform> Node<'_, P> {
         })
     }
 
-    /// Applies the rules for sharing to a new file.
-    fn apply_rules(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<(), FsError> {
-        if !self.files.has_rules() {
-            return Ok(());
-        }
-        let inherited = self.names.attr(ino).map_err(refusal)?.policy;
-        let path = join(&self.path_here(dir)?.path, name);
-        let policy = self.files.policy_by_rules(&path, inherited);
-        self.set_policy(ino, policy)
-    }
-
-    /// Attaches the creator if it requests that; if that fails, nothing was created.
-    fn attach_new(
-        &mut self,
-        from: Caller,
-        op: &proto::Create,
-        ino: Ino,
-    ) -> Result<Option<proto::Attached>, FsError> {
-        let Caller::Client(id) = from else {
-            return Ok(None);
-        };
-        if !op.attach {
-            return Ok(None);
-        }
-        let attached = self.attach_client(id, ino);
-        if attached.is_err() {
-            if let Ok(gone) = self.names.unlink(op.parent, &op.name, self.time()) {
-                self.unnamed(gone);
-            }
-        }
-        attached.map(Some)
-    }
-
-    pub(super) fn make_link(&mut self, op: &proto::Link) -> Result<(), FsError> {
-        self.with_room(|node| node.names.link(op.ino, op.parent, &op.name, node.time()))?;
+    fn make_link(&mut self, op: &proto::Link) -> Result<(), FsError> {
+        let now_ns = self.time();
+        self.with_room(|node| node.names.link(op.ino, op.parent, &op.name, now_ns))?;
         // The name may be the first of a file that was made without one.
         self.files.drop_orphan(op.ino);
         Ok(())
     }
 
-    /// Runs `act`; if the tables are full, frees the orphans that no program has open, and tries
-    /// again.
-    pub(super) fn with_room<R>(
-        &mut self,
-        mut act: impl FnMut(&mut Self) -> Result<R, NamesError>,
-    ) -> Result<R, FsError> {
-        match act(self) {
-            Err(NamesError::NoSpace) => {
-                self.take_all_notes();
-                self.sweep();
-                act(self).map_err(refusal)
-            }
-            done => done.map_err(refusal),
-        }
-    }
-
-    pub(super) fn remove_name(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
-        let gone = self
-            .names
-            .unlink(parent, name, self.time())
-            .map_err(refusal)?;
+    fn remove_name(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
+        let now_ns = self.time();
+        let gone = self.names.unlink(parent, name, now_ns).map_err(refusal)?;
         self.unnamed(gone);
         Ok(())
     }
 
-    pub(super) fn remove_dir(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
-        let gone = self
-            .names
-            .rmdir(parent, name, self.time())
-            .map_err(refusal)?;
+    fn remove_dir(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
+        let now_ns = self.time();
+        let gone = self.names.rmdir(parent, name, now_ns).map_err(refusal)?;
         self.unnamed(gone);
         Ok(())
     }
 
-    pub(super) fn rename_entry(&mut self, op: &proto::Rename) -> Result<(), FsError> {
+    fn rename_entry(&mut self, op: &proto::Rename) -> Result<(), FsError> {
         let mode = match op.flags {
             0 => RenameMode::Replace,
             1 => RenameMode::NoReplace,
@@ -172,7 +152,8 @@ impl<P: Platform> Node<'_, P> {
         };
         let done = self.with_room(|node| {
             let (from, to) = ((op.parent, &op.name[..]), (op.new_parent, &op.new_name[..]));
-            node.names.rename(from, to, mode, node.time())
+            let now_ns = node.time();
+            node.names.rename(from, to, mode, now_ns)
         })?;
         if let Some(gone) = done.replaced {
             self.unnamed(gone);
@@ -180,46 +161,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(())
     }
 
-    /// Notes that an inode has one name less.
-    fn unnamed(&mut self, gone: UnlinkOutcome) {
-        if gone.nlink == 0 {
-            self.add_orphan(gone.ino);
-        }
-    }
-
-    pub(in crate::cluster) fn set_attributes(
-        &mut self,
-        op: &proto::SetAttr,
-    ) -> Result<(), FsError> {
-        let attr = self.names.attr(op.ino).map_err(refusal)?;
-        let own_file = attr.file_type() == FileType::File && attr.home == attr.ino;
-        if let Some(mode) = op.mode.filter(|_| own_file) {
-            self.note_mode(&attr, mode)?;
-        }
-        let set = SetAttr {
-            mode: op.mode,
-            uid: op.uid,
-            gid: op.gid,
-            atime_ns: op.atime_ns,
-            mtime_ns: op.mtime_ns,
-            ctime_ns: Some(self.time()),
-            policy: op.policy,
-            ..SetAttr::default()
-        };
-        if op.mtime_ns.is_some() {
-            self.forget_cell_times(op.ino);
-        }
-        self.names.setattr(op.ino, &set).map_err(refusal)?;
-        if op.mode.is_some_and(|mode| mode & SET_ID != 0) {
-            // The next writer checks the bits, and clears them.
-            if let Some(block) = self.shared_block(op.ino) {
-                block.end_claims();
-            }
-        }
-        Ok(())
-    }
-
-    pub(in crate::cluster) fn list(&self, op: &proto::Readdir) -> Result<Listing, FsError> {
+    fn list(&self, op: &proto::Readdir) -> Result<Listing, FsError> {
         let most = (op.budget_bytes as usize).min(REPLY_BYTES - 64);
         let until = match op.until {
             None => u64::MAX,
@@ -261,6 +203,121 @@ impl<P: Platform> Node<'_, P> {
         Ok(Listing { entries, until })
     }
 
+    fn walk(&self, components: &[Vec<u8>]) -> Result<Entry, FsError> {
+        let mut ino = self.names.root();
+        for name in components {
+            (ino, _) = self.names.lookup(ino, name).map_err(refusal)?;
+        }
+        self.entry(ino, 0, components.last().cloned().unwrap_or_default())
+    }
+
+    /// Ends a directory of this server that was removed.
+    fn end_dir(&mut self, dir: Ino) -> Result<(), FsError> {
+        let now_ns = self.time();
+        self.names
+            .change_links(dir, false, now_ns)
+            .map_err(refusal)?;
+        self.names.set_parent(dir, Ino::NONE)?;
+        self.add_orphan(dir);
+        Ok(())
+    }
+
+    fn make(&mut self, op: &peer::Make, owner: Owner) -> Result<Ino, FsError> {
+        self.with_room(|node| {
+            let now_ns = node.time();
+            let names = &mut node.names;
+            match &op.what {
+                What::File => names.create(op.dir, &op.name, op.mode, owner, now_ns),
+                What::Dir => names.mkdir(op.dir, &op.name, op.mode, owner, now_ns),
+                What::Special(kind) => {
+                    names.make_special(op.dir, &op.name, *kind, op.mode, owner, now_ns)
+                }
+                What::Symlink(target) => names.symlink(op.dir, &op.name, target, owner, now_ns),
+            }
+        })
+    }
+
+    fn enter(&mut self, dir: Ino, name: &[u8], child: Child) -> Result<(), FsError> {
+        self.with_room(|node| {
+            let Child { ino, kind } = child;
+            let now_ns = node.time();
+            node.names.insert_entry(dir, name, ino, kind, now_ns)
+        })
+    }
+
+    /// Adds or removes a link of an inode of this server.
+    fn relink(&mut self, ino: Ino, add: bool) -> Result<FileType, FsError> {
+        let now_ns = self.time();
+        let left = self.names.change_links(ino, add, now_ns).map_err(refusal)?;
+        let kind = self.names.attr_of(ino)?.file_type();
+        if left == 0 {
+            self.add_orphan(ino);
+        } else if add {
+            // It may be the first name of a file that was made without one.
+            self.files.drop_orphan(ino);
+        }
+        Ok(kind)
+    }
+}
+
+impl<P: Platform> Node<'_, P> {
+    /// Applies the rules for sharing to a new file.
+    fn apply_rules(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<(), FsError> {
+        if !self.files.has_rules() {
+            return Ok(());
+        }
+        let inherited = self.names.attr(ino).map_err(refusal)?.policy;
+        let path = join(&self.names.path_here(dir)?.path, name);
+        let policy = self.files.policy_by_rules(&path, inherited);
+        self.set_policy(ino, policy)
+    }
+
+    /// Attaches the creator if it requests that; if that fails, nothing was created.
+    fn attach_new(
+        &mut self,
+        from: Caller,
+        op: &proto::Create,
+        ino: Ino,
+    ) -> Result<Option<proto::Attached>, FsError> {
+        let Caller::Client(id) = from else {
+            return Ok(None);
+        };
+        if !op.attach {
+            return Ok(None);
+        }
+        let attached = self.attach_client(id, ino);
+        if attached.is_err() {
+            let now_ns = self.time();
+            if let Ok(gone) = self.names.unlink(op.parent, &op.name, now_ns) {
+                self.unnamed(gone);
+            }
+        }
+        attached.map(Some)
+    }
+
+    /// Runs `act`; if the tables are full, frees the orphans that no program has open, and tries
+    /// again.
+    pub(super) fn with_room<R>(
+        &mut self,
+        mut act: impl FnMut(&mut Self) -> Result<R, NamesError>,
+    ) -> Result<R, FsError> {
+        match act(self) {
+            Err(NamesError::NoSpace) => {
+                self.take_all_notes();
+                self.sweep();
+                act(self).map_err(refusal)
+            }
+            done => done.map_err(refusal),
+        }
+    }
+
+    /// Notes that an inode has one name less.
+    fn unnamed(&mut self, gone: UnlinkOutcome) {
+        if gone.nlink == 0 {
+            self.add_orphan(gone.ino);
+        }
+    }
+
     fn entry(&self, ino: Ino, cookie: u64, name: Vec<u8>) -> Result<Entry, FsError> {
         let attr = self.names.attr(ino).map_err(refusal)?;
         Ok(Entry {
@@ -271,13 +328,5 @@ impl<P: Platform> Node<'_, P> {
             mtime_ns: self.mtime_of(&attr),
             name,
         })
-    }
-
-    pub(super) fn walk(&self, components: &[Vec<u8>]) -> Result<Entry, FsError> {
-        let mut ino = self.names.root();
-        for name in components {
-            (ino, _) = self.names.lookup(ino, name).map_err(refusal)?;
-        }
-        self.entry(ino, 0, components.last().cloned().unwrap_or_default())
     }
 }

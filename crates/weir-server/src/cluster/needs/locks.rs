@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use weir_core::names::Shard;
 use weir_core::proto::FsError;
 use weir_core::types::{ClientId, Ino};
 
@@ -12,7 +11,7 @@ use crate::cluster::clients::wake_waiters;
 use crate::cluster::files::descriptions::{is_shared, OfdTable};
 use crate::cluster::locks::table::Owner;
 use crate::cluster::locks::{InstanceLocks, LockOwners, LocksNeeds, LocksState, NodeLocks};
-use crate::cluster::refusal::refusal;
+use crate::cluster::names::NodeNames;
 use crate::cluster::Cluster;
 use crate::node::{Node, OpenRegion, Platform};
 
@@ -67,7 +66,7 @@ impl<P: Platform> Node<'_, P> {
 
 /// The owners of locks of this node.
 struct OwnersHere<'a, 'm, P: Platform> {
-    names: &'a Shard<'m>,
+    names: &'a NodeNames<'m>,
     clients: &'a Clients<P::Memory>,
     descriptions: &'a OfdTable,
     open: &'a OpenRegion<'m>,
@@ -101,7 +100,7 @@ impl<P: Platform> LockOwners for OwnersHere<'_, '_, P> {
     }
 
     fn check_file(&self, ino: Ino) -> Result<(), FsError> {
-        self.names.attr(ino).map(drop).map_err(refusal)
+        self.names.attr_of(ino).map(drop)
     }
 
     fn wake(&self, clients: &BTreeSet<ClientId>) {

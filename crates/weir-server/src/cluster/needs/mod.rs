@@ -4,5 +4,6 @@
 //! the server's implementation of one such trait.
 
 mod locks;
+mod names;
 mod reads;
 mod relief;

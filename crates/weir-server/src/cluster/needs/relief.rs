@@ -28,6 +28,6 @@ impl<P: Platform> ReliefNeeds for Cluster<P> {
     }
 
     async fn path_by_homes(&self, dir: Ino) -> Result<PathInTree, FsError> {
-        self.path_by_homes(dir).await
+        self.names().path_by_homes(dir).await
     }
 }

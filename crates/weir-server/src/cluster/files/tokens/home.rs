@@ -96,7 +96,11 @@ impl<P: Platform> Cluster<P> {
             self.recall_leases(ino, Some(writer)).await;
         }
         let reads_here = |attr: Attr| !attr.ask;
-        if writer != self.rank() && self.node(|node| node.attr_of(ino)).is_ok_and(reads_here) {
+        if writer != self.rank()
+            && self
+                .node(|node| node.names.attr_of(ino))
+                .is_ok_and(reads_here)
+        {
             self.node(|node| node.set_ask(ino, true));
             self.recall_here(ino);
         }
@@ -212,7 +216,7 @@ impl<P: Platform> Cluster<P> {
         ino: Ino,
     ) -> Result<(), FsError> {
         if !self
-            .node(|node| node.attr_of(ino))
+            .node(|node| node.names.attr_of(ino))
             .is_ok_and(|attr| is_raw(&attr))
         {
             return Ok(());

@@ -108,7 +108,7 @@ impl<P: Platform> Cluster<P> {
         claim: &Claim,
     ) -> Result<(), FsError> {
         let local = self.local(ino).ok_or(FsError::Stale)?;
-        if !is_raw(&self.node(|node| node.attr_of(local))?) {
+        if !is_raw(&self.node(|node| node.names.attr_of(local))?) {
             return Ok(());
         }
         let op = proto::Token {
@@ -152,7 +152,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Updates the word that tells this node's writers of a file if they must ask.
     pub(in crate::cluster::files) fn renew_token_word(&self, ino: Ino, local: Ino) {
-        let Ok(attr) = self.node(|node| node.attr_of(local)) else {
+        let Ok(attr) = self.node(|node| node.names.attr_of(local)) else {
             return;
         };
         let held = &self.inner.files.write_tokens.borrow().held;
@@ -178,7 +178,7 @@ impl<P: Platform> Cluster<P> {
             return;
         };
         self.node(|node| {
-            if node.attr_of(local).is_ok_and(|attr| is_raw(&attr)) {
+            if node.names.attr_of(local).is_ok_and(|attr| is_raw(&attr)) {
                 node.revoke_writes(local);
             }
         });
@@ -250,7 +250,7 @@ impl<P: Platform> Cluster<P> {
         let Some(local) = self.local(ino).filter(|local| *local != ino) else {
             return Ok(());
         };
-        let attr = self.node(|node| node.attr_of(local))?;
+        let attr = self.node(|node| node.names.attr_of(local))?;
         if is_raw(&attr) || attr.lamination == Lamination::Done {
             return Ok(());
         }

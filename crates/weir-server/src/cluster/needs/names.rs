@@ -1,0 +1,121 @@
+//! For names: files that get and lose names, and this server's own tables.
+
+use weir_core::journal::Item;
+use weir_core::names::Attr;
+use weir_core::proto::peer::Unnamed;
+use weir_core::proto::FsError;
+use weir_core::types::{Ino, Rank};
+
+use crate::cluster::files::FileNews;
+use crate::cluster::names::{InstanceNames, NamedFiles, NamesNeeds, NamesState};
+use crate::cluster::Cluster;
+use crate::node::{Node, Platform};
+
+impl<P: Platform> Cluster<P> {
+    /// The names of all servers, as this one knows them.
+    pub(in crate::cluster) fn names(&self) -> InstanceNames<Self> {
+        InstanceNames::new(self)
+    }
+}
+
+impl<P: Platform> NamesNeeds for Cluster<P> {
+    type Node = Node<'static, P>;
+
+    fn node<R>(&self, act: impl FnOnce(&mut Node<'static, P>) -> R) -> R {
+        self.node(act)
+    }
+
+    fn names_state(&self) -> &NamesState {
+        &self.inner.names
+    }
+
+    fn has_all_names(&self) -> bool {
+        self.has_all_names()
+    }
+
+    fn note(&self, item: &Item<'_>) {
+        self.note(item);
+    }
+
+    async fn announced(&self) {
+        self.announced().await;
+    }
+
+    fn note_file_name(&self, ino: Ino, dir: Ino, name: &[u8]) {
+        self.reads().note_name(ino, dir, name);
+    }
+}
+
+impl<P: Platform> NamedFiles for Cluster<P> {
+    fn resolve(&self, ino: Ino) -> Result<Ino, FsError> {
+        self.resolve(ino)
+    }
+
+    async fn path_for_rules(&self, dir: Ino, name: &[u8]) -> Result<Option<Vec<u8>>, FsError> {
+        self.path_for_rules(dir, name).await
+    }
+
+    fn news(&self) -> FileNews {
+        self.inner.files.news()
+    }
+
+    fn holds_since(&self, before: &FileNews, is_new: bool) -> bool {
+        self.inner.files.holds_since(before, is_new)
+    }
+
+    fn add_holder(&self, ino: Ino, holder: Rank) {
+        self.add_holder(ino, holder);
+    }
+
+    async fn add_writer(&self, ino: Ino, writer: Rank) {
+        self.add_writer(ino, writer).await;
+    }
+
+    async fn hold_for(&self, from: Rank, ino: Ino, write: bool) -> Result<Attr, FsError> {
+        self.hold_for(from, ino, write).await
+    }
+
+    fn grant_new(&self, maker: Rank, attr: &Attr) -> bool {
+        self.grant_new(maker, attr)
+    }
+
+    async fn recall_leases(&self, ino: Ino, writer: Option<Rank>) {
+        self.recall_leases(ino, writer).await;
+    }
+
+    async fn end_unnamed(&self, ino: Ino, asker: Rank) -> Option<Unnamed> {
+        self.end_unnamed(ino, asker).await
+    }
+
+    async fn hold_here(&self, ino: Ino, write: bool) -> Result<Attr, FsError> {
+        self.hold_here(ino, write).await
+    }
+
+    fn stand_in_for(&self, attr: &Attr) -> Result<Attr, FsError> {
+        self.stand_in_for(attr)
+    }
+
+    fn leave_unknown(&self, ino: Ino) {
+        self.leave_unknown(ino);
+    }
+
+    fn may_reserve(&self, ino: Ino, asked_ns: i64) {
+        self.may_reserve(ino, asked_ns);
+    }
+
+    fn attached_here(&self, ino: Ino, local: Ino) {
+        self.attached_here(ino, local);
+    }
+
+    fn revocations(&self) -> u64 {
+        self.revocations()
+    }
+
+    fn hold_new(&self, ino: Ino, asked_ns: i64) {
+        self.hold_new(ino, asked_ns);
+    }
+
+    async fn lost_its_name(&self, unnamed: Unnamed) {
+        self.lost_its_name(unnamed).await;
+    }
+}
