@@ -284,12 +284,12 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn forget(&self, _: Rank, op: Forget) -> Result<(), FsError> {
-        self.cluster.forget_here(op.ino);
+        self.cluster.extents().forget_here(op.ino);
         Ok(())
     }
 
     async fn put(&self, from: Rank, op: Put) -> Result<Vec<LogRange>, FsError> {
-        self.cluster.put(from, &op)
+        self.cluster.extents().put(from, &op)
     }
 
     async fn published(&self, from: Rank, op: Published) -> Result<(), FsError> {
@@ -297,11 +297,11 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn runs(&self, _: Rank, op: Runs) -> Result<Vec<Run>, FsError> {
-        Ok(self.cluster.runs(&op))
+        Ok(self.cluster.extents().runs(&op))
     }
 
     async fn erase(&self, _: Rank, op: Erase) -> Result<Vec<LogRange>, FsError> {
-        Ok(self.cluster.erase(&op))
+        Ok(self.cluster.extents().erase(&op))
     }
 
     async fn evict(&self, _: Rank, op: Evict) -> Result<bool, FsError> {
@@ -329,16 +329,16 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn settle_slices(&self, _: Rank, op: SettleSlices) -> Result<(), FsError> {
-        self.cluster.settle_slices(&op);
+        self.cluster.extents().settle_slices(&op);
         Ok(())
     }
 
     async fn lay_copy(&self, _: Rank, op: LayCopy) -> Result<Vec<LogRange>, FsError> {
-        Ok(self.cluster.lay_copy(&op))
+        Ok(self.cluster.extents().lay_copy(&op))
     }
 
     async fn has_copy_runs(&self, _: Rank, op: HasCopyRuns) -> Result<bool, FsError> {
-        Ok(self.cluster.has_copy_runs(op.ino))
+        Ok(self.cluster.extents().has_copy_runs(op.ino))
     }
 
     async fn report_relief(&self, _: Rank, op: ReportRelief) -> Result<RoomState, FsError> {
@@ -358,7 +358,7 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn flush(&self, _: Rank, op: Flush) -> Result<(), FsError> {
-        self.cluster.flush_for_all(&op).await
+        self.cluster.extents().flush_for_all(&op).await
     }
 
     async fn freed(&self, _: Rank, op: Freed) -> Result<(), FsError> {
@@ -366,13 +366,15 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
         if op.ranges.iter().any(|r| r.rank != cluster.rank().0) {
             return Err(FsError::Malformed);
         }
-        cluster.freed(&op.ranges);
+        cluster.extents().freed(&op.ranges);
         Ok(())
     }
 
     async fn fetch(&self, _: Rank, op: Fetch) -> Result<(), FsError> {
         let cluster = self.cluster;
-        cluster.read_log(&op.ranges, &mut self.bulk.borrow_mut())
+        cluster
+            .extents()
+            .read_log(&op.ranges, &mut self.bulk.borrow_mut())
     }
 
     async fn lock(&self, from: Rank, op: Lock) -> Result<(), FsError> {

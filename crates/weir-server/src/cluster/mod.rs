@@ -40,7 +40,8 @@
 //! | `node` | this server's own tables: making them, their time, their end |
 //! | `platform`, `net`, `memory` | what the runtime implements: kernel and storage, the other servers, shared regions |
 //! | `sessions` | the beginning and the end of a session, in all rooms |
-//! | `clock` | the time |
+//! | `needs` | the parts of the server that each room may use |
+//! | `clock`, `numbers` | the time; the two numbers of an inode |
 //! | `keyed` | locks that tasks wait for |
 //! | `slots`, `snapshot`, `refusal`, `visibility` | small things that several rooms use |
 
@@ -57,6 +58,7 @@ mod names;
 mod needs;
 mod net;
 mod node;
+mod numbers;
 mod peers;
 mod platform;
 pub mod reads;
@@ -286,7 +288,7 @@ impl<P: Platform> Cluster<P> {
     /// Publishes unpublished extents of this node, and lets go of files that no process here has
     /// open.
     pub fn catch_up(&self) {
-        for ino in self.dirty() {
+        for ino in self.extents().dirty() {
             if self.inner.extents.is_publishing(ino) {
                 // If a server does not answer, the tries must not queue up before those of a
                 // client.
@@ -294,7 +296,8 @@ impl<P: Platform> Cluster<P> {
             }
             let this = self.clone();
             self.peers().spawn(async move {
-                let flushed = this.flush(ino);
+                let extents = this.extents();
+                let flushed = extents.flush(ino);
                 let done = this.peers().by(this.peers().next_deadline(), flushed).await;
                 this.reads().tell_of_publishing(ino, done);
             });

@@ -16,6 +16,7 @@ use weir_core::proto::{
 use weir_core::types::{ClientId, Ino, Rank};
 
 use crate::cluster::names::requests::NewEntry;
+use crate::cluster::numbers::InodeNumbers;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::{owner, Cluster};
 use crate::node::{Node, Platform};
@@ -183,7 +184,7 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn allocate(&self, _: Caller, op: Allocate) -> Served<Result<(), FsError>> {
-        self.allocate_for_client(op)
+        self.extents().allocate_for_client(op)
     }
 
     fn readdir(&self, _: Caller, op: Readdir) -> Served<Result<Listing, FsError>> {
@@ -191,7 +192,7 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn attach(&self, from: ClientId, op: Attach) -> Served<Result<Attached, FsError>> {
-        self.attach_for_client(from, op)
+        self.extents().attach_for_client(from, op)
     }
 
     fn append(&self, _: ClientId, op: Append) -> Served<Result<u64, FsError>> {
@@ -203,11 +204,11 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn locate(&self, _: Caller, op: Locate) -> Served<Result<Located, FsError>> {
-        self.locate_for_client(op)
+        self.extents().locate_for_client(op)
     }
 
     fn sync(&self, _: Caller, op: Sync) -> Served<Result<Vec<u32>, FsError>> {
-        self.sync_for_client(op.ino)
+        self.extents().sync_for_client(op.ino)
     }
 
     fn token(&self, _: ClientId, op: Token) -> Served<Result<Claim, FsError>> {

@@ -104,7 +104,7 @@ impl<P: Platform> SessionEvents for ServerOfSessions<P> {
         let server = self.server();
         Box::pin(async move {
             if let Some(server) = server {
-                server.give_back(freed).await;
+                server.extents().give_back(freed).await;
             }
         })
     }
@@ -174,7 +174,7 @@ impl<P: Platform> Cluster<P> {
             Debt::UnlockMoves(op) => self.call(here, op).await,
             Debt::Erased(ino, to) => {
                 let freed = self.call(here, peer::Erase { ino, from: 0, to }).await?;
-                self.give_back(freed).await;
+                self.extents().give_back(freed).await;
                 Ok(())
             }
         }
@@ -198,10 +198,10 @@ impl<P: Platform> Cluster<P> {
             News::Recall(op) => self.recall_here(op.ino),
             News::Mark(op) => self.mark_here(op).await?,
             News::Cut(op) => told.end = self.cut_here(op).await?,
-            News::Flush(op) => self.flush_for_all(op).await?,
+            News::Flush(op) => self.extents().flush_for_all(op).await?,
             News::Revoke(op) => self.revoke_here(op.ino).await?,
             News::Laminated(op) => self.believe(op)?,
-            News::Forget(op) => self.forget_here(op.ino),
+            News::Forget(op) => self.extents().forget_here(op.ino),
             News::DropEntry(op) => self.names().drop_entry(&(op.dir, op.name.clone())),
             News::Seal(op) => told.writers = self.seal_here(op.ino)?,
             News::Writers(op) => told.writers = self.writers_here(op.ino),

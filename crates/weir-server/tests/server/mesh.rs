@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use crate::world::{table_sizes, ServerTables, Store, TestPlatform};
-use futures_executor::LocalPool;
-use futures_util::future::{poll_fn, LocalBoxFuture};
+use futures_channel::oneshot;
+use futures_executor::{LocalPool, LocalSpawner};
+use futures_util::future::{poll_fn, FutureExt, LocalBoxFuture};
 use futures_util::task::LocalSpawnExt;
 use weir_core::names::{Attr, NamesView};
 use weir_core::node::known::KnownNames;
@@ -69,6 +70,7 @@ type Servers = Rc<RefCell<Vec<Server>>>;
 
 struct MeshNet {
     from: Rank,
+    spawner: LocalSpawner,
     servers: Weak<RefCell<Vec<Server>>>,
     dice: Dice,
     most_turns: u64,
@@ -93,6 +95,7 @@ impl Net for MeshNet {
             self.dice.roll(self.most_turns),
         );
         let (from, servers) = (self.from, self.servers.clone());
+        let spawner = self.spawner.clone();
         self.sent.set(self.sent.get() + 1);
         self.sent_by.borrow_mut()[usize::from(from.0)] += 1;
         let deaf = self.deaf.borrow();
@@ -104,7 +107,12 @@ impl Net for MeshNet {
             pause(there).await;
             let servers = servers.upgrade().ok_or(Lost(to))?;
             let server = servers.borrow()[usize::from(to.0)].clone();
-            let answer = server.handle(from, &request).await;
+            // A task of its own, as in a real server: a chain of servers that wait for each other is not nested on one
+            // stack.
+            let (sender, answered) = oneshot::channel();
+            let serving = async move { sender.send(server.handle(from, &request).await) };
+            spawner.spawn_local(serving.map(drop)).unwrap();
+            let answer = answered.await.map_err(|_| Lost(to))?;
             pause(back).await;
             match mute {
                 true => Err(Lost(to)),
@@ -163,6 +171,7 @@ impl Mesh {
             let ServerTables { node, store, .. } = tables;
             let net = MeshNet {
                 from: rank,
+                spawner: pool.spawner(),
                 servers: Rc::downgrade(&servers),
                 dice: dice.clone(),
                 most_turns: 8,

@@ -15,7 +15,7 @@ impl<P: Platform> Cluster<P> {
         if self.peers().servers() == 1 {
             return status; // the rest is about other servers
         }
-        status.runs += self.published_runs() as u64;
+        status.runs += self.extents().published_runs() as u64;
         let asked = self.peers().asked().into_iter();
         let of_peers = asked.map(|(name, count)| (format!("peer {name}"), count));
         status.requests.extend(of_peers);

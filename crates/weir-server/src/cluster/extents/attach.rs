@@ -8,37 +8,14 @@ use weir_core::extent::MAX_OFFSET;
 use weir_core::journal::Item;
 use weir_core::names::{Attr, SetAttr};
 use weir_core::node::block::FileBlock;
-use weir_core::proto::{Attach, Attached, FsError, Served};
+use weir_core::proto::{Attached, FsError};
 use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::extents::applied::Applied;
 use crate::cluster::extents::writers::{OpenFile, Writer};
 use crate::cluster::refusal::refusal;
 use crate::cluster::storage::presence::grow;
-use crate::cluster::Cluster;
 use crate::node::{Node, Platform, Table};
-
-impl<P: Platform> Cluster<P> {
-    pub(in crate::cluster) fn attach_for_client(
-        &self,
-        from: ClientId,
-        op: Attach,
-    ) -> Served<Result<Attached, FsError>> {
-        if self.has_all_extents() {
-            return Served::Now(self.node(|node| node.attach_client(from, op.ino)));
-        }
-        self.later(|this| async move { this.attach_held(from, op).await })
-    }
-
-    async fn attach_held(&self, from: ClientId, op: Attach) -> Result<Attached, FsError> {
-        // The size from which appends go on must be the file's, not the stand-in's.
-        let ino = self.resolve(op.ino)?;
-        let local = self.hold_here(ino, true).await?.ino;
-        let attached = self.node(|node| node.attach_client(from, local))?;
-        self.attached_here(ino, local);
-        Ok(attached)
-    }
-}
 
 impl<P: Platform> Node<'_, P> {
     /// The block of a file that is open for writing.

@@ -15,9 +15,8 @@ use weir_core::proto::{FsError, Locate, Located, Served};
 use weir_core::types::Ino;
 
 use super::slices::cut_off;
-use crate::cluster::peers::calls::ServerCalls;
-use crate::cluster::Cluster;
-use crate::node::{few_or_wanted, Platform, FEW_RUNS, MAX_RUNS};
+use crate::cluster::extents::{ExtentSteps, ExtentsNeeds, PublishedExtents};
+use crate::node::{few_or_wanted, FEW_RUNS, MAX_RUNS};
 
 /// The most slices in one question.
 const AHEAD: u64 = 1024;
@@ -75,7 +74,7 @@ impl ExtentMap {
     }
 }
 
-impl<P: Platform> Cluster<P> {
+impl<S: ExtentsNeeds> PublishedExtents<S> {
     /// Tells a client where the bytes of a range are.
     pub(in crate::cluster) fn locate_for_client(
         &self,
@@ -84,20 +83,23 @@ impl<P: Platform> Cluster<P> {
         if op.offset > MAX_OFFSET {
             return Served::Now(Err(FsError::Invalid));
         }
-        if self.has_all_extents() {
-            return Served::Now(self.node(|node| node.locate_range(op.ino, op.offset, op.length)));
+        if self.server.has_all_extents() {
+            return Served::Now(
+                self.server
+                    .node(|node| node.locate_range(op.ino, op.offset, op.length)),
+            );
         }
         self.later(|this| async move { this.locate_published(op).await })
     }
 
     async fn locate_published(&self, op: Locate) -> Result<Located, FsError> {
-        let ino = self.resolve(op.ino)?;
+        let ino = self.server.resolve(op.ino)?;
         let offset = op.offset;
         let wanted = offset.saturating_add(op.length.max(1));
         loop {
-            self.lease_here(ino).await?;
-            let local = self.local(ino).ok_or(FsError::Stale)?;
-            let size = self.node(|node| node.attr_now(local))?.size;
+            self.server.lease_here(ino).await?;
+            let local = self.server.local(ino).ok_or(FsError::Stale)?;
+            let size = self.server.node(|node| node.attr_now(local))?.size;
             self.learn(ino, local, offset, size).await?;
             if let Some(located) = self.answer(ino, local, offset, wanted, size)? {
                 return Ok(located);
@@ -110,12 +112,12 @@ impl<P: Platform> Cluster<P> {
         let end = slice_of(size.saturating_sub(1)) + 1;
         let from = if end <= AHEAD { 0 } else { slice_of(offset) };
         let to = end.min(from + AHEAD).max(from);
-        let lasting = self.node(|node| node.names.attr_of(local))?.lamination == Lamination::Done;
+        let lasting = self.server.node(|node| node.attr_of(local))?.lamination == Lamination::Done;
         let (serial, unknown) = {
-            let mut maps = self.inner.extents.maps.borrow_mut();
+            let mut maps = self.state().maps.borrow_mut();
             let map = maps.entry(ino).or_insert_with(|| ExtentMap {
                 lasting,
-                serial: self.peers().token().number,
+                serial: self.server.peers().token().number,
                 ..ExtentMap::default()
             });
             (map.serial, map.unknown(from, to))
@@ -130,10 +132,10 @@ impl<P: Platform> Cluster<P> {
         let homes = self.homes_of(ino, range.0, range.1);
         let asked = homes.into_iter().map(|rank| {
             let (from, to) = range;
-            self.call(rank, peer::Runs { ino, from, to })
+            self.server.call(rank, peer::Runs { ino, from, to })
         });
         let answers = join_all(asked).await;
-        let mut maps = self.inner.extents.maps.borrow_mut();
+        let mut maps = self.state().maps.borrow_mut();
         // The map was recalled meanwhile: the answers may be out of date.
         let Some(map) = maps.get_mut(&ino).filter(|map| map.serial == serial) else {
             return Ok(());
@@ -154,8 +156,8 @@ impl<P: Platform> Cluster<P> {
         wanted: u64,
         size: u64,
     ) -> Result<Option<Located>, FsError> {
-        let maps = self.inner.extents.maps.borrow();
-        let fresh = self.node(|node| node.names.attr_of(local))?.fresh;
+        let maps = self.state().maps.borrow();
+        let fresh = self.server.node(|node| node.attr_of(local))?.fresh;
         let Some(map) = maps.get(&ino).filter(|_| fresh) else {
             return Ok(None);
         };
@@ -172,7 +174,7 @@ impl<P: Platform> Cluster<P> {
         } else {
             first_unknown.saturating_mul(SLICE_BYTES).min(MAX_OFFSET)
         };
-        let runs = map.index.run_count() + self.node(|node| node.pending_count(local));
+        let runs = map.index.run_count() + self.server.node(|node| node.pending_count(local));
         let from = if runs <= FEW_RUNS && map.knows(0) {
             0
         } else {
@@ -184,7 +186,8 @@ impl<P: Platform> Cluster<P> {
         });
         let mut over = Vec::new();
         upto = few_or_wanted(wanted, upto, &mut over, |to, most, runs| {
-            self.node(|node| node.pending_runs(local, from, to, most, runs))
+            self.server
+                .node(|node| node.pending_runs(local, from, to, most, runs))
         })
         .min(upto);
         let mut both = ExtentIndex::new();
@@ -192,7 +195,7 @@ impl<P: Platform> Cluster<P> {
             let laid = both.insert(run, &mut |_| ());
             laid.map(drop).map_err(|_| FsError::Io)
         };
-        let erased_from = self.erased_from(ino);
+        let erased_from = self.server.erased_from(ino);
         if erased_from < MAX_OFFSET {
             let all = std::mem::take(&mut base);
             cut_off(&all, erased_from, &mut base);
@@ -215,7 +218,8 @@ impl<P: Platform> Cluster<P> {
             .try_for_each(&mut lay)?;
         let mut located = Located {
             generation: self
-                .node(|node| node.names.attr_of(local))?
+                .server
+                .node(|node| node.attr_of(local))?
                 .index_generation,
             known_from: from,
             known_to: 0,
@@ -232,7 +236,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Drops the known extents of a file, unless it is laminated.
     pub(in crate::cluster) fn forget_map(&self, ino: Ino) {
-        let mut maps = self.inner.extents.maps.borrow_mut();
+        let mut maps = self.state().maps.borrow_mut();
         if maps.get(&ino).is_some_and(|map| !map.lasting) {
             maps.remove(&ino);
         }
@@ -240,14 +244,13 @@ impl<P: Platform> Cluster<P> {
 
     /// Drops the known extents of a file that is gone.
     pub(in crate::cluster) fn forget_here(&self, ino: Ino) {
-        self.inner.extents.maps.borrow_mut().remove(&ino);
+        self.state().maps.borrow_mut().remove(&ino);
     }
 
     /// Removes the map of a file. Returns true if the file was laminated: then other servers may
     /// have its map too.
     pub(in crate::cluster) fn is_kept(&self, ino: Ino) -> bool {
-        self.inner
-            .extents
+        self.state()
             .maps
             .borrow_mut()
             .remove(&ino)
@@ -256,14 +259,14 @@ impl<P: Platform> Cluster<P> {
 
     /// Keeps the map of a laminated file for good, if there is room.
     pub(in crate::cluster) fn keep_map(&self, ino: Ino, map: ExtentMap) {
-        let mut maps = self.inner.extents.maps.borrow_mut();
+        let mut maps = self.state().maps.borrow_mut();
         if maps.len() < MAX_KEPT || maps.contains_key(&ino) {
             maps.insert(ino, map);
         }
     }
 
     pub(in crate::cluster) fn runs(&self, op: &peer::Runs) -> Vec<Run> {
-        let slices = self.inner.extents.slices.borrow();
+        let slices = self.state().slices.borrow();
         slices.runs(op.ino, op.from, op.to.min(MAX_OFFSET))
     }
 
@@ -278,10 +281,12 @@ impl<P: Platform> Cluster<P> {
             return Err(FsError::TooBig);
         }
         for range in ranges {
-            if range.rank != self.rank().0 {
+            if range.rank != self.server.rank().0 {
                 return Err(FsError::Malformed);
             }
-            self.inner.log.read(range.slab, range.pos, range.len, out)?;
+            self.server
+                .log()
+                .read(range.slab, range.pos, range.len, out)?;
         }
         Ok(())
     }

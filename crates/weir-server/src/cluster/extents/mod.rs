@@ -7,11 +7,12 @@
 //! publish wins. Every holder of cached extents sees the inode's generation change before the freed
 //! bytes are used again.
 //!
-//! May call: `files` (sizes and leases), `storage`, `peers`, `journal`.
+//! What concerns several servers may use what [`ExtentsNeeds`] and [`ExtentSteps`] say; this server's own tables, those
+//! of `files`, `storage` and `journal`.
 //!
-//! Interface: `harvest`, `attach_client`, `size_of`, `mtime_of` (what writers have done); `flush`,
-//! `erase_everywhere`, `give_back` (the homes of slices); `hold_publishing` (no publish meanwhile);
-//! `forget_map`; `ExtentsState` and `ExtentTables` for the journal.
+//! Interface: `harvest`, `attach_client`, `size_of`, `mtime_of` (the work of writers); [`PublishedExtents`] (`flush`,
+//! `erase_everywhere`, `give_back`: the homes of slices; `hold_publishing`: no publish meanwhile); `ExtentsState` and
+//! `ExtentTables` for the journal.
 //!
 //! | file | subject |
 //! | --- | --- |
@@ -26,22 +27,30 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
 
-use weir_core::extent::{ExtentIndex, Piece, PieceSource, MAX_OFFSET};
+use weir_core::extent::{ExtentIndex, Piece, PieceSource, Run, MAX_OFFSET};
 use weir_core::journal::{self, Item, PublishedBytes};
-use weir_core::proto::ByteRange;
-use weir_core::types::{ClientId, Ino};
+use weir_core::names::Attr;
+use weir_core::node::claim::Claim;
+use weir_core::proto::peer::LogRange;
+use weir_core::proto::{Allocate, Attached, ByteRange, FsError, Located, Served};
+use weir_core::types::{ClientId, Ino, Rank};
 
+use crate::cluster::journal::Journals;
 use crate::cluster::keyed::Keyed;
+use crate::cluster::net::LogBytes;
+use crate::cluster::numbers::InodeNumbers;
 use crate::cluster::slots::Slots;
 use crate::node::{OpenRegion, SnapshotPosition, Visit};
+use pending::Pending;
 use slices::is_covered_by;
 
 pub(super) mod applied;
 mod attach;
 pub(super) mod harvest;
 pub(super) mod locate;
-mod pending;
+pub(super) mod pending;
 pub(super) mod publish;
 mod publishes;
 pub(super) mod ranges;
@@ -49,6 +58,112 @@ mod recover;
 mod slices;
 pub(super) mod table;
 pub(super) mod writers;
+
+/// The rest of the server, as far as published extents concern it.
+pub(in crate::cluster) trait ExtentsNeeds: InodeNumbers + Journals {
+    /// The tables of this server.
+    type Node: ExtentSteps;
+
+    /// Runs `act` on the tables of this server.
+    fn node<R>(&self, act: impl FnOnce(&mut Self::Node) -> R) -> R;
+    /// The state of this room.
+    fn extents_state(&self) -> &ExtentsState;
+    /// True if no other node has, or asks for, bytes of any file.
+    fn has_all_extents(&self) -> bool;
+    /// The bytes of this server's log.
+    fn log(&self) -> &dyn LogBytes;
+
+    /// Returns true if this node's bytes of a file are to be published before it is laminated.
+    fn may_publish(&self, ino: Ino, local: Ino) -> Result<bool, FsError>;
+    /// True if this node does not publish its bytes of a file, as far as it knows.
+    fn holds_back(&self, ino: Ino) -> bool;
+    /// Prepares a file for being open here; returns its attributes, with its number here.
+    async fn hold_here(&self, ino: Ino, write: bool) -> Result<Attr, FsError>;
+    /// Brings a stand-in up to date, and keeps it so until it is recalled.
+    async fn lease_here(&self, ino: Ino) -> Result<(), FsError>;
+    /// Notes that a client of this node was attached to a file.
+    fn attached_here(&self, ino: Ino, local: Ino);
+    /// Makes other nodes publish their bytes in this range of a raw file.
+    async fn end_other_writes(&self, ino: Ino, claim: &Claim) -> Result<(), FsError>;
+    /// The offset at which a file ends for readers here. Extents behind it may still be known, but
+    /// are being erased.
+    fn erased_from(&self, ino: Ino) -> u64;
+    /// Another node, or a publish of this one, changed a file: stops believing this node's copy of
+    /// its state.
+    fn recall_here(&self, ino: Ino);
+    /// A server will not repeat any publish to a file.
+    fn forget_counted(&self, from: Rank, ino: Ino);
+    /// Stops believing answers that the home gave before this node's publish reached it.
+    fn doubt_answers(&self, ino: Ino);
+}
+
+/// This server's own tables, as far as publishing uses them. Files have their numbers of this
+/// server's table.
+pub(in crate::cluster) trait ExtentSteps {
+    /// The attributes in the table.
+    fn attr_of(&self, local: Ino) -> Result<Attr, FsError>;
+    /// The attributes, including the writes of this node's writers.
+    fn attr_now(&self, local: Ino) -> Result<Attr, FsError>;
+    /// Lets a client write a file.
+    fn attach_client(&mut self, id: ClientId, local: Ino) -> Result<Attached, FsError>;
+    /// The files that have unpublished extents.
+    fn unpublished(&mut self) -> Vec<Ino>;
+    /// Takes the unpublished extents of a file. Later writes go to new records, and so are not
+    /// published by accident. The taken bytes stay alive.
+    fn take_pending(&mut self, local: Ino) -> Result<Pending, FsError>;
+    /// The number of unpublished runs of a file.
+    fn pending_count(&self, local: Ino) -> usize;
+    /// Appends the unpublished runs of `[from, to)`, at most `max`, to `out`. Returns the offset up
+    /// to which `out` has all of them.
+    fn pending_runs(
+        &mut self,
+        local: Ino,
+        from: u64,
+        to: u64,
+        max: usize,
+        out: &mut Vec<Run>,
+    ) -> u64;
+    /// The slabs of storage directories that have bytes of these runs.
+    fn file_slabs_of(&self, runs: &[Run]) -> Vec<u32>;
+    /// The slabs of storage directories that a file has bytes in.
+    fn file_slabs(&mut self, local: Ino) -> Result<Vec<u32>, FsError>;
+    /// Makes void the extents of a file that readers of this node know.
+    fn touch_generation(&mut self, local: Ino);
+    /// Raises a file's size to at least `size`, and its times to at least `mtime_ns`.
+    fn raise_to(&mut self, local: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError>;
+    /// Frees bytes of this server's log.
+    fn free_bytes(&mut self, range: &LogRange);
+    /// The extents of a range, of a file that lives here alone.
+    fn locate_range(&mut self, local: Ino, offset: u64, length: u64) -> Result<Located, FsError>;
+    /// Makes a range a hole, or extends the file, which lives here alone, to its end.
+    fn allocate_range(&mut self, op: &Allocate) -> Result<(), FsError>;
+}
+
+/// The extents of all files, as their slices' homes know them; and their publishing.
+#[derive(Clone)]
+pub(in crate::cluster) struct PublishedExtents<S> {
+    server: S,
+}
+
+impl<S: ExtentsNeeds> PublishedExtents<S> {
+    pub(in crate::cluster) fn new(server: &S) -> PublishedExtents<S> {
+        PublishedExtents {
+            server: server.clone(),
+        }
+    }
+
+    fn state(&self) -> &ExtentsState {
+        self.server.extents_state()
+    }
+
+    /// An operation that may have to wait.
+    fn later<T: 'static, F: Future<Output = T> + 'static>(
+        &self,
+        act: impl FnOnce(Self) -> F,
+    ) -> Served<T> {
+        Served::later(act(self.clone()))
+    }
+}
 
 /// The tables of this room.
 pub(in crate::cluster) struct ExtentTables {

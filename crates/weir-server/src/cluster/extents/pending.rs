@@ -21,7 +21,7 @@ pub struct Pending {
 
 impl<P: Platform> Node<'_, P> {
     /// The files that have unpublished extents.
-    pub(super) fn unpublished(&mut self) -> Vec<Ino> {
+    pub(in crate::cluster) fn unpublished(&mut self) -> Vec<Ino> {
         self.harvest_all();
         let (files, names) = (&self.extents.indexes, &self.names);
         files.not_empty().map(|index| names.ino_at(index)).collect()
@@ -29,7 +29,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Takes the unpublished extents of a file. Later writes go to new records, and so are not
     /// published by accident. The taken bytes stay alive.
-    pub(super) fn take_pending(&mut self, local: Ino) -> Result<Pending, FsError> {
+    pub(in crate::cluster) fn take_pending(&mut self, local: Ino) -> Result<Pending, FsError> {
         let attr = self.regular(local)?;
         if let Some(block) = self.shared_block(local) {
             block.end_claims();
@@ -91,7 +91,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Frees bytes of this server's log.
-    pub(super) fn free_bytes(&mut self, range: &LogRange) {
+    pub(in crate::cluster) fn free_bytes(&mut self, range: &LogRange) {
         self.extents
             .published_log
             .remove(range.slab, range.pos, range.len);
@@ -99,13 +99,8 @@ impl<P: Platform> Node<'_, P> {
         self.segments.freed(range.slab, range.pos, range.len);
     }
 
-    /// Makes void the extents of a file that readers of this node know.
-    pub(super) fn touch_generation(&mut self, local: Ino) {
-        let _ = self.names.bump_index_generation(local);
-    }
-
     /// The slabs of storage directories that have bytes of these runs.
-    pub(super) fn file_slabs_of(&self, runs: &[Run]) -> Vec<u32> {
+    pub(in crate::cluster) fn file_slabs_of(&self, runs: &[Run]) -> Vec<u32> {
         let slabs = runs.iter().filter_map(|run| match run.source {
             Source::Log { slab, .. } if self.segments.is_file(slab) => Some(slab),
             _ => None,

@@ -14,16 +14,14 @@ use weir_core::journal::Item;
 use weir_core::node::claim::Claim;
 use weir_core::placement::slices;
 use weir_core::proto::peer::{self, LogRange, PeerOperation};
-use weir_core::proto::{FsError, Served};
-use weir_core::types::{Ino, Rank};
+use weir_core::proto::{Attach, Attached, FsError, Served};
+use weir_core::types::{ClientId, Ino, Rank};
 use weir_store::slab::SLAB_BYTES;
 
 use super::publishes::{Batch, SentBatch};
+use crate::cluster::extents::{ExtentSteps, ExtentsNeeds, PublishedExtents};
 use crate::cluster::keyed::Guard;
-use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::peers::debts::{Debt, RANGES};
-use crate::cluster::Cluster;
-use crate::node::{Node, Platform};
 
 /// The most runs in one message.
 const RUNS: usize = 8192;
@@ -39,35 +37,38 @@ pub(in crate::cluster) enum PublishCause {
     Public,
 }
 
-impl<P: Platform> Cluster<P> {
+impl<S: ExtentsNeeds> PublishedExtents<S> {
     /// The files of which this node has something to publish.
     pub(in crate::cluster) fn dirty(&self) -> Vec<Ino> {
-        if self.has_all_extents() {
+        if self.server.has_all_extents() {
             return Vec::new();
         }
-        let local = self.node(Node::unpublished);
-        let mut dirty: BTreeSet<Ino> = local.into_iter().map(|ino| self.global(ino)).collect();
-        dirty.extend(self.inner.extents.publishes.borrow().files());
+        let local = self.server.node(ExtentSteps::unpublished);
+        let mut dirty: BTreeSet<Ino> = local
+            .into_iter()
+            .map(|ino| self.server.global(ino))
+            .collect();
+        dirty.extend(self.state().publishes.borrow().files());
         dirty.into_iter().collect()
     }
 
     pub(in crate::cluster) fn is_in_flight(&self, ino: Ino) -> bool {
-        self.inner.extents.publishes.borrow().has_file(ino)
+        self.state().publishes.borrow().has_file(ino)
     }
 
     /// The runs that are on their way to the slices' homes, for readers of this node.
     pub(in crate::cluster) fn in_flight(&self, ino: Ino) -> Vec<Run> {
-        self.inner.extents.publishes.borrow().runs_of(ino)
+        self.state().publishes.borrow().runs_of(ino)
     }
 
     /// The end of the file according to the runs that are on their way to the slices' homes.
     pub(in crate::cluster) fn end_in_flight(&self, ino: Ino) -> u64 {
-        self.inner.extents.publishes.borrow().end_of(ino)
+        self.state().publishes.borrow().end_of(ino)
     }
 
     /// Cuts the batches that are on their way to the slices' homes or could not be sent.
     pub(in crate::cluster) fn cut_in_flight(&self, ino: Ino, size: u64) {
-        self.inner.extents.publishes.borrow_mut().cut(ino, size);
+        self.state().publishes.borrow_mut().cut(ino, size);
     }
 
     /// See [`peer::Flush`]. The bytes that are held back are not published. A restarted node has
@@ -77,8 +78,8 @@ impl<P: Platform> Cluster<P> {
         if op.is_public {
             return self.flush_as(ino, PublishCause::Public).await;
         }
-        if let Some(local) = self.local(ino) {
-            if !self.may_publish(ino, local)? {
+        if let Some(local) = self.server.local(ino) {
+            if !self.server.may_publish(ino, local)? {
                 return Err(FsError::Unreachable);
             }
         }
@@ -91,28 +92,28 @@ impl<P: Platform> Cluster<P> {
         self.flush_as(ino, PublishCause::Usual).await
     }
 
-    /// As [`Cluster::flush`].
+    /// As [`PublishedExtents::flush`].
     pub(in crate::cluster) async fn flush_as(
         &self,
         ino: Ino,
         cause: PublishCause,
     ) -> Result<(), FsError> {
-        if self.has_all_extents() {
+        if self.server.has_all_extents() {
             return Ok(());
         }
-        let Some(local) = self.local(ino) else {
+        let Some(local) = self.server.local(ino) else {
             return Ok(());
         };
-        if cause != PublishCause::Public && !self.may_publish(ino, local)? {
+        if cause != PublishCause::Public && !self.server.may_publish(ino, local)? {
             return Ok(());
         }
         let _alone = self.hold_publishing(ino).await?;
         // Another task may have published all of it meanwhile, and this node may have let go of the
         // file.
-        let Some(local) = self.local(ino) else {
+        let Some(local) = self.server.local(ino) else {
             return Ok(());
         };
-        let publishes = &self.inner.extents.publishes;
+        let publishes = &self.state().publishes;
         publishes.borrow_mut().begin_file(ino);
         let ended = cause == PublishCause::TokenEnded;
         let done = self.flush_alone(ino, local, ended).await;
@@ -126,41 +127,44 @@ impl<P: Platform> Cluster<P> {
         &self,
         ino: Ino,
     ) -> Result<Guard<'_, Ino>, FsError> {
-        self.peers()
-            .hold_in_time(&self.inner.extents.publishing, ino)
+        self.server
+            .peers()
+            .hold_in_time(&self.state().publishing, ino)
             .await
     }
 
-    /// As [`Cluster::hold_publishing`], for as long as that takes.
+    /// As [`PublishedExtents::hold_publishing`], for as long as that takes.
     pub(in crate::cluster) async fn hold_publishing_surely(&self, ino: Ino) -> Guard<'_, Ino> {
-        self.inner
-            .extents
+        self.state()
             .publishing
-            .hold(ino, self.peers().token())
+            .hold(ino, self.server.peers().token())
             .await
     }
 
     /// Stops sending extents of a file. Returns the end of what was sent, and the ranges that
     /// become free.
     pub(in crate::cluster) fn end_sending(&self, ino: Ino) -> (u64, Vec<LogRange>) {
-        let mut publishes = self.inner.extents.publishes.borrow_mut();
+        let mut publishes = self.state().publishes.borrow_mut();
         let end = publishes.end_of(ino);
         let Some(batches) = publishes.remove_file(ino) else {
             return (0, Vec::new());
         };
-        self.note(&Item::PublishEnded(ino));
+        self.server.note(&Item::PublishEnded(ino));
         let sent = batches.into_iter().filter_map(|batch| batch.sent);
         (end, sent.flat_map(|sent| sent.freed).collect())
     }
 
     async fn flush_alone(&self, ino: Ino, local: Ino, ended: bool) -> Result<(), FsError> {
-        let pending = self.node(|node| node.take_pending(local))?;
+        let pending = self.server.node(|node| node.take_pending(local))?;
         {
-            let mut publishes = self.inner.extents.publishes.borrow_mut();
-            publishes.add_unsynced(ino, self.node(|node| node.file_slabs_of(&pending.runs)));
+            let mut publishes = self.state().publishes.borrow_mut();
+            publishes.add_unsynced(
+                ino,
+                self.server.node(|node| node.file_slabs_of(&pending.runs)),
+            );
             if !pending.runs.is_empty() {
-                let publish = publishes.add(ino, pending.runs, self.peers().now_ns());
-                self.note(&Item::PublishNumbered(ino, publish));
+                let publish = publishes.add(ino, pending.runs, self.server.peers().now_ns());
+                self.server.note(&Item::PublishNumbered(ino, publish));
             }
             if !publishes.has_file(ino) {
                 return Ok(());
@@ -187,20 +191,20 @@ impl<P: Platform> Cluster<P> {
             freed.extend(self.erase_range(ino, 0, MAX_OFFSET).await?);
         }
         {
-            let extents = &self.inner.extents;
+            let extents = self.state();
             extents.publishes.borrow_mut().remove_file(ino);
             // This server sends itself no publish again.
-            let here = self.rank();
+            let here = self.server.rank();
             extents.slices.borrow_mut().forget_answers(ino, here);
-            self.note(&Item::PublishEnded(ino));
+            self.server.note(&Item::PublishEnded(ino));
         }
-        if ino.rank() == self.rank() {
-            self.forget_counted(self.rank(), ino);
+        if ino.rank() == self.server.rank() {
+            self.server.forget_counted(self.server.rank(), ino);
         }
         // From now on the slices' homes know where the bytes are.
         self.forget_map(ino);
-        self.doubt_answers(ino);
-        self.node(|node| node.touch_generation(local));
+        self.server.doubt_answers(ino);
+        self.server.node(|node| node.touch_generation(local));
         self.give_back(freed).await;
         Ok(())
     }
@@ -215,21 +219,22 @@ impl<P: Platform> Cluster<P> {
         mut op: peer::Published,
     ) -> Result<(Result<(), FsError>, Vec<LogRange>), FsError> {
         let (ino, home, size) = (op.ino, op.ino.rank(), op.size);
-        let publishes = &self.inner.extents.publishes;
+        let publishes = &self.state().publishes;
         loop {
             let freed;
             (op.publishes, freed) = self.send_batches(ino).await?;
-            if home == self.rank() {
+            if home == self.server.rank() {
                 op.size = size.min(publishes.borrow().cut_size(ino));
-                return Ok((self.call(home, op).await, freed));
+                return Ok((self.server.call(home, op).await, freed));
             }
-            let number = self.peers().session_in_time(home).await?;
+            let number = self.server.peers().session_in_time(home).await?;
             if !publishes.borrow().are_sent(ino) {
                 continue;
             }
             op.size = size.min(publishes.borrow().cut_size(ino));
             let request = peer::request(op.clone());
             if let Some(answer) = self
+                .server
                 .peers()
                 .ask_within(home, number, &request, false)
                 .await?
@@ -244,7 +249,7 @@ impl<P: Platform> Cluster<P> {
     /// that each added, and the bytes that they freed.
     async fn send_batches(&self, ino: Ino) -> Result<(Vec<(u64, i64)>, Vec<LogRange>), FsError> {
         let (mut numbers, mut freed) = (Vec::new(), Vec::new());
-        let batches = self.inner.extents.publishes.borrow().to_send(ino);
+        let batches = self.state().publishes.borrow().to_send(ino);
         for batch in batches {
             let laid = batch.runs.iter().map(Run::log_bytes).sum::<u64>();
             let laid = i64::try_from(laid).unwrap_or(i64::MAX);
@@ -260,10 +265,10 @@ impl<P: Platform> Cluster<P> {
     async fn put_batch(&self, ino: Ino, batch: Batch) -> Result<Vec<LogRange>, FsError> {
         // At the beginning of a session the file's home tells the size to which it was cut
         // meanwhile.
-        if ino.rank() != self.rank() {
-            self.peers().session_in_time(ino.rank()).await?;
+        if ino.rank() != self.server.rank() {
+            self.server.peers().session_in_time(ino.rank()).await?;
         }
-        let publishes = &self.inner.extents.publishes;
+        let publishes = &self.state().publishes;
         let batch = publishes.borrow().as_cut(ino, batch);
         if let Some(sent) = batch.sent.as_ref().filter(|_| batch.is_sent()) {
             return Ok(sent.freed.clone());
@@ -276,10 +281,10 @@ impl<P: Platform> Cluster<P> {
     }
 
     async fn put_everywhere(&self, ino: Ino, batch: &Batch) -> Result<Vec<LogRange>, FsError> {
-        let ended_below = self.inner.extents.publishes.borrow().first_open();
+        let ended_below = self.state().publishes.borrow().first_open();
         let mut by_rank: BTreeMap<Rank, Vec<Run>> = BTreeMap::new();
         for run in &batch.runs {
-            for rank in slices::homes_of_run(ino, run, self.peers().servers()) {
+            for rank in slices::homes_of_run(ino, run, self.server.peers().servers()) {
                 by_rank.entry(rank).or_default().push(*run);
             }
         }
@@ -294,7 +299,7 @@ impl<P: Platform> Cluster<P> {
                     cut: batch.cut,
                     ended_below,
                 };
-                messages.push(self.call(*rank, put));
+                messages.push(self.server.call(*rank, put));
             }
         }
         let mut freed = Vec::new();
@@ -306,7 +311,7 @@ impl<P: Platform> Cluster<P> {
 
     /// The servers whose slices `[from, to)` touches.
     pub(in crate::cluster) fn homes_of(&self, ino: Ino, from: u64, to: u64) -> BTreeSet<Rank> {
-        slices::homes_of(ino, from, to, self.peers().servers())
+        slices::homes_of(ino, from, to, self.server.peers().servers())
     }
 
     pub(in crate::cluster) fn put(
@@ -325,22 +330,22 @@ impl<P: Platform> Cluster<P> {
                     slices::clip_to_own(
                         op.ino,
                         &run,
-                        self.rank(),
-                        self.peers().servers(),
+                        self.server.rank(),
+                        self.server.peers().servers(),
                         &mut laid,
                     );
                 }
                 _ => return Err(FsError::Malformed),
             }
         }
-        let mut slices = self.inner.extents.slices.borrow_mut();
-        slices.put(from, op, laid, &mut |item| self.note(item))
+        let mut slices = self.state().slices.borrow_mut();
+        slices.put(from, op, laid, &mut |item| self.server.note(item))
     }
 
     /// Makes `[from, to)` of this server's slices a hole; returns the bytes that become free.
     pub(in crate::cluster) fn erase(&self, op: &peer::Erase) -> Vec<LogRange> {
-        let mut slices = self.inner.extents.slices.borrow_mut();
-        slices.erase(op, &mut |item| self.note(item))
+        let mut slices = self.state().slices.borrow_mut();
+        slices.erase(op, &mut |item| self.server.note(item))
     }
 
     /// Erases `[from, old size)` at all homes of its slices.
@@ -374,12 +379,12 @@ impl<P: Platform> Cluster<P> {
         O: PeerOperation<Reply = Vec<LogRange>> + Clone + 'static,
     {
         // The bytes that a late answer frees are given back then.
-        let late = move |this: &Self, freed: Result<Vec<LogRange>, FsError>| {
-            this.give_back_late(ino, freed.unwrap_or_default());
+        let late = move |server: &S, freed: Result<Vec<LogRange>, FsError>| {
+            PublishedExtents::new(server).give_back_late(ino, freed.unwrap_or_default());
         };
         let asked = homes
             .into_iter()
-            .map(|rank| self.surely_or(rank, op.clone(), late));
+            .map(|rank| self.server.surely_or(rank, op.clone(), late));
         let mut freed = Vec::new();
         let mut done = Ok(());
         for answer in join_all(asked).await {
@@ -399,7 +404,7 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) async fn erase_untold(&self, ino: Ino, from: u64) {
         let to = MAX_OFFSET;
         let homes = self.homes_of(ino, from, to).into_iter();
-        let asked = homes.map(|rank| self.call(rank, peer::Erase { ino, from, to }));
+        let asked = homes.map(|rank| self.server.call(rank, peer::Erase { ino, from, to }));
         let erased = join_all(asked).await.into_iter().flatten().flatten();
         self.give_back_late(ino, erased.collect());
     }
@@ -411,7 +416,7 @@ impl<P: Platform> Cluster<P> {
             return;
         }
         let this = self.clone();
-        self.peers().spawn(async move {
+        self.server.peers().spawn(async move {
             let erased = peer::Published {
                 ino,
                 size: 0,
@@ -421,7 +426,7 @@ impl<P: Platform> Cluster<P> {
                 ended: false,
             };
             // A file that no longer exists has no readers.
-            let _ = this.surely(ino.rank(), erased).await;
+            let _ = this.server.surely(ino.rank(), erased).await;
             this.give_back(freed).await;
         });
     }
@@ -436,7 +441,11 @@ impl<P: Platform> Cluster<P> {
         let mut messages = Vec::new();
         for (rank, ranges) in by_rank {
             for part in ranges.chunks(RANGES) {
-                messages.push(self.peers().owe(Rank(rank), Debt::Freed(part.to_vec())));
+                messages.push(
+                    self.server
+                        .peers()
+                        .owe(Rank(rank), Debt::Freed(part.to_vec())),
+                );
             }
         }
         join_all(messages).await;
@@ -444,34 +453,54 @@ impl<P: Platform> Cluster<P> {
 
     /// Settles the extents of a file in this server's slices.
     pub(in crate::cluster) fn settle_slices(&self, op: &peer::SettleSlices) {
-        let mut slices = self.inner.extents.slices.borrow_mut();
+        let mut slices = self.state().slices.borrow_mut();
         slices.settle(op.ino, op.number);
     }
 
     /// Has ranges of this server's slices be bytes of the file's copy; returns the bytes that become free.
     pub(in crate::cluster) fn lay_copy(&self, op: &peer::LayCopy) -> Vec<LogRange> {
-        let (here, servers) = (self.rank(), self.peers().servers());
+        let (here, servers) = (self.server.rank(), self.server.peers().servers());
         let mut own = Vec::new();
         for range in &op.ranges {
             if let Ok(run) = Run::of_copy(range.start, range.end, 0) {
                 slices::clip_to_own(op.ino, &run, here, servers, &mut own);
             }
         }
-        let mut slices = self.inner.extents.slices.borrow_mut();
-        slices.lay_copy(op.ino, op.settled, own, &mut |item| self.note(item))
+        let mut slices = self.state().slices.borrow_mut();
+        slices.lay_copy(op.ino, op.settled, own, &mut |item| self.server.note(item))
     }
 
     /// Returns true if this server's slices of a file have bytes of its copy.
     pub(in crate::cluster) fn has_copy_runs(&self, ino: Ino) -> bool {
-        self.inner.extents.slices.borrow().has_copy_runs(ino)
+        self.state().slices.borrow().has_copy_runs(ino)
     }
 
     pub(in crate::cluster) fn freed(&self, ranges: &[LogRange]) {
-        self.node(|node| {
+        self.server.node(|node| {
             for range in ranges {
                 node.free_bytes(range);
             }
         });
+    }
+
+    pub(in crate::cluster) fn attach_for_client(
+        &self,
+        from: ClientId,
+        op: Attach,
+    ) -> Served<Result<Attached, FsError>> {
+        if self.server.has_all_extents() {
+            return Served::Now(self.server.node(|node| node.attach_client(from, op.ino)));
+        }
+        self.later(|this| async move { this.attach_held(from, op).await })
+    }
+
+    async fn attach_held(&self, from: ClientId, op: Attach) -> Result<Attached, FsError> {
+        // The size from which appends go on must be the file's, not the stand-in's.
+        let ino = self.server.resolve(op.ino)?;
+        let local = self.server.hold_here(ino, true).await?.ino;
+        let attached = self.server.node(|node| node.attach_client(from, local))?;
+        self.server.attached_here(ino, local);
+        Ok(attached)
     }
 
     /// Makes a range a hole, or extends the file to the end of the range.
@@ -479,8 +508,8 @@ impl<P: Platform> Cluster<P> {
         &self,
         op: weir_core::proto::Allocate,
     ) -> Served<Result<(), FsError>> {
-        if self.has_all_extents() {
-            return Served::Now(self.node(|node| node.allocate_range(&op)));
+        if self.server.has_all_extents() {
+            return Served::Now(self.server.node(|node| node.allocate_range(&op)));
         }
         self.later(|this| async move { this.allocate_published(op).await })
     }
@@ -493,9 +522,10 @@ impl<P: Platform> Cluster<P> {
         if end > MAX_OFFSET {
             return Err(FsError::TooBig);
         }
-        let ino = self.resolve(op.ino)?;
+        let ino = self.server.resolve(op.ino)?;
         if op.zero {
-            self.end_other_writes(ino, &Claim::range(op.offset, op.length))
+            self.server
+                .end_other_writes(ino, &Claim::range(op.offset, op.length))
                 .await?;
         }
         self.flush(ino).await?;
@@ -507,15 +537,15 @@ impl<P: Platform> Cluster<P> {
         let published = peer::Published {
             ino,
             size: if op.keep_size { 0 } else { end },
-            mtime_ns: self.peers().now_ns(),
+            mtime_ns: self.server.peers().now_ns(),
             stored: -bytes_of(&freed),
             publishes: Vec::new(),
             ended: false,
         };
-        self.call(ino.rank(), published).await?;
-        self.recall_here(ino);
-        if let Some(local) = self.local(ino).filter(|_| !op.keep_size) {
-            self.node(|node| node.raise_to(local, end, 0))?;
+        self.server.call(ino.rank(), published).await?;
+        self.server.recall_here(ino);
+        if let Some(local) = self.server.local(ino).filter(|_| !op.keep_size) {
+            self.server.node(|node| node.raise_to(local, end, 0))?;
         }
         self.give_back(freed).await;
         Ok(())
@@ -526,24 +556,24 @@ impl<P: Platform> Cluster<P> {
         &self,
         ino: Ino,
     ) -> Served<Result<Vec<u32>, FsError>> {
-        if self.has_all_extents() {
-            return Served::Now(self.node(|node| node.file_slabs(ino)));
+        if self.server.has_all_extents() {
+            return Served::Now(self.server.node(|node| node.file_slabs(ino)));
         }
         self.later(|this| async move { this.sync_published(ino).await })
     }
 
     async fn sync_published(&self, ino: Ino) -> Result<Vec<u32>, FsError> {
-        let ino = self.resolve(ino)?;
-        if self.holds_back(ino) {
+        let ino = self.server.resolve(ino)?;
+        if self.server.holds_back(ino) {
             // While this node was cut off from the home, another one may have made the file visible before its lamination.
-            self.lease_here(ino).await?;
+            self.server.lease_here(ino).await?;
         }
         self.flush(ino).await?;
-        Ok(self.inner.extents.publishes.borrow_mut().take_unsynced(ino))
+        Ok(self.state().publishes.borrow_mut().take_unsynced(ino))
     }
 
     pub(in crate::cluster) fn published_runs(&self) -> usize {
-        self.inner.extents.slices.borrow().run_count()
+        self.state().slices.borrow().run_count()
     }
 }
 

@@ -23,7 +23,7 @@ const MAX_SLABS: usize = (REPLY_BYTES - 64) / 5;
 
 impl<P: Platform> Node<'_, P> {
     /// The extents of a range, as far as they fit the reply, with those around it if they are few.
-    pub(super) fn locate_range(
+    pub(in crate::cluster) fn locate_range(
         &mut self,
         ino: Ino,
         offset: u64,
@@ -99,7 +99,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Makes a range a hole, or extends the file to the end of the range.
-    pub(super) fn allocate_range(&mut self, op: &Allocate) -> Result<(), FsError> {
+    pub(in crate::cluster) fn allocate_range(&mut self, op: &Allocate) -> Result<(), FsError> {
         let Allocate {
             ino,
             offset,
@@ -200,7 +200,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The slabs of storage directories that a file has bytes in.
-    pub(super) fn file_slabs(&mut self, ino: Ino) -> Result<Vec<u32>, FsError> {
+    pub(in crate::cluster) fn file_slabs(&mut self, ino: Ino) -> Result<Vec<u32>, FsError> {
         self.names.attr(ino).map_err(refusal)?;
         self.harvest(ino);
         let space = &self.segments;

@@ -21,6 +21,8 @@ use weir_core::proto::{self, peer, FsError};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::files::AWAITED_NS;
+use crate::cluster::journal::Journals;
+use crate::cluster::numbers::InodeNumbers;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::visibility::is_raw;
 use crate::cluster::Cluster;

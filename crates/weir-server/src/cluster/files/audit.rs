@@ -11,6 +11,7 @@ use weir_core::proto::peer;
 use weir_core::proto::{self, FsError};
 use weir_core::types::{ClientId, Ino, Rank};
 
+use crate::cluster::numbers::InodeNumbers;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::Cluster;
 use crate::node::Platform;
@@ -93,7 +94,7 @@ impl<P: Platform> Cluster<P> {
         let attr = self.node(|node| node.names.attr_of(local))?;
         let mut runs = Vec::new();
         self.node(|node| node.pending_runs(local, op.from, op.to, usize::MAX, &mut runs));
-        runs.extend(self.in_flight(op.ino));
+        runs.extend(self.extents().in_flight(op.ino));
         let mut ranges = Vec::new();
         for run in &runs {
             // A limited number of the pieces of a strided run is enough to tell.

@@ -19,7 +19,9 @@ use weir_core::types::{Ino, Rank};
 
 use crate::cluster::files::leaving::HoldRequest;
 use crate::cluster::files::stand_ins::StandIn;
+use crate::cluster::journal::Journals;
 use crate::cluster::keyed::Token;
+use crate::cluster::numbers::InodeNumbers;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::peers::debts::Debt;
 use crate::cluster::Cluster;
@@ -222,13 +224,13 @@ impl<P: Platform> Cluster<P> {
         let Some(local) = self.local(ino) else {
             return false;
         };
-        if self.is_in_flight(ino) || self.node(|node| !node.end_stand_in(local)) {
+        if self.extents().is_in_flight(ino) || self.node(|node| !node.end_stand_in(local)) {
             return false;
         }
         self.inner.files.stand_ins.borrow_mut().remove(&ino);
         self.inner.files.shared_appends.borrow_mut().remove(&ino);
         self.forget_held_token(ino);
-        self.forget_map(ino);
+        self.extents().forget_map(ino);
         let times = &self.inner.files.leaving.times;
         times.set((times.get().0 + 1, times.get().1));
         true
@@ -258,7 +260,10 @@ impl<P: Platform> Cluster<P> {
         if self.node(|node| node.is_open(local)) {
             return;
         }
-        if empty && !self.is_in_flight(ino) && self.node(|node| node.pending_count(local)) == 0 {
+        if empty
+            && !self.extents().is_in_flight(ino)
+            && self.node(|node| node.pending_count(local)) == 0
+        {
             self.node(|node| node.known().drop_stand_in(ino));
             if self.ends_unopened(ino) {
                 self.leave_soon(ino);
@@ -266,7 +271,7 @@ impl<P: Platform> Cluster<P> {
             return;
         }
         // Other nodes may have it open, and read this node's bytes.
-        if let Err(error) = self.flush(ino).await {
+        if let Err(error) = self.extents().flush(ino).await {
             tracing::warn!(?ino, %error, "what was written to a removed file");
         }
         self.let_go_of(ino).await;
@@ -340,7 +345,7 @@ impl<P: Platform> Cluster<P> {
     fn is_empty(&self, ino: Ino) -> bool {
         let stored = self.inner.files.published.borrow().of_file(ino).stored;
         let attr = self.node(|node| node.attr_now(ino));
-        stored == 0 && !self.is_in_flight(ino) && attr.is_ok_and(|attr| attr.size == 0)
+        stored == 0 && !self.extents().is_in_flight(ino) && attr.is_ok_and(|attr| attr.size == 0)
     }
 
     pub(in crate::cluster) fn erase_gone_soon(&self) {
@@ -359,8 +364,9 @@ impl<P: Platform> Cluster<P> {
     async fn erase_file(&self, ino: Ino) {
         // This node's publish under way arrives before it is erased, with its size or without: the
         // home reports no size of such a file any more.
-        let _sent = self.hold_publishing_surely(ino).await;
-        let (sent, freed) = self.end_sending(ino);
+        let extents = self.extents();
+        let _sent = extents.hold_publishing_surely(ino).await;
+        let (sent, freed) = self.extents().end_sending(ino);
         let file = self.inner.files.published.borrow_mut().remove_file(ino);
         let size = file.size.max(sent);
         self.note(&Item::PublishedGone(ino));
@@ -372,15 +378,15 @@ impl<P: Platform> Cluster<P> {
             .forget_lost_writers(ino);
         self.forget_tokens(ino);
         self.forget_becoming_raw(ino);
-        if self.is_kept(ino) {
+        if self.extents().is_kept(ino) {
             let this = self.clone();
             self.peers().spawn(async move {
                 this.forget_laminated(ino).await;
             });
         }
-        self.give_back(freed).await;
+        self.extents().give_back(freed).await;
         let to = size.min(MAX_OFFSET);
-        let erased = self.homes_of(ino, 0, to).into_iter();
+        let erased = self.extents().homes_of(ino, 0, to).into_iter();
         let erased = erased.map(|rank| self.peers().owe(rank, Debt::Erased(ino, to)));
         join_all(erased).await;
     }

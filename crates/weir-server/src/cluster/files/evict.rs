@@ -19,6 +19,7 @@ use weir_core::proto::{ContentVersion, FsError};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::extents::publish::bytes_of;
+use crate::cluster::journal::Journals;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::peers::tell::all_of;
 use crate::cluster::refusal::refusal;
@@ -59,12 +60,12 @@ impl<P: Platform> Cluster<P> {
             }
             return is_due;
         }
-        let erased = self.erase_everywhere(ino, 0, attr.size).await;
+        let erased = self.extents().erase_everywhere(ino, 0, attr.size).await;
         self.recall_here(ino);
         self.recall_leases(ino, None).await;
         let freed = erased?;
         self.add_stored(ino, -bytes_of(&freed));
-        self.give_back(freed).await;
+        self.extents().give_back(freed).await;
         Ok(true)
     }
 

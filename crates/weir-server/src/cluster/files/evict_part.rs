@@ -22,6 +22,7 @@ use weir_core::proto::{ByteRange, CopyUse, FsError, SettledExtents, MOST_RANGES}
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::extents::publish::bytes_of;
+use crate::cluster::journal::Journals;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::Cluster;
 use crate::node::{Node, Platform};
@@ -47,7 +48,7 @@ impl<P: Platform> Cluster<P> {
         self.publish_everywhere(ino, &others).await?;
         let number = self.peers().token().number;
         let size = self.attr_at_home(ino).await?.size;
-        for rank in self.homes_of(ino, 0, size) {
+        for rank in self.extents().homes_of(ino, 0, size) {
             self.call(rank, peer::SettleSlices { ino, number }).await?;
         }
         Ok(Some(SettledExtents {
@@ -89,7 +90,7 @@ impl<P: Platform> Cluster<P> {
         let settled = Some(op.settled.stamp);
         let freed = self.lay_copy_everywhere(ino, settled, op.ranges).await?;
         let bytes = freed.iter().map(|range| range.len).sum();
-        self.give_back(freed).await;
+        self.extents().give_back(freed).await;
         Ok(bytes)
     }
 
@@ -102,14 +103,14 @@ impl<P: Platform> Cluster<P> {
         mut ranges: Vec<ByteRange>,
     ) -> Result<Vec<LogRange>, FsError> {
         ranges.truncate(MOST_RANGES);
-        let homes = |range: &ByteRange| self.homes_of(ino, range.start, range.end);
+        let homes = |range: &ByteRange| self.extents().homes_of(ino, range.start, range.end);
         let homes: BTreeSet<Rank> = ranges.iter().flat_map(homes).collect();
         let lay = peer::LayCopy {
             ino,
             settled,
             ranges,
         };
-        let laid = self.free_in_slices(ino, homes, lay).await;
+        let laid = self.extents().free_in_slices(ino, homes, lay).await;
         self.recall_here(ino);
         self.recall_leases(ino, None).await;
         laid
@@ -136,7 +137,7 @@ impl<P: Platform> Cluster<P> {
             .await?;
         let size = i64::try_from(attr.size).unwrap_or(i64::MAX);
         self.add_stored(ino, size - bytes_of(&freed));
-        self.give_back(freed).await;
+        self.extents().give_back(freed).await;
         self.mark_evicted(ino, false).await
     }
 
@@ -147,7 +148,7 @@ impl<P: Platform> Cluster<P> {
             return Ok(used);
         }
         let size = self.attr_at_home(ino).await?.size;
-        for rank in self.homes_of(ino, 0, size) {
+        for rank in self.extents().homes_of(ino, 0, size) {
             if self.call(rank, peer::HasCopyRuns { ino }).await? {
                 return Ok(CopyUse::Part);
             }

@@ -21,7 +21,9 @@ use weir_core::proto::{Cause, FsError, WriteState};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::extents::locate::ExtentMap;
+use crate::cluster::journal::Journals;
 use crate::cluster::keyed::Keyed;
+use crate::cluster::numbers::InodeNumbers;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::peers::tell::all_of;
 use crate::cluster::visibility::is_raw;
@@ -132,7 +134,7 @@ impl<P: Platform> Cluster<P> {
         let is_public = attr.policy.visibility != Visibility::ReadAfterLaminate;
         let flush = peer::Flush { ino, is_public };
         all_of(self.peers().tell(others, &News::Flush(flush)).await)?;
-        self.flush(ino).await
+        self.extents().flush(ino).await
     }
 
     /// How far the writing of a file of this server is, on all nodes. Of one that is written, all bytes
@@ -295,7 +297,7 @@ impl<P: Platform> Cluster<P> {
                 // If it fails, it is tried again as any publish.
                 let _ = this
                     .peers()
-                    .by(this.peers().next_deadline(), this.flush(ino))
+                    .by(this.peers().next_deadline(), this.extents().flush(ino))
                     .await;
             }
         });
@@ -427,7 +429,7 @@ impl<P: Platform> Cluster<P> {
 
     async fn pass_laminated(&self, ino: Ino, shared: bool) -> Result<(), FsError> {
         let attr = self.attr_at_home(ino).await?;
-        let homes = self.homes_of(ino, 0, attr.size);
+        let homes = self.extents().homes_of(ino, 0, attr.size);
         let asked = homes.into_iter().map(|rank| {
             let (from, to) = (0, MAX_OFFSET);
             self.call(rank, peer::Runs { ino, from, to })
@@ -452,13 +454,14 @@ impl<P: Platform> Cluster<P> {
 
     /// Keeps the extents of a laminated file.
     pub(in crate::cluster) fn believe(&self, op: &peer::Laminated) -> Result<(), FsError> {
-        self.keep_map(op.attr.home, ExtentMap::of_laminated(&op.runs)?);
+        self.extents()
+            .keep_map(op.attr.home, ExtentMap::of_laminated(&op.runs)?);
         Ok(())
     }
 
     /// Makes all servers forget a laminated file of this server that is gone.
     pub(super) async fn forget_laminated(&self, ino: Ino) {
-        self.forget_here(ino);
+        self.extents().forget_here(ino);
         // A server that does not answer keeps a little more than it needs.
         self.peers()
             .tell(&self.peers().others(), &News::Forget(peer::Forget { ino }))

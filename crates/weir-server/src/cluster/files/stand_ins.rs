@@ -22,6 +22,8 @@ use weir_core::types::{Ino, Rank};
 use crate::cluster::files::holders::WritersLeft;
 use crate::cluster::files::leaving::HoldRequest;
 use crate::cluster::files::AWAITED_NS;
+use crate::cluster::journal::Journals;
+use crate::cluster::numbers::InodeNumbers;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::visibility::is_raw;
 use crate::cluster::Cluster;
@@ -69,18 +71,8 @@ impl StandIn {
     }
 }
 
-impl<P: Platform> Cluster<P> {
-    /// The global number of an inode that a client named. ESTALE if its server does not exist, so
-    /// that no request is ever sent there.
-    pub(in crate::cluster) fn resolve(&self, ino: Ino) -> Result<Ino, FsError> {
-        match ino.rank().0 < self.peers().servers() {
-            true => Ok(self.global(ino)),
-            false => Err(FsError::Stale),
-        }
-    }
-
-    /// The global number of an inode that has a number in this node's table.
-    pub(in crate::cluster) fn global(&self, ino: Ino) -> Ino {
+impl<P: Platform> InodeNumbers for Cluster<P> {
+    fn global(&self, ino: Ino) -> Ino {
         if ino.rank() != self.rank() {
             return ino;
         }
@@ -88,15 +80,16 @@ impl<P: Platform> Cluster<P> {
             .map_or(ino, |attr| attr.home)
     }
 
-    /// The number of a file in this node's table, if it is known here.
-    pub(in crate::cluster) fn local(&self, ino: Ino) -> Option<Ino> {
+    fn local(&self, ino: Ino) -> Option<Ino> {
         if ino.rank() == self.rank() {
             return Some(ino);
         }
         let stand_ins = self.inner.files.stand_ins.borrow();
         stand_ins.get(&ino).map(|known| known.local)
     }
+}
 
+impl<P: Platform> Cluster<P> {
     /// Returns true if files of other servers are known here.
     pub(in crate::cluster) fn has_stand_ins(&self) -> bool {
         !self.inner.files.stand_ins.borrow().is_empty()
@@ -218,7 +211,7 @@ impl<P: Platform> Cluster<P> {
     /// Updates a stand-in to show the home's attributes and this node's unpublished bytes: its last
     /// writer may have ended while the home was asked.
     fn refresh_here(&self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
-        let in_flight = self.is_in_flight(attr.home);
+        let in_flight = self.extents().is_in_flight(attr.home);
         self.node(|node| {
             let mut attr = *attr;
             // While a program writes, the block has the size, and the stand-in's is outdated.
@@ -541,7 +534,7 @@ impl<P: Platform> Cluster<P> {
     /// once everything written is published: others' appends go behind it.
     pub(super) fn end_own_writers(&self, written: &[Ino], open: &HashSet<Ino>) {
         for ino in written.iter().filter(|ino| !open.contains(ino)) {
-            if !self.is_in_flight(*ino) && !self.node(|node| node.is_written(*ino)) {
+            if !self.extents().is_in_flight(*ino) && !self.node(|node| node.is_written(*ino)) {
                 self.end_writer(*ino, self.rank(), false);
             }
         }
@@ -596,7 +589,7 @@ impl<P: Platform> Cluster<P> {
     /// programs here write, and of those with unpublished bytes, which may be from before a
     /// restart.
     pub(in crate::cluster) fn held_of(&self, home: Rank) -> peer::Begin {
-        let dirty: BTreeSet<Ino> = self.dirty().into_iter().collect();
+        let dirty: BTreeSet<Ino> = self.extents().dirty().into_iter().collect();
         let held = self.stand_ins_of(home).into_iter().map(|ino| {
             let written = |local| {
                 let attr = self.node(|node| node.names.attr_of(local));
@@ -672,8 +665,8 @@ impl<P: Platform> Cluster<P> {
     async fn settle_size(&self, ino: Ino, local: Ino) -> Result<(), FsError> {
         let written = self.node(|node| node.pending_count(local) > 0);
         let writers = self.node(|node| node.names.attr_of(local))?.block != 0;
-        if (written || self.is_in_flight(ino)) && !writers {
-            self.flush(ino).await?;
+        if (written || self.extents().is_in_flight(ino)) && !writers {
+            self.extents().flush(ino).await?;
         }
         Ok(())
     }
@@ -698,7 +691,7 @@ impl<P: Platform> Cluster<P> {
             .recalled
             .set(self.inner.files.recalled.get() + 1);
         self.inner.files.leaving.add_news(ino);
-        self.forget_map(ino);
+        self.extents().forget_map(ino);
         if let Some(known) = self.inner.files.stand_ins.borrow_mut().get_mut(&ino) {
             known.recalls += 1;
         }
@@ -803,7 +796,7 @@ impl<P: Platform> Cluster<P> {
         let local = self.local(ino).filter(|_| op.mtime_ns.is_some());
         if let Some(local) = local.filter(|local| self.node(|node| node.is_file(*local))) {
             // A later publish of earlier writes must not set its time.
-            self.flush(ino).await?;
+            self.extents().flush(ino).await?;
             self.node(|node| node.forget_cell_times(local));
         }
         let set = proto::SetAttr { ino, ..op };

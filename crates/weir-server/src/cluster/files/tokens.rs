@@ -42,6 +42,7 @@ use weir_core::names::Policy;
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::numbers::InodeNumbers;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::visibility::is_raw;
 use crate::cluster::Cluster;

@@ -2,6 +2,7 @@
 
 use weir_core::proto::{self, peer, Caller, FsError};
 
+use crate::cluster::numbers::InodeNumbers;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::Cluster;
 use crate::node::Platform;

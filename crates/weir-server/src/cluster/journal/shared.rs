@@ -12,6 +12,7 @@ use weir_core::journal::{self, Item};
 use weir_core::proto::{peer, FsError};
 use weir_core::types::Rank;
 
+use crate::cluster::journal::Journals;
 use crate::cluster::keyed::Token;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::Cluster;
@@ -34,7 +35,7 @@ impl<P: Platform> Cluster<P> {
             self.node(|node| node.set_stored(*ino, *stored));
         }
         self.inner.files.take_up(&mut state, stand_ins, now_ns);
-        let dirty = self.dirty();
+        let dirty = self.extents().dirty();
         self.unify_sizes(&dirty);
         let own = dirty.iter().filter(|ino| ino.rank() == self.rank());
         for ino in own.clone() {
@@ -113,15 +114,6 @@ impl<P: Platform> Cluster<P> {
         self.erase_gone().await;
     }
 
-    /// Waits until all others know that this server is back.
-    pub(in crate::cluster) async fn announced(&self) {
-        self.inner
-            .journal
-            .announcing
-            .free((), self.peers().token())
-            .await;
-    }
-
     /// A killed server is back: tells it which of its files are open here.
     pub(in crate::cluster) async fn came_back(&self, rank: Rank) -> Result<(), FsError> {
         self.peer_gone(rank);
@@ -136,8 +128,15 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) fn commit(&self) {
         self.node(Node::commit);
     }
+}
 
-    pub(in crate::cluster) fn note(&self, item: &Item<'_>) {
+impl<P: Platform> Journals for Cluster<P> {
+    fn note(&self, item: &Item<'_>) {
         self.node(|node| node.note(item));
+    }
+
+    async fn announced(&self) {
+        let announcing = &self.inner.journal.announcing;
+        announcing.free((), self.peers().token()).await;
     }
 }

@@ -23,7 +23,7 @@ use weir_core::proto::FsError;
 use weir_core::types::Ino;
 
 use crate::cluster::keyed::Keyed;
-use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::numbers::InodeNumbers;
 pub(super) use requests::{LockOwners, NodeLocks};
 
 mod homes;
@@ -33,13 +33,11 @@ pub(super) mod table;
 mod tests;
 
 /// The rest of the server, as far as locks concern it.
-pub(in crate::cluster) trait LocksNeeds: ServerCalls {
+pub(in crate::cluster) trait LocksNeeds: InodeNumbers {
     /// The state of this room.
     fn locks_state(&self) -> &LocksState;
     /// Runs `act` on the locks of this server's files.
     fn on_node_locks<R>(&self, act: impl FnOnce(&mut NodeLocks<'_>) -> R) -> R;
-    /// The global number of an inode that a client named. ESTALE if its server does not exist.
-    fn resolve(&self, ino: Ino) -> Result<Ino, FsError>;
     /// Makes a file of this server raw, because a program takes a lock of it. No lock is granted
     /// before all nodes that have the file open know that.
     async fn share_by_locks(&self, ino: Ino) -> Result<(), FsError>;

@@ -12,6 +12,7 @@ use weir_core::types::{ClientId, Ino, Rank};
 use crate::cluster::locks::table::{LockTable, Owner, UNLOCK, WRITE};
 use crate::cluster::locks::{InstanceLocks, LockOwners, LocksNeeds, LocksState, NodeLocks};
 use crate::cluster::net::{Answer, Lost, Net};
+use crate::cluster::numbers::InodeNumbers;
 use crate::cluster::peers::calls::{Replied, ServerCalls};
 use crate::cluster::peers::test_events::{now, TestThread};
 use crate::cluster::peers::PeerServers;
@@ -102,6 +103,16 @@ impl ServerCalls for Node {
     }
 }
 
+impl InodeNumbers for Node {
+    fn global(&self, ino: Ino) -> Ino {
+        ino
+    }
+
+    fn local(&self, ino: Ino) -> Option<Ino> {
+        (ino.rank() == self.rank()).then_some(ino)
+    }
+}
+
 impl LocksNeeds for Node {
     fn locks_state(&self) -> &LocksState {
         &self.state
@@ -112,10 +123,6 @@ impl LocksNeeds for Node {
             &mut self.table.borrow_mut(),
             &*self.client,
         ))
-    }
-
-    fn resolve(&self, ino: Ino) -> Result<Ino, FsError> {
-        Ok(ino)
     }
 
     async fn share_by_locks(&self, _: Ino) -> Result<(), FsError> {

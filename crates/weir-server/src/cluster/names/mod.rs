@@ -27,7 +27,7 @@
 use std::cell::RefCell;
 use std::future::Future;
 
-use weir_core::journal::{self, Item};
+use weir_core::journal;
 use weir_core::names::{Attr, FileType, NewTree, Owner, Policy};
 use weir_core::node::known::KnownNames;
 use weir_core::proto::peer::{self, Unnamed};
@@ -35,8 +35,9 @@ use weir_core::proto::{self, Attached, Caller, Child, Created, Entry, FsError, L
 use weir_core::types::{ClientId, Ino, Rank};
 
 use crate::cluster::files::FileNews;
+use crate::cluster::journal::Journals;
 use crate::cluster::keyed::Keyed;
-use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::numbers::InodeNumbers;
 use crate::node::{SnapshotPosition, Visit};
 
 pub(super) mod directories;
@@ -57,7 +58,7 @@ pub(super) use memory::NamesMemory;
 pub(super) use node_names::NodeNames;
 
 /// The rest of the server, as far as names concern it.
-pub(in crate::cluster) trait NamesNeeds: NamedFiles {
+pub(in crate::cluster) trait NamesNeeds: NamedFiles + Journals {
     /// The tables of this server.
     type Node: NameSteps;
 
@@ -67,18 +68,12 @@ pub(in crate::cluster) trait NamesNeeds: NamedFiles {
     fn names_state(&self) -> &NamesState;
     /// True if all names and inodes live here.
     fn has_all_names(&self) -> bool;
-    /// Adds a change to the journal.
-    fn note(&self, item: &Item<'_>);
-    /// Waits until all others know that this server is back.
-    async fn announced(&self);
     /// Notes the name by which programs of this node found a file, for messages.
     fn note_file_name(&self, ino: Ino, dir: Ino, name: &[u8]);
 }
 
 /// The files of the instance, as far as their names concern them.
-pub(in crate::cluster) trait NamedFiles: ServerCalls {
-    /// The global number of an inode that a client named. ESTALE if its server does not exist.
-    fn resolve(&self, ino: Ino) -> Result<Ino, FsError>;
+pub(in crate::cluster) trait NamedFiles: InodeNumbers {
     /// The path of an entry, if a rule for new files may name it.
     async fn path_for_rules(&self, dir: Ino, name: &[u8]) -> Result<Option<Vec<u8>>, FsError>;
     /// The counts of news about files now.

@@ -31,10 +31,6 @@ impl<P: Platform> LocksNeeds for Cluster<P> {
         self.node(|node| node.with_locks(act))
     }
 
-    fn resolve(&self, ino: Ino) -> Result<Ino, FsError> {
-        self.resolve(ino)
-    }
-
     async fn share_by_locks(&self, ino: Ino) -> Result<(), FsError> {
         self.share_by_locks(ino).await
     }

@@ -3,6 +3,7 @@
 //! A room that is a type of its own says in a trait, which it declares, what it needs of the others. Each file here has
 //! the server's implementation of one such trait.
 
+mod extents;
 mod locks;
 mod names;
 mod reads;

@@ -1,6 +1,5 @@
 //! For names: files that get and lose names, and this server's own tables.
 
-use weir_core::journal::Item;
 use weir_core::names::Attr;
 use weir_core::proto::peer::Unnamed;
 use weir_core::proto::FsError;
@@ -33,24 +32,12 @@ impl<P: Platform> NamesNeeds for Cluster<P> {
         self.has_all_names()
     }
 
-    fn note(&self, item: &Item<'_>) {
-        self.note(item);
-    }
-
-    async fn announced(&self) {
-        self.announced().await;
-    }
-
     fn note_file_name(&self, ino: Ino, dir: Ino, name: &[u8]) {
         self.reads().note_name(ino, dir, name);
     }
 }
 
 impl<P: Platform> NamedFiles for Cluster<P> {
-    fn resolve(&self, ino: Ino) -> Result<Ino, FsError> {
-        self.resolve(ino)
-    }
-
     async fn path_for_rules(&self, dir: Ino, name: &[u8]) -> Result<Option<Vec<u8>>, FsError> {
         self.path_for_rules(dir, name).await
     }

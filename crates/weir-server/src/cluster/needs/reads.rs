@@ -47,10 +47,6 @@ impl<P: Platform> ReadsNeeds for Cluster<P> {
         self.node(|node| node.platform().landing(client, landing, len, over))
     }
 
-    fn global(&self, ino: Ino) -> Ino {
-        self.global(ino)
-    }
-
     fn laminated_here(&self, ino: Ino) -> Option<Ino> {
         self.laminated_here(ino)
     }

@@ -23,10 +23,6 @@ impl<P: Platform> ReliefNeeds for Cluster<P> {
         self.node(|node| node.room())
     }
 
-    fn resolve(&self, ino: Ino) -> Result<Ino, FsError> {
-        self.resolve(ino)
-    }
-
     async fn path_by_homes(&self, dir: Ino) -> Result<PathInTree, FsError> {
         self.names().path_by_homes(dir).await
     }

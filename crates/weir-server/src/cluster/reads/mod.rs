@@ -25,7 +25,7 @@ use weir_core::proto::{FsError, Landing, PathInTree};
 use weir_core::types::{ClientId, Ino};
 use weir_fabric::bulk;
 
-use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::numbers::InodeNumbers;
 
 use crate::node::{ClientMemory, Platform, Table};
 
@@ -36,7 +36,7 @@ pub(super) mod missing;
 pub(super) mod pool;
 
 /// The rest of the server, as far as reads of other nodes' bytes concern it.
-pub(in crate::cluster) trait ReadsNeeds: ServerCalls {
+pub(in crate::cluster) trait ReadsNeeds: InodeNumbers {
     /// The shared memory of a client.
     type Memory: ClientMemory + 'static;
 
@@ -56,8 +56,6 @@ pub(in crate::cluster) trait ReadsNeeds: ServerCalls {
         len: u32,
         over: &Arc<AtomicBool>,
     ) -> Option<Box<dyn bulk::Landing>>;
-    /// The global number of an inode that has a number in this node's table.
-    fn global(&self, ino: Ino) -> Ino;
     /// The global number of a file, if this server knows that it is laminated.
     fn laminated_here(&self, ino: Ino) -> Option<Ino>;
     /// The path of a file, for messages.

@@ -18,7 +18,7 @@ use weir_core::proto::{
 };
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::numbers::InodeNumbers;
 use crate::cluster::ROOT;
 
 /// The time for which a report holds, ns: longer than the longest round.
@@ -95,13 +95,11 @@ impl Drop for WaitingWrite<'_> {
 }
 
 /// The rest of the server, as far as waiting for room concerns it.
-pub(in crate::cluster) trait ReliefNeeds: ServerCalls {
+pub(in crate::cluster) trait ReliefNeeds: InodeNumbers {
     /// The reports and the writes that wait.
     fn relief_state(&self) -> &RoomRelief;
     /// The room of this server.
     fn room(&self) -> FsStat;
-    /// The global number of an inode that a client named. ESTALE if its server does not exist.
-    fn resolve(&self, ino: Ino) -> Result<Ino, FsError>;
     /// The path of a directory, from the homes of its names.
     async fn path_by_homes(&self, dir: Ino) -> Result<PathInTree, FsError>;
 }

@@ -36,9 +36,9 @@ impl<P: Platform> Cluster<P> {
             lent => return Served::Now(lent),
         }
         self.later(|this| async move {
-            for ino in this.dirty() {
+            for ino in this.extents().dirty() {
                 // A server that is not reached frees nothing.
-                let _ = this.flush(ino).await;
+                let _ = this.extents().flush(ino).await;
             }
             this.node(|node| node.lend_segment(to, min_bytes, want_bytes))
         })

@@ -6,6 +6,8 @@ use weir_core::proto::{FsError, Served};
 use weir_core::types::Ino;
 
 use crate::cluster::extents::publish::bytes_of;
+use crate::cluster::journal::Journals;
+use crate::cluster::numbers::InodeNumbers;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::Cluster;
 use crate::node::Platform;
@@ -27,7 +29,7 @@ impl<P: Platform> Cluster<P> {
 
     async fn ask_to_truncate(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         let ino = self.resolve(ino)?;
-        self.flush(ino).await?;
+        self.extents().flush(ino).await?;
         self.call(ino.rank(), peer::Truncate { ino, size }).await
     }
 
@@ -108,18 +110,18 @@ impl<P: Platform> Cluster<P> {
         let again = self.cut_again(ino, size, behind).await;
         let old = again.as_ref().map_or(behind, |(old, _)| *old);
         if self.inner.files.holders.borrow().is_missed(ino) {
-            self.erase_untold(ino, size.max(old)).await;
+            self.extents().erase_untold(ino, size.max(old)).await;
         }
         self.recall_leases(ino, None).await;
         let freed = match again {
             Ok((_, freed)) => [erased, freed].concat(),
             Err(error) => {
-                self.give_back_late(ino, erased);
+                self.extents().give_back_late(ino, erased);
                 return Err(error);
             }
         };
         self.add_stored(ino, -bytes_of(&freed));
-        self.give_back(freed).await;
+        self.extents().give_back(freed).await;
         Ok(())
     }
 
@@ -129,7 +131,8 @@ impl<P: Platform> Cluster<P> {
     async fn cut_published(&self, ino: Ino, size: u64) -> Result<(u64, Vec<LogRange>), FsError> {
         // The bytes of a publish under way reach the slices before they are erased, and may
         // make the file longer.
-        let _sent = self.hold_publishing(ino).await?;
+        let extents = self.extents();
+        let _sent = extents.hold_publishing(ino).await?;
         self.node(|node| node.check_size(ino, size))?;
         // A publish that could not be sent is not sent later.
         let old = self.note_published_end(ino, 0);
@@ -137,13 +140,13 @@ impl<P: Platform> Cluster<P> {
         // programs see the older published bytes there: if an append makes the file longer
         // meanwhile, or if this server is killed now and the truncation never ends. If not
         // everything can be erased, no node gives up anything.
-        let erased = self.erase_everywhere(ino, size, old).await;
+        let erased = self.extents().erase_everywhere(ino, size, old).await;
         self.recall_here(ino);
         let erased = erased?;
         // Another node may have published meanwhile.
         let old = old.max(self.published_size(ino));
         if let Err(error) = self.cut_own(ino, size) {
-            self.give_back_late(ino, erased);
+            self.extents().give_back_late(ino, erased);
             return Err(error);
         }
         Ok((old, erased))
@@ -159,19 +162,22 @@ impl<P: Platform> Cluster<P> {
         size: u64,
         behind: u64,
     ) -> Result<(u64, Vec<LogRange>), FsError> {
-        let _sent = self.hold_publishing(ino).await?;
+        let extents = self.extents();
+        let _sent = extents.hold_publishing(ino).await?;
         // Publishes of other nodes have arrived and raised the size, but perhaps not all of them.
         let old = self.note_published_end(ino, behind);
         // The size first: that of bytes which other nodes publish while others are erased has to stay.
         self.cut_own(ino, size)?;
-        let erased = self.erase_everywhere(ino, size, old).await?;
+        let erased = self.extents().erase_everywhere(ino, size, old).await?;
         Ok((old, erased))
     }
 
     /// Notes and returns the end up to which bytes of a file that is being cut may have been published:
     /// by other nodes up to `behind`.
     fn note_published_end(&self, ino: Ino, behind: u64) -> u64 {
-        let here = self.published_size(ino).max(self.end_in_flight(ino));
+        let here = self
+            .published_size(ino)
+            .max(self.extents().end_in_flight(ino));
         let end = here.max(behind);
         self.inner
             .files
@@ -185,7 +191,7 @@ impl<P: Platform> Cluster<P> {
     fn cut_own(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         self.set_published_size(ino, size)?;
         self.inner.files.published.borrow_mut().note_cut_here(ino);
-        self.cut_in_flight(ino, size);
+        self.extents().cut_in_flight(ino, size);
         self.cut_appends(ino, size);
         Ok(())
     }
@@ -212,7 +218,8 @@ impl<P: Platform> Cluster<P> {
         let ino = op.ino;
         let session = self.peers().session_now(ino.rank());
         // The bytes of a publish under way reach the slices before they are erased.
-        let _sent = self.hold_publishing_surely(ino).await;
+        let extents = self.extents();
+        let _sent = extents.hold_publishing_surely(ino).await;
         // The home was restarted meanwhile: it does not know of this truncation any more, and will
         // erase nothing for it.
         if self.peers().session_now(ino.rank()) != session {
@@ -232,8 +239,8 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(in crate::cluster) fn cut_at_once(&self, ino: Ino, size: u64) -> Result<u64, FsError> {
-        let end = self.end_in_flight(ino);
-        self.cut_in_flight(ino, size);
+        let end = self.extents().end_in_flight(ino);
+        self.extents().cut_in_flight(ino, size);
         if let Some(local) = self.local(ino) {
             self.node(|node| node.set_size(local, size))?;
         }

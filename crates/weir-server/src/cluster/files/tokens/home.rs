@@ -11,6 +11,7 @@ use weir_core::types::{Ino, Rank};
 use super::share::Share;
 use super::Grant;
 use crate::cluster::files::AWAITED_NS;
+use crate::cluster::journal::Journals;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::peers::tell::all_of;
 use crate::cluster::visibility::is_raw;
@@ -226,7 +227,7 @@ impl<P: Platform> Cluster<P> {
             .into_iter()
             .partition(|rank| *rank == self.rank());
         if !own.is_empty() {
-            self.flush(ino).await?;
+            self.extents().flush(ino).await?;
         }
         let news = News::Flush(peer::Flush {
             ino,

@@ -9,6 +9,7 @@ use weir_core::types::Ino;
 
 use super::share::Share;
 use crate::cluster::extents::publish::PublishCause;
+use crate::cluster::numbers::InodeNumbers;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::visibility::is_raw;
 use crate::cluster::Cluster;
@@ -215,10 +216,10 @@ impl<P: Platform> Cluster<P> {
             .held
             .contains_key(&ino);
         let (Some(local), Caller::Client(id), true) = (self.local(ino), from, held) else {
-            return self.flush(ino).await;
+            return self.extents().flush(ino).await;
         };
         if !self.node(|node| node.writes_alone(local, id)) {
-            return self.flush(ino).await;
+            return self.extents().flush(ino).await;
         }
         // No token is requested meanwhile: the home would take it for the one that ends.
         let _turn = self
@@ -227,7 +228,7 @@ impl<P: Platform> Cluster<P> {
             .await?;
         // Other threads may be writing: the program may be at its end, not at a close.
         self.give_up_token(ino);
-        self.flush_as(ino, PublishCause::TokenEnded).await
+        self.extents().flush_as(ino, PublishCause::TokenEnded).await
     }
 
     /// Gives up this node's token: another node wants to read the file, or to write bytes that this
@@ -241,7 +242,7 @@ impl<P: Platform> Cluster<P> {
             .count_taken(ino, now_ns);
         self.learn_that_raw(ino)?;
         self.give_up_token(ino);
-        self.flush(ino).await
+        self.extents().flush(ino).await
     }
 
     /// Only raw files have tokens. If a file was made raw while this node could not be told, its

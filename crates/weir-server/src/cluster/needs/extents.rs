@@ -1,0 +1,146 @@
+//! For published extents: files that nodes hold, and this server's own tables.
+
+use weir_core::extent::Run;
+use weir_core::names::Attr;
+use weir_core::node::claim::Claim;
+use weir_core::proto::peer::LogRange;
+use weir_core::proto::{Allocate, Attached, FsError, Located};
+use weir_core::types::{ClientId, Ino, Rank};
+
+use crate::cluster::extents::pending::Pending;
+use crate::cluster::extents::{ExtentSteps, ExtentsNeeds, ExtentsState, PublishedExtents};
+use crate::cluster::net::LogBytes;
+use crate::cluster::Cluster;
+use crate::node::{Node, Platform};
+
+impl<P: Platform> Cluster<P> {
+    /// The extents of all files, as their slices' homes know them.
+    pub(in crate::cluster) fn extents(&self) -> PublishedExtents<Self> {
+        PublishedExtents::new(self)
+    }
+}
+
+impl<P: Platform> ExtentsNeeds for Cluster<P> {
+    type Node = Node<'static, P>;
+
+    fn node<R>(&self, act: impl FnOnce(&mut Node<'static, P>) -> R) -> R {
+        self.node(act)
+    }
+
+    fn extents_state(&self) -> &ExtentsState {
+        &self.inner.extents
+    }
+
+    fn has_all_extents(&self) -> bool {
+        self.has_all_extents()
+    }
+
+    fn log(&self) -> &dyn LogBytes {
+        &*self.inner.log
+    }
+
+    fn may_publish(&self, ino: Ino, local: Ino) -> Result<bool, FsError> {
+        self.may_publish(ino, local)
+    }
+
+    fn holds_back(&self, ino: Ino) -> bool {
+        self.holds_back(ino)
+    }
+
+    async fn hold_here(&self, ino: Ino, write: bool) -> Result<Attr, FsError> {
+        self.hold_here(ino, write).await
+    }
+
+    async fn lease_here(&self, ino: Ino) -> Result<(), FsError> {
+        self.lease_here(ino).await
+    }
+
+    fn attached_here(&self, ino: Ino, local: Ino) {
+        self.attached_here(ino, local);
+    }
+
+    async fn end_other_writes(&self, ino: Ino, claim: &Claim) -> Result<(), FsError> {
+        self.end_other_writes(ino, claim).await
+    }
+
+    fn erased_from(&self, ino: Ino) -> u64 {
+        self.erased_from(ino)
+    }
+
+    fn recall_here(&self, ino: Ino) {
+        self.recall_here(ino);
+    }
+
+    fn forget_counted(&self, from: Rank, ino: Ino) {
+        self.forget_counted(from, ino);
+    }
+
+    fn doubt_answers(&self, ino: Ino) {
+        self.doubt_answers(ino);
+    }
+}
+
+impl<P: Platform> ExtentSteps for Node<'static, P> {
+    fn attr_of(&self, local: Ino) -> Result<Attr, FsError> {
+        self.names.attr_of(local)
+    }
+
+    fn attr_now(&self, local: Ino) -> Result<Attr, FsError> {
+        self.attr_now(local)
+    }
+
+    fn attach_client(&mut self, id: ClientId, local: Ino) -> Result<Attached, FsError> {
+        self.attach_client(id, local)
+    }
+
+    fn unpublished(&mut self) -> Vec<Ino> {
+        self.unpublished()
+    }
+
+    fn take_pending(&mut self, local: Ino) -> Result<Pending, FsError> {
+        self.take_pending(local)
+    }
+
+    fn pending_count(&self, local: Ino) -> usize {
+        self.pending_count(local)
+    }
+
+    fn pending_runs(
+        &mut self,
+        local: Ino,
+        from: u64,
+        to: u64,
+        max: usize,
+        out: &mut Vec<Run>,
+    ) -> u64 {
+        self.pending_runs(local, from, to, max, out)
+    }
+
+    fn file_slabs_of(&self, runs: &[Run]) -> Vec<u32> {
+        self.file_slabs_of(runs)
+    }
+
+    fn file_slabs(&mut self, local: Ino) -> Result<Vec<u32>, FsError> {
+        self.file_slabs(local)
+    }
+
+    fn touch_generation(&mut self, local: Ino) {
+        let _ = self.names.bump_index_generation(local);
+    }
+
+    fn raise_to(&mut self, local: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError> {
+        self.raise_to(local, size, mtime_ns)
+    }
+
+    fn free_bytes(&mut self, range: &LogRange) {
+        self.free_bytes(range);
+    }
+
+    fn locate_range(&mut self, local: Ino, offset: u64, length: u64) -> Result<Located, FsError> {
+        self.locate_range(local, offset, length)
+    }
+
+    fn allocate_range(&mut self, op: &Allocate) -> Result<(), FsError> {
+        self.allocate_range(op)
+    }
+}
