@@ -24,6 +24,7 @@ use weir_core::proto::{
 };
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::files::FileParts;
 use crate::cluster::keyed::Token;
 use crate::cluster::names::NameSteps;
 use crate::cluster::peers::calls::ServerCalls;
@@ -189,11 +190,11 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn get_attr(&self, from: Rank, op: GetAttr) -> Result<Kept<Attr>, FsError> {
-        self.cluster.look_at_home(from, op).await
+        self.cluster.stand_ins().look_at_home(from, op).await
     }
 
     async fn set_attr(&self, _: Rank, op: SetAttr) -> Result<(), FsError> {
-        self.cluster.set_attr_at_home(op.set).await
+        self.cluster.stand_ins().set_attr_at_home(op.set).await
     }
 
     async fn get_xattr(&self, _: Rank, op: GetXattr) -> Result<Vec<u8>, FsError> {
@@ -205,11 +206,11 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn set_xattr(&self, _: Rank, op: SetXattr) -> Result<(), FsError> {
-        self.cluster.set_xattr_at_home(op).await
+        self.cluster.xattrs().set_xattr_at_home(op).await
     }
 
     async fn remove_xattr(&self, _: Rank, op: RemoveXattr) -> Result<(), FsError> {
-        self.cluster.remove_xattr_at_home(op).await
+        self.cluster.xattrs().remove_xattr_at_home(op).await
     }
 
     async fn readlink(&self, _: Rank, op: Readlink) -> Result<Vec<u8>, FsError> {
@@ -218,69 +219,72 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
 
     async fn hold(&self, from: Rank, op: Hold) -> Result<Attr, FsError> {
         let cluster = self.cluster;
-        cluster.hold_for(from, op.ino, op.write).await
+        cluster.stand_ins().hold_for(from, op.ino, op.write).await
     }
 
     async fn release(&self, from: Rank, op: Release) -> Result<(), FsError> {
-        self.cluster.release(from, &op.inos).await;
+        self.cluster.ends().release(from, &op.inos).await;
         Ok(())
     }
 
     async fn lease(&self, from: Rank, op: Lease) -> Result<Attr, FsError> {
-        self.cluster.grant_lease(from, op.ino).await
+        self.cluster.stand_ins().grant_lease(from, op.ino).await
     }
 
     async fn recall(&self, _: Rank, op: Recall) -> Result<(), FsError> {
-        self.cluster.recall_here(op.ino);
+        self.cluster.stand_ins().recall_here(op.ino);
         Ok(())
     }
 
     async fn audit(&self, from: Rank, op: Audit) -> Result<Vec<Unseen>, FsError> {
-        self.cluster.audit_at_home(from, op).await
+        self.cluster.audits().audit_at_home(from, op).await
     }
 
     async fn unseen(&self, _: Rank, op: UnseenHere) -> Result<Option<Unseen>, FsError> {
-        self.cluster.unseen_here(&op)
+        self.cluster.audits().unseen_here(&op)
     }
 
     async fn share_appends(&self, _: Rank, op: ShareAppends) -> Result<u64, FsError> {
-        Ok(self.cluster.share_appends_here(op.ino))
+        Ok(self.cluster.appends().share_appends_here(op.ino))
     }
 
     async fn append(&self, from: Rank, op: Append) -> Result<u64, FsError> {
-        self.cluster.append_at_home(from, &op).await
+        self.cluster.appends().append_at_home(from, &op).await
     }
 
     async fn grant(&self, from: Rank, op: Grant) -> Result<Option<Claim>, FsError> {
-        self.cluster.grant_token(from, &op).await
+        self.cluster.tokens().grant_token(from, &op).await
     }
 
     async fn revoke(&self, _: Rank, op: Revoke) -> Result<(), FsError> {
-        self.cluster.revoke_here(op.ino).await
+        self.cluster.tokens().revoke_here(op.ino).await
     }
 
     async fn laminate(&self, _: Rank, op: Laminate) -> Result<bool, FsError> {
-        self.cluster.laminate_at_home(op.ino, op.cause).await
+        self.cluster
+            .sharing()
+            .laminate_at_home(op.ino, op.cause)
+            .await
     }
 
     async fn seal(&self, _: Rank, op: Seal) -> Result<u32, FsError> {
-        self.cluster.seal_here(op.ino)
+        self.cluster.sharing().seal_here(op.ino)
     }
 
     async fn get_write_state(&self, _: Rank, op: GetWriteState) -> Result<WriteState, FsError> {
-        self.cluster.write_state_at_home(op.ino).await
+        self.cluster.sharing().write_state_at_home(op.ino).await
     }
 
     async fn writers(&self, _: Rank, op: Writers) -> Result<u32, FsError> {
-        Ok(self.cluster.writers_here(op.ino))
+        Ok(self.cluster.sharing().writers_here(op.ino))
     }
 
     async fn mark(&self, _: Rank, op: Mark) -> Result<(), FsError> {
-        self.cluster.mark_here(&op).await
+        self.cluster.sharing().mark_here(&op).await
     }
 
     async fn laminated(&self, _: Rank, op: Laminated) -> Result<(), FsError> {
-        self.cluster.believe(&op)
+        self.cluster.sharing().believe(&op)
     }
 
     async fn forget(&self, _: Rank, op: Forget) -> Result<(), FsError> {
@@ -293,7 +297,7 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn published(&self, from: Rank, op: Published) -> Result<(), FsError> {
-        self.cluster.published(from, op).await
+        self.cluster.stand_ins().published(from, op).await
     }
 
     async fn runs(&self, _: Rank, op: Runs) -> Result<Vec<Run>, FsError> {
@@ -305,11 +309,14 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn evict(&self, _: Rank, op: Evict) -> Result<bool, FsError> {
-        self.cluster.evict_at_home(op.ino, &op.version).await
+        self.cluster
+            .eviction()
+            .evict_at_home(op.ino, &op.version)
+            .await
     }
 
     async fn get_copy_use(&self, _: Rank, op: GetCopyUse) -> Result<CopyUse, FsError> {
-        self.cluster.copy_use_at_home(op.ino).await
+        self.cluster.eviction().copy_use_at_home(op.ino).await
     }
 
     async fn settle_extents(
@@ -317,15 +324,15 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
         _: Rank,
         op: SettleExtents,
     ) -> Result<Option<SettledExtents>, FsError> {
-        self.cluster.settle_extents_at_home(op.ino).await
+        self.cluster.eviction().settle_extents_at_home(op.ino).await
     }
 
     async fn evict_ranges(&self, _: Rank, op: EvictRanges) -> Result<u64, FsError> {
-        self.cluster.evict_ranges_at_home(op).await
+        self.cluster.eviction().evict_ranges_at_home(op).await
     }
 
     async fn begin_update(&self, _: Rank, op: BeginUpdate) -> Result<(), FsError> {
-        self.cluster.begin_update_at_home(op.ino).await
+        self.cluster.eviction().begin_update_at_home(op.ino).await
     }
 
     async fn settle_slices(&self, _: Rank, op: SettleSlices) -> Result<(), FsError> {
@@ -350,11 +357,14 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn truncate(&self, _: Rank, op: Truncate) -> Result<(), FsError> {
-        self.cluster.truncate_at_home(op.ino, op.size).await
+        self.cluster
+            .truncation()
+            .truncate_at_home(op.ino, op.size)
+            .await
     }
 
     async fn cut(&self, _: Rank, op: Cut) -> Result<u64, FsError> {
-        self.cluster.cut_here(&op).await
+        self.cluster.truncation().cut_here(&op).await
     }
 
     async fn flush(&self, _: Rank, op: Flush) -> Result<(), FsError> {

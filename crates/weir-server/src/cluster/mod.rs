@@ -39,12 +39,15 @@
 //! | --- | --- |
 //! | `node` | this server's own tables: making them, their time, their end |
 //! | `platform`, `net`, `memory` | what the runtime implements: kernel and storage, the other servers, shared regions |
+//! | `status` | the state of servers, for tools |
 //! | `sessions` | the beginning and the end of a session, in all rooms |
 //! | `needs` | the parts of the server that each room may use |
-//! | `clock`, `numbers` | the time; the two numbers of an inode |
+//! | `abilities`, `clock` | the abilities of a server that several rooms need; the time |
 //! | `keyed` | locks that tasks wait for |
 //! | `slots`, `snapshot`, `refusal`, `visibility` | small things that several rooms use |
 
+use crate::cluster::files::FileParts;
+mod abilities;
 mod clients;
 mod clock;
 mod extents;
@@ -58,7 +61,6 @@ mod names;
 mod needs;
 mod net;
 mod node;
-mod numbers;
 mod peers;
 mod platform;
 pub mod reads;
@@ -67,11 +69,11 @@ mod router;
 mod sessions;
 mod slots;
 mod snapshot;
+mod status;
 mod storage;
 mod visibility;
 
 use std::cell::RefCell;
-use std::future::Future;
 use std::rc::Rc;
 
 use futures_util::future::LocalBoxFuture;
@@ -238,7 +240,7 @@ impl<P: Platform> Cluster<P> {
             (noted, node.take_asked(id))
         });
         if any {
-            self.laminate_unwritten();
+            self.sharing().laminate_unwritten();
         }
         for channel in set_bits(asked) {
             any |= self.begin_request(id, channel);
@@ -270,13 +272,13 @@ impl<P: Platform> Cluster<P> {
     /// server that has nothing else to do.
     pub fn idle(&self, now_ns: i64) {
         self.node(|node| node.idle(now_ns));
-        self.laminate_unwritten();
+        self.sharing().laminate_unwritten();
     }
 
     /// A client's process is gone; see [`Node::gone`].
     pub fn client_gone(&self, id: ClientId, now_ns: i64) {
         self.node(|node| node.gone(id, now_ns));
-        self.laminate_unwritten();
+        self.sharing().laminate_unwritten();
     }
 
     /// Sets the time, ns since 1970.
@@ -305,16 +307,16 @@ impl<P: Platform> Cluster<P> {
         self.peers().look_at_sessions();
         self.node(Node::look_at_descriptions);
         self.locks().tell_dead_owners();
-        self.laminate_unwritten();
-        self.let_go();
-        self.erase_gone_soon();
+        self.sharing().laminate_unwritten();
+        self.ends().let_go();
+        self.ends().erase_gone_soon();
         self.reads().tell_of_missing();
     }
 
     /// Returns true if [`Cluster::catch_up`] may get work without a request.
     pub fn has_work_to_come(&self) -> bool {
         let publishes = !self.has_all_extents();
-        self.has_stand_ins()
+        self.stand_ins().has_stand_ins()
             || self.locks().has_locks_elsewhere()
             || self.reads().has_missing()
             || self.node(|node| node.has_gone() || node.is_watching() || node.awaits_closing())
@@ -336,14 +338,6 @@ impl<P: Platform> Cluster<P> {
 
     fn node<R>(&self, act: impl FnOnce(&mut Node<'static, P>) -> R) -> R {
         act(&mut self.inner.node.borrow_mut())
-    }
-
-    /// An operation that may have to wait.
-    fn later<T: 'static, F: Future<Output = T> + 'static>(
-        &self,
-        act: impl FnOnce(Self) -> F,
-    ) -> Served<T> {
-        Served::later(act(self.clone()))
     }
 
     /// Makes the trees of elevated directories, before anything else is made; files in them get this

@@ -15,8 +15,10 @@ use weir_core::proto::{
 };
 use weir_core::types::{ClientId, Ino, Rank};
 
+use crate::cluster::abilities::InodeNumbers;
+use crate::cluster::abilities::Waits;
+use crate::cluster::files::FileParts;
 use crate::cluster::names::requests::NewEntry;
-use crate::cluster::numbers::InodeNumbers;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::{owner, Cluster};
 use crate::node::{Node, Platform};
@@ -87,23 +89,23 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn set_attr(&self, _: Caller, op: SetAttr) -> Served<Result<(), FsError>> {
-        self.later(|this| async move { this.set_attributes(op).await })
+        self.later(|this| async move { this.stand_ins().set_attributes(op).await })
     }
 
     fn get_xattr(&self, _: Caller, op: GetXattr) -> Served<Result<Vec<u8>, FsError>> {
-        self.later(|this| async move { this.get_xattr_for_client(op).await })
+        self.later(|this| async move { this.xattrs().get_xattr_for_client(op).await })
     }
 
     fn list_xattrs(&self, _: Caller, op: ListXattrs) -> Served<Result<Vec<u8>, FsError>> {
-        self.later(|this| async move { this.list_xattrs_for_client(op).await })
+        self.later(|this| async move { this.xattrs().list_xattrs_for_client(op).await })
     }
 
     fn set_xattr(&self, from: Caller, op: SetXattr) -> Served<Result<(), FsError>> {
-        self.later(|this| async move { this.set_xattr_for_client(from, op).await })
+        self.later(|this| async move { this.xattrs().set_xattr_for_client(from, op).await })
     }
 
     fn remove_xattr(&self, _: Caller, op: RemoveXattr) -> Served<Result<(), FsError>> {
-        self.later(|this| async move { this.remove_xattr_for_client(op).await })
+        self.later(|this| async move { this.xattrs().remove_xattr_for_client(op).await })
     }
 
     fn laminate(&self, _: Caller, op: Laminate) -> Served<Result<bool, FsError>> {
@@ -180,7 +182,7 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn truncate(&self, _: Caller, op: Truncate) -> Served<Result<(), FsError>> {
-        self.truncate_for_client(op.ino, op.size)
+        self.truncation().truncate_for_client(op.ino, op.size)
     }
 
     fn allocate(&self, _: Caller, op: Allocate) -> Served<Result<(), FsError>> {
@@ -196,7 +198,7 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn append(&self, _: ClientId, op: Append) -> Served<Result<u64, FsError>> {
-        self.later(|this| async move { this.append_for_client(op).await })
+        self.later(|this| async move { this.appends().append_for_client(op).await })
     }
 
     fn segment(&self, from: ClientId, op: Segment) -> Served<Result<Lent, FsError>> {
@@ -212,7 +214,7 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn token(&self, _: ClientId, op: Token) -> Served<Result<Claim, FsError>> {
-        self.later(|this| async move { this.write_token(op).await })
+        self.later(|this| async move { this.tokens().write_token(op).await })
     }
 
     fn flock(&self, from: ClientId, op: Flock) -> Served<Result<(), FsError>> {
@@ -232,7 +234,7 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn get_attr(&self, _: Caller, op: GetAttr) -> Served<Result<Attr, FsError>> {
-        self.attr_for_client(op.ino)
+        self.stand_ins().attr_for_client(op.ino)
     }
 
     fn passage(&self, _: Caller, op: Passage) -> Served<Result<Attr, FsError>> {
@@ -251,11 +253,11 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn hold(&self, _: Caller, op: Hold) -> Served<Result<Attr, FsError>> {
-        self.later(|this| async move { this.hold_here(op.ino, op.write).await })
+        self.later(|this| async move { this.stand_ins().hold_here(op.ino, op.write).await })
     }
 
     fn lease(&self, _: Caller, op: Lease) -> Served<Result<(), FsError>> {
-        self.later(|this| async move { this.lease_here(op.ino).await })
+        self.later(|this| async move { this.stand_ins().lease_here(op.ino).await })
     }
 
     fn fetch(&self, from: ClientId, op: Fetch) -> Served<Result<Vec<Landing>, FsError>> {
@@ -263,11 +265,11 @@ impl<P: Platform> Operations for Cluster<P> {
     }
 
     fn flush(&self, from: Caller, op: Flush) -> Served<Result<(), FsError>> {
-        self.later(|this| async move { this.close_written(from, op.ino).await })
+        self.later(|this| async move { this.tokens().close_written(from, op.ino).await })
     }
 
     fn audit(&self, from: ClientId, op: Audit) -> Served<Result<(), FsError>> {
-        self.later(|this| async move { this.audit_for_client(from, op).await })
+        self.later(|this| async move { this.audits().audit_for_client(from, op).await })
     }
 
     fn status(&self, _: Caller, _: Status) -> Served<Result<ServerStatus, FsError>> {

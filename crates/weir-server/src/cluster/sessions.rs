@@ -8,6 +8,7 @@ use weir_core::proto::peer::{self, LogRange, News, Told};
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::files::FileParts;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::peers::debts::{link_taken, Debt};
 use crate::cluster::peers::{tell, SessionEvents};
@@ -51,21 +52,21 @@ impl<P: Platform> SessionEvents for ServerOfSessions<P> {
             return;
         };
         server.names().forget_known(home);
-        server.reserve_no_more(home);
-        for ino in server.stand_ins_of(home) {
-            server.recall_here(ino);
-            server.give_up_token(ino);
+        server.appends().reserve_no_more(home);
+        for ino in server.stand_ins().stand_ins_of(home) {
+            server.stand_ins().recall_here(ino);
+            server.tokens().give_up_token(ino);
         }
     }
 
     fn uses_files_of(&self, home: Rank) -> bool {
         self.server()
-            .is_some_and(|server| !server.stand_ins_of(home).is_empty())
+            .is_some_and(|server| !server.stand_ins().stand_ins_of(home).is_empty())
     }
 
     fn held_of(&self, home: Rank) -> peer::Begin {
         match self.server() {
-            Some(server) => server.held_of(home),
+            Some(server) => server.stand_ins().held_of(home),
             None => peer::Begin {
                 held: Vec::new(),
                 renames_since: 0,
@@ -79,14 +80,14 @@ impl<P: Platform> SessionEvents for ServerOfSessions<P> {
         };
         for (ino, size) in files {
             // The cut does not wait for a publish under way, which may wait for this session.
-            let _ = server.cut_at_once(*ino, *size);
+            let _ = server.truncation().cut_at_once(*ino, *size);
         }
     }
 
     fn session_begun(&self, with: Rank) {
         if let Some(server) = self.server() {
             server.reads().expect_again(with);
-            server.ask_for_policies(with);
+            server.sharing().ask_for_policies(with);
         }
     }
 
@@ -116,15 +117,15 @@ impl<P: Platform> Cluster<P> {
     pub fn peer_gone(&self, rank: Rank) {
         self.peers().end_sessions(rank);
         self.names().drop_names_of(rank);
-        self.forget_holder(rank);
+        self.ends().forget_holder(rank);
         self.names().forget_known(rank);
         self.locks().drop_locks_of(rank);
-        self.reserve_no_more(rank);
+        self.appends().reserve_no_more(rank);
         // Its session has ended, and with it the leases that it granted to this server.
-        for ino in self.stand_ins_of(rank) {
-            self.recall_here(ino);
-            self.give_up_token(ino);
-            self.forget_cuts(ino);
+        for ino in self.stand_ins().stand_ins_of(rank) {
+            self.stand_ins().recall_here(ino);
+            self.tokens().give_up_token(ino);
+            self.truncation().forget_cuts(ino);
         }
     }
 
@@ -133,34 +134,36 @@ impl<P: Platform> Cluster<P> {
         self.names().drop_names_of(from);
         self.names().forget_steps(from, op.renames_since);
         let held: BTreeSet<Ino> = op.held.iter().map(|(ino, _)| *ino).collect();
-        let mut cuts = self.keep_held(from, &held);
+        let mut cuts = self.stand_ins().keep_held(from, &held);
         let written = op.held.iter().filter(|(_, write)| *write);
         let written: Vec<Ino> = written.map(|(ino, _)| *ino).collect();
         // A laminated file does not change: the asker gives up the bytes that it did not publish.
-        let is_late =
-            |ino: &Ino| ino.rank() == self.rank() && self.laminated_here(*ino) == Some(*ino);
+        let is_late = |ino: &Ino| {
+            ino.rank() == self.rank() && self.sharing().laminated_here(*ino) == Some(*ino)
+        };
         let late = written.iter().copied().filter(is_late);
         cuts.extend(late.map(|ino| (ino, 0)));
-        self.await_no_more(from, &held);
-        self.await_writer_no_more(from);
+        self.appends().await_no_more(from, &held);
+        self.stand_ins().await_writer_no_more(from);
         self.names().forget_kept(from);
         let raw = |ino: &Ino| {
             self.node(|node| node.names.attr_of(*ino))
                 .is_ok_and(|attr| is_raw(&attr))
         };
-        self.begin_tokens(from, written.into_iter().filter(raw));
+        self.tokens()
+            .begin_tokens(from, written.into_iter().filter(raw));
         for (ino, write) in op.held {
             if ino.rank() == self.rank() && self.node(|node| node.is_file(ino)) {
-                self.add_holder(ino, from);
-                if write && self.know_writer(ino, from) {
+                self.stand_ins().add_holder(ino, from);
+                if write && self.stand_ins().know_writer(ino, from) {
                     // Not awaited: the task asks the asker, which waits for this reply.
                     let this = self.clone();
                     self.peers()
-                        .spawn(async move { this.tell_of_writer(ino, from).await });
+                        .spawn(async move { this.stand_ins().tell_of_writer(ino, from).await });
                 }
             }
         }
-        self.note_written_files(from);
+        self.appends().note_written_files(from);
         cuts
     }
 
@@ -195,16 +198,16 @@ impl<P: Platform> Cluster<P> {
     async fn hear(&self, news: &News) -> Result<Told, FsError> {
         let mut told = Told::default();
         match news {
-            News::Recall(op) => self.recall_here(op.ino),
-            News::Mark(op) => self.mark_here(op).await?,
-            News::Cut(op) => told.end = self.cut_here(op).await?,
+            News::Recall(op) => self.stand_ins().recall_here(op.ino),
+            News::Mark(op) => self.sharing().mark_here(op).await?,
+            News::Cut(op) => told.end = self.truncation().cut_here(op).await?,
             News::Flush(op) => self.extents().flush_for_all(op).await?,
-            News::Revoke(op) => self.revoke_here(op.ino).await?,
-            News::Laminated(op) => self.believe(op)?,
+            News::Revoke(op) => self.tokens().revoke_here(op.ino).await?,
+            News::Laminated(op) => self.sharing().believe(op)?,
             News::Forget(op) => self.extents().forget_here(op.ino),
             News::DropEntry(op) => self.names().drop_entry(&(op.dir, op.name.clone())),
-            News::Seal(op) => told.writers = self.seal_here(op.ino)?,
-            News::Writers(op) => told.writers = self.writers_here(op.ino),
+            News::Seal(op) => told.writers = self.sharing().seal_here(op.ino)?,
+            News::Writers(op) => told.writers = self.sharing().writers_here(op.ino),
         }
         Ok(told)
     }

@@ -17,14 +17,14 @@
 //! | `notes` | messages of clients that do not wait for an answer |
 //! | `admission`, `parties` | admitting clients; who they are |
 //! | `death` | the end of a client |
-//! | `stats`, `report` | counts, and the server's state for tools |
+//! | `stats`, `report` | counts |
 
 pub(super) mod admission;
 pub(super) mod death;
 pub(super) mod notes;
 pub(super) mod operations;
 mod parties;
-pub(super) use parties::wake_waiters;
 pub(super) mod report;
+pub(super) use parties::wake_waiters;
 pub(super) mod stats;
 pub(super) mod table;

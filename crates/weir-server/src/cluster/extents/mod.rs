@@ -27,20 +27,19 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::future::Future;
 
 use weir_core::extent::{ExtentIndex, Piece, PieceSource, Run, MAX_OFFSET};
 use weir_core::journal::{self, Item, PublishedBytes};
 use weir_core::names::Attr;
 use weir_core::node::claim::Claim;
 use weir_core::proto::peer::LogRange;
-use weir_core::proto::{Allocate, Attached, ByteRange, FsError, Located, Served};
+use weir_core::proto::{Allocate, Attached, ByteRange, FsError, Located};
 use weir_core::types::{ClientId, Ino, Rank};
 
-use crate::cluster::journal::Journals;
+use crate::cluster::abilities::InodeNumbers;
+use crate::cluster::abilities::Journals;
 use crate::cluster::keyed::Keyed;
 use crate::cluster::net::LogBytes;
-use crate::cluster::numbers::InodeNumbers;
 use crate::cluster::slots::Slots;
 use crate::node::{OpenRegion, SnapshotPosition, Visit};
 use pending::Pending;
@@ -154,14 +153,6 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
 
     fn state(&self) -> &ExtentsState {
         self.server.extents_state()
-    }
-
-    /// An operation that may have to wait.
-    fn later<T: 'static, F: Future<Output = T> + 'static>(
-        &self,
-        act: impl FnOnce(Self) -> F,
-    ) -> Served<T> {
-        Served::later(act(self.clone()))
     }
 }
 

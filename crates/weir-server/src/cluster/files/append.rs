@@ -9,7 +9,7 @@
 //! cannot ask stops when that term is over. Until such a node is back, the home does not know how
 //! far it had reserved: appends wait that long, but at most [`AWAITED_NS`]. A restarted server does
 //! not know the writers of its files: until each other server has named the files that it has open
-//! ([`Cluster::begun`]), any may have placed appends, and a node that opens a file is told to ask.
+//! ([`SharedAppends::begun`]), any may have placed appends, and a node that opens a file is told to ask.
 //! The home remembers the offsets that it handed out until the nodes that have them have said that
 //! they publish nothing more: a server that was cut off finds its offsets free when it is back.
 
@@ -21,12 +21,8 @@ use weir_core::proto::{self, peer, FsError};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::files::AWAITED_NS;
-use crate::cluster::journal::Journals;
-use crate::cluster::numbers::InodeNumbers;
-use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::files::{FileParts, FileSteps, FilesNeeds, SharedAppends};
 use crate::cluster::visibility::is_raw;
-use crate::cluster::Cluster;
-use crate::node::Platform;
 
 /// The state of appends to a file.
 #[derive(Debug, Default)]
@@ -60,17 +56,17 @@ impl Appends {
     }
 }
 
-impl<P: Platform> Cluster<P> {
+impl<S: FilesNeeds> SharedAppends<S> {
     /// Handles a node that begins to write a file of this server: if it is not the only one,
     /// offsets of appends are handed out here. It is told before it may append; the next append
     /// waits for a writer that cannot be told now.
     pub(super) async fn share_appends(&self, ino: Ino, new: Rank) {
         let shared = {
-            let mut all = self.inner.files.appends.borrow_mut();
+            let mut all = self.state().appends.borrow_mut();
             let appends = all.get_mut(&ino);
             appends.map(|appends| appends.told.remove(&new)).is_some()
         };
-        if !shared && self.writers_of(ino).len() < 2 {
+        if !shared && self.server.stand_ins().writers_of(ino).len() < 2 {
             // Its appends wait for the servers that have not named the files they write.
             if !self.silent_servers().is_empty() {
                 self.have_ask(ino, new).await;
@@ -83,12 +79,12 @@ impl<P: Platform> Cluster<P> {
 
     /// The nodes that may have placed appends to a file of this server that it does not know of.
     fn who_places(&self, ino: Ino) -> BTreeSet<Rank> {
-        let now_ns = self.peers().now_ns();
-        let mut all = self.inner.files.appends.borrow_mut();
+        let now_ns = self.server.peers().now_ns();
+        let mut all = self.state().appends.borrow_mut();
         let appends = all.entry(ino).or_default();
         appends.awaited.retain(|_, until_ns| *until_ns > now_ns);
         let awaited = appends.awaited.keys().copied();
-        let writers = self.writers_of(ino).into_iter();
+        let writers = self.server.stand_ins().writers_of(ino).into_iter();
         let unheard = self.silent_servers().into_iter();
         let untold = writers.chain(unheard);
         let untold = untold.filter(|rank| !appends.told.contains(rank));
@@ -98,29 +94,29 @@ impl<P: Platform> Cluster<P> {
     /// Returns true if a node that writes a file beside others may not have heard yet that it must
     /// ask for the offsets of its appends.
     pub(super) fn places_untold(&self, ino: Ino, writer: Rank) -> bool {
-        let all = self.inner.files.appends.borrow();
+        let all = self.state().appends.borrow();
         let untold = all
             .get(&ino)
             .is_none_or(|appends| !appends.told.contains(&writer));
-        untold && self.writers_of(ino).len() > 1
+        untold && self.server.stand_ins().writers_of(ino).len() > 1
     }
 
     /// Begins to wait for the other servers after a restart: none has named the files that it
     /// writes.
     pub(in crate::cluster) fn await_written_files(&self, others: &[Rank]) {
-        let until_ns = self.peers().now_ns() + AWAITED_NS;
+        let until_ns = self.server.peers().now_ns() + AWAITED_NS;
         let unheard = others.iter().map(|rank| (*rank, until_ns)).collect();
-        self.inner.files.silent_servers.replace(unheard);
+        self.state().silent_servers.replace(unheard);
     }
 
     /// Notes that another server has named the files that it writes.
     pub(in crate::cluster) fn note_written_files(&self, rank: Rank) {
-        self.inner.files.silent_servers.borrow_mut().remove(&rank);
+        self.state().silent_servers.borrow_mut().remove(&rank);
     }
 
     pub(super) fn silent_servers(&self) -> Vec<Rank> {
-        let now_ns = self.peers().now_ns();
-        let mut unheard = self.inner.files.silent_servers.borrow_mut();
+        let now_ns = self.server.peers().now_ns();
+        let mut unheard = self.state().silent_servers.borrow_mut();
         unheard.retain(|_, until_ns| *until_ns > now_ns);
         unheard.keys().copied().collect()
     }
@@ -129,10 +125,9 @@ impl<P: Platform> Cluster<P> {
     /// all their reservations are known. Waits for a node that cannot be reached.
     async fn all_ask(&self, ino: Ino) {
         let _turn = self
-            .inner
-            .files
+            .state()
             .sharing_appends
-            .hold(ino, self.peers().token())
+            .hold(ino, self.server.peers().token())
             .await;
         loop {
             let untold = self.who_places(ino);
@@ -150,11 +145,11 @@ impl<P: Platform> Cluster<P> {
 
     /// Makes a node ask for offsets; returns false if it was not reached.
     async fn have_ask(&self, ino: Ino, rank: Rank) -> bool {
-        let Ok(end) = self.call(rank, peer::ShareAppends { ino }).await else {
+        let Ok(end) = self.server.call(rank, peer::ShareAppends { ino }).await else {
             return false;
         };
         let end = end.min(MAX_OFFSET);
-        let mut all = self.inner.files.appends.borrow_mut();
+        let mut all = self.state().appends.borrow_mut();
         let appends = all.entry(ino).or_default();
         appends.told.insert(rank);
         appends.awaited.remove(&rank);
@@ -165,46 +160,48 @@ impl<P: Platform> Cluster<P> {
 
     /// Waits for a server that was not reached, for a limited time.
     async fn await_writer(&self, ino: Ino, rank: Rank) {
-        let over_ns = self.peers().now_ns() + AWAITED_NS;
+        let over_ns = self.server.peers().now_ns() + AWAITED_NS;
         let until_ns = {
-            let mut all = self.inner.files.appends.borrow_mut();
+            let mut all = self.state().appends.borrow_mut();
             let appends = all.entry(ino).or_default();
             *appends.awaited.entry(rank).or_insert(over_ns)
         };
-        self.peers().served_or(rank, until_ns).await;
-        if self.peers().now_ns() >= until_ns {
-            let mut all = self.inner.files.appends.borrow_mut();
+        self.server.peers().served_or(rank, until_ns).await;
+        if self.server.peers().now_ns() >= until_ns {
+            let mut all = self.state().appends.borrow_mut();
             all.entry(ino).or_default().told.insert(rank);
         }
     }
 
     /// Tells this node's programs to ask: those that write the file, and later ones.
     pub(in crate::cluster) fn share_appends_here(&self, ino: Ino) -> u64 {
-        self.inner.files.shared_appends.borrow_mut().insert(ino);
-        let local = self.local(ino);
-        local.map_or(0, |local| self.node(|node| node.share_appends(local)))
+        self.state().shared_appends.borrow_mut().insert(ino);
+        let local = self.server.local(ino);
+        local.map_or(0, |local| {
+            self.server.node(|node| node.share_appends(local))
+        })
     }
 
     /// Makes programs of this node that write a server's files ask it for the offsets of their
     /// appends, because its word is not believed any more.
     pub(in crate::cluster) fn reserve_no_more(&self, home: Rank) {
-        for ino in self.stand_ins_of(home) {
+        for ino in self.server.stand_ins().stand_ins_of(home) {
             self.share_appends_here(ino);
         }
     }
 
     /// Notes that a client of this node was attached to a file.
     pub(in crate::cluster) fn attached_here(&self, ino: Ino, local: Ino) {
-        if self.has_all_extents() {
+        if self.server.has_all_extents() {
             return;
         }
-        if ino.rank() == self.rank() && !self.silent_servers().is_empty() {
-            self.inner.files.shared_appends.borrow_mut().insert(ino);
+        if ino.rank() == self.server.rank() && !self.silent_servers().is_empty() {
+            self.state().shared_appends.borrow_mut().insert(ino);
         }
-        if self.inner.files.shared_appends.borrow().contains(&ino) {
-            self.node(|node| node.share_appends(local));
+        if self.state().shared_appends.borrow().contains(&ino) {
+            self.server.node(|node| node.share_appends(local));
         }
-        self.renew_token_word(ino, local);
+        self.server.tokens().renew_token_word(ino, local);
     }
 
     /// The offset at which a program of this node appends.
@@ -212,14 +209,14 @@ impl<P: Platform> Cluster<P> {
         &self,
         op: proto::Append,
     ) -> Result<u64, FsError> {
-        if self.has_all_extents() {
+        if self.server.has_all_extents() {
             return Err(FsError::Invalid); // programs of one node place their appends themselves
         }
-        let ino = self.resolve(op.ino)?;
-        let local = self.local(ino).ok_or(FsError::Stale)?;
-        let at_least = self.node(|node| node.attr_now(local))?.size;
+        let ino = self.server.resolve(op.ino)?;
+        let local = self.server.local(ino).ok_or(FsError::Stale)?;
+        let at_least = self.server.node(|node| node.attr_now(local))?.size;
         let is_counted = |at: &u64| {
-            self.node(|node| {
+            self.server.node(|node| {
                 let block = node.shared_block(local);
                 block.is_some_and(|block| block.is_counted(*at, op.length))
             })
@@ -230,9 +227,9 @@ impl<P: Platform> Cluster<P> {
             at_least,
             reserved: op.reserved.filter(is_counted),
         };
-        let at = self.call(ino.rank(), asked).await?;
+        let at = self.server.call(ino.rank(), asked).await?;
         // A restarted home asks for this (`have_ask`).
-        self.node(|node| {
+        self.server.node(|node| {
             if let Some(block) = node.shared_block(local) {
                 block.placed_below(at.saturating_add(op.length));
             }
@@ -246,40 +243,41 @@ impl<P: Platform> Cluster<P> {
         op: &peer::Append,
     ) -> Result<u64, FsError> {
         // Other nodes may have to report their reservations first.
-        self.announced().await;
+        self.server.announced().await;
         let all_ask = async {
             self.all_ask(op.ino).await;
             Ok(())
         };
-        self.peers().in_time(all_ask).await?;
-        let raw = is_raw(&self.node(|node| node.writable(op.ino))?);
+        self.server.peers().in_time(all_ask).await?;
+        let raw = is_raw(&self.server.node(|node| node.writable(op.ino))?);
         if raw {
             // Other nodes may have written, without appending, behind the end known here.
             let known = self.end_known(op.ino)?.max(op.at_least);
             let next = self
-                .inner
-                .files
+                .state()
                 .appends
                 .borrow()
                 .get(&op.ino)
                 .map_or(0, |a| a.next);
-            self.end_writes_behind(op.ino, from, known.max(next))
+            self.server
+                .tokens()
+                .end_writes_behind(op.ino, from, known.max(next))
                 .await?;
         }
         let known = self.end_known(op.ino)?;
-        let mut all = self.inner.files.appends.borrow_mut();
+        let mut all = self.state().appends.borrow_mut();
         all.entry(op.ino).or_default().place(from, op, known)
     }
 
     /// The end of a file of this server, including this node's unpublished bytes.
     fn end_known(&self, ino: Ino) -> Result<u64, FsError> {
-        let own = self.node(|node| node.attr_now(ino))?.size;
-        Ok(self.published_size(ino).max(own))
+        let own = self.server.node(|node| node.attr_now(ino))?.size;
+        Ok(self.server.stand_ins().published_size(ino).max(own))
     }
 
     /// Continues appends at the end of a file that was cut.
     pub(super) fn cut_appends(&self, ino: Ino, size: u64) {
-        if let Some(appends) = self.inner.files.appends.borrow_mut().get_mut(&ino) {
+        if let Some(appends) = self.state().appends.borrow_mut().get_mut(&ino) {
             appends.next = size;
             appends.reserved.clear();
         }
@@ -287,9 +285,9 @@ impl<P: Platform> Cluster<P> {
 
     /// Ends the appends of a node that writes a file of this server no more, or was given up.
     pub(super) fn end_appends_of(&self, ino: Ino, writer: Rank, lost: bool) {
-        let until_ns = self.peers().now_ns() + AWAITED_NS;
-        let writes = self.writers_of(ino).contains(&writer);
-        let mut all = self.inner.files.appends.borrow_mut();
+        let until_ns = self.server.peers().now_ns() + AWAITED_NS;
+        let writes = self.server.stand_ins().writers_of(ino).contains(&writer);
+        let mut all = self.state().appends.borrow_mut();
         if lost && writes {
             let appends = all.entry(ino).or_default();
             if !appends.told.remove(&writer) {
@@ -305,7 +303,7 @@ impl<P: Platform> Cluster<P> {
     /// Stops waiting for a server that begins a session: it has published all of the files that it
     /// does not hold.
     pub(in crate::cluster) fn await_no_more(&self, rank: Rank, held: &BTreeSet<Ino>) {
-        let mut all = self.inner.files.appends.borrow_mut();
+        let mut all = self.state().appends.borrow_mut();
         for (_, appends) in all.iter_mut().filter(|(ino, _)| !held.contains(ino)) {
             appends.awaited.remove(&rank);
         }
@@ -313,18 +311,18 @@ impl<P: Platform> Cluster<P> {
 
     /// Ends the appends to a file of this server that no node writes any more.
     pub(super) fn end_appends(&self, ino: Ino) {
-        let mut all = self.inner.files.appends.borrow_mut();
+        let mut all = self.state().appends.borrow_mut();
         if all.get(&ino).is_some_and(|appends| appends.lost) {
             return;
         }
         all.remove(&ino);
-        self.inner.files.shared_appends.borrow_mut().remove(&ino);
+        self.state().shared_appends.borrow_mut().remove(&ino);
     }
 
     /// Forgets a file of this server that is gone.
     pub(super) fn forget_appends(&self, ino: Ino) {
-        self.inner.files.appends.borrow_mut().remove(&ino);
-        self.inner.files.shared_appends.borrow_mut().remove(&ino);
+        self.state().appends.borrow_mut().remove(&ino);
+        self.state().shared_appends.borrow_mut().remove(&ino);
     }
 }
 

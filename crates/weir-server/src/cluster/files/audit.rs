@@ -11,37 +11,36 @@ use weir_core::proto::peer;
 use weir_core::proto::{self, FsError};
 use weir_core::types::{ClientId, Ino, Rank};
 
-use crate::cluster::numbers::InodeNumbers;
-use crate::cluster::peers::calls::ServerCalls;
-use crate::cluster::Cluster;
-use crate::node::Platform;
+use crate::cluster::files::FileExtents;
+use crate::cluster::files::FileNames;
+use crate::cluster::files::{FileParts, FileSteps, FilesNeeds, ReadAudit};
 use crate::rules::join;
 
 /// The most findings that are kept apart; a finding unlike all of them is counted with the last.
 const FINDINGS: usize = 256;
 
-impl<P: Platform> Cluster<P> {
+impl<S: FilesNeeds> ReadAudit<S> {
     /// Checks a read of a client of this node.
     pub(in crate::cluster) async fn audit_for_client(
         &self,
         from: ClientId,
         op: proto::Audit,
     ) -> Result<(), FsError> {
-        if self.has_all_extents() {
+        if self.server.has_all_extents() {
             return Ok(());
         }
-        let ino = self.resolve(op.ino)?;
+        let ino = self.server.resolve(op.ino)?;
         let to = op.offset.saturating_add(op.length);
         let asked = peer::Audit {
             ino,
             from: op.offset,
             to,
         };
-        let all = self.call(ino.rank(), asked).await?;
+        let all = self.server.call(ino.rank(), asked).await?;
         if all.is_empty() {
             return Ok(());
         }
-        let reader = self.node(|node| node.party(from));
+        let reader = self.server.node(|node| node.party(from));
         let path = self.path_of_file(ino).await;
         for unseen in all {
             self.found(Finding {
@@ -63,12 +62,12 @@ impl<P: Platform> Cluster<P> {
         from: Rank,
         op: peer::Audit,
     ) -> Result<Vec<Unseen>, FsError> {
-        let attr = self.node(|node| node.regular(op.ino))?;
+        let attr = self.server.node(|node| node.regular(op.ino))?;
         let done = attr.lamination == Lamination::Done;
         if done || attr.policy.visibility == Visibility::ReadAfterWrite {
             return Ok(Vec::new());
         }
-        let writers = self.writers_of(op.ino);
+        let writers = self.server.stand_ins().writers_of(op.ino);
         let others = writers.into_iter().filter(|rank| *rank != from);
         let asked = others.map(|rank| {
             let unseen = peer::UnseenHere {
@@ -76,7 +75,7 @@ impl<P: Platform> Cluster<P> {
                 from: op.from,
                 to: op.to,
             };
-            self.call(rank, unseen)
+            self.server.call(rank, unseen)
         });
         let answers = join_all(asked).await.into_iter();
         // A node that is lost makes nothing known any more.
@@ -88,13 +87,14 @@ impl<P: Platform> Cluster<P> {
         &self,
         op: &peer::UnseenHere,
     ) -> Result<Option<Unseen>, FsError> {
-        let Some(local) = self.local(op.ino) else {
+        let Some(local) = self.server.local(op.ino) else {
             return Ok(None);
         };
-        let attr = self.node(|node| node.names.attr_of(local))?;
+        let attr = self.server.node(|node| node.attr_of(local))?;
         let mut runs = Vec::new();
-        self.node(|node| node.pending_runs(local, op.from, op.to, usize::MAX, &mut runs));
-        runs.extend(self.extents().in_flight(op.ino));
+        self.server
+            .node(|node| node.pending_runs(local, op.from, op.to, usize::MAX, &mut runs));
+        runs.extend(self.server.extents().in_flight(op.ino));
         let mut ranges = Vec::new();
         for run in &runs {
             // A limited number of the pieces of a strided run is enough to tell.
@@ -114,10 +114,10 @@ impl<P: Platform> Cluster<P> {
             Visibility::ReadAfterLaminate => Missing::Lamination,
             Visibility::ReadAfterSync | Visibility::ReadAfterWrite => Missing::Sync,
         };
-        let mut writers = self.node(|node| node.parties_writing(local));
+        let mut writers = self.server.node(|node| node.parties_writing(local));
         if writers.is_empty() {
             writers.push(Party {
-                rank: self.rank().0,
+                rank: self.server.rank().0,
                 pid: 0,
                 program: "a program that has ended".to_owned(),
             });
@@ -130,7 +130,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     fn found(&self, finding: Finding) {
-        let mut findings = self.inner.files.findings.borrow_mut();
+        let mut findings = self.state().findings.borrow_mut();
         if let Some(known) = findings.iter_mut().find(|known| known.is_like(&finding)) {
             known.add(&finding);
         } else if findings.len() < FINDINGS {
@@ -142,16 +142,16 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(in crate::cluster) fn findings(&self) -> Vec<Finding> {
-        self.inner.files.findings.borrow().clone()
+        self.state().findings.borrow().clone()
     }
 
     /// The path of a file, for people.
     pub(in crate::cluster) async fn path_of_file(&self, ino: Ino) -> String {
-        let asked = self.call(ino.rank(), peer::Whereabouts { ino });
+        let asked = self.server.call(ino.rank(), peer::Whereabouts { ino });
         let Ok(Some((dir, name))) = asked.await else {
             return "a file without a name".to_owned();
         };
-        let dir = self.names().path_by_homes(dir).await;
+        let dir = self.server.names().path_by_homes(dir).await;
         let dir = dir.map_or_else(|_| b"?".to_vec(), |dir| dir.path);
         String::from_utf8_lossy(&join(&dir, &name)).into_owned()
     }

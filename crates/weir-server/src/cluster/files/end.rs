@@ -19,13 +19,10 @@ use weir_core::types::{Ino, Rank};
 
 use crate::cluster::files::leaving::HoldRequest;
 use crate::cluster::files::stand_ins::StandIn;
-use crate::cluster::journal::Journals;
+use crate::cluster::files::FileExtents;
+use crate::cluster::files::{FileEnds, FileParts, FileSteps, FilesNeeds};
 use crate::cluster::keyed::Token;
-use crate::cluster::numbers::InodeNumbers;
-use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::peers::debts::Debt;
-use crate::cluster::Cluster;
-use crate::node::{Node, Platform};
 
 /// The time for which an unused stand-in stays, ns.
 const LINGER_NS: i64 = 60_000_000_000;
@@ -36,12 +33,12 @@ const TOLD_MOST: usize = 64;
 /// The time for which unnamed files without stored bytes are gathered, ns.
 const SOON_NS: i64 = 2_000_000;
 
-impl<P: Platform> Cluster<P> {
+impl<S: FilesNeeds> FileEnds<S> {
     /// Keeps this node from letting go of a file while it asks to hold it.
     pub(super) async fn begin_hold(&self, ino: Ino) -> HoldRequest<'_> {
-        let leaving = &self.inner.files.leaving;
+        let leaving = &self.state().leaving;
         if leaving.told.is_held(&ino) {
-            drop(leaving.told.hold(ino, self.peers().token()).await);
+            drop(leaving.told.hold(ino, self.server.peers().token()).await);
         }
         let mut asking = leaving.asking.borrow_mut();
         asking.entry(ino).or_default().count += 1;
@@ -52,12 +49,12 @@ impl<P: Platform> Cluster<P> {
     /// Lets go of stand-ins that no program here uses any more. The descriptions are scanned once,
     /// for all stand-ins together.
     pub(in crate::cluster) fn let_go(&self) {
-        let (written, old) = (self.own_written(), self.old_stand_ins());
+        let (written, old) = (self.server.stand_ins().own_written(), self.old_stand_ins());
         if written.is_empty() && old.is_empty() {
             return;
         }
-        let open = self.node(|node| node.open_files());
-        self.end_own_writers(&written, &open);
+        let open = self.server.node(|node| node.open_files());
+        self.server.stand_ins().end_own_writers(&written, &open);
         let unopened = old.into_iter().filter(|(_, local)| !open.contains(local));
         let unopened: Vec<(Ino, Ino)> = unopened.collect();
         if unopened.is_empty() {
@@ -66,7 +63,7 @@ impl<P: Platform> Cluster<P> {
         for (ino, local) in &unopened {
             self.hide(*ino, *local);
         }
-        let open = self.node(|node| node.open_files());
+        let open = self.server.node(|node| node.open_files());
         let mut left: BTreeMap<Rank, Vec<Ino>> = BTreeMap::new();
         for (ino, local) in unopened {
             if !open.contains(&local) && self.ends_unopened(ino) {
@@ -85,8 +82,8 @@ impl<P: Platform> Cluster<P> {
     /// The stand-ins that were not used for a while, or whose files have no name: global and local
     /// numbers.
     fn old_stand_ins(&self) -> Vec<(Ino, Ino)> {
-        let now_ns = self.peers().now_ns();
-        let stand_ins = self.inner.files.stand_ins.borrow();
+        let now_ns = self.server.peers().now_ns();
+        let stand_ins = self.state().stand_ins.borrow();
         let all = stand_ins.iter();
         let linger_ns = |known: &StandIn| match known.written {
             true => WRITTEN_LINGER_NS,
@@ -101,23 +98,23 @@ impl<P: Platform> Cluster<P> {
     /// file, they check that the stand-in is still fresh, if they have sent no request, and has a
     /// name.
     fn hide(&self, ino: Ino, local: Ino) {
-        self.node(|node| {
+        self.server.node(|node| {
             node.known().drop_stand_in(ino);
             node.recall_named(local, false);
         });
     }
 
-    /// Undoes [`Cluster::hide`] for a stand-in that stays.
+    /// Undoes [`FileEnds::hide`] for a stand-in that stays.
     fn show_again(&self, ino: Ino, local: Ino) {
-        if !self.is_unnamed_here(ino) {
-            self.node(|node| node.recall_named(local, true));
+        if !self.server.stand_ins().is_unnamed_here(ino) {
+            self.server.node(|node| node.recall_named(local, true));
         }
     }
 
     /// Lets go of a foreign file that no program here has open, if all of it is published and no
     /// other task uses it; otherwise a later call does. Returns true if its home is to be told.
     fn ends_unopened(&self, ino: Ino) -> bool {
-        let leaving = &self.inner.files.leaving;
+        let leaving = &self.state().leaving;
         let busy = leaving.told.is_held(&ino) || leaving.asking.borrow().contains_key(&ino);
         !busy && self.end_stand_in(ino)
     }
@@ -125,9 +122,9 @@ impl<P: Platform> Cluster<P> {
     /// Tells the home of these files that this node has let go of them, before any later request to
     /// hold one of them.
     fn leave(&self, inos: Vec<Ino>) {
-        let token = self.peers().token();
+        let token = self.server.peers().token();
         for ino in &inos {
-            self.inner.files.leaving.told.take_free(*ino, token);
+            self.state().leaving.told.take_free(*ino, token);
         }
         self.spawn_tell(token, inos);
     }
@@ -135,24 +132,24 @@ impl<P: Platform> Cluster<P> {
     /// Tells the home of these files, which the token holds in `told`.
     fn spawn_tell(&self, token: Token, inos: Vec<Ino>) {
         let this = self.clone();
-        self.peers().spawn(async move {
+        self.server.peers().spawn(async move {
             let mut told = Vec::with_capacity(inos.len());
             for ino in &inos {
-                told.push(this.inner.files.leaving.told.hold(*ino, token).await);
+                told.push(this.state().leaving.told.hold(*ino, token).await);
             }
             this.tell_left(inos).await;
         });
     }
 
-    /// Like [`Cluster::leave`], of one file, together with others of the same home.
+    /// Like [`FileEnds::leave`], of one file, together with others of the same home.
     fn leave_soon(&self, ino: Ino) {
-        let leaving = &self.inner.files.leaving;
+        let leaving = &self.state().leaving;
         let home = ino.rank();
         let (is_first, is_full) = {
             let mut soon = leaving.soon.borrow_mut();
             let (token, inos) = soon
                 .entry(home)
-                .or_insert_with(|| (self.peers().token(), Vec::new()));
+                .or_insert_with(|| (self.server.peers().token(), Vec::new()));
             leaving.told.take_free(ino, *token);
             inos.push(ino);
             (inos.len() == 1, inos.len() >= TOLD_MOST)
@@ -161,15 +158,18 @@ impl<P: Platform> Cluster<P> {
             self.leave_gathered(home);
         } else if is_first {
             let this = self.clone();
-            self.peers().spawn(async move {
-                this.peers().until(this.peers().now_ns() + SOON_NS).await;
+            self.server.peers().spawn(async move {
+                this.server
+                    .peers()
+                    .until(this.server.peers().now_ns() + SOON_NS)
+                    .await;
                 this.leave_gathered(home);
             });
         }
     }
 
     fn leave_gathered(&self, home: Rank) {
-        let gathered = self.inner.files.leaving.soon.borrow_mut().remove(&home);
+        let gathered = self.state().leaving.soon.borrow_mut().remove(&home);
         if let Some((token, inos)) = gathered {
             self.spawn_tell(token, inos);
         }
@@ -178,9 +178,9 @@ impl<P: Platform> Cluster<P> {
     /// Tells the home of a file that it leased to this node, which has no stand-in for it, that
     /// this node has let go of it; unless this node asks to hold it.
     pub(in crate::cluster) fn leave_unknown(&self, ino: Ino) {
-        let leaving = &self.inner.files.leaving;
+        let leaving = &self.state().leaving;
         let asked_for = leaving.asking.borrow().contains_key(&ino);
-        if !asked_for && !leaving.told.is_held(&ino) && self.local(ino).is_none() {
+        if !asked_for && !leaving.told.is_held(&ino) && self.server.local(ino).is_none() {
             self.leave(vec![ino]);
         }
     }
@@ -188,18 +188,17 @@ impl<P: Platform> Cluster<P> {
     /// Lets go of a foreign file, if no program here has it open and all of it is published.
     async fn let_go_of(&self, ino: Ino) {
         let _told = self
-            .inner
-            .files
+            .state()
             .leaving
             .told
-            .hold(ino, self.peers().token())
+            .hold(ino, self.server.peers().token())
             .await;
-        let asked_for = self.inner.files.leaving.asking.borrow().contains_key(&ino);
-        let Some(local) = self.local(ino).filter(|_| !asked_for) else {
+        let asked_for = self.state().leaving.asking.borrow().contains_key(&ino);
+        let Some(local) = self.server.local(ino).filter(|_| !asked_for) else {
             return;
         };
         self.hide(ino, local);
-        if self.node(|node| node.is_open(local)) || !self.end_stand_in(ino) {
+        if self.server.node(|node| node.is_open(local)) || !self.end_stand_in(ino) {
             self.show_again(ino, local);
             return;
         }
@@ -213,25 +212,27 @@ impl<P: Platform> Cluster<P> {
         };
         let count = inos.len() as u64;
         // If the home is gone, so are the holds.
-        let _ = self.call(home, peer::Release { inos }).await;
-        let times = &self.inner.files.leaving.times;
+        let _ = self.server.call(home, peer::Release { inos }).await;
+        let times = &self.state().leaving.times;
         times.set((times.get().0, times.get().1 + count));
     }
 
     /// Ends the stand-in of a file that no program here has open. Returns true if its home is to be
     /// told.
     fn end_stand_in(&self, ino: Ino) -> bool {
-        let Some(local) = self.local(ino) else {
+        let Some(local) = self.server.local(ino) else {
             return false;
         };
-        if self.extents().is_in_flight(ino) || self.node(|node| !node.end_stand_in(local)) {
+        if self.server.extents().is_in_flight(ino)
+            || self.server.node(|node| !node.end_stand_in(local))
+        {
             return false;
         }
-        self.inner.files.stand_ins.borrow_mut().remove(&ino);
-        self.inner.files.shared_appends.borrow_mut().remove(&ino);
-        self.forget_held_token(ino);
-        self.extents().forget_map(ino);
-        let times = &self.inner.files.leaving.times;
+        self.state().stand_ins.borrow_mut().remove(&ino);
+        self.state().shared_appends.borrow_mut().remove(&ino);
+        self.server.tokens().forget_held_token(ino);
+        self.server.extents().forget_map(ino);
+        let times = &self.state().leaving.times;
         times.set((times.get().0 + 1, times.get().1));
         true
     }
@@ -239,9 +240,9 @@ impl<P: Platform> Cluster<P> {
     /// Handles the reply that this node's request took the last name of a file that it holds.
     pub(in crate::cluster) async fn lost_its_name(&self, unnamed: Unnamed) {
         let Unnamed { ino, empty } = unnamed;
-        self.recall_here(ino);
-        match self.local(ino) {
-            None => self.note_unknown(),
+        self.server.stand_ins().recall_here(ino);
+        match self.server.local(ino) {
+            None => self.server.sharing().note_unknown(),
             Some(_) => self.leave_unnamed(ino, empty).await,
         }
     }
@@ -249,29 +250,29 @@ impl<P: Platform> Cluster<P> {
     /// Lets go of a foreign file that has no name any more, unless it is open here. `empty`:
     /// nothing of it is stored elsewhere, so its home need not hear at once.
     pub(super) async fn leave_unnamed(&self, ino: Ino, empty: bool) {
-        let Some(local) = self.local(ino) else {
+        let Some(local) = self.server.local(ino) else {
             return;
         };
-        self.unname_here(ino);
-        self.node(|node| {
+        self.server.stand_ins().unname_here(ino);
+        self.server.node(|node| {
             node.recall_named(local, false);
             node.take_in(local);
         });
-        if self.node(|node| node.is_open(local)) {
+        if self.server.node(|node| node.is_open(local)) {
             return;
         }
         if empty
-            && !self.extents().is_in_flight(ino)
-            && self.node(|node| node.pending_count(local)) == 0
+            && !self.server.extents().is_in_flight(ino)
+            && self.server.node(|node| node.pending_count(local)) == 0
         {
-            self.node(|node| node.known().drop_stand_in(ino));
+            self.server.node(|node| node.known().drop_stand_in(ino));
             if self.ends_unopened(ino) {
                 self.leave_soon(ino);
             }
             return;
         }
         // Other nodes may have it open, and read this node's bytes.
-        if let Err(error) = self.extents().flush(ino).await {
+        if let Err(error) = self.server.extents().flush(ino).await {
             tracing::warn!(?ino, %error, "what was written to a removed file");
         }
         self.let_go_of(ino).await;
@@ -282,9 +283,9 @@ impl<P: Platform> Cluster<P> {
         let mut unheld = false;
         for ino in inos {
             // A node that lets go of a file has published everything that it wrote.
-            self.forget_counted(from, *ino);
+            self.server.stand_ins().forget_counted(from, *ino);
             if self.end_hold(from, *ino, false) {
-                self.node(|node| node.unpin(*ino));
+                self.server.node(|node| node.unpin(*ino));
                 unheld = true;
             }
         }
@@ -295,19 +296,19 @@ impl<P: Platform> Cluster<P> {
 
     /// Ends a node's hold; returns true if that was the last one of the file.
     fn end_hold(&self, from: Rank, ino: Ino, lost: bool) -> bool {
-        self.inner.files.holders.borrow_mut().end_lease(ino, from);
-        self.end_writer(ino, from, lost);
-        self.inner.files.holders.borrow_mut().end_hold(ino, from)
+        self.state().holders.borrow_mut().end_lease(ino, from);
+        self.server.stand_ins().end_writer(ino, from, lost);
+        self.state().holders.borrow_mut().end_hold(ino, from)
     }
 
     /// Ends the holds of a server that was given up, unless it begins a session while it may still
     /// believe its leases.
     pub(in crate::cluster) fn forget_holder(&self, rank: Rank) {
-        self.inner.files.holders.borrow_mut().note_held(rank);
+        self.state().holders.borrow_mut().note_held(rank);
         let this = self.clone();
-        self.peers().spawn(async move {
-            this.peers().outwait(rank).await;
-            if this.peers().is_given_up(rank) {
+        self.server.peers().spawn(async move {
+            this.server.peers().outwait(rank).await;
+            if this.server.peers().is_given_up(rank) {
                 this.drop_holds(rank, |_| true);
             }
         });
@@ -315,9 +316,15 @@ impl<P: Platform> Cluster<P> {
 
     /// Ends some of a server's holds.
     pub(super) fn drop_holds(&self, rank: Rank, which: impl Fn(Ino) -> bool) {
-        for ino in self.held_by(rank).into_iter().filter(|ino| which(*ino)) {
+        for ino in self
+            .server
+            .stand_ins()
+            .held_by(rank)
+            .into_iter()
+            .filter(|ino| which(*ino))
+        {
             if self.end_hold(rank, ino, true) {
-                self.node(|node| node.unpin(ino));
+                self.server.node(|node| node.unpin(ino));
             }
         }
         self.erase_gone_soon();
@@ -326,14 +333,14 @@ impl<P: Platform> Cluster<P> {
     /// Frees a file of this server that lost its last name, unless a program has it open. If
     /// `asker` holds it, it learns of that by the reply.
     pub(in crate::cluster) async fn end_unnamed(&self, ino: Ino, asker: Rank) -> Option<Unnamed> {
-        let mut holders = self.possible_holders(ino);
+        let mut holders = self.server.sharing().possible_holders(ino);
         let asker_holds = holders.contains(&asker);
         holders.retain(|rank| *rank != asker);
         if !holders.is_empty() {
             // A server that does not hear of it lets go of the file later.
-            let _ = self.mark(ino, &holders, true).await;
+            let _ = self.server.sharing().mark(ino, &holders, true).await;
         }
-        self.node(|node| node.sweep_one(ino));
+        self.server.node(|node| node.sweep_one(ino));
         self.erase_gone().await;
         asker_holds.then(|| Unnamed {
             ino,
@@ -343,51 +350,51 @@ impl<P: Platform> Cluster<P> {
 
     /// Returns true if this server knows of no bytes of a file of its own.
     fn is_empty(&self, ino: Ino) -> bool {
-        let stored = self.inner.files.published.borrow().of_file(ino).stored;
-        let attr = self.node(|node| node.attr_now(ino));
-        stored == 0 && !self.extents().is_in_flight(ino) && attr.is_ok_and(|attr| attr.size == 0)
+        let stored = self.state().published.borrow().of_file(ino).stored;
+        let attr = self.server.node(|node| node.attr_now(ino));
+        stored == 0
+            && !self.server.extents().is_in_flight(ino)
+            && attr.is_ok_and(|attr| attr.size == 0)
     }
 
     pub(in crate::cluster) fn erase_gone_soon(&self) {
-        if self.node(|node| node.has_gone()) {
+        if self.server.node(|node| node.has_gone()) {
             let this = self.clone();
-            self.peers().spawn(async move { this.erase_gone().await });
+            self.server
+                .peers()
+                .spawn(async move { this.erase_gone().await });
         }
     }
 
     /// Erases the rest of files of this server that have ended.
     pub(in crate::cluster) async fn erase_gone(&self) {
-        let gone = self.node(Node::take_gone);
+        let gone = self.server.node(FileSteps::take_gone);
         join_all(gone.into_iter().map(|ino| self.erase_file(ino))).await;
     }
 
     async fn erase_file(&self, ino: Ino) {
         // This node's publish under way arrives before it is erased, with its size or without: the
         // home reports no size of such a file any more.
-        let extents = self.extents();
+        let extents = self.server.extents();
         let _sent = extents.hold_publishing_surely(ino).await;
-        let (sent, freed) = self.extents().end_sending(ino);
-        let file = self.inner.files.published.borrow_mut().remove_file(ino);
+        let (sent, freed) = self.server.extents().end_sending(ino);
+        let file = self.state().published.borrow_mut().remove_file(ino);
         let size = file.size.max(sent);
-        self.note(&Item::PublishedGone(ino));
-        self.forget_appends(ino);
-        self.inner
-            .files
-            .holders
-            .borrow_mut()
-            .forget_lost_writers(ino);
-        self.forget_tokens(ino);
-        self.forget_becoming_raw(ino);
-        if self.extents().is_kept(ino) {
+        self.server.note(&Item::PublishedGone(ino));
+        self.server.appends().forget_appends(ino);
+        self.state().holders.borrow_mut().forget_lost_writers(ino);
+        self.server.tokens().forget_tokens(ino);
+        self.server.sharing().forget_becoming_raw(ino);
+        if self.server.extents().is_kept(ino) {
             let this = self.clone();
-            self.peers().spawn(async move {
-                this.forget_laminated(ino).await;
+            self.server.peers().spawn(async move {
+                this.server.sharing().forget_laminated(ino).await;
             });
         }
-        self.extents().give_back(freed).await;
+        self.server.extents().give_back(freed).await;
         let to = size.min(MAX_OFFSET);
-        let erased = self.extents().homes_of(ino, 0, to).into_iter();
-        let erased = erased.map(|rank| self.peers().owe(rank, Debt::Erased(ino, to)));
+        let erased = self.server.extents().homes_of(ino, 0, to).into_iter();
+        let erased = erased.map(|rank| self.server.peers().owe(rank, Debt::Erased(ino, to)));
         join_all(erased).await;
     }
 }

@@ -19,35 +19,38 @@ use weir_core::proto::{ContentVersion, FsError};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::extents::publish::bytes_of;
-use crate::cluster::journal::Journals;
-use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::files::FileExtents;
+use crate::cluster::files::{Eviction, FileParts, FileSteps, FilesNeeds};
 use crate::cluster::peers::tell::all_of;
 use crate::cluster::refusal::refusal;
-use crate::cluster::Cluster;
 use crate::node::{Node, Platform};
 
-impl<P: Platform> Cluster<P> {
+impl<S: FilesNeeds> Eviction<S> {
     /// Frees the storage of a file of this server; false: it is another version, or somebody writes it.
     pub(in crate::cluster) async fn evict_at_home(
         &self,
         ino: Ino,
         version: &ContentVersion,
     ) -> Result<bool, FsError> {
-        if self.has_all_extents() {
-            return self.node(|node| node.evict(ino, version));
+        if self.server.has_all_extents() {
+            return self.server.node(|node| node.evict(ino, version));
         }
-        self.announced().await;
+        self.server.announced().await;
         let _alone = self
+            .server
             .peers()
-            .hold_in_time(&self.inner.files.changing, ino)
+            .hold_in_time(&self.state().changing, ino)
             .await?;
-        let attr = self.node(|node| node.regular(ino))?;
+        let attr = self.server.node(|node| node.regular(ino))?;
         // The extents of a laminated file are kept by other servers for good.
         let is_laminated = attr.lamination != Lamination::No;
-        if is_laminated || self.awaits_writer(ino) || !self.silent_servers().is_empty() {
+        if is_laminated
+            || self.server.stand_ins().awaits_writer(ino)
+            || !self.server.appends().silent_servers().is_empty()
+        {
             return Ok(false);
         }
-        let others = self.holders_of(ino);
+        let others = self.server.stand_ins().holders_of(ino);
         // While the mark is there readers take the bytes of holes from the copy, so it is not set in vain.
         if !attr.evicted && !self.is_unused_version(ino, &others, version).await? {
             return Ok(false);
@@ -60,12 +63,16 @@ impl<P: Platform> Cluster<P> {
             }
             return is_due;
         }
-        let erased = self.extents().erase_everywhere(ino, 0, attr.size).await;
-        self.recall_here(ino);
-        self.recall_leases(ino, None).await;
+        let erased = self
+            .server
+            .extents()
+            .erase_everywhere(ino, 0, attr.size)
+            .await;
+        self.server.stand_ins().recall_here(ino);
+        self.server.stand_ins().recall_leases(ino, None).await;
         let freed = erased?;
-        self.add_stored(ino, -bytes_of(&freed));
-        self.extents().give_back(freed).await;
+        self.server.stand_ins().add_stored(ino, -bytes_of(&freed));
+        self.server.extents().give_back(freed).await;
         Ok(true)
     }
 
@@ -77,22 +84,28 @@ impl<P: Platform> Cluster<P> {
         others: &[Rank],
         version: &ContentVersion,
     ) -> Result<bool, FsError> {
-        if self.node(|node| node.is_open(ino) || node.count_writers(ino) > 0) {
+        if self
+            .server
+            .node(|node| node.is_open(ino) || node.count_writers(ino) > 0)
+        {
             return Ok(false);
         }
         let asked = News::Writers(peer::Writers { ino });
-        if all_of(self.peers().tell(others, &asked).await)?.writers > 0 {
+        if all_of(self.server.peers().tell(others, &asked).await)?.writers > 0 {
             return Ok(false);
         }
-        self.publish_everywhere(ino, others).await?;
-        Ok(version_of(&self.attr_at_home(ino).await?) == *version)
+        self.server
+            .sharing()
+            .publish_everywhere(ino, others)
+            .await?;
+        Ok(version_of(&self.server.stand_ins().attr_at_home(ino).await?) == *version)
     }
 
     /// Says at all nodes that have a file of this server open whether it is evicted.
     pub(super) async fn mark_evicted(&self, ino: Ino, evicted: bool) -> Result<(), FsError> {
-        self.node(|node| node.set_evicted(ino, evicted))?;
-        self.mark_holders(ino).await?;
-        self.recall_leases(ino, None).await;
+        self.server.node(|node| node.set_evicted(ino, evicted))?;
+        self.server.sharing().mark_holders(ino).await?;
+        self.server.stand_ins().recall_leases(ino, None).await;
         Ok(())
     }
 }
@@ -108,9 +121,13 @@ fn version_of(attr: &Attr) -> ContentVersion {
 
 impl<P: Platform> Node<'_, P> {
     /// Evicts a file of an instance that has all its extents here.
-    fn evict(&mut self, ino: Ino, version: &ContentVersion) -> Result<bool, FsError> {
+    pub(in crate::cluster) fn evict(
+        &mut self,
+        ino: Ino,
+        version: &ContentVersion,
+    ) -> Result<bool, FsError> {
         let before = self.regular(ino)?;
-        // Not marked in vain, as in [`Cluster::evict_at_home`].
+        // Not marked in vain, as in [`Eviction::evict_at_home`].
         if !before.evicted && !self.is_unused_version(ino, version)? {
             return Ok(false);
         }

@@ -22,34 +22,39 @@ use weir_core::proto::{ByteRange, CopyUse, FsError, SettledExtents, MOST_RANGES}
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::extents::publish::bytes_of;
-use crate::cluster::journal::Journals;
-use crate::cluster::peers::calls::ServerCalls;
-use crate::cluster::Cluster;
+use crate::cluster::files::FileExtents;
+use crate::cluster::files::{Eviction, FileParts, FileSteps, FilesNeeds};
 use crate::node::{Node, Platform};
 
-impl<P: Platform> Cluster<P> {
+impl<S: FilesNeeds> Eviction<S> {
     /// Settles the extents of a file of this server; see [`weir_core::proto::SettleExtents`].
     pub(in crate::cluster) async fn settle_extents_at_home(
         &self,
         ino: Ino,
     ) -> Result<Option<SettledExtents>, FsError> {
-        if self.has_all_extents() {
-            return self.node(|node| node.settle_extents(ino).map(Some));
+        if self.server.has_all_extents() {
+            return self.server.node(|node| node.settle_extents(ino).map(Some));
         }
-        self.announced().await;
+        self.server.announced().await;
         let _alone = self
+            .server
             .peers()
-            .hold_in_time(&self.inner.files.changing, ino)
+            .hold_in_time(&self.state().changing, ino)
             .await?;
         if !self.is_known_everywhere(ino)? {
             return Ok(None);
         }
-        let others = self.holders_of(ino);
-        self.publish_everywhere(ino, &others).await?;
-        let number = self.peers().token().number;
-        let size = self.attr_at_home(ino).await?.size;
-        for rank in self.extents().homes_of(ino, 0, size) {
-            self.call(rank, peer::SettleSlices { ino, number }).await?;
+        let others = self.server.stand_ins().holders_of(ino);
+        self.server
+            .sharing()
+            .publish_everywhere(ino, &others)
+            .await?;
+        let number = self.server.peers().token().number;
+        let size = self.server.stand_ins().attr_at_home(ino).await?.size;
+        for rank in self.server.extents().homes_of(ino, 0, size) {
+            self.server
+                .call(rank, peer::SettleSlices { ino, number })
+                .await?;
         }
         Ok(Some(SettledExtents {
             stamp: number,
@@ -60,13 +65,13 @@ impl<P: Platform> Cluster<P> {
     /// Returns true if all nodes that may have a file of this server open can be asked, and publish what they write;
     /// and if none keeps its extents for good.
     fn is_known_everywhere(&self, ino: Ino) -> Result<bool, FsError> {
-        let attr = self.node(|node| node.regular(ino))?;
+        let attr = self.server.node(|node| node.regular(ino))?;
         let is_laminated = attr.lamination != Lamination::No;
         let is_published = attr.policy.visibility != Visibility::ReadAfterLaminate;
         Ok(is_published
             && !is_laminated
-            && !self.awaits_writer(ino)
-            && self.silent_servers().is_empty())
+            && !self.server.stand_ins().awaits_writer(ino)
+            && self.server.appends().silent_servers().is_empty())
     }
 
     /// Evicts ranges of a file of this server; see [`weir_core::proto::EvictRanges`].
@@ -74,23 +79,24 @@ impl<P: Platform> Cluster<P> {
         &self,
         op: peer::EvictRanges,
     ) -> Result<u64, FsError> {
-        if self.has_all_extents() {
-            return self.node(|node| node.evict_ranges(&op));
+        if self.server.has_all_extents() {
+            return self.server.node(|node| node.evict_ranges(&op));
         }
         let ino = op.ino;
-        self.announced().await;
+        self.server.announced().await;
         let _alone = self
+            .server
             .peers()
-            .hold_in_time(&self.inner.files.changing, ino)
+            .hold_in_time(&self.state().changing, ino)
             .await?;
-        let is_evicted = self.node(|node| node.regular(ino))?.evicted;
+        let is_evicted = self.server.node(|node| node.regular(ino))?.evicted;
         if is_evicted || !self.is_known_everywhere(ino)? {
             return Ok(0);
         }
         let settled = Some(op.settled.stamp);
         let freed = self.lay_copy_everywhere(ino, settled, op.ranges).await?;
         let bytes = freed.iter().map(|range| range.len).sum();
-        self.extents().give_back(freed).await;
+        self.server.extents().give_back(freed).await;
         Ok(bytes)
     }
 
@@ -103,30 +109,31 @@ impl<P: Platform> Cluster<P> {
         mut ranges: Vec<ByteRange>,
     ) -> Result<Vec<LogRange>, FsError> {
         ranges.truncate(MOST_RANGES);
-        let homes = |range: &ByteRange| self.extents().homes_of(ino, range.start, range.end);
+        let homes = |range: &ByteRange| self.server.extents().homes_of(ino, range.start, range.end);
         let homes: BTreeSet<Rank> = ranges.iter().flat_map(homes).collect();
         let lay = peer::LayCopy {
             ino,
             settled,
             ranges,
         };
-        let laid = self.extents().free_in_slices(ino, homes, lay).await;
-        self.recall_here(ino);
-        self.recall_leases(ino, None).await;
+        let laid = self.server.extents().free_in_slices(ino, homes, lay).await;
+        self.server.stand_ins().recall_here(ino);
+        self.server.stand_ins().recall_leases(ino, None).await;
         laid
     }
 
     /// Prepares an evicted file of this server for being written; see [`weir_core::proto::BeginUpdate`].
     pub(in crate::cluster) async fn begin_update_at_home(&self, ino: Ino) -> Result<(), FsError> {
-        if self.has_all_extents() {
-            return self.node(|node| node.begin_update(ino));
+        if self.server.has_all_extents() {
+            return self.server.node(|node| node.begin_update(ino));
         }
-        self.announced().await;
+        self.server.announced().await;
         let _alone = self
+            .server
             .peers()
-            .hold_in_time(&self.inner.files.changing, ino)
+            .hold_in_time(&self.state().changing, ino)
             .await?;
-        let attr = self.node(|node| node.regular(ino))?;
+        let attr = self.server.node(|node| node.regular(ino))?;
         if !attr.evicted {
             return Ok(());
         }
@@ -136,20 +143,22 @@ impl<P: Platform> Cluster<P> {
             .lay_copy_everywhere(ino, None, vec![ByteRange { start, end }])
             .await?;
         let size = i64::try_from(attr.size).unwrap_or(i64::MAX);
-        self.add_stored(ino, size - bytes_of(&freed));
-        self.extents().give_back(freed).await;
+        self.server
+            .stand_ins()
+            .add_stored(ino, size - bytes_of(&freed));
+        self.server.extents().give_back(freed).await;
         self.mark_evicted(ino, false).await
     }
 
     /// The part of a file of this server that is on the PFS alone.
     pub(in crate::cluster) async fn copy_use_at_home(&self, ino: Ino) -> Result<CopyUse, FsError> {
-        let used = self.node(|node| node.copy_use(ino))?;
-        if self.has_all_extents() || used != CopyUse::None {
+        let used = self.server.node(|node| node.copy_use(ino))?;
+        if self.server.has_all_extents() || used != CopyUse::None {
             return Ok(used);
         }
-        let size = self.attr_at_home(ino).await?.size;
-        for rank in self.extents().homes_of(ino, 0, size) {
-            if self.call(rank, peer::HasCopyRuns { ino }).await? {
+        let size = self.server.stand_ins().attr_at_home(ino).await?.size;
+        for rank in self.server.extents().homes_of(ino, 0, size) {
+            if self.server.call(rank, peer::HasCopyRuns { ino }).await? {
                 return Ok(CopyUse::Part);
             }
         }
@@ -158,7 +167,10 @@ impl<P: Platform> Cluster<P> {
 }
 
 impl<P: Platform> Node<'_, P> {
-    fn settle_extents(&mut self, ino: Ino) -> Result<SettledExtents, FsError> {
+    pub(in crate::cluster) fn settle_extents(
+        &mut self,
+        ino: Ino,
+    ) -> Result<SettledExtents, FsError> {
         self.regular(ino)?;
         let stamp = self.end_records(ino);
         self.extents.note_settled(self.block_of(ino), stamp);
@@ -177,7 +189,10 @@ impl<P: Platform> Node<'_, P> {
         stamp.unwrap_or(0)
     }
 
-    fn evict_ranges(&mut self, op: &peer::EvictRanges) -> Result<u64, FsError> {
+    pub(in crate::cluster) fn evict_ranges(
+        &mut self,
+        op: &peer::EvictRanges,
+    ) -> Result<u64, FsError> {
         let peer::EvictRanges { ino, settled, .. } = *op;
         let attr = self.regular(ino)?;
         let stamp = self.end_records(ino);
@@ -202,7 +217,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(freed)
     }
 
-    fn begin_update(&mut self, ino: Ino) -> Result<(), FsError> {
+    pub(in crate::cluster) fn begin_update(&mut self, ino: Ino) -> Result<(), FsError> {
         let attr = self.regular(ino)?;
         if !attr.evicted {
             return Ok(());
@@ -213,7 +228,7 @@ impl<P: Platform> Node<'_, P> {
         self.set_evicted(ino, false)
     }
 
-    fn copy_use(&self, ino: Ino) -> Result<CopyUse, FsError> {
+    pub(in crate::cluster) fn copy_use(&self, ino: Ino) -> Result<CopyUse, FsError> {
         let attr = self.regular(ino)?;
         Ok(match () {
             () if attr.evicted => CopyUse::Whole,

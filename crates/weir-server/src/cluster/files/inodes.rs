@@ -15,7 +15,7 @@ const SET_ID: u32 = 0o6000;
 
 impl<P: Platform> Node<'_, P> {
     /// The files of this server, with their sizes in the table.
-    pub(super) fn own_sizes(&self) -> Vec<(Ino, u64)> {
+    pub(in crate::cluster) fn own_sizes(&self) -> Vec<(Ino, u64)> {
         let files = self.names.own_files();
         files.map(|attr| (attr.ino, attr.size)).collect()
     }
@@ -35,7 +35,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(attr)
     }
 
-    pub(super) fn adopt_file(&mut self, attr: &Attr) -> Result<Ino, FsError> {
+    pub(in crate::cluster) fn adopt_file(&mut self, attr: &Attr) -> Result<Ino, FsError> {
         self.names.adopt_file(attr).map_err(refusal)
     }
 
@@ -50,7 +50,12 @@ impl<P: Platform> Node<'_, P> {
 
     /// Updates a stand-in. This node's writers may be ahead of `attr`: also those that have ended, of
     /// whose bytes the home does not know yet.
-    pub(super) fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
+    pub(in crate::cluster) fn refresh(
+        &mut self,
+        local: Ino,
+        attr: &Attr,
+        leased: bool,
+    ) -> Result<(), FsError> {
         let attr = &Attr {
             size: attr.size.max(self.extents.end_of_data(local)),
             ..*attr
@@ -66,20 +71,20 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Makes void what readers of this node know of a file.
-    pub(super) fn recall(&mut self, local: Ino) {
+    pub(in crate::cluster) fn recall(&mut self, local: Ino) {
         if self.names.recall_stand_in(local).is_err() {
             let _ = self.names.bump_index_generation(local);
         }
     }
 
     /// See [`Shard::recall_named`](weir_core::names::Shard::recall_named).
-    pub(super) fn recall_named(&mut self, local: Ino, named: bool) {
+    pub(in crate::cluster) fn recall_named(&mut self, local: Ino, named: bool) {
         let _ = self.names.recall_named_stand_in(local, named);
     }
 
     /// Makes writers ask for the position of each append. Returns the file's end, with the
     /// positions that appends have reserved.
-    pub(super) fn share_appends(&mut self, local: Ino) -> u64 {
+    pub(in crate::cluster) fn share_appends(&mut self, local: Ino) -> u64 {
         let block = self.shared_block(local);
         let reserved = block.map_or(0, FileBlock::share_appends);
         let size = self.attr_now(local).map_or(0, |attr| attr.size);
@@ -88,7 +93,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Sets the tokens of a file, which tell this node's writers if they must ask before they begin
     /// a record: see [`weir_core::node::block`].
-    pub(super) fn set_tokens(&self, local: Ino, tokens: u64) {
+    pub(in crate::cluster) fn set_tokens(&self, local: Ino, tokens: u64) {
         if let Some(block) = self.shared_block(local) {
             block.tokens.store(tokens, Ordering::SeqCst);
         }
@@ -97,7 +102,7 @@ impl<P: Platform> Node<'_, P> {
     /// Makes this node's writers of a raw file ask from now on. Consider a write that did not ask:
     /// when this returns, its record is in the cells, or the write itself will find that it must
     /// ask.
-    pub(super) fn revoke_writes(&self, local: Ino) {
+    pub(in crate::cluster) fn revoke_writes(&self, local: Ino) {
         if let Some(block) = self.shared_block(local) {
             block.revoke();
             self.platform.barrier();

@@ -17,6 +17,16 @@ use crate::node::{Node, Platform};
 /// O_WRONLY and O_RDWR.
 const WRITES: u32 = 3;
 
+/// Returns true if a cause is one for laminating this file.
+pub(super) fn is_cause(attr: &Attr, cause: Cause) -> bool {
+    match cause {
+        Cause::Request => true,
+        Cause::Close => {
+            attr.lamination == Lamination::Due || attr.policy.laminate_on == LaminateOn::Close
+        }
+    }
+}
+
 impl<P: Platform> Node<'_, P> {
     /// The attributes of a file that programs with it open for writing may write. While its home
     /// asks all nodes for such programs, they keep it from being laminated. EROFS if it is
@@ -29,19 +39,9 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Returns true if a cause is one for laminating this file.
-    pub(super) fn is_cause(attr: &Attr, cause: Cause) -> bool {
-        match cause {
-            Cause::Request => true,
-            Cause::Close => {
-                attr.lamination == Lamination::Due || attr.policy.laminate_on == LaminateOn::Close
-            }
-        }
-    }
-
     /// Seals a file against being opened for writing, if no program has it open so. Returns the
     /// number of descriptions that do; if there are any, its lamination is due.
-    pub(super) fn try_seal(&mut self, ino: Ino) -> Result<u32, FsError> {
+    pub(in crate::cluster) fn try_seal(&mut self, ino: Ino) -> Result<u32, FsError> {
         self.take_all_notes();
         self.set_lamination(ino, Lamination::Sealing)?;
         fence(Ordering::SeqCst);
@@ -56,7 +56,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// The number of descriptions of this node that have a file open for writing. A client that has
     /// just made it, and whose description does not say so yet, counts as one.
-    pub(super) fn count_writers(&mut self, ino: Ino) -> u32 {
+    pub(in crate::cluster) fn count_writers(&mut self, ino: Ino) -> u32 {
         self.take_all_notes();
         let attached = u32::from(self.has_writers_of(ino));
         self.writers().get(&ino).copied().unwrap_or(attached)
@@ -78,11 +78,15 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Returns true if a program of this node writes a file.
-    pub(super) fn has_writers_of(&self, ino: Ino) -> bool {
+    pub(in crate::cluster) fn has_writers_of(&self, ino: Ino) -> bool {
         self.block_of(ino).is_some()
     }
 
-    pub(super) fn set_lamination(&mut self, ino: Ino, is: Lamination) -> Result<(), FsError> {
+    pub(in crate::cluster) fn set_lamination(
+        &mut self,
+        ino: Ino,
+        is: Lamination,
+    ) -> Result<(), FsError> {
         let set = SetAttr {
             lamination: Some(is),
             ..SetAttr::default()
@@ -107,7 +111,7 @@ impl<P: Platform> Node<'_, P> {
         self.names.setattr(ino, &set).map(drop).map_err(refusal)
     }
 
-    pub(super) fn set_ask(&mut self, ino: Ino, ask: bool) {
+    pub(in crate::cluster) fn set_ask(&mut self, ino: Ino, ask: bool) {
         // The file may be gone: then no program reads it.
         let _ = self.names.set_ask(ino, ask);
     }
@@ -126,7 +130,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Watches a file again that had no writer and could not be laminated.
-    pub(super) fn watch_again(&mut self, ino: Ino) {
+    pub(in crate::cluster) fn watch_again(&mut self, ino: Ino) {
         if self.names.attr(ino).is_ok() {
             self.files.watched.insert(ino);
         }
@@ -138,7 +142,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Takes the watched files that no program has open for writing any more. A client that has
     /// just made a file is attached to it before its description says so.
-    pub(super) fn take_unwritten(&mut self) -> Vec<Ino> {
+    pub(in crate::cluster) fn take_unwritten(&mut self) -> Vec<Ino> {
         if self.files.watched.is_empty() {
             return Vec::new();
         }

@@ -53,7 +53,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Wakes the mounts that have pages of a file, which drop them: another node changed it.
-    pub(super) fn wake_mounts(&self, ino: Ino) {
+    pub(in crate::cluster) fn wake_mounts(&self, ino: Ino) {
         let mounts = self.files.mapped.iter().filter(|(_, file)| *file == ino);
         self.wake_waiters(&mounts.map(|(client, _)| ClientId(*client)).collect());
     }

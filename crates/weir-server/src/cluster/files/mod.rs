@@ -6,15 +6,16 @@
 //! Invariants: a file lives while it has a name, a holder or an open description. A lease is
 //! recalled before anything that it covers changes.
 //!
-//! May call: `extents` (to publish and to cut), `names` (paths for rules), `peers`, `journal`.
+//! May use what [`needs`] says.
 //!
-//! Interface: `resolve`, `global` and `local` (numbers of inodes); `hold_here`, `hold_for` and
-//! `add_writer` (files that are opened); `recall_here`, `recall_leases` (changes that others must not
-//! miss); `FilesState` and `OpenFileTables` for the journal; for `peers`, the holds of a server that
-//! is lost or back (`forget_holder`, `keep_held`, `ask_for_policies`). All else is for `router` and `handler`.
+//! Interface: the types of [`parts`]: `hold_here`, `hold_for` and `add_writer` (files that are opened); `recall_here`,
+//! `recall_leases` (changes that others must not miss); the holds of a server that is lost or back (`forget_holder`,
+//! `keep_held`, `ask_for_policies`); operations of clients and other servers. `FilesState` and `OpenFileTables` are for
+//! the journal.
 //!
 //! | file | subject |
 //! | --- | --- |
+//! | `needs`, `parts` | the rest of the server, as far as files concern it; the types of this room |
 //! | `stand_ins`, `inodes` | stand-ins, leases, truncation; the inodes of files here |
 //! | `holders`, `published` | the holders and writers of this server's files; their sizes for other nodes |
 //! | `sharing`, `laminate` | visibility, and lamination |
@@ -51,7 +52,9 @@ mod inodes;
 pub(super) mod laminate;
 pub(super) mod leaving;
 pub(super) mod mapped;
+mod needs;
 pub(super) mod orphans;
+mod parts;
 mod published;
 pub(super) mod sharing;
 pub(super) mod stand_ins;
@@ -63,6 +66,11 @@ pub(super) mod xattrs;
 /// after that its unpublished bytes count as lost.
 pub(in crate::cluster) const AWAITED_NS: i64 = 30_000_000_000;
 
+pub(in crate::cluster) use needs::{FileExtents, FileNames, FileSteps, FilesNeeds};
+pub(in crate::cluster) use parts::{
+    Eviction, ExtendedAttributes, FileEnds, FileParts, FileSharing, FileTokens, ReadAudit,
+    SharedAppends, StandInFiles, Truncation,
+};
 use stand_ins::StandIn;
 
 /// The tables of this room.
@@ -197,6 +205,12 @@ pub(in crate::cluster) struct FileNews {
 }
 
 impl FilesState {
+    /// The number of a file of another server in this node's table, if it is known here.
+    pub(in crate::cluster) fn local_of(&self, ino: Ino) -> Option<Ino> {
+        let stand_ins = self.stand_ins.borrow();
+        stand_ins.get(&ino).map(|known| known.local)
+    }
+
     /// The counts of news now.
     pub(in crate::cluster) fn news(&self) -> FileNews {
         FileNews {

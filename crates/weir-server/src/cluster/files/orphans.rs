@@ -62,7 +62,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Takes in everything that the clients of a file wrote and closed.
-    pub(super) fn take_in(&mut self, ino: Ino) {
+    pub(in crate::cluster) fn take_in(&mut self, ino: Ino) {
         if self.block_of(ino).is_some() {
             self.take_all_notes();
         }
@@ -70,12 +70,12 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The files that programs of this node have open; for callers that check many files.
-    pub(super) fn open_files(&self) -> HashSet<Ino> {
+    pub(in crate::cluster) fn open_files(&self) -> HashSet<Ino> {
         self.opened().collect()
     }
 
     /// Returns true if a program of this node has a file open; for callers that check one file.
-    pub(super) fn is_open(&self, ino: Ino) -> bool {
+    pub(in crate::cluster) fn is_open(&self, ino: Ino) -> bool {
         self.opened().any(|opened| opened == ino)
     }
 
@@ -112,7 +112,7 @@ impl<P: Platform> Node<'_, P> {
         self.files.pinned.insert(ino);
     }
 
-    pub(super) fn unpin(&mut self, ino: Ino) {
+    pub(in crate::cluster) fn unpin(&mut self, ino: Ino) {
         self.files.pinned.remove(&ino);
         if self.files.orphans.contains(&ino) {
             self.sweep();
@@ -132,7 +132,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The files of this server that have ended since the last call.
-    pub(super) fn take_gone(&mut self) -> Vec<Ino> {
+    pub(in crate::cluster) fn take_gone(&mut self) -> Vec<Ino> {
         std::mem::take(&mut self.files.gone)
     }
 

@@ -95,7 +95,7 @@ impl PublishedSizes {
     }
 
     /// Sets the size of a file; returns the earlier one.
-    pub(super) fn set_size(&mut self, ino: Ino, size: u64) -> u64 {
+    pub(in crate::cluster) fn set_size(&mut self, ino: Ino, size: u64) -> u64 {
         let file = self.sizes.entry(ino).or_default();
         std::mem::replace(&mut file.size, size)
     }

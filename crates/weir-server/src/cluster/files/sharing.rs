@@ -21,14 +21,13 @@ use weir_core::proto::{Cause, FsError, WriteState};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::extents::locate::ExtentMap;
-use crate::cluster::journal::Journals;
+use crate::cluster::files::laminate::is_cause;
+use crate::cluster::files::FileExtents;
+use crate::cluster::files::FileNames;
+use crate::cluster::files::{FileParts, FileSharing, FileSteps, FilesNeeds};
 use crate::cluster::keyed::Keyed;
-use crate::cluster::numbers::InodeNumbers;
-use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::peers::tell::all_of;
 use crate::cluster::visibility::is_raw;
-use crate::cluster::Cluster;
-use crate::node::{Node, Platform};
 use crate::rules::join;
 
 /// The time for which the path of a directory is believed, ns.
@@ -53,12 +52,12 @@ pub struct BecomingRaw {
 /// A laminated file with at most this many runs is passed to all servers: 64 KiB or less.
 const FEW_RUNS: usize = 1024;
 
-impl<P: Platform> Cluster<P> {
+impl<S: FilesNeeds> FileSharing<S> {
     /// The global number of a file, if this server knows that it is laminated.
     pub(in crate::cluster) fn laminated_here(&self, ino: Ino) -> Option<Ino> {
-        let ino = self.global(ino);
-        let local = self.local(ino)?;
-        let attr = self.node(|node| node.names.attr_of(local)).ok();
+        let ino = self.server.global(ino);
+        let local = self.server.local(ino)?;
+        let attr = self.server.node(|node| node.attr_of(local)).ok();
         attr.filter(|attr| attr.lamination == Lamination::Done)
             .map(|_| ino)
     }
@@ -71,21 +70,20 @@ impl<P: Platform> Cluster<P> {
         cause: Cause,
     ) -> Result<bool, FsError> {
         // Other nodes may have to say first that their programs have it open.
-        self.announced().await;
+        self.server.announced().await;
         let _alone = self
-            .inner
-            .files
+            .state()
             .changing
-            .hold(ino, self.peers().token())
+            .hold(ino, self.server.peers().token())
             .await;
-        let attr = self.node(|node| node.regular(ino))?;
+        let attr = self.server.node(|node| node.regular(ino))?;
         if attr.lamination == Lamination::Done {
             return Ok(true);
         }
-        if !Node::<P>::is_cause(&attr, cause) {
+        if !is_cause(&attr, cause) {
             return Ok(false);
         }
-        let others = self.holders_of(ino);
+        let others = self.server.stand_ins().holders_of(ino);
         let sealed = self.seal_everywhere(ino, &others).await;
         let done = matches!(sealed, Ok(true));
         let is = if done {
@@ -93,11 +91,11 @@ impl<P: Platform> Cluster<P> {
         } else {
             Lamination::Due
         };
-        self.node(|node| node.set_lamination(ino, is))?;
+        self.server.node(|node| node.set_lamination(ino, is))?;
         // A node that does not hear of it is told when it asks.
         let _ = self.mark_holders(ino).await;
         if done {
-            self.recall_leases(ino, None).await;
+            self.server.stand_ins().recall_leases(ino, None).await;
             self.spawn_pass_laminated(ino, !others.is_empty());
         }
         sealed
@@ -106,12 +104,15 @@ impl<P: Platform> Cluster<P> {
     /// Makes all nodes publish, if none has a writer.
     async fn seal_everywhere(&self, ino: Ino, others: &[Rank]) -> Result<bool, FsError> {
         // A node that cannot be asked may have unpublished bytes.
-        if self.awaits_writer(ino) || !self.silent_servers().is_empty() {
+        if self.server.stand_ins().awaits_writer(ino)
+            || !self.server.appends().silent_servers().is_empty()
+        {
             return Err(FsError::Unreachable);
         }
-        let mut writers = self.node(|node| node.try_seal(ino))?;
+        let mut writers = self.server.node(|node| node.try_seal(ino))?;
         if writers == 0 {
             let told = self
+                .server
                 .peers()
                 .tell(others, &News::Seal(peer::Seal { ino }))
                 .await;
@@ -130,11 +131,11 @@ impl<P: Platform> Cluster<P> {
         ino: Ino,
         others: &[Rank],
     ) -> Result<(), FsError> {
-        let attr = self.node(|node| node.names.attr_of(ino))?;
+        let attr = self.server.node(|node| node.attr_of(ino))?;
         let is_public = attr.policy.visibility != Visibility::ReadAfterLaminate;
         let flush = peer::Flush { ino, is_public };
-        all_of(self.peers().tell(others, &News::Flush(flush)).await)?;
-        self.extents().flush(ino).await
+        all_of(self.server.peers().tell(others, &News::Flush(flush)).await)?;
+        self.server.extents().flush(ino).await
     }
 
     /// How far the writing of a file of this server is, on all nodes. Of one that is written, all bytes
@@ -144,27 +145,31 @@ impl<P: Platform> Cluster<P> {
         ino: Ino,
     ) -> Result<WriteState, FsError> {
         // Other nodes may have to say first that their programs have it open.
-        self.announced().await;
-        let attr = self.node(|node| node.regular(ino))?;
+        self.server.announced().await;
+        let attr = self.server.node(|node| node.regular(ino))?;
         if attr.lamination == Lamination::Done {
             return Ok(WriteState::Written);
         }
-        if self.node(|node| node.count_writers(ino)) > 0 {
+        if self.server.node(|node| node.count_writers(ino)) > 0 {
             return Ok(WriteState::Open);
         }
         // A node that cannot be asked may have a writer.
-        if self.awaits_writer(ino) || !self.silent_servers().is_empty() {
+        if self.server.stand_ins().awaits_writer(ino)
+            || !self.server.appends().silent_servers().is_empty()
+        {
             return Err(FsError::Unreachable);
         }
-        let others = self.holders_of(ino);
+        let others = self.server.stand_ins().holders_of(ino);
         let told = self
+            .server
             .peers()
             .tell(&others, &News::Writers(peer::Writers { ino }))
             .await;
         if all_of(told)?.writers > 0 {
             return Ok(WriteState::Open);
         }
-        if attr.policy.visibility == Visibility::ReadAfterLaminate && !self.has_all_extents() {
+        if attr.policy.visibility == Visibility::ReadAfterLaminate && !self.server.has_all_extents()
+        {
             return Ok(WriteState::Hidden);
         }
         self.publish_everywhere(ino, &others).await?;
@@ -173,24 +178,26 @@ impl<P: Platform> Cluster<P> {
 
     /// The number of descriptions of this node that have a foreign file open for writing.
     pub(in crate::cluster) fn writers_here(&self, ino: Ino) -> u32 {
-        let local = self.local(ino);
-        local.map_or(0, |local| self.node(|node| node.count_writers(local)))
+        let local = self.server.local(ino);
+        local.map_or(0, |local| {
+            self.server.node(|node| node.count_writers(local))
+        })
     }
 
     /// The number of descriptions of this node that have a foreign file open for writing; if there
     /// are none, no program can open it so from now on.
     pub(in crate::cluster) fn seal_here(&self, ino: Ino) -> Result<u32, FsError> {
         // An answer on its way may say that the file is writable.
-        self.recall_here(ino);
-        let Some(local) = self.local(ino) else {
+        self.server.stand_ins().recall_here(ino);
+        let Some(local) = self.server.local(ino) else {
             self.note_unknown();
             return Ok(0);
         };
-        self.node(|node| node.try_seal(local))
+        self.server.node(|node| node.try_seal(local))
     }
 
     pub(super) fn note_unknown(&self) {
-        let told = &self.inner.files.news_of_unknown;
+        let told = &self.state().news_of_unknown;
         told.set(told.get() + 1);
     }
 
@@ -203,21 +210,21 @@ impl<P: Platform> Cluster<P> {
     /// The nodes that have, or may have, a file of this server open: the latter have said nothing
     /// since this server was restarted.
     pub(super) fn possible_holders(&self, ino: Ino) -> Vec<Rank> {
-        let mut holders = self.silent_servers();
-        holders.extend(self.holders_of(ino));
+        let mut holders = self.server.appends().silent_servers();
+        holders.extend(self.server.stand_ins().holders_of(ino));
         holders.sort_unstable();
         holders.dedup();
         holders
     }
 
-    /// Like [`Cluster::mark_holders`], for these nodes.
+    /// Like [`FileSharing::mark_holders`], for these nodes.
     pub(super) async fn mark(
         &self,
         ino: Ino,
         holders: &[Rank],
         unnamed: bool,
     ) -> Result<(), FsError> {
-        let Ok(attr) = self.node(|node| node.names.attr_of(ino)) else {
+        let Ok(attr) = self.server.node(|node| node.attr_of(ino)) else {
             return Ok(());
         };
         let mark = peer::Mark {
@@ -228,76 +235,85 @@ impl<P: Platform> Cluster<P> {
             unnamed,
         };
         // A node that is gone has nothing open.
-        let told = self.peers().tell(holders, &News::Mark(mark)).await;
+        let told = self.server.peers().tell(holders, &News::Mark(mark)).await;
         told.failed.map_or(Ok(()), Err)
     }
 
     pub(in crate::cluster) async fn mark_here(&self, op: &peer::Mark) -> Result<(), FsError> {
         // A map of the file from before its lamination does not last.
-        self.recall_here(op.ino);
-        let Some(local) = self.local(op.ino) else {
+        self.server.stand_ins().recall_here(op.ino);
+        let Some(local) = self.server.local(op.ino) else {
             self.note_unknown();
             return Ok(());
         };
-        let was = self.node(|node| node.names.attr_of(local))?.policy;
-        self.node(|node| {
+        let was = self.server.node(|node| node.attr_of(local))?.policy;
+        self.server.node(|node| {
             node.set_policy(local, op.policy)?;
             node.set_lamination(local, op.lamination)?;
             node.set_evicted(local, op.evicted)
         })?;
-        let attr = self.node(|node| node.names.attr_of(local))?;
+        let attr = self.server.node(|node| node.attr_of(local))?;
         if is_raw(&attr) && !op.unnamed {
             // Attributes may have told this node so before, without making it publish its earlier
             // bytes.
-            self.revoke_here(op.ino).await?;
+            self.server.tokens().revoke_here(op.ino).await?;
         } else {
-            self.sharing_changed(op.ino, was).await?;
+            self.server.tokens().sharing_changed(op.ino, was).await?;
         }
         if op.unnamed {
-            self.leave_unnamed(op.ino, false).await;
+            self.server.ends().leave_unnamed(op.ino, false).await;
         }
         Ok(())
     }
 
     /// Returns true if this node's bytes of a file are to be published before it is laminated.
     pub(in crate::cluster) fn may_publish(&self, ino: Ino, local: Ino) -> Result<bool, FsError> {
-        let attr = self.node(|node| node.names.attr_of(local))?;
+        let attr = self.server.node(|node| node.attr_of(local))?;
         let waits = attr.policy.visibility == Visibility::ReadAfterLaminate
             && !matches!(attr.lamination, Lamination::Sealing | Lamination::Done)
             && attr.nlink > 0
-            && !self.is_unnamed_here(ino);
+            && !self.server.stand_ins().is_unnamed_here(ino);
         Ok(!waits)
     }
 
     /// True if this node does not publish its bytes of a file, as far as it knows.
     pub(in crate::cluster) fn holds_back(&self, ino: Ino) -> bool {
         let may_publish = |local| self.may_publish(ino, local);
-        self.local(ino)
+        self.server
+            .local(ino)
             .is_some_and(|local| may_publish(local) == Ok(false))
     }
 
     /// Asks a home, with which a session has begun, of files whose bytes this node holds back, one after the other. Publishes
     /// those that are visible meanwhile.
     pub(in crate::cluster) fn ask_for_policies(&self, home: Rank) {
-        let mut held_back = self.stand_ins_of(home);
+        let mut held_back = self.server.stand_ins().stand_ins_of(home);
         held_back.retain(|ino| self.holds_back(*ino));
         if held_back.is_empty() {
             return;
         }
         let this = self.clone();
-        self.peers().spawn(async move {
+        self.server.peers().spawn(async move {
             for ino in held_back {
                 let asked = this
+                    .server
                     .peers()
-                    .by(this.peers().next_deadline(), this.lease_here(ino))
+                    .by(
+                        this.server.peers().next_deadline(),
+                        this.server.stand_ins().lease_here(ino),
+                    )
                     .await;
                 if asked == Err(FsError::Unreachable) {
                     break; // the next session asks again
                 }
                 // If it fails, it is tried again as any publish.
                 let _ = this
+                    .server
                     .peers()
-                    .by(this.peers().next_deadline(), this.extents().flush(ino))
+                    .by(
+                        this.server.peers().next_deadline(),
+                        this.server.extents().flush(ino),
+                    )
                     .await;
             }
         });
@@ -310,12 +326,12 @@ impl<P: Platform> Cluster<P> {
         dir: Ino,
         name: &[u8],
     ) -> Result<Option<Vec<u8>>, FsError> {
-        if !self.node(|node| node.files.has_rules()) {
+        if !self.server.node(|node| node.has_rules()) {
             return Ok(None);
         }
-        let now_ns = self.peers().now_ns();
+        let now_ns = self.server.peers().now_ns();
         let known = {
-            let mut paths = self.inner.files.paths.borrow_mut();
+            let mut paths = self.state().paths.borrow_mut();
             if now_ns - paths.since_ns > PATHS_NS {
                 paths.of_dirs.clear();
                 paths.since_ns = now_ns;
@@ -325,23 +341,21 @@ impl<P: Platform> Cluster<P> {
         if known.is_some() {
             return Ok(known);
         }
-        let path = self.names().path_by_homes(dir).await?.path;
+        let path = self.server.names().path_by_homes(dir).await?.path;
         let joined = join(&path, name);
-        self.inner
-            .files
-            .paths
-            .borrow_mut()
-            .of_dirs
-            .insert(dir, path);
+        self.state().paths.borrow_mut().of_dirs.insert(dir, path);
         Ok(Some(joined))
     }
 
     /// Handles a change of the policy of a file of this server.
     pub(super) async fn policy_changed(&self, ino: Ino, was: Policy) -> Result<(), FsError> {
-        if self.node(|node| node.has_writers_of(ino)) {
-            self.add_writer(ino, self.rank()).await;
+        if self.server.node(|node| node.has_writers_of(ino)) {
+            self.server
+                .stand_ins()
+                .add_writer(ino, self.server.rank())
+                .await;
         }
-        self.sharing_changed(ino, was).await?;
+        self.server.tokens().sharing_changed(ino, was).await?;
         self.mark_holders(ino).await
     }
 
@@ -349,26 +363,30 @@ impl<P: Platform> Cluster<P> {
     /// data, in every visibility. No lock is granted before all nodes that have the file open know
     /// it; if one cannot be told now, the next lock tells it.
     pub(in crate::cluster) async fn share_by_locks(&self, ino: Ino) -> Result<(), FsError> {
-        if self.has_all_extents() {
+        if self.server.has_all_extents() {
             return Ok(());
         }
-        if self.node(|node| node.names.attr_of(ino))?.file_type() != FileType::File {
+        if self.server.node(|node| node.attr_of(ino))?.file_type() != FileType::File {
             return Ok(()); // a directory has no bytes whose order a lock could give
         }
-        let becoming = &self.inner.files.becoming_raw;
+        let becoming = &self.state().becoming_raw;
         let is_ready = || {
-            let attr = self.node(|node| node.regular(ino))?;
+            let attr = self.server.node(|node| node.regular(ino))?;
             let told = !becoming.untold.borrow().contains_key(&ino);
             Ok(is_raw(&attr) && told || attr.lamination == Lamination::Done)
         };
         if is_ready()? {
             return Ok(());
         }
-        let _turn = self.peers().hold_in_time(&becoming.turns, ino).await?;
+        let _turn = self
+            .server
+            .peers()
+            .hold_in_time(&becoming.turns, ino)
+            .await?;
         if is_ready()? {
             return Ok(());
         }
-        let attr = self.node(|node| node.regular(ino))?;
+        let attr = self.server.node(|node| node.regular(ino))?;
         let was = *becoming
             .untold
             .borrow_mut()
@@ -378,7 +396,7 @@ impl<P: Platform> Cluster<P> {
             visibility: Visibility::ReadAfterWrite,
             ..attr.policy
         };
-        self.node(|node| node.set_policy(ino, policy))?;
+        self.server.node(|node| node.set_policy(ino, policy))?;
         self.policy_changed(ino, was).await?;
         becoming.untold.borrow_mut().remove(&ino);
         Ok(())
@@ -386,28 +404,23 @@ impl<P: Platform> Cluster<P> {
 
     /// Forgets a file of this server that is gone.
     pub(super) fn forget_becoming_raw(&self, ino: Ino) {
-        self.inner
-            .files
-            .becoming_raw
-            .untold
-            .borrow_mut()
-            .remove(&ino);
+        self.state().becoming_raw.untold.borrow_mut().remove(&ino);
     }
 
     /// Laminates the files that this node's programs have closed and that were to be laminated
     /// then.
     pub(in crate::cluster) fn laminate_unwritten(&self) {
-        for local in self.node(Node::take_unwritten) {
-            let ino = self.global(local);
+        for local in self.server.node(FileSteps::take_unwritten) {
+            let ino = self.server.global(local);
             let this = self.clone();
-            self.peers().begin(async move {
+            self.server.peers().begin(async move {
                 let cause = Cause::Close;
                 let asked = peer::Laminate { ino, cause };
-                match this.call(ino.rank(), asked).await {
+                match this.server.call(ino.rank(), asked).await {
                     Ok(_) | Err(FsError::Stale | FsError::NotFound) => {}
                     Err(error) => {
                         tracing::debug!(?ino, %error, "a lamination that is due is tried again");
-                        this.node(|node| node.watch_again(local));
+                        this.server.node(|node| node.watch_again(local));
                     }
                 }
             });
@@ -415,11 +428,11 @@ impl<P: Platform> Cluster<P> {
     }
 
     fn spawn_pass_laminated(&self, ino: Ino, shared: bool) {
-        if self.has_all_extents() {
+        if self.server.has_all_extents() {
             return;
         }
         let this = self.clone();
-        self.peers().spawn(async move {
+        self.server.peers().spawn(async move {
             // A server that does not learn of it so asks when it reads.
             if let Err(error) = this.pass_laminated(ino, shared).await {
                 tracing::debug!(?ino, %error, "a laminated file's extents");
@@ -428,11 +441,11 @@ impl<P: Platform> Cluster<P> {
     }
 
     async fn pass_laminated(&self, ino: Ino, shared: bool) -> Result<(), FsError> {
-        let attr = self.attr_at_home(ino).await?;
-        let homes = self.extents().homes_of(ino, 0, attr.size);
+        let attr = self.server.stand_ins().attr_at_home(ino).await?;
+        let homes = self.server.extents().homes_of(ino, 0, attr.size);
         let asked = homes.into_iter().map(|rank| {
             let (from, to) = (0, MAX_OFFSET);
-            self.call(rank, peer::Runs { ino, from, to })
+            self.server.call(rank, peer::Runs { ino, from, to })
         });
         let mut runs: Vec<Run> = Vec::new();
         for answer in join_all(asked).await {
@@ -445,8 +458,9 @@ impl<P: Platform> Cluster<P> {
         self.believe(&op)?;
         if shared {
             // A server that does not learn of it so asks when it reads.
-            self.peers()
-                .tell(&self.peers().others(), &News::Laminated(op))
+            self.server
+                .peers()
+                .tell(&self.server.peers().others(), &News::Laminated(op))
                 .await;
         }
         Ok(())
@@ -454,17 +468,22 @@ impl<P: Platform> Cluster<P> {
 
     /// Keeps the extents of a laminated file.
     pub(in crate::cluster) fn believe(&self, op: &peer::Laminated) -> Result<(), FsError> {
-        self.extents()
+        self.server
+            .extents()
             .keep_map(op.attr.home, ExtentMap::of_laminated(&op.runs)?);
         Ok(())
     }
 
     /// Makes all servers forget a laminated file of this server that is gone.
     pub(super) async fn forget_laminated(&self, ino: Ino) {
-        self.extents().forget_here(ino);
+        self.server.extents().forget_here(ino);
         // A server that does not answer keeps a little more than it needs.
-        self.peers()
-            .tell(&self.peers().others(), &News::Forget(peer::Forget { ino }))
+        self.server
+            .peers()
+            .tell(
+                &self.server.peers().others(),
+                &News::Forget(peer::Forget { ino }),
+            )
             .await;
     }
 }

@@ -19,15 +19,14 @@ use weir_core::proto::peer::{self, News};
 use weir_core::proto::{self, Cause, FsError, Kept, Served};
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::abilities::Waits;
 use crate::cluster::files::holders::WritersLeft;
 use crate::cluster::files::leaving::HoldRequest;
+use crate::cluster::files::FileExtents;
+use crate::cluster::files::FileNames;
 use crate::cluster::files::AWAITED_NS;
-use crate::cluster::journal::Journals;
-use crate::cluster::numbers::InodeNumbers;
-use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::files::{FileParts, FileSteps, FilesNeeds, StandInFiles};
 use crate::cluster::visibility::is_raw;
-use crate::cluster::Cluster;
-use crate::node::Platform;
 
 /// If a home takes longer than this to grant a lease, the read fails; ns.
 const LONGEST_NS: i64 = 20_000_000_000;
@@ -71,39 +70,21 @@ impl StandIn {
     }
 }
 
-impl<P: Platform> InodeNumbers for Cluster<P> {
-    fn global(&self, ino: Ino) -> Ino {
-        if ino.rank() != self.rank() {
-            return ino;
-        }
-        self.node(|node| node.names.attr_of(ino))
-            .map_or(ino, |attr| attr.home)
-    }
-
-    fn local(&self, ino: Ino) -> Option<Ino> {
-        if ino.rank() == self.rank() {
-            return Some(ino);
-        }
-        let stand_ins = self.inner.files.stand_ins.borrow();
-        stand_ins.get(&ino).map(|known| known.local)
-    }
-}
-
-impl<P: Platform> Cluster<P> {
+impl<S: FilesNeeds> StandInFiles<S> {
     /// Returns true if files of other servers are known here.
     pub(in crate::cluster) fn has_stand_ins(&self) -> bool {
-        !self.inner.files.stand_ins.borrow().is_empty()
+        !self.state().stand_ins.borrow().is_empty()
     }
 
     /// The files of one other server that are known here.
     pub(in crate::cluster) fn stand_ins_of(&self, home: Rank) -> Vec<Ino> {
-        let stand_ins = self.inner.files.stand_ins.borrow();
+        let stand_ins = self.state().stand_ins.borrow();
         let known = stand_ins.keys();
         known.filter(|ino| ino.rank() == home).copied().collect()
     }
 
     fn recalls(&self, ino: Ino) -> u64 {
-        let stand_ins = self.inner.files.stand_ins.borrow();
+        let stand_ins = self.state().stand_ins.borrow();
         stand_ins.get(&ino).map_or(0, |known| known.recalls)
     }
 
@@ -113,14 +94,14 @@ impl<P: Platform> Cluster<P> {
         ino: Ino,
         write: bool,
     ) -> Result<Attr, FsError> {
-        let ino = self.resolve(ino)?;
-        if ino.rank() == self.rank() {
+        let ino = self.server.resolve(ino)?;
+        if ino.rank() == self.server.rank() {
             if write {
-                self.add_writer(ino, self.rank()).await;
+                self.add_writer(ino, self.server.rank()).await;
             }
-            return self.node(|node| node.attr_now(ino));
+            return self.server.node(|node| node.attr_now(ino));
         }
-        if let Some(local) = self.local(ino) {
+        if let Some(local) = self.server.local(ino) {
             let believed = match write {
                 true => None, // The home must hear of it.
                 false => self.believed_here(ino, local)?,
@@ -130,18 +111,19 @@ impl<P: Platform> Cluster<P> {
             }
             self.settle_size(ino, local).await?;
         }
-        let asking = self.begin_hold(ino).await;
+        let ends = self.server.ends();
+        let asking = ends.begin_hold(ino).await;
         loop {
-            let (news, asked_ns) = (asking.news(), self.peers().now_ns());
-            let asked = self.call_in(ino.rank(), peer::Hold { ino, write });
+            let (news, asked_ns) = (asking.news(), self.server.peers().now_ns());
+            let asked = self.server.call_in(ino.rank(), peer::Hold { ino, write });
             let (attr, session) = asked.await?;
             // If the home began a new session while the answer was on its way, the file is not
             // held. An answer that a truncation or a lamination overtook does not contain it.
-            if self.peers().is_session(ino.rank(), session) && asking.news() == news {
+            if self.server.peers().is_session(ino.rank(), session) && asking.news() == news {
                 let seen = self.stand_in_for(&attr);
                 drop(asking);
                 if seen.is_err() {
-                    self.leave_unknown(ino);
+                    self.server.ends().leave_unknown(ino);
                 } else if write {
                     self.may_reserve(ino, asked_ns);
                 }
@@ -153,11 +135,11 @@ impl<P: Platform> Cluster<P> {
     /// Notes that programs of this node write a foreign file, as requested at `asked_ns`: they
     /// place their appends themselves for as long as this node believes its home.
     pub(in crate::cluster) fn may_reserve(&self, ino: Ino, asked_ns: i64) {
-        if let Some(known) = self.inner.files.stand_ins.borrow_mut().get_mut(&ino) {
+        if let Some(known) = self.state().stand_ins.borrow_mut().get_mut(&ino) {
             known.written = true;
         }
-        if !self.peers().believe_lease(ino.rank(), asked_ns) {
-            self.share_appends_here(ino);
+        if !self.server.peers().believe_lease(ino.rank(), asked_ns) {
+            self.server.appends().share_appends_here(ino);
         }
     }
 
@@ -179,9 +161,9 @@ impl<P: Platform> Cluster<P> {
 
     /// Makes or refreshes the stand-in for the file of `attr`; returns the attributes as seen here.
     pub(in crate::cluster) fn stand_in_for(&self, attr: &Attr) -> Result<Attr, FsError> {
-        let now_ns = self.peers().now_ns();
+        let now_ns = self.server.peers().now_ns();
         let known = {
-            let mut stand_ins = self.inner.files.stand_ins.borrow_mut();
+            let mut stand_ins = self.state().stand_ins.borrow_mut();
             stand_ins.get_mut(&attr.home).map(|known| {
                 known.used_ns = now_ns;
                 known.local
@@ -190,33 +172,34 @@ impl<P: Platform> Cluster<P> {
         let local = if let Some(local) = known {
             local
         } else {
-            let local = self.node(|node| node.adopt_file(attr))?;
+            let local = self.server.node(|node| node.adopt_file(attr))?;
             let new = StandIn {
                 // The home told those who held it then.
                 unnamed: attr.nlink == 0,
                 ..StandIn::new(local, now_ns)
             };
-            let mut stand_ins = self.inner.files.stand_ins.borrow_mut();
+            let mut stand_ins = self.state().stand_ins.borrow_mut();
             stand_ins.insert(attr.home, new);
             local
         };
-        self.node(|node| node.known_to_keep().keep_stand_in(attr.home, local));
-        let leased = known.is_some() && self.node(|node| node.names.attr_of(local))?.fresh;
+        self.server
+            .node(|node| node.known_to_keep().keep_stand_in(attr.home, local));
+        let leased = known.is_some() && self.server.node(|node| node.attr_of(local))?.fresh;
         if !leased {
             self.refresh_here(local, attr, false)?;
         }
-        self.node(|node| node.attr_now(local))
+        self.server.node(|node| node.attr_now(local))
     }
 
     /// Updates a stand-in to show the home's attributes and this node's unpublished bytes: its last
     /// writer may have ended while the home was asked.
     fn refresh_here(&self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
-        let in_flight = self.extents().is_in_flight(attr.home);
-        self.node(|node| {
+        let in_flight = self.server.extents().is_in_flight(attr.home);
+        self.server.node(|node| {
             let mut attr = *attr;
             // While a program writes, the block has the size, and the stand-in's is outdated.
             if node.block_of(local).is_none() && (in_flight || node.pending_count(local) > 0) {
-                attr.size = attr.size.max(node.names.attr_of(local)?.size);
+                attr.size = attr.size.max(node.attr_of(local)?.size);
             }
             node.refresh(local, &attr, leased)
         })
@@ -224,8 +207,8 @@ impl<P: Platform> Cluster<P> {
 
     /// Stops believing answers that the home gave before this node's publish reached it.
     pub(in crate::cluster) fn doubt_answers(&self, ino: Ino) {
-        self.inner.files.leaving.add_news(ino);
-        if let Some(known) = self.inner.files.stand_ins.borrow_mut().get_mut(&ino) {
+        self.state().leaving.add_news(ino);
+        if let Some(known) = self.state().stand_ins.borrow_mut().get_mut(&ino) {
             known.recalls += 1;
         }
     }
@@ -234,56 +217,57 @@ impl<P: Platform> Cluster<P> {
     /// writes gets a stand-in with a lease, so that it can be looked at again, and opened, without
     /// a request.
     pub(in crate::cluster) fn attr_for_client(&self, ino: Ino) -> Served<Result<Attr, FsError>> {
-        if self.has_all_extents() {
-            return Served::Now(self.node(|node| node.attr_now(ino)));
+        if self.server.has_all_extents() {
+            return Served::Now(self.server.node(|node| node.attr_now(ino)));
         }
         self.later(|this| async move { this.attr_of_home(ino).await })
     }
 
     async fn attr_of_home(&self, ino: Ino) -> Result<Attr, FsError> {
-        let ino = self.resolve(ino)?;
-        if self.names().has_lost_home(ino) && self.local(ino).is_none() {
-            return self.names().attr_without_home(ino).await;
+        let ino = self.server.resolve(ino)?;
+        if self.server.names().has_lost_home(ino) && self.server.local(ino).is_none() {
+            return self.server.names().attr_without_home(ino).await;
         }
-        let is_foreign = ino.rank() != self.rank();
-        if let Some(local) = self.local(ino).filter(|_| is_foreign) {
+        let is_foreign = ino.rank() != self.server.rank();
+        if let Some(local) = self.server.local(ino).filter(|_| is_foreign) {
             if let Some(attr) = self.believed_here(ino, local)? {
                 return Ok(attr);
             }
             self.settle_size(ino, local).await?;
         }
         let keep = is_foreign && self.has_room_to_look_at(ino);
+        let ends = self.server.ends();
         let asking = match keep {
-            true => Some(self.begin_hold(ino).await),
+            true => Some(ends.begin_hold(ino).await),
             false => None,
         };
         let news = |asking: &Option<HoldRequest<'_>>| asking.as_ref().map_or(0, HoldRequest::news);
-        let (before, asked_ns) = (news(&asking), self.peers().now_ns());
-        let asked = self.call_in(ino.rank(), peer::GetAttr { ino, keep });
+        let (before, asked_ns) = (news(&asking), self.server.peers().now_ns());
+        let asked = self.server.call_in(ino.rank(), peer::GetAttr { ino, keep });
         let (told, session) = asked.await?;
         // A recall, or this node's own publish, may have overtaken the answer.
         let is_newest = news(&asking) == before;
         let mut attr = told.what;
-        if told.may_keep && self.peers().is_session(ino.rank(), session) {
+        if told.may_keep && self.server.peers().is_session(ino.rank(), session) {
             let Ok(seen) = self.stand_in_for(&attr) else {
                 drop(asking);
-                self.leave_unknown(ino);
+                self.server.ends().leave_unknown(ino);
                 return Ok(attr);
             };
-            if self.peers().believe_lease(ino.rank(), asked_ns) && is_newest {
+            if self.server.peers().believe_lease(ino.rank(), asked_ns) && is_newest {
                 self.refresh_here(seen.ino, &attr, true)?;
             }
-            return self.node(|node| node.attr_now(seen.ino));
+            return self.server.node(|node| node.attr_now(seen.ino));
         }
         attr.block = 0;
         // This node may have let go of the file meanwhile.
-        let Some(local) = self.local(ino) else {
+        let Some(local) = self.server.local(ino) else {
             return Ok(attr);
         };
         if attr.file_type() == FileType::File {
-            let here = self.node(|node| node.attr_now(local))?;
+            let here = self.server.node(|node| node.attr_now(local))?;
             attr.ino = local;
-            if here.block != 0 || ino.rank() == self.rank() {
+            if here.block != 0 || ino.rank() == self.server.rank() {
                 attr.size = attr.size.max(here.size);
                 attr.mtime_ns = attr.mtime_ns.max(here.mtime_ns);
             }
@@ -294,22 +278,22 @@ impl<P: Platform> Cluster<P> {
     /// The attributes of a file of another server, if this node believes those of its stand-in;
     /// from now on programs of this node see them without a request.
     fn believed_here(&self, ino: Ino, local: Ino) -> Result<Option<Attr>, FsError> {
-        if !self.node(|node| node.names.attr_of(local))?.fresh {
+        if !self.server.node(|node| node.attr_of(local))?.fresh {
             return Ok(None);
         }
-        self.peers().use_lease(ino.rank());
-        let now_ns = self.peers().now_ns();
-        if let Some(known) = self.inner.files.stand_ins.borrow_mut().get_mut(&ino) {
+        self.server.peers().use_lease(ino.rank());
+        let now_ns = self.server.peers().now_ns();
+        if let Some(known) = self.state().stand_ins.borrow_mut().get_mut(&ino) {
             known.used_ns = now_ns;
         }
-        self.node(|node| {
+        self.server.node(|node| {
             node.known_to_keep().keep_stand_in(ino, local);
             node.attr_now(local).map(Some)
         })
     }
 
     fn has_room_to_look_at(&self, ino: Ino) -> bool {
-        let stand_ins = self.inner.files.stand_ins.borrow();
+        let stand_ins = self.state().stand_ins.borrow();
         stand_ins.len() < LOOKED_AT_MOST || stand_ins.contains_key(&ino)
     }
 
@@ -321,29 +305,29 @@ impl<P: Platform> Cluster<P> {
         op: peer::GetAttr,
     ) -> Result<Kept<Attr>, FsError> {
         let ino = op.ino;
-        if op.keep && from != self.rank() && self.may_lease_unasked(from, ino)? {
+        if op.keep && from != self.server.rank() && self.may_lease_unasked(from, ino)? {
             let what = self.grant_lease(from, ino).await?;
             let may_keep = true;
             return Ok(Kept { what, may_keep });
         }
-        self.publish_raw(from, ino).await?;
+        self.server.tokens().publish_raw(from, ino).await?;
         let what = self.attr_at_home(ino).await?;
         let may_keep = false;
         Ok(Kept { what, may_keep })
     }
 
     fn may_lease_unasked(&self, from: Rank, ino: Ino) -> Result<bool, FsError> {
-        let attr = self.node(|node| node.names.attr_of(ino))?;
-        let is_cut = self.inner.files.published.borrow().is_being_cut(ino);
+        let attr = self.server.node(|node| node.attr_of(ino))?;
+        let is_cut = self.state().published.borrow().is_being_cut(ino);
         let is_file = attr.file_type() == FileType::File && attr.nlink > 0;
-        Ok(is_file && !is_cut && (!is_raw(&attr) || !self.others_write(from, ino)))
+        Ok(is_file && !is_cut && (!is_raw(&attr) || !self.server.tokens().others_write(from, ino)))
     }
 
     /// The attributes of an inode of this server, as published.
     pub(super) async fn attr_at_home(&self, ino: Ino) -> Result<Attr, FsError> {
-        let mut attr = self.node(|node| node.names.attr_of(ino))?;
+        let mut attr = self.server.node(|node| node.attr_of(ino))?;
         match attr.file_type() {
-            FileType::Dir => return self.names().dir_attr(attr).await,
+            FileType::Dir => return self.server.names().dir_attr(attr).await,
             FileType::File => self.show_published(&mut attr),
             FileType::Symlink | FileType::Fifo | FileType::Socket => {}
         }
@@ -353,32 +337,27 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(super) fn published_size(&self, ino: Ino) -> u64 {
-        self.inner.files.published.borrow().of_file(ino).size
+        self.state().published.borrow().of_file(ino).size
     }
 
     /// Sets a file's attributes to those that other nodes see.
     fn show_published(&self, attr: &mut Attr) {
-        let seen = self.inner.files.published.borrow().seen(attr.home);
+        let seen = self.state().published.borrow().seen(attr.home);
         (attr.size, attr.allocated) = (seen.size, seen.stored);
         attr.block = 0;
     }
 
     /// Adds to the stored bytes of a file of this server.
     pub(super) fn add_stored(&self, ino: Ino, stored: i64) {
-        let now = self
-            .inner
-            .files
-            .published
-            .borrow_mut()
-            .add_stored(ino, stored);
+        let now = self.state().published.borrow_mut().add_stored(ino, stored);
         self.note_published(ino);
-        self.node(|node| node.set_stored(ino, now));
+        self.server.node(|node| node.set_stored(ino, now));
     }
 
     fn note_published(&self, ino: Ino) {
-        let item = self.inner.files.published.borrow().item(ino);
+        let item = self.state().published.borrow().item(ino);
         if let Some(item) = item {
-            self.note(&item);
+            self.server.note(&item);
         }
     }
 
@@ -386,14 +365,13 @@ impl<P: Platform> Cluster<P> {
     /// repeats them if it does not know if it was heard, also after a restart of either server.
     fn count_anew(&self, from: Rank, ino: Ino, publishes: &[(u64, i64)]) -> i64 {
         let counted = self
-            .inner
-            .files
+            .state()
             .published
             .borrow_mut()
             .count_anew(from, ino, publishes);
         let (stored, last) = counted;
         if let Some(last) = last {
-            self.note(&Item::PublishCounted(ino, from, last));
+            self.server.note(&Item::PublishCounted(ino, from, last));
         }
         stored
     }
@@ -401,13 +379,12 @@ impl<P: Platform> Cluster<P> {
     /// A server will not repeat any publish to a file.
     pub(in crate::cluster) fn forget_counted(&self, from: Rank, ino: Ino) {
         let counted = self
-            .inner
-            .files
+            .state()
             .published
             .borrow_mut()
             .forget_counted(from, ino);
         if counted {
-            self.note(&Item::PublishCounted(ino, from, 0));
+            self.server.note(&Item::PublishCounted(ino, from, 0));
         }
     }
 
@@ -416,35 +393,41 @@ impl<P: Platform> Cluster<P> {
         &self,
         set: proto::SetAttr,
     ) -> Result<(), FsError> {
-        let before = self.node(|node| node.names.attr_of(set.ino))?;
-        self.node(|node| node.set_attributes(&set))?;
-        let own = set.ino.rank() == self.rank();
-        let attr = self.node(|node| node.names.attr_of(set.ino))?;
+        let before = self.server.node(|node| node.attr_of(set.ino))?;
+        self.server.node(|node| node.set_attributes(&set))?;
+        let own = set.ino.rank() == self.server.rank();
+        let attr = self.server.node(|node| node.attr_of(set.ino))?;
         match attr.file_type() {
-            FileType::Dir if own => self.names().tell_dir(&attr, set.mtime_ns).await,
-            FileType::Dir => self.node(|node| node.known().drop_guard(set.ino)),
+            FileType::Dir if own => self.server.names().tell_dir(&attr, set.mtime_ns).await,
+            FileType::Dir => self.server.node(|node| node.known().drop_guard(set.ino)),
             FileType::File | FileType::Symlink | FileType::Fifo | FileType::Socket => {}
         }
         if own && attr.file_type() == FileType::File {
             self.recall_leases(set.ino, None).await;
             if set.policy.is_some_and(|policy| policy != before.policy) {
-                self.policy_changed(set.ino, before.policy).await?;
+                self.server
+                    .sharing()
+                    .policy_changed(set.ino, before.policy)
+                    .await?;
             }
             if attr.lamination == Lamination::Due {
-                self.laminate_at_home(set.ino, Cause::Close).await?;
+                self.server
+                    .sharing()
+                    .laminate_at_home(set.ino, Cause::Close)
+                    .await?;
             } else if attr.lamination != before.lamination {
-                self.mark_holders(set.ino).await?;
+                self.server.sharing().mark_holders(set.ino).await?;
             }
         }
         Ok(())
     }
 
     pub(super) fn hold(&self, from: Rank, ino: Ino) -> Result<Attr, FsError> {
-        let mut attr = self.node(|node| node.names.attr_of(ino))?;
+        let mut attr = self.server.node(|node| node.attr_of(ino))?;
         if attr.file_type() != FileType::File {
             return Err(FsError::Invalid);
         }
-        self.peers().check_session_of(from)?;
+        self.server.peers().check_session_of(from)?;
         self.add_holder(ino, from);
         attr.ask = false;
         self.show_published(&mut attr);
@@ -453,12 +436,12 @@ impl<P: Platform> Cluster<P> {
 
     /// Adds a node that may write a file of this server.
     pub(in crate::cluster) async fn add_writer(&self, ino: Ino, writer: Rank) {
-        if self.has_all_extents() {
+        if self.server.has_all_extents() {
             return;
         }
         // A node that repeats the request, because the answer was lost, waits for the first one's
         // messages, too.
-        if self.know_writer(ino, writer) || self.places_untold(ino, writer) {
+        if self.know_writer(ino, writer) || self.server.appends().places_untold(ino, writer) {
             self.tell_of_writer(ino, writer).await;
         }
     }
@@ -466,32 +449,26 @@ impl<P: Platform> Cluster<P> {
     /// Returns true if it was not known yet that a node may write a file: other nodes are to be
     /// told.
     pub(in crate::cluster) fn know_writer(&self, ino: Ino, writer: Rank) -> bool {
-        self.inner
-            .files
-            .holders
-            .borrow_mut()
-            .add_writer(ino, writer)
+        self.state().holders.borrow_mut().add_writer(ino, writer)
     }
 
-    /// See [`Cluster::know_writer`].
+    /// See [`StandInFiles::know_writer`].
     pub(in crate::cluster) async fn tell_of_writer(&self, ino: Ino, writer: Rank) {
-        self.share_appends(ino, writer).await;
+        self.server.appends().share_appends(ino, writer).await;
     }
 
     /// Returns true if a node that cannot be reached may have unpublished bytes of a file of this
     /// server. It may come back with them, but is waited for only for a time.
     pub(super) fn awaits_writer(&self, ino: Ino) -> bool {
-        self.inner
-            .files
+        self.state()
             .holders
             .borrow()
-            .awaits_writer(ino, self.peers().now_ns())
+            .awaits_writer(ino, self.server.peers().now_ns())
     }
 
     /// A server has begun a session: it has named the files with unpublished bytes.
     pub(in crate::cluster) fn await_writer_no_more(&self, writer: Rank) {
-        self.inner
-            .files
+        self.state()
             .holders
             .borrow_mut()
             .await_writer_no_more(writer);
@@ -499,74 +476,71 @@ impl<P: Platform> Cluster<P> {
 
     /// The nodes that may write a file of this server.
     pub(super) fn writers_of(&self, ino: Ino) -> Vec<Rank> {
-        self.inner.files.holders.borrow().writers_of(ino)
+        self.state().holders.borrow().writers_of(ino)
     }
 
     /// The other nodes that have a file of this server open.
     pub(super) fn holders_of(&self, ino: Ino) -> Vec<Rank> {
-        self.inner.files.holders.borrow().holders_of(ino)
+        self.state().holders.borrow().holders_of(ino)
     }
 
     pub(super) fn end_writer(&self, ino: Ino, writer: Rank, lost: bool) {
-        self.end_appends_of(ino, writer, lost);
+        self.server.appends().end_appends_of(ino, writer, lost);
         match lost {
-            true => self.await_token(ino, writer),
-            false => self.end_token(ino, writer),
+            true => self.server.tokens().await_token(ino, writer),
+            false => self.server.tokens().end_token(ino, writer),
         }
-        let until_ns = lost.then(|| self.peers().now_ns() + AWAITED_NS);
+        let until_ns = lost.then(|| self.server.peers().now_ns() + AWAITED_NS);
         let left = self
-            .inner
-            .files
+            .state()
             .holders
             .borrow_mut()
             .end_writer(ino, writer, until_ns);
         if left == WritersLeft::None {
-            self.end_appends(ino);
+            self.server.appends().end_appends(ino);
         }
     }
 
     /// The files of this server that this node may write.
     pub(super) fn own_written(&self) -> Vec<Ino> {
-        self.inner.files.holders.borrow().written_by(self.rank())
+        self.state().holders.borrow().written_by(self.server.rank())
     }
 
     /// Ends this node's writing of the given files of this server that no program here has open,
     /// once everything written is published: others' appends go behind it.
     pub(super) fn end_own_writers(&self, written: &[Ino], open: &HashSet<Ino>) {
         for ino in written.iter().filter(|ino| !open.contains(ino)) {
-            if !self.extents().is_in_flight(*ino) && !self.node(|node| node.is_written(*ino)) {
-                self.end_writer(*ino, self.rank(), false);
+            if !self.server.extents().is_in_flight(*ino)
+                && !self.server.node(|node| node.is_written(*ino))
+            {
+                self.end_writer(*ino, self.server.rank(), false);
             }
         }
     }
 
     /// Notes that a foreign file has no name any more.
     pub(super) fn unname_here(&self, ino: Ino) {
-        if let Some(known) = self.inner.files.stand_ins.borrow_mut().get_mut(&ino) {
+        if let Some(known) = self.state().stand_ins.borrow_mut().get_mut(&ino) {
             known.unnamed = true;
         }
     }
 
     pub(super) fn is_unnamed_here(&self, ino: Ino) -> bool {
-        let stand_ins = self.inner.files.stand_ins.borrow();
+        let stand_ins = self.state().stand_ins.borrow();
         stand_ins.get(&ino).is_some_and(|known| known.unnamed)
     }
 
     pub(in crate::cluster) fn add_holder(&self, ino: Ino, holder: Rank) {
-        if holder == self.rank() {
+        if holder == self.server.rank() {
             return;
         }
-        self.inner
-            .files
-            .holders
-            .borrow_mut()
-            .add_holder(ino, holder);
-        self.node(|node| node.pin(ino));
+        self.state().holders.borrow_mut().add_holder(ino, holder);
+        self.server.node(|node| node.pin(ino));
     }
 
     /// The files of this server that another server holds.
     pub(super) fn held_by(&self, rank: Rank) -> Vec<Ino> {
-        self.inner.files.holders.borrow().held_by(rank)
+        self.state().holders.borrow().held_by(rank)
     }
 
     /// Sets the files that a server holds; it holds no others, and believes no lease. Returns the
@@ -577,11 +551,13 @@ impl<P: Platform> Cluster<P> {
         held: &BTreeSet<Ino>,
     ) -> Vec<(Ino, u64)> {
         let cuts = {
-            let mut holders = self.inner.files.holders.borrow_mut();
+            let mut holders = self.state().holders.borrow_mut();
             holders.end_leases_of(rank);
             holders.take_missed_cuts(rank)
         };
-        self.drop_holds(rank, |ino| !held.contains(&ino));
+        self.server
+            .ends()
+            .drop_holds(rank, |ino| !held.contains(&ino));
         cuts
     }
 
@@ -589,18 +565,18 @@ impl<P: Platform> Cluster<P> {
     /// programs here write, and of those with unpublished bytes, which may be from before a
     /// restart.
     pub(in crate::cluster) fn held_of(&self, home: Rank) -> peer::Begin {
-        let dirty: BTreeSet<Ino> = self.extents().dirty().into_iter().collect();
+        let dirty: BTreeSet<Ino> = self.server.extents().dirty().into_iter().collect();
         let held = self.stand_ins_of(home).into_iter().map(|ino| {
             let written = |local| {
-                let attr = self.node(|node| node.names.attr_of(local));
+                let attr = self.server.node(|node| node.attr_of(local));
                 attr.is_ok_and(|attr| attr.block != 0)
             };
-            let writes = dirty.contains(&ino) || self.local(ino).is_some_and(written);
+            let writes = dirty.contains(&ino) || self.server.local(ino).is_some_and(written);
             (ino, writes)
         });
         peer::Begin {
             held: held.collect(),
-            renames_since: self.names().oldest_rename(),
+            renames_since: self.server.names().oldest_rename(),
         }
     }
 
@@ -610,51 +586,52 @@ impl<P: Platform> Cluster<P> {
         ino: Ino,
     ) -> Result<Attr, FsError> {
         let mut _turn = None;
-        if is_raw(&self.node(|node| node.names.attr_of(ino))?) {
-            self.announced().await;
+        if is_raw(&self.server.node(|node| node.attr_of(ino))?) {
+            self.server.announced().await;
             _turn = Some(
-                self.peers()
-                    .hold_in_time(&self.inner.files.granting, ino)
+                self.server
+                    .peers()
+                    .hold_in_time(&self.state().granting, ino)
                     .await?,
             );
-            self.end_writers(ino, from).await?;
+            self.server.tokens().end_writers(ino, from).await?;
         }
-        self.await_truncation(ino).await?;
+        self.server.truncation().await_truncation(ino).await?;
         let attr = self.hold(from, ino)?;
-        self.inner.files.holders.borrow_mut().add_lease(ino, from);
+        self.state().holders.borrow_mut().add_lease(ino, from);
         Ok(attr)
     }
 
     /// Brings a stand-in up to date, and keeps it so until it is recalled.
     pub(in crate::cluster) async fn lease_here(&self, ino: Ino) -> Result<(), FsError> {
-        let ino = self.resolve(ino)?;
-        if ino.rank() == self.rank() {
-            if self.node(|node| node.names.attr_of(ino))?.ask {
-                self.read_own(ino).await?;
+        let ino = self.server.resolve(ino)?;
+        if ino.rank() == self.server.rank() {
+            if self.server.node(|node| node.attr_of(ino))?.ask {
+                self.server.tokens().read_own(ino).await?;
             }
             return Ok(());
         }
-        let begun_ns = self.peers().now_ns();
+        let begun_ns = self.server.peers().now_ns();
         loop {
-            let local = self.local(ino).ok_or(FsError::Stale)?;
-            let attr = self.node(|node| node.names.attr_of(local))?;
+            let local = self.server.local(ino).ok_or(FsError::Stale)?;
+            let attr = self.server.node(|node| node.attr_of(local))?;
             if attr.fresh {
                 return Ok(());
             }
             self.settle_size(ino, local).await?;
-            let (recalls, asked_ns) = (self.recalls(ino), self.peers().now_ns());
-            let asked = self.call_in(ino.rank(), peer::Lease { ino }).await;
+            let (recalls, asked_ns) = (self.recalls(ino), self.server.peers().now_ns());
+            let asked = self.server.call_in(ino.rank(), peer::Lease { ino }).await;
             if asked.as_ref().err() == Some(&FsError::Unreachable) {
-                self.reads().miss_file(ino);
+                self.server.miss_file(ino);
             }
             let (attr, session) = asked?;
             let holds =
-                self.peers().is_session(ino.rank(), session) && self.recalls(ino) == recalls;
-            if holds && self.peers().believe_lease(ino.rank(), asked_ns) {
+                self.server.peers().is_session(ino.rank(), session) && self.recalls(ino) == recalls;
+            if holds && self.server.peers().believe_lease(ino.rank(), asked_ns) {
                 return self.refresh_here(local, &attr, true);
             }
             // A home that answers only after the term cannot be read from.
-            if self.peers().now_ns() - begun_ns > LONGEST_NS {
+            if self.server.peers().now_ns() - begun_ns > LONGEST_NS {
                 return Err(FsError::Unreachable);
             }
         }
@@ -663,10 +640,10 @@ impl<P: Platform> Cluster<P> {
     /// Publishes this node's bytes of a file that no program here writes any more, so that its home
     /// knows the file's size.
     async fn settle_size(&self, ino: Ino, local: Ino) -> Result<(), FsError> {
-        let written = self.node(|node| node.pending_count(local) > 0);
-        let writers = self.node(|node| node.names.attr_of(local))?.block != 0;
-        if (written || self.extents().is_in_flight(ino)) && !writers {
-            self.extents().flush(ino).await?;
+        let written = self.server.node(|node| node.pending_count(local) > 0);
+        let writers = self.server.node(|node| node.attr_of(local))?.block != 0;
+        if (written || self.server.extents().is_in_flight(ino)) && !writers {
+            self.server.extents().flush(ino).await?;
         }
         Ok(())
     }
@@ -674,29 +651,26 @@ impl<P: Platform> Cluster<P> {
     /// Another node changed a file: stops believing this node's copy of its state, and wakes its
     /// mounts.
     pub(in crate::cluster) fn recall_here(&self, ino: Ino) {
-        if self.has_all_extents() {
+        if self.server.has_all_extents() {
             return;
         }
         self.doubt_file(ino);
-        if let Some(local) = self.local(ino) {
-            self.node(|node| node.wake_mounts(local));
+        if let Some(local) = self.server.local(ino) {
+            self.server.node(|node| node.wake_mounts(local));
         }
     }
 
     /// Stops believing this node's copy of a file's state; its mounts keep their pages, since the
     /// change came from here.
     fn doubt_file(&self, ino: Ino) {
-        self.inner
-            .files
-            .recalled
-            .set(self.inner.files.recalled.get() + 1);
-        self.inner.files.leaving.add_news(ino);
-        self.extents().forget_map(ino);
-        if let Some(known) = self.inner.files.stand_ins.borrow_mut().get_mut(&ino) {
+        self.state().recalled.set(self.state().recalled.get() + 1);
+        self.state().leaving.add_news(ino);
+        self.server.extents().forget_map(ino);
+        if let Some(known) = self.state().stand_ins.borrow_mut().get_mut(&ino) {
             known.recalls += 1;
         }
-        if let Some(local) = self.local(ino) {
-            self.node(|node| node.recall(local));
+        if let Some(local) = self.server.local(ino) {
+            self.server.node(|node| node.recall(local));
         }
     }
 
@@ -704,8 +678,8 @@ impl<P: Platform> Cluster<P> {
     /// answer stops believing its lease when the term is over. When this returns, no server
     /// believes the state from before the call, even if another task told it.
     pub(in crate::cluster) async fn recall_leases(&self, ino: Ino, writer: Option<Rank>) {
-        self.announced().await;
-        let holders = &self.inner.files.holders;
+        self.server.announced().await;
+        let holders = &self.state().holders;
         let ranks = holders.borrow_mut().take_leases(ino, writer);
         // Servers that another task is telling may still believe the state before this change, too.
         let earlier = holders.borrow().recalls_of(ino);
@@ -713,15 +687,21 @@ impl<P: Platform> Cluster<P> {
             let (over, recalling) = oneshot::channel();
             holders.borrow_mut().add_recall(ino, recalling.shared());
             let told = self
+                .server
                 .peers()
                 .tell(&ranks, &News::Recall(peer::Recall { ino }))
                 .await;
-            join_all(told.lost.into_iter().map(|rank| self.peers().outwait(rank))).await;
+            join_all(
+                told.lost
+                    .into_iter()
+                    .map(|rank| self.server.peers().outwait(rank)),
+            )
+            .await;
             let _ = over.send(());
             holders.borrow_mut().drop_ended_recalls(ino);
         }
         join_all(earlier).await;
-        if writer == Some(self.rank()) {
+        if writer == Some(self.server.rank()) {
             self.doubt_file(ino);
         } else {
             self.recall_here(ino);
@@ -731,8 +711,7 @@ impl<P: Platform> Cluster<P> {
     /// Returns true if a server other than `writer` believes, or may believe, its lease of a file
     /// of this server.
     pub(super) fn is_leased_to_others(&self, ino: Ino, writer: Rank) -> bool {
-        self.inner
-            .files
+        self.state()
             .holders
             .borrow()
             .is_leased_to_others(ino, writer)
@@ -747,25 +726,22 @@ impl<P: Platform> Cluster<P> {
     /// the new end are erased. Of a file in `dirty` the node's own size may be greater: it is
     /// published together with the bytes.
     pub(in crate::cluster) fn unify_sizes(&self, dirty: &[Ino]) {
-        for (ino, size) in self.node(|node| node.own_sizes()) {
+        for (ino, size) in self.server.node(|node| node.own_sizes()) {
             let published = self.published_size(ino);
             if size < published {
-                let raised = self.node(|node| node.raise_to(ino, published, 0));
+                let raised = self.server.node(|node| node.raise_to(ino, published, 0));
                 debug_assert!(raised.is_ok(), "{ino:?} is a file");
             } else if size > published && dirty.binary_search(&ino).is_err() {
-                self.inner.files.published.borrow_mut().set_size(ino, size);
+                self.state().published.borrow_mut().set_size(ino, size);
             }
         }
     }
 
     /// Raises the size of a file of this server, also as other nodes see it.
     fn raise_published(&self, ino: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError> {
-        self.node(|node| node.raise_to(ino, size, mtime_ns))?;
-        self.inner
-            .files
-            .published
-            .borrow_mut()
-            .raise_size(ino, size);
+        self.server
+            .node(|node| node.raise_to(ino, size, mtime_ns))?;
+        self.state().published.borrow_mut().raise_size(ino, size);
         Ok(())
     }
 
@@ -783,7 +759,7 @@ impl<P: Platform> Cluster<P> {
         self.add_stored(op.ino, op.stored.saturating_add(anew));
         self.recall_leases(op.ino, Some(from)).await;
         if op.ended {
-            self.end_token(op.ino, from);
+            self.server.tokens().end_token(op.ino, from);
         }
         Ok(())
     }
@@ -792,15 +768,15 @@ impl<P: Platform> Cluster<P> {
         &self,
         op: proto::SetAttr,
     ) -> Result<(), FsError> {
-        let ino = self.resolve(op.ino)?;
-        let local = self.local(ino).filter(|_| op.mtime_ns.is_some());
-        if let Some(local) = local.filter(|local| self.node(|node| node.is_file(*local))) {
+        let ino = self.server.resolve(op.ino)?;
+        let local = self.server.local(ino).filter(|_| op.mtime_ns.is_some());
+        if let Some(local) = local.filter(|local| self.server.node(|node| node.is_file(*local))) {
             // A later publish of earlier writes must not set its time.
-            self.extents().flush(ino).await?;
-            self.node(|node| node.forget_cell_times(local));
+            self.server.extents().flush(ino).await?;
+            self.server.node(|node| node.forget_cell_times(local));
         }
         let set = proto::SetAttr { ino, ..op };
-        self.call(ino.rank(), peer::SetAttr { set }).await?;
+        self.server.call(ino.rank(), peer::SetAttr { set }).await?;
         self.recall_here(ino);
         Ok(())
     }

@@ -42,11 +42,8 @@ use weir_core::names::Policy;
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::numbers::InodeNumbers;
-use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::files::{FileSteps, FileTokens, FilesNeeds};
 use crate::cluster::visibility::is_raw;
-use crate::cluster::Cluster;
-use crate::node::Platform;
 use share::Share;
 
 /// The tokens of this server's files, and those that this node holds.
@@ -107,17 +104,17 @@ impl Grant {
     }
 }
 
-impl<P: Platform> Cluster<P> {
+impl<S: FilesNeeds> FileTokens<S> {
     /// Handles a file, of this server or another one, that becomes raw, or stops being raw. This
     /// node's earlier bytes are published.
     pub(super) async fn sharing_changed(&self, ino: Ino, was: Policy) -> Result<(), FsError> {
-        if self.has_all_extents() {
+        if self.server.has_all_extents() {
             return Ok(());
         }
-        let Some(local) = self.local(ino) else {
+        let Some(local) = self.server.local(ino) else {
             return Ok(());
         };
-        let attr = self.node(|node| node.names.attr_of(local))?;
+        let attr = self.server.node(|node| node.attr_of(local))?;
         if attr.policy.visibility == was.visibility {
             return Ok(());
         }
@@ -125,8 +122,8 @@ impl<P: Platform> Cluster<P> {
             return self.revoke_here(ino).await;
         }
         self.forget_tokens(ino);
-        if ino.rank() == self.rank() {
-            self.node(|node| node.set_ask(ino, false));
+        if ino.rank() == self.server.rank() {
+            self.server.node(|node| node.set_ask(ino, false));
         }
         self.renew_token_word(ino, local);
         Ok(())
@@ -134,7 +131,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Forgets all tokens of a file that is gone, or is not raw any more.
     pub(super) fn forget_tokens(&self, ino: Ino) {
-        let mut tokens = self.inner.files.write_tokens.borrow_mut();
+        let mut tokens = self.state().write_tokens.borrow_mut();
         tokens.granted.remove(&ino);
         tokens.forget_held(ino);
     }

@@ -59,7 +59,7 @@ impl Unfinished {
 
 impl<P: Platform> Node<'_, P> {
     /// Takes a part of a value; returns the operation once the value is complete.
-    pub(super) fn take_xattr_part(
+    pub(in crate::cluster) fn take_xattr_part(
         &mut self,
         from: Caller,
         op: proto::SetXattr,
@@ -83,7 +83,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(self.files.xattrs.list(ino))
     }
 
-    pub(super) fn set_xattr_here(
+    pub(in crate::cluster) fn set_xattr_here(
         &mut self,
         ino: Ino,
         name: &[u8],
@@ -97,7 +97,11 @@ impl<P: Platform> Node<'_, P> {
         self.set_attributes(&proto::SetAttr::nothing(ino)) // ctime
     }
 
-    pub(super) fn remove_xattr_here(&mut self, ino: Ino, name: &[u8]) -> Result<(), FsError> {
+    pub(in crate::cluster) fn remove_xattr_here(
+        &mut self,
+        ino: Ino,
+        name: &[u8],
+    ) -> Result<(), FsError> {
         self.names.attr(ino).map_err(refusal)?;
         self.files.xattrs.remove(ino, name)?;
         self.note(&Item::XattrGone(ino, name));

@@ -2,26 +2,25 @@
 
 use weir_core::proto::{self, peer, Caller, FsError};
 
-use crate::cluster::numbers::InodeNumbers;
-use crate::cluster::peers::calls::ServerCalls;
-use crate::cluster::Cluster;
-use crate::node::Platform;
+use crate::cluster::files::{ExtendedAttributes, FileParts, FileSteps, FilesNeeds};
 
-impl<P: Platform> Cluster<P> {
+impl<S: FilesNeeds> ExtendedAttributes<S> {
     pub(in crate::cluster) async fn get_xattr_for_client(
         &self,
         op: proto::GetXattr,
     ) -> Result<Vec<u8>, FsError> {
-        let (ino, name) = (self.resolve(op.ino)?, op.name);
-        self.call(ino.rank(), peer::GetXattr { ino, name }).await
+        let (ino, name) = (self.server.resolve(op.ino)?, op.name);
+        self.server
+            .call(ino.rank(), peer::GetXattr { ino, name })
+            .await
     }
 
     pub(in crate::cluster) async fn list_xattrs_for_client(
         &self,
         op: proto::ListXattrs,
     ) -> Result<Vec<u8>, FsError> {
-        let ino = self.resolve(op.ino)?;
-        self.call(ino.rank(), peer::ListXattrs { ino }).await
+        let ino = self.server.resolve(op.ino)?;
+        self.server.call(ino.rank(), peer::ListXattrs { ino }).await
     }
 
     /// Sets an attribute. The parts of a value are put together here; its home gets it whole.
@@ -30,12 +29,14 @@ impl<P: Platform> Cluster<P> {
         from: Caller,
         op: proto::SetXattr,
     ) -> Result<(), FsError> {
-        let ino = self.resolve(op.ino)?;
-        let Some(set) = self.node(|node| node.take_xattr_part(from, op))? else {
+        let ino = self.server.resolve(op.ino)?;
+        let Some(set) = self.server.node(|node| node.take_xattr_part(from, op))? else {
             return Ok(());
         };
-        self.call(ino.rank(), peer::SetXattr { ino, ..set }).await?;
-        self.recall_here(ino);
+        self.server
+            .call(ino.rank(), peer::SetXattr { ino, ..set })
+            .await?;
+        self.server.stand_ins().recall_here(ino);
         Ok(())
     }
 
@@ -43,10 +44,10 @@ impl<P: Platform> Cluster<P> {
         &self,
         op: proto::RemoveXattr,
     ) -> Result<(), FsError> {
-        let (ino, name) = (self.resolve(op.ino)?, op.name);
+        let (ino, name) = (self.server.resolve(op.ino)?, op.name);
         let removal = peer::RemoveXattr { ino, name };
-        self.call(ino.rank(), removal).await?;
-        self.recall_here(ino);
+        self.server.call(ino.rank(), removal).await?;
+        self.server.stand_ins().recall_here(ino);
         Ok(())
     }
 
@@ -54,16 +55,24 @@ impl<P: Platform> Cluster<P> {
         &self,
         op: peer::SetXattr,
     ) -> Result<(), FsError> {
-        self.node(|node| node.set_xattr_here(op.ino, &op.name, &op.value, op.flags))?;
+        self.server
+            .node(|node| node.set_xattr_here(op.ino, &op.name, &op.value, op.flags))?;
         // The attributes were changed with it.
-        self.set_attr_at_home(proto::SetAttr::nothing(op.ino)).await
+        self.server
+            .stand_ins()
+            .set_attr_at_home(proto::SetAttr::nothing(op.ino))
+            .await
     }
 
     pub(in crate::cluster) async fn remove_xattr_at_home(
         &self,
         op: peer::RemoveXattr,
     ) -> Result<(), FsError> {
-        self.node(|node| node.remove_xattr_here(op.ino, &op.name))?;
-        self.set_attr_at_home(proto::SetAttr::nothing(op.ino)).await
+        self.server
+            .node(|node| node.remove_xattr_here(op.ino, &op.name))?;
+        self.server
+            .stand_ins()
+            .set_attr_at_home(proto::SetAttr::nothing(op.ino))
+            .await
     }
 }

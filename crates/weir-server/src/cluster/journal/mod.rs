@@ -16,22 +16,11 @@
 
 use std::cell::Cell;
 
-use weir_core::journal::Item;
-
 use crate::cluster::keyed::Keyed;
-use crate::cluster::peers::calls::ServerCalls;
 
 pub(super) mod commit;
 pub(super) mod recover;
 pub(super) mod shared;
-
-/// A server that has a journal.
-pub(in crate::cluster) trait Journals: ServerCalls {
-    /// Adds a change to the journal.
-    fn note(&self, item: &Item<'_>);
-    /// Waits until all others know that this server is back.
-    async fn announced(&self);
-}
 
 /// The state of this room that concerns several servers.
 pub(in crate::cluster) struct JournalState {

@@ -12,7 +12,8 @@ use weir_core::journal::{self, Item};
 use weir_core::proto::{peer, FsError};
 use weir_core::types::Rank;
 
-use crate::cluster::journal::Journals;
+use crate::cluster::abilities::Journals;
+use crate::cluster::files::FileParts;
 use crate::cluster::keyed::Token;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::Cluster;
@@ -36,15 +37,15 @@ impl<P: Platform> Cluster<P> {
         }
         self.inner.files.take_up(&mut state, stand_ins, now_ns);
         let dirty = self.extents().dirty();
-        self.unify_sizes(&dirty);
+        self.stand_ins().unify_sizes(&dirty);
         let own = dirty.iter().filter(|ino| ino.rank() == self.rank());
         for ino in own.clone() {
-            self.know_writer(*ino, self.rank());
+            self.stand_ins().know_writer(*ino, self.rank());
         }
-        self.begin_tokens(self.rank(), own.copied());
+        self.tokens().begin_tokens(self.rank(), own.copied());
         // Other nodes may have written bytes that they did not publish.
         self.node(Node::ask_of_raw_files);
-        self.await_written_files(&self.peers().others());
+        self.appends().await_written_files(&self.peers().others());
     }
 
     /// Shows all state that is not the node's own, as items.
@@ -111,7 +112,7 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| {
             node.keep_orphans_no_more();
         });
-        self.erase_gone().await;
+        self.ends().erase_gone().await;
     }
 
     /// A killed server is back: tells it which of its files are open here.

@@ -22,8 +22,8 @@ use weir_core::proto::peer::LockOwner;
 use weir_core::proto::FsError;
 use weir_core::types::Ino;
 
+use crate::cluster::abilities::InodeNumbers;
 use crate::cluster::keyed::Keyed;
-use crate::cluster::numbers::InodeNumbers;
 pub(super) use requests::{LockOwners, NodeLocks};
 
 mod homes;

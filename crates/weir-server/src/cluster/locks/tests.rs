@@ -9,10 +9,10 @@ use weir_core::proto::peer::{self, LockOwner, LockWish, PeerOperation};
 use weir_core::proto::{self, FsError};
 use weir_core::types::{ClientId, Ino, Rank};
 
+use crate::cluster::abilities::InodeNumbers;
 use crate::cluster::locks::table::{LockTable, Owner, UNLOCK, WRITE};
 use crate::cluster::locks::{InstanceLocks, LockOwners, LocksNeeds, LocksState, NodeLocks};
 use crate::cluster::net::{Answer, Lost, Net};
-use crate::cluster::numbers::InodeNumbers;
 use crate::cluster::peers::calls::{Replied, ServerCalls};
 use crate::cluster::peers::test_events::{now, TestThread};
 use crate::cluster::peers::PeerServers;

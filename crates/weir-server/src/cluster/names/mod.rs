@@ -25,19 +25,18 @@
 //! | `known` | the table in shared memory that shows programs names of other servers |
 
 use std::cell::RefCell;
-use std::future::Future;
 
 use weir_core::journal;
 use weir_core::names::{Attr, FileType, NewTree, Owner, Policy};
 use weir_core::node::known::KnownNames;
 use weir_core::proto::peer::{self, Unnamed};
-use weir_core::proto::{self, Attached, Caller, Child, Created, Entry, FsError, Listing, Served};
+use weir_core::proto::{self, Attached, Caller, Child, Created, Entry, FsError, Listing};
 use weir_core::types::{ClientId, Ino, Rank};
 
+use crate::cluster::abilities::InodeNumbers;
+use crate::cluster::abilities::Journals;
 use crate::cluster::files::FileNews;
-use crate::cluster::journal::Journals;
 use crate::cluster::keyed::Keyed;
-use crate::cluster::numbers::InodeNumbers;
 use crate::node::{SnapshotPosition, Visit};
 
 pub(super) mod directories;
@@ -180,14 +179,6 @@ impl<S: NamesNeeds> InstanceNames<S> {
 
     fn state(&self) -> &NamesState {
         self.server.names_state()
-    }
-
-    /// An operation that may have to wait.
-    fn later<T: 'static, F: Future<Output = T> + 'static>(
-        &self,
-        act: impl FnOnce(Self) -> F,
-    ) -> Served<T> {
-        Served::later(act(self.clone()))
     }
 }
 

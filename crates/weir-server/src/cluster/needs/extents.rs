@@ -9,6 +9,7 @@ use weir_core::types::{ClientId, Ino, Rank};
 
 use crate::cluster::extents::pending::Pending;
 use crate::cluster::extents::{ExtentSteps, ExtentsNeeds, ExtentsState, PublishedExtents};
+use crate::cluster::files::FileParts;
 use crate::cluster::net::LogBytes;
 use crate::cluster::Cluster;
 use crate::node::{Node, Platform};
@@ -40,43 +41,43 @@ impl<P: Platform> ExtentsNeeds for Cluster<P> {
     }
 
     fn may_publish(&self, ino: Ino, local: Ino) -> Result<bool, FsError> {
-        self.may_publish(ino, local)
+        self.sharing().may_publish(ino, local)
     }
 
     fn holds_back(&self, ino: Ino) -> bool {
-        self.holds_back(ino)
+        self.sharing().holds_back(ino)
     }
 
     async fn hold_here(&self, ino: Ino, write: bool) -> Result<Attr, FsError> {
-        self.hold_here(ino, write).await
+        self.stand_ins().hold_here(ino, write).await
     }
 
     async fn lease_here(&self, ino: Ino) -> Result<(), FsError> {
-        self.lease_here(ino).await
+        self.stand_ins().lease_here(ino).await
     }
 
     fn attached_here(&self, ino: Ino, local: Ino) {
-        self.attached_here(ino, local);
+        self.appends().attached_here(ino, local);
     }
 
     async fn end_other_writes(&self, ino: Ino, claim: &Claim) -> Result<(), FsError> {
-        self.end_other_writes(ino, claim).await
+        self.tokens().end_other_writes(ino, claim).await
     }
 
     fn erased_from(&self, ino: Ino) -> u64 {
-        self.erased_from(ino)
+        self.truncation().erased_from(ino)
     }
 
     fn recall_here(&self, ino: Ino) {
-        self.recall_here(ino);
+        self.stand_ins().recall_here(ino);
     }
 
     fn forget_counted(&self, from: Rank, ino: Ino) {
-        self.forget_counted(from, ino);
+        self.stand_ins().forget_counted(from, ino);
     }
 
     fn doubt_answers(&self, ino: Ino) {
-        self.doubt_answers(ino);
+        self.stand_ins().doubt_answers(ino);
     }
 }
 

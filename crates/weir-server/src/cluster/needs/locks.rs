@@ -9,6 +9,7 @@ use weir_core::types::{ClientId, Ino};
 use crate::cluster::clients::table::Clients;
 use crate::cluster::clients::wake_waiters;
 use crate::cluster::files::descriptions::{is_shared, OfdTable};
+use crate::cluster::files::FileParts;
 use crate::cluster::locks::table::Owner;
 use crate::cluster::locks::{InstanceLocks, LockOwners, LocksNeeds, LocksState, NodeLocks};
 use crate::cluster::names::NodeNames;
@@ -32,7 +33,7 @@ impl<P: Platform> LocksNeeds for Cluster<P> {
     }
 
     async fn share_by_locks(&self, ino: Ino) -> Result<(), FsError> {
-        self.share_by_locks(ino).await
+        self.sharing().share_by_locks(ino).await
     }
 }
 

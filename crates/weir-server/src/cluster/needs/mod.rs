@@ -4,6 +4,7 @@
 //! the server's implementation of one such trait.
 
 mod extents;
+mod files;
 mod locks;
 mod names;
 mod reads;

@@ -6,6 +6,7 @@ use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::files::FileNews;
+use crate::cluster::files::FileParts;
 use crate::cluster::names::{InstanceNames, NamedFiles, NamesNeeds, NamesState};
 use crate::cluster::Cluster;
 use crate::node::{Node, Platform};
@@ -39,7 +40,7 @@ impl<P: Platform> NamesNeeds for Cluster<P> {
 
 impl<P: Platform> NamedFiles for Cluster<P> {
     async fn path_for_rules(&self, dir: Ino, name: &[u8]) -> Result<Option<Vec<u8>>, FsError> {
-        self.path_for_rules(dir, name).await
+        self.sharing().path_for_rules(dir, name).await
     }
 
     fn news(&self) -> FileNews {
@@ -51,58 +52,58 @@ impl<P: Platform> NamedFiles for Cluster<P> {
     }
 
     fn add_holder(&self, ino: Ino, holder: Rank) {
-        self.add_holder(ino, holder);
+        self.stand_ins().add_holder(ino, holder);
     }
 
     async fn add_writer(&self, ino: Ino, writer: Rank) {
-        self.add_writer(ino, writer).await;
+        self.stand_ins().add_writer(ino, writer).await;
     }
 
     async fn hold_for(&self, from: Rank, ino: Ino, write: bool) -> Result<Attr, FsError> {
-        self.hold_for(from, ino, write).await
+        self.stand_ins().hold_for(from, ino, write).await
     }
 
     fn grant_new(&self, maker: Rank, attr: &Attr) -> bool {
-        self.grant_new(maker, attr)
+        self.tokens().grant_new(maker, attr)
     }
 
     async fn recall_leases(&self, ino: Ino, writer: Option<Rank>) {
-        self.recall_leases(ino, writer).await;
+        self.stand_ins().recall_leases(ino, writer).await;
     }
 
     async fn end_unnamed(&self, ino: Ino, asker: Rank) -> Option<Unnamed> {
-        self.end_unnamed(ino, asker).await
+        self.ends().end_unnamed(ino, asker).await
     }
 
     async fn hold_here(&self, ino: Ino, write: bool) -> Result<Attr, FsError> {
-        self.hold_here(ino, write).await
+        self.stand_ins().hold_here(ino, write).await
     }
 
     fn stand_in_for(&self, attr: &Attr) -> Result<Attr, FsError> {
-        self.stand_in_for(attr)
+        self.stand_ins().stand_in_for(attr)
     }
 
     fn leave_unknown(&self, ino: Ino) {
-        self.leave_unknown(ino);
+        self.ends().leave_unknown(ino);
     }
 
     fn may_reserve(&self, ino: Ino, asked_ns: i64) {
-        self.may_reserve(ino, asked_ns);
+        self.stand_ins().may_reserve(ino, asked_ns);
     }
 
     fn attached_here(&self, ino: Ino, local: Ino) {
-        self.attached_here(ino, local);
+        self.appends().attached_here(ino, local);
     }
 
     fn revocations(&self) -> u64 {
-        self.revocations()
+        self.tokens().revocations()
     }
 
     fn hold_new(&self, ino: Ino, asked_ns: i64) {
-        self.hold_new(ino, asked_ns);
+        self.tokens().hold_new(ino, asked_ns);
     }
 
     async fn lost_its_name(&self, unnamed: Unnamed) {
-        self.lost_its_name(unnamed).await;
+        self.ends().lost_its_name(unnamed).await;
     }
 }

@@ -7,6 +7,7 @@ use weir_core::proto::{FsError, Landing, PathInTree};
 use weir_core::types::{ClientId, Ino};
 use weir_fabric::bulk;
 
+use crate::cluster::files::FileParts;
 use crate::cluster::reads::{ReadsNeeds, ReadsState, RemoteReads};
 use crate::cluster::Cluster;
 use crate::node::{Platform, Table};
@@ -48,11 +49,11 @@ impl<P: Platform> ReadsNeeds for Cluster<P> {
     }
 
     fn laminated_here(&self, ino: Ino) -> Option<Ino> {
-        self.laminated_here(ino)
+        self.sharing().laminated_here(ino)
     }
 
     async fn path_of_file(&self, ino: Ino) -> String {
-        self.path_of_file(ino).await
+        self.audits().path_of_file(ino).await
     }
 
     async fn path_by_homes(&self, dir: Ino) -> Result<PathInTree, FsError> {

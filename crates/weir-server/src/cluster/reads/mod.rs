@@ -25,7 +25,7 @@ use weir_core::proto::{FsError, Landing, PathInTree};
 use weir_core::types::{ClientId, Ino};
 use weir_fabric::bulk;
 
-use crate::cluster::numbers::InodeNumbers;
+use crate::cluster::abilities::InodeNumbers;
 
 use crate::node::{ClientMemory, Platform, Table};
 

@@ -18,7 +18,7 @@ use weir_core::proto::{
 };
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::numbers::InodeNumbers;
+use crate::cluster::abilities::InodeNumbers;
 use crate::cluster::ROOT;
 
 /// The time for which a report holds, ns: longer than the longest round.

@@ -10,6 +10,7 @@ use weir_core::journal::Item;
 use weir_core::proto::{self, FsError, FsStat, Lent, Served, Tier};
 use weir_core::types::{ClientId, SegmentId};
 
+use crate::cluster::abilities::Waits;
 use crate::cluster::clients::table::Lease;
 use crate::cluster::Cluster;
 use crate::node::{ClientMemory, Node, Platform, Space};

@@ -5,21 +5,19 @@ use weir_core::proto::peer::{self, LogRange, News};
 use weir_core::proto::{FsError, Served};
 use weir_core::types::Ino;
 
+use crate::cluster::abilities::Waits;
 use crate::cluster::extents::publish::bytes_of;
-use crate::cluster::journal::Journals;
-use crate::cluster::numbers::InodeNumbers;
-use crate::cluster::peers::calls::ServerCalls;
-use crate::cluster::Cluster;
-use crate::node::Platform;
+use crate::cluster::files::FileExtents;
+use crate::cluster::files::{FileParts, FileSteps, FilesNeeds, Truncation};
 
-impl<P: Platform> Cluster<P> {
+impl<S: FilesNeeds> Truncation<S> {
     pub(in crate::cluster) fn truncate_for_client(
         &self,
         ino: Ino,
         size: u64,
     ) -> Served<Result<(), FsError>> {
-        if self.has_all_extents() {
-            return Served::Now(self.node(|node| {
+        if self.server.has_all_extents() {
+            return Served::Now(self.server.node(|node| {
                 node.check_size(ino, size)?;
                 node.set_size(ino, size)
             }));
@@ -28,9 +26,11 @@ impl<P: Platform> Cluster<P> {
     }
 
     async fn ask_to_truncate(&self, ino: Ino, size: u64) -> Result<(), FsError> {
-        let ino = self.resolve(ino)?;
-        self.extents().flush(ino).await?;
-        self.call(ino.rank(), peer::Truncate { ino, size }).await
+        let ino = self.server.resolve(ino)?;
+        self.server.extents().flush(ino).await?;
+        self.server
+            .call(ino.rank(), peer::Truncate { ino, size })
+            .await
     }
 
     /// Sets the size of a file of this server, at all nodes.
@@ -40,24 +40,29 @@ impl<P: Platform> Cluster<P> {
         size: u64,
     ) -> Result<(), FsError> {
         // A restarted server first hears which servers hold its files.
-        self.announced().await;
+        self.server.announced().await;
         let _alone = self
+            .server
             .peers()
-            .hold_in_time(&self.inner.files.changing, ino)
+            .hold_in_time(&self.state().changing, ino)
             .await?;
-        let was_evicted = self.node(|node| node.regular(ino))?.evicted;
-        self.inner.files.published.borrow_mut().begin_cut(ino, size);
+        let was_evicted = self.server.node(|node| node.regular(ino))?.evicted;
+        self.state().published.borrow_mut().begin_cut(ino, size);
         let mut cut = self.cut_everywhere(ino, size).await;
-        let old = self.inner.files.published.borrow_mut().end_cut(ino);
+        let old = self.state().published.borrow_mut().end_cut(ino);
         if cut.is_err() {
             // Bytes may be left behind the new end: the file keeps its size, so that the next
             // truncation erases them.
-            cut = self.raise_published(ino, old, 0).and(cut);
+            cut = self
+                .server
+                .stand_ins()
+                .raise_published(ino, old, 0)
+                .and(cut);
             if was_evicted {
-                self.mark_evicted(ino, true).await?;
+                self.server.eviction().mark_evicted(ino, true).await?;
             }
         }
-        self.note_published(ino);
+        self.server.stand_ins().note_published(ino);
         cut
     }
 
@@ -67,10 +72,11 @@ impl<P: Platform> Cluster<P> {
         &self,
         ino: Ino,
     ) -> Result<(), FsError> {
-        while self.inner.files.published.borrow().is_being_cut(ino) {
+        while self.state().published.borrow().is_being_cut(ino) {
             drop(
-                self.peers()
-                    .hold_in_time(&self.inner.files.changing, ino)
+                self.server
+                    .peers()
+                    .hold_in_time(&self.state().changing, ino)
                     .await?,
             );
         }
@@ -79,27 +85,27 @@ impl<P: Platform> Cluster<P> {
 
     async fn cut_everywhere(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         let (old, erased) = self.cut_published(ino, size).await?;
-        let holders = self.holders_of(ino);
+        let holders = self.server.stand_ins().holders_of(ino);
         // Each of these servers either begins its session later, and is told then, or is a holder
         // now.
-        self.inner.files.holders.borrow_mut().note_missed(
+        self.state().holders.borrow_mut().note_missed(
             ino,
             size,
             &holders,
-            &self.silent_servers(),
+            &self.server.appends().silent_servers(),
         );
         let number = self.number_of_cut();
         let cut = peer::Cut { ino, size, number };
-        let told = self.peers().tell(&holders, &News::Cut(cut)).await;
-        told.lost.iter().for_each(|rank| self.peers().refuse(*rank));
-        self.inner
-            .files
+        let told = self.server.peers().tell(&holders, &News::Cut(cut)).await;
+        told.lost
+            .iter()
+            .for_each(|rank| self.server.peers().refuse(*rank));
+        self.state()
             .holders
             .borrow_mut()
             .note_missed(ino, size, &holders, &told.lost);
         let heard = holders.iter().filter(|rank| !told.lost.contains(rank));
-        self.inner
-            .files
+        self.state()
             .holders
             .borrow_mut()
             .note_told(ino, size, heard.copied());
@@ -109,19 +115,19 @@ impl<P: Platform> Cluster<P> {
         };
         let again = self.cut_again(ino, size, behind).await;
         let old = again.as_ref().map_or(behind, |(old, _)| *old);
-        if self.inner.files.holders.borrow().is_missed(ino) {
-            self.extents().erase_untold(ino, size.max(old)).await;
+        if self.state().holders.borrow().is_missed(ino) {
+            self.server.extents().erase_untold(ino, size.max(old)).await;
         }
-        self.recall_leases(ino, None).await;
+        self.server.stand_ins().recall_leases(ino, None).await;
         let freed = match again {
             Ok((_, freed)) => [erased, freed].concat(),
             Err(error) => {
-                self.extents().give_back_late(ino, erased);
+                self.server.extents().give_back_late(ino, erased);
                 return Err(error);
             }
         };
-        self.add_stored(ino, -bytes_of(&freed));
-        self.extents().give_back(freed).await;
+        self.server.stand_ins().add_stored(ino, -bytes_of(&freed));
+        self.server.extents().give_back(freed).await;
         Ok(())
     }
 
@@ -131,29 +137,29 @@ impl<P: Platform> Cluster<P> {
     async fn cut_published(&self, ino: Ino, size: u64) -> Result<(u64, Vec<LogRange>), FsError> {
         // The bytes of a publish under way reach the slices before they are erased, and may
         // make the file longer.
-        let extents = self.extents();
+        let extents = self.server.extents();
         let _sent = extents.hold_publishing(ino).await?;
-        self.node(|node| node.check_size(ino, size))?;
+        self.server.node(|node| node.check_size(ino, size))?;
         // A publish that could not be sent is not sent later.
         let old = self.note_published_end(ino, 0);
         // Erase before any node, this one too, gives up its unpublished bytes. Otherwise its
         // programs see the older published bytes there: if an append makes the file longer
         // meanwhile, or if this server is killed now and the truncation never ends. If not
         // everything can be erased, no node gives up anything.
-        let erased = self.extents().erase_everywhere(ino, size, old).await;
-        self.recall_here(ino);
+        let erased = self.server.extents().erase_everywhere(ino, size, old).await;
+        self.server.stand_ins().recall_here(ino);
         let erased = erased?;
         // Another node may have published meanwhile.
-        let old = old.max(self.published_size(ino));
+        let old = old.max(self.server.stand_ins().published_size(ino));
         if let Err(error) = self.cut_own(ino, size) {
-            self.extents().give_back_late(ino, erased);
+            self.server.extents().give_back_late(ino, erased);
             return Err(error);
         }
         Ok((old, erased))
     }
 
     /// Erases the bytes behind the new end of a file that were published since
-    /// [`Cluster::cut_published`]: by other nodes, up to `behind`, and by this one. Its programs may
+    /// [`Truncation::cut_published`]: by other nodes, up to `behind`, and by this one. Its programs may
     /// have written since; what they have not published is given up too. Else an older write of theirs
     /// would stay where a newer one is gone. Returns as that does.
     async fn cut_again(
@@ -162,13 +168,17 @@ impl<P: Platform> Cluster<P> {
         size: u64,
         behind: u64,
     ) -> Result<(u64, Vec<LogRange>), FsError> {
-        let extents = self.extents();
+        let extents = self.server.extents();
         let _sent = extents.hold_publishing(ino).await?;
         // Publishes of other nodes have arrived and raised the size, but perhaps not all of them.
         let old = self.note_published_end(ino, behind);
         // The size first: that of bytes which other nodes publish while others are erased has to stay.
         self.cut_own(ino, size)?;
-        let erased = self.extents().erase_everywhere(ino, size, old).await?;
+        let erased = self
+            .server
+            .extents()
+            .erase_everywhere(ino, size, old)
+            .await?;
         Ok((old, erased))
     }
 
@@ -176,89 +186,87 @@ impl<P: Platform> Cluster<P> {
     /// by other nodes up to `behind`.
     fn note_published_end(&self, ino: Ino, behind: u64) -> u64 {
         let here = self
+            .server
+            .stand_ins()
             .published_size(ino)
-            .max(self.extents().end_in_flight(ino));
+            .max(self.server.extents().end_in_flight(ino));
         let end = here.max(behind);
-        self.inner
-            .files
-            .published
-            .borrow_mut()
-            .note_behind(ino, end);
+        self.state().published.borrow_mut().note_behind(ino, end);
         end
     }
 
     /// Gives up this node's unpublished bytes of a file of this server behind its new end.
     fn cut_own(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         self.set_published_size(ino, size)?;
-        self.inner.files.published.borrow_mut().note_cut_here(ino);
-        self.extents().cut_in_flight(ino, size);
-        self.cut_appends(ino, size);
+        self.state().published.borrow_mut().note_cut_here(ino);
+        self.server.extents().cut_in_flight(ino, size);
+        self.server.appends().cut_appends(ino, size);
         Ok(())
     }
 
     /// The offset at which a file ends for readers here. Extents behind it may still be known, but
     /// are being erased.
     pub(in crate::cluster) fn erased_from(&self, ino: Ino) -> u64 {
-        self.inner.files.published.borrow().erased_from(ino)
+        self.state().published.borrow().erased_from(ino)
     }
 
     fn set_published_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
-        self.node(|node| node.set_size(ino, size))?;
+        self.server.node(|node| node.set_size(ino, size))?;
         {
-            let mut published = self.inner.files.published.borrow_mut();
+            let mut published = self.state().published.borrow_mut();
             let old = published.set_size(ino, size);
             published.note_behind(ino, old);
         }
-        self.note_published(ino);
+        self.server.stand_ins().note_published(ino);
         Ok(())
     }
 
     /// Cuts a file here, for its home, which erases the published bytes after that.
     pub(in crate::cluster) async fn cut_here(&self, op: &peer::Cut) -> Result<u64, FsError> {
         let ino = op.ino;
-        let session = self.peers().session_now(ino.rank());
+        let session = self.server.peers().session_now(ino.rank());
         // The bytes of a publish under way reach the slices before they are erased.
-        let extents = self.extents();
+        let extents = self.server.extents();
         let _sent = extents.hold_publishing_surely(ino).await;
         // The home was restarted meanwhile: it does not know of this truncation any more, and will
         // erase nothing for it.
-        if self.peers().session_now(ino.rank()) != session {
+        if self.server.peers().session_now(ino.rank()) != session {
             return Err(FsError::Unreachable);
         }
         let is_new = {
-            let mut stand_ins = self.inner.files.stand_ins.borrow_mut();
+            let mut stand_ins = self.state().stand_ins.borrow_mut();
             let known = stand_ins.get_mut(&ino);
             let known = known.filter(|known| known.cut < op.number);
             known.map(|known| known.cut = op.number).is_some()
         };
         if !is_new {
-            self.recall_here(ino);
+            self.server.stand_ins().recall_here(ino);
             return Ok(0);
         }
         self.cut_at_once(ino, op.size)
     }
 
     pub(in crate::cluster) fn cut_at_once(&self, ino: Ino, size: u64) -> Result<u64, FsError> {
-        let end = self.extents().end_in_flight(ino);
-        self.extents().cut_in_flight(ino, size);
-        if let Some(local) = self.local(ino) {
-            self.node(|node| node.set_size(local, size))?;
+        let end = self.server.extents().end_in_flight(ino);
+        self.server.extents().cut_in_flight(ino, size);
+        if let Some(local) = self.server.local(ino) {
+            self.server.node(|node| node.set_size(local, size))?;
         }
-        self.recall_here(ino);
+        self.server.stand_ins().recall_here(ino);
         Ok(end)
     }
 
     /// A number greater than the last one, also than the last one before a restart.
     fn number_of_cut(&self) -> u64 {
-        let now = u64::try_from(self.peers().now_ns()).unwrap_or(0);
-        let number = now.max(self.inner.files.cuts.get() + 1);
-        self.inner.files.cuts.set(number);
+        let now = u64::try_from(self.server.peers().now_ns()).unwrap_or(0);
+        let number = now.max(self.state().cuts.get() + 1);
+        self.state().cuts.set(number);
         number
     }
 
     /// Forgets the number of the last truncation: a restarted home may begin anew with its numbers.
     pub(in crate::cluster) fn forget_cuts(&self, ino: Ino) {
-        if let Some(known) = self.inner.files.stand_ins.borrow_mut().get_mut(&ino) {
+        if let Some(known) = self.state().stand_ins.borrow_mut().get_mut(&ino) {
             known.cut = 0;
         }
     }

@@ -10,29 +10,27 @@ use weir_core::types::{Ino, Rank};
 
 use super::share::Share;
 use super::Grant;
+use crate::cluster::files::FileExtents;
 use crate::cluster::files::AWAITED_NS;
-use crate::cluster::journal::Journals;
-use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::files::{FileParts, FileSteps, FileTokens, FilesNeeds};
 use crate::cluster::peers::tell::all_of;
 use crate::cluster::visibility::is_raw;
-use crate::cluster::Cluster;
-use crate::node::Platform;
 
-impl<P: Platform> Cluster<P> {
+impl<S: FilesNeeds> FileTokens<S> {
     /// Grants the maker of a new file of this server all of it, if it is raw.
     pub(in crate::cluster) fn grant_new(&self, maker: Rank, attr: &Attr) -> bool {
         if !is_raw(attr) {
             return false;
         }
-        let mut tokens = self.inner.files.write_tokens.borrow_mut();
+        let mut tokens = self.state().write_tokens.borrow_mut();
         let grants = tokens.granted.entry(attr.home).or_default();
         let is_first = grants.is_empty();
         if is_first {
             grants.insert(maker, Grant::new(Share::Whole));
         }
         drop(tokens);
-        if maker != self.rank() {
-            self.node(|node| node.set_ask(attr.home, true));
+        if maker != self.server.rank() {
+            self.server.node(|node| node.set_ask(attr.home, true));
         }
         is_first
     }
@@ -47,12 +45,13 @@ impl<P: Platform> Cluster<P> {
         if !(op.needed.is_sound(MAX_OFFSET) && op.wished.is_sound(MAX_OFFSET)) {
             return Err(FsError::Malformed);
         }
-        self.announced().await;
+        self.server.announced().await;
         let _turn = self
+            .server
             .peers()
-            .hold_in_time(&self.inner.files.granting, ino)
+            .hold_in_time(&self.state().granting, ino)
             .await?;
-        if !is_raw(&self.node(|node| node.writable(ino))?) {
+        if !is_raw(&self.server.node(|node| node.writable(ino))?) {
             return Ok(Some(op.wished));
         }
         if op.anew {
@@ -61,9 +60,9 @@ impl<P: Platform> Cluster<P> {
         self.end_readers(ino, from).await;
         let in_the_way = self.token_holders(ino, from, Some(&op.needed));
         self.take_back(ino, &in_the_way).await?;
-        self.peers().check_session_of(from)?;
-        let writers = self.writers_of(ino);
-        let mut tokens = self.inner.files.write_tokens.borrow_mut();
+        self.server.peers().check_session_of(from)?;
+        let writers = self.server.stand_ins().writers_of(ino);
+        let mut tokens = self.state().write_tokens.borrow_mut();
         let grants = tokens.granted.entry(ino).or_default();
         let alone = writers
             .iter()
@@ -93,17 +92,21 @@ impl<P: Platform> Cluster<P> {
 
     /// Ends all leases of a raw file of this server except `writer`'s.
     async fn end_readers(&self, ino: Ino, writer: Rank) {
-        if self.is_leased_to_others(ino, writer) {
-            self.recall_leases(ino, Some(writer)).await;
+        if self.server.stand_ins().is_leased_to_others(ino, writer) {
+            self.server
+                .stand_ins()
+                .recall_leases(ino, Some(writer))
+                .await;
         }
         let reads_here = |attr: Attr| !attr.ask;
-        if writer != self.rank()
+        if writer != self.server.rank()
             && self
-                .node(|node| node.names.attr_of(ino))
+                .server
+                .node(|node| node.attr_of(ino))
                 .is_ok_and(reads_here)
         {
-            self.node(|node| node.set_ask(ino, true));
-            self.recall_here(ino);
+            self.server.node(|node| node.set_ask(ino, true));
+            self.server.stand_ins().recall_here(ino);
         }
     }
 
@@ -130,8 +133,9 @@ impl<P: Platform> Cluster<P> {
             return Ok(());
         }
         let _turn = self
+            .server
             .peers()
-            .hold_in_time(&self.inner.files.granting, ino)
+            .hold_in_time(&self.state().granting, ino)
             .await?;
         let behind = Claim::range(end, MAX_OFFSET - end);
         let holders = self.token_holders(ino, writer, Some(&behind));
@@ -140,13 +144,14 @@ impl<P: Platform> Cluster<P> {
 
     /// Allows programs of this node to read a raw file of this server.
     pub(in crate::cluster::files) async fn read_own(&self, ino: Ino) -> Result<(), FsError> {
-        self.announced().await;
+        self.server.announced().await;
         let _turn = self
+            .server
             .peers()
-            .hold_in_time(&self.inner.files.granting, ino)
+            .hold_in_time(&self.state().granting, ino)
             .await?;
-        self.end_writers(ino, self.rank()).await?;
-        self.node(|node| node.set_ask(ino, false));
+        self.end_writers(ino, self.server.rank()).await?;
+        self.server.node(|node| node.set_ask(ino, false));
         Ok(())
     }
 
@@ -154,16 +159,18 @@ impl<P: Platform> Cluster<P> {
     /// counts only while a program has the file open for writing, or bytes are unpublished.
     pub(in crate::cluster::files) fn others_write(&self, from: Rank, ino: Ino) -> bool {
         let holders = self.token_holders(ino, from, None);
-        let writes = |rank: &Rank| *rank != self.rank() || self.node(|node| node.is_written(ino));
+        let writes = |rank: &Rank| {
+            *rank != self.server.rank() || self.server.node(|node| node.is_written(ino))
+        };
         holders.iter().any(writes)
     }
 
     /// The nodes other than `from` that hold, or may hold, tokens of a file: for bytes of `claim`,
     /// or for any.
     fn token_holders(&self, ino: Ino, from: Rank, claim: Option<&Claim>) -> Vec<Rank> {
-        let now_ns = self.peers().now_ns();
-        let mut tokens = self.inner.files.write_tokens.borrow_mut();
-        let mut holders: Vec<Rank> = self.silent_servers();
+        let now_ns = self.server.peers().now_ns();
+        let mut tokens = self.state().write_tokens.borrow_mut();
+        let mut holders: Vec<Rank> = self.server.appends().silent_servers();
         if let Some(grants) = tokens.granted.get_mut(&ino) {
             grants.retain(|_, grant| grant.awaited_until_ns.is_none_or(|until| now_ns < until));
             let wanted = |grant: &Grant| claim.is_none_or(|claim| grant.share.overlaps(claim));
@@ -184,26 +191,19 @@ impl<P: Platform> Cluster<P> {
         let others: Vec<Rank> = holders
             .iter()
             .copied()
-            .filter(|rank| *rank != self.rank())
+            .filter(|rank| *rank != self.server.rank())
             .collect();
         let own = async {
-            match holders.contains(&self.rank()) {
+            match holders.contains(&self.server.rank()) {
                 true => self.revoke_here(ino).await,
                 false => Ok(()),
             }
         };
         let news = News::Revoke(peer::Revoke { ino });
-        let (own, told) = join(own, self.peers().tell(&others, &news)).await;
+        let (own, told) = join(own, self.server.peers().tell(&others, &news)).await;
         // It is unknown what an unreachable node wrote: its token stays.
         own.and(all_of(told).map(drop))?;
-        if let Some(grants) = self
-            .inner
-            .files
-            .write_tokens
-            .borrow_mut()
-            .granted
-            .get_mut(&ino)
-        {
+        if let Some(grants) = self.state().write_tokens.borrow_mut().granted.get_mut(&ino) {
             grants.retain(|rank, _| !holders.contains(rank));
         }
         Ok(())
@@ -217,7 +217,8 @@ impl<P: Platform> Cluster<P> {
         ino: Ino,
     ) -> Result<(), FsError> {
         if !self
-            .node(|node| node.names.attr_of(ino))
+            .server
+            .node(|node| node.attr_of(ino))
             .is_ok_and(|attr| is_raw(&attr))
         {
             return Ok(());
@@ -225,22 +226,22 @@ impl<P: Platform> Cluster<P> {
         let (own, others): (Vec<Rank>, Vec<Rank>) = self
             .token_holders(ino, from, None)
             .into_iter()
-            .partition(|rank| *rank == self.rank());
+            .partition(|rank| *rank == self.server.rank());
         if !own.is_empty() {
-            self.extents().flush(ino).await?;
+            self.server.extents().flush(ino).await?;
         }
         let news = News::Flush(peer::Flush {
             ino,
             is_public: true,
         });
-        all_of(self.peers().tell(&others, &news).await).map(drop)
+        all_of(self.server.peers().tell(&others, &news).await).map(drop)
     }
 
     /// Ends the token of a node that writes a file of this server no more, and has published its
     /// bytes.
     pub(in crate::cluster::files) fn end_token(&self, ino: Ino, writer: Rank) {
-        let mut tokens = self.inner.files.write_tokens.borrow_mut();
-        if writer == self.rank() {
+        let mut tokens = self.state().write_tokens.borrow_mut();
+        if writer == self.server.rank() {
             tokens.forget_held(ino);
         }
         if let Some(grants) = tokens.granted.get_mut(&ino) {
@@ -253,8 +254,8 @@ impl<P: Platform> Cluster<P> {
 
     /// Waits for the bytes of a node that may write a file of this server and is given up.
     pub(in crate::cluster::files) fn await_token(&self, ino: Ino, writer: Rank) {
-        let until_ns = self.peers().now_ns() + AWAITED_NS;
-        let mut tokens = self.inner.files.write_tokens.borrow_mut();
+        let until_ns = self.server.peers().now_ns() + AWAITED_NS;
+        let mut tokens = self.state().write_tokens.borrow_mut();
         let grants = tokens.granted.get_mut(&ino);
         if let Some(grant) = grants.and_then(|grants| grants.get_mut(&writer)) {
             grant.awaited_until_ns.get_or_insert(until_ns);
@@ -264,7 +265,7 @@ impl<P: Platform> Cluster<P> {
     /// Handles a server that begins a session: it holds no token, but may have to publish its bytes
     /// of these files of this server.
     pub(in crate::cluster) fn begin_tokens(&self, from: Rank, written: impl Iterator<Item = Ino>) {
-        let mut tokens = self.inner.files.write_tokens.borrow_mut();
+        let mut tokens = self.state().write_tokens.borrow_mut();
         tokens.granted.retain(|_, grants| {
             grants.remove(&from);
             !grants.is_empty()

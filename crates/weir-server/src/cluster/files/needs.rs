@@ -1,0 +1,274 @@
+//! The rest of the server, as far as files concern it.
+
+use std::collections::{BTreeSet, HashSet};
+
+use weir_core::extent::Run;
+use weir_core::names::{Attr, Lamination, Policy};
+use weir_core::node::block::FileBlock;
+use weir_core::node::known::KnownNames;
+use weir_core::proto::audit::Party;
+use weir_core::proto::peer::{self, LogRange, PeerOperation, SetXattr};
+use weir_core::proto::{
+    self, Caller, ContentVersion, CopyUse, FsError, PathInTree, SettledExtents,
+};
+use weir_core::types::{ClientId, Ino, Rank};
+use weir_core::xattr::SetFlags;
+
+use crate::cluster::abilities::InodeNumbers;
+use crate::cluster::abilities::Journals;
+use crate::cluster::extents::locate::ExtentMap;
+use crate::cluster::extents::publish::PublishCause;
+use crate::cluster::files::FilesState;
+use crate::cluster::keyed::Guard;
+
+/// The rest of the server, as far as files concern it.
+pub(in crate::cluster) trait FilesNeeds: InodeNumbers + Journals {
+    /// The tables of this server.
+    type Node: FileSteps;
+    /// The published extents.
+    type Extents: FileExtents;
+    /// The names.
+    type Names: FileNames;
+
+    /// Runs `act` on the tables of this server.
+    fn node<R>(&self, act: impl FnOnce(&mut Self::Node) -> R) -> R;
+    /// The state of this room.
+    fn files_state(&self) -> &FilesState;
+    /// True if no other node has, or asks for, bytes of any file.
+    fn has_all_extents(&self) -> bool;
+    /// The extents of all files, as their slices' homes know them.
+    fn extents(&self) -> Self::Extents;
+    /// The names of all servers, as this one knows them.
+    fn names(&self) -> Self::Names;
+    /// Notes that a program of this node cannot read a file that it has open, because its home
+    /// cannot be reached.
+    fn miss_file(&self, ino: Ino);
+}
+
+/// The published extents, as far as files use them.
+pub(in crate::cluster) trait FileExtents {
+    /// Returns true if extents of a file are on their way.
+    fn is_in_flight(&self, ino: Ino) -> bool;
+    /// Drops the known extents of a file, unless it is laminated.
+    fn forget_map(&self, ino: Ino);
+    /// Publishes the extents that this node wrote to a file. Runs that could not be sent are sent
+    /// later.
+    async fn flush(&self, ino: Ino) -> Result<(), FsError>;
+    /// Stops sending extents of a file. Returns the end of what was sent, and the ranges that
+    /// become free.
+    fn end_sending(&self, ino: Ino) -> (u64, Vec<LogRange>);
+    /// Removes the map of a file. Returns true if the file was laminated: then other servers may
+    /// have its map too.
+    fn is_kept(&self, ino: Ino) -> bool;
+    /// Gives bytes back to the servers whose logs have them.
+    async fn give_back(&self, freed: Vec<LogRange>);
+    /// The servers whose slices `[from, to)` touches.
+    fn homes_of(&self, ino: Ino, from: u64, to: u64) -> BTreeSet<Rank>;
+    /// Asks the homes of slices for an operation that frees bytes of logs; returns these.
+    async fn free_in_slices<O>(
+        &self,
+        ino: Ino,
+        homes: BTreeSet<Rank>,
+        op: O,
+    ) -> Result<Vec<LogRange>, FsError>
+    where
+        O: PeerOperation<Reply = Vec<LogRange>> + Clone + 'static;
+    /// The runs that are on their way to the slices' homes, for readers of this node.
+    fn in_flight(&self, ino: Ino) -> Vec<Run>;
+    /// The files of which this node has something to publish.
+    fn dirty(&self) -> Vec<Ino>;
+    /// Erases `[from, old size)` at all homes of its slices.
+    async fn erase_everywhere(
+        &self,
+        ino: Ino,
+        from: u64,
+        old_size: u64,
+    ) -> Result<Vec<LogRange>, FsError>;
+    /// Keeps the map of a laminated file for good, if there is room.
+    fn keep_map(&self, ino: Ino, map: ExtentMap);
+    /// Drops the known extents of a file that is gone.
+    fn forget_here(&self, ino: Ino);
+    /// Erases all bytes from `from` on at the servers that can be reached. A lost node may have
+    /// sent such bytes before it told the file's home how long the file is.
+    async fn erase_untold(&self, ino: Ino, from: u64);
+    /// Gives back bytes that were erased by an operation that failed as a whole, once no reader
+    /// believes any more that they belong to the file.
+    fn give_back_late(&self, ino: Ino, freed: Vec<LogRange>);
+    /// The end of the file according to the runs that are on their way to the slices' homes.
+    fn end_in_flight(&self, ino: Ino) -> u64;
+    /// Cuts the batches that are on their way to the slices' homes or could not be sent.
+    fn cut_in_flight(&self, ino: Ino, size: u64);
+    /// As [`PublishedExtents::flush`].
+    async fn flush_as(&self, ino: Ino, cause: PublishCause) -> Result<(), FsError>;
+    /// Waits, in time, until no task of this node publishes a file; none does while the guard
+    /// lives.
+    async fn hold_publishing(&self, ino: Ino) -> Result<Guard<'_, Ino>, FsError>;
+    /// As [`PublishedExtents::hold_publishing`], for as long as that takes.
+    async fn hold_publishing_surely(&self, ino: Ino) -> Guard<'_, Ino>;
+}
+
+/// The names, as far as files use them.
+pub(in crate::cluster) trait FileNames {
+    /// The path of a directory, from the homes of its names.
+    async fn path_by_homes(&self, ino: Ino) -> Result<PathInTree, FsError>;
+    /// True if the home of an inode is lost for as long as this server lives.
+    fn has_lost_home(&self, ino: Ino) -> bool;
+    /// The attributes of a directory whose home is lost, as far as the other servers know them: its mode and owner,
+    /// and its links and times without what the lost one had. `Unreachable`: none knows any.
+    async fn attr_without_home(&self, dir: Ino) -> Result<Attr, FsError>;
+    /// A directory's attributes, combined from all servers that hold entries of it.
+    async fn dir_attr(&self, attr: Attr) -> Result<Attr, FsError>;
+    /// Tells the servers that hold entries of a directory its mode and group, which new files in it
+    /// may inherit; and the time set on it, before which none of their changes counts.
+    async fn tell_dir(&self, attr: &Attr, mtime_ns: Option<i64>);
+    /// The number below which this server leads no rename.
+    fn oldest_rename(&self) -> u64;
+}
+
+/// This server's own tables, as far as files use them. A change of several tables is one change for
+/// those who look. Files have their numbers of this server's table.
+pub(in crate::cluster) trait FileSteps {
+    /// The attributes in the table. The size does not include the writes of this node's writers.
+    fn attr_of(&self, ino: Ino) -> Result<Attr, FsError>;
+    /// True if there are rules for how files are shared, by path.
+    fn has_rules(&self) -> bool;
+    /// Makes a stand-in for a file of another server; returns its number here.
+    fn adopt_file(&mut self, attr: &Attr) -> Result<Ino, FsError>;
+    /// The attributes, including the writes of this node's writers.
+    fn attr_now(&self, ino: Ino) -> Result<Attr, FsError>;
+    /// Begins an update of an evicted file: its bytes are those of its copy from now on.
+    fn begin_update(&mut self, ino: Ino) -> Result<(), FsError>;
+    /// The block of a file that is open for writing.
+    fn block_of(&self, ino: Ino) -> Option<u32>;
+    /// Checks that a file may be cut or extended to this size (`ReadOnly`, `Evicted`, `TooBig`).
+    fn check_size(&self, ino: Ino, size: u64) -> Result<(), FsError>;
+    /// How a file uses its copy.
+    fn copy_use(&self, ino: Ino) -> Result<CopyUse, FsError>;
+    /// The number of descriptions of this node that have a file open for writing. A client that has
+    /// just made it, and whose description does not say so yet, counts as one.
+    fn count_writers(&mut self, ino: Ino) -> u32;
+    /// Ends a stand-in that no process here has open, unless it has unpublished extents.
+    fn end_stand_in(&mut self, local: Ino) -> bool;
+    /// Evicts a file of an instance that has all its extents here.
+    fn evict(&mut self, ino: Ino, version: &ContentVersion) -> Result<bool, FsError>;
+    /// Has ranges of a file be bytes of its copy alone; returns the number of bytes that become free.
+    fn evict_ranges(&mut self, op: &peer::EvictRanges) -> Result<u64, FsError>;
+    /// Makes a time that was set count for more than earlier writes of the file's writers.
+    fn forget_cell_times(&self, ino: Ino);
+    /// Returns true if [`Node::take_gone`] has something to return.
+    fn has_gone(&self) -> bool;
+    /// Returns true if a program of this node writes a file.
+    fn has_writers_of(&self, ino: Ino) -> bool;
+    /// Returns true if a number of this table is that of a regular file.
+    fn is_file(&self, local: Ino) -> bool;
+    /// Returns true if a program of this node has a file open; for callers that check one file.
+    fn is_open(&self, ino: Ino) -> bool;
+    /// Returns true if a process of this node writes a file, or if the file has unpublished
+    /// extents.
+    fn is_written(&self, local: Ino) -> bool;
+    /// The table of known names of other servers, to look up and to remove names.
+    fn known(&self) -> KnownNames<'static>;
+    /// The same table, to add a name. The first call gets memory for the table, if there is any.
+    fn known_to_keep(&mut self) -> KnownNames<'static>;
+    /// The files that programs of this node have open; for callers that check many files.
+    fn open_files(&self) -> HashSet<Ino>;
+    /// The files of this server, with their sizes in the table.
+    fn own_sizes(&self) -> Vec<(Ino, u64)>;
+    /// The programs of this node that write a file.
+    fn parties_writing(&self, ino: Ino) -> Vec<Party>;
+    /// Describes a client, for people.
+    fn party(&self, id: ClientId) -> Party;
+    /// The number of unpublished runs of a file.
+    fn pending_count(&self, local: Ino) -> usize;
+    /// Appends the unpublished runs of `[from, to)`, at most `max`, to `out`. Returns the offset up
+    /// to which `out` has all of them.
+    fn pending_runs(
+        &mut self,
+        local: Ino,
+        from: u64,
+        to: u64,
+        max: usize,
+        out: &mut Vec<Run>,
+    ) -> u64;
+    /// Keeps a file of this server while other nodes have it open.
+    fn pin(&mut self, ino: Ino);
+    /// Raises a file's size to at least `size`, and its times to at least `mtime_ns`.
+    fn raise_to(&mut self, ino: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError>;
+    /// Makes void what readers of this node know of a file.
+    fn recall(&mut self, local: Ino);
+    /// See [`Shard::recall_named`](weir_core::names::Shard::recall_named).
+    fn recall_named(&mut self, local: Ino, named: bool);
+    /// Updates a stand-in. This node's writers may be ahead of `attr`: also those that have ended, of
+    /// whose bytes the home does not know yet.
+    fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError>;
+    /// The attributes of `ino`, which must be a regular file.
+    fn regular(&self, ino: Ino) -> Result<Attr, FsError>;
+    /// Removes an extended attribute.
+    fn remove_xattr_here(&mut self, ino: Ino, name: &[u8]) -> Result<(), FsError>;
+    /// Makes this node's writers of a raw file ask from now on. Consider a write that did not ask:
+    /// when this returns, its record is in the cells, or the write itself will find that it must
+    /// ask.
+    fn revoke_writes(&self, local: Ino);
+    /// Sets that readers of a file ask first.
+    fn set_ask(&mut self, ino: Ino, ask: bool);
+    /// Sets attributes.
+    fn set_attributes(&mut self, op: &proto::SetAttr) -> Result<(), FsError>;
+    /// Sets that all bytes of a file are in its copy alone, or not.
+    fn set_evicted(&mut self, ino: Ino, evicted: bool) -> Result<(), FsError>;
+    /// Sets a file's state of lamination.
+    fn set_lamination(&mut self, ino: Ino, is: Lamination) -> Result<(), FsError>;
+    /// Sets how a file is shared.
+    fn set_policy(&mut self, ino: Ino, policy: Policy) -> Result<(), FsError>;
+    /// Cuts a file, or extends it with zeros. The file's home decides if it may be written.
+    fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError>;
+    /// Sets the number of a file's bytes that are stored beside those in its index here.
+    fn set_stored(&mut self, ino: Ino, bytes: u64);
+    /// Sets the tokens of a file, which tell this node's writers if they must ask before they begin
+    /// a record: see [`weir_core::node::block`].
+    fn set_tokens(&self, local: Ino, tokens: u64);
+    /// Sets an extended attribute.
+    fn set_xattr_here(
+        &mut self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: SetFlags,
+    ) -> Result<(), FsError>;
+    /// Settles the extents of a file: what is written later is not part of a copy made now.
+    fn settle_extents(&mut self, ino: Ino) -> Result<SettledExtents, FsError>;
+    /// Makes writers ask for the position of each append. Returns the file's end, with the
+    /// positions that appends have reserved.
+    fn share_appends(&mut self, local: Ino) -> u64;
+    /// The block of a file that programs of this node have open for writing.
+    fn shared_block(&self, ino: Ino) -> Option<&FileBlock>;
+    /// Frees one orphan, if no program has it open.
+    fn sweep_one(&mut self, ino: Ino);
+    /// The files of this server that have ended since the last call.
+    fn take_gone(&mut self) -> Vec<Ino>;
+    /// Takes in everything that the clients of a file wrote and closed.
+    fn take_in(&mut self, ino: Ino);
+    /// Takes the watched files that no program has open for writing any more. A client that has
+    /// just made a file is attached to it before its description says so.
+    fn take_unwritten(&mut self) -> Vec<Ino>;
+    /// Takes a part of a value; returns the operation once the value is complete.
+    fn take_xattr_part(
+        &mut self,
+        from: Caller,
+        op: proto::SetXattr,
+    ) -> Result<Option<SetXattr>, FsError>;
+    /// Seals a file against being opened for writing, if no program has it open so. Returns the
+    /// number of descriptions that do; if there are any, its lamination is due.
+    fn try_seal(&mut self, ino: Ino) -> Result<u32, FsError>;
+    /// No other node has a file of this server open any more.
+    fn unpin(&mut self, ino: Ino);
+    /// Wakes the mounts that have pages of a file, which drop them: another node changed it.
+    fn wake_mounts(&self, ino: Ino);
+    /// Watches a file again that had no writer and could not be laminated.
+    fn watch_again(&mut self, ino: Ino);
+    /// The attributes of a file that programs with it open for writing may write. While its home
+    /// asks all nodes for such programs, they keep it from being laminated. EROFS if it is
+    /// laminated.
+    fn writable(&self, ino: Ino) -> Result<Attr, FsError>;
+    /// Returns true if no other program of this node has a file open for writing.
+    fn writes_alone(&self, local: Ino, client: ClientId) -> bool;
+}

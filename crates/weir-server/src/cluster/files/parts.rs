@@ -1,0 +1,115 @@
+//! The types of this room: each has a subject, and all may use the rest of the server as
+//! [`FilesNeeds`] says.
+
+use crate::cluster::files::{FilesNeeds, FilesState};
+
+/// Declares a part of this room: a type over a server that has what files need.
+macro_rules! part {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone)]
+        pub(in crate::cluster) struct $name<S> {
+            pub(in crate::cluster::files) server: S,
+        }
+
+        impl<S: FilesNeeds> $name<S> {
+            fn new(server: &S) -> $name<S> {
+                $name {
+                    server: server.clone(),
+                }
+            }
+
+            #[allow(dead_code)] // not all parts keep something
+            pub(in crate::cluster::files) fn state(&self) -> &FilesState {
+                self.server.files_state()
+            }
+        }
+    };
+}
+
+part!(
+    /// Files of other servers that are known here, and this server's files that others hold.
+    StandInFiles
+);
+part!(
+    /// Truncation of files that several servers know.
+    Truncation
+);
+part!(
+    /// Visibility and lamination.
+    FileSharing
+);
+part!(
+    /// The order of writes of several nodes: write tokens.
+    FileTokens
+);
+part!(
+    /// The positions of appends of several nodes.
+    SharedAppends
+);
+part!(
+    /// Reads that came too early.
+    ReadAudit
+);
+part!(
+    /// Files that no program needs any more.
+    FileEnds
+);
+part!(
+    /// Files whose bytes are on the parallel file system alone, all or some.
+    Eviction
+);
+part!(
+    /// Extended attributes.
+    ExtendedAttributes
+);
+
+/// The parts of this room, of a server that has what files need.
+pub(in crate::cluster) trait FileParts: FilesNeeds {
+    /// See [`StandInFiles`].
+    fn stand_ins(&self) -> StandInFiles<Self> {
+        StandInFiles::new(self)
+    }
+
+    /// See [`Truncation`].
+    fn truncation(&self) -> Truncation<Self> {
+        Truncation::new(self)
+    }
+
+    /// See [`FileSharing`].
+    fn sharing(&self) -> FileSharing<Self> {
+        FileSharing::new(self)
+    }
+
+    /// See [`FileTokens`].
+    fn tokens(&self) -> FileTokens<Self> {
+        FileTokens::new(self)
+    }
+
+    /// See [`SharedAppends`].
+    fn appends(&self) -> SharedAppends<Self> {
+        SharedAppends::new(self)
+    }
+
+    /// See [`ReadAudit`].
+    fn audits(&self) -> ReadAudit<Self> {
+        ReadAudit::new(self)
+    }
+
+    /// See [`FileEnds`].
+    fn ends(&self) -> FileEnds<Self> {
+        FileEnds::new(self)
+    }
+
+    /// See [`Eviction`].
+    fn eviction(&self) -> Eviction<Self> {
+        Eviction::new(self)
+    }
+
+    /// See [`ExtendedAttributes`].
+    fn xattrs(&self) -> ExtendedAttributes<Self> {
+        ExtendedAttributes::new(self)
+    }
+}
+
+impl<S: FilesNeeds> FileParts for S {}

@@ -1,0 +1,441 @@
+//! For files: published extents, names, and this server's own tables.
+
+use std::collections::{BTreeSet, HashSet};
+
+use weir_core::extent::Run;
+use weir_core::names::{Attr, Lamination, Policy};
+use weir_core::node::block::FileBlock;
+use weir_core::node::known::KnownNames;
+use weir_core::proto::audit::Party;
+use weir_core::proto::peer::{self, LogRange, PeerOperation, SetXattr};
+use weir_core::proto::{
+    self, Caller, ContentVersion, CopyUse, FsError, PathInTree, SettledExtents,
+};
+use weir_core::types::{ClientId, Ino, Rank};
+use weir_core::xattr::SetFlags;
+
+use crate::cluster::abilities::InodeNumbers;
+use crate::cluster::extents::locate::ExtentMap;
+use crate::cluster::extents::publish::PublishCause;
+use crate::cluster::extents::{ExtentsNeeds, PublishedExtents};
+use crate::cluster::files::{FileExtents, FileNames, FileSteps, FilesNeeds, FilesState};
+use crate::cluster::keyed::Guard;
+use crate::cluster::names::{InstanceNames, NamesNeeds};
+use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::Cluster;
+use crate::node::{Node, Platform};
+
+impl<P: Platform> InodeNumbers for Cluster<P> {
+    fn global(&self, ino: Ino) -> Ino {
+        if ino.rank() != self.rank() {
+            return ino;
+        }
+        self.node(|node| node.names.attr_of(ino))
+            .map_or(ino, |attr| attr.home)
+    }
+
+    fn local(&self, ino: Ino) -> Option<Ino> {
+        match ino.rank() == self.rank() {
+            true => Some(ino),
+            false => self.inner.files.local_of(ino),
+        }
+    }
+}
+
+impl<P: Platform> FilesNeeds for Cluster<P> {
+    type Node = Node<'static, P>;
+    type Extents = PublishedExtents<Self>;
+    type Names = InstanceNames<Self>;
+
+    fn node<R>(&self, act: impl FnOnce(&mut Node<'static, P>) -> R) -> R {
+        self.node(act)
+    }
+
+    fn files_state(&self) -> &FilesState {
+        &self.inner.files
+    }
+
+    fn has_all_extents(&self) -> bool {
+        self.has_all_extents()
+    }
+
+    fn extents(&self) -> PublishedExtents<Self> {
+        self.extents()
+    }
+
+    fn names(&self) -> InstanceNames<Self> {
+        self.names()
+    }
+
+    fn miss_file(&self, ino: Ino) {
+        self.reads().miss_file(ino);
+    }
+}
+
+impl<S: ExtentsNeeds> FileExtents for PublishedExtents<S> {
+    fn is_in_flight(&self, ino: Ino) -> bool {
+        self.is_in_flight(ino)
+    }
+
+    fn forget_map(&self, ino: Ino) {
+        self.forget_map(ino);
+    }
+
+    async fn flush(&self, ino: Ino) -> Result<(), FsError> {
+        self.flush(ino).await
+    }
+
+    fn end_sending(&self, ino: Ino) -> (u64, Vec<LogRange>) {
+        self.end_sending(ino)
+    }
+
+    fn is_kept(&self, ino: Ino) -> bool {
+        self.is_kept(ino)
+    }
+
+    async fn give_back(&self, freed: Vec<LogRange>) {
+        self.give_back(freed).await;
+    }
+
+    fn homes_of(&self, ino: Ino, from: u64, to: u64) -> BTreeSet<Rank> {
+        self.homes_of(ino, from, to)
+    }
+
+    async fn free_in_slices<O>(
+        &self,
+        ino: Ino,
+        homes: BTreeSet<Rank>,
+        op: O,
+    ) -> Result<Vec<LogRange>, FsError>
+    where
+        O: PeerOperation<Reply = Vec<LogRange>> + Clone + 'static,
+    {
+        self.free_in_slices(ino, homes, op).await
+    }
+
+    fn in_flight(&self, ino: Ino) -> Vec<Run> {
+        self.in_flight(ino)
+    }
+
+    fn dirty(&self) -> Vec<Ino> {
+        self.dirty()
+    }
+
+    async fn erase_everywhere(
+        &self,
+        ino: Ino,
+        from: u64,
+        old_size: u64,
+    ) -> Result<Vec<LogRange>, FsError> {
+        self.erase_everywhere(ino, from, old_size).await
+    }
+
+    fn keep_map(&self, ino: Ino, map: ExtentMap) {
+        self.keep_map(ino, map);
+    }
+
+    fn forget_here(&self, ino: Ino) {
+        self.forget_here(ino);
+    }
+
+    async fn erase_untold(&self, ino: Ino, from: u64) {
+        self.erase_untold(ino, from).await;
+    }
+
+    fn give_back_late(&self, ino: Ino, freed: Vec<LogRange>) {
+        self.give_back_late(ino, freed);
+    }
+
+    fn end_in_flight(&self, ino: Ino) -> u64 {
+        self.end_in_flight(ino)
+    }
+
+    fn cut_in_flight(&self, ino: Ino, size: u64) {
+        self.cut_in_flight(ino, size);
+    }
+
+    async fn flush_as(&self, ino: Ino, cause: PublishCause) -> Result<(), FsError> {
+        self.flush_as(ino, cause).await
+    }
+
+    async fn hold_publishing(&self, ino: Ino) -> Result<Guard<'_, Ino>, FsError> {
+        self.hold_publishing(ino).await
+    }
+
+    async fn hold_publishing_surely(&self, ino: Ino) -> Guard<'_, Ino> {
+        self.hold_publishing_surely(ino).await
+    }
+}
+
+impl<S: NamesNeeds> FileNames for InstanceNames<S> {
+    async fn path_by_homes(&self, ino: Ino) -> Result<PathInTree, FsError> {
+        self.path_by_homes(ino).await
+    }
+
+    fn has_lost_home(&self, ino: Ino) -> bool {
+        self.has_lost_home(ino)
+    }
+
+    async fn attr_without_home(&self, dir: Ino) -> Result<Attr, FsError> {
+        self.attr_without_home(dir).await
+    }
+
+    async fn dir_attr(&self, attr: Attr) -> Result<Attr, FsError> {
+        self.dir_attr(attr).await
+    }
+
+    async fn tell_dir(&self, attr: &Attr, mtime_ns: Option<i64>) {
+        self.tell_dir(attr, mtime_ns).await;
+    }
+
+    fn oldest_rename(&self) -> u64 {
+        self.oldest_rename()
+    }
+}
+
+impl<P: Platform> FileSteps for Node<'static, P> {
+    fn attr_of(&self, ino: Ino) -> Result<Attr, FsError> {
+        self.names.attr_of(ino)
+    }
+
+    fn has_rules(&self) -> bool {
+        self.files.has_rules()
+    }
+
+    fn adopt_file(&mut self, attr: &Attr) -> Result<Ino, FsError> {
+        self.adopt_file(attr)
+    }
+
+    fn attr_now(&self, ino: Ino) -> Result<Attr, FsError> {
+        self.attr_now(ino)
+    }
+
+    fn begin_update(&mut self, ino: Ino) -> Result<(), FsError> {
+        self.begin_update(ino)
+    }
+
+    fn block_of(&self, ino: Ino) -> Option<u32> {
+        self.block_of(ino)
+    }
+
+    fn check_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+        self.check_size(ino, size)
+    }
+
+    fn copy_use(&self, ino: Ino) -> Result<CopyUse, FsError> {
+        self.copy_use(ino)
+    }
+
+    fn count_writers(&mut self, ino: Ino) -> u32 {
+        self.count_writers(ino)
+    }
+
+    fn end_stand_in(&mut self, local: Ino) -> bool {
+        self.end_stand_in(local)
+    }
+
+    fn evict(&mut self, ino: Ino, version: &ContentVersion) -> Result<bool, FsError> {
+        self.evict(ino, version)
+    }
+
+    fn evict_ranges(&mut self, op: &peer::EvictRanges) -> Result<u64, FsError> {
+        self.evict_ranges(op)
+    }
+
+    fn forget_cell_times(&self, ino: Ino) {
+        self.forget_cell_times(ino);
+    }
+
+    fn has_gone(&self) -> bool {
+        self.has_gone()
+    }
+
+    fn has_writers_of(&self, ino: Ino) -> bool {
+        self.has_writers_of(ino)
+    }
+
+    fn is_file(&self, local: Ino) -> bool {
+        self.is_file(local)
+    }
+
+    fn is_open(&self, ino: Ino) -> bool {
+        self.is_open(ino)
+    }
+
+    fn is_written(&self, local: Ino) -> bool {
+        self.is_written(local)
+    }
+
+    fn known(&self) -> KnownNames<'static> {
+        self.known()
+    }
+
+    fn known_to_keep(&mut self) -> KnownNames<'static> {
+        self.known_to_keep()
+    }
+
+    fn open_files(&self) -> HashSet<Ino> {
+        self.open_files()
+    }
+
+    fn own_sizes(&self) -> Vec<(Ino, u64)> {
+        self.own_sizes()
+    }
+
+    fn parties_writing(&self, ino: Ino) -> Vec<Party> {
+        self.parties_writing(ino)
+    }
+
+    fn party(&self, id: ClientId) -> Party {
+        self.party(id)
+    }
+
+    fn pending_count(&self, local: Ino) -> usize {
+        self.pending_count(local)
+    }
+
+    fn pending_runs(
+        &mut self,
+        local: Ino,
+        from: u64,
+        to: u64,
+        max: usize,
+        out: &mut Vec<Run>,
+    ) -> u64 {
+        self.pending_runs(local, from, to, max, out)
+    }
+
+    fn pin(&mut self, ino: Ino) {
+        self.pin(ino);
+    }
+
+    fn raise_to(&mut self, ino: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError> {
+        self.raise_to(ino, size, mtime_ns)
+    }
+
+    fn recall(&mut self, local: Ino) {
+        self.recall(local);
+    }
+
+    fn recall_named(&mut self, local: Ino, named: bool) {
+        self.recall_named(local, named);
+    }
+
+    fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
+        self.refresh(local, attr, leased)
+    }
+
+    fn regular(&self, ino: Ino) -> Result<Attr, FsError> {
+        self.regular(ino)
+    }
+
+    fn remove_xattr_here(&mut self, ino: Ino, name: &[u8]) -> Result<(), FsError> {
+        self.remove_xattr_here(ino, name)
+    }
+
+    fn revoke_writes(&self, local: Ino) {
+        self.revoke_writes(local);
+    }
+
+    fn set_ask(&mut self, ino: Ino, ask: bool) {
+        self.set_ask(ino, ask);
+    }
+
+    fn set_attributes(&mut self, op: &proto::SetAttr) -> Result<(), FsError> {
+        self.set_attributes(op)
+    }
+
+    fn set_evicted(&mut self, ino: Ino, evicted: bool) -> Result<(), FsError> {
+        self.set_evicted(ino, evicted)
+    }
+
+    fn set_lamination(&mut self, ino: Ino, is: Lamination) -> Result<(), FsError> {
+        self.set_lamination(ino, is)
+    }
+
+    fn set_policy(&mut self, ino: Ino, policy: Policy) -> Result<(), FsError> {
+        self.set_policy(ino, policy)
+    }
+
+    fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
+        self.set_size(ino, size)
+    }
+
+    fn set_stored(&mut self, ino: Ino, bytes: u64) {
+        self.set_stored(ino, bytes);
+    }
+
+    fn set_tokens(&self, local: Ino, tokens: u64) {
+        self.set_tokens(local, tokens);
+    }
+
+    fn set_xattr_here(
+        &mut self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: SetFlags,
+    ) -> Result<(), FsError> {
+        self.set_xattr_here(ino, name, value, flags)
+    }
+
+    fn settle_extents(&mut self, ino: Ino) -> Result<SettledExtents, FsError> {
+        self.settle_extents(ino)
+    }
+
+    fn share_appends(&mut self, local: Ino) -> u64 {
+        self.share_appends(local)
+    }
+
+    fn shared_block(&self, ino: Ino) -> Option<&FileBlock> {
+        self.shared_block(ino)
+    }
+
+    fn sweep_one(&mut self, ino: Ino) {
+        self.sweep_one(ino);
+    }
+
+    fn take_gone(&mut self) -> Vec<Ino> {
+        self.take_gone()
+    }
+
+    fn take_in(&mut self, ino: Ino) {
+        self.take_in(ino);
+    }
+
+    fn take_unwritten(&mut self) -> Vec<Ino> {
+        self.take_unwritten()
+    }
+
+    fn take_xattr_part(
+        &mut self,
+        from: Caller,
+        op: proto::SetXattr,
+    ) -> Result<Option<SetXattr>, FsError> {
+        self.take_xattr_part(from, op)
+    }
+
+    fn try_seal(&mut self, ino: Ino) -> Result<u32, FsError> {
+        self.try_seal(ino)
+    }
+
+    fn unpin(&mut self, ino: Ino) {
+        self.unpin(ino);
+    }
+
+    fn wake_mounts(&self, ino: Ino) {
+        self.wake_mounts(ino);
+    }
+
+    fn watch_again(&mut self, ino: Ino) {
+        self.watch_again(ino);
+    }
+
+    fn writable(&self, ino: Ino) -> Result<Attr, FsError> {
+        self.writable(ino)
+    }
+
+    fn writes_alone(&self, local: Ino, client: ClientId) -> bool {
+        self.writes_alone(local, client)
+    }
+}
