@@ -42,9 +42,9 @@ impl<P: Platform> Node<'_, P> {
         for cell in cells {
             self.detach_cell(cell);
         }
-        self.end_ofds(id);
+        self.descriptions().end_client(id);
         self.forget_pages(id);
-        self.check_ownerless();
+        self.descriptions().check_ownerless();
         self.locks.drop_client(id);
         self.files.forget_client(id);
         self.drop_dead_locks();

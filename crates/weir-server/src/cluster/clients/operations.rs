@@ -20,7 +20,7 @@ impl<P: Platform> LocalOperations for Node<'_, P> {
     }
 
     fn ofd_batch(&mut self, from: ClientId, _: OfdBatch) -> Result<u32, FsError> {
-        self.lend_ofds(from)
+        self.descriptions().lend_batch(from)
     }
 
     fn statfs(&mut self, _: Caller, _: Statfs) -> Result<FsStat, FsError> {

@@ -78,6 +78,32 @@ impl OfdTable {
         (self.owner(index) == Some(from) || is_shared(ofd)).then_some(ofd)
     }
 
+    /// Returns true if a client has a file or a directory open.
+    pub(in crate::cluster) fn has_open(&self, open: &OpenRegion<'_>, id: ClientId) -> bool {
+        let batches = self.batches_of(Some(id)).into_iter();
+        let mut entries = batches.flat_map(|batch| batch * BATCH..(batch + 1) * BATCH);
+        entries.any(|index| {
+            let ofd = open.ofds.get(index as usize);
+            ofd.is_some_and(|ofd| ofd.ino.load(Ordering::Acquire) != 0)
+        })
+    }
+
+    /// The lent descriptions that are open on a file or a directory, with its inode.
+    pub(in crate::cluster) fn opened<'a>(
+        &'a self,
+        open: &'a OpenRegion<'_>,
+    ) -> impl Iterator<Item = (Ino, &'a Ofd)> + 'a {
+        self.entries()
+            .filter_map(|index| open.ofds.get(index as usize))
+            .map(|ofd| (Ino(ofd.ino.load(Ordering::SeqCst)), ofd))
+            .filter(|(ino, _)| *ino != Ino::NONE)
+    }
+
+    /// Returns true if descriptions may end without a client's message.
+    pub(in crate::cluster) fn awaits_closing(&self) -> bool {
+        !self.closing.is_empty() || self.batches.iter().any(|(_, owner)| owner.is_none())
+    }
+
     fn batches_of(&self, owner: Option<ClientId>) -> Vec<u32> {
         self.batches
             .iter()
@@ -92,26 +118,23 @@ pub(in crate::cluster) fn is_shared(ofd: &Ofd) -> bool {
     ofd.state.load(Ordering::Acquire) & Ofd::BOTH == Ofd::BOTH
 }
 
-impl<P: Platform> Node<'_, P> {
-    /// Returns true if a client has a file or a directory open.
-    pub(in crate::cluster) fn has_open_descriptions(&self, id: ClientId) -> bool {
-        let batches = self.files.ofds.batches_of(Some(id)).into_iter();
-        let mut entries = batches.flat_map(|batch| batch * BATCH..(batch + 1) * BATCH);
-        entries.any(|index| {
-            let ofd = self.open.ofds.get(index as usize);
-            ofd.is_some_and(|ofd| ofd.ino.load(Ordering::Acquire) != 0)
-        })
-    }
+/// The descriptions of this node: the table, the entries in shared memory, and the kernel, which
+/// knows if an entry still has a descriptor.
+pub(in crate::cluster) struct Descriptions<'a, 'm, P> {
+    table: &'a mut OfdTable,
+    open: &'a OpenRegion<'m>,
+    platform: &'a P,
+}
 
+impl<P: Platform> Descriptions<'_, '_, P> {
     /// Lends a batch.
-    pub(in crate::cluster) fn lend_ofds(&mut self, id: ClientId) -> Result<u32, FsError> {
-        if !self.files.ofds.batches.has_room() {
+    pub(in crate::cluster) fn lend_batch(&mut self, id: ClientId) -> Result<u32, FsError> {
+        if !self.table.batches.has_room() {
             self.check_ownerless();
         }
-        self.make_room_for_ofds();
+        self.make_room();
         let batch = self
-            .files
-            .ofds
+            .table
             .batches
             .insert(Some(id))
             .ok_or(FsError::NoSpace)?;
@@ -125,48 +148,23 @@ impl<P: Platform> Node<'_, P> {
         Ok(batch * BATCH)
     }
 
-    /// Returns true if processes other than its owner may have the description.
-    pub(in crate::cluster) fn is_shared(&self, index: u32) -> bool {
-        is_shared(&self.open.ofds[index as usize])
-    }
-
     fn close_ofd(&mut self, index: u32) {
         self.open.ofds[index as usize].close();
-        self.files.ofds.closing.remove(&index);
+        self.table.closing.remove(&index);
     }
 
     /// Closes an entry that its client shared with other processes: frees it once none has it.
     fn close_shared_ofd(&mut self, index: u32) {
         if self.platform.ofd_alive(index) {
-            self.files.ofds.closing.insert(index);
+            self.table.closing.insert(index);
         } else {
             self.close_ofd(index);
         }
     }
 
-    /// Returns true if descriptions may end without a client's message.
-    pub(in crate::cluster) fn awaits_closing(&self) -> bool {
-        !self.files.ofds.closing.is_empty()
-            || self
-                .files
-                .ofds
-                .batches
-                .iter()
-                .any(|(_, owner)| owner.is_none())
-    }
-
-    /// Frees the entries whose last client did not say that it closed them.
-    pub(in crate::cluster) fn look_at_descriptions(&mut self) {
-        if self.awaits_closing() {
-            self.check_ownerless();
-            self.drop_dead_locks();
-            self.sweep();
-        }
-    }
-
     /// Frees a gone client's descriptions, except those that other processes still have.
-    pub(in crate::cluster) fn end_ofds(&mut self, id: ClientId) {
-        for batch in self.files.ofds.batches_of(Some(id)) {
+    pub(in crate::cluster) fn end_client(&mut self, id: ClientId) {
+        for batch in self.table.batches_of(Some(id)) {
             self.end_batch(batch);
         }
     }
@@ -174,13 +172,13 @@ impl<P: Platform> Node<'_, P> {
     /// Checks again the batches whose owner is gone, and the entries closed while other processes
     /// had them.
     pub(in crate::cluster) fn check_ownerless(&mut self) {
-        for index in std::mem::take(&mut self.files.ofds.closing) {
+        for index in std::mem::take(&mut self.table.closing) {
             // The entry may have been freed meanwhile, with its batch, and lent again.
-            if self.files.ofds.is_lent(index) && self.is_shared(index) {
+            if self.table.is_lent(index) && is_shared(&self.open.ofds[index as usize]) {
                 self.close_shared_ofd(index);
             }
         }
-        for batch in self.files.ofds.batches_of(None) {
+        for batch in self.table.batches_of(None) {
             self.end_batch(batch);
         }
     }
@@ -192,7 +190,7 @@ impl<P: Platform> Node<'_, P> {
             if ofd.ino.load(Ordering::Acquire) == 0 {
                 continue;
             }
-            if self.is_shared(index) && self.platform.ofd_alive(index) {
+            if is_shared(&self.open.ofds[index as usize]) && self.platform.ofd_alive(index) {
                 ofd.owner.store(NOBODY, Ordering::Relaxed);
                 living = true;
             } else {
@@ -200,38 +198,72 @@ impl<P: Platform> Node<'_, P> {
             }
         }
         if living {
-            if let Some(owner) = self.files.ofds.batches.get_mut(batch) {
+            if let Some(owner) = self.table.batches.get_mut(batch) {
                 *owner = None;
             }
         } else {
-            self.files.ofds.batches.remove(batch);
+            self.table.batches.remove(batch);
         }
     }
 
-    /// Handles a description that may have lost its last descriptor.
-    pub(in crate::cluster) fn ofd_closed(&mut self, index: u32) -> bool {
+    /// Allocates memory for a batch of descriptions.
+    fn make_room(&mut self) {
+        if let Some(batches) = self.table.wants() {
+            let batch = BATCH as usize;
+            let present = self.platform.present(Table::Ofds, batches * batch);
+            self.table.allow(present / batch);
+        }
+    }
+
+    /// Handles a description that may have lost its last descriptor. Returns false if there is none
+    /// of that number.
+    pub(in crate::cluster) fn note_closed(&mut self, index: u32) -> bool {
         let Some(ofd) = self.open.ofds.get(index as usize) else {
             return false;
         };
-        if !self.files.ofds.is_lent(index) {
+        if !self.table.is_lent(index) {
             // No process had it any more, and it was taken back before this note was read.
             return true;
         }
         let ino = Ino(ofd.ino.load(Ordering::SeqCst));
-        if ino != Ino::NONE && self.is_shared(index) {
+        if ino != Ino::NONE && is_shared(ofd) {
             self.close_shared_ofd(index);
         }
         self.check_ownerless();
-        self.drop_dead_locks();
         true
     }
+}
 
-    /// Allocates memory for a batch of descriptions.
-    fn make_room_for_ofds(&mut self) {
-        if let Some(batches) = self.files.ofds.wants() {
-            let batch = BATCH as usize;
-            let present = self.platform.present(Table::Ofds, batches * batch);
-            self.files.ofds.allow(present / batch);
+impl<'m, P: Platform> Node<'m, P> {
+    /// The descriptions, to change them.
+    pub(in crate::cluster) fn descriptions(&mut self) -> Descriptions<'_, 'm, P> {
+        Descriptions {
+            table: &mut self.files.ofds,
+            open: &self.open,
+            platform: &self.platform,
+        }
+    }
+
+    /// Handles a description that may have lost its last descriptor; its locks end with it.
+    pub(in crate::cluster) fn ofd_closed(&mut self, index: u32) -> bool {
+        let is_known = self.descriptions().note_closed(index);
+        if is_known {
+            self.drop_dead_locks();
+        }
+        is_known
+    }
+
+    /// Returns true if descriptions may end without a client's message.
+    pub(in crate::cluster) fn awaits_closing(&self) -> bool {
+        self.files.ofds.awaits_closing()
+    }
+
+    /// Frees the entries whose last client did not say that it closed them.
+    pub(in crate::cluster) fn look_at_descriptions(&mut self) {
+        if self.awaits_closing() {
+            self.descriptions().check_ownerless();
+            self.drop_dead_locks();
+            self.sweep();
         }
     }
 }

@@ -65,12 +65,8 @@ impl<P: Platform> Node<'_, P> {
     /// For each file, the number of descriptions of this node that are open for writing.
     fn writers(&self) -> HashMap<Ino, u32> {
         let mut writers = HashMap::new();
-        for index in self.files.ofds.entries() {
-            let Some(ofd) = self.open.ofds.get(index as usize) else {
-                continue;
-            };
-            let ino = Ino(ofd.ino.load(Ordering::SeqCst));
-            if ino != Ino::NONE && ofd.flags.load(Ordering::Acquire) & WRITES != 0 {
+        for (ino, ofd) in self.files.ofds.opened(&self.open) {
+            if ofd.flags.load(Ordering::Acquire) & WRITES != 0 {
                 *writers.entry(ino).or_default() += 1;
             }
         }

@@ -82,11 +82,7 @@ impl<P: Platform> Node<'_, P> {
     /// The inodes in all lent descriptions.
     fn opened(&self) -> impl Iterator<Item = Ino> + '_ {
         fence(Ordering::SeqCst);
-        self.files
-            .ofds
-            .entries()
-            .filter_map(|index| self.open.ofds.get(index as usize))
-            .map(|ofd| Ino(ofd.ino.load(Ordering::SeqCst)))
+        self.files.ofds.opened(&self.open).map(|(ino, _)| ino)
     }
 
     fn free_inode(&mut self, ino: Ino) {
