@@ -75,7 +75,7 @@ impl<'m, P: Platform> Node<'m, P> {
     pub fn share(&mut self, policy: Policy, rules: Rules, fresh: bool) -> Result<(), FsError> {
         self.files.set_rules(rules);
         if fresh {
-            self.set_policy(self.names.root(), policy)?;
+            self.names.set_policy(self.names.root(), policy)?;
         }
         Ok(())
     }

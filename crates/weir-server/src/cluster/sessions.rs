@@ -153,7 +153,7 @@ impl<P: Platform> Cluster<P> {
         self.tokens()
             .begin_tokens(from, written.into_iter().filter(raw));
         for (ino, write) in op.held {
-            if ino.rank() == self.rank() && self.node(|node| node.is_file(ino)) {
+            if ino.rank() == self.rank() && self.node(|node| node.names.is_file(ino)) {
                 self.stand_ins().add_holder(ino, from);
                 if write && self.stand_ins().know_writer(ino, from) {
                     // Not awaited: the task asks the asker, which waits for this reply.

@@ -35,7 +35,7 @@ impl<P: Platform> Node<'_, P> {
         id: ClientId,
         ino: Ino,
     ) -> Result<Attached, FsError> {
-        let attr = self.writable(ino)?;
+        let attr = self.names.writable(ino)?;
         self.watch(&attr);
         if self.clients.get(id).is_none() {
             return Err(FsError::NotPermitted);
@@ -125,7 +125,8 @@ impl<P: Platform> Node<'_, P> {
             client.cells.remove(&cell);
         }
         self.extents.cells.remove(cell);
-        self.fold_mtime(ino, self.open.cells[cell as usize].mtime(self.now_u64()));
+        self.names
+            .fold_mtime(ino, self.open.cells[cell as usize].mtime(self.now_u64()));
         self.free_block_if_unused(writer.block);
     }
 
@@ -151,22 +152,6 @@ impl<P: Platform> Node<'_, P> {
         cells[cell as usize].withdraw_claim();
         if !file.cells.is_empty() {
             shared.end_claims();
-        }
-    }
-
-    fn fold_mtime(&mut self, ino: Ino, mtime_ns: u64) {
-        let Ok(attr) = self.names.attr(ino) else {
-            return;
-        };
-        // Not later than now, even if the cell says so.
-        let mtime_ns = i64::try_from(mtime_ns).unwrap_or(i64::MAX).min(self.time());
-        if mtime_ns > attr.mtime_ns {
-            let set = SetAttr {
-                mtime_ns: Some(mtime_ns),
-                ctime_ns: Some(mtime_ns.max(attr.ctime_ns)),
-                ..SetAttr::default()
-            };
-            let _ = self.names.setattr(ino, &set);
         }
     }
 

@@ -30,7 +30,7 @@ impl<P: Platform> Node<'_, P> {
     /// Takes the unpublished extents of a file. Later writes go to new records, and so are not
     /// published by accident. The taken bytes stay alive.
     pub(in crate::cluster) fn take_pending(&mut self, local: Ino) -> Result<Pending, FsError> {
-        let attr = self.regular(local)?;
+        let attr = self.names.regular(local)?;
         if let Some(block) = self.shared_block(local) {
             block.end_claims();
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use weir_core::extent::{ExtentIndex, Run, Source, MAX_OFFSET};
 use weir_core::journal::Item;
-use weir_core::names::{Attr, SetAttr};
+use weir_core::names::Attr;
 use weir_core::node::channel::REPLY_BYTES;
 use weir_core::proto::{Allocate, FsError, Located};
 use weir_core::types::Ino;
@@ -29,7 +29,7 @@ impl<P: Platform> Node<'_, P> {
         offset: u64,
         length: u64,
     ) -> Result<Located, FsError> {
-        self.regular(ino)?;
+        self.names.regular(ino)?;
         if offset > MAX_OFFSET {
             return Err(FsError::Invalid);
         }
@@ -63,7 +63,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Checks that a file may be cut or extended to this size (`ReadOnly`, `Evicted`, `TooBig`).
     pub(in crate::cluster) fn check_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
-        let attr = self.writable(ino)?;
+        let attr = self.names.writable(ino)?;
         match size > MAX_OFFSET {
             true => Err(FsError::TooBig),
             // Its bytes are not here.
@@ -74,23 +74,23 @@ impl<P: Platform> Node<'_, P> {
 
     /// Cuts a file, or extends it with zeros. The file's home decides if it may be written.
     pub fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
-        let attr = self.regular(ino)?;
+        let attr = self.names.regular(ino)?;
         if size > MAX_OFFSET {
             return Err(FsError::TooBig);
         }
         if size < self.size_of(&attr) {
             let stamp = self.shared_block(ino).map(|block| block.truncate(size));
             self.make_hole(ino, size, MAX_OFFSET, stamp);
-            self.set_own_size(&attr, size, stamp.is_some());
+            self.names.set_own_size(&attr, size, stamp.is_some());
         } else {
             self.raise_size(&attr, size);
         }
         if attr.evicted && size == 0 {
             // Nothing of its copy is in it any more.
-            self.set_evicted(ino, false)?;
+            self.names.set_evicted(ino, false)?;
         }
         self.forget_cell_times(ino);
-        self.touch(ino, true)
+        self.names.touch(ino, true)
     }
 
     /// Frees the bytes of a file that has no writers, and leaves its attributes.
@@ -107,7 +107,7 @@ impl<P: Platform> Node<'_, P> {
             zero,
             keep_size,
         } = *op;
-        let attr = self.writable(ino)?;
+        let attr = self.names.writable(ino)?;
         let end = offset.checked_add(length).ok_or(FsError::TooBig)?;
         if length == 0 {
             return Err(FsError::Invalid);
@@ -125,7 +125,7 @@ impl<P: Platform> Node<'_, P> {
         if !keep_size {
             self.raise_size(&attr, end);
         }
-        self.touch(ino, zero || !keep_size)
+        self.names.touch(ino, zero || !keep_size)
     }
 
     /// Lays a hole over `[from, to)`. With a stamp there are writers, and the hole stays, to order
@@ -173,30 +173,8 @@ impl<P: Platform> Node<'_, P> {
     pub(in crate::cluster) fn raise_size(&mut self, attr: &Attr, size: u64) {
         match self.shared_block(attr.ino) {
             Some(block) => block.raise(size),
-            None => self.set_own_size(attr, size.max(attr.size), false),
+            None => self.names.set_own_size(attr, size.max(attr.size), false),
         }
-    }
-
-    /// Sets the inode's own size, which does not count while there are writers.
-    fn set_own_size(&mut self, attr: &Attr, size: u64, writers: bool) {
-        if !writers && size != attr.size {
-            let set = SetAttr {
-                size: Some(size),
-                ..SetAttr::default()
-            };
-            let _ = self.names.setattr(attr.ino, &set);
-        }
-    }
-
-    /// Sets the time of the last change of the attributes to now, and with `contents` that of the
-    /// bytes.
-    fn touch(&mut self, ino: Ino, contents: bool) -> Result<(), FsError> {
-        let set = SetAttr {
-            mtime_ns: contents.then_some(self.time()),
-            ctime_ns: Some(self.time()),
-            ..SetAttr::default()
-        };
-        self.names.setattr(ino, &set).map(drop).map_err(refusal)
     }
 
     /// The slabs of storage directories that a file has bytes in.

@@ -12,7 +12,7 @@ use crate::node::{Accounts, Node, Platform, RecoverError};
 impl<P: Platform> Node<'_, P> {
     pub(in crate::cluster) fn take_up_files(&mut self, state: &mut State) {
         for (ino, index) in state.extents.drain() {
-            if self.regular(ino).is_ok() {
+            if self.names.regular(ino).is_ok() {
                 *self.extents.indexes.get_mut(ino) = index;
                 self.extents.changed.push(ino);
             }
@@ -28,7 +28,7 @@ impl<P: Platform> Node<'_, P> {
             if !room {
                 return Err(bad);
             }
-            if self.regular(ino).is_err() || self.clients.get(attached.client).is_none() {
+            if self.names.regular(ino).is_err() || self.clients.get(attached.client).is_none() {
                 continue;
             }
             if self.extents.blocks.get(block).is_none() {

@@ -13,7 +13,7 @@
 
 use std::sync::atomic::{fence, Ordering};
 
-use weir_core::names::{Attr, Lamination, SetAttr};
+use weir_core::names::{Attr, Lamination};
 use weir_core::proto::peer::{self, News};
 use weir_core::proto::{ContentVersion, FsError};
 use weir_core::types::{Ino, Rank};
@@ -22,7 +22,6 @@ use crate::cluster::extents::publish::bytes_of;
 use crate::cluster::files::FileExtents;
 use crate::cluster::files::{Eviction, FileParts, FileSteps, FilesNeeds};
 use crate::cluster::peers::tell::all_of;
-use crate::cluster::refusal::refusal;
 use crate::node::{Node, Platform};
 
 impl<S: FilesNeeds> Eviction<S> {
@@ -126,15 +125,15 @@ impl<P: Platform> Node<'_, P> {
         ino: Ino,
         version: &ContentVersion,
     ) -> Result<bool, FsError> {
-        let before = self.regular(ino)?;
+        let before = self.names.regular(ino)?;
         // Not marked in vain, as in [`Eviction::evict_at_home`].
         if !before.evicted && !self.is_unused_version(ino, version)? {
             return Ok(false);
         }
-        self.set_evicted(ino, true)?;
+        self.names.set_evicted(ino, true)?;
         fence(Ordering::SeqCst);
         if !self.is_unused_version(ino, version)? {
-            self.set_evicted(ino, before.evicted)?;
+            self.names.set_evicted(ino, before.evicted)?;
             return Ok(false);
         }
         self.drop_extents(ino);
@@ -146,17 +145,5 @@ impl<P: Platform> Node<'_, P> {
         let is_used = self.is_open(ino) || self.count_writers(ino) > 0;
         self.harvest(ino);
         Ok(!is_used && version_of(&self.attr_now(ino)?) == *version)
-    }
-
-    pub(in crate::cluster) fn set_evicted(
-        &mut self,
-        ino: Ino,
-        evicted: bool,
-    ) -> Result<(), FsError> {
-        let set = SetAttr {
-            evicted: Some(evicted),
-            ..SetAttr::default()
-        };
-        self.names.setattr(ino, &set).map(drop).map_err(refusal)
     }
 }

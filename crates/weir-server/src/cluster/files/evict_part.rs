@@ -171,7 +171,7 @@ impl<P: Platform> Node<'_, P> {
         &mut self,
         ino: Ino,
     ) -> Result<SettledExtents, FsError> {
-        self.regular(ino)?;
+        self.names.regular(ino)?;
         let stamp = self.end_records(ino);
         self.extents.note_settled(self.block_of(ino), stamp);
         let generation = self.attr_now(ino)?.index_generation;
@@ -194,7 +194,7 @@ impl<P: Platform> Node<'_, P> {
         op: &peer::EvictRanges,
     ) -> Result<u64, FsError> {
         let peer::EvictRanges { ino, settled, .. } = *op;
-        let attr = self.regular(ino)?;
+        let attr = self.names.regular(ino)?;
         let stamp = self.end_records(ino);
         let is_settled = match self.block_of(ino) {
             Some(block) => self.extents.settled_at(block) == Some(settled.stamp),
@@ -218,18 +218,18 @@ impl<P: Platform> Node<'_, P> {
     }
 
     pub(in crate::cluster) fn begin_update(&mut self, ino: Ino) -> Result<(), FsError> {
-        let attr = self.regular(ino)?;
+        let attr = self.names.regular(ino)?;
         if !attr.evicted {
             return Ok(());
         }
         if let Ok(run) = Run::of_copy(0, attr.size, 1) {
             self.lay_run(ino, run, false);
         }
-        self.set_evicted(ino, false)
+        self.names.set_evicted(ino, false)
     }
 
     pub(in crate::cluster) fn copy_use(&self, ino: Ino) -> Result<CopyUse, FsError> {
-        let attr = self.regular(ino)?;
+        let attr = self.names.regular(ino)?;
         Ok(match () {
             () if attr.evicted => CopyUse::Whole,
             () if self.extents.has_copy_runs(ino) => CopyUse::Part,

@@ -14,17 +14,6 @@ use crate::node::{Node, Platform};
 const SET_ID: u32 = 0o6000;
 
 impl<P: Platform> Node<'_, P> {
-    /// The files of this server, with their sizes in the table.
-    pub(in crate::cluster) fn own_sizes(&self) -> Vec<(Ino, u64)> {
-        let files = self.names.own_files();
-        files.map(|attr| (attr.ino, attr.size)).collect()
-    }
-
-    /// The files of other servers that have stand-ins here: global and local numbers.
-    pub(in crate::cluster) fn file_stand_ins(&self) -> Vec<(Ino, Ino)> {
-        self.names.file_stand_ins()
-    }
-
     /// The attributes, including the writes of this node's writers.
     pub(in crate::cluster) fn attr_now(&self, ino: Ino) -> Result<Attr, FsError> {
         let mut attr = self.names.attr_of(ino)?;
@@ -33,10 +22,6 @@ impl<P: Platform> Node<'_, P> {
             attr.mtime_ns = self.mtime_of(&attr);
         }
         Ok(attr)
-    }
-
-    pub(in crate::cluster) fn adopt_file(&mut self, attr: &Attr) -> Result<Ino, FsError> {
-        self.names.adopt_file(attr).map_err(refusal)
     }
 
     /// Ends a stand-in that no process here has open, unless it has unpublished extents.
@@ -68,18 +53,6 @@ impl<P: Platform> Node<'_, P> {
             block.raise(attr.size);
         }
         Ok(())
-    }
-
-    /// Makes void what readers of this node know of a file.
-    pub(in crate::cluster) fn recall(&mut self, local: Ino) {
-        if self.names.recall_stand_in(local).is_err() {
-            let _ = self.names.bump_index_generation(local);
-        }
-    }
-
-    /// See [`Shard::recall_named`](weir_core::names::Shard::recall_named).
-    pub(in crate::cluster) fn recall_named(&mut self, local: Ino, named: bool) {
-        let _ = self.names.recall_named_stand_in(local, named);
     }
 
     /// Makes writers ask for the position of each append. Returns the file's end, with the
@@ -116,7 +89,7 @@ impl<P: Platform> Node<'_, P> {
         size: u64,
         mtime_ns: i64,
     ) -> Result<(), FsError> {
-        let attr = self.regular(ino)?;
+        let attr = self.names.regular(ino)?;
         self.raise_size(&attr, size);
         let set = SetAttr {
             mtime_ns: (mtime_ns > attr.mtime_ns).then_some(mtime_ns),
@@ -124,11 +97,6 @@ impl<P: Platform> Node<'_, P> {
             ..Default::default()
         };
         self.names.setattr(ino, &set).map(drop).map_err(refusal)
-    }
-
-    /// Returns true if a number of this table is that of a regular file.
-    pub(in crate::cluster) fn is_file(&self, local: Ino) -> bool {
-        self.regular(local).is_ok()
     }
 
     pub(in crate::cluster) fn set_attributes(
@@ -161,15 +129,5 @@ impl<P: Platform> Node<'_, P> {
             }
         }
         Ok(())
-    }
-
-    /// The attributes of `ino`, which must be a regular file.
-    pub(in crate::cluster) fn regular(&self, ino: Ino) -> Result<Attr, FsError> {
-        let attr = self.names.attr(ino).map_err(refusal)?;
-        match attr.file_type() {
-            FileType::File => Ok(attr),
-            FileType::Dir => Err(FsError::IsADirectory),
-            FileType::Symlink | FileType::Fifo | FileType::Socket => Err(FsError::Invalid),
-        }
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{fence, Ordering};
 
-use weir_core::names::{Attr, LaminateOn, Lamination, Policy, SetAttr};
+use weir_core::names::{Attr, LaminateOn, Lamination, SetAttr};
 use weir_core::proto::{Cause, FsError};
 use weir_core::types::Ino;
 
@@ -28,17 +28,6 @@ pub(super) fn is_cause(attr: &Attr, cause: Cause) -> bool {
 }
 
 impl<P: Platform> Node<'_, P> {
-    /// The attributes of a file that programs with it open for writing may write. While its home
-    /// asks all nodes for such programs, they keep it from being laminated. EROFS if it is
-    /// laminated.
-    pub(in crate::cluster) fn writable(&self, ino: Ino) -> Result<Attr, FsError> {
-        let attr = self.regular(ino)?;
-        match attr.lamination {
-            Lamination::Done => Err(FsError::ReadOnly),
-            Lamination::No | Lamination::Due | Lamination::Sealing => Ok(attr),
-        }
-    }
-
     /// Seals a file against being opened for writing, if no program has it open so. Returns the
     /// number of descriptions that do; if there are any, its lamination is due.
     pub(in crate::cluster) fn try_seal(&mut self, ino: Ino) -> Result<u32, FsError> {
@@ -93,28 +82,6 @@ impl<P: Platform> Node<'_, P> {
             _ => self.files.watched.remove(&ino),
         };
         Ok(())
-    }
-
-    pub(in crate::cluster) fn set_policy(
-        &mut self,
-        ino: Ino,
-        policy: Policy,
-    ) -> Result<(), FsError> {
-        let set = SetAttr {
-            policy: Some(policy),
-            ..SetAttr::default()
-        };
-        self.names.setattr(ino, &set).map(drop).map_err(refusal)
-    }
-
-    pub(in crate::cluster) fn set_ask(&mut self, ino: Ino, ask: bool) {
-        // The file may be gone: then no program reads it.
-        let _ = self.names.set_ask(ino, ask);
-    }
-
-    /// Makes readers of this server's raw files ask first.
-    pub(in crate::cluster) fn ask_of_raw_files(&mut self) {
-        self.names.ask_of_raw_files();
     }
 
     /// Watches a file that is laminated at the end of its last description: that may come with the

@@ -31,7 +31,7 @@ impl<P: Platform> Cluster<P> {
         self.peers().begin_anew();
         self.inner.names.take_up(&mut state);
         self.inner.extents.take_up(&mut state);
-        let stand_ins = self.node(|node| node.file_stand_ins());
+        let stand_ins = self.node(|node| node.names.file_stand_ins());
         for (ino, (_, stored)) in &state.published {
             self.node(|node| node.set_stored(*ino, *stored));
         }
@@ -44,7 +44,7 @@ impl<P: Platform> Cluster<P> {
         }
         self.tokens().begin_tokens(self.rank(), own.copied());
         // Other nodes may have written bytes that they did not publish.
-        self.node(Node::ask_of_raw_files);
+        self.node(|node| node.names.ask_of_raw_files());
         self.appends().await_written_files(&self.peers().others());
     }
 

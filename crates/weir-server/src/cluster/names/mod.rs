@@ -20,7 +20,8 @@
 //! | `directories` | directories with entries at several servers |
 //! | `entries` | names of other servers, kept here |
 //! | `lost` | directories whose home is lost |
-//! | `node_names`, `tables` | this server's own names; operations that change them and other tables at once |
+//! | `node_names`, `inodes` | this server's own names and inodes |
+//! | `tables` | operations that change them and other tables at once |
 //! | `memory` | memory behind the tables of names |
 //! | `known` | the table in shared memory that shows programs names of other servers |
 
@@ -42,6 +43,7 @@ use crate::node::{SnapshotPosition, Visit};
 pub(super) mod directories;
 pub(super) mod entries;
 pub(super) mod home;
+mod inodes;
 mod known;
 pub(super) mod lost;
 mod memory;

@@ -15,7 +15,7 @@ const PATH_BYTES: usize = 64 << 10;
 
 /// The names and inodes of this server. All rooms look at inodes here.
 pub(in crate::cluster) struct NodeNames<'m> {
-    shard: Shard<'m>,
+    pub(super) shard: Shard<'m>,
     clock: ServerClock,
 }
 
@@ -40,6 +40,11 @@ impl<'m> NodeNames<'m> {
 }
 
 impl NodeNames<'_> {
+    /// The time of the current call, ns since 1970.
+    pub(super) fn now_ns(&self) -> i64 {
+        self.clock.now_ns()
+    }
+
     /// Joins the other servers, whose root directory is `root`.
     pub(in crate::cluster) fn join(&mut self, root: Ino) {
         self.shard.stand_in_for_root(root);

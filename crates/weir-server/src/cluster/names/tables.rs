@@ -49,7 +49,7 @@ impl<P: Platform> NameSteps for Node<'static, P> {
 
     fn apply_rules_of(&mut self, path: &[u8], file: &Attr) -> Result<Policy, FsError> {
         let policy = self.files.policy_by_rules(path, file.policy);
-        self.set_policy(file.ino, policy)?;
+        self.names.set_policy(file.ino, policy)?;
         Ok(policy)
     }
 
@@ -269,7 +269,7 @@ impl<P: Platform> Node<'_, P> {
         let inherited = self.names.attr(ino).map_err(refusal)?.policy;
         let path = join(&self.names.path_here(dir)?.path, name);
         let policy = self.files.policy_by_rules(&path, inherited);
-        self.set_policy(ino, policy)
+        self.names.set_policy(ino, policy)
     }
 
     /// Attaches the creator if it requests that; if that fails, nothing was created.

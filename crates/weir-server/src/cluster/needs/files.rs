@@ -203,7 +203,7 @@ impl<P: Platform> FileSteps for Node<'static, P> {
     }
 
     fn adopt_file(&mut self, attr: &Attr) -> Result<Ino, FsError> {
-        self.adopt_file(attr)
+        self.names.adopt_file(attr)
     }
 
     fn attr_now(&self, ino: Ino) -> Result<Attr, FsError> {
@@ -255,7 +255,7 @@ impl<P: Platform> FileSteps for Node<'static, P> {
     }
 
     fn is_file(&self, local: Ino) -> bool {
-        self.is_file(local)
+        self.names.is_file(local)
     }
 
     fn is_open(&self, ino: Ino) -> bool {
@@ -279,7 +279,7 @@ impl<P: Platform> FileSteps for Node<'static, P> {
     }
 
     fn own_sizes(&self) -> Vec<(Ino, u64)> {
-        self.own_sizes()
+        self.names.own_sizes()
     }
 
     fn parties_writing(&self, ino: Ino) -> Vec<Party> {
@@ -314,11 +314,11 @@ impl<P: Platform> FileSteps for Node<'static, P> {
     }
 
     fn recall(&mut self, local: Ino) {
-        self.recall(local);
+        self.names.recall(local);
     }
 
     fn recall_named(&mut self, local: Ino, named: bool) {
-        self.recall_named(local, named);
+        self.names.recall_named(local, named);
     }
 
     fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
@@ -326,7 +326,7 @@ impl<P: Platform> FileSteps for Node<'static, P> {
     }
 
     fn regular(&self, ino: Ino) -> Result<Attr, FsError> {
-        self.regular(ino)
+        self.names.regular(ino)
     }
 
     fn remove_xattr_here(&mut self, ino: Ino, name: &[u8]) -> Result<(), FsError> {
@@ -338,7 +338,7 @@ impl<P: Platform> FileSteps for Node<'static, P> {
     }
 
     fn set_ask(&mut self, ino: Ino, ask: bool) {
-        self.set_ask(ino, ask);
+        self.names.set_ask(ino, ask);
     }
 
     fn set_attributes(&mut self, op: &proto::SetAttr) -> Result<(), FsError> {
@@ -346,7 +346,7 @@ impl<P: Platform> FileSteps for Node<'static, P> {
     }
 
     fn set_evicted(&mut self, ino: Ino, evicted: bool) -> Result<(), FsError> {
-        self.set_evicted(ino, evicted)
+        self.names.set_evicted(ino, evicted)
     }
 
     fn set_lamination(&mut self, ino: Ino, is: Lamination) -> Result<(), FsError> {
@@ -354,7 +354,7 @@ impl<P: Platform> FileSteps for Node<'static, P> {
     }
 
     fn set_policy(&mut self, ino: Ino, policy: Policy) -> Result<(), FsError> {
-        self.set_policy(ino, policy)
+        self.names.set_policy(ino, policy)
     }
 
     fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
@@ -432,7 +432,7 @@ impl<P: Platform> FileSteps for Node<'static, P> {
     }
 
     fn writable(&self, ino: Ino) -> Result<Attr, FsError> {
-        self.writable(ino)
+        self.names.writable(ino)
     }
 
     fn writes_alone(&self, local: Ino, client: ClientId) -> bool {

@@ -1,0 +1,128 @@
+//! The inodes of this server, and the stand-ins of others: what they are, and changes of one
+//! attribute.
+
+use weir_core::names::{Attr, FileType, Lamination, Policy, SetAttr};
+use weir_core::proto::FsError;
+use weir_core::types::Ino;
+
+use crate::cluster::names::NodeNames;
+use crate::cluster::refusal::refusal;
+
+impl NodeNames<'_> {
+    /// The files of this server, with their sizes in the table.
+    pub(in crate::cluster) fn own_sizes(&self) -> Vec<(Ino, u64)> {
+        let files = self.shard.own_files();
+        files.map(|attr| (attr.ino, attr.size)).collect()
+    }
+
+    pub(in crate::cluster) fn adopt_file(&mut self, attr: &Attr) -> Result<Ino, FsError> {
+        self.shard.adopt_file(attr).map_err(refusal)
+    }
+
+    /// Makes void what readers of this node know of a file.
+    pub(in crate::cluster) fn recall(&mut self, local: Ino) {
+        if self.shard.recall_stand_in(local).is_err() {
+            let _ = self.shard.bump_index_generation(local);
+        }
+    }
+
+    /// See [`Shard::recall_named`](weir_core::names::Shard::recall_named).
+    pub(in crate::cluster) fn recall_named(&mut self, local: Ino, named: bool) {
+        let _ = self.shard.recall_named_stand_in(local, named);
+    }
+
+    /// The attributes of `ino`, which must be a regular file.
+    pub(in crate::cluster) fn regular(&self, ino: Ino) -> Result<Attr, FsError> {
+        let attr = self.shard.attr(ino).map_err(refusal)?;
+        match attr.file_type() {
+            FileType::File => Ok(attr),
+            FileType::Dir => Err(FsError::IsADirectory),
+            FileType::Symlink | FileType::Fifo | FileType::Socket => Err(FsError::Invalid),
+        }
+    }
+
+    /// Returns true if a number of this table is that of a regular file.
+    pub(in crate::cluster) fn is_file(&self, local: Ino) -> bool {
+        self.regular(local).is_ok()
+    }
+
+    /// The attributes of a file that programs with it open for writing may write. While its home
+    /// asks all nodes for such programs, they keep it from being laminated. EROFS if it is
+    /// laminated.
+    pub(in crate::cluster) fn writable(&self, ino: Ino) -> Result<Attr, FsError> {
+        let attr = self.regular(ino)?;
+        match attr.lamination {
+            Lamination::Done => Err(FsError::ReadOnly),
+            Lamination::No | Lamination::Due | Lamination::Sealing => Ok(attr),
+        }
+    }
+
+    pub(in crate::cluster) fn set_policy(
+        &mut self,
+        ino: Ino,
+        policy: Policy,
+    ) -> Result<(), FsError> {
+        let set = SetAttr {
+            policy: Some(policy),
+            ..SetAttr::default()
+        };
+        self.shard.setattr(ino, &set).map(drop).map_err(refusal)
+    }
+
+    pub(in crate::cluster) fn set_ask(&mut self, ino: Ino, ask: bool) {
+        // The file may be gone: then no program reads it.
+        let _ = self.shard.set_ask(ino, ask);
+    }
+
+    pub(in crate::cluster) fn set_evicted(
+        &mut self,
+        ino: Ino,
+        evicted: bool,
+    ) -> Result<(), FsError> {
+        let set = SetAttr {
+            evicted: Some(evicted),
+            ..SetAttr::default()
+        };
+        self.shard.setattr(ino, &set).map(drop).map_err(refusal)
+    }
+
+    /// Sets the inode's own size, which does not count while there are writers.
+    pub(in crate::cluster) fn set_own_size(&mut self, attr: &Attr, size: u64, writers: bool) {
+        if !writers && size != attr.size {
+            let set = SetAttr {
+                size: Some(size),
+                ..SetAttr::default()
+            };
+            let _ = self.shard.setattr(attr.ino, &set);
+        }
+    }
+
+    /// Sets the time of the last change of the attributes to now, and with `contents` that of the
+    /// bytes.
+    pub(in crate::cluster) fn touch(&mut self, ino: Ino, contents: bool) -> Result<(), FsError> {
+        let set = SetAttr {
+            mtime_ns: contents.then_some(self.now_ns()),
+            ctime_ns: Some(self.now_ns()),
+            ..SetAttr::default()
+        };
+        self.shard.setattr(ino, &set).map(drop).map_err(refusal)
+    }
+
+    pub(in crate::cluster) fn fold_mtime(&mut self, ino: Ino, mtime_ns: u64) {
+        let Ok(attr) = self.shard.attr(ino) else {
+            return;
+        };
+        // Not later than now, even if the cell says so.
+        let mtime_ns = i64::try_from(mtime_ns)
+            .unwrap_or(i64::MAX)
+            .min(self.now_ns());
+        if mtime_ns > attr.mtime_ns {
+            let set = SetAttr {
+                mtime_ns: Some(mtime_ns),
+                ctime_ns: Some(mtime_ns.max(attr.ctime_ns)),
+                ..SetAttr::default()
+            };
+            let _ = self.shard.setattr(ino, &set);
+        }
+    }
+}
