@@ -14,7 +14,7 @@ use weir_core::proto::ClientKind;
 use super::instance::{elevated_trees, Instance};
 use super::known_paths::{OpaqueDirectories, OutsidePaths};
 use super::start::READY;
-use super::{table, Process};
+use super::{table, Process, ProcessState};
 use crate::kernel;
 use crate::node::Node;
 use crate::path::{Prefix, Roots};
@@ -49,14 +49,14 @@ impl Process {
             opaque: OpaqueDirectories::new(),
             outside: OutsidePaths::new(),
         };
-        let process: &'static Process = Box::leak(Box::new(Process::new()));
-        process.server.connection.set_session(session);
-        process.server.forks.become_owner();
-        process.user.set_umask(umask());
-        process.read_credentials();
-        process.server.connection.set_instance(instance);
-        process.state.store(READY, Ordering::Release);
-        Ok(process)
+        let state: &'static ProcessState = Box::leak(Box::new(ProcessState::new()));
+        state.server.connection.set_session(session);
+        state.server.forks.become_owner();
+        state.user.set_umask(umask());
+        state.user.read_credentials();
+        state.server.connection.set_instance(instance);
+        state.progress.store(READY, Ordering::Release);
+        Ok(Box::leak(Box::new(Process::over(state))))
     }
 
     /// The node's memory, if it is mapped and its server has not stopped.

@@ -33,7 +33,7 @@ impl Process {
         let _call = operation::begin();
         Some(
             self.changeable(fd)?
-                .and_then(|ino| self.inodes().change_mode(ino, mode)),
+                .and_then(|ino| self.inodes.change_mode(ino, mode)),
         )
     }
 
@@ -49,7 +49,7 @@ impl Process {
             }
             // As on Linux: a link has no mode that could be changed.
             ResolvedFile::Inode(_, weir_core::names::FileType::Symlink) => Err(Errno::OPNOTSUPP),
-            ResolvedFile::Inode(ino, _) => self.inodes().change_mode(ino, mode),
+            ResolvedFile::Inode(ino, _) => self.inodes.change_mode(ino, mode),
         })
     }
 
@@ -57,7 +57,7 @@ impl Process {
     pub fn fchown(&'static self, fd: Fd, uid: u32, gid: u32) -> Outcome<()> {
         let _call = operation::begin();
         let ino = self.changeable(fd)?;
-        Some(ino.and_then(|ino| self.inodes().change_owner(ino, uid, gid)))
+        Some(ino.and_then(|ino| self.inodes.change_owner(ino, uid, gid)))
     }
 
     /// fchownat(2).
@@ -83,7 +83,7 @@ impl Process {
                 };
                 rustix::fs::chownat(CWD, path, uid, gid, at)
             }
-            ResolvedFile::Inode(ino, _) => self.inodes().change_owner(ino, uid, gid),
+            ResolvedFile::Inode(ino, _) => self.inodes.change_owner(ino, uid, gid),
         })
     }
 
@@ -91,7 +91,7 @@ impl Process {
     pub fn futimens(&'static self, fd: Fd, times: Option<[Time; 2]>) -> Outcome<()> {
         let _call = operation::begin();
         let ino = self.changeable(fd)?;
-        Some(ino.and_then(|ino| self.inodes().change_times(ino, times)))
+        Some(ino.and_then(|ino| self.inodes.change_times(ino, times)))
     }
 
     /// utimensat(2).
@@ -112,7 +112,7 @@ impl Process {
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         self.with_existing(dirfd, path, follow, empty, |found| match found {
             ResolvedFile::Outside(path) => set_outside(&path, times, follow),
-            ResolvedFile::Inode(ino, _) => self.inodes().change_times(ino, times),
+            ResolvedFile::Inode(ino, _) => self.inodes.change_times(ino, times),
         })
     }
 }

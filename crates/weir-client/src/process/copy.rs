@@ -51,7 +51,10 @@ impl Process {
         let to = self.copy_side(to, to_offset);
         // Two files of weir's are one file system. Otherwise the error is the kernel's from before
         // it could copy across file systems: callers then copy by themselves.
-        let (Some(source), Some(target)) = (self.handle(from.fd), self.handle(to.fd)) else {
+        let (Some(source), Some(target)) = (
+            self.first_call.handle(from.fd),
+            self.first_call.handle(to.fd),
+        ) else {
             return Some(Err(across(&from, &to)));
         };
         let source = OpenSide {
@@ -118,14 +121,22 @@ impl Process {
             return None;
         }
         let is_negative = offset.as_ref().is_some_and(|offset| **offset < 0);
-        if let Some(source) = self.handle(from).filter(|source| !source.has(PATH)) {
-            let written = self
+        if let Some(source) = self
+            .first_call
+            .handle(from)
+            .filter(|source| !source.has(PATH))
+        {
+            let written =
+                self.first_call
+                    .handle(to)
+                    .map_or(Ok(()), |target| match target.has(WRITE) {
+                        true => Ok(()),
+                        false => Err(Errno::BADF),
+                    });
+            let appends = self
+                .first_call
                 .handle(to)
-                .map_or(Ok(()), |target| match target.has(WRITE) {
-                    true => Ok(()),
-                    false => Err(Errno::BADF),
-                });
-            let appends = self.handle(to).and_then(|target| target.ofd.get());
+                .and_then(|target| target.ofd.get());
             let appends = appends.is_some_and(appends_to_end);
             if let Err(error) = written {
                 return Some(Err(error));
@@ -202,7 +213,7 @@ fn across(from: &CopySide<'_>, to: &CopySide<'_>) -> Errno {
 
 impl CopySide<'_> {
     fn read_some(&mut self, bytes: &mut [u8]) -> Result<usize, Errno> {
-        let ours = self.process.handle(self.fd).is_some();
+        let ours = self.process.first_call.handle(self.fd).is_some();
         let n = match (&self.at, ours) {
             (Some(at), true) => self
                 .process
@@ -227,7 +238,7 @@ impl CopySide<'_> {
         let mut done = 0;
         while done < bytes.len() {
             let rest = &bytes[done..];
-            let put = match (&self.at, self.process.handle(self.fd).is_some()) {
+            let put = match (&self.at, self.process.first_call.handle(self.fd).is_some()) {
                 (Some(at), true) => self
                     .process
                     .pwrite(self.fd, rest, **at)
@@ -262,7 +273,7 @@ impl CopySide<'_> {
         let by = -i64::try_from(n).unwrap_or(0);
         match &mut self.at {
             Some(at) => **at += by,
-            None if self.process.handle(self.fd).is_some() => {
+            None if self.process.first_call.handle(self.fd).is_some() => {
                 let _ = self.process.lseek(self.fd, by, 1);
             }
             None => {

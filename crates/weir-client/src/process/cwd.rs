@@ -68,7 +68,7 @@ impl Process {
     }
 
     fn enter_weirs(&'static self, ino: Ino) -> Result<(), Errno> {
-        let attr = self.inodes().attr(ino)?;
+        let attr = self.inodes.attr(ino)?;
         if !self.user.credentials().may(&attr, access::EXECUTE) {
             return Err(Errno::ACCESS);
         }
@@ -123,7 +123,7 @@ impl Process {
     /// mount.
     fn enter_mounted(&'static self, instance: &Instance, ino: Ino) -> Result<(), Errno> {
         let mount = mount_of(&instance.run_dir);
-        let path = self.inodes().path_of_real_dir(mount.as_deref(), ino)?;
+        let path = self.inodes.path_of_real_dir(mount.as_deref(), ino)?;
         rustix::process::chdir(path)
     }
 
@@ -131,7 +131,7 @@ impl Process {
     pub fn getcwd(&'static self) -> Outcome<Vec<u8>> {
         self.concerns_weir()?;
         let cwd = done!(self.cwd.inode()?);
-        Some(self.inodes().path_of(cwd))
+        Some(self.inodes.path_of(cwd))
     }
 
     /// `None` if there is neither an instance nor anything that was inherited from one.

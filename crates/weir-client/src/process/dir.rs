@@ -62,7 +62,7 @@ impl Process {
         list: &mut DirentList<'_>,
     ) -> Result<(), Errno> {
         let dir = handle.ino();
-        let view = self.inodes().view()?;
+        let view = self.inodes.view()?;
         let attr = view.attr(dir)?.ok_or(Errno::NOENT)?;
         if attr.nlink == 0 {
             return Ok(());
@@ -76,7 +76,7 @@ impl Process {
             list.put(ino, *at + 1, DT_DIR, name)?;
             *at += 1;
         }
-        let covered = self.inodes().covered_by(dir)?;
+        let covered = self.inodes.covered_by(dir)?;
         while *at < BELOW {
             let room = list.room();
             // In a small buffer the first name is tried nevertheless.
@@ -98,7 +98,7 @@ impl Process {
                 let next = entry.cookie + DOTS;
                 // One that was taken up is listed with the names of the PFS.
                 let is_dir = covered.is_some() && kind == DT_DIR;
-                if is_dir && self.inodes().covers(entry.ino)? {
+                if is_dir && self.inodes.covers(entry.ino)? {
                     *at = next;
                     continue;
                 }
@@ -119,7 +119,7 @@ impl Process {
             covered: &covered,
             handle: core::ptr::from_ref(handle).addr(),
         };
-        self.inodes().list_below(&self.listings, &what, at, list)
+        self.inodes.list_below(self.listings, &what, at, list)
     }
 }
 

@@ -48,7 +48,7 @@ impl Process {
         if self.is_internal_fd(fd) {
             return Some(Err(Errno::BADF));
         }
-        let published = self.before_close(self.handle(fd)?);
+        let published = self.before_close(self.first_call.handle(fd)?);
         let _held = self.server.lock.hold();
         if self.is_vfork_child() {
             return Some(kernel::close(fd));
@@ -180,10 +180,10 @@ impl Process {
         }
         let source = self.verified_handle(old);
         let aside = internal::is_internal(new);
-        if source.is_none() && self.handle(new).is_none() && !aside {
+        if source.is_none() && self.first_call.handle(new).is_none() && !aside {
             return None;
         }
-        let replaced = self.handle(new);
+        let replaced = self.first_call.handle(new);
         if let Some(replaced) = replaced.filter(|_| !self.is_vfork_child()) {
             // Its locks stay until the close, which may fail; an error of a close by dup2 is lost,
             // as dup2(2) says.

@@ -131,12 +131,12 @@ impl Process {
     fn anchor(&'static self, found: Description) -> Result<&'static Handle, Errno> {
         let kind = match found.kind {
             Some(kind) => kind,
-            None => self.inodes().attr(found.ino)?.file_type(),
+            None => self.inodes.attr(found.ino)?.file_type(),
         };
         let flags = found.ofd.flags.load(Ordering::Relaxed);
         let target = Target::existing(found.ino, kind);
         let attr = self
-            .inodes()
+            .inodes
             .view()?
             .attr_to_open(&target, writes(flags.cast_signed()))?;
         let (handle, fd) = self.open_entry(&attr, false, flags.cast_signed() | O_CLOEXEC)?;

@@ -12,6 +12,7 @@ use weir_core::types::Ino;
 
 use super::server_link::{LazyClient, ServerLink};
 use super::user::ProcessUser;
+use super::ProcessState;
 use crate::path::walk::Names;
 use crate::view::View;
 
@@ -28,6 +29,13 @@ pub(super) struct InodeOperations {
 }
 
 impl InodeOperations {
+    pub(super) const fn over(state: &'static ProcessState) -> InodeOperations {
+        InodeOperations {
+            server: &state.server,
+            user: &state.user,
+        }
+    }
+
     /// The namespace.
     #[inline]
     pub(super) fn view(self) -> Result<View<LazyClient>, Errno> {

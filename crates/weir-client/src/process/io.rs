@@ -115,7 +115,7 @@ impl Process {
 
     /// lseek(2). SEEK_SET of a directory takes an offset from its listing, or 0.
     pub fn lseek(&'static self, fd: Fd, offset: i64, whence: i32) -> Outcome<i64> {
-        let handle = self.handle(fd)?;
+        let handle = self.first_call.handle(fd)?;
         Some(self.seek(handle, offset, whence))
     }
 

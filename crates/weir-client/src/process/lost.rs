@@ -66,7 +66,7 @@ impl Process {
     /// As [`Process::handle`], for calls long enough to check that the descriptor still refers to
     /// the same file.
     pub(super) fn verified_handle(&'static self, fd: Fd) -> Option<&'static Handle> {
-        let handle = self.handle(fd)?;
+        let handle = self.first_call.handle(fd)?;
         if self.is_still(fd, handle) {
             return Some(handle);
         }
@@ -79,7 +79,7 @@ impl Process {
     #[allow(clippy::inline_always)] // on the way of every read and write
     pub(super) fn handle_for(&'static self, fd: Fd, bytes: usize) -> Option<&'static Handle> {
         match bytes < SURE_BYTES {
-            true => self.handle(fd),
+            true => self.first_call.handle(fd),
             false => self.verified_handle(fd),
         }
     }

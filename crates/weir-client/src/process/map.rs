@@ -157,7 +157,7 @@ impl Process {
             Ok(fd) => fd,
             Err(error) => return Some(Err(error)),
         };
-        if self.handle(fd).is_none() {
+        if self.first_call.handle(fd).is_none() {
             return Some(Ok(fd));
         }
         let copy = self.materialize(fd);
@@ -167,7 +167,7 @@ impl Process {
 
     /// A memfd whose name contains the path of the file.
     fn memory_named_by(&'static self, handle: &'static Handle) -> Result<OwnedFd, Errno> {
-        let path = self.inodes().path_of(handle.ino()).unwrap_or_default();
+        let path = self.inodes.path_of(handle.ino()).unwrap_or_default();
         let name = [COPY_OF, &path].concat();
         let name = if name.len() < LONGEST_NAME {
             &name

@@ -87,8 +87,8 @@ impl Process {
     pub fn laminate_at(&'static self, path: &[u8]) -> Result<(), Errno> {
         let _call = operation::begin();
         self.with_file(path, |ino| {
-            self.inodes().check_owner(ino)?;
-            self.inodes().laminate(ino)
+            self.inodes.check_owner(ino)?;
+            self.inodes.laminate(ino)
         })
     }
 
@@ -97,7 +97,7 @@ impl Process {
     pub fn sync_at(&'static self, path: &[u8]) -> Result<(), Errno> {
         let _call = operation::begin();
         self.with_file(path, |ino| {
-            let (_, attr) = self.inodes().whole(ino)?;
+            let (_, attr) = self.inodes.whole(ino)?;
             if !self.user.credentials().may(&attr, access::READ)
                 && !self.user.credentials().may(&attr, access::WRITE)
             {
@@ -117,7 +117,7 @@ impl Process {
         let _call = operation::begin();
         let value = visibility.name().as_bytes();
         self.with_named(path, |ino, _| {
-            self.inodes().set_xattr_of(
+            self.inodes.set_xattr_of(
                 self.user.credentials(),
                 ino,
                 b"user.weir.visibility",
@@ -131,8 +131,8 @@ impl Process {
     pub fn file_info(&'static self, path: &[u8]) -> Result<FileInfo, Errno> {
         let _call = operation::begin();
         self.with_named(path, |ino, _| {
-            let stat = self.inodes().stat_of(ino)?;
-            let (_, attr) = self.inodes().whole(ino)?;
+            let stat = self.inodes.stat_of(ino)?;
+            let (_, attr) = self.inodes.whole(ino)?;
             let (here, servers) = self.server.node()?.several().unwrap_or((ino.rank(), 1));
             Ok(FileInfo {
                 stat,

@@ -4,8 +4,8 @@
 //! concern weir and the kernel shall do it as if weir were not there. Without an instance (no
 //! `WEIR_INSTANCE`) every call returns `None`.
 //!
-//! [`Process`] has the calls; its state is in parts with private fields, so that the type of a method
-//! says what it may touch:
+//! [`Process`] has the calls. They use a [`ProcessState`], of parts with private fields, so that the type
+//! of a method says what it may touch:
 //!
 //! | part | holds |
 //! | --- | --- |
@@ -17,6 +17,7 @@
 //! | `Neighbours` | other servers of this machine |
 //! | `ServerLink` | the first two, and the lock |
 //! | `InodeOperations` | nothing of its own: for what needs no descriptor and no path |
+//! | `FirstCall` | nothing of its own: for what the first call of the process finds |
 //!
 //! The lock of the process guards what several calls change; the parts say which of their methods are
 //! called under it.
@@ -29,7 +30,8 @@
 //! | --- | --- |
 //! | `instance`, `environment` | the instance and the session; the variables that name it |
 //! | `server_link`, `inodes` | the way to the server; operations on inodes, which need no descriptor |
-//! | `start`, `share`, `inherit` | the first call; fork and exec; inherited state |
+//! | `first_call`, `start` | the first call, for those that need it; its steps |
+//! | `share`, `inherit` | fork and exec; inherited state |
 //! | `forks` | the process that the state is of |
 //! | `user`, `admit` | credentials and umask; another user's programs |
 //! | `attached`, `middleware` | of a library ([`crate::library`]): its own state; its questions about a path |
@@ -60,6 +62,7 @@ mod dirents;
 mod elevated;
 mod environment;
 mod fds;
+mod first_call;
 mod forks;
 mod inherit;
 mod inodes;
@@ -99,21 +102,21 @@ pub use crate::types::Outcome;
 use current_dir::CurrentDir;
 use elevated::LowerListings;
 pub use environment::{INSTANCE_VARIABLE, NOTHING_VARIABLE};
+use first_call::FirstCall;
 pub use forks::own_pid;
 use inodes::InodeOperations;
 pub use map::Mapping;
 pub use middleware::FileInfo;
 use open_files::OpenFileTable;
 use server_link::ServerLink;
-use table::Handle;
 use user::ProcessUser;
 
-/// The state of this process. There is one, [`process`]; a library in a program that the
-/// interposer is not in has its own, [`Process::attached`].
+/// The state that the calls of a process share. There is one of [`process`]; a library in a program
+/// that the interposer is not in has its own, [`Process::attached`].
 #[derive(Debug)]
-pub struct Process {
-    /// The progress of `start`.
-    state: AtomicU32,
+struct ProcessState {
+    /// The progress of the start.
+    progress: AtomicU32,
     /// The way to the server, and with it the lock that guards the tables.
     server: ServerLink,
     user: ProcessUser,
@@ -125,19 +128,11 @@ pub struct Process {
     listings: LowerListings,
 }
 
-static PROCESS: Process = Process::new();
-
-/// This process.
-#[inline]
-pub fn process() -> &'static Process {
-    &PROCESS
-}
-
-impl Process {
+impl ProcessState {
     /// A state in which nothing was looked at yet.
-    const fn new() -> Process {
-        Process {
-            state: AtomicU32::new(start::UNKNOWN),
+    const fn new() -> ProcessState {
+        ProcessState {
+            progress: AtomicU32::new(start::UNKNOWN),
             server: ServerLink::new(),
             user: ProcessUser::new(),
             cwd: CurrentDir::new(),
@@ -146,37 +141,49 @@ impl Process {
             listings: LowerListings::new(),
         }
     }
+}
 
-    /// The operations on inodes.
-    #[inline]
-    fn inodes(&'static self) -> InodeOperations {
-        InodeOperations {
-            server: &self.server,
-            user: &self.user,
+/// The calls of a process.
+#[derive(Debug)]
+pub struct Process {
+    first_call: FirstCall,
+    server: &'static ServerLink,
+    user: &'static ProcessUser,
+    cwd: &'static CurrentDir,
+    open_files: &'static OpenFileTable,
+    neighbours: &'static Neighbours,
+    listings: &'static LowerListings,
+    inodes: InodeOperations,
+}
+
+static STATE: ProcessState = ProcessState::new();
+static PROCESS: Process = Process::over(&STATE);
+
+/// This process.
+#[inline]
+pub fn process() -> &'static Process {
+    &PROCESS
+}
+
+impl Process {
+    /// The calls that use this state.
+    const fn over(state: &'static ProcessState) -> Process {
+        Process {
+            first_call: FirstCall::over(state),
+            server: &state.server,
+            user: &state.user,
+            cwd: &state.cwd,
+            open_files: &state.open_files,
+            neighbours: &state.neighbours,
+            listings: &state.listings,
+            inodes: InodeOperations::over(state),
         }
-    }
-
-    /// The handle of the descriptor, if it is weir's.
-    #[inline]
-    fn handle(&'static self, fd: Fd) -> Option<&'static Handle> {
-        match table::get(fd) {
-            Some(handle) => Some(handle),
-            // An inherited descriptor, before anything was initialised?
-            None if self.is_started() => None,
-            None => self.handle_slowly(fd),
-        }
-    }
-
-    #[cold]
-    fn handle_slowly(&'static self, fd: Fd) -> Option<&'static Handle> {
-        self.start();
-        table::get(fd)
     }
 
     /// True if the descriptor is a file of weir's.
     #[inline]
     pub fn is_ours(&'static self, fd: Fd) -> bool {
-        self.handle(fd).is_some()
+        self.first_call.handle(fd).is_some()
     }
 
     /// Gives up the file of a descriptor in this process, if it is one of weir's, because an

@@ -46,10 +46,10 @@ impl Process {
         };
         #[cfg(debug_assertions)]
         crate::bugs::planted::set_off(name.bytes());
-        if done!(self.inodes().make_directory_below(parent, &name, mode)).is_some() {
+        if done!(self.inodes.make_directory_below(parent, &name, mode)).is_some() {
             return Some(Ok(()));
         }
-        done!(self.inodes().check_parent(parent));
+        done!(self.inodes.check_parent(parent));
         let op = Mkdir {
             parent,
             name: name.to_vec(),
@@ -77,7 +77,7 @@ impl Process {
             S_IFIFO => {
                 let kind = FileType::Fifo;
                 return Some(
-                    self.inodes()
+                    self.inodes
                         .make_special(parent, &name, kind, mode)
                         .map(drop),
                 );
@@ -85,7 +85,7 @@ impl Process {
             S_IFSOCK => {
                 let kind = FileType::Socket;
                 return Some(
-                    self.inodes()
+                    self.inodes
                         .make_special(parent, &name, kind, mode)
                         .map(drop),
                 );
@@ -96,7 +96,7 @@ impl Process {
             }
             _ => return Some(Err(Errno::INVAL)),
         }
-        done!(self.inodes().check_parent(parent));
+        done!(self.inodes.check_parent(parent));
         let op = Create {
             parent,
             name: name.to_vec(),
@@ -137,7 +137,7 @@ impl Process {
                     name,
                     path: below,
                     ..
-                } => match self.inodes().remove_below(parent, &name, &below) {
+                } => match self.inodes.remove_below(parent, &name, &below) {
                     Ok(false) => return self.unlinkat(dirfd, path, flags),
                     removed => removed.map(drop),
                 },
@@ -170,13 +170,13 @@ impl Process {
             (false, false) if slash => return Err(Errno::NOTDIR),
             _ => {}
         }
-        self.inodes().check_parent(parent)?;
-        self.inodes().check_sticky(parent, ino)?;
+        self.inodes.check_parent(parent)?;
+        self.inodes.check_sticky(parent, ino)?;
         if dir {
-            self.inodes().check_empty_below(ino)?;
+            self.inodes.check_empty_below(ino)?;
         }
-        self.inodes().white_out(parent, name.bytes(), Some(kind))?;
-        self.inodes().remove_name(parent, name, dir)
+        self.inodes.white_out(parent, name.bytes(), Some(kind))?;
+        self.inodes.remove_name(parent, name, dir)
     }
 
     /// If there are several servers, asks the name's home, once, to remove it: that server sees the
@@ -191,11 +191,8 @@ impl Process {
             return Some(Ok(None));
         };
         let may = self.user.credentials().uid == 0
-            || self.inodes().check_parent(parent).is_ok()
-                && done!(self.inodes().removes_any(parent));
-        Some(Ok(
-            may.then(|| self.inodes().remove_name(parent, &name, dir))
-        ))
+            || self.inodes.check_parent(parent).is_ok() && done!(self.inodes.removes_any(parent));
+        Some(Ok(may.then(|| self.inodes.remove_name(parent, &name, dir))))
     }
 
     /// renameat2(2).
@@ -253,21 +250,21 @@ impl Process {
                 to,
             ) => {
                 done!(self
-                    .inodes()
+                    .inodes
                     .check_same_tree(parent, to.parent().unwrap_or(parent)));
-                done!(self.inodes().check_removal_below(parent, &path));
+                done!(self.inodes.check_removal_below(parent, &path));
                 if matches!(to, NameInParent::Name { found: Some(_), .. }) && flags == NOREPLACE {
                     return Some(Err(Errno::EXIST));
                 }
                 if let Some(dir) = to.parent() {
-                    done!(self.inodes().check_parent(dir));
+                    done!(self.inodes.check_parent(dir));
                 }
                 let file = LowerEntry {
                     parent,
                     name: &name,
                     path: &path,
                 };
-                if done!(self.inodes().rename_below(&file, &to, flags)) {
+                if done!(self.inodes.rename_below(&file, &to, flags)) {
                     return Some(Ok(()));
                 }
                 done!(self.take_up_file(parent, &name, &path));
@@ -291,7 +288,7 @@ impl Process {
             ) => Some(Err(Errno::NOTDIR)),
             (from, NameInParent::Below { parent, name, .. }) => {
                 // The file of the PFS is replaced when this one is moved there.
-                if !done!(self.inodes().note_replaced(parent, &name)) {
+                if !done!(self.inodes.note_replaced(parent, &name)) {
                     return self.rename_once(old_dirfd, old, new_dirfd, new, flags, gone);
                 }
                 let to = NameInParent::Name {
@@ -334,14 +331,14 @@ impl Process {
                 if (slash || new_slash) && kind != FileType::Dir {
                     return Some(Err(Errno::NOTDIR));
                 }
-                done!(self.inodes().check_same_tree(parent, new_parent));
-                done!(self.inodes().check_parent(parent));
-                done!(self.inodes().check_parent(new_parent));
-                done!(self.inodes().check_sticky(parent, source.0));
+                done!(self.inodes.check_same_tree(parent, new_parent));
+                done!(self.inodes.check_parent(parent));
+                done!(self.inodes.check_parent(new_parent));
+                done!(self.inodes.check_sticky(parent, source.0));
                 if let Some((target, _)) = found {
-                    done!(self.inodes().check_sticky(new_parent, target));
+                    done!(self.inodes.check_sticky(new_parent, target));
                 }
-                done!(self.inodes().prepare_rename(
+                done!(self.inodes.prepare_rename(
                     &RenamedEntry {
                         parent,
                         name: &name,
@@ -379,7 +376,7 @@ impl Process {
             let _ = ours!(self.resolve_parent(new_dirfd, new, false));
             return Some(Err(Errno::INVAL));
         }
-        if self.inodes().elevates() {
+        if self.inodes.elevates() {
             if let Some(Ok(ResolvedPath::Below { parent, name, path })) =
                 self.resolve(old_dirfd, old, follow)
             {
@@ -392,8 +389,8 @@ impl Process {
                         slash: false,
                         ..
                     } => {
-                        done!(self.inodes().check_same_tree(parent, dir));
-                        done!(self.inodes().check_parent(dir));
+                        done!(self.inodes.check_same_tree(parent, dir));
+                        done!(self.inodes.check_parent(dir));
                         done!(self.take_up_file(parent, &name, &path));
                     }
                     NameInParent::Outside(_) => return Some(Err(Errno::XDEV)),
@@ -437,8 +434,8 @@ impl Process {
                 (ino, parent, name)
             }
         };
-        self.inodes().check_parent(parent)?;
-        self.inodes().check_same_tree_as_file(ino, parent)?;
+        self.inodes.check_parent(parent)?;
+        self.inodes.check_same_tree_as_file(ino, parent)?;
         let name = name.to_vec();
         self.session()?.call(Link { ino, parent, name })
     }
@@ -460,7 +457,7 @@ impl Process {
         if target.len() > weir_core::names::SYMLINK_MAX {
             return Some(Err(Errno::NAMETOOLONG));
         }
-        done!(self.inodes().check_parent(parent));
+        done!(self.inodes.check_parent(parent));
         let op = Symlink {
             parent,
             name: name.to_vec(),
@@ -486,7 +483,7 @@ impl Process {
             ResolvedFile::Outside(path) => Ok(rustix::fs::readlink(path, Vec::new())?.into_bytes()),
             ResolvedFile::Inode(ino, FileType::Symlink) => {
                 let mut target = [0; weir_core::names::SYMLINK_MAX];
-                let length = self.inodes().view()?.target(ino, &mut target)?;
+                let length = self.inodes.view()?.target(ino, &mut target)?;
                 Ok(target[..length].to_vec())
             }
             // An empty path is valid only for an open link.
@@ -498,7 +495,7 @@ impl Process {
 
     /// One of the paths of an inode; like the kernel's links, also for an inode without a name.
     fn path_or_deleted(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        match self.inodes().path_of(ino) {
+        match self.inodes.path_of(ino) {
             Err(Errno::NOENT) => {
                 let prefix = self
                     .server
@@ -516,7 +513,7 @@ impl Process {
         let _call = operation::begin();
         if let Some(ino) = self.magic_link_target(AT_FDCWD, path) {
             return Some(
-                self.inodes()
+                self.inodes
                     .path_of(ino)
                     .and_then(|path| put_whole(&path, out)),
             );
@@ -525,14 +522,14 @@ impl Process {
             Some(match ours!(self.resolve(AT_FDCWD, path, true)) {
                 ResolvedPath::Dir(dir) => {
                     *gone = Some(dir);
-                    self.inodes().path_of(dir)
+                    self.inodes.path_of(dir)
                 }
                 ResolvedPath::Outside(path) => match self.magic_link_target(AT_FDCWD, &path) {
-                    Some(ino) => self.inodes().path_of(ino),
+                    Some(ino) => self.inodes.path_of(ino),
                     None => canonical_outside(&path),
                 },
                 ResolvedPath::Below { parent, name, .. } => {
-                    let path = self.inodes().path_of(parent);
+                    let path = self.inodes.path_of(parent);
                     path.map(|path| [&path, &b"/"[..], name.bytes()].concat())
                 }
                 ResolvedPath::Name { found: None, .. } => Err(Errno::NOENT),
@@ -543,7 +540,7 @@ impl Process {
                 } if kind != FileType::Dir => Err(Errno::NOTDIR),
                 ResolvedPath::Name { parent, name, .. } => {
                     *gone = Some(parent);
-                    let path = self.inodes().path_of(parent);
+                    let path = self.inodes.path_of(parent);
                     path.map(|path| [&path, &b"/"[..], name.bytes()].concat())
                 }
             })

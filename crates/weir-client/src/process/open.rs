@@ -71,7 +71,7 @@ impl Process {
             return self.open_or_create(dirfd, path, flags, mode);
         }
         let follow = flags & O_NOFOLLOW == 0;
-        if flags & O_TRUNC != 0 && flags & O_PATH == 0 && self.inodes().elevates() {
+        if flags & O_TRUNC != 0 && flags & O_PATH == 0 && self.inodes.elevates() {
             if let Some(Ok(NameInParent::Below {
                 parent, name, path, ..
             })) = self.resolve_parent(dirfd, path, follow)
@@ -96,7 +96,7 @@ impl Process {
             match found {
                 ResolvedFile::Outside(path) => outside::open(&path, flags, mode),
                 ResolvedFile::Inode(ino, kind @ (FileType::Fifo | FileType::Socket)) => {
-                    self.inodes().open_special(ino, kind, flags)
+                    self.inodes.open_special(ino, kind, flags)
                 }
                 ResolvedFile::Inode(ino, kind) => {
                     self.open_target(&Target::existing(ino, kind), flags, &Spare::default())
@@ -117,10 +117,10 @@ impl Process {
                 ResolvedFile::Inode(dir, FileType::Dir) => dir,
                 ResolvedFile::Inode(..) => return Err(Errno::NOTDIR),
             };
-            self.inodes().check_parent(dir)?;
+            self.inodes.check_parent(dir)?;
             self.reserve(&spare, flags)?;
             let who = self.user.credentials();
-            let made = self.inodes().view()?.create_unnamed(CreateUnnamed {
+            let made = self.inodes.view()?.create_unnamed(CreateUnnamed {
                 dir,
                 mode: self.user.apply_umask(mode & 0o7777),
                 uid: who.uid,
@@ -148,7 +148,7 @@ impl Process {
                         name: &name,
                         path: &path,
                     };
-                    match done!(self.inodes().create_below(&file, flags, mode)) {
+                    match done!(self.inodes.create_below(&file, flags, mode)) {
                         Some(fd) => return Some(Ok(fd)),
                         // Made in the tree, or removed, since it was looked for.
                         None => continue,
@@ -158,7 +158,7 @@ impl Process {
             };
             let opened = match target.kind {
                 FileType::Fifo | FileType::Socket => {
-                    self.inodes().open_special(target.ino, target.kind, flags)
+                    self.inodes.open_special(target.ino, target.kind, flags)
                 }
                 _ => self.open_target(&target, flags, &spare),
             };
@@ -188,7 +188,7 @@ impl Process {
         let exclusive = flags & O_EXCL != 0;
         let follow = !exclusive && flags & O_NOFOLLOW == 0;
         let of_magic = |ino| {
-            let attr = self.inodes().attr(ino)?;
+            let attr = self.inodes.attr(ino)?;
             Ok(Way::Ours(Target::existing(ino, attr.file_type())))
         };
         if let Some(ino) = self.magic_link_target(dirfd, path).filter(|_| follow) {
@@ -245,13 +245,13 @@ impl Process {
                     ..
                 } => return Some(Ok(Way::Ours(Target::existing(ino, kind)))),
                 NameInParent::Name { parent, name, .. } => {
-                    if let Some(path) = done!(self.inodes().path_to_create(parent, &name)) {
+                    if let Some(path) = done!(self.inodes.path_to_create(parent, &name)) {
                         return Some(Ok(Way::NewBelow(parent, Box::new(name), path)));
                     }
-                    done!(self.inodes().check_parent(parent));
+                    done!(self.inodes.check_parent(parent));
                     done!(self.reserve(spare, flags));
-                    let op = self.inodes().create_op(parent, &name, flags, mode);
-                    let made = done!(done!(self.inodes().view()).create(op));
+                    let op = self.inodes.create_op(parent, &name, flags, mode);
+                    let made = done!(done!(self.inodes.view()).create(op));
                     if let Some(target) = made.filter(|target| target.new) {
                         return Some(Ok(Way::Ours(target)));
                     }
@@ -277,24 +277,24 @@ impl Process {
         flags: i32,
         spare: &Spare,
     ) -> Result<Option<LowerOpening>, Errno> {
-        if self.inodes().is_passed(parent, name.bytes())? {
+        if self.inodes.is_passed(parent, name.bytes())? {
             return Ok(Some(LowerOpening::Kernel(path)));
         }
         let Some(replaced) = Self::replaced_by_truncation(&path)? else {
             return Ok(Some(LowerOpening::Kernel(path)));
         };
         self.reserve(spare, flags)?;
-        if !self.inodes().note_replaced(parent, name)? {
+        if !self.inodes.note_replaced(parent, name)? {
             return Ok(None);
         }
         let op = Create {
             mode: replaced.st_mode & 0o7777,
             uid: replaced.st_uid,
             gid: replaced.st_gid,
-            ..self.inodes().create_op(parent, name, flags, 0)
+            ..self.inodes.create_op(parent, name, flags, 0)
         };
         for _ in 0..TRIES {
-            if let Some(target) = self.inodes().view()?.create(op.clone())? {
+            if let Some(target) = self.inodes.view()?.create(op.clone())? {
                 return Ok(Some(LowerOpening::Replaced(target)));
             }
         }
@@ -319,12 +319,12 @@ impl Process {
         let Some((parent, name)) = ours!(self.name_to_ask_for(dirfd, path)) else {
             return Some(Ok(None));
         };
-        if self.user.credentials().uid != 0 && self.inodes().check_parent(parent).is_err() {
+        if self.user.credentials().uid != 0 && self.inodes.check_parent(parent).is_err() {
             return Some(Ok(None));
         }
         done!(self.reserve(spare, flags));
-        let op = self.inodes().create_op(parent, &name, flags, mode);
-        Some(done!(self.inodes().view()).create(op))
+        let op = self.inodes.create_op(parent, &name, flags, mode);
+        Some(done!(self.inodes.view()).create(op))
     }
 
     /// Reserves the resources that opening needs before a file is made, which would be left behind
@@ -351,13 +351,13 @@ impl Process {
             spare,
             evicted: Cell::new(None),
         };
-        let view = self.inodes().view()?;
+        let view = self.inodes.view()?;
         let fd = view.update(target.ino, || view.open(target, &descriptor))?;
         if let Some(generation) = descriptor.evicted.get() {
             let file = table::get(fd).and_then(|handle| handle.file.get());
             let ready = file.map(|file| file.vnode.prepare_copy(self.session()?, generation));
             if let Some(Err(error)) = ready {
-                let now = self.inodes().attr(target.ino);
+                let now = self.inodes.attr(target.ino);
                 // Else the eviction was called off, and reads look again.
                 if now.map_or(true, |now| {
                     now.evicted && now.index_generation == generation
@@ -371,10 +371,10 @@ impl Process {
         session.count(Counter::Opens, 1);
         if descriptor.truncates() && !target.new {
             // The file is already truncated and open.
-            let _ = self.inodes().clear_set_ids(target.ino);
+            let _ = self.inodes.clear_set_ids(target.ino);
             if session.is_mapped(target.ino) {
                 // Processes that have it mapped are to find it truncated too.
-                if let Err(error) = self.inodes().set_size(target.ino, 0) {
+                if let Err(error) = self.inodes.set_size(target.ino, 0) {
                     descriptor.close(fd);
                     return Err(error);
                 }
@@ -473,7 +473,7 @@ impl Process {
         let kept = flags & !(O_CREAT | O_EXCL | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
         let ofd = handle.ofd.get().ok_or(Errno::NFILE)?;
         let shown = self
-            .inodes()
+            .inodes
             .view()
             .and_then(|view| view.show_open(ofd, attr.ino, by_name, kept.cast_unsigned(), access));
         match shown {
@@ -593,7 +593,7 @@ impl Opening for Descriptor<'_> {
     }
 
     fn check(&self, attr: &Attr) -> Result<(), Errno> {
-        self.process.inodes().check_mode(attr, self.flags)
+        self.process.inodes.check_mode(attr, self.flags)
     }
 
     fn open(&self, attr: &Attr, by_name: bool) -> Result<Fd, Errno> {

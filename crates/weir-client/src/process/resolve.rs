@@ -107,7 +107,7 @@ impl Process {
             if path.len() >= PATH_MAX {
                 return Some(Err(Errno::NAMETOOLONG));
             }
-            let root = tree.root(done!(self.inodes().view()).root());
+            let root = tree.root(done!(self.inodes.view()).root());
             return Some(Ok((root, Cow::Borrowed(rest))));
         }
         let start = match dirfd {
@@ -118,7 +118,7 @@ impl Process {
                 }
                 Some(cwd) => done!(cwd),
             },
-            fd => match self.handle(fd) {
+            fd => match self.first_call.handle(fd) {
                 Some(handle) if handle.has(GONE) => return Some(Err(Errno::IO)),
                 Some(handle) => handle.ino(),
                 None => {
@@ -191,7 +191,7 @@ impl Process {
     ) -> Outcome<(Ino, Cow<'p, [u8]>)> {
         let full = [dir, b"/", path].concat();
         let (tree, rest) = instance.roots.strip(&full)?;
-        let root = tree.root(done!(self.inodes().view()).root());
+        let root = tree.root(done!(self.inodes.view()).root());
         Some(Ok((root, Cow::Owned(rest.to_vec()))))
     }
 
@@ -223,7 +223,7 @@ impl Process {
                 name,
                 slash: false,
                 ..
-            } => match self.inodes().covered_by(parent) {
+            } => match self.inodes.covered_by(parent) {
                 Ok(covered) => Ok(covered.is_none().then_some((parent, name))),
                 Err(error) => Err(error),
             },
@@ -251,7 +251,7 @@ impl Process {
         });
         let (start, rest) = ours!(begun);
         let instance = self.server.connection.instance()?;
-        let names = done!(self.inodes().union());
+        let names = done!(self.inodes.union());
         let walk = Walk {
             names: &names,
             roots: &instance.roots,
@@ -337,16 +337,13 @@ impl Process {
     fn existing_fd(&'static self, dirfd: Fd) -> Outcome<ResolvedFile> {
         let ino = match dirfd {
             AT_FDCWD => done!(self.cwd.inode()?),
-            fd => self.handle(fd)?.ino(),
+            fd => self.first_call.handle(fd)?.ino(),
         };
         Some(of_open(self.resolved_inode(ino)))
     }
 
     fn resolved_inode(&'static self, ino: Ino) -> Result<ResolvedFile, Errno> {
-        Ok(ResolvedFile::Inode(
-            ino,
-            self.inodes().attr(ino)?.file_type(),
-        ))
+        Ok(ResolvedFile::Inode(ino, self.inodes.attr(ino)?.file_type()))
     }
 
     /// The last name of a path, for making or removing it.

@@ -166,7 +166,7 @@ impl Process {
     ) -> Result<(), Errno> {
         let ofd = handle.ofd.get().ok_or(Errno::BADF)?;
         let opened = if handle.has(table::DIR) {
-            let path = self.inodes().path_of_real_dir(Some(mount), handle.ino())?;
+            let path = self.inodes.path_of_real_dir(Some(mount), handle.ino())?;
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             kernel::into_number(rustix::fs::open(path, flags, Mode::empty())?)
         } else {

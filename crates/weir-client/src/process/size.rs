@@ -33,7 +33,7 @@ impl Process {
             }));
         }
         let intact = handle.intact();
-        Some(intact.and_then(|()| self.inodes().set_size(handle.ino(), length)))
+        Some(intact.and_then(|()| self.inodes.set_size(handle.ino(), length)))
     }
 
     /// truncate(2).
@@ -58,19 +58,19 @@ impl Process {
             if !self
                 .user
                 .credentials()
-                .may(&self.inodes().attr(ino)?, access::WRITE)
+                .may(&self.inodes.attr(ino)?, access::WRITE)
             {
                 return Err(Errno::ACCESS);
             }
-            let view = self.inodes().view()?;
-            view.update(ino, || self.inodes().set_size(ino, length))
+            let view = self.inodes.view()?;
+            view.update(ino, || self.inodes.set_size(ino, length))
         })
     }
 
     /// fsync(2).
     pub fn fsync(&'static self, fd: Fd) -> Outcome<()> {
         let _call = operation::begin();
-        let handle = self.handle(fd)?;
+        let handle = self.first_call.handle(fd)?;
         Some(self.sync(handle))
     }
 
@@ -166,9 +166,9 @@ impl Process {
         let (session, ino) = (self.session()?, handle.ino());
         if !zero || !keep_size {
             // Linux checks the end of the range even if the size stays, except for a hole.
-            self.inodes().check_growth(ino, first + bytes)?;
+            self.inodes.check_growth(ino, first + bytes)?;
         }
-        self.inodes().clear_set_ids(ino)?;
+        self.inodes.clear_set_ids(ino)?;
         let flags = FallocateFlags::from_bits_retain(mode.cast_unsigned());
         let allocate = |file: BorrowedFd<'_>| match zero {
             true => zero_mapped(file, flags, first..first + bytes),

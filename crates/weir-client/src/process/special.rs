@@ -47,13 +47,13 @@ impl Process {
             NameInParent::Name { parent, name, .. } => (parent, name),
         };
         let made = self
-            .inodes()
+            .inodes
             .make_special(parent, &name, FileType::Socket, 0o777);
         let ino = done!(made.map_err(|error| match error {
             Errno::EXIST => Errno::ADDRINUSE,
             error => error,
         }));
-        let bound = self.inodes().special_path(ino).and_then(|kernels| {
+        let bound = self.inodes.special_path(ino).and_then(|kernels| {
             let name = [&kernels[..], NAME_SUFFIX].concat();
             rustix::fs::symlink(path, name)?;
             as_address(kernels)
@@ -78,8 +78,8 @@ impl Process {
             ResolvedFile::Inode(ino, FileType::Socket) => {
                 self.user
                     .credentials()
-                    .check(&self.inodes().attr(ino)?, access::WRITE)?;
-                let kernels = self.inodes().special_path(ino)?;
+                    .check(&self.inodes.attr(ino)?, access::WRITE)?;
+                let kernels = self.inodes.special_path(ino)?;
                 // A socket that a program at another server has bound does not exist here.
                 rustix::fs::lstat(&kernels[..]).map_err(|_| Errno::CONNREFUSED)?;
                 as_address(kernels)

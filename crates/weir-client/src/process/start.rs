@@ -11,40 +11,19 @@ use rustix::io::Errno;
 
 use super::environment::{variable, INSTANCE_VARIABLE};
 use super::instance::Instance;
-use super::Process;
+use super::{process, Process, ProcessState};
 use crate::limits;
 use crate::session::Session;
 
 /// Nothing was looked at yet.
-pub const UNKNOWN: u32 = 0;
+pub(super) const UNKNOWN: u32 = 0;
 /// There is no instance.
 const ABSENT: u32 = 1;
 /// There is one.
 pub(super) const READY: u32 = 2;
 
-impl Process {
-    /// True if [`Process::start`] has nothing more to do.
-    #[inline]
-    pub(super) fn is_started(&self) -> bool {
-        self.state.load(Ordering::Acquire) != UNKNOWN
-    }
-
-    /// Initialises, unless that has happened already: adopts the descriptors inherited over exec.
-    pub fn init(&'static self) {
-        if !self.is_started() {
-            self.start();
-        }
-    }
-
-    /// The instance, if there is one.
-    #[inline]
-    pub(super) fn instance(&'static self) -> Option<&'static Instance> {
-        if !self.is_started() {
-            self.start();
-        }
-        self.server.connection.instance()
-    }
-
+impl ProcessState {
+    /// Finds the instance, and adopts what the process has inherited.
     #[cold]
     pub(super) fn start(&'static self) {
         // A call from within (an allocator that opens files) is the kernel's.
@@ -52,11 +31,11 @@ impl Process {
             return;
         }
         let _held = self.server.lock.hold();
-        if self.is_started() {
+        if self.progress.load(Ordering::Acquire) != UNKNOWN {
             return;
         }
         let Some(named) = named_instance() else {
-            self.state.store(ABSENT, Ordering::Release);
+            self.progress.store(ABSENT, Ordering::Release);
             return;
         };
         self.server.forks.become_owner();
@@ -68,10 +47,24 @@ impl Process {
         let mask = rustix::process::umask(Mode::empty());
         rustix::process::umask(mask);
         self.user.set_umask(mask.bits());
-        self.read_credentials();
+        self.user.read_credentials();
         let instance = self.server.connection.set_instance(instance);
-        self.adopt(Some(instance));
-        self.state.store(READY, Ordering::Release);
+        // An attached library's state is made with its instance: this one is the process's.
+        process().adopt(Some(instance));
+        self.progress.store(READY, Ordering::Release);
+    }
+}
+
+impl Process {
+    /// Initialises, unless that has happened already: adopts the descriptors inherited over exec.
+    pub fn init(&'static self) {
+        self.first_call.ensure();
+    }
+
+    /// The instance, if there is one.
+    #[inline]
+    pub(super) fn instance(&'static self) -> Option<&'static Instance> {
+        self.first_call.instance()
     }
 
     /// The session, connected if need be.

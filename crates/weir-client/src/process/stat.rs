@@ -42,7 +42,7 @@ impl Process {
     /// fstat(2).
     #[inline]
     pub fn fstat(&'static self, fd: Fd) -> Outcome<Stat> {
-        let handle = self.handle(fd)?;
+        let handle = self.first_call.handle(fd)?;
         Some(self.stat_of_open(handle))
     }
 
@@ -55,8 +55,8 @@ impl Process {
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         self.with_existing(dirfd, path, follow, empty, |found| match found {
             ResolvedFile::Outside(path) => outside::stat(&path, follow),
-            ResolvedFile::Inode(ino, _) if path.is_empty() => of_open(self.inodes().stat_of(ino)),
-            ResolvedFile::Inode(ino, _) => self.inodes().stat_of(ino),
+            ResolvedFile::Inode(ino, _) if path.is_empty() => of_open(self.inodes.stat_of(ino)),
+            ResolvedFile::Inode(ino, _) => self.inodes.stat_of(ino),
         })
     }
 
@@ -72,13 +72,13 @@ impl Process {
         if flags & !known == 0 {
             return Some(Ok(()));
         }
-        let is_ours = self.handle(dirfd).is_some() && path.is_empty();
+        let is_ours = self.first_call.handle(dirfd).is_some() && path.is_empty();
         (is_ours || self.is_our_path(dirfd, path)).then_some(Err(Errno::INVAL))
     }
 
     /// The current attributes of an open file.
     pub(super) fn stat_of_open(&'static self, handle: &Handle) -> Result<Stat, Errno> {
-        of_open(self.inodes().stat_of(handle.ino()))
+        of_open(self.inodes.stat_of(handle.ino()))
     }
 
     /// faccessat2(2); `mode` is R_OK and its like.
@@ -95,7 +95,7 @@ impl Process {
             let Ok(want @ 0..=7) = u32::try_from(mode) else {
                 return Err(Errno::INVAL);
             };
-            let attr = self.inodes().attr(ino)?;
+            let attr = self.inodes.attr(ino)?;
             let allowed = if flags & EACCESS != 0 {
                 self.user.credentials().may(&attr, want)
             } else {
@@ -110,15 +110,15 @@ impl Process {
         Some(
             match ours!(self.resolve_existing(AT_FDCWD, path, true, false)) {
                 ResolvedFile::Outside(path) => outside::statfs(&path),
-                ResolvedFile::Inode(..) => self.inodes().state_of_all(),
+                ResolvedFile::Inode(..) => self.inodes.state_of_all(),
             },
         )
     }
 
     /// fstatfs(2).
     pub fn fstatfs(&'static self, fd: Fd) -> Outcome<StatFs> {
-        self.handle(fd)?;
-        Some(self.inodes().state_of_all())
+        self.first_call.handle(fd)?;
+        Some(self.inodes.state_of_all())
     }
 }
 

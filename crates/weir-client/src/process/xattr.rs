@@ -60,7 +60,7 @@ impl Process {
                 (false, false) => rustix::fs::lgetxattr(&path, name, &mut *out),
             },
             ResolvedFile::Inode(ino, _) => {
-                self.inodes()
+                self.inodes
                     .xattr_of(self.user.credentials(), ino, name, out)
             }
         })
@@ -70,7 +70,7 @@ impl Process {
     pub fn fgetxattr(&'static self, fd: Fd, name: &[u8], out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
         let ino = ours!(self.xattrs_of_descriptor(fd));
-        Some(of_open(self.inodes().xattr_of(
+        Some(of_open(self.inodes.xattr_of(
             self.user.credentials(),
             ino,
             name,
@@ -95,7 +95,7 @@ impl Process {
             }
             ResolvedFile::Outside(path) => rustix::fs::lsetxattr(&path, name, value, kernels),
             ResolvedFile::Inode(ino, _) => {
-                self.inodes()
+                self.inodes
                     .set_xattr_of(self.user.credentials(), ino, name, value, flags)
             }
         })
@@ -105,7 +105,7 @@ impl Process {
     pub fn fsetxattr(&'static self, fd: Fd, name: &[u8], value: &[u8], flags: u32) -> Outcome<()> {
         let _call = operation::begin();
         let ino = ours!(self.xattrs_of_descriptor(fd));
-        Some(of_open(self.inodes().set_xattr_of(
+        Some(of_open(self.inodes.set_xattr_of(
             self.user.credentials(),
             ino,
             name,
@@ -121,7 +121,7 @@ impl Process {
             ResolvedFile::Outside(path) if follow => rustix::fs::removexattr(&path, name),
             ResolvedFile::Outside(path) => rustix::fs::lremovexattr(&path, name),
             ResolvedFile::Inode(ino, _) => {
-                self.inodes()
+                self.inodes
                     .remove_xattr_of(self.user.credentials(), ino, name)
             }
         })
@@ -131,7 +131,7 @@ impl Process {
     pub fn fremovexattr(&'static self, fd: Fd, name: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
         let ino = ours!(self.xattrs_of_descriptor(fd));
-        Some(of_open(self.inodes().remove_xattr_of(
+        Some(of_open(self.inodes.remove_xattr_of(
             self.user.credentials(),
             ino,
             name,
@@ -149,7 +149,7 @@ impl Process {
                 (false, false) => rustix::fs::llistxattr(&path, &mut *out),
             },
             ResolvedFile::Inode(_, FileType::Symlink) => Ok(0),
-            ResolvedFile::Inode(ino, _) => self.inodes().xattr_names_of(ino, out),
+            ResolvedFile::Inode(ino, _) => self.inodes.xattr_names_of(ino, out),
         })
     }
 
@@ -157,7 +157,7 @@ impl Process {
     pub fn flistxattr(&'static self, fd: Fd, out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
         let ino = ours!(self.xattrs_of_descriptor(fd));
-        Some(of_open(self.inodes().xattr_names_of(ino, out)))
+        Some(of_open(self.inodes.xattr_names_of(ino, out)))
     }
 
     /// The inode of a descriptor that is not O_PATH.

@@ -61,7 +61,7 @@ impl Process {
             instance.outside.insert(hash);
             return None;
         };
-        let root = tree.root(done!(self.inodes().view()).root());
+        let root = tree.root(done!(self.inodes.view()).root());
         Some(Ok((root, below)))
     }
 }

@@ -214,7 +214,7 @@ impl Process {
         follow: bool,
         found: ResolvedFile,
     ) -> Result<ResolvedFile, Errno> {
-        if !matches!(found, ResolvedFile::Outside(_)) || !self.inodes().takes_updates() {
+        if !matches!(found, ResolvedFile::Outside(_)) || !self.inodes.takes_updates() {
             return Ok(found);
         }
         let Some(Ok(NameInParent::Below {
@@ -239,13 +239,13 @@ impl Process {
     /// looked for again. False: it is changed on the PFS, also if it cannot be taken: it is written all the time, or
     /// finds no room.
     pub(in super::super) fn take_for_update(&'static self, file: &LowerEntry<'_>) -> bool {
-        self.inodes().takes_updates()
+        self.inodes.takes_updates()
             && self.is_to_be_taken(file).unwrap_or(false)
             && self.take_up_file(file.parent, file.name, file.path).is_ok()
     }
 
     fn is_to_be_taken(&'static self, file: &LowerEntry<'_>) -> Result<bool, Errno> {
-        let ruled = self.inodes().rule_for(file.parent, file.name.bytes())?;
+        let ruled = self.inodes.rule_for(file.parent, file.name.bytes())?;
         let Some(ruled) = ruled.filter(|ruled| !ruled.is_passed()) else {
             return Ok(false);
         };

@@ -142,12 +142,12 @@ impl Process {
         path: &[u8],
     ) -> Result<(), Errno> {
         let _lock = NameLock::hold(self.session()?, parent, name.bytes())?;
-        if !self.inodes().is_only_below(parent, name.bytes())? {
+        if !self.inodes.is_only_below(parent, name.bytes())? {
             // Another process has taken it up, or removed it: the caller looks again.
             return Ok(());
         }
         let stat = rustix::fs::lstat(path)?;
-        self.inodes().note_taken_up(parent, name.bytes())?;
+        self.inodes.note_taken_up(parent, name.bytes())?;
         let taken = match KernelType::from_raw_mode(stat.st_mode) {
             KernelType::RegularFile => self.copy_up(parent, name, path),
             KernelType::Symlink => {
@@ -173,7 +173,7 @@ impl Process {
     fn copy_up(&'static self, parent: Ino, name: &Name, path: &[u8]) -> Result<(), Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let from = rustix::fs::open(path, flags, Mode::empty())?;
-        let made = self.inodes().view()?.create_unnamed(CreateUnnamed {
+        let made = self.inodes.view()?.create_unnamed(CreateUnnamed {
             dir: parent,
             mode: 0o600,
             uid: self.user.credentials().uid,

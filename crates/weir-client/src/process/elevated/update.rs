@@ -14,7 +14,7 @@ impl Process {
         size: u64,
     ) -> Result<(), Errno> {
         let session = self.session()?;
-        let view = self.inodes().view()?;
+        let view = self.inodes.view()?;
         view.update(ino, || session.call(Truncate { ino, size }))
     }
 }

@@ -59,7 +59,7 @@ impl Tree {
         if set != SetAttr::nothing(ino) {
             session.call(set)?;
         }
-        self.process.inodes().stat_of(ino)
+        self.process.inodes.stat_of(ino)
     }
 
     fn check_changes(
@@ -69,7 +69,7 @@ impl Tree {
         open: Option<OpenFile>,
         changes: &Changes,
     ) -> Result<(), Errno> {
-        let attr = self.process.inodes().attr(ino)?;
+        let attr = self.process.inodes.attr(ino)?;
         let owner = who.uid == 0 || attr.uid == who.uid;
         if changes.size.is_some() {
             match attr.file_type() {
@@ -143,14 +143,14 @@ impl Tree {
     ) -> Result<usize, Errno> {
         let _call = operation::begin();
         self.process
-            .inodes()
+            .inodes
             .xattr_of(&self.who(who, ino)?, ino, name, out)
     }
 
     /// listxattr(2): the names' length, and the names unless `out` is empty.
     pub fn xattr_names(self, ino: Ino, out: &mut [u8]) -> Result<usize, Errno> {
         let _call = operation::begin();
-        self.process.inodes().xattr_names_of(ino, out)
+        self.process.inodes.xattr_names_of(ino, out)
     }
 
     /// setxattr(2).
@@ -165,7 +165,7 @@ impl Tree {
         let _call = operation::begin();
         let who = self.who(who, ino)?;
         self.process
-            .inodes()
+            .inodes
             .set_xattr_of(&who, ino, name, value, flags)
     }
 
@@ -173,13 +173,13 @@ impl Tree {
     pub fn remove_xattr(self, who: &Requester<'_>, ino: Ino, name: &[u8]) -> Result<(), Errno> {
         let _call = operation::begin();
         self.process
-            .inodes()
+            .inodes
             .remove_xattr_of(&self.who(who, ino)?, ino, name)
     }
 
     /// The credentials of a requester, as far as they matter for an inode.
     fn who(self, who: &Requester<'_>, ino: Ino) -> Result<Credentials, Errno> {
-        let attr = self.process.inodes().attr(ino)?;
+        let attr = self.process.inodes.attr(ino)?;
         Ok(who.credentials(Guard::from(&attr)))
     }
 }

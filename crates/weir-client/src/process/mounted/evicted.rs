@@ -35,7 +35,7 @@ impl Tree {
         let name = name_of_inode(ino);
         let session = self.process.session()?;
         let _lock = NameLock::hold(session, EVICTED, &name)?;
-        if self.process.inodes().attr(ino)?.evicted {
+        if self.process.inodes.attr(ino)?.evicted {
             return Ok(false);
         }
         match self.put_copy(evicted) {
@@ -108,7 +108,7 @@ impl Tree {
         let session = self.process.session()?;
         let name = name_of_inode(file.ino);
         let _lock = NameLock::hold(session, EVICTED, &name)?;
-        let known = self.process.inodes().view()?.text_at(EVICTED, &name)?;
+        let known = self.process.inodes.view()?.text_at(EVICTED, &name)?;
         if known.is_none_or(|text| text != file.copy.text()) {
             self.put_copy(file)?;
         }
@@ -128,7 +128,7 @@ impl Tree {
     /// The copy of a file of any elevated tree, if there is one.
     pub fn copy_of(self, ino: Ino) -> Result<Option<TargetCopy>, Errno> {
         let _call = operation::begin();
-        let names = self.process.inodes().view()?;
+        let names = self.process.inodes.view()?;
         let text = names.text_at(EVICTED, &name_of_inode(ino))?;
         Ok(text.as_deref().and_then(TargetCopy::of_text))
     }
@@ -140,7 +140,7 @@ impl Tree {
         if self.elevated.is_none() {
             return Ok(found);
         }
-        let names = self.process.inodes().view()?;
+        let names = self.process.inodes.view()?;
         for name in self.names_in(EVICTED)? {
             let Some(ino) = inode_of_name(&name) else {
                 continue;
@@ -162,7 +162,7 @@ impl Tree {
     /// The part of a file that its copy alone has: none, if the file is gone.
     pub fn copy_use(self, ino: Ino) -> Result<CopyUse, Errno> {
         let _call = operation::begin();
-        let used = match self.process.inodes().attr(ino) {
+        let used = match self.process.inodes.attr(ino) {
             // Known without a request.
             Ok(attr) if attr.evicted => Ok(CopyUse::Whole),
             Ok(_) => self.process.session()?.call(GetCopyUse { ino }),
@@ -179,7 +179,7 @@ impl Tree {
         let name = name_of_inode(evicted.ino);
         let made = self
             .process
-            .inodes()
+            .inodes
             .put_link(EVICTED, &name, &evicted.copy.text());
         made.map(drop)
     }

@@ -51,7 +51,7 @@ impl Wish {
 impl Tree {
     /// A new owner of locks of a file that is open.
     pub fn lock_owner(self, ino: Ino) -> Result<LockOwner, Errno> {
-        let attr = self.process.inodes().attr(ino)?;
+        let attr = self.process.inodes.attr(ino)?;
         let _held = self.process.server.lock.hold();
         let handle = self.process.show_handle(&attr, false, 0)?;
         handle.fds.store(1, Ordering::Relaxed);

@@ -176,7 +176,7 @@ impl Tree {
     pub fn root(self) -> Result<Ino, Errno> {
         match self.elevated {
             Some(number) => Ok(root_of_tree(number)),
-            None => Ok(self.process.inodes().view()?.root()),
+            None => Ok(self.process.inodes.view()?.root()),
         }
     }
 
@@ -184,7 +184,7 @@ impl Tree {
     /// link at the end, too.
     pub fn walk(self, path: &[u8], follow: bool) -> Result<ResolvedPath, Errno> {
         let _call = operation::begin();
-        let view = self.process.inodes().view()?;
+        let view = self.process.inodes.view()?;
         let walk = Walk {
             names: &view,
             roots: self.roots().ok_or(Errno::SHUTDOWN)?,
@@ -197,7 +197,7 @@ impl Tree {
     /// The attributes of an inode as of now; ENOENT: it is gone.
     pub fn stat(self, ino: Ino) -> Result<Stat, Errno> {
         let _call = operation::begin();
-        self.process.inodes().stat_of(ino)
+        self.process.inodes.stat_of(ino)
     }
 
     /// How far the writing of a file is, on all nodes. EHOSTUNREACH: a node that may have a writer does
@@ -215,27 +215,27 @@ impl Tree {
         retry_if_gone(|gone| {
             let (ino, _) = self.find(dir, name)?.ok_or(Errno::NOENT)?;
             *gone = Some(ino);
-            self.process.inodes().stat_of(ino)
+            self.process.inodes.stat_of(ino)
         })
     }
 
     /// The target of a symbolic link.
     pub fn readlink(self, ino: Ino) -> Result<Vec<u8>, Errno> {
         let mut target = [0; SYMLINK_MAX];
-        let length = self.process.inodes().view()?.target(ino, &mut target)?;
+        let length = self.process.inodes.view()?.target(ino, &mut target)?;
         Ok(target[..length].to_vec())
     }
 
     /// access(2), chdir(2): EACCES if the requester may not do all of `want` (R_OK and its like).
     pub fn access(self, who: &Requester<'_>, ino: Ino, want: u32) -> Result<(), Errno> {
-        let attr = self.process.inodes().attr(ino)?;
+        let attr = self.process.inodes.attr(ino)?;
         who.check(&attr, want)
     }
 
     /// The attributes of the inode whose number is a name of the root directory; see
     /// [`weir_core::proto::beneath`].
     pub fn lookup_inode(self, ino: Ino) -> Result<Stat, Errno> {
-        self.process.inodes().stat_of(ino)
+        self.process.inodes.stat_of(ino)
     }
 
     /// Tells the server if the kernel keeps pages of a file.
@@ -269,29 +269,29 @@ impl Tree {
     /// A number of a file that changes with the positions of its bytes. The server reports the next
     /// change after it was asked for this one.
     pub fn generation(self, ino: Ino) -> Result<u64, Errno> {
-        Ok(self.process.inodes().attr(ino)?.index_generation)
+        Ok(self.process.inodes.attr(ino)?.index_generation)
     }
 
     /// The kernel's number of an inode.
     pub fn number(self, ino: Ino) -> Result<u64, Errno> {
-        Ok(self.process.inodes().attr(ino)?.home.0)
+        Ok(self.process.inodes.attr(ino)?.home.0)
     }
 
     /// The state of the file system as a whole.
     pub fn statfs(self) -> Result<StatFs, Errno> {
-        self.process.inodes().state_of_all()
+        self.process.inodes.state_of_all()
     }
 
     /// The inode of a name in a directory.
     fn find(self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
-        self.process.inodes().view()?.lookup(dir, name)
+        self.process.inodes.view()?.lookup(dir, name)
     }
 
     /// Checks that the requester may do `want` to a directory; ENOENT: it is gone.
     fn search(self, who: &Requester<'_>, dir: Ino, want: u32) -> Result<(), Errno> {
         let guard = self
             .process
-            .inodes()
+            .inodes
             .view()?
             .passage(dir)?
             .ok_or(Errno::NOENT)?;

@@ -60,7 +60,7 @@ impl Tree {
             uid: who.uid,
             gid: who.gid,
         })?;
-        self.process.inodes().stat_of(made)
+        self.process.inodes.stat_of(made)
     }
 
     /// mknod(2) of a regular file, a fifo or a socket, without the umask. EPERM: it is a device.
@@ -95,7 +95,7 @@ impl Tree {
                 return Err(Errno::PERM);
             }
         };
-        self.process.inodes().stat_of(ino)
+        self.process.inodes.stat_of(ino)
     }
 
     /// symlink(2).
@@ -121,7 +121,7 @@ impl Tree {
             uid: who.uid,
             gid: who.gid,
         })?;
-        self.process.inodes().stat_of(made)
+        self.process.inodes.stat_of(made)
     }
 
     /// link(2).
@@ -136,7 +136,7 @@ impl Tree {
         self.check_parent(who, parent, name)?;
         let name = name.to_vec();
         self.process.session()?.call(Link { ino, parent, name })?;
-        self.process.inodes().stat_of(ino)
+        self.process.inodes.stat_of(ino)
     }
 
     /// unlink(2).
@@ -193,7 +193,7 @@ impl Tree {
     ) -> Result<DirListing, Errno> {
         const S_IFDIR: u32 = 0o040_000;
         let _call = operation::begin();
-        let view = self.process.inodes().view()?;
+        let view = self.process.inodes.view()?;
         let Some(attr) = view.attr(dir)?.filter(|attr| attr.nlink > 0) else {
             let (entries, until) = (Vec::new(), 0);
             return Ok(DirListing { entries, until });
@@ -249,13 +249,13 @@ impl Tree {
     /// the owners of the directory and of the named inode may.
     fn check_removal(self, who: &Requester<'_>, parent: Ino, name: &[u8]) -> Result<(), Errno> {
         self.check_parent(who, parent, name)?;
-        let view = self.process.inodes().view()?;
+        let view = self.process.inodes.view()?;
         let guard = view.passage(parent)?.ok_or(Errno::NOENT)?;
         if who.uid == 0 || guard.mode & S_ISVTX == 0 || guard.uid == who.uid {
             return Ok(());
         }
         match view.lookup(parent, name)? {
-            Some((ino, _)) if self.process.inodes().attr(ino)?.uid != who.uid => Err(Errno::PERM),
+            Some((ino, _)) if self.process.inodes.attr(ino)?.uid != who.uid => Err(Errno::PERM),
             _ => Ok(()),
         }
     }

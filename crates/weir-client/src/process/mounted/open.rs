@@ -43,7 +43,7 @@ impl Tree {
     /// open(2) of a regular file that exists, with `flags` of open(2).
     pub fn open(self, who: &Requester<'_>, ino: Ino, flags: i32) -> Result<OpenFile, Errno> {
         let _call = operation::begin();
-        let kind = self.process.inodes().attr(ino)?.file_type();
+        let kind = self.process.inodes.attr(ino)?.file_type();
         self.open_target(who, &Target::existing(ino, kind), flags)
     }
 
@@ -61,7 +61,7 @@ impl Tree {
         self.check_parent(who, parent, name)?;
         self.reserve()?;
         let open = retry_if_gone(|gone| {
-            let view = self.process.inodes().view()?;
+            let view = self.process.inodes.view()?;
             let mut op = create_op(who, parent, name, mode);
             op.exclusive = flags & O_EXCL != 0;
             op.attach = writes(flags);
@@ -74,7 +74,7 @@ impl Tree {
             *gone = Some(target.ino);
             self.open_target(who, &target, flags)
         })?;
-        let stat = self.process.inodes().stat_of(open.ino());
+        let stat = self.process.inodes.stat_of(open.ino());
         match stat {
             Ok(stat) => Ok((open, stat)),
             Err(error) => {
@@ -112,7 +112,7 @@ impl Tree {
             who,
             flags,
         };
-        let view = process.inodes().view()?;
+        let view = process.inodes.view()?;
         let handle = view.update(target.ino, || view.open(target, &how))?;
         process.session()?.count(Counter::Opens, 1);
         Ok(OpenFile { handle })

@@ -54,7 +54,7 @@ impl Tree {
         if self.elevated.is_none() {
             return Ok(found);
         }
-        let names = self.process.inodes().view()?;
+        let names = self.process.inodes.view()?;
         for listed in self.names_in(WHITEOUTS)? {
             let Some(dir) = inode_of_name(&listed) else {
                 continue;
@@ -94,7 +94,7 @@ impl Tree {
         };
         let name = whiteout.name.clone();
         unless_gone(session.call(Unlink { parent, name }))?;
-        match self.process.inodes().attr(whiteout.dir) {
+        match self.process.inodes.attr(whiteout.dir) {
             Ok(attr) if attr.nlink > 0 => return Ok(()),
             Ok(_) | Err(Errno::NOENT) => {}
             // It may well live.
@@ -152,7 +152,7 @@ impl Tree {
         if self.is_root_of_target(dir) {
             return Ok(Some(Vec::new()));
         }
-        let names = self.process.inodes().view()?;
+        let names = self.process.inodes.view()?;
         let covered = self.unless_lost(names.text_at(COVERS, &name_of_inode(dir)))?;
         let Some(covered) = covered else {
             return Ok(None);
