@@ -256,7 +256,7 @@ functions! {
     fn weir_close(fd: c_int) -> c_int {
         let close = || {
             let process = library::current()?;
-            process.close(fd).unwrap_or(Err(Errno::BADF)).map(|()| 0)
+            process.descriptors.close(fd).unwrap_or(Err(Errno::BADF)).map(|()| 0)
         };
         answer("weir_close", fd.to_string().as_bytes(), close())
     }

@@ -96,14 +96,14 @@ fn calls(tmp: &std::path::Path) {
         }),
     );
     let ours = best(5_000, |_| {
-        p.close(open(b"/weir/f")).unwrap().unwrap();
+        p.descriptors.close(open(b"/weir/f")).unwrap().unwrap();
     });
     let theirs = best(5_000, |_| {
         drop(rustix::fs::open(&file, OFlags::RDWR, Mode::empty()));
     });
     row("open + close", ours, theirs);
     let ours = best(500, |_| {
-        p.close(open(b"/weir/new")).unwrap().unwrap();
+        p.descriptors.close(open(b"/weir/new")).unwrap().unwrap();
         p.unlinkat(CWD, b"/weir/new", 0).unwrap().unwrap();
     });
     let new = tmp.join("new");

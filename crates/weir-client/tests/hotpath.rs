@@ -200,7 +200,7 @@ fn play(control: &mut Control, scene: &Scene) {
     println!("{name}: {count} calls, {allocated} allocations, {asked} requests");
     assert!(allocated <= most.0, "{name}: {allocated} allocations");
     assert!(asked <= most.1, "{name}: {asked} requests");
-    p().close(fd).unwrap().unwrap();
+    p().descriptors.close(fd).unwrap().unwrap();
     p().unlinkat(CWD, path, 0).unwrap().unwrap();
 }
 

@@ -41,7 +41,7 @@ fn put(path: &str, bytes: &[u8]) {
         .open_at(path.as_bytes(), O_RDWR | O_CREAT, 0o644)
         .unwrap();
     assert_eq!(p().pwrite(fd, bytes, 0), Some(Ok(bytes.len())));
-    p().close(fd).unwrap().unwrap();
+    p().descriptors.close(fd).unwrap().unwrap();
 }
 
 /// True if the child of a fork that nothing announced ends with 0.
@@ -84,12 +84,12 @@ fn each_attach_wants_its_detach(options: &Options) {
     let fd = p().open_at(b"/weir/a", O_RDWR | O_CREAT, 0o644).unwrap();
     detach().unwrap();
     detach().unwrap();
-    assert!(p().is_ours(fd), "somebody is attached still");
+    assert!(p().descriptors.is_ours(fd), "somebody is attached still");
     detach().unwrap();
     assert_eq!(detach(), Err(Errno::NOTCONN));
     attach(None).unwrap();
     assert!(core::ptr::eq(first, p()), "one client a process");
-    assert!(!p().is_ours(fd), "the last one closed it");
+    assert!(!p().descriptors.is_ours(fd), "the last one closed it");
 }
 
 fn files_are_asked_about_laminated_and_synced() {
@@ -109,7 +109,7 @@ fn files_are_asked_about_laminated_and_synced() {
     assert_eq!(p().laminate_at(b"/weir/f"), Err(Errno::BUSY));
     let due = p().file_info(b"/weir/f").unwrap().attr.lamination;
     assert_eq!(due, Lamination::Due);
-    p().close(fd).unwrap().unwrap();
+    p().descriptors.close(fd).unwrap().unwrap();
     assert_eq!(p().laminate_at(b"/weir/f"), Ok(()));
     assert_eq!(p().laminate_at(b"/weir/f"), Ok(()), "it is");
     assert_eq!(p().open_at(b"/weir/f", O_RDWR, 0), Err(Errno::ROFS));
@@ -178,7 +178,7 @@ fn lists_name_files_by_descriptor_and_path() {
     assert_eq!((room[2], &room[3]), ([b'-'; 4], b"89--"));
     let mut beyond = [piece(Whence::Fd(fd), u64::MAX, &b"x"[..])];
     assert_eq!(write_list(&mut beyond), Err(Errno::INVAL));
-    p().close(fd).unwrap().unwrap();
+    p().descriptors.close(fd).unwrap().unwrap();
     let mut closed = [piece(Whence::Fd(fd), 0, &b"x"[..])];
     assert_eq!(write_list(&mut closed), badf.map(|_: usize| ()));
 }
@@ -212,7 +212,7 @@ fn a_child_attaches_anew() {
             in_child(|| {
                 let was = current().err() == Some(Errno::NOTCONN);
                 attach(None).unwrap();
-                let void = !p().is_ours(fd);
+                let void = !p().descriptors.is_ours(fd);
                 put("/weir/c", b"child");
                 let mut got = [0; 6];
                 let read = piece(Whence::Path(b"/weir/p"), 0, &mut got[..]);
@@ -222,7 +222,7 @@ fn a_child_attaches_anew() {
         }
     });
     assert_eq!(p().pwrite(fd, b"P", 0), Some(Ok(1)), "still the parent's");
-    p().close(fd).unwrap().unwrap();
+    p().descriptors.close(fd).unwrap().unwrap();
     assert_eq!(p().file_info(b"/weir/c").unwrap().stat.size, 5);
 }
 

@@ -38,7 +38,7 @@ fn create(path: &str) -> i32 {
 }
 
 fn close(fd: i32) {
-    p().close(fd).unwrap().unwrap();
+    p().descriptors.close(fd).unwrap().unwrap();
 }
 
 fn write(fd: i32, bytes: &[u8]) {
@@ -116,11 +116,11 @@ fn paths_of_others_are_the_kernels() {
     assert_eq!(p().openat(CWD, b"/etc/passwd", O_RDONLY, 0), None);
     assert_eq!(p().openat(CWD, b"/weirdo", O_RDONLY, 0), None);
     assert_eq!(p().fstatat(CWD, b"Cargo.toml", 0), None);
-    assert_eq!(p().close(0), None);
+    assert_eq!(p().descriptors.close(0), None);
     assert_eq!(open("/weir/none", O_RDONLY), Err(Errno::NOENT));
     let outside = open("/weir/../etc/passwd", O_RDONLY).unwrap();
-    assert!(!p().is_ours(outside));
-    assert!(p().close(outside).is_none());
+    assert!(!p().descriptors.is_ours(outside));
+    assert!(p().descriptors.close(outside).is_none());
     // SAFETY: a descriptor of this test's own.
     unsafe { libc::close(outside) };
 }
@@ -183,32 +183,38 @@ fn open_flags() {
 
 fn descriptors_share_their_offset() {
     let fd = create("/weir/dup");
-    let copy = p().dup(fd).unwrap().unwrap();
+    let copy = p().descriptors.dup(fd).unwrap().unwrap();
     write(fd, b"ab");
     write(copy, b"cd");
     assert_eq!(p().lseek(fd, 0, 1), Some(Ok(4)));
     // SAFETY: makes a descriptor of the kernel's to be replaced.
     let other = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) };
-    assert_eq!(p().dup2(fd, other), Some(Ok(other)));
-    assert!(p().is_ours(other));
+    assert_eq!(p().descriptors.dup2(fd, other), Some(Ok(other)));
+    assert!(p().descriptors.is_ours(other));
     close(fd);
     write(other, b"ef");
     // SAFETY: as above.
     let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) };
-    assert_eq!(p().dup2(null, other), Some(Ok(other)));
-    assert!(!p().is_ours(other));
-    assert_eq!(p().dup3(copy, copy, 0), Some(Err(Errno::INVAL)));
+    assert_eq!(p().descriptors.dup2(null, other), Some(Ok(other)));
+    assert!(!p().descriptors.is_ours(other));
+    assert_eq!(p().descriptors.dup3(copy, copy, 0), Some(Err(Errno::INVAL)));
     let high = p()
+        .descriptors
         .fcntl(copy, libc::F_DUPFD_CLOEXEC, 200)
         .unwrap()
         .unwrap();
     assert!(high >= 200);
-    assert_eq!(p().fcntl(high, libc::F_GETFD, 0), Some(Ok(1)));
+    assert_eq!(p().descriptors.fcntl(high, libc::F_GETFD, 0), Some(Ok(1)));
     assert_eq!(
-        p().fcntl(copy, libc::F_SETFL, i64::from(O_APPEND)),
+        p().descriptors
+            .fcntl(copy, libc::F_SETFL, i64::from(O_APPEND)),
         Some(Ok(0))
     );
-    let flags = p().fcntl(high, libc::F_GETFL, 0).unwrap().unwrap();
+    let flags = p()
+        .descriptors
+        .fcntl(high, libc::F_GETFL, 0)
+        .unwrap()
+        .unwrap();
     assert_eq!(flags & (O_APPEND | 3), O_APPEND | O_RDWR);
     close(high);
     close(copy);
@@ -492,12 +498,12 @@ fn locks_keep_others_out_until_given_back() {
 
 fn our_own_descriptors_survive_a_program_that_closes_everything() {
     let fd = create("/weir/survive");
-    assert_eq!(p().close_range(3, u32::MAX, 4), None);
+    assert_eq!(p().descriptors.close_range(3, u32::MAX, 4), None);
     join(in_child(move || {
         assert_eq!(p().fstat(fd).unwrap().unwrap().size, 0);
         close(create("/weir/child-session"));
-        assert_eq!(p().close_range(3, u32::MAX, 0), Some(Ok(())));
-        assert!(!p().is_ours(fd));
+        assert_eq!(p().descriptors.close_range(3, u32::MAX, 0), Some(Ok(())));
+        assert!(!p().descriptors.is_ours(fd));
         close(create("/weir/after-closing"));
     }));
     write(fd, b"alive");

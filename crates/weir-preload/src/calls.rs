@@ -188,9 +188,9 @@ fn writing<'a>(
 }
 
 interpose! {
-    [close __close] (fd: c_int) -> c_int: libc::SYS_close, [fd] => |p| p.close(fd);
+    [close __close] (fd: c_int) -> c_int: libc::SYS_close, [fd] => |p| p.descriptors.close(fd);
     [close_range] (first: c_uint, last: c_uint, flags: c_int) -> c_int: libc::SYS_close_range, [first, last, flags]
-        => |p| p.close_range(first, last, flags.cast_unsigned());
+        => |p| p.descriptors.close_range(first, last, flags.cast_unsigned());
     [read __read] (fd: c_int, buffer: *mut c_void, n: size_t) -> ssize_t: libc::SYS_read, [fd, buffer, n]
         // SAFETY: the caller owes `buffer`: null, or `n` bytes that only this call writes to while it runs.
         => |p| unsafe { into(fd, buffer, n, |room| p.read(fd, room)) };
@@ -238,11 +238,11 @@ interpose! {
         => |p| p.sync_file_range(fd, offset, length, flags);
     [fallocate fallocate64] (fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int: libc::SYS_fallocate, [fd, mode, offset, length]
         => |p| p.fallocate(fd, mode, offset, length);
-    [dup] (fd: c_int) -> Descriptor: libc::SYS_dup, [fd] => |p| p.dup(fd);
+    [dup] (fd: c_int) -> Descriptor: libc::SYS_dup, [fd] => |p| p.descriptors.dup(fd);
     // aarch64 has no dup2. dup3 replaces it until libc's dup2 is known; they differ only if both numbers
     // are the same.
-    [dup2 __dup2] (old: c_int, new: c_int) -> c_int: libc::SYS_dup3, [old, new, 0] => |p| p.dup2(old, new);
-    [dup3] (old: c_int, new: c_int, flags: c_int) -> c_int: libc::SYS_dup3, [old, new, flags] => |p| p.dup3(old, new, flags);
+    [dup2 __dup2] (old: c_int, new: c_int) -> c_int: libc::SYS_dup3, [old, new, 0] => |p| p.descriptors.dup2(old, new);
+    [dup3] (old: c_int, new: c_int, flags: c_int) -> c_int: libc::SYS_dup3, [old, new, flags] => |p| p.descriptors.dup3(old, new, flags);
     [flock] (fd: c_int, operation: c_int) -> c_int: libc::SYS_flock, [fd, operation] => |p| p.flock(fd, operation);
     [fcntl fcntl64 __fcntl] (fd: c_int, command: c_int, argument: usize) -> c_int: libc::SYS_fcntl, [fd, command, argument]
         // SAFETY: the caller owes the `argument` that `command` takes.
@@ -361,9 +361,11 @@ unsafe fn control(
             }
             if command == F_SET_RW_HINT {
                 // SAFETY: these commands take a pointer to 64 bits.
-                return p.set_write_life(fd, unsafe { hint.read_unaligned() });
+                return p
+                    .descriptors
+                    .set_write_life(fd, unsafe { hint.read_unaligned() });
             }
-            let life = p.write_life(fd)?;
+            let life = p.descriptors.write_life(fd)?;
             Some(life.map(|life| {
                 // SAFETY: as above.
                 unsafe { hint.write_unaligned(life) };
@@ -371,7 +373,9 @@ unsafe fn control(
             }))
         }
         _ => {
-            let ours = p.fcntl(fd, command, argument.cast_signed() as i64);
+            let ours = p
+                .descriptors
+                .fcntl(fd, command, argument.cast_signed() as i64);
             match command {
                 libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if ours.is_none() => {
                     // SAFETY: numbers.
@@ -431,7 +435,7 @@ macro_rules! numbers {
         pub unsafe extern "C" fn $name($fd: c_int, $($p: $t),*) -> c_int {
             if let Some($process) = process() {
                 let broken = || {
-                    $process.break_file($fd);
+                    $process.descriptors.break_file($fd);
                     Some(Err(Errno::IO))
                 };
                 if let Some(result) = weir_client::bugs::contain(|| $ours, broken) {

@@ -32,7 +32,7 @@ extern "C" {
 
 extern "C" fn publish_at_exit(_: *mut c_void) {
     crate::guarded(|| {
-        process().publish_written();
+        process().descriptors.publish_written();
         ENDING.store(true, Ordering::Relaxed);
     });
 }
@@ -54,7 +54,7 @@ pub fn watch_exit() {
 /// Notes that a stream of a file of ours was written.
 pub fn stream_written() {
     if ENDING.load(Ordering::Relaxed) {
-        process().publish_written();
+        process().descriptors.publish_written();
     }
 }
 
@@ -63,7 +63,7 @@ macro_rules! ends {
         #[doc = concat!("`", stringify!($name), "`: publishes first.")]
         #[no_mangle]
         pub extern "C" fn $name(status: c_int) -> ! {
-            crate::guarded(|| process().publish_written());
+            crate::guarded(|| process().descriptors.publish_written());
             loop {
                 // SAFETY: a number; the call does not return.
                 unsafe { raw::syscall(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };

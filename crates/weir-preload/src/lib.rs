@@ -92,7 +92,7 @@ pub(crate) fn process() -> Option<&'static Process> {
 /// Returns true if a descriptor is a file of weir's.
 #[inline]
 pub(crate) fn is_ours(fd: c_int) -> bool {
-    bugs::contain(|| process::process().is_ours(fd), || false)
+    bugs::contain(|| process::process().descriptors.is_ours(fd), || false)
 }
 
 /// Returns true if there is an instance.
@@ -127,7 +127,7 @@ pub(crate) unsafe fn is_our_c_path(dirfd: c_int, path: *const c_char) -> bool {
 /// number before.
 #[inline]
 pub(crate) fn note_made(fd: c_int) -> c_int {
-    if fd >= 0 && process::process().is_known_fd(fd) {
+    if fd >= 0 && process::process().descriptors.is_known_fd(fd) {
         forget_known(fd);
     }
     fd
@@ -138,7 +138,7 @@ pub(crate) fn note_made(fd: c_int) -> c_int {
 #[cold]
 fn forget_known(fd: c_int) {
     bugs::contain(
-        || process::process().forget_lost(fd),
+        || process::process().descriptors.forget_lost(fd),
         || std::process::abort(),
     );
 }
@@ -152,7 +152,10 @@ pub(crate) fn fail_with_enosys() -> c_int {
 /// Forgets a descriptor of ours that libc replaced without a call of ours.
 pub(crate) fn forget_descriptor(fd: c_int) {
     // As above.
-    bugs::contain(|| process::process().forget(fd), || std::process::abort());
+    bugs::contain(
+        || process::process().descriptors.forget(fd),
+        || std::process::abort(),
+    );
 }
 
 pub(crate) use weir_client::sys::is_address;

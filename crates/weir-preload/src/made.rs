@@ -1,7 +1,7 @@
 //! Functions of libc that return a descriptor of the kernel.
 //!
 //! These descriptors are not weir's. If weir knows such a number, it was closed without a call of ours,
-//! and later writes to it must not go to the file that had it: see `weir_client`'s `process/lost.rs`.
+//! and later writes to it must not go to the file that had it: see `weir_client`'s `process/descriptors/lost.rs`.
 //! Functions that open a path are in [`crate::names`], [`crate::stdio`] and [`crate::dir`].
 
 use core::ffi::{c_char, c_int, c_uint, c_void};

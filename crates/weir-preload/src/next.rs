@@ -92,9 +92,9 @@ macro_rules! interpose {
             },
         );
     };
-    (@broken fd $fd:ident) => { weir_client::process::process().break_file($fd) };
-    (@broken from $fd:ident) => { weir_client::process::process().break_file($fd) };
-    (@broken to $fd:ident) => { weir_client::process::process().break_file($fd) };
+    (@broken fd $fd:ident) => { weir_client::process::process().descriptors.break_file($fd) };
+    (@broken from $fd:ident) => { weir_client::process::process().descriptors.break_file($fd) };
+    (@broken to $fd:ident) => { weir_client::process::process().descriptors.break_file($fd) };
     (@broken $other:ident $same:ident) => {};
     (@given Descriptor $result:expr) => { $crate::note_made($result) };
     (@given $r:ident $result:expr) => { $result };

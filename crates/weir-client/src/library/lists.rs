@@ -68,14 +68,14 @@ fn by_file<B>(
     sorted.sort_by_key(|piece| piece.whence);
     for group in sorted.chunk_by_mut(|one, next| one.whence == next.whence) {
         let done = match group[0].whence {
-            Whence::Fd(fd) if process.is_ours(fd) => {
+            Whence::Fd(fd) if process.descriptors.is_ours(fd) => {
                 work(process, fd, group);
                 Ok(())
             }
             Whence::Fd(_) => Err(Errno::BADF),
             Whence::Path(path) => process.open_at(path, flags, 0).and_then(|fd| {
                 work(process, fd, group);
-                process.close(fd).unwrap_or(Err(Errno::BADF))
+                process.descriptors.close(fd).unwrap_or(Err(Errno::BADF))
             }),
         };
         if let Err(error) = done {

@@ -80,7 +80,7 @@ impl Process {
     pub fn close_all(&'static self) -> Result<(), Errno> {
         let mut outcome = Ok(());
         for (fd, _) in table::all() {
-            outcome = outcome.and(self.close(fd).unwrap_or(Ok(())));
+            outcome = outcome.and(self.descriptors.close(fd).unwrap_or(Ok(())));
         }
         outcome
     }

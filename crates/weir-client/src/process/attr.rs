@@ -20,7 +20,7 @@ const S_ISGID: u32 = 0o2000;
 impl Process {
     /// The inode of a descriptor that is not O_PATH.
     fn changeable(&'static self, fd: Fd) -> Outcome<Ino> {
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         Some(if handle.has(PATH) {
             Err(Errno::BADF)
         } else {

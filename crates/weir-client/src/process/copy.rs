@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::fds::appends as appends_to_end;
+use super::io::appends as appends_to_end;
 use super::table::{Handle, DIR, PATH, READ, WRITE};
 use super::{Outcome, Process};
 use crate::kernel::{self, Fd};
@@ -52,8 +52,8 @@ impl Process {
         // Two files of weir's are one file system. Otherwise the error is the kernel's from before
         // it could copy across file systems: callers then copy by themselves.
         let (Some(source), Some(target)) = (
-            self.first_call.handle(from.fd),
-            self.first_call.handle(to.fd),
+            self.descriptors.handle(from.fd),
+            self.descriptors.handle(to.fd),
         ) else {
             return Some(Err(across(&from, &to)));
         };
@@ -122,19 +122,19 @@ impl Process {
         }
         let is_negative = offset.as_ref().is_some_and(|offset| **offset < 0);
         if let Some(source) = self
-            .first_call
+            .descriptors
             .handle(from)
             .filter(|source| !source.has(PATH))
         {
             let written =
-                self.first_call
+                self.descriptors
                     .handle(to)
                     .map_or(Ok(()), |target| match target.has(WRITE) {
                         true => Ok(()),
                         false => Err(Errno::BADF),
                     });
             let appends = self
-                .first_call
+                .descriptors
                 .handle(to)
                 .and_then(|target| target.ofd.get());
             let appends = appends.is_some_and(appends_to_end);
@@ -162,7 +162,10 @@ impl Process {
 
     /// Makes sure of both, also where the first one is ours.
     fn neither_is_ours(&'static self, from: Fd, to: Fd) -> bool {
-        let (from, to) = (self.verified_handle(from), self.verified_handle(to));
+        let (from, to) = (
+            self.descriptors.verified_handle(from),
+            self.descriptors.verified_handle(to),
+        );
         from.is_none() && to.is_none()
     }
 }

@@ -46,7 +46,7 @@ impl Process {
     /// fchdir(2). To be called for every fchdir.
     pub fn fchdir(&'static self, fd: Fd) -> Outcome<()> {
         self.concerns_weir()?;
-        match self.verified_handle(fd) {
+        match self.descriptors.verified_handle(fd) {
             Some(handle) if handle.has(GONE) => Some(Err(Errno::IO)),
             Some(handle) if handle.has(DIR) => Some(self.enter_weirs(handle.ino())),
             Some(_) => Some(Err(Errno::NOTDIR)),

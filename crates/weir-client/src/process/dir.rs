@@ -30,7 +30,7 @@ impl Process {
     /// getdents64(2): fills `out` with `struct linux_dirent64`.
     pub fn getdents64(&'static self, fd: Fd, out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         if handle.has(GONE) {
             return Some(Err(Errno::IO));
         }

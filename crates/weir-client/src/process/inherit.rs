@@ -1,7 +1,7 @@
 //! Descriptors that a process did not open itself: inherited over exec, or received over a socket.
 //!
 //! A descriptor is a file of weir's if it is a placeholder that carries a description's index (see
-//! [`super::share`]). The placeholder's directory tells the server whose table the index refers to:
+//! `descriptors/sharing.rs`). The placeholder's directory tells the server whose table the index refers to:
 //!
 //! | directory | use of the descriptor |
 //! | --- | --- |
@@ -144,7 +144,7 @@ impl Process {
         match Internal::adopt(fd) {
             Ok(placeholder) => handle.anchor_fd.set(placeholder),
             Err(error) => {
-                let _ = self.close_handle(handle, Ok(()));
+                let _ = self.descriptors.close_handle(handle, Ok(()));
                 return Err(error);
             }
         }

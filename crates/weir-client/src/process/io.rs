@@ -19,7 +19,7 @@ use core::sync::atomic::Ordering;
 use rustix::io::Errno;
 use weir_core::node::ofd::Ofd;
 
-use super::fds::{appends, is_special, syncs};
+use super::open_flags::{O_APPEND, O_DSYNC};
 use super::table::{File, Handle, DIR, GONE, PATH, READ, WRITE};
 use super::{Outcome, Process};
 use crate::kernel::Fd;
@@ -45,14 +45,14 @@ impl Process {
     /// write(2).
     #[inline(always)]
     pub fn write(&'static self, fd: Fd, bytes: &[u8]) -> Outcome<usize> {
-        let handle = self.handle_for(fd, bytes.len())?;
+        let handle = self.descriptors.handle_for(fd, bytes.len())?;
         Some(self.for_writing(handle).and_then(|open| open.write(bytes)))
     }
 
     /// pwrite(2). As on Linux, O_APPEND wins over the offset.
     #[inline(always)]
     pub fn pwrite(&'static self, fd: Fd, bytes: &[u8], offset: i64) -> Outcome<usize> {
-        let handle = self.handle_for(fd, bytes.len())?;
+        let handle = self.descriptors.handle_for(fd, bytes.len())?;
         let Ok(offset) = u64::try_from(offset) else {
             return Some(Err(Errno::INVAL));
         };
@@ -65,14 +65,14 @@ impl Process {
     /// read(2).
     #[inline(always)]
     pub fn read(&'static self, fd: Fd, bytes: &mut [u8]) -> Outcome<usize> {
-        let handle = self.handle_for(fd, bytes.len())?;
+        let handle = self.descriptors.handle_for(fd, bytes.len())?;
         Some(self.for_reading(handle).and_then(|open| open.read(bytes)))
     }
 
     /// pread(2).
     #[inline(always)]
     pub fn pread(&'static self, fd: Fd, bytes: &mut [u8], offset: i64) -> Outcome<usize> {
-        let handle = self.handle_for(fd, bytes.len())?;
+        let handle = self.descriptors.handle_for(fd, bytes.len())?;
         // Also an end that `off_t` cannot hold.
         if offset < 0 || offset.wrapping_add_unsigned(bytes.len() as u64) < 0 {
             return Some(Err(Errno::INVAL));
@@ -115,7 +115,7 @@ impl Process {
 
     /// lseek(2). SEEK_SET of a directory takes an offset from its listing, or 0.
     pub fn lseek(&'static self, fd: Fd, offset: i64, whence: i32) -> Outcome<i64> {
-        let handle = self.first_call.handle(fd)?;
+        let handle = self.descriptors.handle(fd)?;
         Some(self.seek(handle, offset, whence))
     }
 
@@ -329,6 +329,24 @@ fn target(base: i64, by: i64) -> Result<i64, Errno> {
 
 fn signed(offset: u64) -> Result<i64, Errno> {
     i64::try_from(offset).map_err(|_| Errno::OVERFLOW)
+}
+
+/// True if a write through the description appends, or is synced before it returns.
+#[inline]
+fn is_special(ofd: &Ofd) -> bool {
+    ofd.flags.load(Ordering::Relaxed).cast_signed() & (O_APPEND | O_DSYNC) != 0
+}
+
+/// True if a write through the description is synced before it returns (O_DSYNC, O_SYNC).
+#[inline]
+fn syncs(ofd: &Ofd) -> bool {
+    ofd.flags.load(Ordering::Relaxed).cast_signed() & O_DSYNC != 0
+}
+
+/// True if a write through the description goes to the end of the file.
+#[inline]
+pub(super) fn appends(ofd: &Ofd) -> bool {
+    ofd.flags.load(Ordering::Relaxed).cast_signed() & O_APPEND != 0
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ const F_UNLCK: i16 = 2;
 impl Process {
     /// flock(2).
     pub fn flock(&'static self, fd: Fd, operation: i32) -> Outcome<()> {
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         if handle.has(PATH) {
             return Some(Err(Errno::BADF));
         }
@@ -65,7 +65,7 @@ impl Process {
 
     /// fcntl(2), F_GETLK, F_SETLK, F_SETLKW and their F_OFD_ kin.
     pub fn fcntl_lock(&'static self, fd: Fd, command: i32, lock: &mut LockRange) -> Outcome<()> {
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         Some(self.record_lock(handle, command, lock))
     }
 

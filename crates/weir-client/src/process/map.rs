@@ -50,7 +50,7 @@ impl Process {
         shared: bool,
         write: bool,
     ) -> Outcome<Mapping> {
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         let Some(file) = handle.file.get() else {
             if handle.has(PATH) {
                 return Some(Err(Errno::BADF));
@@ -95,13 +95,13 @@ impl Process {
     /// again. EFBIG: the process may not make files of that length ([`Process::fill_mapping`]
     /// anonymous memory).
     pub fn copy_to_map(&'static self, fd: Fd, offset: u64, length: usize) -> Outcome<Fd> {
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         Some(self.copy_part(handle, offset, length))
     }
 
     /// Fills memory with the bytes of a file from `offset` on; returns how many there were.
     pub fn fill_mapping(&'static self, fd: Fd, offset: u64, bytes: &mut [u8]) -> Outcome<usize> {
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         let open = self.for_reading(handle);
         Some(open.and_then(|open| open.read_at(offset, bytes)))
     }
@@ -147,7 +147,7 @@ impl Process {
 
     /// A descriptor of the kernel with a copy of the file (a memfd), for execve, dlopen.
     pub fn materialize(&'static self, fd: Fd) -> Outcome<Fd> {
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         Some(self.copy_out(handle))
     }
 
@@ -157,11 +157,11 @@ impl Process {
             Ok(fd) => fd,
             Err(error) => return Some(Err(error)),
         };
-        if self.first_call.handle(fd).is_none() {
+        if self.descriptors.handle(fd).is_none() {
             return Some(Ok(fd));
         }
         let copy = self.materialize(fd);
-        let _ = self.close(fd);
+        let _ = self.descriptors.close(fd);
         copy
     }
 

@@ -170,7 +170,7 @@ impl Process {
         }
         let flags = (flags | OFlags::CLOEXEC).bits().cast_signed();
         let fd = ours_only(self.openat(AT_FDCWD, path, flags, mode))?;
-        if self.is_ours(fd) {
+        if self.descriptors.is_ours(fd) {
             return Ok(fd);
         }
         // A link was put there in between.

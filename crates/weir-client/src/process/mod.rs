@@ -19,6 +19,12 @@
 //! | `InodeOperations` | nothing of its own: for what needs no descriptor and no path |
 //! | `FirstCall` | nothing of its own: for what the first call of the process finds |
 //!
+//! Calls are in components, each a type with references to the parts and the components that it may touch:
+//!
+//! | component | calls | touches |
+//! | --- | --- | --- |
+//! | `Descriptors` | on descriptors: close, dup, fcntl; the handle of one | `ServerLink`, `OpenFileTable`, `FirstCall` |
+//!
 //! The lock of the process guards what several calls change; the parts say which of their methods are
 //! called under it.
 //!
@@ -36,7 +42,7 @@
 //! | `user`, `admit` | credentials and umask; another user's programs |
 //! | `attached`, `middleware` | of a library ([`crate::library`]): its own state; its questions about a path |
 //! | `table`, `open_files` | the table of descriptors; the handles and files behind it |
-//! | `fds`, `lost` | close, dup, fcntl; descriptors closed unseen |
+//! | `descriptors/` | close, dup, fcntl; descriptors closed unseen, and shared ones |
 //! | `open`, `open_flags` | open and creation, and its flags; `io`: reading and writing; `vector`: of several pieces |
 //! | `resolve` | from a path to its entry; `outside`: paths that lead out of weir; `magic`: links of /proc |
 //! | `stat`, `attr` | looking at attributes, setting them |
@@ -57,11 +63,11 @@ mod attr;
 mod copy;
 mod current_dir;
 mod cwd;
+mod descriptors;
 mod dir;
 mod dirents;
 mod elevated;
 mod environment;
-mod fds;
 mod first_call;
 mod forks;
 mod inherit;
@@ -70,7 +76,6 @@ mod instance;
 mod io;
 mod known_paths;
 mod locks;
-mod lost;
 mod magic;
 mod map;
 mod middleware;
@@ -96,10 +101,10 @@ mod xattr;
 
 use core::sync::atomic::AtomicU32;
 
-use crate::kernel::Fd;
 use crate::neighbour::Neighbours;
 pub use crate::types::Outcome;
 use current_dir::CurrentDir;
+use descriptors::Descriptors;
 use elevated::LowerListings;
 pub use environment::{INSTANCE_VARIABLE, NOTHING_VARIABLE};
 use first_call::FirstCall;
@@ -146,6 +151,8 @@ impl ProcessState {
 /// The calls of a process.
 #[derive(Debug)]
 pub struct Process {
+    /// Its descriptors.
+    pub descriptors: Descriptors,
     first_call: FirstCall,
     server: &'static ServerLink,
     user: &'static ProcessUser,
@@ -169,6 +176,7 @@ impl Process {
     /// The calls that use this state.
     const fn over(state: &'static ProcessState) -> Process {
         Process {
+            descriptors: Descriptors::over(state),
             first_call: FirstCall::over(state),
             server: &state.server,
             user: &state.user,
@@ -178,27 +186,5 @@ impl Process {
             listings: &state.listings,
             inodes: InodeOperations::over(state),
         }
-    }
-
-    /// True if the descriptor is a file of weir's.
-    #[inline]
-    pub fn is_ours(&'static self, fd: Fd) -> bool {
-        self.first_call.handle(fd).is_some()
-    }
-
-    /// Gives up the file of a descriptor in this process, if it is one of weir's, because an
-    /// assertion of ours failed in a call on it: later calls that move or sync its bytes fail with
-    /// EIO.
-    #[cold]
-    pub fn break_file(&'static self, fd: Fd) {
-        if let Some(file) = table::get(fd).and_then(|handle| handle.file.get()) {
-            file.vnode.give_up();
-        }
-    }
-
-    /// True if the descriptor is one that weir uses itself.
-    #[inline]
-    pub fn is_internal_fd(&self, fd: Fd) -> bool {
-        crate::internal::is_internal(fd) || self.server.connection.is_slab_fd(fd)
     }
 }

@@ -392,7 +392,7 @@ impl Process {
         spare: &Spare,
     ) -> Result<Fd, Errno> {
         let _held = self.server.lock.hold();
-        let is_vfork_child = self.is_vfork_child();
+        let is_vfork_child = self.descriptors.is_vfork_child();
         // A program opens a file without a name by /proc/self/fd, and already has it open.
         let is_open = || table::all().any(|(_, handle)| handle.ino() == attr.ino);
         let by_name = by_name && (attr.nlink > 0 || !is_open());
@@ -615,7 +615,7 @@ impl Opening for Descriptor<'_> {
 
     fn close(&self, fd: Fd) {
         // The caller gets the error of the open.
-        let _ = self.process.close(fd);
+        let _ = self.process.descriptors.close(fd);
     }
 }
 

@@ -158,7 +158,7 @@ impl OpenFileTable {
     }
 
     /// Notes that one descriptor less refers to `handle`; the kernel has already closed it. An
-    /// error says that not all nodes can see the written bytes, as [`super::Process::close`] may
+    /// error says that not all nodes can see the written bytes, as [`super::Descriptors::close`] may
     /// have found.
     pub(super) fn forget_fd(
         &self,

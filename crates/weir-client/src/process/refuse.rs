@@ -24,7 +24,7 @@ impl Process {
 
     /// splice(2), vmsplice(2), tee(2): EINVAL.
     pub fn splice(&'static self, from: Fd, to: Fd) -> Outcome<usize> {
-        if self.first_call.handle(from).is_none() && self.first_call.handle(to).is_none() {
+        if self.descriptors.handle(from).is_none() && self.descriptors.handle(to).is_none() {
             return None;
         }
         self.server.count_refusal("splice");
@@ -33,7 +33,7 @@ impl Process {
 
     /// ioctl(2): ENOTTY, except for requests that concern the descriptor, which the kernel handles.
     pub fn ioctl(&'static self, fd: Fd, request: u64) -> Outcome<i32> {
-        self.first_call.handle(fd)?;
+        self.descriptors.handle(fd)?;
         match request {
             FIONCLEX | FIOCLEX | FIONBIO => None,
             // Asks for a terminal, which no file is, on any file system.

@@ -118,7 +118,7 @@ impl Process {
                 }
                 Some(cwd) => done!(cwd),
             },
-            fd => match self.first_call.handle(fd) {
+            fd => match self.descriptors.handle(fd) {
                 Some(handle) if handle.has(GONE) => return Some(Err(Errno::IO)),
                 Some(handle) => handle.ino(),
                 None => {
@@ -337,7 +337,7 @@ impl Process {
     fn existing_fd(&'static self, dirfd: Fd) -> Outcome<ResolvedFile> {
         let ino = match dirfd {
             AT_FDCWD => done!(self.cwd.inode()?),
-            fd => self.first_call.handle(fd)?.ino(),
+            fd => self.descriptors.handle(fd)?.ino(),
         };
         Some(of_open(self.resolved_inode(ino)))
     }

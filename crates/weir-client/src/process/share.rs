@@ -1,70 +1,24 @@
-//! Fork and exec: descriptors that several processes come to share.
+//! Fork and exec: what the process that comes after is to find.
 //!
-//! Before a process may come to share a description with another, the description is *marked*: the
-//! placeholder carries its index in the kernel's file offset, and a lock of the kernel's on one
-//! byte lasts exactly as long as some process has the description. From then on the server alone
-//! frees it. A forked child has the parent's tables, with every description marked, and makes its
-//! own session when it needs one.
+//! The descriptions that it may share with this one are marked (`descriptors/sharing.rs`), and the current
+//! directory is named by a real one (`cwd`). A program that begins without an interposer gets files of the
+//! kernel mount in place of its descriptors.
 
 use core::sync::atomic::Ordering;
-
-use weir_core::node::ofd::{lock_byte, placeholder_offset, Ofd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::forks::MemoryUser;
 use super::table::{self, Handle};
 use super::Process;
 use crate::beneath::{open_inode, share_offset};
-use crate::internal::Internal;
 use crate::kernel::{self, Fd};
 
 const F_GETFD: i32 = 1;
 const FD_CLOEXEC: i32 = 1;
 const SEEK_SET: i32 = 0;
 
-impl Handle {
-    /// Marks a description as one that other processes may have.
-    pub(super) fn mark_shared(&self, fd: Fd) {
-        // Another server's description is marked already, but its anchor is not.
-        let fd = self.anchor_fd.get().map_or(fd, Internal::number);
-        let Some(ofd) = self.entry() else { return };
-        if ofd.state.load(Ordering::Acquire) & Ofd::BOTH == Ofd::BOTH {
-            return;
-        }
-        let index = self.index.load(Ordering::Relaxed);
-        let at = placeholder_offset(index).cast_signed();
-        let marked = kernel::lseek(fd, at, SEEK_SET)
-            .and_then(|_| kernel::lock_byte_shared(fd, lock_byte(index)));
-        // Without its lock the server would free it with this client; it is shared all the same, so
-        // that this client does not free it.
-        let state = if marked.is_ok() {
-            Ofd::BOTH
-        } else {
-            Ofd::SHARED
-        };
-        ofd.state.fetch_or(state, Ordering::AcqRel);
-    }
-}
-
 impl Process {
-    /// True if a child of vfork is calling. A forked child that nothing announced is detected here,
-    /// and becomes the owner of its copy of the state.
-    pub(super) fn is_vfork_child(&'static self) -> bool {
-        match self.server.forks.memory_user() {
-            MemoryUser::Owner => false,
-            MemoryUser::VforkChild => true,
-            MemoryUser::UnannouncedChild => {
-                self.become_owner();
-                for (fd, handle) in table::all() {
-                    handle.mark_shared(fd);
-                }
-                false
-            }
-        }
-    }
-
     /// True if the state is this process's own: false in a child of vfork, and in a forked child
     /// that was not detected yet.
     pub fn owns_memory(&self) -> bool {
@@ -82,7 +36,7 @@ impl Process {
         self.server.forks.detect_forks();
         #[cfg(debug_assertions)]
         crate::bugs::planted::set_off_in_step("before_fork");
-        if !self.is_vfork_child() {
+        if !self.descriptors.is_vfork_child() {
             self.name_cwd();
             for (fd, handle) in table::all() {
                 handle.mark_shared(fd);
@@ -103,17 +57,9 @@ impl Process {
     pub fn after_fork_child(&'static self) {
         if self.server.connection.instance().is_some() {
             self.server.forks.forget_forks();
-            self.become_owner();
+            self.descriptors.become_owner();
             self.server.lock.release();
         }
-    }
-
-    /// Makes the tables this process's; it does not get the loans of the parent.
-    fn become_owner(&'static self) {
-        self.server.lock.inherit();
-        self.server.forks.become_owner();
-        self.server.connection.hang_up();
-        self.open_files.forget_loans();
     }
 
     /// Before execve(2): makes the descriptors that will survive it ready, and publishes the
@@ -135,7 +81,7 @@ impl Process {
                 handle.mark_shared(fd);
             }
         }
-        self.publish_written();
+        self.descriptors.publish_written();
         any
     }
 
@@ -214,7 +160,7 @@ impl Process {
             return;
         };
         for fd in fds {
-            self.note_kernel_fd(*fd);
+            self.descriptors.note_kernel_fd(*fd);
         }
         let _held = self.server.lock.hold();
         self.adopt_fds(Some(instance), fds.iter().copied());

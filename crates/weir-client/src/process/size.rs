@@ -24,7 +24,7 @@ impl Process {
     /// ftruncate(2).
     pub fn ftruncate(&'static self, fd: Fd, length: i64) -> Outcome<()> {
         let _call = operation::begin();
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         if handle.file.get().is_none() || !handle.has(WRITE) {
             return Some(Err(if handle.has(PATH) {
                 Errno::BADF
@@ -70,7 +70,7 @@ impl Process {
     /// fsync(2).
     pub fn fsync(&'static self, fd: Fd) -> Outcome<()> {
         let _call = operation::begin();
-        let handle = self.first_call.handle(fd)?;
+        let handle = self.descriptors.handle(fd)?;
         Some(self.sync(handle))
     }
 
@@ -99,7 +99,7 @@ impl Process {
         length: i64,
         flags: u32,
     ) -> Outcome<()> {
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         if offset < 0 || length < 0 || flags > 7 {
             return Some(Err(Errno::INVAL));
         }
@@ -108,7 +108,7 @@ impl Process {
 
     /// syncfs(2).
     pub fn syncfs(&'static self, fd: Fd) -> Outcome<()> {
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         Some(match handle.has(PATH) {
             true => Err(Errno::BADF),
             false => Ok(()),
@@ -117,7 +117,7 @@ impl Process {
 
     /// readahead(2): accepted, without effect.
     pub fn readahead(&'static self, fd: Fd) -> Outcome<usize> {
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         Some(if !handle.has(READ) {
             Err(Errno::BADF)
         } else if handle.file.get().is_none() {
@@ -131,7 +131,7 @@ impl Process {
     /// fail with ENOSPC.
     pub fn fallocate(&'static self, fd: Fd, mode: i32, offset: i64, length: i64) -> Outcome<()> {
         let _call = operation::begin();
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         Some(self.allocate(handle, mode, offset, length))
     }
 
@@ -188,7 +188,7 @@ impl Process {
 
     /// posix_fadvise(2): accepted, without effect.
     pub fn fadvise(&'static self, fd: Fd, _offset: i64, length: i64, advice: i32) -> Outcome<()> {
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         Some(if handle.has(PATH) {
             Err(Errno::BADF)
         } else if length < 0 || !(0..=5).contains(&advice) {

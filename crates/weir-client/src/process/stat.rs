@@ -42,7 +42,7 @@ impl Process {
     /// fstat(2).
     #[inline]
     pub fn fstat(&'static self, fd: Fd) -> Outcome<Stat> {
-        let handle = self.first_call.handle(fd)?;
+        let handle = self.descriptors.handle(fd)?;
         Some(self.stat_of_open(handle))
     }
 
@@ -72,7 +72,7 @@ impl Process {
         if flags & !known == 0 {
             return Some(Ok(()));
         }
-        let is_ours = self.first_call.handle(dirfd).is_some() && path.is_empty();
+        let is_ours = self.descriptors.handle(dirfd).is_some() && path.is_empty();
         (is_ours || self.is_our_path(dirfd, path)).then_some(Err(Errno::INVAL))
     }
 
@@ -117,7 +117,7 @@ impl Process {
 
     /// fstatfs(2).
     pub fn fstatfs(&'static self, fd: Fd) -> Outcome<StatFs> {
-        self.first_call.handle(fd)?;
+        self.descriptors.handle(fd)?;
         Some(self.inodes.state_of_all())
     }
 }

@@ -15,7 +15,7 @@
 //! free, so that this takes as long as possible. A free handle keeps its entry of the shared table,
 //! so that opening needs no request for one.
 //!
-//! Lists are changed under [`super::Process::lock`]; the table is read without it.
+//! Lists are changed under the lock of the process; the table is read without it.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -72,7 +72,7 @@ pub struct File {
     pub handles: AtomicU32,
     /// True if this process took record locks of it, which end when it closes any descriptor of it.
     pub record_locks: AtomicBool,
-    /// See [`super::Process::write_life`].
+    /// See [`super::Descriptors::write_life`].
     pub write_life: AtomicU32,
     next: Slot<File>,
 }

@@ -8,7 +8,7 @@ use std::io::{IoSlice, IoSliceMut};
 
 use rustix::io::Errno;
 
-use super::fds::appends;
+use super::io::appends;
 use super::io::Open;
 use super::table::Handle;
 use super::{Outcome, Process};
@@ -43,7 +43,7 @@ impl Process {
         slices: &mut [IoSliceMut<'_>],
         offset: i64,
     ) -> Outcome<usize> {
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         Some(match u64::try_from(offset) {
             Ok(offset) => self.read_pieces(handle, slices, Some(offset)),
             Err(_) => Err(Errno::INVAL),
@@ -52,7 +52,7 @@ impl Process {
 
     /// pwritev(2).
     pub fn pwritev(&'static self, fd: Fd, slices: &[IoSlice<'_>], offset: i64) -> Outcome<usize> {
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         Some(match u64::try_from(offset) {
             Ok(offset) => self.write_pieces(handle, slices, Some(offset), false),
             Err(_) => Err(Errno::INVAL),
@@ -67,7 +67,7 @@ impl Process {
         offset: i64,
         flags: i32,
     ) -> Outcome<usize> {
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         if flags & !RWF_HIPRI != 0 {
             return Some(Err(Errno::OPNOTSUPP));
         }
@@ -85,7 +85,7 @@ impl Process {
         offset: i64,
         flags: i32,
     ) -> Outcome<usize> {
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         if flags & !(RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_APPEND) != 0 {
             return Some(Err(Errno::OPNOTSUPP));
         }
@@ -103,7 +103,7 @@ impl Process {
     ///
     /// [`Vnode::read_all`]: crate::data::Vnode::read_all
     pub fn read_all(&'static self, fd: Fd, targets: &mut [Target<'_>]) -> Outcome<()> {
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         let open = self.for_reading(handle);
         Some(open.and_then(|open| open.file.vnode.read_all(open.session, targets)))
     }

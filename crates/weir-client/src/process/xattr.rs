@@ -162,7 +162,7 @@ impl Process {
 
     /// The inode of a descriptor that is not O_PATH.
     fn xattrs_of_descriptor(&'static self, fd: Fd) -> Outcome<Ino> {
-        let handle = self.verified_handle(fd)?;
+        let handle = self.descriptors.verified_handle(fd)?;
         Some(match handle.has(PATH) {
             true => Err(Errno::BADF),
             false => Ok(handle.ino()),

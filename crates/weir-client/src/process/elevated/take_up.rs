@@ -189,7 +189,7 @@ impl Process {
             let name = name.to_vec();
             self.session()?.call(Link { ino, parent, name })
         });
-        let closed = required(self.close(to));
+        let closed = required(self.descriptors.close(to));
         linked.and(closed)
     }
 

@@ -63,7 +63,7 @@ impl Tree {
     pub fn end_locks(self, owner: LockOwner) {
         let _held = self.process.server.lock.hold();
         // The server frees locks that it is not told of.
-        let _ = self.process.close_handle(owner.handle, Ok(()));
+        let _ = self.process.descriptors.close_handle(owner.handle, Ok(()));
     }
 
     /// Takes, changes or gives back a lock. EAGAIN: another owner has it. It waits for the lock

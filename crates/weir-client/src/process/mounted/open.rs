@@ -220,7 +220,9 @@ impl Tree {
     pub fn close(self, open: OpenFile) -> Result<(), Errno> {
         let published = self.publish(open);
         let _held = self.process.server.lock.hold();
-        self.process.close_handle(open.handle, published)
+        self.process
+            .descriptors
+            .close_handle(open.handle, published)
     }
 }
 
@@ -304,6 +306,6 @@ impl Opening for Description<'_> {
 
     fn close(&self, handle: &'static Handle) {
         let _held = self.process.server.lock.hold();
-        let _ = self.process.close_handle(handle, Ok(()));
+        let _ = self.process.descriptors.close_handle(handle, Ok(()));
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! | check | when |
 //! | --- | --- |
-//! | libc's functions that return a descriptor, and `syscall` | as they return ([`Process::note_kernel_fd`]) |
+//! | libc's functions that return a descriptor, and `syscall` | as they return ([`Descriptors::note_kernel_fd`]) |
 //! | calls that take long anyway, [`SURE_BYTES`] and more read or written | before they begin, by a look at the kernel's descriptor |
 //! | weir's own descriptors ([`crate::internal`], slabs of the file tier) | before they are used |
 //!
@@ -18,19 +18,19 @@ use core::sync::atomic::Ordering;
 
 use rustix::fs::FileType;
 
-use super::table::{self, Handle, GONE};
-use super::Process;
+use super::super::table::{self, Handle, GONE};
+use super::Descriptors;
 use crate::internal;
 use crate::kernel::{self, Fd};
 use crate::neighbour::KernelIdentity;
 
 /// The length from which a read or a write checks its descriptor, at a cost of two per cent at
 /// most.
-pub(super) const SURE_BYTES: usize = 1 << 20;
+pub(in super::super) const SURE_BYTES: usize = 1 << 20;
 
-impl Process {
+impl Descriptors {
     /// Forgets a descriptor that was closed or replaced behind our back (by libc, from inside).
-    pub fn forget(&'static self, fd: Fd) {
+    pub fn forget(&self, fd: Fd) {
         let _held = self.server.lock.hold();
         self.install(fd, None);
     }
@@ -38,7 +38,7 @@ impl Process {
     /// Called when the kernel has given `fd` to a file that is not weir's: an earlier file with
     /// this number was closed unnoticed.
     #[inline]
-    pub fn note_kernel_fd(&'static self, fd: Fd) {
+    pub fn note_kernel_fd(&self, fd: Fd) {
         if self.is_known_fd(fd) {
             self.forget_lost(fd);
         }
@@ -52,7 +52,7 @@ impl Process {
 
     /// Forgets a descriptor of a file of weir's, or of weir itself, that was closed behind our back.
     #[cold]
-    pub fn forget_lost(&'static self, fd: Fd) {
+    pub fn forget_lost(&self, fd: Fd) {
         let _held = self.server.lock.hold();
         // The descriptors of a child of vfork are its own, the table is its parent's.
         if self.is_vfork_child() {
@@ -63,10 +63,10 @@ impl Process {
         self.install(fd, None);
     }
 
-    /// As [`Process::handle`], for calls long enough to check that the descriptor still refers to
+    /// As [`Descriptors::handle`], for calls long enough to check that the descriptor still refers to
     /// the same file.
-    pub(super) fn verified_handle(&'static self, fd: Fd) -> Option<&'static Handle> {
-        let handle = self.first_call.handle(fd)?;
+    pub(in super::super) fn verified_handle(&self, fd: Fd) -> Option<&'static Handle> {
+        let handle = self.handle(fd)?;
         if self.is_still(fd, handle) {
             return Some(handle);
         }
@@ -77,9 +77,9 @@ impl Process {
     /// The handle for a transfer of this many bytes.
     #[inline(always)]
     #[allow(clippy::inline_always)] // on the way of every read and write
-    pub(super) fn handle_for(&'static self, fd: Fd, bytes: usize) -> Option<&'static Handle> {
+    pub(in super::super) fn handle_for(&self, fd: Fd, bytes: usize) -> Option<&'static Handle> {
         match bytes < SURE_BYTES {
-            true => self.first_call.handle(fd),
+            true => self.handle(fd),
             false => self.verified_handle(fd),
         }
     }

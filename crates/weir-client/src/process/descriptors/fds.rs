@@ -8,12 +8,12 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
-use super::open_flags::{O_APPEND, O_DSYNC, O_PATH};
-use super::table::{self, Handle};
-use super::{Outcome, Process};
+use super::super::open_flags::{O_APPEND, O_PATH};
+use super::super::table::{self, Handle};
+use super::super::Outcome;
+use super::Descriptors;
 use crate::internal::{self, MAX_FDS};
 use crate::kernel::{self, Fd};
-use weir_core::node::ofd::Ofd;
 
 const F_DUPFD: i32 = 0;
 const F_GETFD: i32 = 1;
@@ -42,13 +42,13 @@ const SETTABLE: i32 = O_APPEND | 0o4000 | 0o1_000_000 | 0o40_000;
 const O_LARGEFILE: i32 = 0o100_000;
 const CLOSE_RANGE_CLOEXEC: u32 = 4;
 
-impl Process {
+impl Descriptors {
     /// close(2).
-    pub fn close(&'static self, fd: Fd) -> Outcome<()> {
+    pub fn close(&self, fd: Fd) -> Outcome<()> {
         if self.is_internal_fd(fd) {
             return Some(Err(Errno::BADF));
         }
-        let published = self.before_close(self.first_call.handle(fd)?);
+        let published = self.before_close(self.handle(fd)?);
         let _held = self.server.lock.hold();
         if self.is_vfork_child() {
             return Some(kernel::close(fd));
@@ -64,7 +64,7 @@ impl Process {
     /// Does the part of closing a descriptor of `handle` that asks other servers, without the lock,
     /// for which other threads would have to wait: ends the locks of the process and publishes. An
     /// error says that not all nodes can see the written bytes.
-    fn before_close(&'static self, handle: &'static Handle) -> Result<(), Errno> {
+    fn before_close(&self, handle: &'static Handle) -> Result<(), Errno> {
         if self.is_vfork_child() {
             return Ok(());
         }
@@ -76,7 +76,7 @@ impl Process {
 
     /// Publishes the bytes written to a file, without the lock, if this descriptor is its last one
     /// in this process.
-    fn publish_before_close(&'static self, handle: &'static Handle) -> Result<(), Errno> {
+    fn publish_before_close(&self, handle: &'static Handle) -> Result<(), Errno> {
         let Some((file, session)) = handle.file.get().zip(self.server.connection.session()) else {
             return Ok(());
         };
@@ -89,8 +89,8 @@ impl Process {
 
     /// close_range(2). Concerns weir even if the range has none of its files, because its own
     /// descriptors must survive.
-    pub fn close_range(&'static self, first: u32, last: u32, flags: u32) -> Outcome<()> {
-        self.instance()?;
+    pub fn close_range(&self, first: u32, last: u32, flags: u32) -> Outcome<()> {
+        self.first_call.instance()?;
         let inside = |fd: &Fd| u32::try_from(*fd).is_ok_and(|fd| (first..=last).contains(&fd));
         let mut ours = internal::numbers();
         ours.extend(
@@ -129,11 +129,11 @@ impl Process {
     }
 
     /// dup(2).
-    pub fn dup(&'static self, fd: Fd) -> Outcome<Fd> {
+    pub fn dup(&self, fd: Fd) -> Outcome<Fd> {
         self.duplicate(fd, F_DUPFD, 0)
     }
 
-    fn duplicate(&'static self, fd: Fd, command: i32, least: i32) -> Outcome<Fd> {
+    fn duplicate(&self, fd: Fd, command: i32, least: i32) -> Outcome<Fd> {
         let handle = self.verified_handle(fd)?;
         let _held = self.server.lock.hold();
         let is_vfork_child = self.is_vfork_child();
@@ -153,7 +153,7 @@ impl Process {
     }
 
     /// dup2(2); ours if either number is.
-    pub fn dup2(&'static self, old: Fd, new: Fd) -> Outcome<Fd> {
+    pub fn dup2(&self, old: Fd, new: Fd) -> Outcome<Fd> {
         if old == new {
             self.verified_handle(old)?;
             return Some(kernel::fcntl(old, F_GETFD, 0).map(|_| new));
@@ -162,7 +162,7 @@ impl Process {
     }
 
     /// dup3(2); ours if either number is.
-    pub fn dup3(&'static self, old: Fd, new: Fd, flags: i32) -> Outcome<Fd> {
+    pub fn dup3(&self, old: Fd, new: Fd, flags: i32) -> Outcome<Fd> {
         if old == new {
             self.verified_handle(old)?;
             return Some(Err(Errno::INVAL));
@@ -170,7 +170,7 @@ impl Process {
         self.dup_onto(old, new, flags)
     }
 
-    fn dup_onto(&'static self, old: Fd, new: Fd, flags: i32) -> Outcome<Fd> {
+    fn dup_onto(&self, old: Fd, new: Fd, flags: i32) -> Outcome<Fd> {
         if self.is_internal_fd(old) {
             return Some(Err(Errno::BADF));
         }
@@ -180,10 +180,10 @@ impl Process {
         }
         let source = self.verified_handle(old);
         let aside = internal::is_internal(new);
-        if source.is_none() && self.first_call.handle(new).is_none() && !aside {
+        if source.is_none() && self.handle(new).is_none() && !aside {
             return None;
         }
-        let replaced = self.first_call.handle(new);
+        let replaced = self.handle(new);
         if let Some(replaced) = replaced.filter(|_| !self.is_vfork_child()) {
             // Its locks stay until the close, which may fail; an error of a close by dup2 is lost,
             // as dup2(2) says.
@@ -207,7 +207,7 @@ impl Process {
     }
 
     /// fcntl(2), commands with an integer argument or none.
-    pub fn fcntl(&'static self, fd: Fd, command: i32, argument: i64) -> Outcome<i32> {
+    pub fn fcntl(&self, fd: Fd, command: i32, argument: i64) -> Outcome<i32> {
         let handle = self.verified_handle(fd)?;
         let number = i32::try_from(argument);
         Some(match command {
@@ -238,7 +238,7 @@ impl Process {
         })
     }
 
-    fn refuse_lease(&'static self, handle: &Handle, kind: i32) -> Result<i32, Errno> {
+    fn refuse_lease(&self, handle: &Handle, kind: i32) -> Result<i32, Errno> {
         match kind {
             // There is no lease.
             F_UNLCK if !handle.has(table::DIR) => Err(Errno::AGAIN),
@@ -251,7 +251,7 @@ impl Process {
     }
 
     /// fcntl(2), F_GET_RW_HINT: the expected lifetime of written data, as this process has set it.
-    pub fn write_life(&'static self, fd: Fd) -> Outcome<u64> {
+    pub fn write_life(&self, fd: Fd) -> Outcome<u64> {
         let handle = self.verified_handle(fd)?;
         if handle.has(table::PATH) {
             return Some(Err(Errno::BADF));
@@ -262,7 +262,7 @@ impl Process {
     }
 
     /// fcntl(2), F_SET_RW_HINT: a hint without effect here.
-    pub fn set_write_life(&'static self, fd: Fd, life: u64) -> Outcome<i32> {
+    pub fn set_write_life(&self, fd: Fd, life: u64) -> Outcome<i32> {
         /// RWH_WRITE_LIFE_EXTREME.
         const LONGEST: u32 = 5;
         let handle = self.verified_handle(fd)?;
@@ -277,25 +277,9 @@ impl Process {
         })
     }
 
-    /// Makes a descriptor, which the kernel has just made, refer to `handle`. Under the lock.
-    pub(super) fn install(&'static self, fd: Fd, handle: Option<&'static Handle>) {
-        self.open_files
-            .install(self.server.connection.session(), fd, handle);
-    }
-
-    /// Closes a handle to which no descriptor of this process refers any more. Under the lock.
-    pub(super) fn close_handle(
-        &'static self,
-        handle: &'static Handle,
-        published: Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        self.open_files
-            .close(self.server.connection.session(), handle, published)
-    }
-
     /// Publishes the process's writes as if it had closed all files: it is about to end, or to
     /// become another program. An error cannot be reported; the server goes on trying.
-    pub fn publish_written(&'static self) {
+    pub fn publish_written(&self) {
         // A child that nothing announced is detected before the lock is taken, which may be its
         // parent's.
         if self.server.connection.session().is_none() || self.is_vfork_child() {
@@ -346,22 +330,4 @@ fn set_status_flags(handle: &Handle, flags: i32) -> Result<i32, Errno> {
         .flags
         .fetch_update(Ordering::AcqRel, Ordering::Relaxed, change);
     Ok(0)
-}
-
-/// True if a write through the description appends, or is synced before it returns.
-#[inline]
-pub fn is_special(ofd: &Ofd) -> bool {
-    ofd.flags.load(Ordering::Relaxed).cast_signed() & (O_APPEND | O_DSYNC) != 0
-}
-
-/// True if a write through the description is synced before it returns (O_DSYNC, O_SYNC).
-#[inline]
-pub fn syncs(ofd: &Ofd) -> bool {
-    ofd.flags.load(Ordering::Relaxed).cast_signed() & O_DSYNC != 0
-}
-
-/// True if a write through the description goes to the end of the file.
-#[inline]
-pub fn appends(ofd: &Ofd) -> bool {
-    ofd.flags.load(Ordering::Relaxed).cast_signed() & O_APPEND != 0
 }
