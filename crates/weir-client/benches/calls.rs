@@ -60,7 +60,7 @@ fn calls(tmp: &std::path::Path) {
         let buffer = vec![1u8; bytes];
         let at = |i: u32| u64::from(i) * bytes as u64;
         let ours = best(calls, |i| {
-            assert!(p.pwrite(fd, &buffer, at(i).cast_signed()) == Some(Ok(bytes)));
+            assert!(p.io.pwrite(fd, &buffer, at(i).cast_signed()) == Some(Ok(bytes)));
         });
         let theirs = best(calls, |i| {
             rustix::io::pwrite(&other, &buffer, at(i)).unwrap();
@@ -68,7 +68,7 @@ fn calls(tmp: &std::path::Path) {
         row(&format!("pwrite {bytes} B in order"), ours, theirs);
         let mut buffer = vec![1u8; bytes];
         let ours = best(calls, |i| {
-            assert!(p.pread(fd, &mut buffer, at(i).cast_signed()) == Some(Ok(bytes)));
+            assert!(p.io.pread(fd, &mut buffer, at(i).cast_signed()) == Some(Ok(bytes)));
         });
         let theirs = best(calls, |i| {
             rustix::io::pread(&other, &mut buffer[..], at(i)).unwrap();

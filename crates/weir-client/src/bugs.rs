@@ -27,7 +27,7 @@ use rustix::fd::BorrowedFd;
 /// believe although it is in the middle of a change: locks are given back by their guards, tables
 /// are made of atomics, and vnodes see to themselves.
 #[inline(always)]
-#[allow(clippy::inline_always)] // as for what it is around, see process/io.rs
+#[allow(clippy::inline_always)] // as for what it is around, see process/io/mod.rs
 pub fn contain<T>(work: impl FnOnce() -> T, failed: impl FnOnce() -> T) -> T {
     match panic::catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => done,

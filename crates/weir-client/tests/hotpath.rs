@@ -82,12 +82,12 @@ struct Scene {
 }
 
 fn append(fd: i32, _: u64, bytes: &mut [u8]) {
-    assert_eq!(p().write(fd, bytes), Some(Ok(bytes.len())));
+    assert_eq!(p().io.write(fd, bytes), Some(Ok(bytes.len())));
 }
 
 fn at(fd: i32, bytes: &[u8], offset: u64) {
     let offset = i64::try_from(offset).unwrap();
-    assert_eq!(p().pwrite(fd, bytes, offset), Some(Ok(bytes.len())));
+    assert_eq!(p().io.pwrite(fd, bytes, offset), Some(Ok(bytes.len())));
 }
 
 fn contiguous(fd: i32, i: u64, bytes: &mut [u8]) {
@@ -104,12 +104,12 @@ fn over(fd: i32, i: u64, bytes: &mut [u8]) {
 
 fn back(fd: i32, i: u64, bytes: &mut [u8]) {
     let offset = i64::try_from(i % 8 * bytes.len() as u64).unwrap();
-    assert_eq!(p().pread(fd, bytes, offset), Some(Ok(bytes.len())));
+    assert_eq!(p().io.pread(fd, bytes, offset), Some(Ok(bytes.len())));
 }
 
 fn look(fd: i32, _: u64, _: &mut [u8]) {
     assert!(p().fstat(fd).unwrap().is_ok());
-    assert!(p().lseek(fd, 0, libc::SEEK_CUR).unwrap().is_ok());
+    assert!(p().io.lseek(fd, 0, libc::SEEK_CUR).unwrap().is_ok());
 }
 
 /// A request for each segment, of which the first are small, and each time one allocation

@@ -40,7 +40,7 @@ fn put(path: &str, bytes: &[u8]) {
     let fd = p()
         .open_at(path.as_bytes(), O_RDWR | O_CREAT, 0o644)
         .unwrap();
-    assert_eq!(p().pwrite(fd, bytes, 0), Some(Ok(bytes.len())));
+    assert_eq!(p().io.pwrite(fd, bytes, 0), Some(Ok(bytes.len())));
     p().descriptors.close(fd).unwrap().unwrap();
 }
 
@@ -195,7 +195,7 @@ impl Drop for StopAtEnd<'_> {
 /// Whatever the parent's threads are doing, a child finds itself not attached, and can attach.
 fn a_child_attaches_anew() {
     let fd = p().open_at(b"/weir/p", O_RDWR | O_CREAT, 0o644).unwrap();
-    assert_eq!(p().pwrite(fd, b"parent", 0), Some(Ok(6)));
+    assert_eq!(p().io.pwrite(fd, b"parent", 0), Some(Ok(6)));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stop = StopAtEnd(&stop);
@@ -221,7 +221,11 @@ fn a_child_attaches_anew() {
             });
         }
     });
-    assert_eq!(p().pwrite(fd, b"P", 0), Some(Ok(1)), "still the parent's");
+    assert_eq!(
+        p().io.pwrite(fd, b"P", 0),
+        Some(Ok(1)),
+        "still the parent's"
+    );
     p().descriptors.close(fd).unwrap().unwrap();
     assert_eq!(p().file_info(b"/weir/c").unwrap().stat.size, 5);
 }

@@ -42,7 +42,7 @@ fn close(fd: i32) {
 }
 
 fn write(fd: i32, bytes: &[u8]) {
-    assert_eq!(p().write(fd, bytes), Some(Ok(bytes.len())));
+    assert_eq!(p().io.write(fd, bytes), Some(Ok(bytes.len())));
 }
 
 fn read_all(path: &str) -> Vec<u8> {
@@ -50,7 +50,7 @@ fn read_all(path: &str) -> Vec<u8> {
     let mut all = Vec::new();
     let mut buffer = [0; 1000];
     loop {
-        match p().read(fd, &mut buffer).unwrap().unwrap() {
+        match p().io.read(fd, &mut buffer).unwrap().unwrap() {
             0 => break,
             n => all.extend_from_slice(&buffer[..n]),
         }
@@ -130,26 +130,30 @@ fn what_was_written_is_read() {
     write(fd, b"hello ");
     write(fd, b"world");
     assert_eq!(size("/weir/a"), 11);
-    assert_eq!(p().lseek(fd, -5, 2), Some(Ok(6)));
+    assert_eq!(p().io.lseek(fd, -5, 2), Some(Ok(6)));
     let mut buffer = [0; 16];
-    assert_eq!(p().read(fd, &mut buffer), Some(Ok(5)));
+    assert_eq!(p().io.read(fd, &mut buffer), Some(Ok(5)));
     assert_eq!(&buffer[..5], b"world");
-    assert_eq!(p().pwrite(fd, b"J", 0), Some(Ok(1)));
-    assert_eq!(p().pread(fd, &mut buffer, 0), Some(Ok(11)));
+    assert_eq!(p().io.pwrite(fd, b"J", 0), Some(Ok(1)));
+    assert_eq!(p().io.pread(fd, &mut buffer, 0), Some(Ok(11)));
     assert_eq!(&buffer[..11], b"Jello world");
-    assert_eq!(p().pread(fd, &mut buffer, -1), Some(Err(Errno::INVAL)));
-    assert_eq!(p().pwrite(fd, b"", 5), Some(Ok(0)));
+    assert_eq!(p().io.pread(fd, &mut buffer, -1), Some(Err(Errno::INVAL)));
+    assert_eq!(p().io.pwrite(fd, b"", 5), Some(Ok(0)));
     close(fd);
     assert_eq!(read_all("/weir/a"), b"Jello world");
     assert_eq!(read_all("//weir/./a"), b"Jello world");
     let fd = open("/weir/a", O_WRONLY | O_TRUNC).unwrap();
     assert_eq!(size("/weir/a"), 0);
-    assert_eq!(p().read(fd, &mut buffer), Some(Err(Errno::BADF)));
+    assert_eq!(p().io.read(fd, &mut buffer), Some(Err(Errno::BADF)));
     close(fd);
     let fd = open("/weir/a", O_RDONLY).unwrap();
-    assert_eq!(p().write(fd, b"x"), Some(Err(Errno::BADF)));
+    assert_eq!(p().io.write(fd, b"x"), Some(Err(Errno::BADF)));
     close(fd);
-    assert_eq!(p().write(fd, b"x"), None, "closed: the kernel says EBADF");
+    assert_eq!(
+        p().io.write(fd, b"x"),
+        None,
+        "closed: the kernel says EBADF"
+    );
 }
 
 fn open_flags() {
@@ -176,7 +180,7 @@ fn open_flags() {
     close(open("/weir/of", libc::O_TMPFILE | O_RDWR).unwrap());
     let fd = open("/weir/of", O_RDONLY).unwrap();
     let relative = p().openat(fd, b"f", O_RDONLY, 0).unwrap().unwrap();
-    assert_eq!(p().read(fd, &mut [0; 4]), Some(Err(Errno::ISDIR)));
+    assert_eq!(p().io.read(fd, &mut [0; 4]), Some(Err(Errno::ISDIR)));
     close(relative);
     close(fd);
 }
@@ -186,7 +190,7 @@ fn descriptors_share_their_offset() {
     let copy = p().descriptors.dup(fd).unwrap().unwrap();
     write(fd, b"ab");
     write(copy, b"cd");
-    assert_eq!(p().lseek(fd, 0, 1), Some(Ok(4)));
+    assert_eq!(p().io.lseek(fd, 0, 1), Some(Ok(4)));
     // SAFETY: makes a descriptor of the kernel's to be replaced.
     let other = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) };
     assert_eq!(p().descriptors.dup2(fd, other), Some(Ok(other)));
@@ -228,18 +232,18 @@ fn vectors_and_appends() {
         IoSlice::new(b""),
         IoSlice::new(b"two"),
     ];
-    assert_eq!(p().writev(fd, &pieces), Some(Ok(6)));
-    assert_eq!(p().pwrite(fd, b"!", 0), Some(Ok(1)), "O_APPEND wins");
+    assert_eq!(p().io.writev(fd, &pieces), Some(Ok(6)));
+    assert_eq!(p().io.pwrite(fd, b"!", 0), Some(Ok(1)), "O_APPEND wins");
     let (mut a, mut b) = ([0; 4], [0; 10]);
     let mut into = [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)];
-    assert_eq!(p().preadv(fd, &mut into, 1), Some(Ok(6)));
+    assert_eq!(p().io.preadv(fd, &mut into, 1), Some(Ok(6)));
     assert_eq!((&a[..], &b[..2]), (&b"netw"[..], &b"o!"[..]));
     close(fd);
     let fd = open("/weir/v", O_RDWR).unwrap();
-    assert_eq!(p().pwritev(fd, &pieces, 100), Some(Ok(6)));
+    assert_eq!(p().io.pwritev(fd, &pieces, 100), Some(Ok(6)));
     assert_eq!(size("/weir/v"), 106);
     assert_eq!(
-        p().pwritev2(fd, &pieces, -1, 1 << 20),
+        p().io.pwritev2(fd, &pieces, -1, 1 << 20),
         Some(Err(Errno::OPNOTSUPP))
     );
     close(fd);
@@ -247,31 +251,31 @@ fn vectors_and_appends() {
 
 fn sizes_and_holes() {
     let fd = create("/weir/s");
-    assert_eq!(p().ftruncate(fd, 10 << 20), Some(Ok(())));
-    assert_eq!(p().pwrite(fd, &[7; 4096], 4 << 20), Some(Ok(4096)));
+    assert_eq!(p().io.ftruncate(fd, 10 << 20), Some(Ok(())));
+    assert_eq!(p().io.pwrite(fd, &[7; 4096], 4 << 20), Some(Ok(4096)));
     assert_eq!(size("/weir/s"), 10 << 20);
-    assert_eq!(p().lseek(fd, 0, libc::SEEK_DATA), Some(Ok(4 << 20)));
+    assert_eq!(p().io.lseek(fd, 0, libc::SEEK_DATA), Some(Ok(4 << 20)));
     assert_eq!(
-        p().lseek(fd, 4 << 20, libc::SEEK_HOLE),
+        p().io.lseek(fd, 4 << 20, libc::SEEK_HOLE),
         Some(Ok((4 << 20) + 4096))
     );
     assert_eq!(
-        p().lseek(fd, 5 << 20, libc::SEEK_DATA),
+        p().io.lseek(fd, 5 << 20, libc::SEEK_DATA),
         Some(Err(Errno::NXIO))
     );
     let blocks = p().fstat(fd).unwrap().unwrap().blocks;
     assert_eq!(blocks, 8);
-    assert_eq!(p().fallocate(fd, 3, 4 << 20, 1024), Some(Ok(())));
+    assert_eq!(p().io.fallocate(fd, 3, 4 << 20, 1024), Some(Ok(())));
     let mut byte = [9];
-    assert_eq!(p().pread(fd, &mut byte, (4 << 20) + 1023), Some(Ok(1)));
+    assert_eq!(p().io.pread(fd, &mut byte, (4 << 20) + 1023), Some(Ok(1)));
     assert_eq!(byte, [0]);
-    assert_eq!(p().pread(fd, &mut byte, (4 << 20) + 1024), Some(Ok(1)));
+    assert_eq!(p().io.pread(fd, &mut byte, (4 << 20) + 1024), Some(Ok(1)));
     assert_eq!(byte, [7]);
     assert_eq!(p().truncate(b"/weir/s", 5), Some(Ok(())));
     assert_eq!(p().fstat(fd).unwrap().unwrap().size, 5);
-    assert_eq!(p().pread(fd, &mut byte, 5), Some(Ok(0)));
-    assert_eq!(p().ftruncate(fd, -1), Some(Err(Errno::INVAL)));
-    assert_eq!(p().fsync(fd), Some(Ok(())));
+    assert_eq!(p().io.pread(fd, &mut byte, 5), Some(Ok(0)));
+    assert_eq!(p().io.ftruncate(fd, -1), Some(Err(Errno::INVAL)));
+    assert_eq!(p().io.fsync(fd), Some(Ok(())));
     close(fd);
 }
 
@@ -304,7 +308,7 @@ fn names_and_links() {
     // Without a name it lives on, open.
     assert_eq!(p().fstat(fd).unwrap().unwrap().nlink, 0);
     let mut four = [0; 4];
-    assert_eq!(p().pread(fd, &mut four, 0), Some(Ok(4)));
+    assert_eq!(p().io.pread(fd, &mut four, 0), Some(Ok(4)));
     assert_eq!(&four, b"kept");
     close(fd);
     p().symlinkat(b"d/../d", CWD, b"/weir/n/l")
@@ -404,9 +408,9 @@ fn children_share_descriptions_and_see_writes() {
     write(fd, b"parent.");
     join(in_child(|| {
         write(fd, b"child.");
-        assert_eq!(p().lseek(fd, 0, 1), Some(Ok(13)));
+        assert_eq!(p().io.lseek(fd, 0, 1), Some(Ok(13)));
         let mut seen = [0; 13];
-        assert_eq!(p().pread(fd, &mut seen, 0), Some(Ok(13)));
+        assert_eq!(p().io.pread(fd, &mut seen, 0), Some(Ok(13)));
         assert_eq!(&seen, b"parent.child.");
         close(create("/weir/by-child"));
     }));
@@ -467,14 +471,14 @@ fn locks_keep_others_out_until_given_back() {
         ..LockRange::default()
     };
     let fd = create("/weir/lock");
-    assert_eq!(p().flock(fd, libc::LOCK_EX), Some(Ok(())));
-    assert_eq!(p().fcntl_lock(fd, F_SETLK, &mut range(1)), Some(Ok(())));
+    assert_eq!(p().io.flock(fd, libc::LOCK_EX), Some(Ok(())));
+    assert_eq!(p().io.fcntl_lock(fd, F_SETLK, &mut range(1)), Some(Ok(())));
     let child = in_child(|| {
         let own = open("/weir/lock", O_RDWR).unwrap();
-        let try_it = p().flock(own, libc::LOCK_EX | libc::LOCK_NB);
+        let try_it = p().io.flock(own, libc::LOCK_EX | libc::LOCK_NB);
         assert_eq!(try_it, Some(Err(Errno::AGAIN)));
         let mut held = range(1);
-        assert_eq!(p().fcntl_lock(own, 5, &mut held), Some(Ok(())));
+        assert_eq!(p().io.fcntl_lock(own, 5, &mut held), Some(Ok(())));
         assert_eq!((held.kind, held.len), (1, 10));
         assert_eq!(
             held.pid,
@@ -482,16 +486,19 @@ fn locks_keep_others_out_until_given_back() {
         );
         // Says that it is about to wait, by a file, and waits.
         close(create("/weir/waiting"));
-        assert_eq!(p().flock(own, libc::LOCK_EX), Some(Ok(())));
-        assert_eq!(p().fcntl_lock(own, F_SETLKW, &mut range(1)), Some(Ok(())));
+        assert_eq!(p().io.flock(own, libc::LOCK_EX), Some(Ok(())));
+        assert_eq!(
+            p().io.fcntl_lock(own, F_SETLKW, &mut range(1)),
+            Some(Ok(()))
+        );
     });
     while p().faccessat(CWD, b"/weir/waiting", 0, 0) != Some(Ok(())) {
         std::thread::yield_now();
     }
     // Longer than a nap of the waiter.
     std::thread::sleep(std::time::Duration::from_millis(250));
-    assert_eq!(p().flock(fd, libc::LOCK_UN), Some(Ok(())));
-    assert_eq!(p().fcntl_lock(fd, F_SETLK, &mut range(2)), Some(Ok(())));
+    assert_eq!(p().io.flock(fd, libc::LOCK_UN), Some(Ok(())));
+    assert_eq!(p().io.fcntl_lock(fd, F_SETLK, &mut range(2)), Some(Ok(())));
     join(child);
     close(fd);
 }
@@ -514,11 +521,11 @@ fn our_own_descriptors_survive_a_program_that_closes_everything() {
 fn copies_and_mappings() {
     let from = create("/weir/copy");
     let data: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
-    assert_eq!(p().write(from, &data), Some(Ok(data.len())));
+    assert_eq!(p().io.write(from, &data), Some(Ok(data.len())));
     let to = create("/weir/copied");
     let mut at = 0;
     assert_eq!(
-        p().sendfile(to, from, Some(&mut at), usize::MAX),
+        p().io.sendfile(to, from, Some(&mut at), usize::MAX),
         Some(Ok(data.len()))
     );
     assert_eq!(at, 3_000_000);
@@ -561,14 +568,14 @@ fn more_than_memory_goes_to_files() {
     let fd = create("/weir/big");
     let block = vec![5u8; 1 << 20];
     for i in 0..48 {
-        assert_eq!(p().pwrite(fd, &block, i << 20), Some(Ok(1 << 20)), "{i}");
+        assert_eq!(p().io.pwrite(fd, &block, i << 20), Some(Ok(1 << 20)), "{i}");
     }
     let mut back = vec![0; 1 << 20];
     for i in 0..48 {
-        assert_eq!(p().pread(fd, &mut back, i << 20), Some(Ok(1 << 20)));
+        assert_eq!(p().io.pread(fd, &mut back, i << 20), Some(Ok(1 << 20)));
         assert!(back == block, "{i}");
     }
-    assert_eq!(p().fsync(fd), Some(Ok(())));
+    assert_eq!(p().io.fsync(fd), Some(Ok(())));
     close(fd);
     p().unlinkat(CWD, b"/weir/big", 0).unwrap().unwrap();
 }

@@ -48,7 +48,7 @@ pub unsafe fn perform(fd: c_int, blocks: &[*mut ControlBlock]) -> bool {
         }
     };
     let mut targets: Vec<Target<'_>> = blocks.iter().map(target).collect();
-    let done = attempt(|| process.read_all(fd, &mut targets));
+    let done = attempt(|| process.io.read_all(fd, &mut targets));
     if !matches!(done, Ok(Some(Ok(())))) {
         return false;
     }

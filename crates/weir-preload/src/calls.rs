@@ -193,57 +193,57 @@ interpose! {
         => |p| p.descriptors.close_range(first, last, flags.cast_unsigned());
     [read __read] (fd: c_int, buffer: *mut c_void, n: size_t) -> ssize_t: libc::SYS_read, [fd, buffer, n]
         // SAFETY: the caller owes `buffer`: null, or `n` bytes that only this call writes to while it runs.
-        => |p| unsafe { into(fd, buffer, n, |room| p.read(fd, room)) };
+        => |p| unsafe { into(fd, buffer, n, |room| p.io.read(fd, room)) };
     [__read_chk] (fd: c_int, buffer: *mut c_void, n: size_t, _have: size_t) -> ssize_t: libc::SYS_read, [fd, buffer, n]
         // SAFETY: the caller owes `buffer`: null, or `n` bytes that only this call writes to while it runs.
-        => |p| unsafe { into(fd, buffer, n, |room| p.read(fd, room)) };
+        => |p| unsafe { into(fd, buffer, n, |room| p.io.read(fd, room)) };
     [write __write] (fd: c_int, buffer: *const c_void, n: size_t) -> ssize_t: libc::SYS_write, [fd, buffer, n]
         // SAFETY: the caller owes `buffer`: null, or `n` bytes that nobody writes to while the call runs.
-        => |p| unsafe { out_of(fd, buffer, n, |bytes| p.write(fd, bytes)) };
+        => |p| unsafe { out_of(fd, buffer, n, |bytes| p.io.write(fd, bytes)) };
     [pread pread64 __pread64] (fd: c_int, buffer: *mut c_void, n: size_t, offset: off_t) -> ssize_t: libc::SYS_pread64, [fd, buffer, n, offset]
         // SAFETY: the caller owes `buffer`: null, or `n` bytes that only this call writes to while it runs.
-        => |p| unsafe { into(fd, buffer, n, |room| p.pread(fd, room, offset)) };
+        => |p| unsafe { into(fd, buffer, n, |room| p.io.pread(fd, room, offset)) };
     [__pread_chk __pread64_chk] (fd: c_int, buffer: *mut c_void, n: size_t, offset: off_t, _have: size_t) -> ssize_t: libc::SYS_pread64, [fd, buffer, n, offset]
         // SAFETY: the caller owes `buffer`: null, or `n` bytes that only this call writes to while it runs.
-        => |p| unsafe { into(fd, buffer, n, |room| p.pread(fd, room, offset)) };
+        => |p| unsafe { into(fd, buffer, n, |room| p.io.pread(fd, room, offset)) };
     [pwrite pwrite64 __pwrite64] (fd: c_int, buffer: *const c_void, n: size_t, offset: off_t) -> ssize_t: libc::SYS_pwrite64, [fd, buffer, n, offset]
         // SAFETY: the caller owes `buffer`: null, or `n` bytes that nobody writes to while the call runs.
-        => |p| unsafe { out_of(fd, buffer, n, |bytes| p.pwrite(fd, bytes, offset)) };
+        => |p| unsafe { out_of(fd, buffer, n, |bytes| p.io.pwrite(fd, bytes, offset)) };
     [readv] (fd: c_int, vector: *const iovec, count: c_int) -> ssize_t: libc::SYS_readv, [fd, vector, count]
         // SAFETY: the caller owes `vector`: `count` elements, each with a buffer that only this call writes to.
-        => |p| reading(fd, || unsafe { scatter(vector, count) }, |v| p.readv(fd, v));
+        => |p| reading(fd, || unsafe { scatter(vector, count) }, |v| p.io.readv(fd, v));
     [writev] (fd: c_int, vector: *const iovec, count: c_int) -> ssize_t: libc::SYS_writev, [fd, vector, count]
         // SAFETY: the caller owes `vector`: `count` elements, each with a buffer that nobody writes to meanwhile.
-        => |p| writing(fd, || unsafe { gather(vector, count) }, |v| p.writev(fd, v));
+        => |p| writing(fd, || unsafe { gather(vector, count) }, |v| p.io.writev(fd, v));
     [preadv preadv64] (fd: c_int, vector: *const iovec, count: c_int, offset: off_t) -> ssize_t: libc::SYS_preadv, [fd, vector, count, offset, 0]
         // SAFETY: the caller owes `vector`: `count` elements, each with a buffer that only this call writes to.
-        => |p| reading(fd, || unsafe { scatter(vector, count) }, |v| p.preadv(fd, v, offset));
+        => |p| reading(fd, || unsafe { scatter(vector, count) }, |v| p.io.preadv(fd, v, offset));
     [pwritev pwritev64] (fd: c_int, vector: *const iovec, count: c_int, offset: off_t) -> ssize_t: libc::SYS_pwritev, [fd, vector, count, offset, 0]
         // SAFETY: the caller owes `vector`: `count` elements, each with a buffer that nobody writes to meanwhile.
-        => |p| writing(fd, || unsafe { gather(vector, count) }, |v| p.pwritev(fd, v, offset));
+        => |p| writing(fd, || unsafe { gather(vector, count) }, |v| p.io.pwritev(fd, v, offset));
     [preadv2 preadv64v2] (fd: c_int, vector: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: libc::SYS_preadv2, [fd, vector, count, offset, 0, flags]
         // SAFETY: the caller owes `vector`: `count` elements, each with a buffer that only this call writes to.
-        => |p| reading(fd, || unsafe { scatter(vector, count) }, |v| p.preadv2(fd, v, offset, flags));
+        => |p| reading(fd, || unsafe { scatter(vector, count) }, |v| p.io.preadv2(fd, v, offset, flags));
     [pwritev2 pwritev64v2] (fd: c_int, vector: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: libc::SYS_pwritev2, [fd, vector, count, offset, 0, flags]
         // SAFETY: the caller owes `vector`: `count` elements, each with a buffer that nobody writes to meanwhile.
-        => |p| writing(fd, || unsafe { gather(vector, count) }, |v| p.pwritev2(fd, v, offset, flags));
+        => |p| writing(fd, || unsafe { gather(vector, count) }, |v| p.io.pwritev2(fd, v, offset, flags));
     [lseek lseek64 __lseek] (fd: c_int, offset: off_t, whence: c_int) -> off_t: libc::SYS_lseek, [fd, offset, whence]
-        => |p| p.lseek(fd, offset, whence);
+        => |p| p.io.lseek(fd, offset, whence);
     [ftruncate ftruncate64] (fd: c_int, length: off_t) -> c_int: libc::SYS_ftruncate, [fd, length]
-        => |p| p.ftruncate(fd, length);
-    [fsync] (fd: c_int) -> c_int: libc::SYS_fsync, [fd] => |p| p.fsync(fd);
-    [fdatasync] (fd: c_int) -> c_int: libc::SYS_fdatasync, [fd] => |p| p.fdatasync(fd);
-    [syncfs] (fd: c_int) -> c_int: libc::SYS_syncfs, [fd] => |p| p.syncfs(fd);
+        => |p| p.io.ftruncate(fd, length);
+    [fsync] (fd: c_int) -> c_int: libc::SYS_fsync, [fd] => |p| p.io.fsync(fd);
+    [fdatasync] (fd: c_int) -> c_int: libc::SYS_fdatasync, [fd] => |p| p.io.fdatasync(fd);
+    [syncfs] (fd: c_int) -> c_int: libc::SYS_syncfs, [fd] => |p| p.io.syncfs(fd);
     [sync_file_range] (fd: c_int, offset: off_t, length: off_t, flags: c_uint) -> c_int: libc::SYS_sync_file_range, [fd, offset, length, flags]
-        => |p| p.sync_file_range(fd, offset, length, flags);
+        => |p| p.io.sync_file_range(fd, offset, length, flags);
     [fallocate fallocate64] (fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int: libc::SYS_fallocate, [fd, mode, offset, length]
-        => |p| p.fallocate(fd, mode, offset, length);
+        => |p| p.io.fallocate(fd, mode, offset, length);
     [dup] (fd: c_int) -> Descriptor: libc::SYS_dup, [fd] => |p| p.descriptors.dup(fd);
     // aarch64 has no dup2. dup3 replaces it until libc's dup2 is known; they differ only if both numbers
     // are the same.
     [dup2 __dup2] (old: c_int, new: c_int) -> c_int: libc::SYS_dup3, [old, new, 0] => |p| p.descriptors.dup2(old, new);
     [dup3] (old: c_int, new: c_int, flags: c_int) -> c_int: libc::SYS_dup3, [old, new, flags] => |p| p.descriptors.dup3(old, new, flags);
-    [flock] (fd: c_int, operation: c_int) -> c_int: libc::SYS_flock, [fd, operation] => |p| p.flock(fd, operation);
+    [flock] (fd: c_int, operation: c_int) -> c_int: libc::SYS_flock, [fd, operation] => |p| p.io.flock(fd, operation);
     [fcntl fcntl64 __fcntl] (fd: c_int, command: c_int, argument: usize) -> c_int: libc::SYS_fcntl, [fd, command, argument]
         // SAFETY: the caller owes the `argument` that `command` takes.
         => |p| unsafe { control(p, fd, command, argument) };
@@ -251,7 +251,7 @@ interpose! {
         // SAFETY: the caller owes the `argument` that `request` takes.
         => |p| unsafe { io_control(p, fd, request, argument) };
     [readahead] (fd: c_int, offset: off_t, n: size_t) -> ssize_t: libc::SYS_readahead, [fd, offset, n]
-        => |p| p.readahead(fd);
+        => |p| p.io.readahead(fd);
     [getdents64] (fd: c_int, buffer: *mut c_void, n: size_t) -> ssize_t: libc::SYS_getdents64, [fd, buffer, n]
         // SAFETY: the caller owes `buffer`: null, or `n` bytes that only this call writes to while it runs.
         => |p| unsafe { into(fd, buffer, n, |room| p.getdents64(fd, room)) };
@@ -259,13 +259,13 @@ interpose! {
         libc::SYS_copy_file_range, [from, from_at, to, to_at, n, flags]
         // SAFETY: the caller owes each offset: null, or one that only this call uses.
         => |p| match unsafe { (number_at(from_at), number_at(to_at)) } {
-            (Ok(from_at), Ok(to_at)) => p.copy_file_range(from, from_at, to, to_at, n, flags),
+            (Ok(from_at), Ok(to_at)) => p.io.copy_file_range(from, from_at, to, to_at, n, flags),
             _ => is_ours(from).or(is_ours(to)).map(|()| Err(Errno::FAULT)),
         };
     [sendfile sendfile64] (to: c_int, from: c_int, offset: *mut i64, n: size_t) -> ssize_t: libc::SYS_sendfile, [to, from, offset, n]
         // SAFETY: the caller owes `offset`: null, or one that only this call uses.
         => |p| match unsafe { number_at(offset) } {
-            Ok(offset) => p.sendfile(to, from, offset, n),
+            Ok(offset) => p.io.sendfile(to, from, offset, n),
             Err(errno) => is_ours(from).or(is_ours(to)).map(|()| Err(errno)),
         };
     [splice] (from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, n: size_t, flags: c_uint) -> ssize_t:
@@ -297,7 +297,9 @@ unsafe fn io_control(
         return is_ours(fd).map(|()| Err(Errno::FAULT));
     }
     let waiting = p.fstat(fd)?.and_then(|stat| {
-        let at = p.lseek(fd, 0, libc::SEEK_CUR).unwrap_or(Err(Errno::BADF))?;
+        let at =
+            p.io.lseek(fd, 0, libc::SEEK_CUR)
+                .unwrap_or(Err(Errno::BADF))?;
         Ok(stat.size.saturating_sub(at.unsigned_abs()))
     });
     Some(waiting.map(|bytes| {
@@ -343,7 +345,7 @@ unsafe fn control(
                 len: flock.l_len,
                 pid: flock.l_pid,
             };
-            let done = p.fcntl_lock(fd, command, &mut range)?;
+            let done = p.io.fcntl_lock(fd, command, &mut range)?;
             if done.is_ok() && matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
                 flock.l_type = range.kind;
                 flock.l_whence = range.whence;
@@ -451,13 +453,13 @@ macro_rules! numbers {
 
 numbers! {
     posix_fallocate(fd: c_int, offset: off_t, length: off_t) libc::SYS_fallocate, [fd, 0, offset, length]
-        => |p| p.fallocate(fd, 0, offset, length);
+        => |p| p.io.fallocate(fd, 0, offset, length);
     posix_fallocate64(fd: c_int, offset: off_t, length: off_t) libc::SYS_fallocate, [fd, 0, offset, length]
-        => |p| p.fallocate(fd, 0, offset, length);
+        => |p| p.io.fallocate(fd, 0, offset, length);
     posix_fadvise(fd: c_int, offset: off_t, length: off_t, advice: c_int) libc::SYS_fadvise64, [fd, offset, length, advice]
-        => |p| p.fadvise(fd, offset, length, advice);
+        => |p| p.io.fadvise(fd, offset, length, advice);
     posix_fadvise64(fd: c_int, offset: off_t, length: off_t, advice: c_int) libc::SYS_fadvise64, [fd, offset, length, advice]
-        => |p| p.fadvise(fd, offset, length, advice);
+        => |p| p.io.fadvise(fd, offset, length, advice);
 }
 
 /// `lockf(3)`, in terms of fcntl, as libc does it.

@@ -115,7 +115,7 @@ impl Stream {
     /// system call, no lock that processes share. False if nothing was written, or claims ended
     /// meanwhile; then [`Stream::write`] does it again.
     #[inline(always)]
-    #[allow(clippy::inline_always)] // measured: see process/io.rs
+    #[allow(clippy::inline_always)] // measured: see process/io/mod.rs
     pub fn grow(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let length = bytes.len() as u64;
         if offset != self.next || length > self.room {

@@ -136,7 +136,7 @@ impl Vnode {
     /// Writes at an offset; returns how many bytes, fewer only if there was no room for the rest.
     /// Errors: `ENOSPC`, `EFBIG`, `EIO`.
     #[inline(always)]
-    #[allow(clippy::inline_always)] // measured: see process/io.rs
+    #[allow(clippy::inline_always)] // measured: see process/io/mod.rs
     pub fn write_at<H: Host>(&self, host: &H, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
         if let TryLock::Held(mut stream) = self.streams[0].try_lock() {
             // Not by `change`: the compiler does not inline the closure, and passes its captured values through memory.

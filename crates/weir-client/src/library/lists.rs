@@ -49,7 +49,7 @@ pub fn write_list(pieces: &mut [Piece<'_, &[u8]>]) -> Result<(), Errno> {
     by_file(pieces, O_WRONLY, length, |process, fd, group| {
         for piece in group {
             let offset = piece.offset.cast_signed();
-            let written = process.pwrite(fd, piece.bytes, offset);
+            let written = process.io.pwrite(fd, piece.bytes, offset);
             piece.done = written.unwrap_or(Err(Errno::BADF));
         }
     })
@@ -110,7 +110,7 @@ fn read_together(
         let (offset, bytes) = (piece.offset, &mut piece.bytes[..]);
         targets.push(Target { offset, bytes });
     }
-    let read = process.read_all(fd, &mut targets);
+    let read = process.io.read_all(fd, &mut targets);
     read.unwrap_or(Err(Errno::BADF))?;
     let lengths: Vec<usize> = targets.iter().map(|target| target.bytes.len()).collect();
     for (piece, length) in group.iter_mut().zip(lengths) {

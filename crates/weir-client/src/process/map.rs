@@ -102,7 +102,7 @@ impl Process {
     /// Fills memory with the bytes of a file from `offset` on; returns how many there were.
     pub fn fill_mapping(&'static self, fd: Fd, offset: u64, bytes: &mut [u8]) -> Outcome<usize> {
         let handle = self.descriptors.verified_handle(fd)?;
-        let open = self.for_reading(handle);
+        let open = self.io.for_reading(handle);
         Some(open.and_then(|open| open.read_at(offset, bytes)))
     }
 
@@ -112,7 +112,7 @@ impl Process {
         offset: u64,
         length: usize,
     ) -> Result<Fd, Errno> {
-        let open = self.for_reading(handle)?;
+        let open = self.io.for_reading(handle)?;
         // The last page shows the file's bytes, even those behind the mapping.
         let length = length.next_multiple_of(rustix::param::page_size());
         if length as u64 > limits::file_bytes() {
@@ -213,7 +213,7 @@ impl Process {
     }
 
     fn copy_out(&'static self, handle: &'static Handle) -> Result<Fd, Errno> {
-        let open = self.for_reading(handle)?;
+        let open = self.io.for_reading(handle)?;
         let memory = self.memory_named_by(handle)?;
         let mut buffer = vec![0; BUFFER];
         let mut at = 0;

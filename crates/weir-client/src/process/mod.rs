@@ -24,6 +24,7 @@
 //! | component | calls | touches |
 //! | --- | --- | --- |
 //! | `Descriptors` | on descriptors: close, dup, fcntl; the handle of one | `ServerLink`, `OpenFileTable`, `FirstCall` |
+//! | `IoCalls` | on the bytes of open files | `Descriptors`, `InodeOperations`, `ServerLink` |
 //!
 //! The lock of the process guards what several calls change; the parts say which of their methods are
 //! called under it.
@@ -43,15 +44,15 @@
 //! | `attached`, `middleware` | of a library ([`crate::library`]): its own state; its questions about a path |
 //! | `table`, `open_files` | the table of descriptors; the handles and files behind it |
 //! | `descriptors/` | close, dup, fcntl; descriptors closed unseen, and shared ones |
-//! | `open`, `open_flags` | open and creation, and its flags; `io`: reading and writing; `vector`: of several pieces |
+//! | `open`, `open_flags` | open and creation, and its flags |
+//! | `io/` | reading and writing, sizes, copies between descriptors, locks |
 //! | `resolve` | from a path to its entry; `outside`: paths that lead out of weir; `magic`: links of /proc |
 //! | `stat`, `attr` | looking at attributes, setting them |
 //! | `xattr`, `own_xattr` | extended attributes; those that are weir's own |
 //! | `names`, `dir` | names, listing |
 //! | `cwd`, `current_dir` | the calls of the current directory; its state |
 //! | `special` | fifos and Unix sockets |
-//! | `size` | truncate, fallocate, sync; `locks`: flock and fcntl locks |
-//! | `copy`, `map` | copies between descriptors, mapping; `refuse`: calls that are not supported |
+//! | `map` | mapping; `refuse`: calls that are not supported |
 //! | [`mounted`] | the calls of a kernel mount: by inode, for other processes |
 //!
 //! Deviations from POSIX are documented in the code that makes them. The most visible: reading does
@@ -60,7 +61,6 @@
 mod admit;
 mod attached;
 mod attr;
-mod copy;
 mod current_dir;
 mod cwd;
 mod descriptors;
@@ -75,7 +75,6 @@ mod inodes;
 mod instance;
 mod io;
 mod known_paths;
-mod locks;
 mod magic;
 mod map;
 mod middleware;
@@ -90,13 +89,11 @@ mod refuse;
 mod resolve;
 mod server_link;
 mod share;
-mod size;
 mod special;
 mod start;
 mod stat;
 mod table;
 mod user;
-mod vector;
 mod xattr;
 
 use core::sync::atomic::AtomicU32;
@@ -110,6 +107,7 @@ pub use environment::{INSTANCE_VARIABLE, NOTHING_VARIABLE};
 use first_call::FirstCall;
 pub use forks::own_pid;
 use inodes::InodeOperations;
+use io::IoCalls;
 pub use map::Mapping;
 pub use middleware::FileInfo;
 use open_files::OpenFileTable;
@@ -153,6 +151,8 @@ impl ProcessState {
 pub struct Process {
     /// Its descriptors.
     pub descriptors: Descriptors,
+    /// Reading and writing.
+    pub io: IoCalls,
     first_call: FirstCall,
     server: &'static ServerLink,
     user: &'static ProcessUser,
@@ -177,6 +177,7 @@ impl Process {
     const fn over(state: &'static ProcessState) -> Process {
         Process {
             descriptors: Descriptors::over(state),
+            io: IoCalls::over(state),
             first_call: FirstCall::over(state),
             server: &state.server,
             user: &state.user,

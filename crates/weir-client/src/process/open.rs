@@ -105,6 +105,36 @@ impl Process {
         })
     }
 
+    /// truncate(2).
+    pub fn truncate(&'static self, path: &[u8], length: i64) -> Outcome<()> {
+        let _call = operation::begin();
+        self.with_existing(AT_FDCWD, path, true, false, |found| {
+            let ino = match self.prepare_update(AT_FDCWD, path, true, found)? {
+                ResolvedFile::Outside(path) => {
+                    let file = rustix::fs::open(
+                        path,
+                        rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC,
+                        rustix::fs::Mode::empty(),
+                    )?;
+                    let length = u64::try_from(length).map_err(|_| Errno::INVAL)?;
+                    return rustix::fs::ftruncate(file, length);
+                }
+                ResolvedFile::Inode(_, FileType::Dir) => return Err(Errno::ISDIR),
+                ResolvedFile::Inode(ino, FileType::File) => ino,
+                ResolvedFile::Inode(..) => return Err(Errno::INVAL),
+            };
+            if !self
+                .user
+                .credentials()
+                .may(&self.inodes.attr(ino)?, access::WRITE)
+            {
+                return Err(Errno::ACCESS);
+            }
+            let view = self.inodes.view()?;
+            view.update(ino, || self.inodes.set_size(ino, length))
+        })
+    }
+
     /// Opens a new file without a name (`O_TMPFILE`), as if in the directory of this path.
     fn open_unnamed(&'static self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
         let spare = Spare::default();

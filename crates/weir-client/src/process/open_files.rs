@@ -14,10 +14,10 @@ use weir_core::proto::OfdBatch;
 use weir_core::types::Ino;
 
 use super::open_flags::O_PATH;
-use super::table::{self, FilesByInode, Handle, UnusedQueue, DIR, GONE, PATH, READ, WRITE};
+use super::table::{self, File, FilesByInode, Handle, UnusedQueue, DIR, GONE, PATH, READ, WRITE};
 use crate::kernel::Fd;
 use crate::session::Session;
-use crate::view::locks::end_description_locks;
+use crate::view::locks::{end_description_locks, end_process_locks};
 use crate::view::View;
 
 /// The open files of this process.
@@ -258,5 +258,18 @@ impl OpenFileTable {
         }
         self.next_lent.store(0, Ordering::Relaxed);
         self.lent_end.store(0, Ordering::Relaxed);
+    }
+}
+
+impl File {
+    /// Ends this process's record locks of the file, if it took any: a descriptor of the file was
+    /// closed.
+    pub(super) fn end_record_locks(&self, session: Option<&Session>) {
+        if !self.record_locks.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        if let Some(session) = session {
+            let _ = end_process_locks(session, self.vnode.ino());
+        }
     }
 }

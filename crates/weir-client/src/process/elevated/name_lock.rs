@@ -14,7 +14,7 @@ use weir_core::names::hash_of_bytes;
 use weir_core::proto::RecordLock;
 use weir_core::types::Ino;
 
-use super::super::locks::until_granted;
+use super::super::io::until_granted;
 use crate::session::Session;
 use crate::view::locks::{F_UNLCK, F_WRLCK};
 

@@ -212,12 +212,12 @@ impl Process {
             let mut done = 0;
             while done < bytes.len() {
                 let offset = i64::try_from(at + done as u64).map_err(|_| Errno::FBIG)?;
-                done += required(self.pwrite(to, &bytes[done..], offset))?;
+                done += required(self.io.pwrite(to, &bytes[done..], offset))?;
             }
             Ok(())
         })?;
         let size = rustix::fs::fstat(from)?.st_size;
-        required(self.ftruncate(to, size))
+        required(self.io.ftruncate(to, size))
     }
 
     fn copy_attributes(&'static self, from: &OwnedFd, stat: &Stat, to: Fd) -> Result<(), Errno> {

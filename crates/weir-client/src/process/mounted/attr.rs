@@ -106,7 +106,7 @@ impl Tree {
         length: i64,
     ) -> Result<(), Errno> {
         let _call = operation::begin();
-        self.process.allocate(open.handle, mode, offset, length)
+        self.process.io.allocate(open.handle, mode, offset, length)
     }
 }
 

@@ -121,6 +121,7 @@ impl Tree {
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
     pub fn read(self, open: OpenFile, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
         self.process
+            .io
             .for_reading(open.handle)?
             .read_at(offset, bytes)
     }
@@ -134,7 +135,7 @@ impl Tree {
         offset: u64,
         bytes: &[u8],
     ) -> Result<usize, Errno> {
-        let open = self.process.for_writing(open.handle)?;
+        let open = self.process.io.for_writing(open.handle)?;
         let vnode = &open.file.vnode;
         let written = if flags & O_APPEND != 0 {
             vnode.append(open.session, bytes)?.1
@@ -180,7 +181,7 @@ impl Tree {
     /// lseek(2), SEEK_DATA and SEEK_HOLE. ENXIO: there is none behind `offset`.
     pub fn seek(self, open: OpenFile, offset: i64, hole: bool) -> Result<i64, Errno> {
         let _call = operation::begin();
-        self.process.seek_data(open.handle, offset, hole)
+        self.process.io.seek_data(open.handle, offset, hole)
     }
 
     /// Makes the offset of an open file description follow the reads and writes of an open file

@@ -5,9 +5,10 @@ use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::io::appends as appends_to_end;
-use super::table::{Handle, DIR, PATH, READ, WRITE};
-use super::{Outcome, Process};
+use super::super::table::{Handle, DIR, PATH, READ, WRITE};
+use super::super::Outcome;
+use super::appends as appends_to_end;
+use super::IoCalls;
 use crate::kernel::{self, Fd};
 use crate::operation;
 
@@ -17,7 +18,7 @@ const BUFFER: usize = 64 << 10;
 
 /// One side of a copy: a descriptor, and the offset at which it reads or writes, if not its own.
 struct CopySide<'a> {
-    process: &'static Process,
+    io: &'a IoCalls,
     fd: Fd,
     at: Option<&'a mut i64>,
 }
@@ -29,10 +30,10 @@ struct OpenSide {
     begin: u64,
 }
 
-impl Process {
+impl IoCalls {
     /// copy_file_range(2), where either side is ours.
     pub fn copy_file_range(
-        &'static self,
+        &self,
         from: Fd,
         from_offset: Option<&mut i64>,
         to: Fd,
@@ -74,12 +75,7 @@ impl Process {
 
     /// The number of bytes that copy_file_range(2) copies, of `length`; fails first where Linux
     /// refuses.
-    fn length_of_copy(
-        &'static self,
-        from: OpenSide,
-        to: OpenSide,
-        length: usize,
-    ) -> Result<usize, Errno> {
+    fn length_of_copy(&self, from: OpenSide, to: OpenSide, length: usize) -> Result<usize, Errno> {
         let (source, target) = (from.handle, to.handle);
         if source.has(PATH) || target.has(PATH) {
             return Err(Errno::BADF);
@@ -111,7 +107,7 @@ impl Process {
 
     /// sendfile(2), where either side is ours.
     pub fn sendfile(
-        &'static self,
+        &self,
         to: Fd,
         from: Fd,
         offset: Option<&mut i64>,
@@ -152,16 +148,12 @@ impl Process {
         ))
     }
 
-    fn copy_side<'a>(&'static self, fd: Fd, at: Option<&'a mut i64>) -> CopySide<'a> {
-        CopySide {
-            process: self,
-            fd,
-            at,
-        }
+    fn copy_side<'a>(&'a self, fd: Fd, at: Option<&'a mut i64>) -> CopySide<'a> {
+        CopySide { io: self, fd, at }
     }
 
     /// Makes sure of both, also where the first one is ours.
-    fn neither_is_ours(&'static self, from: Fd, to: Fd) -> bool {
+    fn neither_is_ours(&self, from: Fd, to: Fd) -> bool {
         let (from, to) = (
             self.descriptors.verified_handle(from),
             self.descriptors.verified_handle(to),
@@ -216,16 +208,13 @@ fn across(from: &CopySide<'_>, to: &CopySide<'_>) -> Errno {
 
 impl CopySide<'_> {
     fn read_some(&mut self, bytes: &mut [u8]) -> Result<usize, Errno> {
-        let ours = self.process.first_call.handle(self.fd).is_some();
+        let ours = self.io.descriptors.handle(self.fd).is_some();
         let n = match (&self.at, ours) {
             (Some(at), true) => self
-                .process
+                .io
                 .pread(self.fd, bytes, **at)
                 .unwrap_or(Err(Errno::BADF)),
-            (None, true) => self
-                .process
-                .read(self.fd, bytes)
-                .unwrap_or(Err(Errno::BADF)),
+            (None, true) => self.io.read(self.fd, bytes).unwrap_or(Err(Errno::BADF)),
             (Some(at), false) => {
                 let at = u64::try_from(**at).map_err(|_| Errno::INVAL)?;
                 rustix::io::pread(kernel::borrow(self.fd)?, bytes, at)
@@ -241,15 +230,12 @@ impl CopySide<'_> {
         let mut done = 0;
         while done < bytes.len() {
             let rest = &bytes[done..];
-            let put = match (&self.at, self.process.first_call.handle(self.fd).is_some()) {
+            let put = match (&self.at, self.io.descriptors.handle(self.fd).is_some()) {
                 (Some(at), true) => self
-                    .process
+                    .io
                     .pwrite(self.fd, rest, **at)
                     .unwrap_or(Err(Errno::BADF)),
-                (None, true) => self
-                    .process
-                    .write(self.fd, rest)
-                    .unwrap_or(Err(Errno::BADF)),
+                (None, true) => self.io.write(self.fd, rest).unwrap_or(Err(Errno::BADF)),
                 (Some(_), false) => Err(Errno::INVAL),
                 (None, false) => rustix::io::write(kernel::borrow(self.fd)?, rest),
             };
@@ -276,8 +262,8 @@ impl CopySide<'_> {
         let by = -i64::try_from(n).unwrap_or(0);
         match &mut self.at {
             Some(at) => **at += by,
-            None if self.process.first_call.handle(self.fd).is_some() => {
-                let _ = self.process.lseek(self.fd, by, 1);
+            None if self.io.descriptors.handle(self.fd).is_some() => {
+                let _ = self.io.lseek(self.fd, by, 1);
             }
             None => {
                 let _ = kernel::lseek(self.fd, by, 1);

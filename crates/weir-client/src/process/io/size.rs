@@ -1,4 +1,4 @@
-//! Sizes and durability: truncate, fallocate, fsync.
+//! Sizes and durability: ftruncate, fallocate, fsync.
 
 use rustix::fd::BorrowedFd;
 use rustix::fs::FallocateFlags;
@@ -6,23 +6,22 @@ use rustix::io::Errno;
 use weir_core::proto::{Allocate, Truncate};
 use weir_core::types::Ino;
 
-use super::inodes::InodeOperations;
-use super::resolve::ResolvedFile;
-use super::table::{Handle, PATH, READ, WRITE};
-use super::{Outcome, Process};
+use super::super::inodes::InodeOperations;
+use super::super::table::{Handle, PATH, READ, WRITE};
+use super::super::Outcome;
+use super::IoCalls;
 use crate::beneath::zero_mapped;
-use crate::kernel::{self, Fd, AT_FDCWD};
+use crate::kernel::{self, Fd};
 use crate::limits;
 use crate::operation;
-use crate::path::access;
 
 const FALLOC_KEEP_SIZE: i32 = 1;
 const FALLOC_PUNCH_HOLE: i32 = 2;
 const FALLOC_ZERO_RANGE: i32 = 16;
 
-impl Process {
+impl IoCalls {
     /// ftruncate(2).
-    pub fn ftruncate(&'static self, fd: Fd, length: i64) -> Outcome<()> {
+    pub fn ftruncate(&self, fd: Fd, length: i64) -> Outcome<()> {
         let _call = operation::begin();
         let handle = self.descriptors.verified_handle(fd)?;
         if handle.file.get().is_none() || !handle.has(WRITE) {
@@ -36,51 +35,20 @@ impl Process {
         Some(intact.and_then(|()| self.inodes.set_size(handle.ino(), length)))
     }
 
-    /// truncate(2).
-    pub fn truncate(&'static self, path: &[u8], length: i64) -> Outcome<()> {
-        use weir_core::names::FileType;
-        let _call = operation::begin();
-        self.with_existing(AT_FDCWD, path, true, false, |found| {
-            let ino = match self.prepare_update(AT_FDCWD, path, true, found)? {
-                ResolvedFile::Outside(path) => {
-                    let file = rustix::fs::open(
-                        path,
-                        rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC,
-                        rustix::fs::Mode::empty(),
-                    )?;
-                    let length = u64::try_from(length).map_err(|_| Errno::INVAL)?;
-                    return rustix::fs::ftruncate(file, length);
-                }
-                ResolvedFile::Inode(_, FileType::Dir) => return Err(Errno::ISDIR),
-                ResolvedFile::Inode(ino, FileType::File) => ino,
-                ResolvedFile::Inode(..) => return Err(Errno::INVAL),
-            };
-            if !self
-                .user
-                .credentials()
-                .may(&self.inodes.attr(ino)?, access::WRITE)
-            {
-                return Err(Errno::ACCESS);
-            }
-            let view = self.inodes.view()?;
-            view.update(ino, || self.inodes.set_size(ino, length))
-        })
-    }
-
     /// fsync(2).
-    pub fn fsync(&'static self, fd: Fd) -> Outcome<()> {
+    pub fn fsync(&self, fd: Fd) -> Outcome<()> {
         let _call = operation::begin();
         let handle = self.descriptors.handle(fd)?;
         Some(self.sync(handle))
     }
 
     /// fdatasync(2).
-    pub fn fdatasync(&'static self, fd: Fd) -> Outcome<()> {
+    pub fn fdatasync(&self, fd: Fd) -> Outcome<()> {
         self.fsync(fd)
     }
 
     /// Makes a file as durable as its tiers: memory as it is, files by fdatasync.
-    fn sync(&'static self, handle: &Handle) -> Result<(), Errno> {
+    fn sync(&self, handle: &Handle) -> Result<(), Errno> {
         if handle.has(PATH) {
             return Err(Errno::BADF);
         }
@@ -88,17 +56,11 @@ impl Process {
             return Ok(());
         }
         handle.intact()?;
-        self.session()?.sync_file(handle.ino())
+        self.server.session()?.sync_file(handle.ino())
     }
 
     /// sync_file_range(2).
-    pub fn sync_file_range(
-        &'static self,
-        fd: Fd,
-        offset: i64,
-        length: i64,
-        flags: u32,
-    ) -> Outcome<()> {
+    pub fn sync_file_range(&self, fd: Fd, offset: i64, length: i64, flags: u32) -> Outcome<()> {
         let handle = self.descriptors.verified_handle(fd)?;
         if offset < 0 || length < 0 || flags > 7 {
             return Some(Err(Errno::INVAL));
@@ -107,7 +69,7 @@ impl Process {
     }
 
     /// syncfs(2).
-    pub fn syncfs(&'static self, fd: Fd) -> Outcome<()> {
+    pub fn syncfs(&self, fd: Fd) -> Outcome<()> {
         let handle = self.descriptors.verified_handle(fd)?;
         Some(match handle.has(PATH) {
             true => Err(Errno::BADF),
@@ -116,7 +78,7 @@ impl Process {
     }
 
     /// readahead(2): accepted, without effect.
-    pub fn readahead(&'static self, fd: Fd) -> Outcome<usize> {
+    pub fn readahead(&self, fd: Fd) -> Outcome<usize> {
         let handle = self.descriptors.verified_handle(fd)?;
         Some(if !handle.has(READ) {
             Err(Errno::BADF)
@@ -129,14 +91,14 @@ impl Process {
 
     /// fallocate(2); posix_fallocate(3) is mode 0. Does not reserve space: a later write may still
     /// fail with ENOSPC.
-    pub fn fallocate(&'static self, fd: Fd, mode: i32, offset: i64, length: i64) -> Outcome<()> {
+    pub fn fallocate(&self, fd: Fd, mode: i32, offset: i64, length: i64) -> Outcome<()> {
         let _call = operation::begin();
         let handle = self.descriptors.verified_handle(fd)?;
         Some(self.allocate(handle, mode, offset, length))
     }
 
-    pub(super) fn allocate(
-        &'static self,
+    pub(in super::super) fn allocate(
+        &self,
         handle: &Handle,
         mode: i32,
         offset: i64,
@@ -163,7 +125,7 @@ impl Process {
         if offset.checked_add(length).is_none() {
             return Err(Errno::FBIG);
         }
-        let (session, ino) = (self.session()?, handle.ino());
+        let (session, ino) = (self.server.session()?, handle.ino());
         if !zero || !keep_size {
             // Linux checks the end of the range even if the size stays, except for a hole.
             self.inodes.check_growth(ino, first + bytes)?;
@@ -187,7 +149,7 @@ impl Process {
     }
 
     /// posix_fadvise(2): accepted, without effect.
-    pub fn fadvise(&'static self, fd: Fd, _offset: i64, length: i64, advice: i32) -> Outcome<()> {
+    pub fn fadvise(&self, fd: Fd, _offset: i64, length: i64, advice: i32) -> Outcome<()> {
         let handle = self.descriptors.verified_handle(fd)?;
         Some(if handle.has(PATH) {
             Err(Errno::BADF)
@@ -200,7 +162,7 @@ impl Process {
 }
 
 impl InodeOperations {
-    pub(super) fn set_size(self, ino: Ino, length: i64) -> Result<(), Errno> {
+    pub(in super::super) fn set_size(self, ino: Ino, length: i64) -> Result<(), Errno> {
         let size = u64::try_from(length).map_err(|_| Errno::INVAL)?;
         self.check_growth(ino, size)?;
         self.clear_set_ids(ino)?;

@@ -11,19 +11,37 @@
 //! a read takes its bytes afterwards and reads again if another was faster. (Linux orders the calls
 //! by a lock instead; a program sees the same, except if a write fails in the middle while another
 //! follows it.)
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | this one | read, write, lseek |
+//! | `vector` | of several pieces of memory |
+//! | `size` | ftruncate, fallocate, fsync |
+//! | `copy` | copies between descriptors |
+//! | `locks` | flock, and record locks of fcntl |
 
 #![allow(clippy::inline_always)] // see above: measured
+
+mod copy;
+mod locks;
+mod size;
+mod vector;
 
 use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use weir_core::node::ofd::Ofd;
 
+use super::descriptors::Descriptors;
+use super::inodes::InodeOperations;
 use super::open_flags::{O_APPEND, O_DSYNC};
+use super::server_link::ServerLink;
 use super::table::{File, Handle, DIR, GONE, PATH, READ, WRITE};
-use super::{Outcome, Process};
+use super::{Outcome, ProcessState};
+use crate::errno::of_open;
 use crate::kernel::Fd;
 use crate::session::Session;
+pub(super) use locks::until_granted;
 
 const SEEK_SET: i32 = 0;
 const SEEK_CUR: i32 = 1;
@@ -33,6 +51,15 @@ const SEEK_HOLE: i32 = 4;
 /// The greatest offset: the largest `off_t`.
 const MAX_OFFSET: u64 = i64::MAX as u64;
 
+/// The calls on bytes of open files. It may touch the descriptors of the process, the way to the server, and
+/// inodes; it knows no paths.
+#[derive(Clone, Copy, Debug)]
+pub struct IoCalls {
+    descriptors: Descriptors,
+    server: &'static ServerLink,
+    inodes: InodeOperations,
+}
+
 /// A file that is open in the mode that the caller needs.
 #[derive(Clone, Copy)]
 pub(super) struct Open {
@@ -41,17 +68,25 @@ pub(super) struct Open {
     pub(super) session: &'static Session,
 }
 
-impl Process {
+impl IoCalls {
+    pub(super) const fn over(state: &'static ProcessState) -> IoCalls {
+        IoCalls {
+            descriptors: Descriptors::over(state),
+            server: &state.server,
+            inodes: InodeOperations::over(state),
+        }
+    }
+
     /// write(2).
     #[inline(always)]
-    pub fn write(&'static self, fd: Fd, bytes: &[u8]) -> Outcome<usize> {
+    pub fn write(&self, fd: Fd, bytes: &[u8]) -> Outcome<usize> {
         let handle = self.descriptors.handle_for(fd, bytes.len())?;
         Some(self.for_writing(handle).and_then(|open| open.write(bytes)))
     }
 
     /// pwrite(2). As on Linux, O_APPEND wins over the offset.
     #[inline(always)]
-    pub fn pwrite(&'static self, fd: Fd, bytes: &[u8], offset: i64) -> Outcome<usize> {
+    pub fn pwrite(&self, fd: Fd, bytes: &[u8], offset: i64) -> Outcome<usize> {
         let handle = self.descriptors.handle_for(fd, bytes.len())?;
         let Ok(offset) = u64::try_from(offset) else {
             return Some(Err(Errno::INVAL));
@@ -64,14 +99,14 @@ impl Process {
 
     /// read(2).
     #[inline(always)]
-    pub fn read(&'static self, fd: Fd, bytes: &mut [u8]) -> Outcome<usize> {
+    pub fn read(&self, fd: Fd, bytes: &mut [u8]) -> Outcome<usize> {
         let handle = self.descriptors.handle_for(fd, bytes.len())?;
         Some(self.for_reading(handle).and_then(|open| open.read(bytes)))
     }
 
     /// pread(2).
     #[inline(always)]
-    pub fn pread(&'static self, fd: Fd, bytes: &mut [u8], offset: i64) -> Outcome<usize> {
+    pub fn pread(&self, fd: Fd, bytes: &mut [u8], offset: i64) -> Outcome<usize> {
         let handle = self.descriptors.handle_for(fd, bytes.len())?;
         // Also an end that `off_t` cannot hold.
         if offset < 0 || offset.wrapping_add_unsigned(bytes.len() as u64) < 0 {
@@ -86,12 +121,12 @@ impl Process {
 
     /// The file behind `handle`, if it is open for writing.
     #[inline(always)]
-    pub(super) fn for_writing(&'static self, handle: &'static Handle) -> Result<Open, Errno> {
+    pub(super) fn for_writing(&self, handle: &'static Handle) -> Result<Open, Errno> {
         match (handle.file.get(), handle.ofd.get()) {
             (Some(file), Some(ofd)) if handle.has(WRITE) => Ok(Open {
                 file,
                 ofd,
-                session: self.session()?,
+                session: self.server.session()?,
             }),
             _ if handle.has(GONE) => Err(Errno::IO),
             _ => Err(Errno::BADF),
@@ -100,12 +135,12 @@ impl Process {
 
     /// The file behind `handle`, if it is open for reading.
     #[inline(always)]
-    pub(super) fn for_reading(&'static self, handle: &'static Handle) -> Result<Open, Errno> {
+    pub(super) fn for_reading(&self, handle: &'static Handle) -> Result<Open, Errno> {
         match (handle.file.get(), handle.ofd.get()) {
             (Some(file), Some(ofd)) if handle.has(READ) => Ok(Open {
                 file,
                 ofd,
-                session: self.session()?,
+                session: self.server.session()?,
             }),
             _ if handle.has(DIR) && !handle.has(PATH) => Err(Errno::ISDIR),
             _ if handle.has(GONE) => Err(Errno::IO),
@@ -114,17 +149,12 @@ impl Process {
     }
 
     /// lseek(2). SEEK_SET of a directory takes an offset from its listing, or 0.
-    pub fn lseek(&'static self, fd: Fd, offset: i64, whence: i32) -> Outcome<i64> {
+    pub fn lseek(&self, fd: Fd, offset: i64, whence: i32) -> Outcome<i64> {
         let handle = self.descriptors.handle(fd)?;
         Some(self.seek(handle, offset, whence))
     }
 
-    fn seek(
-        &'static self,
-        handle: &'static Handle,
-        offset: i64,
-        whence: i32,
-    ) -> Result<i64, Errno> {
+    fn seek(&self, handle: &'static Handle, offset: i64, whence: i32) -> Result<i64, Errno> {
         let ofd = handle.ofd.get().ok_or(Errno::BADF)?;
         if handle.has(PATH) {
             return Err(Errno::BADF);
@@ -147,15 +177,10 @@ impl Process {
         Ok(to)
     }
 
-    pub(super) fn seek_data(
-        &'static self,
-        handle: &Handle,
-        offset: i64,
-        hole: bool,
-    ) -> Result<i64, Errno> {
+    pub(super) fn seek_data(&self, handle: &Handle, offset: i64, hole: bool) -> Result<i64, Errno> {
         let file = handle.file.get().ok_or(Errno::INVAL)?;
         let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
-        let session = self.session()?;
+        let session = self.server.session()?;
         // Stores of programs in mappings are data too; the kernel may not have written them back yet.
         session.write_back(handle.ino()).transpose()?;
         let found = file.vnode.seek(session, offset, hole)?;
@@ -163,8 +188,8 @@ impl Process {
     }
 
     /// The size of the file behind `handle`, bytes.
-    pub(super) fn size(&'static self, handle: &Handle) -> Result<u64, Errno> {
-        Ok(self.stat_of_open(handle)?.size)
+    pub(super) fn size(&self, handle: &Handle) -> Result<u64, Errno> {
+        Ok(of_open(self.inodes.stat_of(handle.ino()))?.size)
     }
 }
 

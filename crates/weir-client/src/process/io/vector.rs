@@ -8,10 +8,9 @@ use std::io::{IoSlice, IoSliceMut};
 
 use rustix::io::Errno;
 
-use super::io::appends;
-use super::io::Open;
-use super::table::Handle;
-use super::{Outcome, Process};
+use super::super::table::Handle;
+use super::super::Outcome;
+use super::{appends, IoCalls, Open};
 use crate::data::Target;
 use crate::kernel::Fd;
 use crate::limits;
@@ -25,24 +24,19 @@ const RWF_DSYNC: i32 = 2;
 const RWF_SYNC: i32 = 4;
 const RWF_APPEND: i32 = 16;
 
-impl Process {
+impl IoCalls {
     /// readv(2).
-    pub fn readv(&'static self, fd: Fd, slices: &mut [IoSliceMut<'_>]) -> Outcome<usize> {
+    pub fn readv(&self, fd: Fd, slices: &mut [IoSliceMut<'_>]) -> Outcome<usize> {
         self.preadv2(fd, slices, -1, 0)
     }
 
     /// writev(2).
-    pub fn writev(&'static self, fd: Fd, slices: &[IoSlice<'_>]) -> Outcome<usize> {
+    pub fn writev(&self, fd: Fd, slices: &[IoSlice<'_>]) -> Outcome<usize> {
         self.pwritev2(fd, slices, -1, 0)
     }
 
     /// preadv(2).
-    pub fn preadv(
-        &'static self,
-        fd: Fd,
-        slices: &mut [IoSliceMut<'_>],
-        offset: i64,
-    ) -> Outcome<usize> {
+    pub fn preadv(&self, fd: Fd, slices: &mut [IoSliceMut<'_>], offset: i64) -> Outcome<usize> {
         let handle = self.descriptors.verified_handle(fd)?;
         Some(match u64::try_from(offset) {
             Ok(offset) => self.read_pieces(handle, slices, Some(offset)),
@@ -51,7 +45,7 @@ impl Process {
     }
 
     /// pwritev(2).
-    pub fn pwritev(&'static self, fd: Fd, slices: &[IoSlice<'_>], offset: i64) -> Outcome<usize> {
+    pub fn pwritev(&self, fd: Fd, slices: &[IoSlice<'_>], offset: i64) -> Outcome<usize> {
         let handle = self.descriptors.verified_handle(fd)?;
         Some(match u64::try_from(offset) {
             Ok(offset) => self.write_pieces(handle, slices, Some(offset), false),
@@ -61,7 +55,7 @@ impl Process {
 
     /// preadv2(2); offset -1: the current one.
     pub fn preadv2(
-        &'static self,
+        &self,
         fd: Fd,
         slices: &mut [IoSliceMut<'_>],
         offset: i64,
@@ -79,7 +73,7 @@ impl Process {
 
     /// pwritev2(2); offset -1: the current one.
     pub fn pwritev2(
-        &'static self,
+        &self,
         fd: Fd,
         slices: &[IoSlice<'_>],
         offset: i64,
@@ -102,14 +96,14 @@ impl Process {
     /// Reads several ranges of a file, at any offsets; see [`Vnode::read_all`].
     ///
     /// [`Vnode::read_all`]: crate::data::Vnode::read_all
-    pub fn read_all(&'static self, fd: Fd, targets: &mut [Target<'_>]) -> Outcome<()> {
+    pub fn read_all(&self, fd: Fd, targets: &mut [Target<'_>]) -> Outcome<()> {
         let handle = self.descriptors.verified_handle(fd)?;
         let open = self.for_reading(handle);
         Some(open.and_then(|open| open.file.vnode.read_all(open.session, targets)))
     }
 
     fn read_pieces(
-        &'static self,
+        &self,
         handle: &'static Handle,
         slices: &mut [IoSliceMut<'_>],
         offset: Option<u64>,
@@ -138,7 +132,7 @@ impl Process {
     }
 
     fn write_pieces(
-        &'static self,
+        &self,
         handle: &'static Handle,
         slices: &[IoSlice<'_>],
         offset: Option<u64>,

@@ -6,13 +6,13 @@ use core::sync::atomic::Ordering;
 use rustix::io::Errno;
 use weir_core::proto::{Flock, Operation, RecordLock, TestLock};
 
-use super::inodes::check_not_gone;
-use super::table::{File, Handle, PATH, READ, WRITE};
-use super::{Outcome, Process};
+use super::super::inodes::check_not_gone;
+use super::super::table::{Handle, PATH, READ, WRITE};
+use super::super::Outcome;
+use super::IoCalls;
 use crate::kernel::Fd;
 use crate::session::{sleep_on, Session};
 use crate::types::LockRange;
-use crate::view::locks::end_process_locks;
 
 const LOCK_NB: i32 = 4;
 const LOCK_UN: i32 = 8;
@@ -25,9 +25,9 @@ const F_RDLCK: i16 = 0;
 const F_WRLCK: i16 = 1;
 const F_UNLCK: i16 = 2;
 
-impl Process {
+impl IoCalls {
     /// flock(2).
-    pub fn flock(&'static self, fd: Fd, operation: i32) -> Outcome<()> {
+    pub fn flock(&self, fd: Fd, operation: i32) -> Outcome<()> {
         let handle = self.descriptors.verified_handle(fd)?;
         if handle.has(PATH) {
             return Some(Err(Errno::BADF));
@@ -51,26 +51,27 @@ impl Process {
             wait,
         };
         Some(
-            self.session()
+            self.server
+                .session()
                 .and_then(|session| until_granted(session, &op, wait)),
         )
     }
 
     /// Refuses the lock of another server's description. That server would have to keep it: taken
     /// for the anchor, it would neither be the description's nor outlive this process.
-    fn refuse_lock(&'static self) -> Result<(), Errno> {
+    fn refuse_lock(&self) -> Result<(), Errno> {
         self.server.count_refusal("lock-inherited");
         Err(Errno::NOLCK)
     }
 
     /// fcntl(2), F_GETLK, F_SETLK, F_SETLKW and their F_OFD_ kin.
-    pub fn fcntl_lock(&'static self, fd: Fd, command: i32, lock: &mut LockRange) -> Outcome<()> {
+    pub fn fcntl_lock(&self, fd: Fd, command: i32, lock: &mut LockRange) -> Outcome<()> {
         let handle = self.descriptors.verified_handle(fd)?;
         Some(self.record_lock(handle, command, lock))
     }
 
     fn record_lock(
-        &'static self,
+        &self,
         handle: &'static Handle,
         command: i32,
         lock: &mut LockRange,
@@ -94,7 +95,7 @@ impl Process {
             if lock.kind == F_UNLCK {
                 return Err(Errno::INVAL);
             }
-            let found = self.session()?.call(TestLock {
+            let found = self.server.session()?.call(TestLock {
                 ino,
                 ofd,
                 kind,
@@ -135,15 +136,11 @@ impl Process {
             end,
             wait,
         };
-        until_granted(self.session()?, &op, wait)
+        until_granted(self.server.session()?, &op, wait)
     }
 
     /// The bytes of a `struct flock`: first, and behind the last.
-    fn lock_bounds(
-        &'static self,
-        handle: &'static Handle,
-        lock: &LockRange,
-    ) -> Result<(u64, u64), Errno> {
+    fn lock_bounds(&self, handle: &'static Handle, lock: &LockRange) -> Result<(u64, u64), Errno> {
         let base = match lock.whence {
             0 => 0,
             1 => {
@@ -167,21 +164,8 @@ impl Process {
     }
 }
 
-impl File {
-    /// Ends this process's record locks of the file, if it took any: a descriptor of the file was
-    /// closed.
-    pub(super) fn end_record_locks(&self, session: Option<&Session>) {
-        if !self.record_locks.swap(false, Ordering::Relaxed) {
-            return;
-        }
-        if let Some(session) = session {
-            let _ = end_process_locks(session, self.vnode.ino());
-        }
-    }
-}
-
 /// Asks until the lock is there, or a signal comes (EINTR).
-pub(super) fn until_granted<O>(session: &Session, op: &O, wait: bool) -> Result<(), Errno>
+pub(in super::super) fn until_granted<O>(session: &Session, op: &O, wait: bool) -> Result<(), Errno>
 where
     O: Operation<Reply = ()> + Clone,
 {
