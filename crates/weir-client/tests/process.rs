@@ -315,12 +315,19 @@ fn names_and_links() {
         .unwrap()
         .unwrap();
     let mut target = [0; 64];
-    assert_eq!(p().readlinkat(CWD, b"/weir/n/l", &mut target), Some(Ok(6)));
     assert_eq!(
-        p().readlinkat(CWD, b"/weir/n/d", &mut target),
+        p().paths.readlinkat(CWD, b"/weir/n/l", &mut target),
+        Some(Ok(6))
+    );
+    assert_eq!(
+        p().paths.readlinkat(CWD, b"/weir/n/d", &mut target),
         Some(Err(Errno::INVAL))
     );
-    let n = p().realpath(b"/weir/n/l/.", &mut target).unwrap().unwrap();
+    let n = p()
+        .paths
+        .realpath(b"/weir/n/l/.", &mut target)
+        .unwrap()
+        .unwrap();
     assert_eq!(&target[..n], b"/weir/n/d");
     assert_eq!(
         p().unlinkat(CWD, b"/weir/n/d", libc::AT_REMOVEDIR),
@@ -554,6 +561,7 @@ fn a_descriptors_path_is_told() {
     let link = format!("/proc/self/fd/{fd}");
     let mut out = [0; 64];
     let n = p()
+        .paths
         .readlinkat(CWD, link.as_bytes(), &mut out)
         .unwrap()
         .unwrap();

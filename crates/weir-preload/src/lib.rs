@@ -105,7 +105,7 @@ pub(crate) fn is_active() -> bool {
 
 /// Returns true if a path, relative to a directory, is weir's.
 pub(crate) fn is_our_path_at(dirfd: c_int, path: &[u8]) -> bool {
-    attempt(|| process::process().is_our_path(dirfd, path)).unwrap_or(true)
+    attempt(|| process::process().paths.is_our_path(dirfd, path)).unwrap_or(true)
 }
 
 /// Returns true if a path (absolute or relative to the current directory) is weir's.

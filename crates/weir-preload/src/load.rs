@@ -16,7 +16,7 @@ use std::ffi::CString;
 use std::sync::OnceLock;
 
 use weir_client::kernel::{block_signals, path_of};
-use weir_client::process::process;
+use weir_client::process::{path_of_copy, process};
 use weir_client::siglock::SigLock;
 
 use crate::elf::Needs;
@@ -246,9 +246,7 @@ fn file_at(path: &CStr) -> Option<[i64; 5]> {
 
 /// Notes a copy that was loaded at the start of the program.
 pub(crate) fn adopt(copy: c_int) {
-    let path = process()
-        .path_of_copy(copy)
-        .and_then(|path| CString::new(path).ok());
+    let path = path_of_copy(copy).and_then(|path| CString::new(path).ok());
     let Some(identity) = identity_of(copy).filter(|_| path.is_some()) else {
         return;
     };
@@ -376,7 +374,7 @@ unsafe fn load_what_it_needs(
 /// The value of `$ORIGIN` in a library.
 pub(crate) fn canonical_directory(path: &CStr) -> Vec<u8> {
     let mut buffer = vec![0; libc::PATH_MAX as usize];
-    let named = match process().realpath(path.to_bytes(), &mut buffer) {
+    let named = match process().paths.realpath(path.to_bytes(), &mut buffer) {
         Some(Ok(n)) => &buffer[..n],
         _ => path.to_bytes(),
     };

@@ -232,16 +232,16 @@ interpose! {
         => |p| unsafe { with_two_paths(NO_DIRECTORY, target, at, path, |target, path| p.symlinkat(target, at, path)) };
     [readlink] (path: *const c_char, buffer: *mut c_char, n: size_t) -> ssize_t: libc::SYS_readlinkat, [HERE, path, buffer, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `buffer` that only this call writes to.
-        => |p| unsafe { with_path(HERE, path, buffer, n, |path| p.readlinkat(HERE, path, room(buffer, n))) };
+        => |p| unsafe { with_path(HERE, path, buffer, n, |path| p.paths.readlinkat(HERE, path, room(buffer, n))) };
     [readlinkat] (at: c_int, path: *const c_char, buffer: *mut c_char, n: size_t) -> ssize_t: libc::SYS_readlinkat, [at, path, buffer, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `buffer` that only this call writes to.
-        => |p| unsafe { with_path(at, path, buffer, n, |path| p.readlinkat(at, path, room(buffer, n))) };
+        => |p| unsafe { with_path(at, path, buffer, n, |path| p.paths.readlinkat(at, path, room(buffer, n))) };
     [__readlink_chk] (path: *const c_char, buffer: *mut c_char, n: size_t, _have: size_t) -> ssize_t: libc::SYS_readlinkat, [HERE, path, buffer, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `buffer` that only this call writes to.
-        => |p| unsafe { with_path(HERE, path, buffer, n, |path| p.readlinkat(HERE, path, room(buffer, n))) };
+        => |p| unsafe { with_path(HERE, path, buffer, n, |path| p.paths.readlinkat(HERE, path, room(buffer, n))) };
     [__readlinkat_chk] (at: c_int, path: *const c_char, buffer: *mut c_char, n: size_t, _have: size_t) -> ssize_t: libc::SYS_readlinkat, [at, path, buffer, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `buffer` that only this call writes to.
-        => |p| unsafe { with_path(at, path, buffer, n, |path| p.readlinkat(at, path, room(buffer, n))) };
+        => |p| unsafe { with_path(at, path, buffer, n, |path| p.paths.readlinkat(at, path, room(buffer, n))) };
     [mkdir] (path: *const c_char, mode: mode_t) -> c_int: libc::SYS_mkdirat, [HERE, path, mode]
         => |p| path!(path).and_then(|path| p.mkdirat(HERE, path, mode));
     [mkdirat] (at: c_int, path: *const c_char, mode: mode_t) -> c_int: libc::SYS_mkdirat, [at, path, mode]

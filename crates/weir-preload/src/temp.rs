@@ -75,7 +75,7 @@ unsafe fn real(path: *const c_char, into: *mut c_char) -> Option<*mut c_char> {
     let mut buffer = [0; PATH_MAX];
     // SAFETY: as the caller vouches: a C string, and PATH_MAX bytes of room.
     unsafe {
-        let found = process().realpath(bytes_of(path)?, &mut buffer)?;
+        let found = process().paths.realpath(bytes_of(path)?, &mut buffer)?;
         let room = if into.is_null() { 0 } else { PATH_MAX };
         Some(match found {
             Ok(n) => hand_over(&buffer[..n.min(buffer.len())], into, room),

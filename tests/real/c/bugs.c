@@ -260,7 +260,7 @@ int main(int argc, char **argv)
 	of_others();
 
 	text = said(by_path);
-	CHECK(strstr(text, "resolve.rs") != NULL, "it is told: %s", text);
+	CHECK(strstr(text, "paths/mod.rs") != NULL, "it is told: %s", text);
 	by_aio();
 	of_others();
 	CHECK(in_step("before_fork", argv, argv[1]), "calls that fork");

@@ -6,7 +6,8 @@ use weir_core::proto::SetAttr;
 use weir_core::types::Ino;
 
 use super::inodes::InodeOperations;
-use super::resolve::{done, ResolvedFile};
+use super::outcome::done;
+use super::paths::ResolvedFile;
 use super::stat::{EMPTY_PATH, NOFOLLOW};
 use super::table::PATH;
 use super::{Outcome, Process};
@@ -42,15 +43,18 @@ impl Process {
         let _call = operation::begin();
         done!(self.check_flags(dirfd, path, flags, NOFOLLOW | EMPTY_PATH)?);
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
-        self.with_existing(dirfd, path, follow, empty, |found| match found {
-            ResolvedFile::Outside(path) => {
-                let mode = Mode::from_bits_truncate(mode);
-                rustix::fs::chmodat(CWD, path, mode, AtFlags::empty())
-            }
-            // As on Linux: a link has no mode that could be changed.
-            ResolvedFile::Inode(_, weir_core::names::FileType::Symlink) => Err(Errno::OPNOTSUPP),
-            ResolvedFile::Inode(ino, _) => self.inodes.change_mode(ino, mode),
-        })
+        self.paths
+            .with_existing(dirfd, path, follow, empty, |found| match found {
+                ResolvedFile::Outside(path) => {
+                    let mode = Mode::from_bits_truncate(mode);
+                    rustix::fs::chmodat(CWD, path, mode, AtFlags::empty())
+                }
+                // As on Linux: a link has no mode that could be changed.
+                ResolvedFile::Inode(_, weir_core::names::FileType::Symlink) => {
+                    Err(Errno::OPNOTSUPP)
+                }
+                ResolvedFile::Inode(ino, _) => self.inodes.change_mode(ino, mode),
+            })
     }
 
     /// fchown(2); `u32::MAX` leaves as it is.
@@ -72,19 +76,20 @@ impl Process {
         let _call = operation::begin();
         done!(self.check_flags(dirfd, path, flags, NOFOLLOW | EMPTY_PATH)?);
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
-        self.with_existing(dirfd, path, follow, empty, |found| match found {
-            ResolvedFile::Outside(path) => {
-                let uid = given(uid).map(rustix::fs::Uid::from_raw);
-                let gid = given(gid).map(rustix::fs::Gid::from_raw);
-                let at = if follow {
-                    AtFlags::empty()
-                } else {
-                    AtFlags::SYMLINK_NOFOLLOW
-                };
-                rustix::fs::chownat(CWD, path, uid, gid, at)
-            }
-            ResolvedFile::Inode(ino, _) => self.inodes.change_owner(ino, uid, gid),
-        })
+        self.paths
+            .with_existing(dirfd, path, follow, empty, |found| match found {
+                ResolvedFile::Outside(path) => {
+                    let uid = given(uid).map(rustix::fs::Uid::from_raw);
+                    let gid = given(gid).map(rustix::fs::Gid::from_raw);
+                    let at = if follow {
+                        AtFlags::empty()
+                    } else {
+                        AtFlags::SYMLINK_NOFOLLOW
+                    };
+                    rustix::fs::chownat(CWD, path, uid, gid, at)
+                }
+                ResolvedFile::Inode(ino, _) => self.inodes.change_owner(ino, uid, gid),
+            })
     }
 
     /// futimens(2): access and modification time; `None`: now.
@@ -106,14 +111,15 @@ impl Process {
         let omits = |time: &Time| time.nsec == UTIME_OMIT;
         if times.is_some_and(|times| times.iter().all(omits)) {
             // There is nothing to do, and Linux does not look at the path.
-            return self.is_our_path(dirfd, path).then_some(Ok(()));
+            return self.paths.is_our_path(dirfd, path).then_some(Ok(()));
         }
         done!(self.check_flags(dirfd, path, flags, NOFOLLOW | EMPTY_PATH)?);
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
-        self.with_existing(dirfd, path, follow, empty, |found| match found {
-            ResolvedFile::Outside(path) => set_outside(&path, times, follow),
-            ResolvedFile::Inode(ino, _) => self.inodes.change_times(ino, times),
-        })
+        self.paths
+            .with_existing(dirfd, path, follow, empty, |found| match found {
+                ResolvedFile::Outside(path) => set_outside(&path, times, follow),
+                ResolvedFile::Inode(ino, _) => self.inodes.change_times(ino, times),
+            })
     }
 }
 

@@ -20,7 +20,8 @@ use weir_core::types::Ino;
 
 use super::current_dir::{kernel_cwd, marker, named_by, INNER};
 use super::instance::Instance;
-use super::resolve::{done, ResolvedFile};
+use super::outcome::done;
+use super::paths::ResolvedFile;
 use super::table::{self, DIR, GONE};
 use super::{Outcome, Process};
 use crate::beneath::mount_of;
@@ -35,11 +36,15 @@ impl Process {
     pub fn chdir(&'static self, path: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
         self.concerns_weir()?;
-        let entered = self.with_existing(AT_FDCWD, path, true, false, |found| match found {
-            ResolvedFile::Outside(path) => self.enter_kernels(|| rustix::process::chdir(&path[..])),
-            ResolvedFile::Inode(ino, FileType::Dir) => self.enter_weirs(ino),
-            ResolvedFile::Inode(..) => Err(Errno::NOTDIR),
-        });
+        let entered = self
+            .paths
+            .with_existing(AT_FDCWD, path, true, false, |found| match found {
+                ResolvedFile::Outside(path) => {
+                    self.enter_kernels(|| rustix::process::chdir(&path[..]))
+                }
+                ResolvedFile::Inode(ino, FileType::Dir) => self.enter_weirs(ino),
+                ResolvedFile::Inode(..) => Err(Errno::NOTDIR),
+            });
         Some(entered.unwrap_or_else(|| self.enter_kernels(|| rustix::process::chdir(path))))
     }
 

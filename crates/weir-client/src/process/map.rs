@@ -8,8 +8,8 @@ use rustix::fd::OwnedFd;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
-use super::current_dir::REMOVED;
-use super::resolve::done;
+use super::outcome::done;
+use super::program_copies::{memory_named_by, program_path};
 use super::table::{Handle, PATH, READ, WRITE};
 use super::{Outcome, Process};
 use crate::beneath::mount_of;
@@ -36,10 +36,6 @@ pub enum Mapping {
     /// By a copy of the bytes ([`Process::copy_to_map`]).
     Copy,
 }
-/// The beginning of a copy's name; the path follows.
-const COPY_OF: &[u8] = b"weir:";
-/// The longest name that the kernel allows, in bytes.
-const LONGEST_NAME: usize = 249;
 
 impl Process {
     /// Chooses how a file is mapped. ENODEV, counted: shared mappings need the kernel mount.
@@ -140,7 +136,7 @@ impl Process {
         let instance = self.instance()?;
         let mount = mount_of(&instance.run_dir)?;
         let mut real = [0; 4096];
-        let length = self.realpath(path, &mut real)?.ok()?;
+        let length = self.paths.realpath(path, &mut real)?.ok()?;
         let below = instance.roots.main.strip(&real[..length])?;
         CString::new([&mount[..], below].concat()).ok()
     }
@@ -165,46 +161,10 @@ impl Process {
         copy
     }
 
-    /// A memfd whose name contains the path of the file.
-    fn memory_named_by(&'static self, handle: &'static Handle) -> Result<OwnedFd, Errno> {
-        let path = self.inodes.path_of(handle.ino()).unwrap_or_default();
-        let name = [COPY_OF, &path].concat();
-        let name = if name.len() < LONGEST_NAME {
-            &name
-        } else {
-            COPY_OF
-        };
-        rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)
-    }
-
-    /// The path of weir's file from which this program was run: from a copy, or through the kernel
-    /// mount.
-    pub(super) fn program_path(&'static self) -> Option<Vec<u8>> {
-        if let Some(path) = Self::path_of_copy_at("/proc/self/exe") {
-            return Some(path);
-        }
-        let prefix = &self.instance()?.roots.main;
-        let path = rustix::fs::readlink("/proc/self/exe", Vec::new()).ok()?;
-        let below = prefix.strip(path.as_bytes())?;
-        Some([prefix.bytes(), below].concat())
-    }
-
-    /// The path of the file of which a descriptor is a copy.
-    pub fn path_of_copy(&self, fd: Fd) -> Option<Vec<u8>> {
-        Self::path_of_copy_at(&format!("/proc/self/fd/{fd}"))
-    }
-
-    fn path_of_copy_at(link: &str) -> Option<Vec<u8>> {
-        let link = rustix::fs::readlink(link, Vec::new()).ok()?;
-        let name = link.as_bytes().strip_prefix(b"/memfd:")?;
-        let path = name.strip_prefix(COPY_OF)?.strip_suffix(REMOVED)?;
-        (!path.is_empty()).then(|| path.to_vec())
-    }
-
     /// After exec: renames the program, which the kernel calls by the number of the descriptor that
     /// it was run from.
     pub fn rename_program(&'static self) {
-        if let Some(path) = self.instance().and_then(|_| self.program_path()) {
+        if let Some(path) = self.instance().and_then(program_path) {
             let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
             if let Ok(name) = CString::new(name) {
                 let _ = rustix::thread::set_name(&name);
@@ -214,7 +174,7 @@ impl Process {
 
     fn copy_out(&'static self, handle: &'static Handle) -> Result<Fd, Errno> {
         let open = self.io.for_reading(handle)?;
-        let memory = self.memory_named_by(handle)?;
+        let memory = memory_named_by(&self.inodes.path_of(handle.ino()).unwrap_or_default())?;
         let mut buffer = vec![0; BUFFER];
         let mut at = 0;
         loop {

@@ -13,7 +13,7 @@ use weir_core::proto::{Hold, Locate};
 use weir_core::types::{Ino, Rank};
 
 use super::inodes::InodeOperations;
-use super::resolve::ResolvedFile;
+use super::paths::ResolvedFile;
 use super::server_link::LazyClient;
 use super::{Outcome, Process};
 use crate::kernel::{self, Fd, AT_FDCWD};
@@ -62,10 +62,11 @@ impl Process {
     ) -> Result<T, Errno> {
         self.cwd.forget_kernels();
         ours_only(
-            self.with_existing(AT_FDCWD, path, true, false, |found| match found {
-                ResolvedFile::Inode(ino, kind) => act(ino, kind),
-                ResolvedFile::Outside(_) => Err(Errno::XDEV),
-            }),
+            self.paths
+                .with_existing(AT_FDCWD, path, true, false, |found| match found {
+                    ResolvedFile::Inode(ino, kind) => act(ino, kind),
+                    ResolvedFile::Outside(_) => Err(Errno::XDEV),
+                }),
         )
     }
 
@@ -163,8 +164,9 @@ impl Process {
         }
         self.cwd.forget_kernels();
         let follow = !flags.intersects(OFlags::NOFOLLOW | OFlags::EXCL);
-        if self.magic_link_target(AT_FDCWD, path).is_none() {
-            if let ResolvedPath::Outside(_) = ours_only(self.resolve(AT_FDCWD, path, follow))? {
+        if self.paths.magic_link_target(AT_FDCWD, path).is_none() {
+            if let ResolvedPath::Outside(_) = ours_only(self.paths.resolve(AT_FDCWD, path, follow))?
+            {
                 return Err(Errno::XDEV);
             }
         }

@@ -25,6 +25,7 @@
 //! | --- | --- | --- |
 //! | `Descriptors` | on descriptors: close, dup, fcntl; the handle of one | `ServerLink`, `OpenFileTable`, `FirstCall` |
 //! | `IoCalls` | on the bytes of open files | `Descriptors`, `InodeOperations`, `ServerLink` |
+//! | `PathLookup` | that ask about paths; the entry of a path | `CurrentDir`, `ProcessUser`, `InodeOperations`, `ServerLink`, `FirstCall` |
 //!
 //! The lock of the process guards what several calls change; the parts say which of their methods are
 //! called under it.
@@ -46,13 +47,13 @@
 //! | `descriptors/` | close, dup, fcntl; descriptors closed unseen, and shared ones |
 //! | `open`, `open_flags` | open and creation, and its flags |
 //! | `io/` | reading and writing, sizes, copies between descriptors, locks |
-//! | `resolve` | from a path to its entry; `outside`: paths that lead out of weir; `magic`: links of /proc |
+//! | `paths/` | from a path to its entry; links of /proc; `outside`: paths that lead out of weir |
 //! | `stat`, `attr` | looking at attributes, setting them |
 //! | `xattr`, `own_xattr` | extended attributes; those that are weir's own |
 //! | `names`, `dir` | names, listing |
 //! | `cwd`, `current_dir` | the calls of the current directory; its state |
 //! | `special` | fifos and Unix sockets |
-//! | `map` | mapping; `refuse`: calls that are not supported |
+//! | `map` | mapping; `program_copies`: programs that are run from copies; `refuse`: calls that are not supported |
 //! | [`mounted`] | the calls of a kernel mount: by inode, for other processes |
 //!
 //! Deviations from POSIX are documented in the code that makes them. The most visible: reading does
@@ -75,7 +76,6 @@ mod inodes;
 mod instance;
 mod io;
 mod known_paths;
-mod magic;
 mod map;
 mod middleware;
 pub mod mounted;
@@ -83,10 +83,12 @@ mod names;
 mod open;
 mod open_files;
 mod open_flags;
+mod outcome;
 mod outside;
 mod own_xattr;
+mod paths;
+mod program_copies;
 mod refuse;
-mod resolve;
 mod server_link;
 mod share;
 mod special;
@@ -111,6 +113,8 @@ use io::IoCalls;
 pub use map::Mapping;
 pub use middleware::FileInfo;
 use open_files::OpenFileTable;
+use paths::PathLookup;
+pub use program_copies::path_of_copy;
 use server_link::ServerLink;
 use user::ProcessUser;
 
@@ -153,6 +157,8 @@ pub struct Process {
     pub descriptors: Descriptors,
     /// Reading and writing.
     pub io: IoCalls,
+    /// Its paths.
+    pub paths: PathLookup,
     first_call: FirstCall,
     server: &'static ServerLink,
     user: &'static ProcessUser,
@@ -178,6 +184,7 @@ impl Process {
         Process {
             descriptors: Descriptors::over(state),
             io: IoCalls::over(state),
+            paths: PathLookup::over(state),
             first_call: FirstCall::over(state),
             server: &state.server,
             user: &state.user,

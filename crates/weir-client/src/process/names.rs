@@ -8,10 +8,11 @@ use weir_core::types::Ino;
 
 use super::elevated::{LowerEntry, RenamedEntry};
 use super::inodes::InodeOperations;
-use super::resolve::{done, ours, retry_ours_if_gone, NameInParent, ResolvedFile};
+use super::outcome::{done, ours};
+use super::paths::{retry_ours_if_gone, NameInParent, ResolvedFile};
 use super::stat::EMPTY_PATH;
 use super::{Outcome, Process};
-use crate::kernel::{Fd, AT_FDCWD};
+use crate::kernel::Fd;
 use crate::operation;
 use crate::path::walk::Names;
 use crate::path::{Name, ResolvedPath};
@@ -34,7 +35,7 @@ impl Process {
     /// mkdirat(2).
     pub fn mkdirat(&'static self, dirfd: Fd, path: &[u8], mode: u32) -> Outcome<()> {
         let _call = operation::begin();
-        let (parent, name) = match ours!(self.resolve_parent(dirfd, path, false)) {
+        let (parent, name) = match ours!(self.paths.resolve_parent(dirfd, path, false)) {
             NameInParent::Outside(path) => {
                 let mode = Mode::from_bits_truncate(mode);
                 return Some(rustix::fs::mkdir(path, mode));
@@ -63,7 +64,7 @@ impl Process {
     /// mknodat(2): no devices.
     pub fn mknodat(&'static self, dirfd: Fd, path: &[u8], mode: u32, _device: u64) -> Outcome<()> {
         let _call = operation::begin();
-        let (parent, name) = match ours!(self.resolve_parent(dirfd, path, false)) {
+        let (parent, name) = match ours!(self.paths.resolve_parent(dirfd, path, false)) {
             NameInParent::Outside(_) => return Some(self.server.refuse("mknod")),
             NameInParent::Dir
             | NameInParent::Below { .. }
@@ -113,7 +114,7 @@ impl Process {
     pub fn unlinkat(&'static self, dirfd: Fd, path: &[u8], flags: i32) -> Outcome<()> {
         let _call = operation::begin();
         if flags & !AT_REMOVEDIR != 0 {
-            let _ = ours!(self.resolve_parent(dirfd, path, false));
+            let _ = ours!(self.paths.resolve_parent(dirfd, path, false));
             return Some(Err(Errno::INVAL));
         }
         let dir = flags & AT_REMOVEDIR != 0;
@@ -121,7 +122,7 @@ impl Process {
             return Some(removed);
         }
         retry_ours_if_gone(|gone| {
-            Some(match ours!(self.resolve_parent(dirfd, path, false)) {
+            Some(match ours!(self.paths.resolve_parent(dirfd, path, false)) {
                 NameInParent::Outside(path) => {
                     let flags = if dir {
                         AtFlags::REMOVEDIR
@@ -187,7 +188,7 @@ impl Process {
         path: &[u8],
         dir: bool,
     ) -> Outcome<Option<Result<(), Errno>>> {
-        let Some((parent, name)) = ours!(self.name_to_ask_for(dirfd, path)) else {
+        let Some((parent, name)) = ours!(self.paths.name_to_ask_for(dirfd, path)) else {
             return Some(Ok(None));
         };
         let may = self.user.credentials().uid == 0
@@ -217,11 +218,11 @@ impl Process {
         flags: u32,
         gone: &mut Option<(Ino, Option<Ino>)>,
     ) -> Outcome<()> {
-        let from = self.resolve_parent(old_dirfd, old, false);
+        let from = self.paths.resolve_parent(old_dirfd, old, false);
         if let Some(Err(error)) = from {
             return Some(Err(error));
         }
-        let to = self.resolve_parent(new_dirfd, new, false);
+        let to = self.paths.resolve_parent(new_dirfd, new, false);
         let (from, to) = match (from, to) {
             (None, None) => return None,
             (Some(Err(error)), _) | (_, Some(Err(error))) => return Some(Err(error)),
@@ -373,15 +374,15 @@ impl Process {
         let _call = operation::begin();
         let (follow, empty) = (flags & AT_SYMLINK_FOLLOW != 0, flags & EMPTY_PATH != 0);
         if flags & !(AT_SYMLINK_FOLLOW | EMPTY_PATH) != 0 {
-            let _ = ours!(self.resolve_parent(new_dirfd, new, false));
+            let _ = ours!(self.paths.resolve_parent(new_dirfd, new, false));
             return Some(Err(Errno::INVAL));
         }
         if self.inodes.elevates() {
             if let Some(Ok(ResolvedPath::Below { parent, name, path })) =
-                self.resolve(old_dirfd, old, follow)
+                self.paths.resolve(old_dirfd, old, follow)
             {
                 // Only for a link that can be made.
-                let to = self.resolve_parent(new_dirfd, new, false);
+                let to = self.paths.resolve_parent(new_dirfd, new, false);
                 match done!(to.unwrap_or(Err(Errno::XDEV))) {
                     NameInParent::Name {
                         parent: dir,
@@ -399,16 +400,20 @@ impl Process {
                 }
             }
         }
-        let linked = self.with_existing(old_dirfd, old, follow, empty, |from| {
-            let to = self
-                .resolve_parent(new_dirfd, new, false)
-                .ok_or(Errno::XDEV)??;
-            self.link(from, to)
-        });
+        let linked = self
+            .paths
+            .with_existing(old_dirfd, old, follow, empty, |from| {
+                let to = self
+                    .paths
+                    .resolve_parent(new_dirfd, new, false)
+                    .ok_or(Errno::XDEV)??;
+                self.link(from, to)
+            });
         // The old name is not weir's. If the new one is, they are on two file systems.
         linked.or_else(|| {
             Some(
-                self.resolve_parent(new_dirfd, new, false)?
+                self.paths
+                    .resolve_parent(new_dirfd, new, false)?
                     .and(Err(Errno::XDEV)),
             )
         })
@@ -443,7 +448,7 @@ impl Process {
     /// symlinkat(2).
     pub fn symlinkat(&'static self, target: &[u8], dirfd: Fd, path: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
-        let (parent, name) = match ours!(self.resolve_parent(dirfd, path, false)) {
+        let (parent, name) = match ours!(self.paths.resolve_parent(dirfd, path, false)) {
             NameInParent::Outside(path) => return Some(rustix::fs::symlink(target, path)),
             NameInParent::Dir
             | NameInParent::Below { .. }
@@ -466,98 +471,6 @@ impl Process {
             gid: self.user.credentials().gid,
         };
         Some(done!(self.session()).call(op).map(|_| ()))
-    }
-
-    /// readlinkat(2): the number of bytes put.
-    pub fn readlinkat(&'static self, dirfd: Fd, path: &[u8], out: &mut [u8]) -> Outcome<usize> {
-        let _call = operation::begin();
-        if out.is_empty() {
-            let _ = ours!(self.resolve(dirfd, path, false));
-            return Some(Err(Errno::INVAL));
-        }
-        let magic = self.magic_link_target(dirfd, path);
-        if let Some(ino) = magic.filter(|ino| *ino != Ino::NONE) {
-            return Some(Ok(put(&done!(self.path_or_deleted(ino)), out)));
-        }
-        let target = self.with_existing(dirfd, path, false, true, |found| match found {
-            ResolvedFile::Outside(path) => Ok(rustix::fs::readlink(path, Vec::new())?.into_bytes()),
-            ResolvedFile::Inode(ino, FileType::Symlink) => {
-                let mut target = [0; weir_core::names::SYMLINK_MAX];
-                let length = self.inodes.view()?.target(ino, &mut target)?;
-                Ok(target[..length].to_vec())
-            }
-            // An empty path is valid only for an open link.
-            ResolvedFile::Inode(..) if path.is_empty() => Err(Errno::NOENT),
-            ResolvedFile::Inode(..) => Err(Errno::INVAL),
-        });
-        Some(Ok(put(&ours!(target), out)))
-    }
-
-    /// One of the paths of an inode; like the kernel's links, also for an inode without a name.
-    fn path_or_deleted(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        match self.inodes.path_of(ino) {
-            Err(Errno::NOENT) => {
-                let prefix = self
-                    .server
-                    .connection
-                    .instance()
-                    .map_or(&[][..], |i| i.roots.main.bytes());
-                Ok([prefix, format!("/[{}] (deleted)", ino.0).as_bytes()].concat())
-            }
-            path => path,
-        }
-    }
-
-    /// realpath(3): the canonical path of an existing file; returns its length in bytes.
-    pub fn realpath(&'static self, path: &[u8], out: &mut [u8]) -> Outcome<usize> {
-        let _call = operation::begin();
-        if let Some(ino) = self.magic_link_target(AT_FDCWD, path) {
-            return Some(
-                self.inodes
-                    .path_of(ino)
-                    .and_then(|path| put_whole(&path, out)),
-            );
-        }
-        let full = ours!(retry_ours_if_gone(|gone| {
-            Some(match ours!(self.resolve(AT_FDCWD, path, true)) {
-                ResolvedPath::Dir(dir) => {
-                    *gone = Some(dir);
-                    self.inodes.path_of(dir)
-                }
-                ResolvedPath::Outside(path) => match self.magic_link_target(AT_FDCWD, &path) {
-                    Some(ino) => self.inodes.path_of(ino),
-                    None => canonical_outside(&path),
-                },
-                ResolvedPath::Below { parent, name, .. } => {
-                    let path = self.inodes.path_of(parent);
-                    path.map(|path| [&path, &b"/"[..], name.bytes()].concat())
-                }
-                ResolvedPath::Name { found: None, .. } => Err(Errno::NOENT),
-                ResolvedPath::Name {
-                    found: Some((_, kind)),
-                    slash: true,
-                    ..
-                } if kind != FileType::Dir => Err(Errno::NOTDIR),
-                ResolvedPath::Name { parent, name, .. } => {
-                    *gone = Some(parent);
-                    let path = self.inodes.path_of(parent);
-                    path.map(|path| [&path, &b"/"[..], name.bytes()].concat())
-                }
-            })
-        }));
-        // A program that names the kernel mount's directory may pass the answer to the kernel (mount,
-        // bwrap), which knows no other path.
-        let prefix = self
-            .server
-            .connection
-            .instance()
-            .map(|instance| &instance.roots.main);
-        let by_mount =
-            prefix.and_then(|prefix| Some((prefix.mount_in(path)?, prefix.strip(&full)?)));
-        Some(match by_mount {
-            Some((mount, below)) => put_whole(&[mount, below].concat(), out),
-            None => put_whole(&full, out),
-        })
     }
 }
 
@@ -588,21 +501,6 @@ impl InodeOperations {
     }
 }
 
-/// Copies as much as there is room for.
-fn put(text: &[u8], out: &mut [u8]) -> usize {
-    let n = text.len().min(out.len());
-    out[..n].copy_from_slice(&text[..n]);
-    n
-}
-
-/// Copies a path with a NUL; fails if there is no room for it.
-fn put_whole(path: &[u8], out: &mut [u8]) -> Result<usize, Errno> {
-    match path.len() < out.len() {
-        true => Ok(put(path, out)),
-        false => Err(Errno::NAMETOOLONG),
-    }
-}
-
 /// The error of removing a directory without a name.
 fn last_dot(path: &[u8], dir: bool) -> Errno {
     let path = path.strip_suffix(b"/").unwrap_or(path);
@@ -611,17 +509,5 @@ fn last_dot(path: &[u8], dir: bool) -> Errno {
         true if path.ends_with(b"..") => Errno::NOTEMPTY,
         true if path.ends_with(b".") => Errno::INVAL,
         true => Errno::BUSY,
-    }
-}
-
-/// The canonical form of a path of the kernel's.
-fn canonical_outside(path: &[u8]) -> Result<Vec<u8>, Errno> {
-    use std::os::unix::ffi::{OsStrExt, OsStringExt};
-    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
-    match std::fs::canonicalize(path) {
-        Ok(full) => Ok(full.into_os_string().into_vec()),
-        Err(error) => Err(error
-            .raw_os_error()
-            .map_or(Errno::IO, Errno::from_raw_os_error)),
     }
 }

@@ -23,7 +23,8 @@ use super::open_flags::{
     writes, O_ACCMODE, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_TMPFILE,
     O_TRUNC,
 };
-use super::resolve::{done, ours, NameInParent, ResolvedFile};
+use super::outcome::{done, ours};
+use super::paths::{NameInParent, ResolvedFile};
 use super::table::{self, Handle};
 use super::{outside, Outcome, Process};
 use crate::kernel::{self, Fd, AT_FDCWD};
@@ -66,7 +67,10 @@ impl Process {
         if flags & O_CREAT != 0 && flags & O_PATH == 0 {
             if flags & O_DIRECTORY != 0 {
                 // EINVAL since Linux 6.4; older kernels ignored one of the two flags.
-                return self.is_our_path(dirfd, path).then_some(Err(Errno::INVAL));
+                return self
+                    .paths
+                    .is_our_path(dirfd, path)
+                    .then_some(Err(Errno::INVAL));
             }
             return self.open_or_create(dirfd, path, flags, mode);
         }
@@ -74,7 +78,7 @@ impl Process {
         if flags & O_TRUNC != 0 && flags & O_PATH == 0 && self.inodes.elevates() {
             if let Some(Ok(NameInParent::Below {
                 parent, name, path, ..
-            })) = self.resolve_parent(dirfd, path, follow)
+            })) = self.paths.resolve_parent(dirfd, path, follow)
             {
                 let spare = Spare::default();
                 match done!(self.replace_below(parent, &name, path, flags, &spare)) {
@@ -88,77 +92,80 @@ impl Process {
                 }
             }
         }
-        self.with_existing(dirfd, path, follow, false, |found| {
-            let found = match writes(flags) {
-                true => self.prepare_update(dirfd, path, follow, found)?,
-                false => found,
-            };
-            match found {
-                ResolvedFile::Outside(path) => outside::open(&path, flags, mode),
-                ResolvedFile::Inode(ino, kind @ (FileType::Fifo | FileType::Socket)) => {
-                    self.inodes.open_special(ino, kind, flags)
+        self.paths
+            .with_existing(dirfd, path, follow, false, |found| {
+                let found = match writes(flags) {
+                    true => self.prepare_update(dirfd, path, follow, found)?,
+                    false => found,
+                };
+                match found {
+                    ResolvedFile::Outside(path) => outside::open(&path, flags, mode),
+                    ResolvedFile::Inode(ino, kind @ (FileType::Fifo | FileType::Socket)) => {
+                        self.inodes.open_special(ino, kind, flags)
+                    }
+                    ResolvedFile::Inode(ino, kind) => {
+                        self.open_target(&Target::existing(ino, kind), flags, &Spare::default())
+                    }
                 }
-                ResolvedFile::Inode(ino, kind) => {
-                    self.open_target(&Target::existing(ino, kind), flags, &Spare::default())
-                }
-            }
-        })
+            })
     }
 
     /// truncate(2).
     pub fn truncate(&'static self, path: &[u8], length: i64) -> Outcome<()> {
         let _call = operation::begin();
-        self.with_existing(AT_FDCWD, path, true, false, |found| {
-            let ino = match self.prepare_update(AT_FDCWD, path, true, found)? {
-                ResolvedFile::Outside(path) => {
-                    let file = rustix::fs::open(
-                        path,
-                        rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC,
-                        rustix::fs::Mode::empty(),
-                    )?;
-                    let length = u64::try_from(length).map_err(|_| Errno::INVAL)?;
-                    return rustix::fs::ftruncate(file, length);
+        self.paths
+            .with_existing(AT_FDCWD, path, true, false, |found| {
+                let ino = match self.prepare_update(AT_FDCWD, path, true, found)? {
+                    ResolvedFile::Outside(path) => {
+                        let file = rustix::fs::open(
+                            path,
+                            rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC,
+                            rustix::fs::Mode::empty(),
+                        )?;
+                        let length = u64::try_from(length).map_err(|_| Errno::INVAL)?;
+                        return rustix::fs::ftruncate(file, length);
+                    }
+                    ResolvedFile::Inode(_, FileType::Dir) => return Err(Errno::ISDIR),
+                    ResolvedFile::Inode(ino, FileType::File) => ino,
+                    ResolvedFile::Inode(..) => return Err(Errno::INVAL),
+                };
+                if !self
+                    .user
+                    .credentials()
+                    .may(&self.inodes.attr(ino)?, access::WRITE)
+                {
+                    return Err(Errno::ACCESS);
                 }
-                ResolvedFile::Inode(_, FileType::Dir) => return Err(Errno::ISDIR),
-                ResolvedFile::Inode(ino, FileType::File) => ino,
-                ResolvedFile::Inode(..) => return Err(Errno::INVAL),
-            };
-            if !self
-                .user
-                .credentials()
-                .may(&self.inodes.attr(ino)?, access::WRITE)
-            {
-                return Err(Errno::ACCESS);
-            }
-            let view = self.inodes.view()?;
-            view.update(ino, || self.inodes.set_size(ino, length))
-        })
+                let view = self.inodes.view()?;
+                view.update(ino, || self.inodes.set_size(ino, length))
+            })
     }
 
     /// Opens a new file without a name (`O_TMPFILE`), as if in the directory of this path.
     fn open_unnamed(&'static self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
         let spare = Spare::default();
-        self.with_existing(dirfd, path, flags & O_NOFOLLOW == 0, false, |found| {
-            let dir = match found {
-                ResolvedFile::Outside(path) => return outside::open(&path, flags, mode),
-                _ if flags & (O_CREAT | O_PATH) != 0 || !writes(flags & O_ACCMODE) => {
-                    return Err(Errno::INVAL)
-                }
-                ResolvedFile::Inode(dir, FileType::Dir) => dir,
-                ResolvedFile::Inode(..) => return Err(Errno::NOTDIR),
-            };
-            self.inodes.check_parent(dir)?;
-            self.reserve(&spare, flags)?;
-            let who = self.user.credentials();
-            let made = self.inodes.view()?.create_unnamed(CreateUnnamed {
-                dir,
-                mode: self.user.apply_umask(mode & 0o7777),
-                uid: who.uid,
-                gid: who.gid,
-                linkable: flags & O_EXCL == 0,
-            });
-            self.open_target(&made?, flags & !O_TMPFILE, &spare)
-        })
+        self.paths
+            .with_existing(dirfd, path, flags & O_NOFOLLOW == 0, false, |found| {
+                let dir = match found {
+                    ResolvedFile::Outside(path) => return outside::open(&path, flags, mode),
+                    _ if flags & (O_CREAT | O_PATH) != 0 || !writes(flags & O_ACCMODE) => {
+                        return Err(Errno::INVAL)
+                    }
+                    ResolvedFile::Inode(dir, FileType::Dir) => dir,
+                    ResolvedFile::Inode(..) => return Err(Errno::NOTDIR),
+                };
+                self.inodes.check_parent(dir)?;
+                self.reserve(&spare, flags)?;
+                let who = self.user.credentials();
+                let made = self.inodes.view()?.create_unnamed(CreateUnnamed {
+                    dir,
+                    mode: self.user.apply_umask(mode & 0o7777),
+                    uid: who.uid,
+                    gid: who.gid,
+                    linkable: flags & O_EXCL == 0,
+                });
+                self.open_target(&made?, flags & !O_TMPFILE, &spare)
+            })
     }
 
     /// Opens the file, or makes it, even if it disappears between being found and being opened.
@@ -221,12 +228,12 @@ impl Process {
             let attr = self.inodes.attr(ino)?;
             Ok(Way::Ours(Target::existing(ino, attr.file_type())))
         };
-        if let Some(ino) = self.magic_link_target(dirfd, path).filter(|_| follow) {
+        if let Some(ino) = self.paths.magic_link_target(dirfd, path).filter(|_| follow) {
             return Some(of_magic(ino));
         }
         if path.ends_with(b"/") {
             // Like Linux, which does not look for the last name then.
-            let parent = ours!(self.resolve_parent(dirfd, path, false));
+            let parent = ours!(self.paths.resolve_parent(dirfd, path, false));
             if matches!(
                 parent,
                 NameInParent::Name { .. } | NameInParent::Below { .. }
@@ -238,9 +245,9 @@ impl Process {
             return Some(Ok(Way::Ours(target)));
         }
         for _ in 0..TRIES {
-            match ours!(self.resolve_parent(dirfd, path, follow)) {
+            match ours!(self.paths.resolve_parent(dirfd, path, follow)) {
                 NameInParent::Outside(path) => {
-                    let magic = self.magic_link_target(AT_FDCWD, &path);
+                    let magic = self.paths.magic_link_target(AT_FDCWD, &path);
                     return Some(magic.map_or(Ok(Way::Outside(path)), of_magic));
                 }
                 NameInParent::Dir => return Some(Err(exists_or(exclusive, Errno::ISDIR))),
@@ -346,7 +353,7 @@ impl Process {
         if only_cut {
             return Some(Ok(None));
         }
-        let Some((parent, name)) = ours!(self.name_to_ask_for(dirfd, path)) else {
+        let Some((parent, name)) = ours!(self.paths.name_to_ask_for(dirfd, path)) else {
             return Some(Ok(None));
         };
         if self.user.credentials().uid != 0 && self.inodes.check_parent(parent).is_err() {

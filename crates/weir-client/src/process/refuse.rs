@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::resolve::ours;
+use super::outcome::ours;
 use super::{Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
 
@@ -48,7 +48,7 @@ impl Process {
     /// inotify_add_watch, fanotify_mark, name_to_handle_at, bind of a Unix socket,
     /// acct, swapon, mount, chroot and so on: refused and counted as `name`.
     pub fn refuse_path(&'static self, dirfd: Fd, path: &[u8], name: &'static str) -> Outcome<()> {
-        let _ = ours!(self.resolve_existing(dirfd, path, true, false));
+        let _ = ours!(self.paths.resolve_existing(dirfd, path, true, false));
         Some(self.server.refuse(name))
     }
 
@@ -69,16 +69,8 @@ impl Process {
 
     /// umount2(2): EINVAL, because nothing is mounted within weir.
     pub fn not_mounted(&'static self, path: &[u8]) -> Outcome<()> {
-        let _ = ours!(self.resolve_existing(AT_FDCWD, path, true, false));
+        let _ = ours!(self.paths.resolve_existing(AT_FDCWD, path, true, false));
         Some(Err(Errno::INVAL))
-    }
-
-    /// True if a path is weir's: for wrappers that do more than one call.
-    pub fn is_our_path(&'static self, dirfd: Fd, path: &[u8]) -> bool {
-        if self.magic_link_target(dirfd, path).is_some() {
-            return true;
-        }
-        self.resolve(dirfd, path, true).is_some()
     }
 
     /// True if there is an instance.

@@ -20,7 +20,8 @@ use weir_core::types::Ino;
 
 use super::inodes::InodeOperations;
 use super::open_flags::{O_CREAT, O_DIRECTORY, O_EXCL, O_PATH};
-use super::resolve::{done, ours, NameInParent, ResolvedFile};
+use super::outcome::{done, ours};
+use super::paths::{NameInParent, ResolvedFile};
 use super::{outside, Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::operation;
@@ -38,7 +39,7 @@ impl Process {
     /// fails, the caller must call [`Process::unbind`].
     pub fn bind(&'static self, path: &[u8]) -> Outcome<Vec<u8>> {
         let _call = operation::begin();
-        let (parent, name) = match ours!(self.resolve_parent(AT_FDCWD, path, false)) {
+        let (parent, name) = match ours!(self.paths.resolve_parent(AT_FDCWD, path, false)) {
             NameInParent::Outside(path) => return Some(Ok(path)),
             NameInParent::Dir
             | NameInParent::Below { .. }
@@ -73,19 +74,20 @@ impl Process {
     /// The path by which the kernel reaches the socket of a name, for connect(2) and its kin.
     pub fn socket_path(&'static self, path: &[u8]) -> Outcome<Vec<u8>> {
         let _call = operation::begin();
-        self.with_existing(AT_FDCWD, path, true, false, |found| match found {
-            ResolvedFile::Outside(path) => Ok(path),
-            ResolvedFile::Inode(ino, FileType::Socket) => {
-                self.user
-                    .credentials()
-                    .check(&self.inodes.attr(ino)?, access::WRITE)?;
-                let kernels = self.inodes.special_path(ino)?;
-                // A socket that a program at another server has bound does not exist here.
-                rustix::fs::lstat(&kernels[..]).map_err(|_| Errno::CONNREFUSED)?;
-                as_address(kernels)
-            }
-            ResolvedFile::Inode(..) => Err(Errno::CONNREFUSED),
-        })
+        self.paths
+            .with_existing(AT_FDCWD, path, true, false, |found| match found {
+                ResolvedFile::Outside(path) => Ok(path),
+                ResolvedFile::Inode(ino, FileType::Socket) => {
+                    self.user
+                        .credentials()
+                        .check(&self.inodes.attr(ino)?, access::WRITE)?;
+                    let kernels = self.inodes.special_path(ino)?;
+                    // A socket that a program at another server has bound does not exist here.
+                    rustix::fs::lstat(&kernels[..]).map_err(|_| Errno::CONNREFUSED)?;
+                    as_address(kernels)
+                }
+                ResolvedFile::Inode(..) => Err(Errno::CONNREFUSED),
+            })
     }
 
     /// The path by which a socket was bound, if the kernel's path is of one of weir's.

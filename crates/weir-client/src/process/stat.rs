@@ -15,7 +15,8 @@ use weir_core::types::Ino;
 
 use super::inodes::check_not_gone;
 use super::inodes::InodeOperations;
-use super::resolve::{done, ours, ResolvedFile};
+use super::outcome::{done, ours};
+use super::paths::ResolvedFile;
 use super::table::Handle;
 use super::{outside, Outcome, Process};
 use crate::errno::of_open;
@@ -53,11 +54,12 @@ impl Process {
         let known = NOFOLLOW | EMPTY_PATH | NO_AUTOMOUNT;
         done!(self.check_flags(dirfd, path, flags, known)?);
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
-        self.with_existing(dirfd, path, follow, empty, |found| match found {
-            ResolvedFile::Outside(path) => outside::stat(&path, follow),
-            ResolvedFile::Inode(ino, _) if path.is_empty() => of_open(self.inodes.stat_of(ino)),
-            ResolvedFile::Inode(ino, _) => self.inodes.stat_of(ino),
-        })
+        self.paths
+            .with_existing(dirfd, path, follow, empty, |found| match found {
+                ResolvedFile::Outside(path) => outside::stat(&path, follow),
+                ResolvedFile::Inode(ino, _) if path.is_empty() => of_open(self.inodes.stat_of(ino)),
+                ResolvedFile::Inode(ino, _) => self.inodes.stat_of(ino),
+            })
     }
 
     /// Fails with EINVAL if a call has flags that it does not know; `None` if its path is not
@@ -73,7 +75,7 @@ impl Process {
             return Some(Ok(()));
         }
         let is_ours = self.descriptors.handle(dirfd).is_some() && path.is_empty();
-        (is_ours || self.is_our_path(dirfd, path)).then_some(Err(Errno::INVAL))
+        (is_ours || self.paths.is_our_path(dirfd, path)).then_some(Err(Errno::INVAL))
     }
 
     /// The current attributes of an open file.
@@ -87,28 +89,29 @@ impl Process {
         let known = NOFOLLOW | EMPTY_PATH | EACCESS;
         done!(self.check_flags(dirfd, path, flags, known)?);
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
-        self.with_existing(dirfd, path, follow, empty, |found| {
-            let ino = match found {
-                ResolvedFile::Outside(path) => return outside::access(&path, mode, flags),
-                ResolvedFile::Inode(ino, _) => ino,
-            };
-            let Ok(want @ 0..=7) = u32::try_from(mode) else {
-                return Err(Errno::INVAL);
-            };
-            let attr = self.inodes.attr(ino)?;
-            let allowed = if flags & EACCESS != 0 {
-                self.user.credentials().may(&attr, want)
-            } else {
-                real_credentials(self.user.credentials()).may(&attr, want)
-            };
-            allowed.then_some(()).ok_or(Errno::ACCESS)
-        })
+        self.paths
+            .with_existing(dirfd, path, follow, empty, |found| {
+                let ino = match found {
+                    ResolvedFile::Outside(path) => return outside::access(&path, mode, flags),
+                    ResolvedFile::Inode(ino, _) => ino,
+                };
+                let Ok(want @ 0..=7) = u32::try_from(mode) else {
+                    return Err(Errno::INVAL);
+                };
+                let attr = self.inodes.attr(ino)?;
+                let allowed = if flags & EACCESS != 0 {
+                    self.user.credentials().may(&attr, want)
+                } else {
+                    real_credentials(self.user.credentials()).may(&attr, want)
+                };
+                allowed.then_some(()).ok_or(Errno::ACCESS)
+            })
     }
 
     /// statfs(2).
     pub fn statfs(&'static self, path: &[u8]) -> Outcome<StatFs> {
         Some(
-            match ours!(self.resolve_existing(AT_FDCWD, path, true, false)) {
+            match ours!(self.paths.resolve_existing(AT_FDCWD, path, true, false)) {
                 ResolvedFile::Outside(path) => outside::statfs(&path),
                 ResolvedFile::Inode(..) => self.inodes.state_of_all(),
             },

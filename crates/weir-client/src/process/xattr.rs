@@ -19,8 +19,9 @@ use weir_core::types::Ino;
 use weir_core::xattr::{SetFlags, NAME_MAX, VALUE_MAX};
 
 use super::inodes::InodeOperations;
+use super::outcome::ours;
 use super::own_xattr::OwnName;
-use super::resolve::{ours, ResolvedFile};
+use super::paths::ResolvedFile;
 use super::table::PATH;
 use super::{Outcome, Process};
 use crate::errno::of_open;
@@ -51,19 +52,20 @@ impl Process {
         out: &mut [u8],
     ) -> Outcome<usize> {
         let _call = operation::begin();
-        self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
-            // Asked for a length, rustix answers by another function.
-            ResolvedFile::Outside(path) => match (follow, out.is_empty()) {
-                (true, true) => rustix::fs::getxattr_query(&path, name),
-                (true, false) => rustix::fs::getxattr(&path, name, &mut *out),
-                (false, true) => rustix::fs::lgetxattr_query(&path, name),
-                (false, false) => rustix::fs::lgetxattr(&path, name, &mut *out),
-            },
-            ResolvedFile::Inode(ino, _) => {
-                self.inodes
-                    .xattr_of(self.user.credentials(), ino, name, out)
-            }
-        })
+        self.paths
+            .with_existing(AT_FDCWD, path, follow, false, |found| match found {
+                // Asked for a length, rustix answers by another function.
+                ResolvedFile::Outside(path) => match (follow, out.is_empty()) {
+                    (true, true) => rustix::fs::getxattr_query(&path, name),
+                    (true, false) => rustix::fs::getxattr(&path, name, &mut *out),
+                    (false, true) => rustix::fs::lgetxattr_query(&path, name),
+                    (false, false) => rustix::fs::lgetxattr(&path, name, &mut *out),
+                },
+                ResolvedFile::Inode(ino, _) => {
+                    self.inodes
+                        .xattr_of(self.user.credentials(), ino, name, out)
+                }
+            })
     }
 
     /// fgetxattr(2).
@@ -89,16 +91,17 @@ impl Process {
     ) -> Outcome<()> {
         let _call = operation::begin();
         let kernels = XattrFlags::from_bits_retain(flags);
-        self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
-            ResolvedFile::Outside(path) if follow => {
-                rustix::fs::setxattr(&path, name, value, kernels)
-            }
-            ResolvedFile::Outside(path) => rustix::fs::lsetxattr(&path, name, value, kernels),
-            ResolvedFile::Inode(ino, _) => {
-                self.inodes
-                    .set_xattr_of(self.user.credentials(), ino, name, value, flags)
-            }
-        })
+        self.paths
+            .with_existing(AT_FDCWD, path, follow, false, |found| match found {
+                ResolvedFile::Outside(path) if follow => {
+                    rustix::fs::setxattr(&path, name, value, kernels)
+                }
+                ResolvedFile::Outside(path) => rustix::fs::lsetxattr(&path, name, value, kernels),
+                ResolvedFile::Inode(ino, _) => {
+                    self.inodes
+                        .set_xattr_of(self.user.credentials(), ino, name, value, flags)
+                }
+            })
     }
 
     /// fsetxattr(2).
@@ -117,14 +120,15 @@ impl Process {
     /// removexattr(2) and lremovexattr(2): weir's own cannot be removed.
     pub fn removexattr(&'static self, path: &[u8], follow: bool, name: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
-        self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
-            ResolvedFile::Outside(path) if follow => rustix::fs::removexattr(&path, name),
-            ResolvedFile::Outside(path) => rustix::fs::lremovexattr(&path, name),
-            ResolvedFile::Inode(ino, _) => {
-                self.inodes
-                    .remove_xattr_of(self.user.credentials(), ino, name)
-            }
-        })
+        self.paths
+            .with_existing(AT_FDCWD, path, follow, false, |found| match found {
+                ResolvedFile::Outside(path) if follow => rustix::fs::removexattr(&path, name),
+                ResolvedFile::Outside(path) => rustix::fs::lremovexattr(&path, name),
+                ResolvedFile::Inode(ino, _) => {
+                    self.inodes
+                        .remove_xattr_of(self.user.credentials(), ino, name)
+                }
+            })
     }
 
     /// fremovexattr(2).
@@ -141,16 +145,17 @@ impl Process {
     /// listxattr(2) and llistxattr(2): the names' length, and the names unless `out` is empty.
     pub fn listxattr(&'static self, path: &[u8], follow: bool, out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
-        self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
-            ResolvedFile::Outside(path) => match (follow, out.is_empty()) {
-                (true, true) => rustix::fs::listxattr_query(&path),
-                (true, false) => rustix::fs::listxattr(&path, &mut *out),
-                (false, true) => rustix::fs::llistxattr_query(&path),
-                (false, false) => rustix::fs::llistxattr(&path, &mut *out),
-            },
-            ResolvedFile::Inode(_, FileType::Symlink) => Ok(0),
-            ResolvedFile::Inode(ino, _) => self.inodes.xattr_names_of(ino, out),
-        })
+        self.paths
+            .with_existing(AT_FDCWD, path, follow, false, |found| match found {
+                ResolvedFile::Outside(path) => match (follow, out.is_empty()) {
+                    (true, true) => rustix::fs::listxattr_query(&path),
+                    (true, false) => rustix::fs::listxattr(&path, &mut *out),
+                    (false, true) => rustix::fs::llistxattr_query(&path),
+                    (false, false) => rustix::fs::llistxattr(&path, &mut *out),
+                },
+                ResolvedFile::Inode(_, FileType::Symlink) => Ok(0),
+                ResolvedFile::Inode(ino, _) => self.inodes.xattr_names_of(ino, out),
+            })
     }
 
     /// flistxattr(2).

@@ -17,12 +17,10 @@
 //! | `links` | what the instance keeps, as symbolic links |
 //! | `name_lock` | the lock of a name that only the PFS has |
 //! | `list` | listing both layers |
-//! | `entrance` | paths that lead into a tree by links outside of it |
 //!
 //! Left out: moving files to the PFS (`weir-mover`); renaming a directory that covers one of the PFS,
 //! which is refused with EXDEV, as by overlayfs, so that programs copy it.
 
-mod entrance;
 mod links;
 mod list;
 pub(super) mod name_lock;

@@ -15,7 +15,7 @@ use weir_core::elevate_rule::{ElevateRule, UpdateMode};
 use weir_core::types::Ino;
 
 use super::super::inodes::InodeOperations;
-use super::super::resolve::{NameInParent, ResolvedFile};
+use super::super::paths::{NameInParent, ResolvedFile};
 use super::super::{outside, Process};
 use super::name_lock::NameLock;
 use crate::kernel::Fd;
@@ -222,7 +222,7 @@ impl Process {
             name,
             path: below,
             ..
-        })) = self.resolve_parent(dirfd, path, follow)
+        })) = self.paths.resolve_parent(dirfd, path, follow)
         else {
             return Ok(found);
         };
@@ -231,7 +231,7 @@ impl Process {
             name: &name,
             path: &below,
         });
-        let again = is_taken.then(|| self.resolve_existing(dirfd, path, follow, false));
+        let again = is_taken.then(|| self.paths.resolve_existing(dirfd, path, follow, false));
         again.flatten().unwrap_or(Ok(found))
     }
 

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::super::resolve::NameInParent;
+use super::super::paths::NameInParent;
 use super::Tree;
 use crate::kernel::AT_FDCWD;
 use crate::operation;
@@ -12,7 +12,7 @@ impl Tree {
     /// False: the tree has the name already, or has removed it.
     pub fn take_up(self, path: &[u8]) -> Result<bool, Errno> {
         let _call = operation::begin();
-        match self.process.resolve_parent(AT_FDCWD, path, false) {
+        match self.process.paths.resolve_parent(AT_FDCWD, path, false) {
             Some(Ok(NameInParent::Below {
                 parent, name, path, ..
             })) => {

@@ -11,9 +11,10 @@
 
 use std::borrow::Cow;
 
-use super::current_dir::{kernel_cwd, named_by};
-use super::table::{self, Handle};
-use super::Process;
+use super::super::current_dir::{kernel_cwd, named_by};
+use super::super::program_copies::program_path;
+use super::super::table::{self, Handle};
+use super::PathLookup;
 use crate::kernel::{path_of, Fd, AT_FDCWD};
 use crate::neighbour::KernelIdentity;
 use crate::path::prefix::split;
@@ -36,16 +37,16 @@ enum Link {
 /// `/proc/self/task/N/fd/N`.
 const DEEPEST: usize = 6;
 
-impl Process {
+impl PathLookup {
     /// The inode of weir's behind a path that is one of these links.
-    pub(super) fn magic_link_target(&'static self, dirfd: Fd, path: &[u8]) -> Option<Ino> {
+    pub(in super::super) fn magic_link_target(&self, dirfd: Fd, path: &[u8]) -> Option<Ino> {
         let (ino, rest) = self.through_magic_link(dirfd, path)?;
         rest.is_empty().then_some(ino)
     }
 
     /// The inode of weir's behind one of these links that a path goes through, and the rest of the path.
     pub(super) fn through_magic_link<'p>(
-        &'static self,
+        &self,
         dirfd: Fd,
         path: &'p [u8],
     ) -> Option<(Ino, Cow<'p, [u8]>)> {
@@ -56,7 +57,7 @@ impl Process {
             let (link, rest) = link_in(path, || self.owner_pid())?;
             return Some((self.target_of(link)?, Cow::Borrowed(rest)));
         }
-        if !may_be_of_proc(path) || !self.is_active() {
+        if !may_be_of_proc(path) || self.first_call.instance().is_none() {
             return None;
         }
         let directory = match dirfd {
@@ -71,13 +72,13 @@ impl Process {
     }
 
     /// The number of the process that the state is of.
-    fn owner_pid(&'static self) -> u32 {
-        self.init();
+    fn owner_pid(&self) -> u32 {
+        self.first_call.ensure();
         self.server.forks.owner_pid()
     }
 
-    fn target_of(&'static self, link: Link) -> Option<Ino> {
-        self.init();
+    fn target_of(&self, link: Link) -> Option<Ino> {
+        self.first_call.ensure();
         match link {
             Link::Cwd => self.cwd.inode().map(|cwd| cwd.unwrap_or(Ino::NONE)),
             Link::Descriptor(fd) => table::get(fd).map(Handle::ino),
@@ -85,15 +86,15 @@ impl Process {
             Link::OthersCwd(pid) => {
                 let path = format!("/proc/{pid}/cwd");
                 let shown = rustix::fs::readlink(&path, Vec::new()).ok()?;
-                let instance = self.instance()?;
+                let instance = self.first_call.instance()?;
                 match named_by(shown.as_bytes()) {
                     Some((memory, ino)) if memory == instance.shm_dir => Some(ino),
                     _ => self.unknown_of_other(&path),
                 }
             }
             Link::Program => {
-                self.instance()?;
-                match self.resolve(AT_FDCWD, &self.program_path()?, true)?.ok()? {
+                let program = program_path(self.first_call.instance()?)?;
+                match self.resolve(AT_FDCWD, &program, true)?.ok()? {
                     ResolvedPath::Name { found, .. } => found.map(|(ino, _)| ino),
                     _ => None,
                 }
@@ -102,12 +103,12 @@ impl Process {
     }
 
     /// The target of another process's link to a placeholder: an inode that cannot be used.
-    fn unknown_of_other(&'static self, path: &str) -> Option<Ino> {
-        self.instance()?;
+    fn unknown_of_other(&self, path: &str) -> Option<Ino> {
+        self.first_call.instance()?;
         let stat = rustix::fs::stat(path)
             .ok()
             .filter(|stat| stat.st_nlink == 0)?;
-        let placeholder = self.session().ok()?.placeholder_identity();
+        let placeholder = self.server.session().ok()?.placeholder_identity();
         (KernelIdentity::from_stat(&stat) == placeholder).then(|| {
             self.server.count_refusal("other-process");
             Ino::NONE

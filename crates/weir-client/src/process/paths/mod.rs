@@ -1,4 +1,16 @@
-//! From the arguments of a call (descriptor, current directory and path) to an entry.
+//! From the arguments of a call (descriptor, current directory and path) to an entry, and from an entry to
+//! its path.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | this one | paths by their text |
+//! | `magic` | paths by links of /proc |
+//! | `entrance` | paths that lead into an elevated tree by links outside of it |
+//! | `readlink` | paths of entries: readlink, realpath |
+
+mod entrance;
+mod magic;
+mod readlink;
 
 use std::borrow::Cow;
 
@@ -6,11 +18,16 @@ use rustix::io::Errno;
 use weir_core::names::FileType;
 use weir_core::types::Ino;
 
-use super::current_dir::kernel_cwd;
+use super::current_dir::{kernel_cwd, CurrentDir};
+use super::first_call::FirstCall;
 use super::inodes::check_not_gone;
+use super::inodes::InodeOperations;
 use super::instance::Instance;
+use super::outcome::{done, ours};
+use super::server_link::ServerLink;
 use super::table::GONE;
-use super::{Outcome, Process};
+use super::user::ProcessUser;
+use super::{Outcome, ProcessState};
 use crate::errno::of_open;
 use crate::kernel::{path_of, Fd, AT_FDCWD};
 use crate::path::walk::{retry_if_gone, Names};
@@ -67,38 +84,36 @@ impl NameInParent {
     }
 }
 
-/// Gives the value, or returns from the function with the result that has none.
-macro_rules! ours {
-    ($outcome:expr) => {
-        match $outcome {
-            None => return None,
-            Some(Err(error)) => return Some(Err(error)),
-            Some(Ok(value)) => value,
-        }
-    };
-}
-pub(super) use ours;
-
-/// Gives the value, or ends the function with the error.
-macro_rules! done {
-    ($result:expr) => {
-        match $result {
-            Ok(value) => value,
-            Err(error) => return Some(Err(error)),
-        }
-    };
-}
-pub(super) use done;
-
 /// The longest path, with its NUL, bytes.
 const PATH_MAX: usize = 4096;
 /// The greatest number of links of /proc on a path.
 const MAX_LINKS: u32 = 40;
 
-impl Process {
+/// The look-up of paths. It may touch the current directory, the user, inodes and the way to the server, and
+/// has handles of descriptors by the first call. It makes no change that programs see.
+#[derive(Clone, Copy, Debug)]
+pub struct PathLookup {
+    first_call: FirstCall,
+    server: &'static ServerLink,
+    user: &'static ProcessUser,
+    cwd: &'static CurrentDir,
+    inodes: InodeOperations,
+}
+
+impl PathLookup {
+    pub(super) const fn over(state: &'static ProcessState) -> PathLookup {
+        PathLookup {
+            first_call: FirstCall::over(state),
+            server: &state.server,
+            user: &state.user,
+            cwd: &state.cwd,
+            inodes: InodeOperations::over(state),
+        }
+    }
+
     /// The directory at which a path of weir's begins, and the part of the path to walk from there.
-    fn begin<'p>(&'static self, dirfd: Fd, path: &'p [u8]) -> Outcome<(Ino, Cow<'p, [u8]>)> {
-        let instance = self.instance();
+    fn begin<'p>(&self, dirfd: Fd, path: &'p [u8]) -> Outcome<(Ino, Cow<'p, [u8]>)> {
+        let instance = self.first_call.instance();
         if path.first() == Some(&b'/') {
             let instance = instance?;
             let Some((tree, rest)) = instance.roots.strip(path) else {
@@ -118,7 +133,7 @@ impl Process {
                 }
                 Some(cwd) => done!(cwd),
             },
-            fd => match self.descriptors.handle(fd) {
+            fd => match self.first_call.handle(fd) {
                 Some(handle) if handle.has(GONE) => return Some(Err(Errno::IO)),
                 Some(handle) => handle.ino(),
                 None => {
@@ -135,7 +150,7 @@ impl Process {
 
     /// A path through a link of /proc to a file of weir's.
     fn begin_behind_magic_link<'p>(
-        &'static self,
+        &self,
         dirfd: Fd,
         path: &'p [u8],
     ) -> Outcome<(Ino, Cow<'p, [u8]>)> {
@@ -152,7 +167,7 @@ impl Process {
     /// A relative path from a directory of the kernel's: it is ours only if the directory is one
     /// above a tree's, or in an elevated one, or through `..`.
     fn begin_in_kernel_cwd<'p>(
-        &'static self,
+        &self,
         instance: &Instance,
         path: &'p [u8],
     ) -> Outcome<(Ino, Cow<'p, [u8]>)> {
@@ -166,7 +181,7 @@ impl Process {
     /// component. It can lead to the mount only if it contains the mount's own name, which is the
     /// only check for others.
     fn begin_in_kernel_dir<'p>(
-        &'static self,
+        &self,
         instance: &Instance,
         fd: Fd,
         path: &'p [u8],
@@ -184,7 +199,7 @@ impl Process {
     }
 
     fn begin_by_full_path<'p>(
-        &'static self,
+        &self,
         instance: &Instance,
         dir: &[u8],
         path: &[u8],
@@ -196,24 +211,18 @@ impl Process {
     }
 
     /// The end of a path, if it is weir's.
-    pub(super) fn resolve(
-        &'static self,
-        dirfd: Fd,
-        path: &[u8],
-        follow: bool,
-    ) -> Outcome<ResolvedPath> {
+    pub(super) fn resolve(&self, dirfd: Fd, path: &[u8], follow: bool) -> Outcome<ResolvedPath> {
         self.walk(dirfd, path, follow, true)
     }
 
     /// If there are several servers: the directory and the last name of a path, so that the name's
     /// home can be asked to do all the work. `None`: the path must be walked step by step.
-    pub(super) fn name_to_ask_for(
-        &'static self,
-        dirfd: Fd,
-        path: &[u8],
-    ) -> Outcome<Option<(Ino, Name)>> {
+    pub(super) fn name_to_ask_for(&self, dirfd: Fd, path: &[u8]) -> Outcome<Option<(Ino, Name)>> {
         // Without the tables it is not known yet if the path is weir's.
-        let node = self.instance().and_then(|_| self.server.node().ok());
+        let node = self
+            .first_call
+            .instance()
+            .and_then(|_| self.server.node().ok());
         if node.is_none_or(|node| node.several().is_none()) {
             return Some(Ok(None));
         }
@@ -232,12 +241,12 @@ impl Process {
     }
 
     /// The last name of a path, without a check if it is taken.
-    fn last_name(&'static self, dirfd: Fd, path: &[u8]) -> Outcome<ResolvedPath> {
+    fn last_name(&self, dirfd: Fd, path: &[u8]) -> Outcome<ResolvedPath> {
         self.walk(dirfd, path, false, false)
     }
 
     fn walk(
-        &'static self,
+        &self,
         dirfd: Fd,
         path: &[u8],
         follow: bool,
@@ -283,10 +292,18 @@ impl Process {
         Some(Err(Errno::LOOP))
     }
 
+    /// True if a path is weir's: for wrappers that do more than one call.
+    pub fn is_our_path(&self, dirfd: Fd, path: &[u8]) -> bool {
+        if self.magic_link_target(dirfd, path).is_some() {
+            return true;
+        }
+        self.resolve(dirfd, path, true).is_some()
+    }
+
     /// The existing file that a path names. With `empty`, an empty path means the descriptor itself
     /// (AT_EMPTY_PATH).
     pub(super) fn resolve_existing(
-        &'static self,
+        &self,
         dirfd: Fd,
         path: &[u8],
         follow: bool,
@@ -314,10 +331,10 @@ impl Process {
         Some(found)
     }
 
-    /// As [`Process::resolve_existing`], and does something to the file, which returns ENOENT if it is
+    /// As [`PathLookup::resolve_existing`], and does something to the file, which returns ENOENT if it is
     /// gone; see [`retry_if_gone`].
     pub(super) fn with_existing<T>(
-        &'static self,
+        &self,
         dirfd: Fd,
         path: &[u8],
         follow: bool,
@@ -334,21 +351,21 @@ impl Process {
         retry_ours_if_gone(once)
     }
 
-    fn existing_fd(&'static self, dirfd: Fd) -> Outcome<ResolvedFile> {
+    fn existing_fd(&self, dirfd: Fd) -> Outcome<ResolvedFile> {
         let ino = match dirfd {
             AT_FDCWD => done!(self.cwd.inode()?),
-            fd => self.descriptors.handle(fd)?.ino(),
+            fd => self.first_call.handle(fd)?.ino(),
         };
         Some(of_open(self.resolved_inode(ino)))
     }
 
-    fn resolved_inode(&'static self, ino: Ino) -> Result<ResolvedFile, Errno> {
+    fn resolved_inode(&self, ino: Ino) -> Result<ResolvedFile, Errno> {
         Ok(ResolvedFile::Inode(ino, self.inodes.attr(ino)?.file_type()))
     }
 
     /// The last name of a path, for making or removing it.
     pub(super) fn resolve_parent(
-        &'static self,
+        &self,
         dirfd: Fd,
         path: &[u8],
         follow: bool,

@@ -14,8 +14,9 @@ use weir_core::types::Ino;
 
 use super::super::current_dir::kernel_cwd;
 use super::super::instance::Instance;
-use super::super::resolve::done;
-use super::super::{Outcome, Process};
+use super::super::outcome::done;
+use super::super::Outcome;
+use super::PathLookup;
 use crate::kernel::{self, path_of, Fd, AT_FDCWD};
 use crate::path::roots::TreeOf;
 use crate::path::walk::Names;
@@ -23,16 +24,16 @@ use crate::path::walk::Names;
 /// The greatest number of links on a path.
 const MAX_LINKS: u32 = 40;
 
-impl Process {
+impl PathLookup {
     /// The root of an elevated tree and the rest behind it, if a path of the kernel's leads there.
     /// `follow`: also by a symbolic link that is its last name.
-    pub(in super::super) fn find_entrance(
-        &'static self,
+    pub(super) fn find_entrance(
+        &self,
         dirfd: Fd,
         path: &[u8],
         follow: bool,
     ) -> Outcome<(Ino, Vec<u8>)> {
-        let instance = self.instance()?;
+        let instance = self.first_call.instance()?;
         if instance.roots.elevated.is_empty() {
             return None;
         }
