@@ -76,7 +76,7 @@ fn calls(tmp: &std::path::Path) {
         row(&format!("pread {bytes} B in order"), ours, theirs);
     }
     let ours = best(50_000, |_| {
-        let _ = black_box(p.fstat(fd));
+        let _ = black_box(p.attributes.fstat(fd));
     });
     row(
         "fstat",
@@ -86,7 +86,7 @@ fn calls(tmp: &std::path::Path) {
         }),
     );
     let ours = best(20_000, |_| {
-        let _ = black_box(p.fstatat(CWD, b"/weir/f", 0));
+        let _ = black_box(p.attributes.fstatat(CWD, b"/weir/f", 0));
     });
     row(
         "stat",
@@ -114,7 +114,7 @@ fn calls(tmp: &std::path::Path) {
     row("create + close + unlink", ours, theirs);
     let path = b"/usr/lib/python3/dist-packages/numpy/core/__init__.py";
     let ours = best(200_000, |_| {
-        assert!(p.faccessat(CWD, path, 0, 0).is_none());
+        assert!(p.attributes.faccessat(CWD, path, 0, 0).is_none());
     });
     println!("{:<28} {ours:>10.1} ns", "a path that is not weir's");
 }

@@ -60,7 +60,11 @@ fn read_all(path: &str) -> Vec<u8> {
 }
 
 fn size(path: &str) -> u64 {
-    p().fstatat(CWD, path.as_bytes(), 0).unwrap().unwrap().size
+    p().attributes
+        .fstatat(CWD, path.as_bytes(), 0)
+        .unwrap()
+        .unwrap()
+        .size
 }
 
 fn mkdir(path: &str) {
@@ -115,7 +119,7 @@ fn join(pid: libc::pid_t) {
 fn paths_of_others_are_the_kernels() {
     assert_eq!(p().openat(CWD, b"/etc/passwd", O_RDONLY, 0), None);
     assert_eq!(p().openat(CWD, b"/weirdo", O_RDONLY, 0), None);
-    assert_eq!(p().fstatat(CWD, b"Cargo.toml", 0), None);
+    assert_eq!(p().attributes.fstatat(CWD, b"Cargo.toml", 0), None);
     assert_eq!(p().descriptors.close(0), None);
     assert_eq!(open("/weir/none", O_RDONLY), Err(Errno::NOENT));
     let outside = open("/weir/../etc/passwd", O_RDONLY).unwrap();
@@ -263,7 +267,7 @@ fn sizes_and_holes() {
         p().io.lseek(fd, 5 << 20, libc::SEEK_DATA),
         Some(Err(Errno::NXIO))
     );
-    let blocks = p().fstat(fd).unwrap().unwrap().blocks;
+    let blocks = p().attributes.fstat(fd).unwrap().unwrap().blocks;
     assert_eq!(blocks, 8);
     assert_eq!(p().io.fallocate(fd, 3, 4 << 20, 1024), Some(Ok(())));
     let mut byte = [9];
@@ -272,7 +276,7 @@ fn sizes_and_holes() {
     assert_eq!(p().io.pread(fd, &mut byte, (4 << 20) + 1024), Some(Ok(1)));
     assert_eq!(byte, [7]);
     assert_eq!(p().truncate(b"/weir/s", 5), Some(Ok(())));
-    assert_eq!(p().fstat(fd).unwrap().unwrap().size, 5);
+    assert_eq!(p().attributes.fstat(fd).unwrap().unwrap().size, 5);
     assert_eq!(p().io.pread(fd, &mut byte, 5), Some(Ok(0)));
     assert_eq!(p().io.ftruncate(fd, -1), Some(Err(Errno::INVAL)));
     assert_eq!(p().io.fsync(fd), Some(Ok(())));
@@ -288,7 +292,7 @@ fn names_and_links() {
         p().linkat(CWD, b"/weir/n/f", CWD, b"/weir/n/g", 0),
         Some(Ok(()))
     );
-    assert_eq!(p().fstat(fd).unwrap().unwrap().nlink, 2);
+    assert_eq!(p().attributes.fstat(fd).unwrap().unwrap().nlink, 2);
     assert_eq!(
         p().unlinkat(CWD, b"/weir/n", libc::AT_REMOVEDIR),
         Some(Err(Errno::NOTEMPTY))
@@ -306,7 +310,7 @@ fn names_and_links() {
     assert_eq!(p().unlinkat(CWD, b"/weir/n/f", 0), Some(Ok(())));
     assert_eq!(p().unlinkat(CWD, b"/weir/n/d/h", 0), Some(Ok(())));
     // Without a name it lives on, open.
-    assert_eq!(p().fstat(fd).unwrap().unwrap().nlink, 0);
+    assert_eq!(p().attributes.fstat(fd).unwrap().unwrap().nlink, 0);
     let mut four = [0; 4];
     assert_eq!(p().io.pread(fd, &mut four, 0), Some(Ok(4)));
     assert_eq!(&four, b"kept");
@@ -355,10 +359,10 @@ fn listings_are_whole_in_buffers_of_any_size() {
 
 fn attributes_change() {
     let fd = create("/weir/at");
-    assert_eq!(p().fchmod(fd, 0o4751), Some(Ok(())));
+    assert_eq!(p().attributes.fchmod(fd, 0o4751), Some(Ok(())));
     let times = [Time { sec: 5, nsec: 6 }, Time { sec: -7, nsec: 8 }];
-    assert_eq!(p().futimens(fd, Some(times)), Some(Ok(())));
-    let stat = p().fstat(fd).unwrap().unwrap();
+    assert_eq!(p().attributes.futimens(fd, Some(times)), Some(Ok(())));
+    let stat = p().attributes.fstat(fd).unwrap().unwrap();
     assert_eq!(
         (stat.mode, stat.atime, stat.mtime),
         (0o104_751, times[0], times[1])
@@ -368,18 +372,25 @@ fn attributes_change() {
         nsec: UTIME_OMIT,
     };
     let only = [Time { sec: 9, nsec: 0 }, omit];
-    assert_eq!(p().utimensat(CWD, b"/weir/at", Some(only), 0), Some(Ok(())));
-    let stat = p().fstat(fd).unwrap().unwrap();
+    assert_eq!(
+        p().attributes.utimensat(CWD, b"/weir/at", Some(only), 0),
+        Some(Ok(()))
+    );
+    let stat = p().attributes.fstat(fd).unwrap().unwrap();
     assert_eq!((stat.atime, stat.mtime), (only[0], times[1]));
     write(fd, b"x");
-    let later = p().fstat(fd).unwrap().unwrap();
+    let later = p().attributes.fstat(fd).unwrap().unwrap();
     assert!(later.mtime.sec > 1_000_000_000, "a write sets the time");
-    assert_eq!(p().faccessat(CWD, b"/weir/at", 0, 0), Some(Ok(())));
     assert_eq!(
-        p().getxattr(b"/weir/at", true, b"trusted.x", &mut []),
+        p().attributes.faccessat(CWD, b"/weir/at", 0, 0),
+        Some(Ok(()))
+    );
+    assert_eq!(
+        p().attributes
+            .getxattr(b"/weir/at", true, b"trusted.x", &mut []),
         Some(Err(Errno::OPNOTSUPP))
     );
-    assert_eq!(p().fstatfs(fd).unwrap().unwrap().namelen, 255);
+    assert_eq!(p().attributes.fstatfs(fd).unwrap().unwrap().namelen, 255);
     close(fd);
 }
 
@@ -499,7 +510,7 @@ fn locks_keep_others_out_until_given_back() {
             Some(Ok(()))
         );
     });
-    while p().faccessat(CWD, b"/weir/waiting", 0, 0) != Some(Ok(())) {
+    while p().attributes.faccessat(CWD, b"/weir/waiting", 0, 0) != Some(Ok(())) {
         std::thread::yield_now();
     }
     // Longer than a nap of the waiter.
@@ -514,7 +525,7 @@ fn our_own_descriptors_survive_a_program_that_closes_everything() {
     let fd = create("/weir/survive");
     assert_eq!(p().descriptors.close_range(3, u32::MAX, 4), None);
     join(in_child(move || {
-        assert_eq!(p().fstat(fd).unwrap().unwrap().size, 0);
+        assert_eq!(p().attributes.fstat(fd).unwrap().unwrap().size, 0);
         close(create("/weir/child-session"));
         assert_eq!(p().descriptors.close_range(3, u32::MAX, 0), Some(Ok(())));
         assert!(!p().descriptors.is_ours(fd));

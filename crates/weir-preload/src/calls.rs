@@ -274,9 +274,9 @@ interpose! {
     [tee] (from: c_int, to: c_int, n: size_t, flags: c_uint) -> ssize_t: libc::SYS_tee, [from, to, n, flags]
         => |p| p.splice(from, to);
     [fchdir] (fd: c_int) -> c_int: libc::SYS_fchdir, [fd] => |p| p.fchdir(fd);
-    [fchmod] (fd: c_int, mode: libc::mode_t) -> c_int: libc::SYS_fchmod, [fd, mode] => |p| p.fchmod(fd, mode);
+    [fchmod] (fd: c_int, mode: libc::mode_t) -> c_int: libc::SYS_fchmod, [fd, mode] => |p| p.attributes.fchmod(fd, mode);
     [fchown] (fd: c_int, uid: libc::uid_t, gid: libc::gid_t) -> c_int: libc::SYS_fchown, [fd, uid, gid]
-        => |p| p.fchown(fd, uid, gid);
+        => |p| p.attributes.fchown(fd, uid, gid);
 }
 
 /// `ioctl(2)`: FIONREAD is the only request about a file that programs use.
@@ -296,7 +296,7 @@ unsafe fn io_control(
     if !crate::is_address(argument as *const c_int) {
         return is_ours(fd).map(|()| Err(Errno::FAULT));
     }
-    let waiting = p.fstat(fd)?.and_then(|stat| {
+    let waiting = p.attributes.fstat(fd)?.and_then(|stat| {
         let at =
             p.io.lseek(fd, 0, libc::SEEK_CUR)
                 .unwrap_or(Err(Errno::BADF))?;

@@ -198,11 +198,11 @@ interpose! {
     [creat creat64] (path: *const c_char, mode: mode_t) -> Descriptor: libc::SYS_openat, [HERE, path, CREAT, mode]
         => |p| path!(path).and_then(|path| p.openat(HERE, path, CREAT, mode));
     [access] (path: *const c_char, mode: c_int) -> c_int: libc::SYS_faccessat, [HERE, path, mode]
-        => |p| path!(path).and_then(|path| p.faccessat(HERE, path, mode, 0));
+        => |p| path!(path).and_then(|path| p.attributes.faccessat(HERE, path, mode, 0));
     [faccessat] (at: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int: libc::SYS_faccessat2, [at, path, mode, flags]
-        => |p| path!(path).and_then(|path| p.faccessat(at, path, mode, flags));
+        => |p| path!(path).and_then(|path| p.attributes.faccessat(at, path, mode, flags));
     [euidaccess eaccess] (path: *const c_char, mode: c_int) -> c_int: libc::SYS_faccessat2, [HERE, path, mode, libc::AT_EACCESS]
-        => |p| path!(path).and_then(|path| p.faccessat(HERE, path, mode, libc::AT_EACCESS));
+        => |p| path!(path).and_then(|path| p.attributes.faccessat(HERE, path, mode, libc::AT_EACCESS));
     [unlink] (path: *const c_char) -> c_int: libc::SYS_unlinkat, [HERE, path, 0]
         => |p| path!(path).and_then(|path| p.unlinkat(HERE, path, 0));
     [unlinkat] (at: c_int, path: *const c_char, flags: c_int) -> c_int: libc::SYS_unlinkat, [at, path, flags]
@@ -255,30 +255,30 @@ interpose! {
     [mkfifoat] (at: c_int, path: *const c_char, mode: mode_t) -> c_int: libc::SYS_mknodat, [at, path, mode | libc::S_IFIFO, 0]
         => |p| path!(path).and_then(|path| p.mknodat(at, path, mode | libc::S_IFIFO, 0));
     [chmod] (path: *const c_char, mode: mode_t) -> c_int: libc::SYS_fchmodat, [HERE, path, mode]
-        => |p| path!(path).and_then(|path| p.fchmodat(HERE, path, mode, 0));
+        => |p| path!(path).and_then(|path| p.attributes.fchmodat(HERE, path, mode, 0));
     [lchmod] (path: *const c_char, mode: mode_t) -> c_int: SYS_FCHMODAT2, [HERE, path, mode, NOFOLLOW]
-        => |p| path!(path).and_then(|path| p.fchmodat(HERE, path, mode, NOFOLLOW));
+        => |p| path!(path).and_then(|path| p.attributes.fchmodat(HERE, path, mode, NOFOLLOW));
     [fchmodat] (at: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int: SYS_FCHMODAT2, [at, path, mode, flags]
-        => |p| path!(path).and_then(|path| p.fchmodat(at, path, mode, flags));
+        => |p| path!(path).and_then(|path| p.attributes.fchmodat(at, path, mode, flags));
     [chown] (path: *const c_char, uid: uid_t, gid: gid_t) -> c_int: libc::SYS_fchownat, [HERE, path, uid, gid, 0]
-        => |p| path!(path).and_then(|path| p.fchownat(HERE, path, uid, gid, 0));
+        => |p| path!(path).and_then(|path| p.attributes.fchownat(HERE, path, uid, gid, 0));
     [lchown] (path: *const c_char, uid: uid_t, gid: gid_t) -> c_int: libc::SYS_fchownat, [HERE, path, uid, gid, NOFOLLOW]
-        => |p| path!(path).and_then(|path| p.fchownat(HERE, path, uid, gid, NOFOLLOW));
+        => |p| path!(path).and_then(|path| p.attributes.fchownat(HERE, path, uid, gid, NOFOLLOW));
     [fchownat] (at: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int: libc::SYS_fchownat, [at, path, uid, gid, flags]
-        => |p| path!(path).and_then(|path| p.fchownat(at, path, uid, gid, flags));
+        => |p| path!(path).and_then(|path| p.attributes.fchownat(at, path, uid, gid, flags));
     [truncate truncate64] (path: *const c_char, length: off_t) -> c_int: libc::SYS_truncate, [path, length]
         => |p| path!(path).and_then(|path| p.truncate(path, length));
     [utimensat] (at: c_int, path: *const c_char, times: *const libc::timespec, flags: c_int) -> c_int: libc::SYS_utimensat, [at, path, times, flags]
         // SAFETY: the caller owes `path`: null, or a C string; and `times`: null, or two of them.
         => |p| unsafe {
             match path.is_null() {
-                true => with_descriptor(at, times, one_if_any(times), || p.futimens(at, times_of(times))),
-                false => with_path(at, path, times, one_if_any(times), |path| p.utimensat(at, path, times_of(times), flags)),
+                true => with_descriptor(at, times, one_if_any(times), || p.attributes.futimens(at, times_of(times))),
+                false => with_path(at, path, times, one_if_any(times), |path| p.attributes.utimensat(at, path, times_of(times), flags)),
             }
         };
     [futimens] (fd: c_int, times: *const libc::timespec) -> c_int: libc::SYS_utimensat, [fd, 0, times, 0]
         // SAFETY: the caller owes `times`: null, or two of them.
-        => |p| unsafe { with_descriptor(fd, times, one_if_any(times), || p.futimens(fd, times_of(times))) };
+        => |p| unsafe { with_descriptor(fd, times, one_if_any(times), || p.attributes.futimens(fd, times_of(times))) };
     [chdir] (path: *const c_char) -> c_int: libc::SYS_chdir, [path]
         => |p| path!(path).and_then(|path| p.chdir(path));
     [chroot] (path: *const c_char) -> c_int: libc::SYS_chroot, [path]
@@ -302,37 +302,37 @@ interpose! {
         => |p| path!(path).and_then(|path| p.refuse_path(at, path, "name_to_handle"));
     [getxattr] (path: *const c_char, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_getxattr, [path, name, value, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `value` that only this call writes to.
-        => |p| path!(name).and_then(|name| unsafe { with_path(HERE, path, value, n, |path| p.getxattr(path, true, name, room(value.cast(), n))) });
+        => |p| path!(name).and_then(|name| unsafe { with_path(HERE, path, value, n, |path| p.attributes.getxattr(path, true, name, room(value.cast(), n))) });
     [lgetxattr] (path: *const c_char, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_lgetxattr, [path, name, value, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `value` that only this call writes to.
-        => |p| path!(name).and_then(|name| unsafe { with_path(HERE, path, value, n, |path| p.getxattr(path, false, name, room(value.cast(), n))) });
+        => |p| path!(name).and_then(|name| unsafe { with_path(HERE, path, value, n, |path| p.attributes.getxattr(path, false, name, room(value.cast(), n))) });
     [fgetxattr] (fd: c_int, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_fgetxattr, [fd, name, value, n]
         // SAFETY: the caller owes `n` bytes at `value` that only this call writes to.
-        => |p| path!(name).and_then(|name| with_descriptor(fd, value, n, || p.fgetxattr(fd, name, unsafe { room(value.cast(), n) })));
+        => |p| path!(name).and_then(|name| with_descriptor(fd, value, n, || p.attributes.fgetxattr(fd, name, unsafe { room(value.cast(), n) })));
     [setxattr] (path: *const c_char, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_setxattr, [path, name, value, n, flags]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `value` that nobody writes to meanwhile.
-        => |p| path!(name).and_then(|name| unsafe { with_path(HERE, path, value, n, |path| p.setxattr(path, true, name, given(value, n), flags.cast_unsigned())) });
+        => |p| path!(name).and_then(|name| unsafe { with_path(HERE, path, value, n, |path| p.attributes.setxattr(path, true, name, given(value, n), flags.cast_unsigned())) });
     [lsetxattr] (path: *const c_char, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_lsetxattr, [path, name, value, n, flags]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `value` that nobody writes to meanwhile.
-        => |p| path!(name).and_then(|name| unsafe { with_path(HERE, path, value, n, |path| p.setxattr(path, false, name, given(value, n), flags.cast_unsigned())) });
+        => |p| path!(name).and_then(|name| unsafe { with_path(HERE, path, value, n, |path| p.attributes.setxattr(path, false, name, given(value, n), flags.cast_unsigned())) });
     [fsetxattr] (fd: c_int, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_fsetxattr, [fd, name, value, n, flags]
         // SAFETY: the caller owes `n` bytes at `value` that nobody writes to while the call runs.
-        => |p| path!(name).and_then(|name| with_descriptor(fd, value, n, || p.fsetxattr(fd, name, unsafe { given(value, n) }, flags.cast_unsigned())));
+        => |p| path!(name).and_then(|name| with_descriptor(fd, value, n, || p.attributes.fsetxattr(fd, name, unsafe { given(value, n) }, flags.cast_unsigned())));
     [listxattr] (path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_listxattr, [path, list, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `list` that only this call writes to.
-        => |p| unsafe { with_path(HERE, path, list, n, |path| p.listxattr(path, true, room(list, n))) };
+        => |p| unsafe { with_path(HERE, path, list, n, |path| p.attributes.listxattr(path, true, room(list, n))) };
     [llistxattr] (path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_llistxattr, [path, list, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `list` that only this call writes to.
-        => |p| unsafe { with_path(HERE, path, list, n, |path| p.listxattr(path, false, room(list, n))) };
+        => |p| unsafe { with_path(HERE, path, list, n, |path| p.attributes.listxattr(path, false, room(list, n))) };
     [flistxattr] (fd: c_int, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_flistxattr, [fd, list, n]
         // SAFETY: the caller owes `n` bytes at `list` that only this call writes to.
-        => |p| with_descriptor(fd, list, n, || p.flistxattr(fd, unsafe { room(list, n) }));
+        => |p| with_descriptor(fd, list, n, || p.attributes.flistxattr(fd, unsafe { room(list, n) }));
     [removexattr] (path: *const c_char, name: *const c_char) -> c_int: libc::SYS_removexattr, [path, name]
-        => |p| path!(path).zip(path!(name)).and_then(|(path, name)| p.removexattr(path, true, name));
+        => |p| path!(path).zip(path!(name)).and_then(|(path, name)| p.attributes.removexattr(path, true, name));
     [lremovexattr] (path: *const c_char, name: *const c_char) -> c_int: libc::SYS_lremovexattr, [path, name]
-        => |p| path!(path).zip(path!(name)).and_then(|(path, name)| p.removexattr(path, false, name));
+        => |p| path!(path).zip(path!(name)).and_then(|(path, name)| p.attributes.removexattr(path, false, name));
     [fremovexattr] (fd: c_int, name: *const c_char) -> c_int: libc::SYS_fremovexattr, [fd, name]
-        => |p| path!(name).and_then(|name| p.fremovexattr(fd, name));
+        => |p| path!(name).and_then(|name| p.attributes.fremovexattr(fd, name));
 }
 
 /// Linux 6.6; libc knows no name for it yet.
@@ -381,15 +381,15 @@ macro_rules! micro {
 micro! {
     utime(path: *const c_char, times: *const libc::utimbuf) => |p| {
         let both = || times.as_ref().map(|t| [t.actime, t.modtime].map(|sec| Time { sec, nsec: 0 }));
-        with_path(HERE, path, times, one_if_any(times), |path| p.utimensat(HERE, path, both(), 0))
+        with_path(HERE, path, times, one_if_any(times), |path| p.attributes.utimensat(HERE, path, both(), 0))
     };
     utimes(path: *const c_char, times: *const libc::timeval) => |p|
-        with_path(HERE, path, times, one_if_any(times), |path| p.utimensat(HERE, path, micro_times_of(times), 0));
+        with_path(HERE, path, times, one_if_any(times), |path| p.attributes.utimensat(HERE, path, micro_times_of(times), 0));
     lutimes(path: *const c_char, times: *const libc::timeval) => |p|
-        with_path(HERE, path, times, one_if_any(times), |path| p.utimensat(HERE, path, micro_times_of(times), NOFOLLOW));
-    futimes(fd: c_int, times: *const libc::timeval) => |p| with_descriptor(fd, times, one_if_any(times), || p.futimens(fd, micro_times_of(times)));
+        with_path(HERE, path, times, one_if_any(times), |path| p.attributes.utimensat(HERE, path, micro_times_of(times), NOFOLLOW));
+    futimes(fd: c_int, times: *const libc::timeval) => |p| with_descriptor(fd, times, one_if_any(times), || p.attributes.futimens(fd, micro_times_of(times)));
     futimesat(at: c_int, path: *const c_char, times: *const libc::timeval) => |p|
-        with_path(at, path, times, one_if_any(times), |path| p.utimensat(at, path, micro_times_of(times), 0));
+        with_path(at, path, times, one_if_any(times), |path| p.attributes.utimensat(at, path, micro_times_of(times), 0));
 }
 
 /// `remove(3)`: a file, or an empty directory.

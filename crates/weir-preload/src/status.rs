@@ -139,7 +139,7 @@ unsafe fn at(
     } else {
         path!(path)
     };
-    path.and_then(|path| p.fstatat(fd, path, flags))
+    path.and_then(|path| p.attributes.fstatat(fd, path, flags))
 }
 
 /// `statx(2)`: `at` with statx's flags and a mask; all fields are filled in any case.
@@ -172,7 +172,7 @@ const STATX_MNT_ID: c_uint = 0x1000;
 interpose! {
     [fstat fstat64] (fd: c_int, into: *mut libc::stat) -> c_int: libc::SYS_fstat, [fd, into]
         // SAFETY: the caller owes `into`: room for one structure that only this call writes to.
-        => |p| unsafe { give(p.fstat(fd), into, stat_of) };
+        => |p| unsafe { give(p.attributes.fstat(fd), into, stat_of) };
     [stat stat64] (path: *const c_char, into: *mut libc::stat) -> c_int: libc::SYS_newfstatat, [HERE, path, into, 0]
         // SAFETY: the caller owes `path`, a C string, and `into`, room for one structure that only this call writes to.
         => |p| unsafe { give(at(p, HERE, path, 0), into, stat_of) };
@@ -184,7 +184,7 @@ interpose! {
         => |p| unsafe { give(at(p, fd, path, flags), into, stat_of) };
     [__fxstat __fxstat64] (_version: c_int, fd: c_int, into: *mut libc::stat) -> c_int: libc::SYS_fstat, [fd, into]
         // SAFETY: the caller owes `into`: room for one structure that only this call writes to.
-        => |p| unsafe { give(p.fstat(fd), into, stat_of) };
+        => |p| unsafe { give(p.attributes.fstat(fd), into, stat_of) };
     [__xstat __xstat64] (_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int: libc::SYS_newfstatat, [HERE, path, into, 0]
         // SAFETY: the caller owes `path`, a C string, and `into`, room for one structure that only this call writes to.
         => |p| unsafe { give(at(p, HERE, path, 0), into, stat_of) };
@@ -199,10 +199,10 @@ interpose! {
         => |p| unsafe { give(statx_at(p, fd, path, flags, mask), into, statx_of) };
     [statfs statfs64] (path: *const c_char, into: *mut libc::statfs) -> c_int: libc::SYS_statfs, [path, into]
         // SAFETY: the caller owes `into`: room for one structure that only this call writes to.
-        => |p| { let found = path!(path).and_then(|path| p.statfs(path)); unsafe { give(found, into, statfs_of) } };
+        => |p| { let found = path!(path).and_then(|path| p.attributes.statfs(path)); unsafe { give(found, into, statfs_of) } };
     [fstatfs fstatfs64] (fd: c_int, into: *mut libc::statfs) -> c_int: libc::SYS_fstatfs, [fd, into]
         // SAFETY: the caller owes `into`: room for one structure that only this call writes to.
-        => |p| unsafe { give(p.fstatfs(fd), into, statfs_of) };
+        => |p| unsafe { give(p.attributes.fstatfs(fd), into, statfs_of) };
 }
 
 pub use others::resolve_all as resolve_others;
@@ -233,7 +233,7 @@ macro_rules! by_path_or_descriptor {
                 let p = weir_client::process::process();
                 // SAFETY: as the caller vouches.
                 unsafe {
-                    match give(bytes_of(path).and_then(|path| p.statfs(path)), into, statvfs_of) {
+                    match give(bytes_of(path).and_then(|path| p.attributes.statfs(path)), into, statvfs_of) {
                         Some(result) => crate::finish(result),
                         None => others::$path_fn().map_or(-1, |f| f(path, into)),
                     }
@@ -252,7 +252,7 @@ macro_rules! by_path_or_descriptor {
                 let p = weir_client::process::process();
                 // SAFETY: as the caller vouches.
                 unsafe {
-                    match give(p.fstatfs(fd), into, statvfs_of) {
+                    match give(p.attributes.fstatfs(fd), into, statvfs_of) {
                         Some(result) => crate::finish(result),
                         None => others::$fd_fn().map_or(-1, |f| f(fd, into)),
                     }

@@ -26,6 +26,7 @@
 //! | `Descriptors` | on descriptors: close, dup, fcntl; the handle of one | `ServerLink`, `OpenFileTable`, `FirstCall` |
 //! | `IoCalls` | on the bytes of open files | `Descriptors`, `InodeOperations`, `ServerLink` |
 //! | `PathLookup` | that ask about paths; the entry of a path | `CurrentDir`, `ProcessUser`, `InodeOperations`, `ServerLink`, `FirstCall` |
+//! | `AttributeCalls` | on attributes, by path and by descriptor | `PathLookup`, `Descriptors`, `ProcessUser`, `InodeOperations` |
 //!
 //! The lock of the process guards what several calls change; the parts say which of their methods are
 //! called under it.
@@ -48,8 +49,7 @@
 //! | `open`, `open_flags` | open and creation, and its flags |
 //! | `io/` | reading and writing, sizes, copies between descriptors, locks |
 //! | `paths/` | from a path to its entry; links of /proc; `outside`: paths that lead out of weir |
-//! | `stat`, `attr` | looking at attributes, setting them |
-//! | `xattr`, `own_xattr` | extended attributes; those that are weir's own |
+//! | `attributes/` | looking at attributes, setting them; extended attributes |
 //! | `names`, `dir` | names, listing |
 //! | `cwd`, `current_dir` | the calls of the current directory; its state |
 //! | `special` | fifos and Unix sockets |
@@ -61,7 +61,7 @@
 
 mod admit;
 mod attached;
-mod attr;
+mod attributes;
 mod current_dir;
 mod cwd;
 mod descriptors;
@@ -85,7 +85,6 @@ mod open_files;
 mod open_flags;
 mod outcome;
 mod outside;
-mod own_xattr;
 mod paths;
 mod program_copies;
 mod refuse;
@@ -93,15 +92,14 @@ mod server_link;
 mod share;
 mod special;
 mod start;
-mod stat;
 mod table;
 mod user;
-mod xattr;
 
 use core::sync::atomic::AtomicU32;
 
 use crate::neighbour::Neighbours;
 pub use crate::types::Outcome;
+use attributes::AttributeCalls;
 use current_dir::CurrentDir;
 use descriptors::Descriptors;
 use elevated::LowerListings;
@@ -159,6 +157,8 @@ pub struct Process {
     pub io: IoCalls,
     /// Its paths.
     pub paths: PathLookup,
+    /// Attributes.
+    pub attributes: AttributeCalls,
     first_call: FirstCall,
     server: &'static ServerLink,
     user: &'static ProcessUser,
@@ -185,6 +185,7 @@ impl Process {
             descriptors: Descriptors::over(state),
             io: IoCalls::over(state),
             paths: PathLookup::over(state),
+            attributes: AttributeCalls::over(state),
             first_call: FirstCall::over(state),
             server: &state.server,
             user: &state.user,

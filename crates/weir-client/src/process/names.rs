@@ -6,11 +6,11 @@ use weir_core::names::FileType;
 use weir_core::proto::{Create, Link, Mkdir, Rename, Rmdir, Symlink, Unlink};
 use weir_core::types::Ino;
 
+use super::attributes::EMPTY_PATH;
 use super::elevated::{LowerEntry, RenamedEntry};
 use super::inodes::InodeOperations;
 use super::outcome::{done, ours};
 use super::paths::{retry_ours_if_gone, NameInParent, ResolvedFile};
-use super::stat::EMPTY_PATH;
 use super::{Outcome, Process};
 use crate::kernel::Fd;
 use crate::operation;

@@ -230,15 +230,20 @@ impl Process {
             }
             let mut value = vec![0; 64 << 10];
             let length = rustix::fs::fgetxattr(from, name, &mut value)?;
-            required(self.fsetxattr(to, name, &value[..length], XattrFlags::empty().bits()))?;
+            required(self.attributes.fsetxattr(
+                to,
+                name,
+                &value[..length],
+                XattrFlags::empty().bits(),
+            ))?;
         }
         if (stat.st_uid, stat.st_gid) != (self.user.credentials().uid, self.user.credentials().gid)
         {
             // The owner is the PFS's business when the file is moved.
-            let _ = required(self.fchown(to, stat.st_uid, stat.st_gid));
+            let _ = required(self.attributes.fchown(to, stat.st_uid, stat.st_gid));
         }
-        required(self.fchmod(to, stat.st_mode & 0o7777))?;
-        required(self.futimens(to, Some(times_of(stat))))
+        required(self.attributes.fchmod(to, stat.st_mode & 0o7777))?;
+        required(self.attributes.futimens(to, Some(times_of(stat))))
     }
 
     /// The attributes of a file of the PFS that one of the tree replaces when it is truncated; `None`:

@@ -8,7 +8,7 @@ use weir_core::types::Ino;
 use super::{OpenFile, Requester, Tree};
 use crate::operation;
 use crate::path::{access, Credentials, Guard};
-use crate::process::attr::nanoseconds;
+use crate::process::attributes::nanoseconds;
 use crate::types::{Stat, Time, UTIME_NOW, UTIME_OMIT};
 
 /// The changes to an inode; `None` leaves an attribute unchanged.

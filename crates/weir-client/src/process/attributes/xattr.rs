@@ -18,12 +18,13 @@ use weir_core::proto::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XATTR_PART_B
 use weir_core::types::Ino;
 use weir_core::xattr::{SetFlags, NAME_MAX, VALUE_MAX};
 
-use super::inodes::InodeOperations;
-use super::outcome::ours;
+use super::super::inodes::InodeOperations;
+use super::super::outcome::ours;
+use super::super::paths::ResolvedFile;
+use super::super::table::PATH;
+use super::super::Outcome;
 use super::own_xattr::OwnName;
-use super::paths::ResolvedFile;
-use super::table::PATH;
-use super::{Outcome, Process};
+use super::AttributeCalls;
 use crate::errno::of_open;
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::operation;
@@ -42,10 +43,10 @@ enum Name {
     User,
 }
 
-impl Process {
+impl AttributeCalls {
     /// getxattr(2) and lgetxattr(2): the value's length, and the value unless `out` is empty.
     pub fn getxattr(
-        &'static self,
+        &self,
         path: &[u8],
         follow: bool,
         name: &[u8],
@@ -69,7 +70,7 @@ impl Process {
     }
 
     /// fgetxattr(2).
-    pub fn fgetxattr(&'static self, fd: Fd, name: &[u8], out: &mut [u8]) -> Outcome<usize> {
+    pub fn fgetxattr(&self, fd: Fd, name: &[u8], out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
         let ino = ours!(self.xattrs_of_descriptor(fd));
         Some(of_open(self.inodes.xattr_of(
@@ -82,7 +83,7 @@ impl Process {
 
     /// setxattr(2) and lsetxattr(2).
     pub fn setxattr(
-        &'static self,
+        &self,
         path: &[u8],
         follow: bool,
         name: &[u8],
@@ -105,7 +106,7 @@ impl Process {
     }
 
     /// fsetxattr(2).
-    pub fn fsetxattr(&'static self, fd: Fd, name: &[u8], value: &[u8], flags: u32) -> Outcome<()> {
+    pub fn fsetxattr(&self, fd: Fd, name: &[u8], value: &[u8], flags: u32) -> Outcome<()> {
         let _call = operation::begin();
         let ino = ours!(self.xattrs_of_descriptor(fd));
         Some(of_open(self.inodes.set_xattr_of(
@@ -118,7 +119,7 @@ impl Process {
     }
 
     /// removexattr(2) and lremovexattr(2): weir's own cannot be removed.
-    pub fn removexattr(&'static self, path: &[u8], follow: bool, name: &[u8]) -> Outcome<()> {
+    pub fn removexattr(&self, path: &[u8], follow: bool, name: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
         self.paths
             .with_existing(AT_FDCWD, path, follow, false, |found| match found {
@@ -132,7 +133,7 @@ impl Process {
     }
 
     /// fremovexattr(2).
-    pub fn fremovexattr(&'static self, fd: Fd, name: &[u8]) -> Outcome<()> {
+    pub fn fremovexattr(&self, fd: Fd, name: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
         let ino = ours!(self.xattrs_of_descriptor(fd));
         Some(of_open(self.inodes.remove_xattr_of(
@@ -143,7 +144,7 @@ impl Process {
     }
 
     /// listxattr(2) and llistxattr(2): the names' length, and the names unless `out` is empty.
-    pub fn listxattr(&'static self, path: &[u8], follow: bool, out: &mut [u8]) -> Outcome<usize> {
+    pub fn listxattr(&self, path: &[u8], follow: bool, out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
         self.paths
             .with_existing(AT_FDCWD, path, follow, false, |found| match found {
@@ -159,14 +160,14 @@ impl Process {
     }
 
     /// flistxattr(2).
-    pub fn flistxattr(&'static self, fd: Fd, out: &mut [u8]) -> Outcome<usize> {
+    pub fn flistxattr(&self, fd: Fd, out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
         let ino = ours!(self.xattrs_of_descriptor(fd));
         Some(of_open(self.inodes.xattr_names_of(ino, out)))
     }
 
     /// The inode of a descriptor that is not O_PATH.
-    fn xattrs_of_descriptor(&'static self, fd: Fd) -> Outcome<Ino> {
+    fn xattrs_of_descriptor(&self, fd: Fd) -> Outcome<Ino> {
         let handle = self.descriptors.verified_handle(fd)?;
         Some(match handle.has(PATH) {
             true => Err(Errno::BADF),
@@ -177,7 +178,7 @@ impl Process {
 
 impl InodeOperations {
     /// ENOENT: the inode is gone.
-    pub(super) fn xattr_of(
+    pub(in super::super) fn xattr_of(
         self,
         who: &Credentials,
         ino: Ino,
@@ -198,7 +199,7 @@ impl InodeOperations {
         }
     }
 
-    pub(super) fn set_xattr_of(
+    pub(in super::super) fn set_xattr_of(
         self,
         who: &Credentials,
         ino: Ino,
@@ -257,7 +258,7 @@ impl InodeOperations {
         }
     }
 
-    pub(super) fn remove_xattr_of(
+    pub(in super::super) fn remove_xattr_of(
         self,
         who: &Credentials,
         ino: Ino,
@@ -273,7 +274,7 @@ impl InodeOperations {
         }
     }
 
-    pub(super) fn xattr_names_of(self, ino: Ino, out: &mut [u8]) -> Result<usize, Errno> {
+    pub(in super::super) fn xattr_names_of(self, ino: Ino, out: &mut [u8]) -> Result<usize, Errno> {
         give(&self.server.session()?.call(ListXattrs { ino })?, out)
     }
 

@@ -15,7 +15,7 @@ use weir_core::names::{Attr, FileType, LaminateOn, Lamination, Policy, Visibilit
 use weir_core::proto::{Cause, Laminate, SetAttr};
 use weir_core::types::Ino;
 
-use super::inodes::InodeOperations;
+use super::super::inodes::InodeOperations;
 
 /// The prefix of our names.
 const OURS: &[u8] = b"user.weir.";
@@ -94,7 +94,7 @@ impl InodeOperations {
     }
 
     /// Asks for the lamination of a file; EBUSY: it is due, but a process has it open for writing.
-    pub(super) fn laminate(self, ino: Ino) -> Result<(), Errno> {
+    pub(in super::super) fn laminate(self, ino: Ino) -> Result<(), Errno> {
         let cause = Cause::Request;
         let done = self.server.session()?.call(Laminate { ino, cause })?;
         done.then_some(()).ok_or(Errno::BUSY)

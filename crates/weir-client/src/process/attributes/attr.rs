@@ -5,12 +5,12 @@ use rustix::io::Errno;
 use weir_core::proto::SetAttr;
 use weir_core::types::Ino;
 
-use super::inodes::InodeOperations;
-use super::outcome::done;
-use super::paths::ResolvedFile;
-use super::stat::{EMPTY_PATH, NOFOLLOW};
-use super::table::PATH;
-use super::{Outcome, Process};
+use super::super::inodes::InodeOperations;
+use super::super::outcome::done;
+use super::super::paths::ResolvedFile;
+use super::super::table::PATH;
+use super::super::Outcome;
+use super::{AttributeCalls, EMPTY_PATH, NOFOLLOW};
 use crate::kernel::Fd;
 use crate::limits;
 use crate::operation;
@@ -18,9 +18,9 @@ use crate::types::{Time, UTIME_NOW, UTIME_OMIT};
 
 const S_ISGID: u32 = 0o2000;
 
-impl Process {
+impl AttributeCalls {
     /// The inode of a descriptor that is not O_PATH.
-    fn changeable(&'static self, fd: Fd) -> Outcome<Ino> {
+    fn changeable(&self, fd: Fd) -> Outcome<Ino> {
         let handle = self.descriptors.verified_handle(fd)?;
         Some(if handle.has(PATH) {
             Err(Errno::BADF)
@@ -30,7 +30,7 @@ impl Process {
     }
 
     /// fchmod(2).
-    pub fn fchmod(&'static self, fd: Fd, mode: u32) -> Outcome<()> {
+    pub fn fchmod(&self, fd: Fd, mode: u32) -> Outcome<()> {
         let _call = operation::begin();
         Some(
             self.changeable(fd)?
@@ -39,7 +39,7 @@ impl Process {
     }
 
     /// fchmodat2(2).
-    pub fn fchmodat(&'static self, dirfd: Fd, path: &[u8], mode: u32, flags: i32) -> Outcome<()> {
+    pub fn fchmodat(&self, dirfd: Fd, path: &[u8], mode: u32, flags: i32) -> Outcome<()> {
         let _call = operation::begin();
         done!(self.check_flags(dirfd, path, flags, NOFOLLOW | EMPTY_PATH)?);
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
@@ -58,21 +58,14 @@ impl Process {
     }
 
     /// fchown(2); `u32::MAX` leaves as it is.
-    pub fn fchown(&'static self, fd: Fd, uid: u32, gid: u32) -> Outcome<()> {
+    pub fn fchown(&self, fd: Fd, uid: u32, gid: u32) -> Outcome<()> {
         let _call = operation::begin();
         let ino = self.changeable(fd)?;
         Some(ino.and_then(|ino| self.inodes.change_owner(ino, uid, gid)))
     }
 
     /// fchownat(2).
-    pub fn fchownat(
-        &'static self,
-        dirfd: Fd,
-        path: &[u8],
-        uid: u32,
-        gid: u32,
-        flags: i32,
-    ) -> Outcome<()> {
+    pub fn fchownat(&self, dirfd: Fd, path: &[u8], uid: u32, gid: u32, flags: i32) -> Outcome<()> {
         let _call = operation::begin();
         done!(self.check_flags(dirfd, path, flags, NOFOLLOW | EMPTY_PATH)?);
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
@@ -93,7 +86,7 @@ impl Process {
     }
 
     /// futimens(2): access and modification time; `None`: now.
-    pub fn futimens(&'static self, fd: Fd, times: Option<[Time; 2]>) -> Outcome<()> {
+    pub fn futimens(&self, fd: Fd, times: Option<[Time; 2]>) -> Outcome<()> {
         let _call = operation::begin();
         let ino = self.changeable(fd)?;
         Some(ino.and_then(|ino| self.inodes.change_times(ino, times)))
@@ -101,7 +94,7 @@ impl Process {
 
     /// utimensat(2).
     pub fn utimensat(
-        &'static self,
+        &self,
         dirfd: Fd,
         path: &[u8],
         times: Option<[Time; 2]>,
@@ -137,7 +130,7 @@ impl InodeOperations {
     }
 
     /// Clears the set-id bits of a file whose contents this process changes other than by a write.
-    pub(super) fn clear_set_ids(self, ino: Ino) -> Result<(), Errno> {
+    pub(in super::super) fn clear_set_ids(self, ino: Ino) -> Result<(), Errno> {
         if self.user.credentials().uid == 0 {
             return Ok(());
         }
@@ -152,7 +145,7 @@ impl InodeOperations {
     }
 
     /// Only its owner, or root, may change a file's attributes.
-    pub(super) fn check_owner(self, ino: Ino) -> Result<(), Errno> {
+    pub(in super::super) fn check_owner(self, ino: Ino) -> Result<(), Errno> {
         let uid = self.user.credentials().uid;
         if uid == 0 || self.attr(ino)?.uid == uid {
             return Ok(());
@@ -205,7 +198,7 @@ fn given(id: u32) -> Option<u32> {
 }
 
 /// A time to set, in ns since 1970; `None`: leave it.
-pub(super) fn nanoseconds(time: Time) -> Result<Option<i64>, Errno> {
+pub(in super::super) fn nanoseconds(time: Time) -> Result<Option<i64>, Errno> {
     match time.nsec {
         UTIME_OMIT => Ok(None),
         UTIME_NOW => Ok(Some(

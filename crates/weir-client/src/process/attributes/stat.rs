@@ -13,12 +13,13 @@ use weir_core::node::region::Hub;
 use weir_core::proto::Statfs;
 use weir_core::types::Ino;
 
-use super::inodes::check_not_gone;
-use super::inodes::InodeOperations;
-use super::outcome::{done, ours};
-use super::paths::ResolvedFile;
-use super::table::Handle;
-use super::{outside, Outcome, Process};
+use super::super::inodes::check_not_gone;
+use super::super::inodes::InodeOperations;
+use super::super::outcome::{done, ours};
+use super::super::paths::ResolvedFile;
+use super::super::table::Handle;
+use super::super::{outside, Outcome};
+use super::{AttributeCalls, EMPTY_PATH, NOFOLLOW};
 use crate::errno::of_open;
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::node::Node;
@@ -34,21 +35,19 @@ const BLKSIZE: u32 = 64 << 10;
 /// system, which is right. It would treat tmpfs's number likewise, but coreutils then believes that
 /// inotify works (tail -f); for an unknown number it polls.
 const KIND: u32 = 0x5745_4952;
-/// AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH, AT_EACCESS.
-pub(super) const NOFOLLOW: i32 = 0x100;
-pub(super) const EMPTY_PATH: i32 = 0x1000;
+/// AT_EACCESS.
 const EACCESS: i32 = 0x200;
 
-impl Process {
+impl AttributeCalls {
     /// fstat(2).
     #[inline]
-    pub fn fstat(&'static self, fd: Fd) -> Outcome<Stat> {
+    pub fn fstat(&self, fd: Fd) -> Outcome<Stat> {
         let handle = self.descriptors.handle(fd)?;
         Some(self.stat_of_open(handle))
     }
 
     /// fstatat(2): stat, lstat and statx, by flags (AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW).
-    pub fn fstatat(&'static self, dirfd: Fd, path: &[u8], flags: i32) -> Outcome<Stat> {
+    pub fn fstatat(&self, dirfd: Fd, path: &[u8], flags: i32) -> Outcome<Stat> {
         const NO_AUTOMOUNT: i32 = 0x800;
         let _call = operation::begin();
         let known = NOFOLLOW | EMPTY_PATH | NO_AUTOMOUNT;
@@ -62,29 +61,13 @@ impl Process {
             })
     }
 
-    /// Fails with EINVAL if a call has flags that it does not know; `None` if its path is not
-    /// weir's.
-    pub(super) fn check_flags(
-        &'static self,
-        dirfd: Fd,
-        path: &[u8],
-        flags: i32,
-        known: i32,
-    ) -> Outcome<()> {
-        if flags & !known == 0 {
-            return Some(Ok(()));
-        }
-        let is_ours = self.descriptors.handle(dirfd).is_some() && path.is_empty();
-        (is_ours || self.paths.is_our_path(dirfd, path)).then_some(Err(Errno::INVAL))
-    }
-
     /// The current attributes of an open file.
-    pub(super) fn stat_of_open(&'static self, handle: &Handle) -> Result<Stat, Errno> {
+    pub(in super::super) fn stat_of_open(&self, handle: &Handle) -> Result<Stat, Errno> {
         of_open(self.inodes.stat_of(handle.ino()))
     }
 
     /// faccessat2(2); `mode` is R_OK and its like.
-    pub fn faccessat(&'static self, dirfd: Fd, path: &[u8], mode: i32, flags: i32) -> Outcome<()> {
+    pub fn faccessat(&self, dirfd: Fd, path: &[u8], mode: i32, flags: i32) -> Outcome<()> {
         let _call = operation::begin();
         let known = NOFOLLOW | EMPTY_PATH | EACCESS;
         done!(self.check_flags(dirfd, path, flags, known)?);
@@ -109,7 +92,7 @@ impl Process {
     }
 
     /// statfs(2).
-    pub fn statfs(&'static self, path: &[u8]) -> Outcome<StatFs> {
+    pub fn statfs(&self, path: &[u8]) -> Outcome<StatFs> {
         Some(
             match ours!(self.paths.resolve_existing(AT_FDCWD, path, true, false)) {
                 ResolvedFile::Outside(path) => outside::statfs(&path),
@@ -119,7 +102,7 @@ impl Process {
     }
 
     /// fstatfs(2).
-    pub fn fstatfs(&'static self, fd: Fd) -> Outcome<StatFs> {
+    pub fn fstatfs(&self, fd: Fd) -> Outcome<StatFs> {
         self.descriptors.handle(fd)?;
         Some(self.inodes.state_of_all())
     }
@@ -127,7 +110,7 @@ impl Process {
 
 impl InodeOperations {
     /// The attributes of an inode as of now; ENOENT: it is gone.
-    pub(super) fn stat_of(self, ino: Ino) -> Result<Stat, Errno> {
+    pub(in super::super) fn stat_of(self, ino: Ino) -> Result<Stat, Errno> {
         check_not_gone(ino)?;
         let node = self.server.node()?;
         self.view()?.at_once(ino, |attr, block| {
@@ -139,7 +122,7 @@ impl InodeOperations {
         })
     }
 
-    pub(super) fn state_of_all(self) -> Result<StatFs, Errno> {
+    pub(in super::super) fn state_of_all(self) -> Result<StatFs, Errno> {
         const UNIT: u32 = 4096;
         let state = self.server.session()?.call(Statfs {})?;
         Ok(StatFs {
@@ -231,7 +214,7 @@ fn writers(block: &FileBlock, node: &Node) -> (i64, u64) {
     (i64::try_from(mtime).unwrap_or(i64::MAX), bytes)
 }
 
-pub(super) fn time(ns: i64) -> Time {
+pub(in super::super) fn time(ns: i64) -> Time {
     Time {
         sec: ns.div_euclid(1_000_000_000),
         nsec: ns.rem_euclid(1_000_000_000),
