@@ -139,7 +139,9 @@ impl Process {
             .inodes
             .view()?
             .attr_to_open(&target, writes(flags.cast_signed()))?;
-        let (handle, fd) = self.open_entry(&attr, false, flags.cast_signed() | O_CLOEXEC)?;
+        let (handle, fd) = self
+            .opener
+            .open_entry(&attr, false, flags.cast_signed() | O_CLOEXEC)?;
         handle.fds.store(0, Ordering::Relaxed);
         match Internal::adopt(fd) {
             Ok(placeholder) => handle.anchor_fd.set(placeholder),

@@ -27,6 +27,7 @@
 //! | `IoCalls` | on the bytes of open files | `Descriptors`, `InodeOperations`, `ServerLink` |
 //! | `PathLookup` | that ask about paths; the entry of a path | `CurrentDir`, `ProcessUser`, `InodeOperations`, `ServerLink`, `FirstCall` |
 //! | `AttributeCalls` | on attributes, by path and by descriptor | `PathLookup`, `Descriptors`, `ProcessUser`, `InodeOperations` |
+//! | `InodeOpener` | none; it opens inodes for those that do | `OpenFileTable`, `Descriptors`, `InodeOperations`, `ServerLink` |
 //!
 //! The lock of the process guards what several calls change; the parts say which of their methods are
 //! called under it.
@@ -46,7 +47,7 @@
 //! | `attached`, `middleware` | of a library ([`crate::library`]): its own state; its questions about a path |
 //! | `table`, `open_files` | the table of descriptors; the handles and files behind it |
 //! | `descriptors/` | close, dup, fcntl; descriptors closed unseen, and shared ones |
-//! | `open`, `open_flags` | open and creation, and its flags |
+//! | `open`, `open_flags` | open and creation, and its flags; `opener`: of an inode |
 //! | `io/` | reading and writing, sizes, copies between descriptors, locks |
 //! | `paths/` | from a path to its entry; links of /proc; `outside`: paths that lead out of weir |
 //! | `attributes/` | looking at attributes, setting them; extended attributes |
@@ -83,6 +84,7 @@ mod names;
 mod open;
 mod open_files;
 mod open_flags;
+mod opener;
 mod outcome;
 mod outside;
 mod paths;
@@ -111,6 +113,7 @@ use io::IoCalls;
 pub use map::Mapping;
 pub use middleware::FileInfo;
 use open_files::OpenFileTable;
+use opener::InodeOpener;
 use paths::PathLookup;
 pub use program_copies::path_of_copy;
 use server_link::ServerLink;
@@ -167,6 +170,7 @@ pub struct Process {
     neighbours: &'static Neighbours,
     listings: &'static LowerListings,
     inodes: InodeOperations,
+    opener: InodeOpener,
 }
 
 static STATE: ProcessState = ProcessState::new();
@@ -194,6 +198,7 @@ impl Process {
             neighbours: &state.neighbours,
             listings: &state.listings,
             inodes: InodeOperations::over(state),
+            opener: InodeOpener::over(state),
         }
     }
 }

@@ -181,7 +181,7 @@ impl Process {
             linkable: true,
         })?;
         let ino = made.ino;
-        let to = self.open_made(&made, O_RDWR | O_CLOEXEC)?;
+        let to = self.opener.open_made(&made, O_RDWR | O_CLOEXEC)?;
         let copied = self
             .copy_unchanged(&from, to)
             .and_then(|stat| self.copy_attributes(&from, &stat, to));

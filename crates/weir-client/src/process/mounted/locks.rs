@@ -53,7 +53,7 @@ impl Tree {
     pub fn lock_owner(self, ino: Ino) -> Result<LockOwner, Errno> {
         let attr = self.process.inodes.attr(ino)?;
         let _held = self.process.server.lock.hold();
-        let handle = self.process.show_handle(&attr, false, 0)?;
+        let handle = self.process.opener.show_handle(&attr, false, 0)?;
         handle.fds.store(1, Ordering::Relaxed);
         handle.locked.store(true, Ordering::Relaxed);
         Ok(LockOwner { handle })

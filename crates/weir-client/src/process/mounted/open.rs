@@ -14,8 +14,8 @@ use super::{Requester, Tree};
 use crate::operation;
 use crate::path::access;
 use crate::path::walk::{retry_if_gone, Names};
-use crate::process::open::check_kind;
 use crate::process::open_flags::{writes, O_ACCMODE, O_APPEND, O_DSYNC, O_EXCL, O_TRUNC};
+use crate::process::opener::check_kind;
 use crate::process::table::{self, Handle};
 use crate::process::Process;
 use crate::types::Stat;
@@ -291,7 +291,7 @@ impl Opening for Description<'_> {
         let _held = self.process.server.lock.hold();
         // A file without a name is opened by its inode, or through procfs: a program has it open.
         let by_name = by_name && attr.nlink > 0;
-        let handle = self.process.show_handle(attr, by_name, self.flags)?;
+        let handle = self.process.opener.show_handle(attr, by_name, self.flags)?;
         handle.fds.store(1, Ordering::Relaxed);
         Ok(handle)
     }
