@@ -40,6 +40,7 @@ fn row(name: &str, weir: f64, tmpfs: f64) {
 
 fn open(path: &[u8]) -> i32 {
     process()
+        .opening
         .openat(CWD, path, O_RDWR_CREAT, 0o600)
         .unwrap()
         .unwrap()
@@ -104,7 +105,7 @@ fn calls(tmp: &std::path::Path) {
     row("open + close", ours, theirs);
     let ours = best(500, |_| {
         p.descriptors.close(open(b"/weir/new")).unwrap().unwrap();
-        p.unlinkat(CWD, b"/weir/new", 0).unwrap().unwrap();
+        p.names.unlinkat(CWD, b"/weir/new", 0).unwrap().unwrap();
     });
     let new = tmp.join("new");
     let theirs = best(500, |_| {

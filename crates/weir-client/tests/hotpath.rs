@@ -182,7 +182,11 @@ const SCENES: &[Scene] = &[
 
 fn play(control: &mut Control, scene: &Scene) {
     let path = b"/weir/scene";
-    let fd = p().openat(CWD, path, CREATE, 0o644).unwrap().unwrap();
+    let fd = p()
+        .opening
+        .openat(CWD, path, CREATE, 0o644)
+        .unwrap()
+        .unwrap();
     let mut bytes = vec![b'w'; scene.bytes];
     // The first write of a file begins its record, the first read asks where bytes are.
     for i in 0..8 {
@@ -201,7 +205,7 @@ fn play(control: &mut Control, scene: &Scene) {
     assert!(allocated <= most.0, "{name}: {allocated} allocations");
     assert!(asked <= most.1, "{name}: {asked} requests");
     p().descriptors.close(fd).unwrap().unwrap();
-    p().unlinkat(CWD, path, 0).unwrap().unwrap();
+    p().names.unlinkat(CWD, path, 0).unwrap().unwrap();
 }
 
 fn main() {

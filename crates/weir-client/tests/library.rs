@@ -119,7 +119,8 @@ fn files_are_asked_about_laminated_and_synced() {
 fn what_is_not_a_file_of_weir_is_refused() {
     let long = [b"/weir/".to_vec(), vec![b'x'; 5000]].concat();
     std::os::unix::fs::symlink("/etc/passwd", "/dev/shm/weir-library-link").unwrap();
-    p().symlinkat(b"/dev/shm/weir-library-link", -100, b"/weir/out")
+    p().names
+        .symlinkat(b"/dev/shm/weir-library-link", -100, b"/weir/out")
         .unwrap()
         .unwrap();
     let outside: [&[u8]; 5] = [

@@ -29,7 +29,8 @@ fn p() -> &'static Process {
 }
 
 fn open(path: &str, flags: i32) -> Result<i32, Errno> {
-    p().openat(CWD, path.as_bytes(), flags, 0o644)
+    p().opening
+        .openat(CWD, path.as_bytes(), flags, 0o644)
         .expect("weir's")
 }
 
@@ -68,7 +69,10 @@ fn size(path: &str) -> u64 {
 }
 
 fn mkdir(path: &str) {
-    p().mkdirat(CWD, path.as_bytes(), 0o755).unwrap().unwrap();
+    p().names
+        .mkdirat(CWD, path.as_bytes(), 0o755)
+        .unwrap()
+        .unwrap();
 }
 
 fn list(path: &str, buffer: usize) -> Vec<String> {
@@ -76,7 +80,7 @@ fn list(path: &str, buffer: usize) -> Vec<String> {
     let mut out = vec![0; buffer];
     let mut names = Vec::new();
     loop {
-        let n = p().getdents64(fd, &mut out).unwrap().unwrap();
+        let n = p().listing.getdents64(fd, &mut out).unwrap().unwrap();
         if n == 0 {
             break;
         }
@@ -117,8 +121,8 @@ fn join(pid: libc::pid_t) {
 }
 
 fn paths_of_others_are_the_kernels() {
-    assert_eq!(p().openat(CWD, b"/etc/passwd", O_RDONLY, 0), None);
-    assert_eq!(p().openat(CWD, b"/weirdo", O_RDONLY, 0), None);
+    assert_eq!(p().opening.openat(CWD, b"/etc/passwd", O_RDONLY, 0), None);
+    assert_eq!(p().opening.openat(CWD, b"/weirdo", O_RDONLY, 0), None);
     assert_eq!(p().attributes.fstatat(CWD, b"Cargo.toml", 0), None);
     assert_eq!(p().descriptors.close(0), None);
     assert_eq!(open("/weir/none", O_RDONLY), Err(Errno::NOENT));
@@ -170,11 +174,17 @@ fn open_flags() {
     assert_eq!(open("/weir/of/f", O_DIRECTORY), Err(Errno::NOTDIR));
     assert_eq!(open("/weir/of/f/", O_RDONLY), Err(Errno::NOTDIR));
     assert_eq!(open("/weir/of/x/y", again), Err(Errno::NOENT));
-    p().symlinkat(b"f", CWD, b"/weir/of/l").unwrap().unwrap();
+    p().names
+        .symlinkat(b"f", CWD, b"/weir/of/l")
+        .unwrap()
+        .unwrap();
     assert_eq!(open("/weir/of/l", O_NOFOLLOW), Err(Errno::LOOP));
     close(open("/weir/of/l", O_RDONLY).unwrap());
     assert_eq!(open("/weir/of/l", again), Err(Errno::EXIST));
-    p().symlinkat(b"new", CWD, b"/weir/of/d").unwrap().unwrap();
+    p().names
+        .symlinkat(b"new", CWD, b"/weir/of/d")
+        .unwrap()
+        .unwrap();
     close(open("/weir/of/d", O_RDWR | O_CREAT).unwrap());
     assert_eq!(size("/weir/of/new"), 0);
     assert_eq!(
@@ -183,7 +193,7 @@ fn open_flags() {
     );
     close(open("/weir/of", libc::O_TMPFILE | O_RDWR).unwrap());
     let fd = open("/weir/of", O_RDONLY).unwrap();
-    let relative = p().openat(fd, b"f", O_RDONLY, 0).unwrap().unwrap();
+    let relative = p().opening.openat(fd, b"f", O_RDONLY, 0).unwrap().unwrap();
     assert_eq!(p().io.read(fd, &mut [0; 4]), Some(Err(Errno::ISDIR)));
     close(relative);
     close(fd);
@@ -275,7 +285,7 @@ fn sizes_and_holes() {
     assert_eq!(byte, [0]);
     assert_eq!(p().io.pread(fd, &mut byte, (4 << 20) + 1024), Some(Ok(1)));
     assert_eq!(byte, [7]);
-    assert_eq!(p().truncate(b"/weir/s", 5), Some(Ok(())));
+    assert_eq!(p().opening.truncate(b"/weir/s", 5), Some(Ok(())));
     assert_eq!(p().attributes.fstat(fd).unwrap().unwrap().size, 5);
     assert_eq!(p().io.pread(fd, &mut byte, 5), Some(Ok(0)));
     assert_eq!(p().io.ftruncate(fd, -1), Some(Err(Errno::INVAL)));
@@ -289,17 +299,22 @@ fn names_and_links() {
     let fd = create("/weir/n/f");
     write(fd, b"kept");
     assert_eq!(
-        p().linkat(CWD, b"/weir/n/f", CWD, b"/weir/n/g", 0),
+        p().names.linkat(CWD, b"/weir/n/f", CWD, b"/weir/n/g", 0),
         Some(Ok(()))
     );
     assert_eq!(p().attributes.fstat(fd).unwrap().unwrap().nlink, 2);
     assert_eq!(
-        p().unlinkat(CWD, b"/weir/n", libc::AT_REMOVEDIR),
+        p().names.unlinkat(CWD, b"/weir/n", libc::AT_REMOVEDIR),
         Some(Err(Errno::NOTEMPTY))
     );
-    assert_eq!(p().unlinkat(CWD, b"/weir/n/d", 0), Some(Err(Errno::ISDIR)));
-    let rename =
-        |a: &str, b: &str, flags| p().renameat2(CWD, a.as_bytes(), CWD, b.as_bytes(), flags);
+    assert_eq!(
+        p().names.unlinkat(CWD, b"/weir/n/d", 0),
+        Some(Err(Errno::ISDIR))
+    );
+    let rename = |a: &str, b: &str, flags| {
+        p().names
+            .renameat2(CWD, a.as_bytes(), CWD, b.as_bytes(), flags)
+    };
     assert_eq!(rename("/weir/n/g", "/weir/n/d/h", 0), Some(Ok(())));
     assert_eq!(
         rename("/weir/n/f", "/weir/n/d/h", 1),
@@ -307,15 +322,16 @@ fn names_and_links() {
     );
     assert_eq!(rename("/weir/n/f", "/tmp/f", 0), Some(Err(Errno::XDEV)));
     assert_eq!(rename("/weir/n", "/weir/n/d/x", 0), Some(Err(Errno::INVAL)));
-    assert_eq!(p().unlinkat(CWD, b"/weir/n/f", 0), Some(Ok(())));
-    assert_eq!(p().unlinkat(CWD, b"/weir/n/d/h", 0), Some(Ok(())));
+    assert_eq!(p().names.unlinkat(CWD, b"/weir/n/f", 0), Some(Ok(())));
+    assert_eq!(p().names.unlinkat(CWD, b"/weir/n/d/h", 0), Some(Ok(())));
     // Without a name it lives on, open.
     assert_eq!(p().attributes.fstat(fd).unwrap().unwrap().nlink, 0);
     let mut four = [0; 4];
     assert_eq!(p().io.pread(fd, &mut four, 0), Some(Ok(4)));
     assert_eq!(&four, b"kept");
     close(fd);
-    p().symlinkat(b"d/../d", CWD, b"/weir/n/l")
+    p().names
+        .symlinkat(b"d/../d", CWD, b"/weir/n/l")
         .unwrap()
         .unwrap();
     let mut target = [0; 64];
@@ -334,7 +350,7 @@ fn names_and_links() {
         .unwrap();
     assert_eq!(&target[..n], b"/weir/n/d");
     assert_eq!(
-        p().unlinkat(CWD, b"/weir/n/d", libc::AT_REMOVEDIR),
+        p().names.unlinkat(CWD, b"/weir/n/d", libc::AT_REMOVEDIR),
         Some(Ok(()))
     );
 }
@@ -353,7 +369,10 @@ fn listings_are_whole_in_buffers_of_any_size() {
         assert_eq!(names, expected, "buffer of {buffer}");
     }
     let fd = open("/weir/many", O_RDONLY).unwrap();
-    assert_eq!(p().getdents64(fd, &mut [0; 8]), Some(Err(Errno::INVAL)));
+    assert_eq!(
+        p().listing.getdents64(fd, &mut [0; 8]),
+        Some(Err(Errno::INVAL))
+    );
     close(fd);
 }
 
@@ -416,7 +435,8 @@ fn the_current_directory_is_kept() {
 }
 
 fn create_at(path: &str) -> i32 {
-    p().openat(CWD, path.as_bytes(), O_RDWR | O_CREAT, 0o600)
+    p().opening
+        .openat(CWD, path.as_bytes(), O_RDWR | O_CREAT, 0o600)
         .unwrap()
         .unwrap()
 }
@@ -472,7 +492,7 @@ fn creating_meets_no_file_that_goes() {
     });
     let removes = in_child(move || {
         for _ in 0..TIMES {
-            let gone = p().unlinkat(CWD, path.as_bytes(), 0).unwrap();
+            let gone = p().names.unlinkat(CWD, path.as_bytes(), 0).unwrap();
             assert!(matches!(gone, Ok(()) | Err(Errno::NOENT)), "{gone:?}");
         }
     });
@@ -596,7 +616,7 @@ fn more_than_memory_goes_to_files() {
     }
     assert_eq!(p().io.fsync(fd), Some(Ok(())));
     close(fd);
-    p().unlinkat(CWD, b"/weir/big", 0).unwrap().unwrap();
+    p().names.unlinkat(CWD, b"/weir/big", 0).unwrap().unwrap();
 }
 
 #[test]
@@ -628,7 +648,7 @@ fn a_process_and_its_children() {
     assert_eq!(status.rejected, [], "the server believed all that we said");
     // A dead server is told at once, and never waited for.
     assert_eq!(
-        p().mkdirat(CWD, b"/weir/late", 0o755),
+        p().names.mkdirat(CWD, b"/weir/late", 0o755),
         Some(Err(Errno::SHUTDOWN))
     );
 }

@@ -254,7 +254,7 @@ interpose! {
         => |p| p.io.readahead(fd);
     [getdents64] (fd: c_int, buffer: *mut c_void, n: size_t) -> ssize_t: libc::SYS_getdents64, [fd, buffer, n]
         // SAFETY: the caller owes `buffer`: null, or `n` bytes that only this call writes to while it runs.
-        => |p| unsafe { into(fd, buffer, n, |room| p.getdents64(fd, room)) };
+        => |p| unsafe { into(fd, buffer, n, |room| p.listing.getdents64(fd, room)) };
     [copy_file_range] (from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, n: size_t, flags: c_uint) -> ssize_t:
         libc::SYS_copy_file_range, [from, from_at, to, to_at, n, flags]
         // SAFETY: the caller owes each offset: null, or one that only this call uses.

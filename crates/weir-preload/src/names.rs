@@ -188,15 +188,15 @@ macro_rules! path {
 
 interpose! {
     [open open64 __open __open64] (path: *const c_char, flags: c_int, mode: mode_t) -> Descriptor: libc::SYS_openat, [HERE, path, flags, mode]
-        => |p| path!(path).and_then(|path| p.openat(HERE, path, flags, mode));
+        => |p| path!(path).and_then(|path| p.opening.openat(HERE, path, flags, mode));
     [__open_2 __open64_2] (path: *const c_char, flags: c_int) -> Descriptor: libc::SYS_openat, [HERE, path, flags, 0]
-        => |p| path!(path).and_then(|path| p.openat(HERE, path, flags, 0));
+        => |p| path!(path).and_then(|path| p.opening.openat(HERE, path, flags, 0));
     [openat openat64 __openat __openat64] (at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Descriptor: libc::SYS_openat, [at, path, flags, mode]
-        => |p| path!(path).and_then(|path| p.openat(at, path, flags, mode));
+        => |p| path!(path).and_then(|path| p.opening.openat(at, path, flags, mode));
     [__openat_2 __openat64_2] (at: c_int, path: *const c_char, flags: c_int) -> Descriptor: libc::SYS_openat, [at, path, flags, 0]
-        => |p| path!(path).and_then(|path| p.openat(at, path, flags, 0));
+        => |p| path!(path).and_then(|path| p.opening.openat(at, path, flags, 0));
     [creat creat64] (path: *const c_char, mode: mode_t) -> Descriptor: libc::SYS_openat, [HERE, path, CREAT, mode]
-        => |p| path!(path).and_then(|path| p.openat(HERE, path, CREAT, mode));
+        => |p| path!(path).and_then(|path| p.opening.openat(HERE, path, CREAT, mode));
     [access] (path: *const c_char, mode: c_int) -> c_int: libc::SYS_faccessat, [HERE, path, mode]
         => |p| path!(path).and_then(|path| p.attributes.faccessat(HERE, path, mode, 0));
     [faccessat] (at: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int: libc::SYS_faccessat2, [at, path, mode, flags]
@@ -204,32 +204,32 @@ interpose! {
     [euidaccess eaccess] (path: *const c_char, mode: c_int) -> c_int: libc::SYS_faccessat2, [HERE, path, mode, libc::AT_EACCESS]
         => |p| path!(path).and_then(|path| p.attributes.faccessat(HERE, path, mode, libc::AT_EACCESS));
     [unlink] (path: *const c_char) -> c_int: libc::SYS_unlinkat, [HERE, path, 0]
-        => |p| path!(path).and_then(|path| p.unlinkat(HERE, path, 0));
+        => |p| path!(path).and_then(|path| p.names.unlinkat(HERE, path, 0));
     [unlinkat] (at: c_int, path: *const c_char, flags: c_int) -> c_int: libc::SYS_unlinkat, [at, path, flags]
-        => |p| path!(path).and_then(|path| p.unlinkat(at, path, flags));
+        => |p| path!(path).and_then(|path| p.names.unlinkat(at, path, flags));
     [rmdir] (path: *const c_char) -> c_int: libc::SYS_unlinkat, [HERE, path, libc::AT_REMOVEDIR]
-        => |p| path!(path).and_then(|path| p.unlinkat(HERE, path, libc::AT_REMOVEDIR));
+        => |p| path!(path).and_then(|path| p.names.unlinkat(HERE, path, libc::AT_REMOVEDIR));
     [rename] (old: *const c_char, new: *const c_char) -> c_int: libc::SYS_renameat2, [HERE, old, HERE, new, 0]
         // SAFETY: the caller owes `old` and `new`: C strings that live through the call.
-        => |p| unsafe { with_two_paths(HERE, old, HERE, new, |old, new| p.renameat2(HERE, old, HERE, new, 0)) };
+        => |p| unsafe { with_two_paths(HERE, old, HERE, new, |old, new| p.names.renameat2(HERE, old, HERE, new, 0)) };
     [renameat] (old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char) -> c_int: libc::SYS_renameat2, [old_at, old, new_at, new, 0]
         // SAFETY: the caller owes `old` and `new`: C strings that live through the call.
-        => |p| unsafe { with_two_paths(old_at, old, new_at, new, |old, new| p.renameat2(old_at, old, new_at, new, 0)) };
+        => |p| unsafe { with_two_paths(old_at, old, new_at, new, |old, new| p.names.renameat2(old_at, old, new_at, new, 0)) };
     [renameat2] (old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char, flags: c_uint) -> c_int: libc::SYS_renameat2, [old_at, old, new_at, new, flags]
         // SAFETY: the caller owes `old` and `new`: C strings that live through the call.
-        => |p| unsafe { with_two_paths(old_at, old, new_at, new, |old, new| p.renameat2(old_at, old, new_at, new, flags)) };
+        => |p| unsafe { with_two_paths(old_at, old, new_at, new, |old, new| p.names.renameat2(old_at, old, new_at, new, flags)) };
     [link] (old: *const c_char, new: *const c_char) -> c_int: libc::SYS_linkat, [HERE, old, HERE, new, 0]
         // SAFETY: the caller owes `old` and `new`: C strings that live through the call.
-        => |p| unsafe { with_two_paths(HERE, old, HERE, new, |old, new| p.linkat(HERE, old, HERE, new, 0)) };
+        => |p| unsafe { with_two_paths(HERE, old, HERE, new, |old, new| p.names.linkat(HERE, old, HERE, new, 0)) };
     [linkat] (old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char, flags: c_int) -> c_int: libc::SYS_linkat, [old_at, old, new_at, new, flags]
         // SAFETY: the caller owes `old` and `new`: C strings that live through the call.
-        => |p| unsafe { with_two_paths(old_at, old, new_at, new, |old, new| p.linkat(old_at, old, new_at, new, flags)) };
+        => |p| unsafe { with_two_paths(old_at, old, new_at, new, |old, new| p.names.linkat(old_at, old, new_at, new, flags)) };
     [symlink] (target: *const c_char, path: *const c_char) -> c_int: libc::SYS_symlinkat, [target, HERE, path]
         // SAFETY: the caller owes `target` and `path`: C strings that live through the call.
-        => |p| unsafe { with_two_paths(NO_DIRECTORY, target, HERE, path, |target, path| p.symlinkat(target, HERE, path)) };
+        => |p| unsafe { with_two_paths(NO_DIRECTORY, target, HERE, path, |target, path| p.names.symlinkat(target, HERE, path)) };
     [symlinkat] (target: *const c_char, at: c_int, path: *const c_char) -> c_int: libc::SYS_symlinkat, [target, at, path]
         // SAFETY: the caller owes `target` and `path`: C strings that live through the call.
-        => |p| unsafe { with_two_paths(NO_DIRECTORY, target, at, path, |target, path| p.symlinkat(target, at, path)) };
+        => |p| unsafe { with_two_paths(NO_DIRECTORY, target, at, path, |target, path| p.names.symlinkat(target, at, path)) };
     [readlink] (path: *const c_char, buffer: *mut c_char, n: size_t) -> ssize_t: libc::SYS_readlinkat, [HERE, path, buffer, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `buffer` that only this call writes to.
         => |p| unsafe { with_path(HERE, path, buffer, n, |path| p.paths.readlinkat(HERE, path, room(buffer, n))) };
@@ -243,17 +243,17 @@ interpose! {
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `buffer` that only this call writes to.
         => |p| unsafe { with_path(at, path, buffer, n, |path| p.paths.readlinkat(at, path, room(buffer, n))) };
     [mkdir] (path: *const c_char, mode: mode_t) -> c_int: libc::SYS_mkdirat, [HERE, path, mode]
-        => |p| path!(path).and_then(|path| p.mkdirat(HERE, path, mode));
+        => |p| path!(path).and_then(|path| p.names.mkdirat(HERE, path, mode));
     [mkdirat] (at: c_int, path: *const c_char, mode: mode_t) -> c_int: libc::SYS_mkdirat, [at, path, mode]
-        => |p| path!(path).and_then(|path| p.mkdirat(at, path, mode));
+        => |p| path!(path).and_then(|path| p.names.mkdirat(at, path, mode));
     [mknod] (path: *const c_char, mode: mode_t, device: libc::dev_t) -> c_int: libc::SYS_mknodat, [HERE, path, mode, device]
-        => |p| path!(path).and_then(|path| p.mknodat(HERE, path, mode, device));
+        => |p| path!(path).and_then(|path| p.names.mknodat(HERE, path, mode, device));
     [mknodat] (at: c_int, path: *const c_char, mode: mode_t, device: libc::dev_t) -> c_int: libc::SYS_mknodat, [at, path, mode, device]
-        => |p| path!(path).and_then(|path| p.mknodat(at, path, mode, device));
+        => |p| path!(path).and_then(|path| p.names.mknodat(at, path, mode, device));
     [mkfifo] (path: *const c_char, mode: mode_t) -> c_int: libc::SYS_mknodat, [HERE, path, mode | libc::S_IFIFO, 0]
-        => |p| path!(path).and_then(|path| p.mknodat(HERE, path, mode | libc::S_IFIFO, 0));
+        => |p| path!(path).and_then(|path| p.names.mknodat(HERE, path, mode | libc::S_IFIFO, 0));
     [mkfifoat] (at: c_int, path: *const c_char, mode: mode_t) -> c_int: libc::SYS_mknodat, [at, path, mode | libc::S_IFIFO, 0]
-        => |p| path!(path).and_then(|path| p.mknodat(at, path, mode | libc::S_IFIFO, 0));
+        => |p| path!(path).and_then(|path| p.names.mknodat(at, path, mode | libc::S_IFIFO, 0));
     [chmod] (path: *const c_char, mode: mode_t) -> c_int: libc::SYS_fchmodat, [HERE, path, mode]
         => |p| path!(path).and_then(|path| p.attributes.fchmodat(HERE, path, mode, 0));
     [lchmod] (path: *const c_char, mode: mode_t) -> c_int: SYS_FCHMODAT2, [HERE, path, mode, NOFOLLOW]
@@ -267,7 +267,7 @@ interpose! {
     [fchownat] (at: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int: libc::SYS_fchownat, [at, path, uid, gid, flags]
         => |p| path!(path).and_then(|path| p.attributes.fchownat(at, path, uid, gid, flags));
     [truncate truncate64] (path: *const c_char, length: off_t) -> c_int: libc::SYS_truncate, [path, length]
-        => |p| path!(path).and_then(|path| p.truncate(path, length));
+        => |p| path!(path).and_then(|path| p.opening.truncate(path, length));
     [utimensat] (at: c_int, path: *const c_char, times: *const libc::timespec, flags: c_int) -> c_int: libc::SYS_utimensat, [at, path, times, flags]
         // SAFETY: the caller owes `path`: null, or a C string; and `times`: null, or two of them.
         => |p| unsafe {

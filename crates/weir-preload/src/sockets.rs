@@ -118,12 +118,12 @@ unsafe fn bind_ours(
 ) -> Outcome<usize> {
     // SAFETY: as the caller vouches.
     let path = unsafe { path_of(address, length) }?;
-    let bound = p.bind(path)?.and_then(|kernels| {
+    let bound = p.sockets.bind(path)?.and_then(|kernels| {
         // SAFETY: the address is ours.
         with_kernels(&kernels, |address, length| unsafe {
             by_address(libc::SYS_bind, socket, address, length)
         })
-        .inspect_err(|_| p.unbind(path))
+        .inspect_err(|_| p.sockets.unbind(path))
     });
     Some(bound)
 }
@@ -141,7 +141,7 @@ unsafe fn reach_ours(
 ) -> Outcome<usize> {
     // SAFETY: as the caller vouches.
     let path = unsafe { path_of(address, length) }?;
-    let kernels = p.socket_path(path)?;
+    let kernels = p.sockets.socket_path(path)?;
     Some(kernels.and_then(|kernels| with_kernels(&kernels, call)))
 }
 
@@ -183,7 +183,10 @@ unsafe fn show_given(address: *mut sockaddr, length: *mut socklen_t, room: sockl
         let Some(kernels) = path_of(address, (*length).min(room)) else {
             return;
         };
-        let Some(given) = weir_client::process::process().name_of_socket(kernels) else {
+        let Some(given) = weir_client::process::process()
+            .sockets
+            .name_of_socket(kernels)
+        else {
             return;
         };
         let (given, given_length) = address_of(&given);

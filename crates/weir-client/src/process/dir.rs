@@ -12,10 +12,13 @@ use weir_core::node::ofd::Ofd;
 use weir_core::proto::{Listing, Readdir};
 use weir_core::types::Ino;
 
+use super::descriptors::Descriptors;
 use super::dirents::{DirentList, LONGEST};
-use super::elevated::{ListingBelow, BELOW};
+use super::elevated::{ListingBelow, LowerListings, BELOW};
+use super::inodes::InodeOperations;
+use super::server_link::ServerLink;
 use super::table::{Handle, DIR, GONE, PATH};
-use super::{Outcome, Process};
+use super::{Outcome, ProcessState};
 use crate::kernel::Fd;
 use crate::operation;
 use crate::path::walk::Names;
@@ -26,9 +29,27 @@ const DOTS: u64 = 2;
 const MOST: usize = 48 << 10;
 const DT_DIR: u8 = 4;
 
-impl Process {
+/// The listing of directories. It may touch descriptors, listings of the PFS, inodes and the server.
+#[derive(Clone, Copy, Debug)]
+pub struct ListingCalls {
+    descriptors: Descriptors,
+    listings: &'static LowerListings,
+    server: &'static ServerLink,
+    inodes: InodeOperations,
+}
+
+impl ListingCalls {
+    pub(super) const fn over(state: &'static ProcessState) -> ListingCalls {
+        ListingCalls {
+            descriptors: Descriptors::over(state),
+            listings: &state.listings,
+            server: &state.server,
+            inodes: InodeOperations::over(state),
+        }
+    }
+
     /// getdents64(2): fills `out` with `struct linux_dirent64`.
-    pub fn getdents64(&'static self, fd: Fd, out: &mut [u8]) -> Outcome<usize> {
+    pub fn getdents64(&self, fd: Fd, out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
         let handle = self.descriptors.verified_handle(fd)?;
         if handle.has(GONE) {
@@ -55,7 +76,7 @@ impl Process {
     }
 
     fn list(
-        &'static self,
+        &self,
         handle: &'static Handle,
         ofd: &Ofd,
         at: &mut u64,
@@ -83,7 +104,7 @@ impl Process {
             if room < LONGEST && !list.is_empty() {
                 return Ok(());
             }
-            let Listing { entries, until } = self.session()?.call(Readdir {
+            let Listing { entries, until } = self.server.session()?.call(Readdir {
                 ino: dir,
                 cookie: *at - DOTS,
                 until: Some(ofd.listed_until.load(Ordering::Relaxed)),

@@ -149,7 +149,10 @@ impl Process {
 
     /// As `materialize`, by path.
     pub fn materialize_at(&'static self, dirfd: Fd, path: &[u8], _flags: i32) -> Outcome<Fd> {
-        let fd = match self.openat(dirfd, path, super::open_flags::O_CLOEXEC, 0)? {
+        let fd = match self
+            .opening
+            .openat(dirfd, path, super::open_flags::O_CLOEXEC, 0)?
+        {
             Ok(fd) => fd,
             Err(error) => return Some(Err(error)),
         };

@@ -171,7 +171,7 @@ impl Process {
             }
         }
         let flags = (flags | OFlags::CLOEXEC).bits().cast_signed();
-        let fd = ours_only(self.openat(AT_FDCWD, path, flags, mode))?;
+        let fd = ours_only(self.opening.openat(AT_FDCWD, path, flags, mode))?;
         if self.descriptors.is_ours(fd) {
             return Ok(fd);
         }

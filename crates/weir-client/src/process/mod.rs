@@ -28,6 +28,11 @@
 //! | `PathLookup` | that ask about paths; the entry of a path | `CurrentDir`, `ProcessUser`, `InodeOperations`, `ServerLink`, `FirstCall` |
 //! | `AttributeCalls` | on attributes, by path and by descriptor | `PathLookup`, `Descriptors`, `ProcessUser`, `InodeOperations` |
 //! | `InodeOpener` | none; it opens inodes for those that do | `OpenFileTable`, `Descriptors`, `InodeOperations`, `ServerLink` |
+//! | `FileTakeUp` | none; it takes files of the PFS into an elevated tree | `PathLookup`, `InodeOpener`, `Descriptors`, `IoCalls`, `AttributeCalls`, `ProcessUser`, `InodeOperations`, `ServerLink` |
+//! | `NameCalls` | that make, remove, rename and link names | `PathLookup`, `FileTakeUp`, `ProcessUser`, `InodeOperations`, `ServerLink` |
+//! | `SocketCalls` | on names of sockets | `PathLookup`, `NameCalls`, `ProcessUser`, `InodeOperations`, `ServerLink` |
+//! | `OpenCalls` | that open files by path, make them, cut them | `PathLookup`, `FileTakeUp`, `InodeOpener`, `ProcessUser`, `InodeOperations` |
+//! | `ListingCalls` | that list directories | `Descriptors`, `LowerListings`, `InodeOperations`, `ServerLink` |
 //!
 //! The lock of the process guards what several calls change; the parts say which of their methods are
 //! called under it.
@@ -104,7 +109,8 @@ pub use crate::types::Outcome;
 use attributes::AttributeCalls;
 use current_dir::CurrentDir;
 use descriptors::Descriptors;
-use elevated::LowerListings;
+use dir::ListingCalls;
+use elevated::{FileTakeUp, LowerListings};
 pub use environment::{INSTANCE_VARIABLE, NOTHING_VARIABLE};
 use first_call::FirstCall;
 pub use forks::own_pid;
@@ -112,11 +118,14 @@ use inodes::InodeOperations;
 use io::IoCalls;
 pub use map::Mapping;
 pub use middleware::FileInfo;
+use names::NameCalls;
+use open::OpenCalls;
 use open_files::OpenFileTable;
 use opener::InodeOpener;
 use paths::PathLookup;
 pub use program_copies::path_of_copy;
 use server_link::ServerLink;
+use special::SocketCalls;
 use user::ProcessUser;
 
 /// The state that the calls of a process share. There is one of [`process`]; a library in a program
@@ -162,15 +171,23 @@ pub struct Process {
     pub paths: PathLookup,
     /// Attributes.
     pub attributes: AttributeCalls,
+    /// Making, removing, renaming, linking.
+    pub names: NameCalls,
+    /// Names of Unix sockets.
+    pub sockets: SocketCalls,
+    /// Opening files.
+    pub opening: OpenCalls,
+    /// Listing directories.
+    pub listing: ListingCalls,
     first_call: FirstCall,
     server: &'static ServerLink,
     user: &'static ProcessUser,
     cwd: &'static CurrentDir,
     open_files: &'static OpenFileTable,
     neighbours: &'static Neighbours,
-    listings: &'static LowerListings,
     inodes: InodeOperations,
     opener: InodeOpener,
+    take_up: FileTakeUp,
 }
 
 static STATE: ProcessState = ProcessState::new();
@@ -190,15 +207,19 @@ impl Process {
             io: IoCalls::over(state),
             paths: PathLookup::over(state),
             attributes: AttributeCalls::over(state),
+            names: NameCalls::over(state),
+            sockets: SocketCalls::over(state),
+            opening: OpenCalls::over(state),
+            listing: ListingCalls::over(state),
             first_call: FirstCall::over(state),
             server: &state.server,
             user: &state.user,
             cwd: &state.cwd,
             open_files: &state.open_files,
             neighbours: &state.neighbours,
-            listings: &state.listings,
             inodes: InodeOperations::over(state),
             opener: InodeOpener::over(state),
+            take_up: FileTakeUp::over(state),
         }
     }
 }

@@ -7,11 +7,13 @@ use weir_core::proto::{Create, Link, Mkdir, Rename, Rmdir, Symlink, Unlink};
 use weir_core::types::Ino;
 
 use super::attributes::EMPTY_PATH;
-use super::elevated::{LowerEntry, RenamedEntry};
+use super::elevated::{FileTakeUp, LowerEntry, RenamedEntry};
 use super::inodes::InodeOperations;
 use super::outcome::{done, ours};
-use super::paths::{retry_ours_if_gone, NameInParent, ResolvedFile};
-use super::{Outcome, Process};
+use super::paths::{retry_ours_if_gone, NameInParent, PathLookup, ResolvedFile};
+use super::server_link::ServerLink;
+use super::user::ProcessUser;
+use super::{Outcome, ProcessState};
 use crate::kernel::Fd;
 use crate::operation;
 use crate::path::walk::Names;
@@ -31,9 +33,30 @@ const S_IFIFO: u32 = 0o010_000;
 const S_IFSOCK: u32 = 0o140_000;
 const S_ISVTX: u32 = 0o1000;
 
-impl Process {
+/// The calls that make, remove, rename and link names. It may touch the look-up of paths, files of the PFS that it
+/// takes up, the user, inodes and the server.
+#[derive(Clone, Copy, Debug)]
+pub struct NameCalls {
+    paths: PathLookup,
+    take_up: FileTakeUp,
+    server: &'static ServerLink,
+    user: &'static ProcessUser,
+    inodes: InodeOperations,
+}
+
+impl NameCalls {
+    pub(super) const fn over(state: &'static ProcessState) -> NameCalls {
+        NameCalls {
+            paths: PathLookup::over(state),
+            take_up: FileTakeUp::over(state),
+            server: &state.server,
+            user: &state.user,
+            inodes: InodeOperations::over(state),
+        }
+    }
+
     /// mkdirat(2).
-    pub fn mkdirat(&'static self, dirfd: Fd, path: &[u8], mode: u32) -> Outcome<()> {
+    pub fn mkdirat(&self, dirfd: Fd, path: &[u8], mode: u32) -> Outcome<()> {
         let _call = operation::begin();
         let (parent, name) = match ours!(self.paths.resolve_parent(dirfd, path, false)) {
             NameInParent::Outside(path) => {
@@ -58,11 +81,11 @@ impl Process {
             uid: self.user.credentials().uid,
             gid: self.user.credentials().gid,
         };
-        Some(done!(self.session()).call(op).map(|_| ()))
+        Some(done!(self.server.session()).call(op).map(|_| ()))
     }
 
     /// mknodat(2): no devices.
-    pub fn mknodat(&'static self, dirfd: Fd, path: &[u8], mode: u32, _device: u64) -> Outcome<()> {
+    pub fn mknodat(&self, dirfd: Fd, path: &[u8], mode: u32, _device: u64) -> Outcome<()> {
         let _call = operation::begin();
         let (parent, name) = match ours!(self.paths.resolve_parent(dirfd, path, false)) {
             NameInParent::Outside(_) => return Some(self.server.refuse("mknod")),
@@ -107,11 +130,11 @@ impl Process {
             exclusive: true,
             attach: false,
         };
-        Some(done!(self.session()).call(op).map(|_| ()))
+        Some(done!(self.server.session()).call(op).map(|_| ()))
     }
 
     /// unlinkat(2); rmdir(2) is AT_REMOVEDIR.
-    pub fn unlinkat(&'static self, dirfd: Fd, path: &[u8], flags: i32) -> Outcome<()> {
+    pub fn unlinkat(&self, dirfd: Fd, path: &[u8], flags: i32) -> Outcome<()> {
         let _call = operation::begin();
         if flags & !AT_REMOVEDIR != 0 {
             let _ = ours!(self.paths.resolve_parent(dirfd, path, false));
@@ -157,7 +180,7 @@ impl Process {
     }
 
     fn remove(
-        &'static self,
+        &self,
         parent: Ino,
         name: &Name,
         ino: Ino,
@@ -183,7 +206,7 @@ impl Process {
     /// If there are several servers, asks the name's home, once, to remove it: that server sees the
     /// inode. `None`: the inode matters here too, and must be looked at first.
     fn remove_at_once(
-        &'static self,
+        &self,
         dirfd: Fd,
         path: &[u8],
         dir: bool,
@@ -198,7 +221,7 @@ impl Process {
 
     /// renameat2(2).
     pub fn renameat2(
-        &'static self,
+        &self,
         old_dirfd: Fd,
         old: &[u8],
         new_dirfd: Fd,
@@ -210,7 +233,7 @@ impl Process {
     }
 
     fn rename_once(
-        &'static self,
+        &self,
         old_dirfd: Fd,
         old: &[u8],
         new_dirfd: Fd,
@@ -268,7 +291,7 @@ impl Process {
                 if done!(self.inodes.rename_below(&file, &to, flags)) {
                     return Some(Ok(()));
                 }
-                done!(self.take_up_file(parent, &name, &path));
+                done!(self.take_up.take_up_file(parent, &name, &path));
                 self.rename_once(old_dirfd, old, new_dirfd, new, flags, gone)
             }
             (
@@ -277,7 +300,7 @@ impl Process {
                     parent, name, path, ..
                 },
             ) if flags == EXCHANGE => {
-                done!(self.take_up_file(parent, &name, &path));
+                done!(self.take_up.take_up_file(parent, &name, &path));
                 self.rename_once(old_dirfd, old, new_dirfd, new, flags, gone)
             }
             (
@@ -306,7 +329,7 @@ impl Process {
 
     /// Renames a name of a tree.
     fn rename_in_trees(
-        &'static self,
+        &self,
         from: NameInParent,
         to: NameInParent,
         flags: u32,
@@ -349,7 +372,7 @@ impl Process {
                     found.map(|(target, _)| target),
                     flags == EXCHANGE,
                 ));
-                Some(done!(self.session()).call(Rename {
+                Some(done!(self.server.session()).call(Rename {
                     parent,
                     name: name.to_vec(),
                     new_parent,
@@ -364,7 +387,7 @@ impl Process {
 
     /// linkat(2).
     pub fn linkat(
-        &'static self,
+        &self,
         old_dirfd: Fd,
         old: &[u8],
         new_dirfd: Fd,
@@ -392,7 +415,7 @@ impl Process {
                     } => {
                         done!(self.inodes.check_same_tree(parent, dir));
                         done!(self.inodes.check_parent(dir));
-                        done!(self.take_up_file(parent, &name, &path));
+                        done!(self.take_up.take_up_file(parent, &name, &path));
                     }
                     NameInParent::Outside(_) => return Some(Err(Errno::XDEV)),
                     NameInParent::Name { found: None, .. } => return Some(Err(Errno::NOENT)),
@@ -419,7 +442,7 @@ impl Process {
         })
     }
 
-    fn link(&'static self, from: ResolvedFile, to: NameInParent) -> Result<(), Errno> {
+    fn link(&self, from: ResolvedFile, to: NameInParent) -> Result<(), Errno> {
         let (ino, parent, name) = match (from, to) {
             (ResolvedFile::Outside(from), NameInParent::Outside(to)) => {
                 return rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty())
@@ -442,11 +465,11 @@ impl Process {
         self.inodes.check_parent(parent)?;
         self.inodes.check_same_tree_as_file(ino, parent)?;
         let name = name.to_vec();
-        self.session()?.call(Link { ino, parent, name })
+        self.server.session()?.call(Link { ino, parent, name })
     }
 
     /// symlinkat(2).
-    pub fn symlinkat(&'static self, target: &[u8], dirfd: Fd, path: &[u8]) -> Outcome<()> {
+    pub fn symlinkat(&self, target: &[u8], dirfd: Fd, path: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
         let (parent, name) = match ours!(self.paths.resolve_parent(dirfd, path, false)) {
             NameInParent::Outside(path) => return Some(rustix::fs::symlink(target, path)),
@@ -470,7 +493,7 @@ impl Process {
             uid: self.user.credentials().uid,
             gid: self.user.credentials().gid,
         };
-        Some(done!(self.session()).call(op).map(|_| ()))
+        Some(done!(self.server.session()).call(op).map(|_| ()))
     }
 }
 

@@ -12,15 +12,17 @@ use weir_core::names::FileType;
 use weir_core::proto::{Create, CreateUnnamed};
 use weir_core::types::Ino;
 
-use super::elevated::LowerEntry;
+use super::elevated::{replaced_by_truncation, FileTakeUp, LowerEntry};
 use super::inodes::InodeOperations;
 use super::open_flags::{
     writes, O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC,
 };
+use super::opener::InodeOpener;
 use super::opener::Spare;
 use super::outcome::{done, ours};
-use super::paths::{NameInParent, ResolvedFile};
-use super::{outside, Outcome, Process};
+use super::paths::{NameInParent, PathLookup, ResolvedFile};
+use super::user::ProcessUser;
+use super::{outside, Outcome, ProcessState};
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::operation;
 use crate::path::walk::Names;
@@ -51,9 +53,30 @@ enum LowerOpening {
     Replaced(Target),
 }
 
-impl Process {
+/// The calls that open files by path, make them, and cut them. It may touch the look-up of paths, files of the PFS
+/// that it takes up, the opening of inodes, the user, and inodes.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenCalls {
+    paths: PathLookup,
+    take_up: FileTakeUp,
+    opener: InodeOpener,
+    user: &'static ProcessUser,
+    inodes: InodeOperations,
+}
+
+impl OpenCalls {
+    pub(super) const fn over(state: &'static ProcessState) -> OpenCalls {
+        OpenCalls {
+            paths: PathLookup::over(state),
+            take_up: FileTakeUp::over(state),
+            opener: InodeOpener::over(state),
+            user: &state.user,
+            inodes: InodeOperations::over(state),
+        }
+    }
+
     /// openat(2); `mode` is used if a file is created.
-    pub fn openat(&'static self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
+    pub fn openat(&self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
         let _call = operation::begin();
         if flags & O_TMPFILE == O_TMPFILE {
             return self.open_unnamed(dirfd, path, flags, mode);
@@ -89,7 +112,7 @@ impl Process {
         self.paths
             .with_existing(dirfd, path, follow, false, |found| {
                 let found = match writes(flags) {
-                    true => self.prepare_update(dirfd, path, follow, found)?,
+                    true => self.take_up.prepare_update(dirfd, path, follow, found)?,
                     false => found,
                 };
                 match found {
@@ -107,11 +130,11 @@ impl Process {
     }
 
     /// truncate(2).
-    pub fn truncate(&'static self, path: &[u8], length: i64) -> Outcome<()> {
+    pub fn truncate(&self, path: &[u8], length: i64) -> Outcome<()> {
         let _call = operation::begin();
         self.paths
             .with_existing(AT_FDCWD, path, true, false, |found| {
-                let ino = match self.prepare_update(AT_FDCWD, path, true, found)? {
+                let ino = match self.take_up.prepare_update(AT_FDCWD, path, true, found)? {
                     ResolvedFile::Outside(path) => {
                         let file = rustix::fs::open(
                             path,
@@ -138,7 +161,7 @@ impl Process {
     }
 
     /// Opens a new file without a name (`O_TMPFILE`), as if in the directory of this path.
-    fn open_unnamed(&'static self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
+    fn open_unnamed(&self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
         let spare = Spare::default();
         self.paths
             .with_existing(dirfd, path, flags & O_NOFOLLOW == 0, false, |found| {
@@ -165,7 +188,7 @@ impl Process {
     }
 
     /// Opens the file, or makes it, even if it disappears between being found and being opened.
-    fn open_or_create(&'static self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
+    fn open_or_create(&self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
         let spare = Spare::default();
         for tries in 0..TRIES {
             let target = match ours!(self.create_target(dirfd, path, flags, mode, &spare)) {
@@ -211,7 +234,7 @@ impl Process {
 
     /// Finds or makes the file.
     fn create_target(
-        &'static self,
+        &self,
         dirfd: Fd,
         path: &[u8],
         flags: i32,
@@ -261,7 +284,7 @@ impl Process {
                             name: &name,
                             path: &path,
                         };
-                        if writes(flags) && self.take_for_update(&file) {
+                        if writes(flags) && self.take_up.take_for_update(&file) {
                             continue;
                         }
                         return Some(Ok(Way::Below(path)));
@@ -298,7 +321,7 @@ impl Process {
     /// Makes a file in the place of one of the PFS that is truncated as it is opened; `None`: the name has
     /// become something else.
     fn replace_below(
-        &'static self,
+        &self,
         parent: Ino,
         name: &Name,
         path: Vec<u8>,
@@ -308,7 +331,7 @@ impl Process {
         if self.inodes.is_passed(parent, name.bytes())? {
             return Ok(Some(LowerOpening::Kernel(path)));
         }
-        let Some(replaced) = Self::replaced_by_truncation(&path)? else {
+        let Some(replaced) = replaced_by_truncation(&path)? else {
             return Ok(Some(LowerOpening::Kernel(path)));
         };
         self.opener.reserve(spare, flags)?;
@@ -332,7 +355,7 @@ impl Process {
     /// If there are several servers, asks the name's home, once, to make the file or to hold the
     /// existing one. `None`: there is more to do, step by step.
     fn create_at_once(
-        &'static self,
+        &self,
         dirfd: Fd,
         path: &[u8],
         flags: i32,

@@ -19,10 +19,13 @@ use weir_core::proto::{MakeSpecial, Unlink};
 use weir_core::types::Ino;
 
 use super::inodes::InodeOperations;
+use super::names::NameCalls;
 use super::open_flags::{O_CREAT, O_DIRECTORY, O_EXCL, O_PATH};
 use super::outcome::{done, ours};
-use super::paths::{NameInParent, ResolvedFile};
-use super::{outside, Outcome, Process};
+use super::paths::{NameInParent, PathLookup, ResolvedFile};
+use super::server_link::ServerLink;
+use super::user::ProcessUser;
+use super::{outside, Outcome, ProcessState};
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::operation;
 use crate::path::{access, Name};
@@ -34,10 +37,30 @@ const FOR_ALL: u32 = 0o666;
 /// The suffix behind the number of a socket's inode: a link to the path by which it was bound.
 const NAME_SUFFIX: &[u8] = b".name";
 
-impl Process {
+/// The calls on names of sockets. It may touch the look-up of paths, names, the user, inodes and the server.
+#[derive(Clone, Copy, Debug)]
+pub struct SocketCalls {
+    paths: PathLookup,
+    names: NameCalls,
+    server: &'static ServerLink,
+    user: &'static ProcessUser,
+    inodes: InodeOperations,
+}
+
+impl SocketCalls {
+    pub(super) const fn over(state: &'static ProcessState) -> SocketCalls {
+        SocketCalls {
+            paths: PathLookup::over(state),
+            names: NameCalls::over(state),
+            server: &state.server,
+            user: &state.user,
+            inodes: InodeOperations::over(state),
+        }
+    }
+
     /// bind(2) of a Unix socket: makes the name. Returns the path for the kernel to bind; if that
-    /// fails, the caller must call [`Process::unbind`].
-    pub fn bind(&'static self, path: &[u8]) -> Outcome<Vec<u8>> {
+    /// fails, the caller must call [`SocketCalls::unbind`].
+    pub fn bind(&self, path: &[u8]) -> Outcome<Vec<u8>> {
         let _call = operation::begin();
         let (parent, name) = match ours!(self.paths.resolve_parent(AT_FDCWD, path, false)) {
             NameInParent::Outside(path) => return Some(Ok(path)),
@@ -61,18 +84,18 @@ impl Process {
         });
         if bound.is_err() {
             let name = name.to_vec();
-            let _ = done!(self.session()).call(Unlink { parent, name });
+            let _ = done!(self.server.session()).call(Unlink { parent, name });
         }
         Some(bound)
     }
 
-    /// Removes the name that [`Process::bind`] made for a socket that the kernel did not bind.
-    pub fn unbind(&'static self, path: &[u8]) {
-        let _ = self.unlinkat(AT_FDCWD, path, 0);
+    /// Removes the name that [`SocketCalls::bind`] made for a socket that the kernel did not bind.
+    pub fn unbind(&self, path: &[u8]) {
+        let _ = self.names.unlinkat(AT_FDCWD, path, 0);
     }
 
     /// The path by which the kernel reaches the socket of a name, for connect(2) and its kin.
-    pub fn socket_path(&'static self, path: &[u8]) -> Outcome<Vec<u8>> {
+    pub fn socket_path(&self, path: &[u8]) -> Outcome<Vec<u8>> {
         let _call = operation::begin();
         self.paths
             .with_existing(AT_FDCWD, path, true, false, |found| match found {
@@ -91,7 +114,7 @@ impl Process {
     }
 
     /// The path by which a socket was bound, if the kernel's path is of one of weir's.
-    pub fn name_of_socket(&'static self, kernels: &[u8]) -> Option<Vec<u8>> {
+    pub fn name_of_socket(&self, kernels: &[u8]) -> Option<Vec<u8>> {
         let instance = self.server.connection.instance()?;
         let rest = kernels.strip_prefix(&instance.shm_dir[..])?;
         rest.strip_prefix(b"/")?

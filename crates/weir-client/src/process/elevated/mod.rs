@@ -35,14 +35,51 @@ use weir_core::elevated::{is_part, name_of_inode, COVERS};
 use weir_core::names::{Attr, FileType, SYMLINK_MAX};
 use weir_core::types::Ino;
 
+use super::attributes::AttributeCalls;
+use super::descriptors::Descriptors;
 use super::inodes::InodeOperations;
-use super::server_link::LazyClient;
+use super::io::IoCalls;
+use super::opener::InodeOpener;
+use super::paths::PathLookup;
+use super::server_link::{LazyClient, ServerLink};
+use super::user::ProcessUser;
+use super::ProcessState;
 use crate::path::walk::Names;
 use crate::path::{BelowEntry, Guard};
 use crate::view::View;
 pub(super) use list::{ListingBelow, LowerListings, BELOW};
 pub(super) use remove::RenamedEntry;
 pub(super) use rules::LowerEntry;
+pub(super) use take_up::replaced_by_truncation;
+
+/// The files of the PFS that calls take into an elevated tree. It may touch the look-up of paths, the opening of
+/// inodes, the calls that copy bytes and attributes to what it has opened, the user, inodes and the server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FileTakeUp {
+    paths: PathLookup,
+    opener: InodeOpener,
+    descriptors: Descriptors,
+    io: IoCalls,
+    attributes: AttributeCalls,
+    server: &'static ServerLink,
+    user: &'static ProcessUser,
+    inodes: InodeOperations,
+}
+
+impl FileTakeUp {
+    pub(super) const fn over(state: &'static ProcessState) -> FileTakeUp {
+        FileTakeUp {
+            paths: PathLookup::over(state),
+            opener: InodeOpener::over(state),
+            descriptors: Descriptors::over(state),
+            io: IoCalls::over(state),
+            attributes: AttributeCalls::over(state),
+            server: &state.server,
+            user: &state.user,
+            inodes: InodeOperations::over(state),
+        }
+    }
+}
 
 /// The namespace of a process, with what is below elevated directories.
 pub(super) struct UnionNames {

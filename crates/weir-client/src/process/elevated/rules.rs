@@ -15,9 +15,10 @@ use weir_core::elevate_rule::{ElevateRule, UpdateMode};
 use weir_core::types::Ino;
 
 use super::super::inodes::InodeOperations;
+use super::super::outside;
 use super::super::paths::{NameInParent, ResolvedFile};
-use super::super::{outside, Process};
 use super::name_lock::NameLock;
+use super::FileTakeUp;
 use crate::kernel::Fd;
 use crate::path::walk::Names;
 use crate::path::Name;
@@ -204,11 +205,11 @@ impl InodeOperations {
     }
 }
 
-impl Process {
+impl FileTakeUp {
     /// The file that a program changes which was found at a path: that of the tree, if only the PFS has it, and its
     /// rule says that it is taken before.
     pub(in super::super) fn prepare_update(
-        &'static self,
+        &self,
         dirfd: Fd,
         path: &[u8],
         follow: bool,
@@ -238,13 +239,13 @@ impl Process {
     /// Takes a file of the PFS into the tree, if its rule says so for one that is changed; then its name is to be
     /// looked for again. False: it is changed on the PFS, also if it cannot be taken: it is written all the time, or
     /// finds no room.
-    pub(in super::super) fn take_for_update(&'static self, file: &LowerEntry<'_>) -> bool {
+    pub(in super::super) fn take_for_update(&self, file: &LowerEntry<'_>) -> bool {
         self.inodes.takes_updates()
             && self.is_to_be_taken(file).unwrap_or(false)
             && self.take_up_file(file.parent, file.name, file.path).is_ok()
     }
 
-    fn is_to_be_taken(&'static self, file: &LowerEntry<'_>) -> Result<bool, Errno> {
+    fn is_to_be_taken(&self, file: &LowerEntry<'_>) -> Result<bool, Errno> {
         let ruled = self.inodes.rule_for(file.parent, file.name.bytes())?;
         let Some(ruled) = ruled.filter(|ruled| !ruled.is_passed()) else {
             return Ok(false);

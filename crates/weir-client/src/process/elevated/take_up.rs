@@ -16,8 +16,9 @@ use weir_core::types::Ino;
 use super::super::forks::own_pid;
 use super::super::inodes::InodeOperations;
 use super::super::open_flags::O_CLOEXEC;
-use super::super::{Outcome, Process};
+use super::super::Outcome;
 use super::name_lock::NameLock;
+use super::FileTakeUp;
 use crate::kernel::Fd;
 use crate::path::walk::Names;
 use crate::path::Name;
@@ -132,16 +133,16 @@ pub(super) fn nursling() -> Vec<u8> {
     format!("{}-{}.{}-{nth}", own_pid(), time.tv_sec, time.tv_nsec).into_bytes()
 }
 
-impl Process {
+impl FileTakeUp {
     /// Copies a file of the PFS into the tree, under the same name, so that it can be renamed or linked.
     /// The name shows one or the other. The caller looks for the name again: it may be gone. EXDEV: it is neither a regular file nor a symbolic link.
     pub(in super::super) fn take_up_file(
-        &'static self,
+        &self,
         parent: Ino,
         name: &Name,
         path: &[u8],
     ) -> Result<(), Errno> {
-        let _lock = NameLock::hold(self.session()?, parent, name.bytes())?;
+        let _lock = NameLock::hold(self.server.session()?, parent, name.bytes())?;
         if !self.inodes.is_only_below(parent, name.bytes())? {
             // Another process has taken it up, or removed it: the caller looks again.
             return Ok(());
@@ -152,7 +153,7 @@ impl Process {
             KernelType::RegularFile => self.copy_up(parent, name, path),
             KernelType::Symlink => {
                 let target = rustix::fs::readlink(path, Vec::new())?.into_bytes();
-                let made = self.session()?.call(Symlink {
+                let made = self.server.session()?.call(Symlink {
                     parent,
                     name: name.to_vec(),
                     target,
@@ -170,7 +171,7 @@ impl Process {
         }
     }
 
-    fn copy_up(&'static self, parent: Ino, name: &Name, path: &[u8]) -> Result<(), Errno> {
+    fn copy_up(&self, parent: Ino, name: &Name, path: &[u8]) -> Result<(), Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let from = rustix::fs::open(path, flags, Mode::empty())?;
         let made = self.inodes.view()?.create_unnamed(CreateUnnamed {
@@ -187,7 +188,7 @@ impl Process {
             .and_then(|stat| self.copy_attributes(&from, &stat, to));
         let linked = copied.and_then(|()| {
             let name = name.to_vec();
-            self.session()?.call(Link { ino, parent, name })
+            self.server.session()?.call(Link { ino, parent, name })
         });
         let closed = required(self.descriptors.close(to));
         linked.and(closed)
@@ -195,7 +196,7 @@ impl Process {
 
     /// Copies the bytes, again if somebody writes them meanwhile; returns the attributes of what was copied.
     /// EBUSY: it never ends.
-    fn copy_unchanged(&'static self, from: &OwnedFd, to: Fd) -> Result<Stat, Errno> {
+    fn copy_unchanged(&self, from: &OwnedFd, to: Fd) -> Result<Stat, Errno> {
         let version = |stat: &Stat| (stat.st_size, stat.st_ctime, stat.st_ctime_nsec);
         for _ in 0..TRIES {
             let before = rustix::fs::fstat(from)?;
@@ -207,7 +208,7 @@ impl Process {
         Err(Errno::BUSY)
     }
 
-    fn copy_whole(&'static self, from: &OwnedFd, to: Fd) -> Result<(), Errno> {
+    fn copy_whole(&self, from: &OwnedFd, to: Fd) -> Result<(), Errno> {
         for_each_piece(from, |at, bytes| {
             let mut done = 0;
             while done < bytes.len() {
@@ -220,7 +221,7 @@ impl Process {
         required(self.io.ftruncate(to, size))
     }
 
-    fn copy_attributes(&'static self, from: &OwnedFd, stat: &Stat, to: Fd) -> Result<(), Errno> {
+    fn copy_attributes(&self, from: &OwnedFd, stat: &Stat, to: Fd) -> Result<(), Errno> {
         let mut names = [0; 4096];
         // A file system without them, or more of them than any program sets.
         let length = rustix::fs::flistxattr(from, &mut names).unwrap_or(0);
@@ -245,17 +246,17 @@ impl Process {
         required(self.attributes.fchmod(to, stat.st_mode & 0o7777))?;
         required(self.attributes.futimens(to, Some(times_of(stat))))
     }
+}
 
-    /// The attributes of a file of the PFS that one of the tree replaces when it is truncated; `None`:
-    /// it is no regular file. EACCES: this process may not write it.
-    pub(in super::super) fn replaced_by_truncation(path: &[u8]) -> Result<Option<Stat>, Errno> {
-        let stat = rustix::fs::lstat(path)?;
-        if KernelType::from_raw_mode(stat.st_mode) != KernelType::RegularFile {
-            return Ok(None);
-        }
-        rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS)?;
-        Ok(Some(stat))
+/// The attributes of a file of the PFS that one of the tree replaces when it is truncated; `None`:
+/// it is no regular file. EACCES: this process may not write it.
+pub(in super::super) fn replaced_by_truncation(path: &[u8]) -> Result<Option<Stat>, Errno> {
+    let stat = rustix::fs::lstat(path)?;
+    if KernelType::from_raw_mode(stat.st_mode) != KernelType::RegularFile {
+        return Ok(None);
     }
+    rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS)?;
+    Ok(Some(stat))
 }
 
 /// Reads a file of the PFS in pieces, without its holes, where the file system knows them. `act` gets the

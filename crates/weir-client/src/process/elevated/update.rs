@@ -4,17 +4,13 @@ use rustix::io::Errno;
 use weir_core::proto::Truncate;
 use weir_core::types::Ino;
 
-use super::super::Process;
+use super::super::inodes::InodeOperations;
 
-impl Process {
+impl InodeOperations {
     /// Cuts a file that no descriptor of this process need have open.
-    pub(in super::super) fn truncate_inode(
-        &'static self,
-        ino: Ino,
-        size: u64,
-    ) -> Result<(), Errno> {
-        let session = self.session()?;
-        let view = self.inodes.view()?;
+    pub(in super::super) fn truncate_inode(self, ino: Ino, size: u64) -> Result<(), Errno> {
+        let session = self.server.session()?;
+        let view = self.view()?;
         view.update(ino, || session.call(Truncate { ino, size }))
     }
 }

@@ -42,7 +42,7 @@ impl Tree {
         self.check_changes(who, ino, open, changes)?;
         let session = self.process.session()?;
         if let Some(size) = changes.size {
-            self.process.truncate_inode(ino, size)?;
+            self.process.inodes.truncate_inode(ino, size)?;
         }
         let omit = Time {
             sec: 0,

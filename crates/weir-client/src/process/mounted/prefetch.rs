@@ -16,7 +16,7 @@ impl Tree {
             Some(Ok(NameInParent::Below {
                 parent, name, path, ..
             })) => {
-                self.process.take_up_file(parent, &name, &path)?;
+                self.process.take_up.take_up_file(parent, &name, &path)?;
                 Ok(true)
             }
             Some(Err(error)) => Err(error),
