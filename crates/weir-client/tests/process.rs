@@ -99,17 +99,17 @@ fn list(path: &str, buffer: usize) -> Vec<String> {
 
 /// Forks; the child runs `work` and ends with 0 if that did not panic.
 fn in_child(work: impl FnOnce()) -> libc::pid_t {
-    p().before_fork();
+    p().forks.before_fork();
     // SAFETY: the child runs only `work` and leaves by `_exit`; glibc makes its
     // allocator usable in it.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        p().after_fork_child();
+        p().forks.after_fork_child();
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         // SAFETY: ends this process at once.
         unsafe { libc::_exit(i32::from(done.is_err())) }
     }
-    p().after_fork_parent();
+    p().forks.after_fork_parent();
     pid
 }
 
@@ -416,21 +416,21 @@ fn attributes_change() {
 fn the_current_directory_is_kept() {
     mkdir("/weir/cwd");
     let before = std::env::current_dir().unwrap();
-    assert_eq!(p().chdir(b"/weir/cwd"), Some(Ok(())));
+    assert_eq!(p().current_dir.chdir(b"/weir/cwd"), Some(Ok(())));
     close(create_at("here"));
-    assert_eq!(p().getcwd(), Some(Ok(b"/weir/cwd".to_vec())));
+    assert_eq!(p().current_dir.getcwd(), Some(Ok(b"/weir/cwd".to_vec())));
     assert_eq!(size("here"), 0);
     assert_eq!(size("../cwd/here"), 0);
     // A child has it too.
     join(in_child(|| {
         assert_eq!(size("here"), 0);
-        assert_eq!(p().chdir(b".."), Some(Ok(())));
+        assert_eq!(p().current_dir.chdir(b".."), Some(Ok(())));
         assert_eq!(size("cwd/here"), 0);
     }));
     assert_eq!(size("here"), 0);
     let back = before.to_str().unwrap();
-    assert_eq!(p().chdir(back.as_bytes()), Some(Ok(())));
-    assert_eq!(p().getcwd(), None);
+    assert_eq!(p().current_dir.chdir(back.as_bytes()), Some(Ok(())));
+    assert_eq!(p().current_dir.getcwd(), None);
     assert_eq!(std::env::current_dir().unwrap(), before);
 }
 

@@ -273,7 +273,7 @@ interpose! {
         => |p| p.splice(from, to);
     [tee] (from: c_int, to: c_int, n: size_t, flags: c_uint) -> ssize_t: libc::SYS_tee, [from, to, n, flags]
         => |p| p.splice(from, to);
-    [fchdir] (fd: c_int) -> c_int: libc::SYS_fchdir, [fd] => |p| p.fchdir(fd);
+    [fchdir] (fd: c_int) -> c_int: libc::SYS_fchdir, [fd] => |p| p.current_dir.fchdir(fd);
     [fchmod] (fd: c_int, mode: libc::mode_t) -> c_int: libc::SYS_fchmod, [fd, mode] => |p| p.attributes.fchmod(fd, mode);
     [fchown] (fd: c_int, uid: libc::uid_t, gid: libc::gid_t) -> c_int: libc::SYS_fchown, [fd, uid, gid]
         => |p| p.attributes.fchown(fd, uid, gid);

@@ -240,7 +240,7 @@ pub(crate) unsafe fn with_environment<T>(
     envp: Strings,
     exec: impl FnOnce(Strings) -> T,
 ) -> Result<T, Errno> {
-    let inherits = attempt(|| process().before_exec())?;
+    let inherits = attempt(|| process().forks.before_exec())?;
     // SAFETY: as the caller vouches.
     unsafe { with_variables(envp, inherits, exec) }
 }

@@ -80,8 +80,8 @@ unsafe fn run(path: *const c_char, argv: Strings, envp: Strings, depth: u32) -> 
 /// Replaces the descriptors of weir's that a program inherits, if there are any and the program starts
 /// without the interposer.
 fn replace_inherited_if(without_us: impl FnOnce() -> bool) -> Result<(), Errno> {
-    if attempt(|| process().has_inherited_fds())? && without_us() {
-        attempt(|| process().replace_inherited_fds())?;
+    if attempt(|| process().forks.has_inherited_fds())? && without_us() {
+        attempt(|| process().forks.replace_inherited_fds())?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use crate::{launch, load, spawn, HEAP};
 /// A panic in one of these three ends the process: fork(2) goes on whatever its handlers did, and a child
 /// would have descriptions of which the server does not know that they are shared.
 extern "C" fn prepare() {
-    process().before_fork();
+    process().forks.before_fork();
     launch::before_fork();
     spawn::before_fork();
     load::before_fork();
@@ -24,12 +24,12 @@ fn give_back() {
 
 extern "C" fn parent() {
     give_back();
-    process().after_fork_parent();
+    process().forks.after_fork_parent();
 }
 
 extern "C" fn child() {
     give_back();
-    process().after_fork_child();
+    process().forks.after_fork_child();
 }
 
 /// Registers our handlers of fork with libc.

@@ -126,8 +126,8 @@ fn change_environment_back() {
 /// Prepares the descriptors and holds our locks while libc makes a child. An error: one of our assertions
 /// failed before.
 pub(crate) fn around_fork<T>(call: impl FnOnce() -> T) -> Result<T, Errno> {
-    let result = attempt(|| process().before_fork()).map(|()| call());
-    process().after_fork_parent();
+    let result = attempt(|| process().forks.before_fork()).map(|()| call());
+    process().forks.after_fork_parent();
     result
 }
 

@@ -232,7 +232,7 @@ pub(crate) fn attempt<T>(part: impl FnOnce() -> T) -> Result<T, Errno> {
     bugs::contain(
         || Ok(part()),
         || {
-            if !process::process().owns_memory() {
+            if !process::process().forks.owns_memory() {
                 std::process::abort();
             }
             Err(Errno::IO)

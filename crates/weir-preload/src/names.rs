@@ -280,7 +280,7 @@ interpose! {
         // SAFETY: the caller owes `times`: null, or two of them.
         => |p| unsafe { with_descriptor(fd, times, one_if_any(times), || p.attributes.futimens(fd, times_of(times))) };
     [chdir] (path: *const c_char) -> c_int: libc::SYS_chdir, [path]
-        => |p| path!(path).and_then(|path| p.chdir(path));
+        => |p| path!(path).and_then(|path| p.current_dir.chdir(path));
     [chroot] (path: *const c_char) -> c_int: libc::SYS_chroot, [path]
         => |p| path!(path).and_then(|path| p.refuse_path(HERE, path, "chroot"));
     [inotify_add_watch] (fd: c_int, path: *const c_char, mask: u32) -> c_int: libc::SYS_inotify_add_watch, [fd, path, mask]

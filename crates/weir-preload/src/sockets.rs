@@ -161,7 +161,7 @@ unsafe fn send_ours(
     }
     // SAFETY: as the caller vouches.
     unsafe {
-        p.share(&carried(message));
+        p.descriptors.share(&carried(message));
         let mut to = *message;
         let (address, length) = (to.msg_name.cast_const().cast(), to.msg_namelen);
         reach_ours(p, address, length, |address, length| {
@@ -243,7 +243,7 @@ interpose! {
             if p.is_active() && crate::is_address(messages) {
                 for i in 0..count.min(MOST_MESSAGES) as usize {
                     // SAFETY: the caller's messages, so many.
-                    p.share(&unsafe { carried(&raw const (*messages.add(i)).msg_hdr) });
+                    p.descriptors.share(&unsafe { carried(&raw const (*messages.add(i)).msg_hdr) });
                 }
             }
             None::<Result<c_int, rustix::io::Errno>>
@@ -283,7 +283,7 @@ pub unsafe extern "C-unwind" fn recvmsg(
         let got = others::recvmsg().map_or(-1, |f| f(socket, message, flags));
         crate::guarded(|| {
             if got >= 0 && p.is_active() && (*message).msg_controllen > 0 {
-                p.received(&carried(message));
+                p.inheritance.received(&carried(message));
             }
         });
         got
@@ -312,7 +312,7 @@ pub unsafe extern "C-unwind" fn recvmmsg(
                 for i in 0..usize::try_from(got).unwrap_or(0) {
                     let message = &raw const (*messages.add(i)).msg_hdr;
                     if (*message).msg_controllen > 0 {
-                        p.received(&carried(message));
+                        p.inheritance.received(&carried(message));
                     }
                 }
             }

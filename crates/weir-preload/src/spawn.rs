@@ -221,7 +221,7 @@ macro_rules! spawns {
             let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches.
             unsafe {
-                let inherits = match crate::attempt(|| process().may_have_inherited_fds()) {
+                let inherits = match crate::attempt(|| process().forks.may_have_inherited_fds()) {
                     Ok(inherits) => inherits,
                     Err(errno) => return errno.raw_os_error(),
                 };

@@ -141,7 +141,7 @@ pub unsafe extern "C" fn getcwd(into: *mut c_char, room: usize) -> *mut c_char {
     crate::guarded(|| {
         // SAFETY: as the caller vouches.
         unsafe {
-            match process().getcwd() {
+            match process().current_dir.getcwd() {
                 None => next::getcwd().map_or(core::ptr::null_mut(), |f| f(into, room)),
                 Some(_) if room == 0 && !into.is_null() => fails(Errno::INVAL),
                 Some(Ok(path)) if room != 0 && room <= path.len() => fails(Errno::RANGE),
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn getwd(into: *mut c_char) -> *mut c_char {
     crate::guarded(|| {
         // SAFETY: as the caller vouches.
         unsafe {
-            match process().getcwd() {
+            match process().current_dir.getcwd() {
                 None => next::getwd().map_or(core::ptr::null_mut(), |f| f(into)),
                 Some(_) if into.is_null() => fails(Errno::INVAL),
                 Some(Ok(path)) if path.len() >= PATH_MAX => fails(Errno::NAMETOOLONG),
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
     crate::guarded(|| {
         // SAFETY: C strings; null asks for memory of malloc.
         unsafe {
-            let path = match process().getcwd() {
+            let path = match process().current_dir.getcwd() {
                 None => return next::get_current_dir_name().map_or(core::ptr::null_mut(), |f| f()),
                 Some(Ok(path)) => path,
                 Some(Err(errno)) => return fails(errno),

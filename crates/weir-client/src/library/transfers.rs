@@ -126,7 +126,7 @@ impl Process {
         }
         let mut whole = match path[0] {
             b'/' => Vec::new(),
-            _ => match self.getcwd() {
+            _ => match self.current_dir.getcwd() {
                 Some(path) => path?,
                 None => rustix::process::getcwd(Vec::new())?.into_bytes(),
             },

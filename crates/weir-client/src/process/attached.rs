@@ -11,9 +11,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use weir_core::proto::ClientKind;
 
+use super::first_call::READY;
 use super::instance::{elevated_trees, Instance};
 use super::known_paths::{OpaqueDirectories, OutsidePaths};
-use super::start::READY;
 use super::{table, Process, ProcessState};
 use crate::kernel;
 use crate::node::Node;

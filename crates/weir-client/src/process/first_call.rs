@@ -7,10 +7,16 @@
 use core::sync::atomic::Ordering;
 
 use super::instance::Instance;
-use super::start::UNKNOWN;
 use super::table::{self, Handle};
 use super::ProcessState;
 use crate::kernel::Fd;
+
+/// Nothing was looked at yet.
+pub(super) const UNKNOWN: u32 = 0;
+/// There is no instance.
+pub(super) const ABSENT: u32 = 1;
+/// There is one.
+pub(super) const READY: u32 = 2;
 
 /// The first call of a process. It may touch all of the state, and gives out the instance, and the
 /// handles of descriptors.

@@ -1,4 +1,5 @@
-//! Descriptors that a process did not open itself: inherited over exec, or received over a socket.
+//! Descriptors that a process did not open itself, inherited over exec or received over a socket; and the
+//! current directory that it has inherited.
 //!
 //! A descriptor is a file of weir's if it is a placeholder that carries a description's index (see
 //! `descriptors/sharing.rs`). The placeholder's directory tells the server whose table the index refers to:
@@ -21,25 +22,60 @@ use rustix::fd::AsFd;
 use rustix::fs::{FileType as KernelFileType, Mode, OFlags};
 use rustix::io::Errno;
 use weir_core::node::ofd::{lock_byte, placeholder_offset, Ofd};
-use weir_core::proto::GetAttr;
+use weir_core::proto::beneath::OWN_DIR;
+use weir_core::proto::{GetAttr, SHM_LINK};
 use weir_core::types::Ino;
 
+use super::current_dir::{kernel_cwd, named_by, CurrentDir};
+use super::descriptors::Descriptors;
 use super::environment::{variable, NOTHING_VARIABLE};
+use super::first_call::FirstCall;
 use super::forks::own_pid;
+use super::inodes::InodeOperations;
 use super::instance::Instance;
+use super::open_files::OpenFileTable;
 use super::open_flags::{writes, O_CLOEXEC};
-
+use super::opener::InodeOpener;
+use super::server_link::ServerLink;
 use super::table::{self, Handle};
-use super::Process;
+use super::{Outcome, ProcessState};
+use crate::beneath::mount_of;
 use crate::internal::{Internal, MAX_FDS};
 use crate::kernel::{self, Fd};
-use crate::neighbour::{memory_of, Description, KernelIdentity};
+use crate::neighbour::{memory_of, Description, KernelIdentity, Neighbours};
 use crate::view::open::Target;
 
-impl Process {
+/// The adoption of descriptors and of a current directory that others left, or sent. It may touch the open files,
+/// the current directory, neighbours, the opening of inodes, descriptors, inodes and the server.
+#[derive(Clone, Copy, Debug)]
+pub struct Inheritance {
+    first_call: FirstCall,
+    opener: InodeOpener,
+    descriptors: Descriptors,
+    server: &'static ServerLink,
+    open_files: &'static OpenFileTable,
+    cwd: &'static CurrentDir,
+    neighbours: &'static Neighbours,
+    inodes: InodeOperations,
+}
+
+impl Inheritance {
+    pub(super) const fn over(state: &'static ProcessState) -> Inheritance {
+        Inheritance {
+            first_call: FirstCall::over(state),
+            opener: InodeOpener::over(state),
+            descriptors: Descriptors::over(state),
+            server: &state.server,
+            open_files: &state.open_files,
+            cwd: &state.cwd,
+            neighbours: &state.neighbours,
+            inodes: InodeOperations::over(state),
+        }
+    }
+
     /// Takes over the descriptors of weir and the current directory that the program before this
     /// one left in the same process.
-    pub(super) fn adopt(&'static self, instance: Option<&Instance>) {
+    pub(super) fn adopt(&self, instance: Option<&Instance>) {
         if !inherits_nothing() {
             self.adopt_fds(instance, open_descriptors().into_iter());
         }
@@ -47,11 +83,7 @@ impl Process {
     }
 
     /// Takes over those of `fds` that are placeholders. Under the lock.
-    pub(super) fn adopt_fds(
-        &'static self,
-        instance: Option<&Instance>,
-        fds: impl Iterator<Item = Fd>,
-    ) {
+    fn adopt_fds(&self, instance: Option<&Instance>, fds: impl Iterator<Item = Fd>) {
         // Looked up when it is needed: most programs inherit nothing.
         let own = OnceCell::new();
         for fd in fds.filter(|fd| table::get(*fd).is_none()) {
@@ -78,12 +110,12 @@ impl Process {
     }
 
     /// The kernel's identity of the own server's placeholder.
-    fn placeholder_identity(&'static self) -> Option<KernelIdentity> {
-        Some(self.session().ok()?.placeholder_identity())
+    fn placeholder_identity(&self) -> Option<KernelIdentity> {
+        Some(self.server.session().ok()?.placeholder_identity())
     }
 
     /// The handle of a description of the own server.
-    fn own_handle(&'static self, index: u32) -> Option<&'static Handle> {
+    fn own_handle(&self, index: u32) -> Option<&'static Handle> {
         let is_twin = |handle: &Handle| handle.index.load(Ordering::Relaxed) == index;
         if let Some((_, twin)) = table::all().find(|(_, handle)| is_twin(handle)) {
             return Some(twin);
@@ -93,7 +125,7 @@ impl Process {
         let ino = Ino(ofd.ino.load(Ordering::Acquire));
         let elsewhere = node.several().is_some_and(|(rank, _)| ino.rank() != rank);
         let attr = if elsewhere {
-            self.session().ok()?.call(GetAttr { ino }).ok()?
+            self.server.session().ok()?.call(GetAttr { ino }).ok()?
         } else {
             node.names().attr(ino).ok()??
         };
@@ -104,7 +136,7 @@ impl Process {
     }
 
     /// The handle of a description that is not the own server's.
-    fn handle_elsewhere(&'static self, fd: Fd, index: u32) -> &'static Handle {
+    fn handle_elsewhere(&self, fd: Fd, index: u32) -> &'static Handle {
         let found = self.description_elsewhere(fd, index);
         if let Ok(found) = found {
             let is_twin = |ofd: &'static Ofd| core::ptr::eq(ofd, found.ofd);
@@ -120,7 +152,7 @@ impl Process {
             })
     }
 
-    fn description_elsewhere(&'static self, fd: Fd, index: u32) -> Result<Description, Errno> {
+    fn description_elsewhere(&self, fd: Fd, index: u32) -> Result<Description, Errno> {
         let memory = memory_of(kernel::borrow(fd)?, "../..")?;
         let neighbour = self.neighbours.at(memory.as_fd(), self.server.node()?)?;
         neighbour.description(index)
@@ -128,7 +160,7 @@ impl Process {
 
     /// Opens the file of another server's description at the own server, so that both servers know
     /// that it is open here.
-    fn anchor(&'static self, found: Description) -> Result<&'static Handle, Errno> {
+    fn anchor(&self, found: Description) -> Result<&'static Handle, Errno> {
         let kind = match found.kind {
             Some(kind) => kind,
             None => self.inodes.attr(found.ino)?.file_type(),
@@ -152,6 +184,89 @@ impl Process {
         }
         handle.anchor.set(handle.ofd.swap(Some(found.ofd)));
         Ok(handle)
+    }
+
+    /// After descriptors were received: takes over those that stand for files of ours.
+    pub fn received(&self, fds: &[Fd]) {
+        let Some(instance) = self.first_call.instance() else {
+            return;
+        };
+        for fd in fds {
+            self.descriptors.note_kernel_fd(*fd);
+        }
+        let _held = self.server.lock.hold();
+        self.adopt_fds(Some(instance), fds.iter().copied());
+    }
+
+    /// Finds out if the inherited current directory is one of weir's.
+    fn adopt_cwd(&self, instance: Option<&Instance>) {
+        if let Some(path) = kernel_cwd() {
+            // A directory that has a path is none of weir's, except those of a kernel mount.
+            if let Some(dir) = instance.and_then(|instance| self.mounted_dir(instance, &path)) {
+                self.cwd.set_named(true);
+                match dir {
+                    Ok(ino) => self.cwd.set_inode(ino),
+                    Err(_) => self.cwd.set_foreign(),
+                }
+            }
+            return;
+        }
+        let Ok(cwd) = rustix::fs::readlink("/proc/self/cwd", Vec::new()) else {
+            return;
+        };
+        let Some((memory, ino)) = named_by(cwd.as_bytes()) else {
+            return;
+        };
+        self.cwd.set_named(true);
+        let own = instance.is_some_and(|instance| instance.shm_dir == memory);
+        if own {
+            self.cwd.set_inode(ino);
+            return;
+        }
+        let Ok(memory) = memory_of(rustix::fs::CWD, "../../..") else {
+            return;
+        };
+        let neighbour = self
+            .server
+            .node()
+            .and_then(|node| self.neighbours.at(memory.as_fd(), node));
+        if neighbour.is_ok() {
+            self.cwd.set_inode(ino);
+        } else {
+            self.cwd.set_foreign();
+            self.server.count_refusal("other-instance");
+        }
+    }
+
+    /// The directory of weir's that is the current one, by a path of the kernel's: it lies in the
+    /// kernel mount of the own server, or of another one of the instance on this machine. An error:
+    /// it was removed, and the kernel has not noticed.
+    fn mounted_dir(&self, instance: &Instance, path: &[u8]) -> Outcome<Ino> {
+        if instance.roots.main.strip(path).is_none() && !self.is_mount_of_neighbour(path) {
+            return None;
+        }
+        let is_fuse = rustix::fs::statfs(".").is_ok_and(|fs| fs.f_type == FUSE_SUPER_MAGIC);
+        is_fuse.then(|| Ok(Ino(rustix::fs::stat(".")?.st_ino)))
+    }
+
+    /// True if a path lies in the kernel mount of another server of the instance on this machine.
+    fn is_mount_of_neighbour(&self, path: &[u8]) -> bool {
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        let mut parents = ends.map(|(at, _)| path.split_at(at));
+        parents.any(|(dir, below)| {
+            is_at_or_below(&below[1..], OWN_DIR.as_bytes())
+                && mount_of(dir).is_some_and(|mount| is_at_or_below(path, &mount))
+                && self.is_run_dir_of_neighbour(dir)
+        })
+    }
+
+    fn is_run_dir_of_neighbour(&self, run_dir: &[u8]) -> bool {
+        let link = [run_dir, b"/", SHM_LINK.as_bytes()].concat();
+        let known = memory_of(rustix::fs::CWD, link).and_then(|memory| {
+            let node = self.server.node()?;
+            self.neighbours.at(memory.as_fd(), node).map(drop)
+        });
+        known.is_ok()
     }
 }
 
@@ -214,3 +329,12 @@ fn open_descriptors() -> Vec<Fd> {
 }
 
 const _: () = assert!(placeholder_offset(0) == 1);
+
+/// The type that statfs(2) reports for a FUSE file system.
+const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
+
+/// True if a path is a directory or something below it.
+fn is_at_or_below(path: &[u8], dir: &[u8]) -> bool {
+    let rest = path.strip_prefix(dir);
+    rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte == b'/'))
+}

@@ -33,6 +33,9 @@
 //! | `SocketCalls` | on names of sockets | `PathLookup`, `NameCalls`, `ProcessUser`, `InodeOperations`, `ServerLink` |
 //! | `OpenCalls` | that open files by path, make them, cut them | `PathLookup`, `FileTakeUp`, `InodeOpener`, `ProcessUser`, `InodeOperations` |
 //! | `ListingCalls` | that list directories | `Descriptors`, `LowerListings`, `InodeOperations`, `ServerLink` |
+//! | `CurrentDirCalls` | on the current directory | `CurrentDir`, `PathLookup`, `Descriptors`, `ProcessUser`, `InodeOperations`, `ServerLink`, `FirstCall` |
+//! | `Inheritance` | that receive descriptors; it adopts inherited ones | `OpenFileTable`, `CurrentDir`, `Neighbours`, `InodeOpener`, `Descriptors`, `InodeOperations`, `ServerLink`, `FirstCall` |
+//! | `ForkCalls` | around fork and exec | `Descriptors`, `CurrentDirCalls`, `InodeOperations`, `ServerLink` |
 //!
 //! The lock of the process guards what several calls change; the parts say which of their methods are
 //! called under it.
@@ -108,12 +111,14 @@ use crate::neighbour::Neighbours;
 pub use crate::types::Outcome;
 use attributes::AttributeCalls;
 use current_dir::CurrentDir;
+use cwd::CurrentDirCalls;
 use descriptors::Descriptors;
 use dir::ListingCalls;
 use elevated::{FileTakeUp, LowerListings};
 pub use environment::{INSTANCE_VARIABLE, NOTHING_VARIABLE};
 use first_call::FirstCall;
 pub use forks::own_pid;
+use inherit::Inheritance;
 use inodes::InodeOperations;
 use io::IoCalls;
 pub use map::Mapping;
@@ -125,6 +130,7 @@ use opener::InodeOpener;
 use paths::PathLookup;
 pub use program_copies::path_of_copy;
 use server_link::ServerLink;
+use share::ForkCalls;
 use special::SocketCalls;
 use user::ProcessUser;
 
@@ -149,7 +155,7 @@ impl ProcessState {
     /// A state in which nothing was looked at yet.
     const fn new() -> ProcessState {
         ProcessState {
-            progress: AtomicU32::new(start::UNKNOWN),
+            progress: AtomicU32::new(first_call::UNKNOWN),
             server: ServerLink::new(),
             user: ProcessUser::new(),
             cwd: CurrentDir::new(),
@@ -179,12 +185,17 @@ pub struct Process {
     pub opening: OpenCalls,
     /// Listing directories.
     pub listing: ListingCalls,
+    /// The current directory.
+    pub current_dir: CurrentDirCalls,
+    /// Fork and exec.
+    pub forks: ForkCalls,
+    /// Descriptors of other programs.
+    pub inheritance: Inheritance,
     first_call: FirstCall,
     server: &'static ServerLink,
     user: &'static ProcessUser,
     cwd: &'static CurrentDir,
     open_files: &'static OpenFileTable,
-    neighbours: &'static Neighbours,
     inodes: InodeOperations,
     opener: InodeOpener,
     take_up: FileTakeUp,
@@ -211,12 +222,14 @@ impl Process {
             sockets: SocketCalls::over(state),
             opening: OpenCalls::over(state),
             listing: ListingCalls::over(state),
+            current_dir: CurrentDirCalls::over(state),
+            forks: ForkCalls::over(state),
+            inheritance: Inheritance::over(state),
             first_call: FirstCall::over(state),
             server: &state.server,
             user: &state.user,
             cwd: &state.cwd,
             open_files: &state.open_files,
-            neighbours: &state.neighbours,
             inodes: InodeOperations::over(state),
             opener: InodeOpener::over(state),
             take_up: FileTakeUp::over(state),

@@ -9,8 +9,12 @@ use core::sync::atomic::Ordering;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use super::cwd::CurrentDirCalls;
+use super::descriptors::Descriptors;
+use super::inodes::InodeOperations;
+use super::server_link::ServerLink;
 use super::table::{self, Handle};
-use super::Process;
+use super::ProcessState;
 use crate::beneath::{open_inode, share_offset};
 use crate::kernel::{self, Fd};
 
@@ -18,7 +22,26 @@ const F_GETFD: i32 = 1;
 const FD_CLOEXEC: i32 = 1;
 const SEEK_SET: i32 = 0;
 
-impl Process {
+/// The calls around fork and exec. It may touch descriptors, the calls on the current directory, inodes and the
+/// server.
+#[derive(Clone, Copy, Debug)]
+pub struct ForkCalls {
+    descriptors: Descriptors,
+    current_dir: CurrentDirCalls,
+    server: &'static ServerLink,
+    inodes: InodeOperations,
+}
+
+impl ForkCalls {
+    pub(super) const fn over(state: &'static ProcessState) -> ForkCalls {
+        ForkCalls {
+            descriptors: Descriptors::over(state),
+            current_dir: CurrentDirCalls::over(state),
+            server: &state.server,
+            inodes: InodeOperations::over(state),
+        }
+    }
+
     /// True if the state is this process's own: false in a child of vfork, and in a forked child
     /// that was not detected yet.
     pub fn owns_memory(&self) -> bool {
@@ -27,7 +50,7 @@ impl Process {
 
     /// Before fork(2), vfork(2), clone(2) of a process, posix_spawn(3): makes the
     /// descriptors ready to be shared, and takes this crate's locks.
-    pub fn before_fork(&'static self) {
+    pub fn before_fork(&self) {
         if self.server.connection.instance().is_none() {
             return;
         }
@@ -37,15 +60,15 @@ impl Process {
         #[cfg(debug_assertions)]
         crate::bugs::planted::set_off_in_step("before_fork");
         if !self.descriptors.is_vfork_child() {
-            self.name_cwd();
+            self.current_dir.name_cwd();
             for (fd, handle) in table::all() {
                 handle.mark_shared(fd);
             }
         }
     }
 
-    /// After fork, in the parent, even if it failed, or if [`Process::before_fork`] did not end.
-    pub fn after_fork_parent(&'static self) {
+    /// After fork, in the parent, even if it failed, or if [`ForkCalls::before_fork`] did not end.
+    pub fn after_fork_parent(&self) {
         // Not if there was no instance yet when the fork began.
         if self.server.lock.is_mine() {
             self.server.forks.finish_fork();
@@ -54,7 +77,7 @@ impl Process {
     }
 
     /// After fork, in a child that has its own memory (not of vfork).
-    pub fn after_fork_child(&'static self) {
+    pub fn after_fork_child(&self) {
         if self.server.connection.instance().is_some() {
             self.server.forks.forget_forks();
             self.descriptors.become_owner();
@@ -65,14 +88,14 @@ impl Process {
     /// Before execve(2): makes the descriptors that will survive it ready, and publishes the
     /// written bytes, which ends the streams that wrote them. True if the program may inherit
     /// descriptors of weir's.
-    pub fn before_exec(&'static self) -> bool {
+    pub fn before_exec(&self) -> bool {
         if self.server.connection.instance().is_none() {
             return true;
         }
         let _held = self.server.lock.hold();
         #[cfg(debug_assertions)]
         crate::bugs::planted::set_off_in_step("before_exec");
-        self.name_cwd();
+        self.current_dir.name_cwd();
         let mut any = false;
         for (fd, handle) in table::all() {
             let survives = kernel::fcntl(fd, F_GETFD, 0).is_ok_and(|flags| flags & FD_CLOEXEC == 0);
@@ -89,7 +112,7 @@ impl Process {
     /// files of the kernel mount, if there is one. The tables stay as they are: this process is
     /// about to become that program, and if it does not, it finds the descriptors to be the
     /// kernel's.
-    pub fn replace_inherited_fds(&'static self) {
+    pub fn replace_inherited_fds(&self) {
         let Some(mount) = self.server.connection.mount() else {
             return;
         };
@@ -104,12 +127,7 @@ impl Process {
     }
 
     /// Puts the file of the kernel mount in the place of a placeholder, with the same offset.
-    fn make_real(
-        &'static self,
-        mount: &[u8],
-        fd: Fd,
-        handle: &'static Handle,
-    ) -> Result<(), Errno> {
+    fn make_real(&self, mount: &[u8], fd: Fd, handle: &'static Handle) -> Result<(), Errno> {
         let ofd = handle.ofd.get().ok_or(Errno::BADF)?;
         let opened = if handle.has(table::DIR) {
             let path = self.inodes.path_of_real_dir(Some(mount), handle.ino())?;
@@ -134,35 +152,13 @@ impl Process {
     }
 
     /// True if a program that begins now may inherit a descriptor or a current directory of weir's.
-    pub fn has_inherited_fds(&'static self) -> bool {
+    pub fn has_inherited_fds(&self) -> bool {
         let is_inherited = |fd| kernel::fcntl(fd, F_GETFD, 0).is_ok_and(|f| f & FD_CLOEXEC == 0);
         self.server.connection.instance().is_some() && table::all().any(|(fd, _)| is_inherited(fd))
     }
 
     /// True if a program that posix_spawn(3) begins may inherit descriptors of weir's.
-    pub fn may_have_inherited_fds(&'static self) -> bool {
+    pub fn may_have_inherited_fds(&self) -> bool {
         self.server.connection.instance().is_none() || table::all().next().is_some()
-    }
-
-    /// Before descriptors are sent to another process: makes those that are ours ready.
-    pub fn share(&'static self, fds: &[Fd]) {
-        let _held = self.server.lock.hold();
-        for fd in fds {
-            if let Some(handle) = table::get(*fd) {
-                handle.mark_shared(*fd);
-            }
-        }
-    }
-
-    /// After descriptors were received: takes over those that stand for files of ours.
-    pub fn received(&'static self, fds: &[Fd]) {
-        let Some(instance) = self.instance() else {
-            return;
-        };
-        for fd in fds {
-            self.descriptors.note_kernel_fd(*fd);
-        }
-        let _held = self.server.lock.hold();
-        self.adopt_fds(Some(instance), fds.iter().copied());
     }
 }

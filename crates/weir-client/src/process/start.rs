@@ -10,17 +10,12 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 
 use super::environment::{variable, INSTANCE_VARIABLE};
+use super::first_call::{ABSENT, READY, UNKNOWN};
+use super::inherit::Inheritance;
 use super::instance::Instance;
-use super::{process, Process, ProcessState};
+use super::{Process, ProcessState};
 use crate::limits;
 use crate::session::Session;
-
-/// Nothing was looked at yet.
-pub(super) const UNKNOWN: u32 = 0;
-/// There is no instance.
-const ABSENT: u32 = 1;
-/// There is one.
-pub(super) const READY: u32 = 2;
 
 impl ProcessState {
     /// Finds the instance, and adopts what the process has inherited.
@@ -49,8 +44,7 @@ impl ProcessState {
         self.user.set_umask(mask.bits());
         self.user.read_credentials();
         let instance = self.server.connection.set_instance(instance);
-        // An attached library's state is made with its instance: this one is the process's.
-        process().adopt(Some(instance));
+        Inheritance::over(self).adopt(Some(instance));
         self.progress.store(READY, Ordering::Release);
     }
 }

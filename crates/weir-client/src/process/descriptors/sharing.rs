@@ -66,4 +66,14 @@ impl Descriptors {
         self.server.connection.hang_up();
         self.open_files.forget_loans();
     }
+
+    /// Before descriptors are sent to another process: makes those that are ours ready.
+    pub fn share(&self, fds: &[Fd]) {
+        let _held = self.server.lock.hold();
+        for fd in fds {
+            if let Some(handle) = table::get(*fd) {
+                handle.mark_shared(*fd);
+            }
+        }
+    }
 }
