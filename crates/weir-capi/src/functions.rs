@@ -190,30 +190,30 @@ functions! {
     }
 
     fn weir_laminate(file: *const c_char) -> c_int {
-        with_path!("weir_laminate", file, |process, path| process.laminate_at(path).map(|()| 0))
+        with_path!("weir_laminate", file, |process, path| process.library.laminate_at(path).map(|()| 0))
     }
 
     fn weir_is_laminated(file: *const c_char) -> c_int {
         with_path!("weir_is_laminated", file, |process, path| {
-            let about = process.file_info(path)?;
+            let about = process.library.file_info(path)?;
             Ok(c_int::from(about.attr.lamination == library::Lamination::Done))
         })
     }
 
     fn weir_sync(file: *const c_char) -> c_int {
-        with_path!("weir_sync", file, |process, path| process.sync_at(path).map(|()| 0))
+        with_path!("weir_sync", file, |process, path| process.library.sync_at(path).map(|()| 0))
     }
 
     fn weir_get_visibility(file: *const c_char) -> c_int {
         with_path!("weir_get_visibility", file, |process, path| {
-            Ok(number_of(process.file_info(path)?.attr.policy.visibility))
+            Ok(number_of(process.library.file_info(path)?.attr.policy.visibility))
         })
     }
 
     fn weir_set_visibility(file: *const c_char, visibility: c_int) -> c_int {
         with_path!("weir_set_visibility", file, |process, path| {
             let visibility = visibility_of(visibility).ok_or(Errno::INVAL)?;
-            process.set_visibility_at(path, visibility).map(|()| 0)
+            process.library.set_visibility_at(path, visibility).map(|()| 0)
         })
     }
 
@@ -222,7 +222,7 @@ functions! {
             if !is_address(out) {
                 return Err(Errno::FAULT);
             }
-            let stat = Stat::from(&process.file_info(path)?);
+            let stat = Stat::from(&process.library.file_info(path)?);
             // SAFETY: the caller owes room for one.
             unsafe { out.write(stat) };
             Ok(0)
@@ -234,7 +234,7 @@ functions! {
             if !is_address(out) && room > 0 {
                 return Err(Errno::FAULT);
             }
-            let layout = process.layout_at(path)?;
+            let layout = process.library.layout_at(path)?;
             for (i, (rank, tiers)) in layout.servers().take(room).enumerate() {
                 let location = Location {
                     rank: rank.into(),
@@ -250,7 +250,7 @@ functions! {
     }
 
     fn weir_open(file: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        with_path!("weir_open", file, |process, path| process.open_at(path, flags, mode))
+        with_path!("weir_open", file, |process, path| process.library.open_at(path, flags, mode))
     }
 
     fn weir_close(fd: c_int) -> c_int {

@@ -38,6 +38,7 @@ fn piece<B>(whence: Whence<'_>, offset: u64, bytes: B) -> Piece<'_, B> {
 
 fn put(path: &str, bytes: &[u8]) {
     let fd = p()
+        .library
         .open_at(path.as_bytes(), O_RDWR | O_CREAT, 0o644)
         .unwrap();
     assert_eq!(p().io.pwrite(fd, bytes, 0), Some(Ok(bytes.len())));
@@ -81,7 +82,10 @@ fn each_attach_wants_its_detach(options: &Options) {
     std::env::set_var("WEIR_INSTANCE", &options.run_dir);
     attach(None).unwrap();
     assert_eq!(attach(Some(b"/tmp")), Err(Errno::BUSY));
-    let fd = p().open_at(b"/weir/a", O_RDWR | O_CREAT, 0o644).unwrap();
+    let fd = p()
+        .library
+        .open_at(b"/weir/a", O_RDWR | O_CREAT, 0o644)
+        .unwrap();
     detach().unwrap();
     detach().unwrap();
     assert!(p().descriptors.is_ours(fd), "somebody is attached still");
@@ -94,26 +98,29 @@ fn each_attach_wants_its_detach(options: &Options) {
 
 fn files_are_asked_about_laminated_and_synced() {
     put("/weir/f", b"text");
-    let about = p().file_info(b"/weir/f").unwrap();
+    let about = p().library.file_info(b"/weir/f").unwrap();
     assert_eq!((about.stat.size, about.servers), (4, 1));
     assert_eq!(about.attr.lamination, Lamination::No);
-    assert_eq!(p().sync_at(b"/weir/f"), Ok(()));
+    assert_eq!(p().library.sync_at(b"/weir/f"), Ok(()));
     let raw = Visibility::ReadAfterWrite;
-    assert_eq!(p().set_visibility_at(b"/weir/f", raw), Ok(()));
-    let policy = p().file_info(b"/weir/f").unwrap().attr.policy;
+    assert_eq!(p().library.set_visibility_at(b"/weir/f", raw), Ok(()));
+    let policy = p().library.file_info(b"/weir/f").unwrap().attr.policy;
     assert_eq!(policy.visibility, raw);
-    let layout = p().layout_at(b"/weir/f").unwrap();
+    let layout = p().library.layout_at(b"/weir/f").unwrap();
     let servers: Vec<_> = layout.servers().collect();
     assert_eq!((servers.len(), servers[0].1.memory_bytes), (1, 4));
-    let fd = p().open_at(b"/weir/f", O_RDWR, 0).unwrap();
-    assert_eq!(p().laminate_at(b"/weir/f"), Err(Errno::BUSY));
-    let due = p().file_info(b"/weir/f").unwrap().attr.lamination;
+    let fd = p().library.open_at(b"/weir/f", O_RDWR, 0).unwrap();
+    assert_eq!(p().library.laminate_at(b"/weir/f"), Err(Errno::BUSY));
+    let due = p().library.file_info(b"/weir/f").unwrap().attr.lamination;
     assert_eq!(due, Lamination::Due);
     p().descriptors.close(fd).unwrap().unwrap();
-    assert_eq!(p().laminate_at(b"/weir/f"), Ok(()));
-    assert_eq!(p().laminate_at(b"/weir/f"), Ok(()), "it is");
-    assert_eq!(p().open_at(b"/weir/f", O_RDWR, 0), Err(Errno::ROFS));
-    assert_eq!(p().set_visibility_at(b"/weir/f", raw), Err(Errno::ROFS));
+    assert_eq!(p().library.laminate_at(b"/weir/f"), Ok(()));
+    assert_eq!(p().library.laminate_at(b"/weir/f"), Ok(()), "it is");
+    assert_eq!(p().library.open_at(b"/weir/f", O_RDWR, 0), Err(Errno::ROFS));
+    assert_eq!(
+        p().library.set_visibility_at(b"/weir/f", raw),
+        Err(Errno::ROFS)
+    );
 }
 
 fn what_is_not_a_file_of_weir_is_refused() {
@@ -131,27 +138,33 @@ fn what_is_not_a_file_of_weir_is_refused() {
         b"/weir/out",
     ];
     for path in outside {
-        assert_eq!(p().laminate_at(path), Err(Errno::XDEV));
-        assert_eq!(p().sync_at(path), Err(Errno::XDEV));
-        assert_eq!(p().file_info(path).err(), Some(Errno::XDEV));
-        assert_eq!(p().open_at(path, O_RDONLY, 0), Err(Errno::XDEV));
+        assert_eq!(p().library.laminate_at(path), Err(Errno::XDEV));
+        assert_eq!(p().library.sync_at(path), Err(Errno::XDEV));
+        assert_eq!(p().library.file_info(path).err(), Some(Errno::XDEV));
+        assert_eq!(p().library.open_at(path, O_RDONLY, 0), Err(Errno::XDEV));
     }
     std::fs::remove_file("/dev/shm/weir-library-link").unwrap();
     let create = O_RDWR | O_CREAT;
-    let made = p().open_at(b"/weir/out", create, 0o600);
+    let made = p().library.open_at(b"/weir/out", create, 0o600);
     assert_eq!(made, Err(Errno::XDEV));
     assert!(!std::path::Path::new("/dev/shm/weir-library-link").exists());
-    assert_eq!(p().laminate_at(&long), Err(Errno::NAMETOOLONG));
-    assert_eq!(p().laminate_at(b"/weir/none"), Err(Errno::NOENT));
-    assert_eq!(p().laminate_at(b"/weir"), Err(Errno::ISDIR));
-    assert_eq!(p().layout_at(b"/weir").err(), Some(Errno::ISDIR));
-    assert_eq!(p().sync_at(b""), Err(Errno::XDEV));
+    assert_eq!(p().library.laminate_at(&long), Err(Errno::NAMETOOLONG));
+    assert_eq!(p().library.laminate_at(b"/weir/none"), Err(Errno::NOENT));
+    assert_eq!(p().library.laminate_at(b"/weir"), Err(Errno::ISDIR));
+    assert_eq!(p().library.layout_at(b"/weir").err(), Some(Errno::ISDIR));
+    assert_eq!(p().library.sync_at(b""), Err(Errno::XDEV));
     let path_only = libc::O_PATH;
-    assert_eq!(p().open_at(b"/weir/f", path_only, 0), Err(Errno::INVAL));
+    assert_eq!(
+        p().library.open_at(b"/weir/f", path_only, 0),
+        Err(Errno::INVAL)
+    );
 }
 
 fn lists_name_files_by_descriptor_and_path() {
-    let fd = p().open_at(b"/weir/l", O_RDWR | O_CREAT, 0o644).unwrap();
+    let fd = p()
+        .library
+        .open_at(b"/weir/l", O_RDWR | O_CREAT, 0o644)
+        .unwrap();
     put("/weir/m", &[b'm'; 100]);
     let mut writes = [
         piece(Whence::Fd(fd), 10, &b"0123456789"[..]),
@@ -195,7 +208,10 @@ impl Drop for StopAtEnd<'_> {
 
 /// Whatever the parent's threads are doing, a child finds itself not attached, and can attach.
 fn a_child_attaches_anew() {
-    let fd = p().open_at(b"/weir/p", O_RDWR | O_CREAT, 0o644).unwrap();
+    let fd = p()
+        .library
+        .open_at(b"/weir/p", O_RDWR | O_CREAT, 0o644)
+        .unwrap();
     assert_eq!(p().io.pwrite(fd, b"parent", 0), Some(Ok(6)));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -228,7 +244,7 @@ fn a_child_attaches_anew() {
         "still the parent's"
     );
     p().descriptors.close(fd).unwrap().unwrap();
-    assert_eq!(p().file_info(b"/weir/c").unwrap().stat.size, 5);
+    assert_eq!(p().library.file_info(b"/weir/c").unwrap().stat.size, 5);
 }
 
 #[test]
@@ -247,7 +263,7 @@ fn a_library_in_a_process() {
     let status = served.stop();
     assert_eq!(status.rejected, [], "the server believed all that we said");
     // A dead server is told at once, and never waited for.
-    assert_eq!(p().sync_at(b"/weir/f"), Err(Errno::SHUTDOWN));
+    assert_eq!(p().library.sync_at(b"/weir/f"), Err(Errno::SHUTDOWN));
     assert!(attach(None).is_err());
     detach().unwrap();
 }

@@ -568,8 +568,14 @@ fn copies_and_mappings() {
     );
     assert_eq!(at, 3_000_000);
     assert!(read_all("/weir/copied") == data);
-    assert_eq!(p().mmap(from, 4096, true, true), Some(Err(Errno::NODEV)));
-    assert_eq!(p().mmap(from, 4096, false, true), Some(Ok(Mapping::Copy)));
+    assert_eq!(
+        p().mappings.mmap(from, 4096, true, true),
+        Some(Err(Errno::NODEV))
+    );
+    assert_eq!(
+        p().mappings.mmap(from, 4096, false, true),
+        Some(Ok(Mapping::Copy))
+    );
     let bytes_of = |copy| {
         // SAFETY: `copy` is a memfd of this test's own, which is closed here.
         let file = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(copy) };
@@ -577,12 +583,19 @@ fn copies_and_mappings() {
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
         bytes
     };
-    let part = |offset, length| bytes_of(p().copy_to_map(from, offset, length).unwrap().unwrap());
+    let part = |offset, length| {
+        bytes_of(
+            p().mappings
+                .copy_to_map(from, offset, length)
+                .unwrap()
+                .unwrap(),
+        )
+    };
     assert_eq!(part(2_999_000, 4096), data[2_999_000..], "to the end");
     assert_eq!(part(5, 40_960), data[5..40_965]);
     assert_eq!(part(5, 40_000), data[5..40_965], "whole pages");
     assert_eq!(part(3_000_000, 4096), [], "behind it");
-    assert!(bytes_of(p().materialize(from).unwrap().unwrap()) == data);
+    assert!(bytes_of(p().mappings.materialize(from).unwrap().unwrap()) == data);
     close(from);
     close(to);
 }

@@ -270,9 +270,9 @@ interpose! {
         };
     [splice] (from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, n: size_t, flags: c_uint) -> ssize_t:
         libc::SYS_splice, [from, from_at, to, to_at, n, flags]
-        => |p| p.splice(from, to);
+        => |p| p.refusals.splice(from, to);
     [tee] (from: c_int, to: c_int, n: size_t, flags: c_uint) -> ssize_t: libc::SYS_tee, [from, to, n, flags]
-        => |p| p.splice(from, to);
+        => |p| p.refusals.splice(from, to);
     [fchdir] (fd: c_int) -> c_int: libc::SYS_fchdir, [fd] => |p| p.current_dir.fchdir(fd);
     [fchmod] (fd: c_int, mode: libc::mode_t) -> c_int: libc::SYS_fchmod, [fd, mode] => |p| p.attributes.fchmod(fd, mode);
     [fchown] (fd: c_int, uid: libc::uid_t, gid: libc::gid_t) -> c_int: libc::SYS_fchown, [fd, uid, gid]
@@ -291,7 +291,7 @@ unsafe fn io_control(
     argument: usize,
 ) -> Outcome<c_int> {
     if request != libc::FIONREAD {
-        return p.ioctl(fd, request);
+        return p.refusals.ioctl(fd, request);
     }
     if !crate::is_address(argument as *const c_int) {
         return is_ours(fd).map(|()| Err(Errno::FAULT));

@@ -38,7 +38,7 @@ pub(crate) fn rename_program() {
     // SAFETY: what the kernel gives is 0 or a C string on the stack of this program.
     let run_as = unsafe { bytes_of(libc::getauxval(libc::AT_EXECFN) as *const c_char) };
     if run_as.is_some_and(|path| path.starts_with(b"/dev/fd/")) {
-        process().rename_program();
+        process().programs.rename_program();
     }
 }
 
@@ -234,7 +234,7 @@ unsafe fn run_open(
         if let Err(errno) = replace_inherited_if(without_us) {
             return fails(errno);
         }
-        let beneath = |path| attempt(|| process().path_beneath(path)).ok()?;
+        let beneath = |path| attempt(|| process().programs.path_beneath(path)).ok()?;
         if let Some(path) = bytes_of(path).and_then(beneath) {
             // It returns only if the kernel mount is gone, or if the kernel refuses the program.
             needed::with_libraries(fd, &path, envp, |envp| {
@@ -244,7 +244,9 @@ unsafe fn run_open(
                 return -1;
             }
         }
-        match attempt(|| process().materialize(fd)).unwrap_or_else(|errno| Some(Err(errno))) {
+        match attempt(|| process().mappings.materialize(fd))
+            .unwrap_or_else(|errno| Some(Err(errno)))
+        {
             Some(Ok(copy)) => {
                 let done = needed::with_libraries(copy, CStr::from_ptr(path), envp, |envp| {
                     next::fexecve().map_or(-1, |f| f(copy, argv, envp))

@@ -23,7 +23,7 @@ pub fn resolve() {
 /// Tells the client that a limit of this process may have changed.
 fn changed(resource: c_int) {
     if resource == libc::RLIMIT_FSIZE as c_int {
-        weir_client::process::process().limits_changed();
+        weir_client::process::process().user.limits_changed();
     }
 }
 

@@ -215,7 +215,11 @@ unsafe fn name_of_copy(
     if let Some(name) = unsafe { name_of_loaded(&file, open) } {
         return Some(name);
     }
-    let copy = crate::attempt(|| process().materialize_at(libc::AT_FDCWD, path.to_bytes(), 0));
+    let copy = crate::attempt(|| {
+        process()
+            .programs
+            .materialize_at(libc::AT_FDCWD, path.to_bytes(), 0)
+    });
     let copy = copy.ok()??.ok()?;
     if !crate::is_ours(copy) && !is_copy(copy) {
         // A link led out of weir: the loader follows the link's path itself.

@@ -35,8 +35,10 @@ pub unsafe fn map(
     let ours = if flags & libc::MAP_ANONYMOUS == 0 && crate::is_ours(fd) {
         let write = protection & libc::PROT_WRITE != 0;
         match flags & libc::MAP_TYPE {
-            libc::MAP_PRIVATE => process().mmap(fd, length, false, write),
-            libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE => process().mmap(fd, length, true, write),
+            libc::MAP_PRIVATE => process().mappings.mmap(fd, length, false, write),
+            libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE => {
+                process().mappings.mmap(fd, length, true, write)
+            }
             _ => Some(Err(Errno::INVAL)),
         }
     } else {
@@ -107,7 +109,7 @@ unsafe fn private(
     if offset % 4096 != 0 || length == 0 {
         return failed(Errno::INVAL);
     }
-    match process().copy_to_map(fd, offset, length) {
+    match process().mappings.copy_to_map(fd, offset, length) {
         Some(Ok(copy)) => {
             // SAFETY: as the caller vouches.
             let place = unsafe { from_kernel(address, length, protection, flags, copy, 0) };
@@ -146,7 +148,7 @@ unsafe fn anonymous(
             return place;
         }
         let bytes = core::slice::from_raw_parts_mut(place.cast::<u8>(), length);
-        if let Some(Err(errno)) = process().fill_mapping(fd, offset, bytes) {
+        if let Some(Err(errno)) = process().mappings.fill_mapping(fd, offset, bytes) {
             raw::syscall(libc::SYS_munmap, [place as usize, length, 0, 0, 0, 0]);
             return failed(errno);
         }

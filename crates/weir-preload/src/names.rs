@@ -165,7 +165,8 @@ unsafe fn bind(
         return None;
     }
     // SAFETY: as the caller vouches.
-    let source = unsafe { bytes_of(source) }.and_then(|source| process().path_beneath(source))?;
+    let source =
+        unsafe { bytes_of(source) }.and_then(|source| process().programs.path_beneath(source))?;
     let arguments = [
         source.as_ptr() as usize,
         target as usize,
@@ -282,24 +283,24 @@ interpose! {
     [chdir] (path: *const c_char) -> c_int: libc::SYS_chdir, [path]
         => |p| path!(path).and_then(|path| p.current_dir.chdir(path));
     [chroot] (path: *const c_char) -> c_int: libc::SYS_chroot, [path]
-        => |p| path!(path).and_then(|path| p.refuse_path(HERE, path, "chroot"));
+        => |p| path!(path).and_then(|path| p.refusals.refuse_path(HERE, path, "chroot"));
     [inotify_add_watch] (fd: c_int, path: *const c_char, mask: u32) -> c_int: libc::SYS_inotify_add_watch, [fd, path, mask]
-        => |p| path!(path).and_then(|path| p.refuse_path(HERE, path, "inotify"));
+        => |p| path!(path).and_then(|path| p.refusals.refuse_path(HERE, path, "inotify"));
     [fanotify_mark] (fd: c_int, flags: c_uint, mask: u64, at: c_int, path: *const c_char) -> c_int: libc::SYS_fanotify_mark, [fd, flags, mask, at, path]
         => |p| match path.is_null() {
-            true => crate::is_ours(at).then(|| p.refuse_path(at, b".", "fanotify")).flatten(),
-            false => path!(path).and_then(|path| p.refuse_path(at, path, "fanotify")),
+            true => crate::is_ours(at).then(|| p.refusals.refuse_path(at, b".", "fanotify")).flatten(),
+            false => path!(path).and_then(|path| p.refusals.refuse_path(at, path, "fanotify")),
         };
     [mount] (source: *const c_char, target: *const c_char, kind: *const c_char, flags: libc::c_ulong, data: *const c_void) -> c_int: libc::SYS_mount, [source, target, kind, flags, data]
-        => |p| path!(target).and_then(|target| p.refuse_path(HERE, target, "mount"))
+        => |p| path!(target).and_then(|target| p.refusals.refuse_path(HERE, target, "mount"))
             // SAFETY: the caller owes what mount(2) takes: C strings, and `data` as `kind` has it.
             .or_else(|| unsafe { bind(source, target, kind, flags, data) });
     [umount2] (target: *const c_char, flags: c_int) -> c_int: libc::SYS_umount2, [target, flags]
-        => |p| path!(target).and_then(|target| p.not_mounted(target));
+        => |p| path!(target).and_then(|target| p.refusals.not_mounted(target));
     [umount] (target: *const c_char) -> c_int: libc::SYS_umount2, [target, 0]
-        => |p| path!(target).and_then(|target| p.not_mounted(target));
+        => |p| path!(target).and_then(|target| p.refusals.not_mounted(target));
     [name_to_handle_at] (at: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int) -> c_int: libc::SYS_name_to_handle_at, [at, path, handle, mount, flags]
-        => |p| path!(path).and_then(|path| p.refuse_path(at, path, "name_to_handle"));
+        => |p| path!(path).and_then(|path| p.refusals.refuse_path(at, path, "name_to_handle"));
     [getxattr] (path: *const c_char, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_getxattr, [path, name, value, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `value` that only this call writes to.
         => |p| path!(name).and_then(|name| unsafe { with_path(HERE, path, value, n, |path| p.attributes.getxattr(path, true, name, room(value.cast(), n))) });
@@ -424,7 +425,7 @@ pub unsafe extern "C" fn remove(path: *const c_char) -> c_int {
 #[no_mangle]
 pub unsafe extern "C" fn umask(mask: mode_t) -> mode_t {
     crate::guarded(|| {
-        weir_client::process::process().umask_changed(mask);
+        weir_client::process::process().user.umask_changed(mask);
         // SAFETY: a number.
         unsafe { others::umask().map_or(0, |f| f(mask)) }
     })

@@ -64,7 +64,11 @@ impl Copies {
             let Some(path) = load::first_in(&dirs, name.to_bytes()) else {
                 continue;
             };
-            let copy = attempt(|| process().materialize_at(libc::AT_FDCWD, path.to_bytes(), 0));
+            let copy = attempt(|| {
+                process()
+                    .programs
+                    .materialize_at(libc::AT_FDCWD, path.to_bytes(), 0)
+            });
             if let Ok(Some(Ok(copy))) = copy {
                 // SAFETY: numbers.
                 unsafe { calls::fcntl(copy, libc::F_SETFD, 0) };

@@ -213,7 +213,7 @@ unsafe fn done_at_once(asked: &Request) -> Result<u64, Errno> {
             IOCB_CMD_FSYNC => calls::fsync(fd) as isize,
             IOCB_CMD_FDSYNC => calls::fdatasync(fd) as isize,
             _ => {
-                process().note_refusal("libaio");
+                process().refusals.note_refusal("libaio");
                 return Err(Errno::INVAL);
             }
         }
@@ -227,7 +227,7 @@ unsafe fn done_at_once(asked: &Request) -> Result<u64, Errno> {
 ///
 /// The arguments must be valid for the system call.
 pub unsafe fn setup(entries: c_uint, parameters: *mut c_void) -> next::Descriptor {
-    if let Some(refused) = process().io_uring() {
+    if let Some(refused) = process().refusals.io_uring() {
         return crate::finish(refused);
     }
     // SAFETY: as the caller vouches.
@@ -267,7 +267,7 @@ macro_rules! rings {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name($($p: $t),*) -> c_int {
             let _ends = crate::EndsByPanic;
-            if let Some(Err(errno)) = process().io_uring() {
+            if let Some(Err(errno)) = process().refusals.io_uring() {
                 return -errno.raw_os_error();
             }
             let address = of_liburing(&liburing::$name, liburing::$name.name());

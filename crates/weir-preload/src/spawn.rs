@@ -313,7 +313,7 @@ impl SpawnAttributes {
                 libc::posix_spawnattr_getschedparam(from, &raw mut all.parameters);
             }
             if all.flags & !KNOWN != 0 {
-                process().note_refusal("posix_spawn");
+                process().refusals.note_refusal("posix_spawn");
                 return Err(Errno::OPNOTSUPP);
             }
             Ok(all)

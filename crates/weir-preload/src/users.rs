@@ -30,7 +30,7 @@ macro_rules! watched {
                 $( becomes($effective); )?
                 // SAFETY: as the caller vouches.
                 let done = next::$name().map_or_else(crate::fail_with_enosys, |f| unsafe { f($($p),*) });
-                weir_client::process::process().credentials_changed();
+                weir_client::process::process().user.credentials_changed();
                 done
             }
         )*
@@ -40,7 +40,7 @@ macro_rules! watched {
 /// Tells the client that the program is about to act as this user; `uid_t::MAX`: no change.
 fn becomes(uid: uid_t) {
     if uid != uid_t::MAX {
-        weir_client::process::process().before_user_change(uid);
+        weir_client::process::process().user.before_user_change(uid);
     }
 }
 
@@ -74,7 +74,7 @@ macro_rules! by_number {
             $( becomes($effective as uid_t); )?
             // SAFETY: as the caller vouches.
             let done = raw::outcome(unsafe { raw::syscall(libc::$number, [$a, $b, $c, 0, 0, 0]) });
-            weir_client::process::process().credentials_changed();
+            weir_client::process::process().user.credentials_changed();
             done as c_long
         }
     )*};

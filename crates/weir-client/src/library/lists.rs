@@ -73,7 +73,7 @@ fn by_file<B>(
                 Ok(())
             }
             Whence::Fd(_) => Err(Errno::BADF),
-            Whence::Path(path) => process.open_at(path, flags, 0).and_then(|fd| {
+            Whence::Path(path) => process.library.open_at(path, flags, 0).and_then(|fd| {
                 work(process, fd, group);
                 process.descriptors.close(fd).unwrap_or(Err(Errno::BADF))
             }),

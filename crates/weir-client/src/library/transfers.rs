@@ -26,8 +26,8 @@ pub fn start_transfer(mut files: Vec<FileTransfer>) -> Result<TransferId, Errno>
     let process = current()?;
     check_count(files.len())?;
     for file in &mut files {
-        file.source = process.absolute_path(&file.source)?;
-        file.target = process.absolute_path(&file.target)?;
+        file.source = absolute_path(process, &file.source)?;
+        file.target = absolute_path(process, &file.target)?;
     }
     check_length(
         files
@@ -42,7 +42,7 @@ pub fn start_prefetch(mut paths: Vec<Vec<u8>>) -> Result<TransferId, Errno> {
     let process = current()?;
     check_count(paths.len())?;
     for path in &mut paths {
-        *path = process.absolute_path(path)?;
+        *path = absolute_path(process, path)?;
     }
     check_length(paths.iter().map(Vec::len))?;
     begin(process, &TransferRequest::Prefetch(paths))
@@ -68,7 +68,7 @@ pub fn cancel_transfer(id: TransferId) -> Result<(), Errno> {
 /// not in the instance. EREMOTE: of several nodes, no drain runs on this one.
 pub fn find_drain_state(path: &[u8]) -> Result<DrainReport, Errno> {
     let process = current()?;
-    let path = process.absolute_path(path)?;
+    let path = absolute_path(process, path)?;
     match ask(process, &TransferRequest::FindDrainState(path))? {
         TransferReply::Drain(report) => Ok(report),
         _ => Err(Errno::PROTO),
@@ -79,7 +79,7 @@ pub fn find_drain_state(path: &[u8]) -> Result<DrainReport, Errno> {
 /// file of it could not be moved. EOPNOTSUPP: nothing drains it. Others as for [`find_drain_state`].
 pub fn drain(path: &[u8], wait_ms: Option<u32>) -> Result<bool, Errno> {
     let process = current()?;
-    let path = process.absolute_path(path)?;
+    let path = absolute_path(process, path)?;
     match ask(process, &TransferRequest::Drain { path, wait_ms })? {
         TransferReply::Drained(is_safe) => Ok(is_safe),
         _ => Err(Errno::PROTO),
@@ -117,37 +117,35 @@ fn ask(process: &Process, request: &TransferRequest) -> Result<TransferReply, Er
     }
 }
 
-impl Process {
-    /// A path from the root, by the current directory, without `.` and empty components. EINVAL: it has `..`, which only
-    /// the kernel knows how to follow.
-    fn absolute_path(&'static self, path: &[u8]) -> Result<Vec<u8>, Errno> {
-        if path.is_empty() {
-            return Err(Errno::NOENT);
-        }
-        let mut whole = match path[0] {
-            b'/' => Vec::new(),
-            _ => match self.current_dir.getcwd() {
-                Some(path) => path?,
-                None => rustix::process::getcwd(Vec::new())?.into_bytes(),
-            },
-        };
-        while whole.last() == Some(&b'/') {
-            whole.pop();
-        }
-        for part in path.split(|byte| *byte == b'/') {
-            match part {
-                b"" | b"." => {}
-                b".." => return Err(Errno::INVAL),
-                part => {
-                    whole.push(b'/');
-                    whole.extend_from_slice(part);
-                }
+/// A path from the root, by the current directory, without `.` and empty components. EINVAL: it has `..`, which only
+/// the kernel knows how to follow.
+fn absolute_path(process: &Process, path: &[u8]) -> Result<Vec<u8>, Errno> {
+    if path.is_empty() {
+        return Err(Errno::NOENT);
+    }
+    let mut whole = match path[0] {
+        b'/' => Vec::new(),
+        _ => match process.current_dir.getcwd() {
+            Some(path) => path?,
+            None => rustix::process::getcwd(Vec::new())?.into_bytes(),
+        },
+    };
+    while whole.last() == Some(&b'/') {
+        whole.pop();
+    }
+    for part in path.split(|byte| *byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => return Err(Errno::INVAL),
+            part => {
+                whole.push(b'/');
+                whole.extend_from_slice(part);
             }
         }
-        match whole.len() {
-            0 => Ok(b"/".to_vec()),
-            1..PATH_MAX => Ok(whole),
-            _ => Err(Errno::NAMETOOLONG),
-        }
+    }
+    match whole.len() {
+        0 => Ok(b"/".to_vec()),
+        1..PATH_MAX => Ok(whole),
+        _ => Err(Errno::NAMETOOLONG),
     }
 }

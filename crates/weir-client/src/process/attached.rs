@@ -67,7 +67,7 @@ impl Process {
 
     /// True if the server can still be asked.
     pub fn is_served(&'static self) -> bool {
-        self.session().is_ok_and(|session| !session.server_gone())
+        self.server.is_served()
     }
 
     /// The run directory of the instance, if there is one. Looks no further than

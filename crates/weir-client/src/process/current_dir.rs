@@ -1,7 +1,7 @@
 //! The current directory as this process knows it, and the real directories that stand for it.
 //!
 //! The kernel's current directory is a removed one while the process is in a directory of weir's;
-//! [`super::Process::chdir`] says why, and when that has a name.
+//! `cwd` says why, and when that has a name.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -32,7 +32,7 @@ use crate::operation;
 use crate::path::access;
 use crate::session::Session;
 
-/// The calls on the current directory. It may touch the current directory, the look-up of paths, descriptors, the
+/// The calls on the current directory. They may touch the current directory, the look-up of paths, descriptors, the
 /// user, inodes and the server.
 #[derive(Clone, Copy, Debug)]
 pub struct CurrentDirCalls {

@@ -2,17 +2,18 @@
 //! private mapping is of a memfd with a copy, and a shared one is refused. A program or library to
 //! run becomes a memfd too.
 
-use std::ffi::CString;
-
 use rustix::fd::OwnedFd;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
+use super::descriptors::Descriptors;
+use super::inodes::InodeOperations;
+use super::io::IoCalls;
 use super::outcome::done;
-use super::program_copies::{memory_named_by, program_path};
+use super::program_copies::memory_named_by;
+use super::server_link::ServerLink;
 use super::table::{Handle, PATH, READ, WRITE};
-use super::{Outcome, Process};
-use crate::beneath::mount_of;
+use super::{Outcome, ProcessState};
 use crate::kernel::{self, Fd};
 use crate::limits;
 
@@ -33,19 +34,31 @@ pub enum Mapping {
         /// False: the caller closes it once it is mapped.
         is_kept: bool,
     },
-    /// By a copy of the bytes ([`Process::copy_to_map`]).
+    /// By a copy of the bytes ([`MappingCalls::copy_to_map`]).
     Copy,
 }
 
-impl Process {
+/// The calls that map files, or copy them for it. They may touch descriptors, the calls on bytes, inodes and the server.
+#[derive(Clone, Copy, Debug)]
+pub struct MappingCalls {
+    descriptors: Descriptors,
+    io: IoCalls,
+    server: &'static ServerLink,
+    inodes: InodeOperations,
+}
+
+impl MappingCalls {
+    pub(super) const fn over(state: &'static ProcessState) -> MappingCalls {
+        MappingCalls {
+            descriptors: Descriptors::over(state),
+            io: IoCalls::over(state),
+            server: &state.server,
+            inodes: InodeOperations::over(state),
+        }
+    }
+
     /// Chooses how a file is mapped. ENODEV, counted: shared mappings need the kernel mount.
-    pub fn mmap(
-        &'static self,
-        fd: Fd,
-        length: usize,
-        shared: bool,
-        write: bool,
-    ) -> Outcome<Mapping> {
+    pub fn mmap(&self, fd: Fd, length: usize, shared: bool, write: bool) -> Outcome<Mapping> {
         let handle = self.descriptors.verified_handle(fd)?;
         let Some(file) = handle.file.get() else {
             if handle.has(PATH) {
@@ -60,7 +73,7 @@ impl Process {
             return Some(Ok(Mapping::Copy));
         }
         done!(handle.intact());
-        let session = done!(self.session());
+        let session = done!(self.server.session());
         let opened = match shared {
             true if handle.has(WRITE) => session.open_mapped(handle.ino(), &file.vnode.beneath),
             true => session.open_readable(handle.ino()),
@@ -88,26 +101,21 @@ impl Process {
     /// A memfd with a copy of the bytes that a private mapping of `length` bytes from `offset` on
     /// shows; the caller maps it, and closes it. It ends where the file ends: behind that is
     /// SIGBUS, as for the file. Pages that are given up (MADV_DONTNEED) show the copied bytes
-    /// again. EFBIG: the process may not make files of that length ([`Process::fill_mapping`]
+    /// again. EFBIG: the process may not make files of that length ([`MappingCalls::fill_mapping`]
     /// anonymous memory).
-    pub fn copy_to_map(&'static self, fd: Fd, offset: u64, length: usize) -> Outcome<Fd> {
+    pub fn copy_to_map(&self, fd: Fd, offset: u64, length: usize) -> Outcome<Fd> {
         let handle = self.descriptors.verified_handle(fd)?;
         Some(self.copy_part(handle, offset, length))
     }
 
     /// Fills memory with the bytes of a file from `offset` on; returns how many there were.
-    pub fn fill_mapping(&'static self, fd: Fd, offset: u64, bytes: &mut [u8]) -> Outcome<usize> {
+    pub fn fill_mapping(&self, fd: Fd, offset: u64, bytes: &mut [u8]) -> Outcome<usize> {
         let handle = self.descriptors.verified_handle(fd)?;
         let open = self.io.for_reading(handle);
         Some(open.and_then(|open| open.read_at(offset, bytes)))
     }
 
-    fn copy_part(
-        &'static self,
-        handle: &'static Handle,
-        offset: u64,
-        length: usize,
-    ) -> Result<Fd, Errno> {
+    fn copy_part(&self, handle: &'static Handle, offset: u64, length: usize) -> Result<Fd, Errno> {
         let open = self.io.for_reading(handle)?;
         // The last page shows the file's bytes, even those behind the mapping.
         let length = length.next_multiple_of(rustix::param::page_size());
@@ -130,52 +138,13 @@ impl Process {
         Ok(kernel::into_number(memory))
     }
 
-    /// The path of an existing file of weir's in the kernel mount, if there is one. Links are
-    /// followed here: the kernel may not know the tree by the prefix in their targets.
-    pub fn path_beneath(&'static self, path: &[u8]) -> Option<CString> {
-        let instance = self.instance()?;
-        let mount = mount_of(&instance.run_dir)?;
-        let mut real = [0; 4096];
-        let length = self.paths.realpath(path, &mut real)?.ok()?;
-        let below = instance.roots.main.strip(&real[..length])?;
-        CString::new([&mount[..], below].concat()).ok()
-    }
-
     /// A descriptor of the kernel with a copy of the file (a memfd), for execve, dlopen.
-    pub fn materialize(&'static self, fd: Fd) -> Outcome<Fd> {
+    pub fn materialize(&self, fd: Fd) -> Outcome<Fd> {
         let handle = self.descriptors.verified_handle(fd)?;
         Some(self.copy_out(handle))
     }
 
-    /// As `materialize`, by path.
-    pub fn materialize_at(&'static self, dirfd: Fd, path: &[u8], _flags: i32) -> Outcome<Fd> {
-        let fd = match self
-            .opening
-            .openat(dirfd, path, super::open_flags::O_CLOEXEC, 0)?
-        {
-            Ok(fd) => fd,
-            Err(error) => return Some(Err(error)),
-        };
-        if self.descriptors.handle(fd).is_none() {
-            return Some(Ok(fd));
-        }
-        let copy = self.materialize(fd);
-        let _ = self.descriptors.close(fd);
-        copy
-    }
-
-    /// After exec: renames the program, which the kernel calls by the number of the descriptor that
-    /// it was run from.
-    pub fn rename_program(&'static self) {
-        if let Some(path) = self.instance().and_then(program_path) {
-            let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-            if let Ok(name) = CString::new(name) {
-                let _ = rustix::thread::set_name(&name);
-            }
-        }
-    }
-
-    fn copy_out(&'static self, handle: &'static Handle) -> Result<Fd, Errno> {
+    fn copy_out(&self, handle: &'static Handle) -> Result<Fd, Errno> {
         let open = self.io.for_reading(handle)?;
         let memory = memory_named_by(&self.inodes.path_of(handle.ino()).unwrap_or_default())?;
         let mut buffer = vec![0; BUFFER];

@@ -12,10 +12,14 @@ use weir_core::names::{Attr, FileType, Visibility};
 use weir_core::proto::{Hold, Locate};
 use weir_core::types::{Ino, Rank};
 
+use super::current_dir::CurrentDir;
+use super::descriptors::Descriptors;
 use super::inodes::InodeOperations;
-use super::paths::ResolvedFile;
-use super::server_link::LazyClient;
-use super::{Outcome, Process};
+use super::open::OpenCalls;
+use super::paths::{PathLookup, ResolvedFile};
+use super::server_link::{LazyClient, ServerLink};
+use super::user::ProcessUser;
+use super::{Outcome, ProcessState};
 use crate::kernel::{self, Fd, AT_FDCWD};
 use crate::operation;
 use crate::path::{access, ResolvedPath};
@@ -38,7 +42,7 @@ pub struct FileInfo {
     pub servers: u16,
 }
 
-/// The flags that [`Process::open_at`] takes.
+/// The flags that [`LibraryCalls::open_at`] takes.
 const OPEN_FLAGS: OFlags = OFlags::RWMODE
     .union(OFlags::CREATE)
     .union(OFlags::EXCL)
@@ -53,10 +57,35 @@ fn ours_only<T>(outcome: Outcome<T>) -> Result<T, Errno> {
     outcome.unwrap_or(Err(Errno::XDEV))
 }
 
-impl Process {
+/// The calls of a library on paths. They may touch the look-up of paths, the opening of files, descriptors, the
+/// user, inodes and the server; and the current directory, whose changes nothing reports.
+#[derive(Clone, Copy, Debug)]
+pub struct LibraryCalls {
+    cwd: &'static CurrentDir,
+    paths: PathLookup,
+    opening: OpenCalls,
+    descriptors: Descriptors,
+    server: &'static ServerLink,
+    user: &'static ProcessUser,
+    inodes: InodeOperations,
+}
+
+impl LibraryCalls {
+    pub(super) const fn over(state: &'static ProcessState) -> LibraryCalls {
+        LibraryCalls {
+            cwd: &state.cwd,
+            paths: PathLookup::over(state),
+            opening: OpenCalls::over(state),
+            descriptors: Descriptors::over(state),
+            server: &state.server,
+            user: &state.user,
+            inodes: InodeOperations::over(state),
+        }
+    }
+
     /// Does something to the file that a path names.
     fn with_named<T>(
-        &'static self,
+        &self,
         path: &[u8],
         act: impl Fn(Ino, FileType) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
@@ -71,11 +100,7 @@ impl Process {
     }
 
     /// The same, to a regular file.
-    fn with_file<T>(
-        &'static self,
-        path: &[u8],
-        act: impl Fn(Ino) -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
+    fn with_file<T>(&self, path: &[u8], act: impl Fn(Ino) -> Result<T, Errno>) -> Result<T, Errno> {
         self.with_named(path, |ino, kind| match kind {
             FileType::File => act(ino),
             FileType::Dir => Err(Errno::ISDIR),
@@ -85,7 +110,7 @@ impl Process {
 
     /// Makes a file read-only for good; EBUSY: it is due, and happens when the last process that
     /// has it open for writing closes it.
-    pub fn laminate_at(&'static self, path: &[u8]) -> Result<(), Errno> {
+    pub fn laminate_at(&self, path: &[u8]) -> Result<(), Errno> {
         let _call = operation::begin();
         self.with_file(path, |ino| {
             self.inodes.check_owner(ino)?;
@@ -95,7 +120,7 @@ impl Process {
 
     /// Makes the bytes that programs of this node wrote to a file visible to other nodes, and as
     /// durable as its tier.
-    pub fn sync_at(&'static self, path: &[u8]) -> Result<(), Errno> {
+    pub fn sync_at(&self, path: &[u8]) -> Result<(), Errno> {
         let _call = operation::begin();
         self.with_file(path, |ino| {
             let (_, attr) = self.inodes.whole(ino)?;
@@ -104,17 +129,13 @@ impl Process {
             {
                 return Err(Errno::ACCESS);
             }
-            self.session()?.sync_file(ino)
+            self.server.session()?.sync_file(ino)
         })
     }
 
     /// Sets the time at which other nodes see the bytes written to a file, or to files made in a
     /// directory.
-    pub fn set_visibility_at(
-        &'static self,
-        path: &[u8],
-        visibility: Visibility,
-    ) -> Result<(), Errno> {
+    pub fn set_visibility_at(&self, path: &[u8], visibility: Visibility) -> Result<(), Errno> {
         let _call = operation::begin();
         let value = visibility.name().as_bytes();
         self.with_named(path, |ino, _| {
@@ -129,7 +150,7 @@ impl Process {
     }
 
     /// The attributes of a file or directory, and its servers.
-    pub fn file_info(&'static self, path: &[u8]) -> Result<FileInfo, Errno> {
+    pub fn file_info(&self, path: &[u8]) -> Result<FileInfo, Errno> {
         let _call = operation::begin();
         self.with_named(path, |ino, _| {
             let stat = self.inodes.stat_of(ino)?;
@@ -147,9 +168,9 @@ impl Process {
 
     /// The number of a file's bytes at each server: of all published bytes, and of those that
     /// programs of this node wrote.
-    pub fn layout_at(&'static self, path: &[u8]) -> Result<Layout, Errno> {
+    pub fn layout_at(&self, path: &[u8]) -> Result<Layout, Errno> {
         let _call = operation::begin();
-        let session = self.session()?;
+        let session = self.server.session()?;
         let write = false;
         let held = self.with_file(path, |ino| session.call(Hold { ino, write }))?;
         layout_of(session, held.ino, 0..held.size)
@@ -157,7 +178,7 @@ impl Process {
 
     /// open(2) of a file of weir's; EINVAL: a flag that is not in [`OPEN_FLAGS`]. Always
     /// close-on-exec.
-    pub fn open_at(&'static self, path: &[u8], flags: i32, mode: u32) -> Result<Fd, Errno> {
+    pub fn open_at(&self, path: &[u8], flags: i32, mode: u32) -> Result<Fd, Errno> {
         let flags = OFlags::from_bits_retain(flags.cast_unsigned());
         if !OPEN_FLAGS.contains(flags) {
             return Err(Errno::INVAL);

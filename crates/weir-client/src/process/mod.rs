@@ -4,38 +4,49 @@
 //! concern weir and the kernel shall do it as if weir were not there. Without an instance (no
 //! `WEIR_INSTANCE`) every call returns `None`.
 //!
-//! [`Process`] has the calls. They use a [`ProcessState`], of parts with private fields, so that the type
-//! of a method says what it may touch:
+//! The state is in parts with private fields:
 //!
 //! | part | holds |
 //! | --- | --- |
 //! | `InstanceConnection` | the instance, its memory, the session |
 //! | `ForkWatch` | the process that the state is of |
+//! | `ServerLink` | these two, and the lock |
 //! | `ProcessUser` | credentials, umask |
 //! | `CurrentDir` | the current directory |
 //! | `OpenFileTable` | handles, files, descriptions that the server lent |
 //! | `Neighbours` | other servers of this machine |
-//! | `ServerLink` | the first two, and the lock |
-//! | `InodeOperations` | nothing of its own: for what needs no descriptor and no path |
-//! | `FirstCall` | nothing of its own: for what the first call of the process finds |
+//! | `LowerListings` | listings of directories of the PFS |
 //!
-//! Calls are in components, each a type with references to the parts and the components that it may touch:
+//! The calls are in components. A component has references to the parts and to the components that it may touch,
+//! and no other way to the state; only its own file or folder sees them. So a reader finds in its type what
+//! its calls may touch. Each uses only components above it:
 //!
-//! | component | calls | touches |
-//! | --- | --- | --- |
-//! | `Descriptors` | on descriptors: close, dup, fcntl; the handle of one | `ServerLink`, `OpenFileTable`, `FirstCall` |
-//! | `IoCalls` | on the bytes of open files | `Descriptors`, `InodeOperations`, `ServerLink` |
-//! | `PathLookup` | that ask about paths; the entry of a path | `CurrentDir`, `ProcessUser`, `InodeOperations`, `ServerLink`, `FirstCall` |
-//! | `AttributeCalls` | on attributes, by path and by descriptor | `PathLookup`, `Descriptors`, `ProcessUser`, `InodeOperations` |
-//! | `InodeOpener` | none; it opens inodes for those that do | `OpenFileTable`, `Descriptors`, `InodeOperations`, `ServerLink` |
-//! | `FileTakeUp` | none; it takes files of the PFS into an elevated tree | `PathLookup`, `InodeOpener`, `Descriptors`, `IoCalls`, `AttributeCalls`, `ProcessUser`, `InodeOperations`, `ServerLink` |
-//! | `NameCalls` | that make, remove, rename and link names | `PathLookup`, `FileTakeUp`, `ProcessUser`, `InodeOperations`, `ServerLink` |
-//! | `SocketCalls` | on names of sockets | `PathLookup`, `NameCalls`, `ProcessUser`, `InodeOperations`, `ServerLink` |
-//! | `OpenCalls` | that open files by path, make them, cut them | `PathLookup`, `FileTakeUp`, `InodeOpener`, `ProcessUser`, `InodeOperations` |
-//! | `ListingCalls` | that list directories | `Descriptors`, `LowerListings`, `InodeOperations`, `ServerLink` |
-//! | `CurrentDirCalls` | on the current directory | `CurrentDir`, `PathLookup`, `Descriptors`, `ProcessUser`, `InodeOperations`, `ServerLink`, `FirstCall` |
-//! | `Inheritance` | that receive descriptors; it adopts inherited ones | `OpenFileTable`, `CurrentDir`, `Neighbours`, `InodeOpener`, `Descriptors`, `InodeOperations`, `ServerLink`, `FirstCall` |
-//! | `ForkCalls` | around fork and exec | `Descriptors`, `CurrentDirCalls`, `InodeOperations`, `ServerLink` |
+//! | component | calls |
+//! | --- | --- |
+//! | `FirstCall` | none: what the first call of the process finds |
+//! | `InodeOperations` | none: what needs no descriptor and no path |
+//! | `Descriptors` | on descriptors: close, dup, fcntl; the handle of one |
+//! | `IoCalls` | on the bytes of open files |
+//! | `PathLookup` | that ask about paths; the entry of one |
+//! | `AttributeCalls` | on attributes, by path and by descriptor |
+//! | `InodeOpener` | none: descriptions and descriptors for inodes |
+//! | `FileTakeUp` | none: files of the PFS that are taken into an elevated tree |
+//! | `NameCalls` | that make, remove, rename and link names |
+//! | `SocketCalls` | on names of sockets |
+//! | `OpenCalls` | that open files by path, make them, cut them |
+//! | `ListingCalls` | that list directories |
+//! | `CurrentDirCalls` | on the current directory |
+//! | `MappingCalls` | that map files |
+//! | `ProgramCalls` | on files that become programs |
+//! | `RefusedCalls` | that are not supported |
+//! | `LibraryCalls` | of a library, on paths |
+//! | `UserCalls` | that change user, umask and limits |
+//! | `Inheritance` | that receive descriptors; the adoption of inherited ones |
+//! | `ForkCalls` | around fork and exec |
+//! | `TreeComponents` | none: what the calls of a kernel mount use |
+//!
+//! [`Process`] has the components, and little of its own: its start, and the state of an attached library. The
+//! components of [`process`] are built by the compiler, which resolves their references.
 //!
 //! The lock of the process guards what several calls change; the parts say which of their methods are
 //! called under it.
@@ -51,8 +62,8 @@
 //! | `first_call`, `start` | the first call, for those that need it; its steps |
 //! | `share`, `inherit` | fork and exec; inherited state |
 //! | `forks` | the process that the state is of |
-//! | `user`, `admit` | credentials and umask; another user's programs |
-//! | `attached`, `middleware` | of a library ([`crate::library`]): its own state; its questions about a path |
+//! | `user`, `user_calls`, `admit` | credentials and umask; their changes; another user's programs |
+//! | `attached`, `middleware` | of a library ([`crate::library`]): its own state; its calls on paths |
 //! | `table`, `open_files` | the table of descriptors; the handles and files behind it |
 //! | `descriptors/` | close, dup, fcntl; descriptors closed unseen, and shared ones |
 //! | `open`, `open_flags` | open and creation, and its flags; `opener`: of an inode |
@@ -62,7 +73,8 @@
 //! | `names`, `dir` | names, listing |
 //! | `cwd`, `current_dir` | the calls of the current directory; its state |
 //! | `special` | fifos and Unix sockets |
-//! | `map` | mapping; `program_copies`: programs that are run from copies; `refuse`: calls that are not supported |
+//! | `map` | mapping; `refuse`: calls that are not supported |
+//! | `programs`, `program_copies` | files that become programs; the copies that these are run from |
 //! | [`mounted`] | the calls of a kernel mount: by inode, for other processes |
 //!
 //! Deviations from POSIX are documented in the code that makes them. The most visible: reading does
@@ -97,6 +109,7 @@ mod outcome;
 mod outside;
 mod paths;
 mod program_copies;
+mod programs;
 mod refuse;
 mod server_link;
 mod share;
@@ -104,6 +117,7 @@ mod special;
 mod start;
 mod table;
 mod user;
+mod user_calls;
 
 use core::sync::atomic::AtomicU32;
 
@@ -114,27 +128,31 @@ use current_dir::CurrentDir;
 use cwd::CurrentDirCalls;
 use descriptors::Descriptors;
 use dir::ListingCalls;
-use elevated::{FileTakeUp, LowerListings};
+use elevated::LowerListings;
 pub use environment::{INSTANCE_VARIABLE, NOTHING_VARIABLE};
 use first_call::FirstCall;
 pub use forks::own_pid;
 use inherit::Inheritance;
-use inodes::InodeOperations;
 use io::IoCalls;
 pub use map::Mapping;
+use map::MappingCalls;
 pub use middleware::FileInfo;
+use middleware::LibraryCalls;
+use mounted::TreeComponents;
 use names::NameCalls;
 use open::OpenCalls;
 use open_files::OpenFileTable;
-use opener::InodeOpener;
 use paths::PathLookup;
 pub use program_copies::path_of_copy;
+use programs::ProgramCalls;
+use refuse::RefusedCalls;
 use server_link::ServerLink;
 use share::ForkCalls;
 use special::SocketCalls;
 use user::ProcessUser;
+use user_calls::UserCalls;
 
-/// The state that the calls of a process share. There is one of [`process`]; a library in a program
+/// The state that the components of a process share. There is one of [`process`]; a library in a program
 /// that the interposer is not in has its own, [`Process::attached`].
 #[derive(Debug)]
 struct ProcessState {
@@ -166,14 +184,14 @@ impl ProcessState {
     }
 }
 
-/// The calls of a process.
+/// The components of a process, over one state.
 #[derive(Debug)]
 pub struct Process {
-    /// Its descriptors.
+    /// Descriptors.
     pub descriptors: Descriptors,
     /// Reading and writing.
     pub io: IoCalls,
-    /// Its paths.
+    /// Paths.
     pub paths: PathLookup,
     /// Attributes.
     pub attributes: AttributeCalls,
@@ -187,18 +205,24 @@ pub struct Process {
     pub listing: ListingCalls,
     /// The current directory.
     pub current_dir: CurrentDirCalls,
+    /// Mapping files.
+    pub mappings: MappingCalls,
+    /// Running programs, loading libraries.
+    pub programs: ProgramCalls,
+    /// Calls that are not supported.
+    pub refusals: RefusedCalls,
+    /// The calls of a library on paths.
+    pub library: LibraryCalls,
+    /// The user, the umask, the limits.
+    pub user: UserCalls,
     /// Fork and exec.
     pub forks: ForkCalls,
-    /// Descriptors of other programs.
+    /// Descriptors that others left, or sent.
     pub inheritance: Inheritance,
     first_call: FirstCall,
     server: &'static ServerLink,
-    user: &'static ProcessUser,
-    cwd: &'static CurrentDir,
-    open_files: &'static OpenFileTable,
-    inodes: InodeOperations,
-    opener: InodeOpener,
-    take_up: FileTakeUp,
+    /// The components of [`mounted::Tree`].
+    tree: TreeComponents,
 }
 
 static STATE: ProcessState = ProcessState::new();
@@ -211,7 +235,7 @@ pub fn process() -> &'static Process {
 }
 
 impl Process {
-    /// The calls that use this state.
+    /// The components over this state.
     const fn over(state: &'static ProcessState) -> Process {
         Process {
             descriptors: Descriptors::over(state),
@@ -223,16 +247,16 @@ impl Process {
             opening: OpenCalls::over(state),
             listing: ListingCalls::over(state),
             current_dir: CurrentDirCalls::over(state),
+            mappings: MappingCalls::over(state),
+            programs: ProgramCalls::over(state),
+            refusals: RefusedCalls::over(state),
+            library: LibraryCalls::over(state),
+            user: UserCalls::over(state),
             forks: ForkCalls::over(state),
             inheritance: Inheritance::over(state),
             first_call: FirstCall::over(state),
             server: &state.server,
-            user: &state.user,
-            cwd: &state.cwd,
-            open_files: &state.open_files,
-            inodes: InodeOperations::over(state),
-            opener: InodeOpener::over(state),
-            take_up: FileTakeUp::over(state),
+            tree: TreeComponents::over(state),
         }
     }
 }

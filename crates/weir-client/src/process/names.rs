@@ -33,8 +33,8 @@ const S_IFIFO: u32 = 0o010_000;
 const S_IFSOCK: u32 = 0o140_000;
 const S_ISVTX: u32 = 0o1000;
 
-/// The calls that make, remove, rename and link names. It may touch the look-up of paths, files of the PFS that it
-/// takes up, the user, inodes and the server.
+/// The calls that make, remove, rename and link names. They may touch the look-up of paths, files of the PFS that
+/// they take up, the user, inodes and the server.
 #[derive(Clone, Copy, Debug)]
 pub struct NameCalls {
     paths: PathLookup,

@@ -53,8 +53,8 @@ enum LowerOpening {
     Replaced(Target),
 }
 
-/// The calls that open files by path, make them, and cut them. It may touch the look-up of paths, files of the PFS
-/// that it takes up, the opening of inodes, the user, and inodes.
+/// The calls that open files by path, make them, and cut them. They may touch the look-up of paths, files of the PFS
+/// that they take up, the opening of inodes, the user, and inodes.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenCalls {
     paths: PathLookup,

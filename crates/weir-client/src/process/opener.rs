@@ -56,13 +56,17 @@ impl InodeOpener {
         if spare.0.get().is_some() {
             return Ok(());
         }
-        {
-            let _held = self.server.lock.hold();
-            let handle = self.open_files.take_handle(self.server.session()?)?;
-            self.open_files.return_handle(handle);
-        }
+        self.reserve_description()?;
         let placeholder = self.open_placeholder(flags & O_CLOEXEC != 0)?;
         spare.0.set(Some(placeholder));
+        Ok(())
+    }
+
+    /// Makes sure that there is a lent description.
+    pub(super) fn reserve_description(&self) -> Result<(), Errno> {
+        let _held = self.server.lock.hold();
+        let handle = self.open_files.take_handle(self.server.session()?)?;
+        self.open_files.return_handle(handle);
         Ok(())
     }
 

@@ -5,8 +5,12 @@ use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
+use super::descriptors::Descriptors;
+use super::first_call::FirstCall;
 use super::outcome::ours;
-use super::{Outcome, Process};
+use super::paths::PathLookup;
+use super::server_link::ServerLink;
+use super::{Outcome, ProcessState};
 use crate::kernel::{Fd, AT_FDCWD};
 
 /// Requests of ioctl(2) that concern the descriptor; the kernel handles them.
@@ -16,14 +20,33 @@ const FIONBIO: u64 = 0x5421;
 /// The second byte of the requests to terminals.
 const OF_TERMINALS: u64 = 0x54;
 
-impl Process {
+/// The calls that weir does not support. They may touch the look-up of paths and descriptors, to know if a call
+/// concerns weir, and the server, which counts it.
+#[derive(Clone, Copy, Debug)]
+pub struct RefusedCalls {
+    first_call: FirstCall,
+    paths: PathLookup,
+    descriptors: Descriptors,
+    server: &'static ServerLink,
+}
+
+impl RefusedCalls {
+    pub(super) const fn over(state: &'static ProcessState) -> RefusedCalls {
+        RefusedCalls {
+            first_call: FirstCall::over(state),
+            paths: PathLookup::over(state),
+            descriptors: Descriptors::over(state),
+            server: &state.server,
+        }
+    }
+
     /// Counts a call that the interposer itself refuses.
-    pub fn note_refusal(&'static self, name: &'static str) {
+    pub fn note_refusal(&self, name: &'static str) {
         self.server.count_refusal(name);
     }
 
     /// splice(2), vmsplice(2), tee(2): EINVAL.
-    pub fn splice(&'static self, from: Fd, to: Fd) -> Outcome<usize> {
+    pub fn splice(&self, from: Fd, to: Fd) -> Outcome<usize> {
         if self.descriptors.handle(from).is_none() && self.descriptors.handle(to).is_none() {
             return None;
         }
@@ -32,7 +55,7 @@ impl Process {
     }
 
     /// ioctl(2): ENOTTY, except for requests that concern the descriptor, which the kernel handles.
-    pub fn ioctl(&'static self, fd: Fd, request: u64) -> Outcome<i32> {
+    pub fn ioctl(&self, fd: Fd, request: u64) -> Outcome<i32> {
         self.descriptors.handle(fd)?;
         match request {
             FIONCLEX | FIOCLEX | FIONBIO => None,
@@ -47,15 +70,15 @@ impl Process {
 
     /// inotify_add_watch, fanotify_mark, name_to_handle_at, bind of a Unix socket,
     /// acct, swapon, mount, chroot and so on: refused and counted as `name`.
-    pub fn refuse_path(&'static self, dirfd: Fd, path: &[u8], name: &'static str) -> Outcome<()> {
+    pub fn refuse_path(&self, dirfd: Fd, path: &[u8], name: &'static str) -> Outcome<()> {
         let _ = ours!(self.paths.resolve_existing(dirfd, path, true, false));
         Some(self.server.refuse(name))
     }
 
     /// io_uring_setup(2), unless the settings allow it: ENOSYS. A ring's requests bypass weir;
     /// without a ring, programs use calls that do not.
-    pub fn io_uring(&'static self) -> Outcome<()> {
-        self.instance()?;
+    pub fn io_uring(&self) -> Outcome<()> {
+        self.first_call.instance()?;
         let allowed = self
             .server
             .node()
@@ -68,13 +91,8 @@ impl Process {
     }
 
     /// umount2(2): EINVAL, because nothing is mounted within weir.
-    pub fn not_mounted(&'static self, path: &[u8]) -> Outcome<()> {
+    pub fn not_mounted(&self, path: &[u8]) -> Outcome<()> {
         let _ = ours!(self.paths.resolve_existing(AT_FDCWD, path, true, false));
         Some(Err(Errno::INVAL))
-    }
-
-    /// True if there is an instance.
-    pub fn is_active(&'static self) -> bool {
-        self.instance().is_some()
     }
 }

@@ -77,6 +77,11 @@ impl ServerLink {
         self.connection.connect(&self.forks)
     }
 
+    /// True if the server can still be asked.
+    pub(super) fn is_served(&self) -> bool {
+        self.session().is_ok_and(|session| !session.server_gone())
+    }
+
     /// The namespace.
     #[inline]
     pub(super) fn view(&'static self) -> Result<View<LazyClient>, Errno> {

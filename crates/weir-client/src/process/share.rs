@@ -22,7 +22,7 @@ const F_GETFD: i32 = 1;
 const FD_CLOEXEC: i32 = 1;
 const SEEK_SET: i32 = 0;
 
-/// The calls around fork and exec. It may touch descriptors, the calls on the current directory, inodes and the
+/// The calls around fork and exec. They may touch descriptors, the calls on the current directory, inodes and the
 /// server.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkCalls {

@@ -37,7 +37,7 @@ const FOR_ALL: u32 = 0o666;
 /// The suffix behind the number of a socket's inode: a link to the path by which it was bound.
 const NAME_SUFFIX: &[u8] = b".name";
 
-/// The calls on names of sockets. It may touch the look-up of paths, names, the user, inodes and the server.
+/// The calls on names of sockets. They may touch the look-up of paths, names, the user, inodes and the server.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketCalls {
     paths: PathLookup,

@@ -7,15 +7,12 @@
 use core::sync::atomic::Ordering;
 
 use rustix::fs::Mode;
-use rustix::io::Errno;
 
 use super::environment::{variable, INSTANCE_VARIABLE};
 use super::first_call::{ABSENT, READY, UNKNOWN};
 use super::inherit::Inheritance;
 use super::instance::Instance;
 use super::{Process, ProcessState};
-use crate::limits;
-use crate::session::Session;
 
 impl ProcessState {
     /// Finds the instance, and adopts what the process has inherited.
@@ -55,43 +52,9 @@ impl Process {
         self.first_call.ensure();
     }
 
-    /// The instance, if there is one.
-    #[inline]
-    pub(super) fn instance(&'static self) -> Option<&'static Instance> {
-        self.first_call.instance()
-    }
-
-    /// The session, connected if need be.
-    #[inline]
-    pub(super) fn session(&'static self) -> Result<&'static Session, Errno> {
-        self.server.session()
-    }
-
-    /// Called after setuid(2) or one of its kin.
-    pub fn credentials_changed(&self) {
-        if self.server.connection.instance().is_some() {
-            self.read_credentials();
-        }
-    }
-
-    pub(super) fn read_credentials(&self) {
-        let _held = self.server.lock.hold();
-        self.user.read_credentials();
-    }
-
-    /// Called after setrlimit(2) or prlimit(2): makes the next writes need a decision.
-    pub fn limits_changed(&self) {
-        limits::look();
-        if self.server.connection.session().is_none() {
-            return;
-        }
-        let _held = self.server.lock.hold();
-        self.open_files.decide_limits_anew();
-    }
-
-    /// Called after umask(2) with `mask`.
-    pub fn umask_changed(&self, mask: u32) {
-        self.user.set_umask(mask & 0o777);
+    /// True if there is an instance.
+    pub fn is_active(&'static self) -> bool {
+        self.first_call.instance().is_some()
     }
 }
 

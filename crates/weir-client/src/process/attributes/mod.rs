@@ -25,7 +25,7 @@ pub(super) use attr::nanoseconds;
 const NOFOLLOW: i32 = 0x100;
 pub(super) const EMPTY_PATH: i32 = 0x1000;
 
-/// The calls on attributes, by path and by descriptor. It may touch the look-up of paths, descriptors, the user,
+/// The calls on attributes, by path and by descriptor. They may touch the look-up of paths, descriptors, the user,
 /// and inodes.
 #[derive(Clone, Copy, Debug)]
 pub struct AttributeCalls {

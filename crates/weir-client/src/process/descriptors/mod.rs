@@ -22,8 +22,8 @@ use super::table::{self, Handle};
 use super::ProcessState;
 use crate::kernel::Fd;
 
-/// The descriptors of a process. It may touch the open files and the way to the server, and adopts
-/// inherited descriptors by the first call; it knows neither paths nor the user.
+/// The descriptors of a process, and the calls on them. They may touch the open files and the way to the server, and
+/// have inherited descriptors adopted by the first call; they know neither paths nor the user.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors {
     first_call: FirstCall,

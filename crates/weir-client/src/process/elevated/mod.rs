@@ -52,8 +52,9 @@ pub(super) use remove::RenamedEntry;
 pub(super) use rules::LowerEntry;
 pub(super) use take_up::replaced_by_truncation;
 
-/// The files of the PFS that calls take into an elevated tree. It may touch the look-up of paths, the opening of
-/// inodes, the calls that copy bytes and attributes to what it has opened, the user, inodes and the server.
+/// The taking of files of the PFS into an elevated tree. It may touch the look-up of paths, the opening of inodes,
+/// descriptors, the calls that copy bytes and attributes to a file that it has opened, the user, inodes and the
+/// server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileTakeUp {
     paths: PathLookup,

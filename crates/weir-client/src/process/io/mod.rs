@@ -51,8 +51,8 @@ const SEEK_HOLE: i32 = 4;
 /// The greatest offset: the largest `off_t`.
 const MAX_OFFSET: u64 = i64::MAX as u64;
 
-/// The calls on bytes of open files. It may touch the descriptors of the process, the way to the server, and
-/// inodes; it knows no paths.
+/// The calls on bytes of open files. They may touch the descriptors of the process, the way to the server, and
+/// inodes; they know no paths.
 #[derive(Clone, Copy, Debug)]
 pub struct IoCalls {
     descriptors: Descriptors,

@@ -40,9 +40,9 @@ impl Tree {
     ) -> Result<Stat, Errno> {
         let _call = operation::begin();
         self.check_changes(who, ino, open, changes)?;
-        let session = self.process.session()?;
+        let session = self.parts.server.session()?;
         if let Some(size) = changes.size {
-            self.process.inodes.truncate_inode(ino, size)?;
+            self.parts.inodes.truncate_inode(ino, size)?;
         }
         let omit = Time {
             sec: 0,
@@ -59,7 +59,7 @@ impl Tree {
         if set != SetAttr::nothing(ino) {
             session.call(set)?;
         }
-        self.process.inodes.stat_of(ino)
+        self.parts.inodes.stat_of(ino)
     }
 
     fn check_changes(
@@ -69,7 +69,7 @@ impl Tree {
         open: Option<OpenFile>,
         changes: &Changes,
     ) -> Result<(), Errno> {
-        let attr = self.process.inodes.attr(ino)?;
+        let attr = self.parts.inodes.attr(ino)?;
         let owner = who.uid == 0 || attr.uid == who.uid;
         if changes.size.is_some() {
             match attr.file_type() {
@@ -97,7 +97,7 @@ impl Tree {
         check_times(who, &attr, owner, changes)
     }
 
-    /// fallocate(2), as `Process::fallocate`.
+    /// fallocate(2), as `IoCalls::fallocate`.
     pub fn allocate(
         self,
         open: OpenFile,
@@ -106,7 +106,7 @@ impl Tree {
         length: i64,
     ) -> Result<(), Errno> {
         let _call = operation::begin();
-        self.process.io.allocate(open.handle, mode, offset, length)
+        self.parts.io.allocate(open.handle, mode, offset, length)
     }
 }
 
@@ -142,7 +142,7 @@ impl Tree {
         out: &mut [u8],
     ) -> Result<usize, Errno> {
         let _call = operation::begin();
-        self.process
+        self.parts
             .inodes
             .xattr_of(&self.who(who, ino)?, ino, name, out)
     }
@@ -150,7 +150,7 @@ impl Tree {
     /// listxattr(2): the names' length, and the names unless `out` is empty.
     pub fn xattr_names(self, ino: Ino, out: &mut [u8]) -> Result<usize, Errno> {
         let _call = operation::begin();
-        self.process.inodes.xattr_names_of(ino, out)
+        self.parts.inodes.xattr_names_of(ino, out)
     }
 
     /// setxattr(2).
@@ -164,7 +164,7 @@ impl Tree {
     ) -> Result<(), Errno> {
         let _call = operation::begin();
         let who = self.who(who, ino)?;
-        self.process
+        self.parts
             .inodes
             .set_xattr_of(&who, ino, name, value, flags)
     }
@@ -172,14 +172,14 @@ impl Tree {
     /// removexattr(2).
     pub fn remove_xattr(self, who: &Requester<'_>, ino: Ino, name: &[u8]) -> Result<(), Errno> {
         let _call = operation::begin();
-        self.process
+        self.parts
             .inodes
             .remove_xattr_of(&self.who(who, ino)?, ino, name)
     }
 
     /// The credentials of a requester, as far as they matter for an inode.
     fn who(self, who: &Requester<'_>, ino: Ino) -> Result<Credentials, Errno> {
-        let attr = self.process.inodes.attr(ino)?;
+        let attr = self.parts.inodes.attr(ino)?;
         Ok(who.credentials(Guard::from(&attr)))
     }
 }

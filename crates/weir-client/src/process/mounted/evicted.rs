@@ -33,9 +33,9 @@ impl Tree {
         let _call = operation::begin();
         let ino = evicted.ino;
         let name = name_of_inode(ino);
-        let session = self.process.session()?;
+        let session = self.parts.server.session()?;
         let _lock = NameLock::hold(session, EVICTED, &name)?;
-        if self.process.inodes.attr(ino)?.evicted {
+        if self.parts.inodes.attr(ino)?.evicted {
             return Ok(false);
         }
         match self.put_copy(evicted) {
@@ -55,7 +55,7 @@ impl Tree {
     /// evicted.
     pub fn settle_extents(self, ino: Ino) -> Result<Option<SettledExtents>, Errno> {
         let _call = operation::begin();
-        self.process.session()?.call(SettleExtents { ino })
+        self.parts.server.session()?.call(SettleExtents { ino })
     }
 
     /// The ranges in `within` whose bytes the instance has, without those of the file's copy, sorted, as far as one look
@@ -67,7 +67,7 @@ impl Tree {
         at: Option<u16>,
     ) -> Result<(Vec<Range<u64>>, u64), Errno> {
         let _call = operation::begin();
-        let session = self.process.session()?;
+        let session = self.parts.server.session()?;
         let held = session.call(Hold { ino, write: false })?;
         let located = session.call(Locate {
             ino: held.ino,
@@ -105,10 +105,10 @@ impl Tree {
         ranges: &[Range<u64>],
     ) -> Result<u64, Errno> {
         let _call = operation::begin();
-        let session = self.process.session()?;
+        let session = self.parts.server.session()?;
         let name = name_of_inode(file.ino);
         let _lock = NameLock::hold(session, EVICTED, &name)?;
-        let known = self.process.inodes.view()?.text_at(EVICTED, &name)?;
+        let known = self.parts.inodes.view()?.text_at(EVICTED, &name)?;
         if known.is_none_or(|text| text != file.copy.text()) {
             self.put_copy(file)?;
         }
@@ -128,7 +128,7 @@ impl Tree {
     /// The copy of a file of any elevated tree, if there is one.
     pub fn copy_of(self, ino: Ino) -> Result<Option<TargetCopy>, Errno> {
         let _call = operation::begin();
-        let names = self.process.inodes.view()?;
+        let names = self.parts.inodes.view()?;
         let text = names.text_at(EVICTED, &name_of_inode(ino))?;
         Ok(text.as_deref().and_then(TargetCopy::of_text))
     }
@@ -140,7 +140,7 @@ impl Tree {
         if self.elevated.is_none() {
             return Ok(found);
         }
-        let names = self.process.inodes.view()?;
+        let names = self.parts.inodes.view()?;
         for name in self.names_in(EVICTED)? {
             let Some(ino) = inode_of_name(&name) else {
                 continue;
@@ -162,10 +162,10 @@ impl Tree {
     /// The part of a file that its copy alone has: none, if the file is gone.
     pub fn copy_use(self, ino: Ino) -> Result<CopyUse, Errno> {
         let _call = operation::begin();
-        let used = match self.process.inodes.attr(ino) {
+        let used = match self.parts.inodes.attr(ino) {
             // Known without a request.
             Ok(attr) if attr.evicted => Ok(CopyUse::Whole),
-            Ok(_) => self.process.session()?.call(GetCopyUse { ino }),
+            Ok(_) => self.parts.server.session()?.call(GetCopyUse { ino }),
             Err(error) => Err(error),
         };
         match used {
@@ -178,7 +178,7 @@ impl Tree {
     pub fn put_copy(self, evicted: &EvictedFile) -> Result<(), Errno> {
         let name = name_of_inode(evicted.ino);
         let made = self
-            .process
+            .parts
             .inodes
             .put_link(EVICTED, &name, &evicted.copy.text());
         made.map(drop)
@@ -187,7 +187,7 @@ impl Tree {
     /// Forgets the copy of a file, unless the file needs it.
     pub fn forget_copy(self, ino: Ino) -> Result<(), Errno> {
         let name = name_of_inode(ino);
-        let session = self.process.session()?;
+        let session = self.parts.server.session()?;
         let _lock = NameLock::hold(session, EVICTED, &name)?;
         if self.copy_use(ino)? != CopyUse::None {
             return Ok(());
@@ -196,7 +196,7 @@ impl Tree {
     }
 
     fn unlink_copy(self, ino: Ino) -> Result<(), Errno> {
-        let gone = self.process.session()?.call(Unlink {
+        let gone = self.parts.server.session()?.call(Unlink {
             parent: EVICTED,
             name: name_of_inode(ino).to_vec(),
         });
@@ -205,6 +205,6 @@ impl Tree {
 
     /// Tells a server of the instance whether room can be made, and returns how much there is.
     pub fn report_relief(self, report: ReportRelief) -> Result<super::RoomState, Errno> {
-        self.process.session()?.call(report)
+        self.parts.server.session()?.call(report)
     }
 }

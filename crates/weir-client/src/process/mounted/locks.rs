@@ -51,9 +51,9 @@ impl Wish {
 impl Tree {
     /// A new owner of locks of a file that is open.
     pub fn lock_owner(self, ino: Ino) -> Result<LockOwner, Errno> {
-        let attr = self.process.inodes.attr(ino)?;
-        let _held = self.process.server.lock.hold();
-        let handle = self.process.opener.show_handle(&attr, false, 0)?;
+        let attr = self.parts.inodes.attr(ino)?;
+        let _held = self.parts.server.lock.hold();
+        let handle = self.parts.opener.show_handle(&attr, false, 0)?;
         handle.fds.store(1, Ordering::Relaxed);
         handle.locked.store(true, Ordering::Relaxed);
         Ok(LockOwner { handle })
@@ -61,9 +61,9 @@ impl Tree {
 
     /// Gives back all locks of an owner that is gone.
     pub fn end_locks(self, owner: LockOwner) {
-        let _held = self.process.server.lock.hold();
+        let _held = self.parts.server.lock.hold();
         // The server frees locks that it is not told of.
-        let _ = self.process.descriptors.close_handle(owner.handle, Ok(()));
+        let _ = self.parts.descriptors.close_handle(owner.handle, Ok(()));
     }
 
     /// Takes, changes or gives back a lock. EAGAIN: another owner has it. It waits for the lock
@@ -102,7 +102,8 @@ impl Tree {
         self.lock_once_free(&whole(operation), waits)?;
         self.lock_once_free(&records, waits).inspect_err(|_| {
             let _ = self
-                .process
+                .parts
+                .server
                 .session()
                 .map(|session| session.call(whole(LOCK_UN)));
         })
@@ -112,7 +113,7 @@ impl Tree {
     where
         O: Operation<Reply = ()> + Clone,
     {
-        let session = self.process.session()?;
+        let session = self.parts.server.session()?;
         loop {
             let seen = session.event().load(Ordering::Acquire);
             match (session.call(op.clone()), waits) {
@@ -130,7 +131,7 @@ impl Tree {
 
     /// The lock that prevents a lock from being taken, if there is one.
     pub fn test_lock(self, owner: LockOwner, wish: &Wish) -> Result<Option<HeldLock>, Errno> {
-        self.process.session()?.call(TestLock {
+        self.parts.server.session()?.call(TestLock {
             ino: owner.handle.ino(),
             ofd: Some(owner.handle.index.load(Ordering::Relaxed)),
             kind: wish.kind,

@@ -45,7 +45,15 @@ pub use weir_core::proto::{
 use weir_core::proto::{ClientKind, GetWriteState, SetMapped};
 pub use weir_core::types::{Ino, Rank};
 
-use super::Process;
+use super::descriptors::Descriptors;
+use super::elevated::FileTakeUp;
+use super::inodes::InodeOperations;
+use super::io::IoCalls;
+use super::opener::InodeOpener;
+use super::paths::PathLookup;
+use super::server_link::ServerLink;
+use super::user::ProcessUser;
+use super::{Process, ProcessState};
 use crate::operation;
 use crate::path::walk::{retry_if_gone, Names};
 use crate::path::{access, Credentials, Guard, Prefix, ResolvedPath, Roots, Walk};
@@ -92,10 +100,39 @@ impl Requester<'_> {
     }
 }
 
+/// The parts and components of a process that the calls on a tree may touch. Of descriptors they use the handles
+/// alone, of the user only the walk from the root.
+#[derive(Debug)]
+pub(super) struct TreeComponents {
+    paths: PathLookup,
+    take_up: FileTakeUp,
+    opener: InodeOpener,
+    descriptors: Descriptors,
+    io: IoCalls,
+    inodes: InodeOperations,
+    user: &'static ProcessUser,
+    server: &'static ServerLink,
+}
+
+impl TreeComponents {
+    pub(super) const fn over(state: &'static ProcessState) -> TreeComponents {
+        TreeComponents {
+            paths: PathLookup::over(state),
+            take_up: FileTakeUp::over(state),
+            opener: InodeOpener::over(state),
+            descriptors: Descriptors::over(state),
+            io: IoCalls::over(state),
+            inodes: InodeOperations::over(state),
+            user: &state.user,
+            server: &state.server,
+        }
+    }
+}
+
 /// The tree of an instance, as a kernel mount serves it.
 #[derive(Clone, Copy, Debug)]
 pub struct Tree {
-    process: &'static Process,
+    parts: &'static TreeComponents,
     /// The number of the elevated tree, if it is one.
     elevated: Option<usize>,
     /// Servers of the instance are lost: what cannot be found may be there.
@@ -107,7 +144,7 @@ impl Tree {
     pub fn attach(run_dir: &[u8]) -> Result<Tree, Errno> {
         let process = Process::attached(run_dir, None, ClientKind::Mount)?;
         Ok(Tree {
-            process,
+            parts: &process.tree,
             elevated: None,
             lacks_servers: false,
         })
@@ -115,7 +152,7 @@ impl Tree {
 
     /// The elevated tree with this number, without what is below it; `None`: there are not so many.
     pub fn elevated(self, number: usize) -> Option<Tree> {
-        let instance = self.process.server.connection.instance()?;
+        let instance = self.parts.server.connection.instance()?;
         instance.roots.elevated.get(number)?;
         Some(Tree {
             elevated: Some(number),
@@ -147,7 +184,7 @@ impl Tree {
     }
 
     fn roots(self) -> Option<&'static Roots> {
-        let instance = self.process.server.connection.instance()?;
+        let instance = self.parts.server.connection.instance()?;
         Some(&instance.roots)
     }
 
@@ -162,12 +199,12 @@ impl Tree {
 
     /// True if the server can still be asked.
     pub fn is_served(self) -> bool {
-        self.process.is_served()
+        self.parts.server.is_served()
     }
 
     /// Blocks until the server has ended.
     pub fn wait_for_end(self) {
-        if let Ok(session) = self.process.session() {
+        if let Ok(session) = self.parts.server.session() {
             session.wait_for_end();
         }
     }
@@ -176,7 +213,7 @@ impl Tree {
     pub fn root(self) -> Result<Ino, Errno> {
         match self.elevated {
             Some(number) => Ok(root_of_tree(number)),
-            None => Ok(self.process.inodes.view()?.root()),
+            None => Ok(self.parts.inodes.view()?.root()),
         }
     }
 
@@ -184,11 +221,11 @@ impl Tree {
     /// link at the end, too.
     pub fn walk(self, path: &[u8], follow: bool) -> Result<ResolvedPath, Errno> {
         let _call = operation::begin();
-        let view = self.process.inodes.view()?;
+        let view = self.parts.inodes.view()?;
         let walk = Walk {
             names: &view,
             roots: self.roots().ok_or(Errno::SHUTDOWN)?,
-            credentials: self.process.user.credentials(),
+            credentials: self.parts.user.credentials(),
             to_the_end: true,
         };
         walk.walk(self.root()?, path, follow)
@@ -197,14 +234,14 @@ impl Tree {
     /// The attributes of an inode as of now; ENOENT: it is gone.
     pub fn stat(self, ino: Ino) -> Result<Stat, Errno> {
         let _call = operation::begin();
-        self.process.inodes.stat_of(ino)
+        self.parts.inodes.stat_of(ino)
     }
 
     /// How far the writing of a file is, on all nodes. EHOSTUNREACH: a node that may have a writer does
     /// not answer.
     pub fn write_state(self, ino: Ino) -> Result<WriteState, Errno> {
         let _call = operation::begin();
-        self.process.session()?.call(GetWriteState { ino })
+        self.parts.server.session()?.call(GetWriteState { ino })
     }
 
     /// The attributes of the inode that a directory's name refers to.
@@ -215,37 +252,37 @@ impl Tree {
         retry_if_gone(|gone| {
             let (ino, _) = self.find(dir, name)?.ok_or(Errno::NOENT)?;
             *gone = Some(ino);
-            self.process.inodes.stat_of(ino)
+            self.parts.inodes.stat_of(ino)
         })
     }
 
     /// The target of a symbolic link.
     pub fn readlink(self, ino: Ino) -> Result<Vec<u8>, Errno> {
         let mut target = [0; SYMLINK_MAX];
-        let length = self.process.inodes.view()?.target(ino, &mut target)?;
+        let length = self.parts.inodes.view()?.target(ino, &mut target)?;
         Ok(target[..length].to_vec())
     }
 
     /// access(2), chdir(2): EACCES if the requester may not do all of `want` (R_OK and its like).
     pub fn access(self, who: &Requester<'_>, ino: Ino, want: u32) -> Result<(), Errno> {
-        let attr = self.process.inodes.attr(ino)?;
+        let attr = self.parts.inodes.attr(ino)?;
         who.check(&attr, want)
     }
 
     /// The attributes of the inode whose number is a name of the root directory; see
     /// [`weir_core::proto::beneath`].
     pub fn lookup_inode(self, ino: Ino) -> Result<Stat, Errno> {
-        self.process.inodes.stat_of(ino)
+        self.parts.inodes.stat_of(ino)
     }
 
     /// Tells the server if the kernel keeps pages of a file.
     pub fn set_mapped(self, ino: Ino, mapped: bool) -> Result<(), Errno> {
-        self.process.session()?.call(SetMapped { ino, mapped })
+        self.parts.server.session()?.call(SetMapped { ino, mapped })
     }
 
     /// True if there are other nodes, whose changes the kernel does not see.
     pub fn has_other_nodes(self) -> bool {
-        self.process
+        self.parts
             .server
             .node()
             .is_ok_and(|node| node.several().is_some())
@@ -254,12 +291,12 @@ impl Tree {
     /// A word that changes, among other times, when another node changed a file of which the kernel
     /// keeps pages.
     pub fn news(self) -> Result<u32, Errno> {
-        Ok(self.process.session()?.event().load(Ordering::Acquire))
+        Ok(self.parts.server.session()?.event().load(Ordering::Acquire))
     }
 
     /// Blocks until [`Tree::news`] may differ from `seen`.
     pub fn wait_for_news(self, seen: u32) -> Result<(), Errno> {
-        let event = self.process.session()?.event();
+        let event = self.parts.server.session()?.event();
         match futex::wait(event, futex::Flags::empty(), seen, None) {
             Ok(()) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
             Err(error) => Err(error),
@@ -269,28 +306,28 @@ impl Tree {
     /// A number of a file that changes with the positions of its bytes. The server reports the next
     /// change after it was asked for this one.
     pub fn generation(self, ino: Ino) -> Result<u64, Errno> {
-        Ok(self.process.inodes.attr(ino)?.index_generation)
+        Ok(self.parts.inodes.attr(ino)?.index_generation)
     }
 
     /// The kernel's number of an inode.
     pub fn number(self, ino: Ino) -> Result<u64, Errno> {
-        Ok(self.process.inodes.attr(ino)?.home.0)
+        Ok(self.parts.inodes.attr(ino)?.home.0)
     }
 
     /// The state of the file system as a whole.
     pub fn statfs(self) -> Result<StatFs, Errno> {
-        self.process.inodes.state_of_all()
+        self.parts.inodes.state_of_all()
     }
 
     /// The inode of a name in a directory.
     fn find(self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
-        self.process.inodes.view()?.lookup(dir, name)
+        self.parts.inodes.view()?.lookup(dir, name)
     }
 
     /// Checks that the requester may do `want` to a directory; ENOENT: it is gone.
     fn search(self, who: &Requester<'_>, dir: Ino, want: u32) -> Result<(), Errno> {
         let guard = self
-            .process
+            .parts
             .inodes
             .view()?
             .passage(dir)?

@@ -53,14 +53,14 @@ impl Tree {
     ) -> Result<Stat, Errno> {
         let _call = operation::begin();
         self.check_parent(who, parent, name)?;
-        let made = self.process.session()?.call(Mkdir {
+        let made = self.parts.server.session()?.call(Mkdir {
             parent,
             name: name.to_vec(),
             mode: mode & (0o777 | S_ISVTX),
             uid: who.uid,
             gid: who.gid,
         })?;
-        self.process.inodes.stat_of(made)
+        self.parts.inodes.stat_of(made)
     }
 
     /// mknod(2) of a regular file, a fifo or a socket, without the umask. EPERM: it is a device.
@@ -73,7 +73,7 @@ impl Tree {
     ) -> Result<Stat, Errno> {
         let _call = operation::begin();
         self.check_parent(who, parent, name)?;
-        let session = self.process.session()?;
+        let session = self.parts.server.session()?;
         let special = |kind| MakeSpecial {
             parent,
             name: name.to_vec(),
@@ -91,11 +91,11 @@ impl Tree {
             S_IFIFO => session.call(special(FileType::Fifo))?,
             S_IFSOCK => session.call(special(FileType::Socket))?,
             _ => {
-                self.process.server.count_refusal("mknod");
+                self.parts.server.count_refusal("mknod");
                 return Err(Errno::PERM);
             }
         };
-        self.process.inodes.stat_of(ino)
+        self.parts.inodes.stat_of(ino)
     }
 
     /// symlink(2).
@@ -114,14 +114,14 @@ impl Tree {
             return Err(Errno::NAMETOOLONG);
         }
         self.check_parent(who, parent, name)?;
-        let made = self.process.session()?.call(Symlink {
+        let made = self.parts.server.session()?.call(Symlink {
             parent,
             name: name.to_vec(),
             target: target.to_vec(),
             uid: who.uid,
             gid: who.gid,
         })?;
-        self.process.inodes.stat_of(made)
+        self.parts.inodes.stat_of(made)
     }
 
     /// link(2).
@@ -135,8 +135,11 @@ impl Tree {
         let _call = operation::begin();
         self.check_parent(who, parent, name)?;
         let name = name.to_vec();
-        self.process.session()?.call(Link { ino, parent, name })?;
-        self.process.inodes.stat_of(ino)
+        self.parts
+            .server
+            .session()?
+            .call(Link { ino, parent, name })?;
+        self.parts.inodes.stat_of(ino)
     }
 
     /// unlink(2).
@@ -144,7 +147,7 @@ impl Tree {
         let _call = operation::begin();
         self.check_removal(who, parent, name)?;
         let name = name.to_vec();
-        self.process.session()?.call(Unlink { parent, name })
+        self.parts.server.session()?.call(Unlink { parent, name })
     }
 
     /// rmdir(2).
@@ -152,7 +155,7 @@ impl Tree {
         let _call = operation::begin();
         self.check_removal(who, parent, name)?;
         let name = name.to_vec();
-        self.process.session()?.call(Rmdir { parent, name })
+        self.parts.server.session()?.call(Rmdir { parent, name })
     }
 
     /// renameat2(2); `flags` are RENAME_NOREPLACE (1) or RENAME_EXCHANGE (2).
@@ -171,7 +174,7 @@ impl Tree {
         }
         self.check_removal(who, parent, name)?;
         self.check_removal(who, new_parent, new_name)?;
-        self.process.session()?.call(Rename {
+        self.parts.server.session()?.call(Rename {
             parent,
             name: name.to_vec(),
             new_parent,
@@ -193,7 +196,7 @@ impl Tree {
     ) -> Result<DirListing, Errno> {
         const S_IFDIR: u32 = 0o040_000;
         let _call = operation::begin();
-        let view = self.process.inodes.view()?;
+        let view = self.parts.inodes.view()?;
         let Some(attr) = view.attr(dir)?.filter(|attr| attr.nlink > 0) else {
             let (entries, until) = (Vec::new(), 0);
             return Ok(DirListing { entries, until });
@@ -213,7 +216,7 @@ impl Tree {
             1 => vec![dot(b"..", parent, DOTS)],
             _ => Vec::new(),
         };
-        let found = self.process.session()?.call(Readdir {
+        let found = self.parts.server.session()?.call(Readdir {
             ino: dir,
             cookie: at.saturating_sub(DOTS),
             until,
@@ -249,13 +252,13 @@ impl Tree {
     /// the owners of the directory and of the named inode may.
     fn check_removal(self, who: &Requester<'_>, parent: Ino, name: &[u8]) -> Result<(), Errno> {
         self.check_parent(who, parent, name)?;
-        let view = self.process.inodes.view()?;
+        let view = self.parts.inodes.view()?;
         let guard = view.passage(parent)?.ok_or(Errno::NOENT)?;
         if who.uid == 0 || guard.mode & S_ISVTX == 0 || guard.uid == who.uid {
             return Ok(());
         }
         match view.lookup(parent, name)? {
-            Some((ino, _)) if self.process.inodes.attr(ino)?.uid != who.uid => Err(Errno::PERM),
+            Some((ino, _)) if self.parts.inodes.attr(ino)?.uid != who.uid => Err(Errno::PERM),
             _ => Ok(()),
         }
     }

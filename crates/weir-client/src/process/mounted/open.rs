@@ -10,14 +10,13 @@ use weir_core::proto::Attached;
 use weir_core::types::Ino;
 
 use super::names::create_op;
-use super::{Requester, Tree};
+use super::{Requester, Tree, TreeComponents};
 use crate::operation;
 use crate::path::access;
 use crate::path::walk::{retry_if_gone, Names};
 use crate::process::open_flags::{writes, O_ACCMODE, O_APPEND, O_DSYNC, O_EXCL, O_TRUNC};
 use crate::process::opener::check_kind;
 use crate::process::table::{self, Handle};
-use crate::process::Process;
 use crate::types::Stat;
 use crate::view::open::{Opening, Target};
 
@@ -43,7 +42,7 @@ impl Tree {
     /// open(2) of a regular file that exists, with `flags` of open(2).
     pub fn open(self, who: &Requester<'_>, ino: Ino, flags: i32) -> Result<OpenFile, Errno> {
         let _call = operation::begin();
-        let kind = self.process.inodes.attr(ino)?.file_type();
+        let kind = self.parts.inodes.attr(ino)?.file_type();
         self.open_target(who, &Target::existing(ino, kind), flags)
     }
 
@@ -61,7 +60,7 @@ impl Tree {
         self.check_parent(who, parent, name)?;
         self.reserve()?;
         let open = retry_if_gone(|gone| {
-            let view = self.process.inodes.view()?;
+            let view = self.parts.inodes.view()?;
             let mut op = create_op(who, parent, name, mode);
             op.exclusive = flags & O_EXCL != 0;
             op.attach = writes(flags);
@@ -74,7 +73,7 @@ impl Tree {
             *gone = Some(target.ino);
             self.open_target(who, &target, flags)
         })?;
-        let stat = self.process.inodes.stat_of(open.ino());
+        let stat = self.parts.inodes.stat_of(open.ino());
         match stat {
             Ok(stat) => Ok((open, stat)),
             Err(error) => {
@@ -87,13 +86,7 @@ impl Tree {
     /// Reserves an entry of the table of open file descriptions before a file is made: without one,
     /// the new file would be left behind.
     fn reserve(self) -> Result<(), Errno> {
-        let _held = self.process.server.lock.hold();
-        let handle = self
-            .process
-            .open_files
-            .take_handle(self.process.session()?)?;
-        self.process.open_files.return_handle(handle);
-        Ok(())
+        self.parts.opener.reserve_description()
     }
 
     fn open_target(
@@ -106,21 +99,17 @@ impl Tree {
         if target.kind != FileType::File {
             return Err(Errno::INVAL);
         }
-        let process = self.process;
-        let how = Description {
-            process,
-            who,
-            flags,
-        };
-        let view = process.inodes.view()?;
+        let parts = self.parts;
+        let how = Description { parts, who, flags };
+        let view = parts.inodes.view()?;
         let handle = view.update(target.ino, || view.open(target, &how))?;
-        process.session()?.count(Counter::Opens, 1);
+        parts.server.session()?.count(Counter::Opens, 1);
         Ok(OpenFile { handle })
     }
 
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
     pub fn read(self, open: OpenFile, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
-        self.process
+        self.parts
             .io
             .for_reading(open.handle)?
             .read_at(offset, bytes)
@@ -135,7 +124,7 @@ impl Tree {
         offset: u64,
         bytes: &[u8],
     ) -> Result<usize, Errno> {
-        let open = self.process.io.for_writing(open.handle)?;
+        let open = self.parts.io.for_writing(open.handle)?;
         let vnode = &open.file.vnode;
         let written = if flags & O_APPEND != 0 {
             vnode.append(open.session, bytes)?.1
@@ -181,7 +170,7 @@ impl Tree {
     /// lseek(2), SEEK_DATA and SEEK_HOLE. ENXIO: there is none behind `offset`.
     pub fn seek(self, open: OpenFile, offset: i64, hole: bool) -> Result<i64, Errno> {
         let _call = operation::begin();
-        self.process.io.seek_data(open.handle, offset, hole)
+        self.parts.io.seek_data(open.handle, offset, hole)
     }
 
     /// Makes the offset of an open file description follow the reads and writes of an open file
@@ -189,7 +178,7 @@ impl Tree {
     /// another file.
     pub fn follow(self, open: OpenFile, description: u64) -> Result<Followed, Errno> {
         let index = description & u64::from(u32::MAX);
-        let ofds = self.process.session()?.ofds();
+        let ofds = self.parts.server.session()?.ofds();
         let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
         let ofd = ofds.get(index).ok_or(Errno::INVAL)?;
         let followed = Followed {
@@ -203,7 +192,7 @@ impl Tree {
     /// fsync(2).
     pub fn sync(self, open: OpenFile) -> Result<(), Errno> {
         let _call = operation::begin();
-        self.process.session()?.sync_file(open.ino())
+        self.parts.server.session()?.sync_file(open.ino())
     }
 
     /// The part of close(2) that shows other nodes the written bytes. The description lives on
@@ -212,7 +201,7 @@ impl Tree {
         let _call = operation::begin();
         // A read-only descriptor publishes nothing: the writers do so when they close.
         match open.handle.file.get().filter(|_| open.may_write()) {
-            Some(file) => file.vnode.publish_written(self.process.session()?),
+            Some(file) => file.vnode.publish_written(self.parts.server.session()?),
             None => Ok(()),
         }
     }
@@ -220,10 +209,8 @@ impl Tree {
     /// Closes the file: its last descriptor was closed.
     pub fn close(self, open: OpenFile) -> Result<(), Errno> {
         let published = self.publish(open);
-        let _held = self.process.server.lock.hold();
-        self.process
-            .descriptors
-            .close_handle(open.handle, published)
+        let _held = self.parts.server.lock.hold();
+        self.parts.descriptors.close_handle(open.handle, published)
     }
 }
 
@@ -256,7 +243,7 @@ impl Followed {
 
 /// A description that is to be opened for a requester.
 struct Description<'r> {
-    process: &'static Process,
+    parts: &'static TreeComponents,
     who: &'r Requester<'r>,
     flags: i32,
 }
@@ -288,16 +275,16 @@ impl Opening for Description<'_> {
     }
 
     fn open(&self, attr: &Attr, by_name: bool) -> Result<&'static Handle, Errno> {
-        let _held = self.process.server.lock.hold();
+        let _held = self.parts.server.lock.hold();
         // A file without a name is opened by its inode, or through procfs: a program has it open.
         let by_name = by_name && attr.nlink > 0;
-        let handle = self.process.opener.show_handle(attr, by_name, self.flags)?;
+        let handle = self.parts.opener.show_handle(attr, by_name, self.flags)?;
         handle.fds.store(1, Ordering::Relaxed);
         Ok(handle)
     }
 
     fn attach(&self, handle: &&'static Handle, at: Attached) -> bool {
-        let session = self.process.session();
+        let session = self.parts.server.session();
         let Some((file, session)) = handle.file.get().zip(session.ok()) else {
             return false;
         };
@@ -306,7 +293,7 @@ impl Opening for Description<'_> {
     }
 
     fn close(&self, handle: &'static Handle) {
-        let _held = self.process.server.lock.hold();
-        let _ = self.process.descriptors.close_handle(handle, Ok(()));
+        let _held = self.parts.server.lock.hold();
+        let _ = self.parts.descriptors.close_handle(handle, Ok(()));
     }
 }

@@ -13,24 +13,27 @@ use crate::operation;
 impl Tree {
     /// The rank of the server that it is attached to.
     pub fn rank(self) -> Result<u16, Errno> {
-        Ok(self.process.session()?.welcome().rank)
+        Ok(self.parts.server.session()?.welcome().rank)
     }
 
     /// The number of servers.
     pub fn servers(self) -> Result<u16, Errno> {
-        Ok(self.process.session()?.welcome().servers)
+        Ok(self.parts.server.session()?.welcome().servers)
     }
 
     /// The renames that a server has led. `since`: the number of its renames of directories that are known.
     pub fn renames(self, rank: u16, since: u64) -> Result<LedRenames, Errno> {
         let _call = operation::begin();
-        self.process.session()?.call(GetRenames { rank, since })
+        self.parts
+            .server
+            .session()?
+            .call(GetRenames { rank, since })
     }
 
     /// The rank of the server that has most of the bytes of a range of a file; `None`: there are none.
     pub fn holder_of(self, ino: Ino, range: Range<u64>) -> Result<Option<u16>, Errno> {
         let _call = operation::begin();
-        let session = self.process.session()?;
+        let session = self.parts.server.session()?;
         let held = session.call(Hold { ino, write: false })?;
         let layout = layout_of(session, ino, range.start..range.end.min(held.size))?;
         let most = layout

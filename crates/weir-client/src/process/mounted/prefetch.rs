@@ -12,11 +12,11 @@ impl Tree {
     /// False: the tree has the name already, or has removed it.
     pub fn take_up(self, path: &[u8]) -> Result<bool, Errno> {
         let _call = operation::begin();
-        match self.process.paths.resolve_parent(AT_FDCWD, path, false) {
+        match self.parts.paths.resolve_parent(AT_FDCWD, path, false) {
             Some(Ok(NameInParent::Below {
                 parent, name, path, ..
             })) => {
-                self.process.take_up.take_up_file(parent, &name, &path)?;
+                self.parts.take_up.take_up_file(parent, &name, &path)?;
                 Ok(true)
             }
             Some(Err(error)) => Err(error),

@@ -54,7 +54,7 @@ impl Tree {
         if self.elevated.is_none() {
             return Ok(found);
         }
-        let names = self.process.inodes.view()?;
+        let names = self.parts.inodes.view()?;
         for listed in self.names_in(WHITEOUTS)? {
             let Some(dir) = inode_of_name(&listed) else {
                 continue;
@@ -87,14 +87,14 @@ impl Tree {
 
     /// Forgets a removed name: the target does not have it any more.
     pub fn forget(self, whiteout: &Whiteout) -> Result<(), Errno> {
-        let session = self.process.session()?;
+        let session = self.parts.server.session()?;
         let of_dir = name_of_inode(whiteout.dir);
         let Some((parent, _)) = self.find(WHITEOUTS, &of_dir)? else {
             return Ok(());
         };
         let name = whiteout.name.clone();
         unless_gone(session.call(Unlink { parent, name }))?;
-        match self.process.inodes.attr(whiteout.dir) {
+        match self.parts.inodes.attr(whiteout.dir) {
             Ok(attr) if attr.nlink > 0 => return Ok(()),
             Ok(_) | Err(Errno::NOENT) => {}
             // It may well live.
@@ -127,7 +127,7 @@ impl Tree {
     /// Has a directory of this elevated tree cover the one at this path of the target, so that names which
     /// are removed from it from now on get whiteouts. Processes that know it as opaque learn it no more.
     pub fn cover(self, dir: Ino, target: &[u8]) -> Result<(), Errno> {
-        let covered = self.process.session()?.call(Symlink {
+        let covered = self.parts.server.session()?.call(Symlink {
             parent: COVERS,
             name: name_of_inode(dir).to_vec(),
             target: target.to_vec(),
@@ -152,7 +152,7 @@ impl Tree {
         if self.is_root_of_target(dir) {
             return Ok(Some(Vec::new()));
         }
-        let names = self.process.inodes.view()?;
+        let names = self.parts.inodes.view()?;
         let covered = self.unless_lost(names.text_at(COVERS, &name_of_inode(dir)))?;
         let Some(covered) = covered else {
             return Ok(None);
