@@ -34,7 +34,7 @@ use crate::session::Session;
 
 /// The calls on the current directory. They may touch the current directory, the look-up of paths, descriptors, the
 /// user, inodes and the server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct CurrentDirCalls {
     first_call: FirstCall,
     cwd: &'static CurrentDir,

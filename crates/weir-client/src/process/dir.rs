@@ -30,7 +30,7 @@ const MOST: usize = 48 << 10;
 const DT_DIR: u8 = 4;
 
 /// The listing of directories. It may touch descriptors, listings of the PFS, inodes and the server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct ListingCalls {
     descriptors: Descriptors,
     listings: &'static LowerListings,

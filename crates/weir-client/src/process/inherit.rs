@@ -47,7 +47,7 @@ use crate::view::open::Target;
 
 /// The adoption of descriptors and of a current directory that others left, or sent. It may touch the open files,
 /// the current directory, neighbours, the opening of inodes, descriptors, inodes and the server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Inheritance {
     first_call: FirstCall,
     opener: InodeOpener,

@@ -38,8 +38,9 @@ pub enum Mapping {
     Copy,
 }
 
-/// The calls that map files, or copy them for it. They may touch descriptors, the calls on bytes, inodes and the server.
-#[derive(Clone, Copy, Debug)]
+/// The calls that map files, or copy them for it. They may touch descriptors, the calls on bytes, inodes and the
+/// server.
+#[derive(Debug)]
 pub struct MappingCalls {
     descriptors: Descriptors,
     io: IoCalls,

@@ -59,7 +59,7 @@ fn ours_only<T>(outcome: Outcome<T>) -> Result<T, Errno> {
 
 /// The calls of a library on paths. They may touch the look-up of paths, the opening of files, descriptors, the
 /// user, inodes and the server; and the current directory, whose changes nothing reports.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct LibraryCalls {
     cwd: &'static CurrentDir,
     paths: PathLookup,

@@ -17,9 +17,11 @@
 //! | `Neighbours` | other servers of this machine |
 //! | `LowerListings` | listings of directories of the PFS |
 //!
-//! The calls are in components. A component has references to the parts and to the components that it may touch,
-//! and no other way to the state; only its own file or folder sees them. So a reader finds in its type what
-//! its calls may touch. Each uses only components above it:
+//! The calls are in components. A component has references to the parts that it may touch, and the components
+//! that it may call. Its `over` gets them from the state, which only the first call keeps, and only its own file
+//! or folder sees them. So a reader finds in its type what its calls may touch. Two things are open to all
+//! files here: the fields of `InodeOperations`, whose methods are in the files of their subjects, and `table`, a static
+//! of the whole program, as the kernel's descriptors are. Each component calls only those above it:
 //!
 //! | component | calls |
 //! | --- | --- |

@@ -35,7 +35,7 @@ const S_ISVTX: u32 = 0o1000;
 
 /// The calls that make, remove, rename and link names. They may touch the look-up of paths, files of the PFS that
 /// they take up, the user, inodes and the server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct NameCalls {
     paths: PathLookup,
     take_up: FileTakeUp,

@@ -55,7 +55,7 @@ enum LowerOpening {
 
 /// The calls that open files by path, make them, and cut them. They may touch the look-up of paths, files of the PFS
 /// that they take up, the opening of inodes, the user, and inodes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct OpenCalls {
     paths: PathLookup,
     take_up: FileTakeUp,

@@ -27,8 +27,8 @@ use crate::view::open::{OpenAccess, Opening, Target};
 
 /// The opening of inodes. It may touch the open files, descriptors, the way to the server, and inodes; it knows
 /// no paths.
-#[derive(Clone, Copy, Debug)]
-pub struct InodeOpener {
+#[derive(Debug)]
+pub(super) struct InodeOpener {
     descriptors: Descriptors,
     server: &'static ServerLink,
     open_files: &'static OpenFileTable,

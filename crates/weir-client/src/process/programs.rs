@@ -6,6 +6,7 @@ use super::descriptors::Descriptors;
 use super::first_call::FirstCall;
 use super::map::MappingCalls;
 use super::open::OpenCalls;
+use super::open_flags::O_CLOEXEC;
 use super::paths::PathLookup;
 use super::program_copies::program_path;
 use super::{Outcome, ProcessState};
@@ -14,7 +15,7 @@ use crate::kernel::Fd;
 
 /// The calls on files that become programs. They may touch the look-up of paths, the opening of files, their copies,
 /// and descriptors.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct ProgramCalls {
     first_call: FirstCall,
     paths: PathLookup,
@@ -47,10 +48,7 @@ impl ProgramCalls {
 
     /// A descriptor of the kernel with a copy of the file at a path, as by [`MappingCalls::materialize`].
     pub fn materialize_at(&self, dirfd: Fd, path: &[u8], _flags: i32) -> Outcome<Fd> {
-        let fd = match self
-            .opening
-            .openat(dirfd, path, super::open_flags::O_CLOEXEC, 0)?
-        {
+        let fd = match self.opening.openat(dirfd, path, O_CLOEXEC, 0)? {
             Ok(fd) => fd,
             Err(error) => return Some(Err(error)),
         };

@@ -22,7 +22,7 @@ const OF_TERMINALS: u64 = 0x54;
 
 /// The calls that weir does not support. They may touch the look-up of paths and descriptors, to know if a call
 /// concerns weir, and the server, which counts it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct RefusedCalls {
     first_call: FirstCall,
     paths: PathLookup,

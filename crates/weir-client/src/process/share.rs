@@ -24,7 +24,7 @@ const SEEK_SET: i32 = 0;
 
 /// The calls around fork and exec. They may touch descriptors, the calls on the current directory, inodes and the
 /// server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct ForkCalls {
     descriptors: Descriptors,
     current_dir: CurrentDirCalls,

@@ -38,7 +38,7 @@ const FOR_ALL: u32 = 0o666;
 const NAME_SUFFIX: &[u8] = b".name";
 
 /// The calls on names of sockets. They may touch the look-up of paths, names, the user, inodes and the server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct SocketCalls {
     paths: PathLookup,
     names: NameCalls,

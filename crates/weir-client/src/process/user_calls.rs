@@ -11,7 +11,7 @@ use crate::limits;
 
 /// The calls that change the user of a process, its umask and its limits. They may touch the user, open files and the
 /// server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct UserCalls {
     first_call: FirstCall,
     server: &'static ServerLink,

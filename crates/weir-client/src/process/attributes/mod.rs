@@ -27,7 +27,7 @@ pub(super) const EMPTY_PATH: i32 = 0x1000;
 
 /// The calls on attributes, by path and by descriptor. They may touch the look-up of paths, descriptors, the user,
 /// and inodes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct AttributeCalls {
     paths: PathLookup,
     descriptors: Descriptors,

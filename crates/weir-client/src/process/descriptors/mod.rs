@@ -24,7 +24,7 @@ use crate::kernel::Fd;
 
 /// The descriptors of a process, and the calls on them. They may touch the open files and the way to the server, and
 /// have inherited descriptors adopted by the first call; they know neither paths nor the user.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Descriptors {
     first_call: FirstCall,
     server: &'static ServerLink,

@@ -55,7 +55,7 @@ pub(super) use take_up::replaced_by_truncation;
 /// The taking of files of the PFS into an elevated tree. It may touch the look-up of paths, the opening of inodes,
 /// descriptors, the calls that copy bytes and attributes to a file that it has opened, the user, inodes and the
 /// server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct FileTakeUp {
     paths: PathLookup,
     opener: InodeOpener,

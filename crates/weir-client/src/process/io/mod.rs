@@ -53,7 +53,7 @@ const MAX_OFFSET: u64 = i64::MAX as u64;
 
 /// The calls on bytes of open files. They may touch the descriptors of the process, the way to the server, and
 /// inodes; they know no paths.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct IoCalls {
     descriptors: Descriptors,
     server: &'static ServerLink,

@@ -91,7 +91,7 @@ const MAX_LINKS: u32 = 40;
 
 /// The look-up of paths. It may touch the current directory, the user, inodes and the way to the server, and
 /// has handles of descriptors by the first call. It makes no change that programs see.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct PathLookup {
     first_call: FirstCall,
     server: &'static ServerLink,
