@@ -12,48 +12,13 @@ use weir_core::types::{ClientId, Ino, Rank};
 use crate::cluster::abilities::InodeNumbers;
 use crate::cluster::locks::table::{LockTable, Owner, UNLOCK, WRITE};
 use crate::cluster::locks::{InstanceLocks, LockOwners, LocksNeeds, LocksState, NodeLocks};
-use crate::cluster::net::{Answer, Lost, Net};
+use crate::cluster::net::Net;
 use crate::cluster::peers::calls::{Replied, ServerCalls};
-use crate::cluster::peers::test_events::{now, TestThread};
+use crate::cluster::peers::test_events::{now, OtherServer, TestThread};
 use crate::cluster::peers::PeerServers;
 
 const CLIENT: ClientId = ClientId(1);
 const HOME: Rank = Rank(1);
-/// The bytes before a request: the number of its session, and the time left for it.
-const ENCLOSED: usize = 12;
-
-/// A fabric that keeps the requests that arrive: all, as long as it is `up`.
-#[derive(Default)]
-struct Home {
-    up: Cell<bool>,
-    arrived: RefCell<Vec<Vec<u8>>>,
-}
-
-impl Home {
-    /// Returns true if a request has arrived.
-    fn has_heard<O: PeerOperation>(&self, op: O) -> bool {
-        self.arrived.borrow().contains(&peer::request(op))
-    }
-}
-
-impl Net for Home {
-    fn call(&self, to: Rank, request: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
-        let answer = match self.up.get() {
-            true => {
-                self.arrived.borrow_mut().push(request[ENCLOSED..].to_vec());
-                // Nothing, and an empty list of cut files for a session that begins.
-                let mut body = Vec::new();
-                proto::encode(&Ok::<Vec<u8>, FsError>(Vec::new()), &mut body);
-                Ok(Answer {
-                    body,
-                    ..Answer::default()
-                })
-            }
-            false => Err(Lost(to)),
-        };
-        Box::pin(std::future::ready(answer))
-    }
-}
 
 /// A server with one client, and the locks.
 #[derive(Clone)]
@@ -132,14 +97,14 @@ impl LocksNeeds for Node {
 
 struct World {
     thread: TestThread,
-    home: Rc<Home>,
+    home: Rc<OtherServer>,
     node: Node,
 }
 
 impl World {
     fn new() -> World {
-        let (thread, home) = (TestThread::new(), Rc::new(Home::default()));
-        home.up.set(true);
+        let (thread, home) = (TestThread::new(), Rc::new(OtherServer::default()));
+        home.set_up(true);
         let node = Node {
             peers: thread.first_of_two(Rc::clone(&home) as Rc<dyn Net>),
             state: Rc::default(),
@@ -210,9 +175,9 @@ fn a_lock_at_another_home_is_dropped_when_its_owner_is_gone() {
 #[test]
 fn a_wish_that_its_home_did_not_answer_is_taken_back() {
     let world = World::new();
-    world.home.up.set(false);
+    world.home.set_up(false);
     assert_eq!(world.set(there(), WRITE), Err(FsError::Unreachable));
-    world.home.up.set(true);
+    world.home.set_up(true);
     let second_ns = 1_000_000_000;
     for seconds in 1..3 {
         world.thread.run(seconds * second_ns);

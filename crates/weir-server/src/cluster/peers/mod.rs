@@ -44,6 +44,8 @@ pub(super) mod session;
 pub(super) mod tell;
 #[cfg(test)]
 pub(super) mod test_events;
+#[cfg(test)]
+mod tests;
 
 /// The other servers, as this one knows them. Cheap to clone: each task has a clone.
 #[derive(Clone)]

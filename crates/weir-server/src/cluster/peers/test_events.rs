@@ -1,19 +1,19 @@
 //! The other servers for tests of one room: a fabric that the test gives, and a server of which no room but the tested
 //! one is there.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use futures_util::future::LocalBoxFuture;
-use weir_core::proto::peer::{self, LogRange};
-use weir_core::proto::FsError;
+use weir_core::proto::peer::{self, LogRange, PeerOperation};
+use weir_core::proto::{self, FsError};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::clock::ServerClock;
-use crate::cluster::net::Net;
+use crate::cluster::net::{Answer, Lost, Net};
 use crate::cluster::peers::debts::Debt;
 use crate::cluster::peers::{PeerServers, SessionEvents};
 
@@ -45,6 +45,11 @@ impl TestThread {
     /// Polls all tasks once more, at a time. Keeps those that wait.
     pub(in crate::cluster) fn run(&self, now_ns: i64) {
         self.clock.set(now_ns);
+        self.run_again();
+    }
+
+    /// Polls all tasks once more, at the same time.
+    pub(in crate::cluster) fn run_again(&self) {
         let mut context = Context::from_waker(Waker::noop());
         let mut all = std::mem::take(&mut *self.tasks.borrow_mut());
         all.retain_mut(|task| task.as_mut().poll(&mut context).is_pending());
@@ -58,6 +63,65 @@ pub(in crate::cluster) fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut context) {
         Poll::Ready(done) => done,
         Poll::Pending => panic!("it waits"),
+    }
+}
+
+/// The bytes before a request: the number of its session, and the time left for it.
+const ENCLOSED: usize = 12;
+
+/// A fabric that keeps the requests that arrive: all, as long as it is `up`.
+#[derive(Default)]
+pub(in crate::cluster) struct OtherServer {
+    up: Cell<bool>,
+    /// It serves no session from before.
+    restarted: Cell<bool>,
+    arrived: RefCell<Vec<Vec<u8>>>,
+}
+
+impl OtherServer {
+    /// Sets if requests arrive.
+    pub(in crate::cluster) fn set_up(&self, up: bool) {
+        self.up.set(up);
+    }
+
+    /// Restarts it: it refuses the next request.
+    pub(in crate::cluster) fn restart(&self) {
+        self.restarted.set(true);
+    }
+
+    /// The number of times that a request has arrived.
+    pub(in crate::cluster) fn times_heard<O: PeerOperation>(&self, op: O) -> usize {
+        let request = peer::request(op);
+        let arrived = self.arrived.borrow();
+        arrived.iter().filter(|other| **other == request).count()
+    }
+
+    /// Returns true if a request has arrived.
+    pub(in crate::cluster) fn has_heard<O: PeerOperation>(&self, op: O) -> bool {
+        self.times_heard(op) > 0
+    }
+}
+
+impl Net for OtherServer {
+    fn call(&self, to: Rank, request: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
+        let answer = match self.up.get() {
+            true if self.restarted.replace(false) => Ok(Answer {
+                body: proto::refusal(FsError::NewSession),
+                ..Answer::default()
+            }),
+            true => {
+                self.arrived.borrow_mut().push(request[ENCLOSED..].to_vec());
+                // Nothing, and an empty list of cut files for a session that begins.
+                let mut body = Vec::new();
+                proto::encode(&Ok::<Vec<u8>, FsError>(Vec::new()), &mut body);
+                Ok(Answer {
+                    body,
+                    ..Answer::default()
+                })
+            }
+            false => Err(Lost(to)),
+        };
+        Box::pin(std::future::ready(answer))
     }
 }
 
