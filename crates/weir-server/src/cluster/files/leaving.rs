@@ -41,7 +41,7 @@ impl Leaving {
     }
 
     /// Returns true if this node let go of no file since `before`, and is not about to. Otherwise a
-    /// task that was told that this node holds a file, without [`Cluster::begin_hold`], must ask
+    /// task that was told that this node holds a file, without `FileEnds::begin_hold`, must ask
     /// for it.
     pub(super) fn none_since(&self, before: (u64, u64)) -> bool {
         before.0 == before.1 && self.times.get() == before

@@ -98,12 +98,12 @@ pub(in crate::cluster) trait FileExtents {
     fn end_in_flight(&self, ino: Ino) -> u64;
     /// Cuts the batches that are on their way to the slices' homes or could not be sent.
     fn cut_in_flight(&self, ino: Ino, size: u64);
-    /// As [`PublishedExtents::flush`].
+    /// As [`FileExtents::flush`], for a reason.
     async fn flush_as(&self, ino: Ino, cause: PublishCause) -> Result<(), FsError>;
     /// Waits, in time, until no task of this node publishes a file; none does while the guard
     /// lives.
     async fn hold_publishing(&self, ino: Ino) -> Result<Guard<'_, Ino>, FsError>;
-    /// As [`PublishedExtents::hold_publishing`], for as long as that takes.
+    /// As [`FileExtents::hold_publishing`], for as long as that takes.
     async fn hold_publishing_surely(&self, ino: Ino) -> Guard<'_, Ino>;
 }
 
@@ -155,7 +155,7 @@ pub(in crate::cluster) trait FileSteps {
     fn evict_ranges(&mut self, op: &peer::EvictRanges) -> Result<u64, FsError>;
     /// Makes a time that was set count for more than earlier writes of the file's writers.
     fn forget_cell_times(&self, ino: Ino);
-    /// Returns true if [`Node::take_gone`] has something to return.
+    /// Returns true if [`FileSteps::take_gone`] has something to return.
     fn has_gone(&self) -> bool;
     /// Returns true if a program of this node writes a file.
     fn has_writers_of(&self, ino: Ino) -> bool;
@@ -196,7 +196,7 @@ pub(in crate::cluster) trait FileSteps {
     fn raise_to(&mut self, ino: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError>;
     /// Makes void what readers of this node know of a file.
     fn recall(&mut self, local: Ino);
-    /// See [`Shard::recall_named`](weir_core::names::Shard::recall_named).
+    /// Recalls what readers of this node know of a file, and if it has a name.
     fn recall_named(&mut self, local: Ino, named: bool);
     /// Updates a stand-in. This node's writers may be ahead of `attr`: also those that have ended, of
     /// whose bytes the home does not know yet.

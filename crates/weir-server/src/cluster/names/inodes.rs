@@ -26,7 +26,7 @@ impl NodeNames<'_> {
         }
     }
 
-    /// See [`Shard::recall_named`](weir_core::names::Shard::recall_named).
+    /// See `Shard::recall_named_stand_in`.
     pub(in crate::cluster) fn recall_named(&mut self, local: Ino, named: bool) {
         let _ = self.shard.recall_named_stand_in(local, named);
     }

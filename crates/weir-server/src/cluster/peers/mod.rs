@@ -2,7 +2,7 @@
 //!
 //! [`PeerServers`] keeps the session with each server and what it is owed. It knows nothing of names and files: what a
 //! session that begins or ends means to the other rooms, it learns from [`SessionEvents`]. A room asks another server
-//! by [`ServerCalls`], which also serves a request of this server to itself.
+//! by [`ServerCalls`](calls::ServerCalls), which also serves a request of this server to itself.
 //!
 //! Invariant: a call acts once, or not at all if its session has ended. A server that is given up is never asked: no
 //! session with it begins.
