@@ -3,13 +3,14 @@
 use std::future::Future;
 
 use weir_core::journal::Item;
-use weir_core::proto::{FsError, Served};
+use weir_core::proto::{FsError, PathInTree, Served};
 use weir_core::types::Ino;
 
 use crate::cluster::peers::calls::ServerCalls;
 
-/// Knowledge of the numbers of inodes: the global one, which names its server, and the one in a node's table. An inode of this server has one, an inode of another server that is known
-/// here has two.
+/// A server that knows the numbers of inodes: the global number, which names the server of the inode,
+/// and the number in the table of a node. They are one for an inode of this server, and two for a
+/// foreign one that is known here.
 pub(in crate::cluster) trait InodeNumbers: ServerCalls {
     /// The global number of an inode that has a number in this node's table.
     fn global(&self, ino: Ino) -> Ino;
@@ -25,6 +26,12 @@ pub(in crate::cluster) trait InodeNumbers: ServerCalls {
             false => Err(FsError::Stale),
         }
     }
+}
+
+/// A server that finds paths.
+pub(in crate::cluster) trait FindsPaths: InodeNumbers {
+    /// The path of a directory, from the homes of its names.
+    async fn path_by_homes(&self, dir: Ino) -> Result<PathInTree, FsError>;
 }
 
 /// A server that has a journal.

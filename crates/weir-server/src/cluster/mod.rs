@@ -1,9 +1,8 @@
 //! The logic of a server, with the other servers of its instance, if there are any.
 //!
-//! Two types hold the state of the rooms: [`Node`] the tables of this server, [`Cluster`] its
-//! knowledge of the others. In each of them a room has a type of its own, whose fields are private
-//! to the room; the others reach that state by methods only. Each room has a subject. Its `mod.rs`
-//! has these types, and names its invariants, its interface and the rooms that it may call.
+//! [`Node`] holds this server's tables, [`PeerServers`] its sessions with the others, [`Cluster`] the
+//! rest of its state. Each room has a subject, and types of its own for its state, with private
+//! fields. Its `mod.rs` names its state, its invariants, its interface and the trait of its needs.
 //!
 //! All runs on one thread. A request that needs nothing but this server's tables is served at once
 //! (`Served::Now`); one that may wait for others is a future (`Served::Later`). The runtime passes
@@ -37,11 +36,12 @@
 //!
 //! | file | subject |
 //! | --- | --- |
+//! | `node_names` | the names and inodes of this server, which most rooms look at |
 //! | `node` | this server's own tables: making them, their time, their end |
 //! | `platform`, `net`, `memory` | what the runtime implements: kernel and storage, the other servers, shared regions |
 //! | `status` | the state of servers, for tools |
-//! | `sessions` | the beginning and the end of a session, in all rooms |
-//! | `needs` | the parts of the server that each room may use |
+//! | `sessions` | the beginning and the end of a session, in all rooms; messages that many servers are told |
+//! | `needs` | `Cluster` and `Node` as the rooms need them |
 //! | `abilities`, `clock` | the abilities of a server that several rooms need; the time |
 //! | `keyed` | locks that tasks wait for |
 //! | `slots`, `snapshot`, `refusal`, `visibility` | small things that several rooms use |
@@ -61,6 +61,7 @@ mod names;
 mod needs;
 mod net;
 mod node;
+mod node_names;
 mod peers;
 mod platform;
 pub mod reads;
@@ -106,7 +107,7 @@ pub use snapshot::{SnapshotPosition, Visit};
 pub struct Node<'m, P: Platform> {
     identity: Identity,
     open: OpenRegion<'m>,
-    names: names::NodeNames<'m>,
+    names: node_names::NodeNames<'m>,
     names_memory: names::NamesMemory,
     platform: P,
     segments: storage::SegmentTables<P::Space>,
@@ -174,7 +175,7 @@ impl<P: Platform> Cluster<P> {
             locks: locks::LocksState::default(),
             relief: storage::relief::RoomRelief::default(),
         });
-        inner.peers.set_events(ServerOfSessions::new(&inner));
+        inner.peers.set_server(ServerOfSessions::new(&inner));
         Cluster { inner }
     }
 
@@ -321,19 +322,6 @@ impl<P: Platform> Cluster<P> {
             || self.reads().has_missing()
             || self.node(|node| node.has_gone() || node.is_watching() || node.awaits_closing())
             || publishes && self.node(|node| node.has_writers())
-    }
-
-    /// True if all names and inodes live here. Then an operation on names is one change of this
-    /// server's tables, the processes of this node see it whole, and no other server keeps any
-    /// names.
-    fn has_all_names(&self) -> bool {
-        self.peers().servers() == 1
-    }
-
-    /// True if no other node has, or asks for, bytes of any file. Then the index of this node's
-    /// writes is complete. Nothing is published, and no file is shared.
-    fn has_all_extents(&self) -> bool {
-        self.peers().servers() == 1
     }
 
     fn node<R>(&self, act: impl FnOnce(&mut Node<'static, P>) -> R) -> R {

@@ -11,7 +11,7 @@ use weir_core::types::{Ino, Rank};
 use crate::cluster::files::FileParts;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::peers::debts::{link_taken, Debt};
-use crate::cluster::peers::{tell, SessionEvents};
+use crate::cluster::peers::{tell, PeersNeeds};
 use crate::cluster::visibility::is_raw;
 use crate::cluster::{Cluster, Inner};
 use crate::node::Platform;
@@ -34,7 +34,7 @@ impl<P: Platform> ServerOfSessions<P> {
     }
 }
 
-impl<P: Platform> SessionEvents for ServerOfSessions<P> {
+impl<P: Platform> PeersNeeds for ServerOfSessions<P> {
     fn commit(&self) {
         if let Some(server) = self.server() {
             server.commit();
@@ -64,14 +64,9 @@ impl<P: Platform> SessionEvents for ServerOfSessions<P> {
             .is_some_and(|server| !server.stand_ins().stand_ins_of(home).is_empty())
     }
 
-    fn held_of(&self, home: Rank) -> peer::Begin {
-        match self.server() {
-            Some(server) => server.stand_ins().held_of(home),
-            None => peer::Begin {
-                held: Vec::new(),
-                renames_since: 0,
-            },
-        }
+    fn held_of(&self, home: Rank) -> Option<peer::Begin> {
+        let server = self.server()?;
+        Some(server.stand_ins().held_of(home))
     }
 
     fn cut(&self, files: &[(Ino, u64)]) {
@@ -96,7 +91,7 @@ impl<P: Platform> SessionEvents for ServerOfSessions<P> {
         Box::pin(async move {
             match server {
                 Some(server) => server.pay_here(debt).await,
-                None => Ok(()),
+                None => Err(FsError::Unreachable),
             }
         })
     }
@@ -186,7 +181,11 @@ impl<P: Platform> Cluster<P> {
     /// Passes on a message of another server, and does what it says.
     pub(super) async fn relay(&self, op: peer::Relay) -> Result<Told, FsError> {
         let peers = self.peers();
-        if op.below.iter().any(|rank| rank.0 >= peers.servers()) {
+        if op
+            .below
+            .iter()
+            .any(|rank| rank.0 >= peers.servers() || *rank == self.rank())
+        {
             return Err(FsError::Malformed);
         }
         let (own, mut told) = join(self.hear(&op.news), peers.pass_on(op.below, &op.news)).await;

@@ -17,7 +17,8 @@
 //! | `notes` | messages of clients that do not wait for an answer |
 //! | `admission`, `parties` | admitting clients; who they are |
 //! | `death` | the end of a client |
-//! | `stats`, `report` | counts |
+//! | `stats` | counts |
+//! | `report` | the state of this server according to its own tables |
 
 pub(super) mod admission;
 pub(super) mod death;

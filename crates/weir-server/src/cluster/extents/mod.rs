@@ -1,14 +1,14 @@
 //! Extents: where the bytes of files are.
 //!
-//! Keeps: the blocks and cells of files that are open for writing, the index of what this node's clients wrote and did not publish, the published extents of
-//! the slices that live here, and the answers of other slices' homes.
+//! Keeps: the blocks and cells of files that are open for writing, the index of unpublished writes of this node's
+//! clients, the published extents of the slices that live here, and the answers of other slices' homes.
 //!
 //! Invariants: a byte of a log counts as living exactly while an index refers to it. The newest
 //! publish wins. Every holder of cached extents sees the inode's generation change before the freed
 //! bytes are used again.
 //!
-//! What concerns several servers may use what [`ExtentsNeeds`] and [`ExtentSteps`] say; this server's own tables, those
-//! of `files`, `storage` and `journal`.
+//! May use: [`ExtentsNeeds`] and [`ExtentSteps`]. The methods of `Node` here use the tables of `files`, `storage` and
+//! `journal`.
 //!
 //! Interface: `harvest`, `attach_client`, `size_of`, `mtime_of` (the work of writers); [`PublishedExtents`] (`flush`,
 //! `erase_everywhere`, `give_back`: the homes of slices; `hold_publishing`: no publish meanwhile); `ExtentsState` and
@@ -21,7 +21,7 @@
 //! | `table`, `ranges` | the index of each file, and operations on its ranges |
 //! | `pending` | what is not published |
 //! | `recover` | the extents and writers of a killed server |
-//! | `publish` | telling the homes of slices |
+//! | `publish` | telling the homes of slices; the requests of clients that begin with it |
 //! | `publishes`, `slices` | what is on its way to them, and what they have |
 //! | `locate` | finding extents, of any server |
 
@@ -67,8 +67,6 @@ pub(in crate::cluster) trait ExtentsNeeds: InodeNumbers + Journals {
     fn node<R>(&self, act: impl FnOnce(&mut Self::Node) -> R) -> R;
     /// The state of this room.
     fn extents_state(&self) -> &ExtentsState;
-    /// True if no other node has, or asks for, bytes of any file.
-    fn has_all_extents(&self) -> bool;
     /// The bytes of this server's log.
     fn log(&self) -> &dyn LogBytes;
 

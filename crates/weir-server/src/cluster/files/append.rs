@@ -249,7 +249,7 @@ impl<S: FilesNeeds> SharedAppends<S> {
             Ok(())
         };
         self.server.peers().in_time(all_ask).await?;
-        let raw = is_raw(&self.server.node(|node| node.writable(op.ino))?);
+        let raw = is_raw(&self.server.node(|node| node.names().writable(op.ino))?);
         if raw {
             // Other nodes may have written, without appending, behind the end known here.
             let known = self.end_known(op.ino)?.max(op.at_least);

@@ -62,7 +62,7 @@ impl<S: FilesNeeds> ReadAudit<S> {
         from: Rank,
         op: peer::Audit,
     ) -> Result<Vec<Unseen>, FsError> {
-        let attr = self.server.node(|node| node.regular(op.ino))?;
+        let attr = self.server.node(|node| node.names().regular(op.ino))?;
         let done = attr.lamination == Lamination::Done;
         if done || attr.policy.visibility == Visibility::ReadAfterWrite {
             return Ok(Vec::new());
@@ -90,7 +90,7 @@ impl<S: FilesNeeds> ReadAudit<S> {
         let Some(local) = self.server.local(op.ino) else {
             return Ok(None);
         };
-        let attr = self.server.node(|node| node.attr_of(local))?;
+        let attr = self.server.node(|node| node.names().attr_of(local))?;
         let mut runs = Vec::new();
         self.server
             .node(|node| node.pending_runs(local, op.from, op.to, usize::MAX, &mut runs));

@@ -118,6 +118,17 @@ pub(in crate::cluster) fn is_shared(ofd: &Ofd) -> bool {
     ofd.state.load(Ordering::Acquire) & Ofd::BOTH == Ofd::BOTH
 }
 
+/// The outcome of a note that a description may have lost its last descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum NoteClosed {
+    /// There is none of that number.
+    Unknown,
+    /// No process had it any more, and it was taken back before the note was read.
+    TakenBack,
+    /// It is closed if no process has it.
+    Checked,
+}
+
 /// The descriptions of this node: the table, the entries in shared memory, and the kernel, which
 /// knows if an entry still has a descriptor.
 pub(in crate::cluster) struct Descriptions<'a, 'm, P> {
@@ -215,22 +226,20 @@ impl<P: Platform> Descriptions<'_, '_, P> {
         }
     }
 
-    /// Handles a description that may have lost its last descriptor. Returns false if there is none
-    /// of that number.
-    pub(in crate::cluster) fn note_closed(&mut self, index: u32) -> bool {
+    /// Handles a description that may have lost its last descriptor.
+    fn note_closed(&mut self, index: u32) -> NoteClosed {
         let Some(ofd) = self.open.ofds.get(index as usize) else {
-            return false;
+            return NoteClosed::Unknown;
         };
         if !self.table.is_lent(index) {
-            // No process had it any more, and it was taken back before this note was read.
-            return true;
+            return NoteClosed::TakenBack;
         }
         let ino = Ino(ofd.ino.load(Ordering::SeqCst));
         if ino != Ino::NONE && is_shared(ofd) {
             self.close_shared_ofd(index);
         }
         self.check_ownerless();
-        true
+        NoteClosed::Checked
     }
 }
 
@@ -244,13 +253,14 @@ impl<'m, P: Platform> Node<'m, P> {
         }
     }
 
-    /// Handles a description that may have lost its last descriptor; its locks end with it.
+    /// Handles a description that may have lost its last descriptor; its locks end with it. Returns
+    /// false if there is none of that number.
     pub(in crate::cluster) fn ofd_closed(&mut self, index: u32) -> bool {
-        let is_known = self.descriptions().note_closed(index);
-        if is_known {
+        let noted = self.descriptions().note_closed(index);
+        if noted == NoteClosed::Checked {
             self.drop_dead_locks();
         }
-        is_known
+        noted != NoteClosed::Unknown
     }
 
     /// Returns true if descriptions may end without a client's message.

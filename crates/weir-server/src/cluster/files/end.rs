@@ -100,14 +100,15 @@ impl<S: FilesNeeds> FileEnds<S> {
     fn hide(&self, ino: Ino, local: Ino) {
         self.server.node(|node| {
             node.known().drop_stand_in(ino);
-            node.recall_named(local, false);
+            node.names().recall_named(local, false);
         });
     }
 
     /// Undoes [`FileEnds::hide`] for a stand-in that stays.
     fn show_again(&self, ino: Ino, local: Ino) {
         if !self.server.stand_ins().is_unnamed_here(ino) {
-            self.server.node(|node| node.recall_named(local, true));
+            self.server
+                .node(|node| node.names().recall_named(local, true));
         }
     }
 
@@ -255,7 +256,7 @@ impl<S: FilesNeeds> FileEnds<S> {
         };
         self.server.stand_ins().unname_here(ino);
         self.server.node(|node| {
-            node.recall_named(local, false);
+            node.names().recall_named(local, false);
             node.take_in(local);
         });
         if self.server.node(|node| node.is_open(local)) {
@@ -308,7 +309,7 @@ impl<S: FilesNeeds> FileEnds<S> {
         let this = self.clone();
         self.server.peers().spawn(async move {
             this.server.peers().outwait(rank).await;
-            if this.server.peers().is_given_up(rank) {
+            if this.server.peers().is_refused(rank) {
                 this.drop_holds(rank, |_| true);
             }
         });

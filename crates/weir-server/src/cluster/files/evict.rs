@@ -40,7 +40,7 @@ impl<S: FilesNeeds> Eviction<S> {
             .peers()
             .hold_in_time(&self.state().changing, ino)
             .await?;
-        let attr = self.server.node(|node| node.regular(ino))?;
+        let attr = self.server.node(|node| node.names().regular(ino))?;
         // The extents of a laminated file are kept by other servers for good.
         let is_laminated = attr.lamination != Lamination::No;
         if is_laminated
@@ -102,7 +102,8 @@ impl<S: FilesNeeds> Eviction<S> {
 
     /// Says at all nodes that have a file of this server open whether it is evicted.
     pub(super) async fn mark_evicted(&self, ino: Ino, evicted: bool) -> Result<(), FsError> {
-        self.server.node(|node| node.set_evicted(ino, evicted))?;
+        self.server
+            .node(|node| node.names().set_evicted(ino, evicted))?;
         self.server.sharing().mark_holders(ino).await?;
         self.server.stand_ins().recall_leases(ino, None).await;
         Ok(())

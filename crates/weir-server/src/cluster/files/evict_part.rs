@@ -65,7 +65,7 @@ impl<S: FilesNeeds> Eviction<S> {
     /// Returns true if all nodes that may have a file of this server open can be asked, and publish what they write;
     /// and if none keeps its extents for good.
     fn is_known_everywhere(&self, ino: Ino) -> Result<bool, FsError> {
-        let attr = self.server.node(|node| node.regular(ino))?;
+        let attr = self.server.node(|node| node.names().regular(ino))?;
         let is_laminated = attr.lamination != Lamination::No;
         let is_published = attr.policy.visibility != Visibility::ReadAfterLaminate;
         Ok(is_published
@@ -89,7 +89,7 @@ impl<S: FilesNeeds> Eviction<S> {
             .peers()
             .hold_in_time(&self.state().changing, ino)
             .await?;
-        let is_evicted = self.server.node(|node| node.regular(ino))?.evicted;
+        let is_evicted = self.server.node(|node| node.names().regular(ino))?.evicted;
         if is_evicted || !self.is_known_everywhere(ino)? {
             return Ok(0);
         }
@@ -133,7 +133,7 @@ impl<S: FilesNeeds> Eviction<S> {
             .peers()
             .hold_in_time(&self.state().changing, ino)
             .await?;
-        let attr = self.server.node(|node| node.regular(ino))?;
+        let attr = self.server.node(|node| node.names().regular(ino))?;
         if !attr.evicted {
             return Ok(());
         }

@@ -6,7 +6,7 @@
 //! Invariants: a file lives while it has a name, a holder or an open description. A lease is
 //! recalled before anything that it covers changes.
 //!
-//! May use what [`needs`] says.
+//! May use: the traits of [`needs`].
 //!
 //! Interface: the types of [`parts`]: `hold_here`, `hold_for` and `add_writer` (files that are opened); `recall_here`,
 //! `recall_leases` (changes that others must not miss); the holds of a server that is lost or back (`forget_holder`,

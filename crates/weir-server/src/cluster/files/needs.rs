@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use weir_core::extent::Run;
-use weir_core::names::{Attr, Lamination, Policy};
+use weir_core::names::{Attr, Lamination};
 use weir_core::node::block::FileBlock;
 use weir_core::node::known::KnownNames;
 use weir_core::proto::audit::Party;
@@ -20,6 +20,7 @@ use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::extents::publish::PublishCause;
 use crate::cluster::files::FilesState;
 use crate::cluster::keyed::Guard;
+use crate::cluster::node_names::NodeNames;
 
 /// The rest of the server, as far as files concern it.
 pub(in crate::cluster) trait FilesNeeds: InodeNumbers + Journals {
@@ -34,8 +35,6 @@ pub(in crate::cluster) trait FilesNeeds: InodeNumbers + Journals {
     fn node<R>(&self, act: impl FnOnce(&mut Self::Node) -> R) -> R;
     /// The state of this room.
     fn files_state(&self) -> &FilesState;
-    /// True if no other node has, or asks for, bytes of any file.
-    fn has_all_extents(&self) -> bool;
     /// The extents of all files, as their slices' homes know them.
     fn extents(&self) -> Self::Extents;
     /// The names of all servers, as this one knows them.
@@ -125,15 +124,13 @@ pub(in crate::cluster) trait FileNames {
     fn oldest_rename(&self) -> u64;
 }
 
-/// This server's own tables, as far as files use them. A change of several tables is one change for
-/// those who look. Files have their numbers of this server's table.
+/// This server's own tables, as far as files use them. Programs see a change of several tables as
+/// one change. Files have their numbers of this server's table.
 pub(in crate::cluster) trait FileSteps {
-    /// The attributes in the table. The size does not include the writes of this node's writers.
-    fn attr_of(&self, ino: Ino) -> Result<Attr, FsError>;
+    /// The names and inodes.
+    fn names(&mut self) -> &mut NodeNames<'static>;
     /// True if there are rules for how files are shared, by path.
     fn has_rules(&self) -> bool;
-    /// Makes a stand-in for a file of another server; returns its number here.
-    fn adopt_file(&mut self, attr: &Attr) -> Result<Ino, FsError>;
     /// The attributes, including the writes of this node's writers.
     fn attr_now(&self, ino: Ino) -> Result<Attr, FsError>;
     /// Begins an update of an evicted file: its bytes are those of its copy from now on.
@@ -159,8 +156,6 @@ pub(in crate::cluster) trait FileSteps {
     fn has_gone(&self) -> bool;
     /// Returns true if a program of this node writes a file.
     fn has_writers_of(&self, ino: Ino) -> bool;
-    /// Returns true if a number of this table is that of a regular file.
-    fn is_file(&self, local: Ino) -> bool;
     /// Returns true if a program of this node has a file open; for callers that check one file.
     fn is_open(&self, ino: Ino) -> bool;
     /// Returns true if a process of this node writes a file, or if the file has unpublished
@@ -172,8 +167,6 @@ pub(in crate::cluster) trait FileSteps {
     fn known_to_keep(&mut self) -> KnownNames<'static>;
     /// The files that programs of this node have open; for callers that check many files.
     fn open_files(&self) -> HashSet<Ino>;
-    /// The files of this server, with their sizes in the table.
-    fn own_sizes(&self) -> Vec<(Ino, u64)>;
     /// The programs of this node that write a file.
     fn parties_writing(&self, ino: Ino) -> Vec<Party>;
     /// Describes a client, for people.
@@ -194,31 +187,19 @@ pub(in crate::cluster) trait FileSteps {
     fn pin(&mut self, ino: Ino);
     /// Raises a file's size to at least `size`, and its times to at least `mtime_ns`.
     fn raise_to(&mut self, ino: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError>;
-    /// Makes void what readers of this node know of a file.
-    fn recall(&mut self, local: Ino);
-    /// Recalls what readers of this node know of a file, and if it has a name.
-    fn recall_named(&mut self, local: Ino, named: bool);
     /// Updates a stand-in. This node's writers may be ahead of `attr`: also those that have ended, of
     /// whose bytes the home does not know yet.
     fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError>;
-    /// The attributes of `ino`, which must be a regular file.
-    fn regular(&self, ino: Ino) -> Result<Attr, FsError>;
     /// Removes an extended attribute.
     fn remove_xattr_here(&mut self, ino: Ino, name: &[u8]) -> Result<(), FsError>;
     /// Makes this node's writers of a raw file ask from now on. Consider a write that did not ask:
     /// when this returns, its record is in the cells, or the write itself will find that it must
     /// ask.
     fn revoke_writes(&self, local: Ino);
-    /// Sets that readers of a file ask first.
-    fn set_ask(&mut self, ino: Ino, ask: bool);
     /// Sets attributes.
     fn set_attributes(&mut self, op: &proto::SetAttr) -> Result<(), FsError>;
-    /// Sets that all bytes of a file are in its copy alone, or not.
-    fn set_evicted(&mut self, ino: Ino, evicted: bool) -> Result<(), FsError>;
     /// Sets a file's state of lamination.
     fn set_lamination(&mut self, ino: Ino, is: Lamination) -> Result<(), FsError>;
-    /// Sets how a file is shared.
-    fn set_policy(&mut self, ino: Ino, policy: Policy) -> Result<(), FsError>;
     /// Cuts a file, or extends it with zeros. The file's home decides if it may be written.
     fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError>;
     /// Sets the number of a file's bytes that are stored beside those in its index here.
@@ -259,16 +240,12 @@ pub(in crate::cluster) trait FileSteps {
     /// Seals a file against being opened for writing, if no program has it open so. Returns the
     /// number of descriptions that do; if there are any, its lamination is due.
     fn try_seal(&mut self, ino: Ino) -> Result<u32, FsError>;
-    /// No other node has a file of this server open any more.
+    /// Lets a file of this server go, which no other node has open any more.
     fn unpin(&mut self, ino: Ino);
     /// Wakes the mounts that have pages of a file, which drop them: another node changed it.
     fn wake_mounts(&self, ino: Ino);
     /// Watches a file again that had no writer and could not be laminated.
     fn watch_again(&mut self, ino: Ino);
-    /// The attributes of a file that programs with it open for writing may write. While its home
-    /// asks all nodes for such programs, they keep it from being laminated. EROFS if it is
-    /// laminated.
-    fn writable(&self, ino: Ino) -> Result<Attr, FsError>;
     /// Returns true if no other program of this node has a file open for writing.
     fn writes_alone(&self, local: Ino, client: ClientId) -> bool;
 }

@@ -3,9 +3,10 @@
 
 use crate::cluster::files::{FilesNeeds, FilesState};
 
-/// Declares a part of this room: a type over a server that has what files need.
+/// Declares a part of this room: a type over a server that has what files need. One that is not
+/// `stateless` uses the state of the room.
 macro_rules! part {
-    ($(#[$doc:meta])* $name:ident) => {
+    ($(#[$doc:meta])* $name:ident, stateless) => {
         $(#[$doc])*
         #[derive(Clone)]
         pub(in crate::cluster) struct $name<S> {
@@ -18,8 +19,12 @@ macro_rules! part {
                     server: server.clone(),
                 }
             }
+        }
+    };
+    ($(#[$doc:meta])* $name:ident) => {
+        part!($(#[$doc])* $name, stateless);
 
-            #[allow(dead_code)] // not all parts keep something
+        impl<S: FilesNeeds> $name<S> {
             pub(in crate::cluster::files) fn state(&self) -> &FilesState {
                 self.server.files_state()
             }
@@ -61,7 +66,7 @@ part!(
 );
 part!(
     /// Extended attributes.
-    ExtendedAttributes
+    ExtendedAttributes, stateless
 );
 
 /// The parts of this room, of a server that has what files need.

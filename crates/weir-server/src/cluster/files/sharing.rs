@@ -57,7 +57,7 @@ impl<S: FilesNeeds> FileSharing<S> {
     pub(in crate::cluster) fn laminated_here(&self, ino: Ino) -> Option<Ino> {
         let ino = self.server.global(ino);
         let local = self.server.local(ino)?;
-        let attr = self.server.node(|node| node.attr_of(local)).ok();
+        let attr = self.server.node(|node| node.names().attr_of(local)).ok();
         attr.filter(|attr| attr.lamination == Lamination::Done)
             .map(|_| ino)
     }
@@ -76,7 +76,7 @@ impl<S: FilesNeeds> FileSharing<S> {
             .changing
             .hold(ino, self.server.peers().token())
             .await;
-        let attr = self.server.node(|node| node.regular(ino))?;
+        let attr = self.server.node(|node| node.names().regular(ino))?;
         if attr.lamination == Lamination::Done {
             return Ok(true);
         }
@@ -131,7 +131,7 @@ impl<S: FilesNeeds> FileSharing<S> {
         ino: Ino,
         others: &[Rank],
     ) -> Result<(), FsError> {
-        let attr = self.server.node(|node| node.attr_of(ino))?;
+        let attr = self.server.node(|node| node.names().attr_of(ino))?;
         let is_public = attr.policy.visibility != Visibility::ReadAfterLaminate;
         let flush = peer::Flush { ino, is_public };
         all_of(self.server.peers().tell(others, &News::Flush(flush)).await)?;
@@ -146,7 +146,7 @@ impl<S: FilesNeeds> FileSharing<S> {
     ) -> Result<WriteState, FsError> {
         // Other nodes may have to say first that their programs have it open.
         self.server.announced().await;
-        let attr = self.server.node(|node| node.regular(ino))?;
+        let attr = self.server.node(|node| node.names().regular(ino))?;
         if attr.lamination == Lamination::Done {
             return Ok(WriteState::Written);
         }
@@ -224,7 +224,7 @@ impl<S: FilesNeeds> FileSharing<S> {
         holders: &[Rank],
         unnamed: bool,
     ) -> Result<(), FsError> {
-        let Ok(attr) = self.server.node(|node| node.attr_of(ino)) else {
+        let Ok(attr) = self.server.node(|node| node.names().attr_of(ino)) else {
             return Ok(());
         };
         let mark = peer::Mark {
@@ -246,13 +246,13 @@ impl<S: FilesNeeds> FileSharing<S> {
             self.note_unknown();
             return Ok(());
         };
-        let was = self.server.node(|node| node.attr_of(local))?.policy;
+        let was = self.server.node(|node| node.names().attr_of(local))?.policy;
         self.server.node(|node| {
-            node.set_policy(local, op.policy)?;
+            node.names().set_policy(local, op.policy)?;
             node.set_lamination(local, op.lamination)?;
-            node.set_evicted(local, op.evicted)
+            node.names().set_evicted(local, op.evicted)
         })?;
-        let attr = self.server.node(|node| node.attr_of(local))?;
+        let attr = self.server.node(|node| node.names().attr_of(local))?;
         if is_raw(&attr) && !op.unnamed {
             // Attributes may have told this node so before, without making it publish its earlier
             // bytes.
@@ -268,7 +268,7 @@ impl<S: FilesNeeds> FileSharing<S> {
 
     /// Returns true if this node's bytes of a file are to be published before it is laminated.
     pub(in crate::cluster) fn may_publish(&self, ino: Ino, local: Ino) -> Result<bool, FsError> {
-        let attr = self.server.node(|node| node.attr_of(local))?;
+        let attr = self.server.node(|node| node.names().attr_of(local))?;
         let waits = attr.policy.visibility == Visibility::ReadAfterLaminate
             && !matches!(attr.lamination, Lamination::Sealing | Lamination::Done)
             && attr.nlink > 0
@@ -366,12 +366,17 @@ impl<S: FilesNeeds> FileSharing<S> {
         if self.server.has_all_extents() {
             return Ok(());
         }
-        if self.server.node(|node| node.attr_of(ino))?.file_type() != FileType::File {
+        if self
+            .server
+            .node(|node| node.names().attr_of(ino))?
+            .file_type()
+            != FileType::File
+        {
             return Ok(()); // a directory has no bytes whose order a lock could give
         }
         let becoming = &self.state().becoming_raw;
         let is_ready = || {
-            let attr = self.server.node(|node| node.regular(ino))?;
+            let attr = self.server.node(|node| node.names().regular(ino))?;
             let told = !becoming.untold.borrow().contains_key(&ino);
             Ok(is_raw(&attr) && told || attr.lamination == Lamination::Done)
         };
@@ -386,7 +391,7 @@ impl<S: FilesNeeds> FileSharing<S> {
         if is_ready()? {
             return Ok(());
         }
-        let attr = self.server.node(|node| node.regular(ino))?;
+        let attr = self.server.node(|node| node.names().regular(ino))?;
         let was = *becoming
             .untold
             .borrow_mut()
@@ -396,7 +401,8 @@ impl<S: FilesNeeds> FileSharing<S> {
             visibility: Visibility::ReadAfterWrite,
             ..attr.policy
         };
-        self.server.node(|node| node.set_policy(ino, policy))?;
+        self.server
+            .node(|node| node.names().set_policy(ino, policy))?;
         self.policy_changed(ino, was).await?;
         becoming.untold.borrow_mut().remove(&ino);
         Ok(())

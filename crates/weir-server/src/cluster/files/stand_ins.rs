@@ -172,7 +172,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
         let local = if let Some(local) = known {
             local
         } else {
-            let local = self.server.node(|node| node.adopt_file(attr))?;
+            let local = self.server.node(|node| node.names().adopt_file(attr))?;
             let new = StandIn {
                 // The home told those who held it then.
                 unnamed: attr.nlink == 0,
@@ -184,7 +184,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
         };
         self.server
             .node(|node| node.known_to_keep().keep_stand_in(attr.home, local));
-        let leased = known.is_some() && self.server.node(|node| node.attr_of(local))?.fresh;
+        let leased = known.is_some() && self.server.node(|node| node.names().attr_of(local))?.fresh;
         if !leased {
             self.refresh_here(local, attr, false)?;
         }
@@ -199,7 +199,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
             let mut attr = *attr;
             // While a program writes, the block has the size, and the stand-in's is outdated.
             if node.block_of(local).is_none() && (in_flight || node.pending_count(local) > 0) {
-                attr.size = attr.size.max(node.attr_of(local)?.size);
+                attr.size = attr.size.max(node.names().attr_of(local)?.size);
             }
             node.refresh(local, &attr, leased)
         })
@@ -278,7 +278,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
     /// The attributes of a file of another server, if this node believes those of its stand-in;
     /// from now on programs of this node see them without a request.
     fn believed_here(&self, ino: Ino, local: Ino) -> Result<Option<Attr>, FsError> {
-        if !self.server.node(|node| node.attr_of(local))?.fresh {
+        if !self.server.node(|node| node.names().attr_of(local))?.fresh {
             return Ok(None);
         }
         self.server.peers().use_lease(ino.rank());
@@ -317,7 +317,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
     }
 
     fn may_lease_unasked(&self, from: Rank, ino: Ino) -> Result<bool, FsError> {
-        let attr = self.server.node(|node| node.attr_of(ino))?;
+        let attr = self.server.node(|node| node.names().attr_of(ino))?;
         let is_cut = self.state().published.borrow().is_being_cut(ino);
         let is_file = attr.file_type() == FileType::File && attr.nlink > 0;
         Ok(is_file && !is_cut && (!is_raw(&attr) || !self.server.tokens().others_write(from, ino)))
@@ -325,7 +325,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
 
     /// The attributes of an inode of this server, as published.
     pub(super) async fn attr_at_home(&self, ino: Ino) -> Result<Attr, FsError> {
-        let mut attr = self.server.node(|node| node.attr_of(ino))?;
+        let mut attr = self.server.node(|node| node.names().attr_of(ino))?;
         match attr.file_type() {
             FileType::Dir => return self.server.names().dir_attr(attr).await,
             FileType::File => self.show_published(&mut attr),
@@ -393,10 +393,10 @@ impl<S: FilesNeeds> StandInFiles<S> {
         &self,
         set: proto::SetAttr,
     ) -> Result<(), FsError> {
-        let before = self.server.node(|node| node.attr_of(set.ino))?;
+        let before = self.server.node(|node| node.names().attr_of(set.ino))?;
         self.server.node(|node| node.set_attributes(&set))?;
         let own = set.ino.rank() == self.server.rank();
-        let attr = self.server.node(|node| node.attr_of(set.ino))?;
+        let attr = self.server.node(|node| node.names().attr_of(set.ino))?;
         match attr.file_type() {
             FileType::Dir if own => self.server.names().tell_dir(&attr, set.mtime_ns).await,
             FileType::Dir => self.server.node(|node| node.known().drop_guard(set.ino)),
@@ -423,7 +423,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
     }
 
     pub(super) fn hold(&self, from: Rank, ino: Ino) -> Result<Attr, FsError> {
-        let mut attr = self.server.node(|node| node.attr_of(ino))?;
+        let mut attr = self.server.node(|node| node.names().attr_of(ino))?;
         if attr.file_type() != FileType::File {
             return Err(FsError::Invalid);
         }
@@ -568,7 +568,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
         let dirty: BTreeSet<Ino> = self.server.extents().dirty().into_iter().collect();
         let held = self.stand_ins_of(home).into_iter().map(|ino| {
             let written = |local| {
-                let attr = self.server.node(|node| node.attr_of(local));
+                let attr = self.server.node(|node| node.names().attr_of(local));
                 attr.is_ok_and(|attr| attr.block != 0)
             };
             let writes = dirty.contains(&ino) || self.server.local(ino).is_some_and(written);
@@ -586,7 +586,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
         ino: Ino,
     ) -> Result<Attr, FsError> {
         let mut _turn = None;
-        if is_raw(&self.server.node(|node| node.attr_of(ino))?) {
+        if is_raw(&self.server.node(|node| node.names().attr_of(ino))?) {
             self.server.announced().await;
             _turn = Some(
                 self.server
@@ -606,7 +606,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
     pub(in crate::cluster) async fn lease_here(&self, ino: Ino) -> Result<(), FsError> {
         let ino = self.server.resolve(ino)?;
         if ino.rank() == self.server.rank() {
-            if self.server.node(|node| node.attr_of(ino))?.ask {
+            if self.server.node(|node| node.names().attr_of(ino))?.ask {
                 self.server.tokens().read_own(ino).await?;
             }
             return Ok(());
@@ -614,7 +614,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
         let begun_ns = self.server.peers().now_ns();
         loop {
             let local = self.server.local(ino).ok_or(FsError::Stale)?;
-            let attr = self.server.node(|node| node.attr_of(local))?;
+            let attr = self.server.node(|node| node.names().attr_of(local))?;
             if attr.fresh {
                 return Ok(());
             }
@@ -641,7 +641,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
     /// knows the file's size.
     async fn settle_size(&self, ino: Ino, local: Ino) -> Result<(), FsError> {
         let written = self.server.node(|node| node.pending_count(local) > 0);
-        let writers = self.server.node(|node| node.attr_of(local))?.block != 0;
+        let writers = self.server.node(|node| node.names().attr_of(local))?.block != 0;
         if (written || self.server.extents().is_in_flight(ino)) && !writers {
             self.server.extents().flush(ino).await?;
         }
@@ -670,7 +670,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
             known.recalls += 1;
         }
         if let Some(local) = self.server.local(ino) {
-            self.server.node(|node| node.recall(local));
+            self.server.node(|node| node.names().recall(local));
         }
     }
 
@@ -726,7 +726,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
     /// the new end are erased. Of a file in `dirty` the node's own size may be greater: it is
     /// published together with the bytes.
     pub(in crate::cluster) fn unify_sizes(&self, dirty: &[Ino]) {
-        for (ino, size) in self.server.node(|node| node.own_sizes()) {
+        for (ino, size) in self.server.node(|node| node.names().own_sizes()) {
             let published = self.published_size(ino);
             if size < published {
                 let raised = self.server.node(|node| node.raise_to(ino, published, 0));
@@ -770,7 +770,9 @@ impl<S: FilesNeeds> StandInFiles<S> {
     ) -> Result<(), FsError> {
         let ino = self.server.resolve(op.ino)?;
         let local = self.server.local(ino).filter(|_| op.mtime_ns.is_some());
-        if let Some(local) = local.filter(|local| self.server.node(|node| node.is_file(*local))) {
+        if let Some(local) =
+            local.filter(|local| self.server.node(|node| node.names().is_file(*local)))
+        {
             // A later publish of earlier writes must not set its time.
             self.server.extents().flush(ino).await?;
             self.server.node(|node| node.forget_cell_times(local));

@@ -114,7 +114,7 @@ impl<S: FilesNeeds> FileTokens<S> {
         let Some(local) = self.server.local(ino) else {
             return Ok(());
         };
-        let attr = self.server.node(|node| node.attr_of(local))?;
+        let attr = self.server.node(|node| node.names().attr_of(local))?;
         if attr.policy.visibility == was.visibility {
             return Ok(());
         }
@@ -123,7 +123,7 @@ impl<S: FilesNeeds> FileTokens<S> {
         }
         self.forget_tokens(ino);
         if ino.rank() == self.server.rank() {
-            self.server.node(|node| node.set_ask(ino, false));
+            self.server.node(|node| node.names().set_ask(ino, false));
         }
         self.renew_token_word(ino, local);
         Ok(())

@@ -16,7 +16,7 @@
 
 use std::cell::Cell;
 
-use crate::cluster::keyed::Keyed;
+use crate::cluster::keyed::{Keyed, Token};
 
 pub(super) mod commit;
 pub(super) mod recover;
@@ -36,5 +36,12 @@ impl Default for JournalState {
             snapshot_step: Cell::new(commit::RUNS),
             announcing: Keyed::default(),
         }
+    }
+}
+
+impl JournalState {
+    /// Waits until all others know that this server is back. The token is the waiting task's.
+    pub(in crate::cluster) async fn announced(&self, token: Token) {
+        self.announcing.free((), token).await;
     }
 }

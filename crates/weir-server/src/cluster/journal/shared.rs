@@ -8,11 +8,10 @@
 use std::future::Future;
 
 use futures_util::future::join_all;
-use weir_core::journal::{self, Item};
+use weir_core::journal::{self};
 use weir_core::proto::{peer, FsError};
 use weir_core::types::Rank;
 
-use crate::cluster::abilities::Journals;
 use crate::cluster::files::FileParts;
 use crate::cluster::keyed::Token;
 use crate::cluster::peers::calls::ServerCalls;
@@ -27,7 +26,7 @@ impl<P: Platform> Cluster<P> {
         if self.has_all_extents() {
             return; // the node has all of this state
         }
-        // The others may know renames of an earlier life by their numbers.
+        // Sessions of an earlier life are void, and the others may know renames of it by their tokens.
         self.peers().begin_anew();
         self.inner.names.take_up(&mut state);
         self.inner.extents.take_up(&mut state);
@@ -128,16 +127,5 @@ impl<P: Platform> Cluster<P> {
     /// Appends the noted changes to the journal.
     pub(in crate::cluster) fn commit(&self) {
         self.node(Node::commit);
-    }
-}
-
-impl<P: Platform> Journals for Cluster<P> {
-    fn note(&self, item: &Item<'_>) {
-        self.node(|node| node.note(item));
-    }
-
-    async fn announced(&self) {
-        let announcing = &self.inner.journal.announcing;
-        announcing.free((), self.peers().token()).await;
     }
 }

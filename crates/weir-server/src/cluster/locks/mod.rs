@@ -5,7 +5,7 @@
 //!
 //! Invariant: a lock that a program was refused, or has given back, does not stay.
 //!
-//! May use what [`LocksNeeds`] and [`LockOwners`] say.
+//! May use: [`LocksNeeds`], [`LockOwners`].
 //!
 //! Interface: [`InstanceLocks`], the locks of all servers as this one knows them, for `router`, `handler` and `sessions`;
 //! [`NodeLocks`], the locks of its own files, from which it also drops those of owners that are gone.

@@ -14,7 +14,7 @@ use crate::cluster::locks::table::{LockTable, Owner, UNLOCK, WRITE};
 use crate::cluster::locks::{InstanceLocks, LockOwners, LocksNeeds, LocksState, NodeLocks};
 use crate::cluster::net::Net;
 use crate::cluster::peers::calls::{Replied, ServerCalls};
-use crate::cluster::peers::test_events::{now, OtherServer, TestThread};
+use crate::cluster::peers::fake::{now, OtherServer, TestThread};
 use crate::cluster::peers::PeerServers;
 
 const CLIENT: ClientId = ClientId(1);

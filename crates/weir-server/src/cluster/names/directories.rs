@@ -280,7 +280,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
                 budget_bytes: op.budget_bytes,
             };
             let listed = self.server.call(Rank(rank), list).await;
-            let home_is_lost = self.server.peers().is_lost_for_good(dir.rank());
+            let home_is_lost = self.server.peers().is_given_up(dir.rank());
             let mut listed = match listed {
                 Err(FsError::Stale) => continue,
                 Err(FsError::NotFound) if home_is_lost => continue,
@@ -303,9 +303,9 @@ impl<S: NamesNeeds> InstanceNames<S> {
 
     /// The servers that hold entries of a directory, and can be there.
     async fn listed_servers(&self, dir: Ino) -> Result<Vec<u16>, FsError> {
-        if self.server.peers().is_lost_for_good(dir.rank()) {
+        if self.server.peers().is_given_up(dir.rank()) {
             // Nobody else knows which do.
-            let is_there = |rank: &Rank| !self.server.peers().is_lost_for_good(*rank);
+            let is_there = |rank: &Rank| !self.server.peers().is_given_up(*rank);
             return Ok(self
                 .server
                 .peers()
@@ -315,7 +315,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
                 .collect());
         }
         let mut ranks = self.server.call(dir.rank(), peer::Enrolled { dir }).await?;
-        ranks.retain(|rank| !self.server.peers().is_lost_for_good(Rank(*rank)));
+        ranks.retain(|rank| !self.server.peers().is_given_up(Rank(*rank)));
         Ok(ranks)
     }
 

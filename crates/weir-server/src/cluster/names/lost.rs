@@ -22,7 +22,7 @@ const UNKNOWN_MODE: u32 = 0o700;
 impl<S: NamesNeeds> InstanceNames<S> {
     /// True if the home of an inode is lost for as long as this server lives.
     pub(in crate::cluster) fn has_lost_home(&self, ino: Ino) -> bool {
-        self.server.peers().is_lost_for_good(ino.rank())
+        self.server.peers().is_given_up(ino.rank())
     }
 
     /// The attributes of a directory whose home is lost, as far as the other servers know them: its mode and owner,

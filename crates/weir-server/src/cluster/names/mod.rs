@@ -5,9 +5,9 @@
 //!
 //! Invariant: an entry has one home at a time. A name is changed at its home, under its lock.
 //!
-//! May use what [`NamesNeeds`], [`NamedFiles`] and [`NameSteps`] say.
+//! May use: [`NamesNeeds`], [`NamedFiles`], [`NameSteps`].
 //!
-//! Interface: [`InstanceNames`], the names of all servers as this one knows them; [`NodeNames`], those of this server,
+//! Interface: [`InstanceNames`], the names of all servers as this one knows them; `NodeNames` beside this room, those of this server,
 //! with its inodes; `NamesState` for the journal.
 //!
 //! | file | subject |
@@ -20,7 +20,6 @@
 //! | `directories` | directories with entries at several servers |
 //! | `entries` | names of other servers, kept here |
 //! | `lost` | directories whose home is lost |
-//! | `node_names`, `inodes` | this server's own names and inodes |
 //! | `tables` | operations that change them and other tables at once |
 //! | `memory` | memory behind the tables of names |
 //! | `known` | the table in shared memory that shows programs names of other servers |
@@ -38,17 +37,16 @@ use crate::cluster::abilities::InodeNumbers;
 use crate::cluster::abilities::Journals;
 use crate::cluster::files::FileNews;
 use crate::cluster::keyed::Keyed;
+use crate::cluster::node_names::NodeNames;
 use crate::node::{SnapshotPosition, Visit};
 
 pub(super) mod directories;
 pub(super) mod entries;
 pub(super) mod home;
-mod inodes;
 mod known;
 pub(super) mod lost;
 mod memory;
 pub(super) mod moves;
-mod node_names;
 pub(super) mod placements;
 pub(super) mod rename;
 mod rename_log;
@@ -56,7 +54,6 @@ pub(super) mod requests;
 pub(super) mod tables;
 
 pub(super) use memory::NamesMemory;
-pub(super) use node_names::NodeNames;
 
 /// The rest of the server, as far as names concern it.
 pub(in crate::cluster) trait NamesNeeds: NamedFiles + Journals {
@@ -67,8 +64,6 @@ pub(in crate::cluster) trait NamesNeeds: NamedFiles + Journals {
     fn node<R>(&self, act: impl FnOnce(&mut Self::Node) -> R) -> R;
     /// The state of this room.
     fn names_state(&self) -> &NamesState;
-    /// True if all names and inodes live here.
-    fn has_all_names(&self) -> bool;
     /// Notes the name by which programs of this node found a file, for messages.
     fn note_file_name(&self, ino: Ino, dir: Ino, name: &[u8]);
 }
@@ -116,8 +111,7 @@ pub(in crate::cluster) trait NamedFiles: InodeNumbers {
     async fn lost_its_name(&self, unnamed: Unnamed);
 }
 
-/// This server's own tables. A change of names and of other tables is one change for those who
-/// look.
+/// This server's own tables. Programs see a change of names and of other tables as one change.
 pub(in crate::cluster) trait NameSteps {
     /// The names and inodes.
     fn names(&mut self) -> &mut NodeNames<'static>;

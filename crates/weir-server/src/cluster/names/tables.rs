@@ -12,7 +12,8 @@ use weir_core::proto::peer::{self, What};
 use weir_core::proto::{self, Caller, Child, Created, Entry, FsError, Listing};
 use weir_core::types::{ClientId, Ino};
 
-use crate::cluster::names::{NameSteps, NodeNames};
+use crate::cluster::names::NameSteps;
+use crate::cluster::node_names::NodeNames;
 use crate::cluster::refusal::refusal;
 use crate::node::{Node, Platform};
 use crate::rules::join;

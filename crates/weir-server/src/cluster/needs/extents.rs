@@ -32,10 +32,6 @@ impl<P: Platform> ExtentsNeeds for Cluster<P> {
         &self.inner.extents
     }
 
-    fn has_all_extents(&self) -> bool {
-        self.has_all_extents()
-    }
-
     fn log(&self) -> &dyn LogBytes {
         &*self.inner.log
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use weir_core::extent::Run;
-use weir_core::names::{Attr, Lamination, Policy};
+use weir_core::names::{Attr, Lamination};
 use weir_core::node::block::FileBlock;
 use weir_core::node::known::KnownNames;
 use weir_core::proto::audit::Party;
@@ -14,33 +14,15 @@ use weir_core::proto::{
 use weir_core::types::{ClientId, Ino, Rank};
 use weir_core::xattr::SetFlags;
 
-use crate::cluster::abilities::InodeNumbers;
 use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::extents::publish::PublishCause;
 use crate::cluster::extents::{ExtentsNeeds, PublishedExtents};
 use crate::cluster::files::{FileExtents, FileNames, FileSteps, FilesNeeds, FilesState};
 use crate::cluster::keyed::Guard;
 use crate::cluster::names::{InstanceNames, NamesNeeds};
-use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::node_names::NodeNames;
 use crate::cluster::Cluster;
 use crate::node::{Node, Platform};
-
-impl<P: Platform> InodeNumbers for Cluster<P> {
-    fn global(&self, ino: Ino) -> Ino {
-        if ino.rank() != self.rank() {
-            return ino;
-        }
-        self.node(|node| node.names.attr_of(ino))
-            .map_or(ino, |attr| attr.home)
-    }
-
-    fn local(&self, ino: Ino) -> Option<Ino> {
-        match ino.rank() == self.rank() {
-            true => Some(ino),
-            false => self.inner.files.local_of(ino),
-        }
-    }
-}
 
 impl<P: Platform> FilesNeeds for Cluster<P> {
     type Node = Node<'static, P>;
@@ -53,10 +35,6 @@ impl<P: Platform> FilesNeeds for Cluster<P> {
 
     fn files_state(&self) -> &FilesState {
         &self.inner.files
-    }
-
-    fn has_all_extents(&self) -> bool {
-        self.has_all_extents()
     }
 
     fn extents(&self) -> PublishedExtents<Self> {
@@ -194,16 +172,12 @@ impl<S: NamesNeeds> FileNames for InstanceNames<S> {
 }
 
 impl<P: Platform> FileSteps for Node<'static, P> {
-    fn attr_of(&self, ino: Ino) -> Result<Attr, FsError> {
-        self.names.attr_of(ino)
+    fn names(&mut self) -> &mut NodeNames<'static> {
+        &mut self.names
     }
 
     fn has_rules(&self) -> bool {
         self.files.has_rules()
-    }
-
-    fn adopt_file(&mut self, attr: &Attr) -> Result<Ino, FsError> {
-        self.names.adopt_file(attr)
     }
 
     fn attr_now(&self, ino: Ino) -> Result<Attr, FsError> {
@@ -254,10 +228,6 @@ impl<P: Platform> FileSteps for Node<'static, P> {
         self.has_writers_of(ino)
     }
 
-    fn is_file(&self, local: Ino) -> bool {
-        self.names.is_file(local)
-    }
-
     fn is_open(&self, ino: Ino) -> bool {
         self.is_open(ino)
     }
@@ -276,10 +246,6 @@ impl<P: Platform> FileSteps for Node<'static, P> {
 
     fn open_files(&self) -> HashSet<Ino> {
         self.open_files()
-    }
-
-    fn own_sizes(&self) -> Vec<(Ino, u64)> {
-        self.names.own_sizes()
     }
 
     fn parties_writing(&self, ino: Ino) -> Vec<Party> {
@@ -313,20 +279,8 @@ impl<P: Platform> FileSteps for Node<'static, P> {
         self.raise_to(ino, size, mtime_ns)
     }
 
-    fn recall(&mut self, local: Ino) {
-        self.names.recall(local);
-    }
-
-    fn recall_named(&mut self, local: Ino, named: bool) {
-        self.names.recall_named(local, named);
-    }
-
     fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
         self.refresh(local, attr, leased)
-    }
-
-    fn regular(&self, ino: Ino) -> Result<Attr, FsError> {
-        self.names.regular(ino)
     }
 
     fn remove_xattr_here(&mut self, ino: Ino, name: &[u8]) -> Result<(), FsError> {
@@ -337,24 +291,12 @@ impl<P: Platform> FileSteps for Node<'static, P> {
         self.revoke_writes(local);
     }
 
-    fn set_ask(&mut self, ino: Ino, ask: bool) {
-        self.names.set_ask(ino, ask);
-    }
-
     fn set_attributes(&mut self, op: &proto::SetAttr) -> Result<(), FsError> {
         self.set_attributes(op)
     }
 
-    fn set_evicted(&mut self, ino: Ino, evicted: bool) -> Result<(), FsError> {
-        self.names.set_evicted(ino, evicted)
-    }
-
     fn set_lamination(&mut self, ino: Ino, is: Lamination) -> Result<(), FsError> {
         self.set_lamination(ino, is)
-    }
-
-    fn set_policy(&mut self, ino: Ino, policy: Policy) -> Result<(), FsError> {
-        self.names.set_policy(ino, policy)
     }
 
     fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
@@ -429,10 +371,6 @@ impl<P: Platform> FileSteps for Node<'static, P> {
 
     fn watch_again(&mut self, ino: Ino) {
         self.watch_again(ino);
-    }
-
-    fn writable(&self, ino: Ino) -> Result<Attr, FsError> {
-        self.names.writable(ino)
     }
 
     fn writes_alone(&self, local: Ino, client: ClientId) -> bool {

@@ -12,7 +12,7 @@ use crate::cluster::files::descriptions::{is_shared, OfdTable};
 use crate::cluster::files::FileParts;
 use crate::cluster::locks::table::Owner;
 use crate::cluster::locks::{InstanceLocks, LockOwners, LocksNeeds, LocksState, NodeLocks};
-use crate::cluster::names::NodeNames;
+use crate::cluster::node_names::NodeNames;
 use crate::cluster::Cluster;
 use crate::node::{Node, OpenRegion, Platform};
 

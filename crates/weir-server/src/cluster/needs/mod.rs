@@ -1,8 +1,8 @@
-//! The parts of the server that each room may use.
+//! `Cluster` and `Node` as the rooms need them.
 //!
-//! A room that is a type of its own says in a trait, which it declares, what it needs of the others. Each file here has
-//! the server's implementation of one such trait.
+//! Each room declares a trait of its needs. A file here implements the trait of one room.
 
+mod abilities;
 mod extents;
 mod files;
 mod locks;

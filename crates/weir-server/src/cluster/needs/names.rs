@@ -29,10 +29,6 @@ impl<P: Platform> NamesNeeds for Cluster<P> {
         &self.inner.names
     }
 
-    fn has_all_names(&self) -> bool {
-        self.has_all_names()
-    }
-
     fn note_file_name(&self, ino: Ino, dir: Ino, name: &[u8]) {
         self.reads().note_name(ino, dir, name);
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
-use weir_core::proto::{FsError, Landing, PathInTree};
+use weir_core::proto::Landing;
 use weir_core::types::{ClientId, Ino};
 use weir_fabric::bulk;
 
@@ -24,10 +24,6 @@ impl<P: Platform> ReadsNeeds for Cluster<P> {
 
     fn reads_state(&self) -> &ReadsState<P::Memory> {
         &self.inner.reads
-    }
-
-    fn has_all_extents(&self) -> bool {
-        self.has_all_extents()
     }
 
     fn memory_of(&self, id: ClientId) -> Option<Arc<P::Memory>> {
@@ -54,9 +50,5 @@ impl<P: Platform> ReadsNeeds for Cluster<P> {
 
     async fn path_of_file(&self, ino: Ino) -> String {
         self.audits().path_of_file(ino).await
-    }
-
-    async fn path_by_homes(&self, dir: Ino) -> Result<PathInTree, FsError> {
-        self.names().path_by_homes(dir).await
     }
 }

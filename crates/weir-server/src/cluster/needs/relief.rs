@@ -1,7 +1,6 @@
 //! For writes that wait for room: the room, and the trees that files are in.
 
-use weir_core::proto::{FsError, FsStat, PathInTree};
-use weir_core::types::Ino;
+use weir_core::proto::FsStat;
 
 use crate::cluster::storage::relief::{Relief, ReliefNeeds, RoomRelief};
 use crate::cluster::Cluster;
@@ -21,9 +20,5 @@ impl<P: Platform> ReliefNeeds for Cluster<P> {
 
     fn room(&self) -> FsStat {
         self.node(|node| node.room())
-    }
-
-    async fn path_by_homes(&self, dir: Ino) -> Result<PathInTree, FsError> {
-        self.names().path_by_homes(dir).await
     }
 }

@@ -28,6 +28,19 @@ pub(in crate::cluster) trait ServerCalls: Clone + 'static {
         self.peers().rank()
     }
 
+    /// True if all names and inodes live here. Then an operation on names is one change of this
+    /// server's tables, the processes of this node see it whole, and no other server keeps any
+    /// names.
+    fn has_all_names(&self) -> bool {
+        self.peers().servers() == 1
+    }
+
+    /// True if no other node has, or asks for, bytes of any file. Then the index of this node's
+    /// writes is complete. Nothing is published, and no file is shared.
+    fn has_all_extents(&self) -> bool {
+        self.peers().servers() == 1
+    }
+
     /// Sends a request to a server, which may be this one.
     async fn call<O: PeerOperation + 'static>(&self, to: Rank, op: O) -> Result<O::Reply, FsError> {
         Ok(self.call_for_bytes(to, op).await?.0)
@@ -114,13 +127,13 @@ pub(in crate::cluster) trait ServerCalls: Clone + 'static {
         outcome: &PendingOutcome,
     ) -> Option<Result<O::Reply, FsError>> {
         if to != self.rank() && self.peers().session_in_time(to).await.is_err() {
-            outcome.is_late();
+            outcome.report_late();
         }
         let done = Box::pin(self.surely_told(to, op));
         match select(done, Box::pin(self.peers().lost(to))).await {
             Either::Left((result, _)) => result,
             Either::Right(((), done)) => {
-                outcome.is_late();
+                outcome.report_late();
                 done.await
             }
         }

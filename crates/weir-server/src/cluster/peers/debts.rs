@@ -197,7 +197,7 @@ impl PeerServers {
     /// call.
     pub(in crate::cluster) async fn owe(&self, to: Rank, debt: Debt) {
         if to == self.rank() {
-            let paid = self.events().pay_here(debt).await;
+            let paid = self.server().pay_here(debt).await;
             return log_unpaid(to, paid);
         }
         let (sender, done) = oneshot::channel();
@@ -240,7 +240,7 @@ impl PeerServers {
                 match self.pay_by(to, erase).await {
                     Ok(Ok(freed)) => {
                         drop(asking);
-                        return self.events().give_back(freed).await;
+                        return self.server().give_back(freed).await;
                     }
                     paid => paid.map(drop),
                 }

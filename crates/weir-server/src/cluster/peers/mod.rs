@@ -1,13 +1,13 @@
 //! The other servers: sessions, deadlines, debts, and telling many at once.
 //!
-//! [`PeerServers`] keeps the session with each server and what it is owed. It knows nothing of names and files: what a
-//! session that begins or ends means to the other rooms, it learns from [`SessionEvents`]. A room asks another server
-//! by [`ServerCalls`](calls::ServerCalls), which also serves a request of this server to itself.
+//! [`PeerServers`] keeps the session with each server and the debts to it. It knows nothing of names and files:
+//! [`PeersNeeds`] carries the effects of sessions on the other rooms. A room asks another server by
+//! [`ServerCalls`](calls::ServerCalls), which also serves a request of this server to itself.
 //!
 //! Invariant: a call acts once, or not at all if its session has ended. A server that is given up is never asked: no
 //! session with it begins.
 //!
-//! May call: nothing but `SessionEvents`, and [`Net`].
+//! May use: [`PeersNeeds`], [`Net`].
 //!
 //! | file | subject |
 //! | --- | --- |
@@ -39,11 +39,11 @@ pub(super) mod calls;
 mod counts;
 pub(super) mod deadline;
 pub(super) mod debts;
+#[cfg(test)]
+pub(super) mod fake;
 pub(super) mod outcome;
 pub(super) mod session;
 pub(super) mod tell;
-#[cfg(test)]
-pub(super) mod test_events;
 #[cfg(test)]
 mod tests;
 
@@ -60,7 +60,8 @@ struct PeersState {
     net: Rc<dyn Net>,
     spawn: Box<dyn Fn(LocalBoxFuture<'static, ()>)>,
     clock: ServerClock,
-    events: OnceCell<Box<dyn SessionEvents>>,
+    /// The rest of the server.
+    server: OnceCell<Box<dyn PeersNeeds>>,
     /// The last token.
     tokens: Cell<u64>,
     sessions: RefCell<session::Sessions>,
@@ -80,19 +81,20 @@ struct PeersState {
     trees: Cell<usize>,
 }
 
-/// The rest of the server, as far as sessions and debts concern it.
-pub(in crate::cluster) trait SessionEvents {
+/// The rest of the server, as far as sessions and debts concern it. It may be gone while a task still runs.
+pub(in crate::cluster) trait PeersNeeds {
     /// Makes the changes durable on which a message relies that is about to be sent.
     fn commit(&self);
-    /// The leases of other servers' files are believed until then, if those servers are not heard of again.
+    /// Shows programs the time until which they may believe leases of other servers' files.
     fn set_believed_until(&self, until_ns: Option<i64>);
-    /// No lease of a server is believed any more.
+    /// Stops believing all leases of a server.
     fn doubt(&self, home: Rank);
     /// True if this server uses files of another one, so that a session with it is wanted.
     fn uses_files_of(&self, home: Rank) -> bool;
-    /// The files that this server holds, to be told when a session begins.
-    fn held_of(&self, home: Rank) -> peer::Begin;
-    /// The server answered that it was to begin: it has cut these files to these sizes.
+    /// The files of a server that this one holds, for the message that begins a session. `None`: the rest of this
+    /// server is gone.
+    fn held_of(&self, home: Rank) -> Option<peer::Begin>;
+    /// Cuts files here to the sizes that their home reported when the session began.
     fn cut(&self, files: &[(Ino, u64)]);
     /// A session with a server has begun.
     fn session_begun(&self, with: Rank);
@@ -117,7 +119,7 @@ impl PeerServers {
             net,
             spawn: Box::new(spawn),
             clock,
-            events: OnceCell::new(),
+            server: OnceCell::new(),
             tokens: Cell::default(),
             sessions: RefCell::default(),
             beginning: Keyed::default(),
@@ -134,18 +136,15 @@ impl PeerServers {
         }
     }
 
-    /// Sets what is told of sessions. Called once, before anything is asked.
-    pub(in crate::cluster) fn set_events(&self, events: impl SessionEvents + 'static) {
-        let set = self.inner.events.set(Box::new(events));
-        assert!(
-            set.is_ok(),
-            "the events of a server's sessions are set once"
-        );
+    /// Sets the rest of the server. Called once, before a request is sent.
+    pub(in crate::cluster) fn set_server(&self, server: impl PeersNeeds + 'static) {
+        let set = self.inner.server.set(Box::new(server));
+        assert!(set.is_ok(), "the rest of a server is set once");
     }
 
-    fn events(&self) -> &dyn SessionEvents {
-        let events = self.inner.events.get();
-        &**events.expect("set when the server was made")
+    fn server(&self) -> &dyn PeersNeeds {
+        let server = self.inner.server.get();
+        &**server.expect("set when the server was made")
     }
 
     /// The rank of this server.
@@ -165,7 +164,7 @@ impl PeerServers {
 
     /// The other servers that can be there.
     pub(in crate::cluster) fn others(&self) -> Vec<Rank> {
-        let is_other = |rank: &Rank| *rank != self.rank() && !self.is_lost_for_good(*rank);
+        let is_other = |rank: &Rank| *rank != self.rank() && !self.is_given_up(*rank);
         self.ranks().filter(is_other).collect()
     }
 
@@ -217,7 +216,7 @@ impl PeerServers {
     }
 
     /// True if the server is lost for good.
-    pub(in crate::cluster) fn is_lost_for_good(&self, rank: Rank) -> bool {
+    pub(in crate::cluster) fn is_given_up(&self, rank: Rank) -> bool {
         self.inner.given_up.borrow().contains(&rank)
     }
 

@@ -30,7 +30,7 @@ impl PendingOutcome {
     }
 
     /// Tells the waiting task that the outcome is not known in time.
-    pub(super) fn is_late(&self) {
+    pub(super) fn report_late(&self) {
         (self.late)();
         self.tell(Err(FsError::Unreachable));
     }

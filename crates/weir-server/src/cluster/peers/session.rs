@@ -208,7 +208,7 @@ impl PeerServers {
     }
 
     /// Returns true if a server was given up and has begun no session since.
-    pub(in crate::cluster) fn is_given_up(&self, rank: Rank) -> bool {
+    pub(in crate::cluster) fn is_refused(&self, rank: Rank) -> bool {
         self.inner.sessions.borrow_mut().session_with(rank).refused
     }
 
@@ -260,7 +260,7 @@ impl PeerServers {
             }
             session.mark_ended();
         }
-        self.events().doubt(with);
+        self.server().doubt(with);
     }
 
     /// Runs `act` on the account of a server.
@@ -295,7 +295,7 @@ impl PeerServers {
         if let Some(number) = known {
             return Ok(number);
         }
-        if self.is_lost_for_good(with) {
+        if self.is_given_up(with) {
             return Err(FsError::Unreachable);
         }
         let _turn = self.inner.beginning.hold(with, self.token()).await;
@@ -313,9 +313,10 @@ impl PeerServers {
             session.number = now.max(session.number + 1);
             session.number
         };
-        self.events().doubt(with);
-        let request = peer::request(self.events().held_of(with));
-        self.events().commit();
+        self.server().doubt(with);
+        let held = self.server().held_of(with).ok_or(FsError::Unreachable)?;
+        let request = peer::request(held);
+        self.server().commit();
         let asked = self
             .inner
             .net
@@ -323,7 +324,7 @@ impl PeerServers {
         let answer = asked.await.map_err(|_| FsError::Unreachable);
         let cuts = answer.and_then(|answer| peer::reply::<peer::Begin>(&answer.body));
         if let Ok(cuts) = &cuts {
-            self.events().cut(cuts);
+            self.server().cut(cuts);
         }
         let mut sessions = self.inner.sessions.borrow_mut();
         let session = sessions.session_with(with);
@@ -337,7 +338,7 @@ impl PeerServers {
         }
         let owed = session.account.is_open();
         drop(sessions);
-        self.events().session_begun(with);
+        self.server().session_begun(with);
         if owed {
             let this = self.clone();
             self.spawn(async move { this.pay_debts(with).await });
@@ -345,13 +346,14 @@ impl PeerServers {
         Ok(number)
     }
 
-    /// Asks another server within a session, and again in each new session until it acts; returns
-    /// the answer and the session's number.
+    /// Asks another server, never this one, within a session, and again in each new session until it
+    /// acts; returns the answer and the session's number.
     pub(in crate::cluster) async fn ask(
         &self,
         to: Rank,
         request: Vec<u8>,
     ) -> Result<(Answer, u64), FsError> {
+        debug_assert_ne!(to, self.rank());
         loop {
             let number = self.session_in_time(to).await?;
             if let Some(answer) = self.ask_within(to, number, &request, false).await? {
@@ -361,7 +363,7 @@ impl PeerServers {
     }
 
     /// Sends a request to another server.
-    pub(super) async fn request<O>(&self, to: Rank, op: O) -> Result<O::Reply, FsError>
+    pub(super) async fn call_other<O>(&self, to: Rank, op: O) -> Result<O::Reply, FsError>
     where
         O: PeerOperation + 'static,
     {
@@ -377,7 +379,7 @@ impl PeerServers {
         request: &[u8],
         surely: bool,
     ) -> Result<Option<Answer>, FsError> {
-        self.events().commit();
+        self.server().commit();
         let sent_ns = self.now_ns();
         let left_ns = self.time_left();
         if left_ns <= 0 && !surely {
@@ -514,9 +516,9 @@ impl PeerServers {
             sessions.believed_until()
         };
         for rank in doubted {
-            self.events().doubt(rank);
+            self.server().doubt(rank);
         }
-        self.events().set_believed_until(believed_until);
+        self.server().set_believed_until(believed_until);
     }
 
     /// Believes a lease of a server's files from now on, if the request sent at `asked_ns` is
@@ -534,7 +536,7 @@ impl PeerServers {
             session.believes = true;
             let believed_until = sessions.believed_until();
             drop(sessions);
-            self.events().set_believed_until(believed_until);
+            self.server().set_believed_until(believed_until);
         }
         true
     }
@@ -579,17 +581,17 @@ impl PeerServers {
                 let this = self.clone();
                 self.spawn(async move { this.pay_debts(rank).await });
             }
-            if ended && (awaited || self.events().uses_files_of(rank)) {
+            if ended && (awaited || self.server().uses_files_of(rank)) {
                 if !self.inner.beginning.is_held(&rank) {
                     self.spawn(async move {
                         // The next look tries again.
                         let _ = this.begin_session(rank).await;
                     });
                 }
-            } else if renews && (used || self.events().uses_files_of(rank)) {
+            } else if renews && (used || self.server().uses_files_of(rank)) {
                 self.spawn(async move {
                     // A lease that is not renewed is not believed.
-                    let _ = this.request(rank, peer::Renew {}).await;
+                    let _ = this.call_other(rank, peer::Renew {}).await;
                 });
             }
         }

@@ -85,31 +85,31 @@ impl PeerServers {
                 news: news.clone(),
                 below: below.to_vec(),
             };
-            return self.request(to, relay).await;
+            return self.call_other(to, relay).await;
         }
         let done = match news.clone() {
-            News::Recall(op) => self.request(to, op).await,
-            News::Mark(op) => self.request(to, op).await,
+            News::Recall(op) => self.call_other(to, op).await,
+            News::Mark(op) => self.call_other(to, op).await,
             News::Cut(op) => {
-                let end = self.request(to, op).await?;
+                let end = self.call_other(to, op).await?;
                 return Ok(Told {
                     end,
                     ..Told::default()
                 });
             }
-            News::Flush(op) => self.request(to, op).await,
-            News::Revoke(op) => self.request(to, op).await,
-            News::Laminated(op) => self.request(to, op).await,
-            News::Forget(op) => self.request(to, op).await,
-            News::DropEntry(op) => self.request(to, op).await,
-            News::Seal(op) => return Ok(told_writers(self.request(to, op).await?)),
-            News::Writers(op) => return Ok(told_writers(self.request(to, op).await?)),
+            News::Flush(op) => self.call_other(to, op).await,
+            News::Revoke(op) => self.call_other(to, op).await,
+            News::Laminated(op) => self.call_other(to, op).await,
+            News::Forget(op) => self.call_other(to, op).await,
+            News::DropEntry(op) => self.call_other(to, op).await,
+            News::Seal(op) => return Ok(told_writers(self.call_other(to, op).await?)),
+            News::Writers(op) => return Ok(told_writers(self.call_other(to, op).await?)),
         };
         done.map(|()| Told::default())
     }
 }
 
-pub(in crate::cluster) fn told_writers(writers: u32) -> Told {
+fn told_writers(writers: u32) -> Told {
     Told {
         writers,
         ..Told::default()

@@ -9,7 +9,7 @@ use weir_core::types::Rank;
 
 use crate::cluster::net::Net;
 use crate::cluster::peers::debts::Debt;
-use crate::cluster::peers::test_events::{now, OtherServer, TestThread};
+use crate::cluster::peers::fake::{now, OtherServer, TestThread};
 use crate::cluster::peers::PeerServers;
 
 const OTHER: Rank = Rank(1);
@@ -59,11 +59,11 @@ fn a_call_that_is_lost_ends_the_session_and_the_next_one_begins_another() {
     let before = world.peers.session_now(OTHER);
     assert!(before.is_some());
     world.other.set_up(false);
-    let lost = now(world.peers.request(OTHER, peer::Renew {}));
+    let lost = now(world.peers.call_other(OTHER, peer::Renew {}));
     assert_eq!(lost, Err(FsError::Unreachable));
     assert_eq!(world.peers.session_now(OTHER), None);
     world.other.set_up(true);
-    assert_eq!(now(world.peers.request(OTHER, peer::Renew {})), Ok(()));
+    assert_eq!(now(world.peers.call_other(OTHER, peer::Renew {})), Ok(()));
     let after = world.peers.session_now(OTHER);
     assert!(after > before, "{after:?}, {before:?}");
 }
@@ -72,7 +72,7 @@ fn a_call_that_is_lost_ends_the_session_and_the_next_one_begins_another() {
 fn a_server_that_refuses_a_session_is_asked_again_in_the_next() {
     let world = World::new();
     world.other.restart();
-    assert_eq!(now(world.peers.request(OTHER, peer::Renew {})), Ok(()));
+    assert_eq!(now(world.peers.call_other(OTHER, peer::Renew {})), Ok(()));
     assert_eq!(world.other.times_heard(peer::Renew {}), 1);
     assert!(
         world.peers.session_now(OTHER) > Some(0),
@@ -84,7 +84,7 @@ fn a_server_that_refuses_a_session_is_asked_again_in_the_next() {
 fn a_debt_to_a_server_that_cannot_be_reached_is_paid_when_it_is_back() {
     let world = World::new();
     world.other.set_up(false);
-    let lost = now(world.peers.request(OTHER, peer::Renew {}));
+    let lost = now(world.peers.call_other(OTHER, peer::Renew {}));
     assert_eq!(lost, Err(FsError::Unreachable), "the session ends");
     world.peers.owe_soon(OTHER, Debt::Freed(freed()));
     world.pass(1..5);
@@ -101,7 +101,7 @@ fn a_debt_to_a_server_that_cannot_be_reached_is_paid_when_it_is_back() {
 fn an_operation_without_time_asks_nobody() {
     let world = World::new();
     world.thread.run(5 * SECOND_NS);
-    let asked = world.peers.request(OTHER, peer::Renew {});
+    let asked = world.peers.call_other(OTHER, peer::Renew {});
     let done = now(world.peers.by(5 * SECOND_NS, asked));
     assert_eq!(done, Err(FsError::Unreachable));
     assert!(!world.other.has_heard(peer::Renew {}));

@@ -67,7 +67,7 @@ impl<S: ReadsNeeds> RemoteReads<S> {
     pub(in crate::cluster) fn miss_file(&self, ino: Ino) {
         let missing = self.state().missing.borrow();
         let mut found = lock_unread(&missing.found);
-        if self.server.peers().is_given_up(ino.rank()) && found.len() < MOST {
+        if self.server.peers().is_refused(ino.rank()) && found.len() < MOST {
             found.insert((ino, ino.rank()));
         }
     }
@@ -150,7 +150,7 @@ impl<S: ReadsNeeds> RemoteReads<S> {
 
     /// The name of a file for messages, even if its path cannot be found.
     async fn name_of(&self, ino: Ino) -> String {
-        if !self.server.peers().is_given_up(ino.rank()) {
+        if !self.server.peers().is_refused(ino.rank()) {
             return self.server.path_of_file(ino).await;
         }
         let found = self.state().missing.borrow().names.get(&ino).cloned();

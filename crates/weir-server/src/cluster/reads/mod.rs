@@ -4,7 +4,7 @@
 //!
 //! Invariant: a place of the pool is lent again only after nothing arrives in it any more.
 //!
-//! May use what [`ReadsNeeds`] says.
+//! May use: [`ReadsNeeds`].
 //!
 //! Interface: [`RemoteReads`]; its `miss_file`, `note_name` and `tell_of_publishing` are messages about files that
 //! cannot be read or published.
@@ -21,11 +21,11 @@ use std::cell::RefCell;
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
-use weir_core::proto::{FsError, Landing, PathInTree};
+use weir_core::proto::Landing;
 use weir_core::types::{ClientId, Ino};
 use weir_fabric::bulk;
 
-use crate::cluster::abilities::InodeNumbers;
+use crate::cluster::abilities::FindsPaths;
 
 use crate::node::{ClientMemory, Platform, Table};
 
@@ -36,14 +36,12 @@ pub(super) mod missing;
 pub(super) mod pool;
 
 /// The rest of the server, as far as reads of other nodes' bytes concern it.
-pub(in crate::cluster) trait ReadsNeeds: InodeNumbers {
+pub(in crate::cluster) trait ReadsNeeds: FindsPaths {
     /// The shared memory of a client.
     type Memory: ClientMemory + 'static;
 
     /// The state of this room.
     fn reads_state(&self) -> &ReadsState<Self::Memory>;
-    /// True if no other node has bytes of any file.
-    fn has_all_extents(&self) -> bool;
     /// The memory of a client, if there is one of that number.
     fn memory_of(&self, id: ClientId) -> Option<Arc<Self::Memory>>;
     /// Gets memory for so many bytes of the pool; returns the number that have some.
@@ -60,8 +58,6 @@ pub(in crate::cluster) trait ReadsNeeds: InodeNumbers {
     fn laminated_here(&self, ino: Ino) -> Option<Ino>;
     /// The path of a file, for messages.
     async fn path_of_file(&self, ino: Ino) -> String;
-    /// The path of a directory, from the homes of its names.
-    async fn path_by_homes(&self, dir: Ino) -> Result<PathInTree, FsError>;
 }
 
 /// Reads of bytes that are at other nodes.

@@ -4,7 +4,7 @@
 //!
 //! Invariant: no process touches a page of shared memory that is not known to have memory.
 //!
-//! [`relief`] may use what its [`relief::ReliefNeeds`] says.
+//! May use: [`relief::ReliefNeeds`]; `space` publishes by `extents`.
 //!
 //! Interface: `lend_segment`, `end_lease`; `SegmentTables` counts the living bytes of slabs for
 //! `extents`; `grow` gets memory for a table.

@@ -13,12 +13,10 @@ use futures_channel::oneshot;
 use futures_util::future::select;
 use weir_core::elevated::MOST_TREES;
 use weir_core::proto::peer;
-use weir_core::proto::{
-    AwaitRoom, FsError, FsStat, PathInTree, ReportRelief, RoomOutlook, RoomState,
-};
+use weir_core::proto::{AwaitRoom, FsError, FsStat, ReportRelief, RoomOutlook, RoomState};
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::abilities::InodeNumbers;
+use crate::cluster::abilities::FindsPaths;
 use crate::cluster::ROOT;
 
 /// The time for which a report holds, ns: longer than the longest round.
@@ -95,13 +93,11 @@ impl Drop for WaitingWrite<'_> {
 }
 
 /// The rest of the server, as far as waiting for room concerns it.
-pub(in crate::cluster) trait ReliefNeeds: InodeNumbers {
+pub(in crate::cluster) trait ReliefNeeds: FindsPaths {
     /// The reports and the writes that wait.
     fn relief_state(&self) -> &RoomRelief;
     /// The room of this server.
     fn room(&self) -> FsStat;
-    /// The path of a directory, from the homes of its names.
-    async fn path_by_homes(&self, dir: Ino) -> Result<PathInTree, FsError>;
 }
 
 /// Writes that wait for room, and the reports of those that make it.

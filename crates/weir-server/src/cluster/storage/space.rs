@@ -12,6 +12,7 @@ use weir_core::types::{ClientId, SegmentId};
 
 use crate::cluster::abilities::Waits;
 use crate::cluster::clients::table::Lease;
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::Cluster;
 use crate::node::{ClientMemory, Node, Platform, Space};
 

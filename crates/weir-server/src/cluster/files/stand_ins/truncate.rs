@@ -46,7 +46,7 @@ impl<S: FilesNeeds> Truncation<S> {
             .peers()
             .hold_in_time(&self.state().changing, ino)
             .await?;
-        let was_evicted = self.server.node(|node| node.regular(ino))?.evicted;
+        let was_evicted = self.server.node(|node| node.names().regular(ino))?.evicted;
         self.state().published.borrow_mut().begin_cut(ino, size);
         let mut cut = self.cut_everywhere(ino, size).await;
         let old = self.state().published.borrow_mut().end_cut(ino);

@@ -30,7 +30,8 @@ impl<S: FilesNeeds> FileTokens<S> {
         }
         drop(tokens);
         if maker != self.server.rank() {
-            self.server.node(|node| node.set_ask(attr.home, true));
+            self.server
+                .node(|node| node.names().set_ask(attr.home, true));
         }
         is_first
     }
@@ -51,7 +52,7 @@ impl<S: FilesNeeds> FileTokens<S> {
             .peers()
             .hold_in_time(&self.state().granting, ino)
             .await?;
-        if !is_raw(&self.server.node(|node| node.writable(ino))?) {
+        if !is_raw(&self.server.node(|node| node.names().writable(ino))?) {
             return Ok(Some(op.wished));
         }
         if op.anew {
@@ -102,10 +103,10 @@ impl<S: FilesNeeds> FileTokens<S> {
         if writer != self.server.rank()
             && self
                 .server
-                .node(|node| node.attr_of(ino))
+                .node(|node| node.names().attr_of(ino))
                 .is_ok_and(reads_here)
         {
-            self.server.node(|node| node.set_ask(ino, true));
+            self.server.node(|node| node.names().set_ask(ino, true));
             self.server.stand_ins().recall_here(ino);
         }
     }
@@ -151,7 +152,7 @@ impl<S: FilesNeeds> FileTokens<S> {
             .hold_in_time(&self.state().granting, ino)
             .await?;
         self.end_writers(ino, self.server.rank()).await?;
-        self.server.node(|node| node.set_ask(ino, false));
+        self.server.node(|node| node.names().set_ask(ino, false));
         Ok(())
     }
 
@@ -218,7 +219,7 @@ impl<S: FilesNeeds> FileTokens<S> {
     ) -> Result<(), FsError> {
         if !self
             .server
-            .node(|node| node.attr_of(ino))
+            .node(|node| node.names().attr_of(ino))
             .is_ok_and(|attr| is_raw(&attr))
         {
             return Ok(());

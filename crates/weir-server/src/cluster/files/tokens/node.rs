@@ -102,7 +102,7 @@ impl<S: FilesNeeds> FileTokens<S> {
         claim: &Claim,
     ) -> Result<(), FsError> {
         let local = self.server.local(ino).ok_or(FsError::Stale)?;
-        if !is_raw(&self.server.node(|node| node.attr_of(local))?) {
+        if !is_raw(&self.server.node(|node| node.names().attr_of(local))?) {
             return Ok(());
         }
         let op = proto::Token {
@@ -145,7 +145,7 @@ impl<S: FilesNeeds> FileTokens<S> {
 
     /// Updates the word that tells this node's writers of a file if they must ask.
     pub(in crate::cluster::files) fn renew_token_word(&self, ino: Ino, local: Ino) {
-        let Ok(attr) = self.server.node(|node| node.attr_of(local)) else {
+        let Ok(attr) = self.server.node(|node| node.names().attr_of(local)) else {
             return;
         };
         let held = &self.state().write_tokens.borrow().held;
@@ -171,7 +171,7 @@ impl<S: FilesNeeds> FileTokens<S> {
             return;
         };
         self.server.node(|node| {
-            if node.attr_of(local).is_ok_and(|attr| is_raw(&attr)) {
+            if node.names().attr_of(local).is_ok_and(|attr| is_raw(&attr)) {
                 node.revoke_writes(local);
             }
         });
@@ -242,7 +242,7 @@ impl<S: FilesNeeds> FileTokens<S> {
         let Some(local) = self.server.local(ino).filter(|local| *local != ino) else {
             return Ok(());
         };
-        let attr = self.server.node(|node| node.attr_of(local))?;
+        let attr = self.server.node(|node| node.names().attr_of(local))?;
         if is_raw(&attr) || attr.lamination == Lamination::Done {
             return Ok(());
         }
@@ -250,7 +250,8 @@ impl<S: FilesNeeds> FileTokens<S> {
             visibility: Visibility::ReadAfterWrite,
             ..attr.policy
         };
-        self.server.node(|node| node.set_policy(local, policy))?;
+        self.server
+            .node(|node| node.names().set_policy(local, policy))?;
         self.renew_token_word(ino, local);
         Ok(())
     }

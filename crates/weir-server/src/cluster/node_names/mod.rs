@@ -1,6 +1,8 @@
 //! The names and inodes of this server: its shard of the namespace, whose errors are those of
 //! operations here, and whose times are the server's.
 
+mod inodes;
+
 use std::ops::{ControlFlow, Deref, DerefMut};
 
 use weir_core::names::{Attr, DirPart, NamesError, Shard, NAME_MAX};
@@ -15,7 +17,7 @@ const PATH_BYTES: usize = 64 << 10;
 
 /// The names and inodes of this server. All rooms look at inodes here.
 pub(in crate::cluster) struct NodeNames<'m> {
-    pub(super) shard: Shard<'m>,
+    shard: Shard<'m>,
     clock: ServerClock,
 }
 
@@ -41,7 +43,7 @@ impl<'m> NodeNames<'m> {
 
 impl NodeNames<'_> {
     /// The time of the current call, ns since 1970.
-    pub(super) fn now_ns(&self) -> i64 {
+    fn now_ns(&self) -> i64 {
         self.clock.now_ns()
     }
 

@@ -1,5 +1,4 @@
-//! The other servers for tests of one room: a fabric that the test gives, and a server of which no room but the tested
-//! one is there.
+//! A fake fabric, thread and server, for tests of one room.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -15,7 +14,7 @@ use weir_core::types::{Ino, Rank};
 use crate::cluster::clock::ServerClock;
 use crate::cluster::net::{Answer, Lost, Net};
 use crate::cluster::peers::debts::Debt;
-use crate::cluster::peers::{PeerServers, SessionEvents};
+use crate::cluster::peers::{PeerServers, PeersNeeds};
 
 /// The thread of a server in a test: its time, and the tasks that it runs.
 #[derive(Clone)]
@@ -38,7 +37,7 @@ impl TestThread {
         let tasks = Rc::clone(&self.tasks);
         let spawn = move |task| tasks.borrow_mut().push(task);
         let peers = PeerServers::new(Rank(0), 2, net, self.clock.clone(), spawn);
-        peers.set_events(NoRooms);
+        peers.set_server(NoRooms);
         peers
     }
 
@@ -128,7 +127,7 @@ impl Net for OtherServer {
 /// A server to which sessions mean nothing.
 struct NoRooms;
 
-impl SessionEvents for NoRooms {
+impl PeersNeeds for NoRooms {
     fn commit(&self) {}
 
     fn set_believed_until(&self, _: Option<i64>) {}
@@ -139,11 +138,11 @@ impl SessionEvents for NoRooms {
         false
     }
 
-    fn held_of(&self, _: Rank) -> peer::Begin {
-        peer::Begin {
+    fn held_of(&self, _: Rank) -> Option<peer::Begin> {
+        Some(peer::Begin {
             held: Vec::new(),
             renames_since: 0,
-        }
+        })
     }
 
     fn cut(&self, _: &[(Ino, u64)]) {}

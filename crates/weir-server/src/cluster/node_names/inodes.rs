@@ -5,7 +5,7 @@ use weir_core::names::{Attr, FileType, Lamination, Policy, SetAttr};
 use weir_core::proto::FsError;
 use weir_core::types::Ino;
 
-use crate::cluster::names::NodeNames;
+use crate::cluster::node_names::NodeNames;
 use crate::cluster::refusal::refusal;
 
 impl NodeNames<'_> {
