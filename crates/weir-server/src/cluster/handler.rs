@@ -417,7 +417,7 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn begin(&self, from: Rank, op: Begin) -> Result<Vec<(Ino, u64)>, FsError> {
-        Ok(self.cluster.begun(from, op))
+        Ok(self.cluster.accept_session(from, op))
     }
 
     async fn renew(&self, _: Rank, _: Renew) -> Result<(), FsError> {

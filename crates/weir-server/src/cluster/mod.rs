@@ -259,7 +259,7 @@ impl<P: Platform> Cluster<P> {
             Served::Now(reply) => self.node(|node| node.put_reply(id, channel, reply)),
             Served::Later(work) => {
                 let this = self.clone();
-                self.peers().begin(async move {
+                self.peers().run_or_spawn(async move {
                     let deadline_ns = this.peers().next_deadline_of(spent_ms);
                     let reply = this.peers().by(deadline_ns, work).await;
                     this.node(|node| node.put_reply(id, channel, reply));

@@ -79,7 +79,7 @@ impl<P: Platform> PeersNeeds for ServerOfSessions<P> {
         }
     }
 
-    fn session_begun(&self, with: Rank) {
+    fn note_own_session(&self, with: Rank) {
         if let Some(server) = self.server() {
             server.reads().expect_again(with);
             server.sharing().ask_for_policies(with);
@@ -125,7 +125,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Begins a session of another server, which holds the files listed in `op`.
-    pub(super) fn begun(&self, from: Rank, op: peer::Begin) -> Vec<(Ino, u64)> {
+    pub(super) fn accept_session(&self, from: Rank, op: peer::Begin) -> Vec<(Ino, u64)> {
         self.names().drop_names_of(from);
         self.names().forget_steps(from, op.renames_since);
         let held: BTreeSet<Ino> = op.held.iter().map(|(ino, _)| *ino).collect();

@@ -9,7 +9,7 @@
 //! cannot ask stops when that term is over. Until such a node is back, the home does not know how
 //! far it had reserved: appends wait that long, but at most [`AWAITED_NS`]. A restarted server does
 //! not know the writers of its files: until each other server has named the files that it has open
-//! (`Cluster::begun`), any may have placed appends, and a node that opens a file is told to ask.
+//! (`Cluster::accept_session`), any may have placed appends, and a node that opens a file is told to ask.
 //! The home remembers the offsets that it handed out until the nodes that have them have said that
 //! they publish nothing more: a server that was cut off finds its offsets free when it is back.
 

@@ -11,8 +11,8 @@ use weir_core::proto::peer;
 use weir_core::proto::{self, FsError};
 use weir_core::types::{ClientId, Ino, Rank};
 
-use crate::cluster::files::FileExtents;
-use crate::cluster::files::FileNames;
+use crate::cluster::files::ExtentsForFiles;
+use crate::cluster::files::NamesForFiles;
 use crate::cluster::files::{FileParts, FileSteps, FilesNeeds, ReadAudit};
 use crate::rules::join;
 

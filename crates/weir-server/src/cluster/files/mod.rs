@@ -66,7 +66,7 @@ pub(super) mod xattrs;
 /// after that its unpublished bytes count as lost.
 pub(in crate::cluster) const AWAITED_NS: i64 = 30_000_000_000;
 
-pub(in crate::cluster) use needs::{FileExtents, FileNames, FileSteps, FilesNeeds};
+pub(in crate::cluster) use needs::{ExtentsForFiles, FileSteps, FilesNeeds, NamesForFiles};
 pub(in crate::cluster) use parts::{
     Eviction, ExtendedAttributes, FileEnds, FileParts, FileSharing, FileTokens, ReadAudit,
     SharedAppends, StandInFiles, Truncation,

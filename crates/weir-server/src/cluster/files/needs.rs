@@ -27,9 +27,9 @@ pub(in crate::cluster) trait FilesNeeds: InodeNumbers + Journals {
     /// The tables of this server.
     type Node: FileSteps;
     /// The published extents.
-    type Extents: FileExtents;
+    type Extents: ExtentsForFiles;
     /// The names.
-    type Names: FileNames;
+    type Names: NamesForFiles;
 
     /// Runs `act` on the tables of this server.
     fn node<R>(&self, act: impl FnOnce(&mut Self::Node) -> R) -> R;
@@ -45,7 +45,7 @@ pub(in crate::cluster) trait FilesNeeds: InodeNumbers + Journals {
 }
 
 /// The published extents, as far as files use them.
-pub(in crate::cluster) trait FileExtents {
+pub(in crate::cluster) trait ExtentsForFiles {
     /// Returns true if extents of a file are on their way.
     fn is_in_flight(&self, ino: Ino) -> bool;
     /// Drops the known extents of a file, unless it is laminated.
@@ -97,17 +97,17 @@ pub(in crate::cluster) trait FileExtents {
     fn end_in_flight(&self, ino: Ino) -> u64;
     /// Cuts the batches that are on their way to the slices' homes or could not be sent.
     fn cut_in_flight(&self, ino: Ino, size: u64);
-    /// As [`FileExtents::flush`], for a reason.
+    /// As [`ExtentsForFiles::flush`], for a reason.
     async fn flush_as(&self, ino: Ino, cause: PublishCause) -> Result<(), FsError>;
     /// Waits, in time, until no task of this node publishes a file; none does while the guard
     /// lives.
     async fn hold_publishing(&self, ino: Ino) -> Result<Guard<'_, Ino>, FsError>;
-    /// As [`FileExtents::hold_publishing`], for as long as that takes.
+    /// As [`ExtentsForFiles::hold_publishing`], for as long as that takes.
     async fn hold_publishing_surely(&self, ino: Ino) -> Guard<'_, Ino>;
 }
 
 /// The names, as far as files use them.
-pub(in crate::cluster) trait FileNames {
+pub(in crate::cluster) trait NamesForFiles {
     /// The path of a directory, from the homes of its names.
     async fn path_by_homes(&self, ino: Ino) -> Result<PathInTree, FsError>;
     /// True if the home of an inode is lost for as long as this server lives.

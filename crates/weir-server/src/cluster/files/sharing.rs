@@ -22,8 +22,8 @@ use weir_core::types::{Ino, Rank};
 
 use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::files::laminate::is_cause;
-use crate::cluster::files::FileExtents;
-use crate::cluster::files::FileNames;
+use crate::cluster::files::ExtentsForFiles;
+use crate::cluster::files::NamesForFiles;
 use crate::cluster::files::{FileParts, FileSharing, FileSteps, FilesNeeds};
 use crate::cluster::keyed::Keyed;
 use crate::cluster::peers::tell::all_of;
@@ -419,7 +419,7 @@ impl<S: FilesNeeds> FileSharing<S> {
         for local in self.server.node(FileSteps::take_unwritten) {
             let ino = self.server.global(local);
             let this = self.clone();
-            self.server.peers().begin(async move {
+            self.server.peers().run_or_spawn(async move {
                 let cause = Cause::Close;
                 let asked = peer::Laminate { ino, cause };
                 match this.server.call(ino.rank(), asked).await {

@@ -296,7 +296,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         Ok(kind)
     }
 
-    /// Handles the loss of one name of an inode of this server; see [`NamedFiles::end_unnamed`](crate::cluster::names::NamedFiles::end_unnamed).
+    /// Handles the loss of one name of an inode of this server; see [`FilesForNames::end_unnamed`](crate::cluster::names::FilesForNames::end_unnamed).
     async fn link_gone(&self, ino: Ino, asker: Rank) -> Option<Unnamed> {
         // Lease holders rely on the number of links, too.
         self.server.recall_leases(ino, None).await;

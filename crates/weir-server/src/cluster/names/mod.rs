@@ -5,7 +5,7 @@
 //!
 //! Invariant: an entry has one home at a time. A name is changed at its home, under its lock.
 //!
-//! May use: [`NamesNeeds`], [`NamedFiles`], [`NameSteps`].
+//! May use: [`NamesNeeds`], [`FilesForNames`], [`NameSteps`].
 //!
 //! Interface: [`InstanceNames`], the names of all servers as this one knows them; `NodeNames` beside this room, those of this server,
 //! with its inodes; `NamesState` for the journal.
@@ -56,7 +56,7 @@ pub(super) mod tables;
 pub(super) use memory::NamesMemory;
 
 /// The rest of the server, as far as names concern it.
-pub(in crate::cluster) trait NamesNeeds: NamedFiles + Journals {
+pub(in crate::cluster) trait NamesNeeds: FilesForNames + Journals {
     /// The tables of this server.
     type Node: NameSteps;
 
@@ -69,7 +69,7 @@ pub(in crate::cluster) trait NamesNeeds: NamedFiles + Journals {
 }
 
 /// The files of the instance, as far as their names concern them.
-pub(in crate::cluster) trait NamedFiles: InodeNumbers {
+pub(in crate::cluster) trait FilesForNames: InodeNumbers {
     /// The path of an entry, if a rule for new files may name it.
     async fn path_for_rules(&self, dir: Ino, name: &[u8]) -> Result<Option<Vec<u8>>, FsError>;
     /// The counts of news about files now.

@@ -17,7 +17,7 @@ use weir_core::xattr::SetFlags;
 use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::extents::publish::PublishCause;
 use crate::cluster::extents::{ExtentsNeeds, PublishedExtents};
-use crate::cluster::files::{FileExtents, FileNames, FileSteps, FilesNeeds, FilesState};
+use crate::cluster::files::{ExtentsForFiles, FileSteps, FilesNeeds, FilesState, NamesForFiles};
 use crate::cluster::keyed::Guard;
 use crate::cluster::names::{InstanceNames, NamesNeeds};
 use crate::cluster::node_names::NodeNames;
@@ -50,7 +50,7 @@ impl<P: Platform> FilesNeeds for Cluster<P> {
     }
 }
 
-impl<S: ExtentsNeeds> FileExtents for PublishedExtents<S> {
+impl<S: ExtentsNeeds> ExtentsForFiles for PublishedExtents<S> {
     fn is_in_flight(&self, ino: Ino) -> bool {
         self.is_in_flight(ino)
     }
@@ -145,7 +145,7 @@ impl<S: ExtentsNeeds> FileExtents for PublishedExtents<S> {
     }
 }
 
-impl<S: NamesNeeds> FileNames for InstanceNames<S> {
+impl<S: NamesNeeds> NamesForFiles for InstanceNames<S> {
     async fn path_by_homes(&self, ino: Ino) -> Result<PathInTree, FsError> {
         self.path_by_homes(ino).await
     }

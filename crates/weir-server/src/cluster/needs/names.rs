@@ -7,7 +7,7 @@ use weir_core::types::{Ino, Rank};
 
 use crate::cluster::files::FileNews;
 use crate::cluster::files::FileParts;
-use crate::cluster::names::{InstanceNames, NamedFiles, NamesNeeds, NamesState};
+use crate::cluster::names::{FilesForNames, InstanceNames, NamesNeeds, NamesState};
 use crate::cluster::Cluster;
 use crate::node::{Node, Platform};
 
@@ -34,7 +34,7 @@ impl<P: Platform> NamesNeeds for Cluster<P> {
     }
 }
 
-impl<P: Platform> NamedFiles for Cluster<P> {
+impl<P: Platform> FilesForNames for Cluster<P> {
     async fn path_for_rules(&self, dir: Ino, name: &[u8]) -> Result<Option<Vec<u8>>, FsError> {
         self.sharing().path_for_rules(dir, name).await
     }

@@ -147,7 +147,7 @@ impl PeersNeeds for NoRooms {
 
     fn cut(&self, _: &[(Ino, u64)]) {}
 
-    fn session_begun(&self, _: Rank) {}
+    fn note_own_session(&self, _: Rank) {}
 
     fn pay_here(&self, _: Debt) -> LocalBoxFuture<'static, Result<(), FsError>> {
         Box::pin(std::future::ready(Ok(())))

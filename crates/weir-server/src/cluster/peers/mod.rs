@@ -97,7 +97,7 @@ pub(in crate::cluster) trait PeersNeeds {
     /// Cuts files here to the sizes that their home reported when the session began.
     fn cut(&self, files: &[(Ino, u64)]);
     /// A session with a server has begun.
-    fn session_begun(&self, with: Rank);
+    fn note_own_session(&self, with: Rank);
     /// Pays a debt of this server to itself.
     fn pay_here(&self, debt: debts::Debt) -> LocalBoxFuture<'static, Result<(), FsError>>;
     /// Gives bytes of logs back to their servers.
@@ -185,7 +185,7 @@ impl PeerServers {
 
     /// Runs a task as far as it can without waiting, and spawns the rest of it. The caller has
     /// borrowed nothing that the task may need.
-    pub(in crate::cluster) fn begin(&self, task: impl Future<Output = ()> + 'static) {
+    pub(in crate::cluster) fn run_or_spawn(&self, task: impl Future<Output = ()> + 'static) {
         let mut task: LocalBoxFuture<'static, ()> = Box::pin(task);
         let mut context = Context::from_waker(Waker::noop());
         // The spawned task is polled again, so this waker need not wake it.

@@ -338,7 +338,7 @@ impl PeerServers {
         }
         let owed = session.account.is_open();
         drop(sessions);
-        self.server().session_begun(with);
+        self.server().note_own_session(with);
         if owed {
             let this = self.clone();
             self.spawn(async move { this.pay_debts(with).await });

@@ -10,7 +10,7 @@ use weir_core::types::{Ino, Rank};
 
 use super::share::Share;
 use super::Grant;
-use crate::cluster::files::FileExtents;
+use crate::cluster::files::ExtentsForFiles;
 use crate::cluster::files::AWAITED_NS;
 use crate::cluster::files::{FileParts, FileSteps, FileTokens, FilesNeeds};
 use crate::cluster::peers::tell::all_of;

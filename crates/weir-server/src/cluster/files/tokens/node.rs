@@ -9,7 +9,7 @@ use weir_core::types::Ino;
 
 use super::share::Share;
 use crate::cluster::extents::publish::PublishCause;
-use crate::cluster::files::FileExtents;
+use crate::cluster::files::ExtentsForFiles;
 use crate::cluster::files::{FileSteps, FileTokens, FilesNeeds};
 use crate::cluster::visibility::is_raw;
 
