@@ -46,7 +46,6 @@
 //! | `keyed` | locks that tasks wait for |
 //! | `slots`, `snapshot`, `refusal`, `visibility` | small things that several rooms use |
 
-use crate::cluster::files::FileParts;
 mod abilities;
 mod clients;
 mod clock;
@@ -87,6 +86,7 @@ use weir_core::types::{ClientId, Ino, Rank};
 use clients::stats::Stats;
 use clients::table::Clients;
 use clock::ServerClock;
+use files::FileParts;
 use locks::table::LockTable;
 use peers::calls::{Replied, ServerCalls};
 use peers::session::Admitted;

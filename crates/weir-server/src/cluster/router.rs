@@ -15,8 +15,7 @@ use weir_core::proto::{
 };
 use weir_core::types::{ClientId, Ino, Rank};
 
-use crate::cluster::abilities::InodeNumbers;
-use crate::cluster::abilities::Waits;
+use crate::cluster::abilities::{InodeNumbers, Waits};
 use crate::cluster::files::FileParts;
 use crate::cluster::names::requests::NewEntry;
 use crate::cluster::peers::calls::ServerCalls;

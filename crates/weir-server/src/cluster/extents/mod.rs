@@ -36,8 +36,7 @@ use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Allocate, Attached, ByteRange, FsError, Located};
 use weir_core::types::{ClientId, Ino, Rank};
 
-use crate::cluster::abilities::InodeNumbers;
-use crate::cluster::abilities::Journals;
+use crate::cluster::abilities::{InodeNumbers, Journals};
 use crate::cluster::keyed::Keyed;
 use crate::cluster::net::LogBytes;
 use crate::cluster::slots::Slots;

@@ -20,8 +20,7 @@ use weir_core::extent::MAX_OFFSET;
 use weir_core::proto::{self, peer, FsError};
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::files::AWAITED_NS;
-use crate::cluster::files::{FileParts, FileSteps, FilesNeeds, SharedAppends};
+use crate::cluster::files::{FileParts, FileSteps, FilesNeeds, SharedAppends, AWAITED_NS};
 use crate::cluster::visibility::is_raw;
 
 /// The state of appends to a file.

@@ -11,9 +11,9 @@ use weir_core::proto::peer;
 use weir_core::proto::{self, FsError};
 use weir_core::types::{ClientId, Ino, Rank};
 
-use crate::cluster::files::ExtentsForFiles;
-use crate::cluster::files::NamesForFiles;
-use crate::cluster::files::{FileParts, FileSteps, FilesNeeds, ReadAudit};
+use crate::cluster::files::{
+    ExtentsForFiles, FileParts, FileSteps, FilesNeeds, NamesForFiles, ReadAudit,
+};
 use crate::rules::join;
 
 /// The most findings that are kept apart; a finding unlike all of them is counted with the last.

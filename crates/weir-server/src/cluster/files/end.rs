@@ -19,8 +19,7 @@ use weir_core::types::{Ino, Rank};
 
 use crate::cluster::files::leaving::HoldRequest;
 use crate::cluster::files::stand_ins::StandIn;
-use crate::cluster::files::ExtentsForFiles;
-use crate::cluster::files::{FileEnds, FileParts, FileSteps, FilesNeeds};
+use crate::cluster::files::{ExtentsForFiles, FileEnds, FileParts, FileSteps, FilesNeeds};
 use crate::cluster::keyed::Token;
 use crate::cluster::peers::debts::Debt;
 

@@ -19,8 +19,7 @@ use weir_core::proto::{ContentVersion, FsError};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::extents::publish::bytes_of;
-use crate::cluster::files::ExtentsForFiles;
-use crate::cluster::files::{Eviction, FileParts, FileSteps, FilesNeeds};
+use crate::cluster::files::{Eviction, ExtentsForFiles, FileParts, FileSteps, FilesNeeds};
 use crate::cluster::peers::tell::all_of;
 use crate::node::{Node, Platform};
 

@@ -22,8 +22,7 @@ use weir_core::proto::{ByteRange, CopyUse, FsError, SettledExtents, MOST_RANGES}
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::extents::publish::bytes_of;
-use crate::cluster::files::ExtentsForFiles;
-use crate::cluster::files::{Eviction, FileParts, FileSteps, FilesNeeds};
+use crate::cluster::files::{Eviction, ExtentsForFiles, FileParts, FileSteps, FilesNeeds};
 use crate::node::{Node, Platform};
 
 impl<S: FilesNeeds> Eviction<S> {

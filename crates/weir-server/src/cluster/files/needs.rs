@@ -14,8 +14,7 @@ use weir_core::proto::{
 use weir_core::types::{ClientId, Ino, Rank};
 use weir_core::xattr::SetFlags;
 
-use crate::cluster::abilities::InodeNumbers;
-use crate::cluster::abilities::Journals;
+use crate::cluster::abilities::{InodeNumbers, Journals};
 use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::extents::publish::PublishCause;
 use crate::cluster::files::FilesState;

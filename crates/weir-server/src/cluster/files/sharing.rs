@@ -22,9 +22,9 @@ use weir_core::types::{Ino, Rank};
 
 use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::files::laminate::is_cause;
-use crate::cluster::files::ExtentsForFiles;
-use crate::cluster::files::NamesForFiles;
-use crate::cluster::files::{FileParts, FileSharing, FileSteps, FilesNeeds};
+use crate::cluster::files::{
+    ExtentsForFiles, FileParts, FileSharing, FileSteps, FilesNeeds, NamesForFiles,
+};
 use crate::cluster::keyed::Keyed;
 use crate::cluster::peers::tell::all_of;
 use crate::cluster::visibility::is_raw;

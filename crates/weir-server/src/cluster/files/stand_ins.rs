@@ -22,10 +22,9 @@ use weir_core::types::{Ino, Rank};
 use crate::cluster::abilities::Waits;
 use crate::cluster::files::holders::WritersLeft;
 use crate::cluster::files::leaving::HoldRequest;
-use crate::cluster::files::ExtentsForFiles;
-use crate::cluster::files::NamesForFiles;
-use crate::cluster::files::AWAITED_NS;
-use crate::cluster::files::{FileParts, FileSteps, FilesNeeds, StandInFiles};
+use crate::cluster::files::{
+    ExtentsForFiles, FileParts, FileSteps, FilesNeeds, NamesForFiles, StandInFiles, AWAITED_NS,
+};
 use crate::cluster::visibility::is_raw;
 
 /// If a home takes longer than this to grant a lease, the read fails; ns.

@@ -33,8 +33,7 @@ use weir_core::proto::peer::{self, Unnamed};
 use weir_core::proto::{self, Attached, Caller, Child, Created, Entry, FsError, Listing};
 use weir_core::types::{ClientId, Ino, Rank};
 
-use crate::cluster::abilities::InodeNumbers;
-use crate::cluster::abilities::Journals;
+use crate::cluster::abilities::{InodeNumbers, Journals};
 use crate::cluster::files::FileNews;
 use crate::cluster::keyed::Keyed;
 use crate::cluster::node_names::NodeNames;

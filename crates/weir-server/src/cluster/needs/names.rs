@@ -5,8 +5,7 @@ use weir_core::proto::peer::Unnamed;
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::files::FileNews;
-use crate::cluster::files::FileParts;
+use crate::cluster::files::{FileNews, FileParts};
 use crate::cluster::names::{FilesForNames, InstanceNames, NamesNeeds, NamesState};
 use crate::cluster::Cluster;
 use crate::node::{Node, Platform};

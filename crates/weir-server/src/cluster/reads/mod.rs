@@ -26,7 +26,6 @@ use weir_core::types::{ClientId, Ino};
 use weir_fabric::bulk;
 
 use crate::cluster::abilities::FindsPaths;
-
 use crate::node::{ClientMemory, Platform, Table};
 
 pub mod arrival;

@@ -7,8 +7,7 @@ use weir_core::types::Ino;
 
 use crate::cluster::abilities::Waits;
 use crate::cluster::extents::publish::bytes_of;
-use crate::cluster::files::ExtentsForFiles;
-use crate::cluster::files::{FileParts, FileSteps, FilesNeeds, Truncation};
+use crate::cluster::files::{ExtentsForFiles, FileParts, FileSteps, FilesNeeds, Truncation};
 
 impl<S: FilesNeeds> Truncation<S> {
     pub(in crate::cluster) fn truncate_for_client(

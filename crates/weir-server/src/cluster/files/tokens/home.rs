@@ -10,9 +10,9 @@ use weir_core::types::{Ino, Rank};
 
 use super::share::Share;
 use super::Grant;
-use crate::cluster::files::ExtentsForFiles;
-use crate::cluster::files::AWAITED_NS;
-use crate::cluster::files::{FileParts, FileSteps, FileTokens, FilesNeeds};
+use crate::cluster::files::{
+    ExtentsForFiles, FileParts, FileSteps, FileTokens, FilesNeeds, AWAITED_NS,
+};
 use crate::cluster::peers::tell::all_of;
 use crate::cluster::visibility::is_raw;
 

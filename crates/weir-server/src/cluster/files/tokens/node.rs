@@ -9,8 +9,7 @@ use weir_core::types::Ino;
 
 use super::share::Share;
 use crate::cluster::extents::publish::PublishCause;
-use crate::cluster::files::ExtentsForFiles;
-use crate::cluster::files::{FileSteps, FileTokens, FilesNeeds};
+use crate::cluster::files::{ExtentsForFiles, FileSteps, FileTokens, FilesNeeds};
 use crate::cluster::visibility::is_raw;
 
 /// The factor by which a request exceeds the record's wish, by the number of times that the token
