@@ -1,11 +1,15 @@
-//! The abilities of a server that several rooms need.
+//! The abilities of a server, and of its tables, that several rooms need.
 
 use std::future::Future;
 
+use weir_core::extent::Run;
 use weir_core::journal::Item;
+use weir_core::names::Attr;
+use weir_core::node::known::KnownNames;
 use weir_core::proto::{FsError, PathInTree, Served};
 use weir_core::types::Ino;
 
+use crate::cluster::node_names::NodeNames;
 use crate::cluster::peers::calls::ServerCalls;
 
 /// A server that knows the numbers of inodes: the global number, which names the server of the inode,
@@ -26,6 +30,45 @@ pub(in crate::cluster) trait InodeNumbers: ServerCalls {
             false => Err(FsError::Stale),
         }
     }
+}
+
+/// A server with tables of its own.
+pub(in crate::cluster) trait OwnTables {
+    /// The tables.
+    type Node;
+
+    /// Runs `act` on the tables of this server.
+    fn node<R>(&self, act: impl FnOnce(&mut Self::Node) -> R) -> R;
+}
+
+/// Tables with the names and inodes of this server, and those that its programs know of others.
+pub(in crate::cluster) trait NameTables {
+    /// The names and inodes.
+    fn names(&mut self) -> &mut NodeNames<'static>;
+    /// The table in shared memory of names of other servers, to look up and to remove names.
+    fn known(&self) -> KnownNames<'static>;
+    /// The same table, to add a name. The first call gets memory for the table, if there is any.
+    fn known_to_keep(&mut self) -> KnownNames<'static>;
+}
+
+/// Tables with the writes of this node's programs. Files have their numbers of this server's table.
+pub(in crate::cluster) trait WriteTables {
+    /// The attributes, including the writes of this node's writers.
+    fn attr_now(&self, local: Ino) -> Result<Attr, FsError>;
+    /// Raises a file's size to at least `size`, and its times to at least `mtime_ns`.
+    fn raise_to(&mut self, local: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError>;
+    /// The number of unpublished runs of a file.
+    fn pending_count(&self, local: Ino) -> usize;
+    /// Appends the unpublished runs of `[from, to)`, at most `max`, to `out`. Returns the offset up
+    /// to which `out` has all of them.
+    fn pending_runs(
+        &mut self,
+        local: Ino,
+        from: u64,
+        to: u64,
+        max: usize,
+        out: &mut Vec<Run>,
+    ) -> u64;
 }
 
 /// A server that finds paths.

@@ -15,7 +15,7 @@ use weir_core::proto::{FsError, Locate, Located, Served};
 use weir_core::types::Ino;
 
 use super::slices::cut_off;
-use crate::cluster::abilities::Waits;
+use crate::cluster::abilities::{Waits, WriteTables};
 use crate::cluster::extents::{ExtentSteps, ExtentsNeeds, PublishedExtents};
 use crate::node::{few_or_wanted, FEW_RUNS, MAX_RUNS};
 

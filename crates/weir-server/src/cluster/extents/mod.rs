@@ -36,7 +36,7 @@ use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Allocate, Attached, ByteRange, FsError, Located};
 use weir_core::types::{ClientId, Ino, Rank};
 
-use crate::cluster::abilities::{InodeNumbers, Journals};
+use crate::cluster::abilities::{InodeNumbers, Journals, OwnTables, WriteTables};
 use crate::cluster::keyed::Keyed;
 use crate::cluster::net::LogBytes;
 use crate::cluster::slots::Slots;
@@ -58,12 +58,9 @@ pub(super) mod table;
 pub(super) mod writers;
 
 /// The rest of the server, as far as published extents concern it.
-pub(in crate::cluster) trait ExtentsNeeds: InodeNumbers + Journals {
-    /// The tables of this server.
-    type Node: ExtentSteps;
-
-    /// Runs `act` on the tables of this server.
-    fn node<R>(&self, act: impl FnOnce(&mut Self::Node) -> R) -> R;
+pub(in crate::cluster) trait ExtentsNeeds:
+    InodeNumbers + Journals + OwnTables<Node: ExtentSteps>
+{
     /// The state of this room.
     fn extents_state(&self) -> &ExtentsState;
     /// The bytes of this server's log.
@@ -95,11 +92,9 @@ pub(in crate::cluster) trait ExtentsNeeds: InodeNumbers + Journals {
 
 /// This server's own tables, as far as publishing uses them. Files have their numbers of this
 /// server's table.
-pub(in crate::cluster) trait ExtentSteps {
+pub(in crate::cluster) trait ExtentSteps: WriteTables {
     /// The attributes in the table.
     fn attr_of(&self, local: Ino) -> Result<Attr, FsError>;
-    /// The attributes, including the writes of this node's writers.
-    fn attr_now(&self, local: Ino) -> Result<Attr, FsError>;
     /// Lets a client write a file.
     fn attach_client(&mut self, id: ClientId, local: Ino) -> Result<Attached, FsError>;
     /// The files that have unpublished extents.
@@ -107,26 +102,12 @@ pub(in crate::cluster) trait ExtentSteps {
     /// Takes the unpublished extents of a file. Later writes go to new records, and so are not
     /// published by accident. The taken bytes stay alive.
     fn take_pending(&mut self, local: Ino) -> Result<Pending, FsError>;
-    /// The number of unpublished runs of a file.
-    fn pending_count(&self, local: Ino) -> usize;
-    /// Appends the unpublished runs of `[from, to)`, at most `max`, to `out`. Returns the offset up
-    /// to which `out` has all of them.
-    fn pending_runs(
-        &mut self,
-        local: Ino,
-        from: u64,
-        to: u64,
-        max: usize,
-        out: &mut Vec<Run>,
-    ) -> u64;
     /// The slabs of storage directories that have bytes of these runs.
     fn file_slabs_of(&self, runs: &[Run]) -> Vec<u32>;
     /// The slabs of storage directories that a file has bytes in.
     fn file_slabs(&mut self, local: Ino) -> Result<Vec<u32>, FsError>;
     /// Makes void the extents of a file that readers of this node know.
     fn touch_generation(&mut self, local: Ino);
-    /// Raises a file's size to at least `size`, and its times to at least `mtime_ns`.
-    fn raise_to(&mut self, local: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError>;
     /// Frees bytes of this server's log.
     fn free_bytes(&mut self, range: &LogRange);
     /// The extents of a range, of a file that lives here alone.

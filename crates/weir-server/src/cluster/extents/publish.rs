@@ -19,7 +19,7 @@ use weir_core::types::{ClientId, Ino, Rank};
 use weir_store::slab::SLAB_BYTES;
 
 use super::publishes::{Batch, SentBatch};
-use crate::cluster::abilities::Waits;
+use crate::cluster::abilities::{Waits, WriteTables};
 use crate::cluster::extents::{ExtentSteps, ExtentsNeeds, PublishedExtents};
 use crate::cluster::keyed::Guard;
 use crate::cluster::peers::debts::{Debt, RANGES};

@@ -20,6 +20,7 @@ use weir_core::extent::MAX_OFFSET;
 use weir_core::proto::{self, peer, FsError};
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::abilities::{NameTables, WriteTables};
 use crate::cluster::files::{FileParts, FileSteps, FilesNeeds, SharedAppends, AWAITED_NS};
 use crate::cluster::visibility::is_raw;
 

@@ -11,6 +11,7 @@ use weir_core::proto::peer;
 use weir_core::proto::{self, FsError};
 use weir_core::types::{ClientId, Ino, Rank};
 
+use crate::cluster::abilities::{NameTables, WriteTables};
 use crate::cluster::files::{
     ExtentsForFiles, FileParts, FileSteps, FilesNeeds, NamesForFiles, ReadAudit,
 };

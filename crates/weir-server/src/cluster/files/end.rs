@@ -17,6 +17,7 @@ use weir_core::journal::Item;
 use weir_core::proto::peer::{self, Unnamed};
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::abilities::{NameTables, WriteTables};
 use crate::cluster::files::leaving::HoldRequest;
 use crate::cluster::files::stand_ins::StandIn;
 use crate::cluster::files::{ExtentsForFiles, FileEnds, FileParts, FileSteps, FilesNeeds};

@@ -18,6 +18,7 @@ use weir_core::proto::peer::{self, News};
 use weir_core::proto::{ContentVersion, FsError};
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::abilities::NameTables;
 use crate::cluster::extents::publish::bytes_of;
 use crate::cluster::files::{Eviction, ExtentsForFiles, FileParts, FileSteps, FilesNeeds};
 use crate::cluster::peers::tell::all_of;
@@ -33,12 +34,7 @@ impl<S: FilesNeeds> Eviction<S> {
         if self.server.has_all_extents() {
             return self.server.node(|node| node.evict(ino, version));
         }
-        self.server.announced().await;
-        let _alone = self
-            .server
-            .peers()
-            .hold_in_time(&self.state().changing, ino)
-            .await?;
+        let _alone = self.server.hold_for_change(ino).await?;
         let attr = self.server.node(|node| node.names().regular(ino))?;
         // The extents of a laminated file are kept by other servers for good.
         let is_laminated = attr.lamination != Lamination::No;

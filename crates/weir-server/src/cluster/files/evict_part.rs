@@ -21,6 +21,7 @@ use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::{ByteRange, CopyUse, FsError, SettledExtents, MOST_RANGES};
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::abilities::NameTables;
 use crate::cluster::extents::publish::bytes_of;
 use crate::cluster::files::{Eviction, ExtentsForFiles, FileParts, FileSteps, FilesNeeds};
 use crate::node::{Node, Platform};
@@ -34,12 +35,7 @@ impl<S: FilesNeeds> Eviction<S> {
         if self.server.has_all_extents() {
             return self.server.node(|node| node.settle_extents(ino).map(Some));
         }
-        self.server.announced().await;
-        let _alone = self
-            .server
-            .peers()
-            .hold_in_time(&self.state().changing, ino)
-            .await?;
+        let _alone = self.server.hold_for_change(ino).await?;
         if !self.is_known_everywhere(ino)? {
             return Ok(None);
         }
@@ -82,12 +78,7 @@ impl<S: FilesNeeds> Eviction<S> {
             return self.server.node(|node| node.evict_ranges(&op));
         }
         let ino = op.ino;
-        self.server.announced().await;
-        let _alone = self
-            .server
-            .peers()
-            .hold_in_time(&self.state().changing, ino)
-            .await?;
+        let _alone = self.server.hold_for_change(ino).await?;
         let is_evicted = self.server.node(|node| node.names().regular(ino))?.evicted;
         if is_evicted || !self.is_known_everywhere(ino)? {
             return Ok(0);
@@ -126,12 +117,7 @@ impl<S: FilesNeeds> Eviction<S> {
         if self.server.has_all_extents() {
             return self.server.node(|node| node.begin_update(ino));
         }
-        self.server.announced().await;
-        let _alone = self
-            .server
-            .peers()
-            .hold_in_time(&self.state().changing, ino)
-            .await?;
+        let _alone = self.server.hold_for_change(ino).await?;
         let attr = self.server.node(|node| node.names().regular(ino))?;
         if !attr.evicted {
             return Ok(());

@@ -5,7 +5,6 @@ use std::collections::{BTreeSet, HashSet};
 use weir_core::extent::Run;
 use weir_core::names::{Attr, Lamination};
 use weir_core::node::block::FileBlock;
-use weir_core::node::known::KnownNames;
 use weir_core::proto::audit::Party;
 use weir_core::proto::peer::{self, LogRange, PeerOperation, SetXattr};
 use weir_core::proto::{
@@ -14,24 +13,21 @@ use weir_core::proto::{
 use weir_core::types::{ClientId, Ino, Rank};
 use weir_core::xattr::SetFlags;
 
-use crate::cluster::abilities::{InodeNumbers, Journals};
+use crate::cluster::abilities::{InodeNumbers, Journals, NameTables, OwnTables, WriteTables};
 use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::extents::publish::PublishCause;
 use crate::cluster::files::FilesState;
 use crate::cluster::keyed::Guard;
-use crate::cluster::node_names::NodeNames;
 
 /// The rest of the server, as far as files concern it.
-pub(in crate::cluster) trait FilesNeeds: InodeNumbers + Journals {
-    /// The tables of this server.
-    type Node: FileSteps;
+pub(in crate::cluster) trait FilesNeeds:
+    InodeNumbers + Journals + OwnTables<Node: FileSteps>
+{
     /// The published extents.
     type Extents: ExtentsForFiles;
     /// The names.
     type Names: NamesForFiles;
 
-    /// Runs `act` on the tables of this server.
-    fn node<R>(&self, act: impl FnOnce(&mut Self::Node) -> R) -> R;
     /// The state of this room.
     fn files_state(&self) -> &FilesState;
     /// The extents of all files, as their slices' homes know them.
@@ -125,13 +121,9 @@ pub(in crate::cluster) trait NamesForFiles {
 
 /// This server's own tables, as far as files use them. Programs see a change of several tables as
 /// one change. Files have their numbers of this server's table.
-pub(in crate::cluster) trait FileSteps {
-    /// The names and inodes.
-    fn names(&mut self) -> &mut NodeNames<'static>;
+pub(in crate::cluster) trait FileSteps: NameTables + WriteTables {
     /// True if there are rules for how files are shared, by path.
     fn has_rules(&self) -> bool;
-    /// The attributes, including the writes of this node's writers.
-    fn attr_now(&self, ino: Ino) -> Result<Attr, FsError>;
     /// Begins an update of an evicted file: its bytes are those of its copy from now on.
     fn begin_update(&mut self, ino: Ino) -> Result<(), FsError>;
     /// The block of a file that is open for writing.
@@ -160,32 +152,14 @@ pub(in crate::cluster) trait FileSteps {
     /// Returns true if a process of this node writes a file, or if the file has unpublished
     /// extents.
     fn is_written(&self, local: Ino) -> bool;
-    /// The table of known names of other servers, to look up and to remove names.
-    fn known(&self) -> KnownNames<'static>;
-    /// The same table, to add a name. The first call gets memory for the table, if there is any.
-    fn known_to_keep(&mut self) -> KnownNames<'static>;
     /// The files that programs of this node have open; for callers that check many files.
     fn open_files(&self) -> HashSet<Ino>;
     /// The programs of this node that write a file.
     fn parties_writing(&self, ino: Ino) -> Vec<Party>;
     /// Describes a client, for people.
     fn party(&self, id: ClientId) -> Party;
-    /// The number of unpublished runs of a file.
-    fn pending_count(&self, local: Ino) -> usize;
-    /// Appends the unpublished runs of `[from, to)`, at most `max`, to `out`. Returns the offset up
-    /// to which `out` has all of them.
-    fn pending_runs(
-        &mut self,
-        local: Ino,
-        from: u64,
-        to: u64,
-        max: usize,
-        out: &mut Vec<Run>,
-    ) -> u64;
     /// Keeps a file of this server while other nodes have it open.
     fn pin(&mut self, ino: Ino);
-    /// Raises a file's size to at least `size`, and its times to at least `mtime_ns`.
-    fn raise_to(&mut self, ino: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError>;
     /// Updates a stand-in. This node's writers may be ahead of `attr`: also those that have ended, of
     /// whose bytes the home does not know yet.
     fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError>;

@@ -1,7 +1,11 @@
 //! The types of this room: each has a subject, and all may use the rest of the server as
 //! [`FilesNeeds`] says.
 
+use weir_core::proto::FsError;
+use weir_core::types::Ino;
+
 use crate::cluster::files::{FilesNeeds, FilesState};
+use crate::cluster::keyed::Guard;
 
 /// Declares a part of this room: a type over a server that has what files need. One that is not
 /// `stateless` uses the state of the room.
@@ -62,7 +66,7 @@ part!(
 );
 part!(
     /// Files whose bytes are on the parallel file system alone, all or some.
-    Eviction
+    Eviction, stateless
 );
 part!(
     /// Extended attributes.
@@ -71,6 +75,14 @@ part!(
 
 /// The parts of this room, of a server that has what files need.
 pub(in crate::cluster) trait FileParts: FilesNeeds {
+    /// Waits, in time, for other changes of a file of this server; none begins while the guard
+    /// lives. A restarted server first hears which servers hold its files.
+    async fn hold_for_change(&self, ino: Ino) -> Result<Guard<'_, Ino>, FsError> {
+        self.announced().await;
+        let changing = &self.files_state().changing;
+        self.peers().hold_in_time(changing, ino).await
+    }
+
     /// See [`StandInFiles`].
     fn stand_ins(&self) -> StandInFiles<Self> {
         StandInFiles::new(self)

@@ -20,6 +20,7 @@ use weir_core::proto::peer::{self, News};
 use weir_core::proto::{Cause, FsError, WriteState};
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::abilities::NameTables;
 use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::files::laminate::is_cause;
 use crate::cluster::files::{

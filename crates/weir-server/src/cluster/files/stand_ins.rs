@@ -19,7 +19,7 @@ use weir_core::proto::peer::{self, News};
 use weir_core::proto::{self, Cause, FsError, Kept, Served};
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::abilities::Waits;
+use crate::cluster::abilities::{NameTables, Waits, WriteTables};
 use crate::cluster::files::holders::WritersLeft;
 use crate::cluster::files::leaving::HoldRequest;
 use crate::cluster::files::{

@@ -42,7 +42,8 @@ use weir_core::names::Policy;
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::files::{FileSteps, FileTokens, FilesNeeds};
+use crate::cluster::abilities::NameTables;
+use crate::cluster::files::{FileTokens, FilesNeeds};
 use crate::cluster::visibility::is_raw;
 use share::Share;
 

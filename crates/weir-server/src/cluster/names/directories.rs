@@ -14,7 +14,7 @@ use weir_core::proto::peer::{self, PartOfDir};
 use weir_core::proto::{self, FsError, Listing, PathInTree, Served};
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::abilities::Waits;
+use crate::cluster::abilities::{NameTables, Waits};
 use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
 use crate::cluster::snapshot::show_from;
 use crate::cluster::ROOT;

@@ -24,6 +24,7 @@ use weir_core::proto::peer::{self, News};
 use weir_core::proto::{self, Child, FsError, Kept};
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::abilities::NameTables;
 use crate::cluster::names::placements::NameUse;
 use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
 use crate::cluster::ROOT;

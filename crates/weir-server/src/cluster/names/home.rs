@@ -10,6 +10,7 @@ use weir_core::proto::peer::{self, Made, Unnamed, What};
 use weir_core::proto::{Child, FsError};
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::abilities::NameTables;
 use crate::cluster::keyed::Guard;
 use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
 use crate::cluster::owner;

@@ -13,7 +13,8 @@ use weir_core::names::{Attr, FileType};
 use weir_core::proto::{peer, Child, FsError};
 use weir_core::types::Ino;
 
-use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
+use crate::cluster::abilities::NameTables;
+use crate::cluster::names::{InstanceNames, NamesNeeds};
 use crate::cluster::ROOT;
 
 /// The permission bits of a directory of elevated trees of which no server knows any: all for the owner of the instance.

@@ -28,15 +28,13 @@ use std::cell::RefCell;
 
 use weir_core::journal;
 use weir_core::names::{Attr, FileType, NewTree, Owner, Policy};
-use weir_core::node::known::KnownNames;
 use weir_core::proto::peer::{self, Unnamed};
 use weir_core::proto::{self, Attached, Caller, Child, Created, Entry, FsError, Listing};
 use weir_core::types::{ClientId, Ino, Rank};
 
-use crate::cluster::abilities::{InodeNumbers, Journals};
+use crate::cluster::abilities::{InodeNumbers, Journals, NameTables, OwnTables};
 use crate::cluster::files::FileNews;
 use crate::cluster::keyed::Keyed;
-use crate::cluster::node_names::NodeNames;
 use crate::node::{SnapshotPosition, Visit};
 
 pub(super) mod directories;
@@ -55,12 +53,9 @@ pub(super) mod tables;
 pub(super) use memory::NamesMemory;
 
 /// The rest of the server, as far as names concern it.
-pub(in crate::cluster) trait NamesNeeds: FilesForNames + Journals {
-    /// The tables of this server.
-    type Node: NameSteps;
-
-    /// Runs `act` on the tables of this server.
-    fn node<R>(&self, act: impl FnOnce(&mut Self::Node) -> R) -> R;
+pub(in crate::cluster) trait NamesNeeds:
+    FilesForNames + Journals + OwnTables<Node: NameSteps>
+{
     /// The state of this room.
     fn names_state(&self) -> &NamesState;
     /// Notes the name by which programs of this node found a file, for messages.
@@ -111,13 +106,7 @@ pub(in crate::cluster) trait FilesForNames: InodeNumbers {
 }
 
 /// This server's own tables. Programs see a change of names and of other tables as one change.
-pub(in crate::cluster) trait NameSteps {
-    /// The names and inodes.
-    fn names(&mut self) -> &mut NodeNames<'static>;
-    /// The table in shared memory of names of other servers, to look up and to remove names.
-    fn known(&self) -> KnownNames<'static>;
-    /// The same table, to add a name.
-    fn known_to_keep(&mut self) -> KnownNames<'static>;
+pub(in crate::cluster) trait NameSteps: NameTables {
     /// Makes all entries of the table of known names void.
     fn forget_known(&self);
     /// See [`Shard::make_trees`](weir_core::names::Shard::make_trees).

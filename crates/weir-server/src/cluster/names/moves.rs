@@ -41,8 +41,9 @@ use weir_core::proto::peer::{self, Left, PeerOperation};
 use weir_core::proto::{Child, FsError};
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::abilities::NameTables;
 use crate::cluster::keyed::{Keyed, Token};
-use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
+use crate::cluster::names::{InstanceNames, NamesNeeds};
 use crate::cluster::peers::debts::Debt;
 use crate::node::Visit;
 

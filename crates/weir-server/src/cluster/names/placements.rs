@@ -28,6 +28,7 @@ use weir_core::proto::peer::{self, FirstServer, PeerOperation, Placement, Placem
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::abilities::NameTables;
 use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
 use crate::cluster::snapshot::show_from;
 use crate::cluster::ROOT;

@@ -26,7 +26,7 @@ use weir_core::proto::peer::{self, Left};
 use weir_core::proto::{self, Child, FsError, Served};
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::abilities::Waits;
+use crate::cluster::abilities::{NameTables, Waits};
 use crate::cluster::keyed::Token;
 use crate::cluster::names::placements::{NameHome, NameUse};
 use crate::cluster::names::rename_log::RenameUnderWay;

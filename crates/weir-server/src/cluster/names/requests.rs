@@ -6,7 +6,7 @@ use weir_core::proto::peer::{self, What};
 use weir_core::proto::{self, Caller, Child, Created, Entry, FsError, Served};
 use weir_core::types::{ClientId, Ino};
 
-use crate::cluster::abilities::Waits;
+use crate::cluster::abilities::{NameTables, Waits};
 use crate::cluster::names::placements::NameUse;
 use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
 use crate::cluster::ROOT;

@@ -7,13 +7,11 @@ use weir_core::names::{
     Attr, FileType, NamesError, NewTree, Owner, Policy, RenameMode, UnlinkOutcome,
 };
 use weir_core::node::channel::REPLY_BYTES;
-use weir_core::node::known::KnownNames;
 use weir_core::proto::peer::{self, What};
 use weir_core::proto::{self, Caller, Child, Created, Entry, FsError, Listing};
 use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::names::NameSteps;
-use crate::cluster::node_names::NodeNames;
 use crate::cluster::refusal::refusal;
 use crate::node::{Node, Platform};
 use crate::rules::join;
@@ -22,18 +20,6 @@ use crate::rules::join;
 const ENTRY_BYTES: usize = 10 + 10 + 5 + 10 + 10 + 3;
 
 impl<P: Platform> NameSteps for Node<'static, P> {
-    fn names(&mut self) -> &mut NodeNames<'static> {
-        &mut self.names
-    }
-
-    fn known(&self) -> KnownNames<'static> {
-        self.known()
-    }
-
-    fn known_to_keep(&mut self) -> KnownNames<'static> {
-        self.known_to_keep()
-    }
-
     fn forget_known(&self) {
         self.open.hub.recalls.fetch_add(1, Ordering::SeqCst);
     }

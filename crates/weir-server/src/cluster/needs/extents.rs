@@ -22,12 +22,6 @@ impl<P: Platform> Cluster<P> {
 }
 
 impl<P: Platform> ExtentsNeeds for Cluster<P> {
-    type Node = Node<'static, P>;
-
-    fn node<R>(&self, act: impl FnOnce(&mut Node<'static, P>) -> R) -> R {
-        self.node(act)
-    }
-
     fn extents_state(&self) -> &ExtentsState {
         &self.inner.extents
     }
@@ -82,10 +76,6 @@ impl<P: Platform> ExtentSteps for Node<'static, P> {
         self.names.attr_of(local)
     }
 
-    fn attr_now(&self, local: Ino) -> Result<Attr, FsError> {
-        self.attr_now(local)
-    }
-
     fn attach_client(&mut self, id: ClientId, local: Ino) -> Result<Attached, FsError> {
         self.attach_client(id, local)
     }
@@ -98,21 +88,6 @@ impl<P: Platform> ExtentSteps for Node<'static, P> {
         self.take_pending(local)
     }
 
-    fn pending_count(&self, local: Ino) -> usize {
-        self.pending_count(local)
-    }
-
-    fn pending_runs(
-        &mut self,
-        local: Ino,
-        from: u64,
-        to: u64,
-        max: usize,
-        out: &mut Vec<Run>,
-    ) -> u64 {
-        self.pending_runs(local, from, to, max, out)
-    }
-
     fn file_slabs_of(&self, runs: &[Run]) -> Vec<u32> {
         self.file_slabs_of(runs)
     }
@@ -123,10 +98,6 @@ impl<P: Platform> ExtentSteps for Node<'static, P> {
 
     fn touch_generation(&mut self, local: Ino) {
         let _ = self.names.bump_index_generation(local);
-    }
-
-    fn raise_to(&mut self, local: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError> {
-        self.raise_to(local, size, mtime_ns)
     }
 
     fn free_bytes(&mut self, range: &LogRange) {

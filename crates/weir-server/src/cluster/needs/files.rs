@@ -5,7 +5,6 @@ use std::collections::{BTreeSet, HashSet};
 use weir_core::extent::Run;
 use weir_core::names::{Attr, Lamination};
 use weir_core::node::block::FileBlock;
-use weir_core::node::known::KnownNames;
 use weir_core::proto::audit::Party;
 use weir_core::proto::peer::{self, LogRange, PeerOperation, SetXattr};
 use weir_core::proto::{
@@ -20,18 +19,12 @@ use crate::cluster::extents::{ExtentsNeeds, PublishedExtents};
 use crate::cluster::files::{ExtentsForFiles, FileSteps, FilesNeeds, FilesState, NamesForFiles};
 use crate::cluster::keyed::Guard;
 use crate::cluster::names::{InstanceNames, NamesNeeds};
-use crate::cluster::node_names::NodeNames;
 use crate::cluster::Cluster;
 use crate::node::{Node, Platform};
 
 impl<P: Platform> FilesNeeds for Cluster<P> {
-    type Node = Node<'static, P>;
     type Extents = PublishedExtents<Self>;
     type Names = InstanceNames<Self>;
-
-    fn node<R>(&self, act: impl FnOnce(&mut Node<'static, P>) -> R) -> R {
-        self.node(act)
-    }
 
     fn files_state(&self) -> &FilesState {
         &self.inner.files
@@ -172,16 +165,8 @@ impl<S: NamesNeeds> NamesForFiles for InstanceNames<S> {
 }
 
 impl<P: Platform> FileSteps for Node<'static, P> {
-    fn names(&mut self) -> &mut NodeNames<'static> {
-        &mut self.names
-    }
-
     fn has_rules(&self) -> bool {
         self.files.has_rules()
-    }
-
-    fn attr_now(&self, ino: Ino) -> Result<Attr, FsError> {
-        self.attr_now(ino)
     }
 
     fn begin_update(&mut self, ino: Ino) -> Result<(), FsError> {
@@ -236,14 +221,6 @@ impl<P: Platform> FileSteps for Node<'static, P> {
         self.is_written(local)
     }
 
-    fn known(&self) -> KnownNames<'static> {
-        self.known()
-    }
-
-    fn known_to_keep(&mut self) -> KnownNames<'static> {
-        self.known_to_keep()
-    }
-
     fn open_files(&self) -> HashSet<Ino> {
         self.open_files()
     }
@@ -256,27 +233,8 @@ impl<P: Platform> FileSteps for Node<'static, P> {
         self.party(id)
     }
 
-    fn pending_count(&self, local: Ino) -> usize {
-        self.pending_count(local)
-    }
-
-    fn pending_runs(
-        &mut self,
-        local: Ino,
-        from: u64,
-        to: u64,
-        max: usize,
-        out: &mut Vec<Run>,
-    ) -> u64 {
-        self.pending_runs(local, from, to, max, out)
-    }
-
     fn pin(&mut self, ino: Ino) {
         self.pin(ino);
-    }
-
-    fn raise_to(&mut self, ino: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError> {
-        self.raise_to(ino, size, mtime_ns)
     }
 
     fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {

@@ -8,7 +8,7 @@ use weir_core::types::{Ino, Rank};
 use crate::cluster::files::{FileNews, FileParts};
 use crate::cluster::names::{FilesForNames, InstanceNames, NamesNeeds, NamesState};
 use crate::cluster::Cluster;
-use crate::node::{Node, Platform};
+use crate::node::Platform;
 
 impl<P: Platform> Cluster<P> {
     /// The names of all servers, as this one knows them.
@@ -18,12 +18,6 @@ impl<P: Platform> Cluster<P> {
 }
 
 impl<P: Platform> NamesNeeds for Cluster<P> {
-    type Node = Node<'static, P>;
-
-    fn node<R>(&self, act: impl FnOnce(&mut Node<'static, P>) -> R) -> R {
-        self.node(act)
-    }
-
     fn names_state(&self) -> &NamesState {
         &self.inner.names
     }

@@ -5,7 +5,7 @@ use weir_core::proto::peer::{self, LogRange, News};
 use weir_core::proto::{FsError, Served};
 use weir_core::types::Ino;
 
-use crate::cluster::abilities::Waits;
+use crate::cluster::abilities::{NameTables, Waits};
 use crate::cluster::extents::publish::bytes_of;
 use crate::cluster::files::{ExtentsForFiles, FileParts, FileSteps, FilesNeeds, Truncation};
 
@@ -38,13 +38,7 @@ impl<S: FilesNeeds> Truncation<S> {
         ino: Ino,
         size: u64,
     ) -> Result<(), FsError> {
-        // A restarted server first hears which servers hold its files.
-        self.server.announced().await;
-        let _alone = self
-            .server
-            .peers()
-            .hold_in_time(&self.state().changing, ino)
-            .await?;
+        let _alone = self.server.hold_for_change(ino).await?;
         let was_evicted = self.server.node(|node| node.names().regular(ino))?.evicted;
         self.state().published.borrow_mut().begin_cut(ino, size);
         let mut cut = self.cut_everywhere(ino, size).await;

@@ -10,6 +10,7 @@ use weir_core::types::{Ino, Rank};
 
 use super::share::Share;
 use super::Grant;
+use crate::cluster::abilities::NameTables;
 use crate::cluster::files::{
     ExtentsForFiles, FileParts, FileSteps, FileTokens, FilesNeeds, AWAITED_NS,
 };

@@ -8,6 +8,7 @@ use weir_core::proto::{self, peer, Caller, FsError};
 use weir_core::types::Ino;
 
 use super::share::Share;
+use crate::cluster::abilities::NameTables;
 use crate::cluster::extents::publish::PublishCause;
 use crate::cluster::files::{ExtentsForFiles, FileSteps, FileTokens, FilesNeeds};
 use crate::cluster::visibility::is_raw;
