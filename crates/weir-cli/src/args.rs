@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use weir_config::{all_keys, Environment, Loaded, ReportFormat, Sources, ValueOrigin};
+use weir_config::{all_keys, DrainOrder, Environment, Loaded, ReportFormat, Sources, ValueOrigin};
 use weir_launch::nodes::NodeOptions;
 
 use crate::exit;
@@ -730,6 +730,9 @@ pub struct DrainProcessArgs {
     /// The percentage of the storage in use at which files of an elevated tree are evicted.
     #[arg(long)]
     pub evict_percent: u32,
+    /// The order in which files get their names.
+    #[arg(long, value_parser = parse_order)]
+    pub order: DrainOrder,
     /// Patterns of files that are moved before all others.
     #[arg(long)]
     pub first: Vec<String>,
@@ -767,6 +770,12 @@ pub struct DrainProcessArgs {
     pub run_dir: PathBuf,
     /// The directory that takes everything.
     pub target: PathBuf,
+}
+
+fn parse_order(word: &str) -> Result<DrainOrder, String> {
+    let mut orders = [DrainOrder::Changes, DrainOrder::None].into_iter();
+    let order = orders.find(|order| order.word() == word);
+    order.ok_or_else(|| format!("expected one of {}", DrainOrder::WORDS.join(", ")))
 }
 
 /// Of `weir mount`.

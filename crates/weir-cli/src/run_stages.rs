@@ -188,6 +188,7 @@ impl RunStages<'_> {
             },
             interval_s: self.settings.interval_s,
             stuck_s: self.settings.stuck_s,
+            order: self.settings.order,
             // An eviction is noted in a directory that a lost server may have.
             evict_percent: match self.lacks_servers {
                 true => 0,

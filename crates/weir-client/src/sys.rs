@@ -81,10 +81,20 @@ pub fn futex_wake(word: &AtomicU32, count: i32) {
     );
 }
 
+/// The time, in ns since 1970. No system call.
+pub fn now_ns() -> u64 {
+    ns_of(ClockId::Realtime)
+}
+
+#[inline]
+fn ns_of(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).unwrap_or(0)
+}
+
 /// The time, in ns since 1970, at the kernel's tick, as the kernel itself stamps files. No system
 /// call.
 #[inline]
 pub fn coarse_now_ns() -> u64 {
-    let now = clock_gettime(ClockId::RealtimeCoarse);
-    u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).unwrap_or(0)
+    ns_of(ClockId::RealtimeCoarse)
 }

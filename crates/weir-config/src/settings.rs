@@ -13,9 +13,9 @@ use crate::network::{CommandWords, FabricAddress, Ports, Provider};
 use crate::patterns::Patterns;
 use crate::rules::{ElevateSettings, Rules};
 use crate::types::{
-    ArrayLog, Budget, Connectors, Directories, ElevatedPaths, HugePages, InvalidValue, KernelMount,
-    LaminateOn, LogFlush, LogLevel, LoggedFiles, Method, MountPrefix, RawValue, ReportFormat,
-    Setting, Size, Stripe, Transport, Visibility, WarmBudget,
+    ArrayLog, Budget, Connectors, Directories, DrainOrder, ElevatedPaths, HugePages, InvalidValue,
+    KernelMount, LaminateOn, LogFlush, LogLevel, LoggedFiles, Method, MountPrefix, RawValue,
+    ReportFormat, Setting, Size, Stripe, Transport, Visibility, WarmBudget,
 };
 
 /// A section of `weir.toml`.
@@ -317,6 +317,10 @@ settings! {
         /// changed there, since the job took their names. Else they stay, and the job's files stay in the
         /// instance until they have been moved out of the way.
         replace_foreign: bool = "false",
+        /// The order in which files get their names on the parallel file system: that of their last changes, so that a
+        /// file that says what another one holds is there after it (changes); or none, small ones first, which is
+        /// faster for many small files on a file system whose calls take long.
+        order: DrainOrder = "changes",
         /// Files that are moved before all others, such as the checkpoint from which a job goes on: patterns as for
         /// `drain.only`, in elevated directories too.
         first: Patterns = "",

@@ -660,6 +660,16 @@ words! {
 }
 
 words! {
+    /// The order in which files get their names on the parallel file system.
+    DrainOrder, "\"changes\" or \"none\"" {
+        /// That of the last changes of the files.
+        Changes = "changes",
+        /// Each file gets its name when it is copied.
+        None = "none",
+    }
+}
+
+words! {
     /// The log of array writes.
     ArrayLog, "\"process\", \"node\" or \"none\"" {
         /// Each process has one.

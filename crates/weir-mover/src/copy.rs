@@ -63,21 +63,18 @@ pub struct FileCopy<'t, S: FileTree, T: FileTree> {
     trees: (&'t S, &'t T),
     source: PathBuf,
     target: PathBuf,
-    part: PathBuf,
+    part: OpenPart<'t, T>,
     /// The source, before its first byte was read.
     before: Stat,
     /// The node that had the target's name then.
     replaced: Option<Stat>,
     input: S::File,
-    output: T::File,
     /// The stripes of the part.
     stripe: StripeSize,
     /// The permission bits that the part was made with, if the file system has let it.
     mode: u32,
     /// The CRC32C of each range that was written.
     sums: Mutex<Vec<(Range<u64>, u32)>>,
-    /// The part goes if it does not get the name.
-    is_removed: bool,
     /// A name that the part keeps.
     kept_name: Option<PathBuf>,
 }
@@ -110,15 +107,18 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
             trees: (from, to),
             source: source.to_owned(),
             target: target.to_owned(),
-            part,
+            part: OpenPart {
+                to,
+                path: part,
+                file: output,
+                is_removed: true,
+            },
             before,
             replaced,
             input,
-            output,
             stripe,
             mode,
             sums: Mutex::default(),
-            is_removed: true,
             kept_name: None,
         };
         // Holes at the end, too, and the pieces that others write. A small file is written by one call: only a hole
@@ -151,15 +151,18 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
             trees: (from, to),
             source: source.to_owned(),
             target: target.to_owned(),
-            part: part.to_owned(),
+            part: OpenPart {
+                to,
+                path: part.to_owned(),
+                file: output,
+                is_removed: false,
+            },
             before,
             replaced,
             input,
-            output,
             stripe,
             mode: PART_MODE,
             sums: Mutex::default(),
-            is_removed: false,
             kept_name: Some(part.to_owned()),
         })
     }
@@ -173,13 +176,13 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
             let data = data.map_err(MoveError::io("reading", &self.source))?;
             let data = data.unwrap_or(within.end..within.end);
             while let Some(old) = to
-                .next_data(&self.output, at..data.start)
-                .map_err(MoveError::io("writing", &self.part))?
+                .next_data(&self.part.file, at..data.start)
+                .map_err(self.part.writing())?
             {
                 let end = old.end.min(old.start + IO_BYTES);
                 let zeros = vec![0; usize::try_from(end - old.start).expect("a few megabytes")];
-                to.write_at(&self.output, old.start, &zeros)
-                    .map_err(MoveError::io("writing", &self.part))?;
+                to.write_at(&self.part.file, old.start, &zeros)
+                    .map_err(self.part.writing())?;
                 at = end;
             }
             at = data.end;
@@ -192,9 +195,9 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         OpenCopy {
             trees: self.trees,
             input: &self.input,
-            output: &self.output,
+            output: &self.part.file,
             source: &self.source,
-            part: &self.part,
+            part: &self.part.path,
             stripe: self.stripe,
         }
     }
@@ -206,7 +209,7 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
 
     /// The part.
     pub fn part(&self) -> &Path {
-        &self.part
+        &self.part.path
     }
 
     /// The stripes of the part.
@@ -235,88 +238,78 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         copy.copy(within, buffer, &note_sum, tell)
     }
 
-    /// Has the system begin to write the part to storage, before [`FileCopy::publish`] waits for it.
+    /// Has the system begin to write the part to storage, before [`FileCopy::make_ready`] waits for it.
     pub fn begin_sync(&self) {
-        self.trees.1.begin_sync(&self.output);
+        self.trees.1.begin_sync(&self.part.file);
     }
 
     /// Syncs the part, checks it, and gives it its attributes and its name. `verify`: by reading it
     /// back. Returns the number of extended attributes that the target's file system does not take.
-    pub fn publish(mut self, verify: bool, buffer: &mut Vec<u8>) -> Result<u64, MoveError> {
+    pub fn publish(self, verify: bool, buffer: &mut Vec<u8>) -> Result<u64, MoveError> {
+        let ready = self.make_ready(verify, buffer)?;
+        let lost = ready.xattrs_not_kept();
+        ready.name().map(|()| lost)
+    }
+
+    /// Syncs the part, checks it, and gives it its attributes: all but its name. `verify`: by reading it back.
+    pub fn make_ready(
+        mut self,
+        verify: bool,
+        buffer: &mut Vec<u8>,
+    ) -> Result<ReadyCopy<'t, T>, MoveError> {
         let (from, to) = self.trees;
-        let writing = || MoveError::io("writing", &self.part);
-        let lost = keep_xattrs(from, to, &self.source, &self.part)?;
+        let xattrs_not_kept = keep_xattrs(from, to, &self.source, &self.part.path)?;
         let kept = KeptAttributes::from(&self.before);
         if self.end_of_data() < self.before.size {
             self.set_size()?;
         }
         if kept.mode != self.mode {
-            to.set_mode(&self.output, kept.mode).map_err(writing())?;
+            let set = to.set_mode(&self.part.file, kept.mode);
+            set.map_err(self.part.writing())?;
         }
-        to.set_times(&self.output, &kept).map_err(writing())?;
-        to.sync(&self.output).map_err(writing())?;
+        to.set_times(&self.part.file, &kept)
+            .map_err(self.part.writing())?;
+        to.sync(&self.part.file).map_err(self.part.writing())?;
         if verify {
             let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
             self.open().read_back(&sums, buffer)?;
             drop(sums);
         }
         self.check_source()?;
-        let written = self.check_named()?;
+        let written = self.part.check_named(&self.target)?;
         if written.mode & 0o7777 != kept.mode {
             // A umask, a default ACL, or a write that takes a set-id bit away.
-            let set = to.set_mode(&self.output, kept.mode);
-            set.and_then(|()| to.sync(&self.output))
-                .map_err(MoveError::io("writing", &self.part))?;
+            let set = to.set_mode(&self.part.file, kept.mode);
+            set.and_then(|()| to.sync(&self.part.file))
+                .map_err(self.part.writing())?;
         }
         if written.size != self.before.size {
             return Err(MoveError::Different {
-                path: self.part.clone(),
+                path: self.part.path.clone(),
                 range: written.size.min(self.before.size)..written.size.max(self.before.size),
             });
         }
-        let is_written = |found: &Stat| identity(found) == identity(&written);
-        if let Some(kept) = self.kept_name.take() {
-            self.part = part_of(&self.target);
-            let linked = make_hard_link(to, &kept, &self.part, &|_| true)?;
-            if linked == LinkOutcome::Refused {
-                // Without another name its link would have to change at the same moment.
-                return Err(MoveError::io("naming", &kept)(io_error(Errno::XDEV)));
-            }
-            self.is_removed = linked == LinkOutcome::Made;
-        }
-        let replaced = self.replaced.as_ref();
-        publish_name(to, &self.part, &self.target, replaced, is_written)?;
-        self.is_removed = false;
-        // Another mover may have taken the name of the part just before it was renamed: then its part has
-        // the target's name, and it finishes that, or the next move does. If the file cannot be looked at, it
-        // has its name all the same.
-        match self.check_named() {
-            Err(busy @ MoveError::Busy(_)) => Err(busy),
-            _ => Ok(lost),
-        }
+        Ok(ReadyCopy {
+            part: self.part,
+            target: self.target,
+            copied: self.before,
+            replaced: self.replaced,
+            written,
+            kept_name: self.kept_name,
+            xattrs_not_kept,
+        })
     }
 
     /// Gives the part the size of the source.
     fn set_size(&self) -> Result<(), MoveError> {
-        let set = self.trees.1.set_size(&self.output, self.before.size);
-        set.map_err(MoveError::io("writing", &self.part))
+        let set = self.trees.1.set_size(&self.part.file, self.before.size);
+        set.map_err(self.part.writing())
     }
 
     /// The offset behind the last byte that this process has written.
     fn end_of_data(&self) -> u64 {
         let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         sums.iter().map(|(range, _)| range.end).max().unwrap_or(0)
-    }
-
-    /// The attributes of what was written, unless another mover took its name away.
-    fn check_named(&mut self) -> Result<Stat, MoveError> {
-        let written = self.trees.1.stat(&self.output);
-        let written = written.map_err(MoveError::io("writing", &self.part))?;
-        if written.nlink == 0 {
-            self.is_removed = false; // what has the part's name now is another mover's
-            return Err(MoveError::Busy(self.target.clone()));
-        }
-        Ok(written)
     }
 
     /// Checks that the source is what it was when the copy began.
@@ -326,6 +319,95 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         match is_same(Some(&self.before), Some(&now)) {
             true => Ok(()),
             false => Err(MoveError::SourceChanged(self.source.clone())),
+        }
+    }
+}
+
+/// A part that this process has open, and which it has locked. It goes with this if it does not get the name of its
+/// target.
+#[derive(Debug)]
+struct OpenPart<'t, T: FileTree> {
+    to: &'t T,
+    path: PathBuf,
+    file: T::File,
+    is_removed: bool,
+}
+
+impl<T: FileTree> OpenPart<'_, T> {
+    fn writing(&self) -> impl FnOnce(io::Error) -> MoveError {
+        MoveError::io("writing", &self.path)
+    }
+
+    /// The attributes of what was written, unless another mover took its name away.
+    fn check_named(&mut self, target: &Path) -> Result<Stat, MoveError> {
+        let written = self.to.stat(&self.file);
+        let written = written.map_err(self.writing())?;
+        if written.nlink == 0 {
+            self.is_removed = false; // what has the part's name now is another mover's
+            return Err(MoveError::Busy(target.to_owned()));
+        }
+        Ok(written)
+    }
+}
+
+impl<T: FileTree> Drop for OpenPart<'_, T> {
+    fn drop(&mut self) {
+        if self.is_removed {
+            // The next move to this name would remove it, too.
+            let _ = self.to.remove(&self.path);
+        }
+    }
+}
+
+/// A copy that is whole and on storage, and only lacks its name. Without it the part is removed.
+#[derive(Debug)]
+pub struct ReadyCopy<'t, T: FileTree> {
+    part: OpenPart<'t, T>,
+    target: PathBuf,
+    /// The source, before its first byte was read.
+    copied: Stat,
+    /// The node that had the target's name then.
+    replaced: Option<Stat>,
+    /// The part, when it was whole.
+    written: Stat,
+    /// A name that the part keeps.
+    kept_name: Option<PathBuf>,
+    xattrs_not_kept: u64,
+}
+
+impl<T: FileTree> ReadyCopy<'_, T> {
+    /// The source, before its first byte was read.
+    pub fn copied(&self) -> &Stat {
+        &self.copied
+    }
+
+    /// The number of extended attributes that the target's file system does not take.
+    pub fn xattrs_not_kept(&self) -> u64 {
+        self.xattrs_not_kept
+    }
+
+    /// Gives it its name, unless somebody else has changed what has it since the copy began.
+    pub fn name(mut self) -> Result<(), MoveError> {
+        let to = self.part.to;
+        if let Some(kept) = self.kept_name.take() {
+            self.part.path = part_of(&self.target);
+            let linked = make_hard_link(to, &kept, &self.part.path, &|_| true)?;
+            if linked == LinkOutcome::Refused {
+                // Without another name its link would have to change at the same moment.
+                return Err(MoveError::io("naming", &kept)(io_error(Errno::XDEV)));
+            }
+            self.part.is_removed = linked == LinkOutcome::Made;
+        }
+        let is_written = |found: &Stat| identity(found) == identity(&self.written);
+        let replaced = self.replaced.as_ref();
+        publish_name(to, &self.part.path, &self.target, replaced, is_written)?;
+        self.part.is_removed = false;
+        // Another mover may have taken the name of the part just before it was renamed: then its part has
+        // the target's name, and it finishes that, or the next move does. If the file cannot be looked at, it
+        // has its name all the same.
+        match self.part.check_named(&self.target) {
+            Err(busy @ MoveError::Busy(_)) => Err(busy),
+            _ => Ok(()),
         }
     }
 }
@@ -423,15 +505,6 @@ fn note(bytes: u64, tell: &dyn Fn(u64) -> bool) -> Result<(), MoveError> {
     match bytes == 0 || tell(bytes) {
         true => Ok(()),
         false => Err(MoveError::Stopped),
-    }
-}
-
-impl<S: FileTree, T: FileTree> Drop for FileCopy<'_, S, T> {
-    fn drop(&mut self) {
-        if self.is_removed {
-            // The next move to this name would remove it, too.
-            let _ = self.trees.1.remove(&self.part);
-        }
     }
 }
 

@@ -36,6 +36,7 @@ pub mod list;
 pub mod manifest;
 pub mod mover;
 pub mod piece;
+pub mod prepared;
 pub mod progress;
 pub mod publish;
 mod queue;

@@ -10,7 +10,9 @@ use crate::content::refuse_other_content;
 use crate::error::MoveError;
 use crate::mover::{FileToMove, MovedFile, MovedFiles, WireVersion};
 use crate::sources::StagePair;
-use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};
+use crate::stage::{
+    stage_unnamed, stage_with, FurtherName, ReadySink, StageCaller, StageOptions, StageProgress,
+};
 use crate::summary::StageSummary;
 use crate::tree::FileTree;
 
@@ -22,49 +24,36 @@ pub fn move_files<S: FileTree, T: FileTree>(
     options: StageOptions,
     progress: &StageProgress,
 ) -> MovedFiles {
-    let options = StageOptions {
+    let caller = ListCaller::new(files);
+    let (pairs, options) = (pairs_of(files), of_list(options));
+    let summary = stage_with(from, to, &pairs, options, progress, &caller, None);
+    caller.results(files, &summary)
+}
+
+/// Copies files up to their names. `ready`: called with each that is copied. Returns the results of the others, and further
+/// names.
+pub(crate) fn copy_unnamed<'t, S: FileTree, T: FileTree>(
+    from: &'t S,
+    to: &'t T,
+    files: &[FileToMove],
+    options: StageOptions,
+    progress: &StageProgress,
+    ready: &ReadySink<'_, 't, T>,
+) -> (MovedFiles, Vec<FurtherName>) {
+    let caller = ListCaller::new(files);
+    let (pairs, options) = (pairs_of(files), of_list(options));
+    let (summary, links) = stage_unnamed((from, to), &pairs, options, progress, &caller, ready);
+    (caller.results(files, &summary), links)
+}
+
+fn pairs_of(files: &[FileToMove]) -> Vec<StagePair> {
+    files.iter().map(|file| file.pair.clone()).collect()
+}
+
+fn of_list(options: StageOptions) -> StageOptions {
+    StageOptions {
         files_only: true,
         ..options
-    };
-    let caller = ListCaller {
-        by_source: files
-            .iter()
-            .map(|file| (&*file.pair.source, file))
-            .collect(),
-        by_target: files
-            .iter()
-            .map(|file| (&*file.pair.target, file))
-            .collect(),
-        named: Mutex::default(),
-        found: Mutex::default(),
-    };
-    let pairs: Vec<StagePair> = files.iter().map(|file| file.pair.clone()).collect();
-    let summary = stage_with(from, to, &pairs, options, progress, &caller, None);
-    let named = caller.named.into_inner();
-    let mut named = named.unwrap_or_else(PoisonError::into_inner);
-    let found = caller.found.into_inner();
-    let mut found = found.unwrap_or_else(PoisonError::into_inner);
-    let reasons = reasons_of(&summary);
-    let result_of = |file: &FileToMove| {
-        let target = &file.pair.target;
-        let (version, found) = (named.remove(target), found.remove(target));
-        // A directory that could not be synced may lose its names, also that of the directory of the file.
-        let mut synced = target.ancestors().take(3);
-        let failure = synced.find_map(|path| reasons.get(path));
-        MovedFile {
-            is_named: version.is_some(),
-            version: version.flatten().or(found),
-            failure: failure.map(|reason| (*reason).clone()),
-        }
-    };
-    MovedFiles {
-        copied: summary.files,
-        bytes: summary.bytes,
-        open: summary.open,
-        xattrs_not_kept: summary.xattrs_not_kept,
-        is_target_full: summary.is_target_full,
-        stopped: summary.stopped,
-        files: files.iter().map(result_of).collect(),
     }
 }
 
@@ -83,6 +72,49 @@ struct ListCaller<'l> {
     named: Mutex<HashMap<PathBuf, Option<WireVersion>>>,
     /// The targets that were as their sources already, with the versions of these.
     found: Mutex<HashMap<PathBuf, WireVersion>>,
+}
+
+impl<'l> ListCaller<'l> {
+    fn new(files: &'l [FileToMove]) -> ListCaller<'l> {
+        let by = |key: fn(&'l FileToMove) -> &'l Path| {
+            files.iter().map(|file| (key(file), file)).collect()
+        };
+        ListCaller {
+            by_source: by(|file| &file.pair.source),
+            by_target: by(|file| &file.pair.target),
+            named: Mutex::default(),
+            found: Mutex::default(),
+        }
+    }
+
+    /// The result of the stage of these files.
+    fn results(&self, files: &[FileToMove], summary: &StageSummary) -> MovedFiles {
+        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let reasons = reasons_of(summary);
+        let result_of = |file: &FileToMove| {
+            let target = &file.pair.target;
+            let (version, found) = (named.remove(target), found.remove(target));
+            // A directory that could not be synced may lose its names, also that of the directory of the file.
+            let mut synced = target.ancestors().take(3);
+            let failure = synced.find_map(|path| reasons.get(path));
+            MovedFile {
+                is_named: version.is_some(),
+                version: version.flatten().or(found),
+                failure: failure.map(|reason| (*reason).clone()),
+                awaits_turn: false,
+            }
+        };
+        MovedFiles {
+            copied: summary.files,
+            bytes: summary.bytes,
+            open: summary.open,
+            xattrs_not_kept: summary.xattrs_not_kept,
+            is_target_full: summary.is_target_full,
+            stopped: summary.stopped,
+            files: files.iter().map(result_of).collect(),
+        }
+    }
 }
 
 impl StageCaller for ListCaller<'_> {

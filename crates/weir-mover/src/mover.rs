@@ -36,10 +36,42 @@ pub trait FileMover: Send + Sync + Debug {
     fn rank(&self) -> u16;
     /// Moves files. An error: it is gone, and another mover moves them again.
     fn move_files(&self, files: &[FileToMove]) -> io::Result<MovedFiles>;
+    /// Copies files up to their names, for a drain. `list`: its number among those that have not ended. An error, here and
+    /// below: as above.
+    fn prepare_files(&self, _list: u32, _files: &[FileToMove]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Gives the file with this number in a list its name, as [`PreparedList::name`] does.
+    fn name_file(&self, _list: u32, _file: usize) -> io::Result<NameOutcome> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Ends a list, as [`PreparedList::finish`] does.
+    fn finish_files(&self, _list: u32) -> io::Result<MovedFiles> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Copies a piece of a large file; the reason if it cannot.
     fn move_piece(&self, piece: &FilePiece) -> io::Result<Result<(), PieceFailure>>;
     /// Has it end what it does, from another thread. It answers with what it has moved, and does nothing more.
     fn stop(&self) {}
+}
+
+/// A list of files that are copied up to their names.
+pub(crate) trait PreparedList: Send + Sync {
+    /// Gives a file its name once it is copied. An error: its mover is gone.
+    fn name(&self, file: usize) -> io::Result<NameOutcome>;
+    /// Has the names on storage, and removes the copies that got none. An error: as above.
+    fn finish(&self) -> io::Result<MovedFiles>;
+}
+
+/// The outcome of the turn of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum NameOutcome {
+    /// The target has it.
+    Named,
+    /// It could not be copied or named.
+    Failed,
+    /// A call of the target hangs.
+    Hangs,
 }
 
 /// The reason why a piece was not copied.
@@ -92,6 +124,9 @@ pub struct MovedFile {
     pub(crate) version: Option<WireVersion>,
     /// The reason why it is not safe.
     pub failure: Option<String>,
+    /// It was copied, and has not got its name: its turn has not come.
+    #[serde(default)]
+    pub awaits_turn: bool,
 }
 
 /// The source of a move that has not failed.
@@ -116,6 +151,7 @@ impl MovedFile {
             is_named,
             version,
             failure,
+            awaits_turn: false,
         }
     }
 }

@@ -9,6 +9,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 use weir_client::process::mounted::elevated::TargetCopy;
@@ -237,6 +238,15 @@ pub trait FileTree: Sync + Debug {
     /// An open file; closed when it is dropped.
     type File: Send + Sync + Debug;
 
+    /// The time by which nodes are stamped now, since 1970.
+    fn now(&self) -> Duration {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        now.unwrap_or_default()
+    }
+    /// True if a call for this path hangs.
+    fn hangs_at(&self, _path: &Path) -> bool {
+        false
+    }
     /// The attributes of a node (lstat); `None`: nothing has this name.
     fn look_up(&self, path: &Path) -> io::Result<Option<Stat>>;
     /// The names in a directory, without `.` and `..`, in any order.

@@ -18,6 +18,9 @@ use crate::stripe::StripeSize;
 use crate::summary::as_text;
 use crate::tree::{EvictionTable, FileTree, KeptAttributes, NodeKind};
 
+/// The time after which a call counts as one that hangs. To have a large file on storage may take minutes.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// The calls of a tree that have not returned.
 #[derive(Debug, Default)]
 pub struct CallWatch(Mutex<WatchedCalls>);
@@ -87,6 +90,13 @@ impl CallWatch {
         .collect()
     }
 
+    /// True if a call for this path has been under way for longer than this.
+    fn is_slow(&self, path: &Path, than: Duration) -> bool {
+        let calls = self.calls();
+        let mut pending = calls.pending.values();
+        pending.any(|call| call.path == path && call.began.elapsed() > than)
+    }
+
     /// The time for which calls have been under way and none has returned; zero if there is none.
     pub fn time_without_return(&self) -> Duration {
         let calls = self.calls();
@@ -104,6 +114,7 @@ pub struct WatchedTree<T> {
     watch: Arc<CallWatch>,
     limit: Arc<RateLimit>,
     stripe: Option<StripeSize>,
+    patience: Duration,
 }
 
 /// An open file of such a tree.
@@ -121,7 +132,13 @@ impl<T> WatchedTree<T> {
             watch: Arc::default(),
             limit: Arc::default(),
             stripe: None,
+            patience: PATIENCE,
         }
+    }
+
+    /// Has a call count as one that hangs after this time.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// Has all files have stripes of this size; `None`: the file system is asked.
@@ -156,6 +173,9 @@ impl<T: FileTree> WatchedTree<T> {
 impl<T: FileTree> FileTree for WatchedTree<T> {
     type File = WatchedFile<T::File>;
 
+    fn hangs_at(&self, path: &Path) -> bool {
+        self.watch.is_slow(path, self.patience)
+    }
     fn look_up(&self, path: &Path) -> io::Result<Option<Stat>> {
         let call = || self.tree.look_up(path);
         self.watch.watch("looking for", path, call)

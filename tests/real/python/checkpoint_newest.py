@@ -1,7 +1,7 @@
 """checkpoint_newest.py TOP [recovered]: prints the number of the checkpoint that `latest` leads to, if it is whole, and
 complains of any file that is not. `none`: there is no `latest`. `recovered`: of a file that the loop was writing when
 it was killed there may be the beginning. WHOLE_FROM: the number from which on each directory that has the name of a
-checkpoint must be whole, except those that the loop may have begun to remove."""
+checkpoint must be whole, except those that the loop may have begun to remove. What `progress` says must be there, whole."""
 import os
 import re
 import sys
@@ -28,6 +28,13 @@ for name in os.listdir(top):
         if found != ranks:
             print("not whole:", name, found)
             ok = False
+progress = os.path.join(top, "progress")
+if os.path.exists(progress):
+    number = int(open(progress).read())
+    data = os.path.join(top, f"data.{number}")
+    if not os.path.exists(data) or open(data, "rb").read() != number.to_bytes(8, "little") * 65536:
+        print("progress says", number, "of", sorted(name for name in os.listdir(top) if name.startswith("data")))
+        ok = False
 if not os.path.lexists(latest):
     print("none" if ok else "")
 elif os.path.isdir(latest) and sorted(os.listdir(latest)) == ranks and ok:

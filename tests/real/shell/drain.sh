@@ -10,9 +10,20 @@ newest=$here/../python/checkpoint_newest.py
 
 check "a loop of checkpoints" "$weir" run --drain-to "$outside/pfs" python3 "$loop" /weir 0 40 0.1
 same "its last checkpoint" 39 "$(python3 "$newest" pfs)"
-same "what is on the target" "ckpt.38 ckpt.39 latest log" "$(cd pfs && echo *)"
+same "what is on the target" "ckpt.38 ckpt.39 data.38 data.39 latest log progress" "$(cd pfs && echo *)"
 same "the log" "$(seq 0 39)" "$(cat pfs/log)"
 same "no hidden file is left" '' "$(find pfs -name '*.weir-part')"
+
+# A small file is not there before the large one that it speaks of, while that is moved.
+rm -rf pfs
+"$weir" run --memory 256M --set drain.limit=16M --drain-to "$outside/pfs" \
+	sh -c 'head -c 64M /dev/urandom > /weir/large; echo large > /weir/says; until [ -e moved ]; do sleep 0.1; done' &
+run=$!
+until [ -e pfs/says ]; do sleep 0.05; done
+same "the size of what a file speaks of when it is there" $((64 << 20)) "$(stat -c %s pfs/large)"
+touch moved
+wait $run
+same "the exit code of the run that wrote them" 0 $?
 
 # Killed with everything.
 rm -rf pfs

@@ -372,7 +372,7 @@ rm -rf pfs
 mkdir pfs
 check "a loop of checkpoints" elevated "$outside/pfs" -- python3 "$loop" "$outside/pfs" 0 30 0.1
 same "its last checkpoint" 29 "$(python3 "$newest" pfs)"
-same "what is on the target" "ckpt.28 ckpt.29 latest log" "$(cd pfs && echo *)"
+same "what is on the target" "ckpt.28 ckpt.29 data.28 data.29 latest log progress" "$(cd pfs && echo *)"
 safe=29
 wrong=0
 for kill in $(seq "${ELEVATE_KILLS:-6}"); do

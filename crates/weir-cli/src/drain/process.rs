@@ -142,6 +142,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     let mut drain = Drain::new((&instance, Path::new("/")), target, filter.clone());
     drain.set_rank(instance.rank().context("asking for the server")?);
     drain.set_share(gate.own_share());
+    drain.set_order(args.name_order());
     let roots = args.roots(instance.prefix());
     let hook = args.hook(&roots, target.1);
     let analyzers = AnalyzerService::new(instance, roots.clone());

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use weir_config::DrainOrder;
 use weir_core::elevated::ALIAS_LINK;
-use weir_mover::drain::{PlacedNodes, PrefetchNotes};
+use weir_mover::drain::{NameOrder, PlacedNodes, PrefetchNotes};
 use weir_mover::stripe::StripeSize;
 use weir_mover::{InstanceTree, PathFilter, StageOptions};
 
@@ -117,6 +118,14 @@ impl DrainProcessArgs {
         self.stripe.and_then(StripeSize::new)
     }
 
+    /// The order in which files get their names.
+    pub(super) fn name_order(&self) -> NameOrder {
+        match self.order {
+            DrainOrder::Changes => NameOrder::Changes,
+            DrainOrder::None => NameOrder::None,
+        }
+    }
+
     /// The files that are moved before all others.
     pub(super) fn first_files(&self) -> Result<Option<PathFilter>, Failure> {
         named_files("--first", &self.first)
@@ -160,6 +169,7 @@ impl DrainProcessArgs {
         let keep = self.keep.iter();
         words.extend(keep.map(|pattern| format!("--keep={pattern}").into()));
         words.extend(self.laminate.then(|| "--laminate".into()));
+        words.extend(["--order".into(), self.order.word().into()]);
         words.extend(self.replace_foreign.then(|| "--replace-foreign".into()));
         words.extend(self.lacks_servers.then(|| "--lacks-servers".into()));
         if let Some(tree) = self.tree {

@@ -115,7 +115,9 @@ impl Rounds<'_> {
             }
             self.add_movers(drain);
             let analyses = self.service.analyses();
-            analyses.set_yielding(self.service.has_waiting_writes());
+            let has_waiting_writes = self.service.has_waiting_writes();
+            analyses.set_yielding(has_waiting_writes);
+            drain.hurry(has_waiting_writes);
             self.evict(drain, None);
             if let Some(relief) = self.relief {
                 drain.limit_rounds(relief.round_limit());

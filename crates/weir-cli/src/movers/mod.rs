@@ -45,6 +45,18 @@ enum MoverOrder {
         /// The most bytes that are written in a second; 0: without limit.
         limit: u64,
     },
+    /// Copy these files up to their names.
+    Prepare {
+        /// The number of the list.
+        list: u32,
+        files: Vec<WireFile>,
+        /// As above.
+        limit: u64,
+    },
+    /// Give this file of a list its name.
+    Name { list: u32, file: usize },
+    /// End this list.
+    Finish(u32),
     /// Copy this piece of a file.
     Copy {
         piece: FilePiece,

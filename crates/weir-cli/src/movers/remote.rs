@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
-use weir_mover::mover::{FileMover, FileToMove, MovedFiles, PieceFailure};
+use weir_mover::mover::{FileMover, FileToMove, MovedFiles, NameOutcome, PieceFailure};
 use weir_mover::piece::FilePiece;
 
 use super::probes::TargetProbes;
@@ -120,6 +120,22 @@ impl FileMover for RemoteMover {
             files: files.iter().map(WireFile::from).collect(),
             limit: self.limit(),
         })
+    }
+
+    fn prepare_files(&self, list: u32, files: &[FileToMove]) -> io::Result<()> {
+        self.give_order(&MoverOrder::Prepare {
+            list,
+            files: files.iter().map(WireFile::from).collect(),
+            limit: self.limit(),
+        })
+    }
+
+    fn name_file(&self, list: u32, file: usize) -> io::Result<NameOutcome> {
+        self.give_order(&MoverOrder::Name { list, file })
+    }
+
+    fn finish_files(&self, list: u32) -> io::Result<MovedFiles> {
+        self.give_order(&MoverOrder::Finish(list))
     }
 
     fn move_piece(&self, piece: &FilePiece) -> io::Result<Result<(), PieceFailure>> {

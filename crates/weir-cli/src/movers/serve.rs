@@ -17,11 +17,12 @@ use weir_launch::workers::Task;
 use weir_mover::list::move_files;
 use weir_mover::mover::{FileToMove, MovedFiles, PieceFailure};
 use weir_mover::piece::{copy_piece, FilePiece, PieceOptions};
+use weir_mover::prepared::{PreparedFiles, PreparedLists};
 use weir_mover::{DirectoryTree, InstanceTree, MoveError, StageProgress, WatchedTree};
 
 use super::probes::PROBE_BYTES;
 use super::remote::inode_of;
-use super::{path_of, MoverOrder, MoverReply, MoverRole, MESSAGE_BYTES};
+use super::{path_of, MoverOrder, MoverReply, MoverRole, WireFile, MESSAGE_BYTES};
 use crate::bench::keep_alive;
 use crate::json_lines::{receive, send};
 use crate::share;
@@ -52,32 +53,66 @@ pub fn serve() -> Result<()> {
         role: MoverRole::default(),
     };
     let mut reader = BufReader::new(&stream);
+    while let Some(role) = serve_orders(&mut reader, &stream, &work)? {
+        let tree = role
+            .tree
+            .map_or(Some(whole), |number| whole.elevated(number));
+        answer(&stream, tree.is_some())?;
+        work.begin(tree.unwrap_or(whole), role);
+    }
+    Ok(())
+}
+
+/// Does what the command says until it gives another role; `None`: it has ended.
+fn serve_orders(
+    reader: &mut BufReader<&TcpStream>,
+    stream: &TcpStream,
+    work: &MoverWork,
+) -> Result<Option<MoverRole>> {
+    let files_of = |files: Vec<WireFile>| -> Vec<FileToMove> {
+        files.into_iter().map(FileToMove::from).collect()
+    };
+    // Those of a command that has ended go with it.
+    let mut prepared = PreparedLists::default();
     loop {
-        match receive(&mut reader, MESSAGE_BYTES) {
-            Ok(MoverOrder::Probe(path)) => answer(&stream, read_probe(&path_of(path)))?,
-            Ok(MoverOrder::Find(path)) => answer(&stream, inode_of(&path_of(path)))?,
-            Ok(MoverOrder::Begin(role)) => {
-                let tree = role
-                    .tree
-                    .map_or(Some(whole), |number| whole.elevated(number));
-                answer(&stream, tree.is_some())?;
-                work.begin(tree.unwrap_or(whole), role);
-            }
+        match receive(reader, MESSAGE_BYTES) {
+            Ok(MoverOrder::Probe(path)) => answer(stream, read_probe(&path_of(path)))?,
+            Ok(MoverOrder::Find(path)) => answer(stream, inode_of(&path_of(path)))?,
+            Ok(MoverOrder::Begin(role)) => return Ok(Some(role)),
             Ok(MoverOrder::Move { files, limit }) => {
-                let files: Vec<FileToMove> = files.into_iter().map(FileToMove::from).collect();
-                let moved = tell_while(&stream, limit, &work, |progress| {
+                let files = files_of(files);
+                let moved = tell_while(stream, limit, work, |progress| {
                     work.move_files(&files, progress)
                 });
-                answer(&stream, moved)?;
+                answer(stream, moved)?;
+            }
+            Ok(MoverOrder::Prepare { list, files, limit }) => {
+                anyhow::ensure!(
+                    !work.role.is_inward,
+                    "files come into an instance in no order"
+                );
+                let (from, to) = (&work.instance, &work.outside);
+                let files = PreparedFiles::new(from, to, files_of(files), work.role.options);
+                tell_while(stream, limit, work, |progress| files.copy(progress));
+                prepared.add(list, files);
+                answer(stream, ())?;
+            }
+            Ok(MoverOrder::Name { list, file }) => {
+                let named = prepared.name(list, file, &StageProgress::default());
+                answer(stream, named.context("an order to name a file")?)?;
+            }
+            Ok(MoverOrder::Finish(list)) => {
+                let moved = prepared.finish(list);
+                answer(stream, moved.context("an order to end a list")?)?;
             }
             Ok(MoverOrder::Copy { piece, limit }) => {
-                let copied = tell_while(&stream, limit, &work, |progress| {
+                let copied = tell_while(stream, limit, work, |progress| {
                     work.copy_piece(&piece, progress)
                 });
-                answer(&stream, copied.map_err(|error| PieceFailure::from(&error)))?;
+                answer(stream, copied.map_err(|error| PieceFailure::from(&error)))?;
             }
             // The command has ended.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             Err(error) => return Err(error).context("listening for orders"),
         }
     }

@@ -57,6 +57,8 @@ const MIN_RESERVE: u64 = 1 << 20;
 const CLOCK_STEP: u64 = 256;
 /// The number of bytes that writes may advance without a look at the clock.
 const CLOCK_BYTES: u64 = 4096;
+/// Some ticks of the kernel's clock, which may be idle.
+const RECENT_NS: u64 = 20_000_000;
 /// The number of segments that may turn out to have no pages before a write gives up.
 const REFUSALS: u32 = 8;
 /// An epoch that no file has: the record must not grow.
@@ -166,11 +168,26 @@ impl Stream {
     /// Notes the time of the write that was just made.
     #[cold]
     fn touch(&mut self) {
+        self.note_time(sys::coarse_now_ns());
+    }
+
+    /// Notes the time of the last write as the file is left: that of now, to the nanosecond, if it was a moment ago.
+    /// So the times of two files tell which was closed first, as the drain needs it.
+    fn touch_at_end(&mut self) {
+        let Some(file) = &self.file else {
+            return;
+        };
+        let noted = file.cell.mtime_ns.load(Ordering::Relaxed);
+        let is_recent = noted != 0 && sys::coarse_now_ns().saturating_sub(noted) < RECENT_NS;
+        if self.unseen > 0 || is_recent {
+            self.note_time(sys::now_ns());
+        }
+    }
+
+    fn note_time(&mut self, now_ns: u64) {
         self.unseen = 0;
         if let Some(file) = &self.file {
-            file.cell
-                .mtime_ns
-                .store(sys::coarse_now_ns(), Ordering::Release);
+            file.cell.mtime_ns.store(now_ns, Ordering::Release);
             file.cell
                 .mtime_mark
                 .store(self.committed, Ordering::Release);
@@ -775,9 +792,7 @@ impl Stream {
                 Counter::BytesWritten,
                 self.committed.wrapping_sub(self.counted),
             );
-            if self.unseen > 0 {
-                self.touch();
-            }
+            self.touch_at_end();
             host.note(Note::Detach(file.index));
         }
         *self = Stream::default();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::round::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
-use super::{Drain, MovedNode};
+use super::{Drain, MovedNode, PendingState};
 use crate::content::ContentStamp;
 use crate::copy::keep_xattrs;
 use crate::error::MoveError;
@@ -17,7 +17,7 @@ use crate::publish::{make_hard_link, LinkOutcome};
 use crate::tree::{FileTree, NodeKind};
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Gives renamed files their new names; returns those that are to be copied.
+    /// Gives renamed files their new names, unless others are to have theirs before; returns those that are to be copied.
     pub(super) fn follow_files<'s>(
         &mut self,
         round: &mut RoundState,
@@ -31,11 +31,17 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut linked = Vec::new();
         let mut directories = BTreeSet::new();
         let mut left = Vec::new();
+        let mut is_behind = false;
         for (path, node) in chosen {
             let from = known.get(path);
+            if from.is_some() && is_behind && self.is_ordered(path) {
+                round.pend(path, node, PendingState::Waiting);
+                continue;
+            }
             // If this fails, the copy tries it again and reports the error.
             if !from.is_some_and(|from| self.link_renamed(from, path, node).is_ok_and(|made| made))
             {
+                is_behind |= self.is_ordered(path);
                 left.push((path, node));
                 continue;
             }
@@ -46,9 +52,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             };
             self.moved.insert(path.clone(), moved);
             directories.extend(self.at_target(path).parent().map(Path::to_owned));
-            match self.keep_link_attributes(path, node) {
-                Ok(()) => linked.push((path, node)),
-                Err(_) => left.push((path, node)),
+            if self.keep_link_attributes(path, node).is_ok() {
+                linked.push((path, node));
+            } else {
+                is_behind |= self.is_ordered(path);
+                left.push((path, node));
             }
         }
         for dir in directories {

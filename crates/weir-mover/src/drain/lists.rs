@@ -1,6 +1,7 @@
 //! Lists of files that are moved together, each for the node that has most of the bytes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
@@ -8,8 +9,10 @@ use weir_client::types::Time;
 
 use super::snapshot::FileVersion;
 use super::team::DrainTeam;
+use crate::list::move_files;
 use crate::mover::{FileMover, FileToMove, MovedFile, MovedFiles, LIST_BYTES, LIST_FILES};
-use crate::stage::StageProgress;
+use crate::stage::{StageOptions, StageProgress};
+use crate::tree::FileTree;
 
 /// A file of a list.
 #[derive(Debug)]
@@ -53,56 +56,13 @@ pub(super) fn lists_of(files: &[ListedFile]) -> Vec<(u16, Vec<usize>)> {
     lists
 }
 
-/// Moves files by `here`, this process, and by all movers. Each takes lists of files that its node has, then those of
-/// others.
-pub(super) fn share_files(
-    files: &[ListedFile],
-    team: &DrainTeam,
-    here: impl Fn(&[FileToMove]) -> MovedFiles + Sync,
-    progress: &StageProgress,
-) -> Vec<MovedList> {
-    let lists = team.queue_tasks(lists_of(files).into_iter());
-    let done = Mutex::new(Vec::new());
-    let keep = |files: Vec<usize>, moved: MovedFiles, is_remote| {
-        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-        done.push(MovedList {
-            files,
-            moved,
-            is_remote,
-        });
-    };
-    let files_of = |list: &[usize]| -> Vec<FileToMove> {
-        list.iter().map(|file| files[*file].file.clone()).collect()
-    };
-    let is_stopped = || progress.stop.load(Ordering::Relaxed);
-    let move_elsewhere = |mover: &dyn FileMover, list: Vec<usize>| {
-        if is_stopped() {
-            return Ok(());
-        }
-        let Ok(moved) = mover.move_files(&files_of(&list)) else {
-            return Err(list);
-        };
-        let size = list.iter().map(|file| files[*file].size).sum();
-        let number = list.len() as u64;
-        progress.files_found.fetch_add(number, Ordering::Relaxed);
-        progress.bytes_found.fetch_add(size, Ordering::Relaxed);
-        progress.files_done.fetch_add(number, Ordering::Relaxed);
-        progress.bytes_done.fetch_add(size, Ordering::Relaxed);
-        keep(list, moved, true);
-        Ok(())
-    };
-    let elsewhere =
-        |mover: &dyn FileMover| lists.work(mover.rank(), |list| move_elsewhere(mover, list));
-    team.work(&lists, 1, elsewhere, || {
-        lists.work(team.rank, |list| {
-            if !is_stopped() {
-                let moved = here(&files_of(&list));
-                keep(list, moved, false);
-            }
-            Ok(())
-        });
-    });
-    done.into_inner().unwrap_or_else(PoisonError::into_inner)
+/// The lists that the process of a drain moves itself.
+#[derive(Debug)]
+pub(super) struct OwnLists<'r, 't, S: FileTree, T: FileTree> {
+    pub from: &'t S,
+    pub to: &'t T,
+    pub options: StageOptions,
+    pub progress: &'r StageProgress,
 }
 
 /// A list that was moved.
@@ -113,6 +73,75 @@ pub(super) struct MovedList {
     pub moved: MovedFiles,
     /// By another process.
     pub is_remote: bool,
+}
+
+/// Has lists of files worked on by `here`, this process, and by all movers. Each takes lists of files that its node has,
+/// then those of others. The lists are of numbers of files.
+pub(super) fn share_lists<'m>(
+    files: &[ListedFile],
+    lists: Vec<(u16, Vec<usize>)>,
+    team: &'m DrainTeam,
+    progress: &StageProgress,
+    here: impl Fn(&[usize], Vec<FileToMove>) + Sync,
+    elsewhere: impl Fn(&'m dyn FileMover, &[usize], &[FileToMove]) -> io::Result<()> + Sync,
+) {
+    let lists = team.queue_tasks(lists.into_iter());
+    let files_of = |list: &[usize]| -> Vec<FileToMove> {
+        list.iter().map(|file| files[*file].file.clone()).collect()
+    };
+    let is_stopped = || progress.stop.load(Ordering::Relaxed);
+    let work_elsewhere = |mover: &'m dyn FileMover, list: Vec<usize>| {
+        if is_stopped() {
+            return Ok(());
+        }
+        if elsewhere(mover, &list, &files_of(&list)).is_err() {
+            return Err(list);
+        }
+        let size = list.iter().map(|file| files[*file].size).sum();
+        let number = list.len() as u64;
+        progress.files_found.fetch_add(number, Ordering::Relaxed);
+        progress.bytes_found.fetch_add(size, Ordering::Relaxed);
+        progress.files_done.fetch_add(number, Ordering::Relaxed);
+        progress.bytes_done.fetch_add(size, Ordering::Relaxed);
+        Ok(())
+    };
+    let elsewhere =
+        |mover: &'m dyn FileMover| lists.work(mover.rank(), |list| work_elsewhere(mover, list));
+    team.work(&lists, 1, elsewhere, || {
+        lists.work(team.rank, |list| {
+            if !is_stopped() {
+                here(&list, files_of(&list));
+            }
+            Ok(())
+        });
+    });
+}
+
+/// Moves files, each of which gets its name when it is copied.
+pub(super) fn share_files<S: FileTree, T: FileTree>(
+    files: &[ListedFile],
+    team: &DrainTeam,
+    own: &OwnLists<'_, '_, S, T>,
+) -> Vec<MovedList> {
+    let done = Mutex::new(Vec::new());
+    let keep = |files: &[usize], moved: MovedFiles, is_remote| {
+        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+        done.push(MovedList {
+            files: files.to_vec(),
+            moved,
+            is_remote,
+        });
+    };
+    let here = |numbers: &[usize], list: Vec<FileToMove>| {
+        let moved = move_files(own.from, own.to, &list, own.options, own.progress);
+        keep(numbers, moved, false);
+    };
+    let elsewhere = |mover: &dyn FileMover, numbers: &[usize], list: &[FileToMove]| {
+        keep(numbers, mover.move_files(list)?, true);
+        Ok(())
+    };
+    share_lists(files, lists_of(files), team, own.progress, here, elsewhere);
+    done.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl MovedFile {

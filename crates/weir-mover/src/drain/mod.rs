@@ -14,6 +14,7 @@
 //! | `team` | the processes that copy files |
 //! | `lists`, `large` | copying them with other movers: lists of files, pieces of a large one |
 //! | `urgent` | files that somebody waits for |
+//! | `order`, `in_order`, `turns` | the order in which files get their names |
 //! | `file_state` | what is known of one file |
 //! | `follow` | files that programs have renamed |
 //! | `names` | links and removals |
@@ -39,12 +40,14 @@ mod evict;
 mod file_state;
 mod follow;
 mod hold;
+mod in_order;
 mod large;
 mod leftovers;
 mod lists;
 mod marks;
 mod names;
 mod naming;
+mod order;
 mod ownership;
 mod parts;
 mod prefetched;
@@ -53,10 +56,11 @@ mod renames;
 mod round;
 mod snapshot;
 mod team;
+mod turns;
 mod urgent;
 mod whiteouts;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -83,6 +87,8 @@ pub use file_state::FileDrainState;
 pub use hold::{is_current, AnalysesLeft};
 pub use marks::PlacedNodes;
 use names::DueNames;
+use order::FileOrder;
+pub use order::NameOrder;
 use parts::FileBase;
 pub use prefetched::{PrefetchNotes, PrefetchedFile};
 use relocated::RelocatedDirectories;
@@ -247,6 +253,7 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     /// By the path below both directories.
     moved: HashMap<PathBuf, MovedNode>,
     due: Option<DueNames>,
+    order: FileOrder,
     /// The times that removals were held back since the last one.
     held_removals: u32,
     /// Directories that the target has under other names than the tree.
@@ -285,6 +292,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     keeps_all: bool,
     /// The bytes of files after which a round copies no more.
     round_limit: u64,
+    /// The extended attributes that the target did not take.
+    xattrs_not_kept: u64,
     /// `None`: nobody wants to know.
     events: Option<EventLog>,
     /// `None`: nothing is held back for an analysis.
@@ -312,6 +321,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             team: DrainTeam::default(),
             moved: HashMap::new(),
             due: None,
+            order: FileOrder::default(),
             held_removals: 0,
             relocated: RelocatedDirectories::new(),
             merged: HashSet::new(),
@@ -331,6 +341,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             replaces_all: true,
             keeps_all: false,
             round_limit: u64::MAX,
+            xattrs_not_kept: 0,
             events: None,
             analyses: None,
         }
@@ -398,17 +409,21 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     ) -> DrainRound {
         let begun = Instant::now();
         self.read_prefetched();
+        let walk_began = self.from.now();
         let snapshot = Arc::new(self.walk());
         let walk_seconds = begun.elapsed().as_secs_f64();
         self.adopt_prefetched(&snapshot);
         let mut round = RoundState {
             settled: settled.duration_since(UNIX_EPOCH).unwrap_or_default(),
+            walk_began,
             threads,
             snapshot: Arc::clone(&snapshot),
             closed: FileSet::default(),
+            behind: BTreeMap::new(),
             open: HashSet::new(),
             pending: Vec::new(),
             blocked: HashSet::new(),
+            unmade: Vec::new(),
             copied: 0,
             bytes: 0,
             is_cut: false,
@@ -448,12 +463,14 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     pub fn finish(&mut self, options: StageOptions, progress: &StageProgress) -> StageSummary {
         let begun = Instant::now();
         let (mut shared_files, mut shared_bytes) = (0, 0);
+        self.xattrs_not_kept = 0;
         // The copies of evicted files come first.
         let evicts = self
             .from
             .evictions()
             .is_some_and(EvictionTable::has_evicted);
-        let is_wanted = !self.team.is_alone() || evicts || self.first.is_some();
+        let is_ordered = self.order.rule == NameOrder::Changes;
+        let is_wanted = !self.team.is_alone() || evicts || self.first.is_some() || is_ordered;
         let mut is_wanted = is_wanted || self.has_unknown_directories();
         for _ in 0..ROUNDS_AT_END {
             let is_stopped = progress.stop.load(Ordering::Relaxed);
@@ -466,6 +483,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             let round = self.round(settled, options.threads, progress);
             shared_files += round.files;
             shared_bytes += round.bytes;
+            // The stage that follows knows no order.
+            let is_waiting = |file: &PendingFile| file.state == PendingState::Waiting;
+            is_wanted = is_ordered && round.pending.iter().any(is_waiting);
         }
         self.read_prefetched();
         let snapshot = self.walk();
@@ -508,6 +528,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         summary.nodes.clear();
         summary.files += shared_files;
         summary.bytes += shared_bytes;
+        summary.xattrs_not_kept += std::mem::take(&mut self.xattrs_not_kept);
         summary.unchanged = summary.unchanged.saturating_sub(shared_files);
         if evicts {
             for (path, error) in self.replace_bases() {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use weir_client::types::Stat;
 
+use super::order::WaitingFiles;
 use super::relocated::RelocatedDirectory;
 use super::round::RoundState;
 use super::snapshot::{FileSet, SeenNode, TreeSnapshot};
@@ -50,6 +51,8 @@ pub(super) struct DueNames {
     seen: WalkedNames,
     /// Files that are to be on the target before.
     pub awaited: FileSet,
+    /// Files that get their names after directories have got theirs, and before anything is removed.
+    pub behind: WaitingFiles,
     /// The later walks that met no name which vanished: files that they saw are among them.
     looks: u32,
     /// The walk after which none was hidden from all. A program may have made a link that the first walk missed before
@@ -226,6 +229,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     } else if self.awaits_name(later, &snapshot) {
                         // They may have renamed this one before, too.
                         self.due = Some(due);
+                    } else if self.awaits_files(&due.behind, &snapshot) {
+                        // They come next, now that the directories have their names, and then the removals of a later walk.
                     } else if self.unmade_links(later, &snapshot).next().is_some()
                         && self.held_removals < MOST_HELD
                     {
@@ -257,6 +262,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             self.due = Some(DueNames {
                 seen: self.walked_names(snapshot),
                 awaited: round.closed.clone(),
+                behind: round.behind.clone(),
                 looks: 0,
                 last: None,
             });
@@ -267,6 +273,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     fn await_files(&self, mut due: DueNames, round: &RoundState) -> Awaited {
         if due.last.is_none() {
             due.awaited.add(&round.closed);
+            let behind = round.behind.iter();
+            due.behind
+                .extend(behind.map(|(path, changed)| (path.clone(), *changed)));
             due.looks += u32::from(!round.snapshot.has_missed);
             let is_calm = round.snapshot.is_calm && !round.snapshot.has_missed;
             if is_calm || due.looks >= MOST_LOOKS {

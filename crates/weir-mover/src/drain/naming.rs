@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use weir_client::types::{Stat, Time};
 
 use super::names::ChangedNames;
+use super::order::LONGEST_WAIT;
 use super::relocated::{rebase, RelocatedDirectory};
 use super::round::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
@@ -25,8 +26,6 @@ use crate::tree::{failed_with_any, identity, kind_of, unless, FileTree, NodeKind
 
 /// The rounds after which a directory in which files come and go is whole without those that are gone.
 const PATIENT_ROUNDS: u32 = 4;
-/// The rounds after which a directory does not wait for other files any more.
-const LONGEST_WAIT: u32 = 12;
 
 /// Errors of file systems that cannot exchange two names.
 const NO_EXCHANGE: [Errno; 4] = [Errno::INVAL, Errno::NOSYS, Errno::NOTSUP, Errno::OPNOTSUPP];

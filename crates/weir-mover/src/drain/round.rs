@@ -9,8 +9,10 @@ use std::time::Duration;
 use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
 
-use super::lists::{share_files, ListedFile};
+use super::lists::{share_files, ListedFile, OwnLists};
+use super::order::{NameOrder, RoundOrder, WaitingFiles};
 use super::snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot};
+use super::turns::share_in_order;
 use super::{Drain, MovedNode, PendingFile, PendingState};
 use crate::content::ContentStamp;
 use crate::error::MoveError;
@@ -29,19 +31,38 @@ pub(super) fn options_of_round(threads: usize) -> StageOptions {
     }
 }
 
+/// The ways in which files are copied, in their order if names have none.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum CopyWay {
+    /// Ranges of it went ahead.
+    Ahead,
+    /// It was evicted, and programs have written it since.
+    Rewritten,
+    /// With others.
+    Listed,
+    /// By all movers, each a piece at a time.
+    Large,
+}
+
 /// A round under way.
 pub(super) struct RoundState {
     /// Since 1970.
     pub settled: Duration,
+    /// The time, since 1970.
+    pub walk_began: Duration,
     pub threads: usize,
     pub snapshot: Arc<TreeSnapshot>,
     /// Files without a writer that are not on the target.
     pub closed: FileSet,
+    /// Others, which wait for directories to get their names.
+    pub behind: WaitingFiles,
     /// The inodes of changed files that programs write.
     pub open: HashSet<(u64, u64)>,
     pub pending: Vec<PendingFile>,
     /// Directories that could not be made because something of an elevated tree's past is in the way.
     pub blocked: HashSet<PathBuf>,
+    /// Directories that were renamed, and could not be made.
+    pub unmade: Vec<PathBuf>,
     /// Files that were copied.
     pub copied: u64,
     /// Bytes of them.
@@ -52,9 +73,12 @@ pub(super) struct RoundState {
 
 impl RoundState {
     pub(super) fn is_settled(&self, version: &FileVersion) -> bool {
-        let seconds = u64::try_from(version.ctime.sec).unwrap_or(0);
-        let nanoseconds = u32::try_from(version.ctime.nsec).unwrap_or(0);
-        Duration::new(seconds, nanoseconds) <= self.settled
+        changed_at(version) <= self.settled
+    }
+
+    /// True if the walk has seen all that changed before a file.
+    fn is_in_time(&self, version: &FileVersion) -> bool {
+        changed_at(version) <= self.walk_began.max(self.settled)
     }
 
     pub(super) fn pend(&mut self, path: &Path, node: &SeenNode, state: PendingState) {
@@ -77,6 +101,13 @@ impl RoundState {
             state: PendingState::failed(error),
         });
     }
+}
+
+/// The time of change of a file, since 1970.
+fn changed_at(version: &FileVersion) -> Duration {
+    let seconds = u64::try_from(version.ctime.sec).unwrap_or(0);
+    let nanoseconds = u32::try_from(version.ctime.nsec).unwrap_or(0);
+    Duration::new(seconds, nanoseconds)
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
@@ -108,6 +139,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 Err(error) => {
                     round.fail(path, &error);
                     round.blocked.insert(path.clone());
+                    round.unmade.push(path.clone());
                     continue;
                 }
             }
@@ -191,11 +223,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    /// The files that are to be copied now.
+    /// The files that are to be copied now, in the order in which they get their names.
     pub(super) fn choose(&mut self, round: &mut RoundState) -> Vec<PathBuf> {
         let snapshot = Arc::clone(&round.snapshot);
         self.review_analyses(&snapshot);
-        let mut chosen: Vec<(&PathBuf, &SeenNode)> = Vec::new();
+        let mut order = RoundOrder::default();
+        let mut movable: Vec<(&PathBuf, &SeenNode)> = Vec::new();
         for (path, node) in snapshot.of_kind(NodeKind::File) {
             if self.has_moved(path, node) {
                 continue;
@@ -206,14 +239,40 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 }
                 continue;
             }
-            match self.obstacle(round, path, &node.version) {
+            if self.waits_for_names(round, path) {
+                round.pend(path, node, PendingState::Waiting);
+                continue;
+            }
+            let mut obstacle = self.obstacle(round, path, &node.version);
+            if self.is_ordered(path) {
+                let (known, version) = (&self.order, &node.version);
+                let file = self.ordered_node(path, node);
+                match &obstacle {
+                    None if !round.is_in_time(version) && !known.was_late(version.inode()) => {
+                        order.note_late(known, file);
+                        // A later walk sees it with all that programs have done before.
+                        round.closed.remove(path, version);
+                        obstacle = Some(PendingState::Waiting);
+                    }
+                    None => order.note_movable(known, file),
+                    Some(PendingState::Analysis | PendingState::Unlaminated) => {}
+                    Some(PendingState::Open) => order.note_open(known, file),
+                    Some(_) => order.note_changing(known, file),
+                }
+            }
+            match obstacle {
                 Some(state) => round.pend(path, node, state),
-                None => chosen.push((path, node)),
+                None => movable.push((path, node)),
             }
         }
+        let chosen = self.put_in_order(round, order, movable);
         let mut chosen = self.follow_files(round, &snapshot, chosen);
         let mut bytes = 0;
-        chosen.sort_by_key(|(path, node)| (!self.is_first(path), node.version.mtime));
+        chosen.sort_by_key(|(path, node)| {
+            let is_ordered = self.is_ordered(path);
+            let changed = Some(node.version.mtime).filter(|_| !is_ordered);
+            (!self.is_first(path), is_ordered, changed)
+        });
         chosen.retain(|(path, node)| {
             let is_within = bytes < self.round_limit;
             bytes += node.version.size;
@@ -223,8 +282,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
             is_within
         });
-        // Small files are the shortest-lived.
-        chosen.sort_by_key(|(path, node)| (node.version.size, *path));
+        if self.order.rule == NameOrder::None {
+            // Small files are the shortest-lived.
+            chosen.sort_by_key(|(path, node)| (node.version.size, *path));
+        }
         chosen.into_iter().map(|(path, _)| path.clone()).collect()
     }
 
@@ -243,9 +304,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         path: &Path,
         version: &FileVersion,
     ) -> Option<PendingState> {
-        if self.waits_for_names(round, path) {
-            return Some(PendingState::Waiting);
-        }
         let source = self.source.join(path);
         let state = match self.from.write_state(&source) {
             Ok(WriteState::Open) => PendingState::Open,
@@ -279,8 +337,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     pub(super) fn file_to_move(&self, path: &Path, node: &SeenNode) -> FileToMove {
-        // The path may lead to a file of another directory by then.
-        let seen = || Some(ContentStamp::from(&node.version)).filter(|_| self.is_in_renamed(path));
+        // The path may lead to a file of another directory by then, or to a version behind others.
+        let is_as_seen = self.is_in_renamed(path)
+            || self.is_ordered(path) && !self.order.takes_any_version(node.version.inode());
+        let seen = || Some(ContentStamp::from(&node.version)).filter(|_| is_as_seen);
         FileToMove {
             pair: StagePair {
                 source: self.source.join(path),
@@ -312,72 +372,98 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         progress: &StageProgress,
     ) {
         let snapshot = Arc::clone(&round.snapshot);
-        let is_large = |path: &&PathBuf| {
-            let node = snapshot.get(path).expect("chosen from it");
+        let node_of = |path: &PathBuf| snapshot.get(path).expect("chosen from it");
+        self.note_placing(chosen.iter().map(|path| (*path, node_of(path))));
+        let is_large = |node: &SeenNode| {
             !self.team.is_alone() && node.version.size > LARGE_BYTES && !node.has_links
         };
         // As many large files as nodes keep all busy, each with the files that it has.
-        let is_cut = chosen.iter().filter(|path| is_large(path)).count() <= self.team.movers.len();
-        let (ahead, others): (Vec<&PathBuf>, Vec<&PathBuf>) = chosen.iter().partition(|path| {
-            snapshot
-                .get(path)
-                .is_some_and(|node| self.has_gone_ahead(node))
-        });
-        let (mut rewritten, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
-            others.into_iter().partition(|path| {
-                let seen = snapshot.get(path);
-                seen.is_some_and(|node| self.bases.contains_key(&node.version.ino))
-            });
-        let (large, others): (Vec<&PathBuf>, Vec<&PathBuf>) = others
-            .into_iter()
-            .partition(|path| is_cut && is_large(path));
-        let seen = chosen.iter();
-        self.note_placing(seen.filter_map(|path| Some((*path, snapshot.get(path)?))));
-        for path in ahead {
-            let node = snapshot.get(path).expect("chosen from it");
-            let moved = self.finish_ahead(round, (path, node), progress);
-            let moved = moved.map(MovedSource::Copied);
-            if moved.as_ref().is_err_and(MoveError::crosses_file_systems) {
-                rewritten.push(path);
-                continue;
+        let large = chosen.iter().filter(|path| is_large(node_of(path)));
+        let is_cut = large.count() <= self.team.movers.len();
+        let way_of = |path: &PathBuf| {
+            let node = node_of(path);
+            match () {
+                () if self.has_gone_ahead(node) => CopyWay::Ahead,
+                () if self.bases.contains_key(&node.version.ino) => CopyWay::Rewritten,
+                () if is_cut && is_large(node) => CopyWay::Large,
+                () => CopyWay::Listed,
             }
-            if let Ok(MovedSource::Copied(stat)) = &moved {
-                round.copied += 1;
-                round.bytes += stat.size;
-            }
-            self.note_all(round, &[path], vec![Some(MovedFile::new(moved))]);
+        };
+        let mut ways: Vec<(CopyWay, &PathBuf)> =
+            chosen.iter().map(|path| (way_of(path), *path)).collect();
+        if self.order.rule == NameOrder::None {
+            ways.sort_by_key(|(way, _)| *way);
         }
-        for path in rewritten {
-            let node = snapshot.get(path).expect("chosen from it");
-            // A program has opened it for writing since it was evicted, and may have set its time back.
-            let options = StageOptions {
-                likeness: LikenessBy::Bytes,
-                ..options_of_round(round.threads)
+        let mut ways = ways
+            .chunk_by(|(one, _), (other, _)| (*one, *other) == (CopyWay::Listed, CopyWay::Listed));
+        for files in ways.by_ref() {
+            let paths: Vec<&PathBuf> = files.iter().map(|(_, path)| *path).collect();
+            let goes_on = match files[0].0 {
+                CopyWay::Listed => self.copy_listed(round, &paths, progress),
+                way => self.copy_alone(round, paths[0], way, progress),
             };
-            let file = [self.file_to_move(path, node)];
-            let moved = move_files(self.from, self.to, &file, options, progress);
-            round.copied += moved.copied;
-            round.bytes += moved.bytes;
-            let is_known = |file: &MovedFile| !moved.stopped || file.is_named;
-            let results = moved
-                .files
-                .into_iter()
-                .map(|file| Some(file).filter(is_known));
-            let results = results.collect();
-            self.note_all(round, &[path], results);
-        }
-        let moved = self.copy_lists(round, &others, progress);
-        self.note_all(round, &others, moved);
-        // Each by all movers.
-        for path in large {
-            let node = snapshot.get(path).expect("chosen from it");
-            let moved = self.move_large(&self.file_to_move(path, node), round.threads, progress);
-            if let Ok(MovedSource::Copied(stat)) = &moved {
-                round.copied += 1;
-                round.bytes += stat.size;
+            if !goes_on {
+                break;
             }
-            self.note_all(round, &[path], vec![Some(MovedFile::new(moved))]);
         }
+        for (_, path) in ways.flatten() {
+            round.pend(path, node_of(path), PendingState::Waiting);
+        }
+    }
+
+    /// Copies a file that is in no list; false: those behind it wait for it.
+    fn copy_alone(
+        &mut self,
+        round: &mut RoundState,
+        path: &PathBuf,
+        way: CopyWay,
+        progress: &StageProgress,
+    ) -> bool {
+        let snapshot = Arc::clone(&round.snapshot);
+        let node = snapshot.get(path).expect("chosen from it");
+        let moved = match way {
+            CopyWay::Ahead => self
+                .finish_ahead(round, (path, node), progress)
+                .map(MovedSource::Copied),
+            CopyWay::Large => {
+                self.move_large(&self.file_to_move(path, node), round.threads, progress)
+            }
+            CopyWay::Rewritten | CopyWay::Listed => {
+                return self.copy_rewritten(round, path, progress)
+            }
+        };
+        if way == CopyWay::Ahead && moved.as_ref().is_err_and(MoveError::crosses_file_systems) {
+            return self.copy_rewritten(round, path, progress);
+        }
+        if let Ok(MovedSource::Copied(stat)) = &moved {
+            round.copied += 1;
+            round.bytes += stat.size;
+        }
+        self.note_all(round, &[path], vec![Some(MovedFile::new(moved))])
+    }
+
+    /// Copies an evicted file that programs have written since.
+    fn copy_rewritten(
+        &mut self,
+        round: &mut RoundState,
+        path: &PathBuf,
+        progress: &StageProgress,
+    ) -> bool {
+        let node = round.snapshot.get(path).expect("chosen from it");
+        // A program has opened it for writing since it was evicted, and may have set its time back.
+        let options = StageOptions {
+            likeness: LikenessBy::Bytes,
+            ..options_of_round(round.threads)
+        };
+        let file = [self.file_to_move(path, node)];
+        let moved = move_files(self.from, self.to, &file, options, progress);
+        round.copied += moved.copied;
+        round.bytes += moved.bytes;
+        self.xattrs_not_kept += moved.xattrs_not_kept;
+        let is_known = |file: &MovedFile| !moved.stopped || file.is_named;
+        let results = moved.files.into_iter();
+        let results = results.map(|file| Some(file).filter(is_known)).collect();
+        self.note_all(round, &[path], results)
     }
 
     /// The rank of the server that has the bytes of a file, as far as it is worth the question.
@@ -387,13 +473,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         holder_of_file(self.from, &path, version.ino, version.size, is_asked)
     }
 
-    /// Copies files; `None`: it was stopped before.
-    fn copy_lists(
-        &self,
+    /// Copies files in lists; false: files behind them wait for one of them.
+    fn copy_listed(
+        &mut self,
         round: &mut RoundState,
         chosen: &[&PathBuf],
         progress: &StageProgress,
-    ) -> Vec<Option<MovedFile>> {
+    ) -> bool {
         let listed = |path: &&PathBuf| {
             let node = round.snapshot.get(path).expect("chosen from it");
             let version = &node.version;
@@ -406,15 +492,36 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         };
         let files: Vec<ListedFile> = chosen.iter().map(listed).collect();
         let options = options_of_round(round.threads);
-        let here = |list: &[FileToMove]| move_files(self.from, self.to, list, options, progress);
-        let lists = share_files(&files, &self.team, here, progress);
+        let here = OwnLists {
+            from: self.from,
+            to: self.to,
+            options,
+            progress,
+        };
+        let lists = match self.order.rule {
+            NameOrder::None => share_files(&files, &self.team, &here),
+            NameOrder::Changes => {
+                // Nobody waits for a file that programs have removed.
+                let is_gone = |file: &ListedFile| {
+                    let found = self.from.look_up(&file.file.pair.source);
+                    matches!(found, Ok(None))
+                };
+                let is_awaited = |file: usize| {
+                    let is_awaited =
+                        self.is_ordered(chosen[file]) && self.order.is_awaited(files[file].inode);
+                    is_awaited && !is_gone(&files[file])
+                };
+                share_in_order(&files, &self.team, &here, &is_awaited)
+            }
+        };
         let mut results: Vec<Option<MovedFile>> = Vec::new();
         results.resize_with(files.len(), || None);
         for list in lists {
             round.copied += list.moved.copied;
             round.bytes += list.moved.bytes;
+            self.xattrs_not_kept += list.moved.xattrs_not_kept;
             for (file, mut moved) in list.files.into_iter().zip(list.moved.files) {
-                if list.is_remote && moved.failure.is_none() {
+                if list.is_remote && moved.failure.is_none() && !moved.awaits_turn {
                     moved.failure = self.check_seen(&files[file].file.pair.target).err();
                 }
                 // A stage that is stopped says nothing of files that it did not come to.
@@ -422,23 +529,31 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 results[file] = is_known.then_some(moved);
             }
         }
-        results
+        self.note_all(round, chosen, results)
     }
 
+    /// Notes the results of files; `None`: it is not known. False: the files behind them wait for one of them.
     fn note_all(
         &mut self,
         round: &mut RoundState,
         chosen: &[&PathBuf],
         moved: Vec<Option<MovedFile>>,
-    ) {
+    ) -> bool {
         let snapshot = Arc::clone(&round.snapshot);
+        let mut goes_on = true;
         for (path, moved) in chosen.iter().zip(moved) {
             let node = snapshot.get(path).expect("chosen from it");
-            let state = match moved {
-                Some(moved) => self.note_moved(round, path, node, &moved),
-                None => Some(PendingState::Waiting),
+            let (state, has_failed) = match moved.filter(|moved| !moved.awaits_turn) {
+                Some(moved) => {
+                    let state = self.note_moved(round, path, node, &moved);
+                    (state, moved.failure.is_some())
+                }
+                None => (Some(PendingState::Waiting), true),
             };
             if let Some(state) = state {
+                if has_failed && self.is_ordered(path) {
+                    goes_on &= !self.order.holds_others(node.version.inode());
+                }
                 round.pend(path, node, state);
                 continue;
             }
@@ -448,6 +563,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 round.fail(path, &error);
             }
         }
+        goes_on
     }
 
     /// Checks that this node sees what another one has moved.
@@ -483,6 +599,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             self.note_placed(path, &version);
         }
         if let Some(reason) = &result.failure {
+            self.order.note_failed(node.version.inode());
             return self.state_after_failure(&self.source.join(path), node, reason);
         }
         round.closed.remove(path, &node.version);

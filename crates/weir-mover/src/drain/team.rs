@@ -44,11 +44,11 @@ impl DrainTeam {
 
     /// Has the tasks of a queue done: by `elsewhere` in a thread for each mover that is worth asking, and by `here` in
     /// so many threads. Both take tasks until there are none; `elsewhere` returns before that if its mover is lost.
-    pub fn work<T: Send>(
-        &self,
+    pub fn work<'m, T: Send>(
+        &'m self,
         queue: &TaskQueue<T>,
         threads: usize,
-        elsewhere: impl Fn(&dyn FileMover) + Sync,
+        elsewhere: impl Fn(&'m dyn FileMover) + Sync,
         here: impl Fn() + Sync,
     ) {
         let own_tasks = usize::from(self.share == OwnShare::Equal);

@@ -40,7 +40,7 @@ impl MoverRecord {
     }
 }
 
-impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
+impl<'t, S: FileTree, T: FileTree> StageRun<'_, 't, S, T> {
     /// Asks for help once there is enough to move.
     pub(super) fn invite_team(&self, files: u64, bytes: u64) {
         if let Some(team) = self.team {

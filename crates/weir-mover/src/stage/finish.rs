@@ -1,7 +1,7 @@
 //! The end of a stage: further names of files, symbolic links, and directories.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use weir_client::types::Stat;
@@ -15,7 +15,7 @@ use crate::publish::{
 };
 use crate::tree::{FileTree, KeptAttributes, NodeKind};
 
-impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
+impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
     /// Finishes links and directories, the deepest first.
     pub(super) fn finish(&self, walked: Walked) {
         if self.is_stopped() {
@@ -58,19 +58,8 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
     }
 
     fn sync_directories(&self, directories: &[&PathBuf]) {
-        let next = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..self.options.threads.clamp(1, directories.len().max(1)) {
-                scope.spawn(|| {
-                    while let Some(dir) = directories.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        if let Err(error) = self.to.sync_directory(dir) {
-                            let error = MoveError::io("syncing", dir)(error);
-                            self.summary().fail(dir, dir, &error);
-                        }
-                    }
-                });
-            }
-        });
+        let failed = |dir: &Path, error| self.summary().fail(dir, dir, &error);
+        sync_directories(self.to, directories, self.options.threads, &failed);
     }
 
     /// Makes a further name of a file; false: it is to be a file of its own, since the first name is
@@ -147,4 +136,25 @@ impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
         let kept = KeptAttributes::from(&link.stat);
         make_symlink(self.to, &link.content, target, replaced.as_ref(), &kept)
     }
+}
+
+/// Has the names of directories on storage, by so many threads.
+pub(crate) fn sync_directories<T: FileTree>(
+    to: &T,
+    directories: &[&PathBuf],
+    threads: usize,
+    failed: &(dyn Fn(&Path, MoveError) + Sync),
+) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, directories.len().max(1)) {
+            scope.spawn(|| {
+                while let Some(dir) = directories.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(error) = to.sync_directory(dir) {
+                        failed(dir, MoveError::io("syncing", dir)(error));
+                    }
+                }
+            });
+        }
+    });
 }

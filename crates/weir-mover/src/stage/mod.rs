@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
 
-use crate::copy::{compare, likeness, FileCopy, Likeness};
+use crate::copy::{compare, likeness, FileCopy, Likeness, ReadyCopy};
 use crate::error::MoveError;
 use crate::filter::PathFilter;
 pub use crate::progress::StageProgress;
@@ -36,6 +36,7 @@ use crate::sources::StagePair;
 use crate::summary::StageSummary;
 use crate::tree::{FileTree, KeptAttributes, NodeKind};
 use crate::unreadable::UnreadableSearch;
+pub(crate) use finish::sync_directories;
 use team::StageTeam;
 
 /// The bytes of a large file that one thread copies at a time.
@@ -153,36 +154,35 @@ pub(crate) fn stage_with<S: FileTree, T: FileTree>(
 ) -> StageSummary {
     let begun = Instant::now();
     let run = StageRun {
-        from,
-        to,
-        options,
-        caller,
-        progress,
         team,
         rank: team.map_or(0, StageTeam::rank),
-        batch_files: batch_files(options.threads),
-        unreadable: UnreadableSearch::default(),
         queue: TaskQueue::new(team.map_or(0, StageTeam::rank), WAITING_TASKS),
-        first_names: Mutex::default(),
-        summary: Mutex::default(),
+        ..StageRun::new((from, to), options, progress, caller)
     };
-    let mut walked = Walked::default();
-    run.copy_all(|| {
-        for pair in pairs {
-            run.walk(pair, &mut walked);
-        }
-        run.add_batches(&mut walked.small);
-        progress.is_walked.store(true, Ordering::Relaxed);
-    });
+    let walked = run.copy_pairs(pairs);
     run.finish(walked);
-    let mut summary = run
-        .summary
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
-    summary.nodes.sort_by_key(|node| node.server);
-    summary.stopped = progress.stop.load(Ordering::Relaxed);
-    summary.seconds = begun.elapsed().as_secs_f64();
-    summary
+    run.into_summary(begun)
+}
+
+/// Called with the target and the copy of each file that only lacks its name.
+pub(crate) type ReadySink<'r, 't, T> = dyn Fn(&Path, ReadyCopy<'t, T>) + Sync + 'r;
+
+/// A stage of files alone that gives none of them its name, and syncs no directory. Returns their further names, too.
+pub(crate) fn stage_unnamed<'t, S: FileTree, T: FileTree>(
+    (from, to): (&'t S, &'t T),
+    pairs: &[StagePair],
+    options: StageOptions,
+    progress: &StageProgress,
+    caller: &dyn StageCaller,
+    ready: &ReadySink<'_, 't, T>,
+) -> (StageSummary, Vec<FurtherName>) {
+    let begun = Instant::now();
+    let run = StageRun {
+        ready: Some(ready),
+        ..StageRun::new((from, to), options, progress, caller)
+    };
+    let links = run.copy_pairs(pairs).links;
+    (run.into_summary(begun), links)
 }
 
 /// The files of a batch, whose sources and targets may be open at the same time in each thread.
@@ -210,11 +210,11 @@ struct Walked {
 }
 
 #[derive(Debug)]
-struct FurtherName {
-    source: PathBuf,
-    first: PathBuf,
-    target: PathBuf,
-    stat: Stat,
+pub(crate) struct FurtherName {
+    pub source: PathBuf,
+    pub first: PathBuf,
+    pub target: PathBuf,
+    pub stat: Stat,
 }
 
 #[derive(Debug)]
@@ -286,13 +286,15 @@ impl<S: FileTree, T: FileTree> PiecewiseCopy<'_, S, T> {
     }
 }
 
-struct StageRun<'t, S: FileTree, T: FileTree> {
+struct StageRun<'r, 't, S: FileTree, T: FileTree> {
     from: &'t S,
     to: &'t T,
     options: StageOptions,
-    caller: &'t dyn StageCaller,
-    progress: &'t StageProgress,
-    team: Option<&'t StageTeam<'t>>,
+    caller: &'r dyn StageCaller,
+    progress: &'r StageProgress,
+    team: Option<&'r StageTeam<'r>>,
+    /// `None`: files get their names when they are copied.
+    ready: Option<&'r ReadySink<'r, 't, T>>,
     /// The rank of the server beside this process.
     rank: u16,
     /// The most files of a batch.
@@ -304,7 +306,52 @@ struct StageRun<'t, S: FileTree, T: FileTree> {
     summary: Mutex<StageSummary>,
 }
 
-impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
+impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
+    fn new(
+        (from, to): (&'t S, &'t T),
+        options: StageOptions,
+        progress: &'r StageProgress,
+        caller: &'r dyn StageCaller,
+    ) -> StageRun<'r, 't, S, T> {
+        StageRun {
+            from,
+            to,
+            options,
+            caller,
+            progress,
+            team: None,
+            ready: None,
+            rank: 0,
+            batch_files: batch_files(options.threads),
+            unreadable: UnreadableSearch::default(),
+            queue: TaskQueue::new(0, WAITING_TASKS),
+            first_names: Mutex::default(),
+            summary: Mutex::default(),
+        }
+    }
+
+    /// Copies the files at and below the sources.
+    fn copy_pairs(&self, pairs: &[StagePair]) -> Walked {
+        let mut walked = Walked::default();
+        self.copy_all(|| {
+            for pair in pairs {
+                self.walk(pair, &mut walked);
+            }
+            self.add_batches(&mut walked.small);
+            self.progress.is_walked.store(true, Ordering::Relaxed);
+        });
+        walked
+    }
+
+    fn into_summary(self, begun: Instant) -> StageSummary {
+        let summary = self.summary.into_inner();
+        let mut summary = summary.unwrap_or_else(PoisonError::into_inner);
+        summary.nodes.sort_by_key(|node| node.server);
+        summary.stopped = self.progress.stop.load(Ordering::Relaxed);
+        summary.seconds = begun.elapsed().as_secs_f64();
+        summary
+    }
+
     /// Copies all files that `find` adds to the queue.
     fn copy_all(&self, find: impl FnOnce()) {
         self.queue.open();
@@ -548,7 +595,16 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'t, S, T> {
             true => self.check_written(&file),
             false => Ok(()),
         };
-        match checked.and_then(|()| copy.publish(self.options.verify, buffer)) {
+        let ready = checked.and_then(|()| copy.make_ready(self.options.verify, buffer));
+        let named = match (ready, self.ready) {
+            (Ok(ready), Some(sink)) => return sink(&file.target, ready),
+            (Ok(ready), None) => {
+                let lost = ready.xattrs_not_kept();
+                ready.name().map(|()| lost)
+            }
+            (Err(error), _) => Err(error),
+        };
+        match named {
             Ok(lost) => {
                 self.caller.note_named(&file.target, Some(&copied));
                 self.is_there(&file, Some(copied));

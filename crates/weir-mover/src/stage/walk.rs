@@ -34,7 +34,7 @@ enum EnteredDirectory {
     Left,
 }
 
-impl<S: FileTree, T: FileTree> StageRun<'_, S, T> {
+impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
     /// Finds what is at and below a source.
     pub(super) fn walk(&self, pair: &StagePair, walked: &mut Walked) {
         let top = OpenNode {

@@ -10,6 +10,7 @@
 mod analyses;
 mod analyst;
 mod history;
+mod progress;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::{self, File};
@@ -65,6 +66,8 @@ enum Step {
     Checkpoint(u8),
     /// So many steps of [`Program::swap`], in `history`.
     Swap(u8),
+    /// So many steps of [`Program::progress`].
+    Progress(u8),
     /// One of the analyzers does something.
     Analyze(usize, AnalystStep),
 }
@@ -101,6 +104,7 @@ struct Program {
     version: usize,
     checkpoint_steps: usize,
     swap_steps: usize,
+    progress_steps: usize,
     open: Option<(PathBuf, File)>,
     /// The contents of all files that it has closed.
     closed: HashSet<Vec<u8>>,
@@ -251,6 +255,11 @@ impl Program {
                     self.swap();
                 }
             }
+            Step::Progress(steps) => {
+                for _ in 0..steps {
+                    self.progress();
+                }
+            }
             Step::Analyze(analyst, step) => {
                 let open = self.open.as_ref().map(|(path, _)| path.as_path());
                 if let Some(analyst) = self.analysts.get_mut(analyst) {
@@ -376,6 +385,7 @@ fn check(target: &Path, program: &Program, had: &mut TargetHistory) -> Result<()
     }
     had.has_checkpoint = is_there;
     history::check_generations(&contents, &mut had.swapped)?;
+    progress::check_progress(&contents, program)?;
     for (path, found) in &contents {
         let number = path.to_str().and_then(|name| name.strip_prefix("ckpt."));
         let Some(number) = number.and_then(|number| number.parse().ok()) else {
@@ -450,6 +460,7 @@ impl Scene {
             version: 0,
             checkpoint_steps: 0,
             swap_steps: 0,
+            progress_steps: 0,
             open: None,
             closed: HashSet::new(),
             analysts: Vec::new(),
@@ -777,27 +788,34 @@ fn a_changed_file_is_not_removed() {
     );
 }
 
-/// A program that never rests does not hold its names back for long.
+/// A program that never rests does not hold its names back for long; a file that it writes behind its directories does for
+/// some rounds, and so do the removals that come after that one.
 #[test]
 fn names_follow_a_program_that_never_rests() {
     let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
     let mut drain = scene.drain();
-    for _ in 0..20 {
+    let mut fewest = usize::MAX;
+    for turn in 0..60 {
         scene.act(&Step::Checkpoint(9));
         scene.act(&Step::Write(0));
         scene.steps.lock().unwrap().push_back((20, Step::Write(1)));
         round(&mut drain, LONG_AGO);
         scene.act(&Step::Remove(0));
         assert_eq!(*scene.wrong.lock().unwrap(), Ok(()));
+        let there = contents(&scene.target);
+        let is_checkpoint = |path: &&PathBuf| path.to_string_lossy().starts_with("ckpt");
+        let nodes = there.keys().filter(is_checkpoint).count();
+        assert!(nodes <= 3 * 20, "{there:?}");
+        if turn >= 30 {
+            let latest = history::latest(&scene.target);
+            assert!(
+                latest.is_some_and(|latest| latest + 16 > turn),
+                "{latest:?}"
+            );
+            fewest = fewest.min(nodes);
+        }
     }
-    let there = contents(&scene.target);
-    let TreeNode::Link(latest) = &there[Path::new("latest")] else {
-        panic!("{there:?}");
-    };
-    assert!(latest >= Path::new("ckpt.16"), "{}", latest.display());
-    let is_checkpoint = |path: &&PathBuf| path.to_string_lossy().starts_with("ckpt");
-    let nodes = there.keys().filter(is_checkpoint).count();
-    assert!(nodes <= 3 * 5, "{there:?}");
+    assert!(fewest <= 3 * 5, "{fewest}");
 }
 
 #[test]
@@ -877,8 +895,11 @@ fn a_process_beside_programs_copies_only_what_movers_leave() {
         drain.set_share(OwnShare::Rest);
         drain.add_mover(Box::new(scene.other_node(orders)));
         scene.close_files(600);
-        let first = round(&mut drain, now());
-        assert_eq!((first.files, first.pending), (600, vec![]));
+        // What a mover has copied that is gone when names are given is copied again.
+        let rounds = if is_own_expected { 2 } else { 1 };
+        let rounds: Vec<_> = (0..rounds).map(|_| round(&mut drain, now())).collect();
+        assert_eq!(rounds.iter().map(|round| round.files).sum::<u64>(), 600);
+        assert_eq!(rounds.last().unwrap().pending, vec![]);
         large_file(&scene.source.join("large"), b"first");
         let second = round(&mut drain, now());
         assert_eq!((second.files, second.pending), (1, vec![]));

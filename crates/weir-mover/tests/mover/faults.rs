@@ -7,8 +7,10 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::time::{clock_gettime, ClockId};
 use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
 use weir_mover::tree::{FileTree, KeptAttributes, NodeKind, TreeRenames};
@@ -39,6 +41,15 @@ pub struct FaultyTree {
     after_change: Option<Hook>,
     is_open: Option<PathTest>,
     renames: Option<RenameSource>,
+    clock: TreeClock,
+}
+
+/// The clock of a tree.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TreeClock {
+    System,
+    /// A tick of it is over before anything else is stamped with it.
+    Ticks,
 }
 
 impl fmt::Debug for FaultyTree {
@@ -60,6 +71,7 @@ impl FaultyTree {
             after_change: None,
             is_open: None,
             renames: None,
+            clock: TreeClock::System,
         }
     }
 
@@ -109,6 +121,14 @@ impl FaultyTree {
     ) -> FaultyTree {
         FaultyTree {
             renames: Some(Box::new(renames)),
+            ..self
+        }
+    }
+
+    /// The same tree, whose time is over before anything else is stamped with it.
+    pub fn with_ticks(self) -> FaultyTree {
+        FaultyTree {
+            clock: TreeClock::Ticks,
             ..self
         }
     }
@@ -163,6 +183,23 @@ impl FaultyTree {
 impl FileTree for FaultyTree {
     type File = fs::File;
 
+    fn now(&self) -> Duration {
+        let coarse = || {
+            let now = clock_gettime(ClockId::RealtimeCoarse);
+            Duration::new(
+                now.tv_sec.unsigned_abs(),
+                u32::try_from(now.tv_nsec).unwrap(),
+            )
+        };
+        if self.clock == TreeClock::System {
+            return DirectoryTree.now();
+        }
+        let begun = coarse();
+        while coarse() == begun {
+            std::thread::yield_now();
+        }
+        coarse().saturating_sub(Duration::from_nanos(1))
+    }
     fn look_up(&self, path: &Path) -> io::Result<Option<Stat>> {
         self.look();
         DirectoryTree.look_up(path)

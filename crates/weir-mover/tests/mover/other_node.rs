@@ -2,26 +2,33 @@
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use weir_mover::list::move_files;
-use weir_mover::mover::{FileMover, FileToMove, MovedFiles, PieceFailure};
+use weir_mover::mover::{FileMover, FileToMove, MovedFiles, NameOutcome, PieceFailure};
 use weir_mover::piece::{copy_piece, FilePiece, PieceOptions};
+use weir_mover::prepared::{PreparedFiles, PreparedLists};
 use weir_mover::tree::FileTree;
 use weir_mover::{DirectoryTree, StageOptions, StageProgress};
 
+/// A tree that lives as long as the test: the lists that a mover has prepared are of it.
+pub fn leak<T: FileTree>(tree: T) -> &'static T {
+    Box::leak(Box::new(tree))
+}
+
 /// A mover in this process.
 #[derive(Debug)]
-pub struct OtherNode<S: FileTree, T: FileTree = DirectoryTree> {
+pub struct OtherNode<S: FileTree + 'static, T: FileTree + 'static = DirectoryTree> {
     pub rank: u16,
-    pub from: S,
-    pub to: T,
+    pub from: &'static S,
+    pub to: &'static T,
     pub options: StageOptions,
     /// The lists and pieces until it is lost.
     pub orders_left: AtomicUsize,
     /// It does its last order, and nobody hears of it.
     pub dies_unheard: bool,
     pub orders_done: Arc<AtomicUsize>,
+    pub prepared: Mutex<PreparedLists<'static, S, T>>,
 }
 
 impl<S: FileTree> OtherNode<S> {
@@ -29,12 +36,13 @@ impl<S: FileTree> OtherNode<S> {
     pub fn new(from: S, orders: usize, options: StageOptions) -> OtherNode<S> {
         OtherNode {
             rank: 1,
-            from,
-            to: DirectoryTree,
+            from: leak(from),
+            to: &DirectoryTree,
             options,
             orders_left: AtomicUsize::new(orders),
             dies_unheard: false,
             orders_done: Arc::default(),
+            prepared: Mutex::default(),
         }
     }
 }
@@ -42,7 +50,10 @@ impl<S: FileTree> OtherNode<S> {
 impl<S: FileTree, T: FileTree> OtherNode<S, T> {
     /// Does an order, if it is not lost before or during it.
     fn obey<R>(&self, act: impl FnOnce(&StageProgress) -> R) -> io::Result<R> {
-        let lost = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        let lost = || {
+            *self.prepared.lock().unwrap() = PreparedLists::default();
+            io::Error::from(io::ErrorKind::UnexpectedEof)
+        };
         let left = self.orders_left.load(Ordering::Relaxed);
         self.orders_left
             .store(left.checked_sub(1).ok_or_else(lost)?, Ordering::Relaxed);
@@ -55,13 +66,30 @@ impl<S: FileTree, T: FileTree> OtherNode<S, T> {
     }
 }
 
-impl<S: FileTree + Send, T: FileTree + Send> FileMover for OtherNode<S, T> {
+impl<S: FileTree, T: FileTree> FileMover for OtherNode<S, T> {
     fn rank(&self) -> u16 {
         self.rank
     }
 
     fn move_files(&self, files: &[FileToMove]) -> io::Result<MovedFiles> {
-        self.obey(|progress| move_files(&self.from, &self.to, files, self.options, progress))
+        self.obey(|progress| move_files(self.from, self.to, files, self.options, progress))
+    }
+
+    fn prepare_files(&self, list: u32, files: &[FileToMove]) -> io::Result<()> {
+        self.obey(|progress| {
+            let files = files.to_vec();
+            let files = PreparedFiles::new(self.from, self.to, files, self.options);
+            files.copy(progress);
+            self.prepared.lock().unwrap().add(list, files);
+        })
+    }
+
+    fn name_file(&self, list: u32, file: usize) -> io::Result<NameOutcome> {
+        self.obey(|progress| self.prepared.lock().unwrap().name(list, file, progress))?
+    }
+
+    fn finish_files(&self, list: u32) -> io::Result<MovedFiles> {
+        self.obey(|_| self.prepared.lock().unwrap().finish(list))?
     }
 
     fn move_piece(&self, piece: &FilePiece) -> io::Result<Result<(), PieceFailure>> {
@@ -70,7 +98,7 @@ impl<S: FileTree + Send, T: FileTree + Send> FileMover for OtherNode<S, T> {
             verify: self.options.verify,
         };
         let copied =
-            self.obey(|progress| copy_piece(&self.from, &self.to, piece, options, progress))?;
+            self.obey(|progress| copy_piece(self.from, self.to, piece, options, progress))?;
         Ok(copied.map_err(|error| PieceFailure::from(&error)))
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::faults::FaultyTree;
-use crate::other_node::OtherNode;
+use crate::other_node::{leak, OtherNode};
 use crate::parts::count_parts;
 use crate::scratch::temporary_directory;
 use crate::trees::contents;
@@ -249,12 +249,13 @@ fn what_another_node_cannot_move_is_moved_here() {
     scene.add("large", 300 << 20);
     let blind = OtherNode {
         rank: 1,
-        from: DirectoryTree,
-        to: FaultyTree::dying_after(0),
+        from: &DirectoryTree,
+        to: leak(FaultyTree::dying_after(0)),
         options: StageOptions::default(),
         orders_left: AtomicUsize::new(usize::MAX),
         dies_unheard: false,
         orders_done: Arc::default(),
+        prepared: Mutex::default(),
     };
     let orders = Arc::clone(&blind.orders_done);
     let helpers = Helpers::new(vec![boxed(blind)]);
@@ -283,12 +284,13 @@ fn a_file_that_has_changed_since_the_walk_is_moved_here() {
     };
     let mover = OtherNode {
         rank: 1,
-        from: FaultyTree::used(Box::new(change), |_| false),
-        to: DirectoryTree,
+        from: leak(FaultyTree::used(Box::new(change), |_| false)),
+        to: &DirectoryTree,
         options: StageOptions::default(),
         orders_left: AtomicUsize::new(usize::MAX),
         dies_unheard: false,
         orders_done: Arc::default(),
+        prepared: Mutex::default(),
     };
     let helpers = Helpers::new(vec![boxed(mover)]);
     let progress = StageProgress::default();
@@ -423,12 +425,13 @@ fn what_has_no_room_here_goes_to_another_node() {
         let full = || FaultyTree::full_after(300);
         let full_mover = OtherNode {
             rank: 1,
-            from: DirectoryTree,
-            to: full(),
+            from: &DirectoryTree,
+            to: leak(full()),
             options: StageOptions::default(),
             orders_left: AtomicUsize::new(usize::MAX),
             dies_unheard: false,
             orders_done: Arc::default(),
+            prepared: Mutex::default(),
         };
         let lost = OtherNode {
             dies_unheard: verify,
@@ -448,12 +451,13 @@ fn what_has_no_room_here_goes_to_another_node() {
         assert!(summary.nodes.len() >= 3, "{summary:?}");
         let helpers = Helpers::new(vec![boxed(OtherNode {
             rank: 1,
-            from: DirectoryTree,
-            to: FaultyTree::full_after(0),
+            from: &DirectoryTree,
+            to: leak(FaultyTree::full_after(0)),
             options,
             orders_left: AtomicUsize::new(usize::MAX),
             dies_unheard: false,
             orders_done: Arc::default(),
+            prepared: Mutex::default(),
         })]);
         fs::remove_dir_all(scene.pair().target).unwrap();
         fs::create_dir(scene.pair().target).unwrap();
@@ -517,12 +521,13 @@ proptest! {
         let movers = deaths.iter().zip(1..).map(|((orders, dies_unheard), rank)| {
             boxed(OtherNode {
                 rank,
-                from: DirectoryTree,
-                to: FaultyTree::failing_once(fault, Errno::IO),
+                from: &DirectoryTree,
+                to: leak(FaultyTree::failing_once(fault, Errno::IO)),
                 options,
                 orders_left: AtomicUsize::new(*orders),
                 dies_unheard: *dies_unheard,
                 orders_done: Arc::default(),
+                prepared: Mutex::default(),
             })
         });
         let helpers = Helpers::new(movers.collect());

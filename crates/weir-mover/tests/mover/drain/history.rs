@@ -69,10 +69,14 @@ pub fn check_generations(
 }
 
 /// Numbers that a seed gives.
-struct Dice(u64);
+pub struct Dice(u64);
 
 impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
+    pub fn new(seed: u64) -> Dice {
+        Dice(seed)
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -102,7 +106,7 @@ pub fn latest(target: &Path) -> Option<usize> {
 }
 
 fn run(seed: u64) {
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(seed);
     let mut scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
     let marks = scene.source.with_file_name("marks");
     let has_marks = dice.below(2) == 0;

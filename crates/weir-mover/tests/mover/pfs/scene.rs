@@ -6,6 +6,7 @@ use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use crate::other_node::leak;
 use crate::parts::count_parts;
 use crate::scratch::temporary_directory;
 use crate::trees::{contents, TreeNode};
@@ -13,10 +14,14 @@ use weir_faultfs::{why_no_mount, FaultFs};
 use weir_mover::drain::{Drain, DrainRound, PendingState};
 use weir_mover::{
     stage, DirectoryTree, PathFilter, StageOptions, StagePair, StageProgress, StageSummary,
+    WatchedTree,
 };
 
 /// Longer than anything takes here.
 pub const LIMIT: Duration = Duration::from_secs(120);
+
+/// The time after which a call counts as one that hangs. If it does not, order is all that is lost.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A directory, and its move to a parallel file system.
 pub struct Scene {
@@ -152,12 +157,14 @@ impl Scene {
 
     pub fn drain(&self) -> SceneDrain {
         let from = (&DirectoryTree, &*self.source(""));
-        let to = (&DirectoryTree, self.fs.path());
+        let mut to = WatchedTree::new(DirectoryTree);
+        to.set_patience(PATIENCE);
+        let to = (leak(to), self.fs.path());
         Drain::new(from, to, PathFilter::default())
     }
 }
 
-pub type SceneDrain = Drain<'static, DirectoryTree, DirectoryTree>;
+pub type SceneDrain = Drain<'static, DirectoryTree, WatchedTree<DirectoryTree>>;
 
 /// A round in which no file was written a moment ago.
 pub fn round(drain: &mut SceneDrain) -> DrainRound {

@@ -1,0 +1,102 @@
+//! The files of a round, put in order ([`order`](super::order)).
+
+use std::cmp::Reverse;
+use std::path::{Path, PathBuf};
+
+use super::order::{key_of, NameOrder, OrderedNode, RoundOrder, WaitingFiles, LONGEST_WAIT};
+use super::round::RoundState;
+use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
+use super::{Drain, PendingState};
+use crate::tree::{FileTree, NodeKind};
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+    /// Says in which order files get their names.
+    pub fn set_order(&mut self, rule: NameOrder) {
+        self.order.rule = rule;
+    }
+
+    /// Has files wait for others no more, as long as a write waits for room.
+    pub fn hurry(&mut self, is_hurried: bool) {
+        self.order.is_hurried = is_hurried;
+    }
+
+    /// True if a file gets its name in order.
+    pub(super) fn is_ordered(&self, path: &Path) -> bool {
+        self.order.rule == NameOrder::Changes && !self.is_relocated(path)
+    }
+
+    pub(super) fn ordered_node<'n>(&self, path: &'n Path, node: &'n SeenNode) -> OrderedNode<'n> {
+        OrderedNode {
+            path,
+            version: &node.version,
+            is_first: self.is_first(path),
+        }
+    }
+
+    /// Has the names of directories not wait for a file that waits for them.
+    fn put_behind(&mut self, round: &mut RoundState, path: &Path, version: &FileVersion) {
+        round.closed.remove(path, version);
+        round.behind.insert(path.to_owned(), version.ctime);
+        if let Some(due) = &mut self.due {
+            due.awaited.remove(path, version);
+            due.behind.insert(path.to_owned(), version.ctime);
+        }
+    }
+
+    /// True if the target has no such version, or later one, of one of these files, and the tree still has a file there.
+    pub(super) fn awaits_files(&self, files: &WaitingFiles, now: &TreeSnapshot) -> bool {
+        files.iter().any(|(path, changed)| {
+            let is_file = |kind| kind == NodeKind::File;
+            let moved = self.moved.get(path).filter(|moved| is_file(moved.kind));
+            let has_it = moved.is_some_and(|moved| key_of(moved.version.ctime) >= key_of(*changed));
+            !has_it && now.get(path).is_some_and(|seen| is_file(seen.kind))
+        })
+    }
+
+    /// The files that wait for no other, in the order in which they get their names.
+    pub(super) fn put_in_order<'s>(
+        &mut self,
+        round: &mut RoundState,
+        mut order: RoundOrder,
+        mut movable: Vec<(&'s PathBuf, &'s SeenNode)>,
+    ) -> Vec<(&'s PathBuf, &'s SeenNode)> {
+        let unnamed = self.unnamed_directories();
+        let is_late = |path: &&PathBuf| self.relocated[*path].rounds > LONGEST_WAIT;
+        let unnamed = unnamed.filter(|path| !is_late(path));
+        for path in unnamed.chain(&round.unmade) {
+            if let Some(directory) = round.snapshot.get(path) {
+                order.note_directory(&self.order, self.ordered_node(path, directory));
+            }
+        }
+        // Those that have waited long take with them what changed before them.
+        let is_patient = |path: &Path| self.order.rounds_of(path) >= LONGEST_WAIT;
+        let patient = movable.iter().filter(|(path, _)| is_patient(path));
+        let released = patient.map(|(_, node)| key_of(node.version.ctime)).max();
+        movable.retain(|(path, node)| {
+            let version = &node.version;
+            if !self.is_ordered(path) || Some(key_of(version.ctime)) <= released {
+                return true;
+            }
+            let file = self.ordered_node(path, node);
+            let is_behind = order.is_behind(file);
+            let is_waiting = order.is_waiting(file) || is_behind;
+            if is_behind {
+                self.put_behind(round, path, version);
+            }
+            if is_waiting {
+                order.leave_out(path);
+                round.pend(path, node, PendingState::Waiting);
+            }
+            !is_waiting
+        });
+        self.order
+            .end_round(order, movable.iter().map(|(path, _)| *path));
+        movable.sort_by_cached_key(|(path, node)| {
+            let version = &node.version;
+            let changed = self.is_ordered(path).then(|| key_of(version.ctime));
+            // Of two that a coarse clock does not tell apart, the larger one has more of the data.
+            (changed, Reverse(version.size), version.ino, (*path).clone())
+        });
+        movable
+    }
+}

@@ -1,0 +1,298 @@
+//! The order in which files get their names on the target: that of their last changes.
+//!
+//! A program writes `ckpt.8`, closes it, and then writes 8 into `progress`. Whenever the drain ends, what it leaves is to be
+//! such that `progress` says nothing of what is not there. So the files of a round are copied in any order, and get
+//! their names one after the other, in the order of their times of change (`ctime`, which programs cannot set). If one
+//! fails, those behind it wait for the next round.
+//!
+//! Files also wait for what changed before them, and does not have its name yet:
+//! - a file that a walk has seen closed, if a program has it open again, or has changed it just now: both files may
+//!   belong to the next turn of a loop by then;
+//! - a file that could not be moved in the last round;
+//! - a directory that was renamed ([`naming`](super::naming)).
+//!
+//! Others wait for a file for some rounds only, and a file that has waited for many gets its name with all that changed
+//! before it: programs may rename new directories faster than walks follow. While a write waits for room none waits. Not
+//! ordered are files in directories without names, which nobody sees, and files of which the bytes wait for an analysis or a
+//! lamination. Files that are to be moved first have an order of their own, before the others.
+//!
+//! The order is that of the clocks of the nodes that write. A file that changed after the walk had begun is left to
+//! the next round: the walk may have missed what changed before it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use weir_client::types::Time;
+
+use super::snapshot::FileVersion;
+
+/// The rounds after which a directory does not wait for other files any more, and a file for directories.
+pub(super) const LONGEST_WAIT: u32 = 12;
+/// The rounds in which others wait for a file: a program may change it all the time.
+const MOST_ROUNDS: u32 = 4;
+
+/// The rule for the names of files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum NameOrder {
+    /// In the order of the last changes of the files.
+    #[default]
+    Changes,
+    /// Each file gets its name when it is copied; small ones are copied first.
+    None,
+}
+
+/// Device and number.
+type InodeId = (u64, u64);
+/// Seconds and nanoseconds.
+pub(super) type TimeKey = (i64, i64);
+
+pub(super) fn key_of(time: Time) -> TimeKey {
+    (time.sec, time.nsec)
+}
+
+/// A file or directory that the target does not have under its name.
+#[derive(Clone, Copy, Debug)]
+struct UnnamedNode {
+    /// Its time of change when a walk first saw it so.
+    since: TimeKey,
+    /// It could not be moved in this round.
+    has_failed: bool,
+    /// It had changed after the walk of this round had begun.
+    is_late: bool,
+    /// It could not be moved in the round before. Programs may change it all the time.
+    had_failed: bool,
+    /// The rounds in which files waited for it.
+    rounds: u32,
+}
+
+/// Files that wait for directories, by their paths, with their times of change.
+pub(super) type WaitingFiles = BTreeMap<PathBuf, Time>;
+
+/// The nodes that files may wait for, between rounds.
+#[derive(Debug, Default)]
+pub(super) struct FileOrder {
+    pub rule: NameOrder,
+    /// A write waits for room: no file waits for another.
+    pub is_hurried: bool,
+    unnamed: HashMap<InodeId, UnnamedNode>,
+    /// The rounds in which the files of these paths have waited or have changed too late, since they were moved.
+    waiting: HashMap<PathBuf, u32>,
+}
+
+impl FileOrder {
+    /// True if other files wait for this one.
+    pub(super) fn is_awaited(&self, inode: InodeId) -> bool {
+        let node = self.unnamed.get(&inode);
+        !self.is_hurried && node.is_none_or(|node| node.rounds < MOST_ROUNDS)
+    }
+
+    /// True if a file is moved in whatever version it has by then: it could not be moved in the round before.
+    pub(super) fn takes_any_version(&self, inode: InodeId) -> bool {
+        let node = self.unnamed.get(&inode);
+        node.is_some_and(|node| node.had_failed)
+    }
+
+    /// True if the last round has left a file out since it had changed after the walk had begun.
+    pub(super) fn was_late(&self, inode: InodeId) -> bool {
+        let node = self.unnamed.get(&inode);
+        node.is_some_and(|node| node.is_late)
+    }
+
+    /// True if others wait for this file, which could not be moved.
+    pub(super) fn holds_others(&mut self, inode: InodeId) -> bool {
+        let is_awaited = self.is_awaited(inode);
+        if let Some(node) = self.unnamed.get_mut(&inode) {
+            node.rounds += 1;
+        }
+        is_awaited
+    }
+
+    /// Notes that a file could not be moved.
+    pub(super) fn note_failed(&mut self, inode: InodeId) {
+        if let Some(node) = self.unnamed.get_mut(&inode) {
+            node.has_failed = true;
+        }
+    }
+
+    /// The rounds in which the files of a path have waited.
+    pub(super) fn rounds_of(&self, path: &Path) -> u32 {
+        self.waiting.get(path).copied().unwrap_or(0)
+    }
+
+    /// Keeps for the next round what is not on the target yet. `chosen`: the paths of the files that wait no more.
+    pub(super) fn end_round<'p>(
+        &mut self,
+        round: RoundOrder,
+        chosen: impl Iterator<Item = &'p PathBuf>,
+    ) {
+        let chosen = chosen.map(|path| (path.clone(), self.rounds_of(path)));
+        let left_out = round.left_out.iter();
+        let left_out = left_out.map(|path| (path.clone(), self.rounds_of(path) + 1));
+        self.waiting = chosen.chain(left_out).collect();
+        self.unnamed = round.count_round();
+    }
+
+    fn node(&self, version: &FileVersion) -> UnnamedNode {
+        let new = UnnamedNode {
+            since: key_of(version.ctime),
+            has_failed: false,
+            is_late: false,
+            had_failed: false,
+            rounds: 0,
+        };
+        let known = self.unnamed.get(&version.inode()).copied();
+        known.map_or(new, |known| UnnamedNode {
+            has_failed: false,
+            is_late: false,
+            had_failed: known.has_failed,
+            ..known
+        })
+    }
+}
+
+/// The two earliest of some times, each of another inode.
+#[derive(Debug, Default)]
+struct EarliestTimes([Option<(TimeKey, InodeId)>; 2]);
+
+impl EarliestTimes {
+    fn add(&mut self, inode: InodeId, time: TimeKey) {
+        let mut times = [self.0[0], self.0[1], Some((time, inode))];
+        times.sort_by_key(|time| time.map_or((true, (0, 0)), |(time, _)| (false, time)));
+        self.0 = [times[0], times[1]];
+    }
+
+    /// The earliest that is not of this inode.
+    fn of_others(&self, inode: InodeId) -> Option<TimeKey> {
+        let mut others = self.0.iter().flatten();
+        let other = others.find(|(_, other)| *other != inode);
+        other.map(|(time, _)| *time)
+    }
+}
+
+/// The times from which on files wait.
+#[derive(Debug, Default)]
+struct AwaitedTimes {
+    files: EarliestTimes,
+    directories: EarliestTimes,
+}
+
+/// A node of a round, as its order sees it.
+#[derive(Clone, Copy)]
+pub(super) struct OrderedNode<'n> {
+    pub path: &'n Path,
+    pub version: &'n FileVersion,
+    /// It is moved before all others, or what is in it is.
+    pub is_first: bool,
+}
+
+/// The nodes that the files of a round wait for.
+#[derive(Debug, Default)]
+pub(super) struct RoundOrder {
+    unnamed: HashMap<InodeId, UnnamedNode>,
+    /// The nodes that all files wait for, and those that files wait for which are moved first: they come before the others, and wait for
+    /// their like.
+    times: [AwaitedTimes; 2],
+    /// The inodes of files that others wait for, with the times from which on they do.
+    awaited: Vec<(InodeId, TimeKey)>,
+    /// The paths of files that wait, or have changed too late.
+    left_out: Vec<PathBuf>,
+    /// The last change of a file that waits.
+    last_waiting: Option<TimeKey>,
+}
+
+impl RoundOrder {
+    /// Notes a file that can be moved in this round.
+    pub(super) fn note_movable(&mut self, order: &FileOrder, file: OrderedNode<'_>) {
+        let known = order.unnamed.get(&file.version.inode());
+        if known.is_some_and(|known| known.has_failed) {
+            self.await_file(order, file, key_of(file.version.ctime));
+        }
+        self.unnamed
+            .insert(file.version.inode(), order.node(file.version));
+    }
+
+    /// Notes a file that a program has changed just now.
+    pub(super) fn note_changing(&mut self, order: &FileOrder, file: OrderedNode<'_>) {
+        let node = order.node(file.version);
+        self.await_file(order, file, node.since);
+        self.unnamed.insert(file.version.inode(), node);
+    }
+
+    /// The same of one that it has changed after the walk had begun.
+    pub(super) fn note_late(&mut self, order: &FileOrder, file: OrderedNode<'_>) {
+        self.note_changing(order, file);
+        let node = self.unnamed.get_mut(&file.version.inode());
+        node.expect("it was added").is_late = true;
+        self.left_out.push(file.path.to_owned());
+    }
+
+    /// Notes a file that a program has open for writing.
+    pub(super) fn note_open(&mut self, order: &FileOrder, file: OrderedNode<'_>) {
+        // Else no walk has seen it closed.
+        if order.unnamed.contains_key(&file.version.inode()) {
+            self.note_changing(order, file);
+        }
+    }
+
+    /// The times of what files wait for that are moved first, or that are not.
+    fn times(&self, is_first: bool) -> &AwaitedTimes {
+        &self.times[usize::from(is_first)]
+    }
+
+    fn await_file(&mut self, order: &FileOrder, file: OrderedNode<'_>, since: TimeKey) {
+        let inode = file.version.inode();
+        if order.is_awaited(inode) {
+            for times in &mut self.times[..=usize::from(file.is_first)] {
+                times.files.add(inode, since);
+            }
+            self.awaited.push((inode, since));
+        }
+    }
+
+    /// Notes a directory that is to get its name.
+    pub(super) fn note_directory(&mut self, order: &FileOrder, directory: OrderedNode<'_>) {
+        let (inode, node) = (directory.version.inode(), order.node(directory.version));
+        self.unnamed.insert(inode, node);
+        if !order.is_hurried {
+            for times in &mut self.times[..=usize::from(directory.is_first)] {
+                times.directories.add(inode, node.since);
+            }
+        }
+    }
+
+    /// True if a file waits for others.
+    pub(super) fn is_waiting(&mut self, file: OrderedNode<'_>) -> bool {
+        let changed = key_of(file.version.ctime);
+        let times = self.times(file.is_first);
+        let first = times.files.of_others(file.version.inode());
+        let is_waiting = first.is_some_and(|first| first < changed);
+        if is_waiting {
+            self.last_waiting = self.last_waiting.max(Some(changed));
+        }
+        is_waiting
+    }
+
+    /// True if a file waits for a directory. A coarse clock may not tell the two apart.
+    pub(super) fn is_behind(&self, file: OrderedNode<'_>) -> bool {
+        let times = self.times(file.is_first);
+        let first = times.directories.of_others(file.version.inode());
+        first.is_some_and(|first| first <= key_of(file.version.ctime))
+    }
+
+    /// Leaves out a file that waits.
+    pub(super) fn leave_out(&mut self, path: &Path) {
+        self.left_out.push(path.to_owned());
+    }
+
+    /// Counts the round for those that files wait for.
+    fn count_round(mut self) -> HashMap<InodeId, UnnamedNode> {
+        for (inode, since) in self.awaited {
+            let is_awaited = self.last_waiting.is_some_and(|last| since < last);
+            let node = self.unnamed.get_mut(&inode);
+            if let Some(node) = node.filter(|_| is_awaited) {
+                node.rounds += 1;
+            }
+        }
+        self.unnamed
+    }
+}
