@@ -246,9 +246,7 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
     /// Syncs the part, checks it, and gives it its attributes and its name. `verify`: by reading it
     /// back. Returns the number of extended attributes that the target's file system does not take.
     pub fn publish(self, verify: bool, buffer: &mut Vec<u8>) -> Result<u64, MoveError> {
-        let ready = self.make_ready(verify, buffer)?;
-        let lost = ready.xattrs_not_kept();
-        ready.name().map(|()| lost)
+        self.make_ready(verify, buffer)?.publish()
     }
 
     /// Syncs the part, checks it, and gives it its attributes: all but its name. `verify`: by reading it back.
@@ -375,7 +373,7 @@ pub struct ReadyCopy<'t, T: FileTree> {
     xattrs_not_kept: u64,
 }
 
-impl<T: FileTree> ReadyCopy<'_, T> {
+impl<'t, T: FileTree> ReadyCopy<'t, T> {
     /// The source, before its first byte was read.
     pub fn copied(&self) -> &Stat {
         &self.copied
@@ -386,8 +384,15 @@ impl<T: FileTree> ReadyCopy<'_, T> {
         self.xattrs_not_kept
     }
 
+    /// Gives it its name. Returns the number of extended attributes that the target's file system does not take.
+    pub fn publish(self) -> Result<u64, MoveError> {
+        let lost = self.xattrs_not_kept;
+        self.name()?.check()?;
+        Ok(lost)
+    }
+
     /// Gives it its name, unless somebody else has changed what has it since the copy began.
-    pub fn name(mut self) -> Result<(), MoveError> {
+    pub fn name(mut self) -> Result<NamedCopy<'t, T>, MoveError> {
         let to = self.part.to;
         if let Some(kept) = self.kept_name.take() {
             self.part.path = part_of(&self.target);
@@ -402,9 +407,25 @@ impl<T: FileTree> ReadyCopy<'_, T> {
         let replaced = self.replaced.as_ref();
         publish_name(to, &self.part.path, &self.target, replaced, is_written)?;
         self.part.is_removed = false;
-        // Another mover may have taken the name of the part just before it was renamed: then its part has
-        // the target's name, and it finishes that, or the next move does. If the file cannot be looked at, it
-        // has its name all the same.
+        Ok(NamedCopy {
+            part: self.part,
+            target: self.target,
+        })
+    }
+}
+
+/// A copy that has its name.
+#[derive(Debug)]
+pub struct NamedCopy<'t, T: FileTree> {
+    part: OpenPart<'t, T>,
+    target: PathBuf,
+}
+
+impl<T: FileTree> NamedCopy<'_, T> {
+    /// Checks that it is this copy that has the name, and closes it. Another mover may have taken the name of the part just
+    /// before it was renamed: then its part has the target's name, and it finishes that, or the next move does. If the file
+    /// cannot be looked at, it has its name all the same.
+    pub fn check(mut self) -> Result<(), MoveError> {
         match self.part.check_named(&self.target) {
             Err(busy @ MoveError::Busy(_)) => Err(busy),
             _ => Ok(()),

@@ -8,12 +8,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::copy::{FileCopy, ReadyCopy};
+use crate::copy::{FileCopy, NamedCopy, ReadyCopy};
 use crate::error::MoveError;
 use crate::list::copy_unnamed;
 use crate::mover::{FileToMove, MovedFile, MovedFiles, MovedSource, NameOutcome};
 use crate::publish::{check_replaceable, make_hard_link, part_of, LinkOutcome};
-use crate::stage::{sync_directories, FurtherName, StageOptions, StageProgress};
+use crate::stage::{in_parallel, sync_directories, FurtherName, StageOptions, StageProgress};
 use crate::tree::FileTree;
 
 /// The time between two looks for a call that hangs.
@@ -26,7 +26,15 @@ enum PreparedFile<'t, T: FileTree> {
     Copied(Box<ReadyCopy<'t, T>>),
     /// Another name of a file that has come before it.
     Link(FurtherName),
+    Named(Box<NamedCopy<'t, T>>, MovedFile),
     Done(MovedFile),
+}
+
+impl<T: FileTree> PreparedFile<'_, T> {
+    /// True if the target has the file.
+    fn is_there(&self) -> bool {
+        matches!(self, PreparedFile::Named(_, moved) | PreparedFile::Done(moved) if moved.failure.is_none())
+    }
 }
 
 struct ListState<'t, T: FileTree> {
@@ -119,23 +127,23 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
         let Some(prepared) = self.await_copy(file) else {
             return NameOutcome::Hangs;
         };
-        let moved = match prepared {
+        let prepared = match prepared {
             PreparedFile::Copying => return NameOutcome::Failed,
-            PreparedFile::Done(moved) => moved,
             PreparedFile::Copied(copy) => self.name_copy(*copy, progress),
-            PreparedFile::Link(link) => self.name_link(file, &link),
+            PreparedFile::Link(link) => PreparedFile::Done(self.name_link(file, &link)),
+            done => done,
         };
-        let outcome = match moved.failure {
-            None => NameOutcome::Named,
-            Some(_) => NameOutcome::Failed,
+        let outcome = match prepared.is_there() {
+            true => NameOutcome::Named,
+            false => NameOutcome::Failed,
         };
         let mut state = self.state();
-        if moved.failure.is_none() {
+        if outcome == NameOutcome::Named {
             // Also of a file that was there: its name may not be on storage.
             let dir = self.files[file].pair.target.parent();
             state.changed.extend(dir.map(Path::to_owned));
         }
-        state.files[file] = PreparedFile::Done(moved);
+        state.files[file] = prepared;
         outcome
     }
 
@@ -161,14 +169,17 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
         }
     }
 
-    fn name_copy(&self, copy: ReadyCopy<'t, T>, progress: &StageProgress) -> MovedFile {
+    fn name_copy(&self, copy: ReadyCopy<'t, T>, progress: &StageProgress) -> PreparedFile<'t, T> {
         let (copied, lost) = (*copy.copied(), copy.xattrs_not_kept());
-        let named = copy.name();
-        if named.is_ok() {
-            self.count(copied.size, lost);
-        }
         progress.files_done.fetch_add(1, Ordering::Relaxed);
-        MovedFile::new(named.map(|()| MovedSource::Copied(copied)))
+        match copy.name() {
+            Ok(named) => {
+                self.count(copied.size, lost);
+                let moved = MovedFile::new(Ok(MovedSource::Copied(copied)));
+                PreparedFile::Named(Box::new(named), moved)
+            }
+            Err(error) => PreparedFile::Done(MovedFile::new(Err(error))),
+        }
     }
 
     fn name_link(&self, file: usize, link: &FurtherName) -> MovedFile {
@@ -191,8 +202,7 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
         let mut files = self.files.iter();
         let first = files.position(|file| file.pair.target == link.first);
         let state = self.state();
-        let first = first.map(|first| &state.files[first]);
-        matches!(first, Some(PreparedFile::Done(moved)) if moved.failure.is_none())
+        first.is_some_and(|first| state.files[first].is_there())
     }
 
     /// Copies a file once more, since its other name cannot be linked.
@@ -230,6 +240,8 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
                 moved,
             )
         };
+        let results: Vec<_> = states.into_iter().map(FinalState::new).collect();
+        in_parallel(&results, self.options.threads, &FinalState::check);
         let failed: Mutex<HashMap<PathBuf, String>> = Mutex::default();
         let changed: Vec<&PathBuf> = changed.iter().collect();
         sync_directories(
@@ -242,14 +254,9 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
             },
         );
         let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let results = self.files.iter().zip(states).map(|(file, state)| {
-            let PreparedFile::Done(mut result) = state else {
-                return MovedFile {
-                    awaits_turn: true,
-                    ..MovedFile::default()
-                };
-            };
-            if result.failure.is_none() {
+        let results = self.files.iter().zip(results).map(|(file, result)| {
+            let mut result = result.into_result();
+            if result.failure.is_none() && !result.awaits_turn {
                 let dir = file.pair.target.parent();
                 result.failure = dir.and_then(|dir| failed.get(dir)).cloned();
             }
@@ -259,6 +266,39 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
             files: results.collect(),
             ..moved
         }
+    }
+}
+
+/// A file of a list that ends: its result, and its copy if that is to be checked.
+struct FinalState<'t, T: FileTree>(Mutex<(MovedFile, Option<NamedCopy<'t, T>>)>);
+
+impl<'t, T: FileTree> FinalState<'t, T> {
+    fn new(file: PreparedFile<'t, T>) -> FinalState<'t, T> {
+        FinalState(Mutex::new(match file {
+            PreparedFile::Done(moved) => (moved, None),
+            PreparedFile::Named(copy, moved) => (moved, Some(*copy)),
+            _ => {
+                let unnamed = MovedFile {
+                    awaits_turn: true,
+                    ..MovedFile::default()
+                };
+                (unnamed, None)
+            }
+        }))
+    }
+
+    fn check(&self) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Err(error)) = state.1.take().map(NamedCopy::check) {
+            state.0 = MovedFile::new(Err(error));
+        }
+    }
+
+    fn into_result(self) -> MovedFile {
+        self.0
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+            .0
     }
 }
 

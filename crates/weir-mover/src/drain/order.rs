@@ -125,10 +125,11 @@ impl FileOrder {
         round: RoundOrder,
         chosen: impl Iterator<Item = &'p PathBuf>,
     ) {
-        let chosen = chosen.map(|path| (path.clone(), self.rounds_of(path)));
+        let waited = chosen.filter(|path| self.waiting.contains_key(*path));
+        let waited = waited.map(|path| (path.clone(), self.rounds_of(path)));
         let left_out = round.left_out.iter();
         let left_out = left_out.map(|path| (path.clone(), self.rounds_of(path) + 1));
-        self.waiting = chosen.chain(left_out).collect();
+        self.waiting = waited.chain(left_out).collect();
         self.unnamed = round.count_round();
     }
 

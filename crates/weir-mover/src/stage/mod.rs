@@ -36,7 +36,7 @@ use crate::sources::StagePair;
 use crate::summary::StageSummary;
 use crate::tree::{FileTree, KeptAttributes, NodeKind};
 use crate::unreadable::UnreadableSearch;
-pub(crate) use finish::sync_directories;
+pub(crate) use finish::{in_parallel, sync_directories};
 use team::StageTeam;
 
 /// The bytes of a large file that one thread copies at a time.
@@ -598,10 +598,7 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
         let ready = checked.and_then(|()| copy.make_ready(self.options.verify, buffer));
         let named = match (ready, self.ready) {
             (Ok(ready), Some(sink)) => return sink(&file.target, ready),
-            (Ok(ready), None) => {
-                let lost = ready.xattrs_not_kept();
-                ready.name().map(|()| lost)
-            }
+            (Ok(ready), None) => ready.publish(),
             (Err(error), _) => Err(error),
         };
         match named {
