@@ -8,12 +8,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::copy::{FileCopy, NamedCopy, ReadyCopy};
+use crate::copy::{NamedCopy, ReadyCopy};
 use crate::error::MoveError;
-use crate::list::copy_unnamed;
+use crate::list::{copy_unnamed, move_files};
 use crate::mover::{FileToMove, MovedFile, MovedFiles, MovedSource, NameOutcome};
-use crate::publish::{check_replaceable, make_hard_link, part_of, LinkOutcome};
-use crate::stage::{in_parallel, sync_directories, FurtherName, StageOptions, StageProgress};
+use crate::publish::{make_hard_link, part_of, LinkOutcome};
+use crate::stage::{sync_directories, FurtherName, StageOptions, StageProgress};
 use crate::tree::FileTree;
 
 /// The time between two looks for a call that hangs.
@@ -26,24 +26,33 @@ enum PreparedFile<'t, T: FileTree> {
     Copied(Box<ReadyCopy<'t, T>>),
     /// Another name of a file that has come before it.
     Link(FurtherName),
-    Named(Box<NamedCopy<'t, T>>, MovedFile),
     Done(MovedFile),
-}
-
-impl<T: FileTree> PreparedFile<'_, T> {
-    /// True if the target has the file.
-    fn is_there(&self) -> bool {
-        matches!(self, PreparedFile::Named(_, moved) | PreparedFile::Done(moved) if moved.failure.is_none())
-    }
 }
 
 struct ListState<'t, T: FileTree> {
     files: Vec<PreparedFile<'t, T>>,
     /// The directories of the target that have their names.
-    changed: BTreeSet<PathBuf>,
+    named_in: BTreeSet<PathBuf>,
     /// The result, without the files.
     moved: MovedFiles,
     is_copied: bool,
+    /// The number of files that have their names, and are still open.
+    unchecked: usize,
+    /// The files that have lost them, with the reasons.
+    lost: Vec<(usize, String)>,
+}
+
+impl<T: FileTree> Default for ListState<'_, T> {
+    fn default() -> Self {
+        ListState {
+            files: Vec::new(),
+            named_in: BTreeSet::new(),
+            moved: MovedFiles::default(),
+            is_copied: false,
+            unchecked: 0,
+            lost: Vec::new(),
+        }
+    }
 }
 
 /// A list of files that this process copies.
@@ -52,8 +61,8 @@ pub struct PreparedFiles<'t, S: FileTree, T: FileTree> {
     files: Vec<FileToMove>,
     options: StageOptions,
     state: Mutex<ListState<'t, T>>,
-    /// A file is copied, or all are.
-    copied: Condvar,
+    /// A file is copied or checked, or all are copied.
+    changed: Condvar,
 }
 
 impl<S: FileTree, T: FileTree> fmt::Debug for PreparedFiles<'_, S, T> {
@@ -74,14 +83,12 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
         PreparedFiles {
             state: Mutex::new(ListState {
                 files: states.collect(),
-                changed: BTreeSet::new(),
-                moved: MovedFiles::default(),
-                is_copied: false,
+                ..ListState::default()
             }),
             trees: (from, to),
             files,
             options,
-            copied: Condvar::new(),
+            changed: Condvar::new(),
         }
     }
 
@@ -96,7 +103,7 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
         let numbers: HashMap<&Path, usize> = targets.zip(0..).collect();
         let set = |target: &Path, file| {
             self.state().files[numbers[target]] = file;
-            self.copied.notify_all();
+            self.changed.notify_all();
         };
         let ready = |target: &Path, copy| set(target, PreparedFile::Copied(Box::new(copy)));
         let copied = copy_unnamed(from, to, &self.files, self.options, progress, &ready);
@@ -119,32 +126,52 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
         moved.xattrs_not_kept += state.moved.xattrs_not_kept;
         state.moved = moved;
         state.is_copied = true;
-        self.copied.notify_all();
+        self.changed.notify_all();
     }
 
-    /// Gives a file its name once it is copied.
-    pub fn name(&self, file: usize, progress: &StageProgress) -> NameOutcome {
+    /// Gives a file its name once it is copied. `check`: called with a copy that has it, for [`PreparedFiles::check`]: as long
+    /// as that is open others may not be able to use the file.
+    pub fn name(
+        &self,
+        file: usize,
+        progress: &StageProgress,
+        check: impl FnOnce(NamedCopy<'t, T>),
+    ) -> NameOutcome {
         let Some(prepared) = self.await_copy(file) else {
             return NameOutcome::Hangs;
         };
-        let prepared = match prepared {
+        let moved = match prepared {
             PreparedFile::Copying => return NameOutcome::Failed,
-            PreparedFile::Copied(copy) => self.name_copy(*copy, progress),
-            PreparedFile::Link(link) => PreparedFile::Done(self.name_link(file, &link)),
-            done => done,
+            PreparedFile::Done(moved) => moved,
+            PreparedFile::Link(link) => self.name_link(file, &link, progress),
+            PreparedFile::Copied(copy) => {
+                progress.files_done.fetch_add(1, Ordering::Relaxed);
+                self.name_copy(*copy, check)
+            }
         };
-        let outcome = match prepared.is_there() {
-            true => NameOutcome::Named,
-            false => NameOutcome::Failed,
-        };
+        let is_there = moved.failure.is_none();
         let mut state = self.state();
-        if outcome == NameOutcome::Named {
+        if is_there {
             // Also of a file that was there: its name may not be on storage.
             let dir = self.files[file].pair.target.parent();
-            state.changed.extend(dir.map(Path::to_owned));
+            state.named_in.extend(dir.map(Path::to_owned));
         }
-        state.files[file] = prepared;
-        outcome
+        state.files[file] = PreparedFile::Done(moved);
+        match is_there {
+            true => NameOutcome::Named,
+            false => NameOutcome::Failed,
+        }
+    }
+
+    /// Checks a file that has its name, and closes it.
+    pub fn check(&self, file: usize, named: NamedCopy<'t, T>) {
+        let checked = named.check();
+        let mut state = self.state();
+        state.unchecked -= 1;
+        if let Err(error) = checked {
+            state.lost.push((file, error.to_string()));
+        }
+        self.changed.notify_all();
     }
 
     /// A file whose copy has ended; `None`: a call of the target hangs.
@@ -157,44 +184,51 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
                 return Some(std::mem::replace(prepared, PreparedFile::Copying));
             }
             drop(state);
-            let target = &self.files[file].pair.target;
-            if [target.clone(), part_of(target)]
-                .iter()
-                .any(|path| self.trees.1.hangs_at(path))
-            {
+            if self.hangs() {
                 return None;
             }
-            let waited = self.copied.wait_timeout(self.state(), LOOK_INTERVAL);
+            let waited = self.changed.wait_timeout(self.state(), LOOK_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn name_copy(&self, copy: ReadyCopy<'t, T>, progress: &StageProgress) -> PreparedFile<'t, T> {
-        let (copied, lost) = (*copy.copied(), copy.xattrs_not_kept());
-        progress.files_done.fetch_add(1, Ordering::Relaxed);
-        match copy.name() {
-            Ok(named) => {
-                self.count(copied.size, lost);
-                let moved = MovedFile::new(Ok(MovedSource::Copied(copied)));
-                PreparedFile::Named(Box::new(named), moved)
-            }
-            Err(error) => PreparedFile::Done(MovedFile::new(Err(error))),
-        }
+    /// True if a call for one of the files hangs: others may wait for the thread that made it.
+    fn hangs(&self) -> bool {
+        let to = self.trees.1;
+        let mut targets = self.files.iter().map(|file| &file.pair.target);
+        targets.any(|target| to.hangs_at(target) || to.hangs_at(&part_of(target)))
     }
 
-    fn name_link(&self, file: usize, link: &FurtherName) -> MovedFile {
+    fn name_copy(&self, copy: ReadyCopy<'t, T>, check: impl FnOnce(NamedCopy<'t, T>)) -> MovedFile {
+        let (copied, lost) = (*copy.copied(), copy.xattrs_not_kept());
+        let named = copy.name().map(|named| {
+            let mut state = self.state();
+            state.moved.copied += 1;
+            state.moved.bytes += copied.size;
+            state.moved.xattrs_not_kept += lost;
+            state.unchecked += 1;
+            drop(state);
+            check(named);
+        });
+        MovedFile::new(named.map(|()| MovedSource::Copied(copied)))
+    }
+
+    /// Makes a further name. If that cannot be a link, or there is no first name, the file is copied once more.
+    fn name_link(&self, file: usize, link: &FurtherName, progress: &StageProgress) -> MovedFile {
         let replaces = &self.files[file].replaces;
         let may_replace = |there: &_| replaces.allows(there);
         let linked = match self.has_first_name(link) {
             true => make_hard_link(self.trees.1, &link.first, &link.target, &may_replace),
             false => Ok(LinkOutcome::NoFile),
         };
-        MovedFile::new(linked.and_then(|linked| match linked {
-            LinkOutcome::Made => Ok(MovedSource::Copied(link.stat)),
-            LinkOutcome::There => Ok(MovedSource::Found(link.stat)),
-            // Or somebody has removed the first name.
-            LinkOutcome::Refused | LinkOutcome::NoFile => self.copy_link(file, link),
-        }))
+        MovedFile::new(match linked {
+            Ok(LinkOutcome::Made) => Ok(MovedSource::Copied(link.stat)),
+            Ok(LinkOutcome::There) => Ok(MovedSource::Found(link.stat)),
+            Ok(LinkOutcome::Refused | LinkOutcome::NoFile) => {
+                return self.copy_link(file, progress)
+            }
+            Err(error) => Err(error),
+        })
     }
 
     /// True if the target has the file under its first name: else that may be the name of an old version.
@@ -202,51 +236,50 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
         let mut files = self.files.iter();
         let first = files.position(|file| file.pair.target == link.first);
         let state = self.state();
-        first.is_some_and(|first| state.files[first].is_there())
+        let first = first.map(|first| &state.files[first]);
+        matches!(first, Some(PreparedFile::Done(moved)) if moved.failure.is_none())
     }
 
-    /// Copies a file once more, since its other name cannot be linked.
-    fn copy_link(&self, file: usize, link: &FurtherName) -> Result<MovedSource, MoveError> {
+    fn copy_link(&self, file: usize, progress: &StageProgress) -> MovedFile {
         let (from, to) = self.trees;
-        let (source, target) = (&link.source, &link.target);
-        let there = to.look_up(target);
-        let there = there.map_err(MoveError::io("looking for", target))?;
-        let replaces = &self.files[file].replaces;
-        check_replaceable(target, there.as_ref(), |there| replaces.allows(there))?;
-        let copy = FileCopy::begin(from, to, source, target, there)?;
-        let mut buffer = Vec::new();
-        copy.copy(0..copy.size(), &mut buffer, &|_| true)?;
-        let copied = *copy.copied();
-        let lost = copy.publish(self.options.verify, &mut buffer)?;
-        self.count(copied.size, lost);
-        Ok(MovedSource::Copied(copied))
-    }
-
-    fn count(&self, bytes: u64, xattrs_not_kept: u64) {
-        let moved = &mut self.state().moved;
-        moved.copied += 1;
-        moved.bytes += bytes;
-        moved.xattrs_not_kept += xattrs_not_kept;
+        let files = &self.files[file..=file];
+        let mut copied = move_files(from, to, files, self.options, progress);
+        let mut state = self.state();
+        state.moved.copied += copied.copied;
+        state.moved.bytes += copied.bytes;
+        state.moved.xattrs_not_kept += copied.xattrs_not_kept;
+        let moved = copied.files.pop().expect("it has one");
+        match moved.version.is_some() || moved.failure.is_some() {
+            true => moved,
+            false => MovedFile::new(Err(MoveError::Stopped)),
+        }
     }
 
     /// Has the names on storage, and removes the copies that got none. Returns the results, once.
     pub fn finish(&self) -> MovedFiles {
-        let (states, changed, moved) = {
-            let mut state = self.state();
-            let moved = std::mem::take(&mut state.moved);
-            (
-                std::mem::take(&mut state.files),
-                std::mem::take(&mut state.changed),
-                moved,
-            )
-        };
-        let results: Vec<_> = states.into_iter().map(FinalState::new).collect();
-        in_parallel(&results, self.options.threads, &FinalState::check);
+        let state = self
+            .changed
+            .wait_while(self.state(), |state| state.unchecked > 0);
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        let ListState {
+            mut files,
+            named_in,
+            moved,
+            lost,
+            ..
+        } = std::mem::take(&mut *state);
+        drop(state);
+        for (file, reason) in lost {
+            files[file] = PreparedFile::Done(MovedFile {
+                failure: Some(reason),
+                ..MovedFile::default()
+            });
+        }
         let failed: Mutex<HashMap<PathBuf, String>> = Mutex::default();
-        let changed: Vec<&PathBuf> = changed.iter().collect();
+        let named_in: Vec<&PathBuf> = named_in.iter().collect();
         sync_directories(
             self.trees.1,
-            &changed,
+            &named_in,
             self.options.threads,
             &|dir, error| {
                 let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -254,9 +287,14 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
             },
         );
         let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let results = self.files.iter().zip(results).map(|(file, result)| {
-            let mut result = result.into_result();
-            if result.failure.is_none() && !result.awaits_turn {
+        let results = self.files.iter().zip(files).map(|(file, state)| {
+            let PreparedFile::Done(mut result) = state else {
+                return MovedFile {
+                    awaits_turn: true,
+                    ..MovedFile::default()
+                };
+            };
+            if result.failure.is_none() {
                 let dir = file.pair.target.parent();
                 result.failure = dir.and_then(|dir| failed.get(dir)).cloned();
             }
@@ -266,39 +304,6 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
             files: results.collect(),
             ..moved
         }
-    }
-}
-
-/// A file of a list that ends: its result, and its copy if that is to be checked.
-struct FinalState<'t, T: FileTree>(Mutex<(MovedFile, Option<NamedCopy<'t, T>>)>);
-
-impl<'t, T: FileTree> FinalState<'t, T> {
-    fn new(file: PreparedFile<'t, T>) -> FinalState<'t, T> {
-        FinalState(Mutex::new(match file {
-            PreparedFile::Done(moved) => (moved, None),
-            PreparedFile::Named(copy, moved) => (moved, Some(*copy)),
-            _ => {
-                let unnamed = MovedFile {
-                    awaits_turn: true,
-                    ..MovedFile::default()
-                };
-                (unnamed, None)
-            }
-        }))
-    }
-
-    fn check(&self) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Err(error)) = state.1.take().map(NamedCopy::check) {
-            state.0 = MovedFile::new(Err(error));
-        }
-    }
-
-    fn into_result(self) -> MovedFile {
-        self.0
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner)
-            .0
     }
 }
 
@@ -327,7 +332,7 @@ impl<'t, S: FileTree, T: FileTree> PreparedLists<'t, S, T> {
     ) -> io::Result<NameOutcome> {
         let prepared = self.0.get(&list).ok_or(ErrorKind::NotFound)?;
         match file < prepared.files.len() {
-            true => Ok(prepared.name(file, progress)),
+            true => Ok(prepared.name(file, progress, |named| prepared.check(file, named))),
             false => Err(ErrorKind::InvalidInput.into()),
         }
     }

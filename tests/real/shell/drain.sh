@@ -14,6 +14,29 @@ same "what is on the target" "ckpt.38 ckpt.39 data.38 data.39 latest log progres
 same "the log" "$(seq 0 39)" "$(cat pfs/log)"
 same "no hidden file is left" '' "$(find pfs -name '*.weir-part')"
 
+# The times of files tell which was written last, also if the clock has not ticked in between and one is written in place.
+cat > written_last.py <<'PROGRAM'
+import os, sys, time
+os.close(os.open("/weir/progress", os.O_WRONLY | os.O_CREAT))
+for number in range(20):
+    with open(f"/weir/data.{number}", "wb") as file:
+        file.write(bytes(1000))
+    progress = os.open("/weir/progress", os.O_WRONLY)
+    os.pwrite(progress, b"%02d" % number, 0)
+    if number % 2:
+        os.fsync(progress)
+    os.close(progress)
+    data, progress = [os.stat(f"/weir/{name}").st_ctime_ns for name in (f"data.{number}", "progress")]
+    if progress <= data:
+        print(number, progress - data)
+    time.sleep(0.003)
+print("all")
+PROGRAM
+for servers in 1 3; do
+	same "what was written last was changed last, $servers servers" all \
+		"$("$weir" run --servers $servers --memory 64M --set run.report=none -- python3 written_last.py)"
+done
+
 # A small file is not there before the large one that it speaks of, while that is moved.
 rm -rf pfs
 "$weir" run --memory 256M --set drain.limit=16M --drain-to "$outside/pfs" \

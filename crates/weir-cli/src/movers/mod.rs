@@ -2,8 +2,9 @@
 //!
 //! The command (`gate`) listens on the network of the instance and has the agents start movers (`serve`), which connect
 //! to it. A mover shows first that it sees the same parallel file system: on a node where that is another one it would
-//! move files to nowhere. Then it moves lists of files and copies pieces (`remote`), one after the other. A mover that is
-//! lost is missed by nobody: others take its list.
+//! move files to nowhere. Then it moves lists of files and copies pieces (`remote`), one after the other; for a drain it copies
+//! lists up to their names, and gives these when it is told. If a mover is lost, others take the list that it copies; what it had
+//! copied and not named, the next round copies again.
 //!
 //! Both sides prove to know a secret before the first order. From then on a mover does what it is told with any path,
 //! as the user whose processes all of them are.

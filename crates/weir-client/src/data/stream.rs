@@ -171,15 +171,15 @@ impl Stream {
         self.note_time(sys::coarse_now_ns());
     }
 
-    /// Notes the time of the last write as the file is left: that of now, to the nanosecond, if it was a moment ago.
-    /// So the times of two files tell which was closed first, as the drain needs it.
-    fn touch_at_end(&mut self) {
-        let Some(file) = &self.file else {
+    /// Notes the time of the last write to the nanosecond, if it was a moment ago and nobody has looked at it since. So the
+    /// times of two files tell which was written first, as the drain needs it: the kernel's clock ticks.
+    pub fn refine_time(&mut self) {
+        let Some(cell) = self.file.as_ref().map(|file| file.cell) else {
             return;
         };
-        let noted = file.cell.mtime_ns.load(Ordering::Relaxed);
+        let noted = cell.mtime_ns.load(Ordering::Relaxed);
         let is_recent = noted != 0 && sys::coarse_now_ns().saturating_sub(noted) < RECENT_NS;
-        if self.unseen > 0 || is_recent {
+        if (self.unseen > 0 || is_recent) && !cell.is_time_seen() {
             self.note_time(sys::now_ns());
         }
     }
@@ -792,7 +792,7 @@ impl Stream {
                 Counter::BytesWritten,
                 self.committed.wrapping_sub(self.counted),
             );
-            self.touch_at_end();
+            self.refine_time();
             host.note(Note::Detach(file.index));
         }
         *self = Stream::default();

@@ -320,6 +320,8 @@ impl Vnode {
     /// the last writes.
     pub fn publish_written<H: Host>(&self, host: &H) -> Result<(), Errno> {
         self.check()?;
+        // Other nodes hear of it now.
+        self.refine_time();
         let wrote = |stream: &SigLock<Stream>| stream.lock()?.unpublished();
         let wrote = self.streams.each_ref().map(wrote);
         if wrote == [None; 2] {
@@ -335,6 +337,15 @@ impl Vnode {
             }
         }
         Ok(())
+    }
+
+    /// Makes the time of the last write exact, as [`Stream::refine_time`] does.
+    pub fn refine_time(&self) {
+        for stream in &self.streams {
+            if let Some(mut stream) = stream.lock() {
+                stream.refine_time();
+            }
+        }
     }
 
     /// Forgets the parent's writing: in a child after fork, which has no cell and no other threads.

@@ -42,7 +42,7 @@ pub struct Cell {
     pub mtime_ns: AtomicU64,
     /// See `mtime_ns`. Small writes do not look at the clock, so it may be behind.
     pub mtime_mark: AtomicU64,
-    /// As `mtime_ns`, but set by the first process that looked at the file after a write.
+    /// As `mtime_ns`, but set by the first process that looked at the file after a write; the time that it was told.
     pub seen_ns: AtomicU64,
     /// As `mtime_mark`, for `seen_ns`.
     pub seen_mark: AtomicU64,
@@ -273,6 +273,15 @@ impl Cell {
         &self.claim_version
     }
 
+    /// True if somebody has been told the time of the last write: it is to stay.
+    pub fn is_time_seen(&self) -> bool {
+        let is_of_now =
+            self.seen_mark.load(Ordering::Acquire) == self.committed.load(Ordering::Acquire);
+        // Bytes that are written in place do not count as committed.
+        let noted = self.mtime_ns.load(Ordering::Acquire);
+        is_of_now && self.seen_ns.load(Ordering::Acquire) >= noted
+    }
+
     /// Returns the time of the last write to the file through this cell, in ns since 1970 (0: none
     /// since it was lent). Writes that were too small to look at the clock count as of `now_ns`,
     /// which is remembered so that the answer stays.
@@ -280,6 +289,10 @@ impl Cell {
         let committed = self.committed.load(Ordering::Acquire);
         let own = self.mtime_ns.load(Ordering::Acquire);
         if self.mtime_mark.load(Ordering::Acquire) == committed {
+            if !self.is_time_seen() {
+                self.seen_ns.store(own, Ordering::Release);
+                self.seen_mark.store(committed, Ordering::Release);
+            }
             return own;
         }
         if self.seen_mark.load(Ordering::Acquire) == committed {

@@ -41,7 +41,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             // If this fails, the copy tries it again and reports the error.
             if !from.is_some_and(|from| self.link_renamed(from, path, node).is_ok_and(|made| made))
             {
-                is_behind |= self.is_ordered(path);
+                is_behind |= self.is_awaited(path, node);
                 left.push((path, node));
                 continue;
             }
@@ -55,7 +55,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if self.keep_link_attributes(path, node).is_ok() {
                 linked.push((path, node));
             } else {
-                is_behind |= self.is_ordered(path);
+                is_behind |= self.is_awaited(path, node);
                 left.push((path, node));
             }
         }

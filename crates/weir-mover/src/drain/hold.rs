@@ -40,6 +40,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         progress: &StageProgress,
     ) -> DrainRound {
         let settled = SystemTime::now() + LONG;
+        self.hurry(false);
         let round = self.round(settled, threads, progress);
         let Some(table) = self.analyses.clone().filter(|_| laminates) else {
             return round;

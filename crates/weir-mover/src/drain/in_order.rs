@@ -25,6 +25,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.order.rule == NameOrder::Changes && !self.is_relocated(path)
     }
 
+    /// True if files behind this one wait for it.
+    pub(super) fn is_awaited(&self, path: &Path, node: &SeenNode) -> bool {
+        self.is_ordered(path) && self.order.is_awaited(node.version.inode())
+    }
+
     pub(super) fn ordered_node<'n>(&self, path: &'n Path, node: &'n SeenNode) -> OrderedNode<'n> {
         OrderedNode {
             path,
@@ -61,8 +66,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         mut movable: Vec<(&'s PathBuf, &'s SeenNode)>,
     ) -> Vec<(&'s PathBuf, &'s SeenNode)> {
         let unnamed = self.unnamed_directories();
-        let is_late = |path: &&PathBuf| self.relocated[*path].rounds > LONGEST_WAIT;
-        let unnamed = unnamed.filter(|path| !is_late(path));
+        let unnamed = unnamed.filter(|path| self.relocated[*path].rounds <= LONGEST_WAIT);
         for path in unnamed.chain(&round.unmade) {
             if let Some(directory) = round.snapshot.get(path) {
                 order.note_directory(&self.order, self.ordered_node(path, directory));
@@ -79,7 +83,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
             let file = self.ordered_node(path, node);
             let is_behind = order.is_behind(file);
-            let is_waiting = order.is_waiting(file) || is_behind;
+            let is_waiting = order.note_if_waiting(file) || is_behind;
             if is_behind {
                 self.put_behind(round, path, version);
             }

@@ -86,7 +86,7 @@ pub use evict::EvictedBytes;
 pub use file_state::FileDrainState;
 pub use hold::{is_current, AnalysesLeft};
 pub use marks::PlacedNodes;
-use names::DueNames;
+use names::{DueNames, LateRemovals};
 use order::FileOrder;
 pub use order::NameOrder;
 use parts::FileBase;
@@ -108,7 +108,7 @@ const LONG: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum PendingState {
-    /// It was written a moment ago, or during the round.
+    /// It was written a moment ago, or during the round, or it waits for others that are to have their names before.
     Waiting,
     /// A program has it open for writing.
     Open,
@@ -253,6 +253,7 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     /// By the path below both directories.
     moved: HashMap<PathBuf, MovedNode>,
     due: Option<DueNames>,
+    late_removals: Option<LateRemovals>,
     order: FileOrder,
     /// The times that removals were held back since the last one.
     held_removals: u32,
@@ -321,6 +322,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             team: DrainTeam::default(),
             moved: HashMap::new(),
             due: None,
+            late_removals: None,
             order: FileOrder::default(),
             held_removals: 0,
             relocated: RelocatedDirectories::new(),
@@ -464,6 +466,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let begun = Instant::now();
         let (mut shared_files, mut shared_bytes) = (0, 0);
         self.xattrs_not_kept = 0;
+        self.hurry(false);
         // The copies of evicted files come first.
         let evicts = self
             .from

@@ -60,6 +60,14 @@ pub(super) struct DueNames {
     last: Option<Arc<WalkedNames>>,
 }
 
+/// Removals that two walks saw, and that wait for files which came after directories.
+#[derive(Debug)]
+pub(super) struct LateRemovals {
+    then: Arc<TreeSnapshot>,
+    last: Arc<TreeSnapshot>,
+    behind: WaitingFiles,
+}
+
 /// The state of the files that due changes wait for.
 enum Awaited {
     /// The second is the later of the two walks whose changes are made.
@@ -229,13 +237,19 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     } else if self.awaits_name(later, &snapshot) {
                         // They may have renamed this one before, too.
                         self.due = Some(due);
-                    } else if self.awaits_files(&due.behind, &snapshot) {
-                        // They come next, now that the directories have their names, and then the removals of a later walk.
                     } else if self.unmade_links(later, &snapshot).next().is_some()
                         && self.held_removals < MOST_HELD
                     {
                         // Where they led to is gone again. Those of the next walk come first.
                         self.held_removals += 1;
+                    } else if self.awaits_files(&due.behind, &snapshot) {
+                        // They come next, now that the directories have their names. The removals of the first walk
+                        // are made before those of later ones.
+                        self.late_removals.get_or_insert(LateRemovals {
+                            then: Arc::clone(then),
+                            last: Arc::clone(later),
+                            behind: due.behind,
+                        });
                     } else {
                         self.held_removals = 0;
                         changes.push(self.remove_gone(then, later, &snapshot));
@@ -258,6 +272,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 Awaited::Gone => {}
             }
         }
+        count += self.make_late_removals(round);
         if self.due.is_none() && self.changed_names(&snapshot).next().is_some() {
             self.due = Some(DueNames {
                 seen: self.walked_names(snapshot),
@@ -268,6 +283,26 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             });
         }
         count
+    }
+
+    /// Makes the removals that have waited for files, once these are there; returns their number.
+    fn make_late_removals(&mut self, round: &mut RoundState) -> u64 {
+        let snapshot = Arc::clone(&round.snapshot);
+        let Some(late) = self.late_removals.take() else {
+            return 0;
+        };
+        if self.awaits_files(&late.behind, &snapshot) {
+            self.late_removals = Some(late);
+            return 0;
+        }
+        let changes = [
+            self.remove_gone(&late.then, &late.last, &snapshot),
+            self.remove_whited_out(&late.then, &snapshot),
+        ];
+        for (path, error) in changes.iter().flat_map(|changed| &changed.failed) {
+            round.fail(path, error);
+        }
+        changes.iter().map(|changed| changed.count).sum()
     }
 
     fn await_files(&self, mut due: DueNames, round: &RoundState) -> Awaited {

@@ -98,20 +98,17 @@ impl FileOrder {
         node.is_some_and(|node| node.is_late)
     }
 
-    /// True if others wait for this file, which could not be moved.
-    pub(super) fn holds_others(&mut self, inode: InodeId) -> bool {
-        let is_awaited = self.is_awaited(inode);
-        if let Some(node) = self.unnamed.get_mut(&inode) {
-            node.rounds += 1;
-        }
-        is_awaited
-    }
-
-    /// Notes that a file could not be moved.
-    pub(super) fn note_failed(&mut self, inode: InodeId) {
+    /// Counts the failure of a file to be moved.
+    pub(super) fn count_failure(&mut self, inode: InodeId) {
         if let Some(node) = self.unnamed.get_mut(&inode) {
             node.has_failed = true;
+            node.rounds += 1;
         }
+    }
+
+    /// Forgets how long the files of a path have waited: one was moved.
+    pub(super) fn forget_waiting(&mut self, path: &Path) {
+        self.waiting.remove(path);
     }
 
     /// The rounds in which the files of a path have waited.
@@ -182,7 +179,7 @@ struct AwaitedTimes {
 pub(super) struct OrderedNode<'n> {
     pub path: &'n Path,
     pub version: &'n FileVersion,
-    /// It is moved before all others, or what is in it is.
+    /// It is a file that is moved before all others, or a directory of such files.
     pub is_first: bool,
 }
 
@@ -190,10 +187,10 @@ pub(super) struct OrderedNode<'n> {
 #[derive(Debug, Default)]
 pub(super) struct RoundOrder {
     unnamed: HashMap<InodeId, UnnamedNode>,
-    /// The nodes that all files wait for, and those that files wait for which are moved first: they come before the others, and wait for
-    /// their like.
+    /// The nodes that all files wait for, and those of them that are moved first: for these alone wait the files that are
+    /// moved first.
     times: [AwaitedTimes; 2],
-    /// The inodes of files that others wait for, with the times from which on they do.
+    /// The inodes of files that change, and that others wait for, with the times from which on they do.
     awaited: Vec<(InodeId, TimeKey)>,
     /// The paths of files that wait, or have changed too late.
     left_out: Vec<PathBuf>,
@@ -204,9 +201,11 @@ pub(super) struct RoundOrder {
 impl RoundOrder {
     /// Notes a file that can be moved in this round.
     pub(super) fn note_movable(&mut self, order: &FileOrder, file: OrderedNode<'_>) {
-        let known = order.unnamed.get(&file.version.inode());
-        if known.is_some_and(|known| known.has_failed) {
-            self.await_file(order, file, key_of(file.version.ctime));
+        let inode = file.version.inode();
+        let has_failed = |known: &UnnamedNode| known.has_failed;
+        // Failures are counted where they come.
+        if order.unnamed.get(&inode).is_some_and(has_failed) && order.is_awaited(inode) {
+            self.add_awaited(file, key_of(file.version.ctime));
         }
         self.unnamed
             .insert(file.version.inode(), order.node(file.version));
@@ -241,12 +240,15 @@ impl RoundOrder {
     }
 
     fn await_file(&mut self, order: &FileOrder, file: OrderedNode<'_>, since: TimeKey) {
-        let inode = file.version.inode();
-        if order.is_awaited(inode) {
-            for times in &mut self.times[..=usize::from(file.is_first)] {
-                times.files.add(inode, since);
-            }
-            self.awaited.push((inode, since));
+        if order.is_awaited(file.version.inode()) {
+            self.add_awaited(file, since);
+            self.awaited.push((file.version.inode(), since));
+        }
+    }
+
+    fn add_awaited(&mut self, file: OrderedNode<'_>, since: TimeKey) {
+        for times in &mut self.times[..=usize::from(file.is_first)] {
+            times.files.add(file.version.inode(), since);
         }
     }
 
@@ -261,8 +263,8 @@ impl RoundOrder {
         }
     }
 
-    /// True if a file waits for others.
-    pub(super) fn is_waiting(&mut self, file: OrderedNode<'_>) -> bool {
+    /// True if a file waits for others, which is noted.
+    pub(super) fn note_if_waiting(&mut self, file: OrderedNode<'_>) -> bool {
         let changed = key_of(file.version.ctime);
         let times = self.times(file.is_first);
         let first = times.files.of_others(file.version.inode());

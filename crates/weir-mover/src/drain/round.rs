@@ -382,11 +382,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let is_cut = large.count() <= self.team.movers.len();
         let way_of = |path: &PathBuf| {
             let node = node_of(path);
-            match () {
-                () if self.has_gone_ahead(node) => CopyWay::Ahead,
-                () if self.bases.contains_key(&node.version.ino) => CopyWay::Rewritten,
-                () if is_cut && is_large(node) => CopyWay::Large,
-                () => CopyWay::Listed,
+            if self.has_gone_ahead(node) {
+                CopyWay::Ahead
+            } else if self.bases.contains_key(&node.version.ino) {
+                CopyWay::Rewritten
+            } else if is_cut && is_large(node) {
+                CopyWay::Large
+            } else {
+                CopyWay::Listed
             }
         };
         let mut ways: Vec<(CopyWay, &PathBuf)> =
@@ -543,17 +546,18 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut goes_on = true;
         for (path, moved) in chosen.iter().zip(moved) {
             let node = snapshot.get(path).expect("chosen from it");
-            let (state, has_failed) = match moved.filter(|moved| !moved.awaits_turn) {
-                Some(moved) => {
-                    let state = self.note_moved(round, path, node, &moved);
-                    (state, moved.failure.is_some())
+            let state = if let Some(moved) = moved.filter(|moved| !moved.awaits_turn) {
+                let state = self.note_moved(round, path, node, &moved);
+                if moved.failure.is_some() && state.is_some() {
+                    goes_on &= !self.is_awaited(path, node);
+                    self.order.count_failure(node.version.inode());
                 }
-                None => (Some(PendingState::Waiting), true),
+                state
+            } else {
+                goes_on &= !self.is_ordered(path);
+                Some(PendingState::Waiting)
             };
             if let Some(state) = state {
-                if has_failed && self.is_ordered(path) {
-                    goes_on &= !self.order.holds_others(node.version.inode());
-                }
                 round.pend(path, node, state);
                 continue;
             }
@@ -599,9 +603,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             self.note_placed(path, &version);
         }
         if let Some(reason) = &result.failure {
-            self.order.note_failed(node.version.inode());
             return self.state_after_failure(&self.source.join(path), node, reason);
         }
+        self.order.forget_waiting(path);
         round.closed.remove(path, &node.version);
         if let Some(due) = &mut self.due {
             due.awaited.remove(path, &node.version);
@@ -624,8 +628,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
             Err(_) => true,
         };
+        // Nodes may not agree on its time yet: the next round takes whichever it is.
+        let is_other_version = reason == MoveError::NotAnalysed(source.to_owned()).to_string();
         let reason = reason.to_owned();
-        Some(match is_as_seen {
+        Some(match is_as_seen && !is_other_version {
             true => PendingState::Failed { reason },
             // By a program.
             false => PendingState::Waiting,

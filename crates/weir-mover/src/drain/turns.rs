@@ -10,14 +10,16 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{channel, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{getrlimit, Resource};
 
 use super::lists::{lists_of, share_lists, ListedFile, MovedList, OwnLists};
 use super::team::DrainTeam;
+use crate::copy::NamedCopy;
 use crate::mover::{
-    FileMover, FileToMove, MovedFiles, NameOutcome, PreparedList, LIST_BYTES, LIST_FILES,
+    FileMover, FileToMove, MovedFile, MovedFiles, NameOutcome, PreparedList, LIST_BYTES, LIST_FILES,
 };
 use crate::prepared::PreparedFiles;
 use crate::stage::StageProgress;
@@ -41,15 +43,32 @@ impl PreparedList for RemoteList<'_> {
     }
 }
 
+/// A copy that has its name, and is to be checked: its list, and its number there.
+struct UncheckedCopy<'t, S: FileTree, T: FileTree> {
+    list: Arc<PreparedFiles<'t, S, T>>,
+    file: usize,
+    named: NamedCopy<'t, T>,
+}
+
 /// A list that this process copies.
 struct OwnList<'r, 't, S: FileTree, T: FileTree> {
-    files: PreparedFiles<'t, S, T>,
+    files: Arc<PreparedFiles<'t, S, T>>,
     progress: &'r StageProgress,
+    unchecked: Mutex<Sender<UncheckedCopy<'t, S, T>>>,
 }
 
 impl<S: FileTree, T: FileTree> PreparedList for OwnList<'_, '_, S, T> {
     fn name(&self, file: usize) -> io::Result<NameOutcome> {
-        Ok(self.files.name(file, self.progress))
+        Ok(self.files.name(file, self.progress, |named| {
+            let unchecked = self.unchecked.lock();
+            let unchecked = unchecked.unwrap_or_else(PoisonError::into_inner);
+            let sent = unchecked.send(UncheckedCopy {
+                list: Arc::clone(&self.files),
+                file,
+                named,
+            });
+            sent.expect("it is checked as long as there are lists");
+        }))
     }
     fn finish(&self) -> io::Result<MovedFiles> {
         Ok(self.files.finish())
@@ -63,16 +82,13 @@ struct BegunList<'l> {
     is_remote: bool,
 }
 
-/// The outcome of the turn of a file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum TurnOutcome {
-    Ended,
-    /// It has another one once its window is copied.
-    Hangs,
+/// The place of a file.
+#[derive(Clone)]
+struct FilePlace<'l> {
+    list: Arc<dyn PreparedList + 'l>,
+    /// Its number there.
+    number: usize,
 }
-
-/// The place of a file: its list, and its number there.
-type FilePlace<'l> = (Arc<dyn PreparedList + 'l>, usize);
 
 struct TurnsState<'l> {
     /// Of each file, once its list was begun.
@@ -83,6 +99,8 @@ struct TurnsState<'l> {
     copied: usize,
     /// The files before this have had their turns, and the results of their lists are there.
     ended: usize,
+    /// The files that have got their names.
+    named: Vec<bool>,
     /// The files behind one wait for it, or its mover is gone.
     is_held: bool,
     results: Vec<MovedList>,
@@ -104,6 +122,7 @@ impl<'l> FileTurns<'l> {
                 lists: Vec::new(),
                 copied: 0,
                 ended: 0,
+                named: vec![false; files],
                 is_held: false,
                 results: Vec::new(),
             }),
@@ -115,7 +134,7 @@ impl<'l> FileTurns<'l> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the state is so.
+    /// Waits until a condition holds.
     fn wait_until(
         &self,
         is_so: impl Fn(&TurnsState<'l>) -> bool,
@@ -127,13 +146,16 @@ impl<'l> FileTurns<'l> {
     fn add_list(&self, list: BegunList<'l>) {
         let mut state = self.state();
         for (number, file) in list.files.iter().enumerate() {
-            state.places[*file] = Some((Arc::clone(&list.list), number));
+            state.places[*file] = Some(FilePlace {
+                list: Arc::clone(&list.list),
+                number,
+            });
         }
         state.lists.push(list);
         self.changed.notify_all();
     }
 
-    /// Waits until the file with this number may be copied; false: it is not to be.
+    /// Waits until all files before this have had their turns; false: files are held up, and no more are to be copied.
     fn await_room(&self, ended: usize) -> bool {
         !self
             .wait_until(|state| state.ended >= ended || state.is_held)
@@ -148,7 +170,7 @@ impl<'l> FileTurns<'l> {
     /// Gives the files of windows their names.
     fn name_windows(&self, windows: &[Range<usize>], is_awaited: &dyn Fn(usize) -> bool) {
         for window in windows {
-            let is_hanging = |file: &usize| self.name(*file, is_awaited) == TurnOutcome::Hangs;
+            let is_hanging = |file: &usize| !self.name(*file, is_awaited);
             let hanging: Vec<usize> = window.clone().filter(is_hanging).collect();
             let mut state = self.wait_until(|state| state.copied >= window.end);
             let lists = std::mem::take(&mut state.lists);
@@ -162,7 +184,7 @@ impl<'l> FileTurns<'l> {
                 self.name(file, is_awaited);
             }
             self.state().places[window.clone()].fill(None);
-            let results = finish_lists(ended);
+            let results = self.finish_lists(ended);
             let mut state = self.state();
             state.results.extend(results);
             state.ended = window.end;
@@ -170,19 +192,23 @@ impl<'l> FileTurns<'l> {
         }
     }
 
-    /// Gives a file its name, unless those before it hold it up.
-    fn name(&self, file: usize, is_awaited: &dyn Fn(usize) -> bool) -> TurnOutcome {
+    /// Gives a file its name, unless those before it hold it up; false: it hangs, and has another turn once its window is
+    /// copied.
+    fn name(&self, file: usize, is_awaited: &dyn Fn(usize) -> bool) -> bool {
         let state = self.wait_until(|state| {
             state.is_held || state.places[file].is_some() || state.copied > file
         });
         if state.is_held {
-            return TurnOutcome::Ended;
+            return true;
         }
         let place = state.places[file].clone();
         drop(state);
-        let goes_on = match place.map(|(list, number)| list.name(number)) {
-            Some(Ok(NameOutcome::Hangs)) => return TurnOutcome::Hangs,
-            Some(Ok(NameOutcome::Named)) => true,
+        let goes_on = match place.map(|place| place.list.name(place.number)) {
+            Some(Ok(NameOutcome::Hangs)) => return false,
+            Some(Ok(NameOutcome::Named)) => {
+                self.state().named[file] = true;
+                true
+            }
             Some(Ok(NameOutcome::Failed)) => !is_awaited(file),
             // It was stopped before its list was begun, or its mover is gone.
             None | Some(Err(_)) => false,
@@ -191,21 +217,31 @@ impl<'l> FileTurns<'l> {
             self.state().is_held = true;
             self.changed.notify_all();
         }
-        TurnOutcome::Ended
+        true
     }
-}
 
-/// The results of lists; of a mover that is gone the next round looks for them.
-fn finish_lists(lists: Vec<BegunList<'_>>) -> Vec<MovedList> {
-    let finished = lists.into_iter().filter_map(|list| {
-        let moved = list.list.finish().ok()?;
-        Some(MovedList {
-            files: list.files,
-            moved,
-            is_remote: list.is_remote,
-        })
-    });
-    finished.collect()
+    /// The results of lists. Of a mover that is gone it is known which names it has given; the next round looks for the rest.
+    fn finish_lists(&self, lists: Vec<BegunList<'_>>) -> Vec<MovedList> {
+        let finish = |list: BegunList<'_>| {
+            let result_of = |file: &usize| MovedFile {
+                is_named: self.state().named[*file],
+                failure: Some("its mover is lost".to_owned()),
+                ..MovedFile::default()
+            };
+            let lost = || MovedFiles {
+                stopped: true,
+                files: list.files.iter().map(result_of).collect(),
+                ..MovedFiles::default()
+            };
+            let moved = list.list.finish().unwrap_or_else(|_| lost());
+            MovedList {
+                moved,
+                files: list.files,
+                is_remote: list.is_remote,
+            }
+        };
+        lists.into_iter().map(finish).collect()
+    }
 }
 
 /// Moves files, which get their names one after the other. `is_awaited`: true if those behind a file that has failed wait
@@ -219,7 +255,14 @@ pub(super) fn share_in_order<S: FileTree, T: FileTree>(
     let windows = windows_of(files, team);
     let turns = FileTurns::new(files.len());
     let next_list = AtomicU32::new(0);
+    let (unchecked, copies) = channel::<UncheckedCopy<'_, S, T>>();
     std::thread::scope(|scope| {
+        // Two calls of the target a file, beside the next names.
+        scope.spawn(|| {
+            for copy in copies {
+                copy.list.check(copy.file, copy.named);
+            }
+        });
         scope.spawn(|| turns.name_windows(&windows, is_awaited));
         for (number, window) in windows.iter().enumerate() {
             let before = number
@@ -227,10 +270,19 @@ pub(super) fn share_in_order<S: FileTree, T: FileTree>(
                 .map_or(0, |before| windows[before].end);
             let is_stopped = own.progress.stop.load(Ordering::Relaxed);
             if turns.await_room(before) && !is_stopped {
-                copy_window(files, window.clone(), team, own, &turns, &next_list);
+                copy_window(
+                    files,
+                    window.clone(),
+                    team,
+                    own,
+                    &turns,
+                    &next_list,
+                    &unchecked,
+                );
             }
             turns.note_copied(window.end);
         }
+        drop(unchecked);
     });
     let state = turns.state.into_inner();
     state.unwrap_or_else(PoisonError::into_inner).results
@@ -242,7 +294,7 @@ fn windows_of(files: &[ListedFile], team: &DrainTeam) -> Vec<Range<usize>> {
     // Beside those that are being copied.
     let open_files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 8;
     let most_open = usize::try_from(open_files).unwrap_or(usize::MAX);
-    let most_files = (LISTS * LIST_FILES).min(most_open).max(1) * processes;
+    let most_files = (LISTS * LIST_FILES * processes).clamp(1, most_open.max(1));
     let most_bytes = LIST_BYTES * (LISTS * processes) as u64;
     let mut windows = Vec::new();
     let (mut begin, mut bytes) = (0, 0);
@@ -267,6 +319,7 @@ fn copy_window<'l, S: FileTree, T: FileTree>(
     own: &OwnLists<'l, 'l, S, T>,
     turns: &FileTurns<'l>,
     next_list: &AtomicU32,
+    unchecked: &Sender<UncheckedCopy<'l, S, T>>,
 ) {
     let begin = window.start;
     let files = &files[window];
@@ -279,8 +332,9 @@ fn copy_window<'l, S: FileTree, T: FileTree>(
     };
     let here = |numbers: &[usize], list: Vec<FileToMove>| {
         let list = Arc::new(OwnList {
-            files: PreparedFiles::new(own.from, own.to, list, own.options),
+            files: Arc::new(PreparedFiles::new(own.from, own.to, list, own.options)),
             progress: own.progress,
+            unchecked: Mutex::new(unchecked.clone()),
         });
         begin_list(numbers, Arc::clone(&list) as Arc<_>, false);
         list.files.copy(own.progress);

@@ -145,21 +145,14 @@ pub(crate) fn sync_directories<T: FileTree>(
     threads: usize,
     failed: &(dyn Fn(&Path, MoveError) + Sync),
 ) {
-    in_parallel(directories, threads, &|dir| {
-        if let Err(error) = to.sync_directory(dir) {
-            failed(dir, MoveError::io("syncing", dir)(error));
-        }
-    });
-}
-
-/// Does something with each item, by so many threads.
-pub(crate) fn in_parallel<I: Sync>(items: &[I], threads: usize, act: &(dyn Fn(&I) + Sync)) {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, items.len().max(1)) {
+        for _ in 0..threads.clamp(1, directories.len().max(1)) {
             scope.spawn(|| {
-                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    act(item);
+                while let Some(dir) = directories.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(error) = to.sync_directory(dir) {
+                        failed(dir, MoveError::io("syncing", dir)(error));
+                    }
                 }
             });
         }

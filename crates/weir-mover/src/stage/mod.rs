@@ -36,7 +36,7 @@ use crate::sources::StagePair;
 use crate::summary::StageSummary;
 use crate::tree::{FileTree, KeptAttributes, NodeKind};
 use crate::unreadable::UnreadableSearch;
-pub(crate) use finish::{in_parallel, sync_directories};
+pub(crate) use finish::sync_directories;
 use team::StageTeam;
 
 /// The bytes of a large file that one thread copies at a time.

@@ -52,10 +52,11 @@ impl IoCalls {
         if handle.has(PATH) {
             return Err(Errno::BADF);
         }
-        if handle.file.get().is_none() {
+        let Some(file) = handle.file.get() else {
             return Ok(());
-        }
+        };
         handle.intact()?;
+        file.vnode.refine_time();
         self.server.session()?.sync_file(handle.ino())
     }
 

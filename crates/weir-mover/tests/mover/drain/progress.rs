@@ -211,3 +211,46 @@ fn without_an_order_small_files_come_first() {
     let wrong = scene.wrong.lock().unwrap().clone();
     assert!(wrong.is_err_and(|wrong| wrong.starts_with("progress says 0: no set.0.a")));
 }
+
+/// A program that marks each checkpoint by a file of its own keeps no more checkpoints on the target than a few, also if
+/// each look finds a new one.
+#[test]
+fn removals_follow_files_that_wait_for_directories() {
+    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let mut drain = scene.drain();
+    for turn in 0..40_u32 {
+        scene.act(&Step::Checkpoint(9));
+        scene.write(&scene.source.join(format!("done.{turn}")));
+        if let Some(old) = turn.checked_sub(2) {
+            fs::remove_file(scene.source.join(format!("done.{old}"))).unwrap();
+        }
+        round(&mut drain, now());
+        assert_eq!(*scene.wrong.lock().unwrap(), Ok(()));
+        let there = contents(&scene.target);
+        let is_of_checkpoint = |path: &&PathBuf| path.to_string_lossy().starts_with("ckpt");
+        let nodes = there.keys().filter(is_of_checkpoint).count();
+        assert!(nodes <= 3 * 8, "turn {turn}: {there:?}");
+    }
+    assert_eq!(finish(&mut drain).failed, []);
+    assert_eq!(contents(&scene.source), contents(&scene.target));
+}
+
+/// A file that cannot be moved does not hold back others for long which programs rename when they have written them.
+#[test]
+fn renamed_files_do_not_wait_for_one_that_fails() {
+    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let mut drain = scene.drain();
+    fs::create_dir(scene.target.join("foreign")).unwrap();
+    scene.write(&scene.source.join("foreign"));
+    scene.write(&scene.source.join("written.tmp"));
+    for _ in 0..6 {
+        round(&mut drain, now());
+    }
+    assert!(scene.target.join("written.tmp").exists());
+    let [from, to] = ["written.tmp", "written"].map(|name| scene.source.join(name));
+    assert!(scene.program.lock().unwrap().rename(&from, &to));
+    for _ in 0..6 {
+        round(&mut drain, now());
+    }
+    assert!(scene.target.join("written").exists());
+}
