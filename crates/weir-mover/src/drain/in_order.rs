@@ -27,7 +27,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// True if files behind this one wait for it.
     pub(super) fn is_awaited(&self, path: &Path, node: &SeenNode) -> bool {
-        self.is_ordered(path) && self.order.is_awaited(node.version.inode())
+        self.is_ordered(path)
+            && self.order.is_awaited(node.version.inode())
+            && Some(key_of(node.version.ctime)) > self.order.released
     }
 
     pub(super) fn ordered_node<'n>(&self, path: &'n Path, node: &'n SeenNode) -> OrderedNode<'n> {
@@ -76,6 +78,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let is_patient = |path: &Path| self.order.rounds_of(path) >= LONGEST_WAIT;
         let patient = movable.iter().filter(|(path, _)| is_patient(path));
         let released = patient.map(|(_, node)| key_of(node.version.ctime)).max();
+        self.order.released = released;
         movable.retain(|(path, node)| {
             let version = &node.version;
             if !self.is_ordered(path) || Some(key_of(version.ctime)) <= released {

@@ -75,6 +75,8 @@ pub(super) struct FileOrder {
     /// A write waits for room: no file waits for another.
     pub is_hurried: bool,
     unnamed: HashMap<InodeId, UnnamedNode>,
+    /// Of this round: what changed until then gets its name, whatever has failed before it.
+    pub released: Option<TimeKey>,
     /// The rounds in which the files of these paths have waited or have changed too late, since they were moved.
     waiting: HashMap<PathBuf, u32>,
 }
@@ -104,6 +106,12 @@ impl FileOrder {
             node.has_failed = true;
             node.rounds += 1;
         }
+    }
+
+    /// Counts that a file has waited for another one that failed.
+    pub(super) fn count_wait(&mut self, path: &Path) {
+        let rounds = self.rounds_of(path) + 1;
+        self.waiting.insert(path.to_owned(), rounds);
     }
 
     /// Forgets how long the files of a path have waited: one was moved.

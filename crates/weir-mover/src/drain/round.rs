@@ -504,15 +504,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let lists = match self.order.rule {
             NameOrder::None => share_files(&files, &self.team, &here),
             NameOrder::Changes => {
-                // Nobody waits for a file that programs have removed.
-                let is_gone = |file: &ListedFile| {
-                    let found = self.from.look_up(&file.file.pair.source);
-                    matches!(found, Ok(None))
-                };
+                // Also one that programs have removed: what they wrote after it may speak of it.
                 let is_awaited = |file: usize| {
-                    let is_awaited =
-                        self.is_ordered(chosen[file]) && self.order.is_awaited(files[file].inode);
-                    is_awaited && !is_gone(&files[file])
+                    let node = round.snapshot.get(chosen[file]).expect("chosen from it");
+                    self.is_awaited(chosen[file], node)
                 };
                 share_in_order(&files, &self.team, &here, &is_awaited)
             }
@@ -548,13 +543,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let node = snapshot.get(path).expect("chosen from it");
             let state = if let Some(moved) = moved.filter(|moved| !moved.awaits_turn) {
                 let state = self.note_moved(round, path, node, &moved);
-                if moved.failure.is_some() && state.is_some() {
+                if moved.failure.is_some() {
                     goes_on &= !self.is_awaited(path, node);
+                }
+                if moved.failure.is_some() && state.is_some() {
                     self.order.count_failure(node.version.inode());
                 }
                 state
             } else {
                 goes_on &= !self.is_ordered(path);
+                self.order.count_wait(path);
                 Some(PendingState::Waiting)
             };
             if let Some(state) = state {
