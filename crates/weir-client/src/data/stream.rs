@@ -178,7 +178,9 @@ impl Stream {
             return;
         };
         let noted = cell.mtime_ns.load(Ordering::Relaxed);
-        let is_recent = noted != 0 && sys::coarse_now_ns().saturating_sub(noted) < RECENT_NS;
+        // A time that is past the clock's tick is exact already.
+        let since = sys::coarse_now_ns().checked_sub(noted);
+        let is_recent = noted != 0 && since.is_some_and(|since| since < RECENT_NS);
         if (self.unseen > 0 || is_recent) && !cell.is_time_seen() {
             self.note_time(sys::now_ns());
         }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
-use super::order::{key_of, NameOrder, OrderedNode, RoundOrder, WaitingFiles, LONGEST_WAIT};
+use super::order::{NameOrder, OrderedNode, RoundOrder, WaitingFiles, LONGEST_WAIT};
 use super::round::RoundState;
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
 use super::{Drain, PendingState};
@@ -29,7 +29,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub(super) fn is_awaited(&self, path: &Path, node: &SeenNode) -> bool {
         self.is_ordered(path)
             && self.order.is_awaited(node.version.inode())
-            && Some(key_of(node.version.ctime)) > self.order.released
+            && Some(node.version.ctime) > self.order.released
     }
 
     pub(super) fn ordered_node<'n>(&self, path: &'n Path, node: &'n SeenNode) -> OrderedNode<'n> {
@@ -53,10 +53,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// True if the target has no such version, or later one, of one of these files, and the tree still has a file there.
     pub(super) fn awaits_files(&self, files: &WaitingFiles, now: &TreeSnapshot) -> bool {
         files.iter().any(|(path, changed)| {
-            let is_file = |kind| kind == NodeKind::File;
-            let moved = self.moved.get(path).filter(|moved| is_file(moved.kind));
-            let has_it = moved.is_some_and(|moved| key_of(moved.version.ctime) >= key_of(*changed));
-            !has_it && now.get(path).is_some_and(|seen| is_file(seen.kind))
+            let seen = now.get(path);
+            let is_there = seen.is_some_and(|seen| seen.kind == NodeKind::File);
+            is_there && !self.has_file_since(path, *changed)
         })
     }
 
@@ -77,11 +76,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         // Those that have waited long take with them what changed before them.
         let is_patient = |path: &Path| self.order.rounds_of(path) >= LONGEST_WAIT;
         let patient = movable.iter().filter(|(path, _)| is_patient(path));
-        let released = patient.map(|(_, node)| key_of(node.version.ctime)).max();
+        let released = patient.map(|(_, node)| node.version.ctime).max();
         self.order.released = released;
         movable.retain(|(path, node)| {
             let version = &node.version;
-            if !self.is_ordered(path) || Some(key_of(version.ctime)) <= released {
+            if !self.is_ordered(path) || Some(version.ctime) <= released {
                 return true;
             }
             let file = self.ordered_node(path, node);
@@ -100,7 +99,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .end_round(order, movable.iter().map(|(path, _)| *path));
         movable.sort_by_cached_key(|(path, node)| {
             let version = &node.version;
-            let changed = self.is_ordered(path).then(|| key_of(version.ctime));
+            let changed = self.is_ordered(path).then_some(version.ctime);
             // Of two that a coarse clock does not tell apart, the larger one has more of the data.
             (changed, Reverse(version.size), version.ino, (*path).clone())
         });

@@ -112,6 +112,16 @@ impl ChangedNames {
     }
 }
 
+impl RoundState {
+    /// Notes what could not be changed; returns the number of names that were.
+    fn note_changes(&mut self, changes: &[ChangedNames]) -> u64 {
+        for (path, error) in changes.iter().flat_map(|changed| &changed.failed) {
+            self.fail(path, error);
+        }
+        changes.iter().map(|changed| changed.count).sum()
+    }
+}
+
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// The names of the target that are not as a walk saw them.
     pub(super) fn changed_names<'a>(
@@ -252,22 +262,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                         });
                     } else {
                         self.held_removals = 0;
-                        changes.push(self.remove_gone(then, later, &snapshot));
-                        changes.push(self.remove_whited_out(then, &snapshot));
+                        changes.extend(self.remove_unseen(then, later, &snapshot));
                     }
-                    count = changes.iter().map(|changed| changed.count).sum();
-                    for (path, error) in changes.iter().flat_map(|changed| &changed.failed) {
-                        round.fail(path, error);
-                    }
+                    count = round.note_changes(&changes);
                 }
                 Awaited::Missing(due) => {
                     let named = self.name_directories(&snapshot, round, false);
-                    count = named.count;
-                    for (path, error) in &named.failed {
-                        round.fail(path, error);
-                    }
                     // These do not wait for the files of a directory that is merged.
                     self.due = Some(due).filter(|_| !named.has_merged);
+                    count = round.note_changes(&[named]);
                 }
                 Awaited::Gone => {}
             }
@@ -295,14 +298,21 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             self.late_removals = Some(late);
             return 0;
         }
-        let changes = [
-            self.remove_gone(&late.then, &late.last, &snapshot),
-            self.remove_whited_out(&late.then, &snapshot),
-        ];
-        for (path, error) in changes.iter().flat_map(|changed| &changed.failed) {
-            round.fail(path, error);
-        }
-        changes.iter().map(|changed| changed.count).sum()
+        let changes = self.remove_unseen(&late.then, &late.last, &snapshot);
+        round.note_changes(&changes)
+    }
+
+    /// Removes the names that two walks did not see, or that a program had removed when the first one did not.
+    fn remove_unseen(
+        &mut self,
+        then: &TreeSnapshot,
+        last: &TreeSnapshot,
+        now: &TreeSnapshot,
+    ) -> [ChangedNames; 2] {
+        [
+            self.remove_gone(then, last, now),
+            self.remove_whited_out(then, now),
+        ]
     }
 
     fn await_files(&self, mut due: DueNames, round: &RoundState) -> Awaited {

@@ -275,15 +275,17 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         })
     }
 
-    /// True if the target has this version of a file, or a later one.
+    /// True if the target has this version of a file, or a later one, and it is certain enough for an analysis.
     fn has_version_since(&self, path: &Path, node: &SeenNode) -> bool {
-        let time = |time: Time| (time.sec, time.nsec);
+        let is_doubtful = self.moved.get(path).is_some_and(|moved| moved.is_doubtful);
+        self.has_file_since(path, node.version.ctime)
+            && !(is_doubtful && self.is_for_analysis(path))
+    }
+
+    /// True if the target has a version of a file that changed at this time or later.
+    pub(super) fn has_file_since(&self, path: &Path, changed: Time) -> bool {
         let moved = self.moved.get(path);
-        moved.is_some_and(|moved| {
-            moved.kind == NodeKind::File
-                && !(moved.is_doubtful && self.is_for_analysis(path))
-                && time(moved.version.ctime) >= time(node.version.ctime)
-        })
+        moved.is_some_and(|moved| moved.kind == NodeKind::File && moved.version.ctime >= changed)
     }
 
     fn occupant_of(&self, path: &Path) -> Occupant {

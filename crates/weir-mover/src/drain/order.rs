@@ -43,18 +43,12 @@ pub enum NameOrder {
 
 /// Device and number.
 type InodeId = (u64, u64);
-/// Seconds and nanoseconds.
-pub(super) type TimeKey = (i64, i64);
-
-pub(super) fn key_of(time: Time) -> TimeKey {
-    (time.sec, time.nsec)
-}
 
 /// A file or directory that the target does not have under its name.
 #[derive(Clone, Copy, Debug)]
 struct UnnamedNode {
     /// Its time of change when a walk first saw it so.
-    since: TimeKey,
+    since: Time,
     /// It could not be moved in this round.
     has_failed: bool,
     /// It had changed after the walk of this round had begun.
@@ -76,7 +70,7 @@ pub(super) struct FileOrder {
     pub is_hurried: bool,
     unnamed: HashMap<InodeId, UnnamedNode>,
     /// Of this round: what changed until then gets its name, whatever has failed before it.
-    pub released: Option<TimeKey>,
+    pub released: Option<Time>,
     /// The rounds in which the files of these paths have waited or have changed too late, since they were moved.
     waiting: HashMap<PathBuf, u32>,
 }
@@ -140,7 +134,7 @@ impl FileOrder {
 
     fn node(&self, version: &FileVersion) -> UnnamedNode {
         let new = UnnamedNode {
-            since: key_of(version.ctime),
+            since: version.ctime,
             has_failed: false,
             is_late: false,
             had_failed: false,
@@ -158,17 +152,17 @@ impl FileOrder {
 
 /// The two earliest of some times, each of another inode.
 #[derive(Debug, Default)]
-struct EarliestTimes([Option<(TimeKey, InodeId)>; 2]);
+struct EarliestTimes([Option<(Time, InodeId)>; 2]);
 
 impl EarliestTimes {
-    fn add(&mut self, inode: InodeId, time: TimeKey) {
+    fn add(&mut self, inode: InodeId, time: Time) {
         let mut times = [self.0[0], self.0[1], Some((time, inode))];
-        times.sort_by_key(|time| time.map_or((true, (0, 0)), |(time, _)| (false, time)));
+        times.sort_by_key(|time| (time.is_none(), time.map(|(time, _)| time)));
         self.0 = [times[0], times[1]];
     }
 
     /// The earliest that is not of this inode.
-    fn of_others(&self, inode: InodeId) -> Option<TimeKey> {
+    fn of_others(&self, inode: InodeId) -> Option<Time> {
         let mut others = self.0.iter().flatten();
         let other = others.find(|(_, other)| *other != inode);
         other.map(|(time, _)| *time)
@@ -199,11 +193,11 @@ pub(super) struct RoundOrder {
     /// moved first.
     times: [AwaitedTimes; 2],
     /// The inodes of files that change, and that others wait for, with the times from which on they do.
-    awaited: Vec<(InodeId, TimeKey)>,
+    awaited: Vec<(InodeId, Time)>,
     /// The paths of files that wait, or have changed too late.
     left_out: Vec<PathBuf>,
     /// The last change of a file that waits.
-    last_waiting: Option<TimeKey>,
+    last_waiting: Option<Time>,
 }
 
 impl RoundOrder {
@@ -213,7 +207,7 @@ impl RoundOrder {
         let has_failed = |known: &UnnamedNode| known.has_failed;
         // Failures are counted where they come.
         if order.unnamed.get(&inode).is_some_and(has_failed) && order.is_awaited(inode) {
-            self.add_awaited(file, key_of(file.version.ctime));
+            self.add_awaited(file, file.version.ctime);
         }
         self.unnamed
             .insert(file.version.inode(), order.node(file.version));
@@ -231,7 +225,7 @@ impl RoundOrder {
         self.note_changing(order, file);
         let node = self.unnamed.get_mut(&file.version.inode());
         node.expect("it was added").is_late = true;
-        self.left_out.push(file.path.to_owned());
+        self.leave_out(file.path);
     }
 
     /// Notes a file that a program has open for writing.
@@ -247,14 +241,14 @@ impl RoundOrder {
         &self.times[usize::from(is_first)]
     }
 
-    fn await_file(&mut self, order: &FileOrder, file: OrderedNode<'_>, since: TimeKey) {
+    fn await_file(&mut self, order: &FileOrder, file: OrderedNode<'_>, since: Time) {
         if order.is_awaited(file.version.inode()) {
             self.add_awaited(file, since);
             self.awaited.push((file.version.inode(), since));
         }
     }
 
-    fn add_awaited(&mut self, file: OrderedNode<'_>, since: TimeKey) {
+    fn add_awaited(&mut self, file: OrderedNode<'_>, since: Time) {
         for times in &mut self.times[..=usize::from(file.is_first)] {
             times.files.add(file.version.inode(), since);
         }
@@ -273,7 +267,7 @@ impl RoundOrder {
 
     /// True if a file waits for others, which is noted.
     pub(super) fn note_if_waiting(&mut self, file: OrderedNode<'_>) -> bool {
-        let changed = key_of(file.version.ctime);
+        let changed = file.version.ctime;
         let times = self.times(file.is_first);
         let first = times.files.of_others(file.version.inode());
         let is_waiting = first.is_some_and(|first| first < changed);
@@ -287,7 +281,7 @@ impl RoundOrder {
     pub(super) fn is_behind(&self, file: OrderedNode<'_>) -> bool {
         let times = self.times(file.is_first);
         let first = times.directories.of_others(file.version.inode());
-        first.is_some_and(|first| first <= key_of(file.version.ctime))
+        first.is_some_and(|first| first <= file.version.ctime)
     }
 
     /// Leaves out a file that waits.

@@ -895,7 +895,7 @@ fn a_process_beside_programs_copies_only_what_movers_leave() {
         drain.set_share(OwnShare::Rest);
         drain.add_mover(Box::new(scene.other_node(orders)));
         scene.close_files(600);
-        // What a mover has copied that is gone when names are given is copied again.
+        // If a mover is lost before it has named its files, the next round copies them again.
         let rounds = if is_own_expected { 2 } else { 1 };
         let rounds: Vec<_> = (0..rounds).map(|_| round(&mut drain, now())).collect();
         assert_eq!(rounds.iter().map(|round| round.files).sum::<u64>(), 600);
