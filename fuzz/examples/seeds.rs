@@ -15,7 +15,8 @@ use weir_core::names::{FileType, Lamination, Policy};
 use weir_core::node::claim::Claim;
 use weir_core::proto::peer::{self, LockOwner, LockWish, LogRange, What};
 use weir_core::proto::{
-    self, Cause, Child, ClientKind, ContentVersion, Hello, Operation, Role, RoomOutlook, Welcome,
+    self, Cause, Child, ClientKind, ContentVersion, Hello, HistoryPosition, Operation, Role,
+    RoomOutlook, Welcome,
 };
 use weir_core::roster::{InstanceId, Member, Roster, Secret};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
@@ -142,7 +143,7 @@ fn client() {
         asked(proto::ReportRelief { rank: 0, tree: 15, outlook: RoomOutlook::Hopeless, age_ms: 0,
             wait_ms: 1000 }),
         asked(proto::GetWriteState { ino }),
-        asked(proto::GetRenames { rank: 1, since: 1 << 40 }),
+        asked(proto::GetNameHistory { rank: 1, since: HistoryPosition { renames: 1 << 40, removals: 3 } }),
         asked(proto::Truncate { ino, size: 1 << 40 }),
         asked(proto::Allocate { ino, offset: 10, length: 100, zero: true, keep_size: true }),
         asked(proto::Segment { min_bytes: 256, want_bytes: 512 }),
@@ -280,7 +281,7 @@ fn peer_requests() -> Vec<Vec<u8>> {
         peer::request(peer::Revoke { ino }),
         peer::request(peer::Seal { ino }),
         peer::request(peer::GetWriteState { ino }),
-        peer::request(peer::GetRenames { since: 7 }),
+        peer::request(peer::GetNameHistory { since: HistoryPosition { renames: 7, removals: 1 << 20 } }),
         peer::request(peer::Writers { ino }),
         peer::request(peer::Laminate { ino, cause: Cause::Close }),
         peer::request(peer::Mark { ino, policy: Policy::default(), lamination: Lamination::Due, evicted: true,

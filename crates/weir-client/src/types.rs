@@ -15,6 +15,14 @@ pub struct Time {
 }
 
 impl Time {
+    /// The point in time at these ns since 1970.
+    pub const fn from_epoch_ns(ns: i64) -> Time {
+        Time {
+            sec: ns.div_euclid(1_000_000_000),
+            nsec: ns.rem_euclid(1_000_000_000),
+        }
+    }
+
     /// In ns since 1970, as far as they go.
     pub const fn since_epoch_ns(self) -> i64 {
         self.sec

@@ -10,14 +10,14 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use weir_client::path::ResolvedPath;
 use weir_client::process::mounted::{
-    elevated::TargetCopy, Changes, ContentVersion, CopyUse, EvictedFile, Ino, OpenFile,
-    ReportRelief, Requester, RoomState, SettledExtents, Tree, Whiteout, WriteState,
+    elevated::TargetCopy, Changes, ContentVersion, CopyUse, EvictedFile, HistoryPosition, Ino,
+    OpenFile, ReportRelief, Requester, RoomState, SettledExtents, Tree, Whiteout, WriteState,
 };
-use weir_client::types::Stat;
+use weir_client::types::{Stat, Time};
 
 use crate::tree::{
-    find_data, io_error, read_xattrs, EvictionTable, FileTree, KeptAttributes, NodeKind,
-    TreeRenames,
+    find_data, io_error, read_xattrs, EvictionTable, FileTree, KeptAttributes, LostName, NodeKind,
+    TreeHistory,
 };
 
 /// The bytes of a listing that are asked for at a time.
@@ -295,6 +295,10 @@ impl FileTree for InstanceTree {
         self.tree.whiteouts().io()
     }
 
+    fn removed_at(&self, whiteout: &Whiteout) -> io::Result<Option<Time>> {
+        self.tree.removed_at(whiteout).io()
+    }
+
     fn forget(&self, whiteout: &Whiteout) -> io::Result<()> {
         self.tree.forget(whiteout).io()
     }
@@ -304,22 +308,31 @@ impl FileTree for InstanceTree {
         self.tree.holder_of(ino, range).io()
     }
 
-    fn renames(&self, known: &mut Vec<u64>) -> io::Result<TreeRenames> {
+    fn name_history(&self, known: &mut Vec<HistoryPosition>) -> io::Result<TreeHistory> {
         let servers = self.servers()?;
-        known.resize(servers.into(), 0);
-        let mut renames = TreeRenames::default();
+        known.resize(servers.into(), HistoryPosition::default());
+        let mut found = TreeHistory::default();
         for (rank, known) in (0..servers).zip(known) {
-            let led = self.tree.renames(rank, *known).io()?;
-            // A server that was started anew counts from 0.
-            let new = led.of_directories.checked_sub(*known);
-            renames.is_cut |= new.is_none_or(|new| new > led.directories.len() as u64);
-            *known = led.of_directories;
-            renames.counts.push((led.begun, led.ended));
-            renames
-                .directories
-                .extend(led.directories.iter().map(|ino| ino.0));
+            loop {
+                let history = self.tree.name_history(rank, *known).io()?;
+                *known = history.position;
+                found.is_cut |= history.is_cut;
+                let directories = history.directories.iter();
+                found.directories.extend(directories.map(|ino| ino.0));
+                let lost = history.removals.into_iter().map(|removal| LostName {
+                    dir: removal.dir.0,
+                    name: OsString::from_vec(removal.name),
+                    ino: removal.ino.0,
+                    at: Time::from_epoch_ns(removal.removed_ns),
+                });
+                found.lost.extend(lost);
+                if !history.has_more {
+                    found.counts.push((history.begun, history.ended));
+                    break;
+                }
+            }
         }
-        Ok(renames)
+        Ok(found)
     }
 
     fn evictions(&self) -> Option<&dyn EvictionTable> {

@@ -14,7 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::io::Errno;
 use weir_client::process::mounted::elevated::TargetCopy;
 use weir_client::process::mounted::{
-    ContentVersion, CopyUse, EvictedFile, Ino, SettledExtents, Whiteout, WriteState,
+    ContentVersion, CopyUse, EvictedFile, HistoryPosition, Ino, SettledExtents, Whiteout,
+    WriteState,
 };
 use weir_client::types::{Stat, Time};
 
@@ -178,15 +179,31 @@ fn sized(mut call: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<
     }
 }
 
-/// The renames that programs have made in a tree: of directories, and from one directory to another.
+/// The names that programs have changed in a tree since the last answer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct TreeRenames {
-    /// For each server the numbers of those that it has begun, and that have ended.
+pub struct TreeHistory {
+    /// For each server the numbers of renames that it has begun, and that have ended: of directories, and from one directory to
+    /// another.
     pub counts: Vec<(u64, u64)>,
-    /// The inode numbers of the directories that were renamed since the last answer.
+    /// The inode numbers of the directories that were renamed.
     pub directories: Vec<u64>,
-    /// Some of them are not known any more.
+    /// Some of these are not known any more.
     pub is_cut: bool,
+    /// The names that files and symbolic links have lost, of each server in the order of their times, if it still knows them.
+    pub lost: Vec<LostName>,
+}
+
+/// A name that a file or symbolic link has lost: it was removed, or renamed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LostName {
+    /// The inode number of the directory.
+    pub dir: u64,
+    /// The name.
+    pub name: OsString,
+    /// The inode number of the file or link.
+    pub ino: u64,
+    /// The time.
+    pub at: Time,
 }
 
 /// The evicted files of an elevated tree.
@@ -270,6 +287,10 @@ pub trait FileTree: Sync + Debug {
     fn whiteouts(&self) -> io::Result<Vec<Whiteout>> {
         Ok(Vec::new())
     }
+    /// The time at which a name was removed from an elevated tree; `None`: it is not known.
+    fn removed_at(&self, _whiteout: &Whiteout) -> io::Result<Option<Time>> {
+        Ok(None)
+    }
     /// Forgets a removed name that the target does not have any more.
     fn forget(&self, _whiteout: &Whiteout) -> io::Result<()> {
         Ok(())
@@ -285,10 +306,10 @@ pub trait FileTree: Sync + Debug {
         None
     }
 
-    /// The renames of programs. `known`: for each server the number of renames of directories that the caller
-    /// knows, which is changed. A tree that does not know its programs has none.
-    fn renames(&self, _known: &mut Vec<u64>) -> io::Result<TreeRenames> {
-        Ok(TreeRenames::default())
+    /// The changes of names by programs. `known`: for each server the last ones that the caller knows, which is changed. A tree
+    /// that does not know its programs has none.
+    fn name_history(&self, _known: &mut Vec<HistoryPosition>) -> io::Result<TreeHistory> {
+        Ok(TreeHistory::default())
     }
 
     /// How far the writing of a regular file is. A tree that does not know its writers takes each file

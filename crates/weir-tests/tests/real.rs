@@ -278,6 +278,7 @@ const CHECKS: &[Check] = &[
     shell("stage::what_programs_made_comes_out_and_goes_in_again", "shell/stage.sh", STAGE),
     shell("stage::of_several_servers", "shell/stage.sh", STAGE).on(FOUR),
     shell("drain::programs_and_killed_checkpoint_loops", "shell/drain.sh", STAGE),
+    shell("drain::what_was_taken_back_before_data_was_written", "shell/taken_back.sh", &[needs::PYTHON]),
     // Elevated directories
     shell("elevate::random_operations_links_and_killed_checkpoint_loops", "shell/elevate.sh", STAGE),
     shell("elevate::files_larger_than_the_instance", "shell/larger.sh", STAGE),

@@ -29,14 +29,14 @@ pub use error::FsError;
 pub use greeting::{ClientKind, Hello, Role, Welcome, NO_CLIENT, NO_ROOM, PREFIX_LINK, SHM_LINK};
 pub use parts::{
     Attached, ByteRange, Cause, Child, ContentVersion, CopyUse, Created, Entry, FsStat, HeldLock,
-    Kept, Landing, LedRenames, Lent, Listing, Located, PathInTree, RoomOutlook, RoomState,
-    ServerStatus, SettledExtents, Tier, TierStatus, WriteState,
+    HistoryPosition, Kept, Landing, Lent, Listing, Located, NameHistory, NameRemoval, PathInTree,
+    RoomOutlook, RoomState, ServerStatus, SettledExtents, Tier, TierStatus, WriteState,
 };
 use table::{messages, operations};
 pub use table::{Caller, Control, FromCaller, Operation, OperationObject, Served};
 
 /// The version of this protocol; both sides must have the same.
-pub const VERSION: u32 = 17;
+pub const VERSION: u32 = 18;
 
 operations! {
     local {
@@ -335,13 +335,13 @@ operations! {
             wait_ms: u32,
         } -> RoomState;
 
-        /// Returns the renames that a server has led which a walk of the tree may have met.
-        get_renames(Caller, Open): GetRenames {
+        /// Returns what a server has renamed and removed, for a process that walks the tree.
+        get_name_history(Caller, Open): GetNameHistory {
             /// The rank of the server.
             rank: u16,
-            /// The number of its renames of directories that the caller knows.
-            since: u64,
-        } -> LedRenames;
+            /// The last changes that the caller knows.
+            since: HistoryPosition,
+        } -> NameHistory;
 
         /// Sets the size: cuts, or extends with zeros. `Evicted`: a file that was evicted, to another size
         /// than 0.

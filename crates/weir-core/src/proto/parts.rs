@@ -29,19 +29,46 @@ pub enum Cause {
     Close,
 }
 
-/// The renames that a server has led since it began: those of directories, and those that gave a file another
-/// directory. A walk of a tree may miss what they move.
+/// A position in the history of a server's names, which begins with its process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct HistoryPosition {
+    /// Renames of directories.
+    pub renames: u64,
+    /// Removals.
+    pub removals: u64,
+}
+
+/// A name that a file or symbolic link has lost: it was removed, or renamed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NameRemoval {
+    /// The directory, with its number everywhere.
+    pub dir: Ino,
+    /// The name.
+    pub name: Vec<u8>,
+    /// The inode.
+    pub ino: Ino,
+    /// The time, ns since 1970.
+    pub removed_ns: i64,
+}
+
+/// The history of a server's names since a position: the names that it has removed, and the renames that it has led. Of these it
+/// has those of directories, and counts those that gave a file another directory: a walk of a tree may miss what they move.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct LedRenames {
-    /// The number that it has begun.
+pub struct NameHistory {
+    /// The number of renames that it has begun.
     pub begun: u64,
     /// The number of those that have ended.
     pub ended: u64,
-    /// The number of renames of directories.
-    pub of_directories: u64,
-    /// The directories of the last ones, each with its number everywhere: at most those that the caller does not
-    /// know, or fewer if the server keeps no more.
+    /// The position behind what is returned.
+    pub position: HistoryPosition,
+    /// The directories of the renames, each with its number everywhere.
     pub directories: Vec<Ino>,
+    /// The removals, the oldest first.
+    pub removals: Vec<NameRemoval>,
+    /// The server does not keep all renames of directories that the caller does not know.
+    pub is_cut: bool,
+    /// There are later removals.
+    pub has_more: bool,
 }
 
 /// How far the writing of a file is.

@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 use super::audit::Unseen;
 use super::table::{messages, peer_operations};
 use super::{
-    encode, encoded, ByteRange, Cause, Child, ContentVersion, CopyUse, FsError, HeldLock, Kept,
-    LedRenames, Listing, RoomOutlook, RoomState, ServerStatus, SettledExtents, WriteState,
+    encode, encoded, ByteRange, Cause, Child, ContentVersion, CopyUse, FsError, HeldLock,
+    HistoryPosition, Kept, Listing, NameHistory, RoomOutlook, RoomState, ServerStatus,
+    SettledExtents, WriteState,
 };
 use crate::extent::Run;
 use crate::names::{Attr, FileType, Lamination, Policy};
@@ -558,11 +559,11 @@ peer_operations! {
         age_ms: u64,
     } -> RoomState;
 
-    /// Returns the renames that the asked server has led; see [`super::GetRenames`].
-    get_renames: GetRenames {
-        /// The number of its renames of directories that the caller knows.
-        since: u64,
-    } -> LedRenames;
+    /// Returns what the asked server has renamed and removed; see [`super::GetNameHistory`].
+    get_name_history: GetNameHistory {
+        /// The last changes that the caller knows.
+        since: HistoryPosition,
+    } -> NameHistory;
 
     /// Returns the number of descriptions of the asked server's node that have a file open for writing.
     writers: Writers {

@@ -23,7 +23,7 @@ use weir_client::types::Stat;
 
 use super::copies::hidden_name;
 use super::parts::FileBase;
-use super::round::RoundState;
+use super::round_state::RoundState;
 use super::snapshot::SeenNode;
 use super::{names_file, Drain, EvictedBytes};
 use crate::content::refuse_other_content;

@@ -16,7 +16,8 @@ use weir_client::process::mounted::elevated::CopyIdentity;
 use weir_client::process::mounted::{CopyUse, EvictedFile, Ino, WriteState};
 
 use super::copies::{content_of, copy_at, hidden_name, is_copy, DisplacedFile};
-use super::round::{options_of_round, RoundState};
+use super::round::options_of_round;
+use super::round_state::RoundState;
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
 use super::{names_file, Drain, MovedNode};
 use crate::copy::keep_xattrs;

@@ -4,10 +4,10 @@
 //!
 //! Left out: targets without links between the two directories, and files with several names; both are copied.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use super::round::RoundState;
+use super::round_state::{RenamedFile, RoundState};
 use super::snapshot::{SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode, PendingState};
 use crate::content::ContentStamp;
@@ -16,8 +16,20 @@ use crate::error::MoveError;
 use crate::publish::{make_hard_link, LinkOutcome};
 use crate::tree::{FileTree, NodeKind};
 
+/// The outcome of giving a renamed file its new name on the target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum FollowOutcome {
+    /// It has its name, and all attributes.
+    Named,
+    /// It has its name. A copy is to set the attributes.
+    Linked,
+    /// It is to be copied.
+    NotLinked,
+}
+
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Gives renamed files their new names, unless others are to have theirs before; returns those that are to be copied.
+    /// Gives renamed files their new names, unless others are to have theirs before: then they come in turn with these. Returns
+    /// the files that are to be copied.
     pub(super) fn follow_files<'s>(
         &mut self,
         round: &mut RoundState,
@@ -27,66 +39,86 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if chosen.is_empty() {
             return chosen;
         }
-        let known = self.renamed_files(snapshot, &chosen);
-        let mut linked = Vec::new();
+        let mut known = self.renamed_files(snapshot, &chosen);
+        let mut followed = Vec::new();
         let mut directories = BTreeSet::new();
         let mut left = Vec::new();
-        let mut is_behind = false;
+        // Of those that are moved first, and of the others.
+        let mut is_behind = [false; 2];
         for (path, node) in chosen {
-            let from = known.get(path);
-            if from.is_some() && is_behind && self.is_ordered(path) {
-                round.pend(path, node, PendingState::Waiting);
-                continue;
-            }
-            // If this fails, the copy tries it again and reports the error.
-            if !from.is_some_and(|from| self.link_renamed(from, path, node).is_ok_and(|made| made))
-            {
-                is_behind |= self.is_awaited(path, node);
-                left.push((path, node));
-                continue;
-            }
-            // A program may rename it again at once: then no copy follows, and this name is to go.
-            let moved = MovedNode {
-                is_doubtful: true,
-                ..MovedNode::from_seen(node, true)
-            };
-            self.moved.insert(path.clone(), moved);
-            directories.extend(self.at_target(path).parent().map(Path::to_owned));
-            if self.keep_link_attributes(path, node).is_ok() {
-                linked.push((path, node));
-            } else {
-                is_behind |= self.is_awaited(path, node);
-                left.push((path, node));
+            let is_behind = &mut is_behind[usize::from(self.is_first(path))];
+            let comes_in_turn = *is_behind && self.is_ordered(path);
+            let renamed = known.remove(path);
+            // Where the target makes no links, each would hold up those behind it.
+            match renamed.filter(|_| !(comes_in_turn && self.has_refused_links)) {
+                Some(file) if comes_in_turn => round.renamed.push(file),
+                Some(file) => {
+                    let outcome = self.follow(&file, node);
+                    if outcome != FollowOutcome::NotLinked {
+                        directories.extend(path.parent().map(Path::to_owned));
+                        followed.push((path, node, outcome));
+                    }
+                    if outcome != FollowOutcome::Named {
+                        *is_behind |= self.is_awaited(path, node);
+                        left.push((path, node));
+                    }
+                }
+                None => {
+                    *is_behind |= self.is_awaited(path, node);
+                    left.push((path, node));
+                }
             }
         }
+        let mut unsynced = HashSet::new();
         for dir in directories {
-            if let Err(error) = self.to.sync_directory(&dir) {
-                round.fail(
-                    self.below_target(&dir),
-                    &MoveError::io("syncing", &dir)(error),
-                );
-                linked.retain(|(path, _)| self.at_target(path).parent() != Some(&dir));
+            let target = self.at_target(&dir);
+            if let Err(error) = self.to.sync_directory(&target) {
+                round.fail(&dir, &MoveError::io("syncing", &target)(error));
+                unsynced.insert(dir);
             }
         }
-        for (path, node) in linked {
-            self.moved
-                .insert(path.clone(), MovedNode::from_seen(node, true));
+        for (path, node, outcome) in followed {
+            let is_synced = path.parent().is_some_and(|dir| !unsynced.contains(dir));
+            self.note_followed(round, (path, node), outcome, is_synced);
+        }
+        left
+    }
+
+    /// Notes the turn of a renamed file. `is_synced`: its name is on storage.
+    pub(super) fn note_followed(
+        &mut self,
+        round: &mut RoundState,
+        (path, node): (&Path, &SeenNode),
+        outcome: FollowOutcome,
+        is_synced: bool,
+    ) {
+        if outcome == FollowOutcome::NotLinked {
+            self.has_refused_links = true;
+            return round.pend(path, node, PendingState::Waiting);
+        }
+        let is_whole = outcome == FollowOutcome::Named && is_synced;
+        // A program may rename it again at once: then no copy follows, and this name is to go.
+        let moved = MovedNode {
+            is_doubtful: !is_whole,
+            ..MovedNode::from_seen(node, true)
+        };
+        self.moved.insert(path.to_owned(), moved);
+        if is_whole {
             self.note_placed(path, &node.version);
             round.closed.remove(path, &node.version);
             if let Some(due) = &mut self.due {
                 due.awaited.remove(path, &node.version);
             }
         }
-        left
     }
 
     /// Of these files those that this drain has moved in the same version under other names, which they do not have any
-    /// more; and these.
+    /// more.
     fn renamed_files(
         &self,
         snapshot: &TreeSnapshot,
         chosen: &[(&PathBuf, &SeenNode)],
-    ) -> HashMap<PathBuf, PathBuf> {
+    ) -> HashMap<PathBuf, RenamedFile> {
         let wanted = chosen.iter().filter(|(_, node)| !node.has_links);
         let wanted: HashMap<(u64, u64), (&PathBuf, &SeenNode)> = wanted
             .map(|(path, node)| (node.version.inode(), (*path, *node)))
@@ -100,9 +132,24 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 && from != *path
                 && ContentStamp::from(&moved.version) == ContentStamp::from(&node.version)
                 && seen.is_none_or(|seen| seen.version.inode() != node.version.inode());
-            is_renamed.then(|| ((*path).clone(), from.clone()))
+            is_renamed.then(|| {
+                let (from, path) = (from.clone(), (*path).clone());
+                (path.clone(), RenamedFile { from, path })
+            })
         });
         renamed.collect()
+    }
+
+    /// Gives a renamed file its new name. Where this fails, a copy tries it again, and reports the error.
+    pub(super) fn follow(&self, file: &RenamedFile, node: &SeenNode) -> FollowOutcome {
+        let linked = self.link_renamed(&file.from, &file.path, node);
+        if !linked.is_ok_and(|linked| linked) {
+            FollowOutcome::NotLinked
+        } else if self.keep_link_attributes(&file.path, node).is_err() {
+            FollowOutcome::Linked
+        } else {
+            FollowOutcome::Named
+        }
     }
 
     /// Gives what was copied of a file its new name; false: it is not there, or the target makes no such link.

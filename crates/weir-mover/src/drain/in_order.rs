@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
 use super::order::{NameOrder, OrderedNode, RoundOrder, WaitingFiles, LONGEST_WAIT};
-use super::round::RoundState;
+use super::round_state::RoundState;
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
 use super::{Drain, PendingState};
 use crate::tree::{FileTree, NodeKind};

@@ -10,7 +10,7 @@
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `round` | the files of a round |
+//! | `round`, `round_state` | the files of a round |
 //! | `team` | the processes that copy files |
 //! | `lists`, `large` | copying them with other movers: lists of files, pieces of a large one |
 //! | `urgent` | files that somebody waits for |
@@ -20,6 +20,8 @@
 //! | `names` | links and removals |
 //! | `relocated`, `naming` | directories that programs have renamed, which get their names when they are whole |
 //! | `renames` | what programs rename while a walk is under way |
+//! | `removals` | the names that programs have removed |
+//! | `in_turn` | changes of names that come in turn with files |
 //! | `snapshot` | what a walk saw |
 //! | `marks`, `ownership` | what may be replaced on the target |
 //! | `whiteouts` | what programs removed from an elevated tree |
@@ -41,6 +43,7 @@ mod file_state;
 mod follow;
 mod hold;
 mod in_order;
+mod in_turn;
 mod large;
 mod leftovers;
 mod lists;
@@ -52,8 +55,10 @@ mod ownership;
 mod parts;
 mod prefetched;
 mod relocated;
+mod removals;
 mod renames;
 mod round;
+mod round_state;
 mod snapshot;
 mod team;
 mod turns;
@@ -92,8 +97,9 @@ pub use order::NameOrder;
 use parts::FileBase;
 pub use prefetched::{PrefetchNotes, PrefetchedFile};
 use relocated::RelocatedDirectories;
+use removals::RemovalHistory;
 use renames::{is_calm, RenameHistory};
-use round::RoundState;
+use round_state::RoundState;
 use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot, WalkedTree};
 use team::DrainTeam;
 pub use team::OwnShare;
@@ -261,8 +267,12 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     relocated: RelocatedDirectories<T::File>,
     /// The inodes of directories whose names somebody else has taken on the target.
     merged: HashSet<(u64, u64)>,
+    /// The target has made no hard link for a renamed file.
+    has_refused_links: bool,
     /// The directories that programs have renamed.
     renames: RenameHistory,
+    /// The names that programs have removed.
+    removals: RemovalHistory,
     /// Directories, by the path below both, in which names were changed that are not on storage yet.
     unsynced: BTreeSet<PathBuf>,
     /// Inodes of the target from which this drain has removed one of several names: their times changed.
@@ -327,7 +337,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             held_removals: 0,
             relocated: RelocatedDirectories::new(),
             merged: HashSet::new(),
+            has_refused_links: false,
             renames: RenameHistory::default(),
+            removals: RemovalHistory::default(),
             unsynced: BTreeSet::new(),
             unlinked: HashSet::new(),
             walks: 0,
@@ -429,6 +441,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             copied: 0,
             bytes: 0,
             is_cut: false,
+            renamed: Vec::new(),
+            names: 0,
         };
         for (path, error) in &snapshot.unread {
             round.fail(path, error);
@@ -438,7 +452,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.relink_copies(&mut round, progress);
         let chosen = self.choose(&mut round);
         self.copy(&mut round, &chosen, progress);
-        let names = self.change_names(&mut round);
+        let changed = self.change_names(&mut round);
+        round.names += changed;
         self.pend_relocated(&mut round);
         self.seen = Arc::clone(&snapshot);
         self.note_round(&snapshot, &round.pending);
@@ -450,7 +465,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         DrainRound {
             files: round.copied,
             bytes: round.bytes,
-            names,
+            names: round.names,
             safe_files: safe.0,
             safe_bytes: safe.1,
             pending: round.pending,
@@ -587,9 +602,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
 
     fn walk(&mut self) -> TreeSnapshot {
         self.walks += 1;
-        let before = self.ask_for_renames(self.walks);
+        let before = self.ask_for_history(self.walks);
         let mut snapshot = self.source_tree().walk_below(Path::new(""), self.walks);
-        let after = self.ask_for_renames(self.walks);
+        let after = self.ask_for_history(self.walks);
         snapshot.is_calm = is_calm(before.as_ref(), after.as_ref());
         let directories = snapshot.of_kind(NodeKind::Directory);
         let seen = directories.map(|(_, node)| node.version.ino);

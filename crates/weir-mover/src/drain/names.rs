@@ -18,7 +18,7 @@ use weir_client::types::Stat;
 
 use super::order::WaitingFiles;
 use super::relocated::RelocatedDirectory;
-use super::round::RoundState;
+use super::round_state::RoundState;
 use super::snapshot::{FileSet, SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode};
 use crate::copy::is_kept_time;
@@ -617,7 +617,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// Removes what has a name, if it is what this drain made; false: it is not.
-    fn remove_ours(
+    pub(super) fn remove_ours(
         &self,
         target: &Path,
         moved: &MovedNode,

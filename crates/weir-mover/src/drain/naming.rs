@@ -16,7 +16,7 @@ use weir_client::types::{Stat, Time};
 use super::names::ChangedNames;
 use super::order::LONGEST_WAIT;
 use super::relocated::{rebase, RelocatedDirectory};
-use super::round::RoundState;
+use super::round_state::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode, PendingState};
 use crate::error::MoveError;
@@ -70,7 +70,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// True if a directory was renamed that this drain does not know by its name.
     pub(super) fn has_unknown_directories(&mut self) -> bool {
-        self.ask_for_renames(self.walks + 1);
+        self.ask_for_history(self.walks + 1);
         let known = self.moved.values().map(|node| node.version.ino);
         let known: HashSet<u64> = known.collect();
         let mut renamed = self.renames.directories();

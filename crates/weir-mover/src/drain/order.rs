@@ -29,7 +29,7 @@ use super::snapshot::FileVersion;
 /// The rounds after which a directory does not wait for other files any more, and a file for directories.
 pub(super) const LONGEST_WAIT: u32 = 12;
 /// The rounds in which others wait for a file: a program may change it all the time.
-const MOST_ROUNDS: u32 = 4;
+pub(super) const MOST_ROUNDS: u32 = 4;
 
 /// The rule for the names of files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -49,6 +49,8 @@ type InodeId = (u64, u64);
 struct UnnamedNode {
     /// Its time of change when a walk first saw it so.
     since: Time,
+    /// The time of change from which on files wait for it, as long as it is awaited.
+    awaited_from: Time,
     /// It could not be moved in this round.
     has_failed: bool,
     /// It had changed after the walk of this round had begun.
@@ -94,6 +96,11 @@ impl FileOrder {
         node.is_some_and(|node| node.is_late)
     }
 
+    /// The time of change from which on files wait for a node, if it is one that they may wait for.
+    pub(super) fn awaited_from(&self, inode: InodeId) -> Option<Time> {
+        self.unnamed.get(&inode).map(|node| node.awaited_from)
+    }
+
     /// Counts the failure of a file to be moved.
     pub(super) fn count_failure(&mut self, inode: InodeId) {
         if let Some(node) = self.unnamed.get_mut(&inode) {
@@ -135,6 +142,7 @@ impl FileOrder {
     fn node(&self, version: &FileVersion) -> UnnamedNode {
         let new = UnnamedNode {
             since: version.ctime,
+            awaited_from: version.ctime,
             has_failed: false,
             is_late: false,
             had_failed: false,
@@ -142,6 +150,7 @@ impl FileOrder {
         };
         let known = self.unnamed.get(&version.inode()).copied();
         known.map_or(new, |known| UnnamedNode {
+            awaited_from: known.since,
             has_failed: false,
             is_late: false,
             had_failed: known.has_failed,
@@ -209,8 +218,11 @@ impl RoundOrder {
         if order.unnamed.get(&inode).is_some_and(has_failed) && order.is_awaited(inode) {
             self.add_awaited(file, file.version.ctime);
         }
-        self.unnamed
-            .insert(file.version.inode(), order.node(file.version));
+        let node = UnnamedNode {
+            awaited_from: file.version.ctime,
+            ..order.node(file.version)
+        };
+        self.unnamed.insert(inode, node);
     }
 
     /// Notes a file that a program has changed just now.

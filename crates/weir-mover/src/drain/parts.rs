@@ -13,7 +13,7 @@ use weir_client::process::mounted::elevated::{CopyIdentity, TargetCopy};
 use weir_client::process::mounted::{CopyUse, EvictedFile, Ino};
 
 use super::copies::{hidden_name, DisplacedFile};
-use super::round::RoundState;
+use super::round_state::RoundState;
 use super::snapshot::FileVersion;
 use super::Drain;
 use crate::error::MoveError;

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use weir_client::types::Stat;
 
-use super::round::RoundState;
+use super::round_state::RoundState;
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode};
 use crate::content::ContentStamp;

@@ -7,8 +7,10 @@
 
 use std::collections::HashMap;
 
+use weir_client::process::mounted::HistoryPosition;
+
 use super::Drain;
-use crate::tree::{FileTree, TreeRenames};
+use crate::tree::{FileTree, TreeHistory};
 
 /// The walks for which a directory is remembered that no walk sees.
 const KEPT_WALKS: u64 = 8;
@@ -16,8 +18,8 @@ const KEPT_WALKS: u64 = 8;
 /// The directories that programs have renamed, and the counts of all renames.
 #[derive(Debug, Default)]
 pub(super) struct RenameHistory {
-    /// The numbers of the renames that are known, by the rank of the server.
-    known: Vec<u64>,
+    /// The last changes that are known, by the rank of the server.
+    known: Vec<HistoryPosition>,
     /// By inode number.
     directories: HashMap<u64, RenamedDirectory>,
     /// The number of renames that were told.
@@ -50,7 +52,7 @@ impl RenameHistory {
         self.directories.keys().copied()
     }
 
-    fn note(&mut self, renames: &TreeRenames, walk: u64) {
+    fn note(&mut self, renames: &TreeHistory, walk: u64) {
         for ino in &renames.directories {
             self.told += 1;
             let order = self.told;
@@ -78,16 +80,17 @@ impl RenameHistory {
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Asks for the renames since the last call. `None`: a server does not answer, so nothing is known.
-    pub(super) fn ask_for_renames(&mut self, walk: u64) -> Option<TreeRenames> {
-        let renames = self.from.renames(&mut self.renames.known).ok()?;
-        self.renames.note(&renames, walk);
-        Some(renames)
+    /// Asks for the changes of names since the last call. `None`: a server does not answer, so nothing is known.
+    pub(super) fn ask_for_history(&mut self, walk: u64) -> Option<TreeHistory> {
+        let history = self.from.name_history(&mut self.renames.known).ok()?;
+        self.renames.note(&history, walk);
+        self.removals.note(&history.lost, walk);
+        Some(history)
     }
 }
 
 /// True if no rename was under way between two answers.
-pub(super) fn is_calm(before: Option<&TreeRenames>, after: Option<&TreeRenames>) -> bool {
+pub(super) fn is_calm(before: Option<&TreeHistory>, after: Option<&TreeHistory>) -> bool {
     let (Some(before), Some(after)) = (before, after) else {
         return false;
     };
@@ -102,9 +105,9 @@ mod tests {
     #[test]
     fn a_walk_is_calm_if_no_rename_was_under_way() {
         let renames = |counts: &[(u64, u64)]| {
-            Some(TreeRenames {
+            Some(TreeHistory {
                 counts: counts.to_vec(),
-                ..TreeRenames::default()
+                ..TreeHistory::default()
             })
         };
         let calm = |before: &[(u64, u64)], after: &[(u64, u64)]| {
@@ -121,18 +124,18 @@ mod tests {
     #[test]
     fn directories_are_forgotten_when_walks_do_not_see_them() {
         let mut history = RenameHistory::default();
-        let renames = TreeRenames {
+        let renames = TreeHistory {
             directories: vec![1, 2],
-            ..TreeRenames::default()
+            ..TreeHistory::default()
         };
         history.note(&renames, 1);
         for walk in 2..=2 + KEPT_WALKS {
             history.forget_unseen([1].into_iter(), walk);
         }
         assert!(history.has_renamed(1, 99) && !history.has_renamed(2, 99));
-        let lost = TreeRenames {
+        let lost = TreeHistory {
             is_cut: true,
-            ..TreeRenames::default()
+            ..TreeHistory::default()
         };
         history.note(&lost, 20);
         assert!(history.has_renamed(2, 20) && !history.has_renamed(2, 21));

@@ -1,19 +1,19 @@
 //! A round: the files that are copied in it, and what is known of each afterwards.
 
-use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
 
+use super::in_turn::{OrderedList, TurnChanges};
 use super::lists::{share_files, ListedFile, OwnLists};
-use super::order::{NameOrder, RoundOrder, WaitingFiles};
-use super::snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot};
+use super::order::{NameOrder, RoundOrder};
+use super::round_state::RoundState;
+use super::snapshot::{FileVersion, SeenNode};
 use super::turns::share_in_order;
-use super::{Drain, MovedNode, PendingFile, PendingState};
+use super::{Drain, MovedNode, PendingState};
 use crate::content::ContentStamp;
 use crate::error::MoveError;
 use crate::list::move_files;
@@ -42,72 +42,6 @@ enum CopyWay {
     Listed,
     /// By all movers, each a piece at a time.
     Large,
-}
-
-/// A round under way.
-pub(super) struct RoundState {
-    /// Since 1970.
-    pub settled: Duration,
-    /// The time, since 1970.
-    pub walk_began: Duration,
-    pub threads: usize,
-    pub snapshot: Arc<TreeSnapshot>,
-    /// Files without a writer that are not on the target.
-    pub closed: FileSet,
-    /// Others, which wait for directories to get their names.
-    pub behind: WaitingFiles,
-    /// The inodes of changed files that programs write.
-    pub open: HashSet<(u64, u64)>,
-    pub pending: Vec<PendingFile>,
-    /// Directories that could not be made because something of an elevated tree's past is in the way.
-    pub blocked: HashSet<PathBuf>,
-    /// Directories that were renamed, and could not be made.
-    pub unmade: Vec<PathBuf>,
-    /// Files that were copied.
-    pub copied: u64,
-    /// Bytes of them.
-    pub bytes: u64,
-    /// Files were left for the next round.
-    pub is_cut: bool,
-}
-
-impl RoundState {
-    pub(super) fn is_settled(&self, version: &FileVersion) -> bool {
-        changed_at(version) <= self.settled
-    }
-
-    /// True if the walk has seen all that changed before a file.
-    fn is_in_time(&self, version: &FileVersion) -> bool {
-        changed_at(version) <= self.walk_began.max(self.settled)
-    }
-
-    pub(super) fn pend(&mut self, path: &Path, node: &SeenNode, state: PendingState) {
-        self.pending.push(PendingFile {
-            path: path.to_owned(),
-            size: node.version.size,
-            state,
-        });
-    }
-
-    /// True if a directory above could not be made yet.
-    pub(super) fn is_blocked(&self, path: &Path) -> bool {
-        path.ancestors().any(|above| self.blocked.contains(above))
-    }
-
-    pub(super) fn fail(&mut self, path: &Path, error: &MoveError) {
-        self.pending.push(PendingFile {
-            path: path.to_owned(),
-            size: 0,
-            state: PendingState::failed(error),
-        });
-    }
-}
-
-/// The time of change of a file, since 1970.
-fn changed_at(version: &FileVersion) -> Duration {
-    let seconds = u64::try_from(version.ctime.sec).unwrap_or(0);
-    let nanoseconds = u32::try_from(version.ctime.nsec).unwrap_or(0);
-    Duration::new(seconds, nanoseconds)
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
@@ -282,6 +216,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
             is_within
         });
+        if round.is_cut {
+            // They come behind some of these.
+            for file in std::mem::take(&mut round.renamed) {
+                let node = snapshot.get(&file.path).expect("chosen from it");
+                round.pend(&file.path, node, PendingState::Waiting);
+            }
+        }
         if self.order.rule == NameOrder::None {
             // Small files are the shortest-lived.
             chosen.sort_by_key(|(path, node)| (node.version.size, *path));
@@ -360,17 +301,24 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) {
         let (first, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
             chosen.iter().partition(|path| self.is_first(path));
-        for group in [first, others] {
-            self.copy_group(round, &group, progress);
+        for (group, is_first) in [(first, true), (others, false)] {
+            let changes = self.plan_changes(round, &group, is_first);
+            if self.copy_group(round, &group, &changes, progress) {
+                self.follow_behind(&changes, &round.snapshot);
+                self.note_changes(round, &changes);
+            }
+            changes.pend(round);
         }
     }
 
+    /// Copies files; false: files behind one of them wait for it.
     fn copy_group(
         &mut self,
         round: &mut RoundState,
         chosen: &[&PathBuf],
+        changes: &TurnChanges,
         progress: &StageProgress,
-    ) {
+    ) -> bool {
         let snapshot = Arc::clone(&round.snapshot);
         let node_of = |path: &PathBuf| snapshot.get(path).expect("chosen from it");
         self.note_placing(chosen.iter().map(|path| (*path, node_of(path))));
@@ -402,16 +350,22 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         for files in ways.by_ref() {
             let paths: Vec<&PathBuf> = files.iter().map(|(_, path)| *path).collect();
             let goes_on = match files[0].0 {
-                CopyWay::Listed => self.copy_listed(round, &paths, progress),
-                way => self.copy_alone(round, paths[0], way, progress),
+                CopyWay::Listed => self.copy_listed(round, &paths, changes, progress),
+                way => self.copy_alone(round, paths[0], way, changes, progress),
             };
+            let nodes = paths.iter().map(|path| (path, node_of(path)));
+            let unnamed = nodes.filter(|(path, node)| !self.has_moved(path, node));
+            for (_, node) in unnamed {
+                changes.note_unnamed(node.version.ctime);
+            }
             if !goes_on {
-                break;
+                for (_, path) in ways.flatten() {
+                    round.pend(path, node_of(path), PendingState::Waiting);
+                }
+                return false;
             }
         }
-        for (_, path) in ways.flatten() {
-            round.pend(path, node_of(path), PendingState::Waiting);
-        }
+        true
     }
 
     /// Copies a file that is in no list; false: those behind it wait for it.
@@ -420,10 +374,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         round: &mut RoundState,
         path: &PathBuf,
         way: CopyWay,
+        changes: &TurnChanges,
         progress: &StageProgress,
     ) -> bool {
         let snapshot = Arc::clone(&round.snapshot);
         let node = snapshot.get(path).expect("chosen from it");
+        let goes_on = self.change_before(changes, &snapshot, (path, node.version.ctime));
+        self.note_changes(round, changes);
+        if !goes_on {
+            return self.note_all(round, &[path], vec![None]);
+        }
         let moved = match way {
             CopyWay::Ahead => self
                 .finish_ahead(round, (path, node), progress)
@@ -481,6 +441,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         &mut self,
         round: &mut RoundState,
         chosen: &[&PathBuf],
+        changes: &TurnChanges,
         progress: &StageProgress,
     ) -> bool {
         let listed = |path: &&PathBuf| {
@@ -504,14 +465,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let lists = match self.order.rule {
             NameOrder::None => share_files(&files, &self.team, &here),
             NameOrder::Changes => {
-                // Also one that programs have removed: what they wrote after it may speak of it.
-                let is_awaited = |file: usize| {
-                    let node = round.snapshot.get(chosen[file]).expect("chosen from it");
-                    self.is_awaited(chosen[file], node)
+                let rules = OrderedList {
+                    drain: self,
+                    snapshot: &round.snapshot,
+                    files: chosen,
+                    changes,
                 };
-                share_in_order(&files, &self.team, &here, &is_awaited)
+                share_in_order(&files, &self.team, &here, &rules)
             }
         };
+        self.note_changes(round, changes);
         let mut results: Vec<Option<MovedFile>> = Vec::new();
         results.resize_with(files.len(), || None);
         for list in lists {

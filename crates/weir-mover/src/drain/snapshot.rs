@@ -109,6 +109,8 @@ pub(crate) struct SeenNode {
     pub walk: u64,
     pub kind: NodeKind,
     pub version: FileVersion,
+    /// The time of its creation; `None`: not known.
+    pub born: Option<Time>,
     /// It has several names.
     pub has_links: bool,
     pub kept: KeptAttributes,
@@ -307,6 +309,7 @@ fn look_at<T: FileTree>(tree: &T, path: &Path, walk: u64) -> Result<LookResult, 
         walk,
         kind,
         version: FileVersion::from(&stat),
+        born: stat.btime,
         has_links: stat.nlink > 1,
         kept: KeptAttributes::from(&stat),
         content,

@@ -106,6 +106,16 @@ struct TurnsState<'l> {
     results: Vec<MovedList>,
 }
 
+/// The consequences of a file's turn, by its number.
+pub(super) trait TurnRules: Sync {
+    /// Called when it is a file's turn; false: it waits, and so do those behind it.
+    fn begin(&self, file: usize) -> bool;
+    /// Called when a file has got no name.
+    fn note_unnamed(&self, file: usize);
+    /// True if those behind a file that has failed wait for it.
+    fn is_awaited(&self, file: usize) -> bool;
+}
+
 /// The files of a round, and whose turn it is.
 struct FileTurns<'l> {
     state: Mutex<TurnsState<'l>>,
@@ -168,9 +178,9 @@ impl<'l> FileTurns<'l> {
     }
 
     /// Gives the files of windows their names.
-    fn name_windows(&self, windows: &[Range<usize>], is_awaited: &dyn Fn(usize) -> bool) {
+    fn name_windows(&self, windows: &[Range<usize>], rules: &dyn TurnRules) {
         for window in windows {
-            let is_hanging = |file: &usize| !self.name(*file, is_awaited);
+            let is_hanging = |file: &usize| !self.name(*file, rules);
             let hanging: Vec<usize> = window.clone().filter(is_hanging).collect();
             let mut state = self.wait_until(|state| state.copied >= window.end);
             let lists = std::mem::take(&mut state.lists);
@@ -181,7 +191,7 @@ impl<'l> FileTurns<'l> {
             state.lists = begun;
             drop(state);
             for file in hanging {
-                self.name(file, is_awaited);
+                self.name(file, rules);
             }
             self.state().places[window.clone()].fill(None);
             let results = self.finish_lists(ended);
@@ -194,7 +204,7 @@ impl<'l> FileTurns<'l> {
 
     /// Gives a file its name, unless those before it hold it up; false: it hangs, and has another turn once its window is
     /// copied.
-    fn name(&self, file: usize, is_awaited: &dyn Fn(usize) -> bool) -> bool {
+    fn name(&self, file: usize, rules: &dyn TurnRules) -> bool {
         let state = self.wait_until(|state| {
             state.is_held || state.places[file].is_some() || state.copied > file
         });
@@ -203,14 +213,21 @@ impl<'l> FileTurns<'l> {
         }
         let place = state.places[file].clone();
         drop(state);
-        let goes_on = match place.map(|place| place.list.name(place.number)) {
-            Some(Ok(NameOutcome::Hangs)) => return false,
+        let place = place.filter(|_| rules.begin(file));
+        let outcome = place.map(|place| place.list.name(place.number));
+        let goes_on = match outcome {
             Some(Ok(NameOutcome::Named)) => {
                 self.state().named[file] = true;
                 true
             }
-            Some(Ok(NameOutcome::Failed)) => !is_awaited(file),
-            // It was stopped before its list was begun, or its mover is gone.
+            Some(Ok(outcome)) => {
+                rules.note_unnamed(file);
+                if outcome == NameOutcome::Hangs {
+                    return false;
+                }
+                !rules.is_awaited(file)
+            }
+            // It was stopped before its list was begun, its mover is gone, or it waits for a removal.
             None | Some(Err(_)) => false,
         };
         if !goes_on {
@@ -244,13 +261,12 @@ impl<'l> FileTurns<'l> {
     }
 }
 
-/// Moves files, which get their names one after the other. `is_awaited`: true if those behind a file that has failed wait
-/// for it, by its number.
+/// Moves files, which get their names one after the other.
 pub(super) fn share_in_order<S: FileTree, T: FileTree>(
     files: &[ListedFile],
     team: &DrainTeam,
     own: &OwnLists<'_, '_, S, T>,
-    is_awaited: &(dyn Fn(usize) -> bool + Sync),
+    rules: &dyn TurnRules,
 ) -> Vec<MovedList> {
     let windows = windows_of(files, team);
     let turns = FileTurns::new(files.len());
@@ -263,7 +279,7 @@ pub(super) fn share_in_order<S: FileTree, T: FileTree>(
                 copy.list.check(copy.file, copy.named);
             }
         });
-        scope.spawn(|| turns.name_windows(&windows, is_awaited));
+        scope.spawn(|| turns.name_windows(&windows, rules));
         for (number, window) in windows.iter().enumerate() {
             let before = number
                 .checked_sub(2)

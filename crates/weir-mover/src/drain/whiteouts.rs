@@ -20,7 +20,7 @@ use crate::tree::{kind_of, FileTree, NodeKind};
 
 /// The directories of the target that are such, and no links.
 #[derive(Debug, Default)]
-struct RealDirectories(HashMap<PathBuf, bool>);
+pub(super) struct RealDirectories(HashMap<PathBuf, bool>);
 
 impl RealDirectories {
     /// True if all directories above a path below `top` are there, and none of them is a link.
@@ -122,12 +122,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         for path in hidden {
             let target = self.target.join(&path);
             let successor = now.get(&path).map(|node| node.kind);
-            let done = directories
-                .lead_to(self.to, &self.target, &path)
-                .and_then(|is_there| match is_there {
-                    true => self.remove_from_target(&path, &now.whiteouts[&path], successor),
-                    false => Ok(false),
-                });
+            let whiteout = &now.whiteouts[&path];
+            let done = self.remove_from_target(&path, whiteout, successor, &mut directories);
+            let done = done.map(|removed| {
+                self.note_unlinked(removed.as_ref());
+                removed.is_some()
+            });
             gone.extend(matches!(done, Ok(true)).then(|| path.clone()));
             if changed.note(&path, &target, done) && successor.is_none() {
                 removed.push(path);
@@ -145,14 +145,24 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         changed
     }
 
-    /// Removes what a whiteout hides, unless its successor replaces it in one step; false: the target does
+    /// Notes that a node of the target has one name less.
+    pub(super) fn note_unlinked(&mut self, node: Option<&Stat>) {
+        let linked = node.filter(|node| node.nlink > 1 && kind_of(node) != NodeKind::Directory);
+        self.unlinked.extend(linked.map(|node| node.ino));
+    }
+
+    /// Removes what a whiteout hides, unless its successor replaces it in one step; returns it. `None`: the target does
     /// not have it.
-    fn remove_from_target(
-        &mut self,
+    pub(super) fn remove_from_target(
+        &self,
         path: &Path,
         whiteout: &Whiteout,
         successor: Option<NodeKind>,
-    ) -> Result<bool, MoveError> {
+        directories: &mut RealDirectories,
+    ) -> Result<Option<Stat>, MoveError> {
+        if !directories.lead_to(self.to, &self.target, path)? {
+            return Ok(None);
+        }
         let target = &*self.target.join(path);
         let there = self.to.look_up(target);
         let Some(there) = there.map_err(MoveError::io("looking for", target))? else {
@@ -160,27 +170,22 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if whiteout.file().is_some() {
                 check_gone(self.to, target).map_err(MoveError::io("removing", target))?;
             }
-            return Ok(false);
+            return Ok(None);
         };
         let is_directory = |kind| kind == NodeKind::Directory;
         if successor.is_some_and(|kind| is_directory(kind) == is_directory(kind_of(&there))) {
-            return Ok(false);
+            return Ok(None);
         }
         let removed = match kind_of(&there) {
             // It changes with each name in it; only an empty one is removed.
             NodeKind::Directory if whiteout.file().is_some_and(|file| file.ino == there.ino) => {
                 remove_directory(self.to, target)
             }
-            NodeKind::Directory => return Ok(false),
-            _ if !self.is_taken_or_placed(path, &there) => return Ok(false),
-            _ => {
-                if there.nlink > 1 {
-                    self.unlinked.insert(there.ino);
-                }
-                self.to.remove(target)
-            }
+            NodeKind::Directory => return Ok(None),
+            _ if !self.is_taken_or_placed(path, &there) => return Ok(None),
+            _ => self.to.remove(target),
         };
         unless_gone(self.to, target, removed).map_err(MoveError::io("removing", target))?;
-        Ok(true)
+        Ok(Some(there))
     }
 }

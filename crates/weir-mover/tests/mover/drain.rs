@@ -11,6 +11,7 @@ mod analyses;
 mod analyst;
 mod history;
 mod progress;
+mod removals;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::{self, File};
@@ -23,14 +24,15 @@ use std::time::{Duration, SystemTime};
 
 use self::analyst::{analyst_step, patterns, Analyst, AnalystStep};
 use crate::faults::FaultyTree;
-use crate::other_node::OtherNode;
+use crate::other_node::{leak, OtherNode};
 use crate::parts::count_parts;
 use crate::scratch::temporary_directory;
 use crate::trees::{contents, TreeNode};
 use proptest::prelude::*;
 use rustix::io::Errno;
+use weir_client::process::mounted::HistoryPosition;
 use weir_mover::drain::{AnalysesLeft, AnalysisTable, Drain, DrainRound, OwnShare, PendingState};
-use weir_mover::tree::TreeRenames;
+use weir_mover::tree::{LostName, TreeHistory};
 use weir_mover::{DirectoryTree, PathFilter, StageOptions, StageProgress, StageSummary};
 
 /// No file has changed since.
@@ -68,6 +70,8 @@ enum Step {
     Swap(u8),
     /// So many steps of [`Program::progress`].
     Progress(u8),
+    /// So many steps of [`Program::validity`].
+    Validity(u8),
     /// One of the analyzers does something.
     Analyze(usize, AnalystStep),
 }
@@ -105,6 +109,7 @@ struct Program {
     checkpoint_steps: usize,
     swap_steps: usize,
     progress_steps: usize,
+    validity_steps: usize,
     open: Option<(PathBuf, File)>,
     /// The contents of all files that it has closed.
     closed: HashSet<Vec<u8>>,
@@ -114,6 +119,7 @@ struct Program {
     /// The renames to other directories, and of directories.
     renames: u64,
     renamed_directories: Vec<u64>,
+    lost_names: Vec<LostName>,
     /// All directories that it has made: so their inode numbers are not used again, as those of an instance.
     directories: Vec<File>,
 }
@@ -132,21 +138,29 @@ impl Program {
         if fs::rename(from, to).is_err() {
             return false;
         }
+        if let Some(file) = found.as_ref().filter(|found| !found.is_dir()) {
+            self.note_lost_name(from, file.ino());
+        }
         let dir = found.filter(fs::Metadata::is_dir);
         self.renames += u64::from(is_elsewhere || dir.is_some());
         self.renamed_directories.extend(dir.map(|dir| dir.ino()));
         true
     }
 
-    /// The renames that a walk asks for.
-    fn tell_renames(&self, known: &mut Vec<u64>) -> TreeRenames {
-        known.resize(1, 0);
-        let since = usize::try_from(known[0]).unwrap();
-        known[0] = self.renamed_directories.len() as u64;
-        TreeRenames {
+    /// The changes of names that a walk asks for.
+    fn tell_history(&self, known: &mut Vec<HistoryPosition>) -> TreeHistory {
+        known.resize(1, HistoryPosition::default());
+        let [renames, removals] =
+            [known[0].renames, known[0].removals].map(|number| usize::try_from(number).unwrap());
+        known[0] = HistoryPosition {
+            renames: self.renamed_directories.len() as u64,
+            removals: self.lost_names.len() as u64,
+        };
+        TreeHistory {
             counts: vec![(self.renames, self.renames)],
-            directories: self.renamed_directories[since..].to_vec(),
+            directories: self.renamed_directories[renames..].to_vec(),
             is_cut: false,
+            lost: self.lost_names[removals..].to_vec(),
         }
     }
 
@@ -203,7 +217,7 @@ impl Program {
                     self.closed.insert(content);
                 }
             }
-            Step::Remove(name) => drop(fs::remove_file(self.path(name))),
+            Step::Remove(name) => drop(self.remove(&self.path(name))),
             Step::Rename(from, to) => {
                 let (from, to) = (self.path(from), self.path(to));
                 // The tree of the test knows open files by their names.
@@ -218,7 +232,7 @@ impl Program {
                     let beside = self.dir.join("link");
                     symlink(format!("n{to}"), &beside).unwrap();
                     if !self.rename(&beside, &path) {
-                        fs::remove_file(beside).unwrap();
+                        self.remove(&beside).unwrap();
                     }
                 }
             }
@@ -227,8 +241,8 @@ impl Program {
             }
             Step::RemoveDirectory(dir) => {
                 let path = self.dir.join(format!("d{dir}"));
-                if fs::remove_dir_all(&path).is_err() && self.open.is_none() {
-                    drop(fs::remove_file(path));
+                if self.remove_all(&path).is_err() && self.open.is_none() {
+                    drop(self.remove(&path));
                 }
             }
             Step::RenameToDirectory(from, to) => {
@@ -260,6 +274,11 @@ impl Program {
                     self.progress();
                 }
             }
+            Step::Validity(steps) => {
+                for _ in 0..steps {
+                    self.validity();
+                }
+            }
             Step::Analyze(analyst, step) => {
                 let open = self.open.as_ref().map(|(path, _)| path.as_path());
                 if let Some(analyst) = self.analysts.get_mut(analyst) {
@@ -285,15 +304,15 @@ impl Program {
         let path = self.dir.join(format!("d{dir}"));
         if self.open.is_some() {
         } else if path.is_symlink() {
-            fs::remove_file(&path).unwrap();
+            self.remove(&path).unwrap();
             self.make_directory(&path).unwrap();
         } else if path.is_dir() {
-            fs::remove_dir_all(&path).unwrap();
+            self.remove_all(&path).unwrap();
             let content = self.content();
             fs::write(&path, &content).unwrap();
             self.closed.insert(content);
         } else if path.is_file() {
-            fs::remove_file(&path).unwrap();
+            self.remove(&path).unwrap();
             symlink(format!("d{}", 1 - dir), &path).unwrap();
         }
     }
@@ -325,7 +344,7 @@ impl Program {
                     let old = dir(old, "");
                     match step {
                         8 => fs::remove_dir(old).unwrap(),
-                        _ => fs::remove_file(old.join(name)).unwrap(),
+                        _ => self.remove(&old.join(name)).unwrap(),
                     }
                 }
             }
@@ -386,6 +405,7 @@ fn check(target: &Path, program: &Program, had: &mut TargetHistory) -> Result<()
     had.has_checkpoint = is_there;
     history::check_generations(&contents, &mut had.swapped)?;
     progress::check_progress(&contents, program)?;
+    removals::check_validity(&contents)?;
     for (path, found) in &contents {
         let number = path.to_str().and_then(|name| name.strip_prefix("ckpt."));
         let Some(number) = number.and_then(|number| number.parse().ok()) else {
@@ -434,6 +454,8 @@ struct Scene {
     steps: Arc<Mutex<Steps>>,
     from: FaultyTree,
     to: FaultyTree,
+    /// Held while the target changes, and is checked.
+    changing: Arc<Mutex<()>>,
     /// The first check of the target that failed.
     wrong: Arc<Mutex<Result<(), String>>>,
     had: Arc<Mutex<TargetHistory>>,
@@ -461,12 +483,14 @@ impl Scene {
             checkpoint_steps: 0,
             swap_steps: 0,
             progress_steps: 0,
+            validity_steps: 0,
             open: None,
             closed: HashSet::new(),
             analysts: Vec::new(),
             named: HashSet::new(),
             renames: 0,
             renamed_directories: Vec::new(),
+            lost_names: Vec::new(),
             directories: Vec::new(),
         }));
         let steps = Arc::new(Mutex::new(VecDeque::new()));
@@ -480,6 +504,7 @@ impl Scene {
             steps,
             from,
             to: FaultyTree::failing_once(i64::MAX, Errno::IO),
+            changing: Arc::default(),
             wrong,
             had: Arc::default(),
         };
@@ -491,6 +516,7 @@ impl Scene {
     fn renew_target(&mut self, to: FaultyTree) {
         let (program, target) = (Arc::clone(&self.program), self.target.clone());
         let (wrong, had) = (Arc::clone(&self.wrong), Arc::clone(&self.had));
+        let to = to.locked(&self.changing);
         self.to = to.checked(Box::new(move || {
             let checked = check(&target, &program.lock().unwrap(), &mut had.lock().unwrap());
             let mut wrong = wrong.lock().unwrap();
@@ -508,13 +534,14 @@ impl Scene {
         )
     }
 
-    fn other_node(&self, orders: usize) -> OtherNode<FaultyTree> {
+    fn other_node(&self, orders: usize) -> OtherNode<FaultyTree, FaultyTree> {
         let options = StageOptions {
             closed_only: true,
             ..StageOptions::default()
         };
         let from = used_tree(&self.steps, &self.program);
-        OtherNode::new(from, orders, options)
+        let to = FaultyTree::failing_once(i64::MAX, Errno::IO).locked(&self.changing);
+        OtherNode::with_target(from, leak(to), orders, options)
     }
 
     /// Has analyzers want files of these patterns.
@@ -582,7 +609,7 @@ fn used_tree(steps: &Arc<Mutex<Steps>>, program: &Arc<Mutex<Program>>) -> Faulty
         let program = program.lock().unwrap();
         program.open.as_ref().is_some_and(|open| open.0 == path)
     });
-    tree.with_renames(move |known| renaming.lock().unwrap().tell_renames(known))
+    tree.with_history(move |known| renaming.lock().unwrap().tell_history(known))
 }
 
 /// Takes the next step, if enough looks came before it.

@@ -7,13 +7,14 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
-use weir_client::process::mounted::WriteState;
-use weir_client::types::Stat;
-use weir_mover::tree::{FileTree, KeptAttributes, NodeKind, TreeRenames};
+use weir_client::process::mounted::{HistoryPosition, WriteState};
+use weir_client::types::{Stat, Time};
+use weir_mover::tree::{FileTree, KeptAttributes, NodeKind, TreeHistory};
 use weir_mover::DirectoryTree;
 
 /// Called beside calls of a tree.
@@ -22,8 +23,8 @@ pub type Hook = Box<dyn Fn() + Send + Sync>;
 /// A question about a path.
 type PathTest = Box<dyn Fn(&Path) -> bool + Send + Sync>;
 
-/// The answer to the question for renames.
-type RenameSource = Box<dyn Fn(&mut Vec<u64>) -> TreeRenames + Send + Sync>;
+/// The answer to the question for changes of names.
+type HistorySource = Box<dyn Fn(&mut Vec<HistoryPosition>) -> TreeHistory + Send + Sync>;
 
 /// A tree whose changes fail from one on: as if the process had died there, or for once.
 pub struct FaultyTree {
@@ -40,7 +41,9 @@ pub struct FaultyTree {
     before_read: Option<Hook>,
     after_change: Option<Hook>,
     is_open: Option<PathTest>,
-    renames: Option<RenameSource>,
+    history: Option<HistorySource>,
+    /// Held while something changes, and is checked: other threads change it as well.
+    changing: Arc<Mutex<()>>,
     clock: TreeClock,
 }
 
@@ -70,7 +73,8 @@ impl FaultyTree {
             before_read: None,
             after_change: None,
             is_open: None,
-            renames: None,
+            history: None,
+            changing: Arc::default(),
             clock: TreeClock::System,
         }
     }
@@ -114,13 +118,13 @@ impl FaultyTree {
         }
     }
 
-    /// The same tree, which knows what programs rename.
-    pub fn with_renames(
+    /// The same tree, which knows what programs rename and remove.
+    pub fn with_history(
         self,
-        renames: impl Fn(&mut Vec<u64>) -> TreeRenames + Send + Sync + 'static,
+        history: impl Fn(&mut Vec<HistoryPosition>) -> TreeHistory + Send + Sync + 'static,
     ) -> FaultyTree {
         FaultyTree {
-            renames: Some(Box::new(renames)),
+            history: Some(Box::new(history)),
             ..self
         }
     }
@@ -137,6 +141,14 @@ impl FaultyTree {
     pub fn checked(self, check: Hook) -> FaultyTree {
         FaultyTree {
             after_change: Some(check),
+            ..self
+        }
+    }
+
+    /// The same tree, of which others that have this lock change nothing while it does.
+    pub fn locked(self, changing: &Arc<Mutex<()>>) -> FaultyTree {
+        FaultyTree {
+            changing: Arc::clone(changing),
             ..self
         }
     }
@@ -168,6 +180,7 @@ impl FaultyTree {
         if left == 0 || self.dies && left < 0 {
             return Err(self.error());
         }
+        let _changing = self.changing.lock();
         let changed = change();
         if let Some(after_change) = &self.after_change {
             after_change();
@@ -202,7 +215,11 @@ impl FileTree for FaultyTree {
     }
     fn look_up(&self, path: &Path) -> io::Result<Option<Stat>> {
         self.look();
-        DirectoryTree.look_up(path)
+        let stat = DirectoryTree.look_up(path)?;
+        let born = |path: &Path| path.symlink_metadata().ok()?.created().ok();
+        let born = born(path).and_then(|born| born.duration_since(UNIX_EPOCH).ok());
+        let btime = born.map(|born| Time::from_epoch_ns(i64::try_from(born.as_nanos()).unwrap()));
+        Ok(stat.map(|stat| Stat { btime, ..stat }))
     }
     fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
         self.look();
@@ -245,10 +262,10 @@ impl FileTree for FaultyTree {
             },
         )
     }
-    fn renames(&self, known: &mut Vec<u64>) -> io::Result<TreeRenames> {
+    fn name_history(&self, known: &mut Vec<HistoryPosition>) -> io::Result<TreeHistory> {
         self.look();
-        let renames = self.renames.as_ref().map(|renames| renames(known));
-        Ok(renames.unwrap_or_default())
+        let history = self.history.as_ref().map(|history| history(known));
+        Ok(history.unwrap_or_default())
     }
     fn create_part(&self, path: &Path, mode: u32) -> io::Result<fs::File> {
         self.change(|| DirectoryTree.create_part(path, mode))

@@ -34,10 +34,22 @@ pub struct OtherNode<S: FileTree + 'static, T: FileTree + 'static = DirectoryTre
 impl<S: FileTree> OtherNode<S> {
     /// It has rank 1.
     pub fn new(from: S, orders: usize, options: StageOptions) -> OtherNode<S> {
+        OtherNode::with_target(from, &DirectoryTree, orders, options)
+    }
+}
+
+impl<S: FileTree, T: FileTree> OtherNode<S, T> {
+    /// The same with this target.
+    pub fn with_target(
+        from: S,
+        to: &'static T,
+        orders: usize,
+        options: StageOptions,
+    ) -> OtherNode<S, T> {
         OtherNode {
             rank: 1,
             from: leak(from),
-            to: &DirectoryTree,
+            to,
             options,
             orders_left: AtomicUsize::new(orders),
             dies_unheard: false,
@@ -45,9 +57,7 @@ impl<S: FileTree> OtherNode<S> {
             prepared: Mutex::default(),
         }
     }
-}
 
-impl<S: FileTree, T: FileTree> OtherNode<S, T> {
     /// Does an order, if it is not lost before or during it.
     fn obey<R>(&self, act: impl FnOnce(&StageProgress) -> R) -> io::Result<R> {
         let lost = || {

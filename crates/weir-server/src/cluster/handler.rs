@@ -10,17 +10,17 @@ use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
     Append, Assign, Audit, Back, Begin, BeginUpdate, Bury, Cut, DeadOwners, DropEntry, DropLocks,
     EndMove, Enrol, Enrolled, Erase, Evict, EvictRanges, Fetch, Find, FindToKeep, Flush, Forget,
-    Freed, GetAttr, GetCopyUse, GetRenames, GetWriteState, GetXattr, Grant, Handler, HasCopyRuns,
-    Hold, Laminate, Laminated, LayCopy, Lease, Leave, Link, List, ListXattrs, Lock, LockMoves,
-    LockName, LockOwner, LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Passage, PlaceEntries,
-    Placement, Published, Put, Readlink, Recall, Relay, Release, Relink, RemoveXattr, Renew,
-    ReportRelief, Retire, Revoke, Rmdir, Runs, Seal, SetAttr, SetXattr, SettleExtents,
+    Freed, GetAttr, GetCopyUse, GetNameHistory, GetWriteState, GetXattr, Grant, Handler,
+    HasCopyRuns, Hold, Laminate, Laminated, LayCopy, Lease, Leave, Link, List, ListXattrs, Lock,
+    LockMoves, LockName, LockOwner, LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Passage,
+    PlaceEntries, Placement, Published, Put, Readlink, Recall, Relay, Release, Relink, RemoveXattr,
+    Renew, ReportRelief, Retire, Revoke, Rmdir, Runs, Seal, SetAttr, SetXattr, SettleExtents,
     SettleSlices, Settled, ShareAppends, SplitDir, Status, Stayed, Stop, TestLock, Told, Truncate,
     Unlink, UnlockMoves, UnlockName, Unnamed, UnseenHere, Whereabouts, Writers,
 };
 use weir_core::proto::{
-    Child, CopyUse, FsError, HeldLock, Kept, LedRenames, Listing, Readdir, RoomState, ServerStatus,
-    SettledExtents, WriteState,
+    Child, CopyUse, FsError, HeldLock, Kept, Listing, NameHistory, Readdir, RoomState,
+    ServerStatus, SettledExtents, WriteState,
 };
 use weir_core::types::{Ino, Rank};
 
@@ -352,8 +352,8 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
         self.cluster.relief().note_relief(&op)
     }
 
-    async fn get_renames(&self, _: Rank, op: GetRenames) -> Result<LedRenames, FsError> {
-        Ok(self.cluster.names().led_renames(op.since))
+    async fn get_name_history(&self, _: Rank, op: GetNameHistory) -> Result<NameHistory, FsError> {
+        Ok(self.cluster.names().history_since(op.since))
     }
 
     async fn truncate(&self, _: Rank, op: Truncate) -> Result<(), FsError> {

@@ -6,11 +6,11 @@ use weir_core::proto::peer::{self, What};
 use weir_core::proto::{
     Allocate, Append, Attach, Attached, Audit, AwaitRoom, BeginUpdate, Caller, Child, Control,
     CopyUse, Create, CreateUnnamed, Created, Entry, Evict, EvictRanges, Fetch, Find, Flock, Flush,
-    FsError, GetAttr, GetCopyUse, GetRenames, GetWriteState, GetXattr, HeldLock, Hold, Laminate,
-    Landing, Lease, LedRenames, Lent, Link, ListXattrs, Listing, Locate, Located, Lookup,
-    MakeSpecial, Mkdir, Operations, Passage, PathInTree, PathOf, Readdir, Readlink, RecordLock,
-    RemoveXattr, Rename, ReportRelief, Rmdir, RoomState, Segment, Served, ServerStatus, SetAttr,
-    SetXattr, SettleExtents, SettledExtents, Status, Stop, Symlink, Sync, TestLock, Token,
+    FsError, GetAttr, GetCopyUse, GetNameHistory, GetWriteState, GetXattr, HeldLock, Hold,
+    Laminate, Landing, Lease, Lent, Link, ListXattrs, Listing, Locate, Located, Lookup,
+    MakeSpecial, Mkdir, NameHistory, Operations, Passage, PathInTree, PathOf, Readdir, Readlink,
+    RecordLock, RemoveXattr, Rename, ReportRelief, Rmdir, RoomState, Segment, Served, ServerStatus,
+    SetAttr, SetXattr, SettleExtents, SettledExtents, Status, Stop, Symlink, Sync, TestLock, Token,
     Truncate, Unlink, WriteState,
 };
 use weir_core::types::{ClientId, Ino, Rank};
@@ -173,9 +173,13 @@ impl<P: Platform> Operations for Cluster<P> {
         self.later(|this| async move { this.relief().report_relief_for_client(op).await })
     }
 
-    fn get_renames(&self, _: Caller, op: GetRenames) -> Served<Result<LedRenames, FsError>> {
+    fn get_name_history(
+        &self,
+        _: Caller,
+        op: GetNameHistory,
+    ) -> Served<Result<NameHistory, FsError>> {
         self.later(|this| async move {
-            let asked = peer::GetRenames { since: op.since };
+            let asked = peer::GetNameHistory { since: op.since };
             this.call(Rank(op.rank), asked).await
         })
     }

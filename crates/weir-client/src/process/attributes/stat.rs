@@ -165,10 +165,10 @@ fn stat_from(attr: &Attr, hub: &Hub) -> Stat {
             true => attr.size.div_ceil(512),
             false => attr.allocated.div_ceil(512),
         },
-        atime: time(attr.atime_ns),
-        mtime: time(attr.mtime_ns),
-        ctime: time(attr.ctime_ns),
-        btime: Some(time(attr.btime_ns)),
+        atime: Time::from_epoch_ns(attr.atime_ns),
+        mtime: Time::from_epoch_ns(attr.mtime_ns),
+        ctime: Time::from_epoch_ns(attr.ctime_ns),
+        btime: Some(Time::from_epoch_ns(attr.btime_ns)),
     }
 }
 
@@ -195,7 +195,7 @@ fn add_writers(stat: &mut Stat, attr: &Attr, block: &FileBlock, node: &Node) {
     stat.blocks = attr.allocated.max(unpublished.min(size)).div_ceil(512);
     // 0: not written since the writers attached.
     if mtime != 0 && mtime > attr.mtime_ns {
-        stat.mtime = time(mtime);
+        stat.mtime = Time::from_epoch_ns(mtime);
         stat.ctime = stat.ctime.max(stat.mtime);
     }
 }
@@ -214,13 +214,6 @@ fn writers(block: &FileBlock, node: &Node) -> (i64, u64) {
     (i64::try_from(mtime).unwrap_or(i64::MAX), bytes)
 }
 
-pub(in super::super) fn time(ns: i64) -> Time {
-    Time {
-        sec: ns.div_euclid(1_000_000_000),
-        nsec: ns.rem_euclid(1_000_000_000),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,14 +221,14 @@ mod tests {
     #[test]
     fn times_before_1970_keep_their_nanoseconds_positive() {
         assert_eq!(
-            time(1_500_000_000),
+            Time::from_epoch_ns(1_500_000_000),
             Time {
                 sec: 1,
                 nsec: 500_000_000
             }
         );
         assert_eq!(
-            time(-1),
+            Time::from_epoch_ns(-1),
             Time {
                 sec: -1,
                 nsec: 999_999_999

@@ -39,8 +39,8 @@ pub use weir_core::elevated;
 use weir_core::elevated::root_of_tree;
 use weir_core::names::{FileType, NAME_MAX, SYMLINK_MAX};
 pub use weir_core::proto::{
-    beneath, ContentVersion, CopyUse, LedRenames, ReportRelief, RoomOutlook, RoomState,
-    SettledExtents, WriteState,
+    beneath, ContentVersion, CopyUse, HistoryPosition, NameHistory, ReportRelief, RoomOutlook,
+    RoomState, SettledExtents, WriteState,
 };
 use weir_core::proto::{ClientKind, GetWriteState, SetMapped};
 pub use weir_core::types::{Ino, Rank};

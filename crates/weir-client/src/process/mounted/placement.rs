@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use rustix::io::Errno;
-use weir_core::proto::{GetRenames, Hold, LedRenames};
+use weir_core::proto::{GetNameHistory, HistoryPosition, Hold, NameHistory};
 use weir_core::types::Ino;
 
 use super::super::middleware::layout_of;
@@ -21,13 +21,13 @@ impl Tree {
         Ok(self.parts.server.session()?.welcome().servers)
     }
 
-    /// The renames that a server has led. `since`: the number of its renames of directories that are known.
-    pub fn renames(self, rank: u16, since: u64) -> Result<LedRenames, Errno> {
+    /// The names that a server has renamed and removed since a position.
+    pub fn name_history(self, rank: u16, since: HistoryPosition) -> Result<NameHistory, Errno> {
         let _call = operation::begin();
         self.parts
             .server
             .session()?
-            .call(GetRenames { rank, since })
+            .call(GetNameHistory { rank, since })
     }
 
     /// The rank of the server that has most of the bytes of a range of a file; `None`: there are none.

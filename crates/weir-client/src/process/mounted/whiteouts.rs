@@ -11,6 +11,7 @@ use weir_core::types::Ino;
 use super::Tree;
 use crate::operation;
 use crate::path::walk::Names;
+use crate::types::Time;
 
 /// The bytes of a listing that are asked for at a time.
 const LISTING_BYTES: u32 = 48 << 10;
@@ -83,6 +84,20 @@ impl Tree {
             }
         }
         Ok(found)
+    }
+
+    /// The time at which a program removed a name; `None`: it is forgotten.
+    pub fn removed_at(self, whiteout: &Whiteout) -> Result<Option<Time>, Errno> {
+        let _call = operation::begin();
+        let of_dir = self.find(WHITEOUTS, &name_of_inode(whiteout.dir))?;
+        let Some((whiteouts, _)) = of_dir else {
+            return Ok(None);
+        };
+        let Some((link, _)) = self.find(whiteouts, &whiteout.name)? else {
+            return Ok(None);
+        };
+        let attr = self.parts.inodes.attr(link)?;
+        Ok(Some(Time::from_epoch_ns(attr.btime_ns)))
     }
 
     /// Forgets a removed name: the target does not have it any more.

@@ -43,7 +43,7 @@ impl Program {
                 fs::write(new.join(name), &content).unwrap();
                 self.closed.insert(content);
             }
-            3 => drop(fs::remove_dir_all(&old)),
+            3 => drop(self.remove_all(&old)),
             4 => drop(self.rename(&current, &old)),
             _ => assert!(self.rename(&new, &current)),
         }

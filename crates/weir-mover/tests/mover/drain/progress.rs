@@ -3,6 +3,7 @@
 //! what the target has. A seed replays a run: `WEIR_PROGRESS_SEED=7 cargo test -p weir-mover --test mover progress`.
 
 use super::history::Dice;
+use super::removals::await_tick;
 use super::*;
 use weir_mover::drain::NameOrder;
 use weir_mover::tree::FileTree;
@@ -12,11 +13,11 @@ const STEPS: usize = 10;
 
 /// Larger than what says that it is there: the clock of this machine's file systems does not tell two files apart that
 /// are written at once, and then the larger one goes first.
-fn data(number: usize, name: &str) -> Vec<u8> {
+pub fn data(number: usize, name: &str) -> Vec<u8> {
     format!("{name} {number:0>width$}", width = 300 + number).into_bytes()
 }
 
-fn mark(number: usize) -> Vec<u8> {
+pub fn mark(number: usize) -> Vec<u8> {
     format!("{number:0>width$}", width = 4 + number).into_bytes()
 }
 
@@ -71,27 +72,27 @@ impl Program {
                         .iter()
                         .flat_map(|mark| marked(mark, old))
                     {
-                        fs::remove_file(self.dir.join(path)).unwrap();
+                        self.remove(&self.dir.join(path)).unwrap();
                     }
                 }
             }
             _ => {
                 if let Some(old) = number.checked_sub(2) {
-                    fs::remove_dir_all(path(format!("dir.{old}"))).unwrap();
+                    self.remove_all(&path(format!("dir.{old}"))).unwrap();
                 }
             }
         }
         self.progress_steps += 1;
     }
 
-    fn write_closed(&mut self, path: &Path, content: Vec<u8>) {
+    pub(super) fn write_closed(&mut self, path: &Path, content: Vec<u8>) {
         fs::write(path, &content).unwrap();
         self.closed.insert(content);
     }
 }
 
 /// The turn that a file of the target says; `None`: it says nothing yet.
-fn said(mark: &str, contents: &BTreeMap<PathBuf, TreeNode>) -> Option<usize> {
+pub fn said(mark: &str, contents: &BTreeMap<PathBuf, TreeNode>) -> Option<usize> {
     match contents.get(Path::new(mark))? {
         TreeNode::File(content) => std::str::from_utf8(content).ok()?.parse().ok(),
         other => panic!("{mark} is {other:?}"),
@@ -211,7 +212,7 @@ fn removals_follow_files_that_wait_for_directories() {
         scene.act(&Step::Checkpoint(9));
         scene.write(&scene.source.join(format!("done.{turn}")));
         if let Some(old) = turn.checked_sub(2) {
-            fs::remove_file(scene.source.join(format!("done.{old}"))).unwrap();
+            scene.remove(&scene.source.join(format!("done.{old}")));
         }
         round(&mut drain, now());
         assert_eq!(*scene.wrong.lock().unwrap(), Ok(()));
@@ -242,4 +243,39 @@ fn renamed_files_do_not_wait_for_one_that_fails() {
         round(&mut drain, now());
     }
     assert!(scene.target.join("written").exists());
+}
+
+/// A file that was moved gets its new name in turn, if it was renamed between the writes of two others: the second may speak
+/// of it.
+#[test]
+fn a_renamed_file_has_its_name_before_what_was_written_after_it() {
+    for to in [
+        FaultyTree::failing_once(i64::MAX, Errno::IO),
+        FaultyTree::without_links(Errno::PERM),
+    ] {
+        let mut scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+        let (wrong, target) = (Arc::clone(&scene.wrong), scene.target.clone());
+        scene.to = to.checked(Box::new(move || {
+            let has = |name: &str| target.join(name).exists();
+            if has("after") && !(has("data") && has("before")) {
+                *wrong.lock().unwrap() = Err("it speaks of what is not there".to_owned());
+            }
+        }));
+        let mut drain = scene.drain();
+        let [old, new, before, after] =
+            ["data.tmp", "data", "before", "after"].map(|name| scene.source.join(name));
+        scene.write(&old);
+        round(&mut drain, now());
+        assert!(scene.target.join("data.tmp").exists());
+        scene.write(&before);
+        await_tick();
+        assert!(scene.program.lock().unwrap().rename(&old, &new));
+        await_tick();
+        scene.write(&after);
+        for _ in 0..3 {
+            round(&mut drain, now());
+        }
+        assert_eq!(*scene.wrong.lock().unwrap(), Ok(()));
+        assert_eq!(contents(&scene.source), contents(&scene.target));
+    }
 }

@@ -15,7 +15,7 @@
 //! | `requests` | requests of this node's clients |
 //! | `home` | finding, making, removing and linking names at their home |
 //! | `rename`, `moves` | renames: their leader, and the homes of both names |
-//! | `rename_log` | the renames that this server has led, for those who walk a tree |
+//! | `history` | what this server has renamed and removed, for those who walk a tree |
 //! | `placements` | the home of each name |
 //! | `directories` | directories with entries at several servers |
 //! | `entries` | names of other servers, kept here |
@@ -39,6 +39,7 @@ use crate::node::{SnapshotPosition, Visit};
 
 pub(super) mod directories;
 pub(super) mod entries;
+mod history;
 pub(super) mod home;
 mod known;
 pub(super) mod lost;
@@ -46,7 +47,6 @@ mod memory;
 pub(super) mod moves;
 pub(super) mod placements;
 pub(super) mod rename;
-mod rename_log;
 pub(super) mod requests;
 pub(super) mod tables;
 
@@ -134,8 +134,8 @@ pub(in crate::cluster) trait NameSteps: NameTables {
     fn make_link(&mut self, op: &proto::Link) -> Result<(), FsError>;
     /// Adds or removes a link of an inode of this server.
     fn relink(&mut self, ino: Ino, add: bool) -> Result<FileType, FsError>;
-    /// Removes a name that is not a directory's.
-    fn remove_name(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError>;
+    /// Removes a name that is not a directory's; returns the inode.
+    fn remove_name(&mut self, parent: Ino, name: &[u8]) -> Result<Ino, FsError>;
     /// Removes an empty directory.
     fn remove_dir(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError>;
     /// Ends a directory of this server that was removed.
@@ -177,7 +177,7 @@ pub(in crate::cluster) struct NamesState {
     /// The permit for moving directories (rank 0).
     dir_moves: Keyed<()>,
     renames: moves::RenameSteps,
-    rename_log: rename_log::RenameLog,
+    history: history::HistoryLog,
     dirs: RefCell<directories::DirectoryTable>,
     entries: RefCell<entries::EntryCache>,
     placements: RefCell<placements::Placements>,
@@ -195,7 +195,7 @@ impl NamesState {
             stands: Keyed::default(),
             dir_moves: Keyed::default(),
             renames: moves::RenameSteps::default(),
-            rename_log: rename_log::RenameLog::default(),
+            history: history::HistoryLog::default(),
             dirs: RefCell::new(directories::DirectoryTable::new(rank, servers)),
             entries: RefCell::default(),
             placements: RefCell::default(),

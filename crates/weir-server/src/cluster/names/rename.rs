@@ -28,8 +28,8 @@ use weir_core::types::{Ino, Rank};
 
 use crate::cluster::abilities::{NameTables, Waits};
 use crate::cluster::keyed::Token;
+use crate::cluster::names::history::RenameUnderWay;
 use crate::cluster::names::placements::{NameHome, NameUse};
-use crate::cluster::names::rename_log::RenameUnderWay;
 use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
 use crate::cluster::peers::debts::Debt;
 use crate::cluster::peers::outcome::PendingOutcome;
@@ -72,8 +72,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         op: proto::Rename,
     ) -> Served<Result<(), FsError>> {
         if self.server.has_all_names() {
-            let _under_way = self.note_rename(&op);
-            return Served::Now(self.server.node(|node| node.rename_entry(&op)));
+            return Served::Now(self.rename_here(&op));
         }
         self.later(|this| async move {
             let leader = this.clone();
@@ -82,23 +81,37 @@ impl<S: NamesNeeds> InstanceNames<S> {
         })
     }
 
-    /// Notes a rename of names that are all here, if it moves something to another directory.
-    fn note_rename(&self, op: &proto::Rename) -> Option<RenameUnderWay<'_>> {
-        let log = &self.state().rename_log;
-        let find = |dir, name: &[u8]| {
-            self.server
-                .node(|node| node.names().find_child(dir, name))
-                .ok()
-                .flatten()
+    /// Renames an entry among names that are all here.
+    fn rename_here(&self, op: &proto::Rename) -> Result<(), FsError> {
+        let found = |dir, name: &[u8]| self.server.node(|node| node.names().find_child(dir, name));
+        let child = found(op.parent, &op.name)?;
+        let other = match op.flags {
+            EXCHANGE => found(op.new_parent, &op.new_name)?,
+            _ => None,
         };
-        let is_dir = |child: &Child| child.kind == FileType::Dir;
-        let mut moved = find(op.parent, &op.name)
-            .filter(is_dir)
-            .into_iter()
-            .collect::<Vec<_>>();
-        if op.flags == EXCHANGE {
-            moved.extend(find(op.new_parent, &op.new_name).filter(is_dir));
+        let moved = [child, other].into_iter().flatten();
+        let _under_way = self.note_rename(op, moved);
+        self.server.node(|node| node.rename_entry(op))?;
+        let file = child.filter(|child| child.kind != FileType::Dir);
+        if let Some(file) = file {
+            // Exchanged, or one of two names of the file, which stay.
+            let is_there = found(op.parent, &op.name).is_ok_and(|there| there.is_some());
+            if !is_there {
+                self.note_removal(op.parent, op.name.clone(), file.ino);
+            }
         }
+        Ok(())
+    }
+
+    /// Notes a rename of names that are all here, if it moves something to another directory.
+    fn note_rename(
+        &self,
+        op: &proto::Rename,
+        moved: impl Iterator<Item = Child>,
+    ) -> Option<RenameUnderWay<'_>> {
+        let log = &self.state().history;
+        let is_dir = |child: &Child| child.kind == FileType::Dir;
+        let moved: Vec<Child> = moved.filter(is_dir).collect();
         if op.parent == op.new_parent && moved.is_empty() {
             return None;
         }
@@ -134,7 +147,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         let to = self.find_homed(to, op.new_name, NameUse::New, None).await?;
         let token = self.server.peers().token();
         let is_elsewhere = op.parent != op.new_parent;
-        let _under_way = is_elsewhere.then(|| self.state().rename_log.begin());
+        let _under_way = is_elsewhere.then(|| self.state().history.begin());
         let act = self.rename_homed(
             op.parent != op.new_parent,
             op.flags,
@@ -389,7 +402,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         moved.extend(what.target.filter(|_| what.exchange));
         moved.retain(is_dir);
         // One that gives another directory was counted before the names were locked.
-        let log = &self.state().rename_log;
+        let log = &self.state().history;
         let _under_way = (!moved.is_empty()).then(|| log.begin());
         for dir in &moved {
             log.note_directory(dir.ino);
@@ -450,6 +463,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         // If the old name is another's by now, the file keeps both names that it has got.
         let was = Some(what.source);
         self.assign(what, what.from, was, None).await?;
+        self.note_removal(what.from.dir, what.from.name.clone(), ino);
         self.server.peers().owe(ino.rank(), Debt::Link(ino)).await;
         Ok(())
     }

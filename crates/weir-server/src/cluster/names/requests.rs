@@ -56,10 +56,10 @@ impl<S: NamesNeeds> InstanceNames<S> {
         op: proto::Unlink,
     ) -> Served<Result<(), FsError>> {
         if self.server.has_all_names() {
-            return Served::Now(
-                self.server
-                    .node(|node| node.remove_name(op.parent, &op.name)),
-            );
+            let removed = self
+                .server
+                .node(|node| node.remove_name(op.parent, &op.name));
+            return Served::Now(removed.map(|ino| self.note_removal(op.parent, op.name, ino)));
         }
         self.later(|this| async move { this.unlink_at_home(op).await })
     }

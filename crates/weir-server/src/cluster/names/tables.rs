@@ -116,11 +116,11 @@ impl<P: Platform> NameSteps for Node<'static, P> {
         Ok(())
     }
 
-    fn remove_name(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
+    fn remove_name(&mut self, parent: Ino, name: &[u8]) -> Result<Ino, FsError> {
         let now_ns = self.time();
         let gone = self.names.unlink(parent, name, now_ns).map_err(refusal)?;
         self.unnamed(gone);
-        Ok(())
+        Ok(gone.ino)
     }
 
     fn remove_dir(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {

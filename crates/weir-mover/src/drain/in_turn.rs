@@ -1,0 +1,388 @@
+//! Changes of names that come in turn with the files that get theirs.
+//!
+//! A program removes `DONE`, writes its data again, and then writes `DONE` anew. While the data is written again, the target must
+//! not have the old `DONE`. So before a file gets its name, the drain removes what programs had removed when the file was last
+//! changed ([`removals`](super::removals)), and gives files their new names that had been renamed by then
+//! ([`follow`](super::follow)).
+//!
+//! A removal never comes before what was written ahead of it: also not before a file that has got other attributes, or a new name,
+//! since then, if the target has not had it yet. It is left to [`names`](super::names), at the end of a round,
+//! - if such a file is closed, and does not get its name in this round;
+//! - if a directory has not got its name that had been renamed before;
+//! - if a link of the target leads there that the tree has changed or removed.
+//!
+//! A name that has a successor is replaced by that in one step, unless another file gets its name in between. Left to
+//! [`names`](super::names) are also removals ahead of files that are moved first.
+
+use std::collections::{BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use weir_client::types::{Stat, Time};
+
+use super::follow::FollowOutcome;
+use super::order::NameOrder;
+use super::removals::RemovedName;
+use super::round_state::{since_1970, RenamedFile, RoundState};
+use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
+use super::turns::TurnRules;
+use super::{Drain, PendingState};
+use crate::error::MoveError;
+use crate::publish::is_at_above_or_below;
+use crate::tree::{FileTree, NodeKind};
+
+/// A change of a name.
+#[derive(Debug)]
+enum TurnChange {
+    /// A renamed file gets its new name.
+    Follow(RenamedFile),
+    Remove(RemovedName),
+}
+
+impl TurnChange {
+    fn path(&self) -> &Path {
+        match self {
+            TurnChange::Follow(file) => &file.path,
+            TurnChange::Remove(name) => &name.path,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct TurnState {
+    /// The changes before this have had their turns.
+    next: usize,
+    /// The paths of removed names whose successors have had their turns.
+    replaced: HashSet<PathBuf>,
+    /// A file that changed then has got no name: what was removed later stays.
+    unnamed_since: Option<Time>,
+    /// The renamed files that have got their turns.
+    followed: Vec<(PathBuf, FollowOutcome)>,
+    /// The names that were removed, with the nodes that the target had.
+    removed: Vec<(PathBuf, Option<Stat>)>,
+    /// A change was not made: the files behind it wait.
+    is_held: bool,
+    /// By the path below the target.
+    failed: Vec<(PathBuf, MoveError)>,
+    /// Directories, by the path below the target, in which names may be again, after a crash, as they were.
+    unsynced: Vec<(PathBuf, MoveError)>,
+}
+
+impl TurnState {
+    /// True if names of a directory, by the path below the target, may be again as they were.
+    fn is_unsynced(&self, dir: &Path) -> bool {
+        self.unsynced.iter().any(|(unsynced, _)| unsynced == dir)
+    }
+}
+
+/// The changes of names of a round that come in turn, in the order of their times.
+#[derive(Debug, Default)]
+pub(super) struct TurnChanges {
+    changes: Vec<(Time, TurnChange)>,
+    /// The names that are removed.
+    removed: HashSet<PathBuf>,
+    state: Mutex<TurnState>,
+}
+
+impl TurnChanges {
+    fn state(&self) -> MutexGuard<'_, TurnState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has what was removed after a file changed stay: it has got no name.
+    pub(super) fn note_unnamed(&self, changed: Time) {
+        let mut state = self.state();
+        let since = state.unnamed_since.unwrap_or(changed);
+        state.unnamed_since = Some(since.min(changed));
+    }
+
+    /// Has the renamed files that have not had their turns wait for the next round.
+    pub(super) fn pend(&self, round: &mut RoundState) {
+        let snapshot = Arc::clone(&round.snapshot);
+        let next = self.state().next;
+        for (_, change) in &self.changes[next..] {
+            if let TurnChange::Follow(file) = change {
+                let node = snapshot.get(&file.path).expect("chosen from it");
+                round.pend(&file.path, node, PendingState::Waiting);
+            }
+        }
+    }
+}
+
+/// The files of a list that get their names in order, with the changes of names before them.
+pub(super) struct OrderedList<'r, 't, S: FileTree, T: FileTree> {
+    pub drain: &'r Drain<'t, S, T>,
+    pub snapshot: &'r TreeSnapshot,
+    pub files: &'r [&'r PathBuf],
+    pub changes: &'r TurnChanges,
+}
+
+impl<S: FileTree, T: FileTree> OrderedList<'_, '_, S, T> {
+    fn node(&self, file: usize) -> &SeenNode {
+        self.snapshot.get(self.files[file]).expect("chosen from it")
+    }
+}
+
+impl<S: FileTree, T: FileTree> TurnRules for OrderedList<'_, '_, S, T> {
+    fn begin(&self, file: usize) -> bool {
+        let file = (&**self.files[file], self.node(file).version.ctime);
+        self.drain.change_before(self.changes, self.snapshot, file)
+    }
+    fn note_unnamed(&self, file: usize) {
+        self.changes.note_unnamed(self.node(file).version.ctime);
+    }
+    fn is_awaited(&self, file: usize) -> bool {
+        // Also one that programs have removed: what they wrote after it may speak of it.
+        self.drain.is_awaited(self.files[file], self.node(file))
+    }
+}
+
+/// The closed files of a walk that are not on the target as the walk saw them.
+#[derive(Debug, Default)]
+struct UnnamedFiles {
+    /// The earliest time at which one changed that gets no name in this round.
+    left_since: Option<Time>,
+    /// For those of which the target has no version, the times from their last write to the last change of their attributes. They do
+    /// not overlap.
+    unchanged: Vec<(Time, Time)>,
+}
+
+impl UnnamedFiles {
+    /// The time in whose turn comes what was removed at this one: after the names of those that were there as they are. `None`:
+    /// one of them gets no name.
+    fn turn_of_removal(&self, at: Time) -> Option<Time> {
+        let begun = self
+            .unchanged
+            .partition_point(|(written, _)| *written <= at);
+        let before = begun.checked_sub(1).map(|number| self.unchanged[number].1);
+        let turn = before.map_or(at, |changed| changed.max(at));
+        self.left_since
+            .is_none_or(|since| since > turn)
+            .then_some(turn)
+    }
+}
+
+/// Joins ranges that overlap.
+fn joined(mut ranges: Vec<(Time, Time)>) -> Vec<(Time, Time)> {
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, last| {
+        let overlaps = next.0 <= last.1;
+        if overlaps {
+            last.1 = last.1.max(next.1);
+        }
+        overlaps
+    });
+    ranges
+}
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+    /// Plans the changes of names that come in turn with these files of a round. `is_first`: those that are moved first.
+    pub(super) fn plan_changes(
+        &mut self,
+        round: &mut RoundState,
+        chosen: &[&PathBuf],
+        is_first: bool,
+    ) -> TurnChanges {
+        let mut changes = TurnChanges::default();
+        let renamed = std::mem::take(&mut round.renamed);
+        let (renamed, others) = renamed
+            .into_iter()
+            .partition(|file: &RenamedFile| self.is_first(&file.path) == is_first);
+        round.renamed = others;
+        let now = &*round.snapshot;
+        let is_ordered = self.order.rule == NameOrder::Changes && !self.order.is_hurried;
+        let can_remove = is_ordered && !is_first && !self.keeps_all && now.unread.is_empty();
+        if can_remove && !(chosen.is_empty() && renamed.is_empty()) {
+            let chosen = chosen.iter().map(|path| path.as_path());
+            let named: HashSet<&Path> = chosen
+                .chain(renamed.iter().map(|file| &*file.path))
+                .collect();
+            for name in self.names_to_remove(round, &named) {
+                if changes.removed.insert(name.path.clone()) {
+                    changes.changes.push((name.at, TurnChange::Remove(name)));
+                }
+            }
+        }
+        for file in renamed {
+            let changed = now.get(&file.path).expect("chosen from it").version.ctime;
+            changes.changes.push((changed, TurnChange::Follow(file)));
+        }
+        // An old name goes after the file has its new one.
+        let is_removal = |change: &TurnChange| matches!(change, TurnChange::Remove(_));
+        changes
+            .changes
+            .sort_by_key(|(at, change)| (*at, is_removal(change)));
+        changes
+    }
+
+    /// The names that programs had removed when the walk began, if nothing is missing that was written before. `named`: the files
+    /// that get their names in this round.
+    fn names_to_remove(&mut self, round: &RoundState, named: &HashSet<&Path>) -> Vec<RemovedName> {
+        let now = &*round.snapshot;
+        let mut names = self.removed_names(now, named);
+        if names.is_empty() {
+            return names;
+        }
+        let unnamed = self.unnamed_files(round, named);
+        let kept = self.destinations_of_old_links(&[], now);
+        // The walk may have missed what was there before later ones.
+        let is_in_time = |name: &RemovedName| since_1970(name.at) <= round.walk_began;
+        names.retain(|name| is_in_time(name) && !is_at_above_or_below(&name.path, &kept));
+        names.retain_mut(|name| {
+            let turn = unnamed.turn_of_removal(name.at);
+            name.at = turn.unwrap_or(name.at);
+            turn.is_some()
+        });
+        names
+    }
+
+    fn unnamed_files(&self, round: &RoundState, named: &HashSet<&Path>) -> UnnamedFiles {
+        let now = &*round.snapshot;
+        let mut left_since: Option<Time> = None;
+        let mut leave = |at: Time| left_since = Some(left_since.map_or(at, |since| since.min(at)));
+        let mut unchanged = Vec::new();
+        for (path, node) in now.of_kind(NodeKind::File) {
+            if self.has_moved(path, node) {
+                continue;
+            }
+            let inode = node.version.inode();
+            let since = self.order.awaited_from(inode);
+            let FileVersion { mtime, ctime, .. } = node.version;
+            let has_version = self.moved.contains_key(path) || self.taken.contains_key(path);
+            let is_closed = since.is_some() || !round.open.contains(&inode);
+            // Other files do not wait longer, either.
+            let is_awaited = !has_version || self.order.is_awaited(inode);
+            if is_closed && is_awaited && !named.contains(&**path) {
+                leave(since.unwrap_or(ctime));
+            }
+            if !has_version {
+                let written = node.born.map_or(mtime, |born| born.max(mtime));
+                unchanged.push((written, ctime));
+            }
+        }
+        for path in self.unnamed_directories().chain(&round.unmade) {
+            if let Some(node) = now.get(path) {
+                let since = self.order.awaited_from(node.version.inode());
+                leave(since.unwrap_or(node.version.ctime));
+            }
+        }
+        UnnamedFiles {
+            left_since,
+            unchanged: joined(unchanged),
+        }
+    }
+
+    /// Makes the changes of names that come before a file, by its path and time of change; false: one of them failed, and the
+    /// file waits for it.
+    pub(super) fn change_before(
+        &self,
+        changes: &TurnChanges,
+        now: &TreeSnapshot,
+        (file, changed): (&Path, Time),
+    ) -> bool {
+        let mut state = changes.state();
+        let left = &changes.changes[state.next..];
+        let count = left.partition_point(|(at, _)| *at < changed);
+        let are_made = self.make_changes(&mut state, &left[..count], Some(file), now);
+        if changes.removed.contains(file) {
+            state.replaced.insert(file.to_owned());
+        }
+        are_made
+    }
+
+    /// Gives renamed files their names that come behind the last file. Nothing is removed.
+    pub(super) fn follow_behind(&self, changes: &TurnChanges, now: &TreeSnapshot) {
+        let mut state = changes.state();
+        for change in &changes.changes[state.next..] {
+            if matches!(change, (_, TurnChange::Remove(_))) {
+                state.next += 1;
+            } else if !self.make_changes(&mut state, std::slice::from_ref(change), None, now) {
+                break;
+            }
+        }
+    }
+
+    /// Makes changes of names. `file`: the path of the file that gets its name next.
+    fn make_changes(
+        &self,
+        state: &mut TurnState,
+        due: &[(Time, TurnChange)],
+        file: Option<&Path>,
+        now: &TreeSnapshot,
+    ) -> bool {
+        let mut directories = BTreeSet::new();
+        for (number, (at, change)) in due.iter().enumerate() {
+            if state.is_held {
+                break;
+            }
+            state.next += 1;
+            let (path, has_changed) = match change {
+                TurnChange::Follow(file) => {
+                    let node = now.get(&file.path).expect("chosen from it");
+                    let outcome = self.follow(file, node);
+                    state.followed.push((file.path.clone(), outcome));
+                    // Else it is copied in the next round.
+                    state.is_held = outcome != FollowOutcome::Named;
+                    (&file.path, outcome != FollowOutcome::NotLinked)
+                }
+                TurnChange::Remove(name) => {
+                    let next = due.get(number + 1).map(|(_, next)| next.path());
+                    let is_replaced = next.or(file) == Some(&name.path);
+                    let is_behind = state.unnamed_since.is_some_and(|since| since <= *at);
+                    if is_replaced || is_behind || state.replaced.contains(&name.path) {
+                        continue;
+                    }
+                    let removed = self.remove_name(name, now);
+                    let has_changed = matches!(removed, Ok(Some(_)));
+                    match removed {
+                        Ok(removed) => state.removed.push((name.path.clone(), removed)),
+                        Err(error) => {
+                            state.failed.push((name.path.clone(), error));
+                            state.is_held = true;
+                        }
+                    }
+                    (&name.path, has_changed)
+                }
+            };
+            let parent = path.parent().filter(|_| has_changed);
+            directories.extend(parent.map(|dir| self.at_target(dir)));
+        }
+        for dir in directories {
+            if let Err(error) = self.to.sync_directory(&dir) {
+                let error = MoveError::io("syncing", &dir)(error);
+                let dir = self.below_target(&dir).to_owned();
+                state.unsynced.push((dir, error));
+                state.is_held = true;
+            }
+        }
+        !state.is_held
+    }
+
+    /// Notes the changes that were made since the last call.
+    pub(super) fn note_changes(&mut self, round: &mut RoundState, changes: &TurnChanges) {
+        let mut state = changes.state();
+        let snapshot = Arc::clone(&round.snapshot);
+        for (path, outcome) in std::mem::take(&mut state.followed) {
+            let node = snapshot.get(&path).expect("chosen from it");
+            let is_synced = path.parent().is_some_and(|dir| !state.is_unsynced(dir));
+            self.note_followed(round, (&path, node), outcome, is_synced);
+        }
+        for (path, removed) in std::mem::take(&mut state.removed) {
+            self.note_unlinked(removed.as_ref());
+            if removed.is_some() {
+                round.names += 1;
+                self.note_removed(std::iter::once(&path));
+            }
+            self.moved.remove(&path);
+            self.removals.forget_failures(&path);
+        }
+        for (path, error) in std::mem::take(&mut state.failed) {
+            round.fail(&path, &error);
+            self.removals.count_failure(&path);
+        }
+        for (dir, error) in std::mem::take(&mut state.unsynced) {
+            round.fail(&dir, &error);
+            self.unsynced.insert(dir);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The history of the names of this server, for the process that walks a tree beside programs: a walk may miss a file
+//! that gets another directory meanwhile, what a directory holds that was renamed is to be seen at once, and a name that was
+//! removed before a file was written is to be removed elsewhere before that file is there.
+//!
+//! A rename is counted before any of its names changes, a removal when it is made. The history is of the server's process: one that
+//! was started anew begins at 0, which whoever compares positions takes for a change.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+
+use weir_core::proto::{HistoryPosition, NameHistory, NameRemoval};
+use weir_core::types::Ino;
+
+use crate::cluster::names::{InstanceNames, NamesNeeds};
+
+/// The most directories that are kept.
+const MOST_DIRECTORIES: usize = 4096;
+/// The most removals that are kept.
+const MOST_REMOVALS: usize = 16 << 10;
+/// The most bytes of removals in an answer, which is to fit into the channel of a client.
+const REMOVAL_BYTES: usize = 16 << 10;
+/// The bytes of a removal beside its name, at most.
+const NUMBER_BYTES: usize = 32;
+
+/// The last of some counted changes.
+struct LastChanges<T> {
+    /// The newest last.
+    kept: VecDeque<T>,
+    /// All that were noted.
+    count: u64,
+    most: usize,
+}
+
+impl<T: Clone> LastChanges<T> {
+    fn keeping(most: usize) -> LastChanges<T> {
+        LastChanges {
+            kept: VecDeque::new(),
+            count: 0,
+            most,
+        }
+    }
+
+    fn note(&mut self, change: T) {
+        if self.kept.len() == self.most {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(change);
+        self.count += 1;
+    }
+
+    /// The kept changes that are not among the first `known`, and true if there were others.
+    fn since(&self, known: u64) -> (impl ExactSizeIterator<Item = T> + '_, bool) {
+        // Whoever knows more has them from a process before this one.
+        let new = self.count.checked_sub(known).unwrap_or(self.count);
+        let new = usize::try_from(new).unwrap_or(usize::MAX);
+        let is_cut = new > self.kept.len() || known > self.count;
+        let skipped = self.kept.len().saturating_sub(new);
+        (self.kept.iter().skip(skipped).cloned(), is_cut)
+    }
+}
+
+pub(in crate::cluster) struct HistoryLog {
+    begun: Cell<u64>,
+    ended: Cell<u64>,
+    /// Those that were renamed.
+    directories: RefCell<LastChanges<Ino>>,
+    removals: RefCell<LastChanges<NameRemoval>>,
+}
+
+impl Default for HistoryLog {
+    fn default() -> HistoryLog {
+        HistoryLog {
+            begun: Cell::new(0),
+            ended: Cell::new(0),
+            directories: RefCell::new(LastChanges::keeping(MOST_DIRECTORIES)),
+            removals: RefCell::new(LastChanges::keeping(MOST_REMOVALS)),
+        }
+    }
+}
+
+/// A rename that has begun; it has ended when this is dropped.
+pub(super) struct RenameUnderWay<'l>(&'l HistoryLog);
+
+impl Drop for RenameUnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.ended.set(self.0.ended.get() + 1);
+    }
+}
+
+impl HistoryLog {
+    /// Counts a rename that is about to change names.
+    pub(super) fn begin(&self) -> RenameUnderWay<'_> {
+        self.begun.set(self.begun.get() + 1);
+        RenameUnderWay(self)
+    }
+
+    /// Notes a directory that is about to get another name.
+    pub(super) fn note_directory(&self, dir: Ino) {
+        self.directories.borrow_mut().note(dir);
+    }
+
+    /// Notes that a file or link has lost a name.
+    fn note_removal(&self, removal: NameRemoval) {
+        self.removals.borrow_mut().note(removal);
+    }
+
+    fn since(&self, known: HistoryPosition) -> NameHistory {
+        let (directories, removals) = (self.directories.borrow(), self.removals.borrow());
+        let (new_directories, is_cut) = directories.since(known.renames);
+        let (new_removals, _) = removals.since(known.removals);
+        let new = new_removals.len();
+        let mut bytes = 0;
+        let told: Vec<NameRemoval> = new_removals
+            .take_while(|removal| {
+                bytes += removal.name.len() + NUMBER_BYTES;
+                bytes <= REMOVAL_BYTES
+            })
+            .collect();
+        let left = new - told.len();
+        NameHistory {
+            begun: self.begun.get(),
+            ended: self.ended.get(),
+            position: HistoryPosition {
+                renames: directories.count,
+                removals: removals.count - left as u64,
+            },
+            directories: new_directories.collect(),
+            removals: told,
+            is_cut,
+            has_more: left > 0,
+        }
+    }
+}
+
+impl<S: NamesNeeds> InstanceNames<S> {
+    /// See [`weir_core::proto::GetNameHistory`].
+    pub(in crate::cluster) fn history_since(&self, known: HistoryPosition) -> NameHistory {
+        self.state().history.since(known)
+    }
+
+    /// Notes that a file or link has lost a name, now.
+    pub(super) fn note_removal(&self, dir: Ino, name: Vec<u8>, ino: Ino) {
+        self.state().history.note_removal(NameRemoval {
+            dir,
+            name,
+            ino,
+            removed_ns: self.server.peers().now_ns(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(renames: u64, removals: u64) -> HistoryPosition {
+        HistoryPosition { renames, removals }
+    }
+
+    #[test]
+    fn a_caller_gets_the_directories_that_it_does_not_know() {
+        let log = HistoryLog::default();
+        let under_way = log.begin();
+        log.note_directory(Ino(7));
+        let history = log.since(at(0, 0));
+        assert_eq!((history.begun, history.ended), (1, 0));
+        assert_eq!(history.position, at(1, 0));
+        drop(under_way);
+        log.note_directory(Ino(8));
+        let history = log.since(at(1, 0));
+        assert_eq!((history.ended, history.directories), (1, vec![Ino(8)]));
+        let history = log.since(at(2, 0));
+        assert_eq!((history.directories, history.is_cut), (vec![], false));
+        for ino in 0..2 * MOST_DIRECTORIES as u64 {
+            log.note_directory(Ino(ino));
+        }
+        let history = log.since(at(2, 0));
+        assert_eq!(history.position.renames, 2 + 2 * MOST_DIRECTORIES as u64);
+        assert_eq!(history.directories.len(), MOST_DIRECTORIES);
+        assert!(history.is_cut);
+    }
+
+    #[test]
+    fn a_process_that_was_started_anew_has_another_history() {
+        let log = HistoryLog::default();
+        log.note_directory(Ino(7));
+        let history = log.since(at(5, 5));
+        assert_eq!((history.directories, history.is_cut), (vec![Ino(7)], true));
+        assert_eq!(history.position, at(1, 0));
+    }
+
+    #[test]
+    fn removals_are_answered_one_part_at_a_time() {
+        let log = HistoryLog::default();
+        let count = 2000;
+        let removal = |number: u64| NameRemoval {
+            dir: Ino(1),
+            name: vec![b'x'; usize::try_from(number % 256).unwrap()],
+            ino: Ino(number),
+            removed_ns: i64::try_from(number).unwrap(),
+        };
+        (0..count).for_each(|number| log.note_removal(removal(number)));
+        let (mut known, mut removed) = (at(0, 3), Vec::new());
+        loop {
+            let history = log.since(known);
+            removed.extend(history.removals);
+            known = history.position;
+            if !history.has_more {
+                break;
+            }
+        }
+        assert_eq!(removed, (3..count).map(removal).collect::<Vec<_>>());
+        assert_eq!(log.since(known).removals, []);
+        (0..MOST_REMOVALS as u64).for_each(|number| log.note_removal(removal(number)));
+        let history = log.since(known);
+        assert_eq!(history.removals[0], removal(0));
+        log.note_removal(removal(0));
+        assert_eq!(log.since(known).removals[0], removal(1));
+    }
+}
