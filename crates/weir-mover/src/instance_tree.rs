@@ -324,6 +324,7 @@ impl FileTree for InstanceTree {
                     name: OsString::from_vec(removal.name),
                     ino: removal.ino.0,
                     at: Time::from_epoch_ns(removal.removed_ns),
+                    is_replaced: removal.is_replaced,
                 });
                 found.lost.extend(lost);
                 if !history.has_more {

@@ -193,7 +193,7 @@ pub struct TreeHistory {
     pub lost: Vec<LostName>,
 }
 
-/// A name that a file or symbolic link has lost: it was removed, or renamed.
+/// A name that a file or symbolic link has lost: it was removed, or renamed, or another one was renamed to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LostName {
     /// The inode number of the directory.
@@ -204,6 +204,8 @@ pub struct LostName {
     pub ino: u64,
     /// The time.
     pub at: Time,
+    /// Another inode has the name since then.
+    pub is_replaced: bool,
 }
 
 /// The evicted files of an elevated tree.

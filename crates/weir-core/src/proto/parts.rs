@@ -38,7 +38,7 @@ pub struct HistoryPosition {
     pub removals: u64,
 }
 
-/// A name that a file or symbolic link has lost: it was removed, or renamed.
+/// A name that a file or symbolic link has lost: it was removed, or renamed, or another one was renamed to it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NameRemoval {
     /// The directory, with its number everywhere.
@@ -49,6 +49,8 @@ pub struct NameRemoval {
     pub ino: Ino,
     /// The time, ns since 1970.
     pub removed_ns: i64,
+    /// Another inode has the name since then.
+    pub is_replaced: bool,
 }
 
 /// The history of a server's names since a position: the names that it has removed, and the renames that it has led. Of these it

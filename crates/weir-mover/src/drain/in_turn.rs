@@ -14,7 +14,7 @@
 //! A name that has a successor is replaced by that in one step, unless another file gets its name in between. Left to
 //! [`names`](super::names) are also removals ahead of files that are moved first.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,7 +22,7 @@ use weir_client::types::{Stat, Time};
 
 use super::follow::FollowOutcome;
 use super::order::NameOrder;
-use super::removals::RemovedName;
+use super::removals::{NameLoss, RemovedName};
 use super::round_state::{since_1970, RenamedFile, RoundState};
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
 use super::turns::TurnRules;
@@ -145,21 +145,30 @@ struct UnnamedFiles {
     /// For those of which the target has no version, the times from their last write to the last change of their attributes. They do
     /// not overlap.
     unchanged: Vec<(Time, Time)>,
+    /// For the others, the times from the first change that they may have had since then to the last one.
+    changing: Vec<(Time, Time)>,
 }
 
 impl UnnamedFiles {
-    /// The time in whose turn comes what was removed at this one: after the names of those that were there as they are. `None`:
-    /// one of them gets no name.
-    fn turn_of_removal(&self, at: Time) -> Option<Time> {
-        let begun = self
-            .unchanged
-            .partition_point(|(written, _)| *written <= at);
-        let before = begun.checked_sub(1).map(|number| self.unchanged[number].1);
-        let turn = before.map_or(at, |changed| changed.max(at));
+    /// The time in whose turn comes what was removed at this one: after the names of those that were there as they are, or
+    /// that may have changed before. `None`: one of them gets no name. `has_successor`: programs have made the name again, so
+    /// they do not wait for what was removed.
+    fn turn_of_removal(&self, at: Time, has_successor: bool) -> Option<Time> {
+        let mut turn = end_of_range(&self.unchanged, at).unwrap_or(at);
+        if !has_successor {
+            turn = end_of_range(&self.changing, at).map_or(turn, |end| end.max(turn));
+        }
         self.left_since
             .is_none_or(|since| since > turn)
             .then_some(turn)
     }
+}
+
+/// The end of the range in which a point in time is. The ranges do not overlap.
+fn end_of_range(ranges: &[(Time, Time)], at: Time) -> Option<Time> {
+    let begun = ranges.partition_point(|(begin, _)| *begin <= at);
+    let (_, end) = ranges[begun.checked_sub(1)?];
+    Some(end).filter(|end| at < *end)
 }
 
 /// Joins ranges that overlap.
@@ -219,43 +228,50 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// that get their names in this round.
     fn names_to_remove(&mut self, round: &RoundState, named: &HashSet<&Path>) -> Vec<RemovedName> {
         let now = &*round.snapshot;
-        let mut names = self.removed_names(now, named);
+        let losses = self.told_losses(now);
+        let mut names = self.removed_names(&losses, now, named);
         if names.is_empty() {
             return names;
         }
-        let unnamed = self.unnamed_files(round, named);
+        let unnamed = self.unnamed_files(round, named, &losses);
         let kept = self.destinations_of_old_links(&[], now);
         // The walk may have missed what was there before later ones.
         let is_in_time = |name: &RemovedName| since_1970(name.at) <= round.walk_began;
         names.retain(|name| is_in_time(name) && !is_at_above_or_below(&name.path, &kept));
         names.retain_mut(|name| {
-            let turn = unnamed.turn_of_removal(name.at);
+            let has_successor = now.get(&name.path).is_some();
+            let turn = unnamed.turn_of_removal(name.at, has_successor);
             name.at = turn.unwrap_or(name.at);
             turn.is_some()
         });
         names
     }
 
-    fn unnamed_files(&self, round: &RoundState, named: &HashSet<&Path>) -> UnnamedFiles {
+    fn unnamed_files(
+        &self,
+        round: &RoundState,
+        named: &HashSet<&Path>,
+        losses: &HashMap<PathBuf, NameLoss>,
+    ) -> UnnamedFiles {
         let now = &*round.snapshot;
         let mut left_since: Option<Time> = None;
         let mut leave = |at: Time| left_since = Some(left_since.map_or(at, |since| since.min(at)));
-        let mut unchanged = Vec::new();
+        let (mut unchanged, mut changing) = (Vec::new(), Vec::new());
         for (path, node) in now.of_kind(NodeKind::File) {
-            if self.has_moved(path, node) {
-                continue;
-            }
             let inode = node.version.inode();
             let since = self.order.awaited_from(inode);
-            let FileVersion { mtime, ctime, .. } = node.version;
-            let has_version = self.moved.contains_key(path) || self.taken.contains_key(path);
             let is_closed = since.is_some() || !round.open.contains(&inode);
-            // Other files do not wait longer, either.
-            let is_awaited = !has_version || self.order.is_awaited(inode);
-            if is_closed && is_awaited && !named.contains(&**path) {
+            if !is_closed || self.has_moved(path, node) {
+                continue;
+            }
+            let FileVersion { mtime, ctime, .. } = node.version;
+            if !named.contains(&**path) {
                 leave(since.unwrap_or(ctime));
             }
-            if !has_version {
+            if let Some(moved) = self.moved.get(path) {
+                let lost = losses.get(path).map(|loss| loss.at);
+                changing.push((lost.unwrap_or(moved.unchanged_at), ctime));
+            } else if !self.taken.contains_key(path) {
                 let written = node.born.map_or(mtime, |born| born.max(mtime));
                 unchanged.push((written, ctime));
             }
@@ -269,6 +285,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         UnnamedFiles {
             left_since,
             unchanged: joined(unchanged),
+            changing: joined(changing),
         }
     }
 

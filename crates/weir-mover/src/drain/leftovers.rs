@@ -97,6 +97,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             walk: 0,
             kind,
             version: FileVersion::from(there),
+            unchanged_at: there.ctime,
             is_doubtful: true,
             is_ours: true,
             content,

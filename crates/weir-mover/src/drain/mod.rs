@@ -74,7 +74,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use weir_client::process::mounted::elevated::LowerFile;
-use weir_client::types::Stat;
+use weir_client::types::{Stat, Time};
 
 use crate::error::MoveError;
 use crate::filter::PathFilter;
@@ -209,6 +209,8 @@ struct MovedNode {
     walk: u64,
     kind: NodeKind,
     version: FileVersion,
+    /// The source had this version at this time, as far as walks know.
+    unchanged_at: Time,
     /// The source may have been written again with the same times, or the name was not synced.
     is_doubtful: bool,
     /// This drain made it; else it was there.
@@ -225,6 +227,7 @@ impl MovedNode {
             walk: node.walk,
             kind: node.kind,
             version: node.version,
+            unchanged_at: node.version.ctime,
             is_doubtful: false,
             is_ours,
             content: node.content.clone(),
@@ -602,6 +605,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
 
     fn walk(&mut self) -> TreeSnapshot {
         self.walks += 1;
+        let began = Time::from_epoch_ns(self.from.now().as_nanos().try_into().unwrap_or(i64::MAX));
         let before = self.ask_for_history(self.walks);
         let mut snapshot = self.source_tree().walk_below(Path::new(""), self.walks);
         let after = self.ask_for_history(self.walks);
@@ -627,6 +631,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             // A walk does not see a node that has become another kind.
             if seen.is_some_and(|seen| is_directory(seen.kind) == is_directory(moved.kind)) {
                 moved.walk = snapshot.walk;
+            }
+            if seen.is_some_and(|seen| moved.is_version(seen.version)) {
+                moved.unchanged_at = began;
             }
         }
         snapshot

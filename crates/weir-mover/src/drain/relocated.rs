@@ -553,6 +553,7 @@ fn earlier_node(walk: u64, there: &Stat) -> MovedNode {
         walk,
         kind: kind_of(there),
         version: FileVersion::from(there),
+        unchanged_at: there.ctime,
         is_doubtful: true,
         is_ours: true,
         content: PathBuf::new(),

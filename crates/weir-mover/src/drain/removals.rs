@@ -47,6 +47,16 @@ impl RemovalHistory {
     }
 }
 
+/// The loss of a name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NameLoss {
+    /// The inode that had it.
+    ino: u64,
+    pub at: Time,
+    /// Another inode has the name since then.
+    is_replaced: bool,
+}
+
 /// A name of the target that programs have removed.
 #[derive(Debug)]
 pub(super) struct RemovedName {
@@ -58,26 +68,27 @@ pub(super) struct RemovedName {
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// The names of the target that can be removed by themselves, since programs have removed them, or have renamed their
-    /// files. `named`: files that get their names in this round.
+    /// files. `losses`: the names that files have lost which this drain has moved; `named`: files that get theirs in this round.
     pub(super) fn removed_names(
-        &mut self,
+        &self,
+        losses: &HashMap<PathBuf, NameLoss>,
         now: &TreeSnapshot,
         named: &HashSet<&Path>,
     ) -> Vec<RemovedName> {
-        let mut names = self.told_names(now, named);
+        let mut names = self.lost_names(losses, now, named);
         names.extend(self.whited_out_names(now));
         names.retain(|name| self.can_be_removed(&name.path, now));
         names
     }
 
-    /// The names that the servers have told, of what this drain has moved.
-    fn told_names(&mut self, now: &TreeSnapshot, named: &HashSet<&Path>) -> Vec<RemovedName> {
+    /// The names that files and links have lost which this drain has moved.
+    pub(super) fn told_losses(&mut self, now: &TreeSnapshot) -> HashMap<PathBuf, NameLoss> {
+        let mut losses: HashMap<PathBuf, NameLoss> = HashMap::new();
         if self.removals.told.is_empty() {
-            return Vec::new();
+            return losses;
         }
         let mut told = std::mem::take(&mut self.removals.told);
         let paths = self.paths_of_directories(now);
-        let mut names: HashMap<PathBuf, (u64, Time)> = HashMap::new();
         told.retain(|(lost, walk)| {
             let path = paths.get(&lost.dir).map(|dir| dir.join(&lost.name));
             let moved = path.and_then(|path| self.moved.get_key_value(&path));
@@ -85,39 +96,57 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 moved.version.ino == lost.ino && moved.version.ctime <= lost.at
             });
             if let Some((path, _)) = moved {
-                // The first time since it was moved.
-                let name = names.entry(path.clone()).or_insert((lost.ino, lost.at));
-                name.1 = name.1.min(lost.at);
+                let loss = NameLoss {
+                    ino: lost.ino,
+                    at: lost.at,
+                    is_replaced: lost.is_replaced,
+                };
+                // The first one since it was moved.
+                let first = losses.entry(path.clone()).or_insert(loss);
+                if lost.at < first.at {
+                    *first = loss;
+                }
             }
             moved.is_some() || walk + KEPT_WALKS >= now.walk
         });
         self.removals.told = told;
+        losses
+    }
+
+    fn lost_names(
+        &self,
+        losses: &HashMap<PathBuf, NameLoss>,
+        now: &TreeSnapshot,
+        named: &HashSet<&Path>,
+    ) -> Vec<RemovedName> {
         // It may have got the name again. The number of an inode is used for others.
-        names.retain(|path, (ino, at)| {
-            let is_back = |seen: &SeenNode| {
-                seen.version.ino == *ino && seen.born.is_none_or(|born| born < *at)
-            };
-            !now.get(path).is_some_and(is_back)
-        });
+        let is_back = |seen: &SeenNode, loss: &NameLoss| {
+            seen.version.ino == loss.ino && seen.born.is_none_or(|born| born < loss.at)
+        };
+        let is_removed = |path: &Path, loss: &NameLoss| {
+            !loss.is_replaced && !now.get(path).is_some_and(|seen| is_back(seen, loss))
+        };
+        let names = losses.iter().filter(|(path, loss)| is_removed(path, loss));
+        let names: HashMap<&PathBuf, &NameLoss> = names.collect();
         if names.is_empty() {
             return Vec::new();
         }
-        let inodes: HashSet<u64> = names.values().map(|(ino, _)| *ino).collect();
+        let inodes: HashSet<u64> = names.values().map(|loss| loss.ino).collect();
         let files = now.of_kind(NodeKind::File);
         let others = files.filter(|(path, node)| {
             let is_named = named.contains(&***path) || self.has_moved(path, node);
             inodes.contains(&node.version.ino)
-                && !names.contains_key(*path)
+                && !names.contains_key(path)
                 && (!is_named || self.is_relocated(path))
         });
         // The target would have the file under no name.
         let nameless: HashSet<u64> = others.map(|(_, node)| node.version.ino).collect();
         let names = names
             .into_iter()
-            .filter(|(_, (ino, _))| !nameless.contains(ino));
-        let removed = names.map(|(path, (_, at))| RemovedName {
-            path,
-            at,
+            .filter(|(_, loss)| !nameless.contains(&loss.ino));
+        let removed = names.map(|(path, loss)| RemovedName {
+            path: path.clone(),
+            at: loss.at,
             whiteout: None,
         });
         removed.collect()

@@ -10,6 +10,7 @@
 mod analyses;
 mod analyst;
 mod history;
+mod names;
 mod progress;
 mod removals;
 
@@ -129,39 +130,6 @@ impl Program {
         fs::create_dir(path)?;
         self.directories.push(File::open(path)?);
         Ok(())
-    }
-
-    /// Renames a node, and notes it as a server does.
-    fn rename(&mut self, from: &Path, to: &Path) -> bool {
-        let found = from.symlink_metadata().ok();
-        let is_elsewhere = from.parent() != to.parent();
-        if fs::rename(from, to).is_err() {
-            return false;
-        }
-        if let Some(file) = found.as_ref().filter(|found| !found.is_dir()) {
-            self.note_lost_name(from, file.ino());
-        }
-        let dir = found.filter(fs::Metadata::is_dir);
-        self.renames += u64::from(is_elsewhere || dir.is_some());
-        self.renamed_directories.extend(dir.map(|dir| dir.ino()));
-        true
-    }
-
-    /// The changes of names that a walk asks for.
-    fn tell_history(&self, known: &mut Vec<HistoryPosition>) -> TreeHistory {
-        known.resize(1, HistoryPosition::default());
-        let [renames, removals] =
-            [known[0].renames, known[0].removals].map(|number| usize::try_from(number).unwrap());
-        known[0] = HistoryPosition {
-            renames: self.renamed_directories.len() as u64,
-            removals: self.lost_names.len() as u64,
-        };
-        TreeHistory {
-            counts: vec![(self.renames, self.renames)],
-            directories: self.renamed_directories[renames..].to_vec(),
-            is_cut: false,
-            lost: self.lost_names[removals..].to_vec(),
-        }
     }
 
     /// Names 0 and 1 are in the directory itself, the others in directories that may not be there, or be
@@ -404,7 +372,7 @@ fn check(target: &Path, program: &Program, had: &mut TargetHistory) -> Result<()
     }
     had.has_checkpoint = is_there;
     history::check_generations(&contents, &mut had.swapped)?;
-    progress::check_progress(&contents, program)?;
+    progress::check_progress(&contents)?;
     removals::check_validity(&contents)?;
     for (path, found) in &contents {
         let number = path.to_str().and_then(|name| name.strip_prefix("ckpt."));

@@ -3,7 +3,7 @@
 //! what the target has. A seed replays a run: `WEIR_PROGRESS_SEED=7 cargo test -p weir-mover --test mover progress`.
 
 use super::history::Dice;
-use super::removals::await_tick;
+use super::names::await_tick;
 use super::*;
 use weir_mover::drain::NameOrder;
 use weir_mover::tree::FileTree;
@@ -99,18 +99,12 @@ pub fn said(mark: &str, contents: &BTreeMap<PathBuf, TreeNode>) -> Option<usize>
     }
 }
 
-/// Checks that what the marks of [`Program::progress`] say is there, as long as the program has not begun to remove it.
-pub fn check_progress(
-    contents: &BTreeMap<PathBuf, TreeNode>,
-    program: &Program,
-) -> Result<(), String> {
+/// Checks that what the marks of [`Program::progress`] say is there.
+pub fn check_progress(contents: &BTreeMap<PathBuf, TreeNode>) -> Result<(), String> {
     for mark in ["progress", "done", "dirs"] {
         let Some(number) = said(mark, contents) else {
             continue;
         };
-        if program.progress_steps > (number + 2) * STEPS + 8 {
-            continue;
-        }
         for (path, content) in marked(mark, number) {
             if contents.get(&path) != Some(&TreeNode::File(content)) {
                 let names: Vec<_> = contents.keys().collect();

@@ -2,69 +2,20 @@
 //! is killed, what the target says is true. A seed replays a run: `WEIR_VALIDITY_SEED=7 cargo test -p weir-mover --test mover
 //! validity`.
 
-use rustix::time::{clock_gettime, ClockId};
-use weir_client::types::Time;
 use weir_mover::drain::NameOrder;
 use weir_mover::tree::FileTree;
 
 use super::history::Dice;
+use super::names::await_tick;
 use super::progress::{data, mark, said};
 use super::*;
 
 /// The steps of a turn of [`Program::validity`].
 const STEPS: usize = 7;
 
-/// The time by a clock of the system.
-fn now_by(clock: ClockId) -> Time {
-    let now = clock_gettime(clock);
-    Time {
-        sec: now.tv_sec,
-        nsec: now.tv_nsec,
-    }
-}
-
-/// Waits until what changes next has a later time than this.
-pub fn await_tick() {
-    let now = now_by(ClockId::Realtime);
-    while now_by(ClockId::RealtimeCoarse) <= now {
-        std::thread::yield_now();
-    }
-}
-
 impl Program {
-    /// Removes a file or link, and notes it as a server does.
-    pub(super) fn remove(&mut self, path: &Path) -> io::Result<()> {
-        let found = path.symlink_metadata()?;
-        fs::remove_file(path)?;
-        self.note_lost_name(path, found.ino());
-        Ok(())
-    }
-
-    /// Notes that a file or link has lost a name. What changes within this tick of the clock, by which file systems go, may have
-    /// an earlier time.
-    pub(super) fn note_lost_name(&mut self, path: &Path, ino: u64) {
-        let (dir, name) = (path.parent().unwrap(), path.file_name().unwrap());
-        self.lost_names.push(LostName {
-            dir: fs::metadata(dir).unwrap().ino(),
-            name: name.to_owned(),
-            ino,
-            at: now_by(ClockId::Realtime),
-        });
-    }
-
-    /// Removes a directory with all that is in it.
-    pub(super) fn remove_all(&mut self, dir: &Path) -> io::Result<()> {
-        for entry in fs::read_dir(dir)?.map(Result::unwrap) {
-            match entry.file_type().unwrap().is_dir() {
-                true => self.remove_all(&entry.path())?,
-                false => self.remove(&entry.path())?,
-            }
-        }
-        fs::remove_dir(dir)
-    }
-
-    /// A step in a loop that takes back what `valid` says, writes two files again, one of them as a new file, and says it
-    /// again.
+    /// A step in a loop that takes back what `valid` says, replaces two files, and says it again. One is renamed over the old
+    /// one, the other is made anew. Of a file that is written in place it is not known when it first changed.
     pub(super) fn validity(&mut self) {
         let number = self.validity_steps / STEPS;
         let [valid, first, second] =
@@ -77,19 +28,20 @@ impl Program {
                 }
                 await_tick();
             }
-            1 => self.write_closed(&first, data(number, "a")),
+            1 => {
+                let new = self.dir.join("valid.a.tmp");
+                self.write_closed(&new, data(number, "a"));
+                assert!(self.rename(&new, &first));
+            }
             2 => drop(self.remove(&second)),
             3 => self.write_closed(&second, data(number, "b")),
             4 => self.write_closed(&valid, mark(number)),
-            step => self.write_closed(&self.dir.join(format!("other.{step}")), mark(number)),
+            step => self.write_closed(
+                &self.dir.join(format!("other.{number}.{step}")),
+                mark(number),
+            ),
         }
         self.validity_steps += 1;
-    }
-}
-
-impl Scene {
-    pub(super) fn remove(&self, path: &Path) {
-        self.program.lock().unwrap().remove(path).unwrap();
     }
 }
 

@@ -140,11 +140,21 @@ impl<S: NamesNeeds> InstanceNames<S> {
 
     /// Notes that a file or link has lost a name, now.
     pub(super) fn note_removal(&self, dir: Ino, name: Vec<u8>, ino: Ino) {
+        self.note_loss(dir, name, ino, false);
+    }
+
+    /// The same of one whose name another one has got.
+    pub(super) fn note_replaced(&self, dir: Ino, name: Vec<u8>, ino: Ino) {
+        self.note_loss(dir, name, ino, true);
+    }
+
+    fn note_loss(&self, dir: Ino, name: Vec<u8>, ino: Ino, is_replaced: bool) {
         self.state().history.note_removal(NameRemoval {
             dir,
             name,
             ino,
             removed_ns: self.server.peers().now_ns(),
+            is_replaced,
         });
     }
 }
@@ -198,6 +208,7 @@ mod tests {
             name: vec![b'x'; usize::try_from(number % 256).unwrap()],
             ino: Ino(number),
             removed_ns: i64::try_from(number).unwrap(),
+            is_replaced: false,
         };
         (0..count).for_each(|number| log.note_removal(removal(number)));
         let (mut known, mut removed) = (at(0, 3), Vec::new());

@@ -85,12 +85,9 @@ impl<S: NamesNeeds> InstanceNames<S> {
     fn rename_here(&self, op: &proto::Rename) -> Result<(), FsError> {
         let found = |dir, name: &[u8]| self.server.node(|node| node.names().find_child(dir, name));
         let child = found(op.parent, &op.name)?;
-        let other = match op.flags {
-            EXCHANGE => found(op.new_parent, &op.new_name)?,
-            _ => None,
-        };
-        let moved = [child, other].into_iter().flatten();
-        let _under_way = self.note_rename(op, moved);
+        let other = found(op.new_parent, &op.new_name)?;
+        let exchanged = other.filter(|_| op.flags == EXCHANGE);
+        let _under_way = self.note_rename(op, [child, exchanged].into_iter().flatten());
         self.server.node(|node| node.rename_entry(op))?;
         let file = child.filter(|child| child.kind != FileType::Dir);
         if let Some(file) = file {
@@ -98,6 +95,9 @@ impl<S: NamesNeeds> InstanceNames<S> {
             let is_there = found(op.parent, &op.name).is_ok_and(|there| there.is_some());
             if !is_there {
                 self.note_removal(op.parent, op.name.clone(), file.ino);
+                if let Some(replaced) = other {
+                    self.note_replaced(op.new_parent, op.new_name.clone(), replaced.ino);
+                }
             }
         }
         Ok(())
@@ -464,6 +464,9 @@ impl<S: NamesNeeds> InstanceNames<S> {
         let was = Some(what.source);
         self.assign(what, what.from, was, None).await?;
         self.note_removal(what.from.dir, what.from.name.clone(), ino);
+        if let Some(target) = what.target {
+            self.note_replaced(what.to.dir, what.to.name.clone(), target.ino);
+        }
         self.server.peers().owe(ino.rank(), Debt::Link(ino)).await;
         Ok(())
     }
