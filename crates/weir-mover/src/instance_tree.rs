@@ -310,9 +310,11 @@ impl FileTree for InstanceTree {
 
     fn name_history(&self, known: &mut Vec<HistoryPosition>) -> io::Result<TreeHistory> {
         let servers = self.servers()?;
-        known.resize(servers.into(), HistoryPosition::default());
+        // If a server does not answer, what the others have told is asked for again.
+        let mut told = known.clone();
+        told.resize(servers.into(), HistoryPosition::default());
         let mut found = TreeHistory::default();
-        for (rank, known) in (0..servers).zip(known) {
+        for (rank, known) in (0..servers).zip(&mut told) {
             loop {
                 let history = self.tree.name_history(rank, *known).io()?;
                 *known = history.position;
@@ -333,6 +335,7 @@ impl FileTree for InstanceTree {
                 }
             }
         }
+        *known = told;
         Ok(found)
     }
 

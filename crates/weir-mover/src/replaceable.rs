@@ -49,7 +49,7 @@ impl TakenNode {
         }
     }
 
-    fn fits(&self, there: &Stat) -> bool {
+    pub(crate) fn fits(&self, there: &Stat) -> bool {
         self.ino == there.ino
             && self
                 .ctime_ns

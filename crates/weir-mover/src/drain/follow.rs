@@ -25,6 +25,14 @@ pub(super) enum FollowOutcome {
     Linked,
     /// It is to be copied.
     NotLinked,
+    /// So are others: the target makes no such links.
+    Refused,
+}
+
+impl FollowOutcome {
+    pub(super) fn has_name(self) -> bool {
+        matches!(self, FollowOutcome::Named | FollowOutcome::Linked)
+    }
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
@@ -47,14 +55,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut is_behind = [false; 2];
         for (path, node) in chosen {
             let is_behind = &mut is_behind[usize::from(self.is_first(path))];
-            let comes_in_turn = *is_behind && self.is_ordered(path);
+            // Removals may come before it.
+            let has_others = *is_behind || self.removals.has_some();
+            let comes_in_turn = has_others && self.is_ordered(path);
             let renamed = known.remove(path);
             // Where the target makes no links, each would hold up those behind it.
             match renamed.filter(|_| !(comes_in_turn && self.has_refused_links)) {
                 Some(file) if comes_in_turn => round.renamed.push(file),
                 Some(file) => {
                     let outcome = self.follow(&file, node);
-                    if outcome != FollowOutcome::NotLinked {
+                    if outcome.has_name() {
                         directories.extend(path.parent().map(Path::to_owned));
                         followed.push((path, node, outcome));
                     }
@@ -92,8 +102,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         outcome: FollowOutcome,
         is_synced: bool,
     ) {
-        if outcome == FollowOutcome::NotLinked {
-            self.has_refused_links = true;
+        self.has_refused_links |= outcome == FollowOutcome::Refused;
+        if !outcome.has_name() {
             return round.pend(path, node, PendingState::Waiting);
         }
         let is_whole = outcome == FollowOutcome::Named && is_synced;
@@ -142,31 +152,37 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// Gives a renamed file its new name. Where this fails, a copy tries it again, and reports the error.
     pub(super) fn follow(&self, file: &RenamedFile, node: &SeenNode) -> FollowOutcome {
-        let linked = self.link_renamed(&file.from, &file.path, node);
-        if !linked.is_ok_and(|linked| linked) {
-            FollowOutcome::NotLinked
-        } else if self.keep_link_attributes(&file.path, node).is_err() {
-            FollowOutcome::Linked
-        } else {
-            FollowOutcome::Named
+        match self.link_renamed(&file.from, &file.path, node) {
+            Ok(LinkOutcome::Made | LinkOutcome::There) => {
+                match self.keep_link_attributes(&file.path, node) {
+                    Ok(()) => FollowOutcome::Named,
+                    Err(_) => FollowOutcome::Linked,
+                }
+            }
+            Ok(LinkOutcome::Refused) => FollowOutcome::Refused,
+            Ok(LinkOutcome::NoFile) | Err(_) => FollowOutcome::NotLinked,
         }
     }
 
-    /// Gives what was copied of a file its new name; false: it is not there, or the target makes no such link.
-    fn link_renamed(&self, from: &Path, path: &Path, node: &SeenNode) -> Result<bool, MoveError> {
+    /// Gives what was copied of a file its new name.
+    fn link_renamed(
+        &self,
+        from: &Path,
+        path: &Path,
+        node: &SeenNode,
+    ) -> Result<LinkOutcome, MoveError> {
         let (existing, target) = (self.at_target(from), self.at_target(path));
         let there = self.to.look_up(&existing);
         let there = there.map_err(MoveError::io("looking for", &existing))?;
-        let is_as_made = |there| self.is_as_made(&existing, &self.moved[from], there);
+        let moved = self.moved.get(from);
+        let is_as_made =
+            |there| moved.is_some_and(|moved| self.is_as_made(&existing, moved, there));
         if !there.as_ref().is_some_and(is_as_made) {
-            return Ok(false);
+            return Ok(LinkOutcome::NoFile);
         }
         let replaces = self.replaceable(path);
         self.note_placing(std::iter::once((path, node)));
-        match make_hard_link(self.to, &existing, &target, &|there| replaces.allows(there))? {
-            LinkOutcome::Refused | LinkOutcome::NoFile => Ok(false),
-            LinkOutcome::Made | LinkOutcome::There => Ok(true),
-        }
+        make_hard_link(self.to, &existing, &target, &|there| replaces.allows(there))
     }
 
     /// Gives a file that has got its new name the attributes that the source has.

@@ -8,6 +8,7 @@
 //! A removal never comes before what was written ahead of it: also not before a file that has got other attributes, or a new name,
 //! since then, if the target has not had it yet. It is left to [`names`](super::names), at the end of a round,
 //! - if such a file is closed, and does not get its name in this round;
+//! - if a symbolic link is not on the target as it may have been before;
 //! - if a directory has not got its name that had been renamed before;
 //! - if a link of the target leads there that the tree has changed or removed.
 //!
@@ -21,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_client::types::{Stat, Time};
 
 use super::follow::FollowOutcome;
-use super::order::NameOrder;
+use super::order::{NameOrder, OrderedNode};
 use super::removals::{NameLoss, RemovedName};
 use super::round_state::{since_1970, RenamedFile, RoundState};
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
@@ -45,6 +46,10 @@ impl TurnChange {
             TurnChange::Follow(file) => &file.path,
             TurnChange::Remove(name) => &name.path,
         }
+    }
+
+    fn is_follow(&self) -> bool {
+        matches!(self, TurnChange::Follow(_))
     }
 }
 
@@ -125,7 +130,7 @@ impl<S: FileTree, T: FileTree> OrderedList<'_, '_, S, T> {
 
 impl<S: FileTree, T: FileTree> TurnRules for OrderedList<'_, '_, S, T> {
     fn begin(&self, file: usize) -> bool {
-        let file = (&**self.files[file], self.node(file).version.ctime);
+        let file = self.drain.ordered_node(self.files[file], self.node(file));
         self.drain.change_before(self.changes, self.snapshot, file)
     }
     fn note_unnamed(&self, file: usize) {
@@ -200,7 +205,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         round.renamed = others;
         let now = &*round.snapshot;
         let is_ordered = self.order.rule == NameOrder::Changes && !self.order.is_hurried;
-        let can_remove = is_ordered && !is_first && !self.keeps_all && now.unread.is_empty();
+        // Else the walk may have missed what was there before.
+        let is_calm = now.is_calm && !now.has_missed && now.unread.is_empty();
+        let can_remove = is_ordered && !is_first && !self.keeps_all && is_calm;
         if can_remove && !(chosen.is_empty() && renamed.is_empty()) {
             let chosen = chosen.iter().map(|path| path.as_path());
             let named: HashSet<&Path> = chosen
@@ -217,10 +224,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             changes.changes.push((changed, TurnChange::Follow(file)));
         }
         // An old name goes after the file has its new one.
-        let is_removal = |change: &TurnChange| matches!(change, TurnChange::Remove(_));
         changes
             .changes
-            .sort_by_key(|(at, change)| (*at, is_removal(change)));
+            .sort_by_key(|(at, change)| (*at, !change.is_follow()));
         changes
     }
 
@@ -269,12 +275,17 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 leave(since.unwrap_or(ctime));
             }
             if let Some(moved) = self.moved.get(path) {
-                let lost = losses.get(path).map(|loss| loss.at);
+                let lost = losses.get(path).map(|loss| loss.first);
                 changing.push((lost.unwrap_or(moved.unchanged_at), ctime));
             } else if !self.taken.contains_key(path) {
                 let written = node.born.map_or(mtime, |born| born.max(mtime));
                 unchanged.push((written, ctime));
             }
+        }
+        for (path, node) in self.changed_links(now) {
+            let old = self.moved.get(path).map(|moved| moved.unchanged_at);
+            let lost = losses.get(path).map(|loss| loss.first);
+            leave(lost.or(old).unwrap_or(node.version.ctime));
         }
         for path in self.unnamed_directories().chain(&round.unmade) {
             if let Some(node) = now.get(path) {
@@ -289,47 +300,55 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    /// Makes the changes of names that come before a file, by its path and time of change; false: one of them failed, and the
-    /// file waits for it.
+    /// Makes the changes of names that come before a file; false: one of them failed, and the file waits for it.
     pub(super) fn change_before(
         &self,
         changes: &TurnChanges,
         now: &TreeSnapshot,
-        (file, changed): (&Path, Time),
+        file: OrderedNode<'_>,
     ) -> bool {
         let mut state = changes.state();
+        // One in a directory without a name comes before files that had changed before.
+        if !self.is_ordered(file.path) {
+            return !state.is_held;
+        }
         let left = &changes.changes[state.next..];
-        let count = left.partition_point(|(at, _)| *at < changed);
-        let are_made = self.make_changes(&mut state, &left[..count], Some(file), now);
-        if changes.removed.contains(file) {
-            state.replaced.insert(file.to_owned());
+        let count = left.partition_point(|(at, _)| *at < file.version.ctime);
+        let are_made = self.make_changes(changes, &mut state, count, Some(file.path), now);
+        if changes.removed.contains(file.path) {
+            state.replaced.insert(file.path.to_owned());
         }
         are_made
     }
 
-    /// Gives renamed files their names that come behind the last file. Nothing is removed.
+    /// Makes the changes of names that come behind the last file, up to the last renamed file.
     pub(super) fn follow_behind(&self, changes: &TurnChanges, now: &TreeSnapshot) {
         let mut state = changes.state();
-        for change in &changes.changes[state.next..] {
-            if matches!(change, (_, TurnChange::Remove(_))) {
-                state.next += 1;
-            } else if !self.make_changes(&mut state, std::slice::from_ref(change), None, now) {
-                break;
-            }
-        }
+        let left = &changes.changes[state.next..];
+        let last = left.iter().rposition(|(_, change)| change.is_follow());
+        self.make_changes(
+            changes,
+            &mut state,
+            last.map_or(0, |last| last + 1),
+            None,
+            now,
+        );
     }
 
     /// Makes changes of names. `file`: the path of the file that gets its name next.
     fn make_changes(
         &self,
+        changes: &TurnChanges,
         state: &mut TurnState,
-        due: &[(Time, TurnChange)],
+        count: usize,
         file: Option<&Path>,
         now: &TreeSnapshot,
     ) -> bool {
         let mut directories = BTreeSet::new();
+        let mut has_failed = false;
+        let due = &changes.changes[state.next..][..count];
         for (number, (at, change)) in due.iter().enumerate() {
-            if state.is_held {
+            if state.is_held || has_failed && change.is_follow() {
                 break;
             }
             state.next += 1;
@@ -340,7 +359,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     state.followed.push((file.path.clone(), outcome));
                     // Else it is copied in the next round.
                     state.is_held = outcome != FollowOutcome::Named;
-                    (&file.path, outcome != FollowOutcome::NotLinked)
+                    if outcome.has_name() && changes.removed.contains(&file.path) {
+                        state.replaced.insert(file.path.clone());
+                    }
+                    (&file.path, outcome.has_name())
                 }
                 TurnChange::Remove(name) => {
                     let next = due.get(number + 1).map(|(_, next)| next.path());
@@ -355,7 +377,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                         Ok(removed) => state.removed.push((name.path.clone(), removed)),
                         Err(error) => {
                             state.failed.push((name.path.clone(), error));
-                            state.is_held = true;
+                            has_failed = true;
                         }
                     }
                     (&name.path, has_changed)
@@ -364,6 +386,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let parent = path.parent().filter(|_| has_changed);
             directories.extend(parent.map(|dir| self.at_target(dir)));
         }
+        state.is_held |= has_failed;
         for dir in directories {
             if let Err(error) = self.to.sync_directory(&dir) {
                 let error = MoveError::io("syncing", &dir)(error);

@@ -150,7 +150,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// The links of a walk that the target does not have so.
-    fn changed_links<'a>(
+    pub(super) fn changed_links<'a>(
         &'a self,
         snapshot: &'a TreeSnapshot,
     ) -> impl Iterator<Item = (&'a PathBuf, &'a SeenNode)> {
@@ -172,7 +172,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         links.filter(move |(path, _)| is_link(path))
     }
 
-    fn has_link(&self, path: &Path, node: &SeenNode) -> bool {
+    pub(super) fn has_link(&self, path: &Path, node: &SeenNode) -> bool {
         let moved = self.moved.get(path);
         moved.is_some_and(|moved| moved.kind == NodeKind::Symlink && moved.content == node.content)
     }
@@ -533,6 +533,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             };
             let is_removed = matches!(removed, Ok(true));
             if changed.note(&path, &target, removed) {
+                self.removals.forget_failures(&path);
                 self.moved.remove(&path);
                 self.relocated.remove(&path);
                 removed_names.extend(is_removed.then_some(marked));

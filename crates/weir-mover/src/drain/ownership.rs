@@ -25,7 +25,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    fn taken(&self, path: &Path) -> Option<TakenNode> {
+    pub(super) fn taken(&self, path: &Path) -> Option<TakenNode> {
         let file = *self.taken.get(path)?;
         Some(TakenNode::new(file, self.unlinked.contains(&file.ino)))
     }

@@ -20,12 +20,16 @@ use crate::tree::{FileTree, LostName, NodeKind};
 
 /// The walks for which a lost name is remembered that the drain has not made.
 const KEPT_WALKS: u64 = 8;
+/// The most lost names that are remembered.
+const MOST_TOLD: usize = 1 << 18;
 
 /// The removals that are known.
 #[derive(Debug, Default)]
 pub(super) struct RemovalHistory {
     /// The names that the servers have told, each with the number of the walk.
     told: Vec<(LostName, u64)>,
+    /// The times of whiteouts, by the path of the name.
+    whited_out: HashMap<PathBuf, (Whiteout, Time)>,
     /// The rounds in which files waited for a removal that failed, by its path.
     failures: HashMap<PathBuf, u32>,
 }
@@ -34,11 +38,19 @@ impl RemovalHistory {
     pub(super) fn note(&mut self, lost: &[LostName], walk: u64) {
         self.told
             .extend(lost.iter().map(|name| (name.clone(), walk)));
+        // Without the oldest ones some removals come later, with those that only walks see.
+        let too_many = self.told.len().saturating_sub(MOST_TOLD);
+        self.told.drain(..too_many);
     }
 
     /// Notes that files wait for a removal which has failed.
     pub(super) fn count_failure(&mut self, path: &Path) {
         *self.failures.entry(path.to_owned()).or_default() += 1;
+    }
+
+    /// True if files may wait for removals.
+    pub(super) fn has_some(&self) -> bool {
+        !self.told.is_empty() || !self.whited_out.is_empty()
     }
 
     /// Forgets that a removal has failed.
@@ -47,14 +59,13 @@ impl RemovalHistory {
     }
 }
 
-/// The loss of a name.
+/// The loss of a name that this drain has given a file or link on the target.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NameLoss {
-    /// The inode that had it.
-    ino: u64,
-    pub at: Time,
-    /// Another inode has the name since then.
-    is_replaced: bool,
+    /// The time at which the name first led elsewhere, or nowhere.
+    pub first: Time,
+    /// The inode that had it last, and the time at which programs removed it.
+    removed: Option<(u64, Time)>,
 }
 
 /// A name of the target that programs have removed.
@@ -70,47 +81,47 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// The names of the target that can be removed by themselves, since programs have removed them, or have renamed their
     /// files. `losses`: the names that files have lost which this drain has moved; `named`: files that get theirs in this round.
     pub(super) fn removed_names(
-        &self,
+        &mut self,
         losses: &HashMap<PathBuf, NameLoss>,
         now: &TreeSnapshot,
         named: &HashSet<&Path>,
     ) -> Vec<RemovedName> {
         let mut names = self.lost_names(losses, now, named);
-        names.extend(self.whited_out_names(now));
         names.retain(|name| self.can_be_removed(&name.path, now));
+        names.extend(self.whited_out_names(now));
         names
     }
 
     /// The names that files and links have lost which this drain has moved.
     pub(super) fn told_losses(&mut self, now: &TreeSnapshot) -> HashMap<PathBuf, NameLoss> {
-        let mut losses: HashMap<PathBuf, NameLoss> = HashMap::new();
-        if self.removals.told.is_empty() {
-            return losses;
-        }
         let mut told = std::mem::take(&mut self.removals.told);
-        let paths = self.paths_of_directories(now);
+        if told.is_empty() {
+            return HashMap::new();
+        }
+        let directories = self.paths_of_directories(now);
+        let mut by_path: HashMap<PathBuf, Vec<LostName>> = HashMap::new();
         told.retain(|(lost, walk)| {
-            let path = paths.get(&lost.dir).map(|dir| dir.join(&lost.name));
-            let moved = path.and_then(|path| self.moved.get_key_value(&path));
-            let moved = moved.filter(|(_, moved)| {
-                moved.version.ino == lost.ino && moved.version.ctime <= lost.at
-            });
-            if let Some((path, _)) = moved {
-                let loss = NameLoss {
-                    ino: lost.ino,
-                    at: lost.at,
-                    is_replaced: lost.is_replaced,
-                };
-                // The first one since it was moved.
-                let first = losses.entry(path.clone()).or_insert(loss);
-                if lost.at < first.at {
-                    *first = loss;
-                }
+            let path = directories.get(&lost.dir).map(|dir| dir.join(&lost.name));
+            let path = path.filter(|path| self.moved.contains_key(path));
+            let is_kept = path.is_some() || walk + KEPT_WALKS >= now.walk;
+            if let Some(path) = path {
+                by_path.entry(path).or_default().push(lost.clone());
             }
-            moved.is_some() || walk + KEPT_WALKS >= now.walk
+            is_kept
         });
         self.removals.told = told;
-        losses
+        let losses = by_path.into_iter().filter_map(|(path, mut lost)| {
+            lost.sort_by_key(|lost| lost.at);
+            let version = &self.moved[&path].version;
+            let is_first = |lost: &&LostName| lost.ino == version.ino && version.ctime <= lost.at;
+            let first = lost.iter().find(is_first)?.at;
+            let mut removals = lost
+                .iter()
+                .filter(|lost| !lost.is_replaced && lost.at >= first);
+            let removed = removals.next().map(|lost| (lost.ino, lost.at));
+            Some((path, NameLoss { first, removed }))
+        });
+        losses.collect()
     }
 
     fn lost_names(
@@ -119,37 +130,54 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         now: &TreeSnapshot,
         named: &HashSet<&Path>,
     ) -> Vec<RemovedName> {
-        // It may have got the name again. The number of an inode is used for others.
-        let is_back = |seen: &SeenNode, loss: &NameLoss| {
-            seen.version.ino == loss.ino && seen.born.is_none_or(|born| born < loss.at)
-        };
-        let is_removed = |path: &Path, loss: &NameLoss| {
-            !loss.is_replaced && !now.get(path).is_some_and(|seen| is_back(seen, loss))
-        };
-        let names = losses.iter().filter(|(path, loss)| is_removed(path, loss));
-        let names: HashMap<&PathBuf, &NameLoss> = names.collect();
-        if names.is_empty() {
+        let removed = losses.iter().filter_map(|(path, loss)| {
+            let (ino, at) = loss.removed?;
+            // It may have got the name again. The number of an inode is used for others.
+            let is_back =
+                |seen: &SeenNode| seen.version.ino == ino && seen.born.is_none_or(|born| born < at);
+            (!now.get(path).is_some_and(is_back)).then_some((path, (ino, at)))
+        });
+        let removed: HashMap<&PathBuf, (u64, Time)> = removed.collect();
+        if removed.is_empty() {
             return Vec::new();
         }
-        let inodes: HashSet<u64> = names.values().map(|loss| loss.ino).collect();
-        let files = now.of_kind(NodeKind::File);
-        let others = files.filter(|(path, node)| {
-            let is_named = named.contains(&***path) || self.has_moved(path, node);
-            inodes.contains(&node.version.ino)
-                && !names.contains_key(path)
-                && (!is_named || self.is_relocated(path))
+        // Those that have other names get these before, or the target would have them under none.
+        let mut others: HashMap<u64, Option<Time>> = removed
+            .values()
+            .map(|(ino, at)| (*ino, Some(*at)))
+            .collect();
+        for (path, node) in now
+            .of_kind(NodeKind::File)
+            .chain(now.of_kind(NodeKind::Symlink))
+        {
+            let Some(turn) = others.get_mut(&node.version.ino) else {
+                continue;
+            };
+            if removed.contains_key(path) || self.has_name(path, node) {
+                continue;
+            }
+            let is_named = named.contains(&**path) && !self.is_relocated(path);
+            *turn = turn
+                .filter(|_| is_named)
+                .map(|turn| turn.max(node.version.ctime));
+        }
+        let names = removed.into_iter().filter_map(|(path, (ino, at))| {
+            Some(RemovedName {
+                path: path.clone(),
+                at: others[&ino]?.max(at),
+                whiteout: None,
+            })
         });
-        // The target would have the file under no name.
-        let nameless: HashSet<u64> = others.map(|(_, node)| node.version.ino).collect();
-        let names = names
-            .into_iter()
-            .filter(|(_, loss)| !nameless.contains(&loss.ino));
-        let removed = names.map(|(path, loss)| RemovedName {
-            path: path.clone(),
-            at: loss.at,
-            whiteout: None,
-        });
-        removed.collect()
+        names.collect()
+    }
+
+    /// True if the target has a file or link under its own name.
+    fn has_name(&self, path: &Path, node: &SeenNode) -> bool {
+        let is_there = match node.kind {
+            NodeKind::Symlink => self.has_link(path, node),
+            _ => self.has_moved(path, node),
+        };
+        is_there && !self.is_relocated(path)
     }
 
     /// The paths below the source of the directories that the walk or an earlier one saw, by their inode numbers.
@@ -165,20 +193,35 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// The names that programs have removed from an elevated tree, and that no drain has made.
-    fn whited_out_names(&self, now: &TreeSnapshot) -> Vec<RemovedName> {
-        let of_target = now.whiteouts.iter().filter(|(path, whiteout)| {
-            whiteout.file().is_some() && !self.moved.contains_key(*path)
-        });
-        let names = of_target.filter_map(|(path, whiteout)| {
+    fn whited_out_names(&mut self, now: &TreeSnapshot) -> Vec<RemovedName> {
+        let mut known = std::mem::take(&mut self.removals.whited_out);
+        known.retain(|path, (whiteout, _)| now.whiteouts.get(path) == Some(whiteout));
+        let mut names = Vec::new();
+        for (path, whiteout) in &now.whiteouts {
+            if whiteout.file().is_none()
+                || self.moved.contains_key(path)
+                || !self.can_be_removed(path, now)
+            {
+                continue;
+            }
+            let known_at = known.get(path).map(|(_, at)| *at);
             // Forgotten meanwhile, or its server does not answer.
-            let at = self.from.removed_at(whiteout).ok()??;
-            Some(RemovedName {
-                path: path.clone(),
-                at,
-                whiteout: Some(whiteout.clone()),
-            })
-        });
-        names.collect()
+            let Some(at) = known_at.or_else(|| self.from.removed_at(whiteout).ok()?) else {
+                continue;
+            };
+            known.insert(path.clone(), (whiteout.clone(), at));
+            // It is made before the name is removed, which may fail.
+            let is_removed = |seen: &SeenNode| seen.born.is_some_and(|born| born >= at);
+            if now.get(path).is_none_or(is_removed) {
+                names.push(RemovedName {
+                    path: path.clone(),
+                    at,
+                    whiteout: Some(whiteout.clone()),
+                });
+            }
+        }
+        self.removals.whited_out = known;
+        names
     }
 
     /// True if a name goes by itself, and nothing that links lead to takes its place.
@@ -207,6 +250,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let is_removed = self.remove_ours(&target, &self.moved[path], is_whited_out)?;
             return Ok(is_removed.then(Stat::default));
         };
+        let target = &self.target.join(path);
+        let there = self.to.look_up(target);
+        let there = there.map_err(MoveError::io("looking for", target))?;
+        // Else a drain has put the next version there.
+        let is_taken = |there: &Stat| self.taken(path).is_some_and(|taken| taken.fits(there));
+        if !there.as_ref().is_some_and(is_taken) {
+            return Ok(None);
+        }
         match self.remove_from_target(path, whiteout, None, &mut RealDirectories::default()) {
             // It goes with what is in it.
             Err(error) if error.is_directory_not_empty() => Ok(None),

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use weir_client::process::mounted::HistoryPosition;
 
+use super::order::NameOrder;
 use super::Drain;
 use crate::tree::{FileTree, TreeHistory};
 
@@ -84,7 +85,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub(super) fn ask_for_history(&mut self, walk: u64) -> Option<TreeHistory> {
         let history = self.from.name_history(&mut self.renames.known).ok()?;
         self.renames.note(&history, walk);
-        self.removals.note(&history.lost, walk);
+        if self.order.rule == NameOrder::Changes && !self.keeps_all {
+            self.removals.note(&history.lost, walk);
+        }
         Some(history)
     }
 }

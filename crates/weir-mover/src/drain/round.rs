@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use weir_client::process::mounted::WriteState;
-use weir_client::types::Stat;
+use weir_client::types::{Stat, Time};
 
 use super::in_turn::{OrderedList, TurnChanges};
 use super::lists::{share_files, ListedFile, OwnLists};
@@ -207,20 +207,24 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let changed = Some(node.version.mtime).filter(|_| !is_ordered);
             (!self.is_first(path), is_ordered, changed)
         });
+        let mut cut_from: Option<Time> = None;
         chosen.retain(|(path, node)| {
             let is_within = bytes < self.round_limit;
             bytes += node.version.size;
             if !is_within {
                 round.is_cut = true;
+                let changed = node.version.ctime;
+                cut_from = Some(cut_from.map_or(changed, |first| first.min(changed)));
                 round.pend(path, node, PendingState::Waiting);
             }
             is_within
         });
-        if round.is_cut {
-            // They come behind some of these.
-            for file in std::mem::take(&mut round.renamed) {
-                let node = snapshot.get(&file.path).expect("chosen from it");
+        for file in std::mem::take(&mut round.renamed) {
+            let node = snapshot.get(&file.path).expect("chosen from it");
+            if cut_from.is_some_and(|first| first <= node.version.ctime) {
                 round.pend(&file.path, node, PendingState::Waiting);
+            } else {
+                round.renamed.push(file);
             }
         }
         if self.order.rule == NameOrder::None {
@@ -379,7 +383,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> bool {
         let snapshot = Arc::clone(&round.snapshot);
         let node = snapshot.get(path).expect("chosen from it");
-        let goes_on = self.change_before(changes, &snapshot, (path, node.version.ctime));
+        let file = self.ordered_node(path, node);
+        let goes_on = self.change_before(changes, &snapshot, file);
         self.note_changes(round, changes);
         if !goes_on {
             return self.note_all(round, &[path], vec![None]);

@@ -20,7 +20,7 @@ const MOST_REMOVALS: usize = 16 << 10;
 /// The most bytes of removals in an answer, which is to fit into the channel of a client.
 const REMOVAL_BYTES: usize = 16 << 10;
 /// The bytes of a removal beside its name, at most.
-const NUMBER_BYTES: usize = 32;
+const NUMBER_BYTES: usize = 40;
 
 /// The last of some counted changes.
 struct LastChanges<T> {
