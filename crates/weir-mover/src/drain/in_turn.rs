@@ -198,27 +198,22 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         is_first: bool,
     ) -> TurnChanges {
         let mut changes = TurnChanges::default();
-        let renamed = std::mem::take(&mut round.renamed);
-        let (renamed, others) = renamed
-            .into_iter()
-            .partition(|file: &RenamedFile| self.is_first(&file.path) == is_first);
-        round.renamed = others;
-        let now = &*round.snapshot;
+        let now = Arc::clone(&round.snapshot);
         let is_ordered = self.order.rule == NameOrder::Changes && !self.order.is_hurried;
         // Else the walk may have missed what was there before.
         let is_calm = now.is_calm && !now.has_missed && now.unread.is_empty();
-        let can_remove = is_ordered && !is_first && !self.keeps_all && is_calm;
-        if can_remove && !(chosen.is_empty() && renamed.is_empty()) {
-            let chosen = chosen.iter().map(|path| path.as_path());
-            let named: HashSet<&Path> = chosen
-                .chain(renamed.iter().map(|file| &*file.path))
-                .collect();
-            for name in self.names_to_remove(round, &named) {
+        if is_ordered && !is_first && !self.keeps_all && is_calm {
+            for name in self.names_to_remove(round, chosen) {
                 if changes.removed.insert(name.path.clone()) {
                     changes.changes.push((name.at, TurnChange::Remove(name)));
                 }
             }
         }
+        let renamed = std::mem::take(&mut round.renamed);
+        let (renamed, others) = renamed
+            .into_iter()
+            .partition(|file: &RenamedFile| self.is_first(&file.path) == is_first);
+        round.renamed = others;
         for file in renamed {
             let changed = now.get(&file.path).expect("chosen from it").version.ctime;
             changes.changes.push((changed, TurnChange::Follow(file)));
@@ -230,16 +225,21 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         changes
     }
 
-    /// The names that programs had removed when the walk began, if nothing is missing that was written before. `named`: the files
-    /// that get their names in this round.
-    fn names_to_remove(&mut self, round: &RoundState, named: &HashSet<&Path>) -> Vec<RemovedName> {
+    /// The names that programs had removed when the walk began, if nothing is missing that was written before.
+    fn names_to_remove(&mut self, round: &RoundState, chosen: &[&PathBuf]) -> Vec<RemovedName> {
+        let followed: HashSet<&Path> = round.renamed.iter().map(|file| &*file.path).collect();
+        let chosen = chosen.iter().map(|path| path.as_path());
+        let named: &HashSet<&Path> = &chosen.chain(followed.iter().copied()).collect();
+        if named.is_empty() {
+            return Vec::new();
+        }
         let now = &*round.snapshot;
         let losses = self.told_losses(now);
         let mut names = self.removed_names(&losses, now, named);
         if names.is_empty() {
             return names;
         }
-        let unnamed = self.unnamed_files(round, named, &losses);
+        let unnamed = self.unnamed_files(round, named, &followed, &losses);
         let kept = self.destinations_of_old_links(&[], now);
         // The walk may have missed what was there before later ones.
         let is_in_time = |name: &RemovedName| since_1970(name.at) <= round.walk_began;
@@ -257,6 +257,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         &self,
         round: &RoundState,
         named: &HashSet<&Path>,
+        followed: &HashSet<&Path>,
         losses: &HashMap<PathBuf, NameLoss>,
     ) -> UnnamedFiles {
         let now = &*round.snapshot;
@@ -277,7 +278,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if let Some(moved) = self.moved.get(path) {
                 let lost = losses.get(path).map(|loss| loss.first);
                 changing.push((lost.unwrap_or(moved.unchanged_at), ctime));
-            } else if !self.taken.contains_key(path) {
+            } else if !self.taken.contains_key(path) && !followed.contains(&**path) {
                 let written = node.born.map_or(mtime, |born| born.max(mtime));
                 unchanged.push((written, ctime));
             }

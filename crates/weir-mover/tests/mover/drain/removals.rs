@@ -135,3 +135,93 @@ fn without_an_order_what_was_taken_back_stays_beside_new_data() {
     let wrong = scene.wrong.lock().unwrap().clone();
     assert!(wrong.is_err_and(|wrong| wrong.starts_with("valid says 0: valid.a")));
 }
+
+impl Scene {
+    /// Has the target checked after each of its changes. `is_right`: by the names of its directory.
+    fn check_names(
+        &mut self,
+        is_right: impl Fn(&dyn Fn(&str) -> bool) -> bool + Send + Sync + 'static,
+    ) {
+        let (wrong, target) = (Arc::clone(&self.wrong), self.target.clone());
+        let to = FaultyTree::failing_once(i64::MAX, Errno::IO);
+        self.to = to.checked(Box::new(move || {
+            if !is_right(&|name| target.join(name).exists()) {
+                let names: Vec<_> = contents(&target).into_keys().collect();
+                *wrong.lock().unwrap() = Err(format!("{names:?}"));
+            }
+        }));
+    }
+
+    /// Has the program write a file, after all that it has done before by the clock.
+    fn write_later(&self, name: &str) {
+        await_tick();
+        self.write(&self.source.join(name));
+    }
+
+    fn rename_later(&self, from: &str, to: &str) {
+        await_tick();
+        let [from, to] = [from, to].map(|name| self.source.join(name));
+        assert!(self.program.lock().unwrap().rename(&from, &to));
+    }
+
+    fn remove_later(&self, name: &str) {
+        await_tick();
+        self.remove(&self.source.join(name));
+    }
+
+    fn finish_rounds(&self, drain: &mut Drain<'_, FaultyTree, FaultyTree>) {
+        for _ in 0..4 {
+            round(drain, now());
+        }
+        assert_eq!(*self.wrong.lock().unwrap(), Ok(()));
+        assert_eq!(contents(&self.source), contents(&self.target));
+    }
+}
+
+/// A file in a directory that has no name yet comes first: what was removed before it was written does not.
+#[test]
+fn what_was_written_before_a_removal_is_there_before_it() {
+    let mut scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    scene.check_names(|has| !has("began") || has("old") || has("new"));
+    let mut drain = scene.drain();
+    scene.write(&scene.source.join("old"));
+    scene.write_later("began");
+    round(&mut drain, now());
+    scene.write_later("new");
+    scene.remove_later("old");
+    let dir = scene.source.join("dir.tmp");
+    let made = scene.program.lock().unwrap().make_directory(&dir);
+    made.unwrap();
+    scene.write_later("dir.tmp/file");
+    scene.rename_later("dir.tmp", "dir");
+    scene.finish_rounds(&mut drain);
+}
+
+/// A log that is rotated, and written to by its new name, has one of its names at every moment.
+#[test]
+fn a_renamed_file_that_is_written_again_has_a_name_at_every_moment() {
+    let mut scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    scene.check_names(|has| !has("began") || has("log") || has("log.1"));
+    let mut drain = scene.drain();
+    scene.write(&scene.source.join("log"));
+    scene.write_later("began");
+    round(&mut drain, now());
+    scene.rename_later("log", "log.1");
+    scene.write_later("other");
+    scene.write_later("log.1");
+    scene.finish_rounds(&mut drain);
+}
+
+/// A file that was renamed after a program had taken something back gets its new name after that is gone.
+#[test]
+fn a_renamed_file_comes_after_what_was_taken_back_before() {
+    let mut scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    scene.check_names(|has| !(has("valid") && has("data")));
+    let mut drain = scene.drain();
+    scene.write(&scene.source.join("data.tmp"));
+    scene.write(&scene.source.join("valid"));
+    round(&mut drain, now());
+    scene.remove_later("valid");
+    scene.rename_later("data.tmp", "data");
+    scene.finish_rounds(&mut drain);
+}
