@@ -174,7 +174,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let (existing, target) = (self.at_target(from), self.at_target(path));
         let there = self.to.look_up(&existing);
         let there = there.map_err(MoveError::io("looking for", &existing))?;
+        // Another file may have got the old name since.
         let moved = self.moved.get(from);
+        let moved = moved.filter(|moved| moved.version.inode() == node.version.inode());
         let is_as_made =
             |there| moved.is_some_and(|moved| self.is_as_made(&existing, moved, there));
         if !there.as_ref().is_some_and(is_as_made) {

@@ -150,7 +150,7 @@ struct UnnamedFiles {
     /// For those of which the target has no version, the times from their last write to the last change of their attributes. They do
     /// not overlap.
     unchanged: Vec<(Time, Time)>,
-    /// For the others, the times from the first change that they may have had since then to the last one.
+    /// For those of which it has an old one, the times from the first change that they may have had since then to the last one.
     changing: Vec<(Time, Time)>,
 }
 
@@ -188,6 +188,11 @@ fn joined(mut ranges: Vec<(Time, Time)>) -> Vec<(Time, Time)> {
     });
     ranges
 }
+
+const LONG_AGO: Time = Time {
+    sec: i64::MIN,
+    nsec: 0,
+};
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Plans the changes of names that come in turn with these files of a round. `is_first`: those that are moved first.
@@ -264,6 +269,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut left_since: Option<Time> = None;
         let mut leave = |at: Time| left_since = Some(left_since.map_or(at, |since| since.min(at)));
         let (mut unchanged, mut changing) = (Vec::new(), Vec::new());
+        // Then the target may have versions of files that this drain does not know.
+        let placed = self.placed.as_ref();
+        let is_continued = placed.is_some_and(|placed| placed.is_continued());
         for (path, node) in now.of_kind(NodeKind::File) {
             let inode = node.version.inode();
             let since = self.order.awaited_from(inode);
@@ -275,12 +283,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if !named.contains(&**path) {
                 leave(since.unwrap_or(ctime));
             }
+            let born = node.born.unwrap_or(LONG_AGO);
             if let Some(moved) = self.moved.get(path) {
                 let lost = losses.get(path).map(|loss| loss.first);
                 changing.push((lost.unwrap_or(moved.unchanged_at), ctime));
-            } else if !self.taken.contains_key(path) && !followed.contains(&**path) {
-                let written = node.born.map_or(mtime, |born| born.max(mtime));
-                unchanged.push((written, ctime));
+            } else if is_continued || self.taken.contains_key(path) {
+                changing.push((born, ctime));
+            }
+            let has_version = self.moved.contains_key(path) || self.taken.contains_key(path);
+            if !has_version && !followed.contains(&**path) {
+                unchanged.push((born.max(mtime), ctime));
             }
         }
         for (path, node) in self.changed_links(now) {
@@ -403,11 +415,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub(super) fn note_changes(&mut self, round: &mut RoundState, changes: &TurnChanges) {
         let mut state = changes.state();
         let snapshot = Arc::clone(&round.snapshot);
-        for (path, outcome) in std::mem::take(&mut state.followed) {
-            let node = snapshot.get(&path).expect("chosen from it");
-            let is_synced = path.parent().is_some_and(|dir| !state.is_unsynced(dir));
-            self.note_followed(round, (&path, node), outcome, is_synced);
-        }
         for (path, removed) in std::mem::take(&mut state.removed) {
             self.note_unlinked(removed.as_ref());
             if removed.is_some() {
@@ -416,6 +423,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
             self.moved.remove(&path);
             self.removals.forget_failures(&path);
+        }
+        // Also by names that were removed before.
+        for (path, outcome) in std::mem::take(&mut state.followed) {
+            let node = snapshot.get(&path).expect("chosen from it");
+            let is_synced = path.parent().is_some_and(|dir| !state.is_unsynced(dir));
+            self.note_followed(round, (&path, node), outcome, is_synced);
         }
         for (path, error) in std::mem::take(&mut state.failed) {
             round.fail(&path, &error);
