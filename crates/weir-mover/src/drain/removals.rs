@@ -14,7 +14,7 @@ use weir_client::types::{Stat, Time};
 use super::order::MOST_ROUNDS;
 use super::snapshot::{SeenNode, TreeSnapshot};
 use super::whiteouts::RealDirectories;
-use super::Drain;
+use super::{Drain, MovedNode};
 use crate::error::MoveError;
 use crate::tree::{FileTree, LostName, NodeKind};
 
@@ -102,7 +102,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut by_path: HashMap<PathBuf, Vec<LostName>> = HashMap::new();
         told.retain(|(lost, walk)| {
             let path = directories.get(&lost.dir).map(|dir| dir.join(&lost.name));
-            let path = path.filter(|path| self.moved.contains_key(path));
+            let is_since = |moved: &MovedNode| moved.version.ctime <= lost.at;
+            let path = path.filter(|path| self.moved.get(path).is_some_and(is_since));
             let is_kept = path.is_some() || walk + KEPT_WALKS >= now.walk;
             if let Some(path) = path {
                 by_path.entry(path).or_default().push(lost.clone());
@@ -112,9 +113,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.removals.told = told;
         let losses = by_path.into_iter().filter_map(|(path, mut lost)| {
             lost.sort_by_key(|lost| lost.at);
-            let version = &self.moved[&path].version;
-            let is_first = |lost: &&LostName| lost.ino == version.ino && version.ctime <= lost.at;
-            let first = lost.iter().find(is_first)?.at;
+            let ino = self.moved[&path].version.ino;
+            let first = lost.iter().find(|lost| lost.ino == ino)?.at;
             let mut removals = lost
                 .iter()
                 .filter(|lost| !lost.is_replaced && lost.at >= first);
