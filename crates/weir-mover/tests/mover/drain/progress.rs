@@ -118,6 +118,41 @@ pub fn check_progress(contents: &BTreeMap<PathBuf, TreeNode>) -> Result<(), Stri
     Ok(())
 }
 
+impl Scene {
+    /// Draws a round with steps of the program before it and in it, and at least so many rounds after it.
+    pub(super) fn draw_rounds(
+        &self,
+        drain: &mut Drain<'_, FaultyTree, FaultyTree>,
+        dice: &mut Dice,
+        steps: fn(u8) -> Step,
+        later_rounds: u64,
+    ) {
+        for _ in 0..dice.below(8) {
+            self.act(&steps(1));
+        }
+        // A file that changes in two rounds in a row is moved in whatever version it has.
+        let count = dice.below(2) * dice.below(4);
+        let meanwhile = (0..count).map(|_| {
+            let number = u8::try_from(1 + dice.below(4)).unwrap();
+            (u8::try_from(dice.below(30)).unwrap(), steps(number))
+        });
+        let meanwhile: Vec<_> = meanwhile.collect();
+        self.steps.lock().unwrap().extend(meanwhile);
+        let settled = match dice.below(2) {
+            0 => SystemTime::UNIX_EPOCH + self.from.now(),
+            _ => LONG_AGO,
+        };
+        round(drain, settled);
+        let left: Vec<_> = self.steps.lock().unwrap().drain(..).collect();
+        for (_, step) in &left {
+            self.act(step);
+        }
+        for _ in 0..later_rounds + dice.below(3) {
+            round(drain, LONG_AGO);
+        }
+    }
+}
+
 /// Returns the number of times that a mark was found on the target.
 fn run(seed: u64) -> usize {
     let mut found = 0;
@@ -136,31 +171,8 @@ fn run(seed: u64) -> usize {
             drain.add_mover(Box::new(scene.other_node(orders)));
         }
         for _ in 0..=dice.below(12) {
-            for _ in 0..dice.below(8) {
-                scene.act(&Step::Progress(1));
-            }
-            // A file that changes in two rounds in a row is moved in whatever version it has.
-            let count = dice.below(2) * dice.below(4);
-            let meanwhile = (0..count).map(|_| {
-                let steps = u8::try_from(1 + dice.below(4)).unwrap();
-                (u8::try_from(dice.below(30)).unwrap(), Step::Progress(steps))
-            });
-            let meanwhile: Vec<_> = meanwhile.collect();
-            scene.steps.lock().unwrap().extend(meanwhile);
-            let settled = match dice.below(2) {
-                0 => SystemTime::UNIX_EPOCH + scene.from.now(),
-                _ => LONG_AGO,
-            };
-            round(&mut drain, settled);
-            assert_eq!(*scene.wrong.lock().unwrap(), Ok(()), "seed {seed}");
-            let left: Vec<_> = scene.steps.lock().unwrap().drain(..).collect();
-            for (_, step) in &left {
-                scene.act(step);
-            }
             // A loop that is faster than the looks waits for its directories now and then in vain.
-            for _ in 0..2 + dice.below(3) {
-                round(&mut drain, LONG_AGO);
-            }
+            scene.draw_rounds(&mut drain, &mut dice, Step::Progress, 2);
             assert_eq!(*scene.wrong.lock().unwrap(), Ok(()), "seed {seed}");
             let there = contents(&scene.target);
             let marks = ["progress", "done", "dirs"].into_iter();

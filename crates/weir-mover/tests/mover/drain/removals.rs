@@ -3,7 +3,6 @@
 //! validity`.
 
 use weir_mover::drain::NameOrder;
-use weir_mover::tree::FileTree;
 
 use super::history::Dice;
 use super::names::await_tick;
@@ -75,30 +74,7 @@ fn run(seed: u64) -> usize {
         drain.add_mover(Box::new(scene.other_node(orders)));
     }
     for _ in 0..=dice.below(20) {
-        for _ in 0..dice.below(9) {
-            scene.act(&Step::Validity(1));
-        }
-        // A file that changes in two rounds in a row is moved in whatever version it has.
-        let count = dice.below(2) * dice.below(4);
-        let meanwhile = (0..count).map(|_| {
-            let steps = u8::try_from(1 + dice.below(4)).unwrap();
-            (u8::try_from(dice.below(30)).unwrap(), Step::Validity(steps))
-        });
-        let meanwhile: Vec<_> = meanwhile.collect();
-        scene.steps.lock().unwrap().extend(meanwhile);
-        let settled = match dice.below(2) {
-            0 => SystemTime::UNIX_EPOCH + scene.from.now(),
-            _ => LONG_AGO,
-        };
-        round(&mut drain, settled);
-        assert_eq!(*scene.wrong.lock().unwrap(), Ok(()), "seed {seed}");
-        let left: Vec<_> = scene.steps.lock().unwrap().drain(..).collect();
-        for (_, step) in &left {
-            scene.act(step);
-        }
-        for _ in 0..=dice.below(3) {
-            round(&mut drain, LONG_AGO);
-        }
+        scene.draw_rounds(&mut drain, &mut dice, Step::Validity, 1);
         assert_eq!(*scene.wrong.lock().unwrap(), Ok(()), "seed {seed}");
         found += usize::from(said("valid", &contents(&scene.target)).is_some());
     }
