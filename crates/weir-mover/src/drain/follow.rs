@@ -60,23 +60,21 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let comes_in_turn = has_others && self.is_ordered(path);
             let renamed = known.remove(path);
             // Where the target makes no links, each would hold up those behind it.
-            match renamed.filter(|_| !(comes_in_turn && self.has_refused_links)) {
-                Some(file) if comes_in_turn => round.renamed.push(file),
-                Some(file) => {
-                    let outcome = self.follow(&file, node);
-                    if outcome.has_name() {
-                        directories.extend(path.parent().map(Path::to_owned));
-                        followed.push((path, node, outcome));
-                    }
-                    if outcome != FollowOutcome::Named {
-                        *is_behind |= self.is_awaited(path, node);
-                        left.push((path, node));
-                    }
+            let outcome = match renamed.filter(|_| !(comes_in_turn && self.has_refused_links)) {
+                Some(file) if comes_in_turn => {
+                    round.renamed.push(file);
+                    continue;
                 }
-                None => {
-                    *is_behind |= self.is_awaited(path, node);
-                    left.push((path, node));
-                }
+                Some(file) => self.follow(&file, node),
+                None => FollowOutcome::NotLinked,
+            };
+            if outcome.has_name() {
+                directories.extend(path.parent().map(Path::to_owned));
+                followed.push((path, node, outcome));
+            }
+            if outcome != FollowOutcome::Named {
+                *is_behind |= self.is_awaited(path, node);
+                left.push((path, node));
             }
         }
         let mut unsynced = HashSet::new();

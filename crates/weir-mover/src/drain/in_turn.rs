@@ -5,8 +5,9 @@
 //! changed ([`removals`](super::removals)), and gives files their new names that had been renamed by then
 //! ([`follow`](super::follow)).
 //!
-//! A removal never comes before what was written ahead of it: also not before a file that has got other attributes, or a new name,
-//! since then, if the target has not had it yet. It is left to [`names`](super::names), at the end of a round,
+//! A removal never comes before what was written ahead of it. A file that the target has not had yet, and that a program has
+//! changed only in its attributes or its name since the removal, counts as written ahead of it. [`names`](super::names) makes a
+//! removal at the end of a round instead,
 //! - if such a file is closed, and does not get its name in this round;
 //! - if a symbolic link is not on the target as it may have been before;
 //! - if a directory has not got its name that had been renamed before;
@@ -101,7 +102,7 @@ impl TurnChanges {
         state.unnamed_since = Some(since.min(changed));
     }
 
-    /// Has the renamed files that have not had their turns wait for the next round.
+    /// Leaves the renamed files whose turns have not come to the next round.
     pub(super) fn pend(&self, round: &mut RoundState) {
         let snapshot = Arc::clone(&round.snapshot);
         let next = self.state().next;
@@ -247,7 +248,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let unnamed = self.unnamed_files(round, named, &followed, &losses);
         let kept = self.destinations_of_old_links(&[], now);
         // The walk may have missed what was there before later ones.
-        let is_in_time = |name: &RemovedName| since_1970(name.at) <= round.walk_began;
+        let is_in_time = |name: &RemovedName| since_1970(name.at) <= now.began;
         names.retain(|name| is_in_time(name) && !is_at_above_or_below(&name.path, &kept));
         names.retain_mut(|name| {
             let has_successor = now.get(&name.path).is_some();
@@ -339,13 +340,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut state = changes.state();
         let left = &changes.changes[state.next..];
         let last = left.iter().rposition(|(_, change)| change.is_follow());
-        self.make_changes(
-            changes,
-            &mut state,
-            last.map_or(0, |last| last + 1),
-            None,
-            now,
-        );
+        let count = last.map_or(0, |last| last + 1);
+        self.make_changes(changes, &mut state, count, None, now);
     }
 
     /// Makes changes of names. `file`: the path of the file that gets its name next.

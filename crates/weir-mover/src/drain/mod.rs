@@ -426,13 +426,11 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     ) -> DrainRound {
         let begun = Instant::now();
         self.read_prefetched();
-        let walk_began = self.from.now();
         let snapshot = Arc::new(self.walk());
         let walk_seconds = begun.elapsed().as_secs_f64();
         self.adopt_prefetched(&snapshot);
         let mut round = RoundState {
             settled: settled.duration_since(UNIX_EPOCH).unwrap_or_default(),
-            walk_began,
             threads,
             snapshot: Arc::clone(&snapshot),
             closed: FileSet::default(),
@@ -605,10 +603,11 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
 
     fn walk(&mut self) -> TreeSnapshot {
         self.walks += 1;
-        let began = Time::from_epoch_ns(self.from.now().as_nanos().try_into().unwrap_or(i64::MAX));
+        let began = self.from.now();
         let before = self.ask_for_history(self.walks);
         let mut snapshot = self.source_tree().walk_below(Path::new(""), self.walks);
         let after = self.ask_for_history(self.walks);
+        snapshot.began = began;
         snapshot.is_calm = is_calm(before.as_ref(), after.as_ref());
         let directories = snapshot.of_kind(NodeKind::Directory);
         let seen = directories.map(|(_, node)| node.version.ino);
@@ -625,6 +624,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             Ok(evicted) => snapshot.evicted = evicted,
             Err(error) => snapshot.unread.push((PathBuf::new(), error)),
         }
+        let began = Time::from_epoch_ns(began.as_nanos().try_into().unwrap_or(i64::MAX));
         for (path, moved) in &mut self.moved {
             let is_directory = |kind| kind == NodeKind::Directory;
             let seen = snapshot.get(path);

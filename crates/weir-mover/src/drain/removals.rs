@@ -98,7 +98,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if told.is_empty() {
             return HashMap::new();
         }
-        let directories = self.paths_of_directories(now);
+        let wanted = told.iter().map(|(lost, _)| lost.dir).collect();
+        let directories = self.paths_of_directories(&wanted, now);
         let mut by_path: HashMap<PathBuf, Vec<LostName>> = HashMap::new();
         told.retain(|(lost, walk)| {
             let path = directories.get(&lost.dir).map(|dir| dir.join(&lost.name));
@@ -180,16 +181,22 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         is_there && !self.is_relocated(path)
     }
 
-    /// The paths below the source of the directories that the walk or an earlier one saw, by their inode numbers.
-    fn paths_of_directories(&self, now: &TreeSnapshot) -> HashMap<u64, PathBuf> {
+    /// The paths below the source of directories that the walk or an earlier one saw, by their inode numbers.
+    fn paths_of_directories(
+        &self,
+        wanted: &HashSet<u64>,
+        now: &TreeSnapshot,
+    ) -> HashMap<u64, PathBuf> {
         let moved = self.moved.iter();
         let moved = moved.filter(|(_, moved)| moved.kind == NodeKind::Directory);
-        let moved = moved.map(|(path, moved)| (moved.version.ino, path.clone()));
+        let moved = moved.map(|(path, moved)| (moved.version.ino, path));
         let seen = now.of_kind(NodeKind::Directory);
-        let seen = seen.map(|(path, node)| (node.version.ino, path.clone()));
+        let seen = seen.map(|(path, node)| (node.version.ino, path));
+        let known = moved.chain(seen).filter(|(ino, _)| wanted.contains(ino));
         let root = self.from.look_up(&self.source).ok().flatten();
         let root = root.map(|root| (root.ino, PathBuf::new()));
-        moved.chain(seen).chain(root).collect()
+        let known = known.map(|(ino, path)| (ino, path.clone()));
+        known.chain(root).collect()
     }
 
     /// The names that programs have removed from an elevated tree, and that no drain has made.

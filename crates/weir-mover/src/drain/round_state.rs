@@ -23,8 +23,6 @@ pub(super) struct RenamedFile {
 pub(super) struct RoundState {
     /// Since 1970.
     pub settled: Duration,
-    /// The time, since 1970.
-    pub walk_began: Duration,
     pub threads: usize,
     pub snapshot: Arc<TreeSnapshot>,
     /// Files without a writer that are not on the target.
@@ -57,7 +55,7 @@ impl RoundState {
 
     /// True if the walk has seen all that changed before a file.
     pub(super) fn is_in_time(&self, version: &FileVersion) -> bool {
-        since_1970(version.ctime) <= self.walk_began.max(self.settled)
+        since_1970(version.ctime) <= self.snapshot.began.max(self.settled)
     }
 
     pub(super) fn pend(&mut self, path: &Path, node: &SeenNode, state: PendingState) {

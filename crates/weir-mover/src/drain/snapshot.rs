@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use weir_client::process::mounted::{EvictedFile, Whiteout};
 use weir_client::types::{Stat, Time};
@@ -123,6 +124,8 @@ pub(crate) struct SeenNode {
 pub(crate) struct TreeSnapshot {
     /// The number of the walk.
     pub walk: u64,
+    /// The time at which it began, since 1970.
+    pub began: Duration,
     nodes: BTreeMap<PathBuf, SeenNode>,
     /// True if a name was gone when it was looked at: a file that was renamed may have been missed.
     pub has_missed: bool,
