@@ -18,7 +18,7 @@ use std::time::{Instant, SystemTime};
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use weir_instance::size::bytes;
-use weir_mover::drain::Drain;
+use weir_mover::drain::{Drain, PlacedNodes};
 use weir_mover::{DirectoryTree, StageOptions, StageSummary, WatchedTree};
 
 use super::analyzers::AnalyzerService;
@@ -137,6 +137,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     tree.set_stripe(args.stripe_size());
     let watch = tree.watch();
     let limit = SharedLimit::new(args.limit, &tree, &gate);
+    let placed = Arc::new(args.placed_nodes(&target)?);
     let target = (&tree, &*target);
     let filter = stage::filter(&args.choice, str::to_owned)?;
     let mut drain = Drain::new((&instance, Path::new("/")), target, filter.clone());
@@ -159,10 +160,10 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         drain.note_events();
     }
     name_files(args, &mut drain)?;
-    let placed = args.placed_nodes()?;
-    if let Some(placed) = placed.clone() {
-        drain.keep_marks(placed, args.replace_foreign);
-    }
+    drain.keep_marks(
+        Arc::clone(&placed),
+        args.tree.is_none() || args.replace_foreign,
+    );
     if args.lacks_servers {
         drain.remove_nothing();
     }
@@ -184,7 +185,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         gate: &gate,
         limit: &limit,
         relief: relief.as_deref(),
-        placed: placed.as_deref(),
+        placed: &placed,
     };
     std::thread::scope(|scope| {
         let made = scope.spawn(|| {
@@ -251,8 +252,12 @@ fn move_rest(
     for path in &mut summary.not_reached {
         *path = service.name_of(path);
     }
-    if summary.is_complete() && args.tree.is_some() && !args.laminate {
-        hand_over(drain);
+    if summary.is_complete() && !args.laminate {
+        match args.tree {
+            Some(_) => hand_over(drain),
+            None if !args.lacks_servers => forget_placed(rounds.placed),
+            None => {}
+        }
     }
     tell_summary(service, &summary);
     service.show_end(&summary);
@@ -268,6 +273,15 @@ fn move_rest(
 fn hand_over(drain: &mut TargetDrain<'_>) {
     if let Err(error) = drain.hand_over() {
         eprintln!("weir: drain: names that are removed later may stay: {error}");
+    }
+}
+
+/// Has later drains of the instance remove nothing of what is on the target now: programs make room in the instance.
+fn forget_placed(placed: &PlacedNodes) {
+    if let Err(error) = placed.forget_own() {
+        eprintln!(
+            "weir: drain: a later drain may remove what programs remove from the instance: {error}"
+        );
     }
 }
 

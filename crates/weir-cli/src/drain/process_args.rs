@@ -1,6 +1,7 @@
 //! The arguments of the process that drains: from the settings of its parent to the parts of the drain.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,8 @@ use crate::args::DrainProcessArgs;
 use crate::exit::Failure;
 use crate::movers::{MoverGate, MoverRole, SharedPaths};
 
-/// In the run directory, followed by the number of an elevated tree: the files that its drains have moved.
+/// In the run directory, followed by the number of an elevated tree, or by a hash of another target: the files that
+/// drains have moved there.
 const MARKS_FILE: &str = "moved";
 
 /// The same: the files that were prefetched.
@@ -61,15 +63,14 @@ impl DrainProcessArgs {
         relief.transpose().context("asking for the servers")
     }
 
-    /// The nodes that drains of this elevated tree have put on its target. They are kept beside the journal of
-    /// this node's server, and go with it.
-    pub(super) fn placed_nodes(&self) -> Result<Option<Arc<PlacedNodes>>> {
-        let Some(tree) = self.tree else {
-            return Ok(None);
-        };
-        let path = self.run_dir.join(format!("{MARKS_FILE}{tree}"));
-        let opened = PlacedNodes::open(&path).with_context(|| path.display().to_string());
-        Ok(Some(Arc::new(opened?)))
+    /// The nodes that drains of this tree have put on this target. They are kept beside the journal of this node's server,
+    /// and go with it. Asks nothing of the target, which may hang.
+    pub(super) fn placed_nodes(&self, target: &Path) -> Result<PlacedNodes> {
+        let hash = || blake3::hash(target.as_os_str().as_bytes()).to_hex();
+        let tree = self.tree.map(|number| number.to_string());
+        let name = tree.unwrap_or_else(|| format!("-{}", hash()));
+        let path = self.run_dir.join(format!("{MARKS_FILE}{name}"));
+        PlacedNodes::open(&path).with_context(|| path.display().to_string())
     }
 
     /// The files of this elevated tree that were prefetched, and those that will be.

@@ -78,7 +78,7 @@ pub struct Rounds<'r> {
     /// Of an elevated tree.
     pub relief: Option<&'r ServerRelief>,
     /// Of an elevated tree.
-    pub placed: Option<&'r PlacedNodes>,
+    pub placed: &'r PlacedNodes,
 }
 
 impl Rounds<'_> {
@@ -168,7 +168,7 @@ impl Rounds<'_> {
     }
 
     fn tell_lost_marks(&self) {
-        if let Some(error) = self.placed.and_then(PlacedNodes::take_failure) {
+        if let Some(error) = self.placed.take_failure() {
             eprintln!(
                 "weir: drain: cannot keep which files it has moved: {error}; if this process is killed, the \
                  next one may take them for somebody else's"

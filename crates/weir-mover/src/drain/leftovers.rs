@@ -1,5 +1,6 @@
 //! Nodes that an earlier drain of the tree has put on the target, and that programs have removed since: the names
-//! of a directory that the job has made are known to nobody but the drain that moved them.
+//! of a directory that the job has made, and all names of a tree that is no elevated one, are known to nobody but the
+//! drain that moved them.
 //!
 //! Left out: empty directories, and those of which the tree has a file or link now.
 
@@ -23,7 +24,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if !is_continued || self.keeps_all || !now.unread.is_empty() {
             return;
         }
+        let root = PathBuf::new();
         let directories = now.of_kind(NodeKind::Directory).map(|(path, _)| path);
+        let directories = directories.chain([&root]);
         // The names of others have whiteouts.
         let is_of_job = |path: &&PathBuf| {
             let is_borrowed = self.from.is_borrowed(&self.source.join(path));

@@ -1,6 +1,6 @@
-//! The nodes of a target that the drain of an elevated tree may replace: those that a drain of this instance
-//! has put there, and those that the job has replaced or removed. Anything else that has the name of a file
-//! was put there by somebody else.
+//! The nodes that drains of this instance have put on a target. In an elevated directory a drain replaces these and
+//! what the job has replaced or removed; anything else that has the name of a file was put there by somebody else.
+//! With any target, the next drain removes those of a drain that was killed, if programs have removed them since.
 //!
 //! The marks of nodes that drains put there outlive their processes, in a file beside the journal of the
 //! server. A mark is written before its node gets its name, as an attempt: so a drain that is killed leaves no
@@ -27,8 +27,6 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use weir_client::types::Time;
-
 use crate::replaceable::NodeMark;
 
 /// The bytes of a record.
@@ -39,7 +37,13 @@ const MOST_ATTEMPTS: usize = 8;
 /// The least number of records of a file that is written anew.
 const LEAST_REWRITTEN: usize = 1 << 16;
 
-/// The marks of nodes that drains of one elevated tree have put on its target.
+/// The mark of a record of a removed name.
+const NO_NODE: NodeMark = NodeMark {
+    size: 0,
+    mtime: (0, 0),
+};
+
+/// The marks of nodes that drains of one tree have put on its target.
 #[derive(Debug)]
 pub struct PlacedNodes {
     file: Mutex<MarkFile>,
@@ -64,6 +68,8 @@ struct NameMarks {
     placed: Option<NodeMark>,
     /// The newest last.
     attempts: Vec<NodeMark>,
+    /// This process has put a node there, or has taken over from one that is gone.
+    is_own: bool,
 }
 
 impl NameMarks {
@@ -140,15 +146,20 @@ impl PlacedNodes {
 
     /// Notes that the target does not have these names any more.
     pub(super) fn note_removed<'p>(&self, paths: impl Iterator<Item = &'p Path>) {
-        let any = NodeMark::new(0, Time { sec: 0, nsec: 0 });
         self.marks()
-            .append(paths.map(|path| (path, any)), MarkStep::Removed);
+            .append(paths.map(|path| (path, NO_NODE)), MarkStep::Removed);
+    }
+
+    /// Forgets the nodes of this process, and of those that it has taken over from: what programs remove from now on
+    /// stays on the target.
+    pub fn forget_own(&self) -> io::Result<()> {
+        self.marks().forget_own()
     }
 }
 
 impl MarkFile {
     fn open(path: &Path) -> io::Result<MarkFile> {
-        let file = loop {
+        let (file, is_alone) = loop {
             let mut options = File::options();
             let file = options
                 .read(true)
@@ -156,13 +167,12 @@ impl MarkFile {
                 .create(true)
                 .mode(0o600)
                 .open(path)?;
+            let is_alone = file.try_lock().is_ok();
             // While others append to it, it is not written anew.
             file.lock_shared()?;
             // It may have been just before.
-            let named = std::fs::metadata(path);
-            let ino = file.metadata()?.ino();
-            if named.is_ok_and(|named| named.ino() == ino) {
-                break file;
+            if has_name(&file, path)? {
+                break (file, is_alone);
             }
         };
         let mut marks = MarkFile {
@@ -174,6 +184,8 @@ impl MarkFile {
             failure: None,
         };
         marks.read_on()?;
+        let all = marks.marks.values_mut();
+        all.for_each(|of_name| of_name.is_own = is_alone);
         Ok(marks)
     }
 
@@ -186,7 +198,7 @@ impl MarkFile {
         while let Some(record) = bytes.get(at..at + RECORD) {
             match decode(record) {
                 Some((hash, mark, step)) => {
-                    self.change(hash, mark, step);
+                    self.change(hash, mark, step, false);
                     self.records += 1;
                     at += RECORD;
                 }
@@ -197,25 +209,29 @@ impl MarkFile {
         Ok(())
     }
 
-    fn change(&mut self, hash: [u8; 16], mark: NodeMark, step: MarkStep) {
-        match step {
-            MarkStep::Attempted => self.marks.entry(hash).or_default().add_attempt(mark),
-            MarkStep::Placed => {
-                let marks = NameMarks {
-                    placed: Some(mark),
-                    attempts: Vec::new(),
-                };
-                self.marks.insert(hash, marks);
-            }
-            MarkStep::Removed => drop(self.marks.remove(&hash)),
+    fn change(&mut self, hash: [u8; 16], mark: NodeMark, step: MarkStep, is_own: bool) {
+        if step == MarkStep::Removed {
+            self.marks.remove(&hash);
+            return;
+        }
+        let marks = self.marks.entry(hash).or_default();
+        marks.is_own |= is_own;
+        if step == MarkStep::Attempted {
+            marks.add_attempt(mark);
+        } else {
+            marks.placed = Some(mark);
+            marks.attempts = Vec::new();
         }
     }
 
     fn append<'p>(&mut self, nodes: impl Iterator<Item = (&'p Path, NodeMark)>, step: MarkStep) {
+        self.append_hashed(nodes.map(|(path, mark)| (hash_of(path), mark)), step);
+    }
+
+    fn append_hashed(&mut self, nodes: impl Iterator<Item = ([u8; 16], NodeMark)>, step: MarkStep) {
         let mut bytes = Vec::new();
-        for (path, mark) in nodes {
-            let hash = hash_of(path);
-            self.change(hash, mark, step);
+        for (hash, mark) in nodes {
+            self.change(hash, mark, step, true);
             self.records += 1;
             encode(&mut bytes, hash, mark, step);
         }
@@ -228,14 +244,27 @@ impl MarkFile {
         }
     }
 
+    fn forget_own(&mut self) -> io::Result<()> {
+        let own = self.marks.iter().filter(|(_, of_name)| of_name.is_own);
+        let own: Vec<_> = own.map(|(hash, _)| (*hash, NO_NODE)).collect();
+        self.append_hashed(own.into_iter(), MarkStep::Removed);
+        let failure = self.failure.take();
+        failure.map_or_else(|| self.rewrite_if_large(), Err)
+    }
+
     /// Has the file say nothing but what counts, if that is little of it, and no other drain uses it.
     fn rewrite_if_large(&mut self) -> io::Result<()> {
         if self.records <= LEAST_REWRITTEN.max(4 * self.marks.len()) {
             return Ok(());
         }
+        let path = self.path.clone();
         self.file.unlock()?;
         if self.file.try_lock().is_err() {
-            return self.file.lock_shared();
+            self.file.lock_shared()?;
+            if !has_name(&self.file, &path)? {
+                *self = MarkFile::open(&path)?;
+            }
+            return Ok(());
         }
         let mut bytes = Vec::new();
         for (hash, of_name) in &self.marks {
@@ -246,13 +275,18 @@ impl MarkFile {
                 encode(&mut bytes, *hash, *mark, MarkStep::Attempted);
             }
         }
-        let path = self.path.clone();
         let beside = path.with_extension("new");
         std::fs::write(&beside, &bytes)?;
         std::fs::rename(&beside, &path)?;
         *self = MarkFile::open(&path)?;
         Ok(())
     }
+}
+
+/// True if a file has this name still.
+fn has_name(file: &File, path: &Path) -> io::Result<bool> {
+    let ino = file.metadata()?.ino();
+    Ok(std::fs::metadata(path).is_ok_and(|named| named.ino() == ino))
 }
 
 fn hash_of(path: &Path) -> [u8; 16] {
@@ -295,6 +329,7 @@ fn decode(record: &[u8]) -> Option<([u8; 16], NodeMark, MarkStep)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_client::types::Time;
 
     fn mark(size: u64) -> NodeMark {
         NodeMark::new(size, Time { sec: -7, nsec: 3 })
@@ -378,5 +413,29 @@ mod tests {
             assert_eq!(marks.of_name(Path::new("a")), []);
             assert_eq!(marks.marks().marks.len(), 1);
         }
+    }
+
+    #[test]
+    fn a_process_forgets_its_own_nodes_and_those_of_processes_that_are_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("moved0");
+        let gone = PlacedNodes::open(&path).unwrap();
+        note(&gone, "gone", 1);
+        drop(gone);
+        let marks = PlacedNodes::open(&path).unwrap();
+        let other = PlacedNodes::open(&path).unwrap();
+        assert!(marks.is_continued() && other.is_continued());
+        note(&marks, "own", 2);
+        note(&other, "other", 3);
+        marks.refresh();
+        marks.forget_own().unwrap();
+        other.refresh();
+        for marks in [&marks, &other] {
+            let counts = ["gone", "own", "other"].map(|name| marks.of_name(Path::new(name)).len());
+            assert_eq!(counts, [0, 0, 1]);
+        }
+        other.forget_own().unwrap();
+        drop((marks, other));
+        assert!(!PlacedNodes::open(&path).unwrap().is_continued());
     }
 }

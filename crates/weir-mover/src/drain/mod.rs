@@ -205,7 +205,7 @@ fn names_file(filter: Option<&PathFilter>, path: &Path) -> bool {
 /// A node of the target that is as its source was.
 #[derive(Debug)]
 struct MovedNode {
-    /// The number of the last walk that saw its name.
+    /// The number of the last walk that saw its name; 0: none, an earlier drain has left it.
     walk: u64,
     kind: NodeKind,
     version: FileVersion,
@@ -233,6 +233,11 @@ impl MovedNode {
             content: node.content.clone(),
             is_told: false,
         }
+    }
+
+    /// True if an earlier drain has put it there, and the tree does not have it.
+    fn is_leftover(&self) -> bool {
+        self.walk == 0
     }
 
     /// True if the target has this version for certain.
@@ -298,7 +303,7 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     held: BTreeSet<PathBuf>,
     /// Of the target, what the job has removed or replaced, by the path below both directories.
     taken: HashMap<PathBuf, LowerFile>,
-    /// Of an elevated tree: the nodes of the target that drains have put there. `None`: they are not kept.
+    /// The nodes of the target that drains have put there. `None`: they are not kept.
     placed: Option<Arc<PlacedNodes>>,
     /// Nodes that somebody else has put on the target are replaced, too.
     replaces_all: bool,
@@ -379,8 +384,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.team.movers.push(mover);
     }
 
-    /// Keeps marks of what this drain puts on the target of an elevated tree. `replaces_all`: what somebody else has
-    /// put there is replaced all the same.
+    /// Keeps marks of what this drain puts on the target. `replaces_all`: what somebody else has put there is replaced all
+    /// the same.
     pub fn keep_marks(&mut self, placed: Arc<PlacedNodes>, replaces_all: bool) {
         self.placed = Some(placed);
         self.replaces_all = replaces_all;

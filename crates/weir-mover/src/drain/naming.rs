@@ -338,7 +338,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// Gives directories that were renamed, and are gone with all that is in them, hidden names: programs may have
-    /// renamed them again before they removed them, so no other name of theirs is to be seen with a part of them.
+    /// renamed them again before they removed them, so no other name of theirs is to be seen with a part of them. So may
+    /// they have done with what an earlier drain has left.
     pub(super) fn hide_gone(&mut self, gone: &mut [PathBuf], changed: &mut ChangedNames) {
         let all: BTreeSet<PathBuf> = gone.iter().cloned().collect();
         let tops: Vec<PathBuf> = all
@@ -404,13 +405,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    /// True for the uppermost directory that was renamed, and is gone with all that is in it.
+    /// True for the uppermost directory that was renamed, as far as is known, and is gone with all that is in it.
     fn is_gone_whole(&self, path: &Path, gone: &BTreeSet<PathBuf>) -> bool {
         let is_renamed = |path: &Path| {
             self.moved.get(path).is_some_and(|moved| {
                 moved.kind == NodeKind::Directory
                     && moved.is_ours
-                    && self.renames.has_renamed(moved.version.ino, u64::MAX)
+                    && (moved.is_leftover()
+                        || self.renames.has_renamed(moved.version.ino, u64::MAX))
             })
         };
         let mut above = path.ancestors().skip(1);

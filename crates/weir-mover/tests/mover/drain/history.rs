@@ -126,13 +126,15 @@ fn run(seed: u64) {
     let has_marks = dice.below(2) == 0;
     // Without marks nobody knows what a drain that was killed had made: directories are merged.
     let swaps = u64::from(has_marks);
+    // As with an elevated directory, or another one.
+    let replaces_all = seed % 5 == 2;
     let mut newest = None;
     for _ in 0..=dice.below(6) {
         let changes = i64::try_from(dice.below(150)).unwrap();
         scene.renew_target(FaultyTree::dying_after(changes));
         let mut drain = scene.drain();
         if has_marks {
-            drain.keep_marks(Arc::new(PlacedNodes::open(&marks).unwrap()), false);
+            drain.keep_marks(Arc::new(PlacedNodes::open(&marks).unwrap()), replaces_all);
         }
         for _ in 0..=dice.below(12) {
             for _ in 0..dice.below(8) {
@@ -163,7 +165,7 @@ fn run(seed: u64) {
     scene.renew_target(FaultyTree::failing_once(i64::MAX, Errno::IO));
     let mut drain = scene.drain();
     if has_marks {
-        drain.keep_marks(Arc::new(PlacedNodes::open(&marks).unwrap()), false);
+        drain.keep_marks(Arc::new(PlacedNodes::open(&marks).unwrap()), replaces_all);
     }
     scene.finish_whole(&mut drain, seed);
     assert_eq!(
@@ -278,27 +280,43 @@ fn directories_replace_what_earlier_drains_have_made() {
     }
 }
 
-/// A drain finds a file as it is to be, since an earlier one had made it, and removes it all the same once a program has.
+/// A drain finds files as they are to be, since an earlier one had made them, and removes them all the same once a program
+/// has; unless the earlier one has forgotten them, when all was safe.
 #[test]
 fn files_of_earlier_drains_are_removed_though_a_later_one_has_seen_them() {
-    for has_rounds in [true, false] {
+    for bits in 0..8_u8 {
+        let [has_rounds, replaces_all, is_forgotten] = [1, 2, 4].map(|bit| bits & bit != 0);
+        let what = format!("rounds {has_rounds}, all {replaces_all}, forgotten {is_forgotten}");
         let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
         let marks = scene.source.with_file_name("marks");
         scene.act(&Step::MakeDirectory(0));
-        let name = scene.source.join("d0/name");
-        scene.write(&name);
+        let names = ["d0/name", "name"].map(|name| scene.source.join(name));
+        for name in &names {
+            scene.write(name);
+        }
+        let whole = contents(&scene.source);
         for is_last in [false, true] {
+            let placed = Arc::new(PlacedNodes::open(&marks).unwrap());
             let mut drain = scene.drain();
-            drain.keep_marks(Arc::new(PlacedNodes::open(&marks).unwrap()), false);
+            drain.keep_marks(Arc::clone(&placed), replaces_all);
             round(&mut drain, now());
-            assert_eq!(contents(&scene.source), contents(&scene.target));
+            assert_eq!(whole, contents(&scene.target), "{what}");
+            if is_forgotten {
+                placed.forget_own().unwrap();
+            }
             if is_last {
-                fs::remove_file(&name).unwrap();
+                for name in &names {
+                    fs::remove_file(name).unwrap();
+                }
                 for _ in 0..if has_rounds { 4 } else { 0 } {
                     round(&mut drain, now());
                 }
-                assert_eq!(finish(&mut drain).failed, []);
-                assert_eq!(contents(&scene.source), contents(&scene.target));
+                assert_eq!(finish(&mut drain).failed, [], "{what}");
+                let wanted = match is_forgotten {
+                    true => whole.clone(),
+                    false => contents(&scene.source),
+                };
+                assert_eq!(wanted, contents(&scene.target), "{what}");
             }
         }
     }
