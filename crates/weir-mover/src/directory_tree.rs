@@ -4,15 +4,16 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{OFlag, PosixFadviseAdvice, RenameFlags, AT_FDCWD};
+use nix::fcntl::{OFlag, PosixFadviseAdvice, AT_FDCWD};
 use nix::sys::stat::UtimensatFlags;
 use nix::sys::time::TimeSpec;
 use nix::unistd::Whence;
-use rustix::fs::XattrFlags;
+use rustix::fs::{Mode, OFlags, RenameFlags, XattrFlags, CWD};
 use rustix::io::Errno;
 use weir_client::types::{Stat, Time};
 
@@ -196,26 +197,23 @@ impl FileTree for DirectoryTree {
     }
 
     fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
-        use nix::errno::Errno;
+        let names = RenamedNames::open(from, to)?;
         if replace {
-            return std::fs::rename(from, to);
+            return Ok(names.rename(RenameFlags::empty())?);
         }
-        let flags = RenameFlags::RENAME_NOREPLACE;
-        match nix::fcntl::renameat2(AT_FDCWD, from, AT_FDCWD, to, flags) {
+        match names.rename(RenameFlags::NOREPLACE) {
             // NFS and others have no such rename.
-            Err(Errno::EINVAL | Errno::ENOSYS | Errno::ENOTSUP) => match self.look_up(to)? {
-                Some(_) => Err(Errno::EEXIST.into()),
-                None => std::fs::rename(from, to),
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => match self.look_up(to)? {
+                Some(_) => Err(io_error(Errno::EXIST)),
+                None => Ok(names.rename(RenameFlags::empty())?),
             },
             done => Ok(done?),
         }
     }
 
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
-        let flags = RenameFlags::RENAME_EXCHANGE;
-        Ok(nix::fcntl::renameat2(
-            AT_FDCWD, one, AT_FDCWD, other, flags,
-        )?)
+        let flags = RenameFlags::EXCHANGE;
+        Ok(rustix::fs::renameat_with(CWD, one, CWD, other, flags)?)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -268,6 +266,42 @@ fn remove_dead(path: &Path) -> io::Result<()> {
 
 fn remove_if_there(path: &Path) -> io::Result<()> {
     unless(std::fs::remove_file(path), io::ErrorKind::NotFound)
+}
+
+/// Two names between which something is renamed.
+struct RenamedNames<'p> {
+    /// The directory of both, if they have one: the kernel looks the way to it up once.
+    dir: Option<OwnedFd>,
+    from: &'p OsStr,
+    to: &'p OsStr,
+}
+
+impl RenamedNames<'_> {
+    fn open<'p>(from: &'p Path, to: &'p Path) -> Result<RenamedNames<'p>, Errno> {
+        let dirs = from.parent().zip(to.parent());
+        let names = from.file_name().zip(to.file_name());
+        let Some(((dir, _), (from, to))) = dirs.filter(|(one, other)| one == other).zip(names)
+        else {
+            let (from, to) = (from.as_os_str(), to.as_os_str());
+            return Ok(RenamedNames {
+                dir: None,
+                from,
+                to,
+            });
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = Some(rustix::fs::open(dir, flags, Mode::empty())?);
+        Ok(RenamedNames { dir, from, to })
+    }
+
+    fn rename(&self, flags: RenameFlags) -> Result<(), Errno> {
+        let dir = self.dir.as_ref().map_or(CWD, AsFd::as_fd);
+        match flags.is_empty() {
+            // Without flags every kernel and file system can do it.
+            true => rustix::fs::renameat(dir, self.from, dir, self.to),
+            false => rustix::fs::renameat_with(dir, self.from, dir, self.to, flags),
+        }
+    }
 }
 
 fn time_spec(time: Time) -> TimeSpec {
